@@ -87,10 +87,14 @@ class Widening:
 
     kind: Figure
     """Models with experts."""
+    work: Figure
+    """A kind of work (``Workload.kind``) that fewer than `few_runs` calibration runs were."""
     release: Figure
     """A release that no calibration run had, of a framework that some had."""
     software: Figure
     """A framework that no calibration run had."""
+    stand_in: Figure
+    """A framework whose figures are another's (``Software.framework``), on top of `software`."""
     scale: Figure
     """More accelerators than any calibration run had, beyond what the deviation `scale` adds."""
     precision: Figure
@@ -143,6 +147,8 @@ class StepErrors:
     """Their frameworks, whatever the release (``Software.stack``)."""
     runs_of_types: dict[str, int]
     """By type of matrix products, how many calibration runs had it."""
+    runs_of_kinds: dict[str, int]
+    """By kind of work, how many calibration runs were of it."""
     covered: dict[str, tuple[str, ...]]
     """By accelerator, the types of matrix products that calibration runs had: the deviations above
     hold what figures of these may be off; of others, the spread that they state comes on top."""
@@ -377,9 +383,11 @@ def widened_by(cluster: Cluster, software: Software, workload: Workload) -> dict
         "device": cluster.accelerator.name not in steps.covered,
         "release": bool(software.stands_for) or (foreign and not unknown),
         "software": unknown,
+        "stand_in": bool(software.framework),
         "scale": cluster.gpus > steps.largest_run,
         "precision": steps.runs_of_types.get(kind, 0) < steps.widening.few_runs,
         "kind": workload.architecture.is_moe,
+        "work": steps.runs_of_kinds.get(workload.kind, 0) < steps.widening.few_runs,
     }
     return {
         name: float(getattr(steps.widening, name)) if unlike else 1.0

@@ -143,18 +143,10 @@ def run_kind(
         generation=accelerator.generation,
         stack=software.stack,
         software=software.framework or software.name,
-        kind=_kind(workload),
+        kind=workload.kind,
         precision=workload.recipe.matrix_type,
         gpus=gpus,
     )
-
-
-def _kind(workload: Workload) -> str:
-    if workload.recipe.lora_rank:
-        return "adapter"
-    if workload.architecture.patch_values > 0:
-        return "vision"
-    return "experts" if workload.architecture.is_moe else "dense"
 
 
 def _graded(asked: RunKind, runs: EvidenceRuns, others: Flags, *, exact: bool) -> tuple[str, Flags]:

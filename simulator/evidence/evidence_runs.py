@@ -36,7 +36,7 @@ class RunKind:
     software: str
     """The profile that stands for its release, or a framework that has no profile of its own."""
     kind: str
-    """dense, experts, vision or adapter."""
+    """``Workload.kind``."""
     precision: str
     """Type of its matrix products, as accelerators name it."""
     gpus: int

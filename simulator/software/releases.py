@@ -146,16 +146,13 @@ class Releases:
         alike = {name: x for name, x in releases.items() if x.family == family}
         years = bool(alike) and all(one.number[0] >= _YEARS for one in alike.values())
         if asked and years and asked.number[0] < _YEARS and family in known:  # not to be compared
-            found = Nearest(word=word, known=family, profile=known[family], months=None)
-            return replace(found, framework=framework)
+            return _undated(word, family, known[family], framework)
         if asked and alike:
             return replace(_latest_before(word, asked, alike, known), framework=framework)
         if family in known:
-            name = known[family]
-            found = Nearest(word=word, known=name, profile=name, months=None)
-            return replace(found, framework=framework)
-        if name := self.fallback:
-            return Nearest(word=word, known=name, profile=name, months=None, framework=own)
+            return _undated(word, known[family], known[family], framework)
+        if self.fallback:
+            return _undated(word, self.fallback, self.fallback, own)
         families = sorted({x.family for x in releases.values()} | {*self.families, *self.stand_ins})
         problem = f"{where}: unknown software {word!r}{did_you_mean(word, (*known, *families))}"
         if asked:
@@ -164,6 +161,11 @@ class Releases:
                 " --software NAME chooses a profile"
             )
         raise UnknownFamily(problem)
+
+
+def _undated(word: str, known: str, profile: str, framework: str) -> Nearest:
+    """What stands for a word whose release cannot be compared."""
+    return Nearest(word=word, known=known, profile=profile, months=None, framework=framework)
 
 
 def _plain(word: str) -> str:

@@ -254,6 +254,15 @@ class Workload:
     data: DataInput | None = None
     """How samples are stored, read and prepared; None: they are there in time."""
 
+    @property
+    def kind(self) -> str:
+        """What kind of work it is to measure: ``dense``, ``experts``, ``vision`` or ``adapter``."""
+        if self.recipe.lora_rank:
+            return "adapter"
+        if self.architecture.patch_values > 0:
+            return "vision"
+        return "experts" if self.architecture.is_moe else "dense"
+
     @classmethod
     def from_torch(
         cls,

@@ -18,10 +18,12 @@ from simulator.calibration.training.fit_errors import (
     with_deviations,
 )
 from simulator.calibration.training.fit_training import TrainingRun, as_shipped, choose
+from simulator.calibration.training.fit_widening import STAND_INS
 from simulator.calibration.training.unseen_runs import scaled, source_family
 from simulator.cost.step import evaluate
 from simulator.cost.uncertainty import P90, SHARED, load_step_errors
 from simulator.measured.rows import MeasuredRun
+from simulator.software.releases import load_releases, stack_of
 
 RUNS = catalogue.folder("validation") / "runs"
 PLACE = {name: SHARED.index(name) for name in SHARED}
@@ -130,6 +132,13 @@ def test_the_profile_is_written_with_its_words_kept(tmp_path: Path) -> None:
     assert found["fitted_stacks"] == ["megatron-lm-2022"]
     assert found["largest_run"] == 3072  # 1T parameters, Narayanan et al. 2021, table 1
     assert found["run"] == tomllib.loads(text)["run"] and new.startswith("# How far")
+
+
+def test_every_framework_of_the_fit_has_another_that_stands_in_for_it() -> None:
+    words = load_releases()
+    assert set(STAND_INS) == set(load_step_errors().fitted_stacks)
+    for framework, word in STAND_INS.items():
+        assert word in words.words and stack_of(words.words[word]) != framework
 
 
 def test_a_family_is_a_source_without_its_release() -> None:

@@ -218,12 +218,24 @@ def test_what_only_stands_in_is_less_sure_than_the_framework_itself(
     own = load_software(lent.software.name)
     workload, cluster = scenario.workload, scenario.cluster
     here, there = (widened_by(cluster, one, workload) for one in (own, lent.software))
-    assert there["software"] > 1.0
+    assert there["software"] > 1.0 and there["stand_in"] > here["stand_in"] == 1.0
     assert all(there[name] >= factor for name, factor in here.items())
     known, guessed = (belief(cluster, one, workload) for one in (own, lent.software))
     assert (np.diag(guessed.covariance) >= np.diag(known.covariance)).all()
     if own.stack in load_step_errors().fitted_stacks:
         assert (np.diag(guessed.covariance) > np.diag(known.covariance)).all()
+
+
+def test_a_kind_of_work_that_no_run_had_is_less_sure(scenario: Scenario) -> None:
+    workload, cluster, software = scenario.workload, scenario.cluster, scenario.software
+    recipe = replace(workload.recipe, lora_rank=16, lora_targets=("q", "v"))
+    adapters = replace(workload, recipe=recipe)
+    assert (workload.kind, adapters.kind) == ("dense", "adapter")
+    found = widened_by(cluster, software, adapters)
+    assert {name for name, factor in found.items() if factor > 1.0} == {"work"}
+    before, after = (belief(cluster, software, one) for one in (workload, adapters))
+    ratio = np.diag(after.covariance) / np.diag(before.covariance)
+    assert ratio == pytest.approx(found["work"] ** 2)
 
 
 # --- what a measured run corrects --------------------------------------------------------

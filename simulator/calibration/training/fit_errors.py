@@ -27,7 +27,11 @@ from simulator import catalogue
 from simulator.arrays import Floats
 from simulator.calibration.training.evidence_table import write_evidence_runs
 from simulator.calibration.training.fit_training import TrainingFit, TrainingRun, as_shipped
-from simulator.calibration.training.fit_widening import fit_widening, runs_of_types
+from simulator.calibration.training.fit_widening import (
+    fit_widening,
+    runs_of_kinds,
+    runs_of_types,
+)
 from simulator.calibration.training.left_out_table import write_left_out
 from simulator.calibration.training.unseen_runs import (
     Unseen,
@@ -213,6 +217,7 @@ def with_deviations(
     document["fitted_software"] = sorted({training.run.software.name for training in runs})
     document["fitted_stacks"] = sorted({stack_of(name) for name in document["fitted_software"]})
     document["runs_of_types"] = runs_of_types(runs)
+    document["runs_of_kinds"] = runs_of_kinds(runs)
     document["covered"] = {name: list(found) for name, found in covered(runs).items()}
     for source in ("left_out", "widening"):
         document["sources"][source]["date"] = f"{date.today()}"

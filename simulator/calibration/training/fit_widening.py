@@ -1,39 +1,46 @@
 """Fitting what intervals grow by where no calibration run was alike.
 
-Each cause is left out whole: experts with their source, releases by those that came after the last
-that was fitted, types of matrix products of which there are few, frameworks, sizes beyond the rest.
-An accelerator left out of the fit still has kernel tables of its own; one that nobody timed has
-those of another generation, so its runs are predicted with these.
+Each cause is left out whole: experts with their source, a kind of work, releases by those that came
+after the last that was fitted, types of matrix products of which there are few, frameworks, sizes
+beyond the rest. An accelerator left out of the fit still has kernel tables of its own; one that
+nobody timed has those of another generation, so its runs are predicted with these. So is a
+framework left out still described by its own profile; one that has none has another's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache, reduce
 from typing import Any
 
 import numpy as np
 
 from simulator.arrays import Floats
-from simulator.calibration.training.fit_training import TrainingFit, TrainingRun
+from simulator.calibration.training.fit_training import TrainingFit, TrainingRun, values_without
 from simulator.calibration.training.unseen_runs import (
     Unseen,
     error_shares,
     matrix_type,
+    predicted,
     source_family,
     without_group,
 )
 from simulator.cost.step import evaluate
 from simulator.cost.uncertainty import OUTSIDE, load_step_errors
+from simulator.errors import InputError
 from simulator.hardware.accelerator import Accelerator
 from simulator.hardware.cluster import load_accelerator
-from simulator.measured.replay import Run
-from simulator.software.releases import stack_of
+from simulator.measured.replay import NotReplayable, Run, load_tables, replay
+from simulator.software.releases import load_releases, stack_of
 
 __all__ = [
+    "STAND_INS",
     "STATED",
     "fit_widening",
     "lent_kernels",
+    "lent_software",
+    "runs_of_kinds",
     "runs_of_types",
     "untimed_devices",
     "widening_by_device",
@@ -44,6 +51,15 @@ _LENDERS = ("h100-sxm", "a100-sxm-80")
 generation."""
 STATED = {"compute": 0.29, "attention": 0.35, "memory_bound": 0.25}
 """Spreads that borrowed tables state at the least (profiles that borrow theirs)."""
+STAND_INS = {
+    "llm-foundry-2023": "torchtitan-2024.12-eager",
+    "torchtitan": "llm-foundry-2023",
+    "megatron-core": "simumax-megatron-2026",
+    "megatron-core-defaults": "nemo-25.02",
+    "megatron-lm-2022": "simumax-megatron-2026",
+}
+"""What one would take for each framework if it had no profile: the nearest of another by how they
+shard (FSDP for FSDP, Megatron for Megatron) and whether they compile."""
 _FRONTIER = 512
 """Accelerators; runs with more are predicted from those with fewer. A twentieth has more."""
 
@@ -59,8 +75,7 @@ def fit_widening(fit: TrainingFit, newer: Unseen, fitted: Mapping[str, float]) -
         Deviations and ``tail``, as :func:`simulator.calibration.training.fit_errors.fit_errors`
         returns them.
     """
-    sources = without_group(fit, lambda training: source_family(training.row))
-    stacks = without_group(fit, lambda training: stack_of(training.run.software.name))
+    sources = without_group(fit, _source)
     sizes = without_group(fit, lambda training: "large" if _large(training) else "small")
     few = runs_of_types(fit.runs)
 
@@ -70,11 +85,20 @@ def fit_widening(fit: TrainingFit, newer: Unseen, fitted: Mapping[str, float]) -
     def common(training: TrainingRun) -> bool:
         return not _has_experts(training) and not rare(training)
 
+    def experts(training: TrainingRun) -> bool:
+        return _has_experts(training) and not rare(training)
+
     release = _grown(fitted, newer.some(common))
+    stacks = without_group(fit, _framework).joined(_unheard(fit, newer, _framework))
+    kinds = without_group(fit, _kind).joined(_unheard(fit, newer, _kind))
+    software = _grown(fitted, stacks.some(common), by=_framework)
+    lent = lent_software(fit, newer).some(common)
     return {
-        "kind": _grown(fitted, sources.some(_has_experts)),
+        "kind": _grown(fitted, sources.some(experts), _unheard(fit, newer, _source).some(experts)),
+        "work": _grown(fitted, kinds.some(experts)),
         "release": release,
-        "software": _grown(fitted, stacks),
+        "software": software,
+        "stand_in": _grown(fitted, lent, but=(software,), by=_framework),
         "precision": _grown(fitted, sources.some(rare), newer.some(rare), but=(1.0, release)),
         "scale": _grown(fitted, sizes.some(_large)),
         "device": widening_by_device(untimed_devices(fit.runs), fitted),
@@ -85,6 +109,61 @@ def runs_of_types(runs: Sequence[TrainingRun]) -> dict[str, int]:
     """By type of matrix products, how many runs had it."""
     types = [matrix_type(training) for training in runs]
     return {name: types.count(name) for name in sorted(set(types))}
+
+
+def runs_of_kinds(runs: Sequence[TrainingRun]) -> dict[str, int]:
+    """By kind of work, how many runs were of it."""
+    kinds = [training.run.workload.kind for training in runs]
+    return {name: kinds.count(name) for name in sorted(set(kinds))}
+
+
+def _unheard(fit: TrainingFit, newer: Unseen, group: Callable[[TrainingRun], str]) -> Unseen:
+    """Newer runs, each predicted without the calibration runs of its group."""
+    parts = []
+    for name in sorted(set(map(group, newer.runs))):
+        values = values_without(fit, lambda training, out=name: group(training) == out)  # type: ignore[misc]
+        parts.append(predicted([one for one in newer.runs if group(one) == name], values))
+    return reduce(Unseen.joined, parts)
+
+
+def lent_software(fit: TrainingFit, newer: Unseen) -> Unseen:
+    """Runs, each predicted as if its framework had no profile: with another's that stands in.
+
+    Calibration runs of its framework are left out of the fit. Runs that the other cannot do stay
+    away.
+    """
+    words, parts = load_tables(), []
+    for name, other in STAND_INS.items():
+        lent = []
+        for one in (*fit.runs, *newer.runs):
+            if _framework(one) != name:
+                continue
+            try:
+                run = replay({**one.row.fields, "software": other}, words)
+            except (InputError, NotReplayable):
+                continue
+            lent.append(replace(one, run=run))
+        values = values_without(fit, lambda training, out=name: _framework(training) == out)  # type: ignore[misc]
+        parts.append(predicted(lent, values))
+    return reduce(Unseen.joined, parts)
+
+
+def _framework(training: TrainingRun) -> str:
+    """Of what the row names, whatever stands in for it."""
+    return stack_of(_profile_of(training.row.get("software")))
+
+
+@lru_cache(maxsize=64)
+def _profile_of(word: str) -> str:
+    return load_releases().nearest(word, where="software").profile
+
+
+def _source(training: TrainingRun) -> str:
+    return source_family(training.row)
+
+
+def _kind(training: TrainingRun) -> str:
+    return training.run.workload.kind
 
 
 def untimed_devices(runs: Sequence[TrainingRun]) -> Unseen:
@@ -134,11 +213,14 @@ def _has_experts(training: TrainingRun) -> bool:
 
 
 def _grown(
-    fitted: Mapping[str, float], *parts: Unseen, but: Sequence[float] | None = None
+    fitted: Mapping[str, float],
+    *parts: Unseen,
+    but: Sequence[float] | None = None,
+    by: Callable[[TrainingRun], str] | None = None,
 ) -> float:
     """Factor with which 80 % of some runs lie inside, shrunk by one group that shows nothing.
 
-    `but` are factors that the runs of each part have for another cause.
+    `but` are factors that the runs of each part have for another cause, `by` says what is a group.
     """
     other = but or [1.0] * len(parts)
     ratios = np.concatenate(
@@ -147,8 +229,8 @@ def _grown(
             for part, factor in zip(parts, other, strict=True)
         ]
     )
-    groups = {group for part in parts for group in part.groups()}
-    weights = np.concatenate([part.weights() for part in parts])
+    groups = {group for part in parts for group in part.groups(by)}
+    weights = np.concatenate([part.weights(by) for part in parts])
     return _shrunk(_quantile(ratios, weights), len(groups))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +24,7 @@ __all__ = [
     "error_shares",
     "kept_back",
     "matrix_type",
+    "predicted",
     "scaled",
     "source_family",
     "without_group",
@@ -114,13 +115,15 @@ class Unseen:
         spread = [float(np.hypot(fitted[name], extra.get(name, 0.0))) for name in SHARED]
         return np.asarray(np.sum((self.shares * scaled(np.array(spread), fitted)) ** 2, axis=1))
 
-    def groups(self) -> list[tuple[str, str]]:
-        """Of every run, what it shares its fortune with: its source and GPU."""
+    def groups(self, by: Callable[[TrainingRun], str] | None = None) -> list[Hashable]:
+        """Of every run, what it shares its fortune with: its source and GPU, or what is given."""
+        if by is not None:
+            return [by(training) for training in self.runs]
         return [(source_family(training.row), training.row.get("gpu")) for training in self.runs]
 
-    def weights(self) -> Floats:
+    def weights(self, by: Callable[[TrainingRun], str] | None = None) -> Floats:
         """A group of n runs weighs as root n: many runs of one source say little of the next."""
-        groups = self.groups()
+        groups = self.groups(by)
         size = Counter(groups)
         return np.array([size[group] ** -0.5 for group in groups])
 
@@ -150,7 +153,12 @@ def kept_back(*tables: str, values: Mapping[str, float] | None = None) -> Unseen
             continue
         if step_s is not None:
             runs.append(TrainingRun(row=row, run=run, step_s=step_s))
-    estimates = [_estimate(training, values or {}) for training in runs]
+    return predicted(runs, values or {})
+
+
+def predicted(runs: Sequence[TrainingRun], values: Mapping[str, float]) -> Unseen:
+    """Runs as these values of parameters of the fit predict them; of those not given, profiles."""
+    estimates = [_estimate(training, values) for training in runs]
     ratios = [e.step_time_s[0] / t.step_s for e, t in zip(estimates, runs, strict=True)]
     return Unseen(runs, np.log(np.array(ratios)), error_shares(estimates, runs))
 
