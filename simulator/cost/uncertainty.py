@@ -378,12 +378,13 @@ def widened_by(cluster: Cluster, software: Software, workload: Workload) -> dict
     """
     steps, kind = load_step_errors(), workload.recipe.matrix_type
     foreign = software.name not in steps.fitted_software
-    unknown = software.stack not in steps.fitted_stacks
+    lent = bool(software.framework)
+    unknown = (foreign or lent) and software.stack not in steps.fitted_stacks
     causes = {
         "device": cluster.accelerator.name not in steps.covered,
         "release": bool(software.stands_for) or (foreign and not unknown),
         "software": unknown,
-        "stand_in": bool(software.framework),
+        "stand_in": lent,
         "scale": cluster.gpus > steps.largest_run,
         "precision": steps.runs_of_types.get(kind, 0) < steps.widening.few_runs,
         "kind": workload.architecture.is_moe,
