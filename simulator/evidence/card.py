@@ -19,12 +19,14 @@ __all__ = ["GRADES", "Card", "evidence_card", "run_kind"]
 
 GRADES = ("measured here", "measured like it", "extrapolated", "unmeasured")
 """In words, strongest first: runs of this device, framework, kind and precision at such a size; of
-its generation and framework or precision; of its generation; none."""
+its generation, kind, class of model and framework or precision; of its generation; none."""
 
 _ENOUGH = 3
 """Runs from which on a grade holds: fewer may agree by chance."""
-_SCALE = 4.0
-"""Times as many accelerators, or as few, as a run had are still its size."""
+_SAME_SIZE = 2.0
+"""Doublings: four times as many accelerators or parameters, or as few, are still a run's size."""
+_SAME_CLASS = 4.0
+"""Doublings: a model sixteen times as large, or as small, keeps other parts of a machine busy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +148,7 @@ def run_kind(
         kind=workload.kind,
         precision=workload.recipe.matrix_type,
         gpus=gpus,
+        parameters=workload.architecture.active_parameters,
     )
 
 
@@ -154,9 +157,11 @@ def _graded(asked: RunKind, runs: EvidenceRuns, others: Flags, *, exact: bool) -
     generation = others & runs.same(asked, "generation")
     like = generation & runs.same(asked, "kind")
     here = like & runs.same(asked, "device", "stack", "precision") & exact
-    sized = np.abs(np.log2(runs.gpus / asked.gpus)) <= np.log2(_SCALE)
+    model = runs.doublings(asked, "parameters")
+    sized = (runs.doublings(asked, "gpus") <= _SAME_SIZE) & (model <= _SAME_SIZE)
     half = runs.same(asked, "stack") | runs.same(asked, "precision")
-    levels = ((here & sized, _ENOUGH), (like & half, _ENOUGH), (generation, 1))
+    classed = like & half & (model <= _SAME_CLASS)
+    levels = ((here & sized, _ENOUGH), (classed, _ENOUGH), (generation, 1))
     for grade, (alike, enough) in zip(GRADES, levels, strict=False):
         if alike.sum() >= enough:
             return grade, alike
@@ -167,14 +172,18 @@ _UNLIKE = {
     **{"generation": 4.0, "kind": 3.0, "stack": 2.0, "precision": 1.5},
     **{"device": 1.0, "software": 0.5},
 }
-"""How much it counts that a run is another in this; a size of twice as many counts 0.1."""
+"""How much it counts that a run is another in this."""
+_A_DOUBLING = {"gpus": 0.1, "parameters": 0.3}
+"""How much it counts that a run has twice as many, or half."""
 
 
 def _nearest(asked: RunKind, runs: EvidenceRuns, others: Flags) -> int | None:
     """The run that is least unlike, the first by name of several; None without any."""
     if not others.any():
         return None
-    unlike = 0.1 * np.abs(np.log2(runs.gpus / asked.gpus))
+    unlike = np.zeros(len(runs.error))
+    for name, weight in _A_DOUBLING.items():
+        unlike = unlike + weight * runs.doublings(asked, name)
     for name, weight in _UNLIKE.items():
         unlike = unlike + weight * ~runs.same(asked, name)
     return int(np.argmin(np.where(others, unlike, np.inf)))
@@ -185,7 +194,13 @@ def _in_words(asked: RunKind, run: RunKind) -> str:
     names = ("device", "software", "kind", "precision")
     unlike = [f"{n} {getattr(run, n)}" for n in names if getattr(run, n) != getattr(asked, n)]
     alike = f"alike but for {', '.join(unlike)}" if unlike else "alike"
-    return f"{alike}; {run.gpus:,} GPU{'s' if run.gpus > 1 else ''}"
+    size = f"{run.parameters / 1e9:.3g} B parameters a token, " if _other_size(asked, run) else ""
+    return f"{alike}; {size}{run.gpus:,} GPU{'s' if run.gpus > 1 else ''}"
+
+
+def _other_size(asked: RunKind, run: RunKind) -> bool:
+    """Whether a run trained a model of a size that is not the answer's."""
+    return abs(np.log2(run.parameters / asked.parameters)) > _SAME_SIZE
 
 
 def _borrowed(accelerator: Accelerator) -> tuple[tuple[str, str], ...]:

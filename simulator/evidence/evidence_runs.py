@@ -19,7 +19,7 @@ from simulator import catalogue
 from simulator.arrays import Floats
 from simulator.files import read_csv
 
-__all__ = ["COLUMNS", "EvidenceRuns", "RunKind", "load_evidence_runs"]
+__all__ = ["COLUMNS", "NUMBERS", "EvidenceRuns", "RunKind", "load_evidence_runs"]
 
 Flags = NDArray[np.bool_]
 
@@ -40,7 +40,12 @@ class RunKind:
     precision: str
     """Type of its matrix products, as accelerators name it."""
     gpus: int
+    parameters: int
+    """Of the model, that one token passes."""
 
+
+NUMBERS = ("gpus", "parameters")
+"""Columns that say how large a run was."""
 
 COLUMNS = ("run_id", *RunKind.__dataclass_fields__, "error")
 """Of the table; `error` is predicted over measured step time, less 1."""
@@ -52,7 +57,8 @@ class EvidenceRuns:
 
     words: Mapping[str, NDArray[Any]]
     """All columns but the numbers."""
-    gpus: Floats
+    sizes: Mapping[str, Floats]
+    """A column for each of NUMBERS."""
     error: Floats
 
     def same(self, asked: RunKind, *names: str) -> Flags:
@@ -62,11 +68,16 @@ class EvidenceRuns:
             alike &= self.words[name] == getattr(asked, name)
         return alike
 
+    def doublings(self, asked: RunKind, name: str) -> Floats:
+        """How often one of NUMBERS has to be doubled, or halved, to be that of another run."""
+        return np.abs(np.log2(self.sizes[name] / getattr(asked, name)))
+
     def kind_of(self, i: int) -> RunKind:
         """What one run is."""
-        names = [name for name in COLUMNS[1:-1] if name != "gpus"]
-        words = {name: str(self.words[name][i]) for name in names}
-        return RunKind(**words, gpus=int(self.gpus[i]))
+        values: dict[str, Any] = {name: str(column[i]) for name, column in self.words.items()}
+        values |= {name: int(column[i]) for name, column in self.sizes.items()}
+        del values["run_id"]
+        return RunKind(**values)
 
 
 @lru_cache(maxsize=1)
@@ -75,5 +86,5 @@ def load_evidence_runs() -> EvidenceRuns:
     path = catalogue.folder("hardware_profiles") / "uncertainty" / "runs.csv"
     rows = [row for _, row in read_csv(path)] if path.is_file() else []
     columns = {name: np.array([row[name] for row in rows], dtype=object) for name in COLUMNS}
-    numbers = [columns.pop(name).astype(float) for name in ("gpus", "error")]
-    return EvidenceRuns(columns, *numbers)
+    error, *sizes = (columns.pop(name).astype(float) for name in ("error", *NUMBERS))
+    return EvidenceRuns(columns, dict(zip(NUMBERS, sizes, strict=True)), error)

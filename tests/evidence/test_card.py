@@ -11,7 +11,13 @@ import pytest
 
 from simulator import catalogue
 from simulator.evidence.card import GRADES, Card, _graded, _nearest, evidence_card
-from simulator.evidence.evidence_runs import COLUMNS, EvidenceRuns, RunKind, load_evidence_runs
+from simulator.evidence.evidence_runs import (
+    COLUMNS,
+    NUMBERS,
+    EvidenceRuns,
+    RunKind,
+    load_evidence_runs,
+)
 from simulator.scenario import Scenario, make_scenario
 from simulator.software.releases import load_releases, stack_of
 
@@ -23,20 +29,17 @@ ASKED = RunKind(
     kind="dense",
     precision="bf16",
     gpus=64,
+    parameters=8_000_000_000,
 )
 """What every run of a table is, but for what a test changes."""
 
 
 def table(*changes: Mapping[str, str | int]) -> EvidenceRuns:
     rows = [{name: getattr(ASKED, name) for name in COLUMNS[1:-1]} | dict(one) for one in changes]
-    words = {
-        name: np.array([row[name] for row in rows], dtype=object)
-        for name in COLUMNS[1:-1]
-        if name != "gpus"
-    }
-    words["run_id"] = np.array([f"run-{i}" for i in range(len(rows))], dtype=object)
-    gpus = np.array([float(row["gpus"]) for row in rows])
-    return EvidenceRuns(words, gpus, np.linspace(-0.1, 0.1, len(rows)))
+    columns = {name: np.array([row[name] for row in rows], dtype=object) for name in COLUMNS[1:-1]}
+    sizes = {name: columns.pop(name).astype(float) for name in NUMBERS}
+    columns["run_id"] = np.array([f"run-{i}" for i in range(len(rows))], dtype=object)
+    return EvidenceRuns(columns, sizes, np.linspace(-0.1, 0.1, len(rows)))
 
 
 def grade(runs: EvidenceRuns, *, exact: bool = True) -> tuple[str, int]:
@@ -56,6 +59,9 @@ AMPERE = {"device": "a100-sxm-80", "generation": "ampere"}
     [
         ([{}, {}, {"gpus": 256}], ("measured here", 3)),
         ([{}, {}, {"gpus": 257}], ("measured like it", 3)),  # four times as many are its size
+        ([{}, {}, {"parameters": 2_000_000_000}], ("measured here", 3)),
+        ([{}, {}, {"parameters": 1_900_000_000}], ("measured like it", 3)),
+        ([{}, {}, {"parameters": 400_000_000}], ("extrapolated", 3)),  # a model of another class
         ([{}, {}], ("extrapolated", 2)),  # two may agree by chance
         ([SMALL, FP8, OTHER], ("measured like it", 3)),
         ([{**FP8, "stack": "torchtitan"}] * 9, ("extrapolated", 9)),
