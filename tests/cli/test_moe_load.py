@@ -61,7 +61,7 @@ def test_a_load_needs_experts_and_no_second_load() -> None:
         (["layout.dispatcher=all-gather"], "layout.dispatcher: must be 'alltoall', 'allgather'"),
         (["layout.dispatcher=any"], "must be one dispatcher; plan tries all of them"),
         (
-            ["layout.dispatcher=deepep", "cluster.software=torchtitan-2024", "layout.sharding=zero3"],
+            ["layout.dispatcher=deepep", "cluster.software=torchtitan-2024", "layout.sharding=ddp"],
             "layout.dispatcher: must be one of alltoall in torchtitan-2024, got 'deepep'",
         ),
         (
