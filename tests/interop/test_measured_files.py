@@ -1,6 +1,7 @@
 """Logs and traces given with --from: what they say becomes the scenario, their times are said."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,14 @@ def test_a_log_of_megatron_with_its_arguments(tmp_path: Path) -> None:
     assert found.scenario.workload.recipe.tokens == 1000 * 1024 * 8192
     assert any("a step took 29 s" in note and "--megatron-log" in note for note in found.notes)
     assert advise([path], {"cluster": "dgx-h100"}, changes=0).texts == {}  # no file to change
+
+
+def test_a_vocabulary_that_no_model_takes_is_listed_as_unknown(tmp_path: Path) -> None:
+    listed = (LOGS / "megatron_mi300x_2025.log").read_text()
+    path = tmp_path / "train.log"
+    path.write_text(re.sub(r"(num_experts \.+) None", r"\1 1e99", listed))
+    (reading,) = read_launch_file(path)
+    assert "padded vocab (size)" in {place.key for place in reading.unknown}
 
 
 def test_a_log_of_torchtitan_with_two_ranks() -> None:

@@ -98,7 +98,8 @@ def listed_arguments(
     elsewhere = idle_in("megatron_listing")
     idle, unknown = list(reading.idle), list[Place]()
     for place in reading.unknown:
-        known = elsewhere(place.key) or found[place.key].value in _ZEROS
+        setting = found.get(place.key)  # what the tokenizer told is no argument
+        known = elsewhere(place.key) or (setting is not None and setting.value in _ZEROS)
         (idle if known else unknown).append(place)
     return replace(
         reading, measured=True, stated=tuple(stated), idle=tuple(idle), unknown=tuple(unknown)
