@@ -45,8 +45,9 @@ from tests.mutations.mutator import mutated
 ROOT = Path(__file__).resolve().parents[2]
 DATA, PROFILES = ROOT / "tests/data", ROOT / "hardware_profiles"
 
-SECONDS_PER_MB, LEAST_S = 2.0, 2.0
-"""A file may take so long a megabyte, and any file so long: reading is one part of a command."""
+SECONDS_PER_MB, LEAST_S = 2.0, 4.0
+"""A file may take so long a megabyte, and any file so long: a busy machine counts twice the seconds
+of an idle one, and what grows with the square of a file takes minutes at such sizes."""
 
 TIMES_SIZE, FLOOR_BYTES = 4, 96 * 2**20
 """Memory that a file may take: so many times its size and what any command needs to work in."""

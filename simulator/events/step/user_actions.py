@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -194,32 +194,30 @@ def _program(passes: list[_Pass], words: list[Word], ranks: int, where: str) -> 
     return replace(made, listed=listed_tasks(words, made, where)) if words else made
 
 
-def _incomplete(passes: Iterable[_Pass], pieces: int) -> list[str]:
+def _incomplete(passes: Sequence[_Pass], pieces: int) -> list[str]:
     """Name passes that are listed twice, or whose counterpart or neighbour is not listed."""
-    at: dict[tuple[str, int, int], int] = {}
+    on: dict[str, dict[int, int]] = {kind: {} for kind in KINDS}  # rank of a pass, by its number
     found: list[str] = []
     for one in passes:
-        key = (one.kind, one.micro_batch, one.piece)
-        if key in at:
-            found.append(
-                f"rank {one.rank}: {_written(*key)} is listed twice, also on rank {at[key]}"
-            )
-        at[key] = one.rank
-    batches = {batch for _, batch, _ in at}
+        alike, number = on[one.kind], one.micro_batch * pieces + one.piece
+        if number in alike:
+            name = _written(one.kind, one.micro_batch, one.piece)
+            found.append(f"rank {one.rank}: {name} is listed twice, also on rank {alike[number]}")
+        alike[number] = one.rank
+    batches = {one.micro_batch for one in passes}
     if max(batches) >= len(batches):
         missing = next(n for n in range(len(batches)) if n not in batches)
         found.append(f"micro-batches must be counted from 0 on: {missing} has no pass")
-    runs: dict[tuple[int, int], tuple[int, str]] = {}
-    for (kind, batch, piece), rank in at.items():
-        other, first = runs.setdefault((batch, piece), (rank, kind))
-        if other != rank:
+    trained = any(on[kind] for kind in "BIW")
+    for rank, kind, batch, piece, _ in passes:
+        number = batch * pieces + piece
+        home = on["F"].get(number, rank)
+        if home != rank:
             found.append(
-                f"rank {rank}: {_written(kind, batch, piece)} must be on rank {other}, where"
-                f" {_written(first, batch, piece)} is: what a pass keeps stays there"
+                f"rank {rank}: {_written(kind, batch, piece)} must be on rank {home}, where"
+                f" {_written('F', batch, piece)} is: what a pass keeps stays there"
             )
-    trained = any(kind != "F" for kind, *_ in at)
-    for (kind, batch, piece), rank in at.items():
-        whole, half, weight = ((way, batch, piece) in at for way in "BIW")
+        whole, half, weight = (number in on[way] for way in "BIW")
         lacks = {
             "F": trained and not whole and not half and "backward pass",
             "I": not weight and "weight pass",
@@ -233,7 +231,7 @@ def _incomplete(passes: Iterable[_Pass], pieces: int) -> list[str]:
         elif kind == "W":
             needs = [("I", piece)]
         for ways, other in needs:
-            if not any((way, batch, other) in at for way in ways):
+            if not any(number + other - piece in on[way] for way in ways):
                 wanted = " or ".join(_written(way, batch, other) for way in ways)
                 found.append(
                     f"rank {rank}: {_written(kind, batch, piece)} waits for {wanted}, "
