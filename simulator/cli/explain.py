@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
@@ -10,6 +11,7 @@ from simulator.cli.bundles import NAMES, Names, taking
 from simulator.cli.options import (
     Json,
     ScenarioFile,
+    completing,
     print_json,
     speaking,
 )
@@ -17,11 +19,11 @@ from simulator.cli.options import (
 __all__ = ["command"]
 
 
-def _terms(begun: str) -> list[str]:
-    """Names that a shell completes."""
+@completing
+def _terms() -> Iterable[str]:
     from simulator.report.explained import term_names
 
-    return [name for name in term_names() if name.startswith(begun)]
+    return term_names()
 
 
 Name = Annotated[

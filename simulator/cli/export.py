@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,7 @@ from simulator.cli.bundles import NAMES, Names, taking
 from simulator.cli.options import (
     ScenarioFile,
     check_out,
+    completing,
     say,
     speaking,
     writing,
@@ -22,11 +24,11 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 
-def _forms(begun: str) -> list[str]:
-    """Words that a shell completes."""
+@completing
+def _forms() -> Iterable[str]:
     from simulator.interop.exporting import WORDS
 
-    return [word for word in WORDS if word.startswith(begun)]
+    return WORDS
 
 
 Form = Annotated[

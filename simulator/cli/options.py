@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,6 +28,7 @@ __all__ = [
     "Set",
     "SoftwareName",
     "check_out",
+    "completing",
     "print_json",
     "say",
     "speaking",
@@ -46,20 +47,30 @@ ScenarioFile = Annotated[
 ]
 
 
-def _models(begun: str) -> list[str]:
-    """Names that a shell completes; so for the others."""
+def completing(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """What a shell completes: those names that begin so, which are found when it asks."""
+
+    def complete(begun: str) -> list[str]:
+        return [name for name in names() if name.startswith(begun)]
+
+    return complete
+
+
+@completing
+def _models() -> Iterable[str]:
     from simulator.workload import presets
 
-    return [name for name in presets.names() if name.startswith(begun)]
+    return presets.names()
 
 
 def _profiles(kind: str) -> Callable[[str], list[str]]:
-    def complete(begun: str) -> list[str]:
+    @completing
+    def names() -> Iterable[str]:
         from simulator import catalogue
 
-        return [name for name in catalogue.names(kind) if name.startswith(begun)]
+        return catalogue.names(kind)
 
-    return complete
+    return names
 
 
 ModelName = Annotated[

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from simulator.cli.examples import epilog
-from simulator.cli.options import BAD_INPUT, Json, check_out, print_json, say, speaking, writing
+from simulator.cli.options import (
+    BAD_INPUT,
+    Json,
+    check_out,
+    completing,
+    print_json,
+    say,
+    speaking,
+    writing,
+)
 
 __all__ = ["app"]
 
@@ -20,13 +30,12 @@ app = typer.Typer(
 )
 
 
-def _names(begun: str) -> list[str]:
-    """Names of profiles that a shell completes."""
+@completing
+def _names() -> Iterable[str]:
     from simulator import catalogue
     from simulator.profiles import KINDS
 
-    found = {name for kind in KINDS for name in catalogue.names(kind)}
-    return sorted(name for name in found if name.startswith(begun))
+    return sorted({name for kind in KINDS for name in catalogue.names(kind)})
 
 
 @app.command("list", epilog=epilog("profiles list"))

@@ -169,12 +169,7 @@ def stages(row: Mapping[str, str]) -> list[int]:
     InputError
         If it is not a list of whole numbers joined by ``+``.
     """
-    given = (row.get("stages") or "").strip()
-    words = given.split("+") if given else []
-    if not all(_LAYERS.fullmatch(word) for word in words):
-        rule = "must be layers of every piece joined by +, as 2+4+4+2"
-        raise InputError(f"stages: {rule}, got {brief(given)}")
-    return [int(word) for word in words]
+    return _joined(row, "stages", _LAYERS, "layers of every piece joined by +, as 2+4+4+2")
 
 
 def lengths(row: Mapping[str, str]) -> list[int]:
@@ -185,11 +180,15 @@ def lengths(row: Mapping[str, str]) -> list[int]:
     InputError
         If it is not a list of whole numbers above zero joined by ``+``.
     """
-    given = (row.get("lengths") or "").strip()
+    return _joined(row, "lengths", _TOKENS, "tokens of samples joined by +, as 120+240+480")
+
+
+def _joined(row: Mapping[str, str], column: str, number: re.Pattern[str], what: str) -> list[int]:
+    """Whole numbers that a column joins by ``+``; none where it is blank."""
+    given = (row.get(column) or "").strip()
     words = given.split("+") if given else []
-    if not all(_TOKENS.fullmatch(word) for word in words):
-        rule = "must be tokens of samples joined by +, as 120+240+480"
-        raise InputError(f"lengths: {rule}, got {brief(given)}")
+    if not all(number.fullmatch(word) for word in words):
+        raise InputError(f"{column}: must be {what}, got {brief(given)}")
     return [int(word) for word in words]
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from simulator.kept import for_same_records
 from simulator.planner.explore import explore
 from simulator.planner.search import Plan
 from simulator.planner.training_choices import training_choices
@@ -50,8 +51,12 @@ class OtherTraining:
         }
 
 
+@for_same_records(1)
 def other_trainings(plan: Plan, words: Iterable[str] | None = None) -> list[OtherTraining]:
-    """Search each training that `[search] allow` names, or `words` of OFFERED; fastest first."""
+    """Search each training that `[search] allow` names, or `words` of OFFERED; fastest first.
+
+    Screen, document and page of one plan ask for the same: it is searched once.
+    """
     scenario = plan.scenario
     named = (scenario.allow or ()) if words is None else words
     choices = training_choices(scenario, [word for word in named if word in OFFERED])

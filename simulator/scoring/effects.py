@@ -33,7 +33,7 @@ from simulator.measured.rows import COLUMNS, read_runs
 from simulator.planner.defaults import complete
 from simulator.scenario import Scenario, make_scenario
 from simulator.schedules.registry import SCHEDULES, WORDS
-from simulator.scoring.switch_pairs import NOISE
+from simulator.scoring.switch_pairs import NOISE, is_near
 
 __all__ = ["Effect", "PredictedEffect", "effects", "load_effects", "predict_effect"]
 
@@ -115,7 +115,7 @@ class PredictedEffect:
     @property
     def near(self) -> bool:
         """Whether it is within 3 points of what is reported, or within a third of it."""
-        return abs(self.miss) <= max(0.03, abs(self.effect.least) / 3.0)
+        return is_near(self.miss, self.effect.least)
 
     def figures(self) -> dict[str, Any]:
         """Plain numbers and words, as docs/accuracy.json has them."""

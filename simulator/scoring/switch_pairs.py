@@ -20,7 +20,7 @@ from simulator.measured.rows import COLUMNS, LABEL_COLUMNS
 from simulator.scoring.scores import ScoredRow
 from simulator.software.releases import parsed
 
-__all__ = ["NOISE", "SWITCHES", "SwitchPair", "switch_figures", "switch_pairs"]
+__all__ = ["NOISE", "SWITCHES", "SwitchPair", "is_near", "switch_figures", "switch_pairs"]
 
 SWITCHES: dict[str, tuple[str, ...]] = {
     "precision": ("precision", "fp8_weights"),
@@ -80,7 +80,12 @@ class SwitchPair:
     @property
     def near(self) -> bool:
         """Whether it is within 3 points, or within a third of what was measured."""
-        return self.miss <= max(0.03, abs(self.measured) / 3.0)
+        return is_near(self.miss, self.measured)
+
+
+def is_near(miss: float, effect: float) -> bool:
+    """Whether a prediction misses an effect by at most 3 points, or by a third of it."""
+    return abs(miss) <= max(0.03, abs(effect) / 3.0)
 
 
 def switch_pairs(rows: Iterable[ScoredRow]) -> list[SwitchPair]:

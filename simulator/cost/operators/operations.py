@@ -306,17 +306,7 @@ def separate_linears(
     """
     if not kernels.separate_linears or len(widths) == 1:
         return ()
-    more, compiled = len(widths) - 1, "norm" in kernels.fused
-    ops.streams.append(
-        Stream(
-            name=f"sum of gradients for {name}",
-            kind="elementwise",
-            forward_bytes=0.0,
-            backward_bytes=more * (1.0 if compiled else 3.0) * size * inputs,
-            calls=0.0,
-            backward_calls=0.0 if compiled else more,
-        )
-    )
+    _sum_gradients(ops, name, len(widths) - 1, size * inputs, compiled="norm" in kernels.fused)
     return widths
 
 
@@ -325,16 +315,20 @@ def summed_gradients(ops: Operators, name: str, readers: int, wide: Any, kernels
 
     Autograd does it in kernels of its own, a compiler on the way.
     """
-    if not kernels.sums_gradients_apart or readers < 2:
-        return
+    if kernels.sums_gradients_apart and readers > 1:
+        _sum_gradients(ops, name, readers - 1, wide, compiled=False)
+
+
+def _sum_gradients(ops: Operators, name: str, more: int, wide: Any, *, compiled: bool) -> None:
+    """Add so many `more` gradients of `wide` bytes to a first one."""
     ops.streams.append(
         Stream(
             name=f"sum of gradients for {name}",
             kind="elementwise",
             forward_bytes=0.0,
-            backward_bytes=3.0 * (readers - 1) * wide,
+            backward_bytes=more * (1.0 if compiled else 3.0) * wide,
             calls=0.0,
-            backward_calls=readers - 1.0,
+            backward_calls=0.0 if compiled else more,
         )
     )
 
