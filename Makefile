@@ -60,11 +60,11 @@ bench: $(STAMPS)/test
 	$(BIN)/python -m pytest tests/benchmarks -m '' --benchmark-enable --benchmark-only $(PYTEST_ARGS)
 
 accuracy: $(STAMPS)/foreshard
-	$(BIN)/python -m simulator.report.accuracy_page docs
-	$(BIN)/python -m simulator.report.goodput_page docs
+	$(BIN)/python -m workshop.pages.accuracy.page docs
+	$(BIN)/python -m workshop.pages.goodput docs
 
 profiles: $(STAMPS)/foreshard
-	$(BIN)/python -m simulator.calibration.refit
+	$(BIN)/python -m workshop.fits.refit
 
 reports: $(STAMPS)/foreshard
 	mkdir -p reports/gallery

@@ -1,35 +1,19 @@
 """What every answer of the Python face can do: a line, a table in a notebook, a picture, JSON.
 
-Pictures and documents are made by a floor far above (``report/answer_plots.py``,
-``report/answer_documents.py``), which `api` hands in with :func:`draw_with` and
-:func:`write_with`: an answer knows that it can be drawn and written, and not how.
+Pictures and documents are made far above (``questions/answer_plots.py``,
+``questions/answer_documents.py``) and loaded when they are asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from html import escape
+from importlib import import_module
 from typing import Any
 
-from simulator.errors import InputError
-
-__all__ = ["Answer", "draw_with", "write_with"]
+__all__ = ["Answer"]
 
 _ROWS = 10
 """Of a table in a notebook."""
-
-_drawers: list[Callable[[Any, Any], Any]] = []
-_writers: list[Callable[[Any], dict[str, Any]]] = []
-
-
-def draw_with(drawer: Callable[[Any, Any], Any]) -> None:
-    """Say what draws answers: a function of an answer and of axes, or None for new ones."""
-    _drawers[:] = [drawer]
-
-
-def write_with(writer: Callable[[Any], dict[str, Any]]) -> None:
-    """Say what writes the document of an answer."""
-    _writers[:] = [writer]
 
 
 class Answer:
@@ -57,12 +41,8 @@ class Answer:
 
     def plot(self, axes: Any = None) -> Any:
         """Draw the answer with matplotlib, into `axes` if they are given, and return the axes."""
-        if not _drawers:
-            raise InputError("plot: import simulator.api first, it brings what draws")
-        return _drawers[0](self, axes)
+        return import_module("simulator.questions.answer_plots").draw(self, axes)
 
     def document(self) -> dict[str, Any]:
         """Return what ``--json`` prints: plain values under keys that stay."""
-        if not _writers:
-            raise InputError("document: import simulator.api first, it brings what writes")
-        return _writers[0](self)
+        return import_module("simulator.questions.answer_documents").answer_document(self)

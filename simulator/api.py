@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulator.answers import draw_with, write_with
 from simulator.assembly import Source, assemble
 from simulator.errors import InputError
 from simulator.planner.prediction import Prediction
@@ -19,32 +18,30 @@ from simulator.planner.prediction import predict as predict_scenario
 from simulator.workload.recipe import Workload
 
 if TYPE_CHECKING:
-    from simulator.decisions.changed_machine import WhatIf
-    from simulator.decisions.cluster_comparison import Comparison
-    from simulator.decisions.distilling import Distilled
-    from simulator.decisions.fabric_choices import FabricChoices
-    from simulator.decisions.head_to_head import Versus
-    from simulator.decisions.job_schedule import JobSchedule
-    from simulator.decisions.offers import Offer
-    from simulator.decisions.parameter_servers import Served
-    from simulator.decisions.several_sites import SeveralSites
-    from simulator.decisions.sizing import Sized
-    from simulator.decisions.sweeping import Sweep
     from simulator.economics.ownership import Cooling, RentOrBuy
     from simulator.events.played import SimulatedStep
-    from simulator.events.sharing.beside import Job
     from simulator.events.simulated_step import Deviation, Jitter, Network
     from simulator.planner.mixed_answer import MixedPlan
     from simulator.planner.mixed_prediction import MixedPrediction
-    from simulator.planner.search import Plan
+    from simulator.planner.plan import Plan
     from simulator.planner.simulated_run import SimulatedRun
-    from simulator.planner.sparse_step import Recommended
+    from simulator.questions.compare.answer import Comparison
+    from simulator.questions.compare.offers import Offer
+    from simulator.questions.distillation.answer import Distilled
+    from simulator.questions.job_schedule.answer import JobSchedule
+    from simulator.questions.parameter_server.answer import Served
+    from simulator.questions.sites.answer import SeveralSites
+    from simulator.questions.size.answer import Sized
+    from simulator.questions.sparse.answer import Recommended
+    from simulator.questions.sweep.answer import Sweep
+    from simulator.questions.versus.answer import Versus
+    from simulator.questions.versus.fabrics import FabricChoices
+    from simulator.questions.versus.what_if import WhatIf
 
 __all__ = [
     "compare",
     "distil",
     "fabrics",
-    "job",
     "parameter_server",
     "plan",
     "predict",
@@ -59,22 +56,6 @@ __all__ = [
     "versus",
     "what_if",
 ]
-
-
-def _draw(answer: Any, axes: Any) -> Any:
-    from simulator.report.answer_plots import draw
-
-    return draw(answer, axes)
-
-
-def _document(answer: Any) -> dict[str, Any]:
-    from simulator.report.answer_documents import answer_document
-
-    return answer_document(answer)
-
-
-draw_with(_draw)
-write_with(_document)
 
 
 def predict(
@@ -216,7 +197,7 @@ def simulate(
     """
     from simulator.events.simulated_step import simulate as play  # brings the events along
     from simulator.events.step.user_actions import read_actions
-    from simulator.planner.played_layout import predict_played
+    from simulator.planner.simulated_prediction import neighbour_job, predict_played
 
     names = {"model": model, "cluster": cluster, "gpus": gpus, "software": software}
     made = assemble(scenario, names, given)[0]
@@ -230,7 +211,7 @@ def simulate(
         deviations=deviations,
         network=network,
         jitter=jitter,
-        beside=[job(one) for one in beside],
+        beside=[neighbour_job(described) for described in beside],
         table=None if actions is None else read_actions(Path(actions)),
     )
 
@@ -309,7 +290,7 @@ def compare(
         Accelerators: ``[64, 512]`` or ``"64..4096"``, which doubles; two doublings around the
         scenario's own number unless given.
     deadline_days, budget_usd, confidence, prices, region, jobs, on_row
-        See :func:`simulator.decisions.cluster_comparison.compare_clusters`.
+        See :func:`simulator.questions.compare.answer.compare_clusters`.
 
     Raises
     ------
@@ -323,8 +304,8 @@ def compare(
     >>> [row.cluster for row in found.at_equal_gpus()[8]]
     ['dgx-h100', 'dgx-a100']
     """
-    from simulator.decisions.cluster_comparison import compare_clusters, own_clusters
-    from simulator.decisions.gpu_counts import parse_counts
+    from simulator.questions.compare.answer import compare_clusters, own_clusters
+    from simulator.questions.compare.gpu_counts import parse_counts
 
     if "gpus" in given:
         raise InputError('arguments: gpus: compare takes counts=[64, 512] or counts="64..4096"')
@@ -371,7 +352,7 @@ def size(
     Parameters
     ----------
     deadline_days, budget_usd, confidence, prices, region, law, largest, jobs
-        See :func:`simulator.decisions.sizing.size_run`.
+        See :func:`simulator.questions.size.answer.size_run`.
     gpus : int, optional
         The size, where it is known: what it takes, and what the limits buy on it.
 
@@ -387,8 +368,8 @@ def size(
     >>> found.question, found.answer.gpus
     ('fewest', 4)
     """
-    from simulator.decisions.sizing import size_run
     from simulator.economics.scaling_law import USUAL_LAW
+    from simulator.questions.size.answer import size_run
 
     names: dict[str, Any] = {"model": model, "cluster": cluster, "software": software}
     if scenario is None:
@@ -442,8 +423,8 @@ def versus(
     >>> found.estimate.layouts.describe(0), found.chance_a_faster > 0.9, found.tie
     ('tp4 dp4 mb1 sp zero1', True, False)
     """
-    from simulator.decisions.head_to_head import parse_side
-    from simulator.decisions.head_to_head import versus as compared
+    from simulator.questions.versus.answer import parse_side
+    from simulator.questions.versus.answer import versus as compared
 
     names = {"model": model, "cluster": cluster, "gpus": gpus, "software": software}
     sides = (parse_side(x, where="arguments") if isinstance(x, str) else dict(x) for x in (a, b))
@@ -466,7 +447,7 @@ def what_if(
     ----------
     changes : sequence of str
         ``"network.adapter=0.5"``, ``"memory=+20%"``, ``"training.global_batch=4096"``: see
-        :func:`simulator.decisions.changed_machine.parse_changes`.
+        :func:`simulator.questions.versus.what_if.parse_changes`.
 
     Raises
     ------
@@ -481,7 +462,7 @@ def what_if(
     >>> 1.0 < what_if(None, ["matrix=0.5"], **names).ratio < 2.0
     True
     """
-    from simulator.decisions.changed_machine import what_if as changed
+    from simulator.questions.versus.what_if import what_if as changed
 
     names = {"model": model, "cluster": cluster, "gpus": gpus, "software": software}
     return changed(assemble(scenario, names, given)[0], changes)
@@ -508,7 +489,7 @@ def fabrics(
     InfeasibleError
         If nothing runs and fits on any.
     """
-    from simulator.decisions.fabric_choices import fabric_choices
+    from simulator.questions.versus.fabrics import fabric_choices
 
     names = {"model": model, "cluster": cluster, "gpus": gpus, "software": software}
     return fabric_choices(assemble(scenario, names, given)[0])
@@ -576,21 +557,21 @@ def sweep(
     backend: str = "dask",
     progress: Callable[[int, int], None] | None = None,
 ) -> Sweep:
-    """Search every point of a grid file (:func:`simulator.decisions.sweeping.read_grid`).
+    """Search every point of a grid file (:func:`simulator.questions.sweep.answer.read_grid`).
 
     Parameters
     ----------
     folder : path, optional
         Where results are kept point by point, so that an interrupted sweep goes on.
     jobs, scheduler, backend, progress
-        See :func:`simulator.decisions.sweeping.sweep_grid`.
+        See :func:`simulator.questions.sweep.answer.sweep_grid`.
 
     Raises
     ------
     InputError
         With every problem of the file; what is wrong with a single point is said in its row.
     """
-    from simulator.decisions.sweeping import read_grid, sweep_grid
+    from simulator.questions.sweep.answer import read_grid, sweep_grid
 
     place = None if folder is None else Path(folder)
     return sweep_grid(
@@ -611,7 +592,7 @@ def several_sites(scenario: Source, **given: Any) -> SeveralSites:
     InputError
         With every problem of the input.
     """
-    from simulator.decisions.several_sites import several_sites as found
+    from simulator.questions.sites.answer import several_sites as found
 
     return found(assemble(scenario, {}, given)[0])
 
@@ -626,7 +607,7 @@ def distil(scenario: Source, **given: Any) -> Distilled:
     InfeasibleError
         If not even the student fits.
     """
-    from simulator.decisions.distilling import distil as found
+    from simulator.questions.distillation.answer import distil as found
 
     return found(assemble(scenario, {}, given)[0])
 
@@ -641,7 +622,7 @@ def schedule(jobs: str | os.PathLike[str], *, processes: int | None = None) -> J
     InfeasibleError
         If a job fits nowhere.
     """
-    from simulator.decisions.job_schedule import read_jobs, schedule_jobs
+    from simulator.questions.job_schedule.answer import read_jobs, schedule_jobs
 
     return schedule_jobs(read_jobs(Path(jobs)), where=str(jobs), processes=processes)
 
@@ -654,7 +635,7 @@ def recommender(scenario: Source, **given: Any) -> Recommended:
     InputError, InfeasibleError
         With every problem of the input; or where tables are larger than all memory.
     """
-    from simulator.planner.sparse_step import recommender as found
+    from simulator.questions.sparse.answer import recommender as found
 
     return found(assemble(scenario, {}, given)[0])
 
@@ -671,27 +652,8 @@ def parameter_server(
     InputError
         With every problem of the input.
     """
-    from simulator.decisions.parameter_servers import parameter_server as found
-    from simulator.decisions.parameter_servers import with_play
+    from simulator.questions.parameter_server.answer import parameter_server as found
+    from simulator.questions.parameter_server.answer import with_play
 
     answer = found(assemble(scenario, {}, given)[0])
     return with_play(answer, seed) if play else answer
-
-
-def job(source: Source) -> Job:
-    """Describe another job by its scenario, for what shares a fabric with it."""
-    from simulator.events.sharing.beside import Job  # brings the events along
-    from simulator.planner.played_layout import predict_best
-
-    scenario = assemble(source, {})[0]
-    if scenario.cluster.kinds:
-        rule = "must be left out of a job beside another: its servers are of one kind"
-        raise InputError(f"{scenario.where}: cluster.groups: {rule}")
-    prediction = predict_best(scenario)
-    made = prediction.scenario
-    return Job(
-        layout=prediction.estimate.layouts,
-        workload=made.workload,
-        cluster=made.cluster,
-        software=made.software,
-    )

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from simulator.measured.rows import MeasuredRun
-from simulator.report import accuracy_page
-from simulator.report.accuracy_page import JSON_NAME, PAGE_NAME, page
-from simulator.scoring.accuracy import Moved, accuracy, compare, document, regressions
 from simulator.scoring.scores import ScoredRow
-from simulator.scoring.shapes_left_out import pooled_errors
 from simulator.scoring.validation import Validation
+from workshop.cases.accuracy import Moved, accuracy, compare, document, regressions
+from workshop.cases.holdout_shapes import pooled_errors
+from workshop.pages.accuracy import page as accuracy_page
+from workshop.pages.accuracy.page import JSON_NAME, PAGE_NAME, page
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 MOST_SHOWN = 30

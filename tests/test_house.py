@@ -7,7 +7,6 @@ import ast
 import re
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -45,12 +44,6 @@ def test_no_module_is_a_drawer(folder: str) -> None:
     names = {path.stem for path in (ROOT / folder).rglob("*.py")}
     names |= {path.name for path in (ROOT / folder).rglob("*") if path.is_dir()}
     assert names & DRAWERS == set()
-
-
-def test_no_two_modules_share_a_name() -> None:
-    # `cost/memory/peak.py` and `events/step/memory_over_time.py`, never two `memory.py`.
-    names = Counter(path.stem for path in MODULES if path.stem not in ("__init__", "__main__"))
-    assert {name: count for name, count in names.items() if count > 1} == {}
 
 
 WEIGHTS = {"w", "weight", "matrix"}  # names of weights are words that recipes use, no labels
@@ -138,7 +131,7 @@ def test_the_design_draws_every_room() -> None:
 
 
 def test_the_page_of_every_field_is_what_the_code_writes() -> None:
-    from simulator.report.scenario_page import page
+    from workshop.pages.scenario import page
 
-    again = "run: python -m simulator.report.scenario_page docs"
+    again = "run: python -m workshop.pages.scenario docs"
     assert (ROOT / "docs" / "scenario.md").read_text(encoding="utf-8") == page(), again

@@ -22,32 +22,32 @@ __all__ = ["app"]
 
 
 _MODULES = {
-    "plan": "plan",
-    "predict": "predict",
-    "export": "export",
-    "serve": "serve",
-    "simulate": "simulate",
-    "compare": "compare",
-    "size": "size",
-    "doctor": "doctor",
-    "rent-or-buy": "rent_or_buy",
-    "what-if": "what_if",
-    "versus": "versus",
-    "sweep": "sweep",
-    "models": "list_models",
-    "fields": "list_fields",
-    "explain": "explain",
-    "sites": "sites",
-    "parameter-server": "parameter_server",
-    "recommender": "recommender",
-    "schedule": "schedule_jobs",
-    "distil": "distil",
-    "validate": "validate",
-    "measure": "measure",
-    "calibrate": "calibrate",
-    "calibrate-here": "calibrate_here",
-    "profiles": "profiles",
-    "cluster": "cluster_init",
+    "plan": "questions.plan.command",
+    "predict": "questions.predict.command",
+    "export": "questions.export.command",
+    "serve": "explorer.command",
+    "simulate": "questions.simulate.command",
+    "compare": "questions.compare.command",
+    "size": "questions.size.command",
+    "doctor": "doctor.command",
+    "rent-or-buy": "questions.rent_or_buy.command",
+    "what-if": "questions.versus.what_if_command",
+    "versus": "questions.versus.command",
+    "sweep": "questions.sweep.command",
+    "models": "questions.catalogue.models_command",
+    "fields": "questions.catalogue.fields_command",
+    "explain": "questions.explain.command",
+    "sites": "questions.sites.command",
+    "parameter-server": "questions.parameter_server.command",
+    "recommender": "questions.sparse.command",
+    "schedule": "questions.job_schedule.command",
+    "distil": "questions.distillation.command",
+    "validate": "questions.validate.command",
+    "measure": "questions.calibrate.measure_command",
+    "calibrate": "questions.calibrate.command",
+    "calibrate-here": "questions.calibrate.here_command",
+    "profiles": "questions.catalogue.profiles_command",
+    "cluster": "questions.calibrate.cluster_init",
 }
 """Modules of the commands, in the order in which help lists them."""
 
@@ -61,7 +61,7 @@ _HELP = {"help_option_names": ["-h", "--help"]}
 @cache
 def _command(name: str) -> Any:
     """Make one command: reading the options of all takes longer than most of them run."""
-    module: Any = import_module(f"simulator.cli.{_MODULES[name]}")
+    module: Any = import_module(f"simulator.{_MODULES[name]}")
     if name in _GROUPS:
         made: Any = typer.main.get_command(module.app)
     else:

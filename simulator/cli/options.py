@@ -170,8 +170,6 @@ def speaking() -> Iterator[None]:
 def tell(answer: Answer, show: Callable[[Any], None], *, as_json: bool, feasible: bool) -> None:
     """Print an answer as a document or by `show`; end with INFEASIBLE where nothing fits."""
     if as_json:
-        import simulator.api  # noqa: F401 (it hands in what writes documents)
-
         print_json(answer.document())
     else:
         show(answer)

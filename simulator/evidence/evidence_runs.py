@@ -1,7 +1,7 @@
 """Measured runs that predictions were held against, and how far off each was unseen.
 
 ``hardware_profiles/uncertainty/runs.csv`` is written by
-``simulator/calibration/training/evidence_table.py``: runs that figures were fitted to are predicted
+``workshop/fits/training/evidence_table.py``: runs that figures were fitted to are predicted
 with their whole source left out of the fit, all others as the shipped profiles predict them.
 """
 

@@ -18,8 +18,8 @@ from simulator.explorer.asked import Question, key_of, scenario_document, scenar
 from simulator.explorer.repriced import repriced
 from simulator.interop.launch import launch_flags
 from simulator.planner.other_trainings import other_trainings
+from simulator.planner.plan import Plan, plan
 from simulator.planner.prediction import Prediction, predict
-from simulator.planner.search import Plan, plan
 from simulator.report.document import layout_document, layout_fields
 from simulator.scenario import OFFERED, Scenario
 

@@ -10,11 +10,11 @@ import numpy as np
 from simulator.cost.step import evaluate
 from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
-from simulator.planner.certainty import certainty
-from simulator.planner.real_run import priced
-from simulator.planner.search import Plan, ranked
+from simulator.planner.plan import Plan, ranked
 from simulator.scenario import Scenario
 from simulator.schedules.registry import usual_codes
+from simulator.search.certainty import certainty
+from simulator.search.with_failures import priced
 
 __all__ = ["MOST", "repriced"]
 

@@ -15,7 +15,7 @@ from simulator.arrays import Floats
 from simulator.errors import InputError
 from simulator.files import is_number
 from simulator.interop.kineto_classes import kernel_class
-from simulator.scoring.instants import Spans
+from simulator.scoring.time_attribution import Spans
 
 __all__ = ["MOST_EVENTS", "US", "Columns", "Events", "whole_number"]
 

@@ -20,7 +20,7 @@ from simulator.files import is_number
 from simulator.interop.kineto_classes import kernel_class, operator_class
 from simulator.interop.kineto_collectives import Groups, input_bytes
 from simulator.interop.kineto_events import US, Events, whole_number
-from simulator.scoring.instants import Spans
+from simulator.scoring.time_attribution import Spans
 from simulator.scoring.trace import CLASSES, Trace
 
 __all__ = ["make_trace"]

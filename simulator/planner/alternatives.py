@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from simulator.planner.search import Plan
+    from simulator.planner.plan import Plan
 
 __all__ = ["alternatives"]
 

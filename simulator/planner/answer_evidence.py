@@ -12,8 +12,8 @@ from simulator.evidence.card import Card, evidence_card
 from simulator.files import Figure, figures
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.node import ScaleUpKind
-from simulator.planner.outcome import Outcome
 from simulator.scenario import Scenario
+from simulator.search.outcome import Outcome
 from simulator.software.profile import Software
 from simulator.workload.recipe import Recipe, Workload
 

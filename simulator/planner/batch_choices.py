@@ -19,10 +19,10 @@ import numpy as np
 from simulator.economics.scaling_law import USUAL_LAW, load_law
 from simulator.errors import InfeasibleError, InputError
 from simulator.layout.degrees import odd_part
-from simulator.planner.explore import KEEP
-from simulator.planner.search import Plan, Tried, plan
+from simulator.planner.plan import Plan, Tried, plan
 from simulator.ranges import Choice
 from simulator.scenario import Scenario
+from simulator.search.explore import KEEP
 from simulator.workload.architecture import Architecture
 
 __all__ = ["MOST_TRIED", "batches_of", "plan_over", "with_critical_batch", "with_sizes"]

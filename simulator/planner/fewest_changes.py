@@ -16,9 +16,9 @@ import numpy as np
 from simulator.cost.step import evaluate
 from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
-from simulator.planner.candidates import candidates
 from simulator.planner.prediction import Prediction, predict
 from simulator.scenario import Scenario
+from simulator.search.candidates import candidates
 
 __all__ = ["CHOICES", "LEAST_GAIN", "FewChanges", "cheapest_changes"]
 
@@ -183,7 +183,7 @@ def _given(row: dict[str, Any]) -> dict[str, Any]:
 def _search(now: Prediction) -> FewChanges | None:
     """The fastest of all layouts."""
     from simulator.errors import InfeasibleError
-    from simulator.planner.search import plan
+    from simulator.planner.plan import plan
 
     try:
         found = plan(_free(now.scenario), keep=64)

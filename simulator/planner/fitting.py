@@ -16,9 +16,9 @@ from simulator.cost.step import Estimate, evaluate
 from simulator.layout.degrees import data_parallel_degree, divisors
 from simulator.layout.layouts import OFFLOADS, RECOMPUTE, SHARDINGS, Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
-from simulator.planner.candidates import longest_cp, widest_tp
 from simulator.planner.prediction import Prediction
 from simulator.scenario import Scenario
+from simulator.search.candidates import longest_cp, widest_tp
 from simulator.software.supports import Supports
 
 __all__ = ["Change", "Fitting", "fitting"]

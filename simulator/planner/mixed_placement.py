@@ -19,10 +19,10 @@ from simulator.cost.step import evaluate
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
-from simulator.planner.allowed import with_allowed
-from simulator.planner.explore import explore
-from simulator.planner.stage_choices import RankCosts, dealt_over
 from simulator.scenario import Scenario
+from simulator.search.allowed import with_allowed
+from simulator.search.explore import explore
+from simulator.search.stage_splits import RankCosts, dealt_over
 
 __all__ = [
     "Shares",

@@ -14,8 +14,7 @@ from dataclasses import replace
 from simulator.errors import InfeasibleError, InputError
 from simulator.events.simulated_step import simulate
 from simulator.layout.layouts import Layouts
-from simulator.planner.allowed import with_allowed
-from simulator.planner.explore import explore
+from simulator.planner.layout_per_server_type import OwnLayouts, each_alone, own_layouts
 from simulator.planner.mixed_answer import MixedOption, MixedPlan, in_order
 from simulator.planner.mixed_placement import (
     BY_REPLICA,
@@ -27,8 +26,9 @@ from simulator.planner.mixed_placement import (
     staged,
 )
 from simulator.planner.mixed_totals import PriceOf, mixed_totals, own_gpus, own_totals
-from simulator.planner.own_layouts import OwnLayouts, each_alone, own_layouts
 from simulator.scenario import Scenario
+from simulator.search.allowed import with_allowed
+from simulator.search.explore import explore
 
 __all__ = ["plan_mixed"]
 

@@ -15,8 +15,8 @@ from simulator.events.played import SimulatedStep
 from simulator.events.simulated_step import simulate
 from simulator.frames import DataFrame, frame_of_rows
 from simulator.layout.layouts import Layouts
+from simulator.planner.mixed_servers import KindUse, kinds_used, predict_first, worst_verdict
 from simulator.planner.mixed_totals import MixedTotals, mixed_totals
-from simulator.planner.server_kinds import KindUse, kinds_used, predict_first, worst_verdict
 from simulator.scenario import Scenario
 from simulator.units import show_seconds, show_usd
 

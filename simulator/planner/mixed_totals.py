@@ -18,10 +18,10 @@ from simulator.evidence.card import GRADES, Card
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import Layouts
 from simulator.planner.answer_evidence import scenario_evidence
-from simulator.planner.certainty import certainty
-from simulator.planner.outcome import Outcome
-from simulator.planner.real_run import priced
 from simulator.scenario import Scenario
+from simulator.search.certainty import certainty
+from simulator.search.outcome import Outcome
+from simulator.search.with_failures import priced
 
 __all__ = ["MixedTotals", "PriceOf", "mixed_totals", "own_gpus", "own_totals"]
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from simulator.kept import for_same_records
-from simulator.planner.explore import explore
-from simulator.planner.search import Plan
-from simulator.planner.training_choices import training_choices
+from simulator.planner.plan import Plan
 from simulator.scenario import OFFERED, Scenario
+from simulator.search.explore import explore
+from simulator.search.training_choices import training_choices
 from simulator.units import show_bytes, show_seconds, show_signed_percent
 
 __all__ = ["OtherTraining", "other_trainings"]

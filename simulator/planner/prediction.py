@@ -19,15 +19,15 @@ from simulator.layout.layouts import RANK_ORDERS, Layouts
 from simulator.layout.rules.cluster_rules import WORLD
 from simulator.layout.rules.feasibility import DEPEND_ON_DP, FEASIBLE, RULES, code_of, reasons
 from simulator.planner.answer_evidence import scenario_evidence
-from simulator.planner.best_layout import BestLayout
-from simulator.planner.certainty import Certainty, certainty
-from simulator.planner.defaults import complete
-from simulator.planner.outcome import Outcome
-from simulator.planner.pinned_fields import contradictions
-from simulator.planner.real_run import check_finishes, priced
-from simulator.planner.refusal import limits, refusal
 from simulator.scenario import LayoutSection, Scenario, wrong_reshard
 from simulator.schedules.registry import SCHEDULES, usual
+from simulator.search.best_layout import BestLayout
+from simulator.search.certainty import Certainty, certainty
+from simulator.search.defaults import complete
+from simulator.search.outcome import Outcome
+from simulator.search.pinned_fields import contradictions
+from simulator.search.refusal import limits, refusal
+from simulator.search.with_failures import check_finishes, priced
 
 __all__ = ["Prediction", "predict", "refuse_mixed", "refuse_tables"]
 
@@ -44,7 +44,7 @@ class Prediction(BestLayout):
     certainty: Certainty
     """One row."""
     defaults: dict[str, Any]
-    """Layout fields that nobody gave, and the value they took (``planner/defaults.py``)."""
+    """Layout fields that nobody gave, and the value they took (``search/defaults.py``)."""
     searched: int | None = None
     """Layouts of which this is the best; None where fields that nobody gave took defaults."""
 
@@ -68,7 +68,7 @@ def predict(scenario: Scenario, **layout: Any) -> Prediction:
     ------
     InputError
         If the layout cannot run at all, with the nearest value that can; if servers are of several
-        kinds (``planner/server_kinds.py`` is for those).
+        kinds (``planner/mixed_servers.py`` is for those).
 
     Examples
     --------

@@ -10,9 +10,9 @@ import numpy as np
 from simulator.cost.estimate import Estimate
 from simulator.cost.terms import HIDDEN, TERMS
 from simulator.events.played import SimulatedStep
-from simulator.planner.certainty import certainty
-from simulator.planner.real_run import priced
-from simulator.planner.search import Plan, Refinement, ranked
+from simulator.planner.plan import Plan, Refinement, ranked
+from simulator.search.certainty import certainty
+from simulator.search.with_failures import priced
 
 __all__ = ["played", "refine", "with_times"]
 

@@ -10,10 +10,10 @@ from simulator import catalogue
 from simulator.cost.estimate import Estimate
 from simulator.errors import InputError
 from simulator.hardware.cluster import Cluster, load_cluster
-from simulator.planner.batch_division import batch_binds
-from simulator.planner.explore import Found, explore
-from simulator.planner.training_choices import SMALLER, training_choices
 from simulator.scenario import Scenario
+from simulator.search.batch_division import batch_binds
+from simulator.search.explore import Found, explore
+from simulator.search.training_choices import SMALLER, training_choices
 from simulator.software.profile import load_software
 from simulator.units import show_bytes, show_seconds
 

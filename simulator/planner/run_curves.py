@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from simulator.arrays import Floats
+from simulator.planner.plan import Plan
 from simulator.planner.prediction import Prediction
-from simulator.planner.real_run import machine_of
-from simulator.planner.search import Plan
 from simulator.reliability.run_outlook import Outlook, outlook
 from simulator.reliability.run_terms import RunTerms, run_terms
+from simulator.search.with_failures import machine_of
 
 __all__ = ["RunCurves", "SpareChoice", "run_curves"]
 

@@ -17,13 +17,13 @@ import numpy as np
 from simulator.cost.step import Estimate
 from simulator.cost.terms import TERMS
 from simulator.hardware.cluster import Cluster
-from simulator.planner.allowed import with_allowed
-from simulator.planner.certainty import certainty
-from simulator.planner.explore import Found, explore
-from simulator.planner.fastest import hopeless, why_not
-from simulator.planner.in_threads import one_thread
-from simulator.planner.outcome import outcome
 from simulator.scenario import Scenario
+from simulator.search.allowed import with_allowed
+from simulator.search.certainty import certainty
+from simulator.search.explore import Found, explore
+from simulator.search.fastest import hopeless, why_not
+from simulator.search.in_threads import one_thread
+from simulator.search.outcome import outcome
 from simulator.second_process import beside
 from simulator.workload.recipe import Recipe
 

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from simulator.cost.step import Estimate, evaluate
 from simulator.cost.terms import TERMS
-from simulator.planner.batch_division import batch_binds
-from simulator.planner.explore import TOO_LARGE
 from simulator.planner.machine_changes import (
     Machine,
     faster_host,
@@ -26,8 +24,10 @@ from simulator.planner.machine_changes import (
     faster_network,
     later_network,
 )
-from simulator.planner.memory_first import ROOM
-from simulator.planner.search import Plan
+from simulator.planner.plan import Plan
+from simulator.search.batch_division import batch_binds
+from simulator.search.explore import TOO_LARGE
+from simulator.search.memory_filter import ROOM
 from simulator.units import show_bytes, show_chance, show_percent, show_usd
 
 __all__ = ["BETTER", "Upgrade", "binding", "sensitivity"]

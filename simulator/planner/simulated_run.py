@@ -13,13 +13,13 @@ from simulator.answers import Answer
 from simulator.arrays import Floats
 from simulator.errors import InputError
 from simulator.frames import DataFrame, choose, frame
-from simulator.planner.played_layout import predict_best
 from simulator.planner.prediction import Prediction
-from simulator.planner.real_run import devices_of
 from simulator.planner.run_curves import RunCurves, run_curves
+from simulator.planner.simulated_prediction import predict_best
 from simulator.reliability.incidents import Incidents, read_incidents, with_rates
 from simulator.reliability.run_outlook import Outlook
 from simulator.scenario import Scenario
+from simulator.search.with_failures import devices_of
 from simulator.units import DAY_S, show_percent
 
 if TYPE_CHECKING:  # brings the events along

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simulator._version import __version__
-from simulator.calibration.local.calibrate_machine import Calibration, ClassFit, Errors
+from simulator.calibration.calibrate_machine import Calibration, ClassFit, Errors
 from simulator.report.palette import colour
 
 if TYPE_CHECKING:

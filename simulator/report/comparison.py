@@ -8,8 +8,8 @@ from typing import Any
 
 from simulator.cost.step import Estimate
 from simulator.cost.terms import LABELS
-from simulator.planner.certainty import Certainty, certainty
-from simulator.planner.search import Plan
+from simulator.planner.plan import Plan
+from simulator.search.certainty import Certainty, certainty
 from simulator.units import show_percent, show_seconds
 
 __all__ = [

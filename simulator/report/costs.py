@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from simulator.planner.outcome import Outcome
+from simulator.search.outcome import Outcome
 from simulator.units import DAY_S, HOUR_S, show_count, show_percent
 
 __all__ = ["CostLine", "cost_lines", "price_words"]

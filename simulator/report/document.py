@@ -16,16 +16,16 @@ from simulator._version import __version__
 from simulator.cost.step import Estimate
 from simulator.layout.layouts import Layouts
 from simulator.planner.alternatives import alternatives
-from simulator.planner.bearing_defaults import bearing_defaults
+from simulator.planner.defaults_that_matter import bearing_defaults
 from simulator.planner.input_verdict import input_verdict
 from simulator.planner.other_trainings import other_trainings
-from simulator.planner.outcome import Outcome, spans
 from simulator.planner.prediction import Prediction
 from simulator.scenario import Scenario
+from simulator.search.outcome import Outcome, spans
 
 if TYPE_CHECKING:
     from simulator.planner.fitting import Fitting
-    from simulator.planner.search import Plan, Tried
+    from simulator.planner.plan import Plan, Tried
     from simulator.scoring.anchor import Correction
 
 __all__ = [
@@ -50,7 +50,7 @@ TOP = 20
 
 def plan_document(plan: Plan, *, top: int = TOP) -> dict[str, Any]:
     """Write a plan as a document: the search and its `top` best layouts, best first."""
-    from simulator.planner.search_caps import search_caps  # predict starts without it
+    from simulator.search.search_caps import search_caps  # predict starts without it
 
     found = plan.found
     search = {

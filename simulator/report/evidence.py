@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.planner.certainty import TIE
+from simulator.search.certainty import TIE
 from simulator.workload.architecture import Architecture
 
 __all__ = [

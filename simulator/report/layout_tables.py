@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from simulator.errors import InputError
-from simulator.planner.search import Plan
+from simulator.planner.plan import Plan
 
 __all__ = ["TABLES", "layout_table"]
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from simulator._version import __version__
-from simulator.calibration.local.local_profiles import LocalProfiles
-from simulator.calibration.local.measured_steps import CAUSES, LocalStep
+from simulator.calibration.local_profiles import LocalProfiles
+from simulator.calibration.measured_steps import CAUSES, LocalStep
 from simulator.measured.measurements import Measurements
 
 __all__ = ["local_document", "local_markdown"]

@@ -20,12 +20,11 @@ from simulator.economics.price import Price
 from simulator.events.played import SimulatedStep
 from simulator.evidence.card import Card
 from simulator.planner.answer_evidence import UsedFigure, used_figures
-from simulator.planner.bearing_defaults import bearing_defaults
+from simulator.planner.defaults_that_matter import bearing_defaults
 from simulator.planner.other_trainings import OtherTraining, other_trainings
-from simulator.planner.outcome import spans
+from simulator.planner.plan import Plan
 from simulator.planner.refine import played
 from simulator.planner.scaling import Scaling, scaling
-from simulator.planner.search import Plan
 from simulator.planner.sensitivity import Upgrade, binding, safest, sensitivity
 from simulator.report.comparison import (
     TimeBar,
@@ -37,9 +36,10 @@ from simulator.report.comparison import (
 from simulator.report.costs import CostLine, cost_lines, price_words
 from simulator.report.length_words import length_words
 from simulator.report.played_words import played_words
-from simulator.report.question import question
+from simulator.report.report_identity import question
 from simulator.report.run_words import goodput_words
 from simulator.scenario import Scenario
+from simulator.search.outcome import spans
 from simulator.units import show_count
 
 __all__ = [

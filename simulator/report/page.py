@@ -25,7 +25,7 @@ from simulator.report.evidence import (
 )
 from simulator.report.numbers import PlanNumbers
 from simulator.report.palette import PALETTE, inks
-from simulator.report.question import MARK
+from simulator.report.report_identity import MARK
 from simulator.units import (
     show_bytes,
     show_chance,

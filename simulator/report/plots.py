@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["memory_picture", "speedup_picture", "time_picture"]
+    from simulator.planner.plan import Plan
+
+__all__ = ["front_picture", "memory_picture", "speedup_picture", "time_picture"]
 
 _FORMULAS = {term.name: term.formula for term in TERMS}
 
@@ -303,3 +305,22 @@ def _limit_lines(axes: Axes, usable: float, capacity: float) -> None:
             fontsize=8.5,
             color=ink,
         )
+
+
+def front_picture(plan: Plan, title: str, *, narrow: bool = False) -> Figure:
+    """Draw time against free memory of a plan's layouts; those on the Pareto front are filled."""
+    figure, axes = canvas(NARROW if narrow else 10.0, 4.2 if narrow else 4.6)
+    axes.grid(axis="y", color=colour("grid").light, lw=0.7)
+    estimate, best = plan.estimate, plan.pareto
+    free = 100.0 * (1.0 - estimate.memory_total_bytes / estimate.usable_bytes)
+    ink = colour("speed").light
+    axes.plot(free, estimate.step_time_s, "o", color=colour("ideal").light, mfc="none", ms=4.0)
+    for i in best:
+        (dot,) = axes.plot(free[i], estimate.step_time_s[i], "o", color=ink, ms=6.0)
+        step = show_seconds(float(estimate.step_time_s[i]))
+        dot.set_gid(noted(f"{estimate.layouts.describe(int(i))}: {step}, {free[i]:.1f} % free"))
+    axes.set_xlabel("memory free on the fullest accelerator, %")
+    axes.set_ylabel("seconds per step")
+    words = f"{len(best)} of {len(estimate):,} layouts beaten by no other"
+    headline(figure, words, f"{title}; in all of time, money, free memory and energy")
+    return figure

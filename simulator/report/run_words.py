@@ -6,8 +6,8 @@ import datetime
 import math
 
 from simulator.arrays import Floats
-from simulator.planner.outcome import Outcome
 from simulator.scenario import Scenario
+from simulator.search.outcome import Outcome
 from simulator.units import show_days, show_percent, show_seconds
 
 __all__ = ["end_words", "goodput_words"]

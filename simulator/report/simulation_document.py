@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from simulator.events.played import SimulatedStep
 from simulator.events.step.streams import STREAMS
 from simulator.events.step.timeline import Mixed, Sharing
+from simulator.planner.mixed_servers import KindUse, kinds_used, usd_per_step, worst_verdict
 from simulator.planner.prediction import Prediction
-from simulator.planner.server_kinds import KindUse, kinds_used, usd_per_step, worst_verdict
 from simulator.report.document import head, layout_fields
 
 if TYPE_CHECKING:

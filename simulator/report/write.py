@@ -8,17 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simulator.plain_files import write_files
+from simulator.planner.plan import Plan
 from simulator.planner.run_curves import run_curves
 from simulator.planner.scaling import Scaling
-from simulator.planner.search import Plan
 from simulator.planner.sensitivity import Upgrade
 from simulator.report.canvas import load, png_bytes, svg_bytes
-from simulator.report.comparison_plots import front_picture
 from simulator.report.inline_svg import inline
 from simulator.report.numbers import PlanNumbers, collect
 from simulator.report.page import render
 from simulator.report.pipeline_picture import pipeline_picture
-from simulator.report.plots import memory_picture, speedup_picture, time_picture
+from simulator.report.plots import front_picture, memory_picture, speedup_picture, time_picture
 from simulator.report.run_picture import curves_picture
 from simulator.second_process import beside
 

@@ -25,10 +25,10 @@ from simulator.layout.layouts import Layouts
 from simulator.measured.checks import readings
 from simulator.measured.replay import NotReplayable, Run, load_tables, replay
 from simulator.measured.rows import MeasuredRun, read_runs
-from simulator.planner.certainty import Certainty, certainty
 from simulator.planner.prediction import Prediction
-from simulator.planner.real_run import priced
 from simulator.scoring.logs import LogComparison
+from simulator.search.certainty import Certainty, certainty
+from simulator.search.with_failures import priced
 
 __all__ = [
     "Anchor",

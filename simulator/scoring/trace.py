@@ -14,7 +14,7 @@ import numpy as np
 
 from simulator.arrays import Floats
 from simulator.errors import InputError
-from simulator.scoring.instants import Accounts, Spans, account
+from simulator.scoring.time_attribution import Accounts, Spans, account
 
 __all__ = ["CLASSES", "Collective", "CollectiveTime", "StepTime", "Trace", "measure"]
 

@@ -25,10 +25,10 @@ from simulator.measured.replay import NotReplayable, Run, Tables, load_tables, r
 from simulator.measured.rows import MeasuredRun, assumed_fields, read_tables
 from simulator.measured.table_kinds import LEFT_OUT, sort_tables
 from simulator.planner.answer_evidence import answer_evidence, count_assumed, used_figures
-from simulator.planner.certainty import Certainty, certainty
 from simulator.scoring.baselines import shipped_baseline
 from simulator.scoring.memory_reading import read_gib
 from simulator.scoring.scores import ScoredRow, summary
+from simulator.search.certainty import Certainty, certainty
 
 if TYPE_CHECKING:
     from simulator.scoring.benchmark_score import BenchmarkScore

@@ -15,13 +15,13 @@ import pytest
 
 from simulator.cost.pricing import price_keys
 from simulator.cost.step import evaluate
-from simulator.planner.candidates import count
-from simulator.planner.explore import Found, explore
+from simulator.planner.plan import plan
 from simulator.planner.prediction import predict
 from simulator.planner.scaling import scaling
-from simulator.planner.search import plan
-from simulator.planner.stage_choices import dealt_anew, worth_dealing
 from simulator.scenario import Scenario, load_scenario, make_scenario
+from simulator.search.candidates import count
+from simulator.search.explore import Found, explore
+from simulator.search.stage_splits import dealt_anew, worth_dealing
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "llama-3.1-70b.toml"

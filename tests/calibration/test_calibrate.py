@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from simulator import catalogue
 from simulator.api import predict
-from simulator.calibration.local.classes import accelerator_classes
-from simulator.calibration.local.link_classes import link_classes
+from simulator.calibration.classes import accelerator_classes
+from simulator.calibration.link_classes import link_classes
 from simulator.cli.main import app
 from simulator.errors import InputError
 from simulator.files import read_profile

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from simulator.calibration.local.local_profiles import NAME, LocalProfiles, local_profiles
-from simulator.calibration.local.measured_steps import CAUSES, local_steps, scenario_of
+from simulator.calibration.local_profiles import NAME, LocalProfiles, local_profiles
+from simulator.calibration.measured_steps import CAUSES, local_steps, scenario_of
 from simulator.errors import InputError
 from simulator.files import read_profile
 from simulator.hardware.accelerator import Accelerator

@@ -1,6 +1,6 @@
 """Figures written into a profile's text: comments stay, a second writing changes nothing."""
 
-from simulator.calibration.fitting.profile_text import FigureText, Section, with_sections
+from simulator.calibration.profile_text import FigureText, Section, with_sections
 
 PROFILE = """\
 # A device

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from simulator.calibration.local.classes import accelerator_classes
+from simulator.calibration.classes import accelerator_classes
 from simulator.cli.main import app
 from simulator.files import read_profile
 from simulator.hardware.accelerator import Accelerator

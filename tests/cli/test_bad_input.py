@@ -218,7 +218,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_search(
     def searched(*arguments: object, **options: object) -> None:
         raise AssertionError("searched before it was known where to write")
 
-    monkeypatch.setattr("simulator.planner.search.plan", searched)
+    monkeypatch.setattr("simulator.planner.plan.plan", searched)
     result = RUNNER.invoke(app, ["plan", "run.toml", "--out", place])
     assert result.exit_code == 2, result.output
     assert result.stderr.startswith(f"--out: {place}: cannot be written: ")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from simulator.cli import calibrate_here
 from simulator.cli.main import app
+from simulator.questions.calibrate import here_command as calibrate_here
 
 RUNNER = CliRunner()
 needs_torch = pytest.mark.skipif(

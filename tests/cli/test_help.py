@@ -12,10 +12,13 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from simulator.cli import explain, export, options, profiles
-from simulator.cli.commands_page import page
+from simulator.cli import options
 from simulator.cli.examples import EXAMPLES
 from simulator.cli.main import app
+from simulator.questions.catalogue import profiles_command as profiles
+from simulator.questions.explain import command as explain
+from simulator.questions.export import command as export
+from workshop.pages.commands import page
 
 PROGRAM = typer.main.get_command(app)
 
@@ -92,6 +95,6 @@ def test_the_readme_is_short_and_keeps_its_two_commands() -> None:
 
 
 def test_the_page_of_commands_is_what_the_program_writes() -> None:
-    again = "run: python -m simulator.cli.commands_page docs"
+    again = "run: python -m workshop.pages.commands docs"
     committed = README.parent / "docs" / "commands.md"
     assert committed.read_text(encoding="utf-8") == page(), again

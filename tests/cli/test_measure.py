@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from simulator.cli import measure
 from simulator.cli.main import app
+from simulator.questions.calibrate import measure_command as measure
 
 RUNNER = CliRunner()
 needs_torch = pytest.mark.skipif(

@@ -7,8 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from simulator.cli.main import app
-from simulator.cli.plan import _own_folder, _report_name
-from simulator.report.question import MARK, question
+from simulator.questions.plan.command import _own_folder, _report_name
+from simulator.report.report_identity import MARK, question
 from simulator.scenario import make_scenario
 
 RUNNER = CliRunner(env={"COLUMNS": "160"})

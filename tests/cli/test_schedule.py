@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from simulator.cli.main import app
-from simulator.decisions.job_schedule import read_jobs
+from simulator.questions.job_schedule.answer import read_jobs
 
 RUNNER = CliRunner(env={"COLUMNS": "160"})
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from simulator import catalogue
 from simulator.cli.main import app
-from simulator.cli.screen_validate import show
 from simulator.measured.rows import MeasuredRun
+from simulator.questions.validate.screen import show
 from simulator.scoring.scores import ScoredRow
 from simulator.scoring.validation import Validation
 

@@ -15,7 +15,7 @@ from simulator.hardware.tuning import Dispatch
 from simulator.layout.layouts import Layouts
 from simulator.layout.placement import Group, place
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
-from simulator.planner.candidates import candidates
+from simulator.search.candidates import candidates
 from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload

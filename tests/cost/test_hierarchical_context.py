@@ -15,9 +15,9 @@ from simulator.hardware.cluster import load_cluster
 from simulator.layout.layouts import CP_KINDS, Layouts
 from simulator.layout.placement import place
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
-from simulator.planner.candidates import candidates
 from simulator.planner.prediction import predict
 from simulator.scenario import make_scenario
+from simulator.search.candidates import candidates
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 from tests.cost.test_operators import ranks, saved

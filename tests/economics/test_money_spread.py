@@ -11,7 +11,7 @@ from simulator.economics.money_spread import energy_spread, usd_spread
 from simulator.economics.price import load_price, load_site
 from simulator.files import Figure
 from simulator.hardware.cluster import load_cluster
-from simulator.planner.certainty import Certainty
+from simulator.search.certainty import Certainty
 
 ONE = np.ones(1)
 

@@ -23,7 +23,7 @@ from simulator.explorer.answering import Answers
 from simulator.explorer.asked import question_of
 from simulator.explorer.repriced import repriced
 from simulator.explorer.web import application
-from simulator.planner.search import Plan
+from simulator.planner.plan import Plan
 
 ASSETS = Path(web.__file__).parent / "assets"
 QUESTION = {

@@ -13,8 +13,8 @@ from simulator.interop.launch import launch_flags
 from simulator.interop.launch_files.merging import import_launch
 from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
-from simulator.planner.candidates import candidates
 from simulator.scenario import Scenario, make_scenario
+from simulator.search.candidates import candidates
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from simulator import catalogue
-from simulator.calibration.gemm.fit_gemm import read_gemm
 from simulator.errors import InputError
 from simulator.measured.collective_calls import read_collectives
 from simulator.measured.kernel_calls import KernelCalls, read_kernels
 from simulator.measured.microbenchmarks import groups, load_words, read_table
+from workshop.fits.gemm.fit import read_gemm
 
 FOLDER = catalogue.folder("validation") / "microbenchmarks"
 GEMM = {

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from simulator.report.accuracy_mutations import mutations_section
-from simulator.scoring.mutated_inputs import mutated_inputs
 from tests.mutations.importers import IMPORTERS, SECONDS_PER_MB
+from workshop.cases.mutated_inputs import mutated_inputs
+from workshop.pages.accuracy.mutations import mutations_section
 
 LEAST_INPUTS = 10_000
 

@@ -7,7 +7,6 @@ import pytest
 
 from simulator.api import plan as plan_of
 from simulator.api import predict as predict_of
-from simulator.decisions.cluster_comparison import compare_clusters
 from simulator.errors import InfeasibleError, InputError
 from simulator.planner.batch_choices import (
     MOST_TRIED,
@@ -16,7 +15,8 @@ from simulator.planner.batch_choices import (
     with_critical_batch,
     with_sizes,
 )
-from simulator.planner.search import plan
+from simulator.planner.plan import plan
+from simulator.questions.compare.answer import compare_clusters
 from simulator.scenario import Scenario, make_scenario
 
 

@@ -9,9 +9,9 @@ import pytest
 from simulator.cost.step import evaluate
 from simulator.errors import InputError
 from simulator.layout.layouts import Layouts
-from simulator.planner.defaults import DEFAULTS
 from simulator.planner.prediction import Prediction, predict
 from simulator.scenario import LayoutSection, Scenario, make_scenario
+from simulator.search.defaults import DEFAULTS
 
 
 def scenario(

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from simulator.api import plan
+from simulator.planner.plan import Plan
 from simulator.planner.refine import played, refine
-from simulator.planner.search import Plan
 
 COUNT = 6
 

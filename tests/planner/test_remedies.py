@@ -7,9 +7,9 @@ import pytest
 
 from simulator.cost.step import evaluate
 from simulator.layout.layouts import Layouts
-from simulator.planner.explore import explore
 from simulator.planner.remedies import Remedy, _lack, remedies
 from simulator.scenario import Scenario, make_scenario
+from simulator.search.explore import explore
 
 
 def scenario(cluster: str, gpus: int, software: str, **layout: Any) -> Scenario:

@@ -7,10 +7,10 @@ import pytest
 
 from simulator.cost.step import evaluate
 from simulator.hardware.cluster import load_cluster
-from simulator.planner.explore import explore
+from simulator.planner.plan import plan
 from simulator.planner.scaling import CAUSES, Scaling, counts, gpu_seconds_per_token, scaling
-from simulator.planner.search import plan
 from simulator.scenario import Scenario, make_scenario
+from simulator.search.explore import explore
 
 
 def scenario(model: str, gpus: int, **layout: object) -> Scenario:

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from simulator.planner import sensitivity as module
-from simulator.planner.batch_division import batch_binds
-from simulator.planner.explore import TOO_LARGE, explore
 from simulator.planner.machine_changes import larger_memory, later_network
-from simulator.planner.search import Plan, plan
+from simulator.planner.plan import Plan, plan
 from simulator.planner.sensitivity import Upgrade, binding, sensitivity
 from simulator.scenario import make_scenario
+from simulator.search.batch_division import batch_binds
+from simulator.search.explore import TOO_LARGE, explore
 from simulator.units import show_bytes
 
 NAMES = {

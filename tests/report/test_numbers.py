@@ -11,8 +11,8 @@ from simulator.cost.memory.peak import MEMORY_KINDS
 from simulator.cost.rank_memory import rank_memory
 from simulator.cost.step import evaluate
 from simulator.cost.terms import TERMS
+from simulator.planner.plan import Plan, plan
 from simulator.planner.scaling import CAUSES
-from simulator.planner.search import Plan, plan
 from simulator.report.comparison import (
     ROLES,
     time_bars,

@@ -11,8 +11,8 @@ from markupsafe import Markup
 from matplotlib.patches import Rectangle
 
 from simulator.planner.other_trainings import OtherTraining
+from simulator.planner.plan import Plan, plan
 from simulator.planner.scaling import scaling_beside
-from simulator.planner.search import Plan, plan
 from simulator.report.canvas import png_bytes, svg_bytes
 from simulator.report.evidence import NOT_MODELLED
 from simulator.report.inline_svg import inline

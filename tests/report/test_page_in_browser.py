@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from simulator.decisions.cluster_comparison import compare_clusters
-from simulator.planner.search import plan
+from simulator.planner.plan import plan
+from simulator.questions.compare.answer import compare_clusters
+from simulator.questions.compare.page import compare_page
+from simulator.questions.compare.picture import comparison_picture
 from simulator.report.canvas import svg_bytes
-from simulator.report.compare_page import compare_page
-from simulator.report.comparison_plots import comparison_picture
 from simulator.report.palette import PALETTE
 from simulator.report.write import write_plan_report
 from simulator.scenario import make_scenario

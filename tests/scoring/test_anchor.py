@@ -13,11 +13,11 @@ from simulator import catalogue
 from simulator.cli.main import app
 from simulator.cost.step import evaluate
 from simulator.measured.replay import Run, load_tables, replay
-from simulator.planner.certainty import certainty
 from simulator.scoring.anchor import Anchor, Correction, correction
-from simulator.scoring.hidden_end import hidden_end, hidden_runs
 from simulator.scoring.series import series
 from simulator.scoring.validation import validate
+from simulator.search.certainty import certainty
+from workshop.cases.extrapolation import hidden_end, hidden_runs
 
 RUNS = catalogue.folder("validation") / "runs"
 LOGS = Path(__file__).resolve().parent.parent / "data" / "logs"

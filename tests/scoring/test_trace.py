@@ -20,7 +20,7 @@ from simulator.errors import InputError
 from simulator.interop.kineto_events import Events
 from simulator.interop.kineto_table import make_trace
 from simulator.scenario import Scenario, make_scenario
-from simulator.scoring.instants import Spans, account
+from simulator.scoring.time_attribution import Spans, account
 from simulator.scoring.trace import Collective, Trace, measure
 from simulator.scoring.trace_gap import CAUSES, compare_trace
 from simulator.scoring.trace_groups import cause_of

@@ -8,7 +8,7 @@ import pytest
 from simulator.cost.collectives.calls import all_to_all_s
 from simulator.errors import InfeasibleError, InputError
 from simulator.layout.placement import Group
-from simulator.planner.sparse_step import Recommended, recommender
+from simulator.questions.sparse.answer import Recommended, recommender
 from simulator.scenario import Scenario, make_scenario
 from simulator.sparse_tables.accesses import distinct_rows_read, hit_fraction
 from simulator.sparse_tables.dense_model import dense_architecture, table_parameters
@@ -177,8 +177,8 @@ def test_a_table_larger_than_all_memory() -> None:
 
 
 def test_other_commands_leave_it_alone() -> None:
+    from simulator.planner.plan import plan
     from simulator.planner.prediction import predict
-    from simulator.planner.search import plan
 
     for command in (predict, plan):
         with pytest.raises(InputError, match="sparse: its tables are priced by"):

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from simulator.api import predict
-from simulator.economics.large_batches import batch_curve, epochs
 from simulator.errors import InputError
 from simulator.planner.prediction import Prediction
 from simulator.workload import presets
 from simulator.workload.huggingface import from_hf
 from simulator.workload.recipe import Recipe
+from workshop.cases.large_batches import batch_curve, epochs
 
 
 def resnet(batch: int = 64, **given: Any) -> Prediction:

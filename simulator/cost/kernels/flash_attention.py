@@ -101,7 +101,7 @@ def attention_s(
     Notes
     -----
     The tiling is that of flash-attention 2 (Dao 2023, arXiv 2307.08691, section 3); parameters are
-    fitted in ``calibration/attention/attention_profiles.py``. With many tiles the rate rises with
+    fitted in ``workshop/fits/attention/profiles.py``. With many tiles the rate rises with
     the length of a causal sequence as ``s / (s + tile_rows + 2 prologue_keys)``.
 
     Examples

@@ -112,7 +112,7 @@ def gemm_s(
     -----
     The form is the usual tile-and-wave account (NVIDIA, "Matrix Multiplication Background User's
     Guide") with split-K and a memory roofline; its parameters are fitted in
-    ``calibration/gemm/fit_gemm.py``. Activity is the share of the rate of full waves that a call
+    ``workshop/fits/gemm/fit.py``. Activity is the share of the rate of full waves that a call
     reaches at the burst clock; one off tensor cores counts as busy at the rate that it has there.
 
     Examples

@@ -60,7 +60,7 @@ def stream_s(
 
     Notes
     -----
-    Fitted in ``calibration/stream/fit_stream.py``. With `sharpness` 1, no rows and no cache this is
+    Fitted in ``workshop/fits/stream.py``. With `sharpness` 1, no rows and no cache this is
     ``calls launch_s + moved_bytes / (memory_fraction bandwidth_bytes_per_s)``.
 
     Examples

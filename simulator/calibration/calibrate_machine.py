@@ -1,0 +1,313 @@
+"""From measurements of a machine to its profile: fits with the base profile as prior.
+
+What is refused: another device than the base, calls faster than the device can be, times in
+another unit. What is left out with its reason: kernels that no figure follows from, classes of too
+few calls. Figures that were fitted are graded so, with the spread on shapes left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from simulator.arrays import Floats
+from simulator.calibration.classes import FitClass, Skipped, accelerator_classes
+from simulator.calibration.least_squares import Fit, fit_and_score
+from simulator.calibration.link_classes import link_classes, network_classes
+from simulator.calibration.profile_text import FigureText, Section
+from simulator.errors import InputError
+from simulator.files import Figure
+from simulator.hardware.accelerator import Accelerator
+from simulator.hardware.cluster import Cluster
+from simulator.measured.measurements import COLLECTIVES, Call, Measurements
+
+__all__ = ["Calibration", "ClassFit", "Errors", "calibrate"]
+
+Progress = Callable[[int, int], None]
+
+_ABOVE_LIMIT = 1.05
+"""Clocks boost and timers are coarse: a call may pass the data sheet by this."""
+_OTHER_UNIT = 100.0
+"""The median of a class this far from the base is no other machine but another unit."""
+_MOST_PLACES = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Errors:
+    """Errors of predicted times, |predicted / measured - 1|."""
+
+    median: float
+    p90: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassFit:
+    """One class of calls: errors by the base, by the fit, and on shapes left out of it."""
+
+    name: str
+    path: tuple[str, ...]
+    calls: int
+    before: Errors
+    after: Errors
+    left_out: Errors
+    spread: float
+    parts: Mapping[str, tuple[int, Errors, Errors]]
+    """Direction or collective -> calls, errors before and after."""
+    figures: Mapping[str, tuple[float, float]]
+    """Figure -> base, fitted."""
+    headline: str
+    measured_s: Floats
+    before_s: Floats
+    after_s: Floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """What measurements say of a machine: new tables for up to three profiles."""
+
+    accelerator: tuple[ClassFit, ...]
+    node: tuple[ClassFit, ...]
+    fabric: tuple[ClassFit, ...]
+    left_out: Mapping[str, int]
+    """Reason -> calls that entered no fit."""
+    source: str
+    date: str
+    """Day of the last measurement."""
+
+    def sections(self, fits: Iterable[ClassFit]) -> list[Section]:
+        """Tables of a profile with what was fitted; the same key names one source for a class."""
+        return [self._section(fit) for fit in fits]
+
+    def _section(self, fit: ClassFit) -> Section:
+        figures = {
+            name: FigureText(
+                value=new, grade="fitted", spread=fit.spread if name == fit.headline else None
+            )
+            for name, (_, new) in fit.figures.items()
+        }
+        text = (
+            f"foreshard calibrate: {fit.calls} calls ({fit.name}) of {self.source}; shapes left out"
+            f" of the fit: median {100 * fit.left_out.median:.1f} %, p90"
+            f" {100 * fit.left_out.p90:.0f} %; with the figures of the base: median"
+            f" {100 * fit.before.median:.1f} %"
+        )
+        key = "calibrated_" + "_".join("".join(c if c.isalnum() else " " for c in fit.name).split())
+        return Section(path=fit.path, figures=figures, source=key, text=text, date=self.date)
+
+
+def calibrate(
+    documents: Sequence[Measurements],
+    *,
+    accelerator: Accelerator | None = None,
+    cluster: Cluster | None = None,
+    progress: Progress | None = None,
+) -> Calibration:
+    """Fit the figures of a base accelerator, its server's links and its network.
+
+    Parameters
+    ----------
+    documents : sequence of Measurements
+        What was measured, of one machine.
+    accelerator : Accelerator, optional
+        Base of kernels; without one, kernels are left out.
+    cluster : Cluster, optional
+        Base of collectives; without one, collectives are left out.
+
+    Raises
+    ------
+    InputError
+        If the device is another one, a call is impossible, or nothing can be fitted.
+    """
+    if accelerator is not None:
+        _check_device(documents, accelerator)
+    calls = [call for document in documents for call in document.calls]
+    kernels = [call for call in calls if call.kernel not in COLLECTIVES]
+    collectives = [call for call in calls if call.kernel in COLLECTIVES]
+    classes, skipped = _sorted_kernels(kernels, accelerator)
+    node, more = _sorted_collectives(collectives, cluster)
+    network = [] if cluster is None else network_classes(collectives, cluster)
+    left_out = {**skipped, **more}
+    _check_possible([*classes, *node, *network])
+    _check_units([*classes, *node, *network])
+    steps = _Steps(len(classes) + len(node) + len(network), progress)
+    fits = [_fitted(group, left_out, steps) for group in (classes, node)]
+    if cluster is not None:  # the network is seen through the links as they were just fitted
+        network = network_classes(collectives, _with_links(cluster, fits[1]))
+    fits.append(_fitted(network, left_out, steps))
+    left_out = dict(sorted(left_out.items(), key=lambda item: -item[1]))
+    if not any(fits):
+        files = ", ".join(document.path for document in documents)
+        reasons = [f"{count} calls: {why}" for why, count in left_out.items()]
+        found = reasons[:20] or ["there are no timed calls"]
+        raise InputError(f"{files}: nothing to fit: {reason}" for reason in found)
+    return Calibration(
+        accelerator=tuple(fits[0]),
+        node=tuple(fits[1]),
+        fabric=tuple(fits[2]),
+        left_out=left_out,
+        source="; ".join(document.source for document in documents),
+        date=max(document.date for document in documents),
+    )
+
+
+def _sorted_kernels(calls: list[Call], base: Accelerator | None) -> tuple[list[FitClass], Skipped]:
+    if base is not None:
+        return accelerator_classes(calls, base)
+    return [], {"kernels, without --base and --out": len(calls)} if calls else {}
+
+
+def _sorted_collectives(calls: list[Call], base: Cluster | None) -> tuple[list[FitClass], Skipped]:
+    if base is not None:
+        return link_classes(calls, base)
+    return [], {"collectives, without --base-cluster": len(calls)} if calls else {}
+
+
+def _with_links(cluster: Cluster, fits: Iterable[ClassFit]) -> Cluster:
+    """The cluster with the links of its servers as they were fitted."""
+    rates: dict[str, Any] = {
+        name: Figure(new) for fit in fits for name, (_, new) in fit.figures.items()
+    }
+    node = replace(cluster.node, scale_up=replace(cluster.node.scale_up, **rates))
+    return replace(cluster, groups=(replace(cluster.groups[0], node=node),))
+
+
+# --- what is refused --------------------------------------------------------------------------
+
+
+def _check_device(documents: Iterable[Measurements], base: Accelerator) -> None:
+    """Refuse documents of another device: by kind, compute units and memory."""
+    problems = []
+    for document in documents:
+        device = document.device
+        if device is None:
+            continue
+        where = f"{document.path}: device"
+        is_cpu = base.generation == "cpu"
+        if (device.kind == "cpu") != is_cpu:
+            what = "a CPU" if device.kind == "cpu" else "a GPU"
+            problems.append(f"{where}: {device.name} is {what}, the base {base.name} is not")
+            continue
+        units, size = device.compute_units, device.memory_bytes
+        if units is not None and not is_cpu and units != base.compute_units:
+            problems.append(
+                f"{where}: {device.name} has {units} compute units, the base {base.name}"
+                f" {base.compute_units}"
+            )
+        capacity = float(base.memory.capacity_bytes)
+        if not is_cpu and size is not None and not 0.85 < size / capacity < 1.1:
+            problems.append(
+                f"{where}: {device.name} has {size / 1e9:.1f} GB of memory, the base {base.name}"
+                f" {capacity / 1e9:.1f}"
+            )
+    if problems:
+        raise InputError(problems)
+
+
+def _check_possible(classes: Iterable[FitClass]) -> None:
+    """Refuse calls that are faster than the peak, the memory or the links of the device."""
+    problems = []
+    for one in classes:
+        ratio = one.least_s / one.rows["seconds"]
+        wrong = np.flatnonzero(ratio > _ABOVE_LIMIT)
+        problems += [
+            f"{one.places[i]}: {one.name}: {ratio[i]:.3g} times as fast as the limit of the device"
+            " (dense peak, memory or link rate)"
+            for i in wrong[:_MOST_PLACES]
+        ]
+        if len(wrong) > _MOST_PLACES:
+            problems.append(f"{one.name}: and {len(wrong) - _MOST_PLACES} more such calls")
+    if problems:
+        raise InputError(problems)
+
+
+def _check_units(classes: Iterable[FitClass]) -> None:
+    """Refuse classes whose times are in another unit than seconds, by the base's prediction."""
+    problems = []
+    for one in classes:
+        ratio = float(np.median(one.rows["seconds"] / one.predict({}, one.rows)))
+        if not 1.0 / _OTHER_UNIT < ratio < _OTHER_UNIT:
+            units = {1e3: "milliseconds", 1e6: "microseconds"}
+            near = min(units, key=lambda unit: abs(np.log(ratio / unit)))
+            problems.append(
+                f"{one.places[0]}: {one.name}: calls take {ratio:.3g} times what the base predicts"
+                f" (median): are the times in {units[near]}? They must be seconds"
+            )
+    if problems:
+        raise InputError(problems)
+
+
+# --- fits -------------------------------------------------------------------------------------
+
+
+class _Steps:
+    """Tells how many classes are done."""
+
+    def __init__(self, total: int, progress: Progress | None) -> None:
+        self.done, self.total, self.progress = 0, total, progress
+
+    def step(self) -> None:
+        self.done += 1
+        if self.progress is not None:
+            self.progress(self.done, self.total)
+
+
+def _fitted(classes: Iterable[FitClass], left_out: dict[str, int], steps: _Steps) -> list[ClassFit]:
+    """Fit class by class; one of too few calls is left out. A table's earlier figures hold."""
+    found: list[ClassFit] = []
+    tables: dict[tuple[str, ...], dict[str, float]] = {}
+    for one in classes:
+        known = tables.setdefault(one.path, {})
+
+        def predict(
+            values: Mapping[str, float],
+            rows: Any,
+            one: FitClass = one,
+            known: dict[str, float] = known,
+        ) -> Floats:
+            return one.predict({**known, **values}, rows)
+
+        try:
+            fit = fit_and_score(one.priors, predict, one.rows, one.scored)
+        except InputError as error:
+            left_out[f"{one.name}: {error.problems[0].removeprefix('fit: ')}"] = len(one.places)
+        else:
+            found.append(_class_fit(one, fit, one.predict({}, one.rows), predict))
+            known.update(fit.values)
+        steps.step()
+    return found
+
+
+def _class_fit(one: FitClass, fit: Fit, before_s: Floats, predict: Any) -> ClassFit:
+    measured = one.rows["seconds"]
+    after_s = predict(fit.values, one.rows)
+    names = np.array(one.parts)
+    parts = {}
+    for name in sorted(set(one.parts)):
+        which = (names == name) & one.scored
+        if which.any():
+            both = [_errors(s[which], measured[which]) for s in (before_s, after_s)]
+            parts[name] = (int((names == name).sum()), both[0], both[1])
+    scored = one.scored
+    return ClassFit(
+        name=one.name,
+        path=one.path,
+        calls=len(measured),
+        before=_errors(before_s[scored], measured[scored]),
+        after=_errors(after_s[scored], measured[scored]),
+        left_out=Errors(median=fit.median_error, p90=fit.p90_error),
+        spread=max(fit.spread, 0.005),
+        parts=parts,
+        headline=one.headline,
+        measured_s=measured,
+        before_s=before_s,
+        after_s=after_s,
+        figures={name: (one.base[name], value) for name, value in fit.values.items()},
+    )
+
+
+def _errors(predicted_s: Floats, measured_s: Floats) -> Errors:
+    error = np.abs(predicted_s / measured_s - 1.0)
+    return Errors(median=float(np.median(error)), p90=float(np.percentile(error, 90)))

@@ -1,0 +1,224 @@
+"""Replicas of several kinds of servers, each kind with a layout of its own.
+
+Every kind has its own degrees, stages, micro-batch and number of replicas, and a share of the batch
+that it does while the others do theirs. All kinds meet once a step, where their gradients are
+summed (``cost/between_kinds.py``); from one meeting to the next each does its optimizer
+step, its gather, its passes and its reduction by itself. So a step is that of the slowest kind on
+its own servers, with its share, and the exchange.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.cost.between_kinds import Legs, legs_of
+from simulator.cost.pricing import price_keys
+from simulator.cost.step import evaluate
+from simulator.hardware.cluster import Cluster
+from simulator.layout.layouts import SHARDINGS, Layouts
+from simulator.layout.rules.feasibility import FEASIBLE, reasons
+from simulator.planner.mixed_placement import alone, first_of_each
+from simulator.planner.mixed_totals import own_gpus
+from simulator.scenario import Scenario
+from simulator.search.allowed import with_allowed
+from simulator.search.batch_split import Pace, deal, sequences_in, soonest
+from simulator.search.explore import explore
+from simulator.workload.recipe import Workload
+
+__all__ = ["OwnLayouts", "each_alone", "own_layouts", "with_batch"]
+
+_KEEP = 256
+"""Fastest layouts of each kind from which the best of each split of the model are taken."""
+
+_EACH, _ALIKE = 8, 2
+"""Layouts of each kind that are tried with those of the others, and how many of these deal batches
+in the same pieces."""
+
+_CLOSED = 8
+"""Combinations whose closed form is worked out."""
+
+_SCATTERS = [SHARDINGS.index(name) for name in ("zero1", "zero2")]
+"""Shardings that leave every rank one piece of the gradients, after the last micro-batch."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OwnLayouts:
+    """One layout of each kind, with the share of the batch that each does."""
+
+    clusters: tuple[Cluster, ...]
+    """The servers of each kind and no others."""
+    rows: tuple[Layouts, ...]
+    """One row each, whose batch is the kind's share."""
+    micro_batches: tuple[int, ...]
+    """Of a replica, by kind."""
+    own_s: tuple[float, ...]
+    """Closed form of each kind's step by itself."""
+    legs: Legs
+
+    @property
+    def step_s(self) -> float:
+        """Closed form: the slowest kind, and the exchange."""
+        return max(self.own_s) + self.legs.between_s
+
+
+def with_batch(workload: Workload, batch: int) -> Workload:
+    """Return the workload of servers that do `batch` sequences of every step: as many steps."""
+    recipe = workload.recipe
+    share = batch / recipe.global_batch
+    tokens = None if recipe.tokens is None else share * recipe.tokens
+    critical = None if recipe.critical_batch is None else share * recipe.critical_batch
+    made = replace(recipe, global_batch=batch, tokens=tokens, critical_batch=critical)
+    return replace(workload, recipe=made)
+
+
+def own_layouts(scenario: Scenario) -> list[OwnLayouts]:
+    """Find layouts for each kind, the fastest combinations by their closed form first."""
+    if with_allowed(scenario).get("rank_order") == "tp-cp-dp-pp":
+        return []
+    clusters = [alone(scenario.cluster, i, n) for i, n in enumerate(own_gpus(scenario.cluster))]
+    tables = [_table(scenario, cluster) for cluster in clusters]
+    if any(table is None for table in tables):
+        return []
+    rows = [table for table in tables if table is not None]
+    given = zip(clusters, rows, strict=True)
+    paces = [_paces(scenario, cluster, table) for cluster, table in given]
+    found = []
+    for counts, at in _dealt(paces, scenario.workload.recipe.global_batch)[:_CLOSED]:
+        row = [table[i] for table, i in zip(rows, at, strict=True)]
+        one = _closed(scenario, clusters, row, counts)
+        found += [] if one is None else [one]
+    return _unlike(sorted(found, key=lambda one: one.step_s))
+
+
+def _unlike(found: Sequence[OwnLayouts]) -> list[OwnLayouts]:
+    """The first of all that split the model alike on every kind."""
+    first: dict[tuple[int, ...], OwnLayouts] = {}
+    for one in found:
+        rows = Layouts.concatenate(list(one.rows))
+        split = (rows.tp, rows.pp, rows.cp, rows.dp, rows.micro_batch)
+        first.setdefault(tuple(np.concatenate(split).tolist()), one)
+    return list(first.values())
+
+
+def _table(scenario: Scenario, cluster: Cluster) -> Layouts | None:
+    """The best layout of each way to split the model, on one kind with about its share."""
+    fixed = ("dp", "shard_group", "stages")
+    free = {name: x for name, x in with_allowed(scenario).items() if name not in fixed}
+    batch = _about(scenario.workload.recipe.global_batch, cluster.gpus, scenario.cluster.gpus)
+    found = explore(
+        with_batch(scenario.workload, batch),
+        cluster,
+        scenario.software,
+        free,
+        keep=_KEEP,
+        counts=False,
+    )
+    table = found.best.layouts
+    table = table[np.flatnonzero(_one_piece_a_rank(table))]
+    return table[np.array(first_of_each(table))] if len(table) else None
+
+
+def _about(batch: int, own: int, every: int) -> int:
+    """A share of a batch that replicas on `own` of `every` accelerators divide.
+
+    Examples
+    --------
+    >>> _about(128, 32, 64), _about(128, 24, 32), _about(4, 8, 64)
+    (64, 96, 1)
+    """
+    odd = own // (own & -own)
+    share = max(batch * own // every // odd, 1)
+    return odd * (1 << (share.bit_length() - 1))
+
+
+def _one_piece_a_rank(table: Layouts) -> NDArray[np.bool_]:
+    """Whether each rank keeps gradients that no other rank has: all replicas share them."""
+    both = table.dp * table.cp
+    whole = np.isin(table.sharding, _SCATTERS) & (table.shard_group == both)
+    return np.asarray((whole | (both == 1)) & (table.copies == 1))
+
+
+def _paces(scenario: Scenario, cluster: Cluster, table: Layouts) -> list[Pace]:
+    """Read off how long layouts take for any number of micro-batches: two numbers of them tell."""
+    turns = np.where(table.vpp > 1, table.pp, 1)
+    unit = table.dp * table.micro_batch
+    few = np.maximum(table.micro_batches, table.pp)
+    near, far = few * 1, few * 2
+    step_s = []
+    for count in (near, far):
+        some = table.replace(global_batch=count * unit)
+        step_s.append(evaluate(some, scenario.workload, cluster, scenario.software).step_time_s)
+    each = (step_s[1] - step_s[0]) / (far - near)
+    begin = step_s[0] - each * near
+    columns = (begin, each, turns, unit)
+    return [
+        Pace(begin_s=b, each_s=e, turn=int(t), unit=int(u))
+        for b, e, t, u in zip(*(column.tolist() for column in columns), strict=True)
+    ]
+
+
+def _dealt(
+    kinds: Sequence[Sequence[Pace]], batch: int
+) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Micro-batches and layouts of each kind, the soonest first."""
+    seconds = soonest(kinds, batch)
+    best = [_fastest(paces, seconds) for paces in kinds]
+    found = []
+    for at in product(*best):
+        dealt = deal([paces[i] for paces, i in zip(kinds, at, strict=True)], batch)
+        if dealt is not None:
+            found.append((dealt[0], dealt[1], at))
+    return [(counts, at) for _, counts, at in sorted(found)]
+
+
+def _fastest(paces: Sequence[Pace], seconds: float) -> list[int]:
+    """Layouts that do most in so many seconds, a few of every size of pieces."""
+    order = np.argsort([-sequences_in(pace, seconds) for pace in paces], kind="stable")
+    taken, alike = [], Counter[tuple[int, int]]()
+    for i in order.tolist():
+        piece = paces[i].unit, paces[i].turn
+        alike[piece] += 1
+        if alike[piece] <= _ALIKE:
+            taken.append(i)
+    return taken[:_EACH]
+
+
+def _closed(
+    scenario: Scenario, clusters: Sequence[Cluster], table: Sequence[Layouts], counts: Sequence[int]
+) -> OwnLayouts | None:
+    """Closed form of a combination; None where one of its layouts cannot run with its share."""
+    rows, own_s, priced = [], [], []
+    for cluster, row, count in zip(clusters, table, counts, strict=True):
+        batch = count * int(row.dp[0]) * int(row.micro_batch[0])
+        own = row.replace(global_batch=np.array([batch]))
+        setting = with_batch(scenario.workload, batch), cluster, scenario.software
+        if int(reasons(own, *setting)[0]) != FEASIBLE:
+            return None
+        found = evaluate(own, *setting)
+        if not found.fits[0]:
+            return None
+        rows.append(own)
+        own_s.append(float(found.step_time_s[0]))
+        priced.append(price_keys(own, *setting))
+    if any(one.states.by_block[one.state_key[0]] for one in priced):
+        return None  # reduced part by part, while passes run
+    return OwnLayouts(
+        clusters=tuple(clusters),
+        rows=tuple(rows),
+        micro_batches=tuple(counts),
+        own_s=tuple(own_s),
+        legs=legs_of(priced, [cluster.gpus for cluster in clusters]),
+    )
+
+
+def each_alone(scenario: Scenario, found: OwnLayouts) -> Iterator[tuple[Scenario, Layouts]]:
+    """What each kind trains on its own servers: its share of every step."""
+    for cluster, row in zip(found.clusters, found.rows, strict=True):
+        workload = with_batch(scenario.workload, int(row.global_batch[0]))
+        yield replace(scenario, workload=workload, cluster=cluster), row

@@ -1,0 +1,177 @@
+"""Servers of several kinds: the layout that is played on them, and what each kind does in it.
+
+There is no closed form to predict such a step with. Defaults of the layout, and the closed form
+that is shown beside the step, are those of a cluster whose servers are all of the first kind.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from simulator.cost.estimate import VERDICTS, memory_verdict
+from simulator.cost.step import evaluate
+from simulator.economics.economics_section import price_and_site
+from simulator.economics.energy import cluster_energy_joule
+from simulator.economics.price import cost_usd
+from simulator.errors import InputError
+from simulator.events.played import SimulatedStep
+from simulator.events.step.streams import STREAMS
+from simulator.events.step.timeline import Mixed
+from simulator.hardware.cluster import Cluster
+from simulator.layout.layouts import Layouts
+from simulator.layout.rules.feasibility import FEASIBLE, reasons
+from simulator.planner.prediction import Prediction, predict
+from simulator.scenario import Scenario
+from simulator.search.defaults import complete
+from simulator.search.refusal import limits, refusal
+from simulator.units import HOUR_S
+
+__all__ = ["KindUse", "kinds_used", "predict_first", "usd_per_step", "worst_verdict"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KindUse:
+    """What the servers of one kind do in a played step."""
+
+    name: str
+    gpus: int
+    busy_s: Mapping[str, float]
+    """By stream, the mean of their GPUs."""
+    idle_s: Mapping[str, float]
+    memory_bytes: float
+    """Of the fullest of their GPUs."""
+    usable_bytes: float
+    verdict: str
+    """FITS, TIGHT or OOM of that GPU, and OOM where the host lacks room for what is offloaded."""
+    alone_s: float
+    """The step if all servers were of this kind."""
+    without_others_s: float
+    """Closed form of the step on the servers of this kind that are there and no others: the same
+    layout with fewer replicas and the same batch; NaN where it does not divide so, or not fit."""
+    usd_per_hour: float
+    """Of all of them, electricity included; NaN where the price is not known."""
+
+
+def predict_first(scenario: Scenario) -> Prediction:
+    """Complete the layout that is to be played, and estimate it on the first kind of servers.
+
+    On servers of one kind this is :func:`simulator.planner.prediction.predict`.
+
+    Raises
+    ------
+    InputError
+        If the layout cannot run on the servers of some kind, with the nearest value that can.
+    """
+    kinds = [replace(scenario, cluster=one) for one in scenario.cluster.each]
+    prediction = predict(kinds[0])
+    given = prediction.scenario.pinned
+    layouts, wrong = prediction.estimate.layouts, []
+    for kind in kinds[1:]:
+        code = int(reasons(layouts, kind.workload, kind.cluster, kind.software)[0])
+        problems = limits(kind, given)
+        if code != FEASIBLE:
+            row, _ = complete(kinds[0], given)
+            problems.append(refusal(kind, given, row, code))
+        wrong += [f"{text} (on {kind.cluster.name})" for text in problems]
+    if wrong:
+        raise InputError(wrong)
+    described = replace(prediction.scenario, cluster=scenario.cluster)
+    return replace(prediction, scenario=described)
+
+
+def kinds_used(prediction: Prediction, step: SimulatedStep) -> list[KindUse]:
+    """Say what each kind of servers does in a step that was played on several.
+
+    Parameters
+    ----------
+    prediction : Prediction
+        Of :func:`predict_first`.
+    step : SimulatedStep
+        The same layout, played; none are told where its servers are of one kind.
+    """
+    scenario, mixed = prediction.scenario, step.mixed
+    if mixed is None:
+        return []
+    layouts = prediction.estimate.layouts
+    return [_use(scenario, step, layouts, mixed, i) for i in range(len(scenario.cluster.kinds))]
+
+
+def _without_others(scenario: Scenario, kind: Cluster, layouts: Layouts, gpus: int) -> float:
+    """Step on so many GPUs of one kind alone, with as many replicas as they hold."""
+    row = layouts.row()
+    replica = row["tp"] * row["pp"] * row["cp"]
+    if gpus % replica:
+        return math.nan
+    cluster = replace(kind, groups=(replace(kind.groups[0], gpus=gpus),))
+    row |= {"dp": gpus // replica}
+    row["shard_group"] = min(row["shard_group"], row["dp"] * row["cp"])
+    fewer = Layouts.of(**row)
+    if int(reasons(fewer, scenario.workload, cluster, scenario.software)[0]) != FEASIBLE:
+        return math.nan
+    estimate = evaluate(fewer, scenario.workload, cluster, scenario.software)
+    return float(estimate.step_time_s[0]) if estimate.fits[0] else math.nan
+
+
+def _use(
+    scenario: Scenario, step: SimulatedStep, layouts: Layouts, mixed: Mixed, i: int
+) -> KindUse:
+    kind, gpus = scenario.cluster.kinds[i], mixed.gpus[:, i]
+    estimate = evaluate(layouts, scenario.workload, kind, scenario.software)
+    own = np.flatnonzero(gpus)
+    weight = (gpus / gpus.sum())[:, None]
+    busy, idle = ((weight * seconds).sum(axis=0) for seconds in (step.busy_s, step.idle_s))
+    fullest = own[np.argmax(mixed.memory_bytes[own])]
+    usable = estimate.usable_bytes
+    code = int(memory_verdict(mixed.memory_bytes[fullest], estimate.memory_spread, usable)[0])
+    short = any(estimate.away_bytes[tier][0] > room for tier, room in estimate.room_bytes.items())
+    computes = float(busy[STREAMS.index("compute")])
+    return KindUse(
+        name=kind.name,
+        gpus=int(gpus.sum()),
+        busy_s=dict(zip(STREAMS, busy.tolist(), strict=True)),
+        idle_s=dict(zip(STREAMS, idle.tolist(), strict=True)),
+        memory_bytes=float(mixed.memory_bytes[fullest]),
+        usable_bytes=usable,
+        verdict="OOM" if short else VERDICTS[code],
+        alone_s=mixed.alone_s[i],
+        without_others_s=_without_others(scenario, kind, estimate.layouts, int(gpus.sum())),
+        usd_per_hour=_usd_per_hour(scenario, kind, int(gpus.sum()), (step.step_time_s, computes)),
+    )
+
+
+def _usd_per_hour(
+    scenario: Scenario, kind: Cluster, gpus: int, times_s: tuple[float, float]
+) -> float:
+    """Price of the servers of one kind at their own price, power as busy as they are.
+
+    `times_s`: of a step, and in which they compute.
+    """
+    price, site = price_and_site(scenario.economics, kind)
+    if price.usd_per_gpu_hour is None:
+        return float("nan")
+    (step_s, busy_s), held = times_s, replace(kind, groups=(replace(kind.groups[0], gpus=gpus),))
+    joule = cluster_energy_joule(held, site, step_time_s=step_s, busy_s=busy_s)
+    usd = cost_usd(
+        seconds=step_s,
+        gpus=gpus,
+        energy_joule=joule,
+        usd_per_gpu_hour=price.usd_per_gpu_hour,
+        electricity_usd_per_kwh=float(site.electricity_usd_per_kwh),
+        included_power=price.included_power,
+    )
+    return float(usd) * HOUR_S / step_s
+
+
+def usd_per_step(kinds: list[KindUse], step: SimulatedStep) -> float:
+    """What a step costs on all servers, each kind at its own price; NaN where one is not known."""
+    return sum(kind.usd_per_hour for kind in kinds) * step.step_time_s / HOUR_S
+
+
+def worst_verdict(prediction: Prediction, kinds: list[KindUse]) -> str:
+    """The verdict on memory: of the kind that is worst off, or of the only one."""
+    found = [kind.verdict for kind in kinds] or [prediction.memory_verdict]
+    return max(found, key=VERDICTS.index)

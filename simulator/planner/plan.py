@@ -1,0 +1,226 @@
+"""Search all layouts of a scenario and rank them by its goal. The answer is a `Plan`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.cost.step import Estimate, evaluate
+from simulator.economics.economics_section import price_of
+from simulator.errors import InfeasibleError, InputError, problem
+from simulator.events.played import SimulatedStep
+from simulator.evidence.card import Card
+from simulator.layout.layouts import SHARDINGS
+from simulator.layout.rules.feasibility import FEASIBLE, reasons
+from simulator.planner.answer_evidence import scenario_evidence
+from simulator.planner.prediction import refuse_mixed
+from simulator.planner.remedies import why_nothing_fits
+from simulator.scenario import Scenario
+from simulator.search.allowed import with_allowed
+from simulator.search.best_layout import BestLayout
+from simulator.search.candidates import candidates
+from simulator.search.certainty import Certainty, certainty
+from simulator.search.explore import KEEP, Found, explore
+from simulator.search.outcome import Outcome
+from simulator.search.pareto import front
+from simulator.search.pinned_fields import contradictions, not_kept
+from simulator.search.with_failures import check_finishes, priced
+
+__all__ = ["KEEP_FOR_ENERGY", "Plan", "Refinement", "Tried", "plan", "ranked"]
+
+KEEP_FOR_ENERGY = 4096
+"""A slower layout may need less energy, so more of the fastest are ranked then."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refinement:
+    """What playing the best layouts on discrete events said, in the order of the plan."""
+
+    steps: tuple[SimulatedStep, ...]
+    closed_form_s: NDArray[np.float64]
+    """Step times before."""
+    places: NDArray[np.intp]
+    """Places before, from 0."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tried:
+    """The best layout of one global batch and sequence; without a layout `reason` says why."""
+
+    global_batch: int
+    sequence_length: int
+    reason: str = ""
+    layout: str = ""
+    step_time_s: float = math.nan
+    tokens_per_s: float = math.nan
+    days: float = math.nan
+    """NaN where the scenario does not say how many tokens."""
+    tokens: float | None = None
+    """Of the whole run, more with a larger batch where a critical one is known."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Plan(BestLayout):
+    """The ranked answer to a scenario; its numbers are those of the best layout."""
+
+    scenario: Scenario
+    found: Found
+    estimate: Estimate
+    """Best layouts, best first by the goal."""
+    outcome: Outcome
+    certainty: Certainty
+    """Of the same layouts, in the same order."""
+    naive: Estimate | None
+    """The fastest layout with data parallelism alone (zero3, no tp, pp, cp, ep), for comparison."""
+    naive_fits: bool
+    tried: tuple[Tried, ...] = ()
+    """Every batch and sequence that was searched, where the scenario leaves them open
+    (``planner/batch_choices.py``)."""
+    sizes_left_out: str = ""
+    """Which of a range of batches or sequences were searched, where not all were."""
+    refined: Refinement | None = None
+    """Of the first layouts, if they were played (``planner/refine.py``)."""
+
+    @property
+    def evidence(self) -> Card:
+        """What measured runs and figures stand behind it."""
+        return scenario_evidence(self.scenario, self.outcome)
+
+    @property
+    def in_time(self) -> NDArray[np.bool_]:
+        """Whether each layout finishes in time; true where no deadline was given."""
+        return _within(self.outcome.days, self.scenario.goal.deadline_days)
+
+    @property
+    def in_budget(self) -> NDArray[np.bool_]:
+        """Whether each layout stays within the budget; true where none was given."""
+        return _within(self.outcome.usd, self.scenario.goal.budget_usd)
+
+    @property
+    def meets_deadline(self) -> bool:
+        """Whether the best layout is expected to finish in time; true without a deadline."""
+        return bool(self.in_time[0])
+
+    @property
+    def meets_budget(self) -> bool:
+        """Whether the best layout is expected to stay within the budget; true without one."""
+        return bool(self.in_budget[0])
+
+    @property
+    def evenly(self) -> Estimate | None:
+        """The best layout with its layers dealt by the rule; None where it is dealt so."""
+        best = self.estimate.layouts[:1]
+        if not best.stages.any() or "stages" in self.scenario.pinned:
+            return None
+        made = self.scenario
+        return evaluate(best.replace(stages=()), made.workload, made.cluster, made.software)
+
+    @property
+    def pareto(self) -> NDArray[np.intp]:
+        """Places of layouts that no other of the plan beats in all of OBJECTIVES, fastest first.
+
+        Money and energy count where they are known; memory is that of the fullest device.
+        """
+        result, estimate = self.outcome, self.estimate
+        columns = [estimate.step_time_s, estimate.memory_total_bytes, result.usd, result.kwh]
+        known = [column for column in columns if not np.isnan(column).any()]
+        kept = np.flatnonzero(front(np.stack(known, axis=-1)))
+        return kept[np.argsort(estimate.step_time_s[kept], kind="stable")]
+
+
+def _within(value: NDArray[np.float64], limit: float | None) -> NDArray[np.bool_]:
+    return np.full(len(value), True) if limit is None else value <= limit
+
+
+def plan(
+    scenario: Scenario,
+    *,
+    keep: int = KEEP,
+    exhaustive: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> Plan:
+    """Search all layouts of a scenario and rank them by its goal.
+
+    With `exhaustive` every layout that can run is priced in full; the answer is the same.
+
+    Raises
+    ------
+    InfeasibleError
+        If no layout can run and fit; the message names the nearest miss and what would help.
+    InputError
+        If servers are of several kinds, or a budget is given where nobody knows the price.
+    """
+    refuse_mixed(scenario)
+    _check_priced(scenario)
+    if wrong := contradictions(scenario, scenario.pinned):
+        raise InputError(wrong)
+    scenario = replace(scenario, pinned=with_allowed(scenario))
+    keep = max(keep, KEEP_FOR_ENERGY if scenario.goal.minimize == "energy" else KEEP)
+    found = explore(
+        scenario.workload,
+        scenario.cluster,
+        scenario.software,
+        scenario.pinned,
+        keep=keep,
+        exhaustive=exhaustive,
+        progress=progress,
+    )
+    if not len(found.best):
+        can_run = found.nearest_miss is not None
+        raise InfeasibleError(why_nothing_fits(found, scenario), can_run=can_run)
+    if wrong := not_kept(scenario, found.best.layouts):
+        raise InputError(wrong)
+    result = priced(found.best, scenario)
+    order = ranked(found.best, result, scenario)
+    estimate, result = found.best.take(order), result.take(order)
+    check_finishes(result, scenario)
+    naive = _naive(scenario)
+    return Plan(
+        scenario=scenario,
+        found=found,
+        estimate=estimate,
+        outcome=result,
+        certainty=certainty(
+            estimate, scenario.workload, scenario.cluster, scenario.software, compared=True
+        ),
+        naive=naive,
+        naive_fits=bool(naive.fits[0]) if naive is not None else False,
+    )
+
+
+def _check_priced(scenario: Scenario) -> None:
+    """Refuse a budget where nobody knows the price."""
+    cluster, budget = scenario.cluster, scenario.goal.budget_usd
+    if budget is None or price_of(scenario.economics, cluster).usd_per_gpu_hour is not None:
+        return
+    rule = f"needs a price (economics.usd_per_gpu_hour), and {cluster.name} has none"
+    raise InputError(problem("scenario", "goal.budget_usd", rule, budget))
+
+
+def ranked(estimate: Estimate, result: Outcome, scenario: Scenario) -> NDArray[np.intp]:
+    """Order by the goal; layouts that miss deadline or budget come after those that meet both."""
+    goal = scenario.goal
+    value = {"time": result.days, "cost": result.usd, "energy": result.kwh}[goal.minimize]
+    value = np.where(np.isnan(value), estimate.step_time_s, value)
+    value = np.where(np.isinf(result.days), np.inf, value)  # such a run never ends
+    met = _within(result.days, goal.deadline_days) & _within(result.usd, goal.budget_usd)
+    return np.lexsort((estimate.step_time_s, value, ~met))
+
+
+def _naive(scenario: Scenario) -> Estimate | None:
+    """The fastest pure data-parallel layout, with the most sharding that the software has."""
+    sharding = scenario.software.supports.sharding[-1]
+    pinned = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "etp": 1, "sharding": sharding}
+    table = candidates(scenario.workload, scenario.cluster, scenario.software, pinned)
+    judged = reasons(table, scenario.workload, scenario.cluster, scenario.software)
+    table = table[(judged == FEASIBLE) & (table.sharding == SHARDINGS.index(sharding))]
+    if not len(table):
+        return None
+    estimate = evaluate(table, scenario.workload, scenario.cluster, scenario.software)
+    rows = estimate.fits if estimate.fits.any() else np.full(len(estimate), True)
+    chosen = np.flatnonzero(rows)
+    return estimate.take(chosen[[np.argmin(estimate.step_time_s[chosen])]])

@@ -1,0 +1,363 @@
+"""One run on several clusters and sizes, and which of them to take.
+
+At equal numbers of accelerators the fastest leads, at equal money the fastest that it buys, at an
+equal deadline the cheapest that meets it; the Pareto front has what no other offer beats in all of
+time, money, free memory and energy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from simulator.answers import Answer
+from simulator.economics.carbon import co2_kg
+from simulator.errors import InputError, problem
+from simulator.frames import DataFrame, frame_of_rows
+from simulator.hardware.cluster import load_cluster
+from simulator.planner.mixed_totals import own_gpus
+from simulator.planner.prediction import refuse_tables
+from simulator.questions.compare.gpu_counts import parse_counts, whole_servers
+from simulator.questions.compare.many_searches import done_in_order
+from simulator.questions.compare.offers import Asked, Offer, offer_of
+from simulator.scenario import Scenario
+from simulator.search.pareto import front
+
+__all__ = [
+    "KNEE",
+    "Comparison",
+    "Curve",
+    "compare_clusters",
+    "default_counts",
+    "offer_row",
+    "own_cluster",
+    "own_clusters",
+]
+
+KNEE = 0.5
+"""The knee is the last size before an added accelerator brings less than this share of one at the
+smallest size."""
+
+_OCTAVES = 2
+"""Doublings below and above the scenario's own number that are compared unless sizes are given."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Curve:
+    """Sizes of one cluster that can run, fewest accelerators first."""
+
+    cluster: str
+    gpus: tuple[int, ...]
+    speedup: tuple[float, ...]
+    """Tokens/s over those of the smallest size."""
+    mfu: tuple[float, ...]
+    usd: tuple[float | None, ...]
+    marginal: tuple[float, ...]
+    """Tokens/s that an accelerator added since the size before brings, over what one has at the
+    smallest size; 1 for the smallest."""
+    knee: int | None
+    """The last size before `marginal` falls below KNEE; None if it does not."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Comparison(Answer):
+    """Offers of all clusters and sizes, in the order in which they were asked for."""
+
+    scenario: Scenario
+    asked: Asked
+    rows: tuple[Offer, ...]
+
+    @property
+    def line(self) -> str:
+        """All of it in a few words."""
+        clusters = len({row.cluster for row in self.rows})
+        able = sum(row.feasible for row in self.rows)
+        return f"{clusters} clusters, {len(self.rows)} offers, {able} can run"
+
+    def to_frame(self) -> DataFrame:
+        """One row per offer."""
+        return frame_of_rows([offer_row(row) for row in self.rows])
+
+    @property
+    def feasible(self) -> list[Offer]:
+        """Offers that can run."""
+        return [row for row in self.rows if row.feasible]
+
+    @property
+    def reference(self) -> Offer | None:
+        """The offer whose money and time stand for a budget and a deadline that nobody gave.
+
+        The scenario's own cluster and size where it was compared, else the first with a price.
+        """
+        own = own_cluster(self.scenario), self.scenario.cluster.gpus
+        mine = [row for row in self.feasible if (row.cluster, row.gpus) == own]
+        priced = [row for row in self.feasible if row.usd is not None]
+        return next(iter([*mine, *priced, *self.feasible]), None)
+
+    @property
+    def budget_usd(self) -> float | None:
+        """The budget, or what the reference costs (P50); None where it has no price."""
+        if self.asked.budget_usd is not None:
+            return self.asked.budget_usd
+        chosen = self.reference
+        return chosen.usd.p50 if chosen is not None and chosen.usd is not None else None
+
+    @property
+    def deadline_days(self) -> float | None:
+        """The deadline, or what the reference takes (P50); None without tokens."""
+        if self.asked.deadline_days is not None:
+            return self.asked.deadline_days
+        chosen = self.reference
+        return chosen.days.p50 if chosen is not None and chosen.days is not None else None
+
+    def at_equal_gpus(self) -> dict[int, list[Offer]]:
+        """By number of accelerators, offers from the fastest to the slowest."""
+        sizes = sorted({row.gpus for row in self.feasible})
+        return {
+            size: sorted((r for r in self.feasible if r.gpus == size), key=_step) for size in sizes
+        }
+
+    def at_equal_budget(self) -> list[Offer]:
+        """Of each cluster the fastest offer that the budget pays, fastest first."""
+        limit = self.budget_usd
+        if limit is None:
+            return []
+        asked = replace(self.asked, budget_usd=limit * _ROUND, deadline_days=None)
+        return self._best(asked, _step)
+
+    def at_deadline(self) -> list[Offer]:
+        """Of each cluster the offer that is in time for least money, cheapest first."""
+        limit = self.deadline_days
+        if limit is None:
+            return []
+        asked = replace(self.asked, deadline_days=limit * _ROUND, budget_usd=None)
+        return self._best(asked, _usd)
+
+    def at_both(self) -> list[Offer]:
+        """Of each cluster the cheapest offer that meets deadline and budget, if both are asked."""
+        if self.asked.deadline_days is None or self.asked.budget_usd is None:
+            return []
+        return self._best(self.asked, _usd)
+
+    def _best(self, asked: Asked, key: Callable[[Offer], float]) -> list[Offer]:
+        able = [row for row in self.feasible if row.meets(asked)]
+        clusters = dict.fromkeys(row.cluster for row in able)
+        best = [
+            min((r for r in able if r.cluster == name), key=lambda r: (key(r), r.gpus))
+            for name in clusters
+        ]
+        return sorted(best, key=lambda row: (key(row), row.gpus))
+
+    def pareto(self) -> list[Offer]:
+        """Priced offers that none beats in all of time, money, free memory and energy."""
+        able = [row for row in self.feasible if row.days and row.usd and row.kwh]
+        if not able:
+            return []
+        values = np.array([_objectives(row) for row in able])
+        return [row for row, kept in zip(able, front(values), strict=True) if kept]
+
+    def curves(self) -> list[Curve]:
+        """Speed-up, MFU and cost over the number of accelerators, a curve for each cluster."""
+        names = dict.fromkeys(row.cluster for row in self.feasible)
+        return [_curve([r for r in self.feasible if r.cluster == name]) for name in names]
+
+
+def _usd(row: Offer) -> float:
+    return row.usd.p50 if row.usd else float("inf")
+
+
+_ROUND = 1.0 + 1e-9
+"""The reference itself meets its own money and time, whatever the last bit says."""
+
+
+def compare_clusters(
+    scenario: Scenario,
+    clusters: Sequence[str],
+    counts: Sequence[int] | str | None = None,
+    *,
+    deadline_days: float | None = None,
+    budget_usd: float | None = None,
+    confidence: float = 0.5,
+    prices: Mapping[str, float] | None = None,
+    region: str | None = None,
+    jobs: int | None = None,
+    on_row: Callable[[Offer], None] | None = None,
+) -> Comparison:
+    """Search the best layout of a run on every cluster and size.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        The run; its own cluster counts only where it is among `clusters`, or where its servers are
+        of several kinds: then it is compared first, at its own size.
+    clusters : sequence of str
+        Cluster profiles, by name or path.
+    counts : sequence of int or str, optional
+        Accelerators; as ``questions.size.gpu_counts.parse_counts`` reads them. Ranges are
+        rounded down to whole servers. Two octaves around the scenario's own number unless given;
+        where its servers are of several kinds, those of each kind alone and all of them.
+    deadline_days, budget_usd : float, optional
+        In place of the scenario's own goal.
+    confidence : float
+        Chance with which they must be met, between 0 and 1.
+    prices : mapping, optional
+        USD of an accelerator's hour by cluster, ``*`` for the others.
+    region : str, optional
+        Where the electricity comes from, for its carbon; that of the site unless given.
+    jobs : int, optional
+        Processes; all cores unless given.
+    on_row : callable, optional
+        Called with every offer as it comes, in order.
+
+    Raises
+    ------
+    InputError
+        If a cluster is unknown, counts or limits make no sense, tokens are missing for them, or
+        the run has embedding tables.
+    """
+    refuse_tables(scenario)
+    goal = scenario.goal
+    asked = Asked(
+        deadline_days=goal.deadline_days if deadline_days is None else deadline_days,
+        budget_usd=goal.budget_usd if budget_usd is None else budget_usd,
+        confidence=confidence,
+        prices=dict(prices or {}),
+        region=region,
+    )
+    _check(scenario, clusters, asked)
+    points = [
+        (scenario, name, size, asked)
+        for name in dict.fromkeys(clusters)
+        for size in _sizes(scenario, name, counts)
+    ]
+    if scenario.cluster.kinds:
+        points.insert(0, (scenario, scenario.cluster.name, scenario.cluster.gpus, asked))
+    rows = []
+    for row in done_in_order(offer_of, points, jobs=jobs):
+        rows.append(row)
+        if on_row is not None:
+            on_row(row)
+    return Comparison(scenario=scenario, asked=asked, rows=tuple(rows))
+
+
+def own_cluster(scenario: Scenario) -> str:
+    """Return the name or path by which a scenario names its cluster."""
+    section = scenario.document.get("cluster", {})
+    return str(section.get("name", scenario.cluster.name))
+
+
+def own_clusters(scenario: Scenario) -> list[str]:
+    """Return what a scenario is compared on unless it is said: its cluster, or its kinds' ones."""
+    groups = scenario.document.get("cluster", {}).get("groups", ())
+    if not scenario.cluster.kinds:
+        return [own_cluster(scenario)]
+    return list(dict.fromkeys(str(one["name"]) for one in groups))
+
+
+def default_counts(gpus: int) -> list[int]:
+    """Sizes around the scenario's own: two doublings below and above."""
+    sizes = {max(gpus >> k, 1) for k in range(1, _OCTAVES + 1)}
+    return sorted(sizes | {gpus << k for k in range(_OCTAVES + 1)})
+
+
+def _sizes(scenario: Scenario, name: str, counts: Sequence[int] | str | None) -> list[int]:
+    """Sizes of one cluster; those of ranges are whole servers, and none is asked for twice."""
+    per_server = load_cluster(name, 1, where=scenario.where).node.accelerators
+    if counts is None and scenario.cluster.kinds:
+        own = zip(own_clusters(scenario), own_gpus(scenario.cluster), strict=True)
+        return sorted({*(gpus for kind, gpus in own if kind == name), scenario.cluster.gpus})
+    if counts is None:
+        counts = default_counts(scenario.cluster.gpus)
+    elif isinstance(counts, str):
+        exact = {int(part) for part in counts.split(",") if part.strip().isdigit()}
+        sizes = parse_counts(counts)
+        return sorted({n if n in exact else whole_servers(n, per_server) for n in sizes})
+    else:
+        return parse_counts(",".join(map(str, counts)))
+    return sorted({whole_servers(size, per_server) for size in counts})
+
+
+def _check(scenario: Scenario, clusters: Sequence[str], asked: Asked) -> None:
+    """Refuse what makes no sense, all of it at once."""
+    problems = []
+    where = scenario.where
+    if not clusters:
+        problems.append(f"{where}: clusters: at least one cluster must be given")
+    for name in clusters:
+        try:
+            load_cluster(name, 1, where=where, field="clusters")
+        except InputError as error:
+            problems += error.problems
+    for name, value in (("deadline", asked.deadline_days), ("budget", asked.budget_usd)):
+        if value is not None and not 0.0 < value < float("inf"):
+            problems.append(problem(where, name, "must be a positive number", value))
+        elif value is not None and scenario.workload.recipe.tokens is None:
+            problems.append(f"{where}: {name}: needs training.tokens, got {value}")
+    if not 0.0 < asked.confidence < 1.0:
+        problems.append(problem(where, "confidence", "must be between 0 and 1", asked.confidence))
+    for name, price in asked.prices.items():
+        field = "price" if name == "*" else f"price of {name}"
+        if not 0.0 < price < float("inf"):
+            problems.append(problem(where, field, "must be a positive number", price))
+        if name != "*" and name not in clusters:
+            problems.append(problem(where, "price", "must name a cluster", name, clusters))
+    if asked.region is not None:
+        try:
+            co2_kg(1.0, asked.region, where=where)
+        except InputError as error:
+            problems += error.problems
+    if problems:
+        raise InputError(problems)
+
+
+def _step(row: Offer) -> float:
+    assert row.step_time_s is not None
+    return row.step_time_s
+
+
+def _objectives(row: Offer) -> tuple[float, float, float, float]:
+    """What is compared, each smaller where better."""
+    assert row.days and row.usd and row.kwh and row.memory_headroom is not None
+    return row.days.p50, row.usd.p50, -row.memory_headroom, row.kwh.p50
+
+
+def _curve(rows: Sequence[Offer]) -> Curve:
+    """The curve of one cluster."""
+    rows = sorted(rows, key=lambda row: row.gpus)
+    speed = [row.tokens_per_s or 0.0 for row in rows]
+    first = speed[0] / rows[0].gpus
+    marginal = [1.0]
+    for before, row in pairwise(rows):
+        gained = (row.tokens_per_s or 0.0) - (before.tokens_per_s or 0.0)
+        marginal.append(gained / (row.gpus - before.gpus) / first)
+    low = next((i for i, value in enumerate(marginal) if value < KNEE), None)
+    return Curve(
+        cluster=rows[0].cluster,
+        gpus=tuple(row.gpus for row in rows),
+        speedup=tuple(value / speed[0] for value in speed),
+        mfu=tuple(row.mfu or 0.0 for row in rows),
+        usd=tuple(row.usd.p50 if row.usd else None for row in rows),
+        marginal=tuple(marginal),
+        knee=None if low is None else rows[low - 1].gpus,
+    )
+
+
+def offer_row(row: Offer) -> dict[str, object]:
+    """One offer as the row of a table: numbers and words only."""
+    spans = {"days": row.days, "usd": row.usd, "kwh": row.kwh}
+    ends = {
+        f"{name}_{end}": getattr(span, end) if span else None
+        for name, span in spans.items()
+        for end in ("p10", "p50", "p90")
+    }
+    names = (
+        *("cluster", "accelerator", "gpus", "feasible", "software", "global_batch", "step_time_s"),
+        *("tokens_per_s_per_gpu", "mfu", "deadline_chance", "budget_chance", "co2_kg"),
+        *("goodput", "memory_headroom", "memory_verdict", "usd_per_gpu_hour", "price", "note"),
+    )
+    values = {name: getattr(row, name) for name in names}
+    grade = row.evidence.grade if row.evidence else None
+    return {**values, **ends, "layout": row.described, "evidence": grade}

@@ -1,0 +1,372 @@
+"""An offer: the best layout of a run on so many accelerators of one cluster, and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from math import hypot, inf, isfinite, log
+from typing import TYPE_CHECKING, Any
+
+from simulator.cost.step import Estimate
+from simulator.economics.carbon import co2_kg
+from simulator.economics.economics_section import price_and_site, price_of
+from simulator.economics.price import Price
+from simulator.economics.unsure_totals import Span, quantile
+from simulator.errors import InfeasibleError, InputError
+from simulator.evidence.card import Card
+from simulator.files import Figure
+from simulator.hardware.cluster import load_cluster
+from simulator.planner.answer_evidence import scenario_evidence
+from simulator.planner.batch_choices import batches_of, with_critical_batch, with_sizes
+from simulator.planner.plan import KEEP_FOR_ENERGY, ranked
+from simulator.planner.prediction import refuse_tables
+from simulator.questions.compare.gpu_counts import batch_divides, next_good
+from simulator.scenario import Scenario, make_scenario
+from simulator.search.candidates import widest_tp
+from simulator.search.certainty import Certainty, certainty
+from simulator.search.fastest import KEEP, fastest
+from simulator.search.outcome import Outcome
+from simulator.search.with_failures import never_finishes, priced
+
+if TYPE_CHECKING:
+    from simulator.planner.mixed_answer import MixedOption
+
+__all__ = ["Asked", "Offer", "excesses", "nearest", "offer", "offer_of", "on_cluster"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """What a decision is made by, beside the scenario."""
+
+    deadline_days: float | None = None
+    budget_usd: float | None = None
+    confidence: float = 0.5
+    """Chance with which deadline and budget must be met."""
+    prices: Mapping[str, float] = field(default_factory=dict)
+    """USD of an accelerator's hour, by cluster; ``*`` for those that are not named."""
+    region: str | None = None
+    """Where the electricity comes from; None: as the site of the price says."""
+
+    def price_of(self, scenario: Scenario) -> Price:
+        """Return the price of a scenario's cluster: the one given, else the scenario's."""
+        cluster = scenario.cluster
+        price = price_of(scenario.economics, cluster)
+        given = self.prices.get(cluster.name, self.prices.get("*"))
+        if given is None:
+            return price
+        figure = Figure(given, "measured", "given", "", None)
+        return replace(price, name="given", usd_per_gpu_hour=figure, included_power=True, note="")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Offer:
+    """One cluster and size. What is not known, or of a run that cannot be, is None."""
+
+    cluster: str
+    accelerator: str = ""
+    gpus: int
+    feasible: bool
+    """Some layout can run and fits."""
+    reason: str = ""
+    """Why none can."""
+    software: str = ""
+    global_batch: int | None = None
+    """Sequences of a step: the best where the goal leaves it open."""
+    layout: dict[str, Any] | None = None
+    described: str = ""
+    """The layout in a few words."""
+    step_time_s: float | None = None
+    tokens_per_s: float | None = None
+    tokens_per_s_per_gpu: float | None = None
+    mfu: float | None = None
+    days: Span | None = None
+    usd: Span | None = None
+    kwh: Span | None = None
+    co2_kg: float | None = None
+    goodput: float | None = None
+    deadline_chance: float | None = None
+    budget_chance: float | None = None
+    memory_headroom: float | None = None
+    """Share of usable memory that stays free on the fullest accelerator."""
+    memory_verdict: str | None = None
+    """FITS, or TIGHT where the P90 of its memory is more than is usable; None on servers of several
+    kinds, which are told by their headroom alone."""
+    evidence: Card | None = None
+    price: str = ""
+    """Name of the price profile, or ``given``."""
+    usd_per_gpu_hour: float | None = None
+    batch_divides: bool = True
+    """Some degrees split the batch evenly (``gpu_counts.py``)."""
+    next_good: int | None = None
+    """The next larger count that the batch divides, where this one is not."""
+    layouts: int = 0
+    """Layouts that were searched."""
+
+    def meets(self, asked: Asked) -> bool:
+        """Whether deadline and budget are met with the confidence that is asked for."""
+        if not self.feasible:
+            return False
+        chance = asked.confidence
+        late = asked.deadline_days is not None and (
+            self.days is None or self.days.at(chance) > asked.deadline_days
+        )
+        dear = asked.budget_usd is not None and (
+            self.usd is None or self.usd.at(chance) > asked.budget_usd
+        )
+        return not (late or dear)
+
+    @property
+    def note(self) -> str:
+        """What has to be known about it, in a sentence; empty where nothing."""
+        if not self.feasible:
+            return self.reason
+        if self.batch_divides:
+            return ""
+        good = f"; next good size: {self.next_good:,}" if self.next_good else ""
+        return f"the batch does not divide over {self.gpus:,}{good}"
+
+
+def excesses(row: Offer, asked: Asked) -> dict[str, float]:
+    """By which factor an offer takes more than is asked for, ``time`` and ``money``; inf: unknown.
+
+    Of limits that nobody asked for there is none.
+    """
+    limits = {"time": (row.days, asked.deadline_days), "money": (row.usd, asked.budget_usd)}
+    return {
+        name: span.at(asked.confidence) / limit if span is not None else inf
+        for name, (span, limit) in limits.items()
+        if limit is not None
+    }
+
+
+def nearest(rows: Iterable[Offer], asked: Asked) -> Offer | None:
+    """Return the offer that misses what is asked by the least factor, or meets it by the most."""
+    able = [row for row in rows if row.feasible]
+    return min(able, key=lambda row: max(excesses(row, asked).values(), default=1.0), default=None)
+
+
+def on_cluster(scenario: Scenario, name: str, gpus: int) -> Scenario:
+    """Put a scenario on so many accelerators of another cluster.
+
+    Degrees that follow from the number of accelerators (dp, shard_group) are set free; software
+    that does not run there gives way to what usually does. Its own servers of several kinds stay
+    as they are.
+
+    Raises
+    ------
+    InputError
+        If the cluster is unknown, has not so many accelerators, or cannot do what is asked.
+    """
+    if scenario.cluster.kinds and name == scenario.cluster.name:
+        return scenario
+    cluster = load_cluster(name, gpus, where=scenario.where)
+    section: dict[str, Any] = {"name": name, "gpus": gpus}
+    if cluster.accelerator.platform in scenario.software.platforms:
+        section["software"] = scenario.software.stands_for or scenario.software.name
+        given = scenario.document.get("cluster", {})
+        if isinstance(given, Mapping) and given.get("software"):
+            section["software"] = given["software"]
+    free = {k: v for k, v in scenario.pinned.items() if k not in ("dp", "shard_group")}
+    document = {**scenario.document, "cluster": section, "layout": free}
+    architecture = scenario.workload.architecture
+    made = make_scenario(document, where=scenario.where, architecture=architecture)
+    return replace(made, workload=scenario.workload, goal=scenario.goal)
+
+
+def offer_of(scenario: Scenario, name: str, gpus: int, asked: Asked) -> Offer:
+    """Search one cluster and size; what it cannot do is the reason of an offer, not an error."""
+    try:
+        return offer(on_cluster(scenario, name, gpus), asked, name=name)
+    except InputError as error:
+        reason = error.problems[0].removeprefix(f"{scenario.where}: ")
+        return Offer(cluster=name, gpus=gpus, feasible=False, reason=reason)
+
+
+def offer(scenario: Scenario, asked: Asked, *, name: str = "") -> Offer:
+    """Find the best layout of a scenario and what the run costs with it.
+
+    Where the goal leaves the batch open (`smallest_batch`, `largest_batch`) the best batch is
+    taken, with the tokens that a larger one needs more. On servers of several kinds it is the best
+    way to use them, or some of them (``planner/mixed_plan.py``).
+
+    Raises
+    ------
+    InputError
+        If the scenario asks for what cannot be.
+    """
+    refuse_tables(scenario)
+    if scenario.cluster.kinds:
+        return _mixed_offer(scenario, asked, name or scenario.cluster.name)
+    batches = batches_of(scenario)
+    length = scenario.workload.recipe.sequence_length
+    if len(batches) > 1:
+        scenario = with_critical_batch(scenario)
+    found = [_offer(with_sizes(scenario, batch, length), asked, name) for batch in batches]
+    return min(found, key=lambda one: _rank(one, scenario, asked))
+
+
+def _rank(one: Offer, scenario: Scenario, asked: Asked) -> tuple[bool, bool, float]:
+    """What offers of several batches are compared by, least first."""
+    goal = scenario.goal.minimize
+    span = {"time": one.days, "cost": one.usd, "energy": one.kwh}[goal] or one.days
+    value = span.p50 if span is not None else 1.0 / (one.tokens_per_s or 1e-300)
+    return not one.feasible, not one.meets(asked), value
+
+
+def _offer(scenario: Scenario, asked: Asked, name: str) -> Offer:
+    """The same for the one batch of a scenario."""
+    cluster = scenario.cluster
+    most_tp = widest_tp(cluster.domain)
+    divides = batch_divides(scenario.workload, cluster.gpus, most_tp)
+    per_server = cluster.node.accelerators
+    good = None
+    if not divides:
+        sizes = {"per_server": per_server, "largest_tp": most_tp}
+        good = next_good(scenario.workload, cluster.gpus, **sizes)
+    empty = Offer(
+        cluster=name or cluster.name,
+        accelerator=cluster.accelerator.name,
+        gpus=cluster.gpus,
+        feasible=False,
+        software=scenario.software.name,
+        global_batch=scenario.workload.recipe.global_batch,
+        batch_divides=divides,
+        next_good=good,
+    )
+    searched = fastest(
+        scenario, keep=KEEP_FOR_ENERGY if scenario.goal.minimize == "energy" else KEEP
+    )
+    layouts = 0 if searched.found is None else searched.found.layouts
+    if searched.reason:
+        return replace(empty, reason=searched.reason, layouts=layouts)
+    best = searched.best
+    result = priced(best, scenario, price=asked.price_of(scenario))
+    first = ranked(best, result, scenario)[:1]
+    filled = replace(empty, layouts=layouts)
+    return _filled(filled, scenario, best.take(first), result.take(first), asked)
+
+
+def _filled(
+    empty: Offer, scenario: Scenario, best: Estimate, result: Outcome, asked: Asked
+) -> Offer:
+    """Write down what the best layout takes."""
+    workload, cluster, price = scenario.workload, scenario.cluster, result.price
+    if reason := never_finishes(result, scenario):
+        return replace(empty, reason=reason)
+    sure = certainty(best, workload, cluster, scenario.software)
+    days, usd, kwh = _totals(best, result, sure)
+    free = 1.0 - float(best.memory_total_bytes[0]) / float(best.usable_bytes)
+    late, dear = asked.deadline_days, asked.budget_usd
+    return replace(
+        empty,
+        feasible=True,
+        layout=best.layouts.row(0),
+        described=best.layouts.describe(),
+        step_time_s=float(best.step_time_s[0]),
+        tokens_per_s=float(result.tokens_per_s[0]),
+        tokens_per_s_per_gpu=float(result.tokens_per_s_per_gpu[0]),
+        mfu=float(result.mfu[0]),
+        goodput=float(result.goodput[0]),
+        days=days,
+        usd=usd,
+        kwh=kwh,
+        co2_kg=co2_kg(kwh.p50, _region(scenario, result, asked)) if kwh else None,
+        deadline_chance=days.chance_within(late) if days and late is not None else None,
+        budget_chance=usd.chance_within(dear) if usd and dear is not None else None,
+        memory_headroom=free,
+        memory_verdict=best.verdict_word(),
+        evidence=scenario_evidence(scenario, result),
+        price=price.name,
+        usd_per_gpu_hour=_number(price.usd_per_gpu_hour),
+    )
+
+
+def _mixed_offer(scenario: Scenario, asked: Asked, name: str) -> Offer:
+    """The best way to use servers of several kinds."""
+    from simulator.planner.mixed_plan import plan_mixed  # brings the events along
+
+    cluster, recipe = scenario.cluster, scenario.workload.recipe
+    late, dear = asked.deadline_days, asked.budget_usd
+    goal = replace(scenario.goal, deadline_days=late, budget_usd=dear)
+    wanted = replace(scenario, goal=goal)
+    used = dict.fromkeys(kind.accelerator.name for kind in cluster.kinds)
+    empty = Offer(
+        cluster=name,
+        accelerator=" + ".join(used),
+        gpus=cluster.gpus,
+        feasible=False,
+        software=scenario.software.name,
+        global_batch=recipe.global_batch,
+    )
+    try:
+        best = plan_mixed(wanted, price_of=asked.price_of).best
+    except InfeasibleError as error:
+        return replace(empty, reason=str(error).removeprefix(f"{scenario.where}: "))
+    totals = best.totals
+    days, usd, kwh = _mixed_spans(best)
+    hours = None if usd is None or days is None else 24.0 * days.p50 * best.gpus
+    site = price_and_site(scenario.economics, cluster.kinds[0])[1]
+    region = asked.region or site.region
+    return replace(
+        empty,
+        feasible=True,
+        layout=best.layouts.row(),
+        described=f"{best.way}: {best.described}",
+        step_time_s=best.step_s,
+        tokens_per_s=totals.tokens_per_s,
+        tokens_per_s_per_gpu=totals.tokens_per_s / best.gpus,
+        mfu=totals.mfu,
+        goodput=totals.goodput,
+        days=days,
+        usd=usd,
+        kwh=kwh,
+        co2_kg=co2_kg(kwh.p50, region) if kwh else None,
+        deadline_chance=days.chance_within(late) if days and late is not None else None,
+        budget_chance=usd.chance_within(dear) if usd and dear is not None else None,
+        memory_headroom=totals.memory_headroom,
+        evidence=totals.evidence,
+        price="of each kind" if usd else "",
+        usd_per_gpu_hour=usd.p50 / hours if usd and hours else None,
+    )
+
+
+def _mixed_spans(best: MixedOption) -> tuple[Span | None, Span | None, Span | None]:
+    """Days, USD and kWh of the whole run, with the spread of time, price and power."""
+    totals = best.totals
+    time = log(totals.interval_s[1] / best.step_s) / quantile(0.9)
+
+    def span(value: float | None, spread: float = 0.0) -> Span | None:
+        known = value is not None and isfinite(value)
+        both = hypot(time, totals.run_spread, spread)
+        return Span(p50=value, log_spread=both) if known and value is not None else None
+
+    return (
+        span(totals.days),
+        span(totals.usd, totals.usd_spread),
+        span(totals.kwh, totals.kwh_spread),
+    )
+
+
+def _region(scenario: Scenario, result: Outcome, asked: Asked) -> str:
+    """Where the electricity comes from: as asked, as [economics] says, as the site does."""
+    said = None if scenario.economics is None else scenario.economics.region
+    return asked.region or said or result.site.region
+
+
+def _totals(
+    best: Estimate, result: Outcome, sure: Certainty
+) -> tuple[Span | None, Span | None, Span | None]:
+    """Days, USD and kWh of the whole run, with the spread of time, price and power."""
+    time = log(float(sure.p90_s[0]) / float(best.step_time_s[0])) / quantile(0.9)
+
+    def span(value: float, spread: float = 0.0) -> Span | None:
+        return Span(p50=value, log_spread=hypot(time, spread)) if isfinite(value) else None
+
+    happens = float(result.run_spread[0])
+    days = span(float(result.days[0]), happens)
+    usd = span(float(result.usd[0]), hypot(happens, float(result.usd_spread[0])))
+    return days, usd, span(float(result.kwh[0]), hypot(happens, float(result.kwh_spread[0])))
+
+
+def _number(figure: Figure | None) -> float | None:
+    return None if figure is None else float(figure)

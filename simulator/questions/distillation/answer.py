@@ -1,0 +1,204 @@
+"""A student with its teacher beside it: a step, its memory, and the teacher ahead of time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from simulator.answers import Answer
+from simulator.cost.step import Estimate, evaluate
+from simulator.distillation.teacher_section import Distillation, loss_bytes, stored_bytes
+from simulator.errors import InfeasibleError, InputError, problem
+from simulator.frames import DataFrame, frame_of_rows
+from simulator.layout.rules.feasibility import FEASIBLE, reasons
+from simulator.planner.prediction import refuse_mixed
+from simulator.scenario import Scenario
+from simulator.search.fastest import fastest
+from simulator.units import DAY_S, HOUR_S, show_seconds
+from simulator.workload import presets
+from simulator.workload.architecture import Architecture
+from simulator.workload.recipe import Workload
+
+__all__ = ["Beside", "Distilled", "distil"]
+
+_ROWS = 24
+"""Fastest layouts of the student that are tried with the teacher."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Beside:
+    """A layout with the teacher in it."""
+
+    layout: dict[str, Any]
+    described: str
+    student_s: float
+    teacher_s: float
+    """Forward pass of the teacher, all micro-batches."""
+    loss_s: float
+    """Divergence of the outputs and its gradient."""
+    memory_bytes: float
+    """On the fullest GPU."""
+    teacher_bytes: float
+    """Its share that the teacher takes: weights and outputs."""
+
+    @property
+    def step_time_s(self) -> float:
+        """Seconds of a step."""
+        return self.student_s + self.teacher_s + self.loss_s
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Distilled(Answer):
+    """The answer."""
+
+    scenario: Scenario
+    section: Distillation
+    teacher: Architecture
+    beside: Beside | None
+    """The fastest layout that holds both; None where none does."""
+    reason: str
+    """Why none does."""
+    alone_s: float
+    """The best step of the student, whose teacher ran ahead of time."""
+    alone: str
+    """Its layout."""
+    stored_bytes: float | None
+    """What the teacher's outputs would take on storage; None: no tokens given."""
+
+    @property
+    def line(self) -> str:
+        """All of it in a few words."""
+        beside = self.reason if self.beside is None else show_seconds(self.beside.step_time_s)
+        names = f"{self.scenario.workload.architecture.name} of {self.teacher.name}"
+        return f"{names}, beside: {beside}, ahead of time: {show_seconds(self.alone_s)}"
+
+    def to_frame(self) -> DataFrame:
+        """One row per way: seconds of a step by part, bytes of the fullest GPU."""
+        rows: list[dict[str, Any]] = []
+        if (one := self.beside) is not None:
+            parts = {"student_s": one.student_s, "teacher_s": one.teacher_s, "loss_s": one.loss_s}
+            whole = {"step_time_s": one.step_time_s, "memory_bytes": one.memory_bytes}
+            rows.append({"way": "beside", "layout": one.described, **parts, **whole})
+        alone = {"student_s": self.alone_s, "teacher_s": 0.0, "loss_s": 0.0}
+        ahead = {"way": "ahead of time", "layout": self.alone, **alone}
+        return frame_of_rows([*rows, {**ahead, "step_time_s": self.alone_s}])
+
+    @property
+    def days_ideal(self) -> float | None:
+        """Days of the run with the teacher beside, without failures."""
+        steps = self.scenario.workload.recipe.steps
+        return (
+            None
+            if steps is None or self.beside is None
+            else (steps * self.beside.step_time_s / DAY_S)
+        )
+
+    @property
+    def teacher_gpu_hours(self) -> float | None:
+        """Accelerator-hours that the teacher's passes take of the run, once."""
+        steps = self.scenario.workload.recipe.steps
+        if steps is None or self.beside is None:
+            return None
+        return steps * self.beside.teacher_s * self.scenario.cluster.gpus / HOUR_S
+
+
+def distil(scenario: Scenario) -> Distilled:
+    """Find the fastest layout that holds a student and its teacher, and what running ahead saves.
+
+    The teacher has the student's layout: its forward pass is that of the same model with all of it
+    frozen, its weights are kept as the software keeps frozen ones. What its pass could hide is not
+    counted, so that a step is no longer than this.
+
+    Raises
+    ------
+    InputError
+        If there is no section [distillation], or the outputs cannot be compared.
+    InfeasibleError
+        If not even the student fits.
+    """
+    section = scenario.distillation
+    if section is None:
+        raise InputError(f"{scenario.where}: distillation: required section is missing")
+    refuse_mixed(scenario)
+    teacher = _teacher(scenario, section)
+    searched = fastest(scenario)
+    if searched.reason:
+        raise InfeasibleError(f"{scenario.where}: the student does not fit: {searched.reason}")
+    best = searched.best
+    some = _beside(scenario, teacher, best.take(np.arange(min(len(best), _ROWS))))
+    tried = [one for one in some if one.memory_bytes <= float(best.usable_bytes)]
+    reason = "student and teacher together need more memory than usable"
+    if not some:
+        reason = "the teacher cannot have a layout that the student can"
+    recipe = scenario.workload.recipe
+    stored = None
+    if recipe.tokens is not None:
+        stored = float(stored_bytes(recipe.tokens, section.kept_values))
+    return Distilled(
+        scenario=scenario,
+        section=section,
+        teacher=teacher,
+        beside=min(tried, key=lambda one: one.step_time_s) if tried else None,
+        reason="" if tried else reason,
+        alone_s=float(best.step_time_s[0]),
+        alone=best.layouts.describe(0),
+        stored_bytes=stored,
+    )
+
+
+def _teacher(scenario: Scenario, section: Distillation) -> Architecture:
+    """Read the teacher; its outputs must be the student's."""
+    where, field = scenario.where, "distillation.teacher"
+    found = presets.load(section.teacher, where=where, field=field)
+    student = scenario.workload.architecture
+    if found.vocabulary != student.vocabulary:
+        rule = f"must have the {student.vocabulary:,} outputs of {student.name}"
+        raise InputError(problem(where, field, rule, found.vocabulary))
+    if scenario.workload.recipe.sequence_length > found.max_positions:
+        rule = f"has {found.max_positions} positions; training.sequence_length must be at most"
+        raise InputError(f"{where}: {field}: {rule} that")
+    return found
+
+
+def _beside(scenario: Scenario, teacher: Architecture, student: Estimate) -> list[Beside]:
+    """Put the teacher into those of the student's layouts that it can have."""
+    recipe, cluster, software = scenario.workload.recipe, scenario.cluster, scenario.software
+    plain = student.layouts.replace(
+        recompute="none", recompute_layers=0, recompute_modules="", offload_layers=0,
+        optimizer_offload="none",
+    )  # fmt: skip
+    # Tied to a frozen embedding the head is not trained either: only forward passes are left.
+    frozen = replace(
+        recipe, lora_rank=0, quantised_base=False, frozen_layers=teacher.layers,
+        frozen_embedding=True,
+    )  # fmt: skip
+    passing = Workload(architecture=replace(teacher, tied_embeddings=True), recipe=frozen)
+    whole = Workload(architecture=teacher, recipe=frozen)
+    can = np.flatnonzero(reasons(plain, passing, cluster, software) == FEASIBLE)
+    if not len(can):
+        return []
+    student, plain = student.take(can), plain[can]
+    passes = evaluate(plain, passing, cluster, software)
+    kinds = evaluate(plain, whole, cluster, software).memory_bytes
+    tokens = plain.micro_batch * recipe.sequence_length / plain.cp
+    outputs = teacher.vocabulary / plain.tp
+    kernel = cluster.accelerator.stream["loss"]
+    rate = float(kernel.memory_fraction * cluster.accelerator.memory.bandwidth_bytes_per_s)
+    times = recipe.global_batch / (plain.micro_batch * plain.dp)
+    loss_s = times * loss_bytes(tokens, outputs) / rate
+    teacher_s = passes.step_time_s - passes.terms_s["optimizer"] - passes.terms_s["input"]
+    bytes_ = kinds["weights"] + kinds["gathered"] + 4.0 * tokens * outputs
+    return [
+        Beside(
+            layout=student.layouts.row(i),
+            described=student.layouts.describe(i),
+            student_s=float(student.step_time_s[i]),
+            teacher_s=float(teacher_s[i]),
+            loss_s=float(loss_s[i]),
+            memory_bytes=float(student.memory_total_bytes[i] + bytes_[i]),
+            teacher_bytes=float(bytes_[i]),
+        )
+        for i in range(len(student))
+    ]

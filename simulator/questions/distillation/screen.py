@@ -1,0 +1,65 @@
+"""The screen of `foreshard distil`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from simulator.cli.screen import console, heading, notes
+from simulator.units import show_bytes, show_count, show_percent, show_seconds
+
+if TYPE_CHECKING:
+    from simulator.questions.distillation.answer import Beside, Distilled
+
+__all__ = ["show"]
+
+
+def show(answer: Distilled) -> None:
+    """Print a step with the teacher beside it, and what running it ahead takes and saves."""
+    screen, teacher = console(), answer.teacher
+    screen.print(heading(answer.scenario, priced="distillation"))
+    screen.print(f"teacher: {teacher.name}, {show_count(teacher.parameters)} parameters")
+    screen.print()
+    if answer.beside is None:
+        screen.print(notes("The teacher beside", [answer.reason]))
+    else:
+        screen.print(notes("The teacher beside", _beside(answer, answer.beside)))
+    screen.print(notes("The teacher ahead of time", _ahead(answer)))
+    screen.print(
+        notes(
+            "Read this with the numbers",
+            [
+                "The teacher has the student's layout and its weights are kept as the software"
+                " keeps frozen ones; nothing of its pass is hidden, so that a step is no longer.",
+                "Days are ideal ones. What the student gains of its teacher is not modelled.",
+            ],
+        )
+    )
+
+
+def _beside(answer: Distilled, one: Beside) -> list[str]:
+    lines = [
+        f"{one.described}: {show_seconds(one.step_time_s)} a step: student"
+        f" {show_seconds(one.student_s)}, teacher's forward pass {show_seconds(one.teacher_s)},"
+        f" divergence of the outputs {show_seconds(one.loss_s)}",
+        f"{show_bytes(one.memory_bytes)} on the fullest GPU, {show_bytes(one.teacher_bytes)} of it"
+        " the teacher's weights and outputs",
+    ]
+    if answer.days_ideal is not None:
+        lines.append(f"{answer.days_ideal:,.1f} days")
+    return lines
+
+
+def _ahead(answer: Distilled) -> list[str]:
+    lines = [f"{answer.alone}: {show_seconds(answer.alone_s)} a step of the student alone"]
+    if answer.beside is not None:
+        saved = 1.0 - answer.alone_s / answer.beside.step_time_s
+        lines[0] += f", {show_percent(saved)} less"
+    if answer.stored_bytes is not None:
+        kept = answer.section.kept_values
+        lines.append(f"{show_bytes(answer.stored_bytes)} on storage with {kept} values a token")
+    if answer.teacher_gpu_hours is not None:
+        lines.append(
+            f"{answer.teacher_gpu_hours:,.0f} accelerator-hours of the teacher, once: worth it"
+            " where its outputs are read more than once"
+        )
+    return lines

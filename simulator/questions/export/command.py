@@ -1,0 +1,124 @@
+"""`foreshard export`: a layout in a framework's words, or the table of the best layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from simulator.cli.option_groups import NAMES, Names, taking
+from simulator.cli.options import (
+    ScenarioFile,
+    check_out,
+    completing,
+    say,
+    speaking,
+    writing,
+)
+
+if TYPE_CHECKING:
+    from simulator.scenario import Scenario
+
+__all__ = ["command"]
+
+
+@completing
+def _forms() -> Iterable[str]:
+    from simulator.interop.exporting import WORDS
+
+    return WORDS
+
+
+Form = Annotated[
+    str,
+    typer.Option(
+        "--as",
+        metavar="FORM",
+        help="megatron-lm, megatron-bridge, torchtitan, deepspeed, fsdp2, torchrun, slurm (a job"
+        " around the software's own command), chakra (execution traces of the step, one a rank);"
+        " csv, markdown, parquet (a table of the best layouts).",
+        show_default=False,
+        autocompletion=_forms,
+    ),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        metavar="PATH",
+        show_default=False,
+        help="File to write; a folder with chakra. Without it, text goes to standard output.",
+    ),
+]
+Best = Annotated[
+    bool,
+    typer.Option(
+        "--best", help="Search first and take the best layout; else what \\[layout] says."
+    ),
+]
+Top = Annotated[int, typer.Option("--top", metavar="N", min=1, help="Layouts of a table.")]
+
+_BINARY = ("parquet", "chakra")
+
+
+@taking
+def command(
+    form: Form,
+    scenario: ScenarioFile = None,
+    names: Names = NAMES,
+    out: Out = None,
+    best: Best = False,
+    top: Top = 20,
+) -> None:
+    """Write a layout for the framework that runs it, or the best layouts as a table.
+
+    The layout is what the layout section says, as predict takes it; with --best the search's.
+    """
+    with speaking():
+        from simulator.errors import InputError
+
+        if form in _BINARY and out is None:
+            raise InputError(f"--as {form}: must be written with --out")
+        check_out("--out", out, folder=form == "chakra")
+        described, _ = names.scenario(scenario)
+        contents = _contents(described, form, best=best, top=top)
+        if out is None:
+            typer.echo(next(iter(contents.values())).decode())
+            return
+        from simulator.plain_files import write_files
+
+        with writing(out, "--out"):
+            named = {(out / name if name else out): text for name, text in contents.items()}
+            write_files(named)
+        say(
+            f"Written: {', '.join(map(str, named)) if len(named) < 4 else f'{len(named)} in {out}'}"
+        )
+
+
+def _contents(scenario: Scenario, form: str, *, best: bool, top: int) -> dict[str, bytes]:
+    """What is written, by name below --out; a blank name is --out itself."""
+    from simulator.report.layout_tables import TABLES, layout_table
+
+    if form in TABLES:
+        from simulator.planner.plan import plan
+
+        return {"": layout_table(plan(scenario, keep=max(top, 64)), form, top)}
+    if best:
+        from simulator.planner.plan import plan
+
+        layouts = plan(scenario, keep=64).estimate.layouts[0]
+    else:
+        from simulator.planner.prediction import predict
+
+        layouts = predict(scenario).estimate.layouts
+    if form == "chakra":
+        from simulator.events.simulated_step import simulate
+        from simulator.interop.chakra import chakra_traces
+
+        step = simulate(layouts, scenario.workload, scenario.cluster, scenario.software)
+        return {f"{name}.et": raw for name, raw in chakra_traces(step).items()}
+    from simulator.interop.exporting import export
+
+    return {"": (export(layouts, scenario, form) + "\n").encode()}

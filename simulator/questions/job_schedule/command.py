@@ -1,0 +1,48 @@
+"""`foreshard schedule`: several jobs over the parts of a cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from simulator.cli.decision_options import Jobs
+from simulator.cli.options import Json, speaking, tell
+
+__all__ = ["command"]
+
+JobsFile = Annotated[
+    Path, typer.Argument(metavar="JOBS", help="File of \\[\\[parts]] and \\[\\[jobs]] (TOML).")
+]
+Minimize = Annotated[
+    str | None,
+    typer.Option(
+        "--minimize", metavar="GOAL", help="makespan, completion or slowdown; the file's otherwise."
+    ),
+]
+
+
+def command(
+    jobs_file: JobsFile, minimize: Minimize = None, jobs: Jobs = None, as_json: Json = False
+) -> None:
+    """Find who gets which part of a cluster, how much of it and when, by planned times.
+
+    Exit 0: done; 1: a job fits nowhere; 2: bad input.
+    """
+    with speaking():
+        from dataclasses import replace
+
+        from simulator.errors import InputError, problem
+        from simulator.questions.job_schedule.answer import read_jobs, schedule_jobs
+        from simulator.questions.job_schedule.list_scheduling import GOALS
+        from simulator.questions.job_schedule.screen import show
+
+        listed = read_jobs(jobs_file)
+        if minimize is not None:
+            if minimize not in GOALS:
+                rule = f"must be {', '.join(GOALS[:-1])} or {GOALS[-1]}"
+                raise InputError(problem("command line", "--minimize", rule, minimize))
+            listed = replace(listed, minimize=minimize)
+        answer = schedule_jobs(listed, where=str(jobs_file), processes=jobs)
+        tell(answer, show, as_json=as_json, feasible=True)

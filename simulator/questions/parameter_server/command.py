@@ -1,0 +1,38 @@
+"""`foreshard parameter-server`: one run with servers that hold the weights, against all-reduce."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from simulator.cli.option_groups import Names
+from simulator.cli.options import Json, ScenarioFile, Set, speaking, tell
+
+__all__ = ["command"]
+
+Play = Annotated[
+    bool, typer.Option("--play", help="Play rounds on discrete events beside the closed form.")
+]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Of the played steps.")]
+
+
+def command(
+    scenario: ScenarioFile = None,
+    overrides: Set = None,
+    play: Play = False,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """Find what a run takes with the servers of [parameter_server], and with all-reduce.
+
+    Exit 0: done; 1: no layout fits a worker; 2: bad input.
+    """
+    with speaking():
+        from simulator.questions.parameter_server.answer import parameter_server, with_play
+        from simulator.questions.parameter_server.screen import show
+
+        answer = parameter_server(Names(overrides=overrides).scenario(scenario)[0])
+        if play:
+            answer = with_play(answer, seed)
+        tell(answer, show, as_json=as_json, feasible=answer.crew is not None)

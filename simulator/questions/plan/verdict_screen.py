@@ -1,0 +1,202 @@
+"""The first screen of `foreshard plan`: what one decides by, in 100 columns and 40 lines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from simulator.cli.screen import (
+    NO_FIT,
+    console,
+    fitting,
+    gib,
+    heading,
+    notes,
+    plain_table,
+    took,
+    waiting,
+)
+from simulator.planner.alternatives import alternatives
+from simulator.planner.input_verdict import input_verdict
+from simulator.planner.plan import Plan
+from simulator.planner.sensitivity import Upgrade, binding, sensitivity
+from simulator.questions.plan.screen import (
+    OTHERWISE,
+    batches_tried,
+    missed_goals,
+    trained_otherwise,
+)
+from simulator.report.evidence import ties
+from simulator.report.run_words import end_words, goodput_words
+from simulator.search.outcome import Spans, spans
+from simulator.units import (
+    show_chance,
+    show_count,
+    show_days_span,
+    show_kwh,
+    show_number_of_days,
+    show_percent,
+    show_seconds,
+    show_seconds_span,
+    show_signed_percent,
+    show_usd,
+    show_usd_span,
+)
+
+__all__ = ["show_verdict"]
+
+_BINDING = 2
+"""Of what binds, the first so many."""
+
+_REST = "--more: ranking, time by term, memory by kind, defaults, caveats, the launch command."
+
+
+def show_verdict(plan: Plan, assumed: dict[str, Any]) -> list[Upgrade]:
+    """Print the verdict; `assumed` are training fields that nobody gave.
+
+    Returns the upgrades that were tried, all of them.
+    """
+    screen = console()
+    took("searched", plan.found.seconds)
+    screen.print(heading(plan.scenario))
+    if assumed:
+        words = ", ".join(f"training.{name} = {value}" for name, value in assumed.items())
+        screen.print(Text(f"assumed, because not given: {words}"))
+    for line in missed_goals(plan):
+        screen.print(Text(line, style=NO_FIT))
+    screen.print()
+    screen.print(_best(plan))
+    screen.print()
+    screen.print(_others(plan))
+    if tie := ties(plan.certainty.tied, len(plan.estimate)):
+        screen.print(Text(tie))
+    if plan.tried:
+        screen.print(notes("Batches tried, by tokens per second", batches_tried(plan)))
+    screen.print(notes("What binds", binding(plan)[:_BINDING]))
+    with waiting("trying upgrades"):
+        upgrades = sensitivity(plan)
+    screen.print(notes("What would pay most", _pays(upgrades)))
+    if trained := trained_otherwise(plan):
+        screen.print(notes(OTHERWISE, trained))
+    screen.print(Text(_REST, style="dim"))
+    return upgrades
+
+
+def _best(plan: Plan) -> Group:
+    """The best layout and all that is decided by."""
+    title = fitting(plan.estimate).append(
+        f"  {plan.estimate.layouts.describe(0)}", style="bold default"
+    )
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, text in _facts(plan):
+        table.add_row(f"  {name}", text)
+    return Group(title, table)
+
+
+def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
+    estimate, result, sure = plan.estimate, plan.outcome, plan.certainty
+    whole = spans(estimate, result, sure)
+    if math.isfinite(float(result.days[0])):
+        yield "time", _time(plan, whole)
+        yield "money", _money(plan, whole)
+    else:
+        yield "time", "no training.tokens given: no days, money or energy"
+    if goals := _goals(plan):
+        yield "goals", goals
+    step = show_seconds(float(estimate.step_time_s[0]))
+    span = show_seconds_span(float(sure.p10_s[0]), float(sure.p90_s[0]))
+    speed = f"{float(result.tokens_per_s_per_gpu[0]):,.0f} tokens/s per GPU"
+    yield "step", f"{step} ({span}), {speed}, MFU {show_percent(float(result.mfu[0]))}"
+    if plan.refined is not None:
+        yield "played", _played(plan)
+    need, usable = float(estimate.memory_total_bytes[0]), float(estimate.usable_bytes)
+    high = float(estimate.memory_p90_bytes[0])
+    p90 = f" (P90 {gib(high)})" if math.isfinite(high) else ""
+    yield "memory", f"{gib(need)}{p90} of {gib(usable)} GiB usable on the fullest GPU"
+    if goodput := goodput_words(result):
+        yield "goodput", goodput.removeprefix("goodput ")
+    if (supplied := input_verdict(plan.scenario, estimate)) is not None:
+        yield "input", supplied.sentence().removeprefix("input ")
+    card = plan.evidence.sentences()
+    yield "evidence", ". ".join([card[0].removeprefix("Evidence: "), *card[1:]])
+
+
+def _time(plan: Plan, whole: Spans) -> str:
+    low, high = (float(end[0]) for end in whole.days)
+    ends = end_words(plan.outcome, plan.scenario, whole.days)
+    date = f"; {ends}" if ends else "; give run.start for the date of its end"
+    return f"{show_days_span(float(plan.outcome.days[0]), low, high)}{date}"
+
+
+def _money(plan: Plan, whole: Spans) -> str:
+    result, cost = plan.outcome, float(plan.outcome.usd[0])
+    words = "no price known"
+    if math.isfinite(cost):
+        span = show_usd_span(float(whole.usd[0][0]), float(whole.usd[1][0]))
+        words = f"{show_usd(cost)} ({span})"
+    hours, kwh = show_count(float(result.gpu_hours[0])), show_kwh(float(result.kwh[0]))
+    rate = plan.outcome.price.usd_per_gpu_hour
+    each = "" if rate is None else f" at {float(rate):,.2f} USD per GPU-hour"
+    return f"{words}{each}; {hours} GPU-hours, {kwh}"
+
+
+def _goals(plan: Plan) -> str:
+    """How likely it is to meet deadline and budget."""
+    goal, chances = plan.scenario.goal, plan.goal_chances
+    words = []
+    if goal.deadline_days is not None:
+        chance = show_chance(float(chances.deadline[0]))
+        words.append(f"{chance} chance to end within {goal.deadline_days:,g} days")
+    if goal.budget_usd is not None:
+        chance = show_chance(float(chances.budget[0]))
+        words.append(f"{chance} chance to cost at most {show_usd(goal.budget_usd)}")
+    return ", ".join(words)
+
+
+def _played(plan: Plan) -> str:
+    """The step as discrete events have it, beside the closed form."""
+    found = plan.refined
+    assert found is not None
+    played, closed = found.steps[0].step_time_s, float(found.closed_form_s[0])
+    return (
+        f"{show_seconds(played)} on discrete events, {show_seconds(closed)} by the closed form"
+        f" ({show_signed_percent(played / closed - 1.0)})"
+    )
+
+
+def _others(plan: Plan) -> Table:
+    """The alternatives, against the best."""
+    title = "alternatives"
+    estimate, result = plan.estimate, plan.outcome
+    short = float(result.days[0]) < 1.0  # as above, where it is told in hours
+    length = "hours" if short else "days"
+    table = plain_table(title, "", "time", length, "USD", "GiB", "", left=(title,))
+    table.columns[1].justify = "left"
+    for i, why in alternatives(plan):
+        slower = float(estimate.step_time_s[i]) / float(estimate.step_time_s[0]) - 1.0
+        days, usd = float(result.days[i]), float(result.usd[i])
+        shown = f"{24.0 * days:.3g}" if short else show_number_of_days(days)
+        table.add_row(
+            estimate.layouts.describe(i),
+            why,
+            show_signed_percent(slower),
+            shown if math.isfinite(days) else "-",
+            show_usd(usd).removesuffix(" USD") if math.isfinite(usd) else "-",
+            gib(float(estimate.memory_total_bytes[i])),
+            fitting(estimate, i),
+        )
+    if not table.row_count:
+        return plain_table("no other layout can run and fit", left=())
+    return table
+
+
+def _pays(upgrades: list[Upgrade]) -> list[str]:
+    best = [one for one in upgrades[:1] if one.gain > 0]
+    return [f"{one.name}, {one.change}: {show_percent(one.gain)} more tokens/s" for one in best]

@@ -1,0 +1,104 @@
+"""`foreshard predict --anchored-by`: a measured run of this site corrects the prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from simulator.planner.prediction import Prediction
+    from simulator.scenario import Scenario
+    from simulator.scoring.anchor import Anchor, Correction
+
+__all__ = ["AnchorScenario", "AnchoredBy", "anchor"]
+
+AnchoredBy = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--anchored-by",
+        metavar="RUN",
+        help="A measured run of this site: a table of runs (.csv, as validate reads), or a training"
+        " log of Megatron-LM, torchtitan or MLPerf. It corrects the terms; may be repeated.",
+    ),
+]
+AnchorScenario = Annotated[
+    Path | None,
+    typer.Option(
+        "--anchor-scenario",
+        metavar="SCENARIO",
+        help="Scenario file (TOML) of the run of the logs given by --anchored-by.",
+    ),
+]
+
+_MARKS = {
+    "mlperf": b":::MLLOG",
+    "megatron": b"elapsed time per iteration",
+    "torchtitan": b"[titan]",
+}
+"""What a line of each kind of log has, and no line of another."""
+
+
+def anchor(
+    prediction: Prediction, files: Sequence[Path], described: Path | None
+) -> tuple[Prediction, Correction]:
+    """Correct a prediction by the measured runs of some files.
+
+    Raises
+    ------
+    InputError
+        If a file cannot be used, or its runs are of another device, software or precision.
+    """
+    from simulator.errors import InputError
+    from simulator.scoring.anchor import anchored, anchors_of_table
+
+    found: list[Anchor] = []
+    logs = [path for path in files if path.suffix != ".csv"]
+    for path in files:
+        if path.suffix == ".csv":
+            found += anchors_of_table(path)
+    if logs and described is None:
+        raise InputError(
+            f"command line: --anchor-scenario: must be given with a log, which says too little of"
+            f" its run, got --anchored-by {logs[0]} alone"
+        )
+    if described is not None and not logs:
+        raise InputError(
+            f"command line: --anchor-scenario: belongs to a log in --anchored-by, got {described}"
+        )
+    if described is not None:
+        found += _of_logs(logs, _scenario(described))
+    return anchored(prediction, found)
+
+
+def _scenario(path: Path) -> Scenario:
+    from simulator.cli.option_groups import Names
+
+    return Names().scenario(path)[0]
+
+
+def _of_logs(paths: Sequence[Path], scenario: Scenario) -> list[Anchor]:
+    from simulator.questions.validate.log_command import compare_logs
+    from simulator.scoring.anchor import anchor_of_log
+
+    found = []
+    for path in paths:
+        compared = compare_logs({_kind(path): path}, scenario)
+        found += [anchor_of_log(one) for one in compared]
+    return found
+
+
+def _kind(path: Path) -> str:
+    """Tell whose log a file is by its first telling line."""
+    from simulator.errors import InputError
+    from simulator.plain_files import open_file
+
+    with open_file(path) as lines:
+        for line in lines:
+            for kind, mark in _MARKS.items():
+                if mark in line:
+                    return kind
+    marks = ", ".join(f"{mark.decode()!r} ({kind})" for kind, mark in _MARKS.items())
+    raise InputError(f"{path}: log: must have lines with one of {marks}, found none")

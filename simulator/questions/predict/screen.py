@@ -1,0 +1,243 @@
+"""The screen of `foreshard predict`: one layout, its time and memory term by term."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from simulator.cli.screen import (
+    NO_FIT,
+    amount,
+    console,
+    fitting,
+    gib,
+    heading,
+    memory_table,
+    notes,
+    seconds_like,
+    term_table,
+)
+from simulator.cost.uncertainty import BEARS_ON
+from simulator.planner.defaults_that_matter import bearing_defaults
+from simulator.planner.input_verdict import READY, input_verdict
+from simulator.planner.prediction import Prediction
+from simulator.report.evidence import (
+    FLOP_CONVENTION,
+    NO_INTERVAL,
+    NOT_MODELLED,
+    memory_meaning,
+    untimed,
+)
+from simulator.report.run_words import end_words, goodput_words
+from simulator.search.outcome import Spans, spans
+from simulator.units import (
+    show_chance,
+    show_days_span,
+    show_percent,
+    show_seconds,
+    show_seconds_span,
+    show_usd,
+    show_usd_span,
+)
+
+if TYPE_CHECKING:
+    from simulator.scoring.anchor import Correction
+
+__all__ = ["show", "verdict"]
+
+_FELT = 0.002
+"""Least standard deviation of an error whose correction is worth a line."""
+
+_WHOLE = {
+    "scale": "the whole step, for every doubling of the cluster",
+    "experts": "the whole step of this model",
+    "software": "the whole step, with this software on this device",
+    "kernels": "the whole step, with these shapes",
+    "layout": "the whole step of this layout, on any size of cluster",
+}
+"""Errors that bear on whole steps, and on which."""
+
+
+def show(
+    prediction: Prediction, assumed: dict[str, Any], correction: Correction | None = None
+) -> None:
+    """Print a prediction.
+
+    `assumed` are training fields that nobody gave, `correction` what measured runs made of it.
+    """
+    screen, estimate = console(), prediction.estimate
+    capacity = float(prediction.scenario.cluster.accelerator.memory.capacity_bytes)
+    screen.print(heading(prediction.scenario))
+    screen.print(verdict(prediction))
+    if correction is not None:
+        screen.print(notes("Corrected by measured runs", _corrections(correction)))
+    screen.print(term_table({"time": (estimate, 0)}, formula=True))
+    screen.print(notes("", _memos(prediction)))
+    screen.print()
+    screen.print(memory_table(estimate, 0, capacity, memory_meaning))
+    screen.print()
+    screen.print(notes("Assumed, because not given", _assumptions(prediction, assumed)))
+    filled = prediction.defaults
+    others = bearing_defaults(prediction.scenario, estimate.layouts, software=False, filled=filled)
+    if others:
+        lines = [one.sentence(prediction.step_time_s) for one in others]
+        screen.print(notes("Defaults that bear on it, and what else there is", lines))
+    screen.print(notes("Read this with the numbers", _caveats(prediction)))
+
+
+def verdict(prediction: Prediction) -> Text:
+    """Layout, step time, speed, memory and cost in a few lines."""
+    estimate, result = prediction.estimate, prediction.outcome
+    text = Text(f"\n{estimate.layouts.describe()}\n", style="bold")
+    text.append(
+        f"step {show_seconds(prediction.step_time_s)} (P10 to P90: "
+        f"{show_seconds_span(*prediction.interval_s)}), "
+        f"{float(result.tokens_per_s_per_gpu[0]):,.0f} tokens/s/GPU, "
+        f"MFU {show_percent(prediction.mfu)}, HFU {show_percent(float(result.hfu[0]))}\n",
+        style="not bold",
+    )
+    text.append_text(fitting(estimate))
+    p10, p90 = float(estimate.memory_p10_bytes[0]), float(estimate.memory_p90_bytes[0])
+    between = f" (P10 {gib(p10)}, P90 {gib(p90)})" if math.isfinite(p90) else f" ({NO_INTERVAL})"
+    text.append(
+        f": {gib(prediction.memory_bytes)}{between} of {gib(estimate.usable_bytes)} GiB usable on"
+        " the fullest GPU\n",
+        style="not bold",
+    )
+    for tier, name in (("host", "host memory"), ("nvme", "local NVMe")):
+        used, room = float(estimate.away_bytes[tier][0]), estimate.room_bytes[tier]
+        if used > 0:
+            whole = f" of {gib(room)}" if math.isfinite(room) else ""
+            verdict, style = ("", "not bold") if used <= room else (": too much", NO_FIT)
+            text.append(f"{name}: {gib(used)}{whole} GiB a server{verdict}\n", style=style)
+    days = float(result.days[0])
+    if math.isfinite(days):
+        cost = f"{show_usd(float(result.usd[0]))}{_usd_span(prediction)}"
+        text.append(
+            f"whole run: {show_days_span(days, *_ends(prediction))}, "
+            f"{float(result.gpu_hours[0]):,.0f} GPU-hours, "
+            f"{cost}, {float(result.kwh[0]):,.0f} kWh{_kwh_span(prediction)}\n",
+            style="not bold",
+        )
+        text.append(_goal_words(prediction), style="not bold")
+    if (supplied := input_verdict(prediction.scenario, estimate)) is not None:
+        late = NO_FIT if supplied.waiting_s > 0.0 else "not bold"
+        text.append(f"{supplied.sentence()}\n", style=late)
+    ends = end_words(result, prediction.scenario, _whole(prediction).days)
+    for line in filter(None, (goodput_words(result), ends)):
+        text.append(f"{line}\n", style="not bold")
+    return text
+
+
+def _goal_words(prediction: Prediction) -> str:
+    """Chances of meeting deadline and budget; nothing where none was set."""
+    goal, chances = prediction.scenario.goal, prediction.goal_chances
+    words = []
+    if goal.deadline_days is not None:
+        chance = show_chance(float(chances.deadline[0]))
+        words.append(f"deadline of {goal.deadline_days:,.1f} days: {chance} chance")
+    if goal.budget_usd is not None and math.isfinite(float(chances.budget[0])):
+        chance = show_chance(float(chances.budget[0]))
+        words.append(f"budget of {show_usd(goal.budget_usd)}: {chance} chance")
+    return "".join(f"{line}\n" for line in words)
+
+
+def _whole(prediction: Prediction) -> Spans:
+    return spans(prediction.estimate, prediction.outcome, prediction.certainty)
+
+
+def _ends(prediction: Prediction) -> tuple[float, float]:
+    """P10 and P90 of the days; GPU-hours grow with them."""
+    low, high = _whole(prediction).days
+    return float(low[0]), float(high[0])
+
+
+def _kwh_span(prediction: Prediction) -> str:
+    """P10 to P90 of the energy, with the spread of draws and cooling."""
+    low, high = _whole(prediction).kwh
+    return f" ({float(low[0]):,.0f} to {float(high[0]):,.0f})"
+
+
+def _usd_span(prediction: Prediction) -> str:
+    """P10 to P90 of the cost, with the spread of the price; nothing where it is not known."""
+    low, high = _whole(prediction).usd
+    return f" ({show_usd_span(float(low[0]), float(high[0]))})" if math.isfinite(low[0]) else ""
+
+
+def _corrections(correction: Correction) -> list[str]:
+    """What was measured, and which terms it moved by how much."""
+    lines = [
+        f"{where}: measured {show_seconds(measured_s)}, predicted {show_seconds(predicted_s)}"
+        for where, measured_s, predicted_s in correction.runs
+    ]
+    sure = correction.certainty
+    before = show_seconds_span(*correction.uncorrected_span_s)
+    after = show_seconds_span(float(sure.p10_s[0]), float(sure.p90_s[0]))
+    lines.append(
+        f"step: {show_seconds(correction.uncorrected_s)} ({before}) before,"
+        f" {show_seconds(float(correction.estimate.step_time_s[0]))} ({after}) now"
+    )
+    for name, (factor, wide, narrow) in correction.factors.items():
+        if wide >= _FELT:
+            lines.append(
+                f"{_error(name)}: x {factor:.3f}, standard deviation {show_percent(wide)} before,"
+                f" {show_percent(narrow)} now"
+            )
+    if "kernels" not in correction.factors:
+        lines.append("no measured run computed with these shapes: their own error stays")
+    return lines
+
+
+def _error(name: str) -> str:
+    """An error and the terms that it bears on."""
+    terms = BEARS_ON.get(name, ())
+    if name in _WHOLE:
+        return f"{name} ({_WHOLE[name]})"
+    return name.replace("_", " ") + (f" ({', '.join(terms)})" if terms != (name,) else "")
+
+
+def _memos(prediction: Prediction) -> list[str]:
+    """What stands beside the sum: communication under compute, and what unequal stages cost."""
+    unit, scale = seconds_like(prediction.step_time_s)
+    estimate = prediction.estimate
+    parts = [
+        f"{name} {amount(scale * float(column[0]))} {unit}"
+        for name, column in estimate.hidden_s.items()
+        if column[0]
+    ]
+    lines = [f"hidden under compute, not in the sum: {', '.join(parts)}"] if parts else []
+    uneven = float(estimate.imbalance_s[0])
+    if uneven > 1e-6 * prediction.step_time_s:
+        lines.append(
+            f"unequal stages, inside the sum: {amount(scale * uneven)} {unit}; stage"
+            f" {int(estimate.slowest_stage[0])} paces the step"
+        )
+    return lines
+
+
+def _assumptions(prediction: Prediction, assumed: dict[str, Any]) -> list[str]:
+    lines = []
+    for section, values in (("training", assumed), ("layout", prediction.defaults)):
+        words = [
+            f"{name} = {str(v).lower() if v in (True, False) and isinstance(v, bool) else v}"
+            for name, v in values.items()
+        ]
+        if words:
+            lines.append(f"{section}: {', '.join(words)}")
+    return lines if prediction.scenario.workload.data else [*lines, f"data: {READY}"]
+
+
+def _caveats(prediction: Prediction) -> list[str]:
+    """Evidence, convention and what is left out."""
+    scenario = prediction.scenario
+    lines = [
+        *prediction.evidence.sentences(),
+        *untimed(scenario.workload.architecture),
+        FLOP_CONVENTION,
+        f"Not modelled: {', '.join(name for name, _ in NOT_MODELLED)}.",
+    ]
+    if scenario.workload.recipe.tokens is None:
+        lines.insert(0, "No training.tokens given: no days, GPU-hours, USD or kWh.")
+    return lines

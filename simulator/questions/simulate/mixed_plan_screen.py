@@ -1,0 +1,137 @@
+"""What `foreshard plan` and `foreshard predict` print for servers of several kinds."""
+
+from __future__ import annotations
+
+from rich.table import Table
+from rich.text import Text
+
+from simulator.cli.screen import (
+    amount,
+    console,
+    heading,
+    notes,
+    plain_table,
+    seconds_like,
+)
+from simulator.cost.between_kinds import Legs
+from simulator.cost.terms import LABELS
+from simulator.planner.mixed_answer import MixedOption, MixedPlan
+from simulator.planner.mixed_prediction import MixedPrediction
+from simulator.questions.simulate.mixed_screen import kinds_table, mixed_lines, verdicts
+from simulator.units import show_percent, show_seconds, show_seconds_span, show_usd
+
+__all__ = ["show_mixed_plan", "show_mixed_prediction"]
+
+_NOTES = (
+    "stages: pipeline stages lie on one kind of servers each, layers dealt by what each kind does"
+    " and holds; played on discrete events",
+    "shares: replicas lie on one kind each and take unlike numbers of micro-batches, which few"
+    " frameworks offer; each kind played with its share",
+    "days and USD: each kind fails, draws and is paid as its own servers do",
+)
+
+_OWN = (
+    "own layouts: as shares, and each kind cuts the model in its own way; gradients are reduced in"
+    " three legs, which no framework in wide use offers"
+)
+
+
+def show_mixed_plan(answer: MixedPlan) -> None:
+    """Print every way to use the servers, best first."""
+    screen = console()
+    screen.print(heading(answer.scenario))
+    screen.print(Text(f"\n{answer.verdict}\n", style="bold"))
+    unit, scale = seconds_like(answer.best.step_s)
+    fastest_s = min(one.step_s for one in answer.options)
+    table = plain_table(
+        "way", "GPUs", f"step ({unit})", "slower", "micro-batches", "days", "USD", "layout",
+        left=("way", "layout"),
+    )  # fmt: skip
+    for one in answer.options:
+        slower = show_percent(one.step_s / fastest_s - 1.0)
+        days = "" if one.totals.days is None else f"{one.totals.days:,.1f}"
+        usd = "" if one.totals.usd is None else show_usd(one.totals.usd)
+        cells = (f"{one.gpus:,}", amount(scale * one.step_s), slower, _counts(one), days, usd)
+        table.add_row(one.way, *cells, one.described)
+    screen.print(table)
+    own = next((one for one in answer.options if one.legs is not None), None)
+    said = [] if own is None or own.legs is None else [_OWN, _legs(own.kinds, own.legs)]
+    screen.print(notes("Read this", [*_NOTES[:2], *said, *_NOTES[2:]]))
+
+
+def _legs(kinds: tuple[str, ...], legs: Legs) -> str:
+    """The three legs of the gradients of the first row with layouts of their own."""
+    named = (
+        ("reduce-scatter in each kind", legs.reduce_scatter_s),
+        ("exchange of pieces between the kinds", legs.exchange_s),
+        ("gather of weights in each kind", legs.gather_s),
+    )
+    words = []
+    for what, seconds in named:
+        each = (f"{show_seconds(s)} ({kind})" for kind, s in zip(kinds, seconds, strict=True))
+        words.append(f"{what} {', '.join(each)}")
+    return (
+        f"its legs: {'; '.join(words)}; the slowest exchange, {show_seconds(legs.between_s)},"
+        " is shown whole"
+    )
+
+
+def show_mixed_prediction(answer: MixedPrediction) -> None:
+    """Print one layout on servers of several kinds: its played step and the whole run."""
+    screen, step, kinds = console(), answer.step, list(answer.kinds)
+    assert step.mixed is not None
+    screen.print(heading(answer.scenario))
+    screen.print(_verdict(answer))
+    screen.print(_terms(answer))
+    screen.print()
+    screen.print(kinds_table(step, step.mixed, kinds))
+    screen.print(notes("Servers of several kinds", mixed_lines(step, step.mixed, kinds)))
+    assumed = ", ".join(f"{name} = {value}" for name, value in answer.defaults.items())
+    screen.print(notes("Assumed, because not given", [assumed]))
+    screen.print(notes("Read this with the numbers", list(_PLAYED)))
+
+
+_PLAYED = (
+    "played on discrete events: stages on unlike servers have no closed form; P10 to P90 are those"
+    " of the kind that is least sure",
+    "days, USD and kWh: each kind fails, draws and is paid as its own servers do",
+)
+
+
+def _verdict(answer: MixedPrediction) -> Text:
+    """Layout, step time, memory of each kind, the whole run."""
+    totals = answer.totals
+    text = Text(f"\n{answer.layouts.describe()}\n", style="bold")
+    text.append(
+        f"step {show_seconds(answer.step_time_s)} (P10 to P90: "
+        f"{show_seconds_span(*answer.interval_s)}),"
+        f" {totals.tokens_per_s / answer.scenario.cluster.gpus:,.0f} tokens/s/GPU,"
+        f" MFU {show_percent(totals.mfu)}\n",
+        style="not bold",
+    )
+    text.append_text(verdicts(list(answer.kinds)))
+    if totals.days is not None:
+        usd = "no price" if totals.usd is None else show_usd(totals.usd)
+        kwh = "" if totals.kwh is None else f", {totals.kwh:,.0f} kWh"
+        text.append(
+            f"whole run: {totals.days:,.1f} days, {usd}{kwh}; goodput"
+            f" {show_percent(totals.goodput)}\n",
+            style="not bold",
+        )
+    text.append(f"evidence: {totals.evidence.grade}\n", style="not bold")
+    return text
+
+
+def _terms(answer: MixedPrediction) -> Table:
+    """Terms of the rank that paces the step."""
+    unit, scale = seconds_like(answer.step_time_s)
+    table = plain_table("time of a step", f"played ({unit})", left=("time of a step",))
+    for name, seconds in answer.step.terms_s.items():
+        if seconds:
+            table.add_row(LABELS.get(name, name), amount(scale * seconds))
+    table.add_row("sum = step time", amount(scale * answer.step_time_s))
+    return table
+
+
+def _counts(one: MixedOption) -> str:
+    return " + ".join(f"{count:,}" for count in dict.fromkeys(one.micro_batches))

@@ -1,0 +1,82 @@
+"""`foreshard size`: how many accelerators for a date or a budget, and what both buy."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from simulator.cli.decision_options import (
+    Confidence,
+    Largest,
+    Law,
+)
+from simulator.cli.option_groups import LIMITS, MONEY, Limits, Money, Names, taking
+from simulator.cli.options import (
+    ClusterName,
+    Json,
+    ModelName,
+    ScenarioFile,
+    Set,
+    SoftwareName,
+    speaking,
+    tell,
+)
+
+__all__ = ["command"]
+
+Gpus = Annotated[
+    int | None,
+    typer.Option(
+        "--gpus", metavar="N", min=1, help="The number, where it is known: what the limits buy."
+    ),
+]
+
+
+@taking
+def command(
+    scenario: ScenarioFile = None,
+    model: ModelName = None,
+    cluster: ClusterName = None,
+    gpus: Gpus = None,
+    software: SoftwareName = None,
+    overrides: Set = None,
+    limits: Limits = LIMITS,
+    confidence: Confidence = 0.9,
+    law: Law = "hoffmann-2022",
+    largest: Largest = None,
+    money: Money = MONEY,
+    as_json: Json = False,
+) -> None:
+    """Find the fewest GPUs for a deadline, or the soonest end for a budget.
+
+    Says as well how many tokens both buy, and which model makes most of the same compute.
+    Exit 0: done; 1: no size meets what is asked; 2: bad input.
+    """
+    with speaking():
+        from simulator.questions.size.answer import size_run
+        from simulator.questions.size.screen import show
+
+        described, assumed = Names(
+            model=model,
+            cluster=cluster if scenario is None else None,
+            gpus=(gpus or 8) if scenario is None else None,
+            software=software,
+            overrides=[*(overrides or ()), *([f"cluster.name={cluster}"] if cluster else [])],
+        ).scenario(scenario)
+        asked = {**limits.read, **money.read}
+        on_row = None
+        if not as_json:
+            from simulator.questions.compare.screen import begin
+
+            on_row = begin(described, assumed)
+        answer = size_run(
+            described,
+            gpus=gpus,
+            confidence=confidence,
+            law=law,
+            largest=largest,
+            on_row=on_row,
+            **asked,
+        )
+        tell(answer, show, as_json=as_json, feasible=answer.answer is not None)

@@ -1,0 +1,65 @@
+"""The screen of `foreshard size`: the answer, and what its limits buy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from simulator.cli.screen import NO_FIT, console, notes
+from simulator.questions.compare.offer_sentences import in_words, missed
+from simulator.units import show_count, show_days, show_percent, show_usd
+
+if TYPE_CHECKING:
+    from simulator.questions.size.answer import Compute, Sized
+
+__all__ = ["show"]
+
+_QUESTIONS = {
+    "fewest": "The fewest GPUs in time",
+    "soonest": "The soonest end within the budget",
+    "given": "With this many GPUs",
+}
+
+
+def show(answer: Sized) -> None:
+    """Print an answer; the sizes that were tried are on the screen already."""
+    screen, asked = console(), answer.asked
+    screen.print()
+    title = f"{_QUESTIONS[answer.question]}, with a chance of {show_percent(asked.confidence)}"
+    if answer.answer is not None:
+        screen.print(notes(title, [*in_words([answer.answer]), answer.answer.described]))
+    else:
+        tokens = answer.scenario.workload.recipe.tokens
+        screen.print(Text(missed(asked, answer.tried, tokens), style=NO_FIT))
+        near = answer.nearest
+        if near is not None:
+            screen.print(notes("Nearest to all that is asked", in_words([near])))
+    if answer.compute is not None:
+        screen.print(notes("What the limits buy", _bought(answer, answer.compute)))
+    if answer.question != "given":
+        tried = ", ".join(f"{row.gpus:,}" for row in answer.tried)
+        screen.print(notes("Tried", [f"{tried}: whole servers that the batch divides over"]))
+
+
+def _bought(answer: Sized, compute: Compute) -> list[str]:
+    """Tokens, and the best model for the same compute with the law's coefficients."""
+    arch, law, best = answer.scenario.workload.architecture, compute.law, compute.optimum
+    usd, named = compute.offer.usd, "GPU" if compute.offer.gpus == 1 else "GPUs"
+    paid = (
+        f", {show_usd(usd.p50 * compute.days / compute.offer.days.p50)}"
+        if (usd is not None and compute.offer.days is not None)
+        else ""
+    )
+    return [
+        f"{compute.offer.gpus:,} {named} for {show_days(compute.days)}{paid};"
+        f" the {compute.binding} is used up",
+        f"most tokens for {arch.name}: {show_count(compute.tokens)}"
+        f" ({compute.tokens / arch.active_parameters:.3g} a parameter), loss {compute.loss:.3f}",
+        f"best model for the same {compute.flop:.3g} FLOPs: {show_count(best.parameters)} dense"
+        f" parameters on {show_count(best.tokens)} tokens, loss {best.loss:.3f}",
+        f"by {law.name}: loss = {float(law.irreducible_loss):g}"
+        f" + {float(law.parameter_coefficient):g} / N^{float(law.parameter_exponent):g}"
+        f" + {float(law.token_coefficient):g} / D^{float(law.token_exponent):g}, 6 N D FLOPs;"
+        " it holds for text like its own and says nothing of the cost of use",
+    ]

@@ -1,0 +1,53 @@
+"""The screen of `foreshard sweep`: a row per point, and what was wrong with the bad ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from simulator.cli.screen import console, notes, plain_table
+from simulator.questions.sweep.report import problem_lines
+from simulator.units import show_percent, show_seconds, show_usd
+
+if TYPE_CHECKING:
+    from simulator.questions.sweep.answer import Sweep
+
+__all__ = ["show"]
+
+_MOST = 40
+"""Points and problems on the screen; the files have them all."""
+
+
+def show(found: Sweep) -> None:
+    """Print a sweep."""
+    screen, fields = console(), list(found.grid.fields)
+    last = [name.rpartition(".")[2] for name in fields]
+    names = [end if last.count(end) == 1 else name for end, name in zip(last, fields, strict=True)]
+    table = plain_table(
+        "point", *names, "step", "MFU", "days", "USD", "layout", left=(*names, "layout")
+    )
+    good = [row for row in found.rows if row["problem"] is None]
+    for row in good[:_MOST]:
+        table.add_row(str(row["point"]), *(str(row[name]) for name in fields), *_cells(row))
+    screen.print(table)
+    if len(good) > _MOST:
+        screen.print(notes("", [f"and {len(good) - _MOST:,} more, in the files"]))
+    bad = problem_lines(found)
+    if bad:
+        more = [f"and {len(bad) - _MOST:,} more, in the files"] if len(bad) > _MOST else []
+        screen.print(notes("Points that could not be searched", [*bad[:_MOST], *more]))
+    searched = len(found.rows) - found.known
+    screen.print(notes("", [f"{searched:,} points searched, {found.known:,} known before"]))
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    """Step, MFU, days, money and layout of a point."""
+    if not row["feasible"]:
+        return ["-", "-", "-", "-", str(row["note"])]
+    days, usd = row["days_p50"], row["usd_p50"]
+    return [
+        show_seconds(row["step_time_s"]),
+        show_percent(row["mfu"]),
+        "-" if days is None else f"{days:,.1f}",
+        "-" if usd is None else show_usd(usd).removesuffix(" USD"),
+        str(row["layout"]),
+    ]

@@ -1,0 +1,156 @@
+"""`foreshard validate`: predictions beside measured runs, by source and split."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from simulator.cli.option_groups import NAMES, Names, taking
+from simulator.cli.options import (
+    Json,
+    check_out,
+    print_json,
+    say,
+    speaking,
+    writing,
+)
+from simulator.questions.validate.log_command import (
+    LogScenario,
+    MegatronLog,
+    MlperfLog,
+    TorchtitanLog,
+    WarmUp,
+    validate_logs,
+)
+from simulator.questions.validate.trace_command import TraceFile, TraceSteps, validate_trace
+
+if TYPE_CHECKING:
+    from simulator.scoring.validation import Validation
+
+__all__ = ["command"]
+
+_MOST_PROBLEMS = 20
+
+RunFiles = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="RUNS.csv",
+        help="Tables of measured runs, kernels or collectives; the shipped ones if none is given.",
+    ),
+]
+
+Map = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--map",
+        metavar="COLUMN=FIELD",
+        help='A column of your own table and what it is: "GPU type=gpu", "t (ms)=step_time_ms"; may'
+        " be repeated. Sizes of models of the zoo need no columns then.",
+    ),
+]
+Page = Annotated[
+    Path | None,
+    typer.Option("--html", metavar="OUT", help="Write the page that shows every row to this file."),
+]
+
+
+@taking
+def command(
+    runs: RunFiles = None,
+    as_json: Json = False,
+    html: Page = None,
+    mapped: Map = None,
+    megatron_log: MegatronLog = None,
+    torchtitan_log: TorchtitanLog = None,
+    mlperf_log: MlperfLog = None,
+    scenario: LogScenario = None,
+    names: Names = NAMES,
+    warm_up: WarmUp = None,
+    trace: TraceFile = None,
+    trace_steps: TraceSteps = None,
+) -> None:
+    """Predict measured runs and show how far off the predictions are.
+
+    Rows that cannot be predicted are counted with the reason. A table has the columns that
+    validation/README.md describes; --software names the profile for rows whose software is of no
+    family that is known. Exit code 2 only if no row at all could be predicted.
+
+    With --megatron-log, --torchtitan-log or --mlperf-log and a scenario, set what your own run
+    measured beside its prediction instead; with --trace, its profiled step, cause by cause.
+    """
+    with speaking():
+        from simulator.errors import InputError
+
+        logs = {"megatron": megatron_log, "torchtitan": torchtitan_log, "mlperf": mlperf_log}
+        others = {**{f"--{name}-log": log for name, log in logs.items()}, "--warm-up": warm_up}
+        if validate_trace(
+            trace,
+            scenario,
+            names=names,
+            steps=trace_steps,
+            others={"RUNS.csv": runs, "--html": html, **others},
+            as_json=as_json,
+        ):
+            return
+        if validate_logs(
+            logs,
+            scenario,
+            names=names,
+            warm_up=warm_up,
+            others={"RUNS.csv": runs, "--html": html},
+            as_json=as_json,
+        ):
+            return
+        if html is not None and html.is_dir():
+            raise InputError(f"--html: must be a file, got the folder {str(html)!r}")
+        check_out("--html", html)
+        found = _validate(runs, names.software or "", mapped, as_json)
+        if as_json:
+            print_json(found.document())
+        else:
+            from simulator.questions.validate.screen import show
+
+            show(found)
+        if html is not None:
+            _write(found, html)
+            say(f"Page: {html}", err=as_json)
+        for problem in found.problems[:_MOST_PROBLEMS]:
+            say(problem, err=True)
+        if len(found.problems) > _MOST_PROBLEMS:
+            more = len(found.problems) - _MOST_PROBLEMS
+            say(f"and {more} more problems, see --json", err=True)
+        if not found.used:
+            named = ", ".join(map(str, runs or ())) or "shipped tables"
+            rule = "no row could be predicted; the answer has the reason of each"
+            raise InputError(f"{named}: {rule}")
+
+
+def _validate(
+    runs: list[Path] | None, software: str, mapped: list[str] | None, as_json: bool
+) -> Validation:
+    """Predict; where no table can be read, print an empty document before saying why."""
+    from simulator.cli.screen import Progress
+    from simulator.errors import InputError
+    from simulator.measured.mapped_tables import parse_map
+    from simulator.scoring.validation import Validation, validate
+
+    if mapped and not runs:
+        raise InputError("--map: needs a table of your own, RUNS.csv")
+    columns = parse_map(mapped or ())
+    try:
+        with Progress("predicting measured runs") as progress:
+            return validate(runs or (), software=software, columns=columns, progress=progress)
+    except InputError as error:
+        if as_json:
+            print_json(Validation(rows=(), problems=error.problems).document())
+        raise
+
+
+def _write(found: Validation, path: Path) -> None:
+    from simulator.cli.screen import waiting
+    from simulator.report.validation_page import write_validation
+
+    with writing(path, "--html"), waiting("writing the page"):
+        write_validation(found, path)

@@ -1,0 +1,243 @@
+"""The screen of `foreshard validate`: errors by split and source, rankings, what was left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from simulator.cli.screen import console, notes, plain_table
+from simulator.questions.validate.benchmarks_screen import benchmark_tables, error_percent
+from simulator.scoring.scores import SCORED_MEMORY
+
+if TYPE_CHECKING:
+    from simulator.scoring.scores import ScoredRow
+    from simulator.scoring.validation import Validation
+
+__all__ = ["show"]
+
+_MEANING = {"calibrate": "figures may be fitted on these", "test": "nothing is fitted on these"}
+_PARTS = {
+    "kind": "by_kind",
+    "GPU": "by_gpu",
+    "framework": "by_framework",
+    "precision": "by_precision",
+    "scale": "by_scale",
+}
+_ERRORS = {"mean": "mape", "median": "median_ape", "p90": "p90_ape", "max": "max_ape"}
+_COVERAGE = 0.95
+"""Share of the replayable rows of a source that must be predicted before its error says much."""
+
+_SPLITS = 3
+_WORST = 5
+_GROUPS = 10
+_LINES = 12
+_FIELDS = 6
+
+
+def show(found: Validation) -> None:
+    """Print a validation."""
+    summary = found.summary()
+    out = console()
+    if found.rows:
+        _show_runs(found, summary, out)
+    for part in benchmark_tables(summary):
+        out.print(part)
+
+
+def _show_runs(found: Validation, summary: Mapping[str, Any], out: Console) -> None:
+    predicted = len(found.predicted)
+    out.print(
+        f"{len(found.rows)} measured runs: {predicted} predicted,"
+        f" {len(found.rows) - predicted} skipped. Error = predicted / measured step time - 1.\n"
+    )
+    composed = {row.run.get("source") for row in found.rows if row.composed}
+    out.print(_errors(summary, composed), "")
+    if summary["step"]["n"]:
+        out.print(_parts(summary), "")
+    out.print(*_baseline(summary), *_intervals(summary), *_memory(summary), sep="\n")
+    out.print("", *_ranking(summary), "", sep="\n")
+    if predicted:
+        out.print(_worst(found.predicted), "")
+    reasons = (f"{count:>5}  {reason}" for reason, count in summary["skipped"].items())
+    out.print(notes("above the bf16 peak", _cut(_above_peak(found.predicted))))
+    out.print(notes("rows that cannot be right", _cut(_refused(found.rows))))
+    out.print(notes("sources with rows that are not predicted", _uncovered(summary)))
+    out.print(notes("skipped", _cut(reasons)))
+    out.print(notes("assumed", _assumed(summary["assumed_fields"])), "")
+
+
+# --- errors ------------------------------------------------------------------------------
+
+
+def _errors(summary: Mapping[str, Any], composed: set[str]) -> Table:
+    """One line for each source of each split, and the split's own line under them."""
+    left = ("source",)
+    table = plain_table("source", "rows", "predicted", "skipped", *_ERRORS, "bias", left=left)
+    splits = dict.fromkeys(
+        split for source in summary["by_source"].values() for split in source["by_split"]
+    )
+    for split in sorted(splits):
+        meaning = _MEANING.get(split)
+        table.add_row(f"{split} ({meaning})" if meaning else split, style="bold")
+        for source, errors in summary["by_source"].items():
+            if split in errors["by_split"]:
+                name = f"{source}, composed: not pooled" if source in composed else source
+                table.add_row(f"  {name}", *_cells(errors["by_split"][split]))
+        if split in summary["by_split"]:
+            table.add_row(f"  all {split}", *_cells(summary["by_split"][split]), style="bold")
+    return table
+
+
+def _cells(errors: Mapping[str, Any]) -> list[str]:
+    counts = [str(errors["rows"]), str(errors["n"]), str(errors["skipped"])]
+    sizes = [error_percent(errors[name]) for name in _ERRORS.values()]
+    return [*counts, *sizes, error_percent(errors["bias"], "+")]
+
+
+def _parts(summary: Mapping[str, Any]) -> Table:
+    """Errors by kind, GPU, framework, precision and scale, the splits side by side."""
+    splits = list(summary["by_split"])
+    pooled = len(splits) > _SPLITS
+    shown = ["all splits"] if pooled else splits
+    columns = [word for split in shown for word in (split, "mean", "bias")]
+    table = plain_table("by", *columns, left=("by",))
+    for title, key in _PARTS.items():
+        table.add_row(title, style="bold")
+        for name, errors in summary[key].items():
+            parts = [errors] if pooled else [errors["by_split"].get(split) for split in splits]
+            cells = [_short(some) if some else ["-"] * 3 for some in parts]
+            table.add_row(f"  {name}", *(cell for three in cells for cell in three))
+    return table
+
+
+def _short(errors: Mapping[str, Any]) -> list[str]:
+    return [str(errors["n"]), error_percent(errors["mape"]), error_percent(errors["bias"], "+")]
+
+
+def _baseline(summary: Mapping[str, Any]) -> Iterable[str]:
+    """What a constant efficiency makes of the same rows."""
+    for split, errors in summary["by_split"].items():
+        base = errors["baseline"]
+        if base["n"]:
+            yield (
+                f"baseline, constant efficiency per GPU and precision, {split}:"
+                f" mean {error_percent(base['mape'])}, bias {error_percent(base['bias'], '+')}"
+                f" (ours: {error_percent(errors['mape'])}, {error_percent(errors['bias'], '+')})"
+            )
+
+
+def _intervals(summary: Mapping[str, Any]) -> Iterable[str]:
+    """What P10-P90 intervals hold and how wide they are, beside those of one width for all."""
+    for split, errors in summary["by_split"].items():
+        if errors["coverage_80"] is not None:
+            constant = errors["constant_interval"]
+            yield f"intervals, {split}: {_interval(errors)} (constant width: {_interval(constant)})"
+
+
+def _interval(values: Mapping[str, Any]) -> str:
+    inside, width = error_percent(values["coverage_80"]), error_percent(values["interval_width"])
+    score = values["interval_score"]
+    shown = "-" if score is None else f"{score:.3f}"
+    return f"{inside} inside, median width {width}, score {shown}"
+
+
+def _memory(summary: Mapping[str, Any]) -> Iterable[str]:
+    for kind in SCORED_MEMORY:
+        errors = summary["memory"][kind]
+        if errors["n"]:
+            yield (
+                f"memory, {kind}, {errors['n']} readings: mean {error_percent(errors['mape'])}, max"
+                f" {error_percent(errors['max_ape'])}, bias {error_percent(errors['bias'], '+')}"
+            )
+        else:
+            yield f"memory, {kind}: no run that was predicted has such a reading"
+
+
+# --- rankings ----------------------------------------------------------------------------
+
+
+def _ranking(summary: Mapping[str, Any]) -> Iterable[Table | str]:
+    """Whether the right layout is called fastest, where runs differ in nothing else."""
+    if not summary["ranking"]:
+        yield "ranking: no five predicted runs differ in nothing but their layout"
+        return
+    groups = [group for group in summary["ranking"] if not group["composed"]]
+    title = f"ranking of layouts, {min(_GROUPS, len(groups))} of {len(groups)} groups, worst first"
+    table = plain_table(title, "layouts", "pairs", "Kendall tau", "regret", left=(title,))
+    for group in sorted(groups, key=lambda group: -group["regret"])[:_GROUPS]:
+        cells = (str(group["n"]), str(group["pairs"]), _tau(group["kendall_tau"]))
+        table.add_row(f"  {group['group']}", *cells, error_percent(group["regret"]))
+    if groups:
+        yield table
+    for split, found in summary["ranking_by_split"].items():
+        yield (
+            f"ranking, {split}, {found['groups']} groups: median tau {_tau(found['median_tau'])},"
+            f" regret {error_percent(found['median_regret'])} (median),"
+            f" {error_percent(found['worst_regret'])} (worst)"
+        )
+
+
+def _tau(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+# --- rows --------------------------------------------------------------------------------
+
+
+def _worst(rows: Iterable[ScoredRow]) -> Table:
+    """The rows that are furthest off, composed ones left out."""
+    title = f"furthest off ({_WORST} rows)"
+    table = plain_table(title, "split", "predicted", "measured", "error", left=(title, "split"))
+    known = [row for row in rows if row.step_error is not None and not row.composed]
+    for row in sorted(known, key=lambda row: -abs(row.step_error or 0.0))[:_WORST]:
+        times = (f"{row.predicted_step_s:.3f} s", f"{row.measured_step_s:.3f} s")
+        name = f"{row.run.get('run_id')}, {row.run.get('model')} on {row.run.get('gpu')}"
+        table.add_row(name, row.run.get("split"), *times, error_percent(row.step_error, "+"))
+    return table
+
+
+def _above_peak(rows: Iterable[ScoredRow]) -> Iterable[str]:
+    """Runs whose MFU passes 1 by the convention, and what it is of their own precision's peak."""
+    for row in rows:
+        mfu, own = row.measured_mfu, row.measured_mfu_own
+        if mfu is not None and own is not None and mfu > 1.0:
+            yield (
+                f"{row.run.get('run_id')}: measured MFU {mfu:.2f} of the bf16 peak,"
+                f" {own:.2f} of the {row.run.get('precision')} peak"
+            )
+
+
+def _refused(rows: Iterable[ScoredRow]) -> Iterable[str]:
+    """What is wrong with rows, each with file, line and column."""
+    for row in rows:
+        if not row.replayable:
+            reason = row.reason or ""
+            yield reason if reason.startswith(row.run.where) else f"{row.run.where}: {reason}"
+
+
+def _uncovered(summary: Mapping[str, Any]) -> list[str]:
+    """Sources of which too few rows are predicted for their error to speak for them."""
+    return [
+        f"{source}: {error_percent(errors['coverage'])} of {errors['replayable']} replayable rows"
+        for source, errors in summary["by_source"].items()
+        if errors["coverage"] is not None and errors["coverage"] < _COVERAGE
+    ]
+
+
+def _cut(lines: Iterable[str]) -> Sequence[str]:
+    """The first lines, and how many more there are."""
+    found = list(lines)
+    more = len(found) - _LINES
+    return found if more <= 0 else [*found[:_LINES], f"and {more} more, see --json"]
+
+
+def _assumed(fields: Mapping[str, int]) -> list[str]:
+    """How many predicted rows took a field on assumption, the most frequent fields."""
+    if not fields:
+        return []
+    first = [f"{name} in {count}" for name, count in list(fields.items())[:_FIELDS]]
+    more = f", {len(fields) - _FIELDS} other fields in fewer" if len(fields) > _FIELDS else ""
+    return [f"rows whose source does not state a field: {', '.join(first)}{more}"]

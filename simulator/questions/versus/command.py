@@ -1,0 +1,65 @@
+"""`foreshard versus`: two layouts of one run against each other."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from simulator.cli.option_groups import NAMES, Names, taking
+from simulator.cli.options import (
+    Json,
+    speaking,
+    tell,
+)
+from simulator.errors import InputError, problem
+
+__all__ = ["command"]
+
+Words = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="[SCENARIO] A B",
+        help="A scenario file, unless --model, --cluster and --gpus make one; and two sides, each"
+        " layout fields such as tp=4 or tp=4,pp=8.",
+        show_default=False,
+    ),
+]
+Defaults = Annotated[
+    bool,
+    typer.Option(
+        "--defaults",
+        help="Give what a side does not say its stated default, as predict does; it is searched"
+        " otherwise.",
+    ),
+]
+
+
+@taking
+def command(
+    words: Words,
+    names: Names = NAMES,
+    defaults: Defaults = False,
+    as_json: Json = False,
+) -> None:
+    """Compare two layouts term by term, with the chance that each is the faster one.
+
+    Exit 0: done; 1: nothing of a side fits; 2: bad input.
+    """
+    with speaking():
+        from simulator.cli.screen import waiting
+        from simulator.questions.versus.answer import parse_side, versus
+        from simulator.questions.versus.screen import show_versus
+
+        sides = [word for word in words if "=" in word]
+        files = [word for word in words if "=" not in word]
+        if len(sides) != 2 or len(files) > 1:
+            rule = "must be two sides such as tp=4 tp=8, after a scenario file if there is one"
+            raise InputError(problem("command line", "arguments", rule, " ".join(words)))
+        a, b = (parse_side(text) for text in sides)
+        described, assumed = names.scenario(Path(files[0]) if files else None)
+        with waiting("searching both"):
+            answer = versus(described, a, b, search=not defaults)
+        tell(answer, partial(show_versus, assumed=assumed), as_json=as_json, feasible=True)

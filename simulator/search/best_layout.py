@@ -1,0 +1,116 @@
+"""What is asked of an answer about layouts most often: plain numbers of its first one."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from simulator.answers import Answer
+from simulator.arrays import Floats
+from simulator.cost.step import Estimate
+from simulator.frames import DataFrame, Table
+from simulator.scenario import Scenario
+from simulator.search.certainty import Certainty
+from simulator.search.outcome import GoalChances, Outcome, answer_frame, goal_chances
+from simulator.units import show_seconds, show_usd
+
+__all__ = ["BestLayout"]
+
+
+class BestLayout(Answer):
+    """An estimate, its outcome and certainty; the numbers are those of the first row."""
+
+    scenario: Scenario
+    estimate: Estimate
+    outcome: Outcome
+    certainty: Certainty
+
+    def to_frame(self, table: Table = "layouts") -> DataFrame:
+        """One row per layout, best first: what it costs; or seconds by term; or bytes by kind."""
+        return answer_frame(self.estimate, self.outcome, self.certainty, table)
+
+    @property
+    def layout(self) -> dict[str, Any]:
+        """The whole layout as plain numbers and words."""
+        return self.estimate.layouts.row()
+
+    @property
+    def goal_chances(self) -> GoalChances:
+        """How likely each layout is to meet deadline and budget."""
+        return goal_chances(self.estimate, self.outcome, self.certainty, self.scenario.goal)
+
+    @property
+    def step_time_s(self) -> float:
+        """Seconds of one optimizer step."""
+        return float(self.estimate.step_time_s[0])
+
+    @property
+    def interval_s(self) -> tuple[float, float]:
+        """P10 and P90 of the step time."""
+        return float(self.certainty.p10_s[0]), float(self.certainty.p90_s[0])
+
+    @property
+    def memory_bytes(self) -> float:
+        """Bytes on the fullest GPU."""
+        return float(self.estimate.memory_total_bytes[0])
+
+    @property
+    def fits(self) -> bool:
+        """Whether the fullest GPU is expected (P50) to stay within usable memory."""
+        return bool(self.estimate.fits[0])
+
+    @property
+    def memory_verdict(self) -> str:
+        """FITS, TIGHT or OOM (``simulator.cost.estimate.VERDICTS``)."""
+        return self.estimate.verdict_word()
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOPs over dense bf16 peak."""
+        return float(self.outcome.mfu[0])
+
+    @property
+    def days(self) -> float | None:
+        """Days of the real run; None where the tokens are not known."""
+        return _known(self.outcome.days)
+
+    @property
+    def usd(self) -> float | None:
+        """What it costs; None where the tokens or the price are not known."""
+        return _known(self.outcome.usd)
+
+    @property
+    def kwh(self) -> float | None:
+        """Energy at the meter; None where the tokens are not known."""
+        return _known(self.outcome.kwh)
+
+    @property
+    def deadline_chance(self) -> float | None:
+        """Probability to finish in time; None without a deadline."""
+        return _known(self.goal_chances.deadline)
+
+    @property
+    def budget_chance(self) -> float | None:
+        """Probability to stay within the budget; None without one."""
+        return _known(self.goal_chances.budget)
+
+    @property
+    def line(self) -> str:
+        """Layout, step time, memory, days and money in a few words."""
+        cluster = self.scenario.cluster
+        words = [
+            f"{self.scenario.workload.architecture.name} on {cluster.gpus:,} x {cluster.name}",
+            self.estimate.layouts.describe(0),
+            f"{show_seconds(self.step_time_s)} a step",
+            self.memory_verdict,
+        ]
+        if self.days is not None:
+            words.append(f"{self.days:,.1f} days")
+        if self.usd is not None:
+            words.append(show_usd(self.usd))
+        return ", ".join(words)
+
+
+def _known(column: Floats) -> float | None:
+    value = float(column[0])
+    return value if math.isfinite(value) else None

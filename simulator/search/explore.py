@@ -1,0 +1,459 @@
+"""Find the fastest layouts that fit, the near misses and why others fell.
+
+Memory comes first: what cannot fit is known from memory alone. Of the rest, those with the least
+lower bound on their step time are timed first; a layout whose bound lies above the slowest that is
+kept is not timed at all. The answer is that of timing every layout (`exhaustive`). At last, layers
+of the fastest layouts are dealt anew (``search/stage_splits.py``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.arrays import Ints
+from simulator.cost.estimate import concatenate
+from simulator.cost.pricing import with_paths
+from simulator.cost.step import CHUNK, Estimate, evaluate, priced_estimate
+from simulator.cost.tables import Priced
+from simulator.hardware.cluster import Cluster
+from simulator.layout.keys import UniqueRows, unique_rows
+from simulator.layout.layouts import Layouts
+from simulator.layout.rules.feasibility import FEASIBLE, REASONS
+from simulator.search.candidates import EVERY, Degrees, Family, Range, count, families
+from simulator.search.in_threads import in_threads
+from simulator.search.memory_filter import (
+    ROOM,
+    Rows,
+    Setting,
+    Space,
+    every_row,
+    least_first,
+    light_rows,
+    near_among,
+    open_space,
+    smallest_row,
+    with_bounds,
+)
+from simulator.search.shortlist import Shortlist, wanted
+from simulator.search.stage_splits import MOST_DEALT, dealt_anew, worth_dealing
+from simulator.software.profile import Software
+from simulator.workload.recipe import Workload
+
+__all__ = ["KEEP", "ROOM", "TOO_LARGE", "UNTRIED", "Found", "explore"]
+
+
+TOO_LARGE = "more memory than usable on the fullest GPU"
+"""Reason of layouts that were evaluated but do not fit."""
+
+KEEP = 512
+"""How many of the fastest layouts are remembered."""
+
+PIECE = 1 << 19
+"""Layouts without recomputation judged at once; bounds the memory of a search over millions."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What one exploration of the layout space saw."""
+
+    best: Estimate
+    """The fastest layouts that fit, best first."""
+    roomy: Estimate
+    """The fastest layouts that would fit with ROOM times the usable memory, best first."""
+    layouts: int
+    """Distinct layouts enumerated."""
+    feasible: int
+    """Layouts that can run and fit."""
+    evaluated: int
+    """Layouts that can run: their memory was computed."""
+    timed: int
+    """Of them, those with every time term computed; the others cannot be among the best."""
+    dropped: dict[str, int]
+    """Layouts dropped, by reason."""
+    nearest_miss: Estimate | None
+    """The evaluated layout that needs least memory, when none fits."""
+    fastest_too_large: Estimate | None
+    """The fastest of the near misses: it does not fit but needs at most ROOM times the usable
+    memory, or its server has no room for what it keeps in host memory or on drives."""
+    fastest_safe: Estimate | None
+    """The fastest layout whose P90 of memory fits too."""
+    seconds: float
+
+
+_SPARE = 4
+"""Times as many layouts as asked for are kept until they are priced finely: coarse times of
+pipelines are up to some 8 % too short (``cost/pipeline/rounded.py``)."""
+
+_FEW = 8
+"""How many are remembered of those of which one is told."""
+
+_FEWEST_TO_DEAL = 32
+"""So many are kept, if fewer were asked for, to see which are worth dealing anew."""
+
+UNTRIED = "a larger micro-batch than one with which nothing fits"
+"""Reason of layouts that were not looked at: the next smaller micro-batches that their tp, pp and
+cp allow fit in no way at all."""
+
+_MICRO_BATCH, _TIMES = 16, 128
+"""Micro-batches that are tried in any case; where the largest of them comes near to fitting, those
+up to so many times as large are tried, and so on."""
+
+_BLOCK = 4096
+"""Layouts that are timed together: few, to know early how fast the best ones are."""
+
+_LOOKED_AT = 16384
+"""Layouts whose memory is looked at together where it is not counted how many fit."""
+
+
+class _Search:
+    """One exploration: families of layouts come in, the fastest of them stay."""
+
+    def __init__(self, setting: Setting, keep: int, exhaustive: bool, counts: bool) -> None:
+        self.setting, self.exhaustive, self.counts = setting, exhaustive, counts
+        self.sizes = {"best": keep, "roomy": keep} | ({"near": 1, "safe": 1} if counts else {})
+        self.lists = {
+            name: Shortlist(_SPARE * max(size, _FEW)) for name, size in self.sizes.items()
+        }
+        self.spaces: list[Space] = []
+        self.dropped = np.zeros(len(REASONS), dtype=np.int64)
+        self.layouts = self.numbered = self.fitting = self.timed = 0
+
+    def sweep(
+        self, pinned: Mapping[str, Any] | None, progress: Callable[[int, int], None] | None
+    ) -> int:
+        """Take in all families, larger micro-batches where they can fit; count those left out."""
+        span: Range = EVERY if self.exhaustive else (0, _MICRO_BATCH)
+        outer: set[Degrees] | None = None
+        untried, whole, memo = 0, 0, dict[tuple[Any, ...], Any]()
+        while outer is None or outer:
+            grown: set[Degrees] = set()
+            if progress is not None:
+                whole = self.layouts + count(
+                    *self.setting, pinned, micro=span, outer=outer, memo=memo
+                )
+            ranges: dict[str, Any] = {"micro": span, "outer": outer, "memo": memo}
+            for family in families(*self.setting, pinned, most=PIECE, **ranges):
+                grown |= self.take(family)
+                if progress is not None:
+                    progress(self.layouts, max(whole, self.layouts))
+            rest: Range = (span[1], EVERY[1])
+            larger = count(*self.setting, pinned, micro=rest, outer=grown, memo=memo)
+            untried += count(*self.setting, pinned, micro=rest, outer=outer, memo=memo) - larger
+            span, outer = (span[1], span[1] * _TIMES), grown if larger else set()
+        if progress is not None and whole != self.layouts:
+            progress(self.layouts, self.layouts)
+        return untried
+
+    def take(self, family: Family) -> set[Degrees]:
+        """Judge a family, look at the memory of what can run, and time what may be among the best.
+
+        No row is left out that a list would take: its time is no less than its lower bound, which
+        lies above the slowest that the full list holds. Returns the degrees (tp, pp, cp) whose
+        largest micro-batch comes near to fitting.
+        """
+        space, count = open_space(family, self.setting, self.numbered)
+        self.layouts += len(family)
+        self.numbered += len(family.base) * len(family.kinds)
+        self.dropped += count
+        if space is None:
+            return set()
+        if self.exhaustive or space.family.base.offload_layers.any():
+            near = every_row(space)
+            self._time_all(space, near, counted=False)
+        elif self.counts:
+            found = near_among(space, light_rows(space))
+            near, self.fitting = with_bounds(space, found.rows), self.fitting + found.fitting
+            self._time_all(space, near, counted=True)
+        else:
+            near = self._time_the_fastest(space)
+        self.spaces = [kept for kept in (*self.spaces, space) if len(self._listed(kept))]
+        return _at_their_largest(space.family.base, near.row)
+
+    def _time_all(self, space: Space, rows: Rows, *, counted: bool) -> None:
+        """Price rows whose lower bounds lie below what the lists hold, those with the least first.
+
+        `counted`: what fits is known.
+        """
+        for block in least_first(rows.least_s, _BLOCK):
+            some = rows.take(block)
+            some = some.take(wanted(self.lists, some.lists, some.least_s))
+            if len(some):
+                self._time(space, some, counted)
+
+    def _time_the_fastest(self, space: Space) -> Rows:
+        """The same with a look at the memory of those alone whose bounds lie below what is held.
+
+        Returns those that come near to fitting of what was looked at; of every tp, pp and cp that
+        is all with the largest micro-batch, or one of it at the least.
+        """
+        rows = with_bounds(space, light_rows(space))
+        looked, seen = list[Rows](), np.zeros(len(rows), dtype=bool)
+        for block in least_first(rows.least_s, _LOOKED_AT):
+            most = max(one.cut for one in self.lists.values())
+            some = block[rows.least_s[block] <= most]
+            if not len(some):
+                break
+            found = near_among(space, rows.take(some))
+            self.fitting += found.fitting
+            self._time_all(space, found.rows, counted=True)
+            looked.append(found.rows)
+            seen[some] = True
+        rest = rows.take(~seen)
+        near = Rows.joined([rows.take(slice(0, 0)), *looked])
+        rest = rest.take(_may_grow(space.family.base, near.row, rest.row))
+        return Rows.joined([near, near_among(space, rest).rows])
+
+    def _time(self, space: Space, rows: Rows, counted: bool) -> None:
+        """Price rows in full, with coarse costs of pipelines; `counted`: what fits is known."""
+        layouts, priced = space.mixed(rows)
+        priced = with_paths(priced, layouts, coarse=True)
+        numbers = space.numbers(rows.kind, rows.row)
+        self.timed += len(rows)
+        for piece, e in _estimated(layouts, priced):
+            fits, step_s = e.fits, e.step_time_s
+            near = e.memory_total_bytes <= ROOM * e.usable_bytes
+            kinds = {"best": fits, "roomy": near, "near": near & ~fits, "safe": e.verdict == 0}
+            for name, shown in self.lists.items():
+                shown.show(step_s, numbers[piece], kinds[name])
+            self.fitting += 0 if counted else int(fits.sum())
+
+    def fine(self) -> dict[str, _Known]:
+        """The fastest of every list by fine costs of pipelines; lists that are empty left out.
+
+        Coarse times are too short, not too long: where the slowest of the fastest asked for was
+        priced finely, no layout comes among them whose coarse time is longer.
+        """
+        lists = {name: x for name, x in self.lists.items() if len(x.numbers)}
+        if not lists:
+            return {}
+        wanted_of = {name: x.numbers[: self.sizes[name]] for name, x in lists.items()}
+        known = self._priced(wanted_of.values())
+        for name, x in lists.items():
+            slowest = known.of(wanted_of[name]).step_time_s.max()
+            wanted_of[name] = x.numbers[
+                (x.values <= slowest) | (np.arange(len(x.numbers)) < self.sizes[name])
+            ]
+        known = self._priced(wanted_of.values(), known)
+        found = {}
+        for name, numbers in wanted_of.items():
+            every = known.of(numbers)
+            order = np.lexsort((numbers, every.step_time_s))[: self.sizes[name]]
+            found[name] = _Known(numbers=numbers[order], estimate=every.take(order))
+        return found
+
+    def deal(self, lists: list[_Known], slowest_s: float) -> _Known | None:
+        """Some layouts of lists with their layers dealt anew, by the numbers of those they were.
+
+        No split makes the slowest rank faster than the mean of all is now: that is a bound on what
+        it can bring, and those that it leaves above `slowest_s` are not dealt. None where no other
+        has a split of its own.
+        """
+        numbers = np.unique(np.concatenate([self._worth(each, slowest_s) for each in lists]))
+        pieces, taken = [], []
+        for space in self.spaces:
+            own = numbers[space.has(numbers)]
+            if len(own) and (dealt := dealt_anew(*space.mixed(space.named(own)))):
+                taken.append(own[dealt[0]])
+                pieces.append(dealt[1])
+        if not pieces:
+            return None
+        return _Known(numbers=np.concatenate(taken), estimate=concatenate(pieces))
+
+    def _worth(self, known: _Known, slowest_s: float) -> Ints:
+        """Numbers of the layouts of a list that are worth dealing anew."""
+        workload, _, software = self.setting
+        bound = known.estimate.step_time_s - known.estimate.imbalance_s
+        able = worth_dealing(known.estimate.layouts, workload, software) & (bound < slowest_s)
+        some = np.flatnonzero(able)
+        orders = (np.argsort(x[some], kind="stable") for x in (bound, known.estimate.step_time_s))
+        return known.numbers[np.concatenate([some[order[:MOST_DEALT]] for order in orders])]
+
+    def _listed(self, space: Space) -> Ints:
+        """Numbers of a space's rows that some list holds."""
+        numbers = np.unique(np.concatenate([x.numbers for x in self.lists.values()]))
+        return numbers[space.has(numbers)]
+
+    def _priced(self, listed: Iterable[Ints], known: _Known | None = None) -> _Known:
+        """Estimates of rows of the lists by fine costs of pipelines, beside what is known."""
+        numbers = np.unique(np.concatenate([np.zeros(0, np.int64), *listed]))
+        if known is not None:
+            numbers = np.setdiff1d(numbers, known.numbers)
+        pieces, order = [], []
+        for space in self.spaces:
+            own = numbers[space.has(numbers)]
+            if len(own):
+                layouts, priced = space.mixed(space.named(own))
+                priced = with_paths(priced, layouts, coarse=False)
+                pieces += [e for _, e in _estimated(layouts, priced)]
+                order.append(own)
+        if known is not None:
+            pieces, order = [known.estimate, *pieces], [known.numbers, *order]
+        return _Known(numbers=np.concatenate(order), estimate=concatenate(pieces))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Known:
+    """Estimates by the numbers of their layouts."""
+
+    numbers: Ints
+    estimate: Estimate
+
+    def of(self, numbers: Ints) -> Estimate:
+        """The estimates of some of the layouts."""
+        order = np.argsort(self.numbers)
+        return self.estimate.take(order[np.searchsorted(self.numbers, numbers, sorter=order)])
+
+    def take(self, rows: Ints) -> _Known:
+        """Some of them, by their places."""
+        return _Known(numbers=self.numbers[rows], estimate=self.estimate.take(rows))
+
+    @staticmethod
+    def joined(several: list[_Known]) -> _Known:
+        """Put several one below the other."""
+        return _Known(
+            numbers=np.concatenate([each.numbers for each in several]),
+            estimate=concatenate([each.estimate for each in several]),
+        )
+
+
+def _with_dealt(search: _Search, known: dict[str, _Known], keep: int) -> dict[str, _Known]:
+    """Put layouts whose layers are dealt anew into the lists where they beat the even ones."""
+    if "roomy" not in known:
+        return known
+    best, roomy = known.get("best"), known["roomy"]
+    fastest_s = np.inf if best is None else float(best.estimate.step_time_s[0])
+    misses = roomy.take(np.flatnonzero(~roomy.estimate.fits))
+    new = search.deal([each for each in (best, misses) if each is not None], fastest_s)
+    if new is None:
+        return known
+    near = new.estimate.memory_total_bytes <= ROOM * new.estimate.usable_bytes
+    found = dict(known)
+    for name, some in (("best", new.estimate.fits), ("roomy", near)):
+        if some.any():
+            found[name] = _merged(known.get(name), new.take(np.flatnonzero(some)), keep)
+    return found
+
+
+def _merged(known: _Known | None, new: _Known, keep: int) -> _Known:
+    """The fastest of both; of a layout and itself dealt anew, the faster one alone."""
+    both = new if known is None else _Known.joined([known, new])
+    order = np.argsort(both.estimate.step_time_s, kind="stable")
+    _, first = np.unique(both.numbers[order], return_index=True)
+    return both.take(order[np.sort(first)][:keep])
+
+
+def _at_their_largest(base: Layouts, near: Ints) -> set[Degrees]:
+    """Degrees (tp, pp, cp) of which a `near` row has the largest micro-batch that can run."""
+    degrees, largest = _largest(base)
+    first = degrees.first[np.unique(degrees.inverse[near[largest[near]]])]
+    return set(zip(*(x[first].tolist() for x in (base.tp, base.pp, base.cp)), strict=True))
+
+
+def _may_grow(base: Layouts, near: Ints, rest: Ints) -> NDArray[np.bool_]:
+    """Which of the `rest` have the largest micro-batch of degrees that no `near` row has it of."""
+    degrees, largest = _largest(base)
+    known = np.zeros(len(degrees.first), dtype=bool)
+    known[degrees.inverse[near[largest[near]]]] = True
+    return np.asarray(largest[rest] & ~known[degrees.inverse[rest]])
+
+
+def _largest(base: Layouts) -> tuple[UniqueRows, NDArray[np.bool_]]:
+    """Degrees (tp, pp, cp) of every row, and whether it has the largest micro-batch of them."""
+    degrees = unique_rows(base.tp, base.pp, base.cp)
+    largest = np.zeros(len(degrees.first), dtype=np.int64)
+    np.maximum.at(largest, degrees.inverse, base.micro_batch)
+    return degrees, np.asarray(base.micro_batch == largest[degrees.inverse])
+
+
+def _estimated(layouts: Layouts, priced: Priced) -> Iterator[tuple[slice, Estimate]]:
+    """Estimates of consecutive rows, in threads."""
+    pieces = [slice(start, start + CHUNK) for start in range(0, len(layouts), CHUNK)]
+    found = in_threads(lambda piece: priced_estimate(layouts, priced, piece), pieces)
+    return zip(pieces, found, strict=True)
+
+
+def _smallest(setting: Setting, pinned: Mapping[str, Any] | None) -> Estimate | None:
+    """The layout that needs least memory of those that can run; None where none can."""
+    smallest: Layouts | None = None
+    least = np.inf
+    for family in families(*setting, pinned, most=PIECE):
+        space, _ = open_space(family, setting, 0)
+        if space is None:
+            continue
+        found: tuple[Layouts, float] | None
+        if space.family.base.offload_layers.any():
+            estimate = evaluate(space.family.table(), *setting)
+            row = int(np.argmin(estimate.memory_total_bytes))
+            found = estimate.layouts[row], float(estimate.memory_total_bytes[row])
+        else:
+            found = smallest_row(space, least)
+        if found is not None and found[1] < least:
+            smallest, least = found
+    return evaluate(smallest, *setting) if smallest is not None else None
+
+
+def explore(
+    workload: Workload,
+    cluster: Cluster,
+    software: Software,
+    pinned: Mapping[str, Any] | None = None,
+    *,
+    keep: int = KEEP,
+    exhaustive: bool = False,
+    counts: bool = True,
+    progress: Callable[[int, int], None] | None = None,
+) -> Found:
+    """Search all layouts and keep the fastest that fit.
+
+    Parameters
+    ----------
+    pinned : mapping, optional
+        Layout fields with a fixed value.
+    keep : int
+        How many of the fastest to return, and of those that nearly fit.
+    exhaustive : bool
+        Compute every term of every layout that can run: the same answer, proven the long way.
+    counts : bool
+        Count what fits, and find the fastest of the near misses and of what surely fits. Without,
+        memory is looked at only of layouts whose lower bound on time lies below what is kept:
+        `best` and `roomy` are the same, `feasible` is no more than 0 or not, and what does not fit
+        is counted among the dropped only where nothing fits.
+    progress : callable, optional
+        Called with (candidates done, candidates in all) after every piece.
+    """
+    begun = time.perf_counter()
+    decides = "stages" not in (pinned or {})
+    wide = max(keep, _FEWEST_TO_DEAL) if decides else keep
+    search = _Search((workload, cluster, software), wide, exhaustive, counts)
+    untried = search.sweep(pinned, progress)
+    known = search.fine()
+    if decides:
+        known = _with_dealt(search, known, wide)
+    fine = {name: each.estimate for name, each in known.items()}
+    dropped = {REASONS[i]: int(n) for i, n in enumerate(search.dropped) if n and i != FEASIBLE}
+    evaluated = int(search.dropped[FEASIBLE])
+    if evaluated > search.fitting and (counts or not search.fitting):
+        dropped[TOO_LARGE] = evaluated - search.fitting
+    if untried:
+        dropped[UNTRIED] = untried
+    nothing = Layouts.of(dp=cluster.gpus)
+    none = evaluate(nothing, workload, cluster, software).take(slice(0, 0))
+    return Found(
+        best=fine.get("best", none).take(slice(0, keep)),
+        roomy=fine.get("roomy", none).take(slice(0, keep)),
+        layouts=search.layouts + untried,
+        feasible=search.fitting,
+        evaluated=evaluated,
+        timed=search.timed,
+        dropped=dropped,
+        nearest_miss=None if search.fitting else _smallest(search.setting, pinned),
+        fastest_too_large=fine.get("near"),
+        fastest_safe=fine.get("safe"),
+        seconds=time.perf_counter() - begun,
+    )

@@ -1,0 +1,84 @@
+"""The fastest layouts of a scenario, or why there are none: what decisions ask of its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from simulator.cost.estimate import Estimate
+from simulator.cost.states.state_bytes import least_state_bytes
+from simulator.hardware.cluster import Cluster
+from simulator.scenario import Scenario
+from simulator.search.allowed import with_allowed
+from simulator.search.explore import Found, explore
+from simulator.units import show_bytes
+
+__all__ = ["KEEP", "Fastest", "fastest", "hopeless", "why_not"]
+
+KEEP = 64
+"""Fastest layouts by coarse costs that are priced finely, a quarter of what is kept of them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fastest:
+    """What a search found."""
+
+    found: Found | None
+    """None where there was nothing to search."""
+    reason: str = ""
+    """Why no layout can run and fit; blank where one does."""
+
+    @property
+    def best(self) -> Estimate:
+        """Layouts that fit, the fastest first; only where there is no reason."""
+        assert self.found is not None and not self.reason
+        return self.found.best
+
+    @property
+    def step_time_s(self) -> float:
+        """Seconds of a step of the fastest."""
+        return float(self.best.step_time_s[0])
+
+
+def fastest(scenario: Scenario, *, keep: int = KEEP) -> Fastest:
+    """Search a scenario's layouts, those that it allows."""
+    if reason := hopeless(scenario, scenario.cluster):
+        return Fastest(found=None, reason=reason)
+    pinned = with_allowed(scenario)
+    found = explore(
+        scenario.workload, scenario.cluster, scenario.software, pinned, keep=keep, counts=False
+    )
+    return Fastest(found=found, reason="" if len(found.best) else why_not(found, scenario.pinned))
+
+
+def hopeless(scenario: Scenario, cluster: Cluster) -> str:
+    """Say so where model states alone, spread over all GPUs, exceed usable memory: no search."""
+    either = cluster.accelerator.fp8_either_layout
+    least = least_state_bytes(scenario.workload, scenario.software, either_layout=either)
+    need = least / cluster.gpus
+    have = float(cluster.accelerator.memory.usable_bytes)
+    if need <= have:
+        return ""
+    return (
+        f"does not fit: weights, gradients and optimizer states alone, spread over all GPUs, take"
+        f" {show_bytes(need)} of {show_bytes(have)} usable"
+    )
+
+
+def why_not(found: Found, pinned: Mapping[str, object] | None = None) -> str:
+    """Say why nothing fits: the memory of the nearest miss, or the commonest reason.
+
+    That reason may lie in fields that were `pinned` against each other, so they are named.
+    """
+    miss = found.nearest_miss
+    if miss is not None:
+        need = float(miss.memory_total_bytes[0])
+        return (
+            f"does not fit: the smallest layout ({miss.layouts.describe()}) needs"
+            f" {show_bytes(need)} of {show_bytes(miss.usable_bytes)} usable"
+        )
+    if found.dropped:
+        reason = max(found.dropped, key=lambda reason: found.dropped[reason])
+        fixed = ", ".join(f"layout.{name} = {value}" for name, value in (pinned or {}).items())
+        return f"cannot run: {reason}" + (f" (with {fixed})" if fixed else "")
+    return "cannot run: no layout of this many GPUs"

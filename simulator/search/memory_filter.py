@@ -1,0 +1,338 @@
+"""Memory before time: which layouts of a family can run, and which of them come near to fitting.
+
+Memory needs no longest path and no passes, and most layouts that can run do not fit; they cost no
+time terms. Layouts that differ in the order of their ranks alone need the same memory, so it is
+computed once for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.arrays import Floats, Ints
+from simulator.cost.memory.peak import lasting_bytes
+from simulator.cost.pricing import price_keys
+from simulator.cost.step import CHUNK, Needs, least_step_s, memory_needs
+from simulator.cost.tables import Priced
+from simulator.hardware.cluster import Cluster
+from simulator.layout.keys import unique_rows
+from simulator.layout.layouts import Layouts
+from simulator.layout.rules.feasibility import (
+    DEPEND_ON_RECOMPUTATION,
+    FEASIBLE,
+    REASONS,
+    RULES,
+    reasons,
+)
+from simulator.search.candidates import Family
+from simulator.search.in_threads import in_threads
+from simulator.software.profile import Software
+from simulator.workload.recipe import Workload
+
+__all__ = [
+    "ROOM",
+    "Rows",
+    "Setting",
+    "Space",
+    "every_row",
+    "least_first",
+    "light_rows",
+    "near_among",
+    "open_space",
+    "smallest_row",
+    "with_bounds",
+]
+
+ROOM = 1.1
+"""Layouts within this much of usable memory are remembered as near misses."""
+
+Setting = tuple[Workload, Cluster, Software]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Space:
+    """The layouts of a family that can run, with the prices that they share."""
+
+    family: Family
+    priced: Priced
+    """Of the base, with each of `modules`."""
+    modules: list[int]
+    """Sets of modules that kinds of recomputation name."""
+    first: int
+    """Number of the family's first layout among all of the search."""
+    number: Ints
+    """The same of each row of the base, with the first kind."""
+    stride: int
+    """What the number of the same row grows by from kind to kind."""
+    alike: Ints
+    """Rows of the base that differ in the order of their ranks alone have one number."""
+
+    def __len__(self) -> int:
+        return len(self.family)
+
+    def table(self, kind: int, rows: NDArray[Any]) -> tuple[Layouts, Priced]:
+        """Some rows of the base with one kind of recomputation, and their prices."""
+        one = self.family.kinds[kind]
+        priced = self.priced.of(rows, self.modules.index(one.modules))
+        return self.family.of(one, rows), priced
+
+    def mixed(self, rows: Rows) -> tuple[Layouts, Priced]:
+        """Rows of several kinds of recomputation, and their prices."""
+        kinds = self.family.kinds
+        layers = np.zeros(len(rows), dtype=np.int32)
+        for i in np.unique(rows.kind).tolist():
+            some = rows.kind == i
+            layers[some] = kinds[i].layers[rows.row[some]]
+        masks = np.array([kind.modules for kind in kinds], dtype=np.int32)
+        modes = np.array([kind.recompute for kind in kinds], dtype=np.int32)
+        where = np.array([self.modules.index(kind.modules) for kind in kinds])
+        layouts = replace(
+            self.family.base[rows.row],
+            recompute=modes[rows.kind],
+            recompute_layers=layers,
+            recompute_modules=masks[rows.kind],
+        )
+        return layouts, self.priced.of(rows.row, where[rows.kind])
+
+    def numbers(self, kind: Any, rows: NDArray[Any]) -> Ints:
+        """Numbers of rows among all layouts of the search."""
+        return np.asarray(self.number[rows] + kind * self.stride)
+
+    def has(self, numbers: Ints) -> NDArray[np.bool_]:
+        """Which of the numbers are those of its rows."""
+        last = self.first + self.stride * len(self.family.kinds)
+        return (numbers >= self.first) & (numbers < last)
+
+    def named(self, numbers: Ints) -> Rows:
+        """The rows of some such numbers."""
+        kind = (numbers - self.first) // self.stride
+        row = np.searchsorted(self.number, numbers - kind * self.stride)
+        return replace(_rows(0, row), kind=kind)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rows:
+    """Some layouts of a space, a row of its base and a kind of recomputation each."""
+
+    kind: Ints
+    row: Ints
+    least_s: Floats
+    """A lower bound on the step time."""
+    fits: NDArray[np.bool_]
+    safe: NDArray[np.bool_]
+    """Whether the P90 of memory fits too."""
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    @property
+    def lists(self) -> dict[str, NDArray[np.bool_]]:
+        """Shortlists that each row is for, if all of them come near to fitting."""
+        near = np.full(len(self), True)
+        return {"best": self.fits, "roomy": near, "near": ~self.fits, "safe": self.safe}
+
+    @staticmethod
+    def joined(pieces: list[Rows]) -> Rows:
+        """Put pieces one below the other."""
+        names = ("kind", "row", "least_s", "fits", "safe")
+        columns = {name: [getattr(piece, name) for piece in pieces] for name in names}
+        return Rows(**{name: np.concatenate(column) for name, column in columns.items()})
+
+    def take(self, rows: Any) -> Rows:
+        """Return some of the rows."""
+        return Rows(
+            kind=self.kind[rows],
+            row=self.row[rows],
+            least_s=self.least_s[rows],
+            fits=self.fits[rows],
+            safe=self.safe[rows],
+        )
+
+
+def open_space(family: Family, setting: Setting, first: int) -> tuple[Space | None, Ints]:
+    """The layouts of a family that can run, and how many fall by each of REASONS.
+
+    `first` is the number of the family's first layout. Rules that do not look at recomputation are
+    asked once for all kinds of it.
+    """
+    rules = tuple(rule for rule in RULES if rule not in DEPEND_ON_RECOMPUTATION)
+    code = reasons(family.base, *setting, rules=rules)
+    count = np.zeros(len(REASONS), dtype=np.int64)
+    able = code == FEASIBLE
+    place = np.cumsum(able) - 1
+    kinds = []
+    for kind in family.kinds:
+        fallen = code[kind.rows]
+        count += np.bincount(fallen[fallen != FEASIBLE], minlength=len(REASONS))
+        rows = kind.rows[fallen == FEASIBLE]
+        own = reasons(family.of(kind, rows), *setting, rules=DEPEND_ON_RECOMPUTATION)
+        count += np.bincount(own, minlength=len(REASONS))
+        rows = place[rows[own == FEASIBLE]]
+        if len(rows):
+            kinds.append(replace(kind, layers=kind.layers[able], rows=rows))
+    if not kinds:
+        return None, count
+    base = family.base[able]
+    modules = sorted({kind.modules for kind in kinds})
+    space = Space(
+        family=Family(base=base, kinds=tuple(kinds)),
+        priced=price_keys(base, *setting, modules=modules),
+        modules=modules,
+        first=first,
+        number=first + np.flatnonzero(able),
+        stride=len(able),
+        alike=_alike(base),
+    )
+    return space, count
+
+
+def every_row(space: Space) -> Rows:
+    """All layouts of a space, with nothing known of them."""
+    return Rows.joined([_rows(i, kind.rows) for i, kind in enumerate(space.family.kinds)])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Near:
+    """What memory alone says of some layouts of a space."""
+
+    rows: Rows
+    """Layouts that need at most ROOM times the usable memory."""
+    fitting: int
+    """Layouts that fit."""
+
+
+def light_rows(space: Space) -> Rows:
+    """Layouts of a space but those whose states alone take more than ROOM times the usable memory.
+
+    They are out without a look at what their passes hold.
+    """
+    light = _light(space, ROOM * float(space.priced.cluster.accelerator.memory.usable_bytes))
+    kinds = enumerate(space.family.kinds)
+    return Rows.joined([_rows(i, kind.rows[light[kind.rows]]) for i, kind in kinds])
+
+
+def with_bounds(space: Space, rows: Rows) -> Rows:
+    """The same rows, kind by kind, with a lower bound on the step time of each."""
+    order, several = _sorted_by_kind(space, rows)
+    bounds = _by_kind(space, several, least_step_s)
+    least_s = np.concatenate([np.zeros(0), *(x for pieces in bounds for x in pieces)])
+    return replace(rows.take(order), least_s=least_s)
+
+
+def near_among(space: Space, rows: Rows) -> Near:
+    """Find those of some layouts of a space that come near to fitting, kind by kind.
+
+    Layouts that differ in the order of their ranks alone are asked about once.
+    """
+    usable = float(space.priced.cluster.accelerator.memory.usable_bytes)
+    alike = space.alike
+    order, several = _sorted_by_kind(space, rows)
+    sorted_rows, first, fitting = rows.take(order), 0, 0
+    owners = [unique_rows(alike[some]) for some in several]
+    speakers = [some[own.first] for some, own in zip(several, owners, strict=True)]
+    needs = _by_kind(space, speakers, memory_needs)
+    found = []
+    for some, own, held in zip(several, owners, needs, strict=True):
+        mine = sorted_rows.take(slice(first, first + len(some)))
+        first += len(some)
+        if not held:
+            continue
+        whole = Needs.joined(held)
+        fits = whole.fits[own.inverse]
+        fitting += int(fits.sum())
+        near = np.flatnonzero((whole.memory_bytes <= ROOM * usable)[own.inverse])
+        safe = whole.safe[own.inverse[near]]
+        found.append(replace(mine.take(near), fits=fits[near], safe=safe))
+    return Near(rows=Rows.joined([_rows(0, alike[:0]), *found]), fitting=fitting)
+
+
+def _sorted_by_kind(space: Space, rows: Rows) -> tuple[Ints, list[Ints]]:
+    """Order of rows kind by kind, and the rows of the base of each kind."""
+    order = np.argsort(rows.kind, kind="stable")
+    ends = np.searchsorted(rows.kind[order], np.arange(1, len(space.family.kinds)))
+    return order, np.split(rows.row[order], ends)
+
+
+def smallest_row(space: Space, below: float = np.inf) -> tuple[Layouts, float] | None:
+    """The layout of a space that needs least memory, a table of one row, and its bytes.
+
+    None where all need `below` bytes or more. Those whose states take least come first; where even
+    the states take more than the least so far, no other layout can need less.
+    """
+    held, base = lasting_bytes(space.priced)[space.priced.state_key], space.family.base
+    held = np.where((base.optimizer_offload > 0) | (base.parameter_offload > 0), 0.0, held)
+    rows = every_row(space)
+    found, least = None, below
+    for block in least_first(held[rows.row], CHUNK):
+        some = rows.take(block)
+        if held[some.row[0]] >= least:
+            break
+        layouts, priced = space.mixed(some)
+        needs = memory_needs(layouts, priced).memory_bytes
+        at = int(np.argmin(needs))
+        if needs[at] < least:
+            found, least = layouts[at], float(needs[at])
+    return None if found is None else (found, least)
+
+
+def least_first(values: Floats, size: int) -> Iterator[Ints]:
+    """Places of values in the order of a stable sort, `size` at a time.
+
+    Of a million mostly the first few are asked for: what lies above them is not sorted.
+    """
+    rest, ordered, many = np.arange(len(values)), np.arange(0), size
+    while len(rest) or len(ordered):
+        if len(rest) and len(ordered) < size:
+            low = np.full(len(rest), True)
+            if many < len(rest):
+                low = values[rest] <= np.partition(values[rest], many)[many]
+            some, rest, many = rest[low], rest[~low], 8 * many
+            ordered = np.concatenate([ordered, some[np.argsort(values[some], kind="stable")]])
+        yield ordered[:size]
+        ordered = ordered[size:]
+
+
+def _light(space: Space, most_bytes: float) -> NDArray[np.bool_]:
+    """Rows of the base whose states alone leave room, or wait elsewhere."""
+    base = space.family.base
+    away = (base.optimizer_offload > 0) | (base.parameter_offload > 0)
+    return away | (lasting_bytes(space.priced)[space.priced.state_key] <= most_bytes)
+
+
+def _rows(kind: int, rows: Ints, *, fits: Any = True, safe: Any = True) -> Rows:
+    """Rows of one kind; nothing is known of their times."""
+    size = len(rows)
+    return Rows(
+        kind=np.full(size, kind),
+        row=rows,
+        least_s=np.zeros(size),
+        fits=np.broadcast_to(fits, size),
+        safe=np.broadcast_to(safe, size),
+    )
+
+
+def _alike(base: Layouts) -> Ints:
+    """Rows that differ in the order of their ranks alone have one number."""
+    columns = base.columns()
+    del columns["rank_order"]
+    different = [x for x in columns.values() if len(x) and (x != x[0]).any()]
+    return unique_rows(*different).inverse if different else np.zeros(len(base), dtype=np.intp)
+
+
+def _by_kind(space: Space, rows: list[Ints], work: Any) -> list[list[Any]]:
+    """What `work` says of the rows of every kind, a cache-sized table at a time, in threads."""
+    pieces = [
+        (kind, some[start : start + CHUNK])
+        for kind, some in enumerate(rows)
+        for start in range(0, len(some), CHUNK)
+    ]
+    found: list[list[Any]] = [[] for _ in rows]
+    done: Iterator[Any] = in_threads(lambda piece: work(*space.table(*piece)), pieces)
+    for (kind, _), result in zip(pieces, done, strict=True):
+        found[kind].append(result)
+    return found

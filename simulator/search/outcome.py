@@ -1,0 +1,223 @@
+"""From step times to what a person decides on: throughput, days, money, energy, evidence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from simulator.arrays import Floats
+from simulator.cost.step import Estimate
+from simulator.economics.energy import cluster_energy_joule
+from simulator.economics.money_spread import energy_spread, usd_spread
+from simulator.economics.price import Price, Site, cost_usd, load_price, load_site
+from simulator.files import Figure
+from simulator.frames import DataFrame, Table
+from simulator.hardware.cluster import Cluster
+from simulator.reliability.run_outlook import Outlook
+from simulator.scenario import Goal
+from simulator.search.certainty import Certainty
+from simulator.units import DAY_S, HOUR_S, KWH_J
+from simulator.workload.recipe import Recipe
+
+__all__ = [
+    "COMPUTING",
+    "GoalChances",
+    "Outcome",
+    "Spans",
+    "answer_frame",
+    "goal_chances",
+    "outcome",
+    "spans",
+]
+
+
+COMPUTING = ("gemm", "attention", "memory_bound", "recompute", "slowdown", "optimizer")
+"""Time terms in which the device computes; in the others it waits or communicates."""
+
+_MIXED_PEAK = "bf16"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """Per layout; NaN where the tokens of the whole run, or the price, are not known."""
+
+    tokens_per_s: Floats
+    tokens_per_s_per_gpu: Floats
+    mfu: Floats
+    """Model FLOPs over dense bf16 peak (fp32 peak where the device has no bf16)."""
+    hfu: Floats
+    """The same with recomputation."""
+    days: Floats
+    """Of the real run: with failures, checkpoints, restarts and slow steps; inf where it never
+    ends, and then money and energy are NaN."""
+    days_ideal: Floats
+    """Steps x step time."""
+    goodput: Floats
+    """Ideal time over real time; 1 where nobody asked what goes wrong."""
+    gpu_hours: Floats
+    """Of the real run, hot spares included."""
+    usd: Floats
+    kwh: Floats
+    usd_spread: Floats
+    """Relative standard deviation of the money beyond that of the step time: price, tariff."""
+    kwh_spread: Floats
+    """The same of the energy: draws, cooling, network."""
+    price: Price
+    site: Site
+    real: Outlook | None = None
+    """Where the time of the real run goes."""
+
+    def take(self, rows: Any) -> Outcome:
+        """Return the outcome of some layouts."""
+        columns: dict[str, Any] = {
+            name: value[rows] for name, value in vars(self).items() if isinstance(value, np.ndarray)
+        }
+        return replace(self, real=None if self.real is None else self.real.take(rows), **columns)
+
+    @property
+    def run_spread(self) -> Floats:
+        """Relative standard deviation of the length of the run by what happens to fail."""
+        return np.zeros(len(self.days)) if self.real is None else self.real.relative_deviation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spans:
+    """P10 and P90 per layout of what a whole run takes: step time and figures together."""
+
+    days: tuple[Floats, Floats]
+    usd: tuple[Floats, Floats]
+    kwh: tuple[Floats, Floats]
+
+
+def spans(estimate: Estimate, found: Outcome, sure: Certainty) -> Spans:
+    """Give days, money and energy their intervals."""
+    step_s = estimate.step_time_s
+    return Spans(
+        days=sure.span(found.days, step_s, found.run_spread),
+        usd=sure.span(found.usd, step_s, np.hypot(found.usd_spread, found.run_spread)),
+        kwh=sure.span(found.kwh, step_s, np.hypot(found.kwh_spread, found.run_spread)),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoalChances:
+    """Per layout, the chance of meeting a goal; NaN where none was set or nothing is known."""
+
+    deadline: Floats
+    budget: Floats
+
+
+def goal_chances(estimate: Estimate, found: Outcome, sure: Certainty, goal: Goal) -> GoalChances:
+    """Say how likely every layout is to finish in time and within the budget."""
+    step_s = estimate.step_time_s
+    return GoalChances(
+        deadline=sure.chance_within(found.days, step_s, goal.deadline_days, found.run_spread),
+        budget=sure.chance_within(
+            found.usd, step_s, goal.budget_usd, np.hypot(found.usd_spread, found.run_spread)
+        ),
+    )
+
+
+def answer_frame(
+    estimate: Estimate, found: Outcome, certainty: Certainty, table: Table = "layouts"
+) -> DataFrame:
+    """One row per layout of an answer; `layouts` with throughput, money, energy and intervals.
+
+    Raises
+    ------
+    InputError
+        If there is no such table.
+    """
+    costs = estimate.to_frame(table)
+    if table != "layouts":
+        return costs
+    shares = ("tokens_per_s_per_gpu", "mfu", "hfu", "goodput")
+    names = (*shares, "days", "days_ideal", "gpu_hours", "usd", "kwh")
+    return costs.assign(
+        p10_s=certainty.p10_s,
+        p90_s=certainty.p90_s,
+        probability_fastest=certainty.fastest,
+        **{name: getattr(found, name) for name in names},
+    )
+
+
+def outcome(
+    estimate: Estimate,
+    recipe: Recipe,
+    cluster: Cluster,
+    *,
+    price: Price | None = None,
+    site: Site | None = None,
+    real: Outlook | None = None,
+) -> Outcome:
+    """Price every layout of an estimate for the whole run, by the cluster's price unless given.
+
+    `real` is what becomes of the run (``search/with_failures.py``); without it every step succeeds.
+
+    MFU divides model FLOPs by ``gpus x dense bf16 peak x step time`` (Chowdhery et al. 2022,
+    appendix B).
+    """
+    price = price or load_price(cluster.price)
+    site = site or load_site(price.site)
+    step_s = estimate.step_time_s
+    gpus = estimate.layouts.world.astype(float)
+    run_s = step_s * (recipe.steps if recipe.steps is not None else np.nan)
+    peaks = cluster.accelerator.matrix_flop_per_s
+    peak = gpus * float(peaks.get(_MIXED_PEAK, max(peaks.values())))
+    busy_s = np.zeros(len(estimate))
+    for name in COMPUTING:
+        busy_s = busy_s + estimate.terms_s[name]
+    busy_s = np.maximum(busy_s - estimate.imbalance_s, 0.0)  # the mean device, not the slowest
+    per_step = cluster_energy_joule(cluster, site, step_time_s=step_s, busy_s=busy_s)
+    ideal_s, spare_gpus = run_s, np.zeros(len(estimate))
+    never = np.full(len(estimate), False)
+    joule = per_step * (ideal_s / step_s)
+    if real is not None:
+        run_s = np.where(real.finishes, ideal_s / np.maximum(real.goodput, 1e-3), np.nan)
+        never = ~real.finishes & ~np.isnan(ideal_s)
+        spare_gpus = real.hot_spares * cluster.node.accelerators
+        joule = _real_joule(cluster, site, run_s=run_s, step_s=step_s, real=real, joule=per_step)
+    held = gpus + spare_gpus
+    hourly = np.nan if price.usd_per_gpu_hour is None else price.usd_per_gpu_hour
+    usd = cost_usd(
+        seconds=run_s,
+        gpus=held,
+        energy_joule=joule,
+        usd_per_gpu_hour=hourly,
+        electricity_usd_per_kwh=float(site.electricity_usd_per_kwh),
+        included_power=price.included_power,
+    )
+    energy = energy_spread(cluster, site, step_time_s=step_s, busy_s=busy_s)
+    power_share = 1.0 - run_s / HOUR_S * held * hourly / usd
+    return Outcome(
+        tokens_per_s=recipe.tokens_per_step / step_s,
+        tokens_per_s_per_gpu=recipe.tokens_per_step / step_s / gpus,
+        mfu=estimate.model_flop / step_s / peak,
+        hfu=estimate.executed_flop / step_s / peak,
+        days=np.where(never, np.inf, run_s / DAY_S),
+        days_ideal=ideal_s / DAY_S,
+        goodput=np.ones(len(estimate)) if real is None else real.goodput,
+        gpu_hours=run_s / HOUR_S * held,
+        usd=usd,
+        kwh=joule / KWH_J,
+        usd_spread=usd_spread(price, site, power_share=power_share, energy=energy),
+        kwh_spread=energy,
+        price=price,
+        site=site,
+        real=real,
+    )
+
+
+def _real_joule(
+    cluster: Cluster, site: Site, *, run_s: Floats, step_s: Floats, real: Outlook, joule: Floats
+) -> Floats:
+    """Energy of the real run: training draws what a step does, the rest waits, spares idle."""
+    idle = replace(site, waiting_activity=Figure(0.0, "assumed", "idle"))
+    nothing = np.zeros_like(step_s)
+    waiting = cluster_energy_joule(cluster, site, step_time_s=step_s, busy_s=nothing)
+    resting = cluster_energy_joule(cluster, idle, step_time_s=step_s, busy_s=nothing)
+    trained, spares = real.training_share, real.hot_spares / real.terms.nodes[:, 0]
+    per_step = trained * joule + (1.0 - trained) * waiting + spares * resting
+    return np.asarray(run_s / step_s * per_step)

@@ -1,0 +1,73 @@
+"""Defaults that bear: each alternative is the answer that asking for it gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from simulator.planner.defaults_that_matter import Alternative, bearing_defaults
+from simulator.planner.prediction import predict
+from simulator.scenario import make_scenario
+
+DENSE: dict[str, Any] = {
+    "model": {"name": "llama-3.1-8b"},
+    "training": {"sequence_length": 8192, "global_batch": 64},
+    "cluster": {"name": "dgx-h100", "gpus": 16},
+    "layout": {"tp": 2},
+}
+MOE: dict[str, Any] = {
+    "model": {"name": "mixtral-8x7b"},
+    "training": {"sequence_length": 4096, "global_batch": 256},
+    "cluster": {"name": "dgx-h100", "gpus": 64},
+    "layout": {"ep": 8, "pp": 4},
+}
+
+
+def alternatives(document: dict[str, Any], **choice: bool) -> list[Alternative]:
+    prediction = predict(make_scenario(document))
+    layout, filled = prediction.estimate.layouts, prediction.defaults
+    return bearing_defaults(prediction.scenario, layout, filled=filled, **choice)
+
+
+@pytest.mark.parametrize("document", [DENSE, MOE])
+def test_an_alternative_is_what_asking_for_it_gives(document: dict[str, Any]) -> None:
+    found = alternatives(document)
+    assert {one.default.partition(" ")[0] for one in found} >= {"gradients", "software"}
+    for one in found:
+        path, value = one.alternative.split(" = ")
+        section, field = path.split(".")
+        value = {"true": True, "false": False}.get(value, value)
+        asked = {**document, section: {**document[section], field: value}}
+        if field == "gradient_dtype":
+            asked["training"]["reduce_dtype"] = value
+        other = predict(make_scenario(asked))
+        assert one.step_time_s == pytest.approx(other.step_time_s)
+        assert one.memory_bytes == pytest.approx(other.memory_bytes)
+        assert one.memory_verdict == other.memory_verdict
+
+
+def test_sequence_parallelism_that_nobody_asked_for_is_told_with_its_price() -> None:
+    (told,) = [one for one in alternatives(DENSE, software=False) if "sequence" in one.default]
+    assert told.alternative == "layout.sequence_parallel = false"
+    without = predict(make_scenario(DENSE), sequence_parallel=False)
+    assert told.step_time_s == without.step_time_s
+    assert told.sentence(1.0).startswith("sequence parallelism with tp 2; with layout.sequence_")
+    given = {**DENSE, "layout": {"tp": 2, "sequence_parallel": True}}
+    assert not any("sequence" in one.default for one in alternatives(given, software=False))
+    alone = {**DENSE, "layout": {"tp": 1}}
+    assert not any("sequence" in one.default for one in alternatives(alone, software=False))
+
+
+def test_what_was_chosen_is_no_default() -> None:
+    chosen = {**MOE, "layout": {**MOE["layout"], "dispatcher": "deepep"}}
+    chosen["training"] = {**MOE["training"], "gradient_dtype": "fp32"}
+    assert alternatives(chosen, software=False) == []
+
+
+def test_a_software_that_cannot_run_the_layout_says_why() -> None:
+    found = alternatives({**DENSE, "cluster": {**DENSE["cluster"], "software": "deepspeed"},
+                          "layout": {"sharding": "zero3"}})  # fmt: skip
+    refused = [one for one in found if one.step_time_s is None]
+    assert refused and all(one.reason for one in refused)
+    assert "cannot run: " in refused[0].sentence(1.0)

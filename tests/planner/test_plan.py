@@ -1,0 +1,429 @@
+"""The search: nothing is lost in the count, the goal ranks, a miss says what came nearest."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulator.cost.memory.peak import lasting_bytes
+from simulator.cost.step import evaluate, least_step_s, memory_needs
+from simulator.errors import InfeasibleError
+from simulator.files import Figure
+from simulator.layout.layouts import SHARDINGS
+from simulator.layout.rules.feasibility import FEASIBLE, REASONS, reasons
+from simulator.planner.plan import Plan, plan
+from simulator.planner.prediction import predict
+from simulator.planner.sensitivity import binding, safest
+from simulator.scenario import Scenario, make_scenario
+from simulator.search import explore as exploring
+from simulator.search.candidates import candidates, families
+from simulator.search.explore import ROOM, TOO_LARGE, UNTRIED, explore
+from simulator.search.memory_filter import every_row, least_first, open_space
+
+
+def scenario(**sections: Mapping[str, Any]) -> Scenario:
+    """Llama 3.1 8B on 32 H100s, with sections or fields replaced."""
+    document: dict[str, dict[str, Any]] = {
+        "model": {"name": "llama-3.1-8b"},
+        "training": {"sequence_length": 8192, "global_batch": 64, "tokens": 1e11},
+        "cluster": {"name": "dgx-h100", "gpus": 32},
+    }
+    for name, fields in sections.items():
+        document.setdefault(name, {}).update(fields)
+    return make_scenario(document)
+
+
+def parts(of: Scenario) -> tuple[Any, ...]:
+    return of.workload, of.cluster, of.software, of.pinned
+
+
+@pytest.fixture(scope="module")
+def free() -> Plan:
+    """The answer to the plain scenario, which nothing pins."""
+    return plan(scenario())
+
+
+@pytest.fixture(scope="module")
+def refused() -> str:
+    """What is said where nothing fits: 70 B parameters on 8 GPUs."""
+    with pytest.raises(InfeasibleError) as error:
+        plan(scenario(**LARGE, cluster={"gpus": 8}))
+    return str(error.value)
+
+
+LARGE = {
+    "model": {"name": "llama-3.1-70b"},
+    "training": {"sequence_length": 8192, "global_batch": 64, "tokens": 1e11},
+}
+
+
+FEW = {"tp": 2, "recompute": "none"}
+"""Leaves some hundred layouts: enough to rank."""
+
+
+@pytest.mark.parametrize("software", ["megatron-core", "torchtitan", "megatron-lm-2022"])
+def test_dropped_and_feasible_layouts_add_up_to_all(software: str) -> None:
+    found = explore(*parts(scenario(cluster={"software": software, "gpus": 8})))
+    assert found.feasible + sum(found.dropped.values()) == found.layouts
+    assert found.evaluated == found.feasible + found.dropped.get(TOO_LARGE, 0)
+    assert set(found.dropped) <= {*REASONS[1:], TOO_LARGE, UNTRIED}
+    assert all(count > 0 for count in found.dropped.values())
+
+
+def test_the_count_is_that_of_judging_and_evaluating_every_row() -> None:
+    of = scenario()
+    table = candidates(*parts(of))
+    code = reasons(table, *parts(of)[:3])
+    every = evaluate(table[code == FEASIBLE], *parts(of)[:3])
+    found = explore(*parts(of)[:3], {**parts(of)[3], "stages": ()}, keep=100)
+    assert found.layouts == len(table)
+    if UNTRIED not in found.dropped:
+        assert found.evaluated == len(every)
+    assert found.feasible == every.fits.sum()
+    assert found.best.step_time_s.tolist() == np.sort(every.step_time_s[every.fits])[:100].tolist()
+    assert found.best.fits.all()
+    near = every.memory_total_bytes <= ROOM * every.usable_bytes
+    assert found.roomy.step_time_s.tolist() == np.sort(every.step_time_s[near])[:100].tolist()
+    assert found.fastest_too_large is not None
+    assert found.fastest_too_large.step_time_s[0] == every.step_time_s[near & ~every.fits].min()
+    assert found.timed < len(every) / 4, "few have to be timed to know the fastest"
+
+
+SPACES = {
+    "dense": {},
+    "experts": {
+        "model": {"name": "mixtral-8x7b"},
+        "training": {"sequence_length": 4096},
+        "cluster": {"gpus": 16},
+        "layout": {"micro_batch": 1},
+    },
+    "fsdp": {"cluster": {"software": "torchtitan", "gpus": 16}},
+    "short pipelines": {"training": {"global_batch": 8}, "cluster": {"gpus": 8}},
+    "host": {
+        "cluster": {"software": "deepspeed", "gpus": 8},
+        "layout": {"optimizer_offload": "cpu"},
+    },
+    "activations on the host": {
+        "cluster": {"gpus": 8},
+        "layout": {"offload_layers": 8, "recompute": "none", "pp": 1},
+    },
+    "any schedule": {
+        "cluster": {"software": "torchtitan", "gpus": 8},
+        "layout": {"schedule": "any", "recompute": "none"},
+    },
+    "large micro-batches": {
+        "model": {"name": "bert-large"},
+        "training": {"sequence_length": 512, "global_batch": 4096},
+        "cluster": {"gpus": 8},
+        "layout": {"pp": 1, "cp": 1},
+    },
+    "fp8": {"training": {"precision": "fp8"}, "cluster": {"gpus": 8}},
+}
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", SPACES)
+def test_the_answer_is_that_of_pricing_every_layout(name: str) -> None:
+    of = scenario(**SPACES[name])
+    quick, whole = (explore(*parts(of), keep=40, exhaustive=x) for x in (False, True))
+    assert quick.feasible == whole.feasible
+    if "schedule" not in of.pinned:
+        assert quick.layouts == whole.layouts
+    if UNTRIED not in quick.dropped:
+        assert quick.dropped == whole.dropped
+        assert quick.evaluated == whole.evaluated
+    assert whole.timed == whole.evaluated >= quick.evaluated >= quick.timed
+    for few, many in ((quick.best, whole.best), (quick.roomy, whole.roomy)):
+        assert few.step_time_s.tolist() == pytest.approx(many.step_time_s.tolist(), rel=1e-12)
+        for i in range(len(few)):
+            assert few.layouts.row(i) == many.layouts.row(i)
+    for one, other in (
+        (quick.fastest_too_large, whole.fastest_too_large),
+        (quick.fastest_safe, whole.fastest_safe),
+    ):
+        assert (one is None) == (other is None)
+        assert one is None or other is None or one.layouts.row() == other.layouts.row()
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("looked_at", [16, 16384])
+@pytest.mark.parametrize("name", [*SPACES, "nothing fits"])
+def test_what_is_fast_is_found_without_counting_what_fits(
+    name: str, looked_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing = {**LARGE, "cluster": {"gpus": 8}}
+    of = scenario(**(nothing if name == "nothing fits" else SPACES[name]))
+    monkeypatch.setattr(exploring, "_LOOKED_AT", looked_at)
+    quick, whole = (explore(*parts(of), keep=4, counts=x) for x in (False, True))
+    assert quick.layouts == whole.layouts and quick.evaluated == whole.evaluated
+    assert bool(quick.feasible) == bool(whole.feasible) and quick.feasible <= whole.feasible
+    for few, many in ((quick.best, whole.best), (quick.roomy, whole.roomy)):
+        assert few.step_time_s.tolist() == many.step_time_s.tolist()
+        assert [few.layouts.row(i) for i in range(len(few))] == [
+            many.layouts.row(i) for i in range(len(many))
+        ]
+    assert (name == "nothing fits") == (not quick.feasible) == (quick.nearest_miss is not None)
+    if not quick.feasible:
+        assert quick.dropped == whole.dropped
+
+
+def test_micro_batches_grow_to_what_memory_holds() -> None:
+    """ViT-L on 8 A100: a GPU has room for 128 images at once, and that is the fastest."""
+    of = scenario(
+        model={"name": "vit-large-16"},
+        training={"sequence_length": 197, "global_batch": 4096},
+        cluster={"name": "dgx-a100", "gpus": 8},
+        layout={"tp": 1, "pp": 1, "cp": 1, "recompute": "none"},
+    )
+    best = explore(*parts(of), keep=1).best
+    assert best.layouts.micro_batch[0] > 64
+    small = predict(of, micro_batch=16, sharding="zero1").step_time_s
+    assert best.step_time_s[0] < small
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", SPACES)
+def test_no_step_is_shorter_than_its_lower_bound(name: str) -> None:
+    of = scenario(**SPACES[name])
+    for family in families(*parts(of)):
+        space, count = open_space(family, parts(of)[:3], 0)
+        table = family.table()
+        code = reasons(table, *parts(of)[:3])
+        assert count.tolist()[0] == (code == FEASIBLE).sum()
+        assert count.sum() == len(table)
+        if space is None:
+            continue
+        layouts, priced = space.mixed(every_row(space))
+        every = evaluate(layouts, *parts(of)[:3])
+        least_s = least_step_s(layouts, priced)
+        assert (least_s <= every.step_time_s).all()
+        piped = layouts.pp == 1
+        if piped.any():
+            assert np.median((least_s / every.step_time_s)[piped]) > 0.5, "it is of some use"
+        if not layouts.offload_layers.any():
+            needs = memory_needs(layouts, priced)
+            assert needs.memory_bytes.tolist() == pytest.approx(
+                every.memory_total_bytes.tolist(), rel=1e-12
+            )
+            assert needs.fits.tolist() == every.fits.tolist()
+            assert needs.safe.tolist() == (every.verdict == 0).tolist()
+        held = lasting_bytes(priced)[priced.state_key]
+        stay = (layouts.optimizer_offload == 0) & (layouts.parameter_offload == 0)
+        assert (held <= every.memory_total_bytes)[stay].all()
+
+
+@pytest.mark.evidence
+def test_pieces_of_a_search_do_not_change_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = explore(*parts(scenario()))
+    monkeypatch.setattr(exploring, "PIECE", 777)
+    calls: list[tuple[int, int]] = []
+    pieces = explore(*parts(scenario()), progress=lambda done, total: calls.append((done, total)))
+    assert pieces.dropped == whole.dropped
+    assert pieces.best.step_time_s.tolist() == whole.best.step_time_s.tolist()
+    assert pieces.best.layouts.columns()["tp"].tolist() == whole.best.layouts.tp.tolist()
+    assert [done for done, _ in calls] == sorted({done for done, _ in calls})
+    assert calls[-1] == (whole.layouts, whole.layouts)
+
+
+def test_keep_takes_the_first_of_the_longer_list(free: Plan) -> None:
+    few, many = explore(*parts(scenario()), keep=3).best, free.found.best
+    assert len(few) == 3 < 50 < len(many)
+    assert few.step_time_s.tolist() == many.step_time_s[:3].tolist()
+
+
+def test_more_memory_needed_than_there_is_names_the_nearest_miss(refused: str) -> None:
+    of = scenario(**LARGE, cluster={"gpus": 8})
+    found = explore(*parts(of))
+    assert found.feasible == 0
+    assert len(found.best) == 0
+    table = candidates(*parts(of))
+    every = evaluate(table[reasons(table, *parts(of)[:3]) == FEASIBLE], *parts(of)[:3])
+    assert found.nearest_miss is not None
+    least = float(every.memory_total_bytes.min())
+    assert found.nearest_miss.memory_total_bytes[0] == pytest.approx(least, rel=1e-12)
+    assert "nearest miss" in refused
+    assert found.nearest_miss.layouts.describe() in refused
+    assert "would fit: " in refused
+
+
+def test_a_remedy_that_the_message_names_does_fit(refused: str) -> None:
+    named = re.search(r"would fit: (\d+) GPUs", refused)
+    assert named is not None
+    assert explore(*parts(scenario(**LARGE, cluster={"gpus": int(named[1])}))).feasible > 0
+
+
+def test_nothing_misses_where_something_fits(free: Plan) -> None:
+    found = free.found
+    assert found.nearest_miss is None
+    assert found.fastest_too_large is not None
+    assert not found.fastest_too_large.fits.any()
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {"tp": 4},
+        {"pp": 4, "micro_batch": 2},
+        {"sharding": "zero3"},
+        {"recompute": "full"},
+        {"sequence_parallel": False, "tp": 2},
+    ],
+)
+def test_every_answer_keeps_what_the_scenario_pins(layout: dict[str, Any]) -> None:
+    answer = plan(scenario(layout=layout))
+    for i in range(len(answer.estimate)):
+        row = answer.estimate.layouts.row(i)
+        assert {name: row[name] for name in layout} == layout
+
+
+def ranked(answer: Plan) -> dict[str, list[float]]:
+    result = answer.outcome
+    return {
+        "time": result.days.tolist(),
+        "cost": result.usd.tolist(),
+        "energy": result.kwh.tolist(),
+    }
+
+
+@pytest.mark.parametrize("goal", ["time", "cost", "energy"])
+def test_answers_stand_in_the_order_of_the_goal(goal: str) -> None:
+    values = ranked(plan(scenario(goal={"minimize": goal}, layout=FEW)))[goal]
+    assert len(values) > 100
+    assert values == sorted(values)
+
+
+def test_what_meets_the_deadline_comes_before_what_misses_it() -> None:
+    days = sorted(ranked(plan(scenario(layout=FEW)))["time"])
+    middle = (days[20] + days[21]) / 2
+    goal = {"minimize": "energy", "deadline_days": middle}
+    answer = plan(scenario(goal=goal, layout=FEW))
+    meets = answer.in_time.tolist()
+    assert meets == sorted(meets, reverse=True)
+    assert 0 < sum(meets) < len(meets)
+    first = ranked(answer)["energy"][: sum(meets)]
+    assert first == sorted(first)
+    assert all(day <= middle for day in ranked(answer)["time"][: sum(meets)])
+
+
+def test_what_is_within_the_budget_comes_before_what_is_not(free: Plan) -> None:
+    usd = sorted(ranked(free)["cost"])
+    middle = (usd[10] + usd[11]) / 2
+    answer = plan(scenario(goal={"budget_usd": middle}))
+    meets = answer.in_budget.tolist()
+    assert meets == sorted(meets, reverse=True)
+    assert 0 < sum(meets) < len(meets)
+
+
+def test_without_tokens_there_are_no_days_but_there_is_a_ranking() -> None:
+    document = {
+        "model": {"name": "llama-3.1-8b"},
+        "training": {"sequence_length": 8192, "global_batch": 64},
+        "cluster": {"name": "dgx-h100", "gpus": 8},
+        "goal": {"minimize": "cost"},
+    }
+    answer = plan(make_scenario(document))
+    assert np.isnan(answer.outcome.days).all()
+    assert answer.in_time.all(), "no deadline was given"
+    assert answer.in_budget.all(), "no budget was given"
+    steps = answer.estimate.step_time_s.tolist()
+    assert steps == sorted(steps)
+
+
+def test_ideal_days_are_steps_times_the_step_time(free: Plan) -> None:
+    answer = free
+    steps = 1e11 / (8192 * 64)
+    days = answer.estimate.step_time_s * steps / 86400
+    assert answer.outcome.days_ideal.tolist() == pytest.approx(days.tolist(), rel=1e-12)
+    real = days / answer.outcome.goodput
+    assert answer.outcome.days.tolist() == pytest.approx(real.tolist(), rel=1e-12)
+    tokens = 8192 * 64 / answer.estimate.step_time_s
+    assert answer.outcome.tokens_per_s.tolist() == pytest.approx(tokens.tolist(), rel=1e-12)
+    hours = real * 24 * 32  # four servers wait with no hot spare beside them
+    assert answer.outcome.gpu_hours.tolist() == pytest.approx(hours.tolist(), rel=1e-12)
+
+
+def test_the_naive_layout_is_data_parallel_with_the_most_sharding(free: Plan) -> None:
+    answer = free
+    assert answer.naive is not None
+    row = answer.naive.layouts.row()
+    assert (row["tp"], row["pp"], row["cp"], row["ep"]) == (1, 1, 1, 1)
+    assert row["sharding"] == SHARDINGS[-1]
+    assert answer.naive.step_time_s[0] >= answer.found.best.step_time_s[0]
+
+
+def test_where_nothing_fits_the_first_tier_that_would_is_named() -> None:
+    """70 B parameters on 16 GPUs: 16 B each leave no room for a step; host memory has it."""
+    scenario = make_scenario(
+        {
+            "model": {"name": "llama-3.1-70b"},
+            "training": {"sequence_length": 8192, "global_batch": 64},
+            "cluster": {"name": "dgx-h100", "gpus": 16, "software": "deepspeed"},
+        }
+    )
+    with pytest.raises(
+        InfeasibleError, match=r"would fit: layout\.optimizer_offload = cpu, as dp16"
+    ):
+        plan(scenario)
+
+
+def test_pinned_offload_is_searched_with() -> None:
+    scenario = make_scenario(
+        {
+            "model": {"name": "llama-3.1-8b"},
+            "training": {"sequence_length": 8192, "global_batch": 64},
+            "cluster": {"name": "dgx-h100", "gpus": 8, "software": "deepspeed"},
+            "layout": {"optimizer_offload": "cpu", "recompute": "full"},
+        }
+    )
+    found = plan(scenario)
+    assert (found.estimate.layouts.optimizer_offload == 1).all()
+
+
+def test_hybrid_sharding_wins_where_gathers_over_the_network_show() -> None:
+    """One micro-batch of 2,048 tokens on 512 GPUs: zero3 over all waits for every gather."""
+    scenario = make_scenario(
+        {
+            "model": {"name": "llama-3.1-8b"},
+            "training": {"sequence_length": 2048, "global_batch": 512},
+            "cluster": {"name": "dgx-h100", "gpus": 512, "software": "torchtitan"},
+            "layout": {"sharding": "zero3", "tp": 1, "cp": 1, "pp": 1, "recompute": "none"},
+        }
+    )
+    best = plan(scenario).estimate
+    whole = predict(scenario).step_time_s
+    assert best.layouts.shard_group[0] == 8 or best.layouts.reshard_after_forward[0] == 8
+    assert best.step_time_s[0] < whole
+
+
+def test_a_tight_winner_is_ranked_and_the_fastest_that_fits_is_named(free: Plan) -> None:
+    """With usable bytes just above the winner's P50 the winner stays first, marked TIGHT."""
+    winner = free.estimate.layouts.describe(0)
+    device = free.scenario.cluster.accelerator
+    line = Figure(float(free.estimate.memory_total_bytes[0]) * 1.001)
+    device = replace(device, memory=replace(device.memory, usable_bytes=line))
+    group = replace(free.scenario.cluster.groups[0], accelerator=device)
+    close = replace(free.scenario, cluster=replace(free.scenario.cluster, groups=(group,)))
+    found = plan(close)
+    assert found.estimate.layouts.describe(0) == winner
+    assert found.estimate.verdict_word(0) == "TIGHT"
+    safe = found.found.fastest_safe
+    assert safe is not None and safe.memory_p90_bytes[0] <= line
+    fitting = found.estimate.verdict == 0
+    assert safe.step_time_s[0] == found.estimate.step_time_s[fitting].min()
+    assert f"The fastest that FITS is {safe.layouts.describe()}" in safest(found)
+    assert safest(found) in binding(found)
+    assert safest(free) == ""
+
+
+@pytest.mark.parametrize("rows", [0, 1, 64, 1000])
+@pytest.mark.parametrize("several", [3, 10**6])
+def test_what_is_sorted_piece_by_piece_stands_as_in_a_stable_sort(rows: int, several: int) -> None:
+    values = np.random.default_rng(0).integers(several, size=rows).astype(float)
+    pieces = list(least_first(values, 64))
+    assert all(len(piece) == 64 for piece in pieces[:-1])
+    found = np.concatenate([np.arange(0), *pieces])
+    assert found.tolist() == np.argsort(values, kind="stable").tolist()

@@ -1,0 +1,98 @@
+"""A student with its teacher: made of both, refused where it cannot be; what is not modelled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from simulator.errors import InputError
+from simulator.planner.prediction import predict
+from simulator.questions.distillation.answer import Distilled, distil
+from simulator.scenario import make_scenario
+
+
+def document(**section: Any) -> dict[str, Any]:
+    return {
+        "model": {"name": "llama-3.2-1b"},
+        "training": {"sequence_length": 4096, "global_batch": 64, "tokens": 1e9},
+        "cluster": {"name": "dgx-h100", "gpus": 8},
+        "layout": {"tp": 1, "pp": 1, "cp": 1, "micro_batch": 2},
+        "distillation": {"teacher": "llama-3.1-8b", **section},
+    }
+
+
+def answer(**section: Any) -> Distilled:
+    return distil(make_scenario(document(**section)))
+
+
+def test_a_step_by_hand() -> None:
+    """The student's step, 2 x 8.03e9 FLOPs a token of the teacher, its weights in 16 bit."""
+    found = answer()
+    one = found.beside
+    assert one is not None
+    assert one.student_s == pytest.approx(
+        predict(make_scenario(document()), **{"sharding": one.layout["sharding"]}).step_time_s,
+        rel=0.02,
+    )
+    tokens = 64 * 4096 / 8
+    least_s = 2 * (8.03e9 - 0.525e9) * tokens / 989e12  # the embedding is looked up
+    assert least_s < one.teacher_s < 2.5 * least_s
+    logits = 2 * 4096 * 128_256
+    assert one.teacher_bytes == pytest.approx(2 * 8.03e9 + 4 * logits, rel=0.01)
+    assert one.loss_s > 20 * tokens * 128_256 / 3.35e12
+    assert one.step_time_s == one.student_s + one.teacher_s + one.loss_s
+
+
+def test_ahead_of_time() -> None:
+    found = answer(kept_values=100)
+    assert found.beside is not None and found.alone_s < found.beside.step_time_s
+    assert found.stored_bytes == 1e9 * 100 * 6
+    steps = 1e9 / (64 * 4096)
+    assert found.teacher_gpu_hours == pytest.approx(steps * found.beside.teacher_s * 8 / 3600)
+
+
+def test_a_teacher_that_leaves_no_room() -> None:
+    tight = document()
+    tight["cluster"] = {"name": "rtx4090-pcie", "gpus": 8}
+    found = distil(make_scenario(tight))
+    assert found.beside is None and "more memory than usable" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        ({"teacher": "gpt2-xl"},
+         "distillation.teacher: must have the 128,256 outputs of llama-3.2-1b, got 50257"),
+        ({"teacher": "lama-3.1-8b"}, "(did you mean 'llama-3.1-8b'?)"),
+        ({"kept_values": 0}, "distillation.kept_values: must be greater than 0, got 0"),
+        ({"student": "x"}, "distillation.student: unknown field"),
+    ],
+)  # fmt: skip
+def test_bad_sections(section: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        answer(**section)
+    assert any(words in line for line in caught.value.problems), caught.value.problems
+
+
+@pytest.mark.parametrize(
+    ("section", "field", "words"),
+    [
+        ("training", "qat", "not modelled: quantisation-aware training"),
+        ("training", "sparse_2_4", "multiply it at twice the dense rate on their data sheets"),
+        ("training", "pruning", "not modelled: pruning: a model whose rows"),
+        ("training", "teacher", "stands in a section of its own"),
+        ("training", "serving", "deployment is out of scope"),
+    ],
+)
+def test_what_is_not_modelled_is_told(section: str, field: str, words: str) -> None:
+    named = document()
+    named[section][field] = True
+    with pytest.raises(InputError) as caught:
+        make_scenario(named)
+    assert any(words in line for line in caught.value.problems)
+
+
+def test_a_section_that_is_not_modelled_is_told() -> None:
+    with pytest.raises(InputError, match="deployment: not modelled: deployment is out of scope"):
+        make_scenario({**document(), "deployment": {}})

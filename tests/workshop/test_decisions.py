@@ -1,0 +1,52 @@
+"""Published decisions: the layouts that trained the models run, fit, and are near our best."""
+
+import pytest
+
+from simulator.planner.prediction import predict
+from workshop.cases.published_layouts import NEAR, Decision, decide, load_decisions
+from workshop.pages.accuracy.holdout_layouts import decisions_section
+
+DECISIONS = {one.name: one for one in load_decisions()}
+
+OUT = ("Llama 3.1 405B, 8k tokens, half the GPUs", "Llama 3.1 405B, 131k tokens")
+"""Those whose published layout does not fit here; a remark says why."""
+
+
+def test_every_decision_names_its_source_and_leaves_the_layout_to_the_search() -> None:
+    for one in DECISIONS.values():
+        assert "arXiv:" in one.source
+        assert set(one.search.values()) <= {"any"}
+        assert one.scenario().pinned == {}
+        assert one.reported_step_s or one.reported_flop_per_s
+
+
+@pytest.mark.parametrize("name", ["Llama 3.1 405B, 8k tokens", "DeepSeek-V3"])
+def test_layouts_that_trained_the_largest_models_fit(name: str) -> None:
+    one = DECISIONS[name]
+    found = predict(one.scenario(), **one.layout)
+    assert found.estimate.fits[0]
+    step_s = one.reported_step_s or found.estimate.model_flop / (
+        float(one.reported_flop_per_s or 0.0) * one.cluster["gpus"]
+    )
+    assert found.step_time_s == pytest.approx(float(step_s), rel=0.15)
+
+
+@pytest.mark.evidence
+@pytest.mark.parametrize("name", DECISIONS)
+def test_published_layouts_fit_and_are_near_our_best_or_a_line_says_why(name: str) -> None:
+    decided = decide(DECISIONS[name])
+    assert bool(decided.published.fits[0]) == (name not in OUT)
+    assert decided.near == (decided.slower <= NEAR and name not in OUT)
+    assert decided.near or DECISIONS[name].remark
+    assert decided.slower < 0.15
+
+
+def test_the_section_has_a_row_and_a_note_for_every_decision() -> None:
+    one: Decision = DECISIONS["BLOOM 176B"]
+    line = decide(one).figures()
+    text = "\n".join(
+        decisions_section([line], lambda head, rows, left: str(rows), lambda x, sign="": f"{x:.3f}")
+    )
+    assert one.source in text and one.remark in text
+    assert line["published"] in text and line["best"] in text
+    assert list(decisions_section([], str, str)) == []

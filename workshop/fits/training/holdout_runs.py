@@ -1,0 +1,169 @@
+"""Measured runs that a fit did not see, how far off they are, and what every error bears on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulator import catalogue
+from simulator.arrays import Floats
+from simulator.cost.estimate import Estimate
+from simulator.cost.step import evaluate
+from simulator.cost.uncertainty import P90, SHARED, bearing, load_step_errors
+from simulator.errors import InputError
+from simulator.measured.checks import readings
+from simulator.measured.replay import NotReplayable, load_tables, replay
+from simulator.measured.rows import MeasuredRun, flag, read_runs
+from workshop.fits.training.fit import TrainingFit, TrainingRun, apply, left_out
+
+__all__ = [
+    "Unseen",
+    "error_shares",
+    "kept_back",
+    "matrix_type",
+    "predicted",
+    "scaled",
+    "source_family",
+    "without_group",
+]
+
+
+def source_family(row: MeasuredRun) -> str:
+    """Return the source of a run without its release: what is left out of the fit together."""
+    return row.get("source").partition("-")[0]
+
+
+def matrix_type(training: TrainingRun) -> str:
+    """Type of a run's matrix products."""
+    return training.run.workload.recipe.matrix_type
+
+
+def error_shares(estimates: Sequence[Estimate], runs: Sequence[TrainingRun]) -> Floats:
+    """Shares of every run that each error bears on; one row a run, columns SHARED.
+
+    Those of ``kernels`` and ``layout`` are one: which runs share them, is another's to know.
+    """
+    pairs = zip(estimates, runs, strict=True)
+    rows = [bearing(e, experts=t.run.workload.architecture.is_moe) for e, t in pairs]
+    shares = np.concatenate(rows)
+    shares[:, -2:] = 1.0
+    return shares
+
+
+def scaled(deviations: Floats, tails: Mapping[str, float]) -> Floats:
+    """Deviations of SHARED with their tails, as :func:`simulator.cost.uncertainty.belief` does."""
+    factors = np.full(len(SHARED), tails["tail"])
+    factors[SHARED.index("links")] = tails["links_tail"]
+    return np.asarray(deviations * factors)
+
+
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """Runs that no figure was fitted to, by the way in which they were kept out."""
+
+    runs: Sequence[TrainingRun]
+    errors: Floats
+    """log(predicted / measured)."""
+    shares: Floats
+    """See :func:`error_shares`."""
+
+    def some(self, wanted: Callable[[TrainingRun], bool]) -> Unseen:
+        """Those of a kind."""
+        rows = [i for i, training in enumerate(self.runs) if wanted(training)]
+        return Unseen([self.runs[i] for i in rows], self.errors[rows], self.shares[rows])
+
+    def joined(self, other: Unseen) -> Unseen:
+        """These, then others."""
+        runs = [*self.runs, *other.runs]
+        errors = np.concatenate([self.errors, other.errors])
+        return Unseen(runs, errors, np.concatenate([self.shares, other.shares]))
+
+    def over_reach(
+        self, fitted: Mapping[str, float], stated: Mapping[str, float] | None = None
+    ) -> Floats:
+        """Factors on the deviations with which P10 to P90 would just hold each run."""
+        rest = (self.errors / P90) ** 2 - float(load_step_errors().run) ** 2
+        return np.asarray(np.sqrt(np.maximum(rest, 0.0) / self._variance(fitted, stated)))
+
+    def reach(
+        self,
+        fitted: Mapping[str, float],
+        stated: Mapping[str, float] | None = None,
+        *,
+        grown: Floats | float = 1.0,
+    ) -> Floats:
+        """How far P10 and P90 lie from the prediction, as logarithm, by fitted deviations.
+
+        Parameters
+        ----------
+        fitted : mapping
+            Deviations of SHARED, ``tail`` and ``links_tail``.
+        stated : mapping, optional
+            Spreads that figures state themselves, added as squares, by error.
+        grown : float or ndarray
+            Factor on the deviations of a run.
+        """
+        run = float(load_step_errors().run)
+        return np.asarray(P90 * np.sqrt(grown**2 * self._variance(fitted, stated) + run**2))
+
+    def _variance(self, fitted: Mapping[str, float], stated: Mapping[str, float] | None) -> Floats:
+        """Of all errors but each run's own."""
+        extra = stated or {}
+        spread = [float(np.hypot(fitted[name], extra.get(name, 0.0))) for name in SHARED]
+        return np.asarray(np.sum((self.shares * scaled(np.array(spread), fitted)) ** 2, axis=1))
+
+    def groups(self, by: Callable[[TrainingRun], str] | None = None) -> list[Hashable]:
+        """Of every run, what it shares its fortune with: its source and GPU, or what is given."""
+        if by is not None:
+            return [by(training) for training in self.runs]
+        return [(source_family(training.row), training.row.get("gpu")) for training in self.runs]
+
+    def weights(self, by: Callable[[TrainingRun], str] | None = None) -> Floats:
+        """A group of n runs weighs as root n: many runs of one source say little of the next."""
+        groups = self.groups(by)
+        size = Counter(groups)
+        return np.array([size[group] ** -0.5 for group in groups])
+
+
+def without_group(fit: TrainingFit, group: Callable[[TrainingRun], str]) -> Unseen:
+    """Calibration runs, each predicted with its whole group left out of the fit."""
+    names = {id(training.row): group(training) for training in fit.runs}
+    errors = left_out(fit, lambda row: names[id(row)])
+    estimates = [_estimate(training, fit.values) for training in fit.runs]
+    return Unseen(fit.runs, errors, error_shares(estimates, fit.runs))
+
+
+def kept_back(*tables: str, values: Mapping[str, float] | None = None) -> Unseen:
+    """Rows of tables of ``validation/runs`` that no figure was fitted to, as the profiles predict.
+
+    With `values` of parameters of the fit, as those predict. Rows that are excluded, composed,
+    without a step time or refused are left away.
+    """
+    words, runs = load_tables(), []
+    for row in read_runs([catalogue.folder("validation") / "runs" / name for name in tables]):
+        if row.get("excluded") or flag(row.fields, "composed"):
+            continue
+        try:
+            step_s = readings(row).step_time_s
+            run = replay(row.fields, words, where=row.where)
+        except (InputError, NotReplayable):
+            continue
+        if step_s is not None:
+            runs.append(TrainingRun(row=row, run=run, step_s=step_s))
+    return predicted(runs, values or {})
+
+
+def predicted(runs: Sequence[TrainingRun], values: Mapping[str, float]) -> Unseen:
+    """Runs as these values of parameters of the fit predict them; of those not given, profiles."""
+    estimates = [_estimate(training, values) for training in runs]
+    ratios = [e.step_time_s[0] / t.step_s for e, t in zip(estimates, runs, strict=True)]
+    return Unseen(runs, np.log(np.array(ratios)), error_shares(estimates, runs))
+
+
+def _estimate(training: TrainingRun, values: Mapping[str, float]) -> Estimate:
+    """The prediction of a run, with values of parameters put in place of what profiles hold."""
+    run = apply(training.run, values) if values else training.run
+    return evaluate(run.layout, run.workload, run.cluster, run.software)
