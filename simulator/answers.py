@@ -10,8 +10,6 @@ from html import escape
 from importlib import import_module
 from typing import Any
 
-__all__ = ["Answer"]
-
 _ROWS = 10
 """Of a table in a notebook."""
 

@@ -38,25 +38,6 @@ if TYPE_CHECKING:
     from simulator.questions.versus.fabrics import FabricChoices
     from simulator.questions.versus.what_if import WhatIf
 
-__all__ = [
-    "compare",
-    "distil",
-    "fabrics",
-    "parameter_server",
-    "plan",
-    "predict",
-    "recommender",
-    "rent_or_buy",
-    "schedule",
-    "several_sites",
-    "simulate",
-    "simulate_run",
-    "size",
-    "sweep",
-    "versus",
-    "what_if",
-]
-
 
 def predict(
     scenario: Source = None,

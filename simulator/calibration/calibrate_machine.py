@@ -24,8 +24,6 @@ from simulator.hardware.accelerator import Accelerator
 from simulator.hardware.cluster import Cluster
 from simulator.measured.measurements import COLLECTIVES, Call, Measurements
 
-__all__ = ["Calibration", "ClassFit", "Errors", "calibrate"]
-
 Progress = Callable[[int, int], None]
 
 _ABOVE_LIMIT = 1.05
@@ -256,7 +254,7 @@ class _Steps:
 
 def _fitted(classes: Iterable[FitClass], left_out: dict[str, int], steps: _Steps) -> list[ClassFit]:
     """Fit class by class; one of too few calls is left out. A table's earlier figures hold."""
-    found: list[ClassFit] = []
+    class_fits: list[ClassFit] = []
     tables: dict[tuple[str, ...], dict[str, float]] = {}
     for one in classes:
         known = tables.setdefault(one.path, {})
@@ -264,47 +262,47 @@ def _fitted(classes: Iterable[FitClass], left_out: dict[str, int], steps: _Steps
         def predict(
             values: Mapping[str, float],
             rows: Any,
-            one: FitClass = one,
+            fit_class: FitClass = one,
             known: dict[str, float] = known,
         ) -> Floats:
-            return one.predict({**known, **values}, rows)
+            return fit_class.predict({**known, **values}, rows)
 
         try:
             fit = fit_and_score(one.priors, predict, one.rows, one.scored)
         except InputError as error:
             left_out[f"{one.name}: {error.problems[0].removeprefix('fit: ')}"] = len(one.places)
         else:
-            found.append(_class_fit(one, fit, one.predict({}, one.rows), predict))
+            class_fits.append(_class_fit(one, fit, one.predict({}, one.rows), predict))
             known.update(fit.values)
         steps.step()
-    return found
+    return class_fits
 
 
-def _class_fit(one: FitClass, fit: Fit, before_s: Floats, predict: Any) -> ClassFit:
-    measured = one.rows["seconds"]
-    after_s = predict(fit.values, one.rows)
-    names = np.array(one.parts)
+def _class_fit(fit_class: FitClass, fit: Fit, before_s: Floats, predict: Any) -> ClassFit:
+    measured = fit_class.rows["seconds"]
+    after_s = predict(fit.values, fit_class.rows)
+    names = np.array(fit_class.parts)
     parts = {}
-    for name in sorted(set(one.parts)):
-        which = (names == name) & one.scored
+    for name in sorted(set(fit_class.parts)):
+        which = (names == name) & fit_class.scored
         if which.any():
             both = [_errors(s[which], measured[which]) for s in (before_s, after_s)]
             parts[name] = (int((names == name).sum()), both[0], both[1])
-    scored = one.scored
+    scored = fit_class.scored
     return ClassFit(
-        name=one.name,
-        path=one.path,
+        name=fit_class.name,
+        path=fit_class.path,
         calls=len(measured),
         before=_errors(before_s[scored], measured[scored]),
         after=_errors(after_s[scored], measured[scored]),
         left_out=Errors(median=fit.median_error, p90=fit.p90_error),
         spread=max(fit.spread, 0.005),
         parts=parts,
-        headline=one.headline,
+        headline=fit_class.headline,
         measured_s=measured,
         before_s=before_s,
         after_s=after_s,
-        figures={name: (one.base[name], value) for name, value in fit.values.items()},
+        figures={name: (fit_class.base[name], value) for name, value in fit.values.items()},
     )
 
 

@@ -21,8 +21,6 @@ from simulator.cost.kernels.memory_bound import stream_figures, stream_s
 from simulator.hardware.accelerator import BACKWARD_FLOP, Accelerator
 from simulator.measured.measurements import Call
 
-__all__ = ["FitClass", "Skipped", "accelerator_classes"]
-
 Skipped = dict[str, int]
 """Reason -> calls that no class takes."""
 

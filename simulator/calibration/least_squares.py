@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from simulator.arrays import Floats
 from simulator.errors import InputError
 
-__all__ = ["Fit", "Prior", "Rows", "fit_and_score", "fit_times", "fit_values", "pick"]
-
 Rows = dict[str, Floats]
 """Equal-length columns of a table of measurements; ``seconds`` is the measured one."""
 Model = Callable[[Mapping[str, float], Rows], Floats]

@@ -23,8 +23,6 @@ from simulator.hardware.cluster import Cluster
 from simulator.layout.placement import Group
 from simulator.measured.measurements import COLLECTIVES, Call
 
-__all__ = ["link_classes", "network_classes"]
-
 LEAST_BYTES = 64 * 2**10
 """Smaller messages are latency, which is the library's and not the machine's."""
 SCORED_BYTES = 2**20
@@ -63,8 +61,10 @@ def link_classes(calls: Iterable[Call], base: Cluster) -> tuple[list[FitClass], 
         "all-to-all": ("all_to_all_bytes_per_s",),
         "send": ("send_bytes_per_s",),
     }
-    found = [_inside(kind, inside[kind], base, figures[kind]) for kind in figures if kind in inside]
-    return found, skipped
+    inside_rows = [
+        _inside(kind, inside[kind], base, figures[kind]) for kind in figures if kind in inside
+    ]
+    return inside_rows, skipped
 
 
 def network_classes(calls: Iterable[Call], base: Cluster) -> list[FitClass]:

@@ -25,8 +25,6 @@ from simulator.files import Figure, read_profile
 from simulator.hardware.accelerator import Accelerator
 from simulator.measured.measurements import Call, Measurements
 
-__all__ = ["NAME", "LocalProfiles", "local_profiles"]
-
 NAME = "local-cpu"
 """Of every profile that is written."""
 
@@ -218,18 +216,18 @@ def _host(calls: Sequence[Call]) -> dict[str, float]:
         return max(seconds[wrapping, 1, way] - block(wrapping, way), 0.0)
 
     plain_s = block("plain", "forward") + block("plain", "backward")
-    found = {
+    host = {
         _PER_KERNEL: plain_s / (3.0 * _operators(calls)),
         "split_reduction_s": max(asked[0] - asked[1], 0.0),
     }
     for way in ("forward", "backward", "step"):
         for figure, wrapping in (("split", "tensor"), ("gathered", "sharded")):
             longer = block(wrapping, way) - block("plain", way)
-            found[f"{figure}_block_{way}_s"] = max(longer, 0.0)
+            host[f"{figure}_block_{way}_s"] = max(longer, 0.0)
     for way in ("forward", "backward"):
         longer = ends("tensor", way) - ends("plain", way)
-        found[f"split_ends_{way}_s"] = max(longer, 0.0)
-    return found
+        host[f"split_ends_{way}_s"] = max(longer, 0.0)
+    return host
 
 
 def _operators(calls: Iterable[Call]) -> float:

@@ -19,8 +19,6 @@ from simulator.measured.measurements import Call, Measurements
 from simulator.planner.prediction import Prediction, predict
 from simulator.scenario import make_scenario
 
-__all__ = ["CAUSES", "TARGETS", "LocalStep", "local_steps", "scenario_of"]
-
 CAUSES = {
     "products": ("gemm",),
     "attention": ("attention",),
@@ -153,8 +151,8 @@ def _step(call: Call) -> LocalStep:
     )
 
 
-def _predicted(found: Prediction) -> dict[str, float]:
-    terms = {name: float(seconds[0]) for name, seconds in found.estimate.terms_s.items()}
+def _predicted(prediction: Prediction) -> dict[str, float]:
+    terms = {name: float(seconds[0]) for name, seconds in prediction.estimate.terms_s.items()}
     causes = {cause: sum(terms.pop(name, 0.0) for name in names) for cause, names in CAUSES.items()}
     causes["host"] += sum(terms.values())
     return causes
@@ -167,11 +165,11 @@ def _measured(call: Call) -> dict[str, float]:
     """
     operators: Iterable[Mapping[str, Any]] = call.note.get("operators") or ()
     causes = dict.fromkeys(CAUSES, 0.0)
-    for one in operators:
-        name = str(one["name"])
+    for operator in operators:
+        name = str(operator["name"])
         for cause, beginnings in _OPERATORS.items():
             if name.startswith(beginnings):
-                causes[cause] += float(one["host_s"])
+                causes[cause] += float(operator["host_s"])
                 break
     waiting_s = causes.pop(_WAITING)
     profiled_s = float(call.note.get("profiled_s") or 0.0) - waiting_s

@@ -17,8 +17,6 @@ from simulator.files import read_profile
 from simulator.profiles import KINDS
 from simulator.profiles.check import check
 
-__all__ = ["Target", "new_profiles"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
@@ -32,7 +30,7 @@ class Target:
     """What it states beside figures: the names of the other new profiles."""
 
 
-def new_profiles(found: Calibration, targets: Mapping[str, Target]) -> dict[Path, str]:
+def new_profiles(calibration: Calibration, targets: Mapping[str, Target]) -> dict[Path, str]:
     """Return the text of every target by its path.
 
     Parameters
@@ -49,19 +47,19 @@ def new_profiles(found: Calibration, targets: Mapping[str, Target]) -> dict[Path
     """
     texts = {}
     for part, target in targets.items():
-        text = _text(found, getattr(found, part), target)
+        text = _text(calibration, getattr(calibration, part), target)
         _check(text, target)
         texts[target.path] = text
     return texts
 
 
-def _text(found: Calibration, fits: tuple[ClassFit, ...], target: Target) -> str:
+def _text(calibration: Calibration, fits: tuple[ClassFit, ...], target: Target) -> str:
     source = catalogue.find(target.kind, target.base)
-    text = with_sections(source.read_text(encoding="utf-8-sig"), found.sections(fits))
+    text = with_sections(source.read_text(encoding="utf-8-sig"), calibration.sections(fits))
     document = tomlkit.parse(text)
     for key, value in target.settings.items():
         document[key] = value
-    what = f"fitted to {found.source} ({found.date})" if fits else "not measured itself"
+    what = f"fitted to {calibration.source} ({calibration.date})" if fits else "not measured itself"
     return f"# {target.path.stem}: {target.base}, {what}.\n{tomlkit.dumps(document)}"
 
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 import tomlkit
 from tomlkit.items import InlineTable, Table
 
-__all__ = ["FigureText", "Section", "with_sections"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureText:

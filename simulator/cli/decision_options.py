@@ -12,23 +12,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-__all__ = [
-    "Budget",
-    "Clusters",
-    "Confidence",
-    "Counts",
-    "Deadline",
-    "Jobs",
-    "Largest",
-    "Law",
-    "OutFolder",
-    "Price",
-    "Region",
-    "days_of",
-    "prices_of",
-    "usd_of",
-]
-
 Clusters = Annotated[
     str | None,
     typer.Option(
@@ -167,9 +150,9 @@ def prices_of(texts: list[str] | None) -> dict[str, float]:
     >>> prices_of(["2.10", "l40s-pcie=0.80"])
     {'*': 2.1, 'l40s-pcie': 0.8}
     """
-    found = {}
+    prices = {}
     for text in texts or ():
         name, _, number = text.rpartition("=")
         rule = "must be USD or CLUSTER=USD"
-        found[name.strip() or "*"] = _positive(number, text, "--price", 1.0, rule)
-    return found
+        prices[name.strip() or "*"] = _positive(number, text, "--price", 1.0, rule)
+    return prices

@@ -18,9 +18,6 @@ from simulator._version import __version__
 from simulator.cli.examples import epilog
 from simulator.cli.standard_streams import sound_streams
 
-__all__ = ["app"]
-
-
 _MODULES = {
     "plan": "questions.plan.command",
     "predict": "questions.predict.command",

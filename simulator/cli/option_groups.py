@@ -27,8 +27,6 @@ from simulator.cli.options import ClusterName, Gpus, ModelName, Set, SoftwareNam
 if TYPE_CHECKING:
     from simulator.scenario import Scenario
 
-__all__ = ["LIMITS", "MONEY", "NAMES", "Limits", "Money", "Names", "taking"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Names:
@@ -101,11 +99,11 @@ def taking(command: Callable[..., None]) -> Callable[..., None]:
     hints = get_type_hints(command, include_extras=True)
     records: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
     shown = []
-    for name, one in signature(command).parameters.items():
+    for name, parameter in signature(command).parameters.items():
         if name in records:
             shown += _options(records[name])
         else:
-            shown.append(one.replace(annotation=hints[name], kind=Parameter.KEYWORD_ONLY))
+            shown.append(parameter.replace(annotation=hints[name], kind=Parameter.KEYWORD_ONLY))
 
     def typed(**given: Any) -> None:
         made = {

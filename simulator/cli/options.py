@@ -17,25 +17,6 @@ from simulator.errors import visible
 if TYPE_CHECKING:
     from simulator.answers import Answer
 
-__all__ = [
-    "BAD_INPUT",
-    "INFEASIBLE",
-    "ClusterName",
-    "Gpus",
-    "Json",
-    "ModelName",
-    "ScenarioFile",
-    "Set",
-    "SoftwareName",
-    "check_out",
-    "completing",
-    "print_json",
-    "say",
-    "speaking",
-    "tell",
-    "writing",
-]
-
 INFEASIBLE, BAD_INPUT, INTERRUPTED, CLOSED_PIPE = 1, 2, 130, 141
 """Exit codes besides 0; the last two as a shell gives them for SIGINT and SIGPIPE."""
 

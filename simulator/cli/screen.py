@@ -28,27 +28,6 @@ if TYPE_CHECKING:
     from simulator.cost.step import Estimate
     from simulator.scenario import Scenario
 
-__all__ = [
-    "FIT",
-    "NO_FIT",
-    "TIGHT",
-    "Progress",
-    "amount",
-    "best_of",
-    "console",
-    "fitting",
-    "gib",
-    "heading",
-    "memory_table",
-    "notes",
-    "plain_table",
-    "seconds_like",
-    "term_table",
-    "took",
-    "verdict_style",
-    "waiting",
-]
-
 FIT, TIGHT, NO_FIT = "green", "yellow", "red"
 
 _WIDTH = 136

@@ -14,8 +14,6 @@ from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.software.platforms import running_on
 from simulator.workload import presets
 
-__all__ = ["Combination", "every_pair", "one_of_each", "own_profiles"]
-
 
 @dataclass(frozen=True, slots=True)
 class Combination:

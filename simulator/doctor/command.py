@@ -8,8 +8,6 @@ import typer
 
 from simulator.cli.options import Json, print_json, speaking
 
-__all__ = ["command"]
-
 Everything = Annotated[
     bool,
     typer.Option(

@@ -15,8 +15,6 @@ from simulator.planner.prediction import Prediction, predict
 from simulator.scenario import make_scenario
 from simulator.workload.presets import load
 
-__all__ = ["Examination", "Finding", "examine"]
-
 _TOKENS = 1e9
 _SEQUENCE = 2048
 _BATCH = 64

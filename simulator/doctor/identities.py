@@ -17,8 +17,6 @@ from simulator.layout.placement import place
 from simulator.planner.prediction import Prediction
 from simulator.units import HOUR_S, KWH_J
 
-__all__ = ["IDENTITIES", "Broken", "broken"]
-
 _EQUAL = 1e-9
 """Relative difference of two sums of the same numbers in another order."""
 _FORMULA = 0.02
@@ -103,13 +101,13 @@ def _forward_by_operators(prediction: Prediction) -> float:
     # Unfused scores are computed whole and padded vocabularies too: more than the model asks for.
     kernels = replace(kernels, attention="flash", pads_vocabulary_to=1)
     layout = Layouts.of(global_batch=1)
-    one = np.ones(1)
+    ones = np.ones(1)
     ranks = Ranks(
-        tp=one,
-        cp=one,
-        ep=one,
-        etp=one,
-        micro_batch=one,
+        tp=ones,
+        cp=ones,
+        ep=ones,
+        etp=ones,
+        micro_batch=ones,
         sequence_parallel=np.zeros(1, dtype=bool),
         groups=place(layout, 1),
     )
@@ -171,17 +169,17 @@ def _utilisation(prediction: Prediction) -> Iterator[str]:
 
 
 def _money(prediction: Prediction) -> Iterator[str]:
-    found = prediction.outcome
-    if not math.isfinite(float(found.usd[0])) or found.price.usd_per_gpu_hour is None:
+    outcome = prediction.outcome
+    if not math.isfinite(float(outcome.usd[0])) or outcome.price.usd_per_gpu_hour is None:
         return
-    spares = 0.0 if found.real is None else float(found.real.hot_spares[0])
+    spares = 0.0 if outcome.real is None else float(outcome.real.hot_spares[0])
     held = prediction.scenario.cluster.gpus + spares * prediction.scenario.cluster.node.accelerators
-    hours = float(found.days[0]) * 24.0 * held
-    due = hours * float(found.price.usd_per_gpu_hour)
-    if not found.price.included_power:
-        due += float(found.kwh[0]) * float(found.site.electricity_usd_per_kwh)
-    if not _close(due, float(found.usd[0])):
-        yield f"{hours:.6g} GPU-hours at their price are {due:.6g} USD, not {found.usd[0]:.6g}"
+    hours = float(outcome.days[0]) * 24.0 * held
+    due = hours * float(outcome.price.usd_per_gpu_hour)
+    if not outcome.price.included_power:
+        due += float(outcome.kwh[0]) * float(outcome.site.electricity_usd_per_kwh)
+    if not _close(due, float(outcome.usd[0])):
+        yield f"{hours:.6g} GPU-hours at their price are {due:.6g} USD, not {outcome.usd[0]:.6g}"
 
 
 def _energy(prediction: Prediction) -> Iterator[str]:

@@ -15,8 +15,6 @@ from simulator.hardware.accelerator import Accelerator
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 
-__all__ = ["GRADES", "Card", "evidence_card", "run_kind"]
-
 GRADES = ("measured here", "measured like it", "extrapolated", "unmeasured")
 """In words, strongest first: runs of this device, framework, kind and precision at such a size; of
 its generation, kind, class of model and framework or precision; of its generation; none."""

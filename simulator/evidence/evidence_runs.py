@@ -19,8 +19,6 @@ from simulator import catalogue
 from simulator.arrays import Floats
 from simulator.files import read_csv
 
-__all__ = ["COLUMNS", "NUMBERS", "EvidenceRuns", "RunKind", "load_evidence_runs"]
-
 Flags = NDArray[np.bool_]
 
 

@@ -23,8 +23,6 @@ from simulator.planner.prediction import Prediction, predict
 from simulator.report.document import layout_document, layout_fields
 from simulator.scenario import OFFERED, Scenario
 
-__all__ = ["Answers"]
-
 _SEARCHES = 1
 """Searches at a time: each takes all processors."""
 
@@ -78,15 +76,15 @@ class Answers:
 
     def searched(self, question: Question) -> dict[str, Any]:
         """The best layouts, their front, and the first of them in full."""
-        found = self.plan_of(question)
-        if isinstance(found, str):
-            return {"reason": found, "searched": True}
+        plan = self.plan_of(question)
+        if isinstance(plan, str):
+            return {"reason": plan, "searched": True}
         return {
-            **_described(found),
-            **_ranking(found),
+            **_described(plan),
+            **_ranking(plan),
             "searched": True,
-            "tried": found.found.layouts,
-            "evidence": list(found.evidence.sentences()),
+            "tried": plan.found.layouts,
+            "evidence": list(plan.evidence.sentences()),
         }
 
     def plan_of(self, question: Question) -> Plan | str:
@@ -146,10 +144,10 @@ class Answers:
         return page
 
     def _found(self, question: Question) -> Plan:
-        found = self.plan_of(question)
-        if isinstance(found, str):
-            raise InputError(f"question: {found}")
-        return found
+        plan = self.plan_of(question)
+        if isinstance(plan, str):
+            raise InputError(f"question: {plan}")
+        return plan
 
 
 def _described(answer: Plan | Prediction) -> dict[str, Any]:
@@ -178,10 +176,10 @@ def _nearby(scenario: Scenario, near: dict[str, Any]) -> Prediction:
     return predict(scenario)
 
 
-def _ranking(found: Plan) -> dict[str, Any]:
+def _ranking(plan: Plan) -> dict[str, Any]:
     """Its best layouts and its front."""
-    rows = [_row(found, i) for i in range(min(_KEEP, len(found.estimate)))]
-    front = [rows[int(i)] for i in found.pareto if int(i) < len(rows)]
+    rows = [_row(plan, i) for i in range(min(_KEEP, len(plan.estimate)))]
+    front = [rows[int(i)] for i in plan.pareto if int(i) < len(rows)]
     return {"layouts": rows[:_TABLE], "pareto": front}
 
 
@@ -191,13 +189,13 @@ def _give_back() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def _row(found: Plan, i: int) -> dict[str, Any]:
+def _row(plan: Plan, i: int) -> dict[str, Any]:
     """A layout of the table and of the front."""
-    estimate, result = found.estimate, found.outcome
+    estimate, result = plan.estimate, plan.outcome
     known = {name: float(getattr(result, name)[i]) for name in ("days", "usd", "mfu")}
     return {
         "words": estimate.layouts[i].describe(),
-        "layout": layout_fields(found.scenario, estimate.layouts, i),
+        "layout": layout_fields(plan.scenario, estimate.layouts, i),
         "step_time_s": float(estimate.step_time_s[i]),
         "memory_total_bytes": float(estimate.memory_total_bytes[i]),
         **{name: value if value == value else None for name, value in known.items()},

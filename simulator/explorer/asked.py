@@ -16,15 +16,6 @@ from simulator.files import Number, Whole, build, json_of, record
 from simulator.scenario import Scenario, make_scenario
 from simulator.workload import presets
 
-__all__ = [
-    "LONGEST",
-    "Pins",
-    "Question",
-    "question_of",
-    "scenario_document",
-    "scenario_of_question",
-]
-
 LONGEST = 4096
 """Characters of a question."""
 
@@ -79,8 +70,8 @@ def question_of(text: str) -> Question:
     """
     if len(text) > LONGEST:
         raise InputError(f"question: longer than {LONGEST} characters")
-    found = json_of(text, "question")
-    question: Question = build(Question, found, where="question")
+    json = json_of(text, "question")
+    question: Question = build(Question, json, where="question")
     wrong = [
         problem("question", field, f"unknown {kind}", value, known)
         for field, kind, value, known in (

@@ -8,8 +8,6 @@ import typer
 
 from simulator.cli.options import say, speaking
 
-__all__ = ["command"]
-
 Port = Annotated[
     int, typer.Option("--port", metavar="N", min=1, max=65535, help="Port to listen on.")
 ]

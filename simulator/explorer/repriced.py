@@ -16,8 +16,6 @@ from simulator.schedules.registry import usual_codes
 from simulator.search.certainty import certainty
 from simulator.search.with_failures import priced
 
-__all__ = ["MOST", "repriced"]
-
 MOST = 48
 """Layouts of the plan before that are priced again: together a tenth of a second or less."""
 
@@ -65,7 +63,7 @@ def moved(table: Layouts, scenario: Scenario) -> Layouts:
     table = table.replace(**pinned, global_batch=scenario.workload.recipe.global_batch)
     dp = np.maximum(scenario.cluster.gpus // (table.tp * table.pp * table.cp), 1)
     vpp = np.where(table.pp == 1, 1, table.vpp)
-    each = np.gcd(table.micro_batch, np.maximum(table.global_batch // dp, 1))
+    gcd = np.gcd(table.micro_batch, np.maximum(table.global_batch // dp, 1))
     follows: dict[str, Any] = {"dp": dp, "vpp": vpp}
     follows["schedule"] = np.where(vpp == was.vpp, was.schedule, usual_codes(vpp))
     whole = was.shard_group == was.dp * was.cp
@@ -76,7 +74,7 @@ def moved(table: Layouts, scenario: Scenario) -> Layouts:
     for name in ("recompute_layers", "recompute_modules"):
         follows[name] = np.where(table.recompute == was.recompute, getattr(was, name), 0)
     if "micro_batch" not in pinned:
-        follows["micro_batch"] = each
+        follows["micro_batch"] = gcd
     follows["cp_a2a"] = np.where(table.cp == was.cp, was.cp_a2a, 1)
     same = (table.pp == was.pp) & (vpp == was.vpp)
     splits = tuple(dict.fromkeys([*was.splits, ()]))

@@ -29,8 +29,6 @@ from simulator.files import json_of
 from simulator.report.palette import PALETTE
 from simulator.workload import presets
 
-__all__ = ["application"]
-
 _ASSETS = Path(__file__).resolve().parent / "assets"
 
 _HEADERS = {
@@ -143,10 +141,10 @@ def application(
 def _near(request: Request) -> dict[str, Any]:
     """The layout on the page: fields of plain values."""
     text = request.query_params.get("near", "{}")
-    found = json_of(text[:LONGEST], "near")
-    if not isinstance(found, dict):
+    json = json_of(text[:LONGEST], "near")
+    if not isinstance(json, dict):
         return {}
-    return {k: v for k, v in found.items() if isinstance(v, (int, str)) and k in _NEAR}
+    return {k: v for k, v in json.items() if isinstance(v, (int, str)) and k in _NEAR}
 
 
 def _last(request: Request) -> Question | None:

@@ -9,8 +9,6 @@ import numpy as np
 if TYPE_CHECKING:
     from simulator.planner.plan import Plan
 
-__all__ = ["alternatives"]
-
 _ALTERNATIVES = 3
 
 

@@ -17,8 +17,6 @@ from simulator.search.outcome import Outcome
 from simulator.software.profile import Software
 from simulator.workload.recipe import Recipe, Workload
 
-__all__ = ["UsedFigure", "answer_evidence", "count_assumed", "scenario_evidence", "used_figures"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UsedFigure:

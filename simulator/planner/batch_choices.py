@@ -25,8 +25,6 @@ from simulator.scenario import Scenario
 from simulator.search.explore import KEEP
 from simulator.workload.architecture import Architecture
 
-__all__ = ["MOST_TRIED", "batches_of", "plan_over", "with_critical_batch", "with_sizes"]
-
 MOST_TRIED = 12
 """Values of a range that are searched; a list is searched whole."""
 
@@ -59,9 +57,9 @@ def plan_over(
     failed: InfeasibleError | None = None
     for length in lengths:
         for batch in batches:
-            one = with_sizes(scenario, batch, length)
+            sizes = with_sizes(scenario, batch, length)
             try:
-                found = plan(one, keep=keep, exhaustive=exhaustive, progress=progress)
+                found = plan(sizes, keep=keep, exhaustive=exhaustive, progress=progress)
             except InfeasibleError as error:
                 failed = failed or error
                 reason = str(error).partition("\n")[0]
@@ -205,24 +203,24 @@ def _spread(every: list[int]) -> list[int]:
     return [every[i] for i in places]
 
 
-def _order(found: Plan) -> tuple[bool, float]:
+def _order(plan: Plan) -> tuple[bool, float]:
     """What the goal compares plans of different batches by, least first."""
-    goal, result, recipe = found.scenario.goal, found.outcome, found.scenario.workload.recipe
+    goal, result, recipe = plan.scenario.goal, plan.outcome, plan.scenario.workload.recipe
     value = {"time": result.days, "cost": result.usd, "energy": result.kwh}[goal.minimize][0]
     if not np.isfinite(value):
-        value = found.estimate.step_time_s[0] / recipe.tokens_per_step
-    met = found.meets_deadline and found.meets_budget
+        value = plan.estimate.step_time_s[0] / recipe.tokens_per_step
+    met = plan.meets_deadline and plan.meets_budget
     return not met, float(value)
 
 
-def _tried(found: Plan) -> Tried:
-    recipe = found.scenario.workload.recipe
+def _tried(plan: Plan) -> Tried:
+    recipe = plan.scenario.workload.recipe
     return Tried(
         global_batch=recipe.global_batch,
         sequence_length=recipe.sequence_length,
-        layout=found.estimate.layouts.describe(0),
-        step_time_s=float(found.estimate.step_time_s[0]),
-        tokens_per_s=float(found.outcome.tokens_per_s[0]),
-        days=float(found.outcome.days[0]),
+        layout=plan.estimate.layouts.describe(0),
+        step_time_s=float(plan.estimate.step_time_s[0]),
+        tokens_per_s=float(plan.outcome.tokens_per_s[0]),
+        days=float(plan.outcome.days[0]),
         tokens=None if recipe.steps is None else recipe.steps * recipe.tokens_per_step,
     )

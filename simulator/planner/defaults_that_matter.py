@@ -22,8 +22,6 @@ from simulator.software.profile import load_software
 from simulator.software.releases import load_releases
 from simulator.units import show_bytes, show_seconds, show_signed_percent
 
-__all__ = ["Alternative", "bearing_defaults"]
-
 _NEIGHBOURS = 2
 """Other software profiles that are tried."""
 
@@ -176,16 +174,16 @@ def _sequence_parallel(
 def _software(scenario: Scenario, layout: Layouts) -> list[Alternative]:
     """Under the profiles that are most alike, each with an answer of its own."""
     ours = scenario.software
-    found: list[Alternative] = []
+    alternatives: list[Alternative] = []
     for name in _neighbours(ours.name, ours.platforms):
         other = replace(scenario, software=load_software(name))
         default, alternative = f"software {ours.name}", f"cluster.software = {name}"
         priced = _priced(default, alternative, other, layout)
-        if all(replace(priced, alternative=one.alternative) != one for one in found):
-            found.append(priced)  # neighbouring releases may have the same figures
-        if len(found) == _NEIGHBOURS:
+        if all(replace(priced, alternative=one.alternative) != one for one in alternatives):
+            alternatives.append(priced)  # neighbouring releases may have the same figures
+        if len(alternatives) == _NEIGHBOURS:
             break
-    return found
+    return alternatives
 
 
 @lru_cache(maxsize=32)

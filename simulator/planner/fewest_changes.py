@@ -20,8 +20,6 @@ from simulator.planner.prediction import Prediction, predict
 from simulator.scenario import Scenario
 from simulator.search.candidates import candidates
 
-__all__ = ["CHOICES", "LEAST_GAIN", "FewChanges", "cheapest_changes"]
-
 CHOICES: dict[str, tuple[str, ...]] = {
     "tp": ("tp", "sequence_parallel"),
     "pp": ("pp",),
@@ -73,11 +71,9 @@ def cheapest_changes(now: Prediction, most: int = 3) -> list[FewChanges]:
     gains more than the one before; then further single choices, the best first.
     """
     alone = [(name,) for name in CHOICES]
-    found = _best_of(now, [*alone, *combinations(CHOICES, 2)])
-    single = sorted(
-        (found[choices] for choices in alone if choices in found), key=lambda x: -x.gain
-    )
-    pairs = [change for choices, change in found.items() if len(choices) == 2]
+    best = _best_of(now, [*alone, *combinations(CHOICES, 2)])
+    single = sorted((best[choices] for choices in alone if choices in best), key=lambda x: -x.gain)
+    pairs = [change for choices, change in best.items() if len(choices) == 2]
     steps = [*single[:1], *sorted(pairs, key=_order)[:1]]
     if (whole := _search(now)) is not None:
         steps.append(whole)

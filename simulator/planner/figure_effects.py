@@ -11,8 +11,6 @@ from simulator.planner.answer_evidence import UsedFigure, used_figures
 from simulator.planner.prediction import Prediction
 from simulator.software.profile import Software
 
-__all__ = ["UNSTATED", "FigureEffect", "figure_effects"]
-
 UNSTATED = 0.1
 """By how much a figure is moved whose profile states no spread, relative."""
 

@@ -21,8 +21,6 @@ from simulator.scenario import Scenario
 from simulator.search.candidates import longest_cp, widest_tp
 from simulator.software.supports import Supports
 
-__all__ = ["Change", "Fitting", "fitting"]
-
 _STEPS = 4
 """Values tried of a field on the way to its limit, so that the neighbourhood stays small."""
 
@@ -149,8 +147,8 @@ def _changes(prediction: Prediction, most: int) -> tuple[list[Change], Change | 
         estimate = evaluate(table[rows], scenario.workload, scenario.cluster, scenario.software)
         good = estimate.verdict <= allowed
         if good.any():
-            found = _fastest_by_fields(estimate, changed[rows], good)[:most]
-            return [_change(prediction, estimate, i) for i in found], None
+            fastest_rows = _fastest_by_fields(estimate, changed[rows], good)[:most]
+            return [_change(prediction, estimate, i) for i in fastest_rows], None
     return [], _change(prediction, estimate, int(np.argmin(estimate.memory_total_bytes)))
 
 
@@ -223,9 +221,9 @@ def _near(lengths: list[int]) -> NDArray[np.int64]:
     return np.concatenate(rows)
 
 
-def _following(scenario: Scenario, own: Layouts, fields: dict[str, Any]) -> dict[str, Any]:
+def _following(scenario: Scenario, layouts: Layouts, fields: dict[str, Any]) -> dict[str, Any]:
     """Fields that follow from the varied ones, as the defaults of a layout do."""
-    before = own.row()
+    before = layouts.row()
     tp, pp, cp = fields["tp"], fields["pp"], fields["cp"]
     dp = np.maximum(data_parallel_degree(scenario.cluster.gpus, tp, pp, cp), 1)
     whole = before["shard_group"] == before["dp"] * before["cp"]
@@ -240,17 +238,17 @@ def _following(scenario: Scenario, own: Layouts, fields: dict[str, Any]) -> dict
     }
 
 
-def _choices(scenario: Scenario, own: Layouts) -> dict[str, list[Any]]:
+def _choices(scenario: Scenario, layouts: Layouts) -> dict[str, list[Any]]:
     """Values of every varied field, the layout's own first."""
-    row, can, arch = own.row(), scenario.software.supports, scenario.workload.architecture
+    row, can, arch = layouts.row(), scenario.software.supports, scenario.workload.architecture
     per_rank = -(-arch.layers // row["pp"])
     gpus, length = scenario.cluster.gpus, scenario.workload.recipe.sequence_length
     experts = [moe.experts for moe in arch.moes]
-    own_mode = (int(own.recompute[0]), int(own.recompute_layers[0]))
+    own_mode = (int(layouts.recompute[0]), int(layouts.recompute_layers[0]))
     modes = [(RECOMPUTE.index(word), 0) for word in can.recompute]
     modes += [(_FULL, n) for n in _spread(per_rank - 1)]
     more = [mode for mode in modes if _saves(mode, per_rank) > _saves(own_mode, per_rank)]
-    level = int(own.sharding[0])
+    level = int(layouts.sharding[0])
 
     def degrees(name: str, most: int, supported: bool) -> list[int]:
         larger = [d for d in divisors(gpus) if d > row[name] and d % row[name] == 0 and d <= most]

@@ -12,8 +12,6 @@ from simulator.data_input.supply import cores_of, read_s, sample_of, workers_of
 from simulator.scenario import Scenario
 from simulator.units import show_count, show_percent, show_rate
 
-__all__ = ["READY", "InputVerdict", "Need", "input_verdict"]
-
 READY = "samples are tokens, ready in time: no section [data], so that nothing waits for input"
 """What is assumed without a section [data]."""
 

@@ -31,8 +31,6 @@ from simulator.search.batch_split import Pace, deal, sequences_in, soonest
 from simulator.search.explore import explore
 from simulator.workload.recipe import Workload
 
-__all__ = ["OwnLayouts", "each_alone", "own_layouts", "with_batch"]
-
 _KEEP = 256
 """Fastest layouts of each kind from which the best of each split of the model are taken."""
 
@@ -96,10 +94,10 @@ def own_layouts(scenario: Scenario) -> list[OwnLayouts]:
     return _unlike(sorted(found, key=lambda one: one.step_s))
 
 
-def _unlike(found: Sequence[OwnLayouts]) -> list[OwnLayouts]:
+def _unlike(layouts_by_kind: Sequence[OwnLayouts]) -> list[OwnLayouts]:
     """The first of all that split the model alike on every kind."""
     first: dict[tuple[int, ...], OwnLayouts] = {}
-    for one in found:
+    for one in layouts_by_kind:
         rows = Layouts.concatenate(list(one.rows))
         split = (rows.tp, rows.pp, rows.cp, rows.dp, rows.micro_batch)
         first.setdefault(tuple(np.concatenate(split).tolist()), one)
@@ -196,16 +194,16 @@ def _closed(
     rows, own_s, priced = [], [], []
     for cluster, row, count in zip(clusters, table, counts, strict=True):
         batch = count * int(row.dp[0]) * int(row.micro_batch[0])
-        own = row.replace(global_batch=np.array([batch]))
+        array = row.replace(global_batch=np.array([batch]))
         setting = with_batch(scenario.workload, batch), cluster, scenario.software
-        if int(reasons(own, *setting)[0]) != FEASIBLE:
+        if int(reasons(array, *setting)[0]) != FEASIBLE:
             return None
-        found = evaluate(own, *setting)
+        found = evaluate(array, *setting)
         if not found.fits[0]:
             return None
-        rows.append(own)
+        rows.append(array)
         own_s.append(float(found.step_time_s[0]))
-        priced.append(price_keys(own, *setting))
+        priced.append(price_keys(array, *setting))
     if any(one.states.by_block[one.state_key[0]] for one in priced):
         return None  # reduced part by part, while passes run
     return OwnLayouts(
@@ -217,8 +215,8 @@ def _closed(
     )
 
 
-def each_alone(scenario: Scenario, found: OwnLayouts) -> Iterator[tuple[Scenario, Layouts]]:
+def each_alone(scenario: Scenario, own_layouts: OwnLayouts) -> Iterator[tuple[Scenario, Layouts]]:
     """What each kind trains on its own servers: its share of every step."""
-    for cluster, row in zip(found.clusters, found.rows, strict=True):
+    for cluster, row in zip(own_layouts.clusters, own_layouts.rows, strict=True):
         workload = with_batch(scenario.workload, int(row.global_batch[0]))
         yield replace(scenario, workload=workload, cluster=cluster), row

@@ -14,21 +14,6 @@ from simulator.hardware.cluster import Cluster
 from simulator.hardware.fabric import HopLatency
 from simulator.software.profile import Software
 
-__all__ = [
-    "Machine",
-    "faster_host",
-    "faster_links",
-    "faster_matrices",
-    "faster_memory",
-    "faster_network",
-    "larger_memory",
-    "later_network",
-    "with_adapter_rate",
-    "with_adapters",
-    "with_domain",
-    "with_oversubscription",
-]
-
 Machine = tuple[Cluster, Software]
 
 

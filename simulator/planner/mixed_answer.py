@@ -13,8 +13,6 @@ from simulator.planner.mixed_totals import MixedTotals
 from simulator.scenario import Goal, Scenario
 from simulator.units import show_percent
 
-__all__ = ["MixedOption", "MixedPlan", "in_order", "option_row"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MixedOption:
@@ -59,7 +57,9 @@ class MixedOption:
 def in_order(options: list[MixedOption], goal: Goal) -> tuple[MixedOption, ...]:
     """Best first: those that meet deadline and budget, by what the goal makes least."""
     return tuple(
-        sorted(options, key=lambda one: (not one.meets(goal), one.value(goal), one.step_s))
+        sorted(
+            options, key=lambda option: (not option.meets(goal), option.value(goal), option.step_s)
+        )
     )
 
 
@@ -95,7 +95,9 @@ class MixedPlan(Answer):
     def verdict(self) -> str:
         """What to do, in a sentence."""
         best = self.best
-        rest = [one for one in self.options if one.way.endswith("alone") != bool(self.left_out)]
+        rest = [
+            option for option in self.options if option.way.endswith("alone") != bool(self.left_out)
+        ]
         if self.left_out:
             names = " and ".join(self.left_out)
             if not rest:
@@ -119,26 +121,26 @@ class MixedPlan(Answer):
 
     def to_frame(self) -> DataFrame:
         """One row per way."""
-        return frame_of_rows([option_row(one) for one in self.options])
+        return frame_of_rows([option_row(option) for option in self.options])
 
 
-def option_row(one: MixedOption) -> dict[str, object]:
+def option_row(mixed_option: MixedOption) -> dict[str, object]:
     """What an option says, as plain values."""
-    totals = one.totals
+    totals = mixed_option.totals
     p10_s, p90_s = totals.interval_s
     return {
-        "way": one.way,
-        "kinds": list(one.kinds),
-        "gpus": one.gpus,
-        "layout": one.layouts.row(),
-        "described": one.described,
-        "layouts": [one.layouts.row(i) for i in range(len(one.layouts))],
-        "micro_batches": list(one.micro_batches),
-        "legs_s": None if one.legs is None else _legs_row(one.legs),
-        "step_time_s": one.step_s,
+        "way": mixed_option.way,
+        "kinds": list(mixed_option.kinds),
+        "gpus": mixed_option.gpus,
+        "layout": mixed_option.layouts.row(),
+        "described": mixed_option.described,
+        "layouts": [mixed_option.layouts.row(i) for i in range(len(mixed_option.layouts))],
+        "micro_batches": list(mixed_option.micro_batches),
+        "legs_s": None if mixed_option.legs is None else _legs_row(mixed_option.legs),
+        "step_time_s": mixed_option.step_s,
         "p10_s": p10_s,
         "p90_s": p90_s,
-        "closed_form_s": one.closed_form_s,
+        "closed_form_s": mixed_option.closed_form_s,
         "tokens_per_s": totals.tokens_per_s,
         "mfu": totals.mfu,
         "memory_headroom": totals.memory_headroom,

@@ -24,16 +24,6 @@ from simulator.search.allowed import with_allowed
 from simulator.search.explore import explore
 from simulator.search.stage_splits import RankCosts, dealt_over
 
-__all__ = [
-    "Shares",
-    "alone",
-    "candidate_rows",
-    "first_of_each",
-    "kinds_of_blocks",
-    "shares_of",
-    "staged",
-]
-
 BY_STAGE, BY_REPLICA = "tp-cp-dp-pp", "tp-cp-pp-dp"
 """Orders of ranks in which stages, or replicas, lie together."""
 
@@ -61,12 +51,12 @@ class Shares:
 
 def kinds_of_blocks(cluster: Cluster, size: int) -> list[int] | None:
     """Kind of every block of `size` ranks, in order; None where one would lie on several."""
-    found: list[int] = []
+    of_blocks: list[int] = []
     for group in cluster.groups:
         if group.gpus % size:
             return None
-        found += [group.kind] * (group.gpus // size)
-    return found
+        of_blocks += [group.kind] * (group.gpus // size)
+    return of_blocks
 
 
 def candidate_rows(scenario: Scenario, order: str) -> Layouts | None:
@@ -131,7 +121,7 @@ def _pace(ranks: list[RankCosts], i: int, dealt: Layouts) -> float:
     if held:
         per = len(held) // len(ranks)
         layers = np.array(held).reshape(per, len(ranks)).sum(axis=0).astype(float)
-    mean = np.array([one.block_s[i, one.layer_kinds].mean() for one in ranks])
+    mean = np.array([rank.block_s[i, rank.layer_kinds].mean() for rank in ranks])
     fixed = np.array([one.fixed_s[i, s] for s, one in enumerate(ranks)])
     times = layers * mean + fixed
     return float((int(dealt.micro_batches[0]) - 1) * times.max() + times.sum())

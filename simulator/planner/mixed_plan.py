@@ -30,8 +30,6 @@ from simulator.scenario import Scenario
 from simulator.search.allowed import with_allowed
 from simulator.search.explore import explore
 
-__all__ = ["plan_mixed"]
-
 _PLAYED = 4
 """Layouts of each way of placing them that are played."""
 
@@ -118,31 +116,31 @@ def _by_shares(scenario: Scenario, price_of: PriceOf | None) -> list[MixedOption
     table = candidate_rows(scenario, BY_REPLICA)
     if table is None:
         return []
-    found = sorted(shares_of(scenario, table), key=lambda one: one.step_s)[:_PLAYED]
-    return [_share(scenario, one, price_of) for one in found]
+    shares = sorted(shares_of(scenario, table), key=lambda share: share.step_s)[:_PLAYED]
+    return [_share(scenario, one, price_of) for one in shares]
 
 
-def _share(scenario: Scenario, one: Shares, price_of: PriceOf | None) -> MixedOption:
-    seconds = _played_shares(scenario, one)
+def _share(scenario: Scenario, shares: Shares, price_of: PriceOf | None) -> MixedOption:
+    seconds = _played_shares(scenario, shares)
     return MixedOption(
         way="shares",
         kinds=tuple(kind.name for kind in scenario.cluster.kinds),
         gpus=scenario.cluster.gpus,
-        layouts=one.layouts,
-        described=one.layouts.describe(),
-        micro_batches=one.micro_batches,
+        layouts=shares.layouts,
+        described=shares.layouts.describe(),
+        micro_batches=shares.micro_batches,
         step_s=seconds,
-        closed_form_s=one.step_s,
-        totals=mixed_totals(scenario, one.layouts, seconds, price_of=price_of),
+        closed_form_s=shares.step_s,
+        totals=mixed_totals(scenario, shares.layouts, seconds, price_of=price_of),
     )
 
 
-def _played_shares(scenario: Scenario, one: Shares) -> float:
+def _played_shares(scenario: Scenario, shares: Shares) -> float:
     """Each kind with its share, played as if all servers were of it: replicas meet at the end."""
     before, after = [], []
-    for kind, count in zip(scenario.cluster.kinds, one.micro_batches, strict=True):
-        batch = count * int(one.layouts.dp[0]) * int(one.layouts.micro_batch[0])
-        row = Layouts.of(**{**one.layouts.row(), "global_batch": batch})
+    for kind, count in zip(scenario.cluster.kinds, shares.micro_batches, strict=True):
+        batch = count * int(shares.layouts.dp[0]) * int(shares.layouts.micro_batch[0])
+        row = Layouts.of(**{**shares.layouts.row(), "global_batch": batch})
         step = simulate(row, scenario.workload, kind, scenario.software)
         tail = step.terms_s.get("dp", 0.0)
         before.append(step.step_time_s - tail)
@@ -152,28 +150,28 @@ def _played_shares(scenario: Scenario, one: Shares) -> float:
 
 def _by_own(scenario: Scenario, price_of: PriceOf | None) -> list[MixedOption]:
     """Each kind with a layout of its own: played by itself, then the exchange of gradients."""
-    return [_own(scenario, one, price_of) for one in own_layouts(scenario)[:_OWN_PLAYED]]
+    return [_own(scenario, layout, price_of) for layout in own_layouts(scenario)[:_OWN_PLAYED]]
 
 
-def _own(scenario: Scenario, one: OwnLayouts, price_of: PriceOf | None) -> MixedOption:
-    each = list(each_alone(scenario, one))
+def _own(scenario: Scenario, own_layouts: OwnLayouts, price_of: PriceOf | None) -> MixedOption:
+    each = list(each_alone(scenario, own_layouts))
     played_s = [
         simulate(row, own.workload, own.cluster, own.software).step_time_s for own, row in each
     ]
-    seconds = max(played_s) + one.legs.between_s
+    seconds = max(played_s) + own_layouts.legs.between_s
     names = tuple(kind.name for kind in scenario.cluster.kinds)
-    words = [f"{name}: {row.describe()}" for name, row in zip(names, one.rows, strict=True)]
+    words = [f"{name}: {row.describe()}" for name, row in zip(names, own_layouts.rows, strict=True)]
     return MixedOption(
         way="own layouts",
         kinds=names,
         gpus=scenario.cluster.gpus,
-        layouts=Layouts.concatenate(list(one.rows)),
+        layouts=Layouts.concatenate(list(own_layouts.rows)),
         described="; ".join(words),
-        micro_batches=one.micro_batches,
+        micro_batches=own_layouts.micro_batches,
         step_s=seconds,
-        closed_form_s=one.step_s,
+        closed_form_s=own_layouts.step_s,
         totals=own_totals(scenario, each, seconds, price_of=price_of),
-        legs=one.legs,
+        legs=own_layouts.legs,
     )
 
 

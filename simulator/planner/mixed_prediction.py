@@ -20,8 +20,6 @@ from simulator.planner.mixed_totals import MixedTotals, mixed_totals
 from simulator.scenario import Scenario
 from simulator.units import show_seconds, show_usd
 
-__all__ = ["MixedPrediction", "predict_mixed"]
-
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class MixedPrediction(Answer):

@@ -30,8 +30,6 @@ from simulator.search.defaults import complete
 from simulator.search.refusal import limits, refusal
 from simulator.units import HOUR_S
 
-__all__ = ["KindUse", "kinds_used", "predict_first", "usd_per_step", "worst_verdict"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class KindUse:
@@ -121,10 +119,10 @@ def _use(
 ) -> KindUse:
     kind, gpus = scenario.cluster.kinds[i], mixed.gpus[:, i]
     estimate = evaluate(layouts, scenario.workload, kind, scenario.software)
-    own = np.flatnonzero(gpus)
+    flatnonzero = np.flatnonzero(gpus)
     weight = (gpus / gpus.sum())[:, None]
     busy, idle = ((weight * seconds).sum(axis=0) for seconds in (step.busy_s, step.idle_s))
-    fullest = own[np.argmax(mixed.memory_bytes[own])]
+    fullest = flatnonzero[np.argmax(mixed.memory_bytes[flatnonzero])]
     usable = estimate.usable_bytes
     code = int(memory_verdict(mixed.memory_bytes[fullest], estimate.memory_spread, usable)[0])
     short = any(estimate.away_bytes[tier][0] > room for tier, room in estimate.room_bytes.items())

@@ -23,8 +23,6 @@ from simulator.search.certainty import certainty
 from simulator.search.outcome import Outcome
 from simulator.search.with_failures import priced
 
-__all__ = ["MixedTotals", "PriceOf", "mixed_totals", "own_gpus", "own_totals"]
-
 PriceOf = Callable[[Scenario], Price]
 """The price of a scenario's cluster."""
 
@@ -108,13 +106,13 @@ def mixed_totals(
         for kind, share in zip(cluster.each, shares, strict=True)
         if share
     ]
-    lost = sum(one.share * sum(_lost(one.outcome)) for one in parts)
+    lost = sum(part.share * sum(_lost(part.outcome)) for part in parts)
     return _added(parts, scenario, step_s, lost, memory_share)
 
 
 def own_totals(
     scenario: Scenario,
-    each: Iterable[tuple[Scenario, Layouts]],
+    cases: Iterable[tuple[Scenario, Layouts]],
     step_s: float,
     *,
     price_of: PriceOf | None = None,
@@ -133,19 +131,19 @@ def own_totals(
     batch = scenario.workload.recipe.global_batch
     parts = [
         _part(own, row, step_s, price_of, (1.0, own.workload.recipe.global_batch / batch))
-        for own, row in each
+        for own, row in cases
     ]
-    failures, others = zip(*(_lost(one.outcome) for one in parts), strict=True)
+    failures, others = zip(*(_lost(part.outcome) for part in parts), strict=True)
     return _added(parts, scenario, step_s, sum(failures) + max(others))
 
 
-def _lost(found: Outcome) -> tuple[float, float]:
+def _lost(outcome: Outcome) -> tuple[float, float]:
     """Time lost for a useful second: to failures, and to all else.
 
     Failures of all kinds add up; checkpoints and planned stops they have at the same time.
     """
-    good = max(float(found.goodput[0]), 1e-9)
-    failures = 0.0 if found.real is None else float(found.real.by_cause[0].sum()) / good
+    good = max(float(outcome.goodput[0]), 1e-9)
+    failures = 0.0 if outcome.real is None else float(outcome.real.by_cause[0].sum()) / good
     return failures, 1.0 / good - 1.0 - failures
 
 
@@ -173,7 +171,7 @@ def _added(
         days=days,
         usd=usd,
         kwh=kwh,
-        run_spread=max(float(one.outcome.run_spread[0]) for one in parts),
+        run_spread=max(float(part.outcome.run_spread[0]) for part in parts),
         usd_spread=usd_spread,
         kwh_spread=kwh_spread,
         evidence=max((one.evidence for one in parts), key=lambda card: GRADES.index(card.grade)),
@@ -215,8 +213,8 @@ def _part(
 
 def _fullest(parts: Sequence[_Part]) -> float:
     return max(
-        float(one.estimate.memory_total_bytes[0]) / float(one.estimate.usable_bytes)
-        for one in parts
+        float(part.estimate.memory_total_bytes[0]) / float(part.estimate.usable_bytes)
+        for part in parts
     )
 
 
@@ -225,7 +223,7 @@ def _days(parts: Sequence[_Part], goodput: float) -> float | None:
     ideal = float(parts[0].outcome.days_ideal[0])
     if np.isnan(ideal):
         return None
-    never = any(np.isinf(one.outcome.days[0]) for one in parts)
+    never = any(np.isinf(part.outcome.days[0]) for part in parts)
     return float("inf") if never else ideal / goodput
 
 
@@ -243,5 +241,5 @@ def _total(parts: Sequence[_Part], days: float | None, name: str) -> tuple[float
     total = sum(each)
     if not np.isfinite(total):
         return None, 0.0
-    spread = [float(getattr(one.outcome, f"{name}_spread")[0]) for one in parts]
+    spread = [float(getattr(part.outcome, f"{name}_spread")[0]) for part in parts]
     return total, sum(x * s for x, s in zip(each, spread, strict=True)) / max(total, 1e-300)

@@ -17,8 +17,6 @@ from simulator.search.explore import explore
 from simulator.search.training_choices import training_choices
 from simulator.units import show_bytes, show_seconds, show_signed_percent
 
-__all__ = ["OtherTraining", "other_trainings"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OtherTraining:

@@ -30,8 +30,6 @@ from simulator.search.pareto import front
 from simulator.search.pinned_fields import contradictions, not_kept
 from simulator.search.with_failures import check_finishes, priced
 
-__all__ = ["KEEP_FOR_ENERGY", "Plan", "Refinement", "Tried", "plan", "ranked"]
-
 KEEP_FOR_ENERGY = 4096
 """A slower layout may need less energy, so more of the fastest are ranked then."""
 

@@ -29,8 +29,6 @@ from simulator.search.pinned_fields import contradictions
 from simulator.search.refusal import limits, refusal
 from simulator.search.with_failures import check_finishes, priced
 
-__all__ = ["Prediction", "predict", "refuse_mixed", "refuse_tables"]
-
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Prediction(BestLayout):

@@ -14,8 +14,6 @@ from simulator.planner.plan import Plan, Refinement, ranked
 from simulator.search.certainty import certainty
 from simulator.search.with_failures import priced
 
-__all__ = ["played", "refine", "with_times"]
-
 
 def refine(plan: Plan, count: int, *, progress: Callable[[int, int], None] | None = None) -> Plan:
     """Simulate the best `count` layouts and rank them by what the events say.

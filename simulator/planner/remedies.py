@@ -17,8 +17,6 @@ from simulator.search.training_choices import SMALLER, training_choices
 from simulator.software.profile import load_software
 from simulator.units import show_bytes, show_seconds
 
-__all__ = ["Remedy", "remedies", "why_nothing_fits"]
-
 _DEVICES = 3
 """Larger devices that are tried, the smallest first."""
 

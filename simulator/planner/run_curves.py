@@ -14,8 +14,6 @@ from simulator.reliability.run_outlook import Outlook, outlook
 from simulator.reliability.run_terms import RunTerms, run_terms
 from simulator.search.with_failures import machine_of
 
-__all__ = ["RunCurves", "SpareChoice", "run_curves"]
-
 _SIZES = 64 * 2 ** np.arange(12)
 """64 to 131,072 accelerators."""
 

@@ -27,16 +27,6 @@ from simulator.search.outcome import outcome
 from simulator.second_process import beside
 from simulator.workload.recipe import Recipe
 
-__all__ = [
-    "CAUSES",
-    "Scaling",
-    "ScalingPoint",
-    "counts",
-    "gpu_seconds_per_token",
-    "scaling",
-    "scaling_beside",
-]
-
 SMALLEST = 8
 """Fewest GPUs tried."""
 

@@ -30,8 +30,6 @@ from simulator.search.explore import TOO_LARGE
 from simulator.search.memory_filter import ROOM
 from simulator.units import show_bytes, show_chance, show_percent, show_usd
 
-__all__ = ["BETTER", "Upgrade", "binding", "sensitivity"]
-
 _OWN = ("gemm", "attention", "memory_bound", "launch", "stragglers", "input", "optimizer")
 """Terms that links and their latencies do not bear on."""
 

@@ -17,8 +17,6 @@ from simulator.search.certainty import certainty
 if TYPE_CHECKING:
     from simulator.events.sharing.beside import Job
 
-__all__ = ["neighbour_job", "predict_best", "predict_played"]
-
 
 def predict_best(scenario: Scenario) -> Prediction:
     """Predict a scenario's layout, or the best there is where it names no field of one.

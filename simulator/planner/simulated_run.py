@@ -25,8 +25,6 @@ from simulator.units import DAY_S, show_percent
 if TYPE_CHECKING:  # brings the events along
     from simulator.events.run.played_runs import PlayedRuns
 
-__all__ = ["SEEDS", "ShorterStep", "SimulatedRun", "simulate_run"]
-
 SEEDS = 1000
 """Runs that are played unless somebody says how many."""
 

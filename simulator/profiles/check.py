@@ -17,8 +17,6 @@ from simulator.hardware.node import wrong_domain
 from simulator.profiles import KINDS, load
 from simulator.reliability.reliability_profile import wrong_run
 
-__all__ = ["check", "kind_of"]
-
 MOST = 1.05
 """A share of a limit may pass it by this: clocks boost, data sheets round."""
 
@@ -95,10 +93,10 @@ def check(path: Path, kind: str = "") -> list[str]:
     except InputError as error:
         return list(error.problems)
     own = _LIMITS.get(kind)
-    found = [*_evidence(value), *_shares(value), *(own(value) if own is not None else ())]
+    shares = [*_evidence(value), *_shares(value), *(own(value) if own is not None else ())]
     if kind == "clusters":
-        found += _topology(value, path)
-    return [f"{path}: {problem}" for problem in found]
+        shares += _topology(value, path)
+    return [f"{path}: {problem}" for problem in shares]
 
 
 def _evidence(value: Any) -> Iterator[str]:

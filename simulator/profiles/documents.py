@@ -8,8 +8,6 @@ from typing import Any
 from simulator._version import __version__
 from simulator.profiles import Profile
 
-__all__ = ["check_document", "list_document", "show_document"]
-
 SCHEMA = 1
 
 

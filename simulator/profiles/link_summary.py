@@ -17,8 +17,6 @@ from simulator.events.network.topology_graph import regular_graph
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.edge_list import Edge, endpoint
 
-__all__ = ["LinkRow", "LinkSummary", "edges_document", "links_document", "summary"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkRow:
@@ -100,23 +98,23 @@ def _rows(blocks: Any, capacity: Any) -> tuple[LinkRow, ...]:
     return tuple(rows)
 
 
-def links_document(found: LinkSummary) -> dict[str, Any]:
+def links_document(link_summary: LinkSummary) -> dict[str, Any]:
     """The summary as JSON."""
     rows = [
         {"kind": row.kind, "bytes_per_s": row.bytes_per_s, "count": row.count}
-        for row in found.links
+        for row in link_summary.links
     ]
     return _head() | {
-        "cluster": found.cluster,
-        "gpus": found.gpus,
-        "servers": found.servers,
-        "switches": found.switches,
-        "cabled": found.cabled,
+        "cluster": link_summary.cluster,
+        "gpus": link_summary.gpus,
+        "servers": link_summary.servers,
+        "switches": link_summary.switches,
+        "cabled": link_summary.cabled,
         "links": rows,
-        "bisection_bytes_per_s": found.bisection_bytes_per_s,
-        "bisection_exact": found.exact,
-        "oversubscription": found.oversubscription,
-        "most_hops": found.most_hops,
+        "bisection_bytes_per_s": link_summary.bisection_bytes_per_s,
+        "bisection_exact": link_summary.exact,
+        "oversubscription": link_summary.oversubscription,
+        "most_hops": link_summary.most_hops,
     }
 
 

@@ -19,8 +19,6 @@ from simulator.hardware.node import Node, ScaleOut, wrong_domain
 from simulator.profiles import load
 from simulator.profiles.check import check
 
-__all__ = ["GBIT", "OwnCluster", "own_profiles", "shipped_base"]
-
 GBIT = 125e6
 """Bytes per second of a gigabit per second."""
 
@@ -212,7 +210,7 @@ def _problems(files: dict[Path, str]) -> list[str]:
         folders = [place, *([before] if before else [])]
         os.environ["FORESHARD_PROFILES"] = os.pathsep.join(folders)
         try:
-            found = [
+            problems = [
                 said.replace(f"{place}{os.sep}", "")
                 for path in files
                 for said in check(Path(place) / path, path.parent.name)
@@ -221,4 +219,4 @@ def _problems(files: dict[Path, str]) -> list[str]:
             os.environ.pop("FORESHARD_PROFILES")
             if before is not None:
                 os.environ["FORESHARD_PROFILES"] = before
-    return found
+    return problems

@@ -7,8 +7,6 @@ from simulator.files import read_profile
 from simulator.hardware.cluster import ClusterProfile, load_node
 from simulator.hardware.edge_list import edges_of, endpoint
 
-__all__ = ["whole_gpus"]
-
 
 def whole_gpus(name: str) -> int:
     """GPUs of all servers that a profile lists cables of; else of two leaves, or two pods."""

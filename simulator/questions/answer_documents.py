@@ -25,8 +25,6 @@ from simulator.questions.versus.what_if import WhatIf
 from simulator.report.document import plan_document, predict_document
 from simulator.report.mixed_document import mixed_document, mixed_prediction_document
 
-__all__ = ["answer_document"]
-
 
 def answer_document(answer: Any) -> dict[str, Any]:
     """Write an answer as plain values.

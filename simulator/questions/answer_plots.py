@@ -37,8 +37,6 @@ from simulator.units import DAY_S
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["draw"]
-
 _LEAST = 0.002
 """Share of the longest bar below which a term gets no word in the legend."""
 
@@ -171,7 +169,7 @@ def _run(answer: SimulatedRun, axes: Axes) -> None:
 
 def _options(answer: MixedPlan, axes: Axes) -> None:
     """A step of the best of each way to use the servers, P10 to P90."""
-    best = {one.way: one for one in reversed(answer.options)}
+    best = {option.way: option for option in reversed(answer.options)}
     ways = sorted(best.values(), key=lambda one: one.step_s)
     steps = np.array([one.step_s for one in ways])
     ends = np.array([one.totals.interval_s for one in ways]).T

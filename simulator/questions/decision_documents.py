@@ -20,17 +20,6 @@ if TYPE_CHECKING:
     from simulator.questions.versus.what_if import WhatIf
     from simulator.scenario import Scenario
 
-__all__ = [
-    "compare_document",
-    "decision_head",
-    "fabrics_document",
-    "offer_document",
-    "rent_or_buy_document",
-    "size_document",
-    "versus_document",
-    "what_if_document",
-]
-
 
 def decision_head(command: str, scenario: Scenario) -> dict[str, Any]:
     """Begin a document: of which form, version and command it is, and what was asked."""
@@ -197,7 +186,7 @@ def what_if_document(answer: WhatIf) -> dict[str, Any]:
     """Write both answers, and the old layout on the changed machine."""
     return {
         **decision_head("what-if", answer.before.scenario),
-        "change": {one.name: one.text for one in answer.changes},
+        "change": {change.name: change.text for change in answer.changes},
         "before": layout_document(answer.before, 0),
         "after": layout_document(answer.after, 0),
         "same_layout": layout_document(answer.same, 0) if answer.same else None,

@@ -8,8 +8,6 @@ from typing import Any
 from simulator.units import DAY_S
 from simulator.workload.recipe import Recipe
 
-__all__ = ["Piece", "Way", "ideal_days"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Piece:

@@ -18,14 +18,6 @@ if TYPE_CHECKING:
     from simulator.questions.sites.answer import Alternative, Cycle, SeveralSites, SiteStep
     from simulator.questions.sparse.answer import Recommended
 
-__all__ = [
-    "distillation_document",
-    "parameter_server_document",
-    "recommender_document",
-    "schedule_document",
-    "sites_document",
-]
-
 
 def sites_document(answer: SeveralSites) -> dict[str, Any]:
     """Write a run over several sites: sites, cycle, rates needed, what else one could do."""
@@ -141,7 +133,7 @@ def parameter_server_document(answer: Served) -> dict[str, Any]:
             "latency_s": one.latency_s,
         },
         "ways": [_way(way) for way in answer.ways],
-        "backups": [asdict(one) for one in answer.backups],
+        "backups": [asdict(backup) for backup in answer.backups],
         "networks": [
             {
                 "factor": at.factor,

@@ -15,8 +15,6 @@ from simulator.report.palette import colour
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["calibration_document", "calibration_png"]
-
 SCHEMA = 1
 DPI = 130
 _COLUMNS = 3
@@ -25,20 +23,24 @@ _LEAST, _MOST = 0.25, 4.0
 
 
 def calibration_document(
-    found: Calibration, *, bases: Mapping[str, str | None], files: Mapping[str, str | None]
+    calibration: Calibration, *, bases: Mapping[str, str | None], files: Mapping[str, str | None]
 ) -> dict[str, Any]:
     """Return errors and figures of every class; times are left to the picture."""
-    profiles = {"accelerator": found.accelerator, "node": found.node, "cluster": found.fabric}
+    profiles = {
+        "accelerator": calibration.accelerator,
+        "node": calibration.node,
+        "cluster": calibration.fabric,
+    }
     return {
         "schema": SCHEMA,
         "version": __version__,
         "command": "calibrate",
-        "source": found.source,
-        "date": found.date,
+        "source": calibration.source,
+        "date": calibration.date,
         "bases": dict(bases),
         "files": dict(files),
         "classes": [_class(profile, fit) for profile, fits in profiles.items() for fit in fits],
-        "left_out": dict(found.left_out),
+        "left_out": dict(calibration.left_out),
     }
 
 
@@ -66,11 +68,11 @@ def _errors(errors: Errors) -> dict[str, float]:
     return {"median": errors.median, "p90": errors.p90}
 
 
-def calibration_png(found: Calibration) -> bytes:
+def calibration_png(calibration: Calibration) -> bytes:
     """Draw predicted over measured time of every call, by the base and by the fit."""
     from matplotlib.figure import Figure
 
-    fits = [*found.accelerator, *found.node, *found.fabric]
+    fits = [*calibration.accelerator, *calibration.node, *calibration.fabric]
     rows = -(-len(fits) // _COLUMNS)
     columns = min(len(fits), _COLUMNS)
     figure = Figure(figsize=(4.2 * columns, 3.0 * rows + 0.5), dpi=DPI, layout="constrained")

@@ -11,23 +11,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "DPI",
-    "NARROW",
-    "canvas",
-    "file_bytes",
-    "headline",
-    "ink_on",
-    "legend",
-    "load",
-    "money_axis",
-    "plain_axes",
-    "plain_log",
-    "png_bytes",
-    "svg_bytes",
-    "wrapped",
-]
-
 DPI = 130
 
 NARROW = 4.7

@@ -12,16 +12,6 @@ from simulator.planner.plan import Plan
 from simulator.search.certainty import Certainty, certainty
 from simulator.units import show_percent, show_seconds
 
-__all__ = [
-    "ROLES",
-    "TimeBar",
-    "TimeChange",
-    "show_change",
-    "time_bars",
-    "time_changes",
-    "why_it_wins",
-]
-
 ROLES = ("best layout", "runner-up", "data parallel only")
 """Layouts whose time is compared term by term."""
 
@@ -73,8 +63,8 @@ def time_changes(bars: list[TimeBar]) -> list[TimeChange]:
     for name in bars[0].terms_s:
         seconds = {bar.role: bar.terms_s[name] for bar in bars}
         if any(seconds.values()):
-            own = bars[0].terms_s[name]
-            saved = {role: value - own for role, value in seconds.items() if role != bars[0].role}
+            terms = bars[0].terms_s[name]
+            saved = {role: value - terms for role, value in seconds.items() if role != bars[0].role}
             changes.append(TimeChange(name=name, seconds=seconds, saved_s=saved))
     return changes
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from simulator.search.outcome import Outcome
 from simulator.units import DAY_S, HOUR_S, show_count, show_percent
 
-__all__ = ["CostLine", "cost_lines", "price_words"]
-
 _HOURS = DAY_S / HOUR_S
 _LEAST = 1e-4
 """Parts of the money below this share are left out."""
@@ -24,36 +22,36 @@ class CostLine:
     usd: float
 
 
-def cost_lines(found: Outcome, gpus: int, i: int = 0) -> list[CostLine]:
+def cost_lines(outcome: Outcome, gpus: int, i: int = 0) -> list[CostLine]:
     """Split the money of a layout; nothing where tokens or price are not known.
 
     Hours of the ideal run are steps x step time; what the real run takes longer is lost to
     failures, checkpoints and slow steps; what is paid beyond `gpus` waits as hot spares.
     """
-    usd, rate = float(found.usd[i]), found.price.usd_per_gpu_hour
+    usd, rate = float(outcome.usd[i]), outcome.price.usd_per_gpu_hour
     if rate is None or not math.isfinite(usd):
         return []
-    ideal = float(found.days_ideal[i]) * _HOURS * gpus
-    held = float(found.days[i]) * _HOURS * gpus
+    ideal = float(outcome.days_ideal[i]) * _HOURS * gpus
+    held = float(outcome.days[i]) * _HOURS * gpus
     parts = (
         ("training", ideal),
         ("failures, checkpoints, restarts and slow steps", held - ideal),
-        ("hot spares", float(found.gpu_hours[i]) - held),
+        ("hot spares", float(outcome.gpu_hours[i]) - held),
     )
     lines = [
         CostLine(what=what, amount=f"{show_count(hours)} GPU-hours", usd=hours * float(rate))
         for what, hours in parts
     ]
-    power = usd - float(found.gpu_hours[i]) * float(rate)
+    power = usd - float(outcome.gpu_hours[i]) * float(rate)
     lines.append(
-        CostLine(what="electricity", amount=f"{show_count(float(found.kwh[i]))} kWh", usd=power)
+        CostLine(what="electricity", amount=f"{show_count(float(outcome.kwh[i]))} kWh", usd=power)
     )
     return [line for line in lines if line.usd > _LEAST * usd]
 
 
-def price_words(found: Outcome) -> str:
+def price_words(outcome: Outcome) -> str:
     """Say what the price is, how sure, and whether it holds electricity."""
-    price = found.price
+    price = outcome.price
     rate = price.usd_per_gpu_hour
     if rate is None:
         return f"No price is known ({price.name}): give one with `foreshard compare --price USD`."

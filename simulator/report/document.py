@@ -28,17 +28,6 @@ if TYPE_CHECKING:
     from simulator.planner.plan import Plan, Tried
     from simulator.scoring.anchor import Correction
 
-__all__ = [
-    "SCHEMA",
-    "TOP",
-    "head",
-    "layout_document",
-    "layout_fields",
-    "plain",
-    "plan_document",
-    "predict_document",
-]
-
 SCHEMA = 1
 """Number of the form of the documents; a key that changes its meaning raises it."""
 
@@ -78,9 +67,10 @@ def plan_document(plan: Plan, *, top: int = TOP) -> dict[str, Any]:
         "alternatives": [{"rank": place + 1, "why": why} for place, why in alternatives(plan)],
         "pareto": [_pareto(plan, int(i)) for i in plan.pareto],
         "bearing_defaults": [
-            one.document() for one in bearing_defaults(plan.scenario, plan.estimate.layouts[:1])
+            bearing_default.document()
+            for bearing_default in bearing_defaults(plan.scenario, plan.estimate.layouts[:1])
         ],
-        "other_trainings": [one.document() for one in other_trainings(plan)],
+        "other_trainings": [other_training.document() for other_training in other_trainings(plan)],
         **_around(plan),
     }
 
@@ -167,8 +157,8 @@ def predict_document(
         **head("predict", prediction.scenario, estimate),
         "layouts": [{**layout, "evidence": prediction.evidence.document()}],
         "bearing_defaults": [
-            one.document()
-            for one in bearing_defaults(
+            bearing_default.document()
+            for bearing_default in bearing_defaults(
                 prediction.scenario,
                 estimate.layouts,
                 software=False,

@@ -6,8 +6,6 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["Document", "document", "frame", "note", "plain", "stacked_bar", "stacked_frame"]
-
 Document = dict[str, Any]
 """A plotly document; beside it, one meaning for every trace and line."""
 

@@ -5,17 +5,6 @@ from __future__ import annotations
 from simulator.search.certainty import TIE
 from simulator.workload.architecture import Architecture
 
-__all__ = [
-    "FIT_RULE",
-    "FLOP_CONVENTION",
-    "MEMORY_MEANING",
-    "NOT_MODELLED",
-    "NO_INTERVAL",
-    "memory_meaning",
-    "ties",
-    "untimed",
-]
-
 NO_INTERVAL = "no interval"
 """Printed beside memory where no reading of the software's says how far it may be off."""
 

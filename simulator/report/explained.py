@@ -14,8 +14,6 @@ from simulator.planner.figure_effects import FigureEffect, figure_effects
 from simulator.planner.prediction import Prediction
 from simulator.report.evidence import memory_meaning
 
-__all__ = ["Explained", "Value", "explained", "explained_document", "term_names"]
-
 _MEMORY_SOURCE = "cost/memory/peak.py, cost/states/state_bytes.py; counted, with torch as the check"
 _MEMORY_FIGURES = "software profile [states], [memory]; accelerator memory"
 
@@ -106,7 +104,11 @@ def _time(name: str, prediction: Prediction) -> Value:
         share=seconds / prediction.step_time_s,
         hidden_s=0.0 if hidden is None else float(hidden[0]),
         inputs={},
-        effects=[one for one in figure_effects(prediction, name) if one.change_s],
+        effects=[
+            figure_effect
+            for figure_effect in figure_effects(prediction, name)
+            if figure_effect.change_s
+        ],
     )
 
 
@@ -125,10 +127,10 @@ def _memory(name: str, prediction: Prediction) -> Value:
     )
 
 
-def explained_document(found: list[Explained]) -> dict[str, Any]:
+def explained_document(explanations: list[Explained]) -> dict[str, Any]:
     """Return terms as `--json` has them."""
     head = {"schema": 1, "version": __version__, "command": "explain"}
-    return head | {"terms": [_row(one) for one in found]}
+    return head | {"terms": [_row(one) for one in explanations]}
 
 
 def _row(one: Explained) -> dict[str, Any]:

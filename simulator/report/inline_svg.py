@@ -14,8 +14,6 @@ from simulator.report.palette import inks
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-__all__ = ["NOTE", "inline", "noted"]
-
 NOTE = "note: "
 """Begins the gid of a shape that has something to say."""
 

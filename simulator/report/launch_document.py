@@ -8,8 +8,6 @@ from typing import Any
 from simulator.interop.launch_files.advising import Advice
 from simulator.report.document import layout_document, plain, predict_document
 
-__all__ = ["advice_document"]
-
 
 def advice_document(advice: Advice) -> dict[str, Any]:
     """Write the first answer to a launch script as a document."""

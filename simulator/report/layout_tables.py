@@ -9,8 +9,6 @@ from typing import Any
 from simulator.errors import InputError
 from simulator.planner.plan import Plan
 
-__all__ = ["TABLES", "layout_table"]
-
 TABLES = ("csv", "markdown", "parquet")
 
 _BRIEF = (

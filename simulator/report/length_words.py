@@ -5,8 +5,6 @@ from __future__ import annotations
 from simulator.units import show_count
 from simulator.workload.recipe import Recipe
 
-__all__ = ["length_words"]
-
 
 def length_words(recipe: Recipe) -> str:
     """Tokens of the run with its batch, beside those of a small one where they are fewer.

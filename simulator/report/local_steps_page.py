@@ -10,8 +10,6 @@ from simulator.calibration.local_profiles import LocalProfiles
 from simulator.calibration.measured_steps import CAUSES, LocalStep
 from simulator.measured.measurements import Measurements
 
-__all__ = ["local_document", "local_markdown"]
-
 SCHEMA = 1
 
 _SIDES = ("predicted", "measured")

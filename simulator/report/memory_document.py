@@ -12,30 +12,28 @@ from simulator.cost.memory.peak import MEMORY_KINDS
 from simulator.planner.fitting import Change, Fitting
 from simulator.report.evidence import memory_meaning
 
-__all__ = ["memory_document"]
 
-
-def memory_document(found: Fitting) -> dict[str, Any]:
+def memory_document(fitting: Fitting) -> dict[str, Any]:
     """Write the memory of every pipeline rank as plain numbers and words, sizes in bytes."""
     return {
-        "verdict": found.verdict,
-        "p10_bytes": _known(found.p10_bytes),
-        "p90_bytes": _known(found.p90_bytes),
-        "usable_bytes": found.usable_bytes,
-        "capacity_bytes": found.capacity_bytes,
-        "margin_bytes": found.margin_bytes,
-        "stages": [_stage(found, rank) for rank in range(len(found.ranks.total_bytes))],
+        "verdict": fitting.verdict,
+        "p10_bytes": _known(fitting.p10_bytes),
+        "p90_bytes": _known(fitting.p90_bytes),
+        "usable_bytes": fitting.usable_bytes,
+        "capacity_bytes": fitting.capacity_bytes,
+        "margin_bytes": fitting.margin_bytes,
+        "stages": [_stage(fitting, rank) for rank in range(len(fitting.ranks.total_bytes))],
         "formulas": {kind: memory_meaning(kind) for kind in MEMORY_KINDS},
-        "changes": [_change(change) for change in found.changes],
-        "nearest": None if found.nearest is None else _change(found.nearest),
+        "changes": [_change(change) for change in fitting.changes],
+        "nearest": None if fitting.nearest is None else _change(fitting.nearest),
     }
 
 
-def _stage(found: Fitting, rank: int) -> dict[str, Any]:
+def _stage(fitting: Fitting, rank: int) -> dict[str, Any]:
     """One pipeline stage; all its tensor, context and data ranks hold the same."""
-    ranks = found.ranks
+    ranks = fitting.ranks
     total = float(ranks.total_bytes[rank])
-    replayed = found.replayed[rank] if found.replayed else None
+    replayed = fitting.replayed[rank] if fitting.replayed else None
     return {
         "stage": rank,
         "moment": MOMENTS[int(ranks.moment[rank])],
@@ -43,9 +41,9 @@ def _stage(found: Fitting, rank: int) -> dict[str, Any]:
         "memory_total_bytes": total,
         "memory_p10_bytes": _known(float(ranks.p10_bytes[rank])),
         "memory_p90_bytes": _known(float(ranks.p90_bytes[rank])),
-        "margin_bytes": found.usable_bytes - total,
-        "fits": total <= found.usable_bytes,
-        "memory_verdict": VERDICTS[int(ranks.verdict(found.usable_bytes)[rank])],
+        "margin_bytes": fitting.usable_bytes - total,
+        "fits": total <= fitting.usable_bytes,
+        "memory_verdict": VERDICTS[int(ranks.verdict(fitting.usable_bytes)[rank])],
         "replayed_allocated_bytes": replayed.allocated_bytes if replayed else None,
         "replayed_reserved_bytes": replayed.reserved_bytes if replayed else None,
         "inputs": ranks.inputs[rank],

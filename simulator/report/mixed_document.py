@@ -13,8 +13,6 @@ from simulator.report.document import SCHEMA, layout_fields, plain
 from simulator.report.simulation_document import groups_document
 from simulator.scenario import Scenario
 
-__all__ = ["mixed_document", "mixed_prediction_document"]
-
 
 def mixed_document(answer: MixedPlan) -> dict[str, Any]:
     """Write every way to use the servers, best first."""
@@ -22,7 +20,7 @@ def mixed_document(answer: MixedPlan) -> dict[str, Any]:
         **_head("plan", answer.scenario),
         "verdict": answer.verdict,
         "left_out": list(answer.left_out),
-        "options": [plain(option_row(one)) for one in answer.options],
+        "options": [plain(option_row(option)) for option in answer.options],
     }
 
 

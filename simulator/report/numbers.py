@@ -42,21 +42,6 @@ from simulator.scenario import Scenario
 from simulator.search.outcome import spans
 from simulator.units import show_count
 
-__all__ = [
-    "LayoutRow",
-    "MemoryReport",
-    "PlanNumbers",
-    "RefinedRow",
-    "SearchStatistics",
-    "StageMemory",
-    "collect",
-    "job_line",
-    "layout_rows",
-    "memory_report",
-    "refined_rows",
-    "search_statistics",
-]
-
 _LEAST_LOSS = 5e-5
 """Share of the wall time that is worth a line."""
 

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from jinja2 import BytecodeCache, Environment
     from markupsafe import Markup
 
-__all__ = ["SECTIONS", "VERDICT_CLASS", "environment", "plotly_source", "render"]
-
 SECTIONS = {
     "verdict": "Verdict",
     "layouts": "Best layouts",

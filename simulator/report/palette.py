@@ -10,8 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["CATEGORIES", "PALETTE", "Colour", "category", "colour", "inks", "symbol"]
-
 
 @dataclass(frozen=True, slots=True)
 class Colour:

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["draw_timeline", "pipeline_picture"]
-
 _INKS = {
     "forward": ("gemm", "forward"),
     "backward": ("attention", "backward"),

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from simulator.cost.terms import LABELS
 from simulator.units import show_percent, show_seconds, show_signed_percent
 
-__all__ = ["played_words"]
-
 _MOST = 3
 _FELT = 0.001
 """Differences below this share of the step are not named."""

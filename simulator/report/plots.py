@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
     from simulator.planner.plan import Plan
 
-__all__ = ["front_picture", "memory_picture", "speedup_picture", "time_picture"]
-
 _FORMULAS = {term.name: term.formula for term in TERMS}
 
 _BELOW = 0.24

@@ -10,8 +10,6 @@ from pathlib import Path
 from simulator.report.document import plain
 from simulator.scenario import Scenario
 
-__all__ = ["MARK", "holds_another", "question"]
-
 MARK = "foreshard-question"
 """Name of the page's meta element that holds the word of its question."""
 

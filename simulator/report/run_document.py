@@ -12,15 +12,13 @@ from simulator.reliability.incidents import Incidents
 from simulator.report.document import head, layout_fields
 from simulator.units import DAY_S
 
-__all__ = ["run_document"]
-
 _HUNDRED = 0.01
 
 
-def run_document(found: SimulatedRun) -> dict[str, Any]:
+def run_document(simulated_run: SimulatedRun) -> dict[str, Any]:
     """Write what became of the runs beside the closed form, and the curves."""
-    prediction, played, real = found.prediction, found.played, found.outlook
-    outcome, curves, incidents = prediction.outcome, found.curves, found.incidents
+    prediction, played, real = simulated_run.prediction, simulated_run.played, simulated_run.outlook
+    outcome, curves, incidents = prediction.outcome, simulated_run.curves, simulated_run.incidents
     good, days = played.goodput, played.wall_s / DAY_S
     goal = prediction.scenario.goal.deadline_days
     usd = float(outcome.usd[0])
@@ -35,7 +33,7 @@ def run_document(found: SimulatedRun) -> dict[str, Any]:
         "daly_interval_s": float(real.daly_s[0]),
         "copy_interval_s": float(real.copy_interval_s[0]) if real.terms.in_memory else None,
         "spares": int(real.hot_spares[0]),
-        "one_server_less": _shrunk(found),
+        "one_server_less": _shrunk(simulated_run),
         "cheapest_spares": curves.cheapest.hot,
         "usd_per_point_of_goodput": _known(usd * _HUNDRED / float(outcome.goodput[0])),
         "closed_form_goodput": float(real.goodput[0]),
@@ -54,9 +52,9 @@ def run_document(found: SimulatedRun) -> dict[str, Any]:
     }
 
 
-def _shrunk(found: SimulatedRun) -> dict[str, float] | None:
+def _shrunk(simulated_run: SimulatedRun) -> dict[str, float] | None:
     """A step of a run that shrinks by a server; None where runs wait for repairs."""
-    less = found.without_a_server
+    less = simulated_run.without_a_server
     return None if less is None else {"step_time_s": less.step_time_s, "tokens": less.tokens}
 
 
@@ -82,21 +80,21 @@ def _curves(curves: RunCurves) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _incidents(found: Incidents) -> dict[str, Any]:
+def _incidents(incidents: Incidents) -> dict[str, Any]:
     return {
-        "file": found.where,
-        "days": found.days,
+        "file": incidents.where,
+        "days": incidents.days,
         "rates": [
             {"cause": rate.cause, "count": rate.count, "per_device_day": rate.per_device_day,
              "p10": rate.p10, "p90": rate.p90}
-            for rate in found.rates
+            for rate in incidents.rates
         ],
         "shape": None
-        if found.shape is None
+        if incidents.shape is None
         else {
-            "value": found.shape.shape,
-            "low": found.shape.low,
-            "high": found.shape.high,
-            "kept": found.shape.kept,
+            "value": incidents.shape.shape,
+            "low": incidents.shape.low,
+            "high": incidents.shape.high,
+            "kept": incidents.shape.kept,
         },
     }  # fmt: skip

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from simulator.events.run.played_runs import PlayedRuns
 
-__all__ = ["curves_picture", "run_picture"]
-
 _COLOURS = ("gemm", "optimizer", "does not fit", "dp", "bubble")
 """Of training, checkpoints, lost work, restarts and planned stops."""
 

@@ -10,31 +10,29 @@ from simulator.scenario import Scenario
 from simulator.search.outcome import Outcome
 from simulator.units import show_days, show_percent, show_seconds
 
-__all__ = ["end_words", "goodput_words"]
-
 _MOST = 3
 
 
-def goodput_words(found: Outcome, i: int = 0) -> str:
+def goodput_words(outcome: Outcome, i: int = 0) -> str:
     """Goodput of a layout, the three phases that take most, and how often it is interrupted.
 
     Blank where nobody asked what goes wrong.
     """
-    if found.real is None:
+    if outcome.real is None:
         return ""
     losses = ", ".join(
-        f"{name} {show_percent(share)}" for name, share in found.real.largest_losses(i, _MOST)
+        f"{name} {show_percent(share)}" for name, share in outcome.real.largest_losses(i, _MOST)
     )
-    days = float(found.days_ideal[i])
+    days = float(outcome.days_ideal[i])
     ideal = f" ({show_days(days)} without failures)" if math.isfinite(days) else ""
-    each = float(found.real.failures[i].sum())
+    each = float(outcome.real.failures[i].sum())
     often = f"; an interruption every {show_seconds(1.0 / each)}" if each > 0.0 else ""
-    return f"goodput {show_percent(float(found.goodput[i]))}{ideal}: {losses}{often}"
+    return f"goodput {show_percent(float(outcome.goodput[i]))}{ideal}: {losses}{often}"
 
 
-def end_words(found: Outcome, scenario: Scenario, days: tuple[Floats, Floats], i: int = 0) -> str:
+def end_words(outcome: Outcome, scenario: Scenario, days: tuple[Floats, Floats], i: int = 0) -> str:
     """The day on which a run ends that begins on `run.start`; blank where nobody says when."""
-    start, last = scenario.run.start, float(found.days[i])
+    start, last = scenario.run.start, float(outcome.days[i])
     if start is None or not math.isfinite(last):
         return ""
     try:

@@ -24,8 +24,6 @@ from simulator.errors import InputError, did_you_mean
 from simulator.files import Figure, Items, Unit, Word, Words
 from simulator.scenario import SECTIONS, Section
 
-__all__ = ["Field", "about", "fields_document", "scenario_fields", "wanted_fields"]
-
 _UNITS = (
     ("bytes_per_s", "bytes per second"),
     ("per_s", "per second"),
@@ -149,7 +147,7 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 @cache
 def _sentences(schema: type) -> dict[str, str]:
     """What stands under each field of a record, those of the records it is made from included."""
-    found: dict[str, str] = {}
+    sentences: dict[str, str] = {}
     for owner in reversed([kind for kind in schema.__mro__ if dataclasses.is_dataclass(kind)]):
         (tree,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
         lines = tree.body if isinstance(tree, ast.ClassDef) else []
@@ -157,8 +155,8 @@ def _sentences(schema: type) -> dict[str, str]:
             if isinstance(above, ast.AnnAssign) and isinstance(above.target, ast.Name):
                 match line:
                     case ast.Expr(value=ast.Constant(value=str(text))):
-                        found[above.target.id] = " ".join(text.split())
-    return found
+                        sentences[above.target.id] = " ".join(text.split())
+    return sentences
 
 
 def _parts(hint: Any) -> tuple[list[Any], list[Any]]:

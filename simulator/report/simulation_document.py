@@ -19,8 +19,6 @@ from simulator.report.document import head, layout_fields
 if TYPE_CHECKING:
     from simulator.events.sharing.contended import Contended
 
-__all__ = ["groups_document", "simulation_document"]
-
 
 def simulation_document(
     prediction: Prediction, step: SimulatedStep, *, undisturbed_s: float | None = None
@@ -86,15 +84,15 @@ def _network(found: Contended) -> dict[str, Any]:
     }
 
 
-def _sharing(found: Sharing) -> dict[str, Any]:
+def _sharing(sharing: Sharing) -> dict[str, Any]:
     """What it costs that kinds of traffic meet, and the fullest link of each kind over the step."""
     return {
-        "plain_s": found.plain_s,
-        "alone_s": found.alone_s,
-        "lost_s": dict(found.lost_s),
+        "plain_s": sharing.plain_s,
+        "alone_s": sharing.alone_s,
+        "lost_s": dict(sharing.lost_s),
         "links": {
             kind: {"link": link, "utilisation": share}
-            for kind, (link, share) in found.links.items()
+            for kind, (link, share) in sharing.links.items()
         },
     }
 

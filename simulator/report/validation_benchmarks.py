@@ -14,8 +14,6 @@ from simulator.report.palette import category, symbol
 from simulator.scoring.benchmark_score import BenchmarkScore
 from simulator.scoring.scores import error_statistics
 
-__all__ = ["BenchmarkLine", "BenchmarkTable", "benchmark_figure", "benchmark_tables"]
-
 _SHARES = (10, 50, 90)
 _ROW = 19
 """Height of one kernel on one device."""
@@ -52,24 +50,28 @@ def benchmark_tables(scores: Iterable[BenchmarkScore]) -> tuple[BenchmarkTable, 
     """Tabulate every table of microbenchmarks by kernel, and inside each by device."""
     return tuple(
         BenchmarkTable(
-            path=one.path,
-            kind=one.kind,
-            rows=one.rows,
-            predicted=len(one.line),
-            skipped=one.skipped,
-            errors=error_statistics(one.error.tolist()),
-            lines=tuple(_line(one, *pair) for pair in _pairs(one)),
+            path=score.path,
+            kind=score.kind,
+            rows=score.rows,
+            predicted=len(score.line),
+            skipped=score.skipped,
+            errors=error_statistics(score.error.tolist()),
+            lines=tuple(_line(score, *pair) for pair in _pairs(score)),
         )
-        for one in scores
+        for score in scores
     )
 
 
-def _pairs(one: BenchmarkScore) -> Sequence[tuple[str, str]]:
-    return sorted(set(zip(one.kernel.tolist(), one.device.tolist(), strict=True)))
+def _pairs(benchmark_score: BenchmarkScore) -> Sequence[tuple[str, str]]:
+    return sorted(
+        set(zip(benchmark_score.kernel.tolist(), benchmark_score.device.tolist(), strict=True))
+    )
 
 
-def _line(one: BenchmarkScore, kernel: str, device: str) -> BenchmarkLine:
-    errors = one.error[(one.kernel == kernel) & (one.device == device)]
+def _line(benchmark_score: BenchmarkScore, kernel: str, device: str) -> BenchmarkLine:
+    errors = benchmark_score.error[
+        (benchmark_score.kernel == kernel) & (benchmark_score.device == device)
+    ]
     low, middle, high = np.percentile(1.0 + errors, _SHARES).tolist()
     return BenchmarkLine(
         kernel=kernel,

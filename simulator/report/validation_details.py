@@ -20,8 +20,6 @@ from simulator.scoring.scores import ScoredRow
 from simulator.scoring.series import Series
 from simulator.units import show_percent, show_seconds, show_signed_percent
 
-__all__ = ["ranking_figure", "series_figure", "worst_figure"]
-
 _TERMS = {term.name: term for term in TERMS}
 _SMALL = 250
 """Height of one of many small figures."""
@@ -134,9 +132,9 @@ def ranking_figure(number: int, group: RankingGroup, rows: Sequence[ScoredRow]) 
     return document(f"ranking-figure-{number}", [line, *points], layout)
 
 
-def series_figure(number: int, one: Series) -> Document:
+def series_figure(number: int, series: Series) -> Document:
     """Draw tokens/s per GPU over the number of GPUs: predicted as a curve, measured as points."""
-    gpus = [int(n) for n in one.gpus]
+    gpus = [int(n) for n in series.gpus]
     notes = [
         note(
             f"{n:,} GPUs: predicted {ours:,.0f}, measured {theirs:,.0f} tokens/s per GPU",
@@ -147,11 +145,11 @@ def series_figure(number: int, one: Series) -> Document:
         )
         for n, ours, theirs, guess, time, row in zip(
             gpus,
-            one.predicted_tokens_per_s_per_gpu,
-            one.tokens_per_s_per_gpu,
-            one.predicted_s,
-            one.measured_s,
-            one.rows,
+            series.predicted_tokens_per_s_per_gpu,
+            series.tokens_per_s_per_gpu,
+            series.predicted_s,
+            series.measured_s,
+            series.rows,
             strict=True,
         )
     ]
@@ -162,8 +160,8 @@ def series_figure(number: int, one: Series) -> Document:
         "hovertemplate": "%{customdata}<extra></extra>",
     }
     rates = {
-        "speed": one.predicted_tokens_per_s_per_gpu.tolist(),
-        "text": one.tokens_per_s_per_gpu.tolist(),
+        "speed": series.predicted_tokens_per_s_per_gpu.tolist(),
+        "text": series.tokens_per_s_per_gpu.tolist(),
     }
     traces = [
         {**common, "mode": "lines", "y": rates["speed"], "line": {"width": 2}, "meaning": "speed"},

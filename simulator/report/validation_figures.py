@@ -25,8 +25,6 @@ from simulator.report.validation_numbers import (
 from simulator.scoring.scores import SCORED_MEMORY, ScoredRow
 from simulator.units import show_percent, show_seconds, show_signed_percent
 
-__all__ = ["BAND", "row_note", "validation_figures"]
-
 BAND = 0.10
 """Half width of the band around a perfect prediction."""
 
@@ -58,7 +56,7 @@ def validation_figures(numbers: ValidationNumbers) -> list[Document]:
         for i, group in enumerate(numbers.rankings)
         if not group.score["composed"]
     ]
-    made += [series_figure(i, one) for i, one in enumerate(numbers.series)]
+    made += [series_figure(i, curve) for i, curve in enumerate(numbers.series)]
     made += [
         benchmark_figure(i, table) for i, table in enumerate(numbers.benchmarks) if table.lines
     ]

@@ -25,20 +25,6 @@ from simulator.scoring.scores import (
 from simulator.scoring.series import Series, series
 from simulator.scoring.validation import Validation
 
-__all__ = [
-    "BIN",
-    "OUTER",
-    "ErrorLine",
-    "Place",
-    "RankingGroup",
-    "ValidationNumbers",
-    "collect_validation",
-    "cumulative",
-    "histogram",
-    "layout_words",
-    "split_of",
-]
-
 WORST = 15
 """Rows whose breakdown is shown."""
 
@@ -131,9 +117,9 @@ class ValidationNumbers:
         return sum(row.composed for row in self.rows)
 
 
-def collect_validation(found: Validation) -> ValidationNumbers:
+def collect_validation(validation: Validation) -> ValidationNumbers:
     """Gather every number of the page."""
-    rows, summary = found.rows, found.summary()
+    rows, summary = validation.rows, validation.summary()
     grades = [row.evidence.grade for row in rows if row.evidence is not None]
     composed = {row.run.get("source") or "not stated" for row in rows if row.composed}
     return ValidationNumbers(
@@ -151,11 +137,11 @@ def collect_validation(found: Validation) -> ValidationNumbers:
         ranking_by_split=summary["ranking_by_split"],
         series=series(rows),
         worst=_worst(rows),
-        benchmarks=benchmark_tables(found.benchmarks),
+        benchmarks=benchmark_tables(validation.benchmarks),
         skipped=_skipped(rows),
         assumed=summary["assumed_fields"],
         evidence={grade: grades.count(grade) for grade in GRADES if grade in grades},
-        problems=found.problems,
+        problems=validation.problems,
     )
 
 

@@ -27,8 +27,6 @@ from simulator.scoring.series import FEWEST_SIZES
 from simulator.scoring.validation import Validation
 from simulator.units import show_percent, show_signed_percent
 
-__all__ = ["HOW_TO_READ", "SECTIONS", "render_validation", "write_validation"]
-
 SECTIONS = {
     "verdict": "Verdict",
     "agreement": "Predicted against measured",
@@ -85,18 +83,18 @@ _FIELDS = 6
 _MEANING = {"calibrate": "figures may be fitted on these", "test": "nothing is fitted on these"}
 
 
-def write_validation(found: Validation, path: Path) -> None:
+def write_validation(validation: Validation, path: Path) -> None:
     """Write the page of a validation; its folder is made if it is missing.
 
     The page is made in memory first and then renamed into place: whole or not at all.
     """
-    content = render_validation(found).encode()
+    content = render_validation(validation).encode()
     write_file(path, content)
 
 
-def render_validation(found: Validation) -> str:
+def render_validation(validation: Validation) -> str:
     """Return the page of a validation as HTML."""
-    numbers = collect_validation(found)
+    numbers = collect_validation(validation)
     figures = validation_figures(numbers)
     made = environment()
     made.filters |= {"layout": layout_words, "without_folder": _without_folder}

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from markupsafe import Markup
     from matplotlib.figure import Figure
 
-__all__ = ["write_file", "write_plan_report"]
-
 _Files = tuple[bytes, bytes, bytes | None]
 """A picture as SVG, the narrow one as SVG, and as PNG where it is asked for."""
 
@@ -110,7 +108,7 @@ def _pictures(plan: Plan, numbers: PlanNumbers) -> dict[str, tuple[str, Callable
     """Pictures of the report by name: what each shows, and what draws it, wide or narrow."""
     about = f"{numbers.title}\n{numbers.best.layout}"
     curves = run_curves(plan) if numbers.run else None
-    found: dict[str, tuple[str, Callable[..., Figure]]] = {
+    pictures: dict[str, tuple[str, Callable[..., Figure]]] = {
         "time": ("Step time by term, layout by layout", partial(time_picture, numbers)),
         "memory": ("Memory by kind, stage by stage", partial(memory_picture, numbers)),
         "pipeline": (
@@ -125,11 +123,11 @@ def _pictures(plan: Plan, numbers: PlanNumbers) -> dict[str, tuple[str, Callable
     }
     if curves is not None:
         title = about.replace("\n", ", ")
-        found["run"] = (
+        pictures["run"] = (
             "Goodput against accelerators, checkpoint interval and hot spares",
             partial(curves_picture, curves, title),
         )
-    return found
+    return pictures
 
 
 def write_file(path: Path, content: bytes) -> Path:

@@ -11,8 +11,6 @@ from simulator.errors import InputError, did_you_mean
 from simulator.workload import presets
 from simulator.workload.architecture import Architecture
 
-__all__ = ["ZooModel", "models_document", "zoo"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ZooModel:
@@ -74,12 +72,12 @@ def _kind(arch: Architecture) -> str:
     elif arch.is_encoder_decoder:
         words = ["encoder-decoder"]
     else:
-        words = ["decoder" if all(one.causal for one in arch.attentions) else "encoder"]
+        words = ["decoder" if all(attention.causal for attention in arch.attentions) else "encoder"]
     if arch.moes:
         words.append(f"{arch.moes[0].experts} experts, top {arch.moes[0].top_k}")
     else:
         words.append("dense")
-    words += sorted({_MIXERS[type(one).__name__] for one in arch.mixers})
+    words += sorted({_MIXERS[type(mixer).__name__] for mixer in arch.mixers})
     return ", ".join(words)
 
 

@@ -30,16 +30,6 @@ from simulator.scoring.logs import LogComparison
 from simulator.search.certainty import Certainty, certainty
 from simulator.search.with_failures import priced
 
-__all__ = [
-    "Anchor",
-    "Correction",
-    "anchor_of_log",
-    "anchor_of_row",
-    "anchored",
-    "anchors_of_table",
-    "correction",
-]
-
 _SIZE = ("dp", "global_batch", "shard_group")
 """Fields in which runs of one layout on other numbers of GPUs may differ."""
 
@@ -237,9 +227,9 @@ def _inside(run: Run) -> bool:
     return run.cluster.gpus <= run.cluster.domain
 
 
-def _alike(one: Layouts, other: Layouts) -> bool:
+def _alike(layouts: Layouts, other: Layouts) -> bool:
     """Whether two layouts differ in nothing but the size of the job."""
-    left, right = one.row(), other.row()
+    left, right = layouts.row(), other.row()
     return all(left[name] == right[name] for name in left if name not in _SIZE)
 
 

@@ -21,17 +21,6 @@ from simulator.hardware.cluster import load_cluster
 from simulator.measured.replay import load_tables
 from simulator.measured.rows import LABEL_COLUMNS, MeasuredRun, flag, number, read_runs, whole
 
-__all__ = [
-    "ConstantEfficiency",
-    "ReleasePair",
-    "constant_efficiency",
-    "dense_peaks",
-    "executed_flop",
-    "precision_class",
-    "release_pairs",
-    "shipped_baseline",
-]
-
 Device = tuple[str, str]
 """Name of a GPU and class of a precision."""
 

@@ -13,8 +13,6 @@ from simulator.arrays import Floats, Ints
 from simulator.measured.microbenchmarks import Sieve, Texts
 from simulator.scoring.scores import error_statistics
 
-__all__ = ["BenchmarkKind", "BenchmarkScore", "score", "size_decade", "summaries"]
-
 BenchmarkKind = Literal["kernels", "collectives", "a2a"]
 
 _BY = {
@@ -148,19 +146,19 @@ def summaries(scores: Iterable[BenchmarkScore]) -> dict[str, dict[str, Any] | No
 
 
 def _summary(scores: Sequence[BenchmarkScore]) -> dict[str, Any]:
-    errors = np.concatenate([one.error for one in scores])
+    errors = np.concatenate([score.error for score in scores])
     skipped: Counter[str] = Counter()
     for one in scores:
         skipped.update(one.skipped)
-    found = {
+    summary = {
         **error_statistics(errors.tolist()),
         "rows": sum(one.rows for one in scores),
         "skipped": dict(skipped.most_common()),
     }
     for name, label in _BY.items():
         words = np.concatenate([getattr(one, label) for one in scores])
-        found[f"by_{name}"] = {
+        summary[f"by_{name}"] = {
             word: error_statistics(errors[words == word].tolist())
             for word in np.unique(words).tolist()
         }
-    return found
+    return summary

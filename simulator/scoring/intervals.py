@@ -13,9 +13,6 @@ import numpy as np
 
 from simulator.arrays import Floats
 
-__all__ = ["ALPHA", "constant_half_width", "interval_statistics"]
-
-
 ALPHA = 0.2
 """Share of measurements that may lie outside a P10-P90 interval."""
 

@@ -14,8 +14,6 @@ from simulator.measured.log import Whole
 from simulator.scoring.logs import LogComparison
 from simulator.units import show_percent, show_seconds, show_signed_percent
 
-__all__ = ["differences", "how_to_trace"]
-
 _NEARLY_FULL = 0.97
 """Share of the usable memory from which on torch's allocator begins to free and ask again."""
 
@@ -32,14 +30,20 @@ Exploratory Data Analysis, 1977, 2D): most steps are alike, and these are anothe
 _MOST_NAMED = 5
 
 
-def differences(found: LogComparison) -> list[str]:
+def differences(comparison: LogComparison) -> list[str]:
     """Sentences on the difference, the first on whether it is one at all."""
-    return [_whether(found), *_tail(found), *_warm_up(found), *_memory(found), *_inside(found)]
+    return [
+        _whether(comparison),
+        *_tail(comparison),
+        *_warm_up(comparison),
+        *_memory(comparison),
+        *_inside(comparison),
+    ]
 
 
-def _whether(found: LogComparison) -> str:
+def _whether(comparison: LogComparison) -> str:
     """Whether the measured median lies between P10 and P90."""
-    measured, (low, high) = found.log.median_step_s, found.prediction.interval_s
+    measured, (low, high) = comparison.log.median_step_s, comparison.prediction.interval_s
     words = f"measured {show_seconds(measured)}"
     if low <= measured <= high:
         return f"{words} lies inside P10 to P90 of the prediction: no difference to explain."
@@ -50,14 +54,14 @@ def _whether(found: LogComparison) -> str:
     )
 
 
-def _tail(found: LogComparison) -> list[str]:
+def _tail(comparison: LogComparison) -> list[str]:
     """What steps far above the median cost the run."""
-    times, median = found.log.kept_s, found.log.median_step_s
+    times, median = comparison.log.kept_s, comparison.log.median_step_s
     lines = []
     mean = float(times.mean())
     slow = _incidents(times, median)
     if len(slow):
-        steps = found.log.steps[found.log.dropped :]
+        steps = comparison.log.steps[comparison.log.dropped :]
         named = ", ".join(
             f"{steps[at]:,} (+{show_seconds(float(times[at]) - median)})"
             for at in slow[:_MOST_NAMED]
@@ -75,7 +79,7 @@ def _tail(found: LogComparison) -> list[str]:
             f"Tail: the mean step is {show_signed_percent(mean / median - 1.0)} on the median,"
             " with no step line far above the others. The prediction is of the median step."
         )
-    high = found.log.spread_s[1]
+    high = comparison.log.spread_s[1]
     if high > 1.1 * median:
         lines.append(
             f"One step in ten takes {show_percent(high / median - 1.0)} more than the median:"
@@ -92,9 +96,9 @@ def _incidents(times: Floats, median: float) -> Whole:
     return order[times[order] > fence]
 
 
-def _warm_up(found: LogComparison) -> list[str]:
+def _warm_up(comparison: LogComparison) -> list[str]:
     """What the steps that were left out took beyond the others."""
-    log = found.log
+    log = comparison.log
     first = log.step_times_s[: log.dropped]
     extra = float((first - log.median_step_s).sum()) if len(first) else 0.0
     if extra <= log.median_step_s:
@@ -105,10 +109,10 @@ def _warm_up(found: LogComparison) -> list[str]:
     ]
 
 
-def _memory(found: LogComparison) -> list[str]:
+def _memory(comparison: LogComparison) -> list[str]:
     """Whether the memory is nearly full."""
-    usable = float(found.prediction.estimate.usable_bytes)
-    taken = found.log.memory_bytes
+    usable = float(comparison.prediction.estimate.usable_bytes)
+    taken = comparison.log.memory_bytes
     held = max(taken.get("reserved", 0.0), taken.get("device", 0.0))
     if held < _NEARLY_FULL * usable:
         return []
@@ -119,9 +123,9 @@ def _memory(found: LogComparison) -> list[str]:
     ]
 
 
-def _inside(found: LogComparison) -> list[str]:
+def _inside(comparison: LogComparison) -> list[str]:
     """What of the prediction hangs on the host and on the slowest of many."""
-    prediction = found.prediction
+    prediction = comparison.prediction
     terms = {name: float(c[0]) for name, c in prediction.estimate.terms_s.items()}
     whole, lines = prediction.step_time_s, []
     if terms.get("launch", 0.0) > _HOST * whole:
@@ -130,8 +134,8 @@ def _inside(found: LogComparison) -> list[str]:
             f"Host: {share} of the predicted step waits for kernel launches; a host that is slower,"
             " shared or without pinned processes makes it longer by as much again."
         )
-    ranks, gpus = len(found.log.ranks), prediction.scenario.cluster.gpus
-    if found.log.median_step_s > prediction.interval_s[1] and gpus > 1:
+    ranks, gpus = len(comparison.log.ranks), prediction.scenario.cluster.gpus
+    if comparison.log.median_step_s > prediction.interval_s[1] and gpus > 1:
         seen = f"lines of {ranks} of {gpus:,} ranks" if ranks else "no rank by name"
         lines.append(
             f"Stragglers: the log has {seen}, and every rank waits for the slowest. Megatron-LM's"
@@ -140,14 +144,14 @@ def _inside(found: LogComparison) -> list[str]:
     return lines
 
 
-def how_to_trace(found: LogComparison) -> str:
+def how_to_trace(comparison: LogComparison) -> str:
     """What a trace adds, and how to take one."""
     flags = {
         "megatron": "--profile --use-pytorch-profiler --profile-step-start 20"
         " --profile-step-end 22 --profile-ranks 0",
         "torchtitan": "--profiling.enable_profiling --profiling.profile_freq 20",
     }
-    how = flags.get(found.log.framework, "torch.profiler over two steps of one rank")
+    how = flags.get(comparison.log.framework, "torch.profiler over two steps of one rank")
     return (
         "A trace of one rank tells compute, exposed communication and idle time apart, cause by"
         f" cause: take one with {how}, then"

@@ -19,8 +19,6 @@ from simulator.software.platforms import first_running
 from simulator.units import GIB
 from simulator.workload.recipe import Recipe
 
-__all__ = ["SHORTEST_STEP_S", "LogComparison", "Quantity", "compare"]
-
 SHORTEST_STEP_S = 1e-4
 """No training step takes less: a host alone needs longer to launch its kernels. What a log gives as
 less is in another unit."""
@@ -120,11 +118,11 @@ class LogComparison:
 
     def _memory(self) -> list[Quantity]:
         """Peaks of the fullest rank, each beside what a reading of its kind would show."""
-        found = []
+        memory = []
         for kind in _MEMORY:
             if size := self.log.memory_bytes.get(kind):
                 ours = GIB * self._memory_gib(kind)
-                found.append(
+                memory.append(
                     Quantity(
                         name=f"memory_{kind}",
                         unit="B",
@@ -133,7 +131,7 @@ class LogComparison:
                         comparable=kind in SCORED_MEMORY,
                     )
                 )
-        return found
+        return memory
 
     @property
     def memory_is_of_the_first_step(self) -> bool:

@@ -22,8 +22,6 @@ from simulator.measured.replay import Run
 from simulator.measured.rows import choice
 from simulator.units import GIB
 
-__all__ = ["first_step_gib", "memory_of_kind_gib", "read_gib"]
-
 _OUTSIDE = ("communicators", "context")
 _LEFT_OUT = {"allocated": (*_OUTSIDE, "fragmentation"), "reserved": _OUTSIDE}
 _LASTING = (*STATE_KINDS, "workspace")

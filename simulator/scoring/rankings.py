@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["FEWEST_LAYOUTS", "TIE", "kendall_tau", "ranking", "ranking_statistics", "regret"]
-
 TIE = 0.03
 """Measured times that differ by no more than this cannot be told apart; nor can their order."""
 

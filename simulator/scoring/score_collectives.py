@@ -29,8 +29,6 @@ from simulator.measured.collective_calls import (
 from simulator.measured.microbenchmarks import Table, Words, groups
 from simulator.scoring.benchmark_score import BenchmarkKind, BenchmarkScore, score, size_decade
 
-__all__ = ["score_a2a", "score_collectives"]
-
 
 def _broadcast_s(cluster: Cluster, size_bytes: Any, group: Group) -> Floats:
     """Time of one broadcast, or of one reduction to a root, which is a broadcast backwards."""

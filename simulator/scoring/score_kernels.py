@@ -28,8 +28,6 @@ from simulator.measured.microbenchmarks import Table, Texts, Words, groups
 from simulator.scoring.benchmark_score import BenchmarkScore, score, size_decade
 from simulator.software.kernels import Kernels
 
-__all__ = ["score_kernels"]
-
 _FUSED = Kernels(gemm_library="", attention="flash", fused=("bias_activation",))
 """Timed expert layers run their activation as one kernel."""
 
@@ -123,8 +121,8 @@ def _attention_s(
 ) -> Floats:
     figures = attention_figures(device, library, dtype)
     ways = {"forward": (False,), "backward": (True,), "both": (False, True)}[passes]
-    each = [attention_s(**shape, **figures, backward=way, sustained=False) for way in ways]
-    return np.asarray(sum(each))
+    times_s = [attention_s(**shape, **figures, backward=way, sustained=False) for way in ways]
+    return np.asarray(sum(times_s))
 
 
 def _experts_s(device: Accelerator, dtype: str, library: str, shape: Shape) -> Floats:

@@ -12,7 +12,7 @@ from simulator.scoring.benchmark_score import BenchmarkKind, BenchmarkScore, sum
 from simulator.scoring.score_collectives import score_a2a, score_collectives
 from simulator.scoring.score_kernels import score_kernels
 
-__all__ = ["BenchmarkScore", "score_microbenchmarks", "summaries"]
+__all__ = ["BenchmarkScore", "summaries"]
 
 _SCORERS: dict[BenchmarkKind, Callable[[Table, Words], BenchmarkScore]] = {
     "kernels": score_kernels,

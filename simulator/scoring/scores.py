@@ -18,16 +18,6 @@ from simulator.measured.rows import LAYOUT_COLUMNS, SWITCH_COLUMNS, MeasuredRun
 from simulator.scoring.intervals import constant_half_width, interval_statistics
 from simulator.scoring.rankings import ranking, ranking_statistics
 
-__all__ = [
-    "SCORED_MEMORY",
-    "ScoredRow",
-    "error_statistics",
-    "layout_of",
-    "ranking_group",
-    "skipped_reason",
-    "summary",
-]
-
 SCORED_MEMORY = ("allocated", "reserved", "nvidia_smi")
 """Kinds of memory reading that a prediction of the same kind exists for."""
 
@@ -298,15 +288,15 @@ def _rankings(rows: Iterable[ScoredRow]) -> list[dict[str, Any]]:
     for row in rows:
         if row.measured_step_s is not None:
             groups.setdefault(ranking_group(row), []).append(row)
-    found = []
+    rankings = []
     for name, some in groups.items():
         layouts = [layout_of(row) for row in some]
         guesses = [row.predicted_step_s or 0.0 for row in some]
         group = ranking(name, layouts, guesses, [row.measured_step_s or 0.0 for row in some])
         if group is not None:
             splits = " + ".join(sorted({_split(row) for row in some}))
-            found.append({**group, "split": splits, "composed": some[0].composed})
-    return found
+            rankings.append({**group, "split": splits, "composed": some[0].composed})
+    return rankings
 
 
 def _ranking_by_split(groups: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

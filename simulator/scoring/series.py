@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from simulator.measured.rows import LAYOUT_COLUMNS, SWITCH_COLUMNS, number, whole
 from simulator.scoring.scores import ScoredRow
 
-__all__ = ["FEWEST_SIZES", "Series", "series"]
-
 Kind = Literal["weak", "strong"]
 
 FEWEST_SIZES = 4

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from simulator.arrays import Floats, Ints
 
-__all__ = ["Accounts", "Spans", "account"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spans:
@@ -119,8 +117,8 @@ def _by_code(spans: Spans, edges: Floats, share_s: Floats, codes: int) -> Floats
     """
     until = np.concatenate([[0.0], np.cumsum(share_s)])
     begin, end = (np.searchsorted(edges, at) for at in (spans.start_s, spans.end_s))
-    found = np.bincount(spans.code, weights=until[end] - until[begin], minlength=codes)
-    return found.astype(np.float64)
+    bincount = np.bincount(spans.code, weights=until[end] - until[begin], minlength=codes)
+    return bincount.astype(np.float64)
 
 
 def _joined(spans: Spans) -> Spans:

@@ -16,8 +16,6 @@ from simulator.arrays import Floats
 from simulator.errors import InputError
 from simulator.scoring.time_attribution import Accounts, Spans, account
 
-__all__ = ["CLASSES", "Collective", "CollectiveTime", "StepTime", "Trace", "measure"]
-
 CLASSES = ("gemm", "attention", "memory_bound", "optimizer", "other")
 """Classes of compute; all but the last are terms of ``cost/terms.py``."""
 
@@ -107,12 +105,12 @@ class StepTime:
     @property
     def exposed_s(self) -> float:
         """Communication beside which nothing computed."""
-        return sum(one.exposed_s for one in self.collectives)
+        return sum(collective.exposed_s for collective in self.collectives)
 
     @property
     def hidden_s(self) -> float:
         """Communication beside compute; kinds that run at once count twice."""
-        return sum(one.hidden_s for one in self.collectives)
+        return sum(collective.hidden_s for collective in self.collectives)
 
     def document(self) -> dict[str, Any]:
         """Return the step as plain numbers and words."""
@@ -130,14 +128,14 @@ class StepTime:
             "idle_s": self.idle_s,
             "collectives": [
                 {
-                    **asdict(one.collective),
-                    "ranks": list(one.collective.ranks),
-                    "calls": one.calls,
-                    "bytes": one.bytes_,
-                    "exposed_s": one.exposed_s,
-                    "hidden_s": one.hidden_s,
+                    **asdict(collective.collective),
+                    "ranks": list(collective.collective.ranks),
+                    "calls": collective.calls,
+                    "bytes": collective.bytes_,
+                    "exposed_s": collective.exposed_s,
+                    "hidden_s": collective.hidden_s,
                 }
-                for one in self.collectives
+                for collective in self.collectives
             ],
             "allocated_bytes": trace.allocated_bytes,
             "reserved_bytes": trace.reserved_bytes,
@@ -238,15 +236,15 @@ def _collectives(
     calls = np.bincount(trace.calls.code[inside], minlength=codes)
     sized = np.bincount(trace.calls.code[known], minlength=codes)
     moved = np.bincount(trace.calls.code[known], trace.call_bytes[known], minlength=codes)
-    found = [
+    collective_times = [
         CollectiveTime(
-            collective=one,
+            collective=collective,
             calls=float(calls[code]) * per_step,
             bytes_=float(moved[code] / sized[code]) if sized[code] else None,
             exposed_s=float(shares.exposed_s[code]) * per_step,
             hidden_s=float(shares.hidden_s[code]) * per_step,
         )
-        for code, one in enumerate(trace.collectives)
+        for code, collective in enumerate(trace.collectives)
         if shares.exposed_s[code] + shares.hidden_s[code] > 0.0
     ]
-    return tuple(sorted(found, key=lambda one: (-one.exposed_s, -one.hidden_s)))
+    return tuple(sorted(collective_times, key=lambda one: (-one.exposed_s, -one.hidden_s)))

@@ -28,8 +28,6 @@ from simulator.scoring.trace import StepTime
 from simulator.scoring.trace_groups import cause_of
 from simulator.units import GIB
 
-__all__ = ["CAUSES", "Cause", "TraceComparison", "compare_trace"]
-
 CAUSES = {
     "gemm": ("matrix products", ("gemm",)),
     "attention": ("attention", ("attention",)),
@@ -236,10 +234,10 @@ def _measured(step: StepTime, prediction: Prediction) -> tuple[dict[str, float],
     found = {**step.compute_s, "launch": step.launch_s}
     found["pipeline" if prediction.layout["pp"] > 1 else "idle"] = step.idle_s
     hidden: dict[str, float] = {}
-    for one in step.collectives:
-        name = cause_of(one.collective, prediction.layout)
-        found[name] = found.get(name, 0.0) + one.exposed_s
-        hidden[name] = hidden.get(name, 0.0) + one.hidden_s
+    for collective in step.collectives:
+        name = cause_of(collective.collective, prediction.layout)
+        found[name] = found.get(name, 0.0) + collective.exposed_s
+        hidden[name] = hidden.get(name, 0.0) + collective.hidden_s
     return found, hidden
 
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from simulator.scoring.trace import Collective
 
-__all__ = ["cause_of"]
-
 _CAUSES = {"tp": "tp", "cp": "cp", "dp": "data", "pp": "pipeline"}
 
 # In this order: EXPERT_DATA_PARALLEL_GROUP is data-parallel, EXPERT_MODEL_PARALLEL_GROUP is not.

@@ -33,8 +33,6 @@ from simulator.search.certainty import Certainty, certainty
 if TYPE_CHECKING:
     from simulator.scoring.benchmark_score import BenchmarkScore
 
-__all__ = ["Validation", "validate"]
-
 _SHIPPED = ("runs/calibrate.csv", "runs/test.csv", "measured/*.csv", "microbenchmarks/*.csv")
 _WORDS = ("model", "gpu", "seq_len", "precision", "nic_gbit_per_gpu")
 
@@ -156,14 +154,16 @@ def _score_benchmarks(paths: Iterable[Path]) -> tuple[list[BenchmarkScore], list
     """Score tables of microbenchmarks, and say what is wrong with files and with rows."""
     from simulator.scoring.score_tables import score_microbenchmarks  # predict starts without it
 
-    found: list[BenchmarkScore] = []
+    benchmark_scores: list[BenchmarkScore] = []
     problems: list[str] = []
     for path in paths:
         try:
-            found += score_microbenchmarks([path])
+            benchmark_scores += score_microbenchmarks([path])
         except InputError as error:
             problems += error.problems
-    return found, problems + [line for table in found for line in table.problems]
+    return benchmark_scores, problems + [
+        line for table in benchmark_scores for line in table.problems
+    ]
 
 
 def _validate_runs(
@@ -173,11 +173,11 @@ def _validate_runs(
     replayed: list[_Replayed] = []
     tables = load_tables(software=software)
     for index, row in enumerate(runs):
-        found = _replay(index, row, tables)
-        if isinstance(found, ScoredRow):
-            rows[index] = found
+        replay = _replay(index, row, tables)
+        if isinstance(replay, ScoredRow):
+            rows[index] = replay
         else:
-            replayed.append(found)
+            replayed.append(replay)
     for members in _together(replayed):
         rows |= _predict(members)
         if progress is not None:
@@ -220,12 +220,12 @@ def _skipped(
     return ScoredRow(run=row, status="skipped", reason=reason, replayable=replayable, **fields)
 
 
-def _measured(found: Readings) -> dict[str, Any]:
+def _measured(readings: Readings) -> dict[str, Any]:
     """What was measured, as fields of a ScoredRow."""
     return {
-        "measured_step_s": found.step_time_s,
-        "measured_memory_gib": found.memory_gib,
-        "memory_kind": found.memory_kind,
+        "measured_step_s": readings.step_time_s,
+        "measured_memory_gib": readings.memory_gib,
+        "memory_kind": readings.memory_kind,
     }
 
 
@@ -260,7 +260,7 @@ def _shared(run: Run) -> tuple[Any, ...]:
 def _predict(members: Sequence[_Replayed]) -> dict[int, ScoredRow]:
     """Predict rows that one table of layouts can price."""
     run = members[0].run
-    layouts = Layouts.concatenate(one.run.layout for one in members)
+    layouts = Layouts.concatenate(member.run.layout for member in members)
     try:
         estimate = evaluate(layouts, run.workload, run.cluster, run.software)
     except InputError as error:  # the profile lacks a library or type that the row needs

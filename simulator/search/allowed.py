@@ -7,8 +7,6 @@ from typing import Any
 from simulator.scenario import DECIDED, OFFERED, UNDECIDED, Scenario
 from simulator.search.defaults import complete
 
-__all__ = ["decides", "with_allowed"]
-
 
 def with_allowed(scenario: Scenario) -> dict[str, Any]:
     """Pinned fields of the search: those given, and those that it may not decide.
@@ -43,8 +41,8 @@ def decides(scenario: Scenario) -> tuple[list[str], list[str]]:
     """Fields that the search decided, and those that it would if they were allowed."""
     words = _of_layout(scenario)
     allow = DECIDED if words is None else words
-    own = [name for name in (*DECIDED, *UNDECIDED) if name in allow]
-    return own, [name for name in (*DECIDED, *UNDECIDED) if name not in allow]
+    names = [name for name in (*DECIDED, *UNDECIDED) if name in allow]
+    return names, [name for name in (*DECIDED, *UNDECIDED) if name not in allow]
 
 
 def _of_layout(scenario: Scenario) -> tuple[str, ...] | None:

@@ -7,8 +7,6 @@ import math
 from simulator.layout.degrees import divisors, odd_part
 from simulator.scenario import Scenario
 
-__all__ = ["batch_binds"]
-
 
 def batch_binds(scenario: Scenario) -> str:
     """Say that a batch divides among few of the GPUs only, and what would divide; else a blank.

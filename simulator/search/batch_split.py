@@ -9,8 +9,6 @@ import numpy as np
 
 from simulator.arrays import Floats
 
-__all__ = ["Pace", "deal", "sequences_in", "soonest"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pace:

@@ -14,8 +14,6 @@ from simulator.search.certainty import Certainty
 from simulator.search.outcome import GoalChances, Outcome, answer_frame, goal_chances
 from simulator.units import show_seconds, show_usd
 
-__all__ = ["BestLayout"]
-
 
 class BestLayout(Answer):
     """An estimate, its outcome and certainty; the numbers are those of the first row."""

@@ -36,26 +36,6 @@ from simulator.software.supports import Supports
 from simulator.workload.architecture import MLP, Architecture
 from simulator.workload.recipe import Workload
 
-__all__ = [
-    "EVERY",
-    "FEWEST_TOKENS",
-    "MOST_CHUNKS",
-    "MOST_CP",
-    "MOST_DOMAINS",
-    "MOST_RECOMPUTE_STEPS",
-    "Degrees",
-    "Family",
-    "Range",
-    "Recomputed",
-    "attention_heads",
-    "candidates",
-    "chunk_axis",
-    "count",
-    "families",
-    "longest_cp",
-    "widest_tp",
-]
-
 Degrees = tuple[int, int, int]
 """tp, pp and cp."""
 
@@ -257,8 +237,10 @@ def count(
         axes, shared = _known(memo, workload, cluster, software, pinned, tp=tp, pp=pp, cp=cp, dp=dp)
         axes["micro_batch"] = _within(axes["micro_batch"], micro, pinned)
         if ("modes", pp) not in memo:
-            one = _recomputation(Layouts.of(pp=pp), workload.architecture, software, pinned)
-            memo["modes", pp] = len(list(one))
+            recomputation = _recomputation(
+                Layouts.of(pp=pp), workload.architecture, software, pinned
+            )
+            memo["modes", pp] = len(list(recomputation))
         size = prod(len(axis) for axis in axes.values())
         layouts += size * len(shared["sharding"]) * int(memo["modes", pp])
     return times * layouts

@@ -14,9 +14,6 @@ from simulator.hardware.cluster import Cluster
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 
-__all__ = ["TIE", "Certainty", "certainty"]
-
-
 TIE = 0.2
 """Least chance of beating the best layout at which another one ties with it."""
 

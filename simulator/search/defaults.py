@@ -11,8 +11,6 @@ from simulator.scenario import Scenario
 from simulator.schedules.registry import SCHEDULES, usual
 from simulator.software.supports import Supports
 
-__all__ = ["DEFAULTS", "complete"]
-
 DEFAULTS = {
     "tp": "1",
     "pp": "1; as many as stages has pieces, over vpp",

@@ -45,7 +45,7 @@ from simulator.search.stage_splits import MOST_DEALT, dealt_anew, worth_dealing
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 
-__all__ = ["KEEP", "ROOM", "TOO_LARGE", "UNTRIED", "Found", "explore"]
+__all__ = ["ROOM"]
 
 
 TOO_LARGE = "more memory than usable on the fullest GPU"
@@ -257,9 +257,9 @@ class _Search:
         numbers = np.unique(np.concatenate([self._worth(each, slowest_s) for each in lists]))
         pieces, taken = [], []
         for space in self.spaces:
-            own = numbers[space.has(numbers)]
-            if len(own) and (dealt := dealt_anew(*space.mixed(space.named(own)))):
-                taken.append(own[dealt[0]])
+            number = numbers[space.has(numbers)]
+            if len(number) and (dealt := dealt_anew(*space.mixed(space.named(number)))):
+                taken.append(number[dealt[0]])
                 pieces.append(dealt[1])
         if not pieces:
             return None
@@ -286,12 +286,12 @@ class _Search:
             numbers = np.setdiff1d(numbers, known.numbers)
         pieces, order = [], []
         for space in self.spaces:
-            own = numbers[space.has(numbers)]
-            if len(own):
-                layouts, priced = space.mixed(space.named(own))
+            number = numbers[space.has(numbers)]
+            if len(number):
+                layouts, priced = space.mixed(space.named(number))
                 priced = with_paths(priced, layouts, coarse=False)
                 pieces += [e for _, e in _estimated(layouts, priced)]
-                order.append(own)
+                order.append(number)
         if known is not None:
             pieces, order = [known.estimate, *pieces], [known.numbers, *order]
         return _Known(numbers=np.concatenate(order), estimate=concatenate(pieces))
@@ -374,8 +374,8 @@ def _largest(base: Layouts) -> tuple[UniqueRows, NDArray[np.bool_]]:
 def _estimated(layouts: Layouts, priced: Priced) -> Iterator[tuple[slice, Estimate]]:
     """Estimates of consecutive rows, in threads."""
     pieces = [slice(start, start + CHUNK) for start in range(0, len(layouts), CHUNK)]
-    found = in_threads(lambda piece: priced_estimate(layouts, priced, piece), pieces)
-    return zip(pieces, found, strict=True)
+    threads = in_threads(lambda piece: priced_estimate(layouts, priced, piece), pieces)
+    return zip(pieces, threads, strict=True)
 
 
 def _smallest(setting: Setting, pinned: Mapping[str, Any] | None) -> Estimate | None:

@@ -13,8 +13,6 @@ from simulator.search.allowed import with_allowed
 from simulator.search.explore import Found, explore
 from simulator.units import show_bytes
 
-__all__ = ["KEEP", "Fastest", "fastest", "hopeless", "why_not"]
-
 KEEP = 64
 """Fastest layouts by coarse costs that are priced finely, a quarter of what is kept of them."""
 

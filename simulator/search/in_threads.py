@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
 
-__all__ = ["in_threads", "one_thread"]
-
 _MOST = 8
 """Beyond so many threads the interpreter between two loops sets the pace."""
 

@@ -34,20 +34,6 @@ from simulator.search.in_threads import in_threads
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 
-__all__ = [
-    "ROOM",
-    "Rows",
-    "Setting",
-    "Space",
-    "every_row",
-    "least_first",
-    "light_rows",
-    "near_among",
-    "open_space",
-    "smallest_row",
-    "with_bounds",
-]
-
 ROOM = 1.1
 """Layouts within this much of usable memory are remembered as near misses."""
 
@@ -234,7 +220,7 @@ def near_among(space: Space, rows: Rows) -> Near:
     order, several = _sorted_by_kind(space, rows)
     sorted_rows, first, fitting = rows.take(order), 0, 0
     owners = [unique_rows(alike[some]) for some in several]
-    speakers = [some[own.first] for some, own in zip(several, owners, strict=True)]
+    speakers = [some[owner.first] for some, owner in zip(several, owners, strict=True)]
     needs = _by_kind(space, speakers, memory_needs)
     found = []
     for some, own, held in zip(several, owners, needs, strict=True):

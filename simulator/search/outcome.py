@@ -21,18 +21,6 @@ from simulator.search.certainty import Certainty
 from simulator.units import DAY_S, HOUR_S, KWH_J
 from simulator.workload.recipe import Recipe
 
-__all__ = [
-    "COMPUTING",
-    "GoalChances",
-    "Outcome",
-    "Spans",
-    "answer_frame",
-    "goal_chances",
-    "outcome",
-    "spans",
-]
-
-
 COMPUTING = ("gemm", "attention", "memory_bound", "recompute", "slowdown", "optimizer")
 """Time terms in which the device computes; in the others it waits or communicates."""
 
@@ -91,13 +79,13 @@ class Spans:
     kwh: tuple[Floats, Floats]
 
 
-def spans(estimate: Estimate, found: Outcome, sure: Certainty) -> Spans:
+def spans(estimate: Estimate, outcome: Outcome, sure: Certainty) -> Spans:
     """Give days, money and energy their intervals."""
     step_s = estimate.step_time_s
     return Spans(
-        days=sure.span(found.days, step_s, found.run_spread),
-        usd=sure.span(found.usd, step_s, np.hypot(found.usd_spread, found.run_spread)),
-        kwh=sure.span(found.kwh, step_s, np.hypot(found.kwh_spread, found.run_spread)),
+        days=sure.span(outcome.days, step_s, outcome.run_spread),
+        usd=sure.span(outcome.usd, step_s, np.hypot(outcome.usd_spread, outcome.run_spread)),
+        kwh=sure.span(outcome.kwh, step_s, np.hypot(outcome.kwh_spread, outcome.run_spread)),
     )
 
 
@@ -109,19 +97,19 @@ class GoalChances:
     budget: Floats
 
 
-def goal_chances(estimate: Estimate, found: Outcome, sure: Certainty, goal: Goal) -> GoalChances:
+def goal_chances(estimate: Estimate, outcome: Outcome, sure: Certainty, goal: Goal) -> GoalChances:
     """Say how likely every layout is to finish in time and within the budget."""
     step_s = estimate.step_time_s
     return GoalChances(
-        deadline=sure.chance_within(found.days, step_s, goal.deadline_days, found.run_spread),
+        deadline=sure.chance_within(outcome.days, step_s, goal.deadline_days, outcome.run_spread),
         budget=sure.chance_within(
-            found.usd, step_s, goal.budget_usd, np.hypot(found.usd_spread, found.run_spread)
+            outcome.usd, step_s, goal.budget_usd, np.hypot(outcome.usd_spread, outcome.run_spread)
         ),
     )
 
 
 def answer_frame(
-    estimate: Estimate, found: Outcome, certainty: Certainty, table: Table = "layouts"
+    estimate: Estimate, outcome: Outcome, certainty: Certainty, table: Table = "layouts"
 ) -> DataFrame:
     """One row per layout of an answer; `layouts` with throughput, money, energy and intervals.
 
@@ -139,7 +127,7 @@ def answer_frame(
         p10_s=certainty.p10_s,
         p90_s=certainty.p90_s,
         probability_fastest=certainty.fastest,
-        **{name: getattr(found, name) for name in names},
+        **{name: getattr(outcome, name) for name in names},
     )
 
 

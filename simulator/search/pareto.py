@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from simulator.arrays import Floats
 
-__all__ = ["OBJECTIVES", "front"]
-
 OBJECTIVES = ("time", "money", "memory headroom", "energy")
 """What answers are compared by; less is better but for headroom, of which more is."""
 

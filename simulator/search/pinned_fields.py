@@ -9,8 +9,6 @@ from simulator.layout.layouts import Layouts
 from simulator.scenario import Scenario
 from simulator.schedules.registry import SCHEDULES, usual
 
-__all__ = ["contradictions", "not_kept"]
-
 _RIVALS = {
     "recompute_modules": ("recompute", "'selective'"),
     "recompute_layers": ("recompute", "'full'"),

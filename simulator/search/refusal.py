@@ -16,8 +16,6 @@ from simulator.layout.rules.rule import Case
 from simulator.scenario import Scenario
 from simulator.search.defaults import complete
 
-__all__ = ["limits", "refusal"]
-
 _LARGEST_BATCH = 2**31 - 1
 _LARGEST_PRODUCT = 2**30
 """Of degrees: layouts are tables of 32 bit, and some of their products are doubled."""

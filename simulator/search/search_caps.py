@@ -18,8 +18,6 @@ from simulator.search.candidates import (
     widest_tp,
 )
 
-__all__ = ["search_caps"]
-
 
 def search_caps(scenario: Scenario) -> list[str]:
     """Say which caps cut the search of a scenario, and what they cut; empty where none does.

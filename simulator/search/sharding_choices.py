@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from simulator.layout.layouts import SHARDINGS
 from simulator.software.profile import Software
 
-__all__ = ["shared_states"]
-
 _ZERO3 = SHARDINGS.index("zero3")
 
 

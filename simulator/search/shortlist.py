@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from simulator.arrays import Floats, Ints
 
-__all__ = ["Shortlist", "wanted"]
-
 
 @dataclass(slots=True)
 class Shortlist:

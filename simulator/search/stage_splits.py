@@ -29,8 +29,6 @@ from simulator.layout.stages import even_pieces, pieces_of
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 
-__all__ = ["MOST_DEALT", "RankCosts", "dealt_anew", "dealt_over", "worth_dealing"]
-
 MOST_DEALT = 8
 """Of a list of layouts with pipelines, so many of the fastest are dealt anew, and so many of those
 that would be fastest with ranks all alike."""

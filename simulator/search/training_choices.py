@@ -9,8 +9,6 @@ from typing import Any
 from simulator.scenario import Scenario
 from simulator.workload.contradictions import wrong_training
 
-__all__ = ["SMALLER", "training_choices"]
-
 SMALLER = ("moment_dtype", "optimizer", "lora_rank")
 """Fields whose other values save memory."""
 

@@ -20,18 +20,8 @@ from simulator.scenario import Scenario
 from simulator.search.outcome import Outcome, outcome
 from simulator.units import DAY_S, show_seconds
 
-__all__ = [
-    "check_finishes",
-    "devices_of",
-    "machine_of",
-    "never_finishes",
-    "priced",
-    "real_run",
-    "terms_of",
-]
 
-
-def check_interval(found: Outcome, scenario: Scenario) -> None:
+def check_interval(outcome: Outcome, scenario: Scenario) -> None:
     """Refuse a checkpoint interval that is longer than the run.
 
     Raises
@@ -39,7 +29,7 @@ def check_interval(found: Outcome, scenario: Scenario) -> None:
     InputError
         With the length of the run.
     """
-    given, days = scenario.run.checkpoints.interval_s, float(found.days_ideal[0])
+    given, days = scenario.run.checkpoints.interval_s, float(outcome.days_ideal[0])
     if given is not None and given > days * DAY_S:
         rule = f"must be at most the length of the run, {days * DAY_S:.0f} s"
         raise InputError(problem(scenario.where, "run.checkpoints.interval_s", rule, given))
@@ -124,7 +114,7 @@ def _size(scenario: Scenario, cluster: Cluster) -> float:
     return checkpoint_bytes(scenario.workload, scenario.software, either_layout=either)
 
 
-def check_finishes(found: Outcome, scenario: Scenario) -> None:
+def check_finishes(outcome: Outcome, scenario: Scenario) -> None:
     """Refuse a run whose best layout never ends.
 
     Raises
@@ -134,14 +124,14 @@ def check_finishes(found: Outcome, scenario: Scenario) -> None:
     InputError
         If the interval between checkpoints is longer than the run.
     """
-    check_interval(found, scenario)
-    if reason := never_finishes(found, scenario):
+    check_interval(outcome, scenario)
+    if reason := never_finishes(outcome, scenario):
         raise InfeasibleError(f"{scenario.where}: run: {reason}")
 
 
-def never_finishes(found: Outcome, scenario: Scenario) -> str:
+def never_finishes(outcome: Outcome, scenario: Scenario) -> str:
     """Say why the first layout never ends, and what would let it; blank where it does."""
-    real = found.real
+    real = outcome.real
     if scenario.workload.recipe.steps is None or real is None or bool(real.finishes[0]):
         return ""
     terms = real.terms.take(0)

@@ -26,20 +26,6 @@ from simulator.scoring.scores import ScoredRow, summary
 from simulator.software.overlap import Overlap
 from simulator.software.profile import Software, load_software
 
-__all__ = [
-    "NEUTRAL",
-    "STEPS",
-    "ablation",
-    "neutral_software",
-    "step_figures",
-    "together",
-    "with_kernels",
-    "without_network",
-    "without_overlap",
-    "without_tiles",
-]
-
-
 NEUTRAL = "megatron-core-defaults"
 """Profile whose kernels and states stand for every run's before its own software counts."""
 

@@ -40,17 +40,6 @@ from workshop.cases.recipes import recipes, retimed, search_recipe
 from workshop.cases.switch_pairs import switch_figures
 from workshop.cases.without_terms import without_terms
 
-__all__ = [
-    "FILES",
-    "TOLERANCE",
-    "Moved",
-    "accuracy",
-    "compare",
-    "document",
-    "regressions",
-    "validated",
-]
-
 FILES = (
     *("calibrate.csv", "test.csv", "vtrain_single.csv"),
     *("second_calibrate.csv", "second_test.csv", "second_memory.csv", "vendor_test.csv"),
@@ -94,13 +83,13 @@ def accuracy() -> dict[str, Any]:
     extra: dict[str, Any] = {"ablation": ablated, "microbenchmarks": _microbenchmarks()}
     extra |= {"left_out": pooled_errors(), "groups_left_out": groups_left_out()}
     extra |= {"mutations": mutated_inputs()}
-    extra |= {"effects": [one.figures() for one in effects()]}
+    extra |= {"effects": [effect.figures() for effect in effects()]}
     extra |= {"switches": switch_figures(found.rows)}
     months = [row for case in read_cases() for row in compared(case)]
     hours = [hours_of(case) for case in read_hour_cases()]
     extra |= {"goodput": {"months": months_errors(months), "gpu_hours": hours_errors(hours)}}
-    extra |= {"decisions": [decide(one).figures() for one in load_decisions()]}
-    extra |= {"recipes": [search_recipe(one).figures() for one in recipes()]}
+    extra |= {"decisions": [decide(decision).figures() for decision in load_decisions()]}
+    extra |= {"recipes": [search_recipe(recipe).figures() for recipe in recipes()]}
     extra |= {"retimed": [one.figures() for one in retimed()]}
     return {**document(found), **_rounded(extra)}
 
@@ -110,7 +99,7 @@ def validated() -> Validation:
     return validate([catalogue.folder("validation") / "runs" / name for name in FILES])
 
 
-def document(found: Validation) -> dict[str, Any]:
+def document(validation: Validation) -> dict[str, Any]:
     """Write what follows from the rows and their predictions.
 
     Returns
@@ -121,7 +110,7 @@ def document(found: Validation) -> dict[str, Any]:
         ``skipped``: reasons and counts; ``predicted_step_s`` and ``measured_step_s`` by run.
         Errors are ``predicted / measured - 1``; what does not exist is None.
     """
-    rows = found.rows
+    rows = validation.rows
     baseline = shipped_baseline()
     pairs = release_pairs(row.run for row in rows if not row.composed and row.replayable)
     same = _as_predicted_by(baseline, [row for row in rows if row.status == "ok"])
@@ -139,7 +128,7 @@ def document(found: Validation) -> dict[str, Any]:
             },
             "memory": _memory(rows),
             "ranking": {"groups": ours["ranking"], "by_split": ours["ranking_by_split"]},
-            "series": [_series(one) for one in series(rows) if not one.rows[0].composed],
+            "series": [_series(curve) for curve in series(rows) if not curve.rows[0].composed],
             "certainty": certainty_scores(rows, ours),
             "peers": {**_peers(), "ours": _ranking_on_a100(ours["ranking"])},
             "skipped": ours["skipped"],
@@ -171,11 +160,11 @@ def _sources(
     frameworks: dict[str, set[str]] = {}
     for row in rows:
         frameworks.setdefault(row.run.get("source"), set()).add(row.framework)
-    found: dict[str, Any] = {}
+    sources: dict[str, Any] = {}
     for source, parts in ours["by_source"].items():
         near = [pair for pair in pairs if pair.framework in frameworks.get(source, ())]
         for split, errors in parts["by_split"].items():
-            found.setdefault(source, {})[split] = {
+            sources.setdefault(source, {})[split] = {
                 "composed": source in composed,
                 **{key: errors[key] for key in ("rows", "replayable", "coverage")},
                 "predicted": errors["rows"] - errors["skipped"],
@@ -184,7 +173,7 @@ def _sources(
                 "constant_efficiency_all_rows": _some(_part(every, "by_source", source, split)),
                 "next_release": _spread(near)["median"],
             }
-    return found
+    return sources
 
 
 def _kinds(
@@ -258,7 +247,10 @@ def _noise(pairs: Sequence[ReleasePair]) -> dict[str, Any]:
         for name in sorted({pair.framework for pair in pairs})
         for kind, moe in kinds.items()
     }
-    return {**pooled, "by_framework": {k: found for k, found in frameworks.items() if found["n"]}}
+    return {
+        **pooled,
+        "by_framework": {k: framework for k, framework in frameworks.items() if framework["n"]},
+    }
 
 
 def _spread(pairs: Sequence[ReleasePair]) -> dict[str, Any]:
@@ -299,15 +291,17 @@ def _ranking_on_a100(groups: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return ranking_statistics(g for g in groups if not g["composed"] and "A100" in g["group"])
 
 
-def _series(one: Series) -> dict[str, Any]:
+def _series(series: Series) -> dict[str, Any]:
     """Name a series, and say how its prediction stands at its ends and over all sizes."""
-    last = one.rows[-1].run
+    last = series.rows[-1].run
     names = ("source", "split", "model", "gpu", "software", "precision", "sharding", "shard_group")
-    errors = one.predicted_s / one.measured_s - 1.0
-    points = {name: getattr(one, name).tolist() for name in ("gpus", "measured_s", "predicted_s")}
+    errors = series.predicted_s / series.measured_s - 1.0
+    points = {
+        name: getattr(series, name).tolist() for name in ("gpus", "measured_s", "predicted_s")
+    }
     return {
-        "kind": one.kind,
-        "sequences": one.sequences,
+        "kind": series.kind,
+        "sequences": series.sequences,
         **{name: last.get(name) for name in names},
         **{name: int(last.get(name) or 1) for name in ("tp", "pp", "micro_batch")},
         **points,
@@ -322,13 +316,13 @@ def _microbenchmarks() -> dict[str, Any]:
     tables = sorted(path for path in folder.glob("*.csv") if path.name != LEFT_OUT)
     return {
         name: {
-            **_some(found),
-            "rows": found["rows"],
-            "skipped": found["skipped"],
-            **{by: {word: _some(some) for word, some in found[by].items()} for by in _BY},
+            **_some(summary),
+            "rows": summary["rows"],
+            "skipped": summary["skipped"],
+            **{by: {word: _some(some) for word, some in summary[by].items()} for by in _BY},
         }
-        for name, found in summaries(score_microbenchmarks(tables)).items()
-        if found is not None
+        for name, summary in summaries(score_microbenchmarks(tables)).items()
+        if summary is not None
     }
 
 

@@ -13,8 +13,6 @@ from simulator.scoring.series import series
 from workshop.cases.chances import chances
 from workshop.cases.extrapolation import hidden_end, hidden_runs
 
-__all__ = ["certainty_scores"]
-
 _KEPT = ("test", "second-test", "vendor-test", "fresh-test", "fresh-test-2")
 _FEWEST = 10
 _KEYS = ("coverage_80", "interval_width", "interval_score", "constant_interval")

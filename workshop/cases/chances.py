@@ -20,9 +20,6 @@ from simulator.measured.replay import Tables, load_tables, replay
 from simulator.scoring.rankings import FEWEST_LAYOUTS
 from simulator.scoring.scores import ScoredRow, ranking_group
 
-__all__ = ["APART", "BINS", "Forecasts", "chances", "pairs_of", "reliability"]
-
-
 APART = 0.01
 """Measured times that differ by no more than this say nothing of which layout is faster."""
 
@@ -60,7 +57,7 @@ def _forecasts(rows: Sequence[ScoredRow], tables: Tables) -> Forecasts:
     first = runs[0]
     known = belief(first.cluster, first.software, first.workload)
     experts = first.workload.architecture.is_moe
-    shares = np.concatenate([bearing(one, experts=experts) for one in estimates])
+    shares = np.concatenate([bearing(estimate, experts=experts) for estimate in estimates])
     kernels = same_kernels(Layouts.concatenate([run.layout for run in runs]))
     step_s = np.concatenate([one.step_time_s for one in estimates])
     measured_s = np.array([row.measured_step_s for row in rows], dtype=float)
@@ -76,14 +73,14 @@ def pairs_of(beats: Floats, step_s: Floats, measured_s: Floats) -> Forecasts:
     beats : ndarray, shape (layouts, layouts)
         Chance that the layout of a column is faster than that of a row.
     """
-    found = []
+    pairs = []
     order = np.argsort(step_s, kind="stable").tolist()
     for place, faster in enumerate(order):
         for slower in order[place + 1 :]:
             ratio = measured_s[slower] / measured_s[faster]
             if abs(np.log(ratio)) > np.log1p(APART):
-                found.append((float(beats[faster, slower]), bool(ratio < 1.0)))
-    return found
+                pairs.append((float(beats[faster, slower]), bool(ratio < 1.0)))
+    return pairs
 
 
 def reliability(forecasts: Forecasts) -> list[dict[str, Any]]:

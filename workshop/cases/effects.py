@@ -35,8 +35,6 @@ from simulator.schedules.registry import SCHEDULES, WORDS
 from simulator.search.defaults import complete
 from workshop.cases.switch_pairs import NOISE, is_near
 
-__all__ = ["Effect", "PredictedEffect", "effects", "load_effects", "predict_effect"]
-
 Measure = Literal["throughput", "layer_time", "step_time", "optimizer_share", "all_reduce_time"]
 
 _OUTSIDE_LAYERS = ("optimizer", "dp")
@@ -101,15 +99,15 @@ class PredictedEffect:
     @property
     def miss(self) -> float:
         """How far the prediction is outside of what is reported; 0 inside."""
-        one = self.effect
-        most = math.inf if one.or_more else one.least if one.most is None else one.most
-        return max(self.predicted - most, 0.0) + min(self.predicted - one.least, 0.0)
+        effect = self.effect
+        most = math.inf if effect.or_more else effect.least if effect.most is None else effect.most
+        return max(self.predicted - most, 0.0) + min(self.predicted - effect.least, 0.0)
 
     @property
     def right(self) -> bool | None:
         """Whether the prediction has the sign that is reported; None within noise."""
-        one = self.effect
-        size = one.least if one.most is None else (one.least + one.most) / 2.0
+        effect = self.effect
+        size = effect.least if effect.most is None else (effect.least + effect.most) / 2.0
         return None if abs(size) < NOISE else self.predicted * size > 0.0
 
     @property
@@ -119,7 +117,7 @@ class PredictedEffect:
 
     def figures(self) -> dict[str, Any]:
         """Plain numbers and words, as docs/accuracy.json has them."""
-        one = self.effect
+        effect = self.effect
         names = (
             "group",
             "what",
@@ -132,7 +130,7 @@ class PredictedEffect:
             "remark",
         )
         scored = {"predicted": self.predicted, "right": self.right, "near": self.near}
-        return {**{name: getattr(one, name) for name in names}, **scored, "miss": self.miss}
+        return {**{name: getattr(effect, name) for name in names}, **scored, "miss": self.miss}
 
 
 def load_effects() -> tuple[tuple[Effect, ...], dict[str, dict[str, Any]]]:
@@ -145,7 +143,7 @@ def load_effects() -> tuple[tuple[Effect, ...], dict[str, dict[str, Any]]]:
     """
     path = catalogue.folder("validation") / "effects.toml"
     found = build(_Effects, read_toml(path), where=str(path))
-    if wrong := [one for one in found.effects if one.run not in found.runs]:
+    if wrong := [effect for effect in found.effects if effect.run not in found.runs]:
         rule = "must be a run of [runs]"
         raise InputError(problem(str(path), "run", rule, one.run, found.runs) for one in wrong)
     for name, run in found.runs.items():

@@ -14,8 +14,6 @@ from simulator.scoring.scores import ScoredRow
 from simulator.scoring.series import Series
 from simulator.search.certainty import Certainty, certainty
 
-__all__ = ["MOST_KNOWN", "HiddenEnd", "HiddenRun", "hidden_end", "hidden_runs"]
-
 MOST_KNOWN = 64
 """Most accelerators of the run that is known: what a team may try before it buys."""
 
@@ -44,11 +42,11 @@ class HiddenEnd:
     """Median."""
 
 
-def hidden_runs(found: Iterable[Series]) -> tuple[HiddenRun, ...]:
+def hidden_runs(all_series: Iterable[Series]) -> tuple[HiddenRun, ...]:
     """Predict the larger runs of every series whose smallest one is small enough to be tried."""
     tables = load_tables()
     hidden: list[HiddenRun] = []
-    for one in found:
+    for one in all_series:
         if one.gpus[0] <= MOST_KNOWN:
             known = one.rows[0].run
             anchor = anchor_of_row(known, replay(known.fields, tables, where=known.where))

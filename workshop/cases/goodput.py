@@ -15,8 +15,6 @@ from simulator.reliability.run_outlook import Outlook, outlook
 from simulator.reliability.run_terms import Machine, run_terms
 from simulator.units import DAY_S, HOUR_S
 
-__all__ = ["Case", "Compared", "compared", "months_errors", "read_cases"]
-
 Positive = Annotated[Number, Gt(0)]
 
 _SERVER = 8
@@ -109,9 +107,9 @@ def compared(case: Case) -> list[Compared]:
     ]  # fmt: skip
 
 
-def months_errors(found: list[Compared]) -> dict[str, float]:
+def months_errors(comparisons: list[Compared]) -> dict[str, float]:
     """Errors of the figures of other logs' runs: how many, median, largest, bounds that held."""
-    rows = [row for row in found if not row.case.check]
+    rows = [row for row in comparisons if not row.case.check]
     off = [abs(row.error) for row in rows if not row.is_bound]
     bounds = [row.error >= 0.0 for row in rows if row.is_bound]
     return {
@@ -123,20 +121,20 @@ def months_errors(found: list[Compared]) -> dict[str, float]:
     }
 
 
-def _figures(case: Case, found: Outlook) -> dict[str, float]:
+def _figures(case: Case, outlook: Outlook) -> dict[str, float]:
     """Every figure that a case may report."""
-    wall, each = float(found.wall_s[0]), found.failures[0]
-    by_name = dict(zip(found.terms.causes, map(float, each), strict=True))
+    wall, each = float(outlook.wall_s[0]), outlook.failures[0]
+    by_name = dict(zip(outlook.terms.causes, map(float, each), strict=True))
     span = wall if case.span_days is None else case.span_days * DAY_S
     failures = float(each.sum()) * span
-    every = found.terms.run.maintenance.every_s
+    every = outlook.terms.run.maintenance.every_s
     return {
-        "goodput": float(found.goodput[0]),
+        "goodput": float(outlook.goodput[0]),
         "days": wall / DAY_S,
         "interruptions": failures + (span / every if every else 0.0),
         "restarts": failures,
         "recoveries": failures,
         "gpu_failures": sum(by_name[name] for name in _OF_GPUS) * span,
         "gpu_hours": case.gpus * wall / HOUR_S,
-        "hours_between": 1.0 / float(found.terms.rate.sum()) / HOUR_S,
+        "hours_between": 1.0 / float(outlook.terms.rate.sum()) / HOUR_S,
     }

@@ -14,8 +14,6 @@ from simulator.planner.prediction import predict
 from simulator.scenario import make_scenario
 from simulator.units import DAY_S, HOUR_S
 
-__all__ = ["HourCase", "Hours", "hours_errors", "hours_of", "read_hour_cases"]
-
 Positive = Annotated[Number, Gt(0)]
 
 
@@ -77,21 +75,21 @@ def hours_of(case: HourCase) -> Hours:
         "layout": case.layout,
         "run": {"set": case.set},
     }
-    found = predict(make_scenario(document, where=case.name)).outcome
-    days = float(found.days[0])
+    outcome = predict(make_scenario(document, where=case.name)).outcome
+    days = float(outcome.days[0])
     hours = case.gpus * DAY_S / HOUR_S
     return Hours(
         case=case,
-        ideal=hours * float(found.days_ideal[0]),
+        ideal=hours * float(outcome.days_ideal[0]),
         real=hours * days,
-        goodput=float(found.goodput[0]),
+        goodput=float(outcome.goodput[0]),
     )
 
 
-def hours_errors(found: list[Hours]) -> dict[str, float]:
+def hours_errors(trainings: list[Hours]) -> dict[str, float]:
     """Errors of cases: how many, and medians without and with goodput."""
     return {
-        "n": len(found),
-        "ideal_median_ape": median(abs(one.ideal / one.case.gpu_hours - 1.0) for one in found),
-        "median_ape": median(abs(one.real / one.case.gpu_hours - 1.0) for one in found),
+        "n": len(trainings),
+        "ideal_median_ape": median(abs(one.ideal / one.case.gpu_hours - 1.0) for one in trainings),
+        "median_ape": median(abs(one.real / one.case.gpu_hours - 1.0) for one in trainings),
     }

@@ -11,8 +11,6 @@ from typing import Any
 from simulator import catalogue
 from simulator.files import check_header, read_csv
 
-__all__ = ["COLUMNS", "TABLE", "groups_left_out"]
-
 TABLE = Path("uncertainty") / "left_out.csv"
 """Below ``hardware_profiles``."""
 
@@ -37,12 +35,12 @@ def groups_left_out() -> list[dict[str, Any]]:
     path = catalogue.folder("hardware_profiles") / TABLE
     if not path.is_file():
         return []
-    found = []
+    left_out = []
     for _, row in read_csv(path):
         check_header(path, list(row), required=COLUMNS, known=COLUMNS)
         words: dict[str, Any] = {name: row[name] for name in _WORDS}
         counts = {name: int(row[name]) for name in _COUNTS}
         figures = {name: float(row[name]) for name in _NUMBERS}
         kinds = {name: float(row[name]) if row[name] else None for name in _KINDS}
-        found.append(words | counts | figures | kinds)
-    return found
+        left_out.append(words | counts | figures | kinds)
+    return left_out

@@ -15,8 +15,6 @@ from simulator.errors import InputError
 from simulator.files import check_header, read_csv
 from simulator.measured.table_kinds import LEFT_OUT
 
-__all__ = ["pooled_errors"]
-
 _WORDS = ("kernel", "device", "library", "dtype", "method")
 _NUMBERS = ("median", "p90", "spread")
 _COLUMNS = (*_WORDS, "rows", *_NUMBERS)

@@ -10,8 +10,6 @@ from typing import Any
 from simulator import catalogue
 from simulator.files import read_csv
 
-__all__ = ["mutated_inputs"]
-
 _COUNTS = ("inputs", "commands", "answered", "refused", "crashes")
 _SIZES = ("slowest_s", "slowest_s_per_mb", "most_memory_mib")
 

@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping
 
 from simulator.push_pull.rounds import Round, ring_s, synchronous_s
 
-__all__ = ["SERVER_PREDICTORS"]
-
 
 def _round(values: float, hosts: int, servers: int, rate: float) -> Round:
     """Hosts of one rate, 4 bytes a value, sums that take no time, in many pieces."""

@@ -17,8 +17,6 @@ from simulator.files import Number, build, read_toml, record
 from simulator.scenario import Scenario, make_scenario
 from simulator.search.explore import Found, explore
 
-__all__ = ["NEAR", "Decided", "Decision", "decide", "load_decisions"]
-
 NEAR = 0.05
 """A published layout within this of our best is as good as found."""
 

@@ -22,8 +22,6 @@ from simulator.measured.rows import MeasuredRun, read_runs
 from simulator.search.explore import explore
 from workshop.cases.published_layouts import NEAR
 
-__all__ = ["Recipe", "Retimed", "Searched", "recipes", "retimed", "search_recipe"]
-
 _FILES = ("calibrate.csv", "test.csv", "second_calibrate.csv", "second_test.csv")
 
 _SOURCES = (
@@ -181,15 +179,15 @@ def _timed() -> Iterator[Recipe]:
             continue
 
 
-def _spread(found: Sequence[Recipe]) -> list[Recipe]:
+def _spread(recipes: Sequence[Recipe]) -> list[Recipe]:
     """At most _MOST of them: a precision of every model and device first, then the next one."""
     turn: dict[tuple[str, str], int] = {}
     order = []
-    for place, recipe in enumerate(found):
+    for place, recipe in enumerate(recipes):
         key = recipe.row.get("model"), recipe.row.get("gpu")
         turn[key] = turn.get(key, -1) + 1
         order.append((turn[key], place))
-    return [found[place] for _, place in sorted(order)[:_MOST]]
+    return [recipes[place] for _, place in sorted(order)[:_MOST]]
 
 
 def search_recipe(recipe: Recipe) -> Searched:

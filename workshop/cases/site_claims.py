@@ -14,8 +14,6 @@ from simulator.planner.prediction import predict
 from simulator.scenario import make_scenario
 from simulator.units import MIB
 
-__all__ = ["SITE_PREDICTORS", "Shapes"]
-
 _GBIT = 1.25e8
 """Bytes per second of a Gbit/s."""
 

@@ -8,8 +8,6 @@ from typing import Any
 from simulator.questions.sparse.answer import recommender
 from simulator.scenario import make_scenario
 
-__all__ = ["SPARSE_PREDICTORS"]
-
 
 def _million_samples_per_s(*, name: str, cluster: str, gpus: int, batch: int) -> float:
     """Millions of samples a second, tables on the accelerators."""

@@ -23,8 +23,6 @@ from simulator.data_input.supply import Readers, sample_of, stage_times, waiting
 from simulator.files import Figure, Number, Whole, build, read_csv, read_toml, record
 from simulator.units import GIB
 
-__all__ = ["Emulated", "Fed", "fed", "from_others", "read_fed", "read_workloads"]
-
 Positive = Annotated[Number, Gt(0)]
 
 _MANY_WORKERS = 10_000
@@ -124,14 +122,14 @@ def from_others(rows: list[Fed]) -> Iterator[tuple[Fed, Fed, int]]:
     A store delivers what it delivers: the total of the one predicts how many of the other it feeds.
     Of several results the largest counts.
     """
-    found: dict[tuple[str, str, str], dict[str, Fed]] = defaultdict(dict)
+    fed_runs: dict[tuple[str, str, str], dict[str, Fed]] = defaultdict(dict)
     for row in rows:
-        one = found[row.submitter, _plain(row.system), row.workload]
+        one = fed_runs[row.submitter, _plain(row.system), row.workload]
         best = one.get(row.accelerator)
         if best is None or row.bytes_per_s > best.bytes_per_s:
             one[row.accelerator] = row
     workloads = read_workloads()
-    for (_, _, workload), both in found.items():
+    for (_, _, workload), both in fed_runs.items():
         if len(both) == 2:
             a100, h100 = both["a100"], both["h100"]
             yield a100, h100, fed(workloads[workload], "a100", h100.bytes_per_s)

@@ -20,8 +20,6 @@ from simulator.measured.rows import COLUMNS, LABEL_COLUMNS
 from simulator.scoring.scores import ScoredRow
 from simulator.software.releases import parsed
 
-__all__ = ["NOISE", "SWITCHES", "SwitchPair", "is_near", "switch_figures", "switch_pairs"]
-
 SWITCHES: dict[str, tuple[str, ...]] = {
     "precision": ("precision", "fp8_weights"),
     "recomputation": ("recompute", "recompute_layers", "recompute_modules"),
@@ -135,10 +133,10 @@ def _release(row: ScoredRow) -> str:
     return word.removesuffix(variant)
 
 
-def _changed(one: ScoredRow, other: ScoredRow) -> list[str]:
+def _changed(scored_row: ScoredRow, other: ScoredRow) -> list[str]:
     """Switches in which two runs differ."""
     return [
         name
         for name, columns in SWITCHES.items()
-        if any(one.run.get(column) != other.run.get(column) for column in columns)
+        if any(scored_row.run.get(column) != other.run.get(column) for column in columns)
     ]

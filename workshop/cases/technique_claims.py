@@ -17,8 +17,6 @@ from workshop.cases.site_claims import SITE_PREDICTORS, Shapes
 from workshop.cases.sparse_claims import SPARSE_PREDICTORS
 from workshop.cases.vision_claims import VISION_PREDICTORS
 
-__all__ = ["PREDICTORS", "Claim", "Held", "held_claims", "read_claims"]
-
 PREDICTORS: Mapping[str, Callable[..., float]] = {
     **SITE_PREDICTORS,
     **SERVER_PREDICTORS,
@@ -107,8 +105,8 @@ def read_claims() -> tuple[tuple[Claim, ...], dict[str, str], dict[str, Shapes]]
     if wrong:
         raise InputError(wrong)
     shapes = {
-        name: Shapes(matrices=one.matrices, vectors=one.vectors)
-        for name, one in table.matrices.items()
+        name: Shapes(matrices=products.matrices, vectors=products.vectors)
+        for name, products in table.matrices.items()
     }
     return table.claim, table.sources, shapes
 

@@ -9,8 +9,6 @@ from simulator.planner.prediction import predict
 from simulator.scenario import make_scenario
 from workshop.cases.large_batches import batch_curve, epochs
 
-__all__ = ["VISION_PREDICTORS"]
-
 _IMAGES = 1_281_167
 """Of ImageNet's training set."""
 

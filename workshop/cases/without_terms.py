@@ -27,9 +27,6 @@ from simulator.scoring.scores import ScoredRow
 from simulator.software.profile import Software, load_software
 from workshop.cases.ablation import NEUTRAL, together, with_kernels, without_overlap
 
-__all__ = ["BEARS", "SWITCHES", "at_burst_rate", "at_one_clock", "fused_alike", "without_terms"]
-
-
 BEARS = 0.005
 """Least share of a step by which a term must move it, for the run to count with it."""
 

@@ -28,8 +28,6 @@ from workshop.fits.fitting.holdout_errors import LeftOut, written
 from workshop.fits.gemm import holdout as gemm_left_out
 from workshop.fits.gemm import profiles as gemm_profiles
 
-__all__ = ["PRODUCERS", "Producer", "main", "refit"]
-
 Sections = Mapping[str, Sequence[Section]]
 """By profile: ``h100-sxm`` is an accelerator, ``nodes/dgx-h100`` says its kind."""
 

@@ -28,8 +28,6 @@ from workshop.fits.fitting.devices import Device, devices, profile_of, same_chip
 from workshop.fits.fitting.holdout_errors import LeftOut, left_out, written
 from workshop.fits.fitting.pooled import Pool, PooledFit, Shared, deal, fit_pooled
 
-__all__ = ["StreamFit", "fit_stream", "left_out_lines", "stream_sections", "typical_stream"]
-
 Values = dict[str, float]
 
 LARGE_BYTES = 1e6
@@ -113,7 +111,7 @@ def stream_calls(known: Mapping[str, Device], path: Path | None = None) -> Pool:
     rows |= {
         "seconds": seconds[take],
         "bandwidth_bytes_per_s": np.array([one.bandwidth_bytes_per_s for one in owners]),
-        "l2_bytes": np.array([one.l2_bytes for one in owners]),
+        "l2_bytes": np.array([owner.l2_bytes for owner in owners]),
         "compute_units": np.array([one.compute_units for one in owners]),
     }
     return Pool(rows=rows, device=device[take], variant=kind[take])
@@ -146,29 +144,29 @@ def _unseen(pool: Pool, kind: str) -> dict[str, Floats]:
     """Predict each row from rows of other shapes, and from other devices."""
     sizes = (pool.rows["moved_bytes"].tolist(), pool.rows["row_bytes"].tolist())
     fold = deal(list(zip(*sizes, strict=True)))
-    found = {name: np.full(len(pool), np.nan) for name in _METHODS}
+    unseen = {name: np.full(len(pool), np.nan) for name in _METHODS}
     for number in np.unique(fold):
         out = fold == number
-        found["formula"][out] = fit_stream(pool.take(~out), kind).seconds(pool.take(out))
-        found["constant"][out] = _constant(pool, ~out, out)
+        unseen["formula"][out] = fit_stream(pool.take(~out), kind).seconds(pool.take(out))
+        unseen["constant"][out] = _constant(pool, ~out, out)
     devices_ = np.unique(pool.device).tolist()
     for device in devices_ if len(devices_) > 1 else ():
         away = pool.device == device
         rest = fit_stream(pool.take(~away), kind)
-        found["one accelerator left out"][away] = rest.seconds(pool.take(away))
-    return found
+        unseen["one accelerator left out"][away] = rest.seconds(pool.take(away))
+    return unseen
 
 
 def _constant(pool: Pool, seen: NDArray[np.bool_], out: NDArray[np.bool_]) -> Floats:
     """One rate for each device, the median over the large tensors that were seen."""
     moved = pool.rows["moved_bytes"]
     rate = moved / pool.rows["seconds"]
-    found = np.full(len(pool), np.nan)
+    full = np.full(len(pool), np.nan)
     for device in np.unique(pool.device).tolist():
         own = (pool.device == device) & seen & (moved >= LARGE_BYTES)
         rows = out & (pool.device == device)
-        found[rows] = moved[rows] / np.median(rate[own]) if own.any() else np.nan
-    return found[out]
+        full[rows] = moved[rows] / np.median(rate[own]) if own.any() else np.nan
+    return full[out]
 
 
 def left_out_lines() -> list[LeftOut]:

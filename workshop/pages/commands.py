@@ -16,8 +16,6 @@ from simulator.cli.examples import EXAMPLES
 from simulator.cli.main import app
 from simulator.report.write import write_file
 
-__all__ = ["main", "page"]
-
 _NAME = "commands.md"
 
 _INTRO = """\

@@ -19,8 +19,6 @@ from workshop.cases.gpu_hours import (
     read_hour_cases,
 )
 
-__all__ = ["main", "page"]
-
 _NAME = "goodput.md"
 
 _INTRO = """\
@@ -71,7 +69,7 @@ def page() -> str:
         "",
         "| run | layout of | GPUs | without goodput | with | reported | error without | with |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
-        *(_hour_line(one) for one in hours),
+        *(_hour_line(hour) for hour in hours),
         "",
         f"Median absolute error {100 * errors['ideal_median_ape']:.0f} % without goodput,"
         f" {100 * errors['median_ape']:.0f} % with.",

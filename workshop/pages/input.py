@@ -13,8 +13,6 @@ from statistics import median
 from simulator.report.write import write_file
 from workshop.cases.storage import Fed, fed, from_others, read_fed, read_workloads
 
-__all__ = ["main", "page"]
-
 _NAME = "input.md"
 
 _INTRO = """\

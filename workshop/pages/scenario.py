@@ -13,8 +13,6 @@ from simulator.report.scenario_fields import Field, about, scenario_fields
 from simulator.report.write import write_file
 from simulator.scenario import SECTIONS
 
-__all__ = ["main", "page"]
-
 _NAME = "scenario.md"
 
 _INTRO = """\

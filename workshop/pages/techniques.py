@@ -12,8 +12,6 @@ from pathlib import Path
 from simulator.report.write import write_file
 from workshop.cases.technique_claims import Held, held_claims
 
-__all__ = ["main", "page"]
-
 _NAME = "technique_claims.md"
 
 _INTRO = """\

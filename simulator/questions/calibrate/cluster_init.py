@@ -15,8 +15,6 @@ from simulator.cli.options import check_out, say, speaking, writing
 if TYPE_CHECKING:
     from simulator.profiles.own_cluster import OwnCluster
 
-__all__ = ["app"]
-
 app = typer.Typer(
     name="cluster",
     help="Describe a cluster of your own.",

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from simulator.calibration.profile_files import Target
     from simulator.measured.measurements import Measurements
 
-__all__ = ["command"]
-
 Base = Annotated[
     str | None,
     typer.Option("--base", metavar="NAME", help="Accelerator profile to start from."),
@@ -65,12 +63,12 @@ def command(
 
         check_out("--plot", plot)
         base, targets = _targets(base, base_cluster, out, out_node, out_cluster)
-        found = _calibrate(_read(files), base, base_cluster, targets)
+        calibrate = _calibrate(_read(files), base, base_cluster, targets)
         texts: dict[Path, bytes] = {
-            path: text.encode() for path, text in new_profiles(found, targets).items()
+            path: text.encode() for path, text in new_profiles(calibrate, targets).items()
         }
         picture = plot or next(iter(texts)).with_suffix(".png")
-        texts[picture] = calibration_png(found)
+        texts[picture] = calibration_png(calibrate)
         _write(texts)
         written = {part: str(t.path) for part, t in targets.items()} | {"plot": str(picture)}
         if as_json:
@@ -78,7 +76,7 @@ def command(
             named = {name: written.get(part) for name, part in names.items()}
             print_json(
                 calibration_document(
-                    found,
+                    calibrate,
                     bases={"accelerator": base, "cluster": base_cluster},
                     files=named | {"plot": str(picture)},
                 )
@@ -86,7 +84,7 @@ def command(
         else:
             from simulator.questions.calibrate.screen import show
 
-            show(found, written)
+            show(calibrate, written)
 
 
 def _targets(

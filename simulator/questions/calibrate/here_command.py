@@ -18,8 +18,6 @@ from simulator.cli.options import BAD_INPUT, Json, check_out, print_json, say, s
 if TYPE_CHECKING:
     pass
 
-__all__ = ["command"]
-
 NO_TORCH = "calibrate-here: needs torch, which is not here: pip install torch"
 FAILED = 1
 

@@ -15,8 +15,6 @@ import typer
 
 from simulator.cli.options import BAD_INPUT, Json, print_json, speaking
 
-__all__ = ["command"]
-
 NO_TORCH = "measure: needs torch, which is not here: pip install torch"
 
 

@@ -9,25 +9,25 @@ from rich.table import Table
 from simulator.calibration.calibrate_machine import Calibration, ClassFit, Errors
 from simulator.cli.screen import console, notes, plain_table
 
-__all__ = ["show"]
-
 _REASONS = 12
 
 
-def show(found: Calibration, written: Mapping[str, str]) -> None:
+def show(calibration: Calibration, written: Mapping[str, str]) -> None:
     """Print errors and figures of every class, and the files that were written."""
     screen = console()
     for title, fits in (
-        ("accelerator", found.accelerator),
-        ("node", found.node),
-        ("cluster", found.fabric),
+        ("accelerator", calibration.accelerator),
+        ("node", calibration.node),
+        ("cluster", calibration.fabric),
     ):
         if fits:
             screen.print(_error_table(title, fits))
             screen.print()
-    screen.print(_figure_table([*found.accelerator, *found.node, *found.fabric]))
-    lines = [f"{count:>6}  {reason}" for reason, count in list(found.left_out.items())[:_REASONS]]
-    more = len(found.left_out) - _REASONS
+    screen.print(_figure_table([*calibration.accelerator, *calibration.node, *calibration.fabric]))
+    lines = [
+        f"{count:>6}  {reason}" for reason, count in list(calibration.left_out.items())[:_REASONS]
+    ]
+    more = len(calibration.left_out) - _REASONS
     screen.print(notes("calls left out", lines + ([f"and {more} more reasons"] * (more > 0))))
     for part, path in written.items():
         screen.print(f"{'cluster' if part == 'fabric' else part}: {path}")

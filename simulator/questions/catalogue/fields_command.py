@@ -8,8 +8,6 @@ import typer
 
 from simulator.cli.options import Json, print_json, speaking
 
-__all__ = ["command"]
-
 Name = Annotated[
     str,
     typer.Argument(metavar="[NAME]", help="A section, a table in it, or a field: training, tp."),

@@ -10,8 +10,6 @@ from rich.text import Text
 from simulator.cli.screen import console
 from simulator.report.scenario_fields import Field, about
 
-__all__ = ["show"]
-
 
 def show(fields: list[Field]) -> None:
     """Print fields, a heading for each section."""

@@ -8,8 +8,6 @@ import typer
 
 from simulator.cli.options import Json, print_json, say, speaking
 
-__all__ = ["command"]
-
 Part = Annotated[str, typer.Argument(metavar="[PART]", help="Only names with this in them.")]
 
 

@@ -10,8 +10,6 @@ from simulator.cli.screen import console
 from simulator.report.zoo_list import ZooModel
 from simulator.units import show_count
 
-__all__ = ["show"]
-
 
 def show(models: Iterable[ZooModel]) -> None:
     """Print models; of experts, what one token passes stands beside all parameters."""

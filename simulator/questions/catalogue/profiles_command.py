@@ -20,8 +20,6 @@ from simulator.cli.options import (
     writing,
 )
 
-__all__ = ["app"]
-
 app = typer.Typer(
     name="profiles",
     help="List, show and check the profiles of hardware, software and prices.",

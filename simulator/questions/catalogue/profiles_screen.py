@@ -18,8 +18,6 @@ from simulator.profiles import Profile
 if TYPE_CHECKING:
     from simulator.profiles.link_summary import LinkSummary
 
-__all__ = ["show_edges", "show_links", "show_list", "show_whole"]
-
 
 def show_list(profiles: Sequence[Profile]) -> None:
     """Print a table for each kind; behind every name the number of figures by grade."""
@@ -63,21 +61,28 @@ def _figure_table(figures: dict[str, Figure], sources: list[str]) -> Table:
     return table
 
 
-def show_links(found: LinkSummary) -> None:
+def show_links(link_summary: LinkSummary) -> None:
     """Print the links of a cluster by kind, and how narrow its network is."""
     screen = console()
-    how = "as it is cabled" if found.cabled else "by rule from its fabric"
-    screen.print(Text(f"{found.cluster}: {found.gpus} GPUs on {found.servers} servers, {how}"))
+    how = "as it is cabled" if link_summary.cabled else "by rule from its fabric"
+    screen.print(
+        Text(
+            f"{link_summary.cluster}: {link_summary.gpus} GPUs on"
+            f" {link_summary.servers} servers, {how}"
+        )
+    )
     table = plain_table("link", "GB/s each way", "number", left=("link",))
-    for row in found.links:
+    for row in link_summary.links:
         table.add_row(row.kind, f"{row.bytes_per_s / 1e9:.4g}", str(row.count))
     screen.print(table)
-    tried = "narrowest of all halves" if found.exact else "narrowest of neighbouring halves"
-    screen.print(f"bisection: {found.bisection_bytes_per_s / 1e9:.5g} GB/s each way ({tried})")
-    if found.oversubscription is not None:
-        screen.print(f"over-subscription: {found.oversubscription:.3g}")
-    if found.most_hops is not None:
-        screen.print(f"first to last adapter: {found.most_hops} cables")
+    tried = "narrowest of all halves" if link_summary.exact else "narrowest of neighbouring halves"
+    screen.print(
+        f"bisection: {link_summary.bisection_bytes_per_s / 1e9:.5g} GB/s each way ({tried})"
+    )
+    if link_summary.oversubscription is not None:
+        screen.print(f"over-subscription: {link_summary.oversubscription:.3g}")
+    if link_summary.most_hops is not None:
+        screen.print(f"first to last adapter: {link_summary.most_hops} cables")
 
 
 def show_edges(document: Mapping[str, Any], path: Path | None) -> None:

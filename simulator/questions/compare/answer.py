@@ -26,17 +26,6 @@ from simulator.questions.compare.offers import Asked, Offer, offer_of
 from simulator.scenario import Scenario
 from simulator.search.pareto import front
 
-__all__ = [
-    "KNEE",
-    "Comparison",
-    "Curve",
-    "compare_clusters",
-    "default_counts",
-    "offer_row",
-    "own_cluster",
-    "own_clusters",
-]
-
 KNEE = 0.5
 """The knee is the last size before an added accelerator brings less than this share of one at the
 smallest size."""
@@ -254,7 +243,7 @@ def own_clusters(scenario: Scenario) -> list[str]:
     groups = scenario.document.get("cluster", {}).get("groups", ())
     if not scenario.cluster.kinds:
         return [own_cluster(scenario)]
-    return list(dict.fromkeys(str(one["name"]) for one in groups))
+    return list(dict.fromkeys(str(group["name"]) for group in groups))
 
 
 def default_counts(gpus: int) -> list[int]:

@@ -31,8 +31,6 @@ from simulator.cli.options import (
 if TYPE_CHECKING:
     from simulator.questions.compare.answer import Comparison
 
-__all__ = ["command"]
-
 
 @taking
 def command(

@@ -10,8 +10,6 @@ from simulator.errors import InputError, problem
 from simulator.layout.degrees import divisors
 from simulator.workload.recipe import Workload
 
-__all__ = ["batch_divides", "ladder", "next_good", "parse_counts", "whole_servers"]
-
 MOST = 1 << 24
 """Accelerators above this are refused."""
 

@@ -13,8 +13,6 @@ from typing import Any, TypeVar
 from simulator.errors import InputError
 from simulator.search.in_threads import one_thread
 
-__all__ = ["BACKENDS", "cores", "done_as_they_come", "done_in_order"]
-
 T = TypeVar("T")
 
 _RETRIES = 3
@@ -56,7 +54,7 @@ def done_in_order(
     from joblib import Parallel, delayed  # a single search needs none of it
 
     pool = Parallel(n_jobs=count, return_as="generator", pre_dispatch="all")
-    rest = pool(delayed(_in_one_thread)(work, *one) for one in arguments[1:])
+    rest = pool(delayed(_in_one_thread)(work, *argument) for argument in arguments[1:])
     yield work(*arguments[0])
     yield from rest
 
@@ -90,8 +88,8 @@ def done_as_they_come(
         return
     count = min(cores() if jobs is None else jobs, len(arguments))
     if scheduler is None and (count <= 1 or len(arguments) < _WORTH):
-        for one in arguments:
-            yield work(*one)
+        for argument in arguments:
+            yield work(*argument)
         return
     from joblib import Parallel, delayed
 
@@ -129,7 +127,7 @@ def _on_ray(
         raise InputError(f"command line: --scheduler: {rule}") from None
     try:
         task = ray.remote(max_retries=_RETRIES)(work)
-        ahead = [task.remote(*one) for one in arguments]
+        ahead = [task.remote(*argument) for argument in arguments]
         while ahead:
             done, ahead = ray.wait(ahead, num_returns=1)
             yield from ray.get(done)

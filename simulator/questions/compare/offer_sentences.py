@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from simulator.questions.compare.answer import Comparison
     from simulator.questions.compare.offers import Asked, Offer
 
-__all__ = ["in_words", "missed", "views"]
-
 _MOST = 8
 """Lines of one view."""
 
@@ -177,10 +175,10 @@ def _lost_and_carbon(answer: Comparison) -> list[str]:
 
 def _by_cluster(answer: Comparison) -> dict[str, list[Offer]]:
     """Offers that can run by cluster, the fewest accelerators first."""
-    found: dict[str, list[Offer]] = {}
+    offers: dict[str, list[Offer]] = {}
     for row in sorted(answer.feasible, key=lambda one: one.gpus):
-        found.setdefault(row.cluster, []).append(row)
-    return {row.cluster: found[row.cluster] for row in answer.feasible}
+        offers.setdefault(row.cluster, []).append(row)
+    return {row.cluster: offers[row.cluster] for row in answer.feasible}
 
 
 def _ends(values: Sequence[str]) -> str:

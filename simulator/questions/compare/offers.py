@@ -31,8 +31,6 @@ from simulator.search.with_failures import never_finishes, priced
 if TYPE_CHECKING:
     from simulator.planner.mixed_answer import MixedOption
 
-__all__ = ["Asked", "Offer", "excesses", "nearest", "offer", "offer_of", "on_cluster"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Asked:
@@ -201,16 +199,16 @@ def offer(scenario: Scenario, asked: Asked, *, name: str = "") -> Offer:
     length = scenario.workload.recipe.sequence_length
     if len(batches) > 1:
         scenario = with_critical_batch(scenario)
-    found = [_offer(with_sizes(scenario, batch, length), asked, name) for batch in batches]
-    return min(found, key=lambda one: _rank(one, scenario, asked))
+    offers = [_offer(with_sizes(scenario, batch, length), asked, name) for batch in batches]
+    return min(offers, key=lambda one: _rank(one, scenario, asked))
 
 
-def _rank(one: Offer, scenario: Scenario, asked: Asked) -> tuple[bool, bool, float]:
+def _rank(offer: Offer, scenario: Scenario, asked: Asked) -> tuple[bool, bool, float]:
     """What offers of several batches are compared by, least first."""
     goal = scenario.goal.minimize
-    span = {"time": one.days, "cost": one.usd, "energy": one.kwh}[goal] or one.days
-    value = span.p50 if span is not None else 1.0 / (one.tokens_per_s or 1e-300)
-    return not one.feasible, not one.meets(asked), value
+    span = {"time": offer.days, "cost": offer.usd, "energy": offer.kwh}[goal] or offer.days
+    value = span.p50 if span is not None else 1.0 / (offer.tokens_per_s or 1e-300)
+    return not offer.feasible, not offer.meets(asked), value
 
 
 def _offer(scenario: Scenario, asked: Asked, name: str) -> Offer:

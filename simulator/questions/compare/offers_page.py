@@ -7,8 +7,6 @@ from collections.abc import Container, Sequence
 from simulator.report.page import VERDICT_CLASS, environment
 from simulator.report.palette import PALETTE
 
-__all__ = ["Cell", "View", "offers_page"]
-
 Cell = tuple[object, str, str]
 """What a column is sorted by, what is shown, and what stands below a number (or nothing)."""
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from simulator.economics.unsure_totals import Span
     from simulator.questions.compare.answer import Comparison
 
-__all__ = ["compare_page"]
-
 _COLUMNS = {
     "cluster": True,
     "GPUs": False,

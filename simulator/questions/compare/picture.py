@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from simulator.questions.compare.answer import Comparison, Curve
 
-__all__ = ["comparison_picture", "draw_front"]
-
 _DAYS = "days (P50)"
 
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from simulator.questions.compare.offers import Offer
     from simulator.scenario import Scenario
 
-__all__ = ["HEADER", "begin", "line", "show_views"]
-
 _SHAPE = (
     "{cluster:<16} {gpus:>6} {days:>8} {days_span:>15} {chance:>7} {usd:>8} {usd_span:>15}"
     " {energy:>8} {mfu:>6}"
@@ -113,4 +111,4 @@ def show_views(answer: Comparison) -> None:
 
 def _notes(title: str, lines: Sequence[str]) -> Group:
     """A heading and lines that stay as narrow as the table above."""
-    return notes(title, [textwrap.fill(one, _WIDTH - 2, subsequent_indent="  ") for one in lines])
+    return notes(title, [textwrap.fill(line, _WIDTH - 2, subsequent_indent="  ") for line in lines])

@@ -14,8 +14,6 @@ from simulator.report.canvas import png_bytes, svg_bytes
 if TYPE_CHECKING:
     from simulator.questions.compare.answer import Comparison
 
-__all__ = ["write_comparison"]
-
 
 def write_comparison(answer: Comparison, out_dir: Path) -> list[Path]:
     """Write page, document, table (CSV) and picture (PNG, SVG); return their paths."""

@@ -21,8 +21,6 @@ from simulator.workload import presets
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import Workload
 
-__all__ = ["Beside", "Distilled", "distil"]
-
 _ROWS = 24
 """Fastest layouts of the student that are tried with the teacher."""
 
@@ -151,15 +149,15 @@ def distil(scenario: Scenario) -> Distilled:
 def _teacher(scenario: Scenario, section: Distillation) -> Architecture:
     """Read the teacher; its outputs must be the student's."""
     where, field = scenario.where, "distillation.teacher"
-    found = presets.load(section.teacher, where=where, field=field)
+    teacher = presets.load(section.teacher, where=where, field=field)
     student = scenario.workload.architecture
-    if found.vocabulary != student.vocabulary:
+    if teacher.vocabulary != student.vocabulary:
         rule = f"must have the {student.vocabulary:,} outputs of {student.name}"
-        raise InputError(problem(where, field, rule, found.vocabulary))
-    if scenario.workload.recipe.sequence_length > found.max_positions:
-        rule = f"has {found.max_positions} positions; training.sequence_length must be at most"
+        raise InputError(problem(where, field, rule, teacher.vocabulary))
+    if scenario.workload.recipe.sequence_length > teacher.max_positions:
+        rule = f"has {teacher.max_positions} positions; training.sequence_length must be at most"
         raise InputError(f"{where}: {field}: {rule} that")
-    return found
+    return teacher
 
 
 def _beside(scenario: Scenario, teacher: Architecture, student: Estimate) -> list[Beside]:

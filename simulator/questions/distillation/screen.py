@@ -10,8 +10,6 @@ from simulator.units import show_bytes, show_count, show_percent, show_seconds
 if TYPE_CHECKING:
     from simulator.questions.distillation.answer import Beside, Distilled
 
-__all__ = ["show"]
-
 
 def show(answer: Distilled) -> None:
     """Print a step with the teacher beside it, and what running it ahead takes and saves."""

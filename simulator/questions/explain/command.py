@@ -16,8 +16,6 @@ from simulator.cli.options import (
     speaking,
 )
 
-__all__ = ["command"]
-
 
 @completing
 def _terms() -> Iterable[str]:

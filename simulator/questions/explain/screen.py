@@ -13,8 +13,6 @@ from simulator.planner.figure_effects import UNSTATED
 from simulator.report.explained import Explained, Value
 from simulator.units import show_percent, show_seconds
 
-__all__ = ["show", "show_list"]
-
 _FIGURES = 8
 """Figures named on the screen; --json has them all."""
 
@@ -25,8 +23,8 @@ def show_list(terms: Iterable[Explained]) -> None:
     table.add_column("term", no_wrap=True)
     table.add_column("unit", no_wrap=True)
     table.add_column("formula", overflow="fold")
-    for one in terms:
-        table.add_row(one.name, one.unit, one.formula)
+    for term in terms:
+        table.add_row(term.name, term.unit, term.formula)
     console().print(table)
 
 

@@ -21,8 +21,6 @@ from simulator.cli.options import (
 if TYPE_CHECKING:
     from simulator.scenario import Scenario
 
-__all__ = ["command"]
-
 
 @completing
 def _forms() -> Iterable[str]:

@@ -26,8 +26,6 @@ from simulator.questions.job_schedule.list_scheduling import (
 from simulator.scenario import Scenario, make_scenario
 from simulator.units import show_percent
 
-__all__ = ["JobList", "JobSchedule", "Part", "Team", "read_jobs", "schedule_jobs"]
-
 _LARGEST = 100_000_000
 Positive = Annotated[Whole, Gt(0), Le(_LARGEST)]
 
@@ -206,10 +204,10 @@ def schedule_jobs(
         for gpus in _sizes(job, part, where)
     ]
     arguments = [(made, part.cluster, gpus, Asked()) for made, part, gpus, _ in asked]
-    found = done_in_order(offer_of, arguments, jobs=processes)
+    in_order = done_in_order(offer_of, arguments, jobs=processes)
     offers = {
         (job.name, part.name, gpus): one
-        for (_, part, gpus, job), one in zip(asked, found, strict=True)
+        for (_, part, gpus, job), one in zip(asked, in_order, strict=True)
     }
     queued = [_queued(job, jobs, offers, where) for job in jobs.jobs]
     capacity = [part.gpus for part in jobs.parts]
@@ -252,14 +250,14 @@ def _queued(
 ) -> Queued:
     """A job with the options that fit."""
     options, reasons = [], []
-    for (name, part, gpus), one in offers.items():
+    for (name, part, gpus), offer in offers.items():
         if name != job.name:
             continue
-        if one.days is None:
-            reasons.append(f"{gpus} GPUs of {part}: {one.reason}")
+        if offer.days is None:
+            reasons.append(f"{gpus} GPUs of {part}: {offer.reason}")
             continue
         place = next(i for i, each in enumerate(jobs.parts) if each.name == part)
-        options.append(Option(part=place, gpus=gpus, days=one.days.p50))
+        options.append(Option(part=place, gpus=gpus, days=offer.days.p50))
     if not options:
         told = "; ".join(reasons[:3]) or "no part has as few GPUs as it may take"
         raise InfeasibleError(f"{where}: jobs ({job.name}): fits nowhere: {told}")

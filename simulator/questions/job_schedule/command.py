@@ -10,8 +10,6 @@ import typer
 from simulator.cli.decision_options import Jobs
 from simulator.cli.options import Json, speaking, tell
 
-__all__ = ["command"]
-
 JobsFile = Annotated[
     Path, typer.Argument(metavar="JOBS", help="File of \\[\\[parts]] and \\[\\[jobs]] (TOML).")
 ]

@@ -16,19 +16,6 @@ from itertools import permutations, product
 from math import factorial, inf, prod
 from typing import Literal
 
-__all__ = [
-    "GOALS",
-    "Goal",
-    "Option",
-    "Placed",
-    "Queued",
-    "Schedule",
-    "best_schedule",
-    "every_schedule",
-    "least_makespan",
-    "placed",
-]
-
 Goal = Literal["makespan", "completion", "slowdown"]
 GOALS: tuple[Goal, ...] = ("makespan", "completion", "slowdown")
 

@@ -13,8 +13,6 @@ from simulator.units import show_percent
 if TYPE_CHECKING:
     from simulator.questions.job_schedule.answer import JobSchedule
 
-__all__ = ["show"]
-
 _STRIP = 40
 """Columns of the strip of a job."""
 

@@ -37,18 +37,6 @@ from simulator.units import show_seconds
 if TYPE_CHECKING:  # brings the events along
     from simulator.events.served_run import PlayedServers
 
-__all__ = [
-    "MOST_WORKERS",
-    "NETWORKS",
-    "SPREADS",
-    "Backups",
-    "Network",
-    "Served",
-    "ServedWay",
-    "parameter_server",
-    "with_play",
-]
-
 NETWORKS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
 """Rates of the adapters, over those of the cluster, at which ways are compared; half of the rate is
 what messages of twice the size take."""
@@ -214,7 +202,7 @@ def _checked(scenario: Scenario, section: ParameterServer) -> int:
         rule = f"must be at most the {hosts} hosts of the workers"
         text = problem(where, f"{name}.servers", rule, section.servers)
         found.append(f"{text} (nearest: {hosts})")
-    slow = sum(one.workers for one in section.stragglers)
+    slow = sum(straggler.workers for straggler in section.stragglers)
     if slow > workers:
         rule = f"must be at most the {workers} workers in all"
         found.append(problem(where, f"{name}.stragglers", rule, slow))
@@ -245,14 +233,14 @@ def _check_shard(scenario: Scenario, section: ParameterServer, shard: float) -> 
 
 def _crew(section: ParameterServer, work: ServerWork, worker: Worker, workers: int) -> Crew:
     """Workers by speed."""
-    given = section.time_variation
-    slow = [(one.factor, one.workers) for one in section.stragglers]
+    time_variation = section.time_variation
+    slow = [(straggler.factor, straggler.workers) for straggler in section.stragglers]
     rest = workers - sum(number for _, number in slow)
     classes = [*([(1.0, rest)] if rest else []), *slow]
     return Crew(
         step_s=np.array([worker.step_s * factor for factor, _ in classes]),
         workers=np.array([number for _, number in classes]),
-        spread=float(work.time_variation if given is None else given),
+        spread=float(work.time_variation if time_variation is None else time_variation),
     )
 
 
@@ -388,10 +376,10 @@ def _stale(kind: str, section: ParameterServer, crew: Crew, total: float, rounds
         return 0.0
     each = float(np.average(crew.step_s, weights=crew.workers * rounds))
     others = total * (1.0 - 1.0 / float(crew.workers.sum()))
-    found = others * each
+    stale = others * each
     if kind == "stale-synchronous":
-        found = min(found, section.staleness * (float(crew.workers.sum()) - 1.0))
-    return found
+        stale = min(stale, section.staleness * (float(crew.workers.sum()) - 1.0))
+    return stale
 
 
 def _all_reduce(scenario: Scenario, crew: Crew | None) -> ServedWay:

@@ -9,8 +9,6 @@ import typer
 from simulator.cli.option_groups import Names
 from simulator.cli.options import Json, ScenarioFile, Set, speaking, tell
 
-__all__ = ["command"]
-
 Play = Annotated[
     bool, typer.Option("--play", help="Play rounds on discrete events beside the closed form.")
 ]

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from simulator.push_pull.rounds import Round
     from simulator.questions.parameter_server.answer import Served
 
-__all__ = ["show"]
-
 
 def show(answer: Served) -> None:
     """Print a worker, its servers, all ways, where each wins, and what is left out."""
@@ -91,18 +89,18 @@ def _networks(answer: Served) -> Table:
     names = list(answer.networks[0].round_s)
     left = ("adapters", "steps vary by", "shortest round")
     table = plain_table("adapters", "steps vary by", *names, "shortest round", left=left)
-    for one in answer.networks:
-        cells = (show_seconds(one.round_s[name]) for name in names)
-        table.add_row(f"x {one.factor:g}", f"{one.spread:.0%}", *cells, one.fastest)
+    for network in answer.networks:
+        cells = (show_seconds(network.round_s[name]) for name in names)
+        table.add_row(f"x {network.factor:g}", f"{network.spread:.0%}", *cells, network.fastest)
     return table
 
 
 def _backups(answer: Served) -> str:
     """Synchronous steps that wait for all workers, and for all but some."""
     told = (
-        f"{one.workers} dropped: {show_seconds(one.round_s)} a round,"
-        f" {show_count(one.tokens_per_s)} tokens/s"
-        for one in answer.backups
+        f"{backup.workers} dropped: {show_seconds(backup.round_s)} a round,"
+        f" {show_count(backup.tokens_per_s)} tokens/s"
+        for backup in answer.backups
     )
     return f"{'; '.join(told)} (parameter_server.backup_workers)"
 

@@ -16,8 +16,6 @@ from simulator.questions.run_options import Piece
 from simulator.scenario import Scenario
 from simulator.search.fastest import fastest, why_not
 
-__all__ = ["Worker", "fastest_worker", "per_worker"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Worker(Piece):

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from simulator.planner.sensitivity import Upgrade
     from simulator.scenario import Scenario
 
-__all__ = ["command"]
-
 Top = Annotated[
     int | None,
     typer.Option(

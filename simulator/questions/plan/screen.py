@@ -57,8 +57,6 @@ from simulator.units import (
     show_usd_span,
 )
 
-__all__ = ["OTHERWISE", "batches_tried", "missed_goals", "show", "trained_otherwise"]
-
 OTHERWISE = "With another training, whose result is another"
 """Heading of what `[search] allow` names of the training."""
 

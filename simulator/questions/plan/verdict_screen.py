@@ -48,8 +48,6 @@ from simulator.units import (
     show_usd_span,
 )
 
-__all__ = ["show_verdict"]
-
 _BINDING = 2
 """Of what binds, the first so many."""
 
@@ -198,5 +196,5 @@ def _others(plan: Plan) -> Table:
 
 
 def _pays(upgrades: list[Upgrade]) -> list[str]:
-    best = [one for one in upgrades[:1] if one.gain > 0]
+    best = [upgrade for upgrade in upgrades[:1] if upgrade.gain > 0]
     return [f"{one.name}, {one.change}: {show_percent(one.gain)} more tokens/s" for one in best]

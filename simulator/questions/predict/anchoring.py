@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from simulator.scenario import Scenario
     from simulator.scoring.anchor import Anchor, Correction
 
-__all__ = ["AnchorScenario", "AnchoredBy", "anchor"]
-
 AnchoredBy = Annotated[
     list[Path] | None,
     typer.Option(
@@ -54,11 +52,11 @@ def anchor(
     from simulator.errors import InputError
     from simulator.scoring.anchor import anchored, anchors_of_table
 
-    found: list[Anchor] = []
+    anchors: list[Anchor] = []
     logs = [path for path in files if path.suffix != ".csv"]
     for path in files:
         if path.suffix == ".csv":
-            found += anchors_of_table(path)
+            anchors += anchors_of_table(path)
     if logs and described is None:
         raise InputError(
             f"command line: --anchor-scenario: must be given with a log, which says too little of"
@@ -69,8 +67,8 @@ def anchor(
             f"command line: --anchor-scenario: belongs to a log in --anchored-by, got {described}"
         )
     if described is not None:
-        found += _of_logs(logs, _scenario(described))
-    return anchored(prediction, found)
+        anchors += _of_logs(logs, _scenario(described))
+    return anchored(prediction, anchors)
 
 
 def _scenario(path: Path) -> Scenario:
@@ -83,11 +81,11 @@ def _of_logs(paths: Sequence[Path], scenario: Scenario) -> list[Anchor]:
     from simulator.questions.validate.log_command import compare_logs
     from simulator.scoring.anchor import anchor_of_log
 
-    found = []
+    logs = []
     for path in paths:
         compared = compare_logs({_kind(path): path}, scenario)
-        found += [anchor_of_log(one) for one in compared]
-    return found
+        logs += [anchor_of_log(one) for one in compared]
+    return logs
 
 
 def _kind(path: Path) -> str:

@@ -23,8 +23,6 @@ from simulator.scenario import Scenario
 if TYPE_CHECKING:
     from simulator.planner.prediction import Prediction
 
-__all__ = ["command"]
-
 Memory = Annotated[
     bool,
     typer.Option(

@@ -10,8 +10,6 @@ from simulator.cli.screen import console, plain_table
 from simulator.planner.figure_effects import UNSTATED, FigureEffect
 from simulator.units import show_percent
 
-__all__ = ["show_figures"]
-
 _LEAST = 5e-5
 """Changes of the step time below this share are counted, not listed."""
 

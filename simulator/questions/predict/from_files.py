@@ -15,15 +15,6 @@ if TYPE_CHECKING:
     from simulator.interop.launch_files.advising import Advice
     from simulator.interop.launch_files.imported import Imported
 
-__all__ = [
-    "FromFiles",
-    "ScenarioFiles",
-    "advice",
-    "imported",
-    "refuse_of_search",
-    "sorted_files",
-]
-
 ScenarioFiles = Annotated[
     list[Path] | None,
     typer.Argument(metavar="[SCENARIO]", help="Scenario file (TOML).", show_default=False),
@@ -115,13 +106,13 @@ def advice(
         raise typer.Exit(1)
 
 
-def _write(found: Advice, folder: Path) -> list[Path]:
+def _write(advice: Advice, folder: Path) -> list[Path]:
     """Write the files of every change into a folder of its own."""
     from simulator.plain_files import write_files
 
     contents = {
         folder / f"change-{number}" / Path(path).name: text.encode()
-        for number, files in enumerate(found.changed, 1)
+        for number, files in enumerate(advice.changed, 1)
         for path, text in files.items()
     }
     with writing(folder, "--out"):

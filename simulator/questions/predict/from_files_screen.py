@@ -19,8 +19,6 @@ from simulator.planner.fitting import Fitting
 from simulator.questions.predict.screen import verdict
 from simulator.units import show_days, show_percent, show_seconds, show_usd
 
-__all__ = ["reading_lines", "show_advice"]
-
 _MOST_NAMED = 12
 _MOST_LINES = 60
 """Lines of the difference of two files that are shown."""
@@ -45,26 +43,26 @@ def reading_lines(found: Imported) -> Iterator[str]:
         yield f"Note: {note}"
 
 
-def show_advice(found: Advice) -> None:
+def show_advice(advice: Advice) -> None:
     """Print the first answer to a launch script."""
     screen = console()
-    for line in reading_lines(found.imported):
+    for line in reading_lines(advice.imported):
         screen.print(Text(visible(line)))
     screen.print()
-    screen.print(heading(found.prediction.scenario))
-    screen.print(verdict(found.prediction))
-    screen.print(_stages(found.memory))
+    screen.print(heading(advice.prediction.scenario))
+    screen.print(verdict(advice.prediction))
+    screen.print(_stages(advice.memory))
     screen.print()
-    if found.prediction.scenario.workload.recipe.tokens is None:
+    if advice.prediction.scenario.workload.recipe.tokens is None:
         line = "The files name no steps or samples: --set training.tokens=N gives days and USD."
         screen.print(notes("", [line]))
-    if not found.changes:
+    if not advice.changes:
         screen.print(notes("Changes", ["No other layout of this job is faster by 1 % or more."]))
         return
-    screen.print(_changes(found))
-    parts = zip(found.changes, found.changed, found.unsaid, strict=True)
+    screen.print(_changes(advice))
+    parts = zip(advice.changes, advice.changed, advice.unsaid, strict=True)
     for number, (change, files, unsaid) in enumerate(parts, 1):
-        lines = _difference(found, files)
+        lines = _difference(advice, files)
         if unsaid:
             lines.append(
                 f"These files do not say all of it; to be set by hand: {_words(change, unsaid)}"
@@ -85,12 +83,12 @@ def _words(change: FewChanges, names: tuple[str, ...] | None = None) -> str:
     )
 
 
-def _changes(found: Advice) -> Table:
+def _changes(advice: Advice) -> Table:
     table = plain_table(
         "change", "choices", "step", "faster", "whole run", "USD", "GiB", left=("change",)
     )
-    for change in (None, *found.changes):
-        prediction = found.prediction if change is None else change.prediction
+    for change in (None, *advice.changes):
+        prediction = advice.prediction if change is None else change.prediction
         days, usd = float(prediction.outcome.days[0]), float(prediction.outcome.usd[0])
         gain = "" if change is None else _gain(change.gain)
         table.add_row(
@@ -138,17 +136,17 @@ def _word(words: Any, rank: int) -> str:
     return VERDICTS[int(words[rank])]
 
 
-def _difference(found: Advice, files: dict[str, str]) -> list[str]:
+def _difference(advice: Advice, files: dict[str, str]) -> list[str]:
     """Lines of the files that change."""
     if not files:
         return ["no file given states what changes: set it where the run is told its layout"]
     lines: list[str] = []
     for path, text in files.items():
-        before = found.texts[path].splitlines()
-        told = difflib.unified_diff(before, text.splitlines(), lineterm="", n=0)
+        before = advice.texts[path].splitlines()
+        unified_diff = difflib.unified_diff(before, text.splitlines(), lineterm="", n=0)
         lines += [
             path,
-            *(line for line in told if line[:3] not in ("---", "+++") and line[:2] != "@@"),
+            *(line for line in unified_diff if line[:3] not in ("---", "+++") and line[:2] != "@@"),
         ]
     more = len(lines) - _MOST_LINES
     kept = [visible(line) for line in lines[:_MOST_LINES]]

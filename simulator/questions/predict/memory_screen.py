@@ -19,77 +19,76 @@ from simulator.planner.prediction import Prediction
 from simulator.report.evidence import FIT_RULE, NO_INTERVAL, memory_meaning
 from simulator.units import show_count, show_percent, show_seconds
 
-__all__ = ["show_memory"]
 
-
-def show_memory(prediction: Prediction, found: Fitting) -> None:
+def show_memory(prediction: Prediction, fitting: Fitting) -> None:
     """Print the memory of every pipeline stage of a prediction."""
     screen = console()
     screen.print(heading(prediction.scenario))
     screen.print(Text(f"\n{prediction.estimate.layouts.describe()}", style="bold"))
-    screen.print(_verdict(found))
-    screen.print(_stages(found))
+    screen.print(_verdict(fitting))
+    screen.print(_stages(fitting))
     screen.print()
-    screen.print(_formulas(found))
+    screen.print(_formulas(fitting))
     screen.print()
-    if found.verdict != "FITS":
-        screen.print(_changes(prediction, found))
+    if fitting.verdict != "FITS":
+        screen.print(_changes(prediction, fitting))
 
 
-def _verdict(found: Fitting) -> Text:
+def _verdict(fitting: Fitting) -> Text:
     """FITS, TIGHT or OOM, by how much, and how sure."""
-    text = Text(found.verdict, style=verdict_style(found.verdict))
-    share = show_percent(abs(found.margin_bytes) / found.usable_bytes)
-    words = "free on" if found.margin_bytes >= 0 else "too much on"
+    text = Text(fitting.verdict, style=verdict_style(fitting.verdict))
+    share = show_percent(abs(fitting.margin_bytes) / fitting.usable_bytes)
+    usable, capacity = gib(fitting.usable_bytes), gib(fitting.capacity_bytes)
+    words = "free on" if fitting.margin_bytes >= 0 else "too much on"
     text.append(
-        f": {gib(abs(found.margin_bytes))} GiB ({share}) {words} the fullest GPU, HBM line at"
-        f" {gib(found.usable_bytes)} of {gib(found.capacity_bytes)} GiB\n{_interval(found)}\n",
+        f": {gib(abs(fitting.margin_bytes))} GiB ({share}) {words} the fullest GPU, HBM line at"
+        f" {usable} of {capacity} GiB\n{_interval(fitting)}\n",
         style="default",
     )
-    if not found.room_for_offload:
+    if not fitting.room_for_offload:
         text.append("host memory or drives of a server cannot hold what is offloaded\n")
     return text
 
 
-def _interval(found: Fitting) -> str:
+def _interval(fitting: Fitting) -> str:
     """P10 to P90 of the fullest stage, and how the P90 stands to the HBM line."""
-    if math.isnan(found.p90_bytes):
+    if math.isnan(fitting.p90_bytes):
         return f"{NO_INTERVAL}: the software profile has no reserved_spread, so no TIGHT"
-    over = found.p90_bytes - found.usable_bytes
+    over = fitting.p90_bytes - fitting.usable_bytes
     words = f"{gib(abs(over))} GiB {'above' if over > 0 else 'below'} the line"
-    return f"P10 {gib(found.p10_bytes)}, P90 {gib(found.p90_bytes)} GiB ({words}). {FIT_RULE}"
+    return f"P10 {gib(fitting.p10_bytes)}, P90 {gib(fitting.p90_bytes)} GiB ({words}). {FIT_RULE}"
 
 
-def _stages(found: Fitting) -> Group:
+def _stages(fitting: Fitting) -> Group:
     """A row per kind that takes memory, a column per pipeline stage, in GiB.
 
     Stages that the screen has no room for follow below.
     """
-    ranks = found.ranks
+    ranks = fitting.ranks
     rows = {kind: size for kind, size in ranks.kinds_bytes.items() if size.any()}
     rows["sum"] = ranks.total_bytes
     if np.isfinite(ranks.p90_bytes).all():
         rows["P90"] = ranks.p90_bytes
-    rows["free"] = found.usable_bytes - ranks.total_bytes
-    if found.replayed:
-        rows["trace"] = np.array([one.reserved_bytes for one in found.replayed])
+    rows["free"] = fitting.usable_bytes - ranks.total_bytes
+    if fitting.replayed:
+        rows["trace"] = np.array([one.reserved_bytes for one in fitting.replayed])
     texts = {name: [gib(float(size)) for size in sizes] for name, sizes in rows.items()}
     label = max(len(name) for name in texts)
     cell = max(len(text) for row in texts.values() for text in row) + 2
     room = max((console().width - label) // cell, 1)
     stages = range(len(ranks.total_bytes))
     tables = [
-        _stage_table(found, texts, label, stages[first : first + room])
+        _stage_table(fitting, texts, label, stages[first : first + room])
         for first in range(0, len(stages), room)
     ]
-    return Group(*tables, _stage_notes(found))
+    return Group(*tables, _stage_notes(fitting))
 
 
 def _stage_table(
-    found: Fitting, texts: Mapping[str, list[str]], label: int, stages: Sequence[int]
+    fitting: Fitting, texts: Mapping[str, list[str]], label: int, stages: Sequence[int]
 ) -> Table:
     """Some of the stages; those that do not fit surely have the colour of their verdict."""
-    verdicts = [VERDICTS[int(one)] for one in found.ranks.verdict(found.usable_bytes)]
+    verdicts = [VERDICTS[int(one)] for one in fitting.ranks.verdict(fitting.usable_bytes)]
     table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
     table.add_column("stage", min_width=label, no_wrap=True)
     for stage in stages:
@@ -101,13 +100,13 @@ def _stage_table(
     return table
 
 
-def _stage_notes(found: Fitting) -> str:
+def _stage_notes(fitting: Fitting) -> str:
     """What the rows hold, and when each stage is fullest."""
     moments: dict[str, list[int]] = {}
-    for stage, moment in enumerate(found.ranks.moment):
+    for stage, moment in enumerate(fitting.ranks.moment):
         moments.setdefault(MOMENTS[int(moment)], []).append(stage)
     words = "GiB on every GPU of a stage"
-    if found.replayed:
+    if fitting.replayed:
         words += "; trace: reserved by a replay of the allocator, without communicators"
     if len(moments) == 1:
         return f"{words}; fullest at: {next(iter(moments))}"
@@ -124,33 +123,33 @@ def _numbers(stages: Sequence[int]) -> str:
     return f"stages {', '.join(map(str, stages))}"
 
 
-def _formulas(found: Fitting) -> Table:
+def _formulas(fitting: Fitting) -> Table:
     """Formula and inputs of every kind on the fullest stage."""
-    rank = int(found.ranks.total_bytes.argmax())
+    rank = int(fitting.ranks.total_bytes.argmax())
     title = f"stage {rank}"
     table = plain_table(title, "GiB", "formula", "inputs", left=(title, "formula", "inputs"))
-    for kind, inputs in found.ranks.inputs[rank].items():
-        size = float(found.ranks.kinds_bytes[kind][rank])
+    for kind, inputs in fitting.ranks.inputs[rank].items():
+        size = float(fitting.ranks.kinds_bytes[kind][rank])
         words = [f"{name} {_number(value)}" for name, value in inputs.items()]
         table.add_row(kind, gib(size), memory_meaning(kind), "; ".join(words))
     return table
 
 
-def _changes(prediction: Prediction, found: Fitting) -> Any:
+def _changes(prediction: Prediction, fitting: Fitting) -> Any:
     """The cheapest changes that make it fit, or how near the nearest comes."""
-    if not found.changes:
+    if not fitting.changes:
         lines = [
             "No change of up to three fields of this layout fits; `foreshard plan` searches"
             " all layouts."
         ]
-        if found.nearest is not None:
-            need = gib(found.nearest.memory_total_bytes)
-            lines.append(f"Nearest: {_words(prediction, found.nearest)}, which needs {need} GiB.")
+        if fitting.nearest is not None:
+            need = gib(fitting.nearest.memory_total_bytes)
+            lines.append(f"Nearest: {_words(prediction, fitting.nearest)}, which needs {need} GiB.")
         return notes("What would make it fit", lines)
-    surely = " with its P90" if found.verdict == "TIGHT" else ""
+    surely = " with its P90" if fitting.verdict == "TIGHT" else ""
     title = f"cheapest changes that make it fit{surely}"
     table = plain_table(title, "step time", "cost", "GiB", "", "layout", left=(title, "layout"))
-    for change in found.changes:
+    for change in fitting.changes:
         share = change.added_s / prediction.step_time_s
         table.add_row(
             _words(prediction, change),

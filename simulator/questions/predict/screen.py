@@ -45,8 +45,6 @@ from simulator.units import (
 if TYPE_CHECKING:
     from simulator.scoring.anchor import Correction
 
-__all__ = ["show", "verdict"]
-
 _FELT = 0.002
 """Least standard deviation of an error whose correction is worth a line."""
 

@@ -8,8 +8,6 @@ import typer
 
 from simulator.cli.options import Json, speaking, tell
 
-__all__ = ["command"]
-
 ClusterNeeded = Annotated[
     str, typer.Option("--cluster", metavar="NAME", help="Cluster profile, or path of one.")
 ]

@@ -13,8 +13,6 @@ from simulator.units import show_usd
 if TYPE_CHECKING:
     from simulator.economics.ownership import RentOrBuy
 
-__all__ = ["show"]
-
 
 def show(answer: RentOrBuy) -> None:
     """Print both ways and what they are made of."""

@@ -23,8 +23,6 @@ from simulator.questions.simulate.trace_file import Trace, check_trace, title
 if TYPE_CHECKING:
     from simulator.events.played import SimulatedStep
 
-__all__ = ["command"]
-
 Picture = Annotated[
     Path | None,
     typer.Option(

@@ -20,8 +20,6 @@ from simulator.planner.mixed_prediction import MixedPrediction
 from simulator.questions.simulate.mixed_screen import kinds_table, mixed_lines, verdicts
 from simulator.units import show_percent, show_seconds, show_seconds_span, show_usd
 
-__all__ = ["show_mixed_plan", "show_mixed_prediction"]
-
 _NOTES = (
     "stages: pipeline stages lie on one kind of servers each, layers dealt by what each kind does"
     " and holds; played on discrete events",
@@ -54,8 +52,8 @@ def show_mixed_plan(answer: MixedPlan) -> None:
         cells = (f"{one.gpus:,}", amount(scale * one.step_s), slower, _counts(one), days, usd)
         table.add_row(one.way, *cells, one.described)
     screen.print(table)
-    own = next((one for one in answer.options if one.legs is not None), None)
-    said = [] if own is None or own.legs is None else [_OWN, _legs(own.kinds, own.legs)]
+    option = next((one for one in answer.options if one.legs is not None), None)
+    said = [] if option is None or option.legs is None else [_OWN, _legs(option.kinds, option.legs)]
     screen.print(notes("Read this", [*_NOTES[:2], *said, *_NOTES[2:]]))
 
 
@@ -133,5 +131,5 @@ def _terms(answer: MixedPrediction) -> Table:
     return table
 
 
-def _counts(one: MixedOption) -> str:
-    return " + ".join(f"{count:,}" for count in dict.fromkeys(one.micro_batches))
+def _counts(mixed_option: MixedOption) -> str:
+    return " + ".join(f"{count:,}" for count in dict.fromkeys(mixed_option.micro_batches))

@@ -14,8 +14,6 @@ from simulator.events.step.timeline import Mixed
 from simulator.planner.mixed_servers import KindUse, usd_per_step
 from simulator.units import show_percent, show_seconds
 
-__all__ = ["kinds_table", "mixed_lines", "verdicts"]
-
 _PLACES = 8
 """Simulated ranks whose place is said at most."""
 
@@ -65,8 +63,8 @@ def mixed_lines(step: SimulatedStep, mixed: Mixed, kinds: list[KindUse]) -> list
         lines.append(f"and {len(mixed.gpus) - shown:,} more simulated ranks (--json lists them)")
     usd = usd_per_step(kinds, step)
     if math.isfinite(usd):
-        each = ", ".join(f"{kind.name} {kind.usd_per_hour:,.2f}" for kind in kinds)
-        lines.append(f"{usd:,.4f} USD per step, each kind at its own price (per hour: {each})")
+        join = ", ".join(f"{kind.name} {kind.usd_per_hour:,.2f}" for kind in kinds)
+        lines.append(f"{usd:,.4f} USD per step, each kind at its own price (per hour: {join})")
     return lines
 
 

@@ -11,8 +11,6 @@ from simulator.cli.options import print_json, say, writing
 if TYPE_CHECKING:
     from simulator.scenario import Scenario
 
-__all__ = ["RunOptions", "whole_runs"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunOptions:

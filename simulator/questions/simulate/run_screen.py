@@ -27,8 +27,6 @@ from simulator.units import DAY_S, show_bytes, show_percent, show_seconds, show_
 if TYPE_CHECKING:
     from simulator.events.run.played_runs import PlayedRuns
 
-__all__ = ["show_run"]
-
 _LEAST = 5e-5
 _SIGNS = ("█", "▓", "x", "░", "-")
 _BARS = " ▁▂▃▄▅▆▇█"
@@ -36,11 +34,15 @@ _WIDTH = 72
 _SIZES = (64, 1024, 16384, 131072)
 
 
-def show_run(found: SimulatedRun) -> None:
+def show_run(simulated_run: SimulatedRun) -> None:
     """Print runs that were played."""
     from simulator.events.run.played_runs import STRETCHES
 
-    prediction, played, incidents = found.prediction, found.played, found.incidents
+    prediction, played, incidents = (
+        simulated_run.prediction,
+        simulated_run.played,
+        simulated_run.incidents,
+    )
     screen = console()
     took("played", played.seconds)
     screen.print(heading(prediction.scenario))
@@ -50,9 +52,9 @@ def show_run(found: SimulatedRun) -> None:
     screen.print(_causes(played))
     screen.print()
     words = ", ".join(f"{sign} {name}" for sign, name in zip(_SIGNS, STRETCHES, strict=True))
-    screen.print(notes(f"One of the runs ({words})", [_strip(found.strip)]))
+    screen.print(notes(f"One of the runs ({words})", [_strip(simulated_run.strip)]))
     screen.print(notes("When runs end", [_ends(played)]))
-    screen.print(notes("Goodput against what one can choose", _choices(found)))
+    screen.print(notes("Goodput against what one can choose", _choices(simulated_run)))
 
 
 def _verdict(prediction: Prediction, played: PlayedRuns) -> Text:
@@ -143,9 +145,9 @@ def _ends(played: PlayedRuns) -> str:
     return f"{edges[0]:,.1f} {bars} {edges[-1]:,.1f} days"
 
 
-def _choices(found: SimulatedRun) -> list[str]:
+def _choices(simulated_run: SimulatedRun) -> list[str]:
     """Points of the curves."""
-    outcome, curves = found.prediction.outcome, found.curves
+    outcome, curves = simulated_run.prediction.outcome, simulated_run.curves
     at = [int(np.argmin(np.abs(curves.gpus - size))) for size in _SIZES]
     sizes = ", ".join(f"{curves.gpus[i]:,.0f}: {show_percent(curves.by_gpus[i])}" for i in at)
     places = np.linspace(0, len(curves.interval_s) - 1, 7).astype(int)
@@ -161,7 +163,7 @@ def _choices(found: SimulatedRun) -> list[str]:
         f"between checkpoints: {spaced}",
         f"hot spares: {spares}; {cheapest.hot} take fewest paid GPU-hours",
     ]
-    if (less := found.without_a_server) is not None:
+    if (less := simulated_run.without_a_server) is not None:
         step_s = show_seconds(less.step_time_s)
         lines.append(f"a server missing: {step_s} a step of {less.tokens:,.0f} tokens")
     point = float(outcome.usd[0]) * 0.01 / float(outcome.goodput[0])
@@ -170,16 +172,16 @@ def _choices(found: SimulatedRun) -> list[str]:
     return lines
 
 
-def _fitted(found: Incidents) -> list[str]:
+def _fitted(incidents: Incidents) -> list[str]:
     lines = [
-        f"{_words(rate.cause)}: {rate.count} in {found.days:g} days, {rate.per_device_day:.3g} per"
-        f" device and day ({rate.p10:.3g} to {rate.p90:.3g})"
-        for rate in found.rates
+        f"{_words(rate.cause)}: {rate.count} in {incidents.days:g} days, {rate.per_device_day:.3g}"
+        f" per device and day ({rate.p10:.3g} to {rate.p90:.3g})"
+        for rate in incidents.rates
         if rate.count
     ]
-    if found.shape is None:
+    if incidents.shape is None:
         return [*lines, "too few failures of hardware for a Weibull shape: rates are constant"]
-    shape = found.shape
+    shape = incidents.shape
     kept = "rates fall with age" if shape.kept else "rates are taken as constant"
     spread = f"{shape.low:.2f} to {shape.high:.2f}"
     return [*lines, f"Weibull shape of hardware {shape.shape:.2f} ({spread}): {kept}"]

@@ -35,8 +35,6 @@ from simulator.units import show_percent, show_seconds
 if TYPE_CHECKING:
     from simulator.events.sharing.contended import Contended
 
-__all__ = ["show"]
-
 _LEAST = 0.0005
 """Share of a path or of a step that is worth a line."""
 _ROWS = 16
@@ -167,27 +165,29 @@ def _network(found: Contended) -> list[str]:
     return lines or ["no group leaves a domain"]
 
 
-def _sharing(step: SimulatedStep, found: Sharing) -> list[str]:
+def _sharing(step: SimulatedStep, sharing: Sharing) -> list[str]:
     """What it costs, and the fullest links over the whole step."""
-    lines = [_compared("with links of its own for every kind", step, found.alone_s, found.lost_s)]
-    if found.alone_s != found.plain_s:
-        off = 100.0 * (found.alone_s / found.plain_s - 1.0)
+    lines = [
+        _compared("with links of its own for every kind", step, sharing.alone_s, sharing.lost_s)
+    ]
+    if sharing.alone_s != sharing.plain_s:
+        off = 100.0 * (sharing.alone_s / sharing.plain_s - 1.0)
         lines.append(
             "calls slow compute when they run, not where the closed form has them:"
-            f" {off:+.2f} % of {show_seconds(found.plain_s)}"
+            f" {off:+.2f} % of {show_seconds(sharing.plain_s)}"
         )
-    fullest = [f"{link} {show_percent(share)}" for link, share in found.links.values()]
+    fullest = [f"{link} {show_percent(share)}" for link, share in sharing.links.values()]
     if fullest:
         lines.append(f"fullest of each kind over the step: {', '.join(fullest)}")
     return lines
 
 
-def _loading(found: Loading) -> str:
+def _loading(loading: Loading) -> str:
     """What the ranks wait for, and when the first batch is there."""
     return (
-        f"{show_seconds(found.waiting_s)} of a step in the mean, in nine steps of ten below"
-        f" {show_seconds(found.waiting_p90_s)}; the first batch comes after"
-        f" {show_seconds(found.first_batch_s)}"
+        f"{show_seconds(loading.waiting_s)} of a step in the mean, in nine steps of ten below"
+        f" {show_seconds(loading.waiting_p90_s)}; the first batch comes after"
+        f" {show_seconds(loading.first_batch_s)}"
     )
 
 

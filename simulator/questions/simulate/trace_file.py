@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from simulator.events.played import SimulatedStep
     from simulator.scenario import Scenario
 
-__all__ = ["Trace", "check_trace", "title", "write_trace"]
-
 Trace = Annotated[
     Path | None,
     typer.Option(

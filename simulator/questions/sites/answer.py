@@ -35,8 +35,6 @@ from simulator.scenario import Scenario
 from simulator.search.fastest import fastest
 from simulator.units import show_percent, show_seconds
 
-__all__ = ["UTILISATIONS", "Alternative", "Cycle", "SeveralSites", "SiteStep", "several_sites"]
-
 UTILISATIONS = (0.5, 0.8, 0.9, 0.95, 0.99)
 """Shares of the time spent in steps, of which the rate that they need between sites is told."""
 
@@ -151,10 +149,10 @@ class SeveralSites(Answer):
 
         None where it is not known how long either takes.
         """
-        one = next((x for x in self.alternatives if x.name == "one place"), None)
-        if one is None or one.days_ideal is None or self.own.days_ideal is None:
+        alternative = next((x for x in self.alternatives if x.name == "one place"), None)
+        if alternative is None or alternative.days_ideal is None or self.own.days_ideal is None:
             return None
-        return self.own.days_ideal - one.days_ideal
+        return self.own.days_ideal - alternative.days_ideal
 
 
 def several_sites(scenario: Scenario) -> SeveralSites:
@@ -181,8 +179,8 @@ def several_sites(scenario: Scenario) -> SeveralSites:
         _site(scenario, sites, place, batch) for place, batch in zip(sites.at, shares, strict=True)
     )
     cycle = _cycle(scenario, sites, steps)
-    given = sites.more_steps_fraction
-    more = float(outer.more_steps_fraction if given is None else given)
+    steps_fraction = sites.more_steps_fraction
+    more = float(outer.more_steps_fraction if steps_fraction is None else steps_fraction)
     return SeveralSites(
         scenario=scenario,
         sites=sites,

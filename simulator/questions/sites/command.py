@@ -5,8 +5,6 @@ from __future__ import annotations
 from simulator.cli.option_groups import Names
 from simulator.cli.options import Json, ScenarioFile, Set, speaking, tell
 
-__all__ = ["command"]
-
 
 def command(scenario: ScenarioFile = None, overrides: Set = None, as_json: Json = False) -> None:
     """Find what a run takes over the places of [sites], and against the one place of [cluster].

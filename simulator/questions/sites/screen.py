@@ -13,8 +13,6 @@ from simulator.units import show_bytes, show_count, show_percent, show_seconds
 if TYPE_CHECKING:
     from simulator.questions.sites.answer import Cycle, SeveralSites
 
-__all__ = ["show"]
-
 
 def show(answer: SeveralSites) -> None:
     """Print sites, the cycle, what else one could do, and what the answer leaves out."""

@@ -25,8 +25,6 @@ from simulator.scenario import Scenario
 from simulator.search.candidates import widest_tp
 from simulator.units import DAY_S
 
-__all__ = ["LARGEST", "Compute", "Sized", "size_run"]
-
 LARGEST = 16_384
 """Most accelerators that are tried, unless the cluster has fewer or a range is given."""
 
@@ -261,8 +259,8 @@ def _compute(
     scenario: Scenario, rows: Sequence[Offer], asked: Asked, law: ScalingLaw
 ) -> Compute | None:
     """What the limits buy on the offer that makes most of them."""
-    found = [_bought(scenario, row, asked, law) for row in rows if row.feasible]
-    known = [one for one in found if one is not None]
+    purchases = [_bought(scenario, row, asked, law) for row in rows if row.feasible]
+    known = [one for one in purchases if one is not None]
     return max(known, key=lambda one: one.tokens, default=None)
 
 

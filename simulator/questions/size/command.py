@@ -23,8 +23,6 @@ from simulator.cli.options import (
     tell,
 )
 
-__all__ = ["command"]
-
 Gpus = Annotated[
     int | None,
     typer.Option(

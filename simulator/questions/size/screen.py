@@ -13,8 +13,6 @@ from simulator.units import show_count, show_days, show_percent, show_usd
 if TYPE_CHECKING:
     from simulator.questions.size.answer import Compute, Sized
 
-__all__ = ["show"]
-
 _QUESTIONS = {
     "fewest": "The fewest GPUs in time",
     "soonest": "The soonest end within the budget",

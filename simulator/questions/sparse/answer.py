@@ -27,8 +27,6 @@ from simulator.sparse_tables.sharding import Deal, Shard, deal, table_bytes
 from simulator.sparse_tables.sparse_section import Sparse
 from simulator.units import show_bytes, show_count, show_seconds
 
-__all__ = ["Recommended", "recommender"]
-
 _COMPUTE = ("gemm", "attention", "memory_bound", "launch")
 
 _INDEX_BYTES = 8.0
@@ -213,8 +211,8 @@ class _Work:
         """Most bytes of one rank: rows read and sums written; updates; copies from the host."""
         own = [[self._bytes(shard) for shard in shards] for shards in self.deal.shards]
         shared = np.array([self._bytes(shard) for shard in self.deal.by_row]).reshape(-1, 3)
-        each = np.array([np.array(one).reshape(-1, 3).sum(axis=0) for one in own])
-        worst = (each + shared.sum(axis=0)).max(axis=0)
+        array = np.array([np.array(one).reshape(-1, 3).sum(axis=0) for one in own])
+        worst = (array + shared.sum(axis=0)).max(axis=0)
         return float(worst[0]), float(worst[1]), float(worst[2])
 
     def _bytes(self, shard: Shard) -> tuple[float, float, float]:

@@ -13,8 +13,6 @@ from simulator.units import show_bytes, show_count, show_percent, show_seconds
 if TYPE_CHECKING:
     from simulator.questions.sparse.answer import Recommended
 
-__all__ = ["show"]
-
 
 def show(answer: Recommended) -> None:
     """Print the step term by term, who holds which tables, and what is left out."""

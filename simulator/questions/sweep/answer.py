@@ -28,8 +28,6 @@ from simulator.questions.compare.many_searches import done_as_they_come
 from simulator.questions.compare.offers import Asked, Offer, offer
 from simulator.scenario import SECTIONS, make_scenario
 
-__all__ = ["MOST_POINTS", "Grid", "Point", "Sweep", "read_grid", "sweep_grid"]
-
 MOST_POINTS = 100_000
 """Of a grid; more are refused."""
 
@@ -200,8 +198,10 @@ def sweep_grid(
     before = len(done)
     todo = [point for point in points if point.number not in done]
     arguments = [(point, str(grid.path), str(grid.path.parent), wanted) for point in todo]
-    found = done_as_they_come(_search, arguments, jobs=jobs, scheduler=scheduler, backend=backend)
-    for number, row in found:
+    arrivals = done_as_they_come(
+        _search, arguments, jobs=jobs, scheduler=scheduler, backend=backend
+    )
+    for number, row in arrivals:
         done[number] = row
         if store is not None:
             _append(store, keys[number], row)
@@ -251,8 +251,8 @@ def _read(store: Path) -> dict[str, dict[str, Any]]:
     found = {}
     for line in store.read_text(encoding="utf-8").splitlines():
         try:
-            one = json.loads(line)
-            found[str(one["key"])] = dict(one["row"])
+            loads = json.loads(line)
+            found[str(loads["key"])] = dict(loads["row"])
         except (ValueError, KeyError, TypeError):
             continue
     return found

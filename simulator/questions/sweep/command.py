@@ -28,8 +28,6 @@ from simulator.cli.options import (
 )
 from simulator.errors import InputError, problem
 
-__all__ = ["command"]
-
 GridFile = Annotated[
     Path, typer.Argument(metavar="GRID", help="Grid file (TOML): \\[grid] and common sections.")
 ]

@@ -17,8 +17,6 @@ from simulator.units import show_kwh, show_number_of_days, show_percent, show_se
 if TYPE_CHECKING:
     from simulator.questions.sweep.answer import Sweep
 
-__all__ = ["problem_lines", "sweep_document", "sweep_page", "write_sweep"]
-
 _SHOWN = {
     "days_p50": "days",
     "days_p90": "P90",
@@ -33,11 +31,11 @@ _SHOWN = {
 """Columns of the page beside the fields that vary, and their names."""
 
 
-def problem_lines(found: Sweep) -> list[str]:
+def problem_lines(sweep: Sweep) -> list[str]:
     """Say what is wrong with points, once each: a field that all share is wrong in all of them."""
     points: dict[str, list[int]] = {}
-    place = f"{found.grid.path}: "
-    for row in found.rows:
+    place = f"{sweep.grid.path}: "
+    for row in sweep.rows:
         for line in str(row["problem"] or "").splitlines():
             said = line.removeprefix(f"{place}point {row['point']}: ")
             points.setdefault(said, []).append(row["point"])
@@ -56,38 +54,38 @@ def _numbers(points: list[int]) -> str:
     return f"point{'s' * (len(points) > 1)} {', '.join(words)}"
 
 
-def sweep_document(found: Sweep) -> dict[str, Any]:
+def sweep_document(sweep: Sweep) -> dict[str, Any]:
     """Write a sweep as a document: the grid, and a row per point."""
     return {
         "schema": SCHEMA,
         "version": __version__,
         "command": "sweep",
-        "grid": plain(found.grid.fields),
-        "common": plain(found.grid.common),
-        "rows": [plain(row) for row in found.rows],
+        "grid": plain(sweep.grid.fields),
+        "common": plain(sweep.grid.common),
+        "rows": [plain(row) for row in sweep.rows],
     }
 
 
-def sweep_page(found: Sweep) -> str:
+def sweep_page(sweep: Sweep) -> str:
     """Write a sweep as a page whose table can be sorted."""
-    fields = list(found.grid.fields)
+    fields = list(sweep.grid.fields)
     told = [
-        row if row["layout"] else {**row, "layout": row["note"], "note": ""} for row in found.rows
+        row if row["layout"] else {**row, "layout": row["note"], "note": ""} for row in sweep.rows
     ]
     shown = [name for name in _SHOWN if name != "note" or any(row[name] for row in told)]
     rows = [[(row[n], _text(n, row[n]), "") for n in (*fields, *shown)] for row in told]
-    bad = sum(row["problem"] is not None for row in found.rows)
+    bad = sum(row["problem"] is not None for row in sweep.rows)
     return offers_page(
         "sweep",
-        f"{found.grid.path.stem}: {len(rows):,} points",
+        f"{sweep.grid.path.stem}: {len(rows):,} points",
         f"{bad:,} of them bad; the best layout of each of the others",
         [
-            *((_name(name, fields), isinstance(found.rows[0][name], str)) for name in fields),
+            *((_name(name, fields), isinstance(sweep.rows[0][name], str)) for name in fields),
             *((_SHOWN[name], name in _WORDS) for name in shown),
         ],
         rows,
         table="Points",
-        problems=("Points that could not be searched", problem_lines(found)) if bad else None,
+        problems=("Points that could not be searched", problem_lines(sweep)) if bad else None,
     )
 
 
@@ -119,14 +117,14 @@ def _text(name: str, value: Any) -> str:
     return f"{value:,.4g}" if isinstance(value, float) else str(value)
 
 
-def write_sweep(found: Sweep, out_dir: Path) -> list[Path]:
+def write_sweep(sweep: Sweep, out_dir: Path) -> list[Path]:
     """Write the document, the CSV and the page of a sweep, and Parquet where pyarrow is there."""
-    table = found.to_frame()
-    document = json.dumps(sweep_document(found), indent=2, allow_nan=False) + "\n"
+    table = sweep.to_frame()
+    document = json.dumps(sweep_document(sweep), indent=2, allow_nan=False) + "\n"
     contents = {
         "sweep.json": document.encode(),
         "sweep.csv": table.to_csv(index=False).encode(),
-        "sweep.html": sweep_page(found).encode(),
+        "sweep.html": sweep_page(sweep).encode(),
     }
     if (parquet := _parquet(table)) is not None:
         contents["sweep.parquet"] = parquet

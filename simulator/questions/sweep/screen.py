@@ -11,32 +11,30 @@ from simulator.units import show_percent, show_seconds, show_usd
 if TYPE_CHECKING:
     from simulator.questions.sweep.answer import Sweep
 
-__all__ = ["show"]
-
 _MOST = 40
 """Points and problems on the screen; the files have them all."""
 
 
-def show(found: Sweep) -> None:
+def show(sweep: Sweep) -> None:
     """Print a sweep."""
-    screen, fields = console(), list(found.grid.fields)
+    screen, fields = console(), list(sweep.grid.fields)
     last = [name.rpartition(".")[2] for name in fields]
     names = [end if last.count(end) == 1 else name for end, name in zip(last, fields, strict=True)]
     table = plain_table(
         "point", *names, "step", "MFU", "days", "USD", "layout", left=(*names, "layout")
     )
-    good = [row for row in found.rows if row["problem"] is None]
+    good = [row for row in sweep.rows if row["problem"] is None]
     for row in good[:_MOST]:
         table.add_row(str(row["point"]), *(str(row[name]) for name in fields), *_cells(row))
     screen.print(table)
     if len(good) > _MOST:
         screen.print(notes("", [f"and {len(good) - _MOST:,} more, in the files"]))
-    bad = problem_lines(found)
+    bad = problem_lines(sweep)
     if bad:
         more = [f"and {len(bad) - _MOST:,} more, in the files"] if len(bad) > _MOST else []
         screen.print(notes("Points that could not be searched", [*bad[:_MOST], *more]))
-    searched = len(found.rows) - found.known
-    screen.print(notes("", [f"{searched:,} points searched, {found.known:,} known before"]))
+    searched = len(sweep.rows) - sweep.known
+    screen.print(notes("", [f"{searched:,} points searched, {sweep.known:,} known before"]))
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

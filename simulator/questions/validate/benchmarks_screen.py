@@ -10,8 +10,6 @@ from rich.table import Table
 
 from simulator.cli.screen import notes, plain_table
 
-__all__ = ["benchmark_tables", "error_percent"]
-
 _PARTS = {"by kernel": "by_kernel", "by device": "by_device"}
 _ERRORS = ("mape", "median_ape", "p90_ape", "max_ape")
 _REASONS = 5

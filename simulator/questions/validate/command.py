@@ -29,8 +29,6 @@ from simulator.questions.validate.trace_command import TraceFile, TraceSteps, va
 if TYPE_CHECKING:
     from simulator.scoring.validation import Validation
 
-__all__ = ["command"]
-
 _MOST_PROBLEMS = 20
 
 RunFiles = Annotated[
@@ -106,22 +104,22 @@ def command(
         if html is not None and html.is_dir():
             raise InputError(f"--html: must be a file, got the folder {str(html)!r}")
         check_out("--html", html)
-        found = _validate(runs, names.software or "", mapped, as_json)
+        validate = _validate(runs, names.software or "", mapped, as_json)
         if as_json:
-            print_json(found.document())
+            print_json(validate.document())
         else:
             from simulator.questions.validate.screen import show
 
-            show(found)
+            show(validate)
         if html is not None:
-            _write(found, html)
+            _write(validate, html)
             say(f"Page: {html}", err=as_json)
-        for problem in found.problems[:_MOST_PROBLEMS]:
+        for problem in validate.problems[:_MOST_PROBLEMS]:
             say(problem, err=True)
-        if len(found.problems) > _MOST_PROBLEMS:
-            more = len(found.problems) - _MOST_PROBLEMS
+        if len(validate.problems) > _MOST_PROBLEMS:
+            more = len(validate.problems) - _MOST_PROBLEMS
             say(f"and {more} more problems, see --json", err=True)
-        if not found.used:
+        if not validate.used:
             named = ", ".join(map(str, runs or ())) or "shipped tables"
             rule = "no row could be predicted; the answer has the reason of each"
             raise InputError(f"{named}: {rule}")
@@ -148,9 +146,9 @@ def _validate(
         raise
 
 
-def _write(found: Validation, path: Path) -> None:
+def _write(validation: Validation, path: Path) -> None:
     from simulator.cli.screen import waiting
     from simulator.report.validation_page import write_validation
 
     with writing(path, "--html"), waiting("writing the page"):
-        write_validation(found, path)
+        write_validation(validation, path)

@@ -13,16 +13,6 @@ if TYPE_CHECKING:
     from simulator.scenario import Scenario
     from simulator.scoring.logs import LogComparison
 
-__all__ = [
-    "LogScenario",
-    "MegatronLog",
-    "MlperfLog",
-    "TorchtitanLog",
-    "WarmUp",
-    "compare_logs",
-    "validate_logs",
-]
-
 MegatronLog = Annotated[
     Path | None,
     typer.Option("--megatron-log", metavar="LOG", help="What Megatron-LM printed, or its kin."),
@@ -84,7 +74,7 @@ def compare_logs(
         "torchtitan": read_torchtitan_log,
         "mlperf": read_mlperf_log,
     }
-    found: list[LogComparison] = []
+    log_comparisons: list[LogComparison] = []
     problems: list[str] = []
     recipe, gpus = scenario.workload.recipe, scenario.cluster.gpus
     for kind, path in logs.items():
@@ -93,12 +83,12 @@ def compare_logs(
         try:
             with Progress(f"reading {path.name}") as progress:
                 log = readers[kind](path, recipe, gpus, warm_up=warm_up, progress=progress)
-            found.append(compare(log, scenario, assumed))
+            log_comparisons.append(compare(log, scenario, assumed))
         except InputError as error:
             problems += error.problems
     if problems:
         raise InputError(problems)
-    return found
+    return log_comparisons
 
 
 def validate_logs(
@@ -137,13 +127,13 @@ def validate_logs(
 
     if not any(logs.values()):
         rows = ("software",)  # means something to a table of runs, too
-        given = [f"--{name}" for name, value in names.named.items() if value is not None]
-        given = [option for option in given if option.removeprefix("--") not in rows]
-        given += ["--scenario"] * (scenario is not None) + ["--set"] * bool(names.overrides)
-        given += ["--warm-up"] * (warm_up is not None)
-        if given:
+        options = [f"--{name}" for name, value in names.named.items() if value is not None]
+        options = [option for option in options if option.removeprefix("--") not in rows]
+        options += ["--scenario"] * (scenario is not None) + ["--set"] * bool(names.overrides)
+        options += ["--warm-up"] * (warm_up is not None)
+        if options:
             raise InputError(
-                f"{', '.join(given)}: only with a log or a trace, e.g. --megatron-log LOG"
+                f"{', '.join(options)}: only with a log or a trace, e.g. --megatron-log LOG"
             )
         return False
     if wrong := [name for name, value in others.items() if value]:

@@ -25,17 +25,15 @@ from simulator.units import show_percent, show_seconds, show_seconds_span
 if TYPE_CHECKING:
     from simulator.scoring.logs import LogComparison, Quantity
 
-__all__ = ["show"]
-
 _MOST_RANKS, _MOST_NAMED = 8, 12
 _FRAMEWORKS = ("megatron", "torchtitan")
 """Their software profiles bear their name."""
 
 
-def show(found: Iterable[LogComparison]) -> None:
+def show(log_comparisons: Iterable[LogComparison]) -> None:
     """Print every comparison: what was read, measured beside predicted, the predicted terms."""
     screen = console()
-    for comparison in found:
+    for comparison in log_comparisons:
         estimate = comparison.prediction.estimate
         screen.print(heading(comparison.prediction.scenario))
         screen.print(_read(comparison))

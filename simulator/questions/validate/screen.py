@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from simulator.scoring.scores import ScoredRow
     from simulator.scoring.validation import Validation
 
-__all__ = ["show"]
-
 _MEANING = {"calibrate": "figures may be fitted on these", "test": "nothing is fitted on these"}
 _PARTS = {
     "kind": "by_kind",
@@ -37,33 +35,34 @@ _LINES = 12
 _FIELDS = 6
 
 
-def show(found: Validation) -> None:
+def show(validation: Validation) -> None:
     """Print a validation."""
-    summary = found.summary()
+    summary = validation.summary()
     out = console()
-    if found.rows:
-        _show_runs(found, summary, out)
+    if validation.rows:
+        _show_runs(validation, summary, out)
     for part in benchmark_tables(summary):
         out.print(part)
 
 
-def _show_runs(found: Validation, summary: Mapping[str, Any], out: Console) -> None:
-    predicted = len(found.predicted)
+def _show_runs(validation: Validation, summary: Mapping[str, Any], out: Console) -> None:
+    predicted = len(validation.predicted)
+    rows = len(validation.rows)
     out.print(
-        f"{len(found.rows)} measured runs: {predicted} predicted,"
-        f" {len(found.rows) - predicted} skipped. Error = predicted / measured step time - 1.\n"
+        f"{rows} measured runs: {predicted} predicted,"
+        f" {rows - predicted} skipped. Error = predicted / measured step time - 1.\n"
     )
-    composed = {row.run.get("source") for row in found.rows if row.composed}
+    composed = {row.run.get("source") for row in validation.rows if row.composed}
     out.print(_errors(summary, composed), "")
     if summary["step"]["n"]:
         out.print(_parts(summary), "")
     out.print(*_baseline(summary), *_intervals(summary), *_memory(summary), sep="\n")
     out.print("", *_ranking(summary), "", sep="\n")
     if predicted:
-        out.print(_worst(found.predicted), "")
+        out.print(_worst(validation.predicted), "")
     reasons = (f"{count:>5}  {reason}" for reason, count in summary["skipped"].items())
-    out.print(notes("above the bf16 peak", _cut(_above_peak(found.predicted))))
-    out.print(notes("rows that cannot be right", _cut(_refused(found.rows))))
+    out.print(notes("above the bf16 peak", _cut(_above_peak(validation.predicted))))
+    out.print(notes("rows that cannot be right", _cut(_refused(validation.rows))))
     out.print(notes("sources with rows that are not predicted", _uncovered(summary)))
     out.print(notes("skipped", _cut(reasons)))
     out.print(notes("assumed", _assumed(summary["assumed_fields"])), "")

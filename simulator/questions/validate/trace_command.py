@@ -11,8 +11,6 @@ import typer
 if TYPE_CHECKING:
     from simulator.cli.option_groups import Names
 
-__all__ = ["TraceFile", "TraceSteps", "validate_trace"]
-
 TraceFile = Annotated[
     Path | None,
     typer.Option(

@@ -13,41 +13,42 @@ if TYPE_CHECKING:
     from simulator.scoring.trace import CollectiveTime
     from simulator.scoring.trace_gap import TraceComparison
 
-__all__ = ["show"]
 
-
-def show(found: TraceComparison) -> None:
+def show(trace_comparison: TraceComparison) -> None:
     """Print a comparison: step, causes of the gap, collectives, memory."""
-    out, step = console(), found.step
-    out.print(heading(found.prediction.scenario), "")
-    out.print(_verdict(found), "")
-    out.print(_causes(found), "")
+    out, step = console(), trace_comparison.step
+    out.print(heading(trace_comparison.prediction.scenario), "")
+    out.print(_verdict(trace_comparison), "")
+    out.print(_causes(trace_comparison), "")
     if step.collectives:
         out.print(_collectives(step.collectives), "")
     memory = [
         f"{kind}: predicted {gib(predicted)} GiB on the fullest rank, measured {gib(measured)} GiB"
         f" on this one ({_percent(predicted / measured - 1.0)})"
-        for kind, (predicted, measured) in found.memory_bytes().items()
+        for kind, (predicted, measured) in trace_comparison.memory_bytes().items()
         if measured
     ]
     out.print(notes("peak memory", memory or ["not profiled (profile_memory=True records it)"]))
-    out.print(notes("Read this with the numbers", found.notes))
+    out.print(notes("Read this with the numbers", trace_comparison.notes))
 
 
-def _verdict(found: TraceComparison) -> str:
-    step, layout = found.step, found.prediction.estimate.layouts.describe()
+def _verdict(comparison: TraceComparison) -> str:
+    step, prediction = comparison.step, comparison.prediction
+    layout = prediction.estimate.layouts.describe()
     rank = "" if step.trace.rank is None else f", rank {step.trace.rank}"
     return (
-        f"{layout}\nstep: predicted {show_seconds(found.prediction.step_time_s)}, measured"
-        f" {show_seconds(step.step_s)} ({_percent(found.prediction.step_time_s / step.step_s - 1)})"
+        f"{layout}\nstep: predicted {show_seconds(prediction.step_time_s)}, measured"
+        f" {show_seconds(step.step_s)} ({_percent(prediction.step_time_s / step.step_s - 1)})"
         f"\n{step.trace.device or 'processors'}{rank}: the mean of {step.counted} of"
         f" {step.steps} steps in {step.trace.where}"
     )
 
 
-def _causes(found: TraceComparison) -> Table:
+def _causes(trace_comparison: TraceComparison) -> Table:
     """Causes of the gap, the largest first; the gaps add up to the last line."""
-    unit, scale = seconds_like(max(found.prediction.step_time_s, found.step.step_s))
+    unit, scale = seconds_like(
+        max(trace_comparison.prediction.step_time_s, trace_comparison.step.step_s)
+    )
     title = f"{unit} of a step"
     table = plain_table(
         title,
@@ -59,20 +60,23 @@ def _causes(found: TraceComparison) -> Table:
         "measured",
         left=(title,),
     )
-    for cause in found.causes:
+    for cause in trace_comparison.causes:
         hidden = (cause.predicted_hidden_s, cause.measured_hidden_s)
         table.add_row(
             cause.label,
             *(amount(scale * seconds) for seconds in (cause.predicted_s, cause.measured_s)),
             f"{scale * cause.gap_s:+,.3f}",
-            _percent(found.share(cause), sign=""),
+            _percent(trace_comparison.share(cause), sign=""),
             *(amount(scale * seconds) if any(hidden) else "" for seconds in hidden),
         )
     table.add_row(
         "sum = step",
-        *(amount(scale * s) for s in (found.prediction.step_time_s, found.step.step_s)),
-        f"{scale * found.gap_s:+,.3f}",
-        "100.0 %" if found.gap_s else "-",
+        *(
+            amount(scale * s)
+            for s in (trace_comparison.prediction.step_time_s, trace_comparison.step.step_s)
+        ),
+        f"{scale * trace_comparison.gap_s:+,.3f}",
+        "100.0 %" if trace_comparison.gap_s else "-",
         style="bold",
     )
     return table

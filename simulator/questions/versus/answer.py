@@ -19,8 +19,6 @@ from simulator.search.outcome import Outcome, answer_frame
 from simulator.search.with_failures import priced
 from simulator.units import show_percent, show_seconds
 
-__all__ = ["Versus", "parse_side", "versus"]
-
 _KEEP = 64
 """Fastest layouts of each side that are priced finely."""
 

@@ -16,8 +16,6 @@ from simulator.cli.options import (
 )
 from simulator.errors import InputError, problem
 
-__all__ = ["command"]
-
 Words = Annotated[
     list[str],
     typer.Argument(

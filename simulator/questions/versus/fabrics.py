@@ -37,8 +37,6 @@ from simulator.search.allowed import with_allowed
 from simulator.search.explore import explore
 from simulator.search.with_failures import priced
 
-__all__ = ["FabricChoice", "FabricChoices", "choice_row", "fabric_choices"]
-
 ADAPTERS, GBPS, NARROW, DOMAINS = (1, 2, 4, 8), (100, 200, 400, 800), (1, 2, 4, 8), (8, 72)
 """What is tried: adapters of a server, Gbit/s of each, over-subscription, fast domain."""
 
@@ -96,12 +94,12 @@ class FabricChoices(Answer):
         Without prices, in time and the bits of adapters and of what lies above the leaves. Of equal
         ones the first: fewer adapters, slower ones, no rails, narrower.
         """
-        found: list[FabricChoice] = []
+        fabric_choices: list[FabricChoice] = []
         known = [row for row in self.rows if row.network_usd is not None or not self.priced]
         for row in sorted(known, key=lambda one: (one.step_s, _dear(one))):
-            if not found or _dear(row) < _dear(found[-1]):
-                found.append(row)
-        return found
+            if not fabric_choices or _dear(row) < _dear(fabric_choices[-1]):
+                fabric_choices.append(row)
+        return fabric_choices
 
 
 def _dear(row: FabricChoice) -> float:
@@ -141,7 +139,7 @@ def fabric_choices(scenario: Scenario) -> FabricChoices:
     if not rows:
         raise InfeasibleError(f"{scenario.where}: no layout can run and fit on any fabric")
     return FabricChoices(
-        scenario=scenario, rows=tuple(sorted(rows, key=lambda one: (one.step_s, one.usd or 0.0)))
+        scenario=scenario, rows=tuple(sorted(rows, key=lambda row: (row.step_s, row.usd or 0.0)))
     )
 
 
@@ -172,8 +170,8 @@ def _layouts(scenario: Scenario, domain: int) -> Layouts | None:
     )
     pinned = with_allowed(scenario)
     tables = []
-    for one in ends:
-        found = explore(one.workload, one.cluster, one.software, pinned, keep=_KEEP, counts=False)
+    for end in ends:
+        found = explore(end.workload, end.cluster, end.software, pinned, keep=_KEEP, counts=False)
         tables += [found.best.layouts] if len(found.best) else []
     return Layouts.concatenate(tables) if tables else None
 
@@ -205,8 +203,8 @@ def _on_each(
         if not len(fits):
             continue
         best = int(fits[np.argmin(found.step_time_s[fits])])
-        one = found.take(np.array([best]))
-        result = priced(one, made)
+        take = found.take(np.array([best]))
+        result = priced(take, made)
         known = scenario.workload.recipe.tokens is not None and bool(np.isfinite(result.days[0]))
         network = hourly = None
         racks = None if page is None else _rack_usd(page.own, quoted, domain)
@@ -219,23 +217,23 @@ def _on_each(
             rails=rails,
             oversubscription=narrow,
             domain=domain,
-            described=one.layouts.describe(),
-            step_s=float(one.step_time_s[0]),
+            described=take.layouts.describe(),
+            step_s=float(take.step_time_s[0]),
             days=float(result.days[0]) if known else None,
             network_usd=network,
             usd=None if hourly is None or hours is None else hourly * hours,
         )
 
 
-def _rack_usd(own: Purchase, quoted: int, domain: int) -> tuple[float, float] | None:
+def _rack_usd(purchase: Purchase, quoted: int, domain: int) -> tuple[float, float] | None:
     """What a domain costs in the network, and more than the quoted server does; by accelerator.
 
     None where the page does not say.
     """
-    given = own.fast_domain_usd_per_gpu
-    if given is None:
+    per_gpu = purchase.fast_domain_usd_per_gpu
+    if per_gpu is None:
         return (0.0, 0.0) if domain == quoted else None
-    usd = {_NARROW_DOMAIN: 0.0, _WIDE_DOMAIN: float(given)}
+    usd = {_NARROW_DOMAIN: 0.0, _WIDE_DOMAIN: float(per_gpu)}
     if domain == quoted:
         return usd.get(domain, 0.0), 0.0
     if domain not in usd or quoted not in usd:
@@ -274,6 +272,6 @@ def _owned(
     )
     bought = replace(page, own=made)
     site = None if scenario.economics is None else scenario.economics.site
-    found = rent_or_buy_cluster(scenario.cluster, use, page=bought, site=site)
-    whole = found.buying.once["network"] + racks[0] * scenario.cluster.gpus
-    return whole, found.usd_per_useful_gpu_hour["own"]
+    buy_cluster = rent_or_buy_cluster(scenario.cluster, use, page=bought, site=site)
+    whole = buy_cluster.buying.once["network"] + racks[0] * scenario.cluster.gpus
+    return whole, buy_cluster.usd_per_useful_gpu_hour["own"]

@@ -6,8 +6,6 @@ from simulator.cli.screen import amount, console, heading, notes, plain_table, s
 from simulator.questions.versus.fabrics import FabricChoice, FabricChoices
 from simulator.units import show_percent, show_usd
 
-__all__ = ["show_fabrics"]
-
 _MOST = 12
 _RAILS = (
     "rails are tried where something narrow lies above the leaves: elsewhere they change no time"

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from simulator.questions.versus.answer import Versus
     from simulator.questions.versus.what_if import WhatIf
 
-__all__ = ["show_versus", "show_what_if"]
-
 
 def show_versus(answer: Versus, assumed: dict[str, Any]) -> None:
     """Print two layouts of one run."""

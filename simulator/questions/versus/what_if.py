@@ -32,8 +32,6 @@ from simulator.planner.plan import Plan, plan
 from simulator.planner.prediction import Prediction, predict
 from simulator.scenario import Scenario, make_scenario
 
-__all__ = ["THINGS", "Change", "Thing", "WhatIf", "parse_changes", "what_if"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Thing:
@@ -192,7 +190,7 @@ def what_if(scenario: Scenario, changes: Sequence[str]) -> WhatIf:
 
 def _changed(scenario: Scenario, changes: Sequence[Change]) -> Scenario:
     """The scenario with all changes made, those of fields first."""
-    fields = [f"{one.name}={one.text}" for one in changes if one.value is None]
+    fields = [f"{change.name}={change.text}" for change in changes if change.value is None]
     made = scenario
     if fields:
         other = any(text.startswith("model.") for text in fields)
@@ -209,10 +207,10 @@ def _changed(scenario: Scenario, changes: Sequence[Change]) -> Scenario:
     return replace(made, cluster=machine[0], software=machine[1])
 
 
-def _typed(found: Plan) -> dict[str, object]:
+def _typed(plan: Plan) -> dict[str, object]:
     """The best layout of a plan as predict takes it back; dp and groups follow the cluster."""
-    row = found.estimate.layouts.row(0)
-    whole = row["pp"] > 1 and found.scenario.software.fsdp2.keeps_gathered_with_pipeline
+    row = plan.estimate.layouts.row(0)
+    whole = row["pp"] > 1 and plan.scenario.software.fsdp2.keeps_gathered_with_pipeline
     if row["sharding"] != "zero3" or whole:
         row["reshard_after_forward"] = None
     del row["global_batch"]

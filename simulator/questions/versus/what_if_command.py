@@ -18,8 +18,6 @@ from simulator.cli.options import (
 if TYPE_CHECKING:
     from simulator.scenario import Scenario
 
-__all__ = ["command"]
-
 Changes = Annotated[
     list[str] | None,
     typer.Option(

@@ -22,22 +22,6 @@ from workshop.fits.fitting.devices import Device
 from workshop.fits.fitting.holdout_errors import LeftOut, left_out
 from workshop.fits.fitting.pooled import Pool, PooledFit, Shared, deal, fit_pooled, unseen
 
-__all__ = [
-    "LONG",
-    "ONE_CALL_S",
-    "PUBLISHED",
-    "AttentionFit",
-    "Timed",
-    "Values",
-    "fit_published",
-    "fit_serving",
-    "fit_timed",
-    "fit_timed_on_each",
-    "pool_keys",
-    "serving_pools",
-    "training_pool",
-]
-
 Values = dict[str, float]
 
 TILES = (64.0, 128.0, 256.0)
@@ -121,22 +105,22 @@ class AttentionFit:
         return {"tile_rows": self.tile_rows, "wide_head_step": self.wide_head_step}
 
     def _figures(self, values: Mapping[str, float]) -> Values:
-        found = {**values, **self._tiles()}
-        found["sustained_fraction"] = 1.0 / (1.0 + 2.0 * found.pop("heat"))
-        return found
+        figures = {**values, **self._tiles()}
+        figures["sustained_fraction"] = 1.0 / (1.0 + 2.0 * figures.pop("heat"))
+        return figures
 
 
 def _arguments(values: Mapping[str, Floats], tiles: Mapping[str, float]) -> dict[str, Floats]:
     """Keyword arguments of ``attention_s``; a kernel without a backward pass gets a nominal one."""
-    given: dict[str, Floats] = {
+    arguments: dict[str, Floats] = {
         "backward_fraction": np.array(1.0),
         "backward_tail_fraction": np.array(1.0),
         "training_fraction": np.array(1.0),
         **values,
         **{k: np.array(v) for k, v in tiles.items()},
     }
-    given["sustained_fraction"] = 1.0 / (1.0 + 2.0 * given.pop("heat"))
-    return given
+    arguments["sustained_fraction"] = 1.0 / (1.0 + 2.0 * arguments.pop("heat"))
+    return arguments
 
 
 def _fit(
@@ -257,15 +241,15 @@ def fit_published(pool: Pool, known: Values, library: str) -> Timed:
     rest = {**SERVING, **_ONE_CALL, **_BACKWARD}
     fixed = _settled(known, [name for name in rest if name not in shared and name != "heat"])
     fixed["heat"] = Shared(prior=Prior(value=0.0, width=1e-3, low=0.0, high=1e-3, linear=True))
-    found = _fit({**fixed, **shared}, pool, _NATIVE_STEP, (known["tile_rows"],))
-    return _timed(found, pool, found.seconds(pool))
+    fit = _fit({**fixed, **shared}, pool, _NATIVE_STEP, (known["tile_rows"],))
+    return _timed(fit, pool, fit.seconds(pool))
 
 
-def _timed(found: AttentionFit, pool: Pool, seconds: Floats) -> Timed:
+def _timed(attention_fit: AttentionFit, pool: Pool, seconds: Floats) -> Timed:
     line = left_out(
         seconds, pool.rows["seconds"], kernel="", device="", library="", dtype="", method=""
     )
-    return Timed(values=found.values(), score=line)
+    return Timed(values=attention_fit.values(), score=line)
 
 
 def _settled(values: Values, names: tuple[str, ...] | list[str]) -> dict[str, Shared]:

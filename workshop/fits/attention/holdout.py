@@ -21,8 +21,6 @@ from workshop.fits.fitting.devices import Device
 from workshop.fits.fitting.holdout_errors import LeftOut, left_out
 from workshop.fits.fitting.pooled import Pool, deal
 
-__all__ = ["attention_lines", "joined", "library_lines", "unseen_attention"]
-
 Masks = NDArray[np.bool_]
 
 _KINDS = ("", "fp8", "varlen")
@@ -82,14 +80,14 @@ def _constant(pool: Pool, fold: NDArray[np.intp]) -> Floats:
     flop = 2.0 * pool.rows["heads"] * pool.rows["queries"] * pool.rows["keys"]
     flop = flop * (pool.rows["score_size"] + pool.rows["value_size"])
     rate, long = flop / pool.rows["seconds"], pool.rows["queries"] >= LONG
-    found = np.full(len(pool), np.nan)
+    full = np.full(len(pool), np.nan)
     for number in np.unique(fold):
         for key in _series(pool):
             own = (pool.device == key[0]) & (pool.variant == key[1])
             seen = own & (fold != number) & long
             out = own & (fold == number)
-            found[out] = flop[out] / np.median(rate[seen]) if seen.any() else np.nan
-    return found
+            full[out] = flop[out] / np.median(rate[seen]) if seen.any() else np.nan
+    return full
 
 
 def _series(pool: Pool) -> list[tuple[str, str]]:
@@ -109,8 +107,8 @@ def attention_lines(
         for where, rows in _lengths(pool).items():
             own = rows & np.isin(kind, endings)
             lines += [
-                _line(pool, own, found, method, f"attention{name}, {where}")
-                for method, found in seconds.items()
+                _line(pool, own, second, method, f"attention{name}, {where}")
+                for method, second in seconds.items()
                 if own.any()
             ]
     lines += list(library_lines(pool, seconds).values())
@@ -183,11 +181,11 @@ def _accelerator_left_out(
     Rates are shares of the datasheet peak, so that its peak scales them.
     """
     keys = pool_keys(pool, known)
-    found = np.full(len(pool), np.nan)
+    full = np.full(len(pool), np.nan)
     for key in fits:
-        own = np.array([each == key for each in keys])
-        devices = np.unique(pool.device[own]).tolist()
+        array = np.array([each == key for each in keys])
+        devices = np.unique(pool.device[array]).tolist()
         for device in devices if len(devices) > 1 else ():
-            away = own & (pool.device == device)
-            found[away] = fit_serving(pool.take(own & ~away), key[1]).seconds(pool.take(away))
-    return found, np.isfinite(found)
+            away = array & (pool.device == device)
+            full[away] = fit_serving(pool.take(array & ~away), key[1]).seconds(pool.take(away))
+    return full, np.isfinite(full)

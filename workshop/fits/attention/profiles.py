@@ -38,14 +38,6 @@ from workshop.fits.fitting.devices import Device, devices, same_chip
 from workshop.fits.fitting.holdout_errors import LeftOut, written
 from workshop.fits.fitting.pooled import Pool
 
-__all__ = [
-    "Source",
-    "attention_residuals",
-    "attention_sections",
-    "left_out_lines",
-    "typical_attention",
-]
-
 _DATE = "2026-11-21"
 _FORM = (
     "fit of attention_s (cost/kernels/flash_attention.py) by workshop/fits/attention/profiles.py"
@@ -157,7 +149,7 @@ def _training(
     calls: Pool, known: Mapping[str, Device], serving: Mapping[tuple[str, str], AttentionFit]
 ) -> tuple[dict[tuple[str, str], Source], dict[str, str]]:
     """Fit the libraries of training where their own calls were timed."""
-    found: dict[tuple[str, str], Source] = {}
+    sources: dict[tuple[str, str], Source] = {}
     timed_on: dict[str, str] = {}
     for generation, library in _SOFTMAX_OF.items():
         softmax = serving[generation, library].values("", library)
@@ -165,22 +157,22 @@ def _training(
         sdpa = training_pool(calls, "sdpa", known, generation)
         timed = fit_timed(_with_rows(flash, sdpa), softmax)
         timed_on[generation] = str(flash.device[0])
-        found[generation, "flash"] = _timed_source(
+        sources[generation, "flash"] = _timed_source(
             timed.values, timed.score, f"SimuMax@4dcaae51 sdp_fwd and sdp_bwd ({len(flash)} calls)"
         )
         for name in PUBLISHED:
             pool = training_pool(calls, name, known, generation)
             if len(pool):
-                like = found[_SAME_KERNELS_AS.get(name, generation), "flash"].values
+                like = sources[_SAME_KERNELS_AS.get(name, generation), "flash"].values
                 one = fit_published(pool, like, name)
                 papers = f"{len(pool)} rates of validation/microbenchmarks/attention_training.csv"
-                found[generation, name] = _timed_source(one.values, one.score, papers)
+                sources[generation, name] = _timed_source(one.values, one.score, papers)
     timed_on["hopper"] = "h100-sxm"
-    like = found["ampere", "flash"].values  # the same kernels on Hopper
+    like = sources["ampere", "flash"].values  # the same kernels on Hopper
     one = fit_published(training_pool(calls, "sdpa", known, "hopper"), like, "sdpa")
     papers = "Shah 2024 (arXiv 2407.08608) Figure 5, forward, 6 lengths"
-    found["hopper", "sdpa"] = _timed_source(one.values, one.score, papers)
-    return found, timed_on
+    sources["hopper", "sdpa"] = _timed_source(one.values, one.score, papers)
+    return sources, timed_on
 
 
 def _cudnn(
@@ -226,24 +218,24 @@ def _trained(fits: _Fits, device: Device, library: str) -> Source:
     """Figures of a training library on a device: its own, its generation's, or typical ones."""
     if library in _CUDNN:
         return _by_cudnn(fits.cudnn[library], fits, device)
-    found = fits.training.get((device.generation, library))
+    serving = fits.training.get((device.generation, library))
     timed = fits.timed_on.get(device.generation, "")
-    if found is not None and device.name != timed:
-        found = _scaled(fits, found, device, timed)
-    if found is None and library in _OLD_KERNELS and device.generation == "hopper":
+    if serving is not None and device.name != timed:
+        serving = _scaled(fits, serving, device, timed)
+    if serving is None and library in _OLD_KERNELS and device.generation == "hopper":
         return _older(fits, device, library)
-    if found is None and library != "flash":
+    if serving is None and library != "flash":
         as_flash = _trained(fits, device, "flash")
         return replace(as_flash, grade="assumed", text=f"as flash: {as_flash.text}")
-    if found is None and device.generation in _SERVED_BY:
-        found = _from_serving(fits, device, _SERVED_BY[device.generation])
-    if found is None:
+    if serving is None and device.generation in _SERVED_BY:
+        serving = _from_serving(fits, device, _SERVED_BY[device.generation])
+    if serving is None:
         return typical_attention(device.generation)
     if guess := _BACKWARD.get((device.generation, library)):
-        values = found.values | {"backward_fraction": guess[0]}
-        text = f"{found.text}. Backward not timed here: {guess[2]}"
-        found = replace(found, values=values, text=text, backward_spread=guess[1])
-    return found
+        values = serving.values | {"backward_fraction": guess[0]}
+        text = f"{serving.text}. Backward not timed here: {guess[2]}"
+        serving = replace(serving, values=values, text=text, backward_spread=guess[1])
+    return serving
 
 
 def _by_cudnn(timed: Mapping[str, Source], fits: _Fits, device: Device) -> Source:
@@ -267,7 +259,7 @@ def _apart(a: Device, b: Device) -> float:
     return abs(float(np.log(mine / theirs)))
 
 
-def _scaled(fits: _Fits, found: Source, device: Device, timed: str) -> Source:
+def _scaled(fits: _Fits, source: Source, device: Device, timed: str) -> Source:
     """Move a rate to a sister device by what serving kernels gain there."""
     twin = same_chip(device, [fits.known[timed]])
     fit = fits.serving.get((device.generation, "trtllm"))
@@ -275,14 +267,14 @@ def _scaled(fits: _Fits, found: Source, device: Device, timed: str) -> Source:
     if fit is not None and not twin:
         rates = [fit.values(name, "trtllm")["peak_fraction"] for name in (device.name, timed)]
         gain = rates[0] / rates[1]
-    values = found.values | {"peak_fraction": gain * found.values["peak_fraction"]}
+    values = source.values | {"peak_fraction": gain * source.values["peak_fraction"]}
     text = f"as {timed}" + (f", times {gain:.2f}, what TRT-LLM kernels gain" if gain != 1.0 else "")
     return Source(
         values=values,
-        text=f"{text}: {found.text}",
+        text=f"{text}: {source.text}",
         grade="assumed",
-        spread=max(found.spread, _WIDE_SPREAD),
-        backward_spread=max(found.backward_spread, _WIDE_SPREAD),
+        spread=max(source.spread, _WIDE_SPREAD),
+        backward_spread=max(source.backward_spread, _WIDE_SPREAD),
     )
 
 
@@ -372,10 +364,10 @@ def _sections(fits: _Fits, device: Device) -> list[Section]:
         wanted |= {*_CUDNN, *_SAME_KERNELS_AS}
     sources = {name: _trained(fits, device, name) for name in sorted(wanted)}
     sources |= _served(fits, device)
-    found = []
+    sections = []
     for library, source in sources.items():
         path = ("attention", library)
-        found.append(
+        sections.append(
             Section(
                 path=path,
                 figures=_figures(source),
@@ -386,8 +378,8 @@ def _sections(fits: _Fits, device: Device) -> list[Section]:
             )
         )
         if "training_fraction" not in table.get(library, {}):
-            found.append(_clock(fits, device, library, path))
-    return found
+            sections.append(_clock(fits, device, library, path))
+    return sections
 
 
 def _served(fits: _Fits, device: Device) -> dict[str, Source]:
@@ -453,9 +445,9 @@ def _clock(fits: _Fits, device: Device, library: str, path: tuple[str, ...]) -> 
         text = "clock of long calls where attention was timed; not fitted on training steps yet"
         twins = [one for one in fits.known.values() if one.generation == device.generation]
         best = max(
-            one.training_fraction()
-            for one in twins
-            if same_chip(one, [device]) or one.name == device.name
+            twin.training_fraction()
+            for twin in twins
+            if same_chip(twin, [device]) or twin.name == device.name
         )
         value = timed.values["sustained_fraction"] * device.training_fraction() / best
     figure = FigureText(value=value, grade="assumed", spread=_WIDE_SPREAD)

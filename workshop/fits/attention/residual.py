@@ -21,8 +21,6 @@ from simulator.hardware.residuals import SIZES, columns
 from workshop.fits.fitting.pooled import Pool
 from workshop.fits.fitting.smoothing import Points, Spread, mean_at, pulls, weight_lines
 
-__all__ = ["residual", "residual_files"]
-
 Masks = NDArray[np.bool_]
 
 SPREAD = Spread(shared=0.15, library=0.08, own=0.08, noise=0.05, most=0.4)
@@ -33,14 +31,14 @@ def residual(
 ) -> Floats:
     """Expected log(measured / formula) of the wanted rows, from those that were seen."""
     points = _points(pool)
-    found = np.zeros(len(pool))
+    zeros = np.zeros(len(pool))
     for name in np.unique(generation[wanted]):
         a, b = wanted & (generation == name), seen & (generation == name)
         if b.any():
             known = points.take(b)
             pull = pulls(known, left[b], SPREAD)
-            found[a] = mean_at(points.take(a), known, pull, SPREAD)
-    return found[wanted]
+            zeros[a] = mean_at(points.take(a), known, pull, SPREAD)
+    return zeros[wanted]
 
 
 def residual_files(pool: Pool, generation: NDArray[np.str_], left: Floats) -> dict[str, str]:

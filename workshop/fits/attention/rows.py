@@ -22,8 +22,6 @@ from simulator.measured.microbenchmarks import Sieve, Texts, Words, load_words, 
 from workshop.fits.fitting.devices import Device, profile_of
 from workshop.fits.fitting.pooled import Pool
 
-__all__ = ["CACHE", "TRAINING", "attention_calls", "family", "predicted_s", "shapes"]
-
 CACHE = "_fp8_cache"
 """Ending of a library that keeps keys and values in fp8: a variant of the one without."""
 

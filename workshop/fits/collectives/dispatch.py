@@ -31,8 +31,6 @@ from simulator.measured.microbenchmarks import read_table
 from workshop.fits.collectives.rows import DEVICES
 from workshop.fits.fitting.holdout_errors import LeftOut, left_out
 
-__all__ = ["DispatchRows", "dispatch_left_out", "dispatch_sections", "read_dispatch"]
-
 _DATE = "2026-11-21"
 _MODES: Mapping[str, str] = {"normal": "deepep", "low_latency": "deepep_low_latency"}
 _WAYS: Mapping[str, float] = {"dispatch": DEEPEP_DISPATCH_BYTES, "combine": 2.0}
@@ -157,10 +155,10 @@ def _call(row: Mapping[str, str], way: str, element_bytes: float) -> dict[str, o
 
 
 def _priors(mode: str, rows: DispatchRows) -> dict[str, Prior]:
-    found = {**_COMMON, **_OWN[mode]}
+    priors = {**_COMMON, **_OWN[mode]}
     if (rows.share_beyond > 0).any():
-        found |= {**_NETWORK[mode], _LEFT_BEHIND: _ADAPTERS}
-    return found
+        priors |= {**_NETWORK[mode], _LEFT_BEHIND: _ADAPTERS}
+    return priors
 
 
 def _predict(values: Mapping[str, float], rows: DispatchRows) -> Floats:

@@ -20,9 +20,6 @@ from simulator.cost.collectives.curves import REGIMES, Regime, curve_s
 from simulator.hardware.tuning import RESIDUAL_BYTES
 from workshop.fits.collectives.rows import KINDS, CollectiveRows
 
-__all__ = ["NEWEST", "CollectiveFit", "fit_family", "fit_residual", "predict", "residual_factor"]
-
-
 NEWEST = "2.29"
 """Release of NCCL that the figures are for."""
 
@@ -114,7 +111,7 @@ def predict(fit: CollectiveFit, rows: CollectiveRows) -> Floats:
 
 
 def _priors(rows: CollectiveRows, wires: Mapping[str, float]) -> dict[str, Prior]:
-    found = {
+    priors = {
         f"{curve}.{name}": prior
         for curve in sorted(set(rows.curve.tolist()))
         for name, prior in _CURVE.items()
@@ -122,24 +119,24 @@ def _priors(rows: CollectiveRows, wires: Mapping[str, float]) -> dict[str, Prior
     for curve, rate in _SLOW_LL.items():
         if curve in rows.curve:
             prior = Prior(value=rate, width=0.6, low=0.08 * rate, high=5.3 * rate)
-            found[f"{curve}.ll_bytes_per_s"] = prior
-    found |= _FAMILY
+            priors[f"{curve}.ll_bytes_per_s"] = prior
+    priors |= _FAMILY
     slots = [_SHARES_OF_SLOTS[curve] for curve in _SHARES_OF_SLOTS if curve in rows.curve]
     shares = dict.fromkeys(_SHARES, slots[0]) if slots else _SHARES
     for operation, values in shares.items():
         for members, share in zip(_MEMBERS, values, strict=True):
             if _WHOLE.get(operation) != members:
-                found[f"share.{operation}.{members}"] = Prior(
+                priors[f"share.{operation}.{members}"] = Prior(
                     value=share, width=_SHARE_WIDTH, low=0.1 * share, high=5.0 * share
                 )
     for device in sorted(set(rows.device.tolist())):
         through_host = "pcie-host" in rows.curve[rows.device == device]
         for name, share in (_THROUGH_HOST if through_host else _LINK_SHARE).items():
             rate = share * wires[device]
-            found[f"{device}.{name}"] = Prior(value=rate, width=0.3, low=0.1 * rate, high=3 * rate)
+            priors[f"{device}.{name}"] = Prior(value=rate, width=0.3, low=0.1 * rate, high=3 * rate)
     for release in sorted(set(rows.release.tolist()) - {NEWEST}):
-        found |= {f"release.{release}.{kind}": _RELEASE for kind in ("ll", "bulk")}
-    return found
+        priors |= {f"release.{release}.{kind}": _RELEASE for kind in ("ll", "bulk")}
+    return priors
 
 
 class _Places:

@@ -26,8 +26,6 @@ from simulator.layout.placement import Group
 from simulator.measured.microbenchmarks import read_table
 from workshop.fits.fitting.holdout_errors import LeftOut, left_out
 
-__all__ = ["ANCHORS", "anchors", "network_left_out", "network_sections"]
-
 _DATE = "2026-11-21"
 _SYSTEMS: Mapping[str, str] = {
     "AWS p4de.24xlarge (A100-80GB, 4x100G EFA)": "aws-p4de",
@@ -115,12 +113,12 @@ def _with(cluster: Cluster, values: Mapping[str, float]) -> Cluster:
 
 def _predict(values: Mapping[str, float], sweep: _Sweep) -> Floats:
     group = Group(size=np.array([_RANKS]), local=np.array([_RANKS // _SERVERS]))
-    found = np.empty(len(sweep.size_bytes))
+    empty = np.empty(len(sweep.size_bytes))
     for system in np.unique(sweep.system).tolist():
         rows = sweep.system == system
         cluster = _with(load_cluster(system, _RANKS), values)
-        found[rows] = all_reduce_s(cluster, sweep.size_bytes[rows], group)
-    return found
+        empty[rows] = all_reduce_s(cluster, sweep.size_bytes[rows], group)
+    return empty
 
 
 def _fit(sweep: _Sweep) -> dict[str, float]:

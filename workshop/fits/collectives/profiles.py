@@ -39,8 +39,6 @@ from workshop.fits.collectives.rows import (
 from workshop.fits.collectives.sends import send_sections, sends_left_out
 from workshop.fits.fitting.holdout_errors import LeftOut, left_out
 
-__all__ = ["collective_sections", "left_out_lines"]
-
 _DATE = "2026-11-21"
 _SOURCE = "nccl_tests"
 _FOLDS = 8
@@ -82,10 +80,10 @@ def collective_sections() -> dict[str, list[Section]]:
     """Return the sections of every profile that collectives write, by profile (kind/name)."""
     sections: dict[str, list[Section]] = {"collectives/nccl": []}
     for families in _TOGETHER:
-        found = _fits(families)
-        sections["collectives/nccl"] += _library_sections(found, families)
-        for device in np.unique(found.rows.device).tolist():
-            for profile, section in _node_sections(found, device):
+        fits = _fits(families)
+        sections["collectives/nccl"] += _library_sections(fits, families)
+        for device in np.unique(fits.rows.device).tolist():
+            for profile, section in _node_sections(fits, device):
                 sections.setdefault(profile, []).append(section)
     for part in (network_sections(), send_sections(), dispatch_sections()):
         for profile, more in part.items():
@@ -101,9 +99,9 @@ def left_out_lines() -> list[LeftOut]:
     return lines + network_left_out() + sends_left_out() + dispatch_left_out()
 
 
-def _family_lines(found: _Fits, *, pooled: bool) -> list[LeftOut]:
+def _family_lines(fits: _Fits, *, pooled: bool) -> list[LeftOut]:
     """Errors by operation, by device and of small calls; of one family alone by device."""
-    rows, size = found.rows, found.rows.size_bytes
+    rows, size = fits.rows, fits.rows.size_bytes
     scored = (size >= _SMALLEST) & (size <= _LARGEST)
     where: dict[tuple[str, str], NDArray[np.bool_]] = {}
     if pooled:
@@ -115,17 +113,17 @@ def _family_lines(found: _Fits, *, pooled: bool) -> list[LeftOut]:
     for (device, operation), mask in where.items():
         what = "collectives" if operation == "all" else operation
         kernel = f"NCCL {what}, one node, 64 KB to 512 MB"
-        lines += _lines(found, mask, kernel, device)
+        lines += _lines(fits, mask, kernel, device)
     if pooled:
-        lines += _lines(found, size < _SMALLEST, "NCCL collectives, one node, under 64 KB", "all")
+        lines += _lines(fits, size < _SMALLEST, "NCCL collectives, one node, under 64 KB", "all")
     return lines
 
 
-def _lines(found: _Fits, mask: NDArray[np.bool_], kernel: str, device: str) -> list[LeftOut]:
+def _lines(fits: _Fits, mask: NDArray[np.bool_], kernel: str, device: str) -> list[LeftOut]:
     methods = {
-        "formula": found.formula_s,
-        "formula + residual": found.corrected_s,
-        "one accelerator left out": found.strange_s,
+        "formula": fits.formula_s,
+        "formula + residual": fits.corrected_s,
+        "one accelerator left out": fits.strange_s,
     }
     lines = []
     for method, seconds in methods.items():
@@ -134,7 +132,7 @@ def _lines(found: _Fits, mask: NDArray[np.bool_], kernel: str, device: str) -> l
             lines.append(
                 left_out(
                     seconds[rows],
-                    found.rows.measured_s[rows],
+                    fits.rows.measured_s[rows],
                     kernel=kernel,
                     device=device,
                     library="nccl",
@@ -165,14 +163,14 @@ def _fits(families: tuple[str, ...]) -> _Fits:
     corrected_s, strange_s = np.empty(len(rows)), np.full(len(rows), np.nan)
     fold, known_s = _folds(rows), np.empty((_FOLDS, len(rows)))
     for family in families:
-        own = np.isin(rows.curve, FAMILIES[family])
-        fits[family] = fit_family(rows.take(own), wires)
-        seen_s[own] = predict(fits[family], rows.take(own))
+        isin = np.isin(rows.curve, FAMILIES[family])
+        fits[family] = fit_family(rows.take(isin), wires)
+        seen_s[isin] = predict(fits[family], rows.take(isin))
         for number in range(_FOLDS):
-            known_s[number, own] = predict(
-                fit_family(rows.take(own & (fold != number)), wires), rows.take(own)
+            known_s[number, isin] = predict(
+                fit_family(rows.take(isin & (fold != number)), wires), rows.take(isin)
             )
-        strange_s[own] = _by_the_others(rows.take(own), wires)
+        strange_s[isin] = _by_the_others(rows.take(isin), wires)
     for number in range(_FOLDS):
         out = fold == number
         formula_s[out] = known_s[number, out]
@@ -203,7 +201,7 @@ def _folds(rows: CollectiveRows) -> Floats:
 
 def _by_the_others(rows: CollectiveRows, wires: Mapping[str, float]) -> Floats:
     """Predict each device from the rest of its family, its rates by the ratio of the wires."""
-    found = np.full(len(rows), np.nan)
+    full = np.full(len(rows), np.nan)
     devices = sorted(set(rows.device.tolist()))
     for device in devices if len(devices) > 1 else []:
         out = rows.device == device
@@ -215,25 +213,25 @@ def _by_the_others(rows: CollectiveRows, wires: Mapping[str, float]) -> Floats:
             values[f"{device}.{rate}"] = wires[device] * float(np.exp(np.mean(np.log(ratios))))
         curve = str(rows.curve[out][0])
         if f"{curve}.ll_base_s" in values:
-            found[out] = predict(CollectiveFit(values=values), rows.take(out))
-    return found
+            full[out] = predict(CollectiveFit(values=values), rows.take(out))
+    return full
 
 
 # --- sections ----------------------------------------------------------------------------
 
 
-def _spread(found: _Fits, mask: NDArray[np.bool_]) -> float:
+def _spread(fits: _Fits, mask: NDArray[np.bool_]) -> float:
     """Half the distance between the 16th and 84th percentile of log(predicted / measured)."""
     chosen = np.asarray(mask, dtype=bool)
-    ratio = np.log(found.corrected_s[chosen] / found.rows.measured_s[chosen])
+    ratio = np.log(fits.corrected_s[chosen] / fits.rows.measured_s[chosen])
     low, high = np.percentile(ratio, [16, 84])
     return float((high - low) / 2.0)
 
 
-def _text(found: _Fits, mask: NDArray[np.bool_], what: str) -> str:
+def _text(fits: _Fits, mask: NDArray[np.bool_], what: str) -> str:
     """What was fitted to what, and how well calls never seen come out."""
     chosen = np.asarray(mask, dtype=bool)
-    rows, ratio = found.rows, found.corrected_s / found.rows.measured_s
+    rows, ratio = fits.rows, fits.corrected_s / fits.rows.measured_s
     size = rows.size_bytes
     error = np.abs(ratio - 1.0)[chosen & (size >= _SMALLEST) & (size <= _LARGEST)]
     releases = sorted(set(rows.release[chosen].tolist()))
@@ -246,19 +244,19 @@ def _text(found: _Fits, mask: NDArray[np.bool_], what: str) -> str:
     )
 
 
-def _library_sections(found: _Fits, families: tuple[str, ...]) -> list[Section]:
+def _library_sections(fits: _Fits, families: tuple[str, ...]) -> list[Section]:
     sections = []
     for family in families:
         for curve in FAMILIES[family]:
-            sections += _curve_sections(found, family, curve)
+            sections += _curve_sections(fits, family, curve)
     told = [
-        (family, name) for family in families for name in _told_apart(found.rows, FAMILIES[family])
+        (family, name) for family in families for name in _told_apart(fits.rows, FAMILIES[family])
     ]
     for release in sorted({name for _, name in told}):
         figures = {}
         for figure, kind in (("time_fraction", "bulk"), ("ll_time_fraction", "ll")):
             values = [
-                found.fits[family].values[f"release.{name}.{kind}"]
+                fits.fits[family].values[f"release.{name}.{kind}"]
                 for family, name in told
                 if name == release
             ]
@@ -282,23 +280,23 @@ def _library_sections(found: _Fits, families: tuple[str, ...]) -> list[Section]:
 
 def _told_apart(rows: CollectiveRows, curves: Iterable[str]) -> list[str]:
     """Releases that a device of these curves was measured under beside the newest."""
-    own = np.isin(rows.curve, list(curves))
-    newest = set(rows.device[own & (rows.release == NEWEST)].tolist())
-    older = own & np.isin(rows.device, sorted(newest)) & (rows.release != NEWEST)
+    isin = np.isin(rows.curve, list(curves))
+    newest = set(rows.device[isin & (rows.release == NEWEST)].tolist())
+    older = isin & np.isin(rows.device, sorted(newest)) & (rows.release != NEWEST)
     return sorted(set(rows.release[older].tolist()))
 
 
-def _curve_sections(found: _Fits, family: str, curve: str) -> list[Section]:
-    values, rows = found.fits[family].values, found.rows
-    own = np.asarray(rows.curve == curve)
-    text = _text(found, own, f"curves of {curve}")
+def _curve_sections(fits: _Fits, family: str, curve: str) -> list[Section]:
+    values, rows = fits.fits[family].values, fits.rows
+    asarray = np.asarray(rows.curve == curve)
+    text = _text(fits, asarray, f"curves of {curve}")
     source = f"{_SOURCE}_{curve.replace('-', '_')}"
-    small, large = own & (rows.regime == Regime.LL), own & (rows.regime != Regime.LL)
+    small, large = asarray & (rows.regime == Regime.LL), asarray & (rows.regime != Regime.LL)
 
     def figures(
         names: Iterable[str], mask: NDArray[np.bool_], prefix: str = ""
     ) -> dict[str, FigureText]:
-        spread = _spread(found, mask)
+        spread = _spread(fits, mask)
         return {
             name: FigureText(value=values[prefix + name], grade="fitted", spread=spread)
             for name in names
@@ -317,7 +315,7 @@ def _curve_sections(found: _Fits, family: str, curve: str) -> list[Section]:
         start = figures(("ll_base_s", "ll_hop_s"), small, prefix)
         start |= figures(("bulk_base_s", "bulk_hop_s", "bulk_ramp_s"), large, prefix)
         sections.append(section((part,), start))
-    spread = _spread(found, large)
+    spread = _spread(fits, large)
     starts = {
         name: FigureText(value=values[f"start_{name}"], grade="fitted", spread=spread)
         for name in ("all_reduce", "all_gather")
@@ -331,26 +329,26 @@ def _curve_sections(found: _Fits, family: str, curve: str) -> list[Section]:
             for members in ("2", "4", "8")
         }
         sections.append(section(("share", operation), shares))
-    for name, by_members in found.residual.get(curve, {}).items():
+    for name, by_members in fits.residual.get(curve, {}).items():
         lists = {str(members): numbers for members, numbers in by_members.items()}
         sections.append(replace(section(("residual", name), {}), lists=lists))
     return sections
 
 
-def _node_sections(found: _Fits, device: str) -> list[tuple[str, Section]]:
+def _node_sections(fits: _Fits, device: str) -> list[tuple[str, Section]]:
     """Rates of a device's node, and of nodes that borrow them."""
     curve, _ = DEVICES[device]
     family = next(name for name, curves in FAMILIES.items() if curve in curves)
-    values, rows = found.fits[family].values, found.rows
-    own = np.asarray((rows.device == device) & (rows.regime != Regime.LL))
-    spread = _spread(found, own)
-    text = _text(found, rows.device == device, "rates of large calls")
+    values, rows = fits.fits[family].values, fits.rows
+    asarray = np.asarray((rows.device == device) & (rows.regime != Regime.LL))
+    spread = _spread(fits, asarray)
+    text = _text(fits, rows.device == device, "rates of large calls")
     rates = {
         "bus_bytes_per_s": values[f"{device}.bus"],
         "all_to_all_bytes_per_s": values[f"{device}.exchange"],
     }
     rates["send_bytes_per_s"] = rates["all_to_all_bytes_per_s"] * values["share.all_to_all.2"]
-    if (own & (rows.regime == Regime.NVLS)).any():
+    if (asarray & (rows.regime == Regime.NVLS)).any():
         rates["nvls_bytes_per_s"] = values[f"{device}.switch"]
     node = boards()[device].node.name
 

@@ -24,8 +24,6 @@ from simulator.hardware.cluster import Cluster, load_cluster, load_library, with
 from simulator.layout.placement import Group
 from simulator.measured.microbenchmarks import read_table
 
-__all__ = ["DEVICES", "FAMILIES", "KINDS", "OPERATIONS", "CollectiveRows", "boards", "read_rows"]
-
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 KINDS = (*OPERATIONS, "all_to_all_older")
 """What stands apart in the tables of residuals."""
@@ -134,10 +132,10 @@ def _by_board(
 ) -> tuple[NDArray[np.intp], NDArray[np.str_]]:
     """Rows and the devices that they tell of, those that tell of two boards twice."""
     sockets = gpu[rows] == _SOCKETS
-    own = rows[~sockets | (members[rows] <= _NEIGHBOURS)]
+    row = rows[~sockets | (members[rows] <= _NEIGHBOURS)]
     across = rows[sockets]
-    names = np.concatenate([gpu[own], np.full(len(across), f"{_SOCKETS}_host")])
-    return np.concatenate([own, across]), names
+    names = np.concatenate([gpu[row], np.full(len(across), f"{_SOCKETS}_host")])
+    return np.concatenate([row, across]), names
 
 
 def _regime(
@@ -149,7 +147,7 @@ def _regime(
     release: NDArray[np.str_],
 ) -> NDArray[np.int64]:
     """`Regime` of what NCCL chooses."""
-    found = np.ones(len(gpu), dtype=np.int64)
+    ones = np.ones(len(gpu), dtype=np.int64)
     for name, newest in boards().items():
         for number in np.unique(release[gpu == name]).tolist():
             cluster = with_release(newest, number)
@@ -159,9 +157,9 @@ def _regime(
                 size, n = size_bytes[rows], members[rows]
                 if kind == "all_to_all":
                     small = float(cluster.library.releases[number].send_ll_bytes)
-                    found[rows] = np.where(size / n <= small, Regime.LL, Regime.BULK)
+                    ones[rows] = np.where(size / n <= small, Regime.LL, Regime.BULK)
                     continue
                 group = Group(size=n, local=n)
                 code = choose(cluster, kind, size, group, integer=integer[rows])
-                found[rows] = regimes(cluster, code)
-    return found
+                ones[rows] = regimes(cluster, code)
+    return ones

@@ -21,8 +21,6 @@ from simulator.measured.microbenchmarks import read_table
 from workshop.fits.collectives.rows import DEVICES, boards
 from workshop.fits.fitting.holdout_errors import LeftOut, left_out
 
-__all__ = ["read_sends", "send_sections", "sends_left_out"]
-
 _DATE = "2026-11-25"
 _SOURCE = "microsoft/vidur"
 _SMALL_BYTES = 16384.0
@@ -41,17 +39,17 @@ def read_sends() -> dict[str, Rows]:
     table = read_table(path, "collectives")
     kept = (table.text("operation") == "sendrecv") & (table.text("nodes") == "1")
     kept &= np.char.startswith(table.text("source"), _SOURCE) & (table.text("excluded") == "")
-    found = {}
+    sends = {}
     for gpu in sorted(set(table.text("gpu")[kept].tolist()) & set(DEVICES)):
-        own = table.take(np.flatnonzero(kept & (table.text("gpu") == gpu)))
-        size_bytes = own.text("message_bytes").astype(float)
+        take = table.take(np.flatnonzero(kept & (table.text("gpu") == gpu)))
+        size_bytes = take.text("message_bytes").astype(float)
         wire = float(boards()[gpu].node.scale_up.bandwidth_bytes_per_s)
-        found[gpu] = {
+        sends[gpu] = {
             "bytes": size_bytes,
             "wire": np.full(len(size_bytes), wire),
-            "seconds": own.text("time_us").astype(float) * 1e-6,
+            "seconds": take.text("time_us").astype(float) * 1e-6,
         }
-    return found
+    return sends
 
 
 def _predict(values: Mapping[str, float], rows: Rows) -> Floats:
@@ -66,14 +64,14 @@ def _fit(rows: Rows) -> dict[str, float]:
 @lru_cache(maxsize=1)
 def _unseen() -> dict[str, Floats]:
     """Every board's rows, each predicted without every eighth size, its own among them."""
-    found = {}
+    unseen = {}
     for gpu, rows in read_sends().items():
         fold = np.argsort(np.argsort(rows["bytes"])) % _FOLDS
-        found[gpu] = np.empty(len(fold))
+        unseen[gpu] = np.empty(len(fold))
         for number in range(_FOLDS):
             out: NDArray[np.bool_] = fold == number
-            found[gpu][out] = _predict(_fit(pick(rows, ~out)), pick(rows, out))
-    return found
+            unseen[gpu][out] = _predict(_fit(pick(rows, ~out)), pick(rows, out))
+    return unseen
 
 
 def send_sections() -> dict[str, list[Section]]:

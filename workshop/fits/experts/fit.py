@@ -17,8 +17,6 @@ from simulator.cost.kernels.expert_layer import expert_layer_s
 from workshop.fits.experts.rows import CLOCK, RATES, ExpertPool, busiest_load
 from workshop.fits.fitting.pooled import PooledFit, Shared, fit_pooled
 
-__all__ = ["LAYER", "fit_layers", "layer_s"]
-
 LAYER = {
     "peak_fraction": Shared(prior=Prior(value=0.85, width=0.15, low=0.2, high=1.0), variant=0.15),
     "memory_fraction": Shared(prior=Prior(value=0.8, width=0.15, low=0.3, high=1.05), variant=0.08),

@@ -17,8 +17,6 @@ from workshop.fits.fitting.holdout_errors import LeftOut, left_out
 from workshop.fits.fitting.pooled import PooledFit, deal
 from workshop.fits.fitting.smoothing import Points, Spread, mean_at, pulls
 
-__all__ = ["EVEN", "SPREAD", "UnseenLayers", "grouped_lines", "layer_points", "unseen_layers"]
-
 SPREAD = Spread(shared=0.12, library=0.08, own=0.05, noise=0.08, most=0.25, other=0.4)
 """Of a layer of experts, where types stand for libraries."""
 
@@ -90,40 +88,40 @@ def layer_points(pool: ExpertPool) -> Points:
 # --- lines of the table ------------------------------------------------------------------
 
 
-def grouped_lines(found: Sequence[UnseenLayers] | None = None) -> list[LeftOut]:
+def grouped_lines(holdout_layers: Sequence[UnseenLayers] | None = None) -> list[LeftOut]:
     """Score layers whose shape was left out on all devices, and those routed unevenly."""
-    found = unseen_layers() if found is None else found
+    holdout_layers = unseen_layers() if holdout_layers is None else holdout_layers
     lines = []
     for kernel, rows in (
-        (EVEN, [one.used for one in found]),
-        (_ALL, [one.pool.even for one in found]),
+        (EVEN, [one.used for one in holdout_layers]),
+        (_ALL, [one.pool.even for one in holdout_layers]),
     ):
         for method in _METHODS:
-            seconds = [one.seconds[method] for one in found]
-            lines += _scored(kernel, method, found, seconds, rows, single=kernel == EVEN)
+            seconds = [one.seconds[method] for one in holdout_layers]
+            lines += _scored(kernel, method, holdout_layers, seconds, rows, single=kernel == EVEN)
     uneven = [
         (one.pool.calls.rows["skew"] > 0.0) & (one.pool.calls.rows["tokens"] >= 1.0)
-        for one in found
+        for one in holdout_layers
     ]
-    seconds = [one.formula_s for one in found]
-    return lines + _scored(_UNEVEN, "formula", found, seconds, uneven, single=True)
+    seconds = [one.formula_s for one in holdout_layers]
+    return lines + _scored(_UNEVEN, "formula", holdout_layers, seconds, uneven, single=True)
 
 
 def _scored(
     kernel: str,
     method: str,
-    found: Sequence[UnseenLayers],
+    holdout_layers: Sequence[UnseenLayers],
     seconds: Sequence[Floats],
     rows: Sequence[NDArray[np.bool_]],
     *,
     single: bool,
 ) -> list[LeftOut]:
     """Lines over everything, of every type and, where asked for, of every device and type."""
-    predicted = np.concatenate([s[own] for s, own in zip(seconds, rows, strict=True)])
-    calls = [one.pool.calls.take(own) for one, own in zip(found, rows, strict=True)]
+    predicted = np.concatenate([s[row] for s, row in zip(seconds, rows, strict=True)])
+    calls = [one.pool.calls.take(own) for one, own in zip(holdout_layers, rows, strict=True)]
     measured = np.concatenate([each.rows["seconds"] for each in calls])
     device = np.concatenate([each.device for each in calls])
-    dtype = np.concatenate([each.variant for each in calls])
+    dtype = np.concatenate([call.variant for call in calls])
     pairs = sorted(set(zip(device.tolist(), dtype.tolist(), strict=True))) if single else []
     types = [("all", name) for name in sorted(set(dtype.tolist()))]
     lines = []

@@ -24,8 +24,6 @@ from workshop.fits.fitting.pooled import Pool
 from workshop.fits.gemm.series import shipped_table
 from workshop.fits.gemm.typical import stacked_memory
 
-__all__ = ["CLOCK", "RATES", "SHAPE", "ExpertPool", "busiest_load", "contradicted", "expert_pools"]
-
 _TYPES = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_blockwise", "nvfp4": "nvfp4"}
 _IMPLEMENTATIONS = ("moe_torch_flow_cutlass", "moe_torch_flow_nongated", "deepgemm")
 """Kernels of TRT-LLM that a large batch runs. Left out: the one for few tokens (min_latency); the
@@ -154,7 +152,7 @@ def contradicted(pool: ExpertPool) -> NDArray[np.bool_]:
     """
     calls, rows = pool.calls, pool.calls.rows
     shape = np.stack([rows[name] for name in SHAPE], axis=1)
-    found = np.zeros(len(calls), dtype=bool)
+    zeros = np.zeros(len(calls), dtype=bool)
     for i in range(len(calls)):
         other = (calls.variant == calls.variant[i]) & (rows["tokens"] >= 1.0)
         other &= (shape >= shape[i]).all(axis=1)
@@ -169,8 +167,8 @@ def contradicted(pool: ExpertPool) -> NDArray[np.bool_]:
             ]
         )
         least_s = (rows["seconds"][other] * slower).min(initial=np.inf)
-        found[i] = rows["seconds"][i] > _CONTRADICTED * least_s
-    return found
+        zeros[i] = rows["seconds"][i] > _CONTRADICTED * least_s
+    return zeros
 
 
 @lru_cache(maxsize=4096)

@@ -13,8 +13,6 @@ from simulator.hardware.cluster import load_accelerator
 from simulator.inheritance import merged
 from simulator.measured.microbenchmarks import Words
 
-__all__ = ["Device", "devices", "profile_of", "same_chip"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:

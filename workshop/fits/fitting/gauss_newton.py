@@ -14,8 +14,6 @@ import numpy as np
 
 from simulator.arrays import Floats
 
-__all__ = ["Descent", "curvature", "descend", "soft_weights"]
-
 _MOST_STEPS = 12
 _LEAST_GAIN = 0.1
 """Decrease of the loss below which no further step is worth its evaluations: parameters are then

@@ -11,8 +11,6 @@ import numpy as np
 
 from simulator.arrays import Floats
 
-__all__ = ["LeftOut", "left_out", "written"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:

@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from simulator.arrays import Floats
 from simulator.calibration.least_squares import Prior, Rows, pick
 
-__all__ = ["Pool", "PooledFit", "Shared", "deal", "fit_pooled", "unseen"]
-
 Texts = NDArray[np.str_]
 Predict = Callable[[Mapping[str, Floats], Rows], Floats]
 """Predicted seconds of rows from parameters, one value for each row."""
@@ -166,8 +164,8 @@ def unseen(
 
     `fit` takes the mask of the rows it may see and returns what predicts the rows of a mask.
     """
-    found = np.empty(len(fold))
+    empty = np.empty(len(fold))
     for number in np.unique(fold):
         out = fold == number
-        found[out] = fit(~out)(out)
-    return found
+        empty[out] = fit(~out)(out)
+    return empty

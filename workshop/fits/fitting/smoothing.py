@@ -17,17 +17,6 @@ from simulator.arrays import Floats
 from simulator.cost.kernels.residual import matern
 from simulator.hardware.residuals import SHARED
 
-__all__ = [
-    "Points",
-    "Spread",
-    "mean_at",
-    "pulls",
-    "shape_lines",
-    "shares",
-    "summed",
-    "weight_lines",
-]
-
 Texts = NDArray[Any]
 
 
@@ -75,13 +64,13 @@ def pulls(points: Points, left: Floats, spread: Spread) -> Floats:
     """How far each row pulls the mean, per unit of variance shared with it."""
     from scipy.linalg import cho_factor, cho_solve  # type: ignore[import-untyped, unused-ignore]
 
-    found = np.zeros(len(left))
+    zeros = np.zeros(len(left))
     used = np.abs(left) < spread.other
     seen = points.take(used)
     learnt = matern(seen.place, seen.place) * shares(seen, seen, spread)
     learnt[np.diag_indices_from(learnt)] += spread.noise**2
-    found[used] = cho_solve(cho_factor(learnt), np.clip(left[used], -spread.most, spread.most))
-    return found
+    zeros[used] = cho_solve(cho_factor(learnt), np.clip(left[used], -spread.most, spread.most))
+    return zeros
 
 
 def mean_at(asked: Points, points: Points, pull: Floats, spread: Spread) -> Floats:

@@ -22,8 +22,6 @@ from simulator.measured.kernel_calls import GEMM_COLUMNS
 from simulator.measured.microbenchmarks import Sieve, Table, read_table
 from workshop.fits.gemm.series import shipped_table
 
-__all__ = ["Backward", "backward_rates"]
-
 TIMED = {"a100-sxm-80": "a100_pcie", "b200-sxm": "b200_sxm"}
 """Profile: word of the table. The A100 of the table is the card, with the same chip."""
 

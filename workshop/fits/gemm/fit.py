@@ -20,16 +20,6 @@ from simulator.errors import InputError, problem
 from simulator.hardware.accelerator import Accelerator
 from workshop.fits.gemm.series import LIBRARIES, one_series
 
-__all__ = [
-    "GEMM_TYPES",
-    "GemmType",
-    "fit_gemm",
-    "fit_parameters",
-    "gemm_model",
-    "has_one_clock",
-    "read_gemm",
-]
-
 _LARGE = 512.0
 
 GEMM_PRIORS = {

@@ -22,16 +22,6 @@ from workshop.fits.gemm.residual import residual_groups, residual_weights
 from workshop.fits.gemm.series import Series, load_series
 from workshop.fits.gemm.typical import stacked_memory, typical_values
 
-__all__ = [
-    "LARGE",
-    "METHODS",
-    "Unseen",
-    "gemm_lines",
-    "shape_folds",
-    "shipped_unseen",
-    "unseen_times",
-]
-
 METHODS = ("constant", "formula", "formula + residual")
 _FOLDS = 5
 _SEED = 20261121
@@ -50,7 +40,7 @@ class Unseen:
 
 def shape_folds(series: Sequence[Series]) -> list[NDArray[np.intp]]:
     """Deal the distinct shapes of all series, in a fixed random order, to five folds."""
-    shapes = [np.stack([one.rows[name] for name in ("m", "n", "k")], axis=1) for one in series]
+    shapes = [np.stack([curve.rows[name] for name in ("m", "n", "k")], axis=1) for curve in series]
     _, which = np.unique(np.concatenate(shapes), axis=0, return_inverse=True)
     dealt = np.random.default_rng(_SEED).permutation(int(which.max()) + 1) % _FOLDS
     ends = np.cumsum([len(rows) for rows in shapes])[:-1]
@@ -60,14 +50,14 @@ def shape_folds(series: Sequence[Series]) -> list[NDArray[np.intp]]:
 def unseen_times(series: Sequence[Series]) -> list[Unseen]:
     """Predict every row of every series from fits that have not seen its shape."""
     folds = shape_folds(series)
-    found = [
-        Unseen(series=one, seconds={name: np.full(len(one.flop), np.nan) for name in METHODS})
-        for one in series
+    holdouts = [
+        Unseen(series=curve, seconds={name: np.full(len(curve.flop), np.nan) for name in METHODS})
+        for curve in series
     ]
     for number in range(_FOLDS):
         used = [(fold != number) & one.used for one, fold in zip(series, folds, strict=True)]
         logs = []
-        for one, rows, result in zip(series, used, found, strict=True):
+        for one, rows, result in zip(series, used, holdouts, strict=True):
             own = one.accelerator, one.dtype
             values = fit_parameters(
                 pick(one.rows, rows), own[0], dtype=one.dtype, library=one.library
@@ -79,8 +69,8 @@ def unseen_times(series: Sequence[Series]) -> list[Unseen]:
             for method in METHODS[1:]:
                 result.seconds[method][out] = formula[out]
             logs.append(np.log(one.rows["seconds"] / formula))
-        _add_residual(series, folds, number, used, logs, found)
-    return found
+        _add_residual(series, folds, number, used, logs, holdouts)
+    return holdouts
 
 
 @lru_cache(maxsize=1)
@@ -95,7 +85,7 @@ def _add_residual(
     number: int,
     used: Sequence[NDArray[np.bool_]],
     logs: Sequence[Floats],
-    found: Sequence[Unseen],
+    holdouts: Sequence[Unseen],
 ) -> None:
     for group in residual_groups(series):
         group = [i for i in group if not series[i].dropped.all()]
@@ -103,7 +93,7 @@ def _add_residual(
             [series[i] for i in group], [logs[i] for i in group], [used[i] for i in group]
         )
         for i, timed in zip(group, near, strict=True):
-            rows, result = series[i].rows, found[i].seconds
+            rows, result = series[i].rows, holdouts[i].seconds
             out = folds[i] == number
             asked = {name: rows[name][out] for name in ("m", "n", "k")}
             factor = residual_factor(timed, **asked)
@@ -134,8 +124,8 @@ LARGE = "gemm, all dimensions >= 512"
 Pick = Callable[[Series], NDArray[np.bool_]]
 
 
-def _large(one: Series) -> NDArray[np.bool_]:
-    return one.large & ~one.dropped
+def _large(series: Series) -> NDArray[np.bool_]:
+    return series.large & ~series.dropped
 
 
 def _ranges(dtype: str) -> Iterator[tuple[str, Pick]]:
@@ -154,13 +144,13 @@ def _ranges(dtype: str) -> Iterator[tuple[str, Pick]]:
 
 
 def _pooled(
-    found: Sequence[Unseen], kernel: str, dtype: str, method: str, rows: Pick
+    holdouts: Sequence[Unseen], kernel: str, dtype: str, method: str, rows: Pick
 ) -> list[LeftOut]:
-    return _line(found, kernel, dtype, method, rows)
+    return _line(holdouts, kernel, dtype, method, rows)
 
 
 def _line(
-    found: Sequence[Unseen],
+    holdouts: Sequence[Unseen],
     kernel: str,
     dtype: str,
     method: str,
@@ -169,8 +159,8 @@ def _line(
     device: str = "all",
     library: str = "all",
 ) -> list[LeftOut]:
-    predicted = np.concatenate([one.seconds[method][rows(one.series)] for one in found])
-    measured = np.concatenate([one.series.rows["seconds"][rows(one.series)] for one in found])
+    predicted = np.concatenate([one.seconds[method][rows(one.series)] for one in holdouts])
+    measured = np.concatenate([one.series.rows["seconds"][rows(one.series)] for one in holdouts])
     if not len(measured):
         return []
     return [
@@ -196,16 +186,16 @@ def _accelerators_left_out(series: Sequence[Series]) -> list[LeftOut]:
     product would give it: the median over the device's large shapes.
     """
     lines = []
-    chosen = [one for one in series if one.library == "cublas"]
+    chosen = [curve for curve in series if curve.library == "cublas"]
     for dtype in ("bf16", "fp8", "nvfp4"):
         ours = [one for one in chosen if one.dtype == dtype]
-        fits = [(one, _whole_fit(one)) for one in ours]
+        fits = [(our, _whole_fit(our)) for our in ours]
         for method in ("one accelerator left out", "one accelerator left out, one factor"):
             pairs = []
             for one in ours if len(ours) > 1 else []:
                 rest = [(x.accelerator, fit) for x, fit in fits if x.device != one.device]
-                own = one.accelerator
-                values = typical_values(rest, own.generation, stacked_memory(own))
+                accelerator = one.accelerator
+                values = typical_values(rest, accelerator.generation, stacked_memory(accelerator))
                 predicted = gemm_model(values, one.rows, one.accelerator, dtype)[one.large]
                 measured = one.rows["seconds"][one.large]
                 if method.endswith("one factor"):
@@ -237,7 +227,10 @@ def _accelerators_left_out(series: Sequence[Series]) -> list[LeftOut]:
     return lines
 
 
-def _whole_fit(one: Series) -> dict[str, float]:
+def _whole_fit(series: Series) -> dict[str, float]:
     return fit_parameters(
-        pick(one.rows, one.used), one.accelerator, dtype=one.dtype, library=one.library
+        pick(series.rows, series.used),
+        series.accelerator,
+        dtype=series.dtype,
+        library=series.library,
     )

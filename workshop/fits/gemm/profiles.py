@@ -28,8 +28,6 @@ from workshop.fits.gemm.residual import residual_groups, residual_weights
 from workshop.fits.gemm.series import Series, load_series
 from workshop.fits.gemm.typical import typical_values
 
-__all__ = ["gemm_sections", "residual_tables", "typical_gemm"]
-
 DATE = "2026-11-21"
 """Of the table of timings."""
 
@@ -53,46 +51,48 @@ Figures = Mapping[str, float]
 # --- fits --------------------------------------------------------------------------------
 
 
-def _figures(one: Series) -> dict[str, float]:
+def _figures(series: Series) -> dict[str, float]:
     """Fit the rows of a series; three digits, as a profile writes them."""
-    rows = pick(one.rows, one.used)
-    fitted = fit_parameters(rows, one.accelerator, dtype=one.dtype, library=one.library)
+    rows = pick(series.rows, series.used)
+    fitted = fit_parameters(rows, series.accelerator, dtype=series.dtype, library=series.library)
     return {name: float(f"{value:.3g}") for name, value in fitted.items()}
 
 
 def _scored(unseen: Unseen) -> LeftOut:
-    one = unseen.series
-    large = one.large & one.used
+    series = unseen.series
+    large = series.large & series.used
     return left_out(
         unseen.seconds["formula"][large],
-        one.rows["seconds"][large],
+        series.rows["seconds"][large],
         kernel=LARGE,
-        device=one.device,
-        library=one.library,
-        dtype=one.dtype,
+        device=series.device,
+        library=series.library,
+        dtype=series.dtype,
         method="formula",
     )
 
 
 def _text(unseen: Unseen, score: LeftOut) -> str:
-    one = unseen.series
-    name, _, release = one.framework.partition("/")
+    series = unseen.series
+    name, _, release = series.framework.partition("/")
     table = f"{_TABLES[name]}, {release}" if name in _TABLES else _TABLES["DeepBench"]
     casts = (
         "; the cast of the activation is inside the call"
-        if "quantise_row_s" in _figures_of(one.dtype)
+        if "quantise_row_s" in _figures_of(series.dtype)
         else ""
     )
-    never = "; the reduction is never split" if _never_splits(one) else ""
-    if has_one_clock(one.dtype, one.library, one.accelerator):
+    never = "; the reduction is never split" if _never_splits(series) else ""
+    if has_one_clock(series.dtype, series.library, series.accelerator):
         never += "; one clock for all long calls: shapes left out come out no better with another"
-    kept = f"; not used: {int(one.dropped.sum())} rows ({one.reason})" if one.reason else ""
-    kept = f"; noise throughout: {one.reason}" if one.dropped.all() else kept
+    kept = (
+        f"; not used: {int(series.dropped.sum())} rows ({series.reason})" if series.reason else ""
+    )
+    kept = f"; noise throughout: {series.reason}" if series.dropped.all() else kept
     return (
         "fit of gemm_s (cost/kernels/gemm.py) by workshop/fits/gemm/fit.py to "
-        f"{int(one.used.sum())} "
-        f"{one.dtype} rows of the {table}{casts}{never}{kept}. Shapes left out on all devices at "
-        f"once, M, N, K >= 512: median {100 * score.median:.1f} %, p90 {100 * score.p90:.0f} %"
+        f"{int(series.used.sum())} "
+        f"{series.dtype} rows of the {table}{casts}{never}{kept}. Shapes left out on all devices"
+        f" at once, M, N, K >= 512: median {100 * score.median:.1f} %, p90 {100 * score.p90:.0f} %"
     )
 
 
@@ -100,8 +100,11 @@ def _figures_of(dtype: str) -> tuple[str, ...]:
     return () if dtype in ("bf16", "fp16", "fp32") else ("quantise_row_s",)
 
 
-def _never_splits(one: Series) -> bool:
-    return one.dtype in ("fp8_blockwise", "nvfp4") or (one.dtype, one.library) == ("fp8", "vllm")
+def _never_splits(series: Series) -> bool:
+    return series.dtype in ("fp8_blockwise", "nvfp4") or (series.dtype, series.library) == (
+        "fp8",
+        "vllm",
+    )
 
 
 # --- sections ----------------------------------------------------------------------------
@@ -111,7 +114,7 @@ def gemm_sections(series: Sequence[Series] | None = None) -> dict[str, list[Sect
     """Return what the tables ``[gemm.*]`` of each profile should say."""
     found_unseen = shipped_unseen() if series is None else unseen_times(series)
     series = [unseen.series for unseen in found_unseen]
-    fits = {one.key: _figures(one) for one in series}
+    fits = {curve.key: _figures(curve) for curve in series}
     backward = backward_rates(
         {
             device: fit
@@ -119,38 +122,38 @@ def gemm_sections(series: Sequence[Series] | None = None) -> dict[str, list[Sect
             if (dtype, library) == ("bf16", "cublas")
         }
     )
-    found: dict[str, list[Section]] = {}
+    sections: dict[str, list[Section]] = {}
     for unseen in found_unseen:
         one = unseen.series
         if one.dtype not in one.accelerator.matrix_flop_per_s:
             continue
         score = _scored(unseen)
-        own = _section(one, fits[one.key], score, _text(unseen, score), backward)
-        found.setdefault(one.device, []).append(own)
-    for device in list(found):
-        found[device] = _with_untimed_types(load_accelerator(device), found[device])
-    return found
+        section = _section(one, fits[one.key], score, _text(unseen, score), backward)
+        sections.setdefault(one.device, []).append(section)
+    for device in list(sections):
+        sections[device] = _with_untimed_types(load_accelerator(device), sections[device])
+    return sections
 
 
 def _section(
-    one: Series, values: Figures, score: LeftOut, text: str, backward: Mapping[str, Backward]
+    series: Series, values: Figures, score: LeftOut, text: str, backward: Mapping[str, Backward]
 ) -> Section:
     figures = {name: FigureText(value=value, grade="fitted") for name, value in values.items()}
     figures["peak_fraction"] = FigureText(
         value=values["peak_fraction"], grade="fitted", spread=max(score.spread, 0.01)
     )
-    figures["accumulate_exposed"], said = _accumulate(one.device, backward)
-    if one.library != "cublas":
-        machine = one.accelerator.gemm["cublas"][one.dtype].training_fraction
+    figures["accumulate_exposed"], said = _accumulate(series.device, backward)
+    if series.library != "cublas":
+        machine = series.accelerator.gemm["cublas"][series.dtype].training_fraction
         figures["training_fraction"] = FigureText(
             value=float(machine), grade="assumed", spread=_ASSUMED_SPREAD
         )
         said += "; no training runs with this library: training_fraction is that of cuBLAS here"
     return Section(
-        path=("gemm", one.library, one.dtype),
+        path=("gemm", series.library, series.dtype),
         figures=figures,
         date=DATE,
-        source=f"gemm_{one.library}_{one.dtype}",
+        source=f"gemm_{series.library}_{series.dtype}",
         text=text + said,
     )
 
@@ -235,9 +238,10 @@ def residual_tables(series: Sequence[Series] | None = None) -> dict[str, str]:
     series = [one for one in series if not one.dropped.all()]
     logs: list[Floats] = [
         np.log(
-            one.rows["seconds"] / gemm_model(_figures(one), one.rows, one.accelerator, one.dtype)
+            curve.rows["seconds"]
+            / gemm_model(_figures(curve), curve.rows, curve.accelerator, curve.dtype)
         )
-        for one in series
+        for curve in series
     ]
     lines: dict[str, list[str]] = {}
     for group in residual_groups(series):
@@ -255,9 +259,9 @@ def residual_tables(series: Sequence[Series] | None = None) -> dict[str, str]:
     }
 
 
-def _weighted(one: Series, timed: TimedShapes) -> list[str]:
+def _weighted(series: Series, timed: TimedShapes) -> list[str]:
     shapes = np.stack([timed.sizes[name] for name in SIZES["gemm"]], axis=1)
-    return shape_lines((one.library, one.dtype), shapes, timed.weight)
+    return shape_lines((series.library, series.dtype), shapes, timed.weight)
 
 
 # --- devices without timings -------------------------------------------------------------

@@ -18,8 +18,6 @@ from simulator.hardware.residuals import SIZES, TimedShapes
 from workshop.fits.fitting.smoothing import Points, Spread, pulls, summed
 from workshop.fits.gemm.series import Series
 
-__all__ = ["residual_groups", "residual_weights"]
-
 _SPREAD = Spread(shared=0.06, library=0.1, own=0.035, noise=0.05, most=0.4)
 """The same shape on two alike devices differs by `noise`; a call timed at half the rate is another
 event. What a library and a series add was chosen by the marginal likelihood of fp8 rows on Hopper,
@@ -30,7 +28,7 @@ one library on two devices.
 
 def residual_groups(series: Sequence[Series]) -> list[list[int]]:
     """Positions of the series that share a residual: one generation, one type."""
-    keys = [(one.accelerator.generation, one.dtype) for one in series]
+    keys = [(curve.accelerator.generation, curve.dtype) for curve in series]
     return [[i for i, key in enumerate(keys) if key == group] for group in sorted(set(keys))]
 
 
@@ -62,8 +60,8 @@ def residual_weights(
     left = np.concatenate([log[own] for log, own in zip(logs, used, strict=True)])
     pull, sizes = pulls(points, left, _SPREAD), np.stack(list(rows.values()), axis=1)
     found = []
-    for number, one in enumerate(series):
-        share = _SPREAD.shared**2 + _SPREAD.library**2 * (points.library == one.library)
+    for number, curve in enumerate(series):
+        share = _SPREAD.shared**2 + _SPREAD.library**2 * (points.library == curve.library)
         shapes, weight = summed(sizes, (share + _SPREAD.own**2 * (owner == number)) * pull)
         named = dict(zip(SIZES["gemm"], shapes.T, strict=True))
         found.append(TimedShapes(kernel="gemm", sizes=named, weight=weight))

@@ -22,8 +22,6 @@ from simulator.hardware.cluster import load_accelerator
 from simulator.measured.kernel_calls import GEMM_COLUMNS, framework_name
 from simulator.measured.microbenchmarks import Sieve, Table, groups, load_words, read_table
 
-__all__ = ["LIBRARIES", "Series", "load_series", "shipped_table"]
-
 LIBRARIES = {"trtllm": "cublas", "vllm": "vllm", "sglang": "sglang", "DeepBench": "cublas"}
 """Library whose series the timings of a framework make up: TRT-LLM and DeepBench call cuBLAS,
 vLLM and SGLang choose a kernel of their own for each type."""

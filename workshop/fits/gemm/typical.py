@@ -8,9 +8,6 @@ import numpy as np
 
 from simulator.hardware.accelerator import Accelerator
 
-__all__ = ["stacked_memory", "typical_values"]
-
-
 _STACKED = 10e9
 """Memory bandwidth per compute unit, byte/s, from which a device has stacked memory (HBM): V100
 11e9 to B200 52e9; with GDDR T4 8e9, L40S 6e9, RTX PRO 6000 8.5e9."""

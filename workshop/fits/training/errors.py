@@ -45,13 +45,6 @@ from workshop.fits.training.widening import (
     runs_of_types,
 )
 
-__all__ = [
-    "covered",
-    "fit_errors",
-    "left_out_report",
-    "with_deviations",
-]
-
 _PRIOR_SD = 0.15
 """Standard deviation of the half-normal prior of every deviation: few terms are off by more."""
 _LEAST = 1e-3
@@ -85,8 +78,8 @@ class _Group:
 
     def covariance(self, deviations: Floats, run: float) -> Floats:
         """Of the residuals."""
-        found = np.tensordot(deviations**2, self.parts, axes=1)
-        return np.asarray(found + run**2 * np.eye(len(self.residuals)))
+        tensordot = np.tensordot(deviations**2, self.parts, axes=1)
+        return np.asarray(tensordot + run**2 * np.eye(len(self.residuals)))
 
     def loss(self, deviations: Floats, run: float) -> float:
         """Negative logarithm of the likelihood."""
@@ -115,8 +108,8 @@ def fit_errors(*unseen: Unseen) -> dict[str, float]:
 def covered(runs: Sequence[TrainingRun]) -> dict[str, tuple[str, ...]]:
     """By accelerator, the types of matrix products that some runs had."""
     found: dict[str, set[str]] = {}
-    for one in runs:
-        found.setdefault(one.run.cluster.accelerator.name, set()).add(matrix_type(one))
+    for run in runs:
+        found.setdefault(run.run.cluster.accelerator.name, set()).add(matrix_type(run))
     return {name: tuple(sorted(types)) for name, types in sorted(found.items())}
 
 

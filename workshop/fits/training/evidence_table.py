@@ -13,8 +13,6 @@ from simulator.evidence.card import run_kind
 from simulator.evidence.evidence_runs import COLUMNS
 from workshop.fits.training.holdout_runs import Unseen
 
-__all__ = ["write_evidence_runs"]
-
 
 def write_evidence_runs(*parts: Unseen) -> Path:
     """Write what is known of runs that no figure was fitted to, sorted by name; return the path."""

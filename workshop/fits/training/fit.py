@@ -36,18 +36,6 @@ from simulator.software.profile import load_software
 from workshop.fits.fitting.gauss_newton import curvature, descend, soft_weights
 from workshop.fits.training.parameters import PARAMETERS, Parameter
 
-__all__ = [
-    "TrainingFit",
-    "TrainingRun",
-    "apply",
-    "as_shipped",
-    "choose",
-    "fit_training",
-    "left_out",
-    "report",
-    "values_without",
-]
-
 SPLIT = "calibrate"
 """The only split whose rows may move a figure."""
 

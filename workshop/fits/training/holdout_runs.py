@@ -19,17 +19,6 @@ from simulator.measured.replay import NotReplayable, load_tables, replay
 from simulator.measured.rows import MeasuredRun, flag, read_runs
 from workshop.fits.training.fit import TrainingFit, TrainingRun, apply, left_out
 
-__all__ = [
-    "Unseen",
-    "error_shares",
-    "kept_back",
-    "matrix_type",
-    "predicted",
-    "scaled",
-    "source_family",
-    "without_group",
-]
-
 
 def source_family(row: MeasuredRun) -> str:
     """Return the source of a run without its release: what is left out of the fit together."""

@@ -29,8 +29,6 @@ from workshop.fits.training.holdout_runs import (
 )
 from workshop.fits.training.widening import STATED, untimed_devices, widening_by_device
 
-__all__ = ["left_out_lines", "write_left_out"]
-
 _LATER = "megatron-bridge-26"
 """Words of releases that came after those that figures are fitted to here."""
 _TABLES = ("test.csv", "second_calibrate.csv", "second_test.csv")

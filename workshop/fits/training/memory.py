@@ -26,8 +26,6 @@ from simulator.measured.replay import load_tables, replay
 from simulator.measured.rows import MeasuredRun, number, read_runs
 from simulator.units import GIB
 
-__all__ = ["ReservedReading", "Spreads", "fit_memory", "readings", "report"]
-
 SPLIT = "calibrate"
 
 _FRAMEWORK = re.compile(r"[a-z]+(?:-[a-z]+)*")
@@ -74,7 +72,7 @@ def readings(path: Path | str) -> list[ReservedReading]:
             f" got {wrong[0].get('split')!r} ({len(wrong)} such rows)"
         )
     tables = load_tables()
-    found: dict[tuple[str, str, float, float], ReservedReading] = {}
+    reserved_readings: dict[tuple[str, str, float, float], ReservedReading] = {}
     for row in rows:
         kind, reading_bytes = _reading(row)
         if not kind:
@@ -88,15 +86,18 @@ def readings(path: Path | str) -> list[ReservedReading]:
         fraction = float(run.software.allocator.fragmentation_fraction)
         error = math.log(reading_bytes / predicted)
         named = _FRAMEWORK.match(row.get("software"))
-        one = ReservedReading(
+        reserved_reading = ReservedReading(
             framework=named.group().removesuffix("-") if named else row.get("software"),
             kind=kind,
             layout=f"{row.get('model')} {run.layout.describe()}",
             log_error=error,
             log_ratio=error + math.log1p(fraction),
         )
-        found.setdefault((one.framework, row.get("model"), predicted, reading_bytes), one)
-    return list(found.values())
+        reserved_readings.setdefault(
+            (reserved_reading.framework, row.get("model"), predicted, reading_bytes),
+            reserved_reading,
+        )
+    return list(reserved_readings.values())
 
 
 def _reading(row: MeasuredRun) -> tuple[str, float]:

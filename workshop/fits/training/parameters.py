@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from simulator.calibration.least_squares import Prior
 
-__all__ = ["PARAMETERS", "Parameter"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parameter:

@@ -34,18 +34,6 @@ from workshop.fits.training.holdout_runs import (
     without_group,
 )
 
-__all__ = [
-    "STAND_INS",
-    "STATED",
-    "fit_widening",
-    "lent_kernels",
-    "lent_software",
-    "runs_of_kinds",
-    "runs_of_types",
-    "untimed_devices",
-    "widening_by_device",
-]
-
 _LENDERS = ("h100-sxm", "a100-sxm-80")
 """Whose kernel tables an accelerator gets that counts as never timed: the first of another
 generation."""
@@ -122,7 +110,7 @@ def _unheard(fit: TrainingFit, newer: Unseen, group: Callable[[TrainingRun], str
     parts = []
     for name in sorted(set(map(group, newer.runs))):
         values = values_without(fit, lambda training, out=name: group(training) == out)  # type: ignore[misc]
-        parts.append(predicted([one for one in newer.runs if group(one) == name], values))
+        parts.append(predicted([run for run in newer.runs if group(run) == name], values))
     return reduce(Unseen.joined, parts)
 
 
@@ -180,19 +168,21 @@ def lent_kernels(run: Run) -> Run:
     A type that the lender has no table of takes that of its 16-bit products.
     """
     group = run.cluster.groups[0]
-    own = group.accelerator
+    accelerator = group.accelerator
     lender = next(
-        other for other in map(load_accelerator, _LENDERS) if other.generation != own.generation
+        other
+        for other in map(load_accelerator, _LENDERS)
+        if other.generation != accelerator.generation
     )
     libraries = {
         name: _lent_types(table, lender.gemm[name])
-        for name, table in own.gemm.items()
+        for name, table in accelerator.gemm.items()
         if name in lender.gemm
     }
     changed: Accelerator = replace(
-        own,
-        gemm=libraries or own.gemm,
-        attention={**own.attention, **lender.attention},
+        accelerator,
+        gemm=libraries or accelerator.gemm,
+        attention={**accelerator.attention, **lender.attention},
         stream=lender.stream,
     )
     cluster = replace(run.cluster, groups=(replace(group, accelerator=changed),))

@@ -7,8 +7,6 @@ from typing import Any
 
 from workshop.cases.extrapolation import MOST_KNOWN
 
-__all__ = ["certainty_section"]
-
 Table = Callable[..., str]
 
 
@@ -80,13 +78,13 @@ def _chances(found: Mapping[str, Any], table: Table, percent: Callable[..., str]
     rows = [
         [
             split,
-            f"{percent(one['low'])} to {percent(one['high'])}",
-            str(one["pairs"]),
-            percent(one["said"]),
-            percent(one["happened"]),
+            f"{percent(bucket['low'])} to {percent(bucket['high'])}",
+            str(bucket["pairs"]),
+            percent(bucket["said"]),
+            percent(bucket["happened"]),
         ]
         for split, bins in found.items()
-        for one in bins
+        for bucket in bins
     ]
     yield table(("split", "chance", "pairs", "said", "happened"), rows, left=2)
 

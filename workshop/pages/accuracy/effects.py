@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-__all__ = ["effects_section"]
-
 Table = Callable[..., str]
 Percent = Callable[..., str]
 

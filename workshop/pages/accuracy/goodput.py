@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-__all__ = ["goodput_section"]
-
 
 def goodput_section(found: Mapping[str, Any] | None, percent: Callable[..., str]) -> Iterator[str]:
     """Word the summary of a document; `percent` is that of the whole page."""

@@ -7,8 +7,6 @@ from typing import Any
 
 from simulator.units import GIB, show_seconds
 
-__all__ = ["decisions_section", "recipes_section", "retimed_section"]
-
 Table = Callable[..., str]
 Percent = Callable[..., str]
 

@@ -27,8 +27,6 @@ from workshop.pages.accuracy.mutations import mutations_section
 from workshop.pages.accuracy.switches import switches_section
 from workshop.pages.accuracy.without_terms import without_section
 
-__all__ = ["main", "page"]
-
 JSON_NAME, PAGE_NAME = "accuracy.json", "accuracy.md"
 
 _MOST_MOVED = 20
@@ -186,8 +184,8 @@ def _kinds(document: Mapping[str, Any]) -> Iterator[str]:
     yield _table(
         ("framework", "pairs", "median", "P90", "max"),
         [
-            [name, str(found["n"]), *(_percent(found[key]) for key in ("median", "p90", "max"))]
-            for name, found in floors.items()
+            [name, str(floor["n"]), *(_percent(floor[key]) for key in ("median", "p90", "max"))]
+            for name, floor in floors.items()
         ],
     )
 
@@ -297,11 +295,11 @@ def _microbenchmarks(tables: Mapping[str, Any]) -> Iterator[str]:
         " training steps."
     )
     head = ("what", "predicted", *_ERROR_HEAD)
-    for name, found in tables.items():
-        lines = {f"all, of {found['rows']} rows": found, **found["by_kernel"], **found["by_device"]}
+    for name, table in tables.items():
+        lines = {f"all, of {table['rows']} rows": table, **table["by_kernel"], **table["by_device"]}
         rows = [[what, str(errors["n"]), *_errors(errors)] for what, errors in lines.items()]
         yield f"**{name}**\n\n{_table(head, rows)}"
-        if why := found.get("skipped"):
+        if why := table.get("skipped"):
             yield _not_predicted(why)
 
 

@@ -7,8 +7,6 @@ from typing import Any
 
 from workshop.cases.without_terms import BEARS
 
-__all__ = ["without_section"]
-
 _SPLITS = ("calibrate", "test")
 
 
