@@ -6,7 +6,7 @@
 # make lint      ruff, mypy, import-linter
 # make bench     time what tests/benchmarks holds
 # make house     count files, lines, names and calls, which the house rules are measured by (tests/house)
-# make accuracy  predict the shipped runs and write docs/accuracy.md, docs/accuracy.json and docs/goodput.md again
+# make accuracy  predict the shipped runs and write docs/accuracy*.md, docs/accuracy.json and docs/goodput.md again
 # make profiles  fit the shipped hardware profiles again from validation/microbenchmarks
 # make reports   write reports/gallery again
 # make measure-here   time kernels, collectives and steps on this machine's CPU, in 5 minutes

@@ -1,4 +1,4 @@
-"""The section of docs/accuracy.md on whole runs: goodput and GPU-hours that were reported."""
+"""The section of docs/accuracy_details.md on whole runs: reported goodput and GPU-hours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The section of docs/accuracy.md on published decisions."""
+"""The section of docs/accuracy_details.md on published decisions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/accuracy.md: how good the predictions are, in the open. `make accuracy` writes it.
+"""docs/accuracy_details.md: every figure of accuracy, and both pages written by `make accuracy`.
 
 The page is a function of the document (workshop/cases/accuracy.py) and holds no number of its own.
 """
@@ -15,6 +15,7 @@ from simulator.report.write import write_file
 from workshop.cases.accuracy import accuracy, compare, regressions
 from workshop.pages.accuracy.certainty import certainty_section
 from workshop.pages.accuracy.effects import effects_section
+from workshop.pages.accuracy.front import front_page
 from workshop.pages.accuracy.goodput import goodput_section
 from workshop.pages.accuracy.groups import groups_section
 from workshop.pages.accuracy.holdout import left_out_section
@@ -27,9 +28,9 @@ from workshop.pages.accuracy.mutations import mutations_section
 from workshop.pages.accuracy.switches import switches_section
 from workshop.pages.accuracy.without_terms import without_section
 
-__all__ = ["main", "page"]
+__all__ = ["main", "pages"]
 
-JSON_NAME, PAGE_NAME = "accuracy.json", "accuracy.md"
+JSON_NAME, FRONT_NAME, DETAILS_NAME = "accuracy.json", "accuracy.md", "accuracy_details.md"
 
 _MOST_MOVED = 20
 _MOST_REASONS = 10
@@ -51,10 +52,10 @@ _SPLITS = {
 }
 _PEERS = {"calculon": "Calculon", "simumax": "SimuMax"}
 _INTRO = """\
-# Accuracy
+# Accuracy in detail
 
-`make accuracy` writes this page and `accuracy.json`; a test fails when the committed figures no
-longer hold. Do not edit it.
+`make accuracy` writes this page, its first page [accuracy.md](accuracy.md) and `accuracy.json`; a
+test fails when the committed figures no longer hold. Do not edit it.
 
 What is compared: the step time that Foreshard predicts for a run that somebody measured and
 published (`validation/README.md` lists the sources), against the step time they measured. Error =
@@ -77,8 +78,13 @@ Beside it stand two baselines, computed from the same rows:
 # --- the page ----------------------------------------------------------------------------
 
 
-def page(document: Mapping[str, Any]) -> str:
-    """Write the document of :func:`workshop.cases.accuracy.accuracy` as Markdown."""
+def pages(document: Mapping[str, Any]) -> dict[str, str]:
+    """Write the document of :func:`workshop.cases.accuracy.accuracy` as Markdown, by file."""
+    front = front_page(document, _table, _percent)
+    return {FRONT_NAME: front, DETAILS_NAME: _details(document)}
+
+
+def _details(document: Mapping[str, Any]) -> str:
     parts = [
         _INTRO,
         *_sources(document["sources"]),
@@ -350,7 +356,7 @@ def _skipped(reasons: Mapping[str, int]) -> Iterator[str]:
 
 
 def main(folder: Path) -> None:
-    """Write both files into `folder`, after printing what moved against those that are there."""
+    """Write the files into `folder`, after printing what moved against those that are there."""
     document = accuracy()
     old = folder / JSON_NAME
     if old.is_file():
@@ -360,7 +366,7 @@ def main(folder: Path) -> None:
         print(*moved[:_MOST_MOVED], *regressions(before, document), sep="\n")
     contents = {
         JSON_NAME: json.dumps(document, indent=1, allow_nan=False) + "\n",
-        PAGE_NAME: page(document),
+        **pages(document),
     }
     folder.mkdir(parents=True, exist_ok=True)
     print(*[write_file(folder / name, text.encode()) for name, text in contents.items()], sep="\n")
