@@ -17,7 +17,7 @@ __all__ = ["main", "page"]
 _NAME = "technique_claims.md"
 
 _INTRO = """\
-# Techniques: predicted beside published
+# Techniques: predicted and published
 
 `python -m workshop.pages.techniques docs` writes this page from
 `validation/techniques.toml`; a test fails when the committed page no longer holds. Do not edit

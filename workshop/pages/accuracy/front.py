@@ -87,8 +87,8 @@ def _new_runs(
     yield "## A run that is in none of the tables"
     yield (
         "Published runs were collected twice and predicted before anything was changed for them."
-        " The figures at first sight are what to expect of a new run; those of today were reached with"
-        " these errors in sight, and no figure is fitted to them."
+        " The figures at first sight are what to expect of a new run; those of today were reached"
+        " with these errors in sight, and no figure is fitted to them."
     )
     rows = []
     for sight in first:
