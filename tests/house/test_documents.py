@@ -57,8 +57,9 @@ def test_what_a_document_names_exists(document: Path) -> None:
 
 def test_what_is_missing_is_seen() -> None:
     text = (
-        "[a](docs/nowhere.md) [b](docs/design.md#x) [c](https://a.b/c) `cost/step.py: evaluate` `tests/*/test_names.py`"
-        " `cost/no_step.py` `cost/step.py: no_function` `python -m simulator.nothing` `python -m simulator`"
+        "[a](docs/nowhere.md) [b](docs/design.md#x) [c](https://a.b/c) `cost/step.py: evaluate`"
+        " `tests/*/test_names.py` `cost/no_step.py` `cost/step.py: no_function`"
+        " `python -m simulator.nothing` `python -m simulator`"
     )
     assert list(missing(ROOT / "README.md", text)) == [
         "link docs/nowhere.md",
