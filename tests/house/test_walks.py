@@ -48,15 +48,15 @@ def test_stops_and_returns_of_a_sequence() -> None:
     assert (walk.stops, walk.returns, walk.files) == (5, 2, {"a", "b", "c"})
 
 
-def test_loops_count_in_all_calls_and_once_in_places(tmp_path: Path) -> None:
+def test_loops_count_in_all_calls_alone(tmp_path: Path) -> None:
     inner = module(tmp_path, "inner", INNER)
     outer = module(tmp_path, "outer", OUTER, price=inner.price, check=inner.check)
     package = str(tmp_path)
     walks = walks_of(lambda: outer.ask(3), package)
     # ask; three times price, add; check, price
     assert (walks.calls.stops, walks.calls.returns) == (8, 6)
-    # ask, price, add, check (and price from within it)
-    assert (walks.places.stops, walks.places.returns) == (4, 2)
+    # ask, price, add, check
+    assert (walks.once.stops, walks.once.returns, len(walks.functions)) == (4, 2, 4)
     assert walks.depth == 3
 
     before = walks_of(lambda: outer.ask(3), package, until=str(inner.__file__))

@@ -4,13 +4,14 @@ What is counted. ``sys.setprofile`` sees every call of a function of ``simulator
 question is answered. A *stop* is a file that calls enter after another file: of the sequence of
 files of the functions called, consecutive equal ones count once. A *return* is a stop in a file
 that was entered before. A return from a function is no stop of its own: what is called next from
-the outer file makes the stop. Three pairs are printed for each question:
+the outer file makes the stop. So stops less returns is the number of files. Printed for each
+question:
 
+- *functions once*: every function counts when it first runs, lambdas and comprehensions with the
+  function around them. That is the walk of somebody who reads the code along, does not grow with
+  loops, and is the figure to compare between commits.
 - *all calls*: the sequence as it runs. A loop that alternates between two files counts every time,
   so that this depends on the model and on the number of profiles read.
-- *places of calls*: every place of a call (the calling line and the function called) once, when it
-  first runs. That is the walk of somebody who reads the code along, and does not grow with loops:
-  the figure to compare between commits.
 - *depth*: the most frames of the package on the stack.
 
 Imports are done and caches are warm: each question is answered once before it is counted, so that
@@ -56,7 +57,8 @@ class Walks:
     """What is counted of one question."""
 
     calls: Walk = field(default_factory=Walk)
-    places: Walk = field(default_factory=Walk)
+    once: Walk = field(default_factory=Walk)
+    functions: set[CodeType] = field(default_factory=set)
     depth: int = 0
 
 
@@ -66,7 +68,6 @@ def walks_of(question: Callable[[], object], package: str = PACKAGE, until: str 
     Calls of files outside `package` are passed over; of several threads the first is counted.
     """
     walks = Walks()
-    places: set[tuple[CodeType | None, int, CodeType]] = set()
     depth, reached = 0, False
 
     def see(frame: FrameType, event: str, _: Any) -> None:
@@ -79,11 +80,9 @@ def walks_of(question: Callable[[], object], package: str = PACKAGE, until: str 
             depth += 1
             walks.depth = max(walks.depth, depth)
             walks.calls.enter(code.co_filename)
-            caller = frame.f_back
-            place = (caller.f_code, caller.f_lineno, code) if caller else (None, 0, code)
-            if place not in places:
-                places.add(place)
-                walks.places.enter(code.co_filename)
+            if code not in walks.functions and not code.co_name.startswith("<"):
+                walks.functions.add(code)
+                walks.once.enter(code.co_filename)
         elif event == "return":
             depth -= 1
 
@@ -132,15 +131,15 @@ def questions() -> dict[str, Question]:
 
 
 def main() -> None:
-    print(f"{'files entered':34} {'places of calls':>26} {'all calls':>24} {'depth':>6}")
-    print(f"{'':34} {'stops  returns  files':>26} {'stops    returns':>24}")
+    print(f"{'files entered':32} {'functions once':>31} {'all calls':>19} {'depth':>6}")
+    print(f"{'':32} {'stops returns files functions':>31} {'stops   returns':>19}")
     for name, question in questions().items():
         question.ask()
         counted = walks_of(question.ask, until=question.until)
-        places, calls = counted.places, counted.calls
+        once, calls = counted.once, counted.calls
         print(
-            f"{name:34} {places.stops:12,} {places.returns:8,} {len(places.files):5}"
-            f" {calls.stops:12,} {calls.returns:10,} {counted.depth:6}"
+            f"{name:32} {once.stops:7,} {once.returns:7,} {len(once.files):5}"
+            f" {len(counted.functions):9} {calls.stops:9,} {calls.returns:9,} {counted.depth:6}"
         )
 
 
