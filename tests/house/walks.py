@@ -108,8 +108,8 @@ def questions() -> dict[str, Question]:
     from simulator.cost.step import evaluate
     from simulator.measured.replay import load_tables, replay
     from simulator.measured.rows import read_runs
+    from simulator.planner.plan import plan
     from simulator.planner.prediction import predict
-    from simulator.planner.search import plan
     from simulator.scenario import load_scenario
 
     path = ROOT / "examples" / "llama-3.1-8b.toml"
