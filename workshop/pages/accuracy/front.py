@@ -1,7 +1,7 @@
 """docs/accuracy.md: what a stranger needs first, on one page. `make accuracy` writes it.
 
-The page is a function of the document (workshop/cases/accuracy.py) and of what was said of new tables at
-first sight (validation/first_seen/tables.toml); it holds no number of its own.
+The page is a function of the document (workshop/cases/accuracy.py) and of what was said of new
+tables at first sight (validation/first_seen/tables.toml); it holds no number of its own.
 """
 
 from __future__ import annotations
