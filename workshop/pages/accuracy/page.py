@@ -44,7 +44,7 @@ _SPLITS = {
     "second-test": "newer releases and other vendors; nothing is ever fitted to these runs",
     "second-memory": "the tests of Megatron-LM and MindSpeed, most of them far below a full GPU;"
     " nothing is fitted to their times",
-    "vendor-test": "runs printed beside other vendors' recipes; no figure is fitted to them, two"
+    "vendor-test": "runs printed with other vendors' recipes; no figure is fitted to them, two"
     " switches were chosen with them in sight",
     "fresh-test": "published runs that were in no table before; no figure is fitted to them; first"
     " predicted before anything was changed for them (validation/README.md has that figure)",
@@ -64,7 +64,7 @@ its sign. Profile figures may be fitted to runs of the split *calibrate*, never 
 A run counts as replayable unless its row contradicts itself or its table excludes it; a
 replayable run that is not predicted is a gap of ours, and the last section says why it is there.
 
-Beside it stand two baselines, computed from the same rows:
+It is compared with two baselines, computed from the same rows:
 
 - **constant efficiency**: every GPU of one type runs every step of one class of precision at one
   rate, the median of *calibrate*. FLOPs are those of the matrix products and of causal attention,
