@@ -5,7 +5,8 @@
 #                written again: 30 minutes on two cores
 # make lint      ruff, mypy, import-linter
 # make bench     time what tests/benchmarks holds
-# make accuracy  predict the shipped runs and write docs/accuracy.md, docs/accuracy.json and docs/goodput.md again
+# make house     count files, lines, names and calls, which the house rules are measured by (tests/house)
+# make accuracy  predict the shipped runs and write docs/accuracy*.md, docs/accuracy.json and docs/goodput.md again
 # make profiles  fit the shipped hardware profiles again from validation/microbenchmarks
 # make reports   write reports/gallery again
 # make measure-here   time kernels, collectives and steps on this machine's CPU, in 5 minutes
@@ -38,7 +39,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := plan
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: plan test evidence lint bench accuracy profiles reports measure-here calibrate-here clean
+.PHONY: plan test evidence lint bench house accuracy profiles reports measure-here calibrate-here clean
 
 plan: $(STAMPS)/foreshard
 	$(BIN)/foreshard plan examples/llama-3.1-70b.toml
@@ -58,6 +59,9 @@ lint: $(STAMPS)/test
 
 bench: $(STAMPS)/test
 	$(BIN)/python -m pytest tests/benchmarks -m '' --benchmark-enable --benchmark-only $(PYTEST_ARGS)
+
+house: $(STAMPS)/foreshard
+	$(BIN)/python -m tests.house.figures
 
 accuracy: $(STAMPS)/foreshard
 	$(BIN)/python -m workshop.pages.accuracy.page docs

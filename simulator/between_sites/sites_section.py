@@ -51,7 +51,7 @@ class Sites:
     fragments: Positive = 1
     """Parts of the model that are exchanged in turn (Streaming DiLoCo); 1: all at once."""
     overlap_steps: Annotated[Whole, Ge(0), Le(_LARGEST)] = 0
-    """Inner steps that run beside an exchange, whose result they get late; 0: all sites wait."""
+    """Inner steps that run during an exchange, whose result they get late; 0: all sites wait."""
     compression: str = "none"
     """none, bf16, int8, fp4, one-bit, top-k, powersgd: a way of hardware_profiles/compressions, or
     a path to one."""

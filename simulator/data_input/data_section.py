@@ -101,7 +101,7 @@ class DataInput:
     prefetch: Annotated[Whole, Ge(1), Le(1000), Unit("batches")] = 2
     """Batches that every worker makes ahead (torch's prefetch_factor)."""
     pinned: bool = True
-    """Whether batches are copied from page-locked memory, beside the compute; false: from pageable
+    """Whether batches are copied from page-locked memory, during the compute; false: from pageable
     memory, and the compute waits."""
     device_bytes: Annotated[Number, Ge(0)] = 0.0
     """Of one prepared sample, copied to the accelerator; 0: what the software's token numbers

@@ -19,7 +19,7 @@ _LARGEST = 100_000_000
 
 @record
 class Distillation:
-    """A teacher beside the student of [model], which `foreshard distil` prices."""
+    """A teacher in the step of the student of [model], which `foreshard distil` prices."""
 
     teacher: str
     """A model of the zoo, or the path of a Hugging Face config.json; its vocabulary is the

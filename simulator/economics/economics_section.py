@@ -57,7 +57,7 @@ class Economics:
     """Page of prices (hardware_profiles/rent_or_buy) that lies below; the accelerator's own unless
     given."""
     in_use: Annotated[Number, Gt(0), Le(1)] = 1.0
-    """Share of the hours in which a job runs: what reserved and owned servers cost beside it."""
+    """Share of the hours in which a job runs; reserved and owned servers cost the others, too."""
     months: Annotated[Whole, Ge(1), Le(240)] = 48
     """How long owned servers are kept."""
     cooling: Cooling = "air"

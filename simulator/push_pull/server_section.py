@@ -74,7 +74,7 @@ class ParameterServer:
     servers: Positive
     """Hosts that hold a shard each."""
     placement: Literal["own", "workers"] = "own"
-    """own: hosts like the workers', without work for their accelerators, beside [cluster].
+    """own: hosts like the workers', without work for their accelerators, in addition to [cluster].
     workers: on the hosts of the workers, whose network adapters they share."""
     worker_gpus: Annotated[Positive, Unit("accelerators")] | None = None
     """Accelerators of one worker, inside which layouts split the model; none given: one server."""

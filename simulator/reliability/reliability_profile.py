@@ -128,7 +128,7 @@ class Spares:
     """Servers that take the place of failed ones."""
 
     hot: Annotated[Whole, Ge(0)] | None = None
-    """Servers that wait, paid, beside the run; none given: `hot_fraction` of its servers."""
+    """Servers that wait, paid, on top of the run; none given: `hot_fraction` of its servers."""
     pool: Annotated[Whole, Ge(0)] | None = None
     """All servers that can be had, the hot ones included; none given: `pool_fraction`."""
     hot_fraction: Figure

@@ -50,7 +50,7 @@ class Task:
 
 @record
 class Sparse:
-    """Embedding tables beside a dense model, for `foreshard recommender`; stands for [model]."""
+    """Embedding tables next to a dense model, for `foreshard recommender`; stands for [model]."""
 
     tables: Annotated[tuple[SparseTable, ...], MinLen(1), MaxLen(10_000), Items(SparseTable)]
     """The tables, [[sparse.tables]]."""
@@ -77,7 +77,7 @@ class Sparse:
     """all-to-all: tables lie on the accelerators. rpc: in host memory of all servers, which sum up
     and update rows (a parameter server for the sparse part alone)."""
     updates: Literal["synchronous", "asynchronous"] = "synchronous"
-    """asynchronous: exchange and update of rows run beside the dense model's next step, which then
+    """asynchronous: exchange and update of rows run during the dense model's next step, which then
     reads rows one step old."""
     cache_fraction: Annotated[Number, Gt(0), Le(1)] = 1.0
     """Share of the rows on the accelerators, the most popular ones; the others wait in host memory

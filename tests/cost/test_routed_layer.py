@@ -1,6 +1,6 @@
 """Bytes of one routed layer of DeepSeek-V3, kernel by kernel, against a count by hand.
 
-The table of docs/design.md: 4,096 tokens of a rank of 32, MXFP8, HybridEP, even loads, as
+The table of docs/experiments.md: 4,096 tokens of a rank of 32, MXFP8, HybridEP, even loads, as
 Megatron-Bridge 26.04 runs it (Megatron-Core 0.17, Transformer Engine 2.14).
 """
 

@@ -22,7 +22,7 @@ from workshop.cases.gpu_hours import (
 _NAME = "goodput.md"
 
 _INTRO = """\
-# Months of training: predicted beside reported
+# Months of training: predicted and reported
 
 `python -m workshop.pages.goodput docs` writes this page from `validation/months.toml`; a
 test fails when the committed page no longer holds. Do not edit it.
@@ -35,7 +35,7 @@ as a bound. Detection, restarts and spares are those of the set, which few of th
 figures called *recalled* in the sources were not read again when the table was made."""
 
 _HOURS = """\
-Steps x step time x GPUs, without and with goodput, beside the hours that were reported
+Steps x step time x GPUs, without and with goodput, next to the hours that were reported
 (`validation/gpu_hours.toml`). What a run spent on evaluation, longer contexts and attempts that
 were given up is in some reports and in none of ours; where the layout was not published it is our
 best. The step time errs more than goodput takes: [accuracy.md](accuracy.md) says by how much."""

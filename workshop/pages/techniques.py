@@ -15,7 +15,7 @@ from workshop.cases.technique_claims import Held, held_claims
 _NAME = "technique_claims.md"
 
 _INTRO = """\
-# Techniques: predicted beside published
+# Techniques: predicted and published
 
 `python -m workshop.pages.techniques docs` writes this page from
 `validation/techniques.toml`; a test fails when the committed page no longer holds. Do not edit

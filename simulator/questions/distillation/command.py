@@ -7,7 +7,7 @@ from simulator.cli.options import Json, ScenarioFile, Set, speaking, tell
 
 
 def command(scenario: ScenarioFile = None, overrides: Set = None, as_json: Json = False) -> None:
-    """Find what a step takes with the teacher of [distillation] beside it, and ahead of time.
+    """Find what a step takes with the teacher of [distillation] in it, and ahead of time.
 
     Exit 0: done; 1: both do not fit together; 2: bad input.
     """

@@ -7,7 +7,7 @@ from simulator.cli.options import Json, ScenarioFile, Set, speaking, tell
 
 
 def command(scenario: ScenarioFile = None, overrides: Set = None, as_json: Json = False) -> None:
-    """Find what a step of [sparse] takes: tables split over the GPUs beside a dense model.
+    """Find what a step of [sparse] takes: tables split over the GPUs, next to a dense model.
 
     Exit 0: done; 1: tables or model do not fit; 2: bad input.
     """

@@ -1,4 +1,4 @@
-"""The section of docs/accuracy.md on intervals, and on what one small measured run adds."""
+"""The section of docs/accuracy_details.md on intervals, and on what one small measured run adds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The section of docs/accuracy.md on published effect sizes."""
+"""The section of docs/accuracy_details.md on published effect sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The section of docs/accuracy.md on whole runs: goodput and GPU-hours that were reported."""
+"""The section of docs/accuracy_details.md on whole runs: reported goodput and GPU-hours."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def goodput_section(found: Mapping[str, Any] | None, percent: Callable[..., str]
     months, hours = found["months"], found["gpu_hours"]
     yield "## Whole runs"
     yield (
-        "Months of training that were reported, beside the closed form of goodput with rates of"
+        "Months of training that were reported, against the closed form of goodput with rates of"
         f" other logs ([goodput.md](goodput.md) has every line): {months['n']} figures, median"
         f" absolute error {percent(months['median_ape'])}, largest {percent(months['max_ape'])};"
         f" {months['bounds_held']} of {months['bounds']} reported bounds held. GPU-hours of"

@@ -1,4 +1,4 @@
-"""The section of docs/accuracy.md on runs whose whole group no fit has seen."""
+"""The section of docs/accuracy_details.md on runs whose whole group no fit has seen."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def groups_section(
         " fitted to releases before December 2025, runs of 2026 predicted (both sides of the"
         " tables, widths as shipped). *device*: predicted with the kernel tables of another"
         " generation, as a device that nobody timed; its widening is that which the other devices"
-        " show. Scores beside are those of one width, the best for the other groups."
+        " show. The last column has the scores of one width, the best for the other groups."
         " `python -m workshop.fits.training.errors` writes the table."
     )
     rows = [

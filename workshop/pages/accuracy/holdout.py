@@ -1,4 +1,4 @@
-"""The section of docs/accuracy.md on kernels and collectives that no fit has seen."""
+"""The section of docs/accuracy_details.md on kernels and collectives that no fit has seen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The section of docs/accuracy.md on published decisions."""
+"""The section of docs/accuracy_details.md on published decisions."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def recipes_section(
         f" dispatcher, and no layout. {fit} of {len(lines)} published layouts fit, {near} lie"
         " within 5 % of our best or before it. *Why* says which terms make ours shorter and"
         " longer, in shares of the published step; a timed step of our layout would show it, and"
-        " of the published one the measured time stands beside the predicted one."
+        " of the published one the measured time stands next to the predicted one."
     )
     head = ("recipe", "published layout", "our best", "memory", "step", "measured", "slower", "why")
     rows = [

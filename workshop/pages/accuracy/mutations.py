@@ -1,4 +1,4 @@
-"""The section of docs/accuracy.md on files that are nearly right."""
+"""The section of docs/accuracy_details.md on files that are nearly right."""
 
 from __future__ import annotations
 

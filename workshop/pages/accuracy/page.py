@@ -1,4 +1,4 @@
-"""docs/accuracy.md: how good the predictions are, in the open. `make accuracy` writes it.
+"""docs/accuracy_details.md: every figure of accuracy, and both pages written by `make accuracy`.
 
 The page is a function of the document (workshop/cases/accuracy.py) and holds no number of its own.
 """
@@ -15,6 +15,7 @@ from simulator.report.write import write_file
 from workshop.cases.accuracy import accuracy, compare, regressions
 from workshop.pages.accuracy.certainty import certainty_section
 from workshop.pages.accuracy.effects import effects_section
+from workshop.pages.accuracy.front import front_page
 from workshop.pages.accuracy.goodput import goodput_section
 from workshop.pages.accuracy.groups import groups_section
 from workshop.pages.accuracy.holdout import left_out_section
@@ -27,7 +28,7 @@ from workshop.pages.accuracy.mutations import mutations_section
 from workshop.pages.accuracy.switches import switches_section
 from workshop.pages.accuracy.without_terms import without_section
 
-JSON_NAME, PAGE_NAME = "accuracy.json", "accuracy.md"
+JSON_NAME, FRONT_NAME, DETAILS_NAME = "accuracy.json", "accuracy.md", "accuracy_details.md"
 
 _MOST_MOVED = 20
 _MOST_REASONS = 10
@@ -41,7 +42,7 @@ _SPLITS = {
     "second-test": "newer releases and other vendors; nothing is ever fitted to these runs",
     "second-memory": "the tests of Megatron-LM and MindSpeed, most of them far below a full GPU;"
     " nothing is fitted to their times",
-    "vendor-test": "runs printed beside other vendors' recipes; no figure is fitted to them, two"
+    "vendor-test": "runs printed with other vendors' recipes; no figure is fitted to them, two"
     " switches were chosen with them in sight",
     "fresh-test": "published runs that were in no table before; no figure is fitted to them; first"
     " predicted before anything was changed for them (validation/README.md has that figure)",
@@ -49,10 +50,10 @@ _SPLITS = {
 }
 _PEERS = {"calculon": "Calculon", "simumax": "SimuMax"}
 _INTRO = """\
-# Accuracy
+# Accuracy in detail
 
-`make accuracy` writes this page and `accuracy.json`; a test fails when the committed figures no
-longer hold. Do not edit it.
+`make accuracy` writes this page, its first page [accuracy.md](accuracy.md) and `accuracy.json`; a
+test fails when the committed figures no longer hold. Do not edit it.
 
 What is compared: the step time that Foreshard predicts for a run that somebody measured and
 published (`validation/README.md` lists the sources), against the step time they measured. Error =
@@ -61,7 +62,7 @@ its sign. Profile figures may be fitted to runs of the split *calibrate*, never 
 A run counts as replayable unless its row contradicts itself or its table excludes it; a
 replayable run that is not predicted is a gap of ours, and the last section says why it is there.
 
-Beside it stand two baselines, computed from the same rows:
+It is compared with two baselines, computed from the same rows:
 
 - **constant efficiency**: every GPU of one type runs every step of one class of precision at one
   rate, the median of *calibrate*. FLOPs are those of the matrix products and of causal attention,
@@ -75,8 +76,13 @@ Beside it stand two baselines, computed from the same rows:
 # --- the page ----------------------------------------------------------------------------
 
 
-def page(document: Mapping[str, Any]) -> str:
-    """Write the document of :func:`workshop.cases.accuracy.accuracy` as Markdown."""
+def pages(document: Mapping[str, Any]) -> dict[str, str]:
+    """Write the document of :func:`workshop.cases.accuracy.accuracy` as Markdown, by file."""
+    front = front_page(document, _table, _percent)
+    return {FRONT_NAME: front, DETAILS_NAME: _details(document)}
+
+
+def _details(document: Mapping[str, Any]) -> str:
     parts = [
         _INTRO,
         *_sources(document["sources"]),
@@ -348,7 +354,7 @@ def _skipped(reasons: Mapping[str, int]) -> Iterator[str]:
 
 
 def main(folder: Path) -> None:
-    """Write both files into `folder`, after printing what moved against those that are there."""
+    """Write the files into `folder`, after printing what moved against those that are there."""
     document = accuracy()
     old = folder / JSON_NAME
     if old.is_file():
@@ -358,7 +364,7 @@ def main(folder: Path) -> None:
         print(*moved[:_MOST_MOVED], *regressions(before, document), sep="\n")
     contents = {
         JSON_NAME: json.dumps(document, indent=1, allow_nan=False) + "\n",
-        PAGE_NAME: page(document),
+        **pages(document),
     }
     folder.mkdir(parents=True, exist_ok=True)
     print(*[write_file(folder / name, text.encode()) for name, text in contents.items()], sep="\n")

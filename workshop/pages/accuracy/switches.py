@@ -1,4 +1,4 @@
-"""The section of docs/accuracy.md on pairs of runs that differ in one switch."""
+"""The section of docs/accuracy_details.md on pairs of runs that differ in one switch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of docs/accuracy.md that takes one term at a time out of the finished model."""
+"""The table of docs/accuracy_details.md that takes one term at a time out of the finished model."""
 
 from __future__ import annotations
 

@@ -1,0 +1,182 @@
+"""docs/accuracy.md: what a stranger needs first, on one page. `make accuracy` writes it.
+
+The page is a function of the document (workshop/cases/accuracy.py) and of what was said of new
+tables at first sight (validation/first_seen/tables.toml); it holds no number of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from simulator import catalogue
+from simulator.files import Number, Whole, build, read_toml, record
+
+__all__ = ["front_page"]
+
+Table = Callable[..., str]
+Percent = Callable[..., str]
+
+_UNSEEN = ("test", "second-test", "vendor-test", "fresh-test", "fresh-test-2")
+"""Tables that no step time was ever fitted to."""
+_KINDS = {"all": "all", "dense": "dense", "MoE": "experts"}
+_FEWEST_RUNS = 3
+_WORST_SOURCES = 10
+_NOMINAL = 0.8
+_INTRO = """\
+# Accuracy
+
+Predicted step times against those that others measured and published: what to expect, where not to
+trust it, how to see it for yourself. [accuracy_details.md](accuracy_details.md) has every source,
+kernels and collectives, memory, scaling, rankings and published decisions. `make accuracy` writes
+both pages and `accuracy.json`; a test fails when a committed figure no longer holds. Do not edit
+them.
+
+Error = predicted / measured - 1. *mean* and *median* are of absolute errors, *bias* is the mean
+with its sign, *inside* is the share of runs between P10 and P90. *Constant efficiency* is the
+baseline: every GPU of a type runs at one rate, the median of the runs that figures may be fitted
+to."""
+_REPRODUCE = """\
+## How to reproduce it
+
+    foreshard validate                       # the first tables, on the screen
+    foreshard validate validation/runs/fresh_test_2.csv          # any table
+    foreshard validate --megatron-log train.log --scenario my-run.toml
+    make accuracy                            # both pages and accuracy.json
+
+`validation/README.md` lists the sources of all runs with their trust, `validation/first_seen/`
+holds what was said of new tables before anybody looked at them."""
+
+
+@record
+class FirstSight:
+    """How far off one table was when it was predicted for the first time."""
+
+    split: str
+    sources: Whole
+    predicted: Whole
+    mean: Number
+    median: Number
+    inside: Number
+    """Share of runs between P10 and P90."""
+
+
+@record
+class _Tables:
+    table: tuple[FirstSight, ...]
+
+
+def front_page(document: Mapping[str, Any], table: Table, percent: Percent) -> str:
+    """Write the first page of a document; `table` and `percent` are those of the details."""
+    path = catalogue.folder("validation") / "first_seen" / "tables.toml"
+    first = build(_Tables, read_toml(path), where=str(path)).table
+    parts = [
+        _INTRO,
+        *_new_runs(document, first, table, percent),
+        *_by_kind(document, table, percent),
+        *_intervals(document, table, percent),
+        *_weak_side(document, table, percent),
+        _REPRODUCE,
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _new_runs(
+    document: Mapping[str, Any], first: tuple[FirstSight, ...], table: Table, percent: Percent
+) -> Iterator[str]:
+    yield "## A run that is in none of the tables"
+    yield (
+        "Published runs were collected twice and predicted before anything was changed for them."
+        " The figures at first sight are what to expect of a new run; those of today were reached"
+        " with these errors in sight, and no figure is fitted to them."
+    )
+    rows = []
+    for sight in first:
+        today = document["kinds"][sight.split]["all"]
+        inside = document["certainty"]["by_split"][sight.split]["coverage_80"]
+        name = f"{sight.split}: {sight.sources} sources"
+        seen = map(percent, (sight.mean, sight.median, sight.inside))
+        now = map(percent, (today["mape"], today["median_ape"], inside))
+        rows.append([f"{name}, first sight", str(sight.predicted), *seen])
+        rows.append([f"{name}, today", str(today["n"]), *now])
+    yield table(("table", "runs", "mean", "median", "inside"), rows)
+
+
+def _by_kind(document: Mapping[str, Any], table: Table, percent: Percent) -> Iterator[str]:
+    yield "## By kind of model, today"
+    yield (
+        "Mean errors of runs that no step time is fitted to (runs in brackets). *test*: the first"
+        " tables; *second-test*: newer releases and other vendors; *vendor-test*: runs printed next"
+        " to other vendors' recipes, two switches were chosen with them in sight; *fresh-test*: as"
+        " above."
+    )
+    rows = []
+    for split in _UNSEEN:
+        kinds = document["kinds"][split]
+        cells = [f"{percent(kinds[kind]['mape'])} ({kinds[kind]['n']})" for kind in _KINDS]
+        constant = kinds["all"]["constant_efficiency"]["mape"]
+        rows.append([split, *cells, percent(kinds["all"]["bias"], "+"), percent(constant)])
+    yield table(("table", *_KINDS.values(), "bias", "constant efficiency"), rows)
+    fitted = document["kinds"]["calibrate"]["all"]
+    floor = document["baselines"]["noise_floor"]["dense"]
+    tiny = document["kinds"]["second-memory"]["all"]
+    yield (
+        f"For comparison: runs that figures may be fitted to {percent(fitted['mape'])}"
+        f" ({fitted['n']}); the same dense run on two neighbouring releases of a framework is"
+        f" {percent(floor['median'])} apart (median), P90 {percent(floor['p90'])}. Tiny test"
+        f" models far below a full GPU (*second-memory*): {percent(tiny['mape'])}."
+    )
+
+
+def _intervals(document: Mapping[str, Any], table: Table, percent: Percent) -> Iterator[str]:
+    yield "## Whether the intervals hold"
+    yield "P10 to P90 should hold 80 % of the measured steps."
+    certainty = document["certainty"]
+    rows = []
+    for split in _UNSEEN:
+        values = certainty["by_split"][split]
+        shares = map(percent, (values["coverage_80"], values["interval_width"]))
+        rows.append([split, str(document["kinds"][split]["all"]["n"]), *shares])
+    yield table(("table", "runs", "inside", "median width"), rows)
+    short = [
+        f"{name} {percent(values['coverage_80'])} of {values['n']}"
+        for name, values in sorted(
+            certainty["by_group"].items(), key=lambda item: item[1]["coverage_80"]
+        )
+        if values["coverage_80"] < _NOMINAL
+    ]
+    if short:
+        yield f"Of precisions and GPUs with ten and more runs too narrow for: {'; '.join(short)}."
+
+
+def _weak_side(document: Mapping[str, Any], table: Table, percent: Percent) -> Iterator[str]:
+    yield "## Where not to trust it"
+    sources = [
+        (name, split, errors)
+        for name, splits in document["sources"].items()
+        for split, errors in splits.items()
+        if split in _UNSEEN and not errors["composed"] and errors["n"] >= _FEWEST_RUNS
+    ]
+    sources.sort(key=lambda item: -item[2]["mape"])
+    yield f"The sources with the largest mean error, of those with {_FEWEST_RUNS} runs and more:"
+    rows = []
+    for name, split, errors in sources[:_WORST_SOURCES]:
+        inside = document["certainty"]["by_source"][name][split]["coverage"]
+        mean, bias = percent(errors["mape"]), percent(errors["bias"], "+")
+        rows.append([name, split, str(errors["n"]), mean, bias, percent(inside)])
+    yield table(("source", "table", "runs", "mean", "bias", "inside"), rows, left=2)
+    lines = document.get("groups_left_out", ())
+    devices = {line["group"]: line for line in lines if line["left_out"] == "device"}
+    if devices:
+        everything = devices.pop("all")
+        worst = "; ".join(
+            f"{name} {percent(line['mape'])} ({percent(line['inside'])} inside)"
+            for name, line in sorted(devices.items(), key=lambda item: -item[1]["mape"])
+        )
+        yield (
+            "A GPU whose kernels nobody timed, predicted with the tables of another generation:"
+            f" {percent(everything['mape'])} ({percent(everything['inside'])} inside); {worst}."
+        )
+    yield (
+        "What is not modelled, with its measured size, stands at the end of [design.md](design.md)."
+    )
