@@ -140,6 +140,11 @@ def lower(counts: Mapping[str, int]) -> str:
 # --- product names ------------------------------------------------------------------------
 
 
+def prose(text: str) -> bool:
+    """Whether a string is a sentence or a citation, not a name."""
+    return text.count(" ") > 1
+
+
 def product_names(files: list[Source]) -> Counter[str]:
     """Names of products, releases and sources in code, by file, each counted once there."""
     table = tomllib.loads((HERE / "product_names.toml").read_text(encoding="utf-8"))
@@ -157,7 +162,9 @@ def product_names(files: list[Source]) -> Counter[str]:
             and isinstance(node.value, str)
             and id(node) not in documented
         }
-        counts[source.path] = sum(name.fullmatch(string) is not None for string in strings)
+        counts[source.path] = sum(
+            name.fullmatch(string) is not None and not prose(string) for string in strings
+        )
     return +counts
 
 

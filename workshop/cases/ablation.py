@@ -25,8 +25,9 @@ from simulator.scoring.baselines import ConstantEfficiency
 from simulator.scoring.scores import ScoredRow, summary
 from simulator.software.overlap import Overlap
 from simulator.software.profile import Software, load_software
+from workshop.facts import facts
 
-NEUTRAL = "megatron-core-defaults"
+NEUTRAL: str = facts(__file__)["neutral_software"]
 """Profile whose kernels and states stand for every run's before its own software counts."""
 
 STEPS = {

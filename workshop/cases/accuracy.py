@@ -39,12 +39,9 @@ from workshop.cases.published_layouts import decide, load_decisions
 from workshop.cases.recipes import recipes, retimed, search_recipe
 from workshop.cases.switch_pairs import switch_figures
 from workshop.cases.without_terms import without_terms
+from workshop.facts import facts
 
-FILES = (
-    *("calibrate.csv", "test.csv", "vtrain_single.csv"),
-    *("second_calibrate.csv", "second_test.csv", "second_memory.csv", "vendor_test.csv"),
-    *("fresh_test.csv", "fresh_test_2.csv"),
-)
+FILES = tuple(facts(__file__)["tables"])
 """Shipped tables that the document covers; `vtrain_single` is composed and stays on its own lines.
 """
 
@@ -288,7 +285,9 @@ def _peers() -> dict[str, Any]:
 
 def _ranking_on_a100(groups: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """What stands beside the peers' rankings: all measured groups on A100, of both splits."""
-    return ranking_statistics(g for g in groups if not g["composed"] and "A100" in g["group"])
+    return ranking_statistics(
+        g for g in groups if not g["composed"] and facts(__file__)["peers_on"] in g["group"]
+    )
 
 
 def _series(series: Series) -> dict[str, Any]:

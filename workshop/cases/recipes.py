@@ -21,13 +21,11 @@ from simulator.measured.replay import NotReplayable, Run, load_tables, replay
 from simulator.measured.rows import MeasuredRun, read_runs
 from simulator.search.explore import explore
 from workshop.cases.published_layouts import NEAR
+from workshop.facts import facts
 
 _FILES = ("calibrate.csv", "test.csv", "second_calibrate.csv", "second_test.csv")
 
-_SOURCES = (
-    *("dgxc-24.11", "dgxc-25.02", "mbridge-25.09", "mbridge-25.11", "mbridge-26.02"),
-    *("mbridge-26.02.01", "mbridge-26.04", "mbridge-26.04.01"),
-)
+_SOURCES = tuple(facts(__file__)["recipes"])
 """Where recipes are, the latest last."""
 
 _SAME = ("model", "gpu", "num_gpus", "precision", "global_batch", "seq_len")

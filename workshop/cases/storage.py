@@ -22,6 +22,7 @@ from simulator.data_input.data_section import DataInput, Store
 from simulator.data_input.supply import Readers, sample_of, stage_times, waiting_s
 from simulator.files import Figure, Number, Whole, build, read_csv, read_toml, record
 from simulator.units import GIB
+from workshop.facts import facts
 
 Positive = Annotated[Number, Gt(0)]
 
@@ -45,6 +46,9 @@ class Emulated:
         return self.batch * self.sample_bytes / self.step_s[accelerator]
 
 
+_FACTS = facts(__file__, "storage")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fed:
     """One submission."""
@@ -66,7 +70,7 @@ def read_workloads() -> dict[str, Emulated]:
 
 def read_fed(path: Path | None = None) -> list[Fed]:
     """Read the results."""
-    path = path or catalogue.folder("validation") / "storage" / "mlperf_v1.csv"
+    path = path or catalogue.folder("validation") / "storage" / _FACTS["table"]
     return [
         Fed(
             workload=row["model"],
@@ -131,8 +135,8 @@ def from_others(rows: list[Fed]) -> Iterator[tuple[Fed, Fed, int]]:
     workloads = read_workloads()
     for (_, _, workload), both in fed_runs.items():
         if len(both) == 2:
-            a100, h100 = both["a100"], both["h100"]
-            yield a100, h100, fed(workloads[workload], "a100", h100.bytes_per_s)
+            a100, h100 = both[_FACTS["slow"]], both[_FACTS["fast"]]
+            yield a100, h100, fed(workloads[workload], _FACTS["slow"], h100.bytes_per_s)
 
 
 def _plain(system: str) -> str:

@@ -24,6 +24,7 @@ from simulator.calibration.profile_text import FigureText, Section
 from simulator.cost.kernels.memory_bound import stream_s
 from simulator.measured.kernel_calls import stream_shape
 from simulator.measured.microbenchmarks import Sieve, load_words, read_table
+from workshop.facts import facts
 from workshop.fits.fitting.devices import Device, devices, profile_of, same_chip
 from workshop.fits.fitting.holdout_errors import LeftOut, left_out, written
 from workshop.fits.fitting.pooled import Pool, PooledFit, Shared, deal, fit_pooled
@@ -36,7 +37,8 @@ LARGE_BYTES = 1e6
 _DATE = "2026-11-21"
 _ROWS_PER_UNIT = (1.0, 2.0, 4.0, 8.0, 16.0)
 _METHODS = ("constant", "formula", "one accelerator left out")
-_SOURCES = {"vllm": "microsoft/vidur@7d47513", "trtllm": "ai-dynamo/aiconfigurator@095f58a5"}
+_FACTS = facts(__file__)
+_SOURCES: dict[str, str] = _FACTS["stream"]
 
 _ROW_KERNELS = {
     "launch_s": Shared(prior=Prior(value=2e-6, width=0.4, low=0.2e-6, high=30e-6), device=0.2),
@@ -57,7 +59,7 @@ _REDUCTION = {
 }
 """One number of a whole tensor, in kernels that wait for one another: no waves."""
 
-_CLASSES = {"trtllm_amax": _REDUCTION}
+_CLASSES = dict.fromkeys(_FACTS["reductions"], _REDUCTION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

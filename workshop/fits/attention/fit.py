@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from simulator.arrays import Floats
 from simulator.calibration.least_squares import Prior, Rows
+from workshop.facts import facts
 from workshop.fits.attention.rows import TRAINING, family, predicted_s, shapes
 from workshop.fits.fitting.devices import Device
 from workshop.fits.fitting.holdout_errors import LeftOut, left_out
@@ -35,7 +36,7 @@ _SMALL_TOKENS = 512.0
 _SMALL_WEIGHT = 0.5
 """Calls of few tokens are mostly start-up, of which there are many rows."""
 
-_WIDE_STEP = {"trtllm": 256.0}
+_WIDE_STEP: dict[str, float] = facts(__file__)["wide_step"]
 _NATIVE_STEP = 64.0
 """TRT-LLM pads heads of 192 to 256; flash-attention has a kernel for them."""
 

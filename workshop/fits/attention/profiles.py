@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from simulator.calibration.profile_text import FigureText, Section
+from workshop.facts import facts
 from workshop.fits.attention.fit import (
     ONE_CALL_S,
     PUBLISHED,
@@ -42,23 +43,22 @@ _DATE = "2026-11-21"
 _FORM = (
     "fit of attention_s (cost/kernels/flash_attention.py) by workshop/fits/attention/profiles.py"
 )
-_TABLES = "ai-dynamo/aiconfigurator@095f58a5"
+_FACTS = facts(__file__)
+_TABLES: str = _FACTS["tables"]
 _STALE = ("half_length",)
 
-_SERVED_BY = {"hopper": "fa3", "ada": "fa2"}
+_SERVED_BY: dict[str, str] = _FACTS["served_by"]
 """Library whose kernels flash calls in training, where training calls were not timed alone."""
 
-_SOFTMAX_OF = {"ampere": "fa2", "blackwell": "trtllm"}
+_SOFTMAX_OF: dict[str, str] = _FACTS["softmax_of"]
 """Library whose softmax stands for that of the training calls that were timed."""
 
 _TRAINED = ("flash", "sdpa")
 _OLD_KERNELS = ("triton", "flash1")
-_CUDNN, _CUDNN_RUNS_ON = {"cudnn": "9.17 to 9.22", "cudnn_mxfp8": "9.22 in MXFP8"}, "blackwell"
-"""cuDNN of 2026 in 16 and in 8 bit, releases timed, and the generation that it was timed on."""
-_WHOLE_BACK = {"cudnn_mxfp8": {"backward_ignores_window": 1.0}}
-"""Windows of 128 keys take 1.9 to 109 ms from 4,096 to 32,768 tokens back, as long as all keys do
-(NVIDIA/cudnn-frontend@3929da2, results/gpt_oss)."""
-_SAME_KERNELS_AS = {"flash2": "ampere"}
+_CUDNN: dict[str, str] = _FACTS["cudnn"]["releases"]
+_CUDNN_RUNS_ON: str = _FACTS["cudnn"]["runs_on"]
+_WHOLE_BACK: dict[str, dict[str, float]] = _FACTS["cudnn"]["whole_back"]
+_SAME_KERNELS_AS: dict[str, str] = _FACTS["same_kernels_as"]
 """Libraries whose kernels use none of a newer generation's instructions: tiles, tails and traffic
 are those of the generation that they were written for."""
 _GAIN = 1.65
@@ -66,12 +66,18 @@ _GAIN = 1.65
 64, forward and backward, 257 and 156 TFLOP/s at 4k tokens, 284 and 171 at 16k (Dao 2023, arXiv
 2307.08691, Figure 4 and the H100 figure)."""
 
-_BACKWARD = {
-    ("hopper", "flash"): (0.68, 0.10, "0.68 gave the first fit to training steps on H100"),
-    ("hopper", "sdpa"): (0.88, 0.10, "0.85-0.90 for flash-attention 2 on H100 (Dao 2023)"),
-    ("ada", "flash"): (0.68, 0.15, "0.66 for flash-attention 2 on RTX 4090 (apache/tvm tl_doc)"),
+_BACKWARD: dict[tuple[str, str], tuple[float, float, str]] = {
+    (generation, library): (rate["share"], rate["spread"], rate["reason"])
+    for generation, libraries in _FACTS["backward"].items()
+    for library, rate in libraries.items()
 }
 """Backward over forward rate, its spread and the reason, where no call of the table shows it."""
+
+_SERVING: str = _FACTS["serving"]
+_TIMED: str = _FACTS["timed"]
+_PUBLISHED: str = _FACTS["published"]["generation"]
+"""The library that tells what a sister device gains; generations whose calls of training were timed
+in full, or published as rates."""
 
 _BACKWARD_TAIL = 0.4
 _WIDE_SPREAD = 0.15
@@ -158,7 +164,7 @@ def _training(
         timed = fit_timed(_with_rows(flash, sdpa), softmax)
         timed_on[generation] = str(flash.device[0])
         sources[generation, "flash"] = _timed_source(
-            timed.values, timed.score, f"SimuMax@4dcaae51 sdp_fwd and sdp_bwd ({len(flash)} calls)"
+            timed.values, timed.score, f"{_FACTS['training_calls']} ({len(flash)} calls)"
         )
         for name in PUBLISHED:
             pool = training_pool(calls, name, known, generation)
@@ -167,11 +173,11 @@ def _training(
                 one = fit_published(pool, like, name)
                 papers = f"{len(pool)} rates of validation/microbenchmarks/attention_training.csv"
                 sources[generation, name] = _timed_source(one.values, one.score, papers)
-    timed_on["hopper"] = "h100-sxm"
-    like = sources["ampere", "flash"].values  # the same kernels on Hopper
-    one = fit_published(training_pool(calls, "sdpa", known, "hopper"), like, "sdpa")
+    timed_on[_PUBLISHED] = _FACTS["published"]["device"]
+    like = sources[_TIMED, "flash"].values  # the same kernels on Hopper
+    one = fit_published(training_pool(calls, "sdpa", known, _PUBLISHED), like, "sdpa")
     papers = "Shah 2024 (arXiv 2407.08608) Figure 5, forward, 6 lengths"
-    sources["hopper", "sdpa"] = _timed_source(one.values, one.score, papers)
+    sources[_PUBLISHED, "sdpa"] = _timed_source(one.values, one.score, papers)
     return sources, timed_on
 
 
@@ -222,7 +228,7 @@ def _trained(fits: _Fits, device: Device, library: str) -> Source:
     timed = fits.timed_on.get(device.generation, "")
     if serving is not None and device.name != timed:
         serving = _scaled(fits, serving, device, timed)
-    if serving is None and library in _OLD_KERNELS and device.generation == "hopper":
+    if serving is None and library in _OLD_KERNELS and device.generation == _PUBLISHED:
         return _older(fits, device, library)
     if serving is None and library != "flash":
         as_flash = _trained(fits, device, "flash")
@@ -262,10 +268,10 @@ def _apart(a: Device, b: Device) -> float:
 def _scaled(fits: _Fits, source: Source, device: Device, timed: str) -> Source:
     """Move a rate to a sister device by what serving kernels gain there."""
     twin = same_chip(device, [fits.known[timed]])
-    fit = fits.serving.get((device.generation, "trtllm"))
+    fit = fits.serving.get((device.generation, _SERVING))
     gain = 1.0
     if fit is not None and not twin:
-        rates = [fit.values(name, "trtllm")["peak_fraction"] for name in (device.name, timed)]
+        rates = [fit.values(name, _SERVING)["peak_fraction"] for name in (device.name, timed)]
         gain = rates[0] / rates[1]
     values = source.values | {"peak_fraction": gain * source.values["peak_fraction"]}
     text = f"as {timed}" + (f", times {gain:.2f}, what TRT-LLM kernels gain" if gain != 1.0 else "")
@@ -282,7 +288,7 @@ def _from_serving(fits: _Fits, device: Device, library: str) -> Source:
     """A kernel that was timed serving, without the cache that training does not keep."""
     fit = fits.serving[device.generation, library]
     owner = _owner(fits, device, library)
-    flash = fits.training["ampere", "flash"].values
+    flash = fits.training[_TIMED, "flash"].values
     values = fit.values(owner, library) | {"launch_s": ONE_CALL_S}
     values |= {
         "key_traffic": values["query_traffic"],
@@ -304,8 +310,8 @@ def _from_serving(fits: _Fits, device: Device, library: str) -> Source:
 
 def _older(fits: _Fits, device: Device, library: str) -> Source:
     """Triton of 2023 and flash-attention 1 use none of Hopper's instructions."""
-    found = fits.training["ampere", library]
-    timed = fits.known[fits.timed_on["ampere"]]
+    found = fits.training[_TIMED, library]
+    timed = fits.known[fits.timed_on[_TIMED]]
     gain = _GAIN * timed.flop_per_s["bf16"] / device.flop_per_s["bf16"]
     values = found.values | {"peak_fraction": gain * found.values["peak_fraction"]}
     text = (
@@ -326,7 +332,7 @@ def typical_attention(generation: str) -> Source:
     timed = [
         _trained(fits, device, "flash").values
         for device in fits.known.values()
-        if device.generation in ("ampere", "hopper", "ada", "blackwell")
+        if device.generation in _FACTS["typical_of"]
     ]
     names = timed[0]
     values = {name: float(np.median([each[name] for each in timed])) for name in names}
@@ -438,7 +444,7 @@ def _clock(fits: _Fits, device: Device, library: str, path: tuple[str, ...]) -> 
     value, text = device.training_fraction(), "as 16-bit products under training load: one clock"
     timed = fits.training.get((device.generation, library))
     if timed is None and library in _OLD_KERNELS:
-        timed = fits.training.get(("ampere", library))
+        timed = fits.training.get((_TIMED, library))
     if timed is None and library in _TRAINED:
         timed = fits.training.get((device.generation, "flash"))
     if timed is not None:

@@ -19,19 +19,18 @@ from simulator.measured.kernel_calls import (
     pass_of,
 )
 from simulator.measured.microbenchmarks import Sieve, Texts, Words, load_words, read_table
+from workshop.facts import facts
 from workshop.fits.fitting.devices import Device, profile_of
 from workshop.fits.fitting.pooled import Pool
 
 CACHE = "_fp8_cache"
 """Ending of a library that keeps keys and values in fp8: a variant of the one without."""
 
-TRAINING = ("flash", "sdpa", "triton", "flash1", "flash2", "cudnn", "cudnn_mxfp8")
+_FACTS = facts(__file__)
+TRAINING: tuple[str, ...] = tuple(_FACTS["training"])
 """Libraries that training calls."""
 
-_KERNELS = (
-    *("attention_prefill", "attention_bidirectional", "attention_training"),
-    *("simumax_sdp_fwd", "simumax_sdp_bwd"),
-)
+_KERNELS: tuple[str, ...] = tuple(_FACTS["kernels"])
 _TYPES = {"bfloat16": "bf16", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8"}
 
 

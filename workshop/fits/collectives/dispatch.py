@@ -28,18 +28,19 @@ from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.layout.placement import Group
 from simulator.measured.collective_calls import DEEPEP_DISPATCH_BYTES, DEEPEP_MOST_SERVERS
 from simulator.measured.microbenchmarks import read_table
-from workshop.fits.collectives.rows import DEVICES
+from workshop.facts import facts
+from workshop.fits.collectives.rows import DEVICES, SOURCE
 from workshop.fits.fitting.holdout_errors import LeftOut, left_out
 
 _DATE = "2026-11-21"
-_MODES: Mapping[str, str] = {"normal": "deepep", "low_latency": "deepep_low_latency"}
+_FACTS = facts(__file__, "dispatch")
+_MODES: Mapping[str, str] = _FACTS["modes"]
 _WAYS: Mapping[str, float] = {"dispatch": DEEPEP_DISPATCH_BYTES, "combine": 2.0}
 """Bytes of an element: eight bits and their scales out, sixteen bits back."""
 _FOLDS = 8
 _SEED = 20261121
-_COPY = ("h200_sxm", "sglang/0.5.6.post2")
+_COPY: tuple[str, str] = tuple(_FACTS["copy"])
 """Device and framework whose rows repeat those of H100."""
-_SOURCE = "aiconfigurator"
 
 _COMMON: Mapping[str, Prior] = {
     "start_s": Prior(value=20e-6, width=0.7, low=1e-6, high=300e-6),
@@ -104,7 +105,7 @@ def read_dispatch(path: Path | str | None = None) -> DispatchRows:
     table = read_table(found, "a2a")
     gpu, mode = table.text("gpu"), table.text("mode")
     kept = np.isin(gpu, list(DEVICES)) & np.isin(mode, list(_MODES))
-    kept &= (table.text("excluded") == "") & np.char.startswith(table.text("source"), _SOURCE)
+    kept &= (table.text("excluded") == "") & np.char.startswith(table.text("source"), SOURCE)
     kept &= ~((gpu == _COPY[0]) & (table.text("framework") == _COPY[1]))
     kept &= (table.text("dispatch_us") != "") & (table.text("combine_us") != "")
     table = table.take(np.flatnonzero(kept))
@@ -221,7 +222,7 @@ def dispatch_sections() -> dict[str, list[Section]]:
             " least squares on logarithms; tokens, hidden size, experts and ranks left out: median"
             f" error {100 * np.median(error):.1f} %, p90 {100 * np.percentile(error, 90):.0f} %"
         )
-        lent = {name: found[mode, "hopper", way][name] for name in _NETWORK[mode]}
+        lent = {name: found[mode, _FACTS["lent_by"], way][name] for name in _NETWORK[mode]}
         figures = {
             name: FigureText(
                 value=value, grade="fitted" if name in values else "assumed", spread=spread
@@ -249,7 +250,7 @@ def dispatch_left_out() -> list[LeftOut]:
         for way in _WAYS:
             lines.append(_line(rows, unseen_s, own & (rows.way == way), f"{label} {way}", "all"))
     odd = f"DeepEP normal dispatch over {_ODD_SERVERS} servers, not fitted"
-    return [*lines, _line(rows, unseen_s, ~rows.fitted, odd, "hopper")]
+    return [*lines, _line(rows, unseen_s, ~rows.fitted, odd, _FACTS["lent_by"])]
 
 
 def _line(

@@ -18,9 +18,10 @@ from simulator.arrays import Floats, Ints
 from simulator.calibration.least_squares import Prior, fit_times
 from simulator.cost.collectives.curves import REGIMES, Regime, curve_s
 from simulator.hardware.tuning import RESIDUAL_BYTES
+from workshop.facts import facts
 from workshop.fits.collectives.rows import KINDS, CollectiveRows
 
-NEWEST = "2.29"
+NEWEST: str = facts(__file__)["nccl"]
 """Release of NCCL that the figures are for."""
 
 _MEMBERS = (2, 4, 8)

@@ -24,19 +24,20 @@ from simulator.files import Figure
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.layout.placement import Group
 from simulator.measured.microbenchmarks import read_table
+from workshop.facts import facts
 from workshop.fits.fitting.holdout_errors import LeftOut, left_out
 
 _DATE = "2026-11-21"
-_SYSTEMS: Mapping[str, str] = {
-    "AWS p4de.24xlarge (A100-80GB, 4x100G EFA)": "aws-p4de",
-    "AWS p5.48xlarge (H100, 32x100G EFA)": "aws-p5",
+_FACTS = facts(__file__, "networks")
+_SYSTEMS: Mapping[str, str] = _FACTS["systems"]
+_HEIRS: Mapping[str, tuple[str, ...]] = {
+    cluster: tuple(heirs) for cluster, heirs in _FACTS["heirs"].items()
 }
-_HEIRS: Mapping[str, tuple[str, ...]] = {"aws-p4de": ("aws-p4d",)}
 """Clusters of the same network and servers that were not measured."""
 _SERVERS, _RANKS = 2, 16
 _FOLDS = 8
 _WIDER = 1.5
-_BOUND_BY_ADAPTERS = ("aws-p4de",)
+_BOUND_BY_ADAPTERS = tuple(_FACTS["bound_by_adapters"])
 """Systems whose large calls wait for the adapters: on the other, links inside a server limit."""
 
 _SHARED: Mapping[str, Prior] = {
@@ -48,16 +49,7 @@ _OWN: Mapping[str, Prior] = {
     "usable_fraction": Prior(value=0.9, width=0.1, low=0.3, high=1.0),
 }
 
-ANCHORS: Sequence[tuple[str, str, int, bool, float]] = (
-    ("A100, 4 x 100G EFA, 2 servers", "aws-p4de", 16, False, 78.0),
-    ("H100, 32 x 100G EFA, 2 servers", "aws-p5", 16, False, 487.0),
-    ("H100, NDR and SHARP, 12 servers", "dgx-h100", 96, True, 387.0),
-    ("H100, NDR and SHARP, 8 servers", "dgx-h100", 64, True, 450.0),
-    ("GB200 NVL72, one rack", "gb200-nvl72", 72, False, 839.0),
-    ("GB200 NVL72, 2 racks", "gb200-nvl72", 128, False, 810.0),
-    ("GB200 NVL72, 20 racks", "gb200-nvl72", 1440, False, 406.0),
-    ("GB300 NVL72, one rack", "gb300-nvl72", 72, False, 937.0),
-)
+ANCHORS: Sequence[tuple[str, str, int, bool, float]] = tuple(map(tuple, _FACTS["anchors"]))
 """Bus bandwidth of the largest all-reduce that others published, in GB/s: system, cluster profile,
 accelerators, whether the network reduces. None but the two AWS systems entered a fit."""
 _ANCHOR_BYTES = 16.0 * 2**30

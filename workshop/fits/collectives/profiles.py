@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from simulator.arrays import Floats
 from simulator.calibration.profile_text import FigureText, Section
 from simulator.cost.collectives.curves import Regime
+from workshop.facts import facts
 from workshop.fits.collectives.dispatch import dispatch_left_out, dispatch_sections
 from workshop.fits.collectives.fit import (
     NEWEST,
@@ -48,15 +49,15 @@ _SMALLEST, _LARGEST = 64.0 * 2**10, 512.0 * 2**20
 _WIDER = 1.5
 """How much wider the spread of a figure is that another device of the generation lends."""
 
+_FACTS = facts(__file__)
 _SAME_BOARD: Mapping[str, tuple[str, ...]] = {
-    "a100_sxm": ("dgx-a100-40", "aws-p4d", "aws-p4de"),
-    "h100_sxm": ("aws-p5", "grand-teton-h100"),
+    gpu: tuple(nodes) for gpu, nodes in _FACTS["same_board"].items()
 }
 """Nodes that carry the board of a measured device and were not measured alone."""
 
 _FEWER_LINKS: Mapping[str, tuple[str, float]] = {
-    "hgx-a800": ("a100_sxm", 8.0 / 12.0),
-    "hgx-h800": ("h100_sxm", 8.0 / 18.0),
+    node: (board["of"], board["links"] / board["whole"])
+    for node, board in _FACTS["fewer_links"].items()
 }
 """Nodes of a chip with fewer links, and their share of them."""
 
@@ -146,9 +147,9 @@ def _lines(fits: _Fits, mask: NDArray[np.bool_], kernel: str, device: str) -> li
 # --- fits --------------------------------------------------------------------------------
 
 
-_PEERS = ("ampere", "hopper", "blackwell", "pcie")
+_PEERS = tuple(_FACTS["pooled"]["peers"])
 """Families whose accelerators copy to each other straight: their errors are pooled."""
-_TOGETHER = (_PEERS, ("pcie-host",))
+_TOGETHER = (_PEERS, tuple(_FACTS["pooled"]["host"]))
 
 
 @lru_cache(maxsize=len(_TOGETHER))

@@ -23,37 +23,26 @@ from simulator.cost.collectives.nccl_choice import choose
 from simulator.hardware.cluster import Cluster, load_cluster, load_library, with_release
 from simulator.layout.placement import Group
 from simulator.measured.microbenchmarks import read_table
+from workshop.facts import facts
 
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 KINDS = (*OPERATIONS, "all_to_all_older")
 """What stands apart in the tables of residuals."""
 
+_FACTS = facts(__file__)
+
 FAMILIES: Mapping[str, tuple[str, ...]] = {
-    "ampere": ("ampere",),
-    "hopper": ("hopper",),
-    "blackwell": ("blackwell", "blackwell-grace"),
-    "pcie": ("pcie",),
-    "pcie-host": ("pcie-host",),
+    name: tuple(curves) for name, curves in _FACTS["families"].items()
 }
-"""Curves by generation of the links: those of one family share what large calls reach, as shares
-of the bus; a tray of four has starts and hops of its own."""
+"""Curves by generation of the links that share what large calls reach."""
 
 DEVICES: Mapping[str, tuple[str, str]] = {
-    "a100_sxm": ("ampere", "dgx-a100"),
-    "h100_sxm": ("hopper", "dgx-h100"),
-    "h200_sxm": ("hopper", "hgx-h200"),
-    "b200_sxm": ("blackwell", "dgx-b200"),
-    "b300_sxm": ("blackwell", "dgx-b300"),
-    "gb200": ("blackwell-grace", "gb200-nvl72"),
-    "gb300": ("blackwell-grace", "gb300-nvl72"),
-    "l40s": ("pcie", "l40s-pcie"),
-    "l40s_host": ("pcie-host", "l40s-pcie-host"),
-    "rtx_pro_6000_server": ("pcie", "rtx-pro-6000-pcie"),
+    gpu: (curve, cluster) for gpu, (curve, cluster) in _FACTS["devices"].items()
 }
 """Curve and cluster profile of the ``gpu`` of a row; see :func:`_by_board` for ``l40s_host``."""
 
-_SOURCE = "aiconfigurator"
-_SOCKETS, _NEIGHBOURS = "l40s", 2
+SOURCE: str = _FACTS["source"]
+_SOCKETS, _NEIGHBOURS = _FACTS["across_sockets"]["gpu"], _FACTS["across_sockets"]["neighbours"]
 """The GPU whose server was timed across sockets, and how many share a switch there."""
 
 _WORDS = {"alltoall": "all_to_all"}
@@ -100,7 +89,7 @@ def read_rows(path: Path | str | None = None) -> CollectiveRows:
     gpu, members = table.text("gpu"), table.text("gpus").astype(float).astype(np.int64)
     word = np.array([_WORDS.get(name, name) for name in table.text("operation").tolist()])
     kept = np.isin(gpu, list(DEVICES)) & np.isin(word, OPERATIONS)
-    kept &= np.char.startswith(table.text("source"), _SOURCE) & (table.text("excluded") == "")
+    kept &= np.char.startswith(table.text("source"), SOURCE) & (table.text("excluded") == "")
     kept &= np.char.startswith(table.text("lib_version"), "NCCL")
     rows, gpu = _by_board(np.flatnonzero(kept), gpu, members)
     table, members, word = table.take(rows), members[rows], word[rows]

@@ -12,6 +12,7 @@ from simulator.files import read_toml
 from simulator.hardware.cluster import load_accelerator
 from simulator.inheritance import merged
 from simulator.measured.microbenchmarks import Words
+from workshop.facts import facts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +79,7 @@ def _value(figure: Any) -> float:
     return float(figure["value"] if isinstance(figure, Mapping) else figure)
 
 
-_STAND_INS = {"a100_pcie": "a100-sxm-80"}
+_STAND_INS: dict[str, str] = facts(__file__)["stand_ins"]
 """GPU of the tables whose calls are fitted on the same chip on another board: the profile that
 lends its figures to the card's own."""
 

@@ -20,9 +20,11 @@ from simulator.hardware.accelerator import Accelerator
 from simulator.hardware.cluster import load_accelerator
 from simulator.measured.kernel_calls import GEMM_COLUMNS
 from simulator.measured.microbenchmarks import Sieve, Table, read_table
+from workshop.facts import facts
 from workshop.fits.gemm.series import shipped_table
 
-TIMED = {"a100-sxm-80": "a100_pcie", "b200-sxm": "b200_sxm"}
+_FACTS = facts(__file__)
+TIMED: dict[str, str] = _FACTS["timed_back"]
 """Profile: word of the table. The A100 of the table is the card, with the same chip."""
 
 _WAYS: dict[str, dict[str, Any]] = {
@@ -103,7 +105,7 @@ def _calls(
 ) -> Rows:
     """Measured seconds, those of a forward product of the shape, and of what is moved beyond it."""
     sieve, text = Sieve(table), table.text
-    match = sieve.kept & (text("kernel") == "simumax_matmul") & (text("gpu") == gpu)
+    match = sieve.kept & (text("kernel") == _FACTS["backward_kernel"]) & (text("gpu") == gpu)
     match &= (text("direction") == direction) & (np.char.find(text("impl"), out) >= 0)
     m, n, k = (sieve.positive(column, match)[match] for column in GEMM_COLUMNS.values())
     rates: dict[str, Any] = dict(gemm_rates(device, "bf16")) | dict(figures)

@@ -18,6 +18,7 @@ from simulator.calibration.least_squares import Fit, Prior, Rows, fit_and_score,
 from simulator.cost.kernels.gemm import NO_SPLIT_S, OPERAND_BYTES, gemm_s
 from simulator.errors import InputError, problem
 from simulator.hardware.accelerator import Accelerator
+from workshop.facts import facts
 from workshop.fits.gemm.series import LIBRARIES, one_series
 
 _LARGE = 512.0
@@ -38,21 +39,15 @@ GEMM_PRIORS = {
 power goes with the clock at the least, and with its third power where the voltage follows: the
 exponent is 1/2 for the square, and bounds and width leave the rest to the timings."""
 
-ONE_CLOCK = (
-    *(("turing", "cublas", dtype) for dtype in ("fp16", "fp32")),
-    *(("volta", "cublas", dtype) for dtype in ("fp16", "fp32")),
-    ("ampere", "sglang", "bf16"),
-    ("ada", "cublas", "bf16"),
-    *(("hopper", "vllm", dtype) for dtype in ("bf16", "fp8", "fp8_blockwise")),
-    *(("blackwell", "cublas", dtype) for dtype in ("bf16", "fp8")),
-    *(("blackwell", "vllm", dtype) for dtype in ("bf16", "nvfp4")),
+_FACTS = facts(__file__)
+_HOST_BOUND: str = _FACTS["host_bound"]
+
+ONE_CLOCK = tuple(
+    (series["generation"], series["library"], dtype)
+    for series in _FACTS["one_clock"]
+    for dtype in series["types"]
 )
-"""Generation, library and type of series at one clock, of exponent 0: an exponent of their own does
-not predict their long calls better by 0.05 points (over 1 ms, sides of 512 and more, shapes left
-out), or the clock does not fall at all (V100 in fp16). Mean errors with it and at one clock, in per
-cent: Turing 6.2 and 6.0, Volta 3.5 and 3.4, SGLang on A100 2.42 and 2.35, L40S 6.5 and 6.3, vLLM on
-Hopper 8.4 and 8.2; Blackwell: bf16 6.74 and 6.77, fp8 6.5 and 6.4, vLLM 9.1 and 9.1, nvfp4 10.8 and
-10.8. All others: 5.5 and 6.2."""
+"""Generation, library and type of series at one clock, of exponent 0 (facts.toml says why)."""
 
 _CAST_PRIORS = {
     "quantise_bytes_per_element": Prior(value=8.0, width=0.3, low=1.0, high=20.0),
@@ -106,8 +101,8 @@ GEMM_TYPES = {
     "bf16": GemmType(priors=GEMM_PRIORS, own={}),
     "fp16": GemmType(priors=GEMM_PRIORS, own={}),
     "fp32": GemmType(priors=GEMM_PRIORS, own={}),
-    "fp8": GemmType(priors=FP8_PRIORS, own={"vllm": SCALED_PRIORS}),
-    "fp8_blockwise": GemmType(priors=BLOCK_PRIORS, own={"vllm": BLOCK_PRIORS | _FLOOR_PRIORS}),
+    "fp8": GemmType(priors=FP8_PRIORS, own={_HOST_BOUND: SCALED_PRIORS}),
+    "fp8_blockwise": GemmType(priors=BLOCK_PRIORS, own={_HOST_BOUND: BLOCK_PRIORS | _FLOOR_PRIORS}),
     "nvfp4": GemmType(priors=FP4_PRIORS, own={}),
 }
 """fp8_blockwise has one scale for 128 x 128 weights (1 x 128 activations), and in vLLM's table the

@@ -19,6 +19,7 @@ from simulator.calibration.profile_text import FigureText, Section
 from simulator.hardware.accelerator import Accelerator
 from simulator.hardware.cluster import load_accelerator
 from simulator.hardware.residuals import SIZES, TimedShapes, columns
+from workshop.facts import facts
 from workshop.fits.fitting.holdout_errors import LeftOut, left_out
 from workshop.fits.fitting.smoothing import shape_lines
 from workshop.fits.gemm.backward import Backward, backward_rates
@@ -31,12 +32,8 @@ from workshop.fits.gemm.typical import typical_values
 DATE = "2026-11-21"
 """Of the table of timings."""
 
-_TABLES = {
-    "trtllm": "TRT-LLM tables (cuBLAS kernels) of ai-dynamo/aiconfigurator@095f58a5",
-    "vllm": "vLLM tables of ai-dynamo/aiconfigurator@095f58a5",
-    "sglang": "SGLang tables of ai-dynamo/aiconfigurator@095f58a5",
-    "DeepBench": "baidu-research/DeepBench results (CUDA 10.1)",
-}
+_FACTS = facts(__file__)
+_TABLES: dict[str, str] = _FACTS["tables"]
 _SAME_UNITS = {"bf16": "fp16", "fp16": "bf16"}
 _ASSUMED_SPREAD = 0.1
 _FP16_SPREAD = 0.08
@@ -75,7 +72,7 @@ def _scored(unseen: Unseen) -> LeftOut:
 def _text(unseen: Unseen, score: LeftOut) -> str:
     series = unseen.series
     name, _, release = series.framework.partition("/")
-    table = f"{_TABLES[name]}, {release}" if name in _TABLES else _TABLES["DeepBench"]
+    table = f"{_TABLES[name]}, {release}" if name in _TABLES else _TABLES[_FACTS["other_table"]]
     casts = (
         "; the cast of the activation is inside the call"
         if "quantise_row_s" in _figures_of(series.dtype)
@@ -103,7 +100,7 @@ def _figures_of(dtype: str) -> tuple[str, ...]:
 def _never_splits(series: Series) -> bool:
     return series.dtype in ("fp8_blockwise", "nvfp4") or (series.dtype, series.library) == (
         "fp8",
-        "vllm",
+        _FACTS["host_bound"],
     )
 
 
@@ -167,7 +164,7 @@ def _accumulate(device: str, backward: Mapping[str, Backward]) -> tuple[FigureTe
     apart = max(float(np.log(max(shares) / min(shares))), _LEAST_SPREAD)
     own = backward.get(device)
     if own is not None:
-        chip = " (the PCIe card, same chip)" if device.startswith("a100") else ""
+        chip = " (the PCIe card, same chip)" if device in _FACTS["on_the_card"] else ""
         return FigureText(value=own.exposed, grade="fitted", spread=apart), (
             f". accumulate_exposed: {own.rows} training products of "
             f"MooreThreads/SimuMax@4dcaae51{chip}, dgrad at {own.dgrad:.2f} of the forward rate"

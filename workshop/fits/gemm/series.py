@@ -6,7 +6,7 @@ than about the kernel are set apart here, each for a reason that can be read off
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,15 +21,15 @@ from simulator.hardware.accelerator import Accelerator
 from simulator.hardware.cluster import load_accelerator
 from simulator.measured.kernel_calls import GEMM_COLUMNS, framework_name
 from simulator.measured.microbenchmarks import Sieve, Table, groups, load_words, read_table
+from workshop.facts import facts
 
-LIBRARIES = {"trtllm": "cublas", "vllm": "vllm", "sglang": "sglang", "DeepBench": "cublas"}
+LIBRARIES: dict[str, str] = facts(__file__)["libraries"]
 """Library whose series the timings of a framework make up: TRT-LLM and DeepBench call cuBLAS,
 vLLM and SGLang choose a kernel of their own for each type."""
 
 LEAST_ROWS = 60
 """A series of fewer rows is not fitted: ten parameters would follow its noise."""
 
-_BLACKWELL = ("b200-sxm", "b300-sxm", "gb200", "gb300")
 _TYPES = {
     "bfloat16": "bf16",
     "fp8": "fp8",
@@ -83,38 +83,24 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Noise:
-    """Rows that tell of the timing, not of the kernel."""
+    """Rows that tell of the timing, not of the kernel: all, or long or large ones alone."""
 
     devices: tuple[str, ...]
     dtype: str
     library: str
-    rows: Callable[[Rows], NDArray[np.bool_]]
     reason: str
+    over_s: float = -np.inf
+    over_flop: float = -np.inf
+
+    def rows(self, rows: Rows) -> NDArray[np.bool_]:
+        """Which of a series' rows they are."""
+        flop = 2.0 * rows["m"] * rows["n"] * rows["k"]
+        return np.asarray((rows["seconds"] > self.over_s) & (flop >= self.over_flop))
 
 
-_ALL: Callable[[Rows], NDArray[np.bool_]] = lambda rows: np.ones(len(rows["m"]), dtype=bool)  # noqa: E731
-
-NOISE = (
-    _Noise(
-        devices=("gb200",), dtype="bf16", library="vllm",
-        rows=lambda rows: np.asarray(rows["seconds"] > 200e-6),
-        reason="above 200 us the rate is bimodal: 800-1250 or 1800-1900 TFLOP/s for like shapes",
-    ),
-    _Noise(
-        devices=("l40s",), dtype="bf16", library="vllm", rows=_ALL,
-        reason="the clock wanders: residuals spread 13-17 % at all sizes, TRT-LLM's 5-10 %",
-    ),
-    _Noise(
-        devices=_BLACKWELL, dtype="fp8_blockwise", library="vllm", rows=_ALL,
-        reason="a host floor of 180-330 us: of ordered pairs of shapes 8-19 % are inverted by more "
-        "than 10 %, elsewhere less than 1 %",
-    ),
-    _Noise(
-        devices=("h100-sxm", "h200-sxm"), dtype="fp8", library="vllm",
-        rows=lambda rows: np.asarray(2.0 * rows["m"] * rows["n"] * rows["k"] >= 1e13),
-        reason="from 1e13 FLOP twice the rows take less time in places",
-    ),
-)  # fmt: skip
+NOISE = tuple(
+    _Noise(**{**noise, "devices": tuple(noise["devices"])}) for noise in facts(__file__)["noise"]
+)
 """Found by comparing shapes within a series; measured times alone, no formula, decide."""
 
 

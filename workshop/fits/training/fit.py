@@ -33,16 +33,14 @@ from simulator.hardware.cluster import load_accelerator, load_library
 from simulator.measured.replay import Run, Tables, load_tables, replay
 from simulator.measured.rows import MeasuredRun, number, read_runs
 from simulator.software.profile import load_software
+from workshop.facts import facts
 from workshop.fits.fitting.gauss_newton import curvature, descend, soft_weights
 from workshop.fits.training.parameters import PARAMETERS, Parameter
 
 SPLIT = "calibrate"
 """The only split whose rows may move a figure."""
 
-_CLUSTERS = (
-    *("gb300-nvl72", "gb200-nvl72", "dgx-b200"),
-    *("dgx-h100", "grand-teton-h100", "dgx-a100", "dgx-a100-40"),
-)
+_CLUSTERS = tuple(facts(__file__)["clusters"])
 """Clusters whose steps the fit uses; of B300 there are two rows."""
 _ALIKE = (
     *("source", "software", "gpu", "precision"),
