@@ -273,8 +273,12 @@ def test_the_share_of_the_optimizer_is_a_share() -> None:
 
 
 def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
-    text = (catalogue.folder("validation") / "effects.toml").read_text(encoding="utf-8")
+    validation = catalogue.folder("validation")
+    text = (validation / "effects.toml").read_text(encoding="utf-8")
     assert old in text
+    for path in validation.iterdir():
+        if path.name != "effects.toml":
+            (tmp_path / path.name).symlink_to(path)
     (tmp_path / "effects.toml").write_text(text.replace(old, new, 1), encoding="utf-8")
     monkeypatch.setattr(module.catalogue, "folder", lambda _: tmp_path)
 
