@@ -12,7 +12,6 @@ from pathlib import Path
 
 from simulator.errors import InputError, did_you_mean, problem
 from simulator.files import read_csv
-from simulator.measured.fixed_phrases import with_columns
 from simulator.measured.model_sizes import with_sizes
 from simulator.measured.rows import COLUMNS, MeasuredRun
 from simulator.software.profile import load_software
@@ -126,7 +125,7 @@ def _fields(cells: Mapping[str, str], names: Mapping[str, str], name: str) -> di
     usual = {**_USUAL, "sharding": _usual_sharding(fields["software"])}
     fields |= {key: usual[key] for key in assumed}
     fields["assumed"] = "+".join(filter(None, (fields["assumed"], *assumed)))
-    return with_sizes(with_columns(fields, fields))
+    return with_sizes(fields)
 
 
 @lru_cache(maxsize=256)

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from simulator.errors import InputError, brief, nearest
 from simulator.files import check_header, read_csv
-from simulator.measured.fixed_phrases import with_columns
 from simulator.measured.model_sizes import with_sizes
 
 __all__ = [
@@ -93,7 +92,7 @@ class MeasuredRun:
     where: str
     """File and line: ``runs.csv: line 7``."""
     fields: Mapping[str, str]
-    """Text by column; what a table without a column says in its notes is put there."""
+    """Text by column."""
     fault: str | None = None
     """What is wrong with the row as a whole, whatever its fields say."""
 
@@ -159,8 +158,7 @@ def _read(path: Path | str, runs: list[MeasuredRun]) -> None:
         if len(runs) - before >= _MOST_RUNS:
             raise InputError(f"{path}: line {line}: must have at most {_MOST_RUNS} rows")
         where = f"{path}: line {line}"
-        filled = with_sizes(with_columns(fields, fields))
-        runs.append(MeasuredRun(where=where, fields=filled, fault=uneven.get(line)))
+        runs.append(MeasuredRun(where=where, fields=with_sizes(fields), fault=uneven.get(line)))
     if len(runs) == before:
         raise InputError(f"{path}: the table has a header and no rows")
 

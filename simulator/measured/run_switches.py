@@ -14,7 +14,6 @@ from typing import Any
 from simulator.errors import InputError, brief
 from simulator.files import Figure
 from simulator.layout.layouts import CP_KINDS
-from simulator.measured.fixed_phrases import GRAPH_PARTS
 from simulator.measured.rows import choice, flag, number, text, whole
 from simulator.software.allocator_memory import Allocator, Workspaces
 from simulator.software.host_work import HostWork
@@ -39,6 +38,9 @@ __all__ = [
     "states",
     "windowed",
 ]
+
+GRAPH_PARTS = ("full_iteration", "attn", "moe_router", "moe_preprocess")
+"""Words of the column ``cuda_graph_scope``."""
 
 _BYTES = {"fp16": 2.0, "bf16": 2.0, "fp32": 4.0}
 _MOMENTS = ("bf16", "fp16", "fp32")
