@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simulator.answers import draw_with, write_with
-from simulator.assembly import Source, assemble
+from simulator.assembly import SaidSoftware, Source, assemble
 from simulator.errors import InputError
 from simulator.planner.prediction import Prediction
 from simulator.planner.prediction import predict as predict_scenario
@@ -83,7 +83,7 @@ def predict(
     model: str | Workload | None = None,
     cluster: str | None = None,
     gpus: int | None = None,
-    software: str | None = None,
+    software: SaidSoftware = None,
     **given: Any,
 ) -> Prediction | MixedPrediction:
     """Predict step time, memory and cost of one layout.
@@ -132,7 +132,7 @@ def plan(
     model: str | Workload | None = None,
     cluster: str | None = None,
     gpus: int | None = None,
-    software: str | None = None,
+    software: SaidSoftware = None,
     keep: int = 64,
     progress: Callable[[int, int], None] | None = None,
     **given: Any,
@@ -172,7 +172,7 @@ def simulate(
     model: str | Workload | None = None,
     cluster: str | None = None,
     gpus: int | None = None,
-    software: str | None = None,
+    software: SaidSoftware = None,
     actions: str | os.PathLike[str] | None = None,
     deviations: Sequence[Deviation] = (),
     network: Network | None = None,
@@ -244,7 +244,7 @@ def simulate_run(
     model: str | Workload | None = None,
     cluster: str | None = None,
     gpus: int | None = None,
-    software: str | None = None,
+    software: SaidSoftware = None,
     **given: Any,
 ) -> SimulatedRun:
     """Play whole runs of one layout, with all that fails; other arguments as in :func:`predict`.
@@ -295,7 +295,7 @@ def compare(
     jobs: int | None = None,
     on_row: Callable[[Offer], None] | None = None,
     model: str | Workload | None = None,
-    software: str | None = None,
+    software: SaidSoftware = None,
     **given: Any,
 ) -> Comparison:
     """Find the best layout on every cluster and size; other arguments as in :func:`predict`.
@@ -363,7 +363,7 @@ def size(
     model: str | Workload | None = None,
     cluster: str | None = None,
     gpus: int | None = None,
-    software: str | None = None,
+    software: SaidSoftware = None,
     **given: Any,
 ) -> Sized:
     """Find how many accelerators a run needs; other arguments as in :func:`predict`.
@@ -416,7 +416,7 @@ def versus(
     model: str | Workload | None = None,
     cluster: str | None = None,
     gpus: int | None = None,
-    software: str | None = None,
+    software: SaidSoftware = None,
     **given: Any,
 ) -> Versus:
     """Compare two layouts term by term; other arguments as in :func:`predict`.
@@ -457,7 +457,7 @@ def what_if(
     model: str | Workload | None = None,
     cluster: str | None = None,
     gpus: int | None = None,
-    software: str | None = None,
+    software: SaidSoftware = None,
     **given: Any,
 ) -> WhatIf:
     """Find the best layout before and after some changes; other arguments as in :func:`predict`.
@@ -493,7 +493,7 @@ def fabrics(
     model: str | Workload | None = None,
     cluster: str | None = None,
     gpus: int | None = None,
-    software: str | None = None,
+    software: SaidSoftware = None,
     **given: Any,
 ) -> FabricChoices:
     """Price a run on candidate fabrics (`what-if --fabrics`); arguments as in :func:`predict`.

@@ -107,6 +107,16 @@ def _section(name: str, section: Section) -> Iterator[Field]:
                 needed = schema is section.schemas[0] or "[]" in field.name
                 yield dataclasses.replace(field, required=field.required and needed)
                 seen.add(field.name)
+    for word, (sentence, kind, default, grade) in section.words().items():
+        yield Field(
+            name=f"{name}.{word}",
+            sentence=sentence,
+            kind=kind,
+            unit=_unit(word, [float] if kind == "number" else [], []),
+            default=default,
+            grade=grade,
+            required=False,
+        )
 
 
 def _fields(
@@ -133,7 +143,7 @@ def _fields(
         )
         if table is not None:
             yield from _fields(table, name, value if dataclasses.is_dataclass(value) else None)
-        elif named is not None:
+        elif dataclasses.is_dataclass(named):
             for inner in _fields(named, f"{name}.NAME"):
                 yield dataclasses.replace(inner, required=False)
         elif items is not None:
