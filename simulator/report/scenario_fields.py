@@ -98,15 +98,6 @@ def fields_document(fields: list[Field]) -> dict[str, Any]:
 
 
 def _section(name: str, section: Section) -> Iterator[Field]:
-    below = None if section.base is None else section.base()
-    seen: set[str] = set()
-    for schema in section.schemas:
-        for field in _fields(schema, name, below, dict(section.renamed)):
-            if field.name not in seen:
-                # Another record stands instead of the first: nothing of it is required beside it.
-                needed = schema is section.schemas[0] or "[]" in field.name
-                yield dataclasses.replace(field, required=field.required and needed)
-                seen.add(field.name)
     for word, (sentence, kind, default, grade) in section.words().items():
         yield Field(
             name=f"{name}.{word}",
@@ -117,6 +108,15 @@ def _section(name: str, section: Section) -> Iterator[Field]:
             grade=grade,
             required=False,
         )
+    below = None if section.base is None else section.base()
+    seen: set[str] = set()
+    for schema in section.schemas:
+        for field in _fields(schema, name, below, dict(section.renamed)):
+            if field.name not in seen:
+                # Another record stands instead of the first: nothing of it is required beside it.
+                needed = schema is section.schemas[0] or "[]" in field.name
+                yield dataclasses.replace(field, required=field.required and needed)
+                seen.add(field.name)
 
 
 def _fields(

@@ -54,7 +54,10 @@ _STATED = ("datasheet", "stated for the run")
 
 @record
 class SoftwareSection:
-    """What the run's software does where it is not as its profile says: switches, and any field."""
+    """What the software does where it is not as its profile says: switches first, then any field.
+
+    Defaults are those of what usually runs on CUDA devices.
+    """
 
     supports: Supports
     """Which layouts it can run."""
