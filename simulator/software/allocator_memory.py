@@ -14,8 +14,11 @@ class Workspaces:
     """Workspaces of matrix-multiplication libraries, where a generation of devices has its own."""
 
     workspace_bytes: Figure | None = None
+    """Those that stay allocated."""
     head_workspace_bytes: Figure | None = None
+    """Further ones on the rank with the output head."""
     grouped_workspace_bytes: Figure | None = None
+    """Further ones on ranks that hold experts."""
 
 
 @record
