@@ -98,7 +98,8 @@ def predict(
         A model of the zoo, the path of a Hugging Face config.json, or a workload whose recipe
         stands for [training] (``Workload.from_torch``).
     cluster, software : str, optional
-        Profile names or paths.
+        Profile names or paths. ``software`` may be a mapping of the fields of [software] instead,
+        "name" among them: ``software={"dispatcher": "hybridep", "overlap.expert": True}``.
     gpus : int, optional
         Accelerators of the run.
     **given

@@ -31,6 +31,7 @@ __all__ = [
     "assumed_fields",
     "choice",
     "flag",
+    "is_column",
     "number",
     "read_row",
     "read_runs",
@@ -95,6 +96,13 @@ _MOST = 2**31 - 1
 _MOST_PROBLEMS = 20
 
 
+def is_column(name: str) -> bool:
+    """Whether a table may have a column of this name."""
+    if name.startswith(SOFTWARE):
+        return not unknown_field(name.removeprefix(SOFTWARE))
+    return name in COLUMNS
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeasuredRun:
     """One row of a table, as it was read."""
@@ -109,6 +117,12 @@ class MeasuredRun:
     def get(self, field: str) -> str:
         """Text of a field, blank where the table has no such column."""
         return (self.fields.get(field) or "").strip()
+
+    @property
+    def software_fields(self) -> tuple[tuple[str, str], ...]:
+        """Fields of the software profile that columns state by their dotted names."""
+        dotted = (name for name in self.fields if name.startswith(SOFTWARE))
+        return tuple((name, text) for name in sorted(dotted) if (text := self.get(name)))
 
 
 # --- tables ------------------------------------------------------------------------------
