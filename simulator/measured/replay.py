@@ -442,39 +442,39 @@ def _layout(said: Said, software: Software) -> Layouts:
     can = software.supports
     usual_sharding = "zero1" if "zero1" in can.sharding_with_pipeline else can.sharding[-1]
     numbers = ("tp", "pp", "cp", "ep", "etp", "micro_batch", "vpp")
-    given: dict[str, Any] = {name: said.get(name, 1) for name in numbers}
-    gpus, given["global_batch"] = said.need("num_gpus"), said.need("global_batch")
-    replica = accelerators(given["tp"], given["pp"], given["cp"])
-    given["dp"] = said.get("dp", max(gpus // replica, 1))
+    degrees: dict[str, Any] = {name: said.get(name, 1) for name in numbers}
+    gpus, degrees["global_batch"] = said.need("num_gpus"), said.need("global_batch")
+    replica = accelerators(degrees["tp"], degrees["pp"], degrees["cp"])
+    degrees["dp"] = said.get("dp", max(gpus // replica, 1))
     if can.experts_follow_tensor and said.get("etp") is None:
-        given["etp"] = given["tp"] if said.get("num_experts") else 1
+        degrees["etp"] = degrees["tp"] if said.get("num_experts") else 1
     if said.get("micro_batch") is None and not can.accumulates:
-        given["micro_batch"] = max(given["global_batch"] // given["dp"], 1)
+        degrees["micro_batch"] = max(degrees["global_batch"] // degrees["dp"], 1)
     if group := said.get("shard_group"):
-        given["shard_group"] = min(group, given["dp"] * given["cp"])
+        degrees["shard_group"] = min(group, degrees["dp"] * degrees["cp"])
     if said.get("cpu_offload"):
-        layers = -(-said.need("layers") // given["pp"])
-        given["offload_layers"] = min(said.get("offload_layers") or layers, layers)
-    given["optimizer_offload"] = said.word("optimizer_offload", OFFLOADS, "none")
-    given["sharding"] = said.get("sharding", usual_sharding)
-    given["recompute"] = said.get("recompute", "none")
-    given["recompute_layers"] = said.get("recompute_layers", 0)
-    given["cp_kind"] = said.word("cp_kind", CP_KINDS, can.cp_kinds[0] if can.cp_kinds else "ring")
+        layers = -(-said.need("layers") // degrees["pp"])
+        degrees["offload_layers"] = min(said.get("offload_layers") or layers, layers)
+    degrees["optimizer_offload"] = said.word("optimizer_offload", OFFLOADS, "none")
+    degrees["sharding"] = said.get("sharding", usual_sharding)
+    degrees["recompute"] = said.get("recompute", "none")
+    degrees["recompute_layers"] = said.get("recompute_layers", 0)
+    degrees["cp_kind"] = said.word("cp_kind", CP_KINDS, can.cp_kinds[0] if can.cp_kinds else "ring")
     if dealt := said.get("stages"):
-        given["stages"] = dealt
-    if said.get("sequence_parallel") is not None and given["tp"] > 1:  # off without tp
-        given["sequence_parallel"] = int(said.get("sequence_parallel"))
-    world = accelerators(given["tp"], given["pp"], given["cp"], given["dp"])
+        degrees["stages"] = dealt
+    if said.get("sequence_parallel") is not None and degrees["tp"] > 1:  # off without tp
+        degrees["sequence_parallel"] = int(said.get("sequence_parallel"))
+    world = accelerators(degrees["tp"], degrees["pp"], degrees["cp"], degrees["dp"])
     if world != gpus:
         raise InputError(f"num_gpus: must be dp x tp x pp x cp = {world}, got {gpus}")
-    ranks, experts = world // given["pp"], given["ep"] * given["etp"]
+    ranks, experts = world // degrees["pp"], degrees["ep"] * degrees["etp"]
     if experts > ranks:
         raise InputError(f"ep: ep x etp must be at most dp x tp x cp = {ranks}, got {experts}")
-    share = given["dp"] * given["micro_batch"]
-    if given["global_batch"] % share:
-        batch = given["global_batch"]
+    share = degrees["dp"] * degrees["micro_batch"]
+    if degrees["global_batch"] % share:
+        batch = degrees["global_batch"]
         raise InputError(f"global_batch: must divide by dp x micro_batch = {share}, got {batch}")
     try:
-        return Layouts.of(**given)
+        return Layouts.of(**degrees)
     except ValueError as error:
         raise InputError(str(error)) from None

@@ -260,17 +260,17 @@ _NOTHING = object()
 _TABLES = tuple(table.name for table in dataclasses.fields(SoftwareSection))
 
 
-def _unknown(own: Mapping[str, Any]) -> Iterator[str]:
+def _unknown(fields: Mapping[str, Any]) -> Iterator[str]:
     """Names that are neither a switch nor a table of a profile."""
-    for name in own:
+    for name in fields:
         if name == "name":
             yield "name: unknown field: the profile is named by cluster.software"
         elif name.partition(".")[0] not in _TABLES:
-            there = [table for table in _TABLES if name in _names(table)]
-            deeper = there or [table_of(name, SoftwareSection)]
-            tables = " or ".join(f"[software.{table}]" for table in deeper if table)
+            tables = [table for table in _TABLES if name in _names(table)]
+            tables = tables or [table_of(name, SoftwareSection)]
+            place = " or ".join(f"[software.{table}]" for table in tables if table)
             hint = did_you_mean(name, (*switches(), *_TABLES))
-            yield f"{name}: unknown field{f': it stands in {tables}' if tables else hint}"
+            yield f"{name}: unknown field{f': it stands in {place}' if place else hint}"
 
 
 def _names(table: str) -> set[str]:
@@ -282,14 +282,14 @@ def _puts(switch: Switch, name: str, value: Any, software: Software) -> dict[str
     if not switch.words:
         return {switch.takes: value, **switch.also}
     said = [_word(switch, name, word) for word in _words(switch, value)]
-    found = dict(switch.also)
+    fields = dict(switch.also)
     for word in said:
-        found |= switch.words[word]
+        fields |= switch.words[word]
     if switch.takes:  # a list of words, which may have other names here
-        found[switch.takes] = list(
+        fields[switch.takes] = list(
             dict.fromkeys(switch.words[word].get(switch.takes, word) for word in said)
         )
-    return {key: _of_profile(over, software) for key, over in found.items()}
+    return {name: _of_profile(over, software) for name, over in fields.items()}
 
 
 def _words(switch: Switch, value: Any) -> list[Any]:
@@ -331,7 +331,8 @@ def _of_profile(over: Any, software: Software) -> Any:
 def _over(value: Any, document: Any) -> Any:
     """A value of a profile with what a document says in its place."""
     if isinstance(document, Mapping) and "value" not in document:
-        if isinstance(value, tuple):  # of its words, some
+        flags = all(isinstance(on, bool) for on in document.values())
+        if isinstance(value, tuple) and flags:  # of its words, some
             kept = [word for word in value if document.get(word) is not False]
             return [*kept, *(word for word, on in document.items() if on and word not in kept)]
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
