@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulator.assembly import Source, assemble
+from simulator.assembly import SaidSoftware, Source, assemble
 from simulator.errors import InputError
 from simulator.planner.prediction import Prediction
 from simulator.planner.prediction import predict as predict_scenario
@@ -45,7 +45,7 @@ def predict(
     model: str | Workload | None = None,
     cluster: str | None = None,
     gpus: int | None = None,
-    software: str | None = None,
+    software: SaidSoftware = None,
     **given: Any,
 ) -> Prediction | MixedPrediction:
     """Predict step time, memory and cost of one layout.
@@ -60,7 +60,8 @@ def predict(
         A model of the zoo, the path of a Hugging Face config.json, or a workload whose recipe
         stands for [training] (``Workload.from_torch``).
     cluster, software : str, optional
-        Profile names or paths.
+        Profile names or paths. ``software`` may be a mapping of the fields of [software] instead,
+        "name" among them: ``software={"dispatcher": "hybridep", "overlap.expert": True}``.
     gpus : int, optional
         Accelerators of the run.
     **given
@@ -94,7 +95,7 @@ def plan(
     model: str | Workload | None = None,
     cluster: str | None = None,
     gpus: int | None = None,
-    software: str | None = None,
+    software: SaidSoftware = None,
     keep: int = 64,
     progress: Callable[[int, int], None] | None = None,
     **given: Any,
@@ -134,7 +135,7 @@ def simulate(
     model: str | Workload | None = None,
     cluster: str | None = None,
     gpus: int | None = None,
-    software: str | None = None,
+    software: SaidSoftware = None,
     actions: str | os.PathLike[str] | None = None,
     deviations: Sequence[Deviation] = (),
     network: Network | None = None,
@@ -206,7 +207,7 @@ def simulate_run(
     model: str | Workload | None = None,
     cluster: str | None = None,
     gpus: int | None = None,
-    software: str | None = None,
+    software: SaidSoftware = None,
     **given: Any,
 ) -> SimulatedRun:
     """Play whole runs of one layout, with all that fails; other arguments as in :func:`predict`.
@@ -257,7 +258,7 @@ def compare(
     jobs: int | None = None,
     on_row: Callable[[Offer], None] | None = None,
     model: str | Workload | None = None,
-    software: str | None = None,
+    software: SaidSoftware = None,
     **given: Any,
 ) -> Comparison:
     """Find the best layout on every cluster and size; other arguments as in :func:`predict`.
@@ -325,7 +326,7 @@ def size(
     model: str | Workload | None = None,
     cluster: str | None = None,
     gpus: int | None = None,
-    software: str | None = None,
+    software: SaidSoftware = None,
     **given: Any,
 ) -> Sized:
     """Find how many accelerators a run needs; other arguments as in :func:`predict`.
@@ -378,7 +379,7 @@ def versus(
     model: str | Workload | None = None,
     cluster: str | None = None,
     gpus: int | None = None,
-    software: str | None = None,
+    software: SaidSoftware = None,
     **given: Any,
 ) -> Versus:
     """Compare two layouts term by term; other arguments as in :func:`predict`.
@@ -419,7 +420,7 @@ def what_if(
     model: str | Workload | None = None,
     cluster: str | None = None,
     gpus: int | None = None,
-    software: str | None = None,
+    software: SaidSoftware = None,
     **given: Any,
 ) -> WhatIf:
     """Find the best layout before and after some changes; other arguments as in :func:`predict`.
@@ -455,7 +456,7 @@ def fabrics(
     model: str | Workload | None = None,
     cluster: str | None = None,
     gpus: int | None = None,
-    software: str | None = None,
+    software: SaidSoftware = None,
     **given: Any,
 ) -> FabricChoices:
     """Price a run on candidate fabrics (`what-if --fabrics`); arguments as in :func:`predict`.

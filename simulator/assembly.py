@@ -13,13 +13,17 @@ from typing import Any
 
 from simulator.errors import InputError, did_you_mean, problem
 from simulator.files import build, read_toml
+from simulator.inheritance import merged
 from simulator.scenario import Goal, LayoutSection, Scenario, make_scenario
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 
-__all__ = ["DEFAULT_BATCH", "DEFAULT_LENGTH", "Source", "assemble"]
+__all__ = ["DEFAULT_BATCH", "DEFAULT_LENGTH", "SaidSoftware", "Source", "assemble"]
 
 Source = Scenario | str | os.PathLike[str] | None
+
+SaidSoftware = str | Mapping[str, Any] | None
+"""The profile's name, or a mapping of what is put over it ([software]), which may have a "name"."""
 
 DEFAULT_LENGTH = 8192
 """Tokens per sequence without a scenario file; less where the model is defined for less."""
@@ -54,7 +58,8 @@ def assemble(
     source : path, Scenario or None
         Where to start from.
     names : mapping
-        ``model``, ``cluster``, ``gpus``, ``software``; None means not given.
+        ``model``, ``cluster``, ``gpus``, ``software``; None means not given. ``software`` may be a
+        mapping of what is put over its profile, which "name" names.
     given : mapping, optional
         Fields of [training], [layout] and [goal] by their own name.
     overrides : iterable of str
@@ -71,12 +76,15 @@ def assemble(
         Training fields that nobody gave and the value they took; empty with a file.
     """
     given, overrides = dict(given or {}), list(overrides)
+    names, stated = _software(names)
     place = str(source) if isinstance(source, (str, os.PathLike)) else where
     ready = names.get("model")
     if isinstance(ready, Workload):
         names = {**names, "model": ready.architecture.name}
         given = {**_stated(ready.recipe), **given}
     sections = _sections(given, place, names)
+    if stated:
+        sections["software"] = stated
     if isinstance(source, Scenario):
         return _changed(source, names, sections, overrides), {}
     document = {} if source is None else read_toml(Path(source))
@@ -99,6 +107,18 @@ def assemble(
         several=several,
     )
     return scenario, assumed
+
+
+def _software(names: Mapping[str, Any]) -> tuple[Mapping[str, Any], dict[str, Any]]:
+    """The names, and what is put over the profile where `software` is a mapping of its fields.
+
+    A "name" among them is the profile's.
+    """
+    software = names.get("software")
+    if not isinstance(software, Mapping):
+        return names, {}
+    fields = {name: value for name, value in software.items() if name != "name"}
+    return {**names, "software": software.get("name")}, fields
 
 
 def _stated(recipe: Recipe) -> dict[str, Any]:
@@ -164,7 +184,7 @@ def _put_names(document: dict[str, Any], names: Mapping[str, Any]) -> None:
 def _merge(document: dict[str, Any], section: str, values: Mapping[str, Any]) -> None:
     table = document.get(section, {})
     if values and isinstance(table, Mapping):
-        document[section] = {**table, **values}
+        document[section] = merged(table, values)
 
 
 def _complain_of_missing(names: Mapping[str, Any], overrides: list[str], where: str) -> None:

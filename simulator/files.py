@@ -63,7 +63,9 @@ __all__ = [
     "read_rows",
     "read_toml",
     "record",
+    "table_of",
     "toml_of",
+    "toml_value",
     "with_figure",
     "yaml_of",
 ]
@@ -305,7 +307,7 @@ def _reword(item: Any, schema: type, where: str, prefix: str) -> str:
     field = ".".join(([prefix] if prefix else []) + path)
     kind, got = item["type"], item["input"]
     if kind in ("unexpected_keyword_argument", "extra_forbidden"):
-        if there := _table_of(path[-1], schema, prefix):
+        if there := table_of(path[-1], schema, prefix):
             return f"{where}: {field}: unknown field: it stands in [{there}]"
         known = _fields_at(schema, path[:-1])
         return f"{where}: {field}: unknown field{did_you_mean(path[-1], known)}"
@@ -322,7 +324,7 @@ def _reword(item: Any, schema: type, where: str, prefix: str) -> str:
     return f"{where}: {field}: {rule}, got {shown}"
 
 
-def _table_of(name: str, schema: Any, table: str = "") -> str:
+def table_of(name: str, schema: Any, table: str = "") -> str:
     """Dotted name of the first table below a record that has a field of this very name, or blank.
 
     Fields of the record itself do not count: what its tables hold is told apart from them.
@@ -334,7 +336,7 @@ def _table_of(name: str, schema: Any, table: str = "") -> str:
         path = f"{table}.{field.name}" if table else field.name
         if name in {inner.name for inner in dataclasses.fields(below)}:
             return path
-        if deeper := _table_of(name, below, path):
+        if deeper := table_of(name, below, path):
             return deeper
     return ""
 
@@ -377,6 +379,14 @@ def toml_of(text: str, where: str) -> dict[str, Any]:
         raise InputError(f"{where}: nested too deeply") from None
     except ValueError as error:  # TOMLDecodeError, or a number with thousands of digits
         raise InputError(f"{where}: not valid TOML: {brief_text(str(error))}") from None
+
+
+def toml_value(text: str) -> Any:
+    """Read one value as TOML; what is none is a plain word."""
+    try:
+        return tomli.loads(f"value = {text}")["value"]
+    except (ValueError, RecursionError):
+        return text.strip()
 
 
 _KEPT = 256

@@ -14,7 +14,6 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import tomli
 from annotated_types import Ge, Gt, Le
 
 from simulator import catalogue
@@ -36,6 +35,7 @@ from simulator.files import (
     build,
     read_toml,
     record,
+    toml_value,
 )
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.hardware.node_groups import NodeGroupSection, load_groups
@@ -45,6 +45,8 @@ from simulator.push_pull.server_section import ParameterServer, read_parameter_s
 from simulator.ranges import Choice, is_several, read_choice
 from simulator.reliability.reliability_profile import Reliability, load_reliability, read_run
 from simulator.schedules.registry import WORDS
+from simulator.software.overrides import SoftwareSection, usual_software, with_overrides
+from simulator.software.overrides import listed as listed_switches
 from simulator.software.platforms import wrong_platform
 from simulator.software.profile import Software, load_software
 from simulator.software.releases import Nearest, load_releases
@@ -261,12 +263,15 @@ class Section:
     """Makes the record that stands below it: its values are the defaults."""
     renamed: tuple[tuple[str, str], ...] = ()
     """Fields of the record that have another name here."""
+    words: Callable[[], Mapping[str, tuple[str, str, str, str]]] = dict
+    """What else may be said, by name: sentence, what may be given, default and its grade."""
 
 
 SECTIONS = {
     "model": Section((ModelSection,)),
     "training": Section((Recipe,)),
     "cluster": Section((ClusterSection, GroupedSection)),
+    "software": Section((SoftwareSection,), base=usual_software, words=listed_switches),
     "layout": Section((LayoutSection,)),
     "goal": Section((Goal,)),
     "run": Section((Reliability,), base=load_reliability, renamed=(("name", "set"),)),
@@ -373,7 +378,11 @@ def make_scenario(
         problems += _taken(loads, parts)
     stands: Nearest | None = parts.get("stands")
     if stands is not None:
-        parts["software"] = load_software(stands.profile).standing_for(stands)
+        named = load_software(stands.profile).standing_for(stands)
+        stated = document.get("software", {})
+        problems += _taken(
+            [("software", lambda: with_overrides(named, stated, where=where))], parts
+        )
     problems += _contradictions(parts, where)
     if problems:
         raise InputError(dict.fromkeys(problems))
@@ -616,11 +625,7 @@ def _override(document: dict[str, Any], text: str) -> None:
     key, equals, value = text.partition("=")
     if not (equals and "." in key and all(key.strip().split("."))):
         raise InputError(problem("--set", "", "must be section.field=value", text))
-    try:
-        parsed = tomli.loads(f"value = {value}")["value"]
-    except (ValueError, RecursionError):
-        parsed = value.strip()
-    put(document, key.strip(), parsed, where="--set")
+    put(document, key.strip(), toml_value(value), where="--set")
 
 
 def _contradictions(parts: Mapping[str, Any], where: str) -> list[str]:

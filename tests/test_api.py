@@ -135,3 +135,19 @@ def test_default_length_is_no_longer_than_the_model_allows() -> None:
 def test_compare_names_counts_where_gpus_are_given() -> None:
     with pytest.raises(InputError, match=r"gpus: compare takes counts=\[64, 512\]"):
         simulator.compare(clusters="dgx-h100", **{"model": "llama-3.1-8b", "gpus": 8})
+
+
+def test_software_may_be_a_name_or_what_is_put_over_its_profile() -> None:
+    named = simulator.predict(**NAMES, software="megatron-core")
+    blank = simulator.predict(**NAMES, software={"name": "megatron-core"})
+    assert named.scenario.software == blank.scenario.software
+    fp32 = simulator.predict(
+        **NAMES, software={"reduce_dtype": "fp32", "kernels.fused.loss": False}
+    )
+    assert fp32.scenario.software.states.reduce == 4.0
+    assert "loss" not in fp32.scenario.software.kernels.fused
+    assert fp32.step_time_s > named.step_time_s
+    from_file = simulator.predict(EXAMPLE, tp=8, software={"overlap": {"gradient_reduce": False}})
+    assert not from_file.scenario.software.overlap.gradient_reduce
+    with pytest.raises(InputError, match=r"arguments: software\.dispatchr: unknown field"):
+        simulator.predict(**NAMES, software={"dispatchr": "deepep"})

@@ -12,9 +12,8 @@ from pathlib import Path
 
 from simulator.errors import InputError, did_you_mean, problem
 from simulator.files import read_csv
-from simulator.measured.fixed_phrases import with_columns
 from simulator.measured.model_sizes import with_sizes
-from simulator.measured.rows import COLUMNS, MeasuredRun
+from simulator.measured.rows import COLUMNS, MeasuredRun, is_column
 from simulator.software.profile import load_software
 from simulator.software.releases import load_releases
 from simulator.workload import presets
@@ -58,8 +57,8 @@ def parse_map(texts: Iterable[str]) -> dict[str, str]:
         column, equals, field = (part.strip() for part in text.rpartition("="))
         if not (equals and column and field):
             problems.append(problem("--map", "", "must be column=field", text))
-        elif field not in (*COLUMNS, *DERIVED):
-            turned = column in (*COLUMNS, *DERIVED)
+        elif not (is_column(field) or field in DERIVED):
+            turned = is_column(column) or column in DERIVED
             hint = did_you_mean(field, (*COLUMNS, *DERIVED))
             hint = f" (the column comes first: {field}={column})" if turned else hint
             problems.append(f"--map: {column}: no field of a run: {field!r}{hint}")
@@ -107,7 +106,7 @@ def _about_columns(path: Path | str, header: list[str], names: Mapping[str, str]
         raise InputError(
             f"{path}: --map: no column {name!r}{did_you_mean(name, header)}" for name in lost
         )
-    unread = [name for name in header if name not in names and name not in COLUMNS]
+    unread = [name for name in header if name not in names and not is_column(name)]
     if not unread:
         return []
     shown = ", ".join(repr(name) for name in unread[:20])
@@ -116,7 +115,7 @@ def _about_columns(path: Path | str, header: list[str], names: Mapping[str, str]
 
 def _fields(cells: Mapping[str, str], names: Mapping[str, str], name: str) -> dict[str, str]:
     """Text by field: what the cells say, the model's sizes, what follows, what is usual."""
-    said = {column: cells[column] for column in cells if column in COLUMNS and column not in names}
+    said = {column: cells[column] for column in cells if is_column(column) and column not in names}
     said |= {field: cells[column] for column, field in names.items()}
     fields = dict.fromkeys(COLUMNS, "") | {k: (v or "").strip() for k, v in said.items()}
     fields["run_id"] = fields["run_id"] or name
@@ -126,7 +125,7 @@ def _fields(cells: Mapping[str, str], names: Mapping[str, str], name: str) -> di
     usual = {**_USUAL, "sharding": _usual_sharding(fields["software"])}
     fields |= {key: usual[key] for key in assumed}
     fields["assumed"] = "+".join(filter(None, (fields["assumed"], *assumed)))
-    return with_sizes(with_columns(fields, fields))
+    return with_sizes(fields)
 
 
 @lru_cache(maxsize=256)

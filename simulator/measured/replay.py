@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -21,11 +21,11 @@ from simulator.errors import InputError, brief, did_you_mean
 from simulator.files import Figure, build, read_toml, record
 from simulator.hardware.cluster import Cluster, NodeGroup, load_cluster
 from simulator.layout.degrees import accelerators
-from simulator.layout.layouts import OFFLOADS, Layouts
+from simulator.layout.layouts import CP_KINDS, OFFLOADS, Layouts
 from simulator.layout.rules.divisibility_rules import STAGES
 from simulator.layout.rules.feasibility import FEASIBLE, REASONS, code_of, reasons
-from simulator.measured import run_switches
-from simulator.measured.rows import choice, flag, number, text, whole
+from simulator.measured.rows import SOFTWARE, Said, read_row
+from simulator.software.overrides import is_switch, with_overrides
 from simulator.software.profile import Software, load_software
 from simulator.software.releases import Nearest, Releases, UnknownFamily, load_releases
 from simulator.workload.architecture import MLP, Architecture, Attention, Block, MoE
@@ -34,27 +34,11 @@ from simulator.workload.recipe import OPTIMIZERS, PRECISIONS, Recipe, Workload
 __all__ = ["NotReplayable", "Run", "Tables", "load_tables", "replay"]
 
 _POSITIONS = ("rope", "learned", "alibi", "none")
+_MOMENTS = ("bf16", "fp16", "fp32")
 _ONE_NODE = "single-node"
 _TORUS = re.compile(r"ici-3d-torus ([1-9][0-9]{0,3})x([1-9][0-9]{0,3})x([1-9][0-9]{0,3})")
 """A slice of a pod of TPUs: chips along its three axes."""
-_MOST_LAYERS = 10_000
 _MANY_STAGES = code_of(STAGES)
-
-
-_GEMMA4 = ("gemma4", "gemma4_moe")
-"""Five layers of six with a window of 1,024 tokens; the sixth sees all through heads of 512 on a
-quarter of the key heads. Attention and MLP end in a norm too, and where there are experts the dense
-MLP runs beside them (AI-Hypercomputer/maxtext@e591f30c src/maxtext/configs/models/gemma4-26b.yml,
-gemma4-31b.yml and src/maxtext/models/gemma4.py)."""
-_NORMED = ("qwen3", "qwen3_moe", *_GEMMA4)
-"""Families with norms on queries and keys, by their published configurations."""
-_ROUTED: dict[str, dict[str, Any]] = {
-    "gpt_oss": {"bias": True, "clamped": True},
-    "deepseek_v2": {"groups": 8, "top_groups": 3, "fp32_router": True},
-    "deepseek_v3": {"groups": 8, "top_groups": 4, "fp32_router": True},
-    "kimi_k2": {"fp32_router": True},
-}
-"""Families whose experts have more than sizes, by their published configurations."""
 
 
 class NotReplayable(Exception):
@@ -62,34 +46,68 @@ class NotReplayable(Exception):
 
 
 @record
+class Far:
+    """Layers that see the whole sequence, among others that have a window."""
+
+    every: int
+    """The last of so many."""
+    window: int
+    """Tokens that the others see."""
+    wider_heads: int
+    """Width of its heads over that of the others."""
+    fewer_key_heads: int
+    """Key heads of the others over its own."""
+
+
+@record
+class Family:
+    """What models of a family have beyond sizes."""
+
+    norm: Literal["layer", "rms"] = "rms"
+    dropout: bool = False
+    attention: dict[str, bool] = field(default_factory=dict)
+    """Fields of `Attention`, where it is not latent."""
+    mlp: dict[str, bool] = field(default_factory=dict)
+    """Fields of `MLP`."""
+    experts: dict[str, int | bool] = field(default_factory=dict)
+    """Fields of `MoE`."""
+    far: Far | None = None
+    """Few layers see the whole sequence. Blocks end in a norm too, the dense MLP runs beside
+    experts, and logits are capped (Gemma)."""
+    with_learned_positions: str = ""
+    """The family that it is where positions are learned."""
+
+
+@record
 class Tables:
-    """How words of the measured-runs table map to profiles: validation/replay.toml."""
+    """How words of the measured-runs table map to profiles and models: validation/replay.toml."""
 
     releases: Releases
     """Which software profile stands for a software name."""
+    makers: tuple[str, ...]
+    """Whom tables name before the device."""
     clusters: dict[str, str]
     """Cluster profile whose server carries a GPU name."""
-    router_kernels: Figure
-    """Share of the kernels that experts add to a block which router and preparation of the
-    dispatch have: what a graph of these captures."""
     fp8_weights: dict[str, tuple[str, ...]]
     """Types with which runs of a software keep the weights of their linears in 8 bit alone, where
     ranks share optimizer states; a software that is not there does as its profile says."""
     flash_attn: dict[str, tuple[str, ...]]
     """Models, by software, whose runs turn cuDNN's attention off: Transformer Engine calls
     flash-attn on every device."""
-    gradient_copies: Figure
-    """Memory traffic per byte of gradients that FSDP copies into the buffer of its reduction, where
-    products do not write there."""
-    loss_bytes: dict[str, Figure]
-    """Bytes for every logit at the fullest moment of the loss, by word of ``loss_fusion``."""
-    deterministic_workspace_bytes: Figure
-    """Workspaces of torch's products in deterministic mode, of both threads."""
     fabric: dict[str, Figure]
     """Share of the adapter rate that collectives reach, by kind of fabric."""
     context_bytes: Figure
     """What a process takes of a device before it allocates, which nvidia-smi counts and torch does
     not: the CUDA context."""
+    families: dict[str, Family]
+    """What models have beyond sizes, by family."""
+
+    def family(self, row: Said) -> Family:
+        """What the model of a row has beyond sizes."""
+        family = self.families.get(row.need("family"), Family())
+        if family.with_learned_positions and row.get("position") == "learned":
+            return self.families[family.with_learned_positions]
+        return family
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,14 +161,15 @@ def replay(row: Mapping[str, str], tables: Tables, *, where: str = "row") -> Run
     InputError
         If a field is missing, is not a number or contradicts another.
     """
+    said = read_row(row)
     parts: dict[str, Any] = {}
     problems: list[str] = []
     steps: dict[str, Callable[[], Any]] = {
-        "architecture": lambda: _architecture(row),
-        "recipe": lambda: _recipe(row, tables),
-        "cluster": lambda: _cluster(row, tables),
-        "software": lambda: _software(row, tables),
-        "layout": lambda: _layout(row, tables),
+        "architecture": lambda: _architecture(said, tables.family(said)),
+        "recipe": lambda: _recipe(said, _stands(said, tables), tables),
+        "cluster": lambda: _cluster(said, tables),
+        "software": lambda: _software(said, _stands(said, tables), tables),
+        "layout": lambda: _layout(said, _software_profile(_stands(said, tables).profile)),
     }
     for name, step in steps.items():
         try:
@@ -161,21 +180,16 @@ def replay(row: Mapping[str, str], tables: Tables, *, where: str = "row") -> Run
         raise InputError(f"{where}: {line}" for line in dict.fromkeys(problems))
     workload = Workload(architecture=parts["architecture"], recipe=parts["recipe"])
     can, layout = parts["software"].supports, parts["layout"]
-    ways = can.dispatchers
     away = layout.offload_layers
     if "all_layers" in can.offload_excludes:  # "offloaded" without a number is all that can be
         away = np.minimum(away, workload.architecture.layers - 1)
-    layout = layout.replace(
-        offload_layers=away,
-        cp_kind=run_switches.cp_kind(row, can.cp_kinds[0] if can.cp_kinds else "ring"),
-        dispatcher=run_switches.dispatcher(row, ways[0] if ways else "alltoall"),
-    )
+    dispatcher = can.dispatchers[0] if can.dispatchers else "alltoall"
     run = Run(
         workload=workload,
         cluster=parts["cluster"],
         software=parts["software"],
-        layout=layout,
-        stands=_stands(row, tables),
+        layout=layout.replace(offload_layers=away, dispatcher=dispatcher),
+        stands=_stands(said, tables),
     )
     _check(run)
     return run
@@ -203,107 +217,108 @@ def _check(run: Run) -> None:
 # --- the model and how it is trained -----------------------------------------------------
 
 
-def _architecture(row: Mapping[str, str]) -> Architecture:
+def _architecture(said: Said, family: Family) -> Architecture:
     """Sizes from the row; norm, biases and dropout from the family."""
-    family = text(row, "family")
-    # Experts with learned positions are those of a GPT, with its norms, biases and dropout.
-    gpt = family in ("gpt", "bloom") or (family == "moe" and row.get("position") == "learned")
-    drops = flag(row, "dropout") if row.get("dropout") else gpt
-    norm: Literal["layer", "rms"] = "layer" if gpt or family in ("mpt", "nemotron") else "rms"
-    layers = whole(row, "layers", most=_MOST_LAYERS)
-    gated = flag(row, "gated_mlp")
-    position: Any = text(row, "position", _POSITIONS) if row.get("position") else "rope"
-    attention = replace(_attention(row, gpt), dropout=drops)
-    mlp = MLP(ffn_hidden=whole(row, "ffn_hidden"), gated=gated, bias=gpt)
-    dense = Block(attention=attention, norm=norm, dropout=drops, norms=2, mlp=mlp)
+    drops = said.get("dropout", family.dropout)
+    layers, gated = said.need("layers"), said.get("gated_mlp", False)
+    attention = replace(_attention(said, family), dropout=drops)
+    more: dict[str, Any] = dict(family.mlp)
+    mlp = MLP(ffn_hidden=said.need("ffn_hidden"), gated=gated, **more)
+    dense = Block(attention=attention, norm=family.norm, dropout=drops, norms=2, mlp=mlp)
     blocks: tuple[Block, ...] = (dense,)
     kinds = (0,) * layers
-    if whole(row, "num_experts", 0):
-        sparse = Block(attention=attention, norm=norm, dropout=drops, mlp=_experts(row, gated))
-        first = whole(row, "first_dense_layers", 0)
+    if said.get("num_experts"):
+        experts = _experts(said, gated, family)
+        sparse = Block(attention=attention, norm=family.norm, dropout=drops, mlp=experts)
+        first = said.get("first_dense_layers", 0)
         if first > layers:
             raise InputError(
                 f"first_dense_layers: must be at most the {layers} layers, got {first}"
             )
         blocks = (dense, sparse) if first else (sparse,)
         kinds = (0,) * first + (1 if first else 0,) * (layers - first)
+    position: Any = said.word("position", _POSITIONS, "rope")
     model = Architecture(
-        name=text(row, "model"),
-        family=family,
-        hidden=whole(row, "hidden"),
+        name=said.need("model"),
+        family=said.need("family"),
+        hidden=said.need("hidden"),
         blocks=blocks,
         layer_kinds=kinds,
-        vocabulary=whole(row, "vocab"),
-        tied_embeddings=flag(row, "tied_embeddings"),
+        vocabulary=said.need("vocab"),
+        tied_embeddings=said.get("tied_embeddings", False),
         position=position,
-        max_positions=whole(row, "seq_len"),
-        final_norm=norm,
+        max_positions=said.need("seq_len"),
+        final_norm=family.norm,
     )
-    if family in _GEMMA4:
-        model = _gemma4(row, model)
-    model = run_switches.windowed(row, model)
-    return model.predicting_ahead(whole(row, "mtp_layers", 0, most=_MOST_LAYERS))
+    if family.far is not None:
+        model = _far(said, model, family.far)
+    if window := said.get("sliding_window_every_second"):
+        model = _windowed(model, window)
+    return model.predicting_ahead(said.get("mtp_layers", 0))
 
 
-def _gemma4(row: Mapping[str, str], model: Architecture) -> Architecture:
-    """Windows in five layers of six, wide heads in the sixth, norms on both ends."""
+def _far(said: Said, model: Architecture, far: Far) -> Architecture:
+    """Windows in all layers but few, which have wide heads; norms on both ends of a block."""
     plain = model.blocks[-1]
     assert plain.attention is not None, "what a row describes has attention"
     mlp = plain.mlp
     if isinstance(mlp, MoE) and not mlp.shared_ffn_hidden:
-        mlp = replace(mlp, shared_ffn_hidden=whole(row, "ffn_hidden"))
-    near = replace(plain.attention, window=1024)
-    few = max(plain.attention.kv_heads // 4, 1)
-    far = replace(plain.attention, head_dim=2 * plain.attention.head_dim, kv_heads=few)
-    blocks = tuple(replace(plain, attention=one, mlp=mlp, norms=4) for one in (near, far))
-    kinds = tuple(int(layer % 6 == 5) for layer in range(model.layers))
+        mlp = replace(mlp, shared_ffn_hidden=said.need("ffn_hidden"))
+    near = replace(plain.attention, window=far.window)
+    few = max(plain.attention.kv_heads // far.fewer_key_heads, 1)
+    wide = far.wider_heads * plain.attention.head_dim
+    whole = replace(plain.attention, head_dim=wide, kv_heads=few)
+    blocks = tuple(replace(plain, attention=kind, mlp=mlp, norms=4) for kind in (near, whole))
+    kinds = tuple(int(layer % far.every == far.every - 1) for layer in range(model.layers))
     return replace(model, blocks=blocks, layer_kinds=kinds, logit_softcap=True)
 
 
-def _experts(row: Mapping[str, str], gated: bool) -> MoE:
-    experts, top_k = whole(row, "num_experts"), whole(row, "top_k")
+def _windowed(model: Architecture, window: int) -> Architecture:
+    """Give every second layer, the first one among them, a sliding window."""
+    last = model.blocks[-1]
+    assert last.attention is not None, "a window belongs to attention"
+    blocks = (*model.blocks, replace(last, attention=replace(last.attention, window=window)))
+    kinds = [len(blocks) - 1 if i % 2 == 0 else kind for i, kind in enumerate(model.layer_kinds)]
+    return replace(model, blocks=blocks, layer_kinds=tuple(kinds))
+
+
+def _experts(said: Said, gated: bool, family: Family) -> MoE:
+    experts, top_k = said.need("num_experts"), said.need("top_k")
     if top_k > experts:
         raise InputError(f"top_k: must be at most the {experts} experts, got {top_k}")
-    shape = MoE(
+    more: dict[str, Any] = dict(family.experts)
+    return MoE(
         experts=experts,
         top_k=top_k,
         gated=gated,
-        ffn_hidden=whole(row, "moe_ffn_hidden"),
-        shared_ffn_hidden=whole(row, "shared_expert_ffn", 0),
+        ffn_hidden=said.need("moe_ffn_hidden"),
+        shared_ffn_hidden=said.get("shared_expert_ffn", 0),
+        **more,
     )
-    return replace(shape, **_ROUTED.get(row.get("family") or "", {}))
 
 
-def _attention(row: Mapping[str, str], gpt: bool) -> Attention:
-    heads = whole(row, "heads")
-    if whole(row, "kv_lora_rank", 0):
-        rope = whole(row, "qk_rope_head_dim")
+def _attention(said: Said, family: Family) -> Attention:
+    heads = said.need("heads")
+    if said.get("kv_lora_rank"):
+        rope = said.need("qk_rope_head_dim")
         return Attention(
             heads=heads,
             kv_heads=heads,
             rope_head_dim=rope,
-            head_dim=whole(row, "qk_nope_head_dim") + rope,
-            value_head_dim=whole(row, "v_head_dim"),
-            q_lora_rank=whole(row, "q_lora_rank", 0),
-            kv_lora_rank=whole(row, "kv_lora_rank"),
+            head_dim=said.need("qk_nope_head_dim") + rope,
+            value_head_dim=said.need("v_head_dim"),
+            q_lora_rank=said.get("q_lora_rank", 0),
+            kv_lora_rank=said.need("kv_lora_rank"),
         )
-    kv_heads, sinks = whole(row, "kv_heads"), text(row, "family") == "gpt_oss"
+    kv_heads = said.need("kv_heads")
     if heads % kv_heads:
         raise InputError(f"kv_heads: must divide the {heads} heads, got {kv_heads}")
-    return Attention(
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=whole(row, "head_dim"),
-        qkv_bias=gpt or sinks,
-        output_bias=gpt or sinks,
-        qk_norm=text(row, "family") in _NORMED,
-        sinks=sinks,
-        scaled_rotary=sinks,
-    )
+    more: dict[str, Any] = dict(family.attention)
+    return Attention(heads=heads, kv_heads=kv_heads, head_dim=said.need("head_dim"), **more)
 
 
-def _recipe(row: Mapping[str, str], tables: Tables) -> Recipe:
-    precision, optimizer = text(row, "precision"), text(row, "optimizer")
+def _recipe(said: Said, stands: Nearest, tables: Tables) -> Recipe:
+    precision, optimizer = said.need("precision"), said.need("optimizer")
     dtype = "fp8" if precision == "fp8_delayed" else precision
     if dtype not in PRECISIONS:
         known = (*PRECISIONS, "fp8_delayed")
@@ -314,21 +329,27 @@ def _recipe(row: Mapping[str, str], tables: Tables) -> Recipe:
     ours = "adamw" if optimizer == "adam" else optimizer
     if ours not in OPTIMIZERS:
         raise NotReplayable(f"optimizer {optimizer} is not modelled yet")
-    raw = {
-        "sequence_length": whole(row, "seq_len"),
-        "global_batch": whole(row, "global_batch"),
+    usual = _software_profile(stands.profile).supports.fp8_weights_usual
+    alone = dtype in tables.fp8_weights.get(stands.known, usual) and said.get("sharding") != "ddp"
+    raw: dict[str, Any] = {
+        "sequence_length": said.need("seq_len"),
+        "global_batch": said.need("global_batch"),
         "precision": dtype,
         "optimizer": ours,
+        "fp8_weights": said.get("fp8_weights", alone),
     }
-    stands = _stands(row, tables)
-    usual = _software_profile(stands.profile).supports.fp8_weights_usual
-    alone = tables.fp8_weights.get(stands.known, usual)
-    raw["fp8_weights"] = dtype in alone and row.get("sharding") != "ddp"
-    if row.get("fp8_weights"):
-        raw["fp8_weights"] = flag(row, "fp8_weights")
-    if row.get("capacity_factor"):  # "padded and dropped to this capacity"
-        raw |= {"moe_capacity_factor": number(row, "capacity_factor"), "moe_pads_to_capacity": True}
-    return build(Recipe, raw | run_switches.recipe(row), where="recipe")
+    if capacity := said.get("capacity_factor"):  # "padded and dropped to this capacity"
+        raw |= {"moe_capacity_factor": capacity, "moe_pads_to_capacity": True}
+    if moments := said.word("moment_dtype", _MOMENTS):
+        raw["moment_dtype"] = moments
+    for column in ("lengths", "loss_chunks", "optimizer_in_backward"):
+        if value := said.get(column):
+            raw[column] = value
+    if rank := said.get("lora_rank"):
+        raw |= {"lora_rank": rank, "quantised_base": said.get("quantised_base", False)}
+        if targets := said.get("lora_targets"):
+            raw["lora_targets"] = targets.split("+")
+    return build(Recipe, raw, where="recipe")
 
 
 # --- the machine, the framework, the layout ----------------------------------------------
@@ -344,16 +365,12 @@ def _software_profile(name: str) -> Software:
     return load_software(name)
 
 
-def _stands(row: Mapping[str, str], tables: Tables) -> Nearest:
+def _stands(said: Said, tables: Tables) -> Nearest:
     """The release whose profile stands for the row's software."""
     try:
-        return tables.releases.nearest(text(row, "software"), where="software")
+        return tables.releases.nearest(said.need("software"), where="software")
     except UnknownFamily as error:
         raise NotReplayable(str(error)) from None
-
-
-_VENDOR = re.compile(r"^(?:nvidia|amd|intel|google|aws|huawei)[\s_-]+(?:instinct[\s_-]+)?")
-"""Makers, which tables name before the device."""
 
 
 @lru_cache(maxsize=1)
@@ -369,8 +386,8 @@ def _cluster_name(gpu: str, tables: Tables) -> str:
     """The cluster whose server carries a GPU: by a word of the tables or a name of a profile."""
     if gpu in tables.clusters:
         return tables.clusters[gpu]
-    word = _VENDOR.sub("", gpu.lower().strip())
-    word = re.sub(r"[\s_/]+", "-", word)
+    makers = rf"^(?:{'|'.join(tables.makers)})[\s_-]+(?:instinct[\s_-]+)?"
+    word = re.sub(r"[\s_/]+", "-", re.sub(makers, "", gpu.lower().strip()))
     if word in catalogue.names("clusters"):
         return word
     if word in (homes := _homes()):
@@ -379,104 +396,85 @@ def _cluster_name(gpu: str, tables: Tables) -> str:
     raise NotReplayable(f"no hardware profile for {gpu}{did_you_mean(gpu, known)}")
 
 
-def _cluster(row: Mapping[str, str], tables: Tables) -> Cluster:
+def _cluster(said: Said, tables: Tables) -> Cluster:
     """The profile's server, with the row's network, domain and number of GPUs."""
-    gpu = text(row, "gpu")
-    base = _profile(_cluster_name(gpu, tables))
-    own = base.node.accelerators
-    gpus, per_node = whole(row, "num_gpus"), whole(row, "gpus_per_node", own)
+    base = _profile(_cluster_name(said.need("gpu"), tables))
+    usual = base.node.accelerators
+    gpus, per_node = said.need("num_gpus"), said.get("gpus_per_node", usual)
     if gpus > per_node and gpus % per_node:
         raise InputError(f"num_gpus: must fill nodes of {per_node} GPUs, got {gpus}")
-    domain = base.node.scale_up.domain if per_node == own else per_node
-    scale_up = replace(base.node.scale_up, domain=whole(row, "nvlink_domain", domain))
+    domain = base.node.scale_up.domain if per_node == usual else per_node
+    scale_up = replace(base.node.scale_up, domain=said.get("nvlink_domain", domain))
     node = replace(base.node, accelerators=per_node, scale_up=scale_up)
-    if row.get("nic_gbit_per_gpu"):
-        rate = Figure(number(row, "nic_gbit_per_gpu") * 1e9 / 8)
+    if gigabits := said.get("nic_gbit_per_gpu"):
+        rate = Figure(gigabits * 1e9 / 8)
         out = replace(node.scale_out, adapters=per_node, adapter_bytes_per_s=rate)
         node = replace(node, scale_out=out)
-    fabric, words = base.fabric, (*tables.fabric, _ONE_NODE)
-    if slice_of_torus := _TORUS.fullmatch(row.get("fabric") or ""):
+    fabric = base.fabric
+    if slice_of_torus := _TORUS.fullmatch(said.get("fabric", "")):
         axes = tuple(int(axis) for axis in slice_of_torus.groups())
         node = replace(node, scale_up=replace(node.scale_up, torus=axes, domain=math.prod(axes)))
     else:
-        kind = text(row, "fabric", words) if row.get("fabric") else _ONE_NODE
+        kind = said.word("fabric", (*tables.fabric, _ONE_NODE), _ONE_NODE)
         if kind in tables.fabric:
             fabric = replace(fabric, usable_fraction=tables.fabric[kind])
     group = NodeGroup(node=node, accelerator=base.accelerator, gpus=gpus)
     return replace(base, groups=(group,), fabric=fabric)
 
 
-def _software(row: Mapping[str, str], tables: Tables) -> Software:
-    """The profile, with the switches that the row states."""
-    stands = _stands(row, tables)
+def _software(said: Said, stands: Nearest, tables: Tables) -> Software:
+    """The profile, with what the row states put over it."""
     software = _software_profile(stands.profile).standing_for(stands)
-    overlap, kernels, host = software.overlap, software.kernels, software.host
-    given = {"gradient_reduce": "overlap_grad_reduce", "parameter_gather": "overlap_param_gather"}
-    flags: dict[str, Any] = {
-        ours: flag(row, theirs) for ours, theirs in given.items() if row.get(theirs)
+    stated = {
+        column.removeprefix(SOFTWARE): said.get(column)
+        for column in (*said.values, *said.wrong)
+        if column.startswith(SOFTWARE) or is_switch(column)
     }
-    if flag(row, "tp_comm_overlap"):
-        flags["tensor"] = "async" if software.launcher == "torchtitan" else "userbuffers"
-    if row.get("flash_attention"):
-        flash = flag(row, "flash_attention")
-        kernels = replace(kernels, attention="flash" if flash else "unfused")
-    if flag(row, "cuda_graphs"):
-        host = run_switches.captured(row, host, tables.router_kernels)
-    off = tables.flash_attn.get(stands.known, ())
-    usual = "flash_attn" if row.get("model") in off else ""
-    kernels = run_switches.attention(row, kernels, usual)
-    kernels = run_switches.fused_experts(kernels, whole_step=host.captured_moe_fraction == 1.0)
-    return replace(
-        software,
-        overlap=run_switches.overlap(row, replace(overlap, **flags)),
-        kernels=run_switches.kernels(row, kernels, tables.loss_bytes),
-        allocator=run_switches.allocator(
-            row, software.allocator, tables.deterministic_workspace_bytes
-        ),
-        host=host,
-        input=run_switches.fetch(row, software.input),
-        states=run_switches.states(row, software.states, tables.gradient_copies),
-    )
+    if str(stated.get("cuda_graphs", "false")).lower() == "false":
+        stated.pop("cuda_graph_scope", None)
+    if said.get("model") in tables.flash_attn.get(stands.known, ()):
+        stated.setdefault("attention_library", "flash_attn")
+    return with_overrides(software, stated) if stated else software
 
 
-def _layout(row: Mapping[str, str], tables: Tables) -> Layouts:
+def _layout(said: Said, software: Software) -> Layouts:
     """Degrees and switches; what is not stated is as the software's users have it."""
-    can = _software_profile(_stands(row, tables).profile).supports
+    can = software.supports
     usual_sharding = "zero1" if "zero1" in can.sharding_with_pipeline else can.sharding[-1]
-    numbers = ("tp", "pp", "cp", "dp", "ep", "etp", "micro_batch")
-    given: dict[str, Any] = {name: whole(row, name, 1) for name in numbers}
-    if not row.get("dp"):
-        replica = accelerators(given["tp"], given["pp"], given["cp"])
-        given["dp"] = max(whole(row, "num_gpus") // replica, 1)
-    if can.experts_follow_tensor and not row.get("etp"):
-        given["etp"] = given["tp"] if whole(row, "num_experts", 0) else 1
-    given["vpp"] = whole(row, "vpp", 1, most=_MOST_LAYERS)
-    given["global_batch"] = whole(row, "global_batch")
-    if not (row.get("micro_batch") or can.accumulates):
-        given["micro_batch"] = max(given["global_batch"] // given["dp"], 1)
-    if row.get("shard_group"):
-        given["shard_group"] = min(whole(row, "shard_group"), given["dp"] * given["cp"])
-    layers = -(-whole(row, "layers", most=_MOST_LAYERS) // given["pp"])
-    given["offload_layers"] = run_switches.offloaded(row, layers)
-    given["optimizer_offload"] = choice(row, "optimizer_offload", OFFLOADS) or "none"
-    given["sharding"] = text(row, "sharding") if row.get("sharding") else usual_sharding
-    given["recompute"] = text(row, "recompute") if row.get("recompute") else "none"
-    given["recompute_layers"] = whole(row, "recompute_layers", 0, most=_MOST_LAYERS)
-    if dealt := run_switches.stages(row):
-        given["stages"] = dealt
-    if row.get("sequence_parallel") and given["tp"] > 1:  # frameworks turn it off without tp
-        given["sequence_parallel"] = int(flag(row, "sequence_parallel"))
-    world = accelerators(given["tp"], given["pp"], given["cp"], given["dp"])
-    if world != whole(row, "num_gpus"):
-        raise InputError(f"num_gpus: must be dp x tp x pp x cp = {world}, got {row['num_gpus']}")
-    ranks, experts = world // given["pp"], given["ep"] * given["etp"]
+    numbers = ("tp", "pp", "cp", "ep", "etp", "micro_batch", "vpp")
+    degrees: dict[str, Any] = {name: said.get(name, 1) for name in numbers}
+    gpus, degrees["global_batch"] = said.need("num_gpus"), said.need("global_batch")
+    replica = accelerators(degrees["tp"], degrees["pp"], degrees["cp"])
+    degrees["dp"] = said.get("dp", max(gpus // replica, 1))
+    if can.experts_follow_tensor and said.get("etp") is None:
+        degrees["etp"] = degrees["tp"] if said.get("num_experts") else 1
+    if said.get("micro_batch") is None and not can.accumulates:
+        degrees["micro_batch"] = max(degrees["global_batch"] // degrees["dp"], 1)
+    if group := said.get("shard_group"):
+        degrees["shard_group"] = min(group, degrees["dp"] * degrees["cp"])
+    if said.get("cpu_offload"):
+        layers = -(-said.need("layers") // degrees["pp"])
+        degrees["offload_layers"] = min(said.get("offload_layers") or layers, layers)
+    degrees["optimizer_offload"] = said.word("optimizer_offload", OFFLOADS, "none")
+    degrees["sharding"] = said.get("sharding", usual_sharding)
+    degrees["recompute"] = said.get("recompute", "none")
+    degrees["recompute_layers"] = said.get("recompute_layers", 0)
+    degrees["cp_kind"] = said.word("cp_kind", CP_KINDS, can.cp_kinds[0] if can.cp_kinds else "ring")
+    if dealt := said.get("stages"):
+        degrees["stages"] = dealt
+    if said.get("sequence_parallel") is not None and degrees["tp"] > 1:  # off without tp
+        degrees["sequence_parallel"] = int(said.get("sequence_parallel"))
+    world = accelerators(degrees["tp"], degrees["pp"], degrees["cp"], degrees["dp"])
+    if world != gpus:
+        raise InputError(f"num_gpus: must be dp x tp x pp x cp = {world}, got {gpus}")
+    ranks, experts = world // degrees["pp"], degrees["ep"] * degrees["etp"]
     if experts > ranks:
         raise InputError(f"ep: ep x etp must be at most dp x tp x cp = {ranks}, got {experts}")
-    share = given["dp"] * given["micro_batch"]
-    if given["global_batch"] % share:
-        batch = row["global_batch"]
+    share = degrees["dp"] * degrees["micro_batch"]
+    if degrees["global_batch"] % share:
+        batch = degrees["global_batch"]
         raise InputError(f"global_batch: must divide by dp x micro_batch = {share}, got {batch}")
     try:
-        return Layouts.of(**given)
+        return Layouts.of(**degrees)
     except ValueError as error:
         raise InputError(str(error)) from None

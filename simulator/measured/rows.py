@@ -7,26 +7,33 @@ is reported at once. What is wrong with one row only stays with that row.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from simulator.errors import InputError, brief, nearest
-from simulator.files import check_header, read_csv
-from simulator.measured.fixed_phrases import with_columns
+from simulator.files import check_header, read_csv, toml_value
 from simulator.measured.model_sizes import with_sizes
+from simulator.software.overrides import unknown_field
 
 __all__ = [
     "COLUMNS",
     "LABEL_COLUMNS",
     "LAYOUT_COLUMNS",
     "REQUIRED",
+    "SOFTWARE",
     "SWITCH_COLUMNS",
     "MeasuredRun",
+    "Said",
     "assumed_fields",
     "choice",
     "flag",
+    "is_column",
     "number",
+    "read_row",
     "read_runs",
     "read_tables",
     "text",
@@ -81,9 +88,19 @@ LABEL_COLUMNS = (
 )
 """Columns that no prediction depends on."""
 
+SOFTWARE = "software."
+"""What the name of a column begins with that is a field of the software profile."""
+
 _TRUTH = {"true": True, "false": False}
 _MOST = 2**31 - 1
 _MOST_PROBLEMS = 20
+
+
+def is_column(name: str) -> bool:
+    """Whether a table may have a column of this name."""
+    if name.startswith(SOFTWARE):
+        return not unknown_field(name.removeprefix(SOFTWARE))
+    return name in COLUMNS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,13 +110,19 @@ class MeasuredRun:
     where: str
     """File and line: ``runs.csv: line 7``."""
     fields: Mapping[str, str]
-    """Text by column; what a table without a column says in its notes is put there."""
+    """Text by column."""
     fault: str | None = None
     """What is wrong with the row as a whole, whatever its fields say."""
 
     def get(self, field: str) -> str:
         """Text of a field, blank where the table has no such column."""
         return (self.fields.get(field) or "").strip()
+
+    @property
+    def software_fields(self) -> tuple[tuple[str, str], ...]:
+        """Fields of the software profile that columns state by their dotted names."""
+        dotted = (name for name in self.fields if name.startswith(SOFTWARE))
+        return tuple((name, text) for name in sorted(dotted) if (text := self.get(name)))
 
 
 # --- tables ------------------------------------------------------------------------------
@@ -159,8 +182,7 @@ def _read(path: Path | str, runs: list[MeasuredRun]) -> None:
         if len(runs) - before >= _MOST_RUNS:
             raise InputError(f"{path}: line {line}: must have at most {_MOST_RUNS} rows")
         where = f"{path}: line {line}"
-        filled = with_sizes(with_columns(fields, fields))
-        runs.append(MeasuredRun(where=where, fields=filled, fault=uneven.get(line)))
+        runs.append(MeasuredRun(where=where, fields=with_sizes(fields), fault=uneven.get(line)))
     if len(runs) == before:
         raise InputError(f"{path}: the table has a header and no rows")
 
@@ -173,7 +195,15 @@ def _check_header(path: Path | str, header: Sequence[str]) -> None:
             f"{path}: not a table of measured runs: it lacks {len(missing)} of the"
             f" {len(REQUIRED)} columns that are required (its columns: {shown})"
         )
-    check_header(path, header, required=REQUIRED, known=COLUMNS)
+    plain = [name for name in header if not name.startswith(SOFTWARE)]
+    problems = [
+        f"{path}: {name}: unknown column{hint}"
+        for name in header
+        if name not in plain and (hint := unknown_field(name.removeprefix(SOFTWARE)))
+    ]
+    if problems:
+        raise InputError(problems)
+    check_header(path, plain, required=REQUIRED, known=COLUMNS)
 
 
 def _unique(runs: Iterable[MeasuredRun]) -> list[MeasuredRun]:
@@ -251,6 +281,98 @@ def flag(row: Mapping[str, str], field: str) -> bool:
     return _TRUTH.get(word.lower(), False)
 
 
+def _joined(row: Mapping[str, str], field: str) -> list[int]:
+    """Return whole numbers that a field joins by ``+``."""
+    number, what = _JOINED[field]
+    words = text(row, field).split("+")
+    if not all(number.fullmatch(word) for word in words):
+        raise InputError(f"{field}: must be {what}, got {brief(text(row, field))}")
+    return [int(word) for word in words]
+
+
+# --- a row, read once -------------------------------------------------------------------
+
+_MOST_LAYERS = 10_000
+
+_NUMBERS = "nic_gbit_per_gpu capacity_factor bucket_bytes"
+_FLAGS = """gated_mlp tied_embeddings sequence_parallel dropout cpu_offload optimizer_in_backward
+    quantised_base fp8_weights"""
+_COUNTS = "hidden ffn_hidden vocab seq_len heads num_gpus global_batch gpus_per_node nvlink_domain"
+_DEGREES = "tp pp cp dp ep etp micro_batch shard_group"
+_OF_LAYERS = "layers vpp"
+_LAYERS_OR_NONE = "mtp_layers recompute_layers"
+_OR_NONE = """kv_heads head_dim num_experts top_k moe_ffn_hidden shared_expert_ffn
+    first_dense_layers q_lora_rank kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim
+    offload_layers loss_chunks lora_rank sliding_window_every_second"""
+_JOINED = {
+    "stages": (re.compile("[0-9]{1,5}"), "layers of every piece joined by +, as 2+4+4+2"),
+    "lengths": (re.compile("[1-9][0-9]{0,8}"), "tokens of samples joined by +, as 120+240+480"),
+}
+_READERS: dict[str, Callable[[Mapping[str, str], str], Any]] = {
+    **dict.fromkeys(_NUMBERS.split(), number),
+    **dict.fromkeys(_FLAGS.split(), flag),
+    **dict.fromkeys((*_COUNTS.split(), *_DEGREES.split()), whole),
+    **dict.fromkeys(_OF_LAYERS.split(), partial(whole, most=_MOST_LAYERS)),
+    **dict.fromkeys(_LAYERS_OR_NONE.split(), partial(whole, default=0, most=_MOST_LAYERS)),
+    **dict.fromkeys(_OR_NONE.split(), partial(whole, default=0)),
+    **dict.fromkeys(_JOINED, _joined),
+}
+"""How a column is read that is no plain text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a row says, column by column, each read once; blank ones are not there."""
+
+    values: Mapping[str, Any]
+    wrong: Mapping[str, str]
+    """What is wrong with a column that cannot be read: told to whoever needs it."""
+
+    def get(self, column: str, default: Any = None) -> Any:
+        """What a column says; the default where it is blank.
+
+        Raises
+        ------
+        InputError
+            If it cannot be read.
+        """
+        if column in self.wrong:
+            raise InputError(self.wrong[column])
+        return self.values.get(column, default)
+
+    def need(self, column: str) -> Any:
+        """What a column says that must not be blank, nor zero."""
+        value = self.get(column)
+        if value is None:
+            raise InputError(f"{column}: required field is blank")
+        if value == 0 and not isinstance(value, bool):
+            raise InputError(f"{column}: must be at least 1, got 0")
+        return value
+
+    def word(self, column: str, known: Collection[str], default: str = "") -> str:
+        """One of the `known` words; the default where the column is blank."""
+        value = self.get(column)
+        return default if value is None else text({column: value}, column, known)
+
+
+def read_row(row: Mapping[str, str]) -> Said:
+    """Read every column of a row once."""
+    values: dict[str, Any] = {}
+    wrong: dict[str, str] = {}
+    for column, cell in row.items():
+        if not (cell and cell.strip()):
+            continue
+        try:
+            if column.startswith(SOFTWARE):
+                values[column] = toml_value(cell)
+            else:
+                read = _READERS.get(column)
+                values[column] = read(row, column) if read else cell.strip()
+        except InputError as error:
+            (wrong[column],) = error.problems
+    return Said(values, wrong)
+
+
 # --- what is assumed ---------------------------------------------------------------------
 
 
@@ -293,6 +415,9 @@ _DEFAULTS: tuple[tuple[Callable[[Mapping[str, str]], bool], tuple[str, ...]], ..
     (lambda row: row.get("sharding") != "ddp", ("shard_group",)),
     (lambda row: row.get("recompute") == "selective", ("recompute_modules",)),
     (lambda row: row.get("recompute") == "full", ("recompute_layers",)),
+    (_above("ep"), ("dispatcher", "expert_overlap")),
+    (_above("cp"), ("cp_kind",)),
+    (lambda row: (row.get("cuda_graphs") or "").lower() == "true", ("cuda_graph_scope",)),
     (_above("num_experts"), ("ep", "etp", "moe_balanced", "capacity_factor")),
 )
 """When the default of a blank field matters, and of which fields."""

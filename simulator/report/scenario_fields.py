@@ -96,6 +96,16 @@ def fields_document(fields: list[Field]) -> dict[str, Any]:
 
 
 def _section(name: str, section: Section) -> Iterator[Field]:
+    for word, (sentence, kind, default, grade) in section.words().items():
+        yield Field(
+            name=f"{name}.{word}",
+            sentence=sentence,
+            kind=kind,
+            unit=_unit(word, [float] if kind == "number" else [], []),
+            default=default,
+            grade=grade,
+            required=False,
+        )
     below = None if section.base is None else section.base()
     seen: set[str] = set()
     for schema in section.schemas:
@@ -131,7 +141,7 @@ def _fields(
         )
         if table is not None:
             yield from _fields(table, name, value if dataclasses.is_dataclass(value) else None)
-        elif named is not None:
+        elif dataclasses.is_dataclass(named):
             for inner in _fields(named, f"{name}.NAME"):
                 yield dataclasses.replace(inner, required=False)
         elif items is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -313,9 +313,10 @@ def ranking_group(row: ScoredRow) -> str:
     return f"{name} (composed)" if row.composed else name
 
 
-def layout_of(row: ScoredRow) -> tuple[str, ...]:
+def layout_of(row: ScoredRow) -> tuple[Hashable, ...]:
     """Everything that tells a row from the others of its ranking group."""
-    return tuple(row.run.get(field) for field in (*LAYOUT_COLUMNS, *SWITCH_COLUMNS))
+    switches = (row.run.get(field) for field in (*LAYOUT_COLUMNS, *SWITCH_COLUMNS))
+    return (row.run.software_fields, *switches)
 
 
 def _count(words: Iterable[str]) -> dict[str, int]:

@@ -73,7 +73,7 @@ def series(rows: Iterable[ScoredRow]) -> tuple[Series, ...]:
 def _memberships(row: ScoredRow) -> Iterator[tuple[Kind, float, Hashable]]:
     """Every series that a row may belong to, by what all of its rows share."""
     batch = number(row.run.fields, "global_batch")
-    same = (row.composed, *(row.run.get(name) for name in _SAME))
+    same = (row.composed, row.run.software_fields, *(row.run.get(name) for name in _SAME))
     for group in _shard_groups(row):
         yield "weak", batch / _gpus(row), (group, *same)
         yield "strong", batch, (group, *same)

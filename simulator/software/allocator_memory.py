@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import field, replace
-from typing import Any
 
 from simulator.files import Figure, record
 
@@ -15,8 +14,11 @@ class Workspaces:
     """Workspaces of matrix-multiplication libraries, where a generation of devices has its own."""
 
     workspace_bytes: Figure | None = None
+    """Those that stay allocated."""
     head_workspace_bytes: Figure | None = None
+    """Further ones on the rank with the output head."""
     grouped_workspace_bytes: Figure | None = None
+    """Further ones on ranks that hold experts."""
 
 
 @record
@@ -33,6 +35,14 @@ class Allocator:
     """Further workspaces on the rank with the output head, whose product is torch's own."""
     workspaces_of: dict[str, Workspaces] = field(default_factory=dict)
     """By generation of devices, workspaces that differ from the three above."""
+    grouped_products: bool = True
+    """A rank's experts are one grouped product; otherwise one by one, without its workspaces."""
+    local_blocks: bool = False
+    """Blocks are not Transformer Engine's: they call torch's product library on every stage. The
+    product of the router is Transformer Engine's there, too (Megatron-LM
+    megatron/core/transformer/moe/moe_utils.py: RouterGatingLinearFunction)."""
+    deterministic_workspace_bytes: Figure | None = None
+    """What torch's product library keeps for its two threads where runs must come out alike."""
     scores_buffer: bool = False
     """Unfused attention keeps a buffer for the scores of one layer, into which every layer's first
     product writes (Megatron's global memory buffer)."""
@@ -58,20 +68,23 @@ class Allocator:
 
     def on(self, generation: str) -> Allocator:
         """The same with the workspaces that libraries take on a generation of devices."""
-        own = self.workspaces_of.get(generation)
-        if own is None:
-            return self
-        names = ("workspace_bytes", "head_workspace_bytes", "grouped_workspace_bytes")
-        given: dict[str, Any] = {
-            name: value for name in names if (value := getattr(own, name)) is not None
-        }
-        return replace(self, **given)
+        there = self.workspaces_of.get(generation)
 
-    def without_grouped_products(self) -> Allocator:
-        """The same where every expert's product is called by itself."""
-        none = Figure(0.0)
-        own = {
-            name: replace(some, grouped_workspace_bytes=none)
-            for name, some in self.workspaces_of.items()
-        }
-        return replace(self, grouped_workspace_bytes=none, workspaces_of=own)
+        def usual(name: str) -> Figure:
+            figure: Figure | None = getattr(there, name, None)
+            return getattr(self, name) if figure is None else figure
+
+        blocks, head = usual("workspace_bytes"), usual("head_workspace_bytes")
+        grouped = usual("grouped_workspace_bytes")
+        if not self.grouped_products:
+            grouped = Figure(0.0)
+        if self.deterministic_workspace_bytes is not None:
+            head = self.deterministic_workspace_bytes
+        if self.local_blocks:
+            blocks, head, grouped = head, Figure(0.0), blocks
+        return replace(
+            self,
+            workspace_bytes=blocks,
+            head_workspace_bytes=head,
+            grouped_workspace_bytes=grouped,
+        )

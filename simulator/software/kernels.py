@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import field, replace
-from typing import Literal
+from typing import Annotated, Literal
 
-from simulator.files import Figure, record
+from simulator.files import Figure, ReadBy, record
 from simulator.software.mechanisms.dtensor import DTensor
 from simulator.software.mechanisms.transformer_engine import TransformerEngine
 from simulator.software.mechanisms.wide_heads import FUSED_HEAD, WideHeads
 
-__all__ = ["Fusion", "Kernels", "Module", "NcclRelease"]
+__all__ = ["Fusion", "Kernels", "Module"]
 
 
 Fusion = Literal[
@@ -44,33 +45,10 @@ Module = Literal[
 ]
 
 
-NcclRelease = Literal[
-    "",
-    "2.7",
-    "2.8",
-    "2.9",
-    "2.10",
-    "2.11",
-    "2.12",
-    "2.13",
-    "2.14",
-    "2.15",
-    "2.16",
-    "2.17",
-    "2.18",
-    "2.19",
-    "2.20",
-    "2.21",
-    "2.22",
-    "2.23",
-    "2.24",
-    "2.25",
-    "2.26",
-    "2.27",
-    "2.28",
-    "2.29",
-    "2.30",
-]
+def _release(value: object) -> str:
+    if isinstance(value, str) and re.fullmatch(r"(2\.[0-9]{1,2})?", value):
+        return value
+    raise ValueError('must be a release as "2.19", or blank')
 
 
 @record
@@ -132,7 +110,7 @@ class Kernels:
     """Fused attention takes the batch first and its result is copied for the linear behind it, so
     that both are kept where a micro-batch has several sequences (flash-attn under Transformer
     Engine; cuDNN takes the sequence first)."""
-    nccl: NcclRelease = ""
+    nccl: Annotated[str, ReadBy(_release)] = ""
     """Release of NCCL that it brings along; what the collective library has no figures for is taken
     as the next newer one that was measured. Blank: the newest."""
     nccl_turned_off: tuple[Literal["nvls", "nvls_tree", "collnet"], ...] = ()

@@ -19,6 +19,8 @@ class Overlap:
     wgrad. userbuffers: these, and all others of a block's linears beside pieces of the product that
     they feed or follow (Transformer Engine's tp_comm_overlap). async: these others alone, gathers
     and scatters in a ring of as many pieces as ranks (torch's asynchronous tensor parallelism)."""
+    tensor_pipelined: Literal["userbuffers", "async"] = "userbuffers"
+    """What `tensor` is where a run pipelines these collectives (the switch tp_comm_overlap)."""
     user_buffers: UserBuffers = UserBuffers()
     """How userbuffers does it."""
     gradient_reduce: bool = False

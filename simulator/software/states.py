@@ -53,6 +53,8 @@ class StateBytes:
     reduce_copies: Figure = Figure(0.0)
     """Memory traffic per byte of gradients reduced over data-parallel ranks: copies into the flat
     buffer or bucket and out of it, division, in the way of the compute."""
+    shared_reduce_copies: Figure = Figure(0.0)
+    """The same on top where ranks share gradients (zero2, zero3)."""
     broadcasts_parameters: bool = False
     """zero1: every rank broadcasts its share of the updated parameters in turn (InternEvo, early
     DeepSpeed), where others gather all shares at once."""

@@ -11,11 +11,15 @@ from simulator.files import Word, record
 from simulator.schedules.registry import WORDS
 from simulator.software.kernels import Module
 
-__all__ = ["RANK_ORDERS", "Supports"]
+__all__ = ["GRAPH_PARTS", "RANK_ORDERS", "Supports"]
 
 RANK_ORDERS = tuple("-".join(order) for order in permutations(("tp", "cp", "dp", "pp")))
 """Orders of the rank grid, innermost (adjacent ranks) first."""
 
+
+GraphPart = Literal["full_iteration", "attn", "moe_router", "moe_preprocess"]
+GRAPH_PARTS: tuple[GraphPart, ...] = ("full_iteration", "attn", "moe_router", "moe_preprocess")
+"""What captured graphs may launch: the whole step, or these modules of it."""
 
 Sharding = Literal["ddp", "zero1", "zero2", "zero3"]
 Schedule = Annotated[str, Word(WORDS)]
@@ -68,6 +72,8 @@ class Supports:
     --expert-tensor-parallel-size); others leave them whole."""
     dispatchers: tuple[Dispatcher, ...] = ("alltoall",)
     """How tokens may reach their experts, the first is the default."""
+    graphs: tuple[GraphPart, ...] = GRAPH_PARTS
+    """What it can capture in graphs; none: it has no captured graphs."""
     recompute: tuple[Recompute, ...] = ("none", "selective", "full")
     """Activation recomputation."""
     recompute_modules: tuple[Module, ...] = ()

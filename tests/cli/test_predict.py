@@ -1,5 +1,6 @@
 """The screen of `foreshard predict`, and what it must not import."""
 
+import json
 import re
 import subprocess
 import sys
@@ -90,3 +91,51 @@ def test_predict_imports_nothing_heavy(form: list[str]) -> None:
     )
     assert done.returncode == 0
     assert done.stderr.split() == []
+
+
+# --- what the software does ---------------------------------------------------------------------
+
+EXPERTS = ["--model", "mixtral-8x7b", "--gpus", "64", "--set", "layout.ep=8"]
+
+
+def step_s(*arguments: str) -> float:
+    (layout,) = json.loads(screen(*EXPERTS, "--json", *arguments))["layouts"]
+    return float(layout["step_time_s"])
+
+
+def test_switches_and_fields_of_the_software_are_set_like_any_other() -> None:
+    usual = step_s()
+    assert step_s("--set", "software.overlap.expert=true") < usual
+    assert step_s("--set", "software.expert_overlap=true") < usual
+    assert step_s("--set", "software.dispatcher=hybridep") < usual
+    assert step_s("--set", "software.kernels.fused.loss=false") > usual
+    assert step_s("--set", "software.reduce_dtype=fp32") > usual
+    assert step_s("--set", "software.cuda_graph_scope=attn+moe_router") <= usual
+    assert step_s("--set", "software.overlap.expert=false") == usual
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        ("software.overlap.exprt=true", "software.overlap.exprt: unknown field (did you mean"),
+        ("software.dispatchr=deepep", "software.dispatchr: unknown field (did you mean"),
+        ("software.dispatcher=nccl", "must be one of alltoall, allgather, deepep, hybridep"),
+        ("software.cuda_graphs=maybe", "software.cuda_graphs: must be true or false, got 'maybe'"),
+    ],
+)
+def test_what_software_cannot_be_set_to(said: str, problem: str) -> None:
+    result = RUNNER.invoke(app, ["predict", *NAMES, "--set", said])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert problem in " ".join(result.stderr.split())
+
+
+def test_switches_are_listed_with_what_they_do() -> None:
+    result = RUNNER.invoke(app, ["fields", "software", "--json"])
+    fields = {field["name"]: field for field in json.loads(result.stdout)["fields"]}
+    assert next(iter(fields)) == "software.dispatcher", "switches first"
+    assert {field["default"] for field in fields.values()} > {"alltoall", "transformer_engine"}
+    bucket = fields["software.bucket_bytes"]
+    assert (bucket["unit"], bucket["default"], bucket["grade"]) == ("bytes", "8e+07", "datasheet")
+    expert = fields["software.overlap.expert"]
+    assert (expert["kind"], expert["default"]) == ("true or false", "false")
+    assert all(field["sentence"] for field in fields.values())

@@ -9,7 +9,6 @@ from simulator import catalogue
 from simulator.cost.memory.rank_tensors import operators_of
 from simulator.cost.rank_memory import rank_memory
 from simulator.files import read_csv
-from simulator.measured.fixed_phrases import with_columns
 from simulator.measured.replay import Run, load_tables, replay
 
 MIB = 2**20
@@ -21,7 +20,7 @@ ROWS = {
 
 def run_of(number: str, **fields: str) -> Run:
     """A run of Megatron-LM's own tests, by the end of its id."""
-    return replay(with_columns(ROWS[number], ROWS[number]) | fields, load_tables())
+    return replay(ROWS[number] | fields, load_tables())
 
 
 def saved_mib(run: Run) -> float:

@@ -12,8 +12,7 @@ from simulator.cost.step import evaluate
 from simulator.files import Figure
 from simulator.hardware.cluster import load_cluster
 from simulator.layout.layouts import Layouts
-from simulator.measured.fixed_phrases import with_columns
-from simulator.measured.run_switches import kernels
+from simulator.software.overrides import with_overrides
 from simulator.software.profile import Software, load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
@@ -104,12 +103,11 @@ def test_checkpoints_with_reentry_run_to_the_end(name: str) -> None:
 
 
 def test_llm_foundry_of_pytorch_1_13_runs_to_the_end() -> None:
-    usual = load_software("llm-foundry-2023").kernels
-    note = "FSDP mixed precision {} (gradients reduced in bf16); step time derived"
-    for mode, stops in (("DEFAULT", "16bit"), ("PURE", "never")):
-        row = with_columns({"notes": note.format(mode)}, ["notes"])
-        assert kernels(row, usual).recompute_stops_early == stops
-    assert kernels({"recompute_stops_early": "always"}, usual).recompute_stops_early == "always"
+    usual = load_software("llm-foundry-2023")
+    assert usual.kernels.recompute_stops_early == "16bit"
+    for word in ("never", "always"):
+        stated = with_overrides(usual, {"recompute_stops_early": word})
+        assert stated.kernels.recompute_stops_early == word
 
 
 def test_a_norm_behind_the_last_linear_reads_its_output() -> None:

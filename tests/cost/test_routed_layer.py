@@ -12,6 +12,8 @@ import pytest
 from simulator.cost.operators.block_operators import block
 from simulator.cost.operators.routing import reached_places
 from simulator.layout.layouts import DISPATCHERS
+from simulator.software.kernels import Kernels
+from simulator.software.overrides import with_overrides
 from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe
@@ -73,12 +75,17 @@ PRODUCTS_CAST = BY_HAND | {
 }
 
 
+def kernels_of(release: str) -> Kernels:
+    """As recipes run it whose graph holds the whole step: 26.06 casts within the products there."""
+    stated = {"cuda_graphs": True, "dispatcher": "hybridep"}
+    return with_overrides(load_software(f"megatron-bridge-{release}"), stated).kernels
+
+
 @pytest.mark.parametrize(("release", "by_hand"), [("26.04", BY_HAND), ("26.06", PRODUCTS_CAST)])
 def test_routed_layer_moves_what_a_count_by_hand_says(
     release: str, by_hand: dict[str, tuple[float, float]]
 ) -> None:
-    software = load_software(f"megatron-bridge-{release}")
-    kernels = replace(software.kernels, expert_library="hybridep")
+    kernels = kernels_of(release)
     way = np.array([DISPATCHERS.index("deepep")])
     row = replace(ranks(dp=64, ep=32), dispatcher=way)
     recipe = Recipe(sequence_length=T, global_batch=64, precision="mxfp8")
@@ -92,7 +99,7 @@ def test_routed_layer_moves_what_a_count_by_hand_says(
 def test_biases_of_experts_leave_one_kernel_where_products_add_them() -> None:
     """gpt-oss-20b: 4 of 32 experts, outputs of 2,880; one read of their gradient, backward."""
     model = presets.load("gpt-oss-20b")
-    kernels = replace(load_software("megatron-bridge-26.06").kernels, expert_library="hybridep")
+    kernels = kernels_of("26.06")
     row = replace(ranks(dp=64, ep=32), dispatcher=np.array([DISPATCHERS.index("deepep")]))
     recipe = Recipe(sequence_length=T, global_batch=64, precision="mxfp8")
     ops = block(model.blocks[0], model.hidden, row, recipe, kernels)

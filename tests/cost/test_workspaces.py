@@ -9,7 +9,6 @@ import pytest
 from simulator import catalogue
 from simulator.cost.rank_memory import rank_memory
 from simulator.files import read_csv
-from simulator.measured.fixed_phrases import with_columns
 from simulator.measured.model_sizes import with_sizes
 from simulator.measured.replay import Run, load_tables, replay
 from simulator.software.profile import load_software
@@ -23,7 +22,7 @@ ROWS = {
 
 def run_of(number: str, **fields: str) -> Run:
     """A run of Megatron-LM's own tests, by the end of its id."""
-    return replay(with_columns(ROWS[number], ROWS[number]) | fields, load_tables())
+    return replay(ROWS[number] | fields, load_tables())
 
 
 def kinds(run: Run) -> dict[str, float]:
@@ -88,12 +87,8 @@ def test_allocated_memory_of_megatron_lms_own_tests(number: str) -> None:
 
 def test_adapters_and_split_masters_of_mindspeed() -> None:
     """LoRA on queries, keys and values: no state of the frozen model; masters of 2 bytes, not 4."""
-    recipe = replay(_filled(ROWS["-071"]), load_tables()).workload.recipe
+    recipe = replay(with_sizes(ROWS["-071"]), load_tables()).workload.recipe
     assert recipe.lora_rank > 0 and recipe.lora_targets == ("q", "k", "v")
     split = ROWS["-023"]  # Llama-2 7B, tp 2 and cp 4
     assert "reuse-fp32-param=True" in split["notes"]
-    assert replay(_filled(split), load_tables()).software.states.master == 2.0
-
-
-def _filled(row: dict[str, str]) -> dict[str, str]:
-    return with_sizes(with_columns(row, row))
+    assert replay(with_sizes(split), load_tables()).software.states.master == 2.0

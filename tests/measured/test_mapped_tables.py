@@ -84,3 +84,15 @@ def test_words_for_devices_and_releases_as_others_write_them(tmp_path: Path) -> 
     ]
     with pytest.raises(InputError, match="the column comes first: name=run_id"):
         parse_map(["run_id=name"])
+
+
+def test_a_column_may_be_mapped_to_a_field_of_the_software(tmp_path: Path) -> None:
+    names = parse_map(["A2A=software.overlap.expert"])
+    table = tmp_path / "mine.csv"
+    table.write_text("model,A2A,software.states.reduce\nmixtral-8x7b,true,4\n")
+    (run,), problems = read_mapped([table], names)
+    assert not problems
+    assert run.fields["software.overlap.expert"] == "true"
+    assert run.fields["software.states.reduce"] == "4"
+    with pytest.raises(InputError, match=r"no field of a run: 'software\.overlap\.exprt'"):
+        parse_map(["A2A=software.overlap.exprt"])

@@ -7,7 +7,6 @@ import pytest
 from simulator import catalogue
 from simulator.cost.step import evaluate
 from simulator.files import read_csv
-from simulator.measured.fixed_phrases import with_columns
 from simulator.measured.model_sizes import with_sizes
 from simulator.measured.replay import NotReplayable, load_tables, replay
 from simulator.scoring.memory_reading import read_gib
@@ -20,7 +19,7 @@ ROWS = {
 
 
 def read(name: str, **fields: str) -> float:
-    row = with_sizes(with_columns(ROWS[name], ROWS[name])) | fields
+    row = with_sizes(ROWS[name]) | fields
     run = replay(row, load_tables())
     estimate = evaluate(run.layout, run.workload, run.cluster, run.software)
     return read_gib(row, run, estimate, 0, row["memory_kind"])

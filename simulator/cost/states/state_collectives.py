@@ -17,7 +17,7 @@ from simulator.cost.collectives.calls import (
     reduce_scatter_s,
 )
 from simulator.cost.states.gathered import on_rank, released
-from simulator.cost.states.state_keys import ZERO1, ZERO3, SharedStates, StateKeys
+from simulator.cost.states.state_keys import ZERO1, ZERO2, ZERO3, SharedStates, StateKeys
 from simulator.cost.states.state_traffic import copies_s_per_byte
 from simulator.layout.placement import Group
 
@@ -142,7 +142,9 @@ def part_copies_s(keys: StateKeys) -> Floats:
         copied[2] += np.where(keys.placement.dp.size[:, None] > 1, kind.reduce, 0.0)
     if _root_stays_whole(keys):
         copied[1][:, -2:] = 0.0
-    return np.asarray(copied * copies_s_per_byte(keys.cluster, keys.software)[:, None, None])
+    gathered, again, reduced, shared = copies_s_per_byte(keys.cluster, keys.software)
+    reduced = reduced + np.where(keys.level >= ZERO2, shared, 0.0)
+    return np.stack([copied[0] * gathered, copied[1] * again, copied[2] * reduced])
 
 
 def _resharded(keys: StateKeys) -> Any:

@@ -43,10 +43,11 @@ def accumulation_s(
 
 
 def copies_s_per_byte(cluster: Cluster, software: Software) -> Floats:
-    """Seconds of copies for every byte that is gathered, gathered again and reduced."""
+    """Seconds of copies for every byte that is gathered, gathered again, reduced, and shared so."""
     states = software.states
     copies = np.array(
-        [software.fsdp2.gather_copies, software.fsdp2.gather_copies, states.reduce_copies], float
+        [*[software.fsdp2.gather_copies] * 2, states.reduce_copies, states.shared_reduce_copies],
+        float,
     )
     return np.asarray(copies / _copy_rate(cluster, "copy"))
 

@@ -54,6 +54,8 @@ class TransformerEngine:
     compute themselves, both ways: cuDNN's grouped products with an epilogue (Transformer Engine
     2.15, ops/fused/grouped_mlp.py; NVTE_CUTEDSL_FUSED_GROUPED_MLP). Only their own input and the
     gradient of their output are cast by kernels."""
+    fused_grouped_mlp_in_graphs: tuple[str, ...] = ()
+    """The same where a captured graph holds the whole step, and nowhere else."""
     quantised_attention: tuple[str, ...] = ()
     """Types of linears under which attention takes such operands, too, by cuDNN 9.21 and newer on
     Blackwell; result and gradients are in 16 bit (release 2.16; Megatron-Bridge's
