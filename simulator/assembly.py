@@ -13,7 +13,10 @@ from typing import Any
 
 from simulator.errors import InputError, did_you_mean, problem
 from simulator.files import build, read_toml
-from simulator.scenario import Goal, LayoutSection, Scenario, make_scenario
+from simulator.goal import Goal
+from simulator.layout.layout_section import LayoutSection
+from simulator.scenario import Scenario, make_scenario
+from simulator.sections import SECTIONS
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 
@@ -34,7 +37,7 @@ _SECTIONS = {
 }
 """Section of every field that `plan` and `predict` take as a keyword."""
 
-_WHOLE = ("run", "economics")
+_WHOLE = sorted(SECTIONS.keys() - {"model", "cluster", *_SECTIONS.values()})
 """Sections that are taken whole, as a mapping of their fields."""
 
 

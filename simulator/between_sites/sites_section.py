@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, MaxLen, MinLen
@@ -10,9 +9,8 @@ from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 from simulator.between_sites.compression import load_compression
 from simulator.between_sites.outer_step import load_outer_step
 from simulator.errors import InputError, problem
-from simulator.files import Figure, Items, Number, Unit, Whole, build, record
-
-__all__ = ["Place", "Sites", "read_sites"]
+from simulator.files import Figure, Items, Number, Unit, Whole, record
+from simulator.section import Rule, Section, build_section
 
 _LARGEST = 100_000_000
 Positive = Annotated[Whole, Gt(0), Le(_LARGEST)]
@@ -74,9 +72,7 @@ def read_sites(raw: Any, *, where: str) -> Sites:
     InputError
         With every problem, each naming its field.
     """
-    if not isinstance(raw, Mapping):
-        raise InputError(problem(where, "sites", "must be a table", raw))
-    sites: Sites = build(Sites, raw, where=where, prefix="sites")
+    sites = build_section(Sites, raw, where=where, name="sites")
     if wrong := _wrong(sites, where):
         raise InputError(wrong)
     return sites
@@ -117,3 +113,6 @@ def _wrong(sites: Sites, where: str) -> list[str]:
         text = problem(where, "sites.overlap_steps", rule, sites.overlap_steps)
         found.append(f"{text} (nearest: {most})")
     return found
+
+
+SITES = Section(name="sites", schemas=(Sites,), read=Rule(read_sites), priced_by="foreshard sites")

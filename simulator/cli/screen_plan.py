@@ -25,6 +25,7 @@ from simulator.cli.screen import (
     waiting,
 )
 from simulator.cost.step import Estimate
+from simulator.goal import OFFERED
 from simulator.layout.layouts import dealt_words
 from simulator.planner.allowed import decides
 from simulator.planner.bearing_defaults import bearing_defaults
@@ -43,7 +44,6 @@ from simulator.report.evidence import (
 )
 from simulator.report.numbers import refined_rows
 from simulator.report.run_words import end_words, goodput_words
-from simulator.scenario import OFFERED
 from simulator.units import (
     show_count,
     show_days,

@@ -16,6 +16,7 @@ from annotated_types import Ge, Gt, Le
 from simulator import catalogue
 from simulator.errors import InputError, problem
 from simulator.files import Figure, Number, Unit, Whole, build, read_profile, record
+from simulator.section import Rule, Section
 
 __all__ = ["DataInput", "Store", "Usual", "load_usual", "read_data"]
 
@@ -200,3 +201,20 @@ def _wrong(data: DataInput, where: str) -> list[str]:
         threads = data.tokenizer_threads
         found.append(problem(where, "data.tokenizer_threads", rule, threads) + " (nearest: 1)")
     return found
+
+
+def _wrong_copies(data: DataInput, cluster: Any, *, where: str) -> list[str]:
+    """Copies on the drives of servers that have none."""
+    return [
+        f"{where}: data.local_copy: {kind.node.name} has no local drives in its profile (nvme)"
+        for kind in (cluster.each if data.local_copy else ())
+        if kind.node.nvme is None
+    ]
+
+
+DATA = Section(
+    name="data",
+    schemas=(DataInput,),
+    read=Rule(read_data),
+    checks=(Rule(_wrong_copies, needs=("data", "cluster")),),
+)

@@ -11,12 +11,13 @@ from simulator.cost.estimate import Estimate, concatenate
 from simulator.errors import InfeasibleError, InputError, problem
 from simulator.files import build
 from simulator.frames import DataFrame, Table
+from simulator.layout.layout_section import LayoutSection
 from simulator.planner.certainty import TIE, Certainty, certainty
 from simulator.planner.explore import explore
 from simulator.planner.outcome import Outcome, answer_frame
 from simulator.planner.prediction import predict, refuse_mixed
 from simulator.planner.real_run import priced
-from simulator.scenario import LayoutSection, Scenario
+from simulator.scenario import Scenario
 from simulator.units import show_percent, show_seconds
 
 __all__ = ["Versus", "parse_side", "versus"]

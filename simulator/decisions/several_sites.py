@@ -168,9 +168,7 @@ def several_sites(scenario: Scenario) -> SeveralSites:
     InputError
         If there is no section [sites], or the run cannot be cut so.
     """
-    sites = scenario.sites
-    if sites is None:
-        raise InputError(f"{scenario.where}: sites: required section is missing")
+    sites = scenario.required(Sites)
     refuse_mixed(scenario)
     if scenario.workload.recipe.freezes:
         rule = "not yet with adapters or frozen parts"

@@ -26,7 +26,8 @@ from simulator.dotted_fields import put
 from simulator.errors import ForeshardError, InputError, did_you_mean, problem
 from simulator.files import read_toml
 from simulator.frames import DataFrame, frame_of_rows
-from simulator.scenario import SECTIONS, make_scenario
+from simulator.scenario import make_scenario
+from simulator.sections import SECTIONS
 
 __all__ = ["MOST_POINTS", "Grid", "Point", "Sweep", "read_grid", "sweep_grid"]
 

@@ -29,15 +29,8 @@ from simulator.errors import InputError, problem
 from simulator.files import Figure, Number, Whole, build, record
 from simulator.hardware.cluster import Cluster
 from simulator.inheritance import merged
-
-__all__ = [
-    "Economics",
-    "owned_page",
-    "price_and_site",
-    "price_of",
-    "read_economics",
-    "usual_economics",
-]
+from simulator.kept import for_same_records
+from simulator.section import Rule, Section
 
 Basis = Literal["profile", "on demand", "reserved", "spot", "own"]
 
@@ -161,15 +154,27 @@ def usual_economics() -> Economics:
     return Economics(rent=page.rent, own=page.own, site=load_site(page.site))
 
 
-def price_and_site(economics: Economics | None, cluster: Cluster) -> tuple[Price, Site]:
-    """Return what an hour of the cluster's accelerators costs, and where they stand."""
-    price = price_of(economics, cluster)
-    if economics is not None and economics.site is not None:
-        return price, economics.site
-    return price, load_site(price.site)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tariff:
+    """What an hour of a cluster's accelerators costs, and where they stand."""
+
+    price: Price
+    site: Site
+    region: str
+    """Where the electricity comes from."""
 
 
-def price_of(economics: Economics | None, cluster: Cluster) -> Price:
+@for_same_records(64)
+def tariff_of(economics: Economics | None, cluster: Cluster) -> Tariff:
+    """Find what an hour on a cluster costs: as the scenario says, else by the cluster's profile."""
+    price = _price_of(economics, cluster)
+    if economics is None:
+        economics = Economics()
+    site = economics.site or load_site(price.site)
+    return Tariff(price, site, economics.region or site.region)
+
+
+def _price_of(economics: Economics | None, cluster: Cluster) -> Price:
     """Return the price of an hour: the scenario's, by its basis, else that of the cluster."""
     profile = load_price(cluster.price)
     if economics is None:
@@ -221,3 +226,26 @@ def _owned(economics: Economics, cluster: Cluster, site: str) -> Price:
     usd = found.usd_per_useful_gpu_hour["own"]
     figure = Figure(usd, "assumed", own.server_usd.source, own.server_usd.date, spread)
     return _made("own", figure, site)
+
+
+def _interrupted(
+    run: Any, economics: Economics, cluster: Cluster, document: Mapping[str, Any], *, where: str
+) -> Any:
+    """[run] with preemptions as often as [economics.rent] says of spot, where [run] does not."""
+    causes = document.get("run", {}).get("causes", {})
+    if economics.basis != "spot" or "preemption" in causes:
+        return run
+    assert economics.rent is not None
+    often = economics.rent.spot_interruptions_per_day
+    rate = Figure(float(often) / cluster.nodes, often.grade, often.source, often.date, often.spread)
+    preemption = dataclasses.replace(run.causes["preemption"], per_device_day=rate)
+    return dataclasses.replace(run, causes={**run.causes, "preemption": preemption})
+
+
+ECONOMICS = Section(
+    name="economics",
+    schemas=(Economics,),
+    read=Rule(read_economics, needs=("cluster",)),
+    makes=(("run", Rule(_interrupted, needs=("run", "economics", "cluster", "document"))),),
+    base=usual_economics,
+)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from simulator.goal import DECIDED, OFFERED, UNDECIDED
 from simulator.planner.defaults import complete
-from simulator.scenario import DECIDED, OFFERED, UNDECIDED, Scenario
+from simulator.scenario import Scenario
 
 __all__ = ["decides", "with_allowed"]
 

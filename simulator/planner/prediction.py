@@ -15,6 +15,7 @@ from simulator.errors import InputError, problem
 from simulator.evidence.card import Card
 from simulator.files import build
 from simulator.hardware.cluster import NO_CLOSED_FORM
+from simulator.layout.layout_section import LayoutSection, wrong_reshard
 from simulator.layout.layouts import RANK_ORDERS, Layouts
 from simulator.layout.rules.cluster_rules import WORLD
 from simulator.layout.rules.feasibility import DEPEND_ON_DP, FEASIBLE, RULES, code_of, reasons
@@ -26,7 +27,7 @@ from simulator.planner.outcome import Outcome
 from simulator.planner.pinned_fields import contradictions
 from simulator.planner.real_run import check_finishes, priced
 from simulator.planner.refusal import limits, refusal
-from simulator.scenario import LayoutSection, Scenario, wrong_reshard
+from simulator.scenario import Scenario
 from simulator.schedules.registry import SCHEDULES, usual
 
 __all__ = ["Prediction", "predict", "refuse_mixed", "refuse_tables"]
@@ -108,9 +109,8 @@ def predict(scenario: Scenario, **layout: Any) -> Prediction:
 
 def refuse_tables(scenario: Scenario) -> None:
     """Refuse embedding tables: the dense model beside them is no answer to what was asked."""
-    if scenario.sparse is not None:
-        rule = "its tables are priced by `foreshard recommender`"
-        raise InputError(f"{scenario.where}: sparse: {rule}")
+    if scenario.refused:
+        raise InputError(scenario.refused)
 
 
 def refuse_mixed(scenario: Scenario) -> None:

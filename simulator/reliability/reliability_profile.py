@@ -14,6 +14,7 @@ from simulator import catalogue
 from simulator.errors import InputError, did_you_mean, problem
 from simulator.files import Figure, Number, Unit, Whole, build, read_profile, record
 from simulator.inheritance import merged
+from simulator.section import Rule, Section
 
 __all__ = [
     "DEFAULT_SET",
@@ -244,7 +245,7 @@ def load_reliability(
     return read_profile(Reliability, place, kind="reliability")
 
 
-def read_run(raw: Mapping[str, Any], *, where: str) -> Reliability:
+def read_run(raw: Any, *, where: str) -> Reliability:
     """Read the section [run] of a scenario: a `set`, and what the section says in its place.
 
     Raises
@@ -252,6 +253,8 @@ def read_run(raw: Mapping[str, Any], *, where: str) -> Reliability:
     InputError
         With every problem, each naming its field.
     """
+    if not isinstance(raw, Mapping):
+        raise InputError(problem(where, "run", "must be a table", raw))
     given = dict(raw)
     name = given.pop("set", DEFAULT_SET)
     if not isinstance(name, str):
@@ -335,3 +338,13 @@ def wrong_run(run: Reliability, where: str) -> list[str]:
         nearest = f"{problem(where, 'run.spares.hot', rule, spares.hot)} (nearest: {spares.pool})"
         found.append(nearest)
     return found
+
+
+RUN = Section(
+    name="run",
+    schemas=(Reliability,),
+    read=Rule(read_run),
+    required=True,
+    base=load_reliability,
+    renamed=(("name", "set"),),
+)

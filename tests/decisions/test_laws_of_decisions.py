@@ -17,11 +17,12 @@ from simulator.decisions.cluster_comparison import Comparison, compare_clusters
 from simulator.decisions.offers import Asked, Offer, offer
 from simulator.decisions.sizing import size_run
 from simulator.economics.unsure_totals import Span
+from simulator.goal import Goal
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.planner.candidates import candidates
 from simulator.planner.mixed_answer import MixedOption, in_order
 from simulator.planner.search import plan
-from simulator.scenario import Goal, Scenario, make_scenario
+from simulator.scenario import Scenario, make_scenario
 
 PINS = {"tp": 2, "pp": 1, "cp": 1, "micro_batch": 1, "sharding": "zero1", "recompute": "none"}
 

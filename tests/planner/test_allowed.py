@@ -5,11 +5,12 @@ from typing import Any
 import pytest
 
 from simulator.errors import InputError
+from simulator.goal import DECIDED
 from simulator.planner.allowed import decides, with_allowed
 from simulator.planner.explore import explore
 from simulator.planner.other_trainings import other_trainings
 from simulator.planner.search import plan
-from simulator.scenario import DECIDED, Scenario, make_scenario
+from simulator.scenario import Scenario, make_scenario
 
 
 def scenario(*allow: str, software: str = "megatron-core", **layout: Any) -> Scenario:

@@ -1,4 +1,4 @@
-"""Clusters of several kinds of servers: ``[[cluster.groups]]`` of a scenario.
+"""The section [cluster]: machines of one kind, or ``[[cluster.groups]]`` of several.
 
 Ranks fill the groups in the order in which they are listed. Every group brings the servers, the
 fabric, the collective library and the price of a cluster profile; what a kind of servers does is
@@ -15,11 +15,25 @@ from typing import Annotated, Any
 from annotated_types import Gt, Le
 
 from simulator.errors import InputError, problem
-from simulator.files import Unit, Whole, build, record
+from simulator.files import Items, Unit, Whole, build, record
 from simulator.hardware.cluster import Cluster, load_cluster
+from simulator.section import Rule, Section, build_section
 from simulator.workload.recipe import LARGEST
 
-__all__ = ["NodeGroupSection", "load_groups"]
+Positive = Annotated[Whole, Gt(0), Le(LARGEST)]
+
+
+@record
+class ClusterSection:
+    """Which machines, how many, and what runs on them."""
+
+    name: str
+    """A cluster profile of hardware_profiles/clusters, or a path to one."""
+    gpus: Annotated[Positive, Unit("accelerators")]
+    """Accelerators of the run."""
+    software: str | None = None
+    """A software profile of hardware_profiles/software, or a path to one; none: what usually runs
+    on the accelerator (`[usual]` of hardware_profiles/releases.toml)."""
 
 
 @record
@@ -31,6 +45,29 @@ class NodeGroupSection:
     gpus: Annotated[Whole, Gt(0), Le(LARGEST), Unit("accelerators")]
     """Accelerators of the group: whole servers, and whole scale-up domains, where it is not the
     only one."""
+
+
+@record
+class GroupedSection:
+    """The same of servers of several kinds, which ``foreshard plan`` and ``simulate`` take."""
+
+    groups: Annotated[Any, Items(NodeGroupSection)]
+    """Instead of name and gpus: [[cluster.groups]], each with a name and gpus of its own, which
+    ranks fill in this order."""
+    software: str | None = None
+    """A software profile, as without groups; none: what usually runs on the first of them."""
+
+
+def read_cluster(raw: Any, *, where: str) -> Cluster:
+    """Read [cluster], and the profiles it names: of one name and number, or of a list of groups."""
+    if not (isinstance(raw, Mapping) and "groups" in raw):
+        section = build_section(ClusterSection, raw, where=where, name="cluster")
+        return load_cluster(section.name, section.gpus, where=where)
+    if both := [name for name in ("name", "gpus") if name in raw]:
+        rule = f"must stand without cluster.{' and cluster.'.join(both)}: each group has its own"
+        raise InputError(f"{where}: cluster.groups: {rule}")
+    grouped = build(GroupedSection, raw, where=where, prefix="cluster")
+    return load_groups(grouped.groups, where=where)
 
 
 def load_groups(groups: Any, *, where: str, field: str = "cluster.groups") -> Cluster:
@@ -133,3 +170,11 @@ def _wrong_sizes(joined: Cluster, where: str, field: str) -> Iterator[str]:
             rule = f"must begin with a scale-up domain of {fit}: list it before smaller ones"
             yield f"{where}: {field}[{i}]: {rule}, got accelerator {begin}"
         begin += group.gpus
+
+
+CLUSTER = Section(
+    name="cluster",
+    schemas=(ClusterSection, GroupedSection),
+    read=Rule(read_cluster),
+    required=True,
+)
