@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ DEFAULT_BATCH = 1024
 _SECTIONS = {
     name: section
     for section, schema in (("training", Recipe), ("layout", LayoutSection), ("goal", Goal))
-    for name in (field.name for field in fields(schema))
+    for name in map(attrgetter("name"), fields(schema))
 }
 """Section of every field that `plan` and `predict` take as a keyword."""
 

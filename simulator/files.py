@@ -14,8 +14,9 @@ import pickle
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import zip_longest
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, TypeGuard, TypeVar, dataclass_transform
 
@@ -26,7 +27,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from simulator import catalogue
 from simulator.errors import InputError, brief, brief_text, did_you_mean, nearest, visible
-from simulator.inheritance import lent, merged, sourced, taken_over
+from simulator.inheritance import lent, merged, taken_over
 from simulator.plain_files import (
     DEEPEST,
     LIMIT_BYTES,
@@ -161,6 +162,9 @@ DIVIDES = re.compile(
 """Dotted names of figures by which something is divided."""
 
 _FIGURE_KEYS = ("value", "grade", "source", "date", "spread")
+_FIGURE_WORDS = frozenset(_FIGURE_KEYS)
+_READY, _STATED = "a figure", "the table of a figure"
+"""How pydantic's errors name both forms of a figure, behind its field."""
 
 
 class Figure(float):
@@ -191,7 +195,14 @@ class Figure(float):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(_figure)
+        """Take a figure that is one already; else the value or table of one."""
+        return core_schema.union_schema(
+            [
+                (core_schema.is_instance_schema(cls), _READY),
+                (core_schema.no_info_plain_validator_function(_figure), _STATED),
+            ],
+            mode="left_to_right",
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Figure, (float(self), self.grade, self.source, self.date, self.spread))
@@ -199,8 +210,6 @@ class Figure(float):
 
 def _figure(raw: Any) -> Figure:
     """Validate a bare number or a table ``{value, grade, source, date, spread}``."""
-    if isinstance(raw, Figure):
-        return raw
     table = raw if isinstance(raw, Mapping) else {"value": raw}
     unknown = set(table) - set(_FIGURE_KEYS)
     if unknown:
@@ -244,6 +253,11 @@ def build(schema: type[T], raw: Any, *, where: str, prefix: str = "") -> T:
     if (most := most_items(raw, dict, list)) > MOST_FIELDS:  # each may be a mistake of its own
         place = f"{where}: {prefix}" if prefix else where
         raise InputError(f"{place}: must hold at most {MOST_FIELDS} items a list, got {most}")
+    return _validated(schema, raw, where, prefix)
+
+
+def _validated(schema: type[T], raw: Any, where: str, prefix: str) -> T:
+    """Fill a record; `raw` is of bounded size."""
     try:
         return _adapter(schema).validate_python(raw)  # type: ignore[arg-type]
     except ValidationError as error:
@@ -269,6 +283,9 @@ def _one_per_field(items: list[Any]) -> list[Any]:
     found: dict[tuple[Any, ...], Any] = {}
     for item in items:
         path = item["loc"]
+        if path and path[-1] == _READY:
+            continue  # the other form says what is wrong
+        path = path[:-1] if path and path[-1] == _STATED else path
         branched = len(path) > 1 and path[-1] in _BRANCHES
         path = path[:-1] if branched else path
         if branched and path in found:
@@ -576,7 +593,7 @@ def read_profile(schema: type[T], path: Path, *, kind: str = "") -> T:
     """
     raw = {**_over_base(path, kind, ()), "name": visible(path.stem)}
     sources = raw.pop("sources", {})
-    if not isinstance(sources, dict) or not all(isinstance(x, dict) for x in sources.values()):
+    if not isinstance(sources, dict) or not {dict}.issuperset(map(type, sources.values())):
         raise InputError(f"{path}: sources: must be tables of text and date, got {brief(sources)}")
     profile: T = _profile(schema, str(path), pickle.dumps((raw, sources)))  # type: ignore[arg-type]
     return profile
@@ -586,11 +603,53 @@ def read_profile(schema: type[T], path: Path, *, kind: str = "") -> T:
 def _profile(schema: Any, where: str, tables: bytes) -> Any:
     """Build a profile; a session asks for the same ones again and again, and records are frozen."""
     raw, sources = pickle.loads(tables)
-    profile = build(schema, sourced(raw, sources, where), where=where)
-    zero = (name for name, figure in figures(profile) if figure == 0.0 and DIVIDES.search(name))
+    _make_figures(raw, sources, where)
+    profile = _validated(schema, raw, where, "")
+    zero = [name for name, figure in figures(profile) if figure == 0.0 and DIVIDES.search(name)]
     if problems := [f"{where}: {name}: must be above 0, got 0" for name in zero]:
         raise InputError(problems)
     return profile
+
+
+def _make_figures(raw: Any, sources: Mapping[str, Any], where: str) -> None:
+    """Put figures in place of their tables, with text and date of the source that each names.
+
+    A loop over all tables, depth first, since a profile has a thousand figures. A table that is no
+    sound figure stays, with its source, for whoever fills the record to say what is wrong.
+    """
+    said = {key: (str(x.get("text", "")), str(x.get("date", ""))) for key, x in sources.items()}
+    tables = [(raw, iter(raw.items()))]
+    while tables:
+        table, items = tables[-1]
+        for key, item in items:
+            if type(item) is list:
+                tables.append((item, iter(enumerate(item))))
+                break
+            if type(item) is not dict:
+                continue
+            if not ("value" in item and "source" in item):
+                tables.append((item, iter(item.items())))
+                break
+            source = item["source"]
+            if not isinstance(source, str) or source not in said:
+                hint = did_you_mean(source, sources) if isinstance(source, str) else ""
+                raise InputError(f"{where}: [sources] has no {brief(source)}{hint}")
+            text, date = said[source]
+            value, spread, grade = item["value"], item.get("spread"), item.get("grade", "assumed")
+            date = str(item.get("date", date))
+            if (
+                type(value) in (int, float)
+                and (value == 0 or _SMALLEST_FIGURE <= value <= _LARGEST_FIGURE)
+                and (spread is None or (type(spread) in (int, float) and 0 < spread <= 1e18))
+                and grade in GRADES
+                and item.keys() <= _FIGURE_WORDS
+            ):
+                table[key] = figure = float.__new__(Figure, value)
+                figure.grade, figure.source, figure.date, figure.spread = grade, text, date, spread
+            else:
+                table[key] = {"date": date, **item, "source": text}
+        else:
+            tables.pop()
 
 
 def _over_base(path: Path, kind: str, below: tuple[Path, ...]) -> dict[str, Any]:
@@ -634,21 +693,40 @@ class _Borrowed:
     """Key under ``[sources]``: why this relative."""
 
 
-def figures(value: Any, prefix: str = "") -> Iterator[tuple[str, Figure]]:
-    """Yield (dotted name, figure) for every Figure inside a record, depth first."""
-    if isinstance(value, Figure):
-        yield prefix, value
-        return
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        pairs = [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
-    elif isinstance(value, Mapping):
-        pairs = list(value.items())
-    elif isinstance(value, (list, tuple)):
-        pairs = [(str(index), item) for index, item in enumerate(value)]
-    else:
-        return
-    for name, item in pairs:
-        yield from figures(item, f"{prefix}.{name}" if prefix else str(name))
+def figures(value: Any, prefix: str = "") -> list[tuple[str, Figure]]:
+    """List (dotted name, figure) for every Figure inside a record, depth first.
+
+    A loop, since profiles have thousands of them and every answer lists them.
+    """
+    listed = list[tuple[str, Figure]]()
+    waiting: list[tuple[str, Any]] = [(prefix, value)]
+    while waiting:
+        name, item = waiting.pop()
+        if isinstance(item, Figure):
+            listed.append((name, item))
+            continue
+        inside: Any = ()
+        if dataclasses.is_dataclass(item) and not isinstance(item, type):
+            names = _field_names(type(item))
+            inside = zip(names, map(partial(getattr, item), names), strict=True)
+        elif isinstance(item, Mapping):
+            inside = item.items()
+        elif isinstance(item, (list, tuple)):
+            inside = enumerate(item)
+        start = len(waiting)
+        for key, below in inside:
+            if type(below) not in _PLAIN:
+                waiting.append((f"{name}.{key}" if name else str(key), below))
+        waiting[start:] = reversed(waiting[start:])
+    return listed
+
+
+_PLAIN = frozenset((str, int, float, bool, type(None)))
+
+
+@lru_cache(maxsize=_KEPT)
+def _field_names(schema: type) -> tuple[str, ...]:
+    return tuple(map(attrgetter("name"), dataclasses.fields(schema)))
 
 
 def with_figure(value: Any, name: str, figure: Figure) -> Any:

@@ -1,4 +1,4 @@
-"""Tables of a profile: over those of a base, with some of a relative's, sources looked up."""
+"""Tables of a profile: over those of a base, with some of a relative's."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from simulator.errors import InputError, brief, did_you_mean
-
-__all__ = ["lent", "merged", "sourced", "taken_over"]
-
+from simulator.errors import InputError, did_you_mean
 
 SAME_CHIP_SPREAD = 0.15
 """Of a rate measured on another part with the same chip: power, clock and cooling differ."""
@@ -125,22 +122,6 @@ def taken_over(raw: Mapping[str, Any], of: str) -> dict[str, Any]:
 def _is_spread(value: object) -> bool:
     """Whether what stands as a spread can be one; what cannot is refused where figures are made."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300
-
-
-def sourced(raw: Any, sources: Mapping[str, Any], where: str) -> Any:
-    """Put text and date of its source into every figure, which names the source by a key."""
-    if isinstance(raw, list):
-        return [sourced(item, sources, where) for item in raw]
-    if not isinstance(raw, dict):
-        return raw
-    if "value" in raw and "source" in raw:
-        key = raw["source"]
-        source = sources.get(key) if isinstance(key, str) else None
-        if source is None:
-            hint = did_you_mean(str(key), sources) if isinstance(key, str) else ""
-            raise InputError(f"{where}: [sources] has no {brief(key)}{hint}")
-        return {"date": source.get("date", ""), **raw, "source": source.get("text", "")}
-    return {key: sourced(value, sources, where) for key, value in raw.items()}
 
 
 def _missing(raw: Mapping[str, Any], dotted: str) -> Iterable[str] | None:

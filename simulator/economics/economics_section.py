@@ -29,7 +29,7 @@ from simulator.errors import InputError, problem
 from simulator.files import Figure, Number, Whole, build, record
 from simulator.hardware.cluster import Cluster
 from simulator.inheritance import merged
-from simulator.kept import for_same_records
+from simulator.record_cache import for_same_records
 from simulator.section import Rule, Section
 
 Basis = Literal["profile", "on demand", "reserved", "spot", "own"]

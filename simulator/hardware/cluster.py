@@ -19,7 +19,7 @@ from simulator.hardware.edge_list import (
 )
 from simulator.hardware.fabric import CollectiveLibrary, Fabric, release_numbers
 from simulator.hardware.node import Node, wrong_domain
-from simulator.kept import for_same_records
+from simulator.record_cache import for_same_records
 
 __all__ = [
     "NO_CLOSED_FORM",

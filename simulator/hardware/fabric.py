@@ -127,4 +127,4 @@ class CollectiveLibrary:
 
 def release_numbers(release: str) -> tuple[int, ...]:
     """Numbers of a release, which compare as releases do."""
-    return tuple(int(number) for number in release.split("."))
+    return tuple(map(int, release.split(".")))

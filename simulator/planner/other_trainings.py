@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from simulator.goal import OFFERED
-from simulator.kept import for_same_records
 from simulator.planner.explore import explore
 from simulator.planner.search import Plan
 from simulator.planner.training_choices import training_choices
+from simulator.record_cache import for_same_records
 from simulator.scenario import Scenario
 from simulator.units import show_bytes, show_seconds, show_signed_percent
 

@@ -281,7 +281,9 @@ def read_run(raw: Any, *, where: str) -> Reliability:
         except (TypeError, ValueError):
             rule = "must be a date as year-month-day"
             raise InputError(problem(where, "run.start", rule, start)) from None
-    found: Reliability = build(Reliability, merged(_tables(base), given), where=where, prefix="run")
+    found = base
+    if given:
+        found = build(Reliability, merged(_tables(base), given), where=where, prefix="run")
     if wrong := wrong_run(found, where):
         raise InputError(wrong)
     return found
