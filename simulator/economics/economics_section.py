@@ -32,6 +32,9 @@ from simulator.inheritance import merged
 from simulator.record_cache import for_same_records
 from simulator.section import Rule, Section
 
+USUAL_PAGE = "h100"
+"""Page of prices whose figures are shown where no accelerator is named."""
+
 Basis = Literal["profile", "on demand", "reserved", "spot", "own"]
 
 
@@ -149,8 +152,8 @@ def _wrong(found: Economics, where: str) -> list[str]:
 
 
 def usual_economics() -> Economics:
-    """Return what stands below the section: no price of one's own, and the page of H100."""
-    page = load_page("h100")
+    """Return what stands below the section: no price of one's own, and the usual page."""
+    page = load_page(USUAL_PAGE)
     return Economics(rent=page.rent, own=page.own, site=load_site(page.site))
 
 
@@ -206,7 +209,7 @@ def _made(name: str, figure: Figure, site: str) -> Price:
 def owned_page(economics: Economics, cluster: Cluster) -> RentOrBuyPage:
     """Return [economics.own] as a page of prices."""
     assert economics.own is not None
-    rent = economics.rent or load_page("h100").rent  # it is not asked for
+    rent = economics.rent or load_page(USUAL_PAGE).rent  # it is not asked for
     name = cluster.accelerator.name
     return RentOrBuyPage(name="scenario", accelerator=name, rent=rent, own=economics.own)
 

@@ -43,9 +43,6 @@ NO_CLOSED_FORM = (
 )
 """Why what prices a layout as a whole refuses a cluster of several kinds of servers."""
 
-FALLBACK_BOARD = "hopper"
-"""Board whose expert traffic stands for boards that were not timed."""
-
 
 @record
 class ClusterProfile:
@@ -293,7 +290,7 @@ def _of_board(library: CollectiveLibrary, board: str) -> CollectiveLibrary:
     curves = {name: curve for name, curve in library.curves.items() if name == board}
     dispatch = {
         name: {kind: ways for kind, ways in table.items() if kind == board}
-        or {kind: ways for kind, ways in table.items() if kind == FALLBACK_BOARD}
+        or {kind: ways for kind, ways in table.items() if kind == library.dispatch_fallback}
         for name, table in library.dispatch.items()
     }
     return replace(library, curves=curves, dispatch=dispatch)

@@ -81,7 +81,9 @@ class CollectiveLibrary:
     """What the software brings along where it was not measured, and `release` stands in for it."""
     dispatch: dict[str, dict[str, dict[str, Dispatch]]]
     """Expert traffic by library (deepep, hybridep, deepep_low_latency), by kind of board as
-    `curves` has them, by way (dispatch, combine). Other boards take those of hopper."""
+    `curves` has them, by way (dispatch, combine)."""
+    dispatch_fallback: str
+    """Kind of board whose expert traffic stands for boards that were not timed."""
     nvls_smallest_group: Figure
     """Fewest ranks for which the library chooses in-switch reduction."""
     nvls_base_s: Figure
