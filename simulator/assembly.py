@@ -45,7 +45,7 @@ _WHOLE = sorted(SECTIONS.keys() - {"model", "cluster", *_SECTIONS.values()})
 def assemble(
     source: Source,
     names: Mapping[str, Any],
-    given: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
     overrides: Iterable[str] = (),
     *,
     where: str = "arguments",
@@ -74,13 +74,13 @@ def assemble(
     assumed : dict
         Training fields that nobody gave and the value they took; empty with a file.
     """
-    given, overrides = dict(given or {}), list(overrides)
+    settings, overrides = dict(settings or {}), list(overrides)
     place = str(source) if isinstance(source, (str, os.PathLike)) else where
     ready = names.get("model")
     if isinstance(ready, Workload):
         names = {**names, "model": ready.architecture.name}
-        given = {**_stated(ready.recipe), **given}
-    sections = _sections(given, place, names)
+        settings = {**_stated(ready.recipe), **settings}
+    sections = _sections(settings, place, names)
     if isinstance(source, Scenario):
         return _changed(source, names, sections, overrides), {}
     document = {} if source is None else read_toml(Path(source))
@@ -112,18 +112,18 @@ def _stated(recipe: Recipe) -> dict[str, Any]:
 
 
 def _sections(
-    given: Mapping[str, Any], where: str, others: Iterable[str]
+    settings: Mapping[str, Any], where: str, others: Iterable[str]
 ) -> dict[str, dict[str, Any]]:
     """Sort keywords into the sections that have a field of that name; `others` are known, too."""
     known = (*_SECTIONS, *_WHOLE)
-    unknown = [name for name in given if name not in known]
+    unknown = [name for name in settings if name not in known]
     if unknown:
         near = (*known, *others)
         raise InputError(
             f"{where}: {name}: unknown argument{did_you_mean(name, near)}" for name in unknown
         )
     sections: dict[str, dict[str, Any]] = {}
-    for name, value in given.items():
+    for name, value in settings.items():
         if value is None:
             continue
         if name not in _WHOLE:

@@ -48,10 +48,10 @@ def _places(kind: str) -> list[Path]:
 
 def names(kind: str) -> list[str]:
     """List the profile names of a kind (``accelerators``, ``nodes``, ``clusters``, ...)."""
-    found = {
+    stems = {
         path.stem for place in _places(kind) if place.is_dir() for path in place.glob("*.toml")
     }
-    return sorted(found)
+    return sorted(stems)
 
 
 def find(kind: str, name: str, *, where: str = "profiles", field: str = "") -> Path:

@@ -108,7 +108,7 @@ def visible(text: str) -> str:
     >>> visible(chr(27) + "[2J") == repr(chr(27))[1:-1] + "[2J"
     True
     """
-    return _HIDDEN.sub(lambda found: repr(found.group())[1:-1], text)
+    return _HIDDEN.sub(lambda match: repr(match.group())[1:-1], text)
 
 
 def nearest(wrong: str, known: Iterable[str]) -> str:

@@ -280,7 +280,7 @@ _BRANCHES = ("bool", "constrained-int")
 
 def _one_per_field(items: list[Any]) -> list[Any]:
     """Join what pydantic says of each type that a field may have into one rule."""
-    found: dict[tuple[Any, ...], Any] = {}
+    by_path: dict[tuple[Any, ...], Any] = {}
     for item in items:
         path = item["loc"]
         if path and path[-1] == _READY:
@@ -288,15 +288,15 @@ def _one_per_field(items: list[Any]) -> list[Any]:
         path = path[:-1] if path and path[-1] == _STATED else path
         branched = len(path) > 1 and path[-1] in _BRANCHES
         path = path[:-1] if branched else path
-        if branched and path in found:
+        if branched and path in by_path:
             rule = item["msg"].removeprefix("Input should be ")
-            found[path]["msg"] += f" or {rule}"
+            by_path[path]["msg"] += f" or {rule}"
         else:
-            found[path] = {**item, "loc": path}
-    wrong_items = {path[:-1] for path in found}  # a list is not too short for a wrong item in it
+            by_path[path] = {**item, "loc": path}
+    wrong_items = {path[:-1] for path in by_path}  # a list is not too short for a wrong item in it
     return [
         item
-        for path, item in found.items()
+        for path, item in by_path.items()
         if item["type"] != "too_short" or path not in wrong_items
     ]
 
@@ -377,8 +377,8 @@ def _dataclass_in(annotation: Any, owner: Any) -> Any:
         annotation = eval(annotation, vars(sys.modules[owner.__module__]))  # our own source text
     if dataclasses.is_dataclass(annotation):
         return annotation
-    found = [arg for arg in typing.get_args(annotation) if dataclasses.is_dataclass(arg)]
-    return found[0] if found else None
+    records = [arg for arg in typing.get_args(annotation) if dataclasses.is_dataclass(arg)]
+    return records[0] if records else None
 
 
 def read_toml(path: Path | str) -> dict[str, Any]:
@@ -414,12 +414,12 @@ def _parsed(text: str) -> bytes:
     """
     if any(_LONG_KEY.search(line) for line in text.split("\n") if line.count(".") >= DEEPEST):
         raise RecursionError  # before it is parsed: that takes the square
-    found = tomli.loads(text)
-    if is_deeper(found):
+    document = tomli.loads(text)
+    if is_deeper(document):
         raise RecursionError
-    if (fields := most_items(found, dict)) > MOST_FIELDS:
+    if (fields := most_items(document, dict)) > MOST_FIELDS:
         raise ValueError(f"a table of {fields} fields (at most {MOST_FIELDS})")
-    return pickle.dumps(found)
+    return pickle.dumps(document)
 
 
 def read_json(path: Path | str) -> Any:
@@ -433,14 +433,14 @@ def json_of(text: str, where: str) -> Any:
     if values > MOST_VALUES:
         raise InputError(f"{where}: must hold at most {MOST_VALUES} values, got {values}")
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except ValueError as error:  # JSONDecodeError, or a number with thousands of digits
         raise InputError(f"{where}: not valid JSON: {brief_text(str(error))}") from None
     except RecursionError:
         raise InputError(f"{where}: nested too deeply") from None
-    if is_deeper(found):
+    if is_deeper(document):
         raise InputError(f"{where}: nested too deeply")
-    return found
+    return document
 
 
 def yaml_of(text: str, where: str) -> Any:
@@ -464,7 +464,7 @@ def yaml_of(text: str, where: str) -> Any:
             depth -= isinstance(event, yaml.CollectionEndEvent)
             if depth > DEEPEST:
                 raise RecursionError
-        found = yaml.load(text, Loader=loader)
+        document = yaml.load(text, Loader=loader)
     except InputError:
         raise
     except yaml.YAMLError as error:
@@ -474,7 +474,7 @@ def yaml_of(text: str, where: str) -> Any:
         raise InputError(f"{where}: not valid YAML: {brief_text(str(error))}") from None
     except RecursionError:
         raise InputError(f"{where}: nested too deeply") from None
-    return found
+    return document
 
 
 def read_csv(
@@ -662,15 +662,15 @@ def _over_base(path: Path, kind: str, below: tuple[Path, ...]) -> dict[str, Any]
 
     def other(name: Any, field: str) -> dict[str, Any]:
         if kind and isinstance(name, str):
-            found = catalogue.find(kind, name, where=str(path), field=field)
-            if found.resolve() not in chain:
-                return _over_base(found, kind, chain)
+            profile = catalogue.find(kind, name, where=str(path), field=field)
+            if profile.resolve() not in chain:
+                return _over_base(profile, kind, chain)
         raise InputError(f"{path}: {field}: must name another profile, got {brief(name)}")
 
     if terms is not None:
-        given = build(_Borrowed, terms, where=str(path), prefix="borrowed")
-        relative = other(given.of, "borrowed.of")
-        raw = merged(lent(relative, **dataclasses.asdict(given), where=str(path)), raw)
+        borrowed = build(_Borrowed, terms, where=str(path), prefix="borrowed")
+        relative = other(borrowed.of, "borrowed.of")
+        raw = merged(lent(relative, **dataclasses.asdict(borrowed), where=str(path)), raw)
     if base is None:
         return raw
     under = other(base, "base")

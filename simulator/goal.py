@@ -43,18 +43,18 @@ class SearchSection:
 
     def problems(self, where: str) -> list[str]:
         """Words that are no field of a layout, or a field of the training."""
-        found, training = [], {field.name for field in fields(Recipe)}
+        problems, training = [], {field.name for field in fields(Recipe)}
         for word in self.allow or ():
             if word in OFFERED:
                 continue
             if word in training:
                 rule = "changes the training, so it is yours to set: training." + word
-                found.append(f"{where}: search.allow: {word!r} {rule}")
+                problems.append(f"{where}: search.allow: {word!r} {rule}")
             elif word not in (*DECIDED, *UNDECIDED):
                 every = (*DECIDED, *UNDECIDED, *OFFERED)
                 known, hint = ", ".join(every), did_you_mean(word, every)
-                found.append(f"{where}: search.allow: must be among {known}, got {word!r}{hint}")
-        return found
+                problems.append(f"{where}: search.allow: must be among {known}, got {word!r}{hint}")
+        return problems
 
 
 @record

@@ -14,18 +14,18 @@ SAME_CHIP_SPREAD = 0.15
 
 def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Tables merged key by key; a figure (a table with a value) is replaced whole."""
-    found = dict(under)
+    tables = dict(under)
     for key, value in over.items():
-        old = found.get(key)
+        old = tables.get(key)
         if (
             isinstance(old, Mapping)
             and isinstance(value, Mapping)
             and not ("value" in old or "value" in value)
         ):
-            found[key] = merged(old, value)
+            tables[key] = merged(old, value)
         else:
-            found[key] = value
-    return found
+            tables[key] = value
+    return tables
 
 
 def lent(
@@ -76,7 +76,7 @@ def lent(
         wide = {"spread": math.hypot(figure["spread"], spread)} if has_spread else {}
         return {"value": figure["value"], "grade": "assumed", "source": source, **wide}
 
-    found: dict[str, Any] = {}
+    taken: dict[str, Any] = {}
     for name in tables:
         path = tuple(name.split("."))
         here: Any = raw
@@ -85,8 +85,8 @@ def lent(
         nested = take(here, path)
         for part in reversed(path):
             nested = {part: nested}
-        found = merged(found, nested)
-    return found
+        taken = merged(taken, nested)
+    return taken
 
 
 def taken_over(raw: Mapping[str, Any], of: str) -> dict[str, Any]:

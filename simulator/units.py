@@ -136,10 +136,10 @@ def show_days_span(days: float, low: float, high: float) -> str:
     """
     text = show_days(days)
     unit = text.partition(" ")[2]
-    each = {"days": 1.0, "h": HOUR_S / DAY_S, "min": 60.0 / DAY_S, "s": 1.0 / DAY_S}.get(unit)
-    if each is None:
+    unit_days = {"days": 1.0, "h": HOUR_S / DAY_S, "min": 60.0 / DAY_S, "s": 1.0 / DAY_S}.get(unit)
+    if unit_days is None:
         return f"{text} ({show_days(low)} to {show_days(high)})"
-    shown = (f"{end:,.1f}" if unit == "days" else _three(end / each) for end in (low, high))
+    shown = (f"{end:,.1f}" if unit == "days" else _three(end / unit_days) for end in (low, high))
     return f"{text} ({' to '.join(shown)})"
 
 

@@ -80,13 +80,13 @@ def read_sites(raw: Any, *, where: str) -> Sites:
 
 def _wrong(sites: Sites, where: str) -> list[str]:
     """What each field allows but the whole does not."""
-    found: list[str] = []
+    problems: list[str] = []
     names = [place.name for place in sites.at]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        found.append(problem(where, "sites.at", "names must differ", twice[0]))
-    given = [place.batch is not None for place in sites.at]
-    if any(given) and not all(given):
-        found.append(f"{where}: sites.at: batch must be given for all sites or for none")
+        problems.append(problem(where, "sites.at", "names must differ", twice[0]))
+    has_batch = [place.batch is not None for place in sites.at]
+    if any(has_batch) and not all(has_batch):
+        problems.append(f"{where}: sites.at: batch must be given for all sites or for none")
     for load, name, field in (
         (load_outer_step, sites.outer_step, "sites.outer_step"),
         (load_compression, sites.compression, "sites.compression"),
@@ -94,15 +94,15 @@ def _wrong(sites: Sites, where: str) -> list[str]:
         try:
             load(name, where=where, field=field)
         except InputError as error:
-            found += error.problems
-    if found:
-        return found
+            problems += error.problems
+    if problems:
+        return problems
     if not load_outer_step(sites.outer_step).local_steps:
         for field, meant in (("inner_steps", 1), ("fragments", 1), ("overlap_steps", 0)):
             if (got := getattr(sites, field)) != meant:
                 rule = f"must be {meant} where gradients are exchanged every step"
-                found.append(problem(where, f"sites.{field}", rule, got))
-        return found
+                problems.append(problem(where, f"sites.{field}", rule, got))
+        return problems
     if sites.fragments > sites.inner_steps:
         rule = f"must be at most sites.inner_steps, {sites.inner_steps}"
         text = problem(where, "sites.fragments", rule, sites.fragments)
@@ -111,8 +111,8 @@ def _wrong(sites: Sites, where: str) -> list[str]:
     if sites.overlap_steps > most:
         rule = f"must be at most the {most} steps between two exchanges (inner_steps / fragments)"
         text = problem(where, "sites.overlap_steps", rule, sites.overlap_steps)
-        found.append(f"{text} (nearest: {most})")
-    return found
+        problems.append(f"{text} (nearest: {most})")
+    return problems
 
 
 SITES = Section(name="sites", schemas=(Sites,), read=Rule(read_sites), priced_by="foreshard sites")

@@ -36,8 +36,8 @@ class DrawError:
 
 @lru_cache(maxsize=1)
 def _unstated() -> float:
-    found: DrawError = read_profile(DrawError, catalogue.find("draws", "default"))
-    return float(found.draw)
+    errors: DrawError = read_profile(DrawError, catalogue.find("draws", "default"))
+    return float(errors.draw)
 
 
 def _relative(figure: float, otherwise: float = 0.0) -> float:

@@ -155,9 +155,9 @@ class Cluster:
 
     def links_of(self, group: str) -> Cluster:
         """The cluster as the collectives of one kind of groups see its links."""
-        for one in self.left:
-            if one.group == group:
-                return weakened(self, one.scale_up, one.scale_out)
+        for links in self.left:
+            if links.group == group:
+                return weakened(self, links.scale_up, links.scale_out)
         return self
 
 

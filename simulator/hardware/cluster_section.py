@@ -85,19 +85,21 @@ def load_groups(groups: Any, *, where: str, field: str = "cluster.groups") -> Cl
         raise InputError(problem(where, field, rule, groups))
     sections = _collected([_sectioned(x, where, f"{field}[{i}]") for i, x in enumerate(groups)])
     if len(sections) > 1:
-        _collected([_whole(one, where, f"{field}[{i}]") for i, one in enumerate(sections)])
+        _collected([_whole(section, where, f"{field}[{i}]") for i, section in enumerate(sections)])
     joined = _joined(sections, where, field)
     if wrong := list(_wrong_sizes(joined, where, field)):
         raise InputError(wrong)
     return joined
 
 
-def _collected(found: Sequence[Any]) -> list[Any]:
+def _collected(outcomes: Sequence[Any]) -> list[Any]:
     """The values, or one error with the problems of all that are errors."""
-    wrong = [text for one in found if isinstance(one, InputError) for text in one.problems]
+    wrong = [
+        text for outcome in outcomes if isinstance(outcome, InputError) for text in outcome.problems
+    ]
     if wrong:
         raise InputError(wrong)
-    return list(found)
+    return list(outcomes)
 
 
 def _sectioned(raw: Any, where: str, field: str) -> NodeGroupSection | InputError:
@@ -109,43 +111,43 @@ def _sectioned(raw: Any, where: str, field: str) -> NodeGroupSection | InputErro
         return error
 
 
-def _whole(one: NodeGroupSection, where: str, field: str) -> Cluster | InputError:
+def _whole(section: NodeGroupSection, where: str, field: str) -> Cluster | InputError:
     """Beside other groups no server is used in part: the next rank would lie on it."""
     try:
-        found = load_cluster(one.name, one.gpus, where=where, field=field)
+        cluster = load_cluster(section.name, section.gpus, where=where, field=field)
     except InputError as error:
         return error
-    if one.gpus % (size := found.node.accelerators) == 0:
-        return found
+    if section.gpus % (size := cluster.node.accelerators) == 0:
+        return cluster
     rule = f"must be a multiple of {size} (whole servers) beside other groups"
-    return InputError(problem(where, f"{field}.gpus", rule, one.gpus) + f" (nearest: {size})")
+    return InputError(problem(where, f"{field}.gpus", rule, section.gpus) + f" (nearest: {size})")
 
 
 def _joined(sections: Sequence[NodeGroupSection], where: str, field: str) -> Cluster:
     """One cluster of all groups, and one of each kind that is as large."""
     of_kind: dict[str, int] = {}
-    for one in sections:
-        of_kind[one.name] = of_kind.get(one.name, 0) + one.gpus
+    for section in sections:
+        of_kind[section.name] = of_kind.get(section.name, 0) + section.gpus
     names, gpus = list(of_kind), sum(of_kind.values())
     first = {name: next(i for i, x in enumerate(sections) if x.name == name) for name in names}
-    found = [
+    clusters = [
         load_cluster(name, of_kind[name], where=where, field=f"{field}[{first[name]}]")
         for name in names
     ]
-    if len(found) == 1:
-        return found[0]
-    if len({one.name for one in found}) < len(found):
+    if len(clusters) == 1:
+        return clusters[0]
+    if len({kind.name for kind in clusters}) < len(clusters):
         rule = "must be profiles of different names"
         raise InputError(problem(where, field, rule, ", ".join(names)))
-    if cabled := [one.name for one in found if one.edges]:
+    if cabled := [kind.name for kind in clusters if kind.edges]:
         rule = "must be profiles without a topology of their own where there are several"
         raise InputError(problem(where, field, rule, ", ".join(cabled)))
     groups = tuple(
-        replace(found[kind].groups[0], gpus=one.gpus, kind=kind)
-        for one, kind in ((one, names.index(one.name)) for one in sections)
+        replace(clusters[kind].groups[0], gpus=section.gpus, kind=kind)
+        for section, kind in ((section, names.index(section.name)) for section in sections)
     )
-    kinds = tuple(replace(one, groups=(replace(one.groups[0], gpus=gpus),)) for one in found)
-    name = " + ".join(one.name for one in kinds)
+    kinds = tuple(replace(kind, groups=(replace(kind.groups[0], gpus=gpus),)) for kind in clusters)
+    name = " + ".join(kind.name for kind in kinds)
     return replace(kinds[0], name=name, groups=groups, kinds=kinds)
 
 

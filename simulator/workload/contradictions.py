@@ -102,6 +102,6 @@ def _wrong_imbalance(recipe: Recipe, arch: Architecture, where: str, ep: int) ->
         if recipe.moe_imbalance > most:
             whose = f"ep = {ranks} ranks" if ep > 1 else f"{ranks} ranks, one for each expert"
             rule = f"must be at most {most:g}: of {whose}, one then has all tokens that it can"
-            told = problem(where, "training.moe_imbalance", rule, recipe.moe_imbalance)
-            return [f"{told} (nearest: {most:g})"]
+            text = problem(where, "training.moe_imbalance", rule, recipe.moe_imbalance)
+            return [f"{text} (nearest: {most:g})"]
     return []

@@ -74,8 +74,8 @@ def _with_tasks(raw: Any, arch: Architecture, where: str) -> Architecture:
             problems.append(problem(where, f"model.tasks.{name}", rule, getattr(tasks, name)))
     if tasks.batch_fractions and len(tasks.batch_fractions) != len(tasks.outputs):
         rule = f"must have one of each of the {len(tasks.outputs)} tasks of outputs"
-        given = list(tasks.batch_fractions)
-        problems.append(problem(where, "model.tasks.batch_fractions", rule, given))
+        fractions = list(tasks.batch_fractions)
+        problems.append(problem(where, "model.tasks.batch_fractions", rule, fractions))
     if arch.is_encoder_decoder or arch.mtp_layers:
         kind = "an encoder-decoder" if arch.is_encoder_decoder else "a model that predicts ahead"
         problems.append(f"{where}: model.tasks: not yet for {kind} ({arch.name})")

@@ -117,8 +117,8 @@ def opt(f: Fields) -> Architecture:
 
 def mpt(f: Fields) -> Architecture:
     """ALiBi, no biases anywhere, not even in the layer norms; inner width 4 in any case."""
-    given: Any = f.table("attn_config")
-    inner = Fields(given, name=f.name, where=f.where, prefix=f"{f.prefix}attn_config.")
+    config: Any = f.table("attn_config")
+    inner = Fields(config, name=f.name, where=f.where, prefix=f"{f.prefix}attn_config.")
     inner.refuse("qk_ln", "norms of queries and keys are not counted")
     drops = inner.drops("attn_pdrop", 0.0)
     block = Block(
