@@ -16,7 +16,7 @@ from simulator.push_pull.server_section import PARAMETER_SERVER
 from simulator.reliability.reliability_profile import RUN
 from simulator.software.software_section import RELEASE, SOFTWARE
 from simulator.sparse_tables.dense_model import SPARSE
-from simulator.workload.model_section import MODEL, TRAINING
+from simulator.workload.training_section import MODEL, TRAINING
 
 READ = (
     *(MODEL, TRAINING, CLUSTER, RELEASE, SOFTWARE, LAYOUT, GOAL, RUN, SEARCH),

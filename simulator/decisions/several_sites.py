@@ -22,8 +22,7 @@ from simulator.between_sites.exchange import (
     sent_bytes,
     slowest_uplink,
 )
-from simulator.between_sites.outer_step import OuterStep, load_outer_step
-from simulator.between_sites.sites_section import Place, Sites
+from simulator.between_sites.sites_section import OuterStep, Place, Sites, load_outer_step
 from simulator.cost.operators.matrices import weight_matrices
 from simulator.decisions.offers import on_cluster
 from simulator.decisions.parts_and_ways import Piece, Way, ideal_days
