@@ -13,8 +13,6 @@ from typing import Any
 
 from simulator.errors import InputError
 
-__all__ = ["Answer", "draw_with", "write_with"]
-
 _ROWS = 10
 """Of a table in a notebook."""
 

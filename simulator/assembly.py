@@ -21,8 +21,6 @@ from simulator.sections import SECTIONS
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 
-__all__ = ["DEFAULT_BATCH", "DEFAULT_LENGTH", "Source", "assemble"]
-
 Source = Scenario | str | os.PathLike[str] | None
 
 DEFAULT_LENGTH = 8192

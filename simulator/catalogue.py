@@ -12,8 +12,6 @@ from pathlib import Path
 
 from simulator.errors import InputError, brief, did_you_mean
 
-__all__ = ["find", "folder", "names", "user_folders"]
-
 _PACKAGE = Path(__file__).resolve().parent
 
 

@@ -7,8 +7,6 @@ from typing import Any
 
 from simulator.errors import InputError, problem
 
-__all__ = ["put"]
-
 
 def put(document: dict[str, Any], key: str, value: Any, *, where: str) -> None:
     """Set one field of a document; tables on the way are made, those that it shares are copied.

@@ -6,20 +6,6 @@ import difflib
 import re
 from collections.abc import Iterable, Sequence
 
-__all__ = [
-    "ForeshardError",
-    "InfeasibleError",
-    "InputError",
-    "brief",
-    "brief_text",
-    "did_you_mean",
-    "first_of",
-    "nearest",
-    "problem",
-    "visible",
-]
-
-
 _LONGEST_VALUE = 120
 """Characters of a value that a message quotes."""
 

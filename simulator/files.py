@@ -43,32 +43,6 @@ from simulator.plain_files import (
     text_within,
 )
 
-__all__ = [
-    "DIVIDES",
-    "GRADES",
-    "Count",
-    "Figure",
-    "Items",
-    "Number",
-    "Unit",
-    "Whole",
-    "Word",
-    "build",
-    "check_header",
-    "figures",
-    "is_number",
-    "json_of",
-    "read_csv",
-    "read_json",
-    "read_profile",
-    "read_rows",
-    "read_toml",
-    "record",
-    "toml_of",
-    "with_figure",
-    "yaml_of",
-]
-
 T = TypeVar("T")
 
 Number = Annotated[float, Strict()]

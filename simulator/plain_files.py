@@ -19,24 +19,6 @@ from typing import Any, BinaryIO
 
 from simulator.errors import InputError, nearest
 
-__all__ = [
-    "DEEPEST",
-    "LIMIT_BYTES",
-    "MOST_FIELDS",
-    "MOST_VALUES",
-    "TOML_LIMIT_BYTES",
-    "YAML_LIMIT_BYTES",
-    "check_place",
-    "is_deeper",
-    "kind_of_file",
-    "most_items",
-    "open_file",
-    "read_text",
-    "reading",
-    "text_within",
-    "write_files",
-]
-
 LIMIT_BYTES = 256 * 2**20
 """Largest file that is gone through line by line; anything larger is refused with a message."""
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from simulator.errors import brief
 
-__all__ = ["Choice", "is_several", "read_choice"]
-
 _RANGE = re.compile(r"\s*(\d{1,15})\s*(\.\.|to|[-:\u2013\u2026]|\.{3})\s*(\d{1,15})\s*")
 """A range, or what reads like one: ``1024 to 8192``."""
 

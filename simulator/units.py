@@ -9,30 +9,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = [
-    "DAY_S",
-    "GB",
-    "GIB",
-    "HOUR_S",
-    "KWH_J",
-    "MIB",
-    "parse",
-    "show_bytes",
-    "show_chance",
-    "show_co2",
-    "show_count",
-    "show_days",
-    "show_days_span",
-    "show_kwh",
-    "show_number_of_days",
-    "show_percent",
-    "show_rate",
-    "show_seconds",
-    "show_seconds_span",
-    "show_usd",
-    "show_usd_span",
-]
-
 GB = 1e9
 MIB = 2.0**20
 GIB = 2.0**30

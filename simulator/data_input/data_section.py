@@ -18,8 +18,6 @@ from simulator.errors import InputError, problem
 from simulator.files import Figure, Number, Unit, Whole, build, read_profile, record
 from simulator.section import Rule, Section
 
-__all__ = ["DataInput", "Store", "Usual", "load_usual", "read_data"]
-
 Many = Annotated[Whole, Ge(0), Le(10_000)]
 
 

@@ -15,9 +15,6 @@ import numpy as np
 from simulator.arrays import Floats
 from simulator.data_input.data_section import DataInput, Store, load_usual
 
-__all__ = ["STAGES", "Readers", "Sample", "copy_s", "sample_of", "stage_times", "waiting_s"]
-
-
 STAGES = ("workers", "cores", "store", "server", "requests", "opens", "drives", "host link")
 """workers: loader processes of a rank, each at one sample after the other. cores: of a server.
 store, server: bytes that all and that one server reads. requests, opens: reads and files a second.

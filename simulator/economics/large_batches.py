@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["batch_curve", "epochs"]
-
 
 def epochs(batch: Any, least: Any, critical_batch: Any) -> Any:
     """Epochs to the same loss at a batch: ``least (1 + batch / critical_batch)``.

@@ -20,8 +20,6 @@ from simulator.economics.price import Price, Site
 from simulator.files import Figure, read_profile, record
 from simulator.hardware.cluster import Cluster
 
-__all__ = ["DrawError", "energy_spread", "usd_spread"]
-
 _SITE = ("power_usage_effectiveness", "waiting_activity", "network_watt_fraction")
 
 

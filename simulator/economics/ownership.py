@@ -22,22 +22,6 @@ from simulator.frames import DataFrame, frame_of_rows
 from simulator.hardware.cluster import Cluster
 from simulator.units import DAY_S
 
-__all__ = [
-    "HOURS_PER_MONTH",
-    "Buying",
-    "Cooling",
-    "Purchase",
-    "Rent",
-    "RentOrBuy",
-    "RentOrBuyPage",
-    "Use",
-    "buying",
-    "load_page",
-    "page_of",
-    "rent_or_buy",
-    "renting_usd_per_month",
-]
-
 HOURS_PER_MONTH = 8766.0 / 12.0
 """Of a year of 365.25 days."""
 

@@ -21,22 +21,6 @@ from simulator.hardware.fabric import CollectiveLibrary, Fabric, release_numbers
 from simulator.hardware.node import Node, wrong_domain
 from simulator.record_cache import for_same_records
 
-__all__ = [
-    "NO_CLOSED_FORM",
-    "Cluster",
-    "ClusterProfile",
-    "LinksLeft",
-    "NodeGroup",
-    "load_accelerator",
-    "load_cluster",
-    "load_library",
-    "load_node",
-    "weakened",
-    "with_edges",
-    "with_release",
-]
-
-
 NO_CLOSED_FORM = (
     "servers of several kinds have no closed form, only `foreshard plan`, `predict`, `compare` and"
     " `simulate` take them; give name and gpus of one cluster, or one group"

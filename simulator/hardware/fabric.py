@@ -7,8 +7,6 @@ from typing import Literal
 from simulator.files import Count, Figure, record
 from simulator.hardware.tuning import Curve, Dispatch, Release, Tuning
 
-__all__ = ["CollectiveLibrary", "Fabric", "HopLatency", "release_numbers"]
-
 
 @record
 class Fabric:

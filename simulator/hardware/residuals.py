@@ -20,8 +20,6 @@ from simulator import catalogue
 from simulator.errors import InputError
 from simulator.files import check_header, read_csv
 
-__all__ = ["SHARED", "SIZES", "TimedShapes", "columns", "load_residuals"]
-
 SIZES = {
     "gemm": ("m", "n", "k"),
     "attention": ("heads", "queries", "groups", "head_size"),

@@ -24,8 +24,6 @@ from simulator.reliability.run_terms import HARDWARE, PREEMPTION, SILENT, RunTer
 from simulator.reliability.spare_pool import PoolUse, pool_use
 from simulator.units import DAY_S
 
-__all__ = ["NEVER", "Instant", "goodput_by_interval", "instant"]
-
 NEVER = 0.02
 """Goodput below which a run is said never to finish."""
 

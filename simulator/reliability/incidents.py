@@ -19,8 +19,6 @@ from simulator.files import Figure, check_header, read_csv
 from simulator.reliability.reliability_profile import Reliability
 from simulator.units import DAY_S
 
-__all__ = ["FittedRate", "FittedShape", "Incidents", "read_incidents", "with_rates"]
-
 _NORMAL_90 = 1.2815515655446004
 _CHI_95 = 3.841458820694124
 """95 % of a chi-squared variable of one degree of freedom lie below."""

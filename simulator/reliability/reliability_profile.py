@@ -16,21 +16,6 @@ from simulator.files import Figure, Number, Unit, Whole, build, read_profile, re
 from simulator.inheritance import merged
 from simulator.section import Rule, Section
 
-__all__ = [
-    "DEFAULT_SET",
-    "Cause",
-    "Checkpoints",
-    "Maintenance",
-    "Reliability",
-    "Restart",
-    "Slow",
-    "Spares",
-    "Storage",
-    "load_reliability",
-    "read_run",
-    "wrong_run",
-]
-
 DEFAULT_SET = "new"
 """Who plans a run plans it on a new fleet; its rates are those best measured (Llama 3)."""
 

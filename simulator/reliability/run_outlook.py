@@ -13,8 +13,6 @@ from simulator.reliability.goodput import NEVER, Instant, goodput_by_interval, i
 from simulator.reliability.run_terms import HARDWARE, RunTerms
 from simulator.units import DAY_S
 
-__all__ = ["Outlook", "best_copy_interval", "daly_interval", "outlook", "relief"]
-
 _WITHOUT_END_S = 90.0 * DAY_S
 """Length over which rates are averaged where nobody gave the tokens of the run."""
 

@@ -11,17 +11,6 @@ from simulator.arrays import Floats
 from simulator.reliability.reliability_profile import Cause, Reliability
 from simulator.units import DAY_S
 
-__all__ = [
-    "HARDWARE",
-    "PREEMPTION",
-    "SILENT",
-    "SOFTWARE",
-    "Machine",
-    "RunTerms",
-    "device_counts",
-    "run_terms",
-]
-
 HARDWARE, SOFTWARE, SILENT, PREEMPTION = range(4)
 """Kinds of causes, as `RunTerms.kind` holds them."""
 

@@ -15,8 +15,6 @@ import numpy as np
 
 from simulator.arrays import Floats
 
-__all__ = ["PoolUse", "pool_use"]
-
 _TIMES = 64
 """Points of the integral over the time of a wait, evenly spaced in its logarithm."""
 

@@ -12,8 +12,6 @@ from simulator.workload.architecture import Architecture
 from simulator.workload.families.traced_model import traced_architecture
 from simulator.workload.traced import Amount, TracedGemm, TracedPart, TracedStream
 
-__all__ = ["bottom_flop_fraction", "dense_architecture", "interacted", "table_parameters"]
-
 _ELEMENT = 2
 
 

@@ -11,8 +11,6 @@ import numpy as np
 from simulator.arrays import Floats
 from simulator.sparse_tables.sparse_section import Sparse, SparseTable
 
-__all__ = ["Deal", "Shard", "deal", "table_bytes"]
-
 _NARROWEST = 16
 """Elements of a column part: what one read of memory brings."""
 

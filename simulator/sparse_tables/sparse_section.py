@@ -11,8 +11,6 @@ from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 from simulator.errors import InputError, did_you_mean, problem
 from simulator.files import Items, Number, Unit, Whole, build, read_toml, record
 
-__all__ = ["Sparse", "SparseTable", "Task", "read_sparse", "recommenders"]
-
 _ZOO = Path(__file__).resolve().parent / "zoo"
 
 Width = Annotated[Whole, Gt(0), Le(1_000_000), Unit("elements")]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["unsupported_fields"]
-
 _QAT = (
     "quantisation-aware training: fake quantisation reads and writes every weight and input of a"
     " linear once more where it is not fused, and keeps the rounded ones; without it a step is a"

@@ -16,8 +16,6 @@ from simulator.files import read_toml
 from simulator.workload.architecture import Architecture
 from simulator.workload.huggingface import read_config
 
-__all__ = ["load", "names", "sources"]
-
 _ZOO = Path(__file__).resolve().parent / "zoo"
 
 

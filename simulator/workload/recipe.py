@@ -13,16 +13,6 @@ from simulator.files import Number, Unit, Whole, build, record
 from simulator.workload.architecture import Architecture
 from simulator.workload.families.traced_model import traced_architecture
 
-__all__ = [
-    "HOST_OPTIMIZERS",
-    "OPTIMIZERS",
-    "PRECISIONS",
-    "Recipe",
-    "StashBytes",
-    "Workload",
-    "beyond_traces",
-]
-
 PRECISIONS = (
     *("fp32", "tf32", "fp16", "bf16"),
     *("fp8", "fp8_current", "fp8_blockwise", "mxfp8", "nvfp4"),

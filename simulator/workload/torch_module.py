@@ -17,8 +17,6 @@ from simulator.errors import InputError
 from simulator.workload.torch_operators import Counts, Recorder, import_torch
 from simulator.workload.traced import Amount, TracedFlash, TracedGemm, TracedPart, TracedStream
 
-__all__ = ["TracedModule", "trace"]
-
 _BATCHES = (2, 4)
 """Batch sizes of the two runs; batch norm refuses a batch of one vector."""
 

@@ -9,8 +9,6 @@ from typing import Any
 
 from simulator.errors import InputError
 
-__all__ = ["Counts", "Recorder", "import_torch"]
-
 _KINDS = {
     **dict.fromkeys(("native_layer_norm", "native_batch_norm", "native_group_norm"), "norm"),
     **dict.fromkeys(("_fused_rms_norm", "cudnn_batch_norm", "_native_batch_norm_legit"), "norm"),

@@ -9,8 +9,6 @@ from simulator.workload.architecture import MLP, Architecture, Attention, Block
 from simulator.workload.families.pieces import dense, model, plain
 from simulator.workload.fields import Fields
 
-__all__ = ["bert", "deberta_v2", "swin", "vit"]
-
 _HEADS: dict[str, dict[str, Any]] = {
     "Model": {"pooler": True, "final_norm": "none"},
     "ForMaskedLM": {"head_transform": True, "final_norm": "layer", "head_bias": True},

@@ -8,8 +8,6 @@ from simulator.workload.architecture import MLP, Architecture, Attention, Block
 from simulator.workload.families.pieces import dense, grouped, model, plain
 from simulator.workload.fields import Fields
 
-__all__ = ["falcon", "gpt2", "gpt_neox", "mpt", "nemotron", "opt"]
-
 
 def gpt2(f: Fields) -> Architecture:
     """Learned positions, dropout, a tied head."""

@@ -16,20 +16,6 @@ from simulator.workload.families.pieces import (
 )
 from simulator.workload.fields import Fields
 
-__all__ = [
-    "gemma2",
-    "gpt_oss",
-    "llama",
-    "llama4_text",
-    "mistral",
-    "mixtral",
-    "phi3",
-    "qwen2",
-    "qwen3",
-    "qwen3_moe",
-    "yuan",
-]
-
 
 def llama(f: Fields) -> Architecture:
     """Full attention, gated MLP."""

@@ -9,8 +9,6 @@ from simulator.workload.architecture import MLP, Architecture, Attention, Block,
 from simulator.workload.families.pieces import model
 from simulator.workload.fields import Fields
 
-__all__ = ["switch_transformers", "t5"]
-
 
 def _attention(f: Fields) -> Attention:
     """Heads of any size, no biases; the encoder's see the whole sequence."""

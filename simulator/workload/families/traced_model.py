@@ -14,8 +14,6 @@ from simulator.workload.architecture import MLP, Architecture, Attention, Block
 from simulator.workload.fields import Fields
 from simulator.workload.traced import TracedPart
 
-__all__ = ["TracedModel", "as_document", "traced_architecture", "traced_model"]
-
 
 @record
 class TracedModel:
