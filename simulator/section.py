@@ -40,7 +40,7 @@ class Section:
 
     name: str
     schemas: tuple[type, ...] = ()
-    """Records whose fields it has; the first one's docstring says what it is for. None: a record
+    """Records whose fields it has; the first one's docstring says what it is for. Empty: a record
     that is made of other sections alone."""
     read: Rule
     """Makes the record of what the file has there, its first argument."""

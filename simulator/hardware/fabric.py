@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Literal
 
 from simulator.files import Count, Figure, record
@@ -125,6 +126,7 @@ class CollectiveLibrary:
         return known and algorithm not in self.turned_off
 
 
+@cache
 def release_numbers(release: str) -> tuple[int, ...]:
     """Numbers of a release, which compare as releases do."""
     return tuple(map(int, release.split(".")))
