@@ -176,6 +176,7 @@ class Figure(float):
                 (core_schema.no_info_plain_validator_function(_figure), _STATED),
             ],
             mode="left_to_right",
+            ref="simulator.files.Figure",
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
