@@ -8,17 +8,19 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from simulator.errors import InputError, did_you_mean, problem
 from simulator.files import build, read_toml
+from simulator.goal import Goal
 from simulator.inheritance import merged
-from simulator.scenario import Goal, LayoutSection, Scenario, make_scenario
+from simulator.layout.layout_section import LayoutSection
+from simulator.scenario import Scenario, make_scenario
+from simulator.sections import SECTIONS
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
-
-__all__ = ["DEFAULT_BATCH", "DEFAULT_LENGTH", "SaidSoftware", "Source", "assemble"]
 
 Source = Scenario | str | os.PathLike[str] | None
 
@@ -34,18 +36,18 @@ DEFAULT_BATCH = 1024
 _SECTIONS = {
     name: section
     for section, schema in (("training", Recipe), ("layout", LayoutSection), ("goal", Goal))
-    for name in (field.name for field in fields(schema))
+    for name in map(attrgetter("name"), fields(schema))
 }
 """Section of every field that `plan` and `predict` take as a keyword."""
 
-_WHOLE = ("run", "economics")
+_WHOLE = sorted(SECTIONS.keys() - {"model", "cluster", *_SECTIONS.values()})
 """Sections that are taken whole, as a mapping of their fields."""
 
 
 def assemble(
     source: Source,
     names: Mapping[str, Any],
-    given: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
     overrides: Iterable[str] = (),
     *,
     where: str = "arguments",
@@ -75,14 +77,14 @@ def assemble(
     assumed : dict
         Training fields that nobody gave and the value they took; empty with a file.
     """
-    given, overrides = dict(given or {}), list(overrides)
+    settings, overrides = dict(settings or {}), list(overrides)
     names, stated = _software(names)
     place = str(source) if isinstance(source, (str, os.PathLike)) else where
     ready = names.get("model")
     if isinstance(ready, Workload):
         names = {**names, "model": ready.architecture.name}
-        given = {**_stated(ready.recipe), **given}
-    sections = _sections(given, place, names)
+        settings = {**_stated(ready.recipe), **settings}
+    sections = _sections(settings, place, names)
     if stated:
         sections["software"] = stated
     if isinstance(source, Scenario):
@@ -128,18 +130,18 @@ def _stated(recipe: Recipe) -> dict[str, Any]:
 
 
 def _sections(
-    given: Mapping[str, Any], where: str, others: Iterable[str]
+    settings: Mapping[str, Any], where: str, others: Iterable[str]
 ) -> dict[str, dict[str, Any]]:
     """Sort keywords into the sections that have a field of that name; `others` are known, too."""
     known = (*_SECTIONS, *_WHOLE)
-    unknown = [name for name in given if name not in known]
+    unknown = [name for name in settings if name not in known]
     if unknown:
         near = (*known, *others)
         raise InputError(
             f"{where}: {name}: unknown argument{did_you_mean(name, near)}" for name in unknown
         )
     sections: dict[str, dict[str, Any]] = {}
-    for name, value in given.items():
+    for name, value in settings.items():
         if value is None:
             continue
         if name not in _WHOLE:

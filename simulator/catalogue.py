@@ -12,8 +12,6 @@ from pathlib import Path
 
 from simulator.errors import InputError, brief, did_you_mean
 
-__all__ = ["find", "folder", "names", "user_folders"]
-
 _PACKAGE = Path(__file__).resolve().parent
 
 
@@ -48,10 +46,10 @@ def _places(kind: str) -> list[Path]:
 
 def names(kind: str) -> list[str]:
     """List the profile names of a kind (``accelerators``, ``nodes``, ``clusters``, ...)."""
-    found = {
+    stems = {
         path.stem for place in _places(kind) if place.is_dir() for path in place.glob("*.toml")
     }
-    return sorted(found)
+    return sorted(stems)
 
 
 def find(kind: str, name: str, *, where: str = "profiles", field: str = "") -> Path:

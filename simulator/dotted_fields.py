@@ -7,8 +7,6 @@ from typing import Any
 
 from simulator.errors import InputError, problem
 
-__all__ = ["put"]
-
 
 def put(document: dict[str, Any], key: str, value: Any, *, where: str) -> None:
     """Set one field of a document; tables on the way are made, those that it shares are copied.
@@ -30,20 +28,20 @@ def put(document: dict[str, Any], key: str, value: Any, *, where: str) -> None:
         If the key has no section or field, or what lies on the way is no table and no list that
         has the entry.
     """
-    *way, last = key.split(".")
-    if not (way and last and all(way)):
+    *tables, last = key.split(".")
+    if not (tables and last and all(tables)):
         raise InputError(problem(where, "", "must name section.field", key))
     inside: dict[str, Any] | list[Any] = document
-    for done, name in enumerate(way, start=1):
+    for done, name in enumerate(tables, start=1):
         place = _place(inside, name, key, where)
-        found = inside[place] if isinstance(inside, list) else inside.get(name, {})
-        if isinstance(found, Mapping):
-            copied: dict[str, Any] | list[Any] = dict(found)
-        elif isinstance(found, Sequence) and not isinstance(found, str):
-            copied = list(found)
+        table = inside[place] if isinstance(inside, list) else inside.get(name, {})
+        if isinstance(table, Mapping):
+            copied: dict[str, Any] | list[Any] = dict(table)
+        elif isinstance(table, Sequence) and not isinstance(table, str):
+            copied = list(table)
         else:
-            so_far = ".".join(way[:done])
-            raise InputError(problem(where, key, f"{so_far} must be a table", found))
+            so_far = ".".join(tables[:done])
+            raise InputError(problem(where, key, f"{so_far} must be a table", table))
         inside[place] = copied
         inside = copied
     inside[_place(inside, last, key, where)] = value

@@ -6,20 +6,6 @@ import difflib
 import re
 from collections.abc import Iterable, Sequence
 
-__all__ = [
-    "ForeshardError",
-    "InfeasibleError",
-    "InputError",
-    "brief",
-    "brief_text",
-    "did_you_mean",
-    "first_of",
-    "nearest",
-    "problem",
-    "visible",
-]
-
-
 _LONGEST_VALUE = 120
 """Characters of a value that a message quotes."""
 
@@ -108,7 +94,7 @@ def visible(text: str) -> str:
     >>> visible(chr(27) + "[2J") == repr(chr(27))[1:-1] + "[2J"
     True
     """
-    return _HIDDEN.sub(lambda found: repr(found.group())[1:-1], text)
+    return _HIDDEN.sub(lambda match: repr(match.group())[1:-1], text)
 
 
 def nearest(wrong: str, known: Iterable[str]) -> str:

@@ -14,8 +14,9 @@ import pickle
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import zip_longest
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, TypeGuard, TypeVar, dataclass_transform
 
@@ -26,7 +27,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from simulator import catalogue
 from simulator.errors import InputError, brief, brief_text, did_you_mean, nearest, visible
-from simulator.inheritance import lent, merged, sourced, taken_over
+from simulator.inheritance import lent, merged, taken_over
 from simulator.plain_files import (
     DEEPEST,
     LIMIT_BYTES,
@@ -41,34 +42,6 @@ from simulator.plain_files import (
     reading,
     text_within,
 )
-
-__all__ = [
-    "DIVIDES",
-    "GRADES",
-    "Count",
-    "Figure",
-    "Items",
-    "Number",
-    "Unit",
-    "Whole",
-    "Word",
-    "build",
-    "check_header",
-    "figures",
-    "is_number",
-    "json_of",
-    "read_csv",
-    "read_json",
-    "read_profile",
-    "read_rows",
-    "read_toml",
-    "record",
-    "table_of",
-    "toml_of",
-    "toml_value",
-    "with_figure",
-    "yaml_of",
-]
 
 T = TypeVar("T")
 
@@ -163,6 +136,9 @@ DIVIDES = re.compile(
 """Dotted names of figures by which something is divided."""
 
 _FIGURE_KEYS = ("value", "grade", "source", "date", "spread")
+_FIGURE_WORDS = frozenset(_FIGURE_KEYS)
+_READY, _STATED = "a figure", "the table of a figure"
+"""How pydantic's errors name both forms of a figure, behind its field."""
 
 
 class Figure(float):
@@ -193,7 +169,15 @@ class Figure(float):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(_figure)
+        """Take a figure that is one already; else the value or table of one."""
+        return core_schema.union_schema(
+            [
+                (core_schema.is_instance_schema(cls), _READY),
+                (core_schema.no_info_plain_validator_function(_figure), _STATED),
+            ],
+            mode="left_to_right",
+            ref="simulator.files.Figure",
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Figure, (float(self), self.grade, self.source, self.date, self.spread))
@@ -201,8 +185,6 @@ class Figure(float):
 
 def _figure(raw: Any) -> Figure:
     """Validate a bare number or a table ``{value, grade, source, date, spread}``."""
-    if isinstance(raw, Figure):
-        return raw
     table = raw if isinstance(raw, Mapping) else {"value": raw}
     unknown = set(table) - set(_FIGURE_KEYS)
     if unknown:
@@ -246,6 +228,11 @@ def build(schema: type[T], raw: Any, *, where: str, prefix: str = "") -> T:
     if (most := most_items(raw, dict, list)) > MOST_FIELDS:  # each may be a mistake of its own
         place = f"{where}: {prefix}" if prefix else where
         raise InputError(f"{place}: must hold at most {MOST_FIELDS} items a list, got {most}")
+    return _validated(schema, raw, where, prefix)
+
+
+def _validated(schema: type[T], raw: Any, where: str, prefix: str) -> T:
+    """Fill a record; `raw` is of bounded size."""
     try:
         return _adapter(schema).validate_python(raw)  # type: ignore[arg-type]
     except ValidationError as error:
@@ -268,20 +255,23 @@ _BRANCHES = ("bool", "constrained-int")
 
 def _one_per_field(items: list[Any]) -> list[Any]:
     """Join what pydantic says of each type that a field may have into one rule."""
-    found: dict[tuple[Any, ...], Any] = {}
+    by_path: dict[tuple[Any, ...], Any] = {}
     for item in items:
         path = item["loc"]
+        if path and path[-1] == _READY:
+            continue  # the other form says what is wrong
+        path = path[:-1] if path and path[-1] == _STATED else path
         branched = len(path) > 1 and path[-1] in _BRANCHES
         path = path[:-1] if branched else path
-        if branched and path in found:
+        if branched and path in by_path:
             rule = item["msg"].removeprefix("Input should be ")
-            found[path]["msg"] += f" or {rule}"
+            by_path[path]["msg"] += f" or {rule}"
         else:
-            found[path] = {**item, "loc": path}
-    wrong_items = {path[:-1] for path in found}  # a list is not too short for a wrong item in it
+            by_path[path] = {**item, "loc": path}
+    wrong_items = {path[:-1] for path in by_path}  # a list is not too short for a wrong item in it
     return [
         item
-        for path, item in found.items()
+        for path, item in by_path.items()
         if item["type"] != "too_short" or path not in wrong_items
     ]
 
@@ -362,8 +352,8 @@ def _dataclass_in(annotation: Any, owner: Any) -> Any:
         annotation = eval(annotation, vars(sys.modules[owner.__module__]))  # our own source text
     if dataclasses.is_dataclass(annotation):
         return annotation
-    found = [arg for arg in typing.get_args(annotation) if dataclasses.is_dataclass(arg)]
-    return found[0] if found else None
+    records = [arg for arg in typing.get_args(annotation) if dataclasses.is_dataclass(arg)]
+    return records[0] if records else None
 
 
 def read_toml(path: Path | str) -> dict[str, Any]:
@@ -407,12 +397,12 @@ def _parsed(text: str) -> bytes:
     """
     if any(_LONG_KEY.search(line) for line in text.split("\n") if line.count(".") >= DEEPEST):
         raise RecursionError  # before it is parsed: that takes the square
-    found = tomli.loads(text)
-    if is_deeper(found):
+    document = tomli.loads(text)
+    if is_deeper(document):
         raise RecursionError
-    if (fields := most_items(found, dict)) > MOST_FIELDS:
+    if (fields := most_items(document, dict)) > MOST_FIELDS:
         raise ValueError(f"a table of {fields} fields (at most {MOST_FIELDS})")
-    return pickle.dumps(found)
+    return pickle.dumps(document)
 
 
 def read_json(path: Path | str) -> Any:
@@ -426,14 +416,14 @@ def json_of(text: str, where: str) -> Any:
     if values > MOST_VALUES:
         raise InputError(f"{where}: must hold at most {MOST_VALUES} values, got {values}")
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except ValueError as error:  # JSONDecodeError, or a number with thousands of digits
         raise InputError(f"{where}: not valid JSON: {brief_text(str(error))}") from None
     except RecursionError:
         raise InputError(f"{where}: nested too deeply") from None
-    if is_deeper(found):
+    if is_deeper(document):
         raise InputError(f"{where}: nested too deeply")
-    return found
+    return document
 
 
 def yaml_of(text: str, where: str) -> Any:
@@ -457,7 +447,7 @@ def yaml_of(text: str, where: str) -> Any:
             depth -= isinstance(event, yaml.CollectionEndEvent)
             if depth > DEEPEST:
                 raise RecursionError
-        found = yaml.load(text, Loader=loader)
+        document = yaml.load(text, Loader=loader)
     except InputError:
         raise
     except yaml.YAMLError as error:
@@ -467,7 +457,7 @@ def yaml_of(text: str, where: str) -> Any:
         raise InputError(f"{where}: not valid YAML: {brief_text(str(error))}") from None
     except RecursionError:
         raise InputError(f"{where}: nested too deeply") from None
-    return found
+    return document
 
 
 def read_csv(
@@ -586,7 +576,7 @@ def read_profile(schema: type[T], path: Path, *, kind: str = "") -> T:
     """
     raw = {**_over_base(path, kind, ()), "name": visible(path.stem)}
     sources = raw.pop("sources", {})
-    if not isinstance(sources, dict) or not all(isinstance(x, dict) for x in sources.values()):
+    if not isinstance(sources, dict) or not {dict}.issuperset(map(type, sources.values())):
         raise InputError(f"{path}: sources: must be tables of text and date, got {brief(sources)}")
     profile: T = _profile(schema, str(path), pickle.dumps((raw, sources)))  # type: ignore[arg-type]
     return profile
@@ -596,11 +586,53 @@ def read_profile(schema: type[T], path: Path, *, kind: str = "") -> T:
 def _profile(schema: Any, where: str, tables: bytes) -> Any:
     """Build a profile; a session asks for the same ones again and again, and records are frozen."""
     raw, sources = pickle.loads(tables)
-    profile = build(schema, sourced(raw, sources, where), where=where)
-    zero = (name for name, figure in figures(profile) if figure == 0.0 and DIVIDES.search(name))
+    _make_figures(raw, sources, where)
+    profile = _validated(schema, raw, where, "")
+    zero = [name for name, figure in figures(profile) if figure == 0.0 and DIVIDES.search(name)]
     if problems := [f"{where}: {name}: must be above 0, got 0" for name in zero]:
         raise InputError(problems)
     return profile
+
+
+def _make_figures(raw: Any, sources: Mapping[str, Any], where: str) -> None:
+    """Put figures in place of their tables, with text and date of the source that each names.
+
+    A loop over all tables, depth first, since a profile has a thousand figures. A table that is no
+    sound figure stays, with its source, for whoever fills the record to say what is wrong.
+    """
+    said = {key: (str(x.get("text", "")), str(x.get("date", ""))) for key, x in sources.items()}
+    tables = [(raw, iter(raw.items()))]
+    while tables:
+        table, items = tables[-1]
+        for key, item in items:
+            if type(item) is list:
+                tables.append((item, iter(enumerate(item))))
+                break
+            if type(item) is not dict:
+                continue
+            if not ("value" in item and "source" in item):
+                tables.append((item, iter(item.items())))
+                break
+            source = item["source"]
+            if not isinstance(source, str) or source not in said:
+                hint = did_you_mean(source, sources) if isinstance(source, str) else ""
+                raise InputError(f"{where}: [sources] has no {brief(source)}{hint}")
+            text, date = said[source]
+            value, spread, grade = item["value"], item.get("spread"), item.get("grade", "assumed")
+            date = str(item.get("date", date))
+            if (
+                type(value) in (int, float)
+                and (value == 0 or _SMALLEST_FIGURE <= value <= _LARGEST_FIGURE)
+                and (spread is None or (type(spread) in (int, float) and 0 < spread <= 1e18))
+                and grade in GRADES
+                and item.keys() <= _FIGURE_WORDS
+            ):
+                table[key] = figure = float.__new__(Figure, value)
+                figure.grade, figure.source, figure.date, figure.spread = grade, text, date, spread
+            else:
+                table[key] = {"date": date, **item, "source": text}
+        else:
+            tables.pop()
 
 
 def _over_base(path: Path, kind: str, below: tuple[Path, ...]) -> dict[str, Any]:
@@ -613,15 +645,15 @@ def _over_base(path: Path, kind: str, below: tuple[Path, ...]) -> dict[str, Any]
 
     def other(name: Any, field: str) -> dict[str, Any]:
         if kind and isinstance(name, str):
-            found = catalogue.find(kind, name, where=str(path), field=field)
-            if found.resolve() not in chain:
-                return _over_base(found, kind, chain)
+            profile = catalogue.find(kind, name, where=str(path), field=field)
+            if profile.resolve() not in chain:
+                return _over_base(profile, kind, chain)
         raise InputError(f"{path}: {field}: must name another profile, got {brief(name)}")
 
     if terms is not None:
-        given = build(_Borrowed, terms, where=str(path), prefix="borrowed")
-        relative = other(given.of, "borrowed.of")
-        raw = merged(lent(relative, **dataclasses.asdict(given), where=str(path)), raw)
+        borrowed = build(_Borrowed, terms, where=str(path), prefix="borrowed")
+        relative = other(borrowed.of, "borrowed.of")
+        raw = merged(lent(relative, **dataclasses.asdict(borrowed), where=str(path)), raw)
     if base is None:
         return raw
     under = other(base, "base")
@@ -644,21 +676,40 @@ class _Borrowed:
     """Key under ``[sources]``: why this relative."""
 
 
-def figures(value: Any, prefix: str = "") -> Iterator[tuple[str, Figure]]:
-    """Yield (dotted name, figure) for every Figure inside a record, depth first."""
-    if isinstance(value, Figure):
-        yield prefix, value
-        return
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        pairs = [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
-    elif isinstance(value, Mapping):
-        pairs = list(value.items())
-    elif isinstance(value, (list, tuple)):
-        pairs = [(str(index), item) for index, item in enumerate(value)]
-    else:
-        return
-    for name, item in pairs:
-        yield from figures(item, f"{prefix}.{name}" if prefix else str(name))
+def figures(value: Any, prefix: str = "") -> list[tuple[str, Figure]]:
+    """List (dotted name, figure) for every Figure inside a record, depth first.
+
+    A loop, since profiles have thousands of them and every answer lists them.
+    """
+    listed = list[tuple[str, Figure]]()
+    waiting: list[tuple[str, Any]] = [(prefix, value)]
+    while waiting:
+        name, item = waiting.pop()
+        if isinstance(item, Figure):
+            listed.append((name, item))
+            continue
+        inside: Any = ()
+        if dataclasses.is_dataclass(item) and not isinstance(item, type):
+            names = _field_names(type(item))
+            inside = zip(names, map(partial(getattr, item), names), strict=True)
+        elif isinstance(item, Mapping):
+            inside = item.items()
+        elif isinstance(item, (list, tuple)):
+            inside = enumerate(item)
+        start = len(waiting)
+        for key, below in inside:
+            if type(below) not in _PLAIN:
+                waiting.append((f"{name}.{key}" if name else str(key), below))
+        waiting[start:] = reversed(waiting[start:])
+    return listed
+
+
+_PLAIN = frozenset((str, int, float, bool, type(None)))
+
+
+@lru_cache(maxsize=_KEPT)
+def _field_names(schema: type) -> tuple[str, ...]:
+    return tuple(map(attrgetter("name"), dataclasses.fields(schema)))
 
 
 def with_figure(value: Any, name: str, figure: Figure) -> Any:

@@ -1,4 +1,4 @@
-"""Tables of a profile: over those of a base, with some of a relative's, sources looked up."""
+"""Tables of a profile: over those of a base, with some of a relative's."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from simulator.errors import InputError, brief, did_you_mean
-
-__all__ = ["lent", "merged", "sourced", "taken_over"]
-
+from simulator.errors import InputError, did_you_mean
 
 SAME_CHIP_SPREAD = 0.15
 """Of a rate measured on another part with the same chip: power, clock and cooling differ."""
@@ -17,18 +14,18 @@ SAME_CHIP_SPREAD = 0.15
 
 def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Tables merged key by key; a figure (a table with a value) is replaced whole."""
-    found = dict(under)
+    tables = dict(under)
     for key, value in over.items():
-        old = found.get(key)
+        old = tables.get(key)
         if (
             isinstance(old, Mapping)
             and isinstance(value, Mapping)
             and not ("value" in old or "value" in value)
         ):
-            found[key] = merged(old, value)
+            tables[key] = merged(old, value)
         else:
-            found[key] = value
-    return found
+            tables[key] = value
+    return tables
 
 
 def lent(
@@ -79,7 +76,7 @@ def lent(
         wide = {"spread": math.hypot(figure["spread"], spread)} if has_spread else {}
         return {"value": figure["value"], "grade": "assumed", "source": source, **wide}
 
-    found: dict[str, Any] = {}
+    taken: dict[str, Any] = {}
     for name in tables:
         path = tuple(name.split("."))
         here: Any = raw
@@ -88,8 +85,8 @@ def lent(
         nested = take(here, path)
         for part in reversed(path):
             nested = {part: nested}
-        found = merged(found, nested)
-    return found
+        taken = merged(taken, nested)
+    return taken
 
 
 def taken_over(raw: Mapping[str, Any], of: str) -> dict[str, Any]:
@@ -125,22 +122,6 @@ def taken_over(raw: Mapping[str, Any], of: str) -> dict[str, Any]:
 def _is_spread(value: object) -> bool:
     """Whether what stands as a spread can be one; what cannot is refused where figures are made."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300
-
-
-def sourced(raw: Any, sources: Mapping[str, Any], where: str) -> Any:
-    """Put text and date of its source into every figure, which names the source by a key."""
-    if isinstance(raw, list):
-        return [sourced(item, sources, where) for item in raw]
-    if not isinstance(raw, dict):
-        return raw
-    if "value" in raw and "source" in raw:
-        key = raw["source"]
-        source = sources.get(key) if isinstance(key, str) else None
-        if source is None:
-            hint = did_you_mean(str(key), sources) if isinstance(key, str) else ""
-            raise InputError(f"{where}: [sources] has no {brief(key)}{hint}")
-        return {"date": source.get("date", ""), **raw, "source": source.get("text", "")}
-    return {key: sourced(value, sources, where) for key, value in raw.items()}
 
 
 def _missing(raw: Mapping[str, Any], dotted: str) -> Iterable[str] | None:

@@ -19,24 +19,6 @@ from typing import Any, BinaryIO
 
 from simulator.errors import InputError, nearest
 
-__all__ = [
-    "DEEPEST",
-    "LIMIT_BYTES",
-    "MOST_FIELDS",
-    "MOST_VALUES",
-    "TOML_LIMIT_BYTES",
-    "YAML_LIMIT_BYTES",
-    "check_place",
-    "is_deeper",
-    "kind_of_file",
-    "most_items",
-    "open_file",
-    "read_text",
-    "reading",
-    "text_within",
-    "write_files",
-]
-
 LIMIT_BYTES = 256 * 2**20
 """Largest file that is gone through line by line; anything larger is refused with a message."""
 
@@ -139,12 +121,11 @@ def is_deeper(value: Any, most: int = DEEPEST) -> bool:
     >>> is_deeper({"a": [1]}, 2), is_deeper({"a": [[1]]}, 2)
     (False, True)
     """
-    level = [value]
-    for _ in range(most + 1):
-        level = [x for x in level if isinstance(x, (dict, list))]
+    level = [value] if isinstance(value, (dict, list)) else []
+    for _ in range(most):
+        level = _one_level_down(level)
         if not level:
             return False
-        level = [item for x in level for item in (x.values() if isinstance(x, dict) else x)]
     return True
 
 
@@ -158,17 +139,23 @@ def most_items(value: Any, *kinds: type) -> int:
     (3, 4)
     """
     most = 0
-    level: list[Any] = [value]
+    level = [value] if isinstance(value, (dict, list)) else []
     while level:
-        most = max([most, *(len(x) for x in level if type(x) in kinds)])
-        level = [
-            item
-            for x in level
-            if isinstance(x, (dict, list))
-            for item in (x.values() if isinstance(x, dict) else x)
-            if isinstance(item, (dict, list))
-        ]
+        for table in level:
+            if type(table) in kinds and len(table) > most:
+                most = len(table)
+        level = _one_level_down(level)
     return most
+
+
+def _one_level_down(level: list[Any]) -> list[Any]:
+    """Tables and lists that stand in those of a level; a loop, since profiles have thousands."""
+    below = []
+    for table in level:
+        for item in table.values() if isinstance(table, dict) else table:
+            if isinstance(item, (dict, list)):
+                below.append(item)
+    return below
 
 
 def check_place(path: Path, *, folder: bool = False) -> None:

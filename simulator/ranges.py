@@ -8,8 +8,6 @@ from typing import Any
 
 from simulator.errors import brief
 
-__all__ = ["Choice", "is_several", "read_choice"]
-
 _RANGE = re.compile(r"\s*(\d{1,15})\s*(\.\.|to|[-:\u2013\u2026]|\.{3})\s*(\d{1,15})\s*")
 """A range, or what reads like one: ``1024 to 8192``."""
 
@@ -48,18 +46,18 @@ def read_choice(value: Any) -> Choice:
     ((256, 4096), (32, 64))
     """
     if isinstance(value, str):
-        found = _RANGE.fullmatch(value)
-        if not found:
+        ends = _RANGE.fullmatch(value)
+        if not ends:
             raise ValueError(
                 f"must be two whole numbers and two dots (256..4096), got {brief(value)}"
             )
-        low, high = int(found[1]), int(found[3])
+        low, high = int(ends[1]), int(ends[3])
         if low > high:
             rule = "must rise, the smaller number first: this range is upside down"
             raise ValueError(f"{rule}, got {value!r} (nearest: '{max(high, 1)}..{low}')")
         if low < 1:
             raise ValueError(f"must begin at 1 or more, got {value!r} (nearest: '1..{high}')")
-        if found[2] != "..":
+        if ends[2] != "..":
             rule = "must have two dots between its ends"
             raise ValueError(f"{rule}, got {value!r} (nearest: '{low}..{high}')")
         return Choice(values=(low, high), is_range=True)

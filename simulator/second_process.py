@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-__all__ = ["beside"]
-
 Out = TypeVar("Out")
 
 _END_WITH_PARENT = 1
@@ -21,7 +19,7 @@ _END_WITH_PARENT = 1
 
 
 @contextmanager
-def beside(work: Callable[[], Out]) -> Iterator[Callable[[], Out]]:
+def run_in_process(work: Callable[[], Out]) -> Iterator[Callable[[], Out]]:
     """Begin `work` in a copy of this process; what is yielded waits for its result.
 
     Leaving ends the copy, whatever it is at: an interrupt or error here leaves none behind. The

@@ -9,30 +9,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = [
-    "DAY_S",
-    "GB",
-    "GIB",
-    "HOUR_S",
-    "KWH_J",
-    "MIB",
-    "parse",
-    "show_bytes",
-    "show_chance",
-    "show_co2",
-    "show_count",
-    "show_days",
-    "show_days_span",
-    "show_kwh",
-    "show_number_of_days",
-    "show_percent",
-    "show_rate",
-    "show_seconds",
-    "show_seconds_span",
-    "show_usd",
-    "show_usd_span",
-]
-
 GB = 1e9
 MIB = 2.0**20
 GIB = 2.0**30
@@ -136,10 +112,10 @@ def show_days_span(days: float, low: float, high: float) -> str:
     """
     text = show_days(days)
     unit = text.partition(" ")[2]
-    each = {"days": 1.0, "h": HOUR_S / DAY_S, "min": 60.0 / DAY_S, "s": 1.0 / DAY_S}.get(unit)
-    if each is None:
+    unit_days = {"days": 1.0, "h": HOUR_S / DAY_S, "min": 60.0 / DAY_S, "s": 1.0 / DAY_S}.get(unit)
+    if unit_days is None:
         return f"{text} ({show_days(low)} to {show_days(high)})"
-    shown = (f"{end:,.1f}" if unit == "days" else _three(end / each) for end in (low, high))
+    shown = (f"{end:,.1f}" if unit == "days" else _three(end / unit_days) for end in (low, high))
     return f"{text} ({' to '.join(shown)})"
 
 

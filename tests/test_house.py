@@ -40,6 +40,16 @@ def test_the_command_starts_light() -> None:
     assert done.stdout.split() == []
 
 
+MOST_CALLS = 9_500
+"""Calls of functions of the package in one cold prediction; 32,700 while figures took a call."""
+
+
+def test_a_prediction_takes_few_calls() -> None:
+    done = run("import runpy; runpy.run_path('tests/house/count_calls.py', run_name='__main__')")
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split()[0]) <= MOST_CALLS, done.stdout
+
+
 @pytest.mark.parametrize("folder", ["simulator", "tests"])
 def test_no_module_is_a_drawer(folder: str) -> None:
     names = {path.stem for path in (ROOT / folder).rglob("*.py")}

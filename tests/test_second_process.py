@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.second_process import beside
+from simulator.second_process import run_in_process
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2,
@@ -26,7 +26,7 @@ def _alive(pid: int) -> bool:
 
 
 def test_the_work_is_done_in_another_process() -> None:
-    with beside(lambda: (os.getpid(), b"x" * (1 << 20))) as result:
+    with run_in_process(lambda: (os.getpid(), b"x" * (1 << 20))) as result:
         pid, content = result()
     assert pid != os.getpid() and content == b"x" * (1 << 20)
     assert not _alive(pid)
@@ -36,7 +36,7 @@ def test_an_error_is_raised_here() -> None:
     def work() -> int:
         raise ValueError(f"in {os.getpid()}")
 
-    with beside(work) as result, pytest.raises(ValueError, match=f"in {os.getpid()}"):
+    with run_in_process(work) as result, pytest.raises(ValueError, match=f"in {os.getpid()}"):
         result()
 
 
@@ -48,12 +48,12 @@ def test_a_copy_that_is_killed_costs_no_answer() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return 7
 
-    with beside(work) as result:
+    with run_in_process(work) as result:
         assert result() == 7
 
 
 def test_what_cannot_be_handed_over_is_made_here() -> None:
-    with beside(lambda: lambda: 7) as result:
+    with run_in_process(lambda: lambda: 7) as result:
         assert result()() == 7
 
 
@@ -65,7 +65,7 @@ def test_leaving_ends_the_copy(tmp_path: Path) -> None:
         time.sleep(3.0)
         done.touch()
 
-    with pytest.raises(KeyboardInterrupt), beside(work):
+    with pytest.raises(KeyboardInterrupt), run_in_process(work):
         while not (begun.exists() and begun.read_text()):
             time.sleep(0.01)
         pid = int(begun.read_text())
@@ -77,12 +77,12 @@ def test_leaving_ends_the_copy(tmp_path: Path) -> None:
 def test_the_copy_ends_with_a_process_that_is_killed() -> None:
     script = """
 import os, signal, time
-from simulator.second_process import beside
+from simulator.second_process import run_in_process
 def work():
     os.write(1, str(os.getpid()).encode())
     os.kill(os.getppid(), signal.SIGKILL)
     time.sleep(60)
-with beside(work) as result:
+with run_in_process(work) as result:
     result()
 """
     begun = time.monotonic()
@@ -96,11 +96,11 @@ def test_an_interrupt_in_the_copy_does_not_end_it() -> None:
         os.kill(os.getpid(), signal.SIGINT)
         return os.getpid()
 
-    with beside(work) as result:
+    with run_in_process(work) as result:
         assert result() != os.getpid()
 
 
 def test_one_core_works_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
-    with beside(os.getpid) as result:
+    with run_in_process(os.getpid) as result:
         assert result() == os.getpid()

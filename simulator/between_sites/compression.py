@@ -11,8 +11,6 @@ from simulator import catalogue
 from simulator.arrays import Floats
 from simulator.files import Figure, read_profile, record
 
-__all__ = ["Compression", "load_compression", "low_rank_values", "message_bytes"]
-
 
 @record
 class Compression:

@@ -15,8 +15,6 @@ import numpy as np
 
 from simulator.arrays import Floats
 
-__all__ = ["cycle_s", "exchange_s", "exposed_s", "sent_bytes", "slowest_uplink"]
-
 
 def sent_bytes(message_bytes: Any, sites: Any, *, sums: bool) -> Floats:
     """Bytes that every site sends, and takes in, in one exchange.

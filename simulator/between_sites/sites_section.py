@@ -2,20 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from functools import cache
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 
+from simulator import catalogue
 from simulator.between_sites.compression import load_compression
-from simulator.between_sites.outer_step import load_outer_step
 from simulator.errors import InputError, problem
-from simulator.files import Figure, Items, Number, Unit, Whole, build, record
-
-__all__ = ["Place", "Sites", "read_sites"]
+from simulator.files import Figure, Items, Number, Unit, Whole, read_profile, record
+from simulator.section import Rule, Section, build_section
 
 _LARGEST = 100_000_000
 Positive = Annotated[Whole, Gt(0), Le(_LARGEST)]
+
+
+@record
+class OuterStep:
+    """One way, as hardware_profiles/outer_steps/NAME.toml describes it."""
+
+    name: str
+    local_steps: bool
+    """Sites take steps of their own between exchanges; else they exchange gradients every step."""
+    state_bytes: Figure
+    """Kept of every parameter beside what the inner optimizer keeps."""
+    traffic_bytes: Figure
+    """Memory traffic of one outer step, of every parameter."""
+    more_steps_fraction: Figure
+    """Steps to the same loss beyond those of training in one place, as a share of them."""
+
+
+@cache
+def load_outer_step(name: str, *, where: str = "profiles", field: str = "outer_step") -> OuterStep:
+    """Read a way by name or path.
+
+    Raises
+    ------
+    InputError
+        If there is none of the name, or a field of it is wrong.
+    """
+    path = catalogue.find("outer_steps", name, where=where, field=field)
+    return read_profile(OuterStep, path, kind="outer_steps")
 
 
 @record
@@ -74,9 +101,7 @@ def read_sites(raw: Any, *, where: str) -> Sites:
     InputError
         With every problem, each naming its field.
     """
-    if not isinstance(raw, Mapping):
-        raise InputError(problem(where, "sites", "must be a table", raw))
-    sites: Sites = build(Sites, raw, where=where, prefix="sites")
+    sites = build_section(Sites, raw, where=where, name="sites")
     if wrong := _wrong(sites, where):
         raise InputError(wrong)
     return sites
@@ -84,13 +109,13 @@ def read_sites(raw: Any, *, where: str) -> Sites:
 
 def _wrong(sites: Sites, where: str) -> list[str]:
     """What each field allows but the whole does not."""
-    found: list[str] = []
+    problems: list[str] = []
     names = [place.name for place in sites.at]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        found.append(problem(where, "sites.at", "names must differ", twice[0]))
-    given = [place.batch is not None for place in sites.at]
-    if any(given) and not all(given):
-        found.append(f"{where}: sites.at: batch must be given for all sites or for none")
+        problems.append(problem(where, "sites.at", "names must differ", twice[0]))
+    has_batch = [place.batch is not None for place in sites.at]
+    if any(has_batch) and not all(has_batch):
+        problems.append(f"{where}: sites.at: batch must be given for all sites or for none")
     for load, name, field in (
         (load_outer_step, sites.outer_step, "sites.outer_step"),
         (load_compression, sites.compression, "sites.compression"),
@@ -98,15 +123,15 @@ def _wrong(sites: Sites, where: str) -> list[str]:
         try:
             load(name, where=where, field=field)
         except InputError as error:
-            found += error.problems
-    if found:
-        return found
+            problems += error.problems
+    if problems:
+        return problems
     if not load_outer_step(sites.outer_step).local_steps:
         for field, meant in (("inner_steps", 1), ("fragments", 1), ("overlap_steps", 0)):
             if (got := getattr(sites, field)) != meant:
                 rule = f"must be {meant} where gradients are exchanged every step"
-                found.append(problem(where, f"sites.{field}", rule, got))
-        return found
+                problems.append(problem(where, f"sites.{field}", rule, got))
+        return problems
     if sites.fragments > sites.inner_steps:
         rule = f"must be at most sites.inner_steps, {sites.inner_steps}"
         text = problem(where, "sites.fragments", rule, sites.fragments)
@@ -115,5 +140,8 @@ def _wrong(sites: Sites, where: str) -> list[str]:
     if sites.overlap_steps > most:
         rule = f"must be at most the {most} steps between two exchanges (inner_steps / fragments)"
         text = problem(where, "sites.overlap_steps", rule, sites.overlap_steps)
-        found.append(f"{text} (nearest: {most})")
-    return found
+        problems.append(f"{text} (nearest: {most})")
+    return problems
+
+
+SITES = Section(name="sites", schemas=(Sites,), read=Rule(read_sites), priced_by="foreshard sites")

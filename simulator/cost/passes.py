@@ -26,8 +26,8 @@ from simulator.cost.tables import (
     StepTerms,
 )
 from simulator.cost.terms import HIDDEN
-from simulator.kept import for_same_records
 from simulator.layout.layouts import RECOMPUTE, SHARDINGS, Layouts
+from simulator.record_cache import for_same_records
 from simulator.schedules.registry import BREADTH_FIRST, FLUSHES, SPLITS_BACKWARD, TAKES_ROUNDS
 
 __all__ = [

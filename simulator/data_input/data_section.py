@@ -16,8 +16,7 @@ from annotated_types import Ge, Gt, Le
 from simulator import catalogue
 from simulator.errors import InputError, problem
 from simulator.files import Figure, Number, Unit, Whole, build, read_profile, record
-
-__all__ = ["DataInput", "Store", "Usual", "load_usual", "read_data"]
+from simulator.section import Rule, Section
 
 Many = Annotated[Whole, Ge(0), Le(10_000)]
 
@@ -135,11 +134,11 @@ def read_data(raw: Any, *, where: str) -> DataInput:
     """
     if not isinstance(raw, Mapping):
         raise InputError(problem(where, "data", "must be a table", raw))
-    given, problems, parts = dict(raw), list[str](), dict[str, Any]()
-    store = given.pop("store", None)
+    section, problems, parts = dict(raw), list[str](), dict[str, Any]()
+    store = section.pop("store", None)
     for name, step in (
         ("store", lambda: None if store is None else _store(store, where)),
-        ("data", lambda: build(DataInput, given, where=where, prefix="data")),
+        ("data", lambda: build(DataInput, section, where=where, prefix="data")),
     ):
         try:
             parts[name] = step()
@@ -159,15 +158,15 @@ def _store(raw: Any, where: str) -> Store:
     if not isinstance(raw, Mapping):
         rule = "must be the name of a store or a table of its rates"
         raise InputError(problem(where, "data.store", rule, raw))
-    given = dict(raw)
-    if isinstance(name := given.get("name"), str):
+    rates = dict(raw)
+    if isinstance(name := rates.get("name"), str):
         base = _profile(name, where, "data.store.name")
-        given = {field.name: getattr(base, field.name) for field in fields(Store)} | given
-    elif "read_bytes_per_s" not in given:
+        rates = {field.name: getattr(base, field.name) for field in fields(Store)} | rates
+    elif "read_bytes_per_s" not in rates:
         known = ", ".join(catalogue.names("stores"))
         rule = f"required: a store without a rate feeds nothing (or data.store.name: {known})"
         raise InputError(f"{where}: data.store.read_bytes_per_s: {rule}")
-    store: Store = build(Store, given, where=where, prefix="data.store")
+    store: Store = build(Store, rates, where=where, prefix="data.store")
     if wrong := [
         problem(where, f"data.store.{name}", "must be above 0: nothing could be read", 0)
         for name in _RATES
@@ -190,13 +189,32 @@ def _profile(name: str, where: str, field: str) -> Store:
 
 def _wrong(data: DataInput, where: str) -> list[str]:
     """What each field allows but the whole does not."""
-    found = []
+    problems = []
     if data.kind == "records" and data.sample_bytes is None:
-        found.append(f"{where}: data.sample_bytes: required with kind = 'records'")
+        problems.append(f"{where}: data.sample_bytes: required with kind = 'records'")
     if data.local_copy and data.samples is None:
-        found.append(f"{where}: data.samples: required with local_copy: when the first epoch ends")
+        problems.append(
+            f"{where}: data.samples: required with local_copy: when the first epoch ends"
+        )
     if data.tokenizer == "slow" and data.tokenizer_threads > 1:
         rule = "must be 1 with tokenizer = 'slow', which holds Python's lock"
         threads = data.tokenizer_threads
-        found.append(problem(where, "data.tokenizer_threads", rule, threads) + " (nearest: 1)")
-    return found
+        problems.append(problem(where, "data.tokenizer_threads", rule, threads) + " (nearest: 1)")
+    return problems
+
+
+def _wrong_copies(data: DataInput, cluster: Any, *, where: str) -> list[str]:
+    """Copies on the drives of servers that have none."""
+    return [
+        f"{where}: data.local_copy: {kind.node.name} has no local drives in its profile (nvme)"
+        for kind in (cluster.each if data.local_copy else ())
+        if kind.node.nvme is None
+    ]
+
+
+DATA = Section(
+    name="data",
+    schemas=(DataInput,),
+    read=Rule(read_data),
+    checks=(Rule(_wrong_copies, needs=("data", "cluster")),),
+)

@@ -15,9 +15,6 @@ import numpy as np
 from simulator.arrays import Floats
 from simulator.data_input.data_section import DataInput, Store, load_usual
 
-__all__ = ["STAGES", "Readers", "Sample", "copy_s", "sample_of", "stage_times", "waiting_s"]
-
-
 STAGES = ("workers", "cores", "store", "server", "requests", "opens", "drives", "host link")
 """workers: loader processes of a rank, each at one sample after the other. cores: of a server.
 store, server: bytes that all and that one server reads. requests, opens: reads and files a second.
@@ -151,7 +148,7 @@ def stage_times(
     everyone, of_server = n * readers.fetches, n * readers.server_fetches
     none = np.zeros_like(n)
     one_s = sample.worker_s + read_s(sample, store)
-    found = dict.fromkeys(STAGES, none) | {
+    seconds = dict.fromkeys(STAGES, none) | {
         "workers": n * one_s / max(workers_of(data), 1.0),
         "cores": n * readers.server_ranks * sample.core_s / cores_of(data),
         "host link": n * data.device_bytes / host_bytes_per_s if data.pinned else none,
@@ -159,15 +156,15 @@ def stage_times(
     if store is not None:
         # each server's own drives serve its own readers alone
         sharing = of_server if store.per_server else everyone
-        found["store"] = sharing * sample.stored_bytes / float(store.read_bytes_per_s)
+        seconds["store"] = sharing * sample.stored_bytes / float(store.read_bytes_per_s)
         if store.server_bytes_per_s is not None:
-            found["server"] = of_server * sample.stored_bytes / float(store.server_bytes_per_s)
+            seconds["server"] = of_server * sample.stored_bytes / float(store.server_bytes_per_s)
         if store.requests_per_s is not None:
             asked = requests_of(sample, store)
-            found["requests"] = sharing * asked / float(store.requests_per_s)
+            seconds["requests"] = sharing * asked / float(store.requests_per_s)
         if store.opens_per_s is not None:
-            found["opens"] = sharing * sample.opens / float(store.opens_per_s)
-    return found
+            seconds["opens"] = sharing * sample.opens / float(store.opens_per_s)
+    return seconds
 
 
 def copy_s(data: DataInput, readers: Readers, host_bytes_per_s: float) -> Floats:
@@ -197,8 +194,8 @@ def waiting_s(data: DataInput, stages_s: dict[str, Floats], step_s: Floats) -> F
     >>> waiting_s(DataInput(workers=0), stages, np.array([2.0])).tolist()
     [3.0]
     """
-    own = stages_s["workers"]
+    workers_s = stages_s["workers"]
     slowest = np.max(list(stages_s.values()), axis=0)
     if workers_of(data) >= 1.0:
         return np.asarray(np.maximum(slowest - step_s, 0.0))
-    return np.asarray(own + np.maximum(slowest - own - step_s, 0.0))
+    return np.asarray(workers_s + np.maximum(slowest - workers_s - step_s, 0.0))

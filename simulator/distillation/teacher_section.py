@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import Gt, Le
 
 from simulator.arrays import Floats
-from simulator.errors import InputError, problem
-from simulator.files import Whole, build, record
-
-__all__ = ["Distillation", "loss_bytes", "read_distillation", "stored_bytes"]
+from simulator.files import Whole, record
+from simulator.section import Rule, Section, build_section
 
 _LARGEST = 100_000_000
 
@@ -36,10 +33,7 @@ def read_distillation(raw: Any, *, where: str) -> Distillation:
     InputError
         With every problem, each naming its field.
     """
-    if not isinstance(raw, Mapping):
-        raise InputError(problem(where, "distillation", "must be a table", raw))
-    found: Distillation = build(Distillation, raw, where=where, prefix="distillation")
-    return found
+    return build_section(Distillation, raw, where=where, name="distillation")
 
 
 def loss_bytes(tokens: Any, outputs: Any) -> Floats:
@@ -66,3 +60,11 @@ def stored_bytes(tokens: Any, kept_values: Any) -> Floats:
     384000000000.0
     """
     return np.asarray(np.asarray(tokens, float) * kept_values * 6.0)
+
+
+DISTILLATION = Section(
+    name="distillation",
+    schemas=(Distillation,),
+    read=Rule(read_distillation),
+    priced_by="foreshard distil",
+)

@@ -6,8 +6,6 @@ from simulator import catalogue
 from simulator.errors import InputError, problem
 from simulator.files import Figure, read_profile, record
 
-__all__ = ["CarbonTable", "co2_kg", "load_carbon"]
-
 _GRAM = 1e-3
 
 

@@ -29,15 +29,11 @@ from simulator.errors import InputError, problem
 from simulator.files import Figure, Number, Whole, build, record
 from simulator.hardware.cluster import Cluster
 from simulator.inheritance import merged
+from simulator.record_cache import for_same_records
+from simulator.section import Rule, Section
 
-__all__ = [
-    "Economics",
-    "owned_page",
-    "price_and_site",
-    "price_of",
-    "read_economics",
-    "usual_economics",
-]
+USUAL_PAGE = "h100"
+"""Page of prices whose figures are shown where no accelerator is named."""
 
 Basis = Literal["profile", "on demand", "reserved", "spot", "own"]
 
@@ -85,31 +81,31 @@ def read_economics(raw: Any, cluster: Cluster, *, where: str) -> Economics:
     """
     if not isinstance(raw, Mapping):
         raise InputError(problem(where, "economics", "must be a table", raw))
-    given = dict(raw)
-    basis, name = given.get("basis", "profile"), given.get("page")
-    tables = [word for word in _TABLES if word in given]
+    tables_given = dict(raw)
+    basis, name = tables_given.get("basis", "profile"), tables_given.get("page")
+    tables = [word for word in _TABLES if word in tables_given]
     page = None
     if cluster.kinds and basis != "profile":
         rule = "must be profile with servers of several kinds, each at the price of its cluster"
         raise InputError(problem(where, "economics.basis", rule, basis))
     if tables or name is not None or basis not in ("profile",):
-        page = _page(cluster, name, given, where)
+        page = _page(cluster, name, tables_given, where)
     for word in _TABLES:
         if page is not None:
-            given[word] = _over(getattr(page, word), given.get(word, {}))
-    if "site" in given:
+            tables_given[word] = _over(getattr(page, word), tables_given.get(word, {}))
+    if "site" in tables_given:
         below = load_site(page.site if page is not None else load_price(cluster.price).site)
-        given["site"] = _over(below, given["site"])
-    found: Economics = build(Economics, given, where=where, prefix="economics")
-    if wrong := _wrong(found, where):
+        tables_given["site"] = _over(below, tables_given["site"])
+    economics: Economics = build(Economics, tables_given, where=where, prefix="economics")
+    if wrong := _wrong(economics, where):
         raise InputError(wrong)
-    if found.region is not None:
-        co2_kg(1.0, found.region, where=where, field="economics.region")
-    return found
+    if economics.region is not None:
+        co2_kg(1.0, economics.region, where=where, field="economics.region")
+    return economics
 
 
 def _page(
-    cluster: Cluster, name: Any, given: Mapping[str, Any], where: str
+    cluster: Cluster, name: Any, section: Mapping[str, Any], where: str
 ) -> RentOrBuyPage | None:
     """The page below; None where there is none and the section may say all of it."""
     if name is not None:
@@ -119,35 +115,35 @@ def _page(
     try:
         return page_of(cluster, where=where)
     except InputError as error:
-        needed = "own" if given.get("basis") == "own" else "rent"
-        if isinstance(given.get(needed), Mapping):
+        needed = "own" if section.get("basis") == "own" else "rent"
+        if isinstance(section.get(needed), Mapping):
             return None
         rule = f"needs [economics.{needed}], or economics.page: no page of prices is known for"
         known = f"{where}: economics.basis: {rule} {cluster.accelerator.name}"
         raise InputError([known]) from error
 
 
-def _over(below: Any, given: Any) -> Any:
+def _over(below: Any, table: Any) -> Any:
     """Fields that are given over those of a record; what is no table is told when it is read."""
-    if not isinstance(given, Mapping):
-        return given
-    fields = {one.name: getattr(below, one.name) for one in dataclasses.fields(below)}
-    return merged(fields, given)
+    if not isinstance(table, Mapping):
+        return table
+    fields = {field.name: getattr(below, field.name) for field in dataclasses.fields(below)}
+    return merged(fields, table)
 
 
-def _wrong(found: Economics, where: str) -> list[str]:
+def _wrong(economics: Economics, where: str) -> list[str]:
     """What each field allows but the whole does not."""
-    if found.basis in ("on demand", "reserved", "spot") and found.rent is None:
-        return [f"{where}: economics.rent: required with basis = {found.basis!r}"]
-    if found.basis == "own" and found.own is None:
+    if economics.basis in ("on demand", "reserved", "spot") and economics.rent is None:
+        return [f"{where}: economics.rent: required with basis = {economics.basis!r}"]
+    if economics.basis == "own" and economics.own is None:
         return [f"{where}: economics.own: required with basis = 'own'"]
     shares: dict[str, Figure] = {}
-    if found.rent is not None:
-        shares["rent.reserved_discount_fraction"] = found.rent.reserved_discount_fraction
-        shares["rent.spot_discount_fraction"] = found.rent.spot_discount_fraction
-    if found.own is not None:
-        shares["own.remaining_value_fraction"] = found.own.remaining_value_fraction
-        shares["own.busy_fraction"] = found.own.busy_fraction
+    if economics.rent is not None:
+        shares["rent.reserved_discount_fraction"] = economics.rent.reserved_discount_fraction
+        shares["rent.spot_discount_fraction"] = economics.rent.spot_discount_fraction
+    if economics.own is not None:
+        shares["own.remaining_value_fraction"] = economics.own.remaining_value_fraction
+        shares["own.busy_fraction"] = economics.own.busy_fraction
     return [
         problem(where, f"economics.{name}", "must be at most 1", float(share))
         for name, share in shares.items()
@@ -156,20 +152,32 @@ def _wrong(found: Economics, where: str) -> list[str]:
 
 
 def usual_economics() -> Economics:
-    """Return what stands below the section: no price of one's own, and the page of H100."""
-    page = load_page("h100")
+    """Return what stands below the section: no price of one's own, and the usual page."""
+    page = load_page(USUAL_PAGE)
     return Economics(rent=page.rent, own=page.own, site=load_site(page.site))
 
 
-def price_and_site(economics: Economics | None, cluster: Cluster) -> tuple[Price, Site]:
-    """Return what an hour of the cluster's accelerators costs, and where they stand."""
-    price = price_of(economics, cluster)
-    if economics is not None and economics.site is not None:
-        return price, economics.site
-    return price, load_site(price.site)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tariff:
+    """What an hour of a cluster's accelerators costs, and where they stand."""
+
+    price: Price
+    site: Site
+    region: str
+    """Where the electricity comes from."""
 
 
-def price_of(economics: Economics | None, cluster: Cluster) -> Price:
+@for_same_records(64)
+def tariff_of(economics: Economics | None, cluster: Cluster) -> Tariff:
+    """Find what an hour on a cluster costs: as the scenario says, else by the cluster's profile."""
+    price = _price_of(economics, cluster)
+    if economics is None:
+        economics = Economics()
+    site = economics.site or load_site(price.site)
+    return Tariff(price, site, economics.region or site.region)
+
+
+def _price_of(economics: Economics | None, cluster: Cluster) -> Price:
     """Return the price of an hour: the scenario's, by its basis, else that of the cluster."""
     profile = load_price(cluster.price)
     if economics is None:
@@ -201,7 +209,7 @@ def _made(name: str, figure: Figure, site: str) -> Price:
 def owned_page(economics: Economics, cluster: Cluster) -> RentOrBuyPage:
     """Return [economics.own] as a page of prices."""
     assert economics.own is not None
-    rent = economics.rent or load_page("h100").rent  # it is not asked for
+    rent = economics.rent or load_page(USUAL_PAGE).rent  # it is not asked for
     name = cluster.accelerator.name
     return RentOrBuyPage(name="scenario", accelerator=name, rent=rent, own=economics.own)
 
@@ -215,9 +223,32 @@ def _owned(economics: Economics, cluster: Cluster, site: str) -> Price:
         months=economics.months,
         cooling=economics.cooling,
     )
-    found = rent_or_buy_cluster(cluster, use, page=page, site=economics.site)
-    own = page.own
-    spread = own.server_usd.spread or 0.0
-    usd = found.usd_per_useful_gpu_hour["own"]
-    figure = Figure(usd, "assumed", own.server_usd.source, own.server_usd.date, spread)
+    comparison = rent_or_buy_cluster(cluster, use, page=page, site=economics.site)
+    purchase = page.own
+    spread = purchase.server_usd.spread or 0.0
+    usd = comparison.usd_per_useful_gpu_hour["own"]
+    figure = Figure(usd, "assumed", purchase.server_usd.source, purchase.server_usd.date, spread)
     return _made("own", figure, site)
+
+
+def _interrupted(
+    run: Any, economics: Economics, cluster: Cluster, document: Mapping[str, Any], *, where: str
+) -> Any:
+    """[run] with preemptions as often as [economics.rent] says of spot, where [run] does not."""
+    causes = document.get("run", {}).get("causes", {})
+    if economics.basis != "spot" or "preemption" in causes:
+        return run
+    assert economics.rent is not None
+    often = economics.rent.spot_interruptions_per_day
+    rate = Figure(float(often) / cluster.nodes, often.grade, often.source, often.date, often.spread)
+    preemption = dataclasses.replace(run.causes["preemption"], per_device_day=rate)
+    return dataclasses.replace(run, causes={**run.causes, "preemption": preemption})
+
+
+ECONOMICS = Section(
+    name="economics",
+    schemas=(Economics,),
+    read=Rule(read_economics, needs=("cluster",)),
+    makes=(("run", Rule(_interrupted, needs=("run", "economics", "cluster", "document"))),),
+    base=usual_economics,
+)

@@ -15,8 +15,6 @@ from simulator.arrays import Floats
 from simulator.economics.price import Site
 from simulator.hardware.cluster import Cluster
 
-__all__ = ["cluster_energy_joule", "draw_watt", "energy_joule", "mean_activity"]
-
 
 def mean_activity(*, step_time_s: Any, busy_s: Any, waiting_activity: float) -> Floats:
     """Activity of a device averaged over a step in which it computes for `busy_s`.

@@ -20,8 +20,6 @@ from simulator.economics.price import Price, Site
 from simulator.files import Figure, read_profile, record
 from simulator.hardware.cluster import Cluster
 
-__all__ = ["DrawError", "energy_spread", "usd_spread"]
-
 _SITE = ("power_usage_effectiveness", "waiting_activity", "network_watt_fraction")
 
 
@@ -36,8 +34,8 @@ class DrawError:
 
 @lru_cache(maxsize=1)
 def _unstated() -> float:
-    found: DrawError = read_profile(DrawError, catalogue.find("draws", "default"))
-    return float(found.draw)
+    errors: DrawError = read_profile(DrawError, catalogue.find("draws", "default"))
+    return float(errors.draw)
 
 
 def _relative(figure: float, otherwise: float = 0.0) -> float:

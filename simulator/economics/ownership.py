@@ -22,22 +22,6 @@ from simulator.frames import DataFrame, frame_of_rows
 from simulator.hardware.cluster import Cluster
 from simulator.units import DAY_S
 
-__all__ = [
-    "HOURS_PER_MONTH",
-    "Buying",
-    "Cooling",
-    "Purchase",
-    "Rent",
-    "RentOrBuy",
-    "RentOrBuyPage",
-    "Use",
-    "buying",
-    "load_page",
-    "page_of",
-    "rent_or_buy",
-    "renting_usd_per_month",
-]
-
 HOURS_PER_MONTH = 8766.0 / 12.0
 """Of a year of 365.25 days."""
 
@@ -212,7 +196,7 @@ def page_of(cluster: Cluster, *, where: str = "arguments") -> RentOrBuyPage:
 
 
 def buying(
-    own: Purchase, site: Site, use: Use, *, servers: int, most_watt: float, mean_watt: float
+    purchase: Purchase, site: Site, use: Use, *, servers: int, most_watt: float, mean_watt: float
 ) -> Buying:
     """List what so many servers cost to buy and to keep running.
 
@@ -223,27 +207,30 @@ def buying(
     mean_watt : float
         Power of all servers, network included, averaged over hours in use and not.
     """
-    price = servers * float(own.server_usd)
-    one, two = servers <= own.one_tier_servers, servers <= own.two_tiers_servers
-    tier = own.network_two_tiers_fraction if two else own.network_three_tiers_fraction
-    network = price * float(own.network_one_tier_fraction if one else tier)
-    storage = price * float(own.storage_fraction)
-    ratio = own.air_power_usage_effectiveness
+    price = servers * float(purchase.server_usd)
+    tiers = purchase.network_three_tiers_fraction
+    if servers <= purchase.two_tiers_servers:
+        tiers = purchase.network_two_tiers_fraction
+    if servers <= purchase.one_tier_servers:
+        tiers = purchase.network_one_tier_fraction
+    network = price * float(tiers)
+    storage = price * float(purchase.storage_fraction)
+    ratio = purchase.air_power_usage_effectiveness
     if use.cooling == "liquid":
-        ratio = own.liquid_power_usage_effectiveness
+        ratio = purchase.liquid_power_usage_effectiveness
     kwh = mean_watt / 1e3 * float(ratio) * HOURS_PER_MONTH
     return Buying(
         once={
             "servers": price,
             "network": network,
             "storage": storage,
-            "installation": float(own.installation_fraction) * (price + network + storage),
+            "installation": float(purchase.installation_fraction) * (price + network + storage),
         },
         per_month={
             "electricity": kwh * float(site.electricity_usd_per_kwh),
-            "space": most_watt / 1e3 * float(own.space_usd_per_kw_month),
-            "staff": servers * float(own.staff_usd_per_server_year) / 12.0,
-            "support": price * float(own.support_fraction) / 12.0,
+            "space": most_watt / 1e3 * float(purchase.space_usd_per_kw_month),
+            "staff": servers * float(purchase.staff_usd_per_server_year) / 12.0,
+            "support": price * float(purchase.support_fraction) / 12.0,
         },
         servers_usd=price,
     )
@@ -292,12 +279,12 @@ def rent_or_buy(
     Parameters are those of :func:`buying`, and the name of the `cluster`'s profile. A spot job
     needs more hours for the same work, and pays for them.
     """
-    own = page.own
-    bought = buying(own, site, use, servers=servers, most_watt=most_watt, mean_watt=mean_watt)
+    purchase = page.own
+    bought = buying(purchase, site, use, servers=servers, most_watt=most_watt, mean_watt=mean_watt)
     month = np.arange(1, use.months + 1, dtype=float)
-    worth = (1.0 + float(own.capital_cost_fraction)) ** (-month / 12.0)
+    worth = (1.0 + float(purchase.capital_cost_fraction)) ** (-month / 12.0)
     so_far = np.cumsum(worth)
-    resale = bought.servers_usd * float(own.remaining_value_fraction) ** (month / 12.0)
+    resale = bought.servers_usd * float(purchase.remaining_value_fraction) ** (month / 12.0)
     running = sum(bought.per_month.values())
     owned = sum(bought.once.values()) + running * so_far - resale * worth
     rents = renting_usd_per_month(page.rent, use)
@@ -322,5 +309,5 @@ def rent_or_buy(
 
 def _first(true: Any) -> int | None:
     """Number of the first month in which something holds, from 1."""
-    found = np.flatnonzero(true)
-    return int(found[0]) + 1 if len(found) else None
+    months = np.flatnonzero(true)
+    return int(months[0]) + 1 if len(months) else None

@@ -14,8 +14,6 @@ from simulator import catalogue
 from simulator.files import Figure, read_profile, record
 from simulator.units import HOUR_S, KWH_J
 
-__all__ = ["Price", "Site", "cost_usd", "load_price", "load_site"]
-
 
 @record
 class Price:

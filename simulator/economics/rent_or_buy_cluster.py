@@ -22,8 +22,6 @@ from simulator.errors import InputError, problem
 from simulator.files import Figure
 from simulator.hardware.cluster import Cluster
 
-__all__ = ["rent_or_buy_cluster"]
-
 
 def rent_or_buy_cluster(
     cluster: Cluster,

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from simulator import catalogue
 from simulator.files import Figure, read_profile, record
 
-__all__ = ["FLOP_PER_PARAMETER_TOKEN", "USUAL_LAW", "Optimum", "ScalingLaw", "load_law"]
-
 USUAL_LAW = "hoffmann-2022"
 """The law that is used unless another is given."""
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import erf, exp, inf, isfinite, log, sqrt
 
-__all__ = ["Span", "quantile"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:

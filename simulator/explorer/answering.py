@@ -16,12 +16,13 @@ import tomlkit
 from simulator.errors import InfeasibleError, InputError
 from simulator.explorer.asked import Question, key_of, scenario_document, scenario_of_question
 from simulator.explorer.repriced import repriced
+from simulator.goal import OFFERED
 from simulator.interop.launch import launch_flags
 from simulator.planner.other_trainings import other_trainings
 from simulator.planner.plan import Plan, plan
 from simulator.planner.prediction import Prediction, predict
 from simulator.report.document import layout_document, layout_fields
-from simulator.scenario import OFFERED, Scenario
+from simulator.scenario import Scenario
 
 _SEARCHES = 1
 """Searches at a time: each takes all processors."""

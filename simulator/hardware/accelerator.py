@@ -9,19 +9,6 @@ from annotated_types import Le
 
 from simulator.files import Count, Figure, record
 
-__all__ = [
-    "BACKWARD_FLOP",
-    "STREAMS",
-    "Accelerator",
-    "AttentionKernel",
-    "DeviceMemory",
-    "GemmKernel",
-    "GroupedKernel",
-    "Platform",
-    "Power",
-    "StreamKernel",
-]
-
 Platform = Literal["cuda", "rocm", "xla", "neuron", "synapseai", "cann", "cpu"]
 """What programs of an accelerator are built on, and with it which training frameworks run there:
 NVIDIA's CUDA, AMD's ROCm, XLA (TPU), AWS Neuron, Intel's SynapseAI (Gaudi), Huawei's CANN."""

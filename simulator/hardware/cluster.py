@@ -19,32 +19,13 @@ from simulator.hardware.edge_list import (
 )
 from simulator.hardware.fabric import CollectiveLibrary, Fabric, release_numbers
 from simulator.hardware.node import Node, wrong_domain
-from simulator.kept import for_same_records
-
-__all__ = [
-    "NO_CLOSED_FORM",
-    "Cluster",
-    "ClusterProfile",
-    "LinksLeft",
-    "NodeGroup",
-    "load_accelerator",
-    "load_cluster",
-    "load_library",
-    "load_node",
-    "weakened",
-    "with_edges",
-    "with_release",
-]
-
+from simulator.record_cache import for_same_records
 
 NO_CLOSED_FORM = (
     "servers of several kinds have no closed form, only `foreshard plan`, `predict`, `compare` and"
     " `simulate` take them; give name and gpus of one cluster, or one group"
 )
 """Why what prices a layout as a whole refuses a cluster of several kinds of servers."""
-
-FALLBACK_BOARD = "hopper"
-"""Board whose expert traffic stands for boards that were not timed."""
 
 
 @record
@@ -158,9 +139,9 @@ class Cluster:
 
     def links_of(self, group: str) -> Cluster:
         """The cluster as the collectives of one kind of groups see its links."""
-        for one in self.left:
-            if one.group == group:
-                return weakened(self, one.scale_up, one.scale_out)
+        for links in self.left:
+            if links.group == group:
+                return weakened(self, links.scale_up, links.scale_out)
         return self
 
 
@@ -293,7 +274,7 @@ def _of_board(library: CollectiveLibrary, board: str) -> CollectiveLibrary:
     curves = {name: curve for name, curve in library.curves.items() if name == board}
     dispatch = {
         name: {kind: ways for kind, ways in table.items() if kind == board}
-        or {kind: ways for kind, ways in table.items() if kind == FALLBACK_BOARD}
+        or {kind: ways for kind, ways in table.items() if kind == library.dispatch_fallback}
         for name, table in library.dispatch.items()
     }
     return replace(library, curves=curves, dispatch=dispatch)

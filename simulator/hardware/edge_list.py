@@ -23,24 +23,6 @@ from simulator.errors import InputError, nearest, problem
 from simulator.files import Number, Whole, build, check_header, read_csv, record
 from simulator.plain_files import write_files
 
-__all__ = [
-    "COLUMNS",
-    "Edge",
-    "Endpoint",
-    "Servers",
-    "TopologySection",
-    "check_edges",
-    "check_servers",
-    "edges_of",
-    "endpoint",
-    "has_gpus",
-    "is_switch_name",
-    "of_servers",
-    "read_edges",
-    "write_edges",
-]
-
-
 COLUMNS = ("end_a", "end_b", "bytes_per_s", "latency_s", "count")
 """Of a CSV file; the last two may be left out."""
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Literal
 
 from simulator.files import Count, Figure, record
 from simulator.hardware.tuning import Curve, Dispatch, Release, Tuning
-
-__all__ = ["CollectiveLibrary", "Fabric", "HopLatency", "release_numbers"]
 
 
 @record
@@ -81,7 +80,9 @@ class CollectiveLibrary:
     """What the software brings along where it was not measured, and `release` stands in for it."""
     dispatch: dict[str, dict[str, dict[str, Dispatch]]]
     """Expert traffic by library (deepep, hybridep, deepep_low_latency), by kind of board as
-    `curves` has them, by way (dispatch, combine). Other boards take those of hopper."""
+    `curves` has them, by way (dispatch, combine)."""
+    dispatch_fallback: str
+    """Kind of board whose expert traffic stands for boards that were not timed."""
     nvls_smallest_group: Figure
     """Fewest ranks for which the library chooses in-switch reduction."""
     nvls_base_s: Figure
@@ -125,6 +126,7 @@ class CollectiveLibrary:
         return known and algorithm not in self.turned_off
 
 
+@cache
 def release_numbers(release: str) -> tuple[int, ...]:
     """Numbers of a release, which compare as releases do."""
-    return tuple(int(number) for number in release.split("."))
+    return tuple(map(int, release.split(".")))

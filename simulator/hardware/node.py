@@ -6,8 +6,6 @@ from typing import Literal
 
 from simulator.files import Count, Figure, record
 
-__all__ = ["Drives", "Node", "ScaleOut", "ScaleUp", "ScaleUpKind", "wrong_domain"]
-
 ScaleUpKind = Literal["nvlink", "pcie", "xgmi", "roce", "ici", "hccs", "neuronlink", "host"]
 
 _INSIDE_SERVER: tuple[ScaleUpKind, ...] = ("pcie", "xgmi", "host")

@@ -20,8 +20,6 @@ from simulator import catalogue
 from simulator.errors import InputError
 from simulator.files import check_header, read_csv
 
-__all__ = ["SHARED", "SIZES", "TimedShapes", "columns", "load_residuals"]
-
 SIZES = {
     "gemm": ("m", "n", "k"),
     "attention": ("heads", "queries", "groups", "head_size"),
@@ -63,9 +61,9 @@ def load_residuals(device: str, kernel: str = "gemm") -> Mapping[tuple[str, str]
     path = profile.parent.parent / "residuals" / kernel / f"{profile.stem}.csv"
     if not path.is_file():
         return {}
-    found = _numbers(path, kernel)
-    shared = found.pop((SHARED, SHARED), [])
-    return {key: _timed(kernel, [*rows, *shared]) for key, rows in found.items()}
+    columns = _numbers(path, kernel)
+    shared = columns.pop((SHARED, SHARED), [])
+    return {key: _timed(kernel, [*rows, *shared]) for key, rows in columns.items()}
 
 
 def _numbers(path: Path, kernel: str) -> dict[tuple[str, str], list[list[float]]]:
@@ -73,7 +71,7 @@ def _numbers(path: Path, kernel: str) -> dict[tuple[str, str], list[list[float]]
     said = f"{', '.join(names[:-1])} and {names[-1]}"
     # a layer without a gate has `gated` 0; every other size counts something
     least = [0.0 if name == "gated" else 1.0 for name in names]
-    found: dict[tuple[str, str], list[list[float]]] = {}
+    rows: dict[tuple[str, str], list[list[float]]] = {}
     for line, row in read_csv(path):
         check_header(path, list(row), required=header, known=header)
         try:
@@ -83,8 +81,8 @@ def _numbers(path: Path, kernel: str) -> dict[tuple[str, str], list[list[float]]
             raise InputError(f"{path}: line {line}: {wanted} must be numbers") from None
         if not (np.isfinite(numbers).all() and np.greater_equal(numbers[:-1], least).all()):
             raise InputError(f"{path}: line {line}: {said} must be at least 1, all finite")
-        found.setdefault((row["library"], row["dtype"]), []).append(numbers)
-    return found
+        rows.setdefault((row["library"], row["dtype"]), []).append(numbers)
+    return rows
 
 
 def _timed(kernel: str, rows: list[list[float]]) -> TimedShapes:

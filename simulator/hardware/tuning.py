@@ -13,18 +13,6 @@ from annotated_types import Gt
 
 from simulator.files import Count, Figure, Number, record
 
-__all__ = [
-    "RESIDUAL_BYTES",
-    "Curve",
-    "Dispatch",
-    "Graph",
-    "OneWay",
-    "Pat",
-    "Release",
-    "Start",
-    "Tuning",
-]
-
 ByNodes = tuple[Number, Number, Number]
 """One node, two nodes, three and more."""
 

@@ -8,9 +8,10 @@ from math import inf
 from simulator.answers import Answer
 from simulator.cost.between_kinds import Legs
 from simulator.frames import DataFrame, frame_of_rows
+from simulator.goal import Goal
 from simulator.layout.layouts import Layouts
 from simulator.planner.mixed_totals import MixedTotals
-from simulator.scenario import Goal, Scenario
+from simulator.scenario import Scenario
 from simulator.units import show_percent
 
 

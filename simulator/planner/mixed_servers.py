@@ -14,7 +14,6 @@ import numpy as np
 
 from simulator.cost.estimate import VERDICTS, memory_verdict
 from simulator.cost.step import evaluate
-from simulator.economics.economics_section import price_and_site
 from simulator.economics.energy import cluster_energy_joule
 from simulator.economics.price import cost_usd
 from simulator.errors import InputError
@@ -148,7 +147,8 @@ def _usd_per_hour(
 
     `times_s`: of a step, and in which they compute.
     """
-    price, site = price_and_site(scenario.economics, kind)
+    tariff = scenario.tariff_on(kind)
+    price, site = tariff.price, tariff.site
     if price.usd_per_gpu_hour is None:
         return float("nan")
     (step_s, busy_s), held = times_s, replace(kind, groups=(replace(kind.groups[0], gpus=gpus),))

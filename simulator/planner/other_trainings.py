@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from simulator.kept import for_same_records
+from simulator.goal import OFFERED
 from simulator.planner.plan import Plan
-from simulator.scenario import OFFERED, Scenario
+from simulator.record_cache import for_same_records
+from simulator.scenario import Scenario
 from simulator.search.explore import explore
 from simulator.search.training_choices import training_choices
 from simulator.units import show_bytes, show_seconds, show_signed_percent

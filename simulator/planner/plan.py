@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.step import Estimate, evaluate
-from simulator.economics.economics_section import price_of
 from simulator.errors import InfeasibleError, InputError, problem
 from simulator.events.played import SimulatedStep
 from simulator.evidence.card import Card
@@ -193,7 +192,7 @@ def plan(
 def _check_priced(scenario: Scenario) -> None:
     """Refuse a budget where nobody knows the price."""
     cluster, budget = scenario.cluster, scenario.goal.budget_usd
-    if budget is None or price_of(scenario.economics, cluster).usd_per_gpu_hour is not None:
+    if budget is None or scenario.tariff.price.usd_per_gpu_hour is not None:
         return
     rule = f"needs a price (economics.usd_per_gpu_hour), and {cluster.name} has none"
     raise InputError(problem("scenario", "goal.budget_usd", rule, budget))

@@ -15,11 +15,12 @@ from simulator.errors import InputError, problem
 from simulator.evidence.card import Card
 from simulator.files import build
 from simulator.hardware.cluster import NO_CLOSED_FORM
+from simulator.layout.layout_section import LayoutSection, wrong_reshard
 from simulator.layout.layouts import RANK_ORDERS, Layouts
 from simulator.layout.rules.cluster_rules import WORLD
 from simulator.layout.rules.feasibility import DEPEND_ON_DP, FEASIBLE, RULES, code_of, reasons
 from simulator.planner.answer_evidence import scenario_evidence
-from simulator.scenario import LayoutSection, Scenario, wrong_reshard
+from simulator.scenario import Scenario
 from simulator.schedules.registry import SCHEDULES, usual
 from simulator.search.best_layout import BestLayout
 from simulator.search.certainty import Certainty, certainty
@@ -106,9 +107,8 @@ def predict(scenario: Scenario, **layout: Any) -> Prediction:
 
 def refuse_tables(scenario: Scenario) -> None:
     """Refuse embedding tables: the dense model beside them is no answer to what was asked."""
-    if scenario.sparse is not None:
-        rule = "its tables are priced by `foreshard recommender`"
-        raise InputError(f"{scenario.where}: sparse: {rule}")
+    if scenario.refused:
+        raise InputError(scenario.refused)
 
 
 def refuse_mixed(scenario: Scenario) -> None:

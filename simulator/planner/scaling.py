@@ -24,7 +24,7 @@ from simulator.search.explore import Found, explore
 from simulator.search.fastest import hopeless, why_not
 from simulator.search.in_threads import one_thread
 from simulator.search.outcome import outcome
-from simulator.second_process import beside
+from simulator.second_process import run_in_process
 from simulator.workload.recipe import Recipe
 
 SMALLEST = 8
@@ -152,8 +152,8 @@ def scaling_beside(scenario: Scenario, *, found: Found) -> Iterator[Callable[[],
             return _alone(scenario, gpus, found)
 
     with (
-        beside(lambda: list(map(point, one))) as first,
-        beside(lambda: list(map(point, other))) as second,
+        run_in_process(lambda: list(map(point, one))) as first,
+        run_in_process(lambda: list(map(point, other))) as second,
     ):
 
         @cache

@@ -10,7 +10,7 @@ from typing import Any
 
 from simulator import catalogue
 from simulator.between_sites.compression import Compression
-from simulator.between_sites.outer_step import OuterStep
+from simulator.between_sites.sites_section import OuterStep
 from simulator.data_input.data_section import Store, Usual
 from simulator.economics.carbon import CarbonTable
 from simulator.economics.money_spread import DrawError

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Any, Literal
 
@@ -10,7 +9,8 @@ from annotated_types import Ge, Gt, Le, MaxLen
 
 from simulator import catalogue
 from simulator.errors import InputError, problem
-from simulator.files import Figure, Items, Number, Unit, Whole, build, read_profile, record
+from simulator.files import Figure, Items, Number, Unit, Whole, read_profile, record
+from simulator.section import Rule, Section, build_section
 
 __all__ = [
     "Consistency",
@@ -111,9 +111,7 @@ def read_parameter_server(raw: Any, *, where: str) -> ParameterServer:
     InputError
         With every problem, each naming its field.
     """
-    if not isinstance(raw, Mapping):
-        raise InputError(problem(where, "parameter_server", "must be a table", raw))
-    found: ParameterServer = build(ParameterServer, raw, where=where, prefix="parameter_server")
+    found = build_section(ParameterServer, raw, where=where, name="parameter_server")
     if found.staleness and found.consistency != "stale-synchronous":
         rule = f"must be 0 with consistency = {found.consistency!r}"
         raise InputError(problem(where, "parameter_server.staleness", rule, found.staleness))
@@ -128,3 +126,11 @@ def read_parameter_server(raw: Any, *, where: str) -> ParameterServer:
             problem(where, "parameter_server.time_variation", "must be at most 1", got)
         )
     return found
+
+
+PARAMETER_SERVER = Section(
+    name="parameter_server",
+    schemas=(ParameterServer,),
+    read=Rule(read_parameter_server),
+    priced_by="foreshard parameter-server",
+)

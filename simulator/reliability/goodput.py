@@ -24,8 +24,6 @@ from simulator.reliability.run_terms import HARDWARE, PREEMPTION, SILENT, RunTer
 from simulator.reliability.spare_pool import PoolUse, pool_use
 from simulator.units import DAY_S
 
-__all__ = ["NEVER", "Instant", "goodput_by_interval", "instant"]
-
 NEVER = 0.02
 """Goodput below which a run is said never to finish."""
 
@@ -112,13 +110,13 @@ def instant(
             fails = np.where(terms.lossless, trains, exposed)  # no restart heeds a notice
             use = _spares(terms, rate * stops * fails, down_s, reached)
             cycle = _Cycle(_Stops(terms, rate, use, training), interval_s, copy_interval_s)
-            found = cycle.shares()
-            idle = np.minimum(np.nan_to_num(found.waiting, nan=0.0), 1.0 - 1e-6)
-            exposed = np.minimum(np.nan_to_num(found.exposed, nan=0.0) / (1.0 - idle), 1.0)
-            training = np.clip(np.nan_to_num(found.training, nan=0.0), 1e-6, 1.0)
+            shares = cycle.shares()
+            idle = np.minimum(np.nan_to_num(shares.waiting, nan=0.0), 1.0 - 1e-6)
+            exposed = np.minimum(np.nan_to_num(shares.exposed, nan=0.0) / (1.0 - idle), 1.0)
+            training = np.clip(np.nan_to_num(shares.training, nan=0.0), 1e-6, 1.0)
             trains = np.minimum(training / (1.0 - idle), 1.0)
-            down_s = np.nan_to_num(_down_seconds(found, idle), nan=0.0, posinf=0.0)
-        return found
+            down_s = np.nan_to_num(_down_seconds(shares, idle), nan=0.0, posinf=0.0)
+        return shares
 
 
 def goodput_by_interval(terms: RunTerms, copy_interval_s: Floats) -> Callable[[Floats], Floats]:
@@ -139,16 +137,16 @@ def goodput_by_interval(terms: RunTerms, copy_interval_s: Floats) -> Callable[[F
     return goodput
 
 
-def _down_seconds(found: Instant, idle: Any) -> Floats:
+def _down_seconds(instant: Instant, idle: Any) -> Floats:
     """How long a server that failed is in repair, on average, before anything else can fail.
 
     It fails as a down time D of the run begins, not at any time: among r seconds of repair, those
     in which the run trains are ``r / (1 + D u / r)`` times the share u of training, for D and r
     that end at a constant rate.
     """
-    down = sum((found.phases[name] for name in _DOWN), 0.0 * idle) - idle
-    each = down / np.maximum(found.failures.sum(axis=1, keepdims=True), 1e-300)
-    return np.asarray(np.maximum(each * found.training / (found.training + down), 0.0))
+    down = sum((instant.phases[name] for name in _DOWN), 0.0 * idle) - idle
+    per_failure_s = down / np.maximum(instant.failures.sum(axis=1, keepdims=True), 1e-300)
+    return np.asarray(np.maximum(per_failure_s * instant.training / (instant.training + down), 0.0))
 
 
 def _rates(terms: RunTerms, scale: Any, lemons_left: Any) -> Floats:
@@ -228,7 +226,7 @@ class _Stops:
         self.stop_share, self.stop_rate, self.swap_share = self.planned_shares(training)
         self.restarting = self.stop_rate * self.planned  # after planned stops
         self.saves = self.stop_rate / training + self.announced.sum(axis=1, keepdims=True)
-        self.told = _weighted_sum(self.announced, terms.write_s + total + self.planned)
+        self.announced_share = _weighted_sum(self.announced, terms.write_s + total + self.planned)
         self.silent = rate * (terms.kind == SILENT)
         self.silent_late = _weighted(self.silent, np.broadcast_to(terms.detection_s, rate.shape))
         self.silent_down = self.restarted(_weighted(self.silent, total), terms.restart_s)
@@ -245,13 +243,15 @@ class _Stops:
     def planned_shares(self, training: Any) -> tuple[Floats, Floats, Floats]:
         """Share of wall time of maintenance, stops a second of it, share of replacing slow ones."""
         terms, run = self.terms, self.terms.run
-        each = terms.write_s + self.planned
-        pause = (float(run.maintenance.stop_s) + each) if run.maintenance.every_s else 0.0 * each
+        stop_s = terms.write_s + self.planned
+        pause = (
+            (float(run.maintenance.stop_s) + stop_s) if run.maintenance.every_s else 0.0 * stop_s
+        )
         every = run.maintenance.every_s or np.inf
         turned = float(run.slow.per_node_day) / DAY_S * terms.nodes
         swaps = turned / (1.0 + turned * float(run.slow.noticed_s))
         grown = self.use.back_per_s * training * _shrinks(terms)
-        swap_share = swaps * (each + self.costs.swap_s) + grown * each
+        swap_share = swaps * (stop_s + self.costs.swap_s) + grown * stop_s
         return pause / (every + pause), 1.0 / (every + pause) + swaps + grown, swap_share
 
 
@@ -259,7 +259,7 @@ class _Stops:
 class _Silent:
     """What silent corruption leaves of a cycle's shares; (layouts, 1) but for the first."""
 
-    each: Floats
+    per_cause: Floats
     """Times a second by cause, (layouts, causes)."""
     every: Floats
     left: Floats
@@ -296,25 +296,25 @@ class _Cycle:
         """Wall time of a cycle; silent corruption is not in it."""
         stops = self.stops
         wall = self.training + self.fails_1 * stops.restart_1 + self.fails_2 * stops.restart_2
-        wall = wall + self.training * stops.told
+        wall = wall + self.training * stops.announced_share
         return np.asarray(wall / np.maximum(1.0 - stops.stop_share - stops.swap_share, 0.0))
 
     def silent(self, wall: Floats) -> _Silent:
         """Find what is left where all that is done until corruption is found is lost."""
         stops, good = self.stops, self.tau / wall
-        each = stops.silent * self.training / wall
-        every = each.sum(axis=1, keepdims=True)
+        per_cause = stops.silent * self.training / wall
+        every = per_cause.sum(axis=1, keepdims=True)
         aged = (self.length / 2.0 + stops.terms.background_s) / self.length * self.tau
         left = 1.0 / (1.0 + every * (stops.silent_late + stops.silent_down))
-        return _Silent(each, every, left, (good - every * aged) * left)
+        return _Silent(per_cause, every, left, (good - every * aged) * left)
 
     def shares(self) -> Instant:
         """Divide the time of a cycle by what it went into."""
         wall, events = self.wall(), self.events()
-        found = self.phases(wall, events)
-        found["maintenance"] = self.stops.stop_share
-        found["slow servers"] = found["slow servers"] + self.stops.swap_share
-        return self.with_silent(wall, found, self.by_cause(wall, events), events / wall)
+        phases = self.phases(wall, events)
+        phases["maintenance"] = self.stops.stop_share
+        phases["slow servers"] = phases["slow servers"] + self.stops.swap_share
+        return self.with_silent(wall, phases, self.by_cause(wall, events), events / wall)
 
     def events(self) -> Floats:
         """Interruptions of a cycle by cause, those during restarts left out."""
@@ -325,22 +325,22 @@ class _Cycle:
         stops, announced = self.stops, self.stops.announced
         terms, costs, planned = stops.terms, stops.costs, stops.planned
         restarts = self.fails_1 + self.fails_2
-        told = (announced * self.training).sum(axis=1, keepdims=True)
-        loads = self.fails_1 * terms.copy_load_s + (self.fails_2 + told) * terms.load_s
+        drains = (announced * self.training).sum(axis=1, keepdims=True)
+        loads = self.fails_1 * terms.copy_load_s + (self.fails_2 + drains) * terms.load_s
         before = _weighted_sum(events, stops.total)
-        plain = before + (restarts + told) * (terms.start_s + terms.warmup_s) + loads
+        plain = before + (restarts + drains) * (terms.start_s + terms.warmup_s) + loads
         whole = self.fails_1 * stops.restart_1 + self.fails_2 * stops.restart_2
-        whole = whole + _weighted_sum(announced * self.training, stops.total) + told * planned
-        drained = told * terms.write_s
+        whole = whole + _weighted_sum(announced * self.training, stops.total) + drains * planned
+        drained = drains * terms.write_s
         good = self.tau / wall
         return {
             "lost work": (self.training - self.stalled - self.work) / wall,
             "detection": _weighted_sum(events, costs.detection) / wall,
             "diagnosis": _weighted_sum(events, costs.diagnosis) / wall,
             "replacement": (_weighted_sum(events, costs.replacement) + drained) / wall,
-            "start": (restarts + told) * terms.start_s / wall,
+            "start": (restarts + drains) * terms.start_s / wall,
             "loading": loads / wall,
-            "warm-up": (restarts + told) * terms.warmup_s / wall,
+            "warm-up": (restarts + drains) * terms.warmup_s / wall,
             "failed restarts": (whole - plain) / wall,
             "checkpoints": self.stalled / wall,
             "slow servers": good * (1.0 / stops.speed - terms.stretch),
@@ -351,8 +351,8 @@ class _Cycle:
         """Shares of wall time by cause: its own costs, its share of lost work and restarts."""
         stops, terms, costs = self.stops, self.stops.terms, self.stops.total
         in_copies = stops.copied > 0.0
-        told = stops.announced * self.training
-        lossy = events - told
+        announced = stops.announced * self.training
+        lossy = events - announced
         age = np.where(in_copies, self.short / 2.0, self.length / 2.0 + terms.background_s)
         weight = lossy * age
         total = np.maximum(weight.sum(axis=1, keepdims=True), 1e-300)
@@ -360,8 +360,10 @@ class _Cycle:
         restart = np.where(in_copies, stops.restart_1, stops.restart_2)
         mean = np.where(in_copies, _weighted(stops.copied, costs),
                         _weighted(stops.lossy - stops.copied, costs))  # fmt: skip
-        own = lossy * (restart - mean + costs) + told * (costs + stops.planned + terms.write_s)
-        return np.asarray((own + lost) / wall)
+        cost_s = lossy * (restart - mean + costs) + announced * (
+            costs + stops.planned + terms.write_s
+        )
+        return np.asarray((cost_s + lost) / wall)
 
     def with_silent(
         self, wall: Floats, phases: dict[str, Floats], by_cause: Floats, failures: Floats
@@ -369,7 +371,7 @@ class _Cycle:
         """Put corruption on top: all that is done until it is found, and since the checkpoint."""
         terms, costs, good = self.stops.terms, self.stops.costs, self.tau / wall
         silent, down = self.silent(wall), self.stops.silent_down
-        each, every, left = silent.each, silent.every, silent.left
+        per_cause, every, left = silent.per_cause, silent.every, silent.left
         lost = 1.0 - left - every * left * down + (good * left - silent.goodput)
         scaled = {name: share * left for name, share in phases.items()}
         shares = {
@@ -377,7 +379,7 @@ class _Cycle:
             "diagnosis": costs.diagnosis,
             "replacement": costs.replacement,
         }
-        part = {name: _weighted_sum(each, cost) * left for name, cost in shares.items()}
+        part = {name: _weighted_sum(per_cause, cost) * left for name, cost in shares.items()}
         part["start"] = every * left * terms.start_s
         part["loading"] = every * left * terms.load_s
         part["warm-up"] = every * left * terms.warmup_s
@@ -385,27 +387,27 @@ class _Cycle:
         part["lost work"] = lost
         for name, share in part.items():
             scaled[name] = scaled[name] + share
-        more = each / np.maximum(every, 1e-300) * (lost + every * left * down)
-        variance = self.variance(failures + each, each)
+        more = per_cause / np.maximum(every, 1e-300) * (lost + every * left * down)
+        variance = self.variance(failures + per_cause, per_cause)
         return Instant(
             goodput=silent.goodput,
             phases=scaled,
             by_cause=by_cause * left + more,
-            failures=(failures + each) * left,
+            failures=(failures + per_cause) * left,
             stops=self.stops.stop_rate * left,
             training=self.training / wall * left,
             exposed=(self.training / wall + self.stops.restarting) * left
             + sum(scaled[name] for name in _EXPOSED),
-            waiting=self.waiting(failures + each) * left,
+            waiting=self.waiting(failures + per_cause) * left,
             deviation=variance,
         )
 
     def waiting(self, failures: Floats) -> Floats:
         """Share of wall time that waits for a repair where no spare is left."""
-        each = failures * self.stops.terms.replaced * self.stops.use.none
-        return _weighted_sum(each, self.stops.costs.none_s)
+        without_spare = failures * self.stops.terms.replaced * self.stops.use.none
+        return _weighted_sum(without_spare, self.stops.costs.none_s)
 
-    def variance(self, failures: Floats, each: Floats) -> Floats:
+    def variance(self, failures: Floats, silent: Floats) -> Floats:
         """Variance of wall time per second of it.
 
         Failures are a compound Poisson process; what missing servers take lasts for a while.
@@ -417,10 +419,10 @@ class _Cycle:
         together = ~_single(terms) & (terms.taken_nodes > terms.pool)
         waits = np.where(together, terms.repair_s**2, 0.0)
         spread = terms.diagnosis_s**2 + 2.0 * people + age**2 / 12.0 + 2.0 * terms.replaced * waits
-        late = np.where(each > 0.0, terms.detection_s, 0.0)
-        lossy = (failures - each) * (mean**2 + spread)
-        found = (lossy + each * ((mean + late) ** 2 + spread)).sum(axis=1, keepdims=True)
-        return np.asarray(found + stops.use.unsure_s)
+        late = np.where(silent > 0.0, terms.detection_s, 0.0)
+        lossy = (failures - silent) * (mean**2 + spread)
+        variance = (lossy + silent * ((mean + late) ** 2 + spread)).sum(axis=1, keepdims=True)
+        return np.asarray(variance + stops.use.unsure_s)
 
 
 def _speed(terms: RunTerms, use: PoolUse) -> Floats:

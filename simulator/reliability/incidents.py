@@ -19,8 +19,6 @@ from simulator.files import Figure, check_header, read_csv
 from simulator.reliability.reliability_profile import Reliability
 from simulator.units import DAY_S
 
-__all__ = ["FittedRate", "FittedShape", "Incidents", "read_incidents", "with_rates"]
-
 _NORMAL_90 = 1.2815515655446004
 _CHI_95 = 3.841458820694124
 """95 % of a chi-squared variable of one degree of freedom lie below."""
@@ -198,25 +196,27 @@ def _gamma_quantile(shape: float, z: float) -> float:
     return float(shape * max(inner, 0.0) ** 3)
 
 
-def with_rates(run: Reliability, found: Incidents) -> Reliability:
+def with_rates(run: Reliability, incidents: Incidents) -> Reliability:
     """Replace the rates of a run by fitted ones; causes without an incident never happen.
 
     With a shape the rates of hardware are those of the power law at the age in the middle of the
     log, so that as many failures are expected in its days as there were; the run begins at the age
     at which the log began.
     """
-    source = f"{found.where}: incidents of {found.days:g} days"
+    source = f"{incidents.where}: incidents of {incidents.days:g} days"
     causes = dict(run.causes)
-    kept = found.shape is not None and found.shape.kept
-    shape = found.shape.shape if found.shape is not None and kept else 1.0
-    middle_s = found.age_s + 0.5 * found.days * DAY_S
-    first, last = found.age_s, found.age_s + found.days * DAY_S
+    kept = incidents.shape is not None and incidents.shape.kept
+    shape = incidents.shape.shape if incidents.shape is not None and kept else 1.0
+    middle_s = incidents.age_s + 0.5 * incidents.days * DAY_S
+    first, last = incidents.age_s, incidents.age_s + incidents.days * DAY_S
     mean = (last**shape - first**shape) / (last - first) / (shape * middle_s ** (shape - 1.0))
-    for rate in found.rates:
+    for rate in incidents.rates:
         spread = 1.0 / math.sqrt(rate.count + 0.5)
         hardware = causes[rate.cause].kind == "hardware"
         value = rate.per_device_day / (mean if hardware else 1.0)
         figure = Figure(value, "fitted", source, "", spread)
         causes[rate.cause] = replace(causes[rate.cause], per_device_day=figure)
-    one = Figure(1.0, "fitted", source)
-    return replace(run, causes=causes, rate_factor=one, early_shape=shape, reference_age_s=middle_s)
+    once = Figure(1.0, "fitted", source)
+    return replace(
+        run, causes=causes, rate_factor=once, early_shape=shape, reference_age_s=middle_s
+    )

@@ -14,21 +14,7 @@ from simulator import catalogue
 from simulator.errors import InputError, did_you_mean, problem
 from simulator.files import Figure, Number, Unit, Whole, build, read_profile, record
 from simulator.inheritance import merged
-
-__all__ = [
-    "DEFAULT_SET",
-    "Cause",
-    "Checkpoints",
-    "Maintenance",
-    "Reliability",
-    "Restart",
-    "Slow",
-    "Spares",
-    "Storage",
-    "load_reliability",
-    "read_run",
-    "wrong_run",
-]
+from simulator.section import Rule, Section
 
 DEFAULT_SET = "new"
 """Who plans a run plans it on a new fleet; its rates are those best measured (Llama 3)."""
@@ -244,7 +230,7 @@ def load_reliability(
     return read_profile(Reliability, place, kind="reliability")
 
 
-def read_run(raw: Mapping[str, Any], *, where: str) -> Reliability:
+def read_run(raw: Any, *, where: str) -> Reliability:
     """Read the section [run] of a scenario: a `set`, and what the section says in its place.
 
     Raises
@@ -252,17 +238,19 @@ def read_run(raw: Mapping[str, Any], *, where: str) -> Reliability:
     InputError
         With every problem, each naming its field.
     """
-    given = dict(raw)
-    name = given.pop("set", DEFAULT_SET)
+    if not isinstance(raw, Mapping):
+        raise InputError(problem(where, "run", "must be a table", raw))
+    fields_given = dict(raw)
+    name = fields_given.pop("set", DEFAULT_SET)
     if not isinstance(name, str):
         raise InputError(problem(where, "run.set", "must be the name of a set", name))
     base = load_reliability(name, where=where)
-    known = {"set", *(one.name for one in dataclasses.fields(Reliability))} - {"name"}
-    if unknown := [word for word in given if word not in known]:
+    known = {"set", *(field.name for field in dataclasses.fields(Reliability))} - {"name"}
+    if unknown := [word for word in fields_given if word not in known]:
         raise InputError(
             f"{where}: run.{word}: unknown field{did_you_mean(word, known)}" for word in unknown
         )
-    causes = given.get("causes", {})
+    causes = fields_given.get("causes", {})
     if isinstance(causes, Mapping):
         for word, fields in causes.items():
             if word not in base.causes and not (isinstance(fields, Mapping) and "device" in fields):
@@ -271,23 +259,27 @@ def read_run(raw: Mapping[str, Any], *, where: str) -> Reliability:
                     f"{where}: run.causes.{word}: unknown cause, and a new one needs all"
                     f" fields, device first{hint}"
                 )
-    start = given.get("start")
+    start = fields_given.get("start")
     if start is not None and not isinstance(start, datetime.date):
         try:
-            given["start"] = datetime.date.fromisoformat(start)
+            fields_given["start"] = datetime.date.fromisoformat(start)
         except (TypeError, ValueError):
             rule = "must be a date as year-month-day"
             raise InputError(problem(where, "run.start", rule, start)) from None
-    found: Reliability = build(Reliability, merged(_tables(base), given), where=where, prefix="run")
-    if wrong := wrong_run(found, where):
+    run = base
+    if fields_given:
+        run = build(Reliability, merged(_tables(base), fields_given), where=where, prefix="run")
+    if wrong := wrong_run(run, where):
         raise InputError(wrong)
-    return found
+    return run
 
 
 def _tables(value: Any) -> Any:
     """Nested tables of a record, its figures as they are."""
     if dataclasses.is_dataclass(value):
-        return {one.name: _tables(getattr(value, one.name)) for one in dataclasses.fields(value)}
+        return {
+            field.name: _tables(getattr(value, field.name)) for field in dataclasses.fields(value)
+        }
     if isinstance(value, Mapping):
         return {key: _tables(item) for key, item in value.items()}
     return value
@@ -305,14 +297,14 @@ _ABOVE_ZERO = (
 
 def wrong_run(run: Reliability, where: str) -> list[str]:
     """What each field of [run] allows but the whole does not."""
-    found = []
+    problems = []
     for name in _ABOVE_ZERO:
         if not (value := float(getattr(run.storage, name))) > 0.0:
             rule = "must be above 0: nothing could be written or read"
-            found.append(problem(where, f"run.storage.{name}", rule, value))
+            problems.append(problem(where, f"run.storage.{name}", rule, value))
     if not run.checkpoints.copy_bytes_per_s > 0.0:
         rate = float(run.checkpoints.copy_bytes_per_s)
-        found.append(problem(where, "run.checkpoints.copy_bytes_per_s", "must be above 0", rate))
+        problems.append(problem(where, "run.checkpoints.copy_bytes_per_s", "must be above 0", rate))
     shares = {
         "restart.failing_fraction": run.restart.failing_fraction,
         "restart.manual_fraction": run.restart.manual_fraction,
@@ -328,10 +320,20 @@ def wrong_run(run: Reliability, where: str) -> list[str]:
         least_below = name in ("restart.failing_fraction", "checkpoints.background_fraction")
         if share > 1.0 or (least_below and share >= 1.0):
             rule = "must be below 1" if least_below else "must be at most 1"
-            found.append(problem(where, f"run.{name}", rule, float(share)))
+            problems.append(problem(where, f"run.{name}", rule, float(share)))
     spares = run.spares
     if spares.hot is not None and spares.pool is not None and spares.hot > spares.pool:
         rule = f"must be at most run.spares.pool, {spares.pool}: hot spares are part of the pool"
         nearest = f"{problem(where, 'run.spares.hot', rule, spares.hot)} (nearest: {spares.pool})"
-        found.append(nearest)
-    return found
+        problems.append(nearest)
+    return problems
+
+
+RUN = Section(
+    name="run",
+    schemas=(Reliability,),
+    read=Rule(read_run),
+    required=True,
+    base=load_reliability,
+    renamed=(("name", "set"),),
+)

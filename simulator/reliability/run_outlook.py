@@ -13,8 +13,6 @@ from simulator.reliability.goodput import NEVER, Instant, goodput_by_interval, i
 from simulator.reliability.run_terms import HARDWARE, RunTerms
 from simulator.units import DAY_S
 
-__all__ = ["Outlook", "best_copy_interval", "daly_interval", "outlook", "relief"]
-
 _WITHOUT_END_S = 90.0 * DAY_S
 """Length over which rates are averaged where nobody gave the tokens of the run."""
 
@@ -95,9 +93,9 @@ def daly_interval(terms: RunTerms) -> Floats:
 
 def best_copy_interval(terms: RunTerms) -> Floats:
     """Interval of copies to peers by Young's formula, no less than a step; (layouts, 1)."""
-    given = terms.run.checkpoints.memory_interval_s
-    if given is not None:
-        return np.full_like(terms.nodes, given)
+    interval_s = terms.run.checkpoints.memory_interval_s
+    if interval_s is not None:
+        return np.full_like(terms.nodes, interval_s)
     every = np.maximum((terms.rate * terms.from_copies).sum(axis=1, keepdims=True), 1e-30)
     young = np.sqrt(2.0 * terms.copy_s / every)
     return np.asarray(np.maximum(young, terms.step_s))
@@ -117,26 +115,26 @@ def outlook(terms: RunTerms, *, scale: float = 1.0, interval_s: Any = None) -> O
         terms = _scaled(terms, scale)
     copies = best_copy_interval(terms)
     least = _least_interval(terms, copies)
-    given = terms.run.checkpoints.interval_s if interval_s is None else interval_s
-    if given is None:
+    stated_s = terms.run.checkpoints.interval_s if interval_s is None else interval_s
+    if stated_s is None:
         most = _most_interval(terms)
         goodput = goodput_by_interval(terms, copies)
         tau = _best(lambda interval: _inverse(goodput(interval)), least, most)
     else:
-        tau = np.maximum(np.broadcast_to(np.asarray(given, float), terms.nodes.shape), least)
-    found, wall_s = _over_run(terms, tau, np.minimum(copies, tau))
-    never = ~(found.goodput >= NEVER)
-    good = np.where(never, 0.0, found.goodput)
+        tau = np.maximum(np.broadcast_to(np.asarray(stated_s, float), terms.nodes.shape), least)
+    instant, wall_s = _over_run(terms, tau, np.minimum(copies, tau))
+    never = ~(instant.goodput >= NEVER)
+    good = np.where(never, 0.0, instant.goodput)
     wall = np.where(never, np.nan, wall_s)
     wall_s = np.where(never, np.inf, wall_s)
     return Outlook(
         terms=terms,
         goodput=good[:, 0],
         wall_s=np.where(np.isnan(terms.work_s), np.nan, wall_s)[:, 0],
-        deviation_s=np.sqrt(np.where(never, np.nan, found.deviation) * wall)[:, 0],
-        phases={name: share[:, 0] for name, share in found.phases.items()},
-        by_cause=found.by_cause,
-        failures=found.failures,
+        deviation_s=np.sqrt(np.where(never, np.nan, instant.deviation) * wall)[:, 0],
+        phases={name: share[:, 0] for name, share in instant.phases.items()},
+        by_cause=instant.by_cause,
+        failures=instant.failures,
         interval_s=tau[:, 0],
         daly_s=daly_interval(terms)[:, 0],
         copy_interval_s=copies[:, 0],

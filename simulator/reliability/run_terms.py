@@ -11,17 +11,6 @@ from simulator.arrays import Floats
 from simulator.reliability.reliability_profile import Cause, Reliability
 from simulator.units import DAY_S
 
-__all__ = [
-    "HARDWARE",
-    "PREEMPTION",
-    "SILENT",
-    "SOFTWARE",
-    "Machine",
-    "RunTerms",
-    "device_counts",
-    "run_terms",
-]
-
 HARDWARE, SOFTWARE, SILENT, PREEMPTION = range(4)
 """Kinds of causes, as `RunTerms.kind` holds them."""
 
@@ -264,27 +253,27 @@ def _storage_seconds(
          store.queued_write_fraction),
         (nodes, store.node_read_bytes_per_s, store.read_bytes_per_s, store.queued_read_fraction),
     )  # fmt: skip
-    found = []
-    for servers, each, total, left in ways:
-        rate = np.minimum(servers * float(each), float(total))
+    seconds = []
+    for servers, node_rate, total, left in ways:
+        rate = np.minimum(servers * float(node_rate), float(total))
         if store.queue_nodes:
-            few = np.minimum(store.queue_nodes * float(each), float(total))
+            few = np.minimum(store.queue_nodes * float(node_rate), float(total))
             queued = np.maximum(np.minimum(rate, float(total) * float(left)), few)
             rate = np.where(servers > store.queue_nodes, queued, rate)
-        found.append(size / rate)
-    return found[0], found[1]
+        seconds.append(size / rate)
+    return seconds[0], seconds[1]
 
 
 def _extras(run: Reliability, rows: int) -> dict[str, Floats]:
     """What makes training longer than ideal, whatever happens."""
     slow = run.slow
-    each = {
+    extras = {
         "tail of steps": float(slow.tail_fraction),
         "data stalls": float(slow.data_fraction),
         "garbage collection": _every(slow.collect_steps, slow.collect_every),
         "evaluation": _every(slow.evaluate_steps, slow.evaluate_every),
     }
-    return {name: np.full((rows, 1), value) for name, value in each.items()}
+    return {name: np.full((rows, 1), value) for name, value in extras.items()}
 
 
 def _speed_lost(run: Reliability, columns: dict[str, Floats], nodes: Floats) -> Floats:
@@ -297,8 +286,8 @@ def _speed_lost(run: Reliability, columns: dict[str, Floats], nodes: Floats) -> 
     spares = run.spares
     most = int(min(nodes.max(), _MOST_MISSING)) if spares.when_none == "shrink" else 0
     replicas = np.maximum(columns["replicas"], 1.0)
-    each = np.ceil(np.minimum(columns["node_gpus"] * replicas / columns["gpus"], replicas))
-    left = np.maximum(replicas - np.arange(most + 1) * each, 0.0)
+    per_server = np.ceil(np.minimum(columns["node_gpus"] * replicas / columns["gpus"], replicas))
+    left = np.maximum(replicas - np.arange(most + 1) * per_server, 0.0)
     if not spares.keep_batch:
         return np.asarray(1.0 - left / replicas)
     micro, once = columns["micro_batches"], columns["once_share"]

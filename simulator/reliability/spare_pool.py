@@ -15,8 +15,6 @@ import numpy as np
 
 from simulator.arrays import Floats
 
-__all__ = ["PoolUse", "pool_use"]
-
 _TIMES = 64
 """Points of the integral over the time of a wait, evenly spaced in its logarithm."""
 
@@ -140,5 +138,5 @@ def _unsure(chance: Floats, lost: Floats, arrivals: Floats) -> Floats:
     mean = np.sum(chance * lost, axis=1, keepdims=True)
     sums = np.cumsum(chance * (lost - mean), axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        each = np.where(chance > 1e-12, sums**2 / (chance * arrivals), 0.0)
-    return np.asarray(2.0 * np.sum(each[:, :-1], axis=1, keepdims=True))
+        by_state = np.where(chance > 1e-12, sums**2 / (chance * arrivals), 0.0)
+    return np.asarray(2.0 * np.sum(by_state[:, :-1], axis=1, keepdims=True))

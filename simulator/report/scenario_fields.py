@@ -1,7 +1,7 @@
 """Every field of a scenario, as the records say it that read it: sentence, unit, default, grade.
 
 What `foreshard fields` prints and `docs/scenario.md` holds. A section that joins
-``scenario.SECTIONS`` is listed without a line here.
+``sections.SECTIONS`` is listed without a line here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from annotated_types import Ge, Gt, Le, Lt
 from simulator._version import __version__
 from simulator.errors import InputError, did_you_mean
 from simulator.files import Figure, Items, Unit, Word, Words
-from simulator.scenario import SECTIONS, Section
+from simulator.section import Section
+from simulator.sections import SECTIONS
 
 _UNITS = (
     ("bytes_per_s", "bytes per second"),

@@ -19,7 +19,7 @@ from simulator.report.page import render
 from simulator.report.pipeline_picture import pipeline_picture
 from simulator.report.plots import front_picture, memory_picture, speedup_picture, time_picture
 from simulator.report.run_picture import curves_picture
-from simulator.second_process import beside
+from simulator.second_process import run_in_process
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -93,7 +93,9 @@ def _drawn(
         return {name: _files(draw, png=png) for name, draw in draws.items()}
     load()
     names = sorted(draws, key=lambda name: name == _AWAITED)
-    with beside(lambda: {name: _files(draws[name], png=png) for name in names[::2]}) as others:
+    with run_in_process(
+        lambda: {name: _files(draws[name], png=png) for name in names[::2]}
+    ) as others:
         own = {name: _files(draws[name], png=png) for name in names[1::2]}
         return own | others()
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from simulator.errors import InputError
+from simulator.layout.layout_section import LayoutSection
 from simulator.measured.checks import Readings, implausible, utilisation
 from simulator.measured.log import MeasuredLog
 from simulator.measured.replay import Run
 from simulator.measured.rows import LAYOUT_COLUMNS
 from simulator.planner.prediction import Prediction, predict
-from simulator.scenario import LayoutSection, Scenario, make_scenario
+from simulator.scenario import Scenario, make_scenario
 from simulator.scoring.memory_reading import first_step_gib, memory_of_kind_gib
 from simulator.scoring.scores import SCORED_MEMORY
 from simulator.software.platforms import first_running

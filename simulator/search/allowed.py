@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from simulator.scenario import DECIDED, OFFERED, UNDECIDED, Scenario
+from simulator.goal import DECIDED, OFFERED, UNDECIDED
+from simulator.scenario import Scenario
 from simulator.search.defaults import complete
 
 

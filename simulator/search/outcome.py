@@ -14,9 +14,9 @@ from simulator.economics.money_spread import energy_spread, usd_spread
 from simulator.economics.price import Price, Site, cost_usd, load_price, load_site
 from simulator.files import Figure
 from simulator.frames import DataFrame, Table
+from simulator.goal import Goal
 from simulator.hardware.cluster import Cluster
 from simulator.reliability.run_outlook import Outlook
-from simulator.scenario import Goal
 from simulator.search.certainty import Certainty
 from simulator.units import DAY_S, HOUR_S, KWH_J
 from simulator.workload.recipe import Recipe

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from simulator.scenario import Scenario
-from simulator.workload.contradictions import wrong_training
+from simulator.workload.training_section import wrong_training
 
 SMALLER = ("moment_dtype", "optimizer", "lora_rank")
 """Fields whose other values save memory."""

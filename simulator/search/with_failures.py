@@ -8,7 +8,6 @@ from simulator.arrays import Floats
 from simulator.cost.states.state_bytes import checkpoint_bytes
 from simulator.cost.step import Estimate
 from simulator.cost.terms import TERMS
-from simulator.economics.economics_section import price_and_site
 from simulator.economics.price import Price, load_site
 from simulator.errors import InfeasibleError, InputError, problem
 from simulator.hardware.cluster import Cluster
@@ -39,9 +38,9 @@ def priced(estimate: Estimate, scenario: Scenario, *, price: Price | None = None
     """Price the real run of every layout of an estimate on the scenario's cluster."""
     recipe, cluster = scenario.workload.recipe, scenario.cluster
     real = real_run(estimate, scenario)
-    own, site = price_and_site(scenario.economics, cluster)
-    site = site if price is None or price.site == own.site else load_site(price.site)
-    return outcome(estimate, recipe, cluster, price=price or own, site=site, real=real)
+    tariff = scenario.tariff
+    site = load_site(price.site) if price and price.site != tariff.price.site else tariff.site
+    return outcome(estimate, recipe, cluster, price=price or tariff.price, site=site, real=real)
 
 
 def real_run(estimate: Estimate, scenario: Scenario) -> Outlook:

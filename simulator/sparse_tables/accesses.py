@@ -6,8 +6,6 @@ import numpy as np
 
 from simulator.arrays import Floats
 
-__all__ = ["distinct_rows_read", "hit_fraction"]
-
 _EXACT = 4096
 """Most popular rows that are counted one by one; further ones in runs."""
 _RUNS = 2000

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
+from simulator.section import Rule, Section
 from simulator.sparse_tables.sharding import width_of
-from simulator.sparse_tables.sparse_section import Sparse
+from simulator.sparse_tables.sparse_section import Sparse, read_sparse
 from simulator.workload.architecture import Architecture
 from simulator.workload.families.traced_model import traced_architecture
 from simulator.workload.traced import Amount, TracedGemm, TracedPart, TracedStream
-
-__all__ = ["bottom_flop_fraction", "dense_architecture", "interacted", "table_parameters"]
 
 _ELEMENT = 2
 
@@ -130,3 +129,17 @@ def _joined(a: TracedPart, b: TracedPart) -> TracedPart:
         transient_bytes=max(a.transient_bytes, b.transient_bytes, key=lambda x: x.per_sample),
         element_bytes=_ELEMENT,
     )
+
+
+def _model(sparse: Sparse, *, where: str) -> Architecture:
+    return dense_architecture(sparse)
+
+
+SPARSE = Section(
+    name="sparse",
+    schemas=(Sparse,),
+    read=Rule(read_sparse),
+    makes=(("model", Rule(_model, needs=("sparse",))),),
+    instead_of="model",
+    refused="its tables are priced by `foreshard recommender`",
+)

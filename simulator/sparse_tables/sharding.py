@@ -11,8 +11,6 @@ import numpy as np
 from simulator.arrays import Floats
 from simulator.sparse_tables.sparse_section import Sparse, SparseTable
 
-__all__ = ["Deal", "Shard", "deal", "table_bytes"]
-
 _NARROWEST = 16
 """Elements of a column part: what one read of memory brings."""
 
@@ -44,7 +42,7 @@ class Deal:
     @property
     def widths(self) -> Floats:
         """Elements that each rank sends for one sample: sums of its own rows."""
-        return np.array([float(sum(s.width for s in own)) for own in self.shards])
+        return np.array([float(sum(s.width for s in shards)) for shards in self.shards])
 
     @property
     def row_width(self) -> float:
@@ -72,16 +70,16 @@ def deal(sparse: Sparse, ranks: int, room_bytes: float) -> Deal:
     whole, by_row = list[Shard](), list[Shard]()
     for table in sparse.tables:
         width = width_of(table, sparse)
-        one = Shard(table=table, width=width)
+        shard_of_table = Shard(table=table, width=width)
         for _ in range(table.count):
             if sparse.sharding == "row":
-                by_row.append(replace(one, by_row=True))
+                by_row.append(replace(shard_of_table, by_row=True))
                 continue
-            parts = _parts(one, sparse, ranks, room_bytes)
+            parts = _parts(shard_of_table, sparse, ranks, room_bytes)
             if parts == 0:
-                by_row.append(replace(one, by_row=True))
+                by_row.append(replace(shard_of_table, by_row=True))
             else:
-                whole += [replace(one, width=cut) for cut in _cuts(width, parts)]
+                whole += [replace(shard_of_table, width=cut) for cut in _cuts(width, parts)]
     whole.sort(key=lambda s: (-s.table.pooling * s.width, -s.kept_bytes(sparse)))
     shared = sum(s.kept_bytes(sparse) for s in by_row) / ranks
     kept, reads = np.full(ranks, shared), np.zeros(ranks)

@@ -11,8 +11,6 @@ from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 from simulator.errors import InputError, did_you_mean, problem
 from simulator.files import Items, Number, Unit, Whole, build, read_toml, record
 
-__all__ = ["Sparse", "SparseTable", "Task", "read_sparse", "recommenders"]
-
 _ZOO = Path(__file__).resolve().parent / "zoo"
 
 Width = Annotated[Whole, Gt(0), Le(1_000_000), Unit("elements")]
@@ -99,33 +97,33 @@ def read_sparse(raw: Any, *, where: str) -> Sparse:
     """
     if not isinstance(raw, Mapping):
         raise InputError(problem(where, "sparse", "must be a table", raw))
-    given = dict(raw)
-    if "name" in given:
-        name, known = given.pop("name"), recommenders()
+    section = dict(raw)
+    if "name" in section:
+        name, known = section.pop("name"), recommenders()
         if name not in known:
             rule = f"must be one of {', '.join(known)}"
             hint = did_you_mean(str(name), known)
             raise InputError(problem(where, "sparse.name", rule, name) + hint)
-        given = {**read_toml(_ZOO / f"{name}.toml"), **given}
-        given.pop("source", None)
-    found: Sparse = build(Sparse, given, where=where, prefix="sparse")
-    if wrong := _wrong(found, where):
+        section = {**read_toml(_ZOO / f"{name}.toml"), **section}
+        section.pop("source", None)
+    sparse: Sparse = build(Sparse, section, where=where, prefix="sparse")
+    if wrong := _wrong(sparse, where):
         raise InputError(wrong)
-    return found
+    return sparse
 
 
 def _wrong(sparse: Sparse, where: str) -> list[str]:
     """What each field allows but the whole does not."""
-    found = []
+    problems = []
     if sparse.interaction == "dot" and sparse.bottom[-1] != sparse.width:
         rule = f"must end with sparse.width, {sparse.width}, to be multiplied with the rows' sums"
-        found.append(problem(where, "sparse.bottom", rule, sparse.bottom[-1]))
+        problems.append(problem(where, "sparse.bottom", rule, sparse.bottom[-1]))
     if sparse.interaction == "dot":
         for i, table in enumerate(sparse.tables):
             if table.width not in (None, sparse.width):
                 rule = f"must be sparse.width, {sparse.width}, with interaction = 'dot'"
-                found.append(problem(where, f"sparse.tables.{i}.width", rule, table.width))
+                problems.append(problem(where, f"sparse.tables.{i}.width", rule, table.width))
     if sparse.exchange == "rpc" and sparse.cache_fraction < 1.0:
         rule = "must be 1 with exchange = 'rpc', where no rows lie on accelerators"
-        found.append(problem(where, "sparse.cache_fraction", rule, sparse.cache_fraction))
-    return found
+        problems.append(problem(where, "sparse.cache_fraction", rule, sparse.cache_fraction))
+    return problems

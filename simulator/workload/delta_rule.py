@@ -7,8 +7,6 @@ from simulator.workload.mixers import ChunkProduct
 from simulator.workload.modules import Positive
 from simulator.workload.weights import Weight, vector
 
-__all__ = ["GatedDelta"]
-
 
 @record
 class GatedDelta:

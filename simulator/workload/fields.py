@@ -12,8 +12,6 @@ from typing import Any
 
 from simulator.errors import InputError, nearest, problem
 
-__all__ = ["Fields"]
-
 _LARGEST = 2**31
 _MOST_LAYERS = 10_000
 _MISSING = object()

@@ -26,8 +26,6 @@ from simulator.workload.families import (
 )
 from simulator.workload.fields import Fields
 
-__all__ = ["FAMILIES", "from_hf", "read_config"]
-
 FAMILIES: Mapping[str, Callable[[Fields], Architecture]] = {
     "bert": encoders.bert,
     "deberta-v2": encoders.deberta_v2,

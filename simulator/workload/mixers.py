@@ -11,8 +11,6 @@ from typing import Protocol
 
 from simulator.workload.weights import Weight
 
-__all__ = ["ChunkProduct", "Mixer"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChunkProduct:

@@ -11,8 +11,6 @@ from annotated_types import Ge, Gt
 from simulator.files import record
 from simulator.workload.weights import Weight, active_parameters, parameters, vector
 
-__all__ = ["MLP", "Attention", "Count", "MoE", "Positive"]
-
 Positive = Annotated[int, Gt(0)]
 Count = Annotated[int, Ge(0)]
 

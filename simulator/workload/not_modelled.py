@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["told"]
-
 _QAT = (
     "quantisation-aware training: fake quantisation reads and writes every weight and input of a"
     " linear once more where it is not fused, and keeps the rounded ones; without it a step is a"
@@ -48,12 +46,12 @@ _WORDS = {
 }
 
 
-def told(raw: Iterable[str], where: str, section: str) -> list[str]:
+def unsupported_fields(raw: Iterable[str], where: str, section: str) -> list[str]:
     """Say of every field, or section, that names what is not modelled why it is not.
 
     Examples
     --------
-    >>> told(["serving"], "run.toml", "training")[0][:46]
+    >>> unsupported_fields(["serving"], "run.toml", "training")[0][:46]
     'run.toml: training.serving: not modelled: depl'
     """
     place = f"{where}: {section}." if section else f"{where}: "

@@ -8,6 +8,7 @@ The files are ``zoo/*.json``, each a Hugging Face ``config.json`` with its publi
 from __future__ import annotations
 
 import os
+from operator import attrgetter
 from pathlib import Path
 
 from simulator.errors import InputError, problem
@@ -15,14 +16,12 @@ from simulator.files import read_toml
 from simulator.workload.architecture import Architecture
 from simulator.workload.huggingface import read_config
 
-__all__ = ["load", "names", "sources"]
-
 _ZOO = Path(__file__).resolve().parent / "zoo"
 
 
 def names() -> list[str]:
     """List the models of the zoo in alphabetical order."""
-    return sorted(path.stem for path in _ZOO.glob("*.json"))
+    return sorted(map(attrgetter("stem"), _ZOO.glob("*.json")))
 
 
 def sources() -> dict[str, str]:

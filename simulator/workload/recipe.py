@@ -13,16 +13,6 @@ from simulator.files import Number, Unit, Whole, build, record
 from simulator.workload.architecture import Architecture
 from simulator.workload.families.traced_model import traced_architecture
 
-__all__ = [
-    "HOST_OPTIMIZERS",
-    "OPTIMIZERS",
-    "PRECISIONS",
-    "Recipe",
-    "StashBytes",
-    "Workload",
-    "beyond_traces",
-]
-
 PRECISIONS = (
     *("fp32", "tf32", "fp16", "bf16"),
     *("fp8", "fp8_current", "fp8_blockwise", "mxfp8", "nvfp4"),
@@ -327,15 +317,15 @@ def traced_workload(module: Any, example_inputs: Any, training: dict[str, Any]) 
     from simulator.workload.torch_module import trace
 
     where = type(module).__name__
-    given = {name: value for name, value in training.items() if value is not None}
-    recipe = build(Recipe, {"sequence_length": 1, **given}, where=where, prefix="training")
+    stated = {name: value for name, value in training.items() if value is not None}
+    recipe = build(Recipe, {"sequence_length": 1, **stated}, where=where, prefix="training")
     if wrong := beyond_traces(recipe):
         raise InputError(f"{where}: training.{name}: not yet for a traced module" for name in wrong)
-    found = trace(
+    model = trace(
         module, example_inputs, element_bytes=4 if recipe.precision in ("fp32", "tf32") else 2
     )
-    architecture = traced_architecture(where, found.layers, found.layer_kinds, found.rest)
-    length = recipe.sequence_length if "sequence_length" in given else found.tokens
+    architecture = traced_architecture(where, model.layers, model.layer_kinds, model.rest)
+    length = recipe.sequence_length if "sequence_length" in stated else model.tokens
     return Workload(architecture=architecture, recipe=replace(recipe, sequence_length=length))
 
 

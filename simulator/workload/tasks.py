@@ -13,8 +13,6 @@ from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 from simulator.files import Number, Whole, record
 from simulator.workload.weights import Weight, parameters
 
-__all__ = ["TaskHeads"]
-
 _LARGEST = 2**31
 Outputs = Annotated[Whole, Gt(0), Le(_LARGEST)]
 Width = Annotated[Whole, Ge(0), Le(_LARGEST)]

@@ -17,8 +17,6 @@ from simulator.errors import InputError
 from simulator.workload.torch_operators import Counts, Recorder, import_torch
 from simulator.workload.traced import Amount, TracedFlash, TracedGemm, TracedPart, TracedStream
 
-__all__ = ["TracedModule", "trace"]
-
 _BATCHES = (2, 4)
 """Batch sizes of the two runs; batch norm refuses a batch of one vector."""
 
@@ -77,11 +75,11 @@ def trace(module: Any, example_inputs: Any, *, element_bytes: int = 2) -> Traced
     if frozen := [name for name, p in module.named_parameters() if not p.requires_grad]:
         raise InputError(f"module: frozen parameters are not counted yet, got {frozen[0]}")
     dtype = torch.float32 if element_bytes == 4 else torch.bfloat16
-    found = [_run(torch, module, example_inputs, batch, dtype) for batch in _BATCHES]
+    counts = [_run(torch, module, example_inputs, batch, dtype) for batch in _BATCHES]
     parameters = _parameters(module)
     parts = [
         _part(few, many, count, element_bytes)
-        for few, many, count in zip(*found, parameters, strict=True)
+        for few, many, count in zip(*counts, parameters, strict=True)
     ]
     layers = tuple(dict.fromkeys(parts[1:]))
     return TracedModule(
@@ -95,17 +93,17 @@ def trace(module: Any, example_inputs: Any, *, element_bytes: int = 2) -> Traced
 def _layers(module: Any) -> list[Any]:
     """Entries of the outermost containers; the module itself where it has none."""
     torch = import_torch()
-    found: list[Any] = []
+    layers: list[Any] = []
 
-    def visit(one: Any) -> None:
-        if isinstance(one, (torch.nn.ModuleList, torch.nn.Sequential)) and len(one) > 1:
-            found.extend(child for child in one if child not in found)
+    def visit(container: Any) -> None:
+        if isinstance(container, (torch.nn.ModuleList, torch.nn.Sequential)) and len(container) > 1:
+            layers.extend(child for child in container if child not in layers)
         else:
-            for child in one.children():
+            for child in container.children():
                 visit(child)
 
     visit(module)
-    return found or [module]
+    return layers or [module]
 
 
 def _parameters(module: Any) -> list[int]:
@@ -117,9 +115,9 @@ def _parameters(module: Any) -> list[int]:
     inside = {id(p) for layer in layers for p in layer.parameters()}
     seen, counts = set(), [sum(p.numel() for p in module.parameters() if id(p) not in inside)]
     for layer in layers:
-        own = [p for p in layer.parameters() if id(p) not in seen]
-        seen |= {id(p) for p in own}
-        counts.append(sum(p.numel() for p in own))
+        parameters = [p for p in layer.parameters() if id(p) not in seen]
+        seen |= {id(p) for p in parameters}
+        counts.append(sum(p.numel() for p in parameters))
     return counts
 
 
@@ -160,7 +158,7 @@ def _tokens(torch: Any, inputs: Any) -> int:
 
 def _run(torch: Any, module: Any, inputs: Any, batch: int, dtype: Any) -> list[Counts]:
     """Run one step on the meta device and return the counts outside the layers and of each."""
-    bare, given = _on_meta(torch, module, dtype), _resized(torch, inputs, batch, dtype)
+    bare, arguments = _on_meta(torch, module, dtype), _resized(torch, inputs, batch, dtype)
     layers = _layers(bare)
     recorder = Recorder.of(bare, len(layers))
     for index, layer in enumerate(layers, start=1):
@@ -168,10 +166,10 @@ def _run(torch: Any, module: Any, inputs: Any, batch: int, dtype: Any) -> list[C
         layer.register_forward_hook(_leaving(recorder))
     try:
         with _fused_attention(torch), recorder, recorder.saving():
-            if isinstance(given, Mapping):
-                out = bare(**given)
+            if isinstance(arguments, Mapping):
+                out = bare(**arguments)
             else:
-                out = bare(*given) if isinstance(given, (tuple, list)) else bare(given)
+                out = bare(*arguments) if isinstance(arguments, (tuple, list)) else bare(arguments)
             recorder.forward = False
             ends = [
                 x

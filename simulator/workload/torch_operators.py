@@ -9,8 +9,6 @@ from typing import Any
 
 from simulator.errors import InputError
 
-__all__ = ["Counts", "Recorder", "import_torch"]
-
 _KINDS = {
     **dict.fromkeys(("native_layer_norm", "native_batch_norm", "native_group_norm"), "norm"),
     **dict.fromkeys(("_fused_rms_norm", "cudnn_batch_norm", "_native_batch_norm_legit"), "norm"),
@@ -171,9 +169,9 @@ class Recorder:
             kind = _KINDS.get(name, _KINDS.get(name.removesuffix("_backward"), "elementwise"))
             kind = _KINDS.get(name.removesuffix("_backward_data"), kind)
             row = part.streams.setdefault(kind, [0.0, 0.0, 0.0, 0.0])
-            way = 0 if self.forward else 1
-            row[way] += sum(map(_bytes, [*read, *wrote]))
-            row[2 + way] += 1
+            direction = 0 if self.forward else 1
+            row[direction] += sum(map(_bytes, [*read, *wrote]))
+            row[2 + direction] += 1
 
     def _product(self, part: Counts, name: str, args: Any, kwargs: Any, out: Any) -> None:
         if name in _FLASH:

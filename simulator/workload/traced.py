@@ -10,8 +10,6 @@ from typing import Any
 from simulator.files import record
 from simulator.workload.weights import Weight
 
-__all__ = ["Amount", "TracedFlash", "TracedGemm", "TracedPart", "TracedStream"]
-
 
 @record
 class Amount:

@@ -10,8 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Weight", "active_parameters", "parameters", "vector"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Weight:

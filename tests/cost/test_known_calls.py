@@ -7,8 +7,8 @@ import pytest
 
 from simulator.cost.collectives.calls import all_gather_s, all_reduce_s, reduce_scatter_s
 from simulator.hardware.cluster import load_cluster, weakened
-from simulator.kept import for_same_records
 from simulator.layout.placement import Group
+from simulator.record_cache import for_same_records
 
 MEMBERS = np.array([2, 4, 8, 16, 64, 8, 2])
 CALLS = Group(size=MEMBERS, local=np.minimum(MEMBERS, 8))

@@ -7,7 +7,7 @@ import pytest
 
 import simulator
 from simulator.economics.carbon import co2_kg
-from simulator.economics.economics_section import price_and_site, read_economics
+from simulator.economics.economics_section import read_economics, tariff_of
 from simulator.economics.ownership import load_page
 from simulator.economics.price import load_price
 from simulator.errors import InputError
@@ -33,7 +33,7 @@ NOTHING = dict.fromkeys(
 
 def hourly(**section: Any) -> float:
     cluster = load_cluster("dgx-h100", 64)
-    price, _ = price_and_site(read_economics(section, cluster, where="test"), cluster)
+    price = tariff_of(read_economics(section, cluster, where="test"), cluster).price
     assert price.usd_per_gpu_hour is not None
     return float(price.usd_per_gpu_hour)
 
@@ -76,7 +76,7 @@ def test_electricity_of_owned_servers_is_dearer_by_the_tariff_and_cooling() -> N
 
 def test_without_a_section_the_price_is_that_of_the_cluster() -> None:
     cluster = load_cluster("dgx-h100", 64)
-    assert price_and_site(None, cluster)[0] == load_price(cluster.price)
+    assert tariff_of(None, cluster).price == load_price(cluster.price)
     assert hourly() == float(load_price(cluster.price).usd_per_gpu_hour or 0.0)
 
 

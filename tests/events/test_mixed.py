@@ -18,7 +18,7 @@ from simulator.events.simulated_step import Deviation, Jitter, Network, simulate
 from simulator.events.step.pass_costs import CAUSE
 from simulator.events.step.play import Replica
 from simulator.hardware.cluster import load_cluster
-from simulator.hardware.node_groups import load_groups
+from simulator.hardware.cluster_section import load_groups
 from simulator.layout.layouts import Layouts
 from simulator.schedules.schedule import BACKWARD, FORWARD
 from simulator.software.profile import load_software

@@ -8,9 +8,10 @@ import pytest
 
 from simulator.cost.step import evaluate
 from simulator.errors import InputError
+from simulator.layout.layout_section import LayoutSection
 from simulator.layout.layouts import Layouts
 from simulator.planner.prediction import Prediction, predict
-from simulator.scenario import LayoutSection, Scenario, make_scenario
+from simulator.scenario import Scenario, make_scenario
 from simulator.search.defaults import DEFAULTS
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from simulator import catalogue
 from simulator.cost.step import evaluate
 from simulator.economics.unsure_totals import Span
+from simulator.goal import Goal
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.planner.mixed_answer import MixedOption, in_order
 from simulator.planner.plan import plan
@@ -20,7 +21,7 @@ from simulator.questions.compare.answer import Comparison, compare_clusters
 from simulator.questions.compare.offers import Asked, Offer, offer
 from simulator.questions.size import answer as sizing
 from simulator.questions.size.answer import size_run
-from simulator.scenario import Goal, Scenario, make_scenario
+from simulator.scenario import Scenario, make_scenario
 from simulator.search.candidates import candidates
 
 PINS = {"tp": 2, "pp": 1, "cp": 1, "micro_batch": 1, "sharding": "zero1", "recompute": "none"}

@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from simulator.cli.main import app
 from simulator.report.scenario_fields import Field, scenario_fields
-from simulator.scenario import SECTIONS, make_scenario
+from simulator.scenario import make_scenario
+from simulator.sections import SECTIONS
 
 RUN: dict[str, Any] = {
     "model": {"name": "llama-3.2-1b"},

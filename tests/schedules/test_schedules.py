@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from simulator.errors import InputError
 from simulator.files import build
+from simulator.layout.layout_section import LayoutSection
 from simulator.layout.stages import stages
-from simulator.scenario import LayoutSection
 from simulator.schedules.action_tables import Actions, actions, in_flight, unpaired
 from simulator.schedules.registry import SCHEDULES, WORDS
 from simulator.schedules.schedule import FORWARD, KINDS

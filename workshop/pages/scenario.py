@@ -11,7 +11,7 @@ from pathlib import Path
 
 from simulator.report.scenario_fields import Field, about, scenario_fields
 from simulator.report.write import write_file
-from simulator.scenario import SECTIONS
+from simulator.sections import SECTIONS
 
 _NAME = "scenario.md"
 

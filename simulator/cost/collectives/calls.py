@@ -23,9 +23,9 @@ from simulator.hardware.accelerator import Accelerator
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.fabric import CollectiveLibrary, Fabric
 from simulator.hardware.node import Node
-from simulator.kept import for_same_records
 from simulator.layout.keys import distinct_rows
 from simulator.layout.placement import Group
+from simulator.record_cache import for_same_records
 
 __all__ = [
     "adapter_bytes",

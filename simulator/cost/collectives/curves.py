@@ -14,7 +14,7 @@ from simulator.hardware.cluster import Cluster
 from simulator.hardware.fabric import CollectiveLibrary
 from simulator.hardware.node import ScaleUp
 from simulator.hardware.tuning import RESIDUAL_BYTES, Curve, Release, Start
-from simulator.kept import for_same_records
+from simulator.record_cache import for_same_records
 
 __all__ = ["REGIMES", "Board", "Regime", "board", "curve_s", "interpolated", "start_figures"]
 

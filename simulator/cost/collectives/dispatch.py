@@ -17,7 +17,7 @@ import numpy as np
 from simulator.arrays import Floats
 from simulator.cost.collectives.calls import exchange_rate
 from simulator.cost.operators.routing import reached_places
-from simulator.hardware.cluster import FALLBACK_BOARD, Cluster
+from simulator.hardware.cluster import Cluster
 from simulator.hardware.tuning import Dispatch
 from simulator.layout.placement import Group
 
@@ -91,7 +91,9 @@ def dispatch_s(
     routed = {"groups": groups, "top_groups": top_groups, "load": load}
     near, far = dispatch_volumes(group, copies, experts, once=once, **routed)
     known = cluster.library.dispatch[library]
-    figures = dispatch_figures((known.get(cluster.board) or known[FALLBACK_BOARD])[way])
+    figures = dispatch_figures(
+        (known.get(cluster.board) or known[cluster.library.dispatch_fallback])[way]
+    )
     nodes = group.domains
     traffic = Traffic(
         token_bytes=token_bytes,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.cost.step import Estimate
 from simulator.economics.carbon import co2_kg
-from simulator.economics.economics_section import price_and_site, price_of
+from simulator.economics.economics_section import Economics
 from simulator.economics.price import Price
 from simulator.economics.unsure_totals import Span, quantile
 from simulator.errors import InfeasibleError, InputError
@@ -48,7 +48,7 @@ class Asked:
     def price_of(self, scenario: Scenario) -> Price:
         """Return the price of a scenario's cluster: the one given, else the scenario's."""
         cluster = scenario.cluster
-        price = price_of(scenario.economics, cluster)
+        price = scenario.tariff.price
         given = self.prices.get(cluster.name, self.prices.get("*"))
         if given is None:
             return price
@@ -303,8 +303,7 @@ def _mixed_offer(scenario: Scenario, asked: Asked, name: str) -> Offer:
     totals = best.totals
     days, usd, kwh = _mixed_spans(best)
     hours = None if usd is None or days is None else 24.0 * days.p50 * best.gpus
-    site = price_and_site(scenario.economics, cluster.kinds[0])[1]
-    region = asked.region or site.region
+    region = asked.region or scenario.tariff_on(cluster.kinds[0]).site.region
     return replace(
         empty,
         feasible=True,
@@ -347,8 +346,8 @@ def _mixed_spans(best: MixedOption) -> tuple[Span | None, Span | None, Span | No
 
 def _region(scenario: Scenario, result: Outcome, asked: Asked) -> str:
     """Where the electricity comes from: as asked, as [economics] says, as the site does."""
-    said = None if scenario.economics is None else scenario.economics.region
-    return asked.region or said or result.site.region
+    said = scenario.section(Economics)
+    return asked.region or (said and said.region) or result.site.region
 
 
 def _totals(

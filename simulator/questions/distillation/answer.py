@@ -116,9 +116,7 @@ def distil(scenario: Scenario) -> Distilled:
     InfeasibleError
         If not even the student fits.
     """
-    section = scenario.distillation
-    if section is None:
-        raise InputError(f"{scenario.where}: distillation: required section is missing")
+    section = scenario.required(Distillation)
     refuse_mixed(scenario)
     teacher = _teacher(scenario, section)
     searched = fastest(scenario)

@@ -153,9 +153,7 @@ def parameter_server(scenario: Scenario) -> Served:
     InputError
         If there is no section [parameter_server], or the run cannot be cut so.
     """
-    section = scenario.parameter_server
-    if section is None:
-        raise InputError(f"{scenario.where}: parameter_server: required section is missing")
+    section = scenario.required(ParameterServer)
     refuse_mixed(scenario)
     if scenario.workload.recipe.freezes:
         raise InputError(f"{scenario.where}: parameter_server: not yet with frozen parts")

@@ -25,6 +25,7 @@ from simulator.cli.screen import (
     waiting,
 )
 from simulator.cost.step import Estimate
+from simulator.goal import OFFERED
 from simulator.layout.layouts import dealt_words
 from simulator.planner.defaults_that_matter import bearing_defaults
 from simulator.planner.input_verdict import READY, input_verdict
@@ -40,7 +41,6 @@ from simulator.report.evidence import (
 )
 from simulator.report.numbers import refined_rows
 from simulator.report.run_words import end_words, goodput_words
-from simulator.scenario import OFFERED
 from simulator.search.allowed import decides
 from simulator.search.outcome import Spans, spans
 from simulator.search.search_caps import search_caps

@@ -22,8 +22,7 @@ from simulator.between_sites.exchange import (
     sent_bytes,
     slowest_uplink,
 )
-from simulator.between_sites.outer_step import OuterStep, load_outer_step
-from simulator.between_sites.sites_section import Place, Sites
+from simulator.between_sites.sites_section import OuterStep, Place, Sites, load_outer_step
 from simulator.cost.operators.matrices import weight_matrices
 from simulator.errors import InputError, problem
 from simulator.frames import DataFrame, frame_of_rows
@@ -166,9 +165,7 @@ def several_sites(scenario: Scenario) -> SeveralSites:
     InputError
         If there is no section [sites], or the run cannot be cut so.
     """
-    sites = scenario.sites
-    if sites is None:
-        raise InputError(f"{scenario.where}: sites: required section is missing")
+    sites = scenario.required(Sites)
     refuse_mixed(scenario)
     if scenario.workload.recipe.freezes:
         rule = "not yet with adapters or frozen parts"

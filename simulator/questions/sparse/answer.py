@@ -15,7 +15,7 @@ import numpy as np
 from simulator.answers import Answer
 from simulator.cost.collectives.calls import all_to_all_s, reduce_scatter_s
 from simulator.cost.kernels.memory_bound import stream_figures, stream_s
-from simulator.errors import InfeasibleError, InputError
+from simulator.errors import InfeasibleError
 from simulator.frames import DataFrame, frame_of_rows
 from simulator.hardware.cluster import Cluster
 from simulator.layout.placement import Group
@@ -109,11 +109,9 @@ def recommender(scenario: Scenario) -> Recommended:
     InfeasibleError
         If a table, or all of them, is larger than all memory.
     """
-    sparse = scenario.sparse
-    if sparse is None:
-        raise InputError(f"{scenario.where}: sparse: required section is missing")
+    sparse = scenario.required(Sparse)
     cluster = scenario.cluster
-    dense = predict(replace(scenario, sparse=None))
+    dense = predict(scenario.without(Sparse))
     ranks = cluster.gpus
     room = float(dense.estimate.usable_bytes) - dense.memory_bytes
     _check_memory(sparse, scenario, max(room, 0.0))

@@ -26,7 +26,8 @@ from simulator.questions.compare.answer import offer_row
 from simulator.questions.compare.gpu_counts import parse_counts
 from simulator.questions.compare.many_searches import done_as_they_come
 from simulator.questions.compare.offers import Asked, Offer, offer
-from simulator.scenario import SECTIONS, make_scenario
+from simulator.scenario import make_scenario
+from simulator.sections import SECTIONS
 
 MOST_POINTS = 100_000
 """Of a grid; more are refused."""

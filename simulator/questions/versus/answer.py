@@ -11,8 +11,9 @@ from simulator.cost.estimate import Estimate, concatenate
 from simulator.errors import InfeasibleError, InputError, problem
 from simulator.files import build
 from simulator.frames import DataFrame, Table
+from simulator.layout.layout_section import LayoutSection
 from simulator.planner.prediction import predict, refuse_mixed
-from simulator.scenario import LayoutSection, Scenario
+from simulator.scenario import Scenario
 from simulator.search.certainty import TIE, Certainty, certainty
 from simulator.search.explore import explore
 from simulator.search.outcome import Outcome, answer_frame

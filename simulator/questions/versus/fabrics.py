@@ -18,7 +18,7 @@ import numpy as np
 
 from simulator.answers import Answer
 from simulator.cost.step import evaluate
-from simulator.economics.economics_section import owned_page
+from simulator.economics.economics_section import Economics, owned_page
 from simulator.economics.ownership import Purchase, RentOrBuyPage, Use, page_of
 from simulator.economics.rent_or_buy_cluster import rent_or_buy_cluster
 from simulator.errors import InfeasibleError, InputError
@@ -145,7 +145,7 @@ def fabric_choices(scenario: Scenario) -> FabricChoices:
 
 def _bought(scenario: Scenario) -> tuple[RentOrBuyPage | None, Use]:
     """What servers cost and how they are used: as [economics.own] says, else by their page."""
-    cluster, economics = scenario.cluster, scenario.economics
+    cluster, economics = scenario.cluster, scenario.section(Economics)
     use = Use(gpus=cluster.gpus)
     try:
         page: RentOrBuyPage | None = page_of(cluster)
@@ -271,7 +271,8 @@ def _owned(
         network_three_tiers_fraction=scaled(own.network_three_tiers_fraction),
     )
     bought = replace(page, own=made)
-    site = None if scenario.economics is None else scenario.economics.site
-    buy_cluster = rent_or_buy_cluster(scenario.cluster, use, page=bought, site=site)
-    whole = buy_cluster.buying.once["network"] + racks[0] * scenario.cluster.gpus
-    return whole, buy_cluster.usd_per_useful_gpu_hour["own"]
+    economics = scenario.section(Economics)
+    site = None if economics is None else economics.site
+    costs = rent_or_buy_cluster(scenario.cluster, use, page=bought, site=site)
+    whole = costs.buying.once["network"] + racks[0] * scenario.cluster.gpus
+    return whole, costs.usd_per_useful_gpu_hour["own"]

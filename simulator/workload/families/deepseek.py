@@ -9,8 +9,6 @@ from simulator.workload.architecture import Architecture, Attention, Block, MoE
 from simulator.workload.families.pieces import dense, experts, model
 from simulator.workload.fields import Fields
 
-__all__ = ["deepseek_v2", "deepseek_v3"]
-
 
 def _latent(f: Fields) -> Attention:
     """Latent attention (MLA); the published ``num_key_value_heads`` has no meaning there."""

@@ -9,8 +9,6 @@ from simulator.workload.architecture import MLP, Architecture, Attention, Block
 from simulator.workload.families.pieces import dense, model, plain
 from simulator.workload.fields import Fields
 
-__all__ = ["bert", "deberta_v2", "swin", "vit"]
-
 _HEADS: dict[str, dict[str, Any]] = {
     "Model": {"pooler": True, "final_norm": "none"},
     "ForMaskedLM": {"head_transform": True, "final_norm": "layer", "head_bias": True},
@@ -59,14 +57,14 @@ def _disentangled(f: Fields) -> Attention:
         return attention
     both = {"c2p", "p2c"}
     named = f.config.get("pos_att_type") or []
-    found = set(
+    terms = set(
         named.lower().split("|") if isinstance(named, str) else f.items("pos_att_type", str)
     )
     f.require(
-        {word.strip() for word in found} == both,
+        {word.strip() for word in terms} == both,
         "pos_att_type",
         "must name c2p and p2c",
-        len(found),
+        len(terms),
     )
     longest = f.size("max_relative_positions", -1, least=-1, most=2**20)
     longest = longest if longest > 0 else f.size("max_position_embeddings", 512)

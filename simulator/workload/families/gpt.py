@@ -8,8 +8,6 @@ from simulator.workload.architecture import MLP, Architecture, Attention, Block
 from simulator.workload.families.pieces import dense, grouped, model, plain
 from simulator.workload.fields import Fields
 
-__all__ = ["falcon", "gpt2", "gpt_neox", "mpt", "nemotron", "opt"]
-
 
 def gpt2(f: Fields) -> Architecture:
     """Learned positions, dropout, a tied head."""
@@ -117,8 +115,8 @@ def opt(f: Fields) -> Architecture:
 
 def mpt(f: Fields) -> Architecture:
     """ALiBi, no biases anywhere, not even in the layer norms; inner width 4 in any case."""
-    given: Any = f.table("attn_config")
-    inner = Fields(given, name=f.name, where=f.where, prefix=f"{f.prefix}attn_config.")
+    config: Any = f.table("attn_config")
+    inner = Fields(config, name=f.name, where=f.where, prefix=f"{f.prefix}attn_config.")
     inner.refuse("qk_ln", "norms of queries and keys are not counted")
     drops = inner.drops("attn_pdrop", 0.0)
     block = Block(

@@ -16,20 +16,6 @@ from simulator.workload.families.pieces import (
 )
 from simulator.workload.fields import Fields
 
-__all__ = [
-    "gemma2",
-    "gpt_oss",
-    "llama",
-    "llama4_text",
-    "mistral",
-    "mixtral",
-    "phi3",
-    "qwen2",
-    "qwen3",
-    "qwen3_moe",
-    "yuan",
-]
-
 
 def llama(f: Fields) -> Architecture:
     """Full attention, gated MLP."""
@@ -56,9 +42,9 @@ def mixtral(f: Fields) -> Architecture:
 
 def qwen2(f: Fields) -> Architecture:
     """Biases on queries, keys and values."""
-    each = windowed(f, grouped(f, kv=32, qkv_bias=True), start=28)
+    attentions = windowed(f, grouped(f, kv=32, qkv_bias=True), start=28)
     mlp = dense(f)
-    return model(f, [Block(attention=one, mlp=mlp) for one in each], positions=32_768)
+    return model(f, [Block(attention=kind, mlp=mlp) for kind in attentions], positions=32_768)
 
 
 def qwen3(f: Fields) -> Architecture:
@@ -66,21 +52,25 @@ def qwen3(f: Fields) -> Architecture:
     bias = f.flag("attention_bias", False)
     attention = grouped(f, kv=32, head_dim=128, qkv_bias=bias, output_bias=bias, qk_norm=True)
     mlp = dense(f)
-    each = windowed(f, attention, start=28)
-    return model(f, [Block(attention=one, mlp=mlp) for one in each], positions=32_768)
+    attentions = windowed(f, attention, start=28)
+    return model(
+        f,
+        [Block(attention=kind, mlp=mlp) for kind in attentions],
+        positions=32_768,
+    )
 
 
 def qwen3_moe(f: Fields) -> Architecture:
     """Experts in every layer, or every n-th."""
     bias = f.flag("attention_bias", False)
-    each = windowed(f, grouped(f, kv=4, qkv_bias=bias, output_bias=bias, qk_norm=True))
+    attentions = windowed(f, grouped(f, kv=4, qkv_bias=bias, output_bias=bias, qk_norm=True))
     step, plain = f.size("decoder_sparse_step", 1), set(f.items("mlp_only_layers", int))
-    sparse = [(at + 1) % step == 0 and at not in plain for at in range(len(each))]
+    sparse = [(at + 1) % step == 0 and at not in plain for at in range(len(attentions))]
     count = "num_local_experts" if "num_local_experts" in f.config else "num_experts"
     routed = experts(f, count, 128, 8, f.size("moe_intermediate_size", 768))
     mlp = routed if all(sparse) else dense(f)
-    pairs = zip(each, sparse, strict=True)
-    blocks = [Block(attention=one, mlp=routed if routes else mlp) for one, routes in pairs]
+    pairs = zip(attentions, sparse, strict=True)
+    blocks = [Block(attention=kind, mlp=routed if routes else mlp) for kind, routes in pairs]
     return model(f, blocks, positions=32_768)
 
 
@@ -104,7 +94,7 @@ def gemma2(f: Fields) -> Architecture:
         softcap=f.positive("attn_logit_softcapping", 50.0),
     )
     mlp = dense(f)
-    blocks = [Block(attention=one, mlp=mlp, norms=4) for one in alternating(f, attention, 4096)]
+    blocks = [Block(attention=kind, mlp=mlp, norms=4) for kind in alternating(f, attention, 4096)]
     capped = f.positive("final_logit_softcapping", 30.0)
     return model(f, blocks, positions=8192, tied=True, logit_softcap=capped)
 
@@ -117,7 +107,7 @@ def gpt_oss(f: Fields) -> Architecture:
     )
     width = f.size("intermediate_size")
     routed = experts(f, "num_local_experts", 128, 4, width, bias=True, clamped=True)
-    blocks = [Block(attention=one, mlp=routed) for one in alternating(f, attention, 128)]
+    blocks = [Block(attention=kind, mlp=routed) for kind in alternating(f, attention, 128)]
     return model(f, blocks, positions=131_072)
 
 
@@ -131,11 +121,11 @@ def _llama4_attention(f: Fields) -> list[Attention]:
     f.require(len(turns) >= layers, "no_rope_layers", rule, len(turns), "num_hidden_layers")
     types = layer_types(f, layers)
     chunk, normed = f.size("attention_chunk_size", 8192, 0), f.flag("use_qk_norm", True)
-    found = []
+    attentions = []
     for at, turned in enumerate(turns[:layers]):
         cut = types[at] == "chunked_attention" if at < len(types) else bool(turned)
         window = chunk if cut else 0
-        found.append(
+        attentions.append(
             dataclasses.replace(
                 plain,
                 rotary=bool(turned),
@@ -144,7 +134,7 @@ def _llama4_attention(f: Fields) -> list[Attention]:
                 chunked=window > 0,
             )
         )
-    return found
+    return attentions
 
 
 def llama4_text(f: Fields) -> Architecture:
@@ -152,15 +142,15 @@ def llama4_text(f: Fields) -> Architecture:
     layers, width = f.layers(), f.size("intermediate_size", 8192)
     step = f.size("interleave_moe_layer_step", 1)
     named = f.items("moe_layers", int)
-    given = f.config.get("moe_layers") is not None
-    sparse = set(named if given else range(step - 1, layers, step))
+    states_layers = f.config.get("moe_layers") is not None
+    sparse = set(named if states_layers else range(step - 1, layers, step))
     routed = dataclasses.replace(
         experts(f, "num_local_experts", 16, 1, width), shared_ffn_hidden=width
     )
     plain = MLP(ffn_hidden=f.size("intermediate_size_mlp", 16_384))
     blocks = [
-        Block(attention=one, mlp=routed if at in sparse else plain)
-        for at, one in enumerate(_llama4_attention(f))
+        Block(attention=kind, mlp=routed if at in sparse else plain)
+        for at, kind in enumerate(_llama4_attention(f))
     ]
     return model(f, blocks, positions=131_072)
 

@@ -9,8 +9,6 @@ from simulator.workload.families.pieces import dense, grouped, model
 from simulator.workload.fields import Fields
 from simulator.workload.state_space import Mamba2
 
-__all__ = ["nemotron_h"]
-
 _WORDS = {
     "linear_attention": "M",
     "mamba": "M",

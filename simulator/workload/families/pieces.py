@@ -9,17 +9,6 @@ from typing import Any
 from simulator.workload.architecture import MLP, Architecture, Attention, Block, MoE
 from simulator.workload.fields import Fields
 
-__all__ = [
-    "alternating",
-    "dense",
-    "experts",
-    "grouped",
-    "layer_types",
-    "model",
-    "plain",
-    "windowed",
-]
-
 
 def grouped(f: Fields, *, kv: int | None = None, head_dim: int = 0, **rest: Any) -> Attention:
     """Grouped-query attention; `kv` and `head_dim` are the defaults of the class."""

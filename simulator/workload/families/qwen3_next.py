@@ -9,8 +9,6 @@ from simulator.workload.delta_rule import GatedDelta
 from simulator.workload.families.pieces import dense, experts, grouped, layer_types, model
 from simulator.workload.fields import Fields
 
-__all__ = ["qwen3_next"]
-
 
 def qwen3_next(f: Fields) -> Architecture:
     """Experts with a gated shared one in every layer, or every n-th."""

@@ -9,8 +9,6 @@ from simulator.workload.architecture import MLP, Architecture, Attention, Block,
 from simulator.workload.families.pieces import model
 from simulator.workload.fields import Fields
 
-__all__ = ["switch_transformers", "t5"]
-
 
 def _attention(f: Fields) -> Attention:
     """Heads of any size, no biases; the encoder's see the whole sequence."""
@@ -25,12 +23,12 @@ def _stack(f: Fields, mlps: list[MLP | MoE], *, decoder: bool) -> list[Block]:
     """Layers of one side; its first owns the table of relative positions for all of them."""
     buckets = f.size("relative_attention_num_buckets", 32)
     cross, drops = _attention(f), f.drops("dropout_rate", 0.1)
-    own = dataclasses.replace(cross, causal=decoder)
-    first = dataclasses.replace(own, relative_buckets=buckets)
+    self_attention = dataclasses.replace(cross, causal=decoder)
+    first = dataclasses.replace(self_attention, relative_buckets=buckets)
     rest: dict[str, Any] = {"cross_attention": cross, "norms": 3} if decoder else {}
     return [
         Block(
-            attention=own if at else first,
+            attention=self_attention if at else first,
             mlp=mlp,
             dropout=drops,
             starts_decoder=decoder and at == 0,

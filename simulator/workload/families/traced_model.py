@@ -14,8 +14,6 @@ from simulator.workload.architecture import MLP, Architecture, Attention, Block
 from simulator.workload.fields import Fields
 from simulator.workload.traced import TracedPart
 
-__all__ = ["TracedModel", "as_document", "traced_architecture", "traced_model"]
-
 
 @record
 class TracedModel:
@@ -33,11 +31,11 @@ class TracedModel:
 def traced_model(f: Fields) -> Architecture:
     """Read a trace that was kept (``model_type`` traced); a sample, an image, is one token."""
     raw = {name: value for name, value in f.config.items() if name not in ("model_type", "name")}
-    found: TracedModel = build(TracedModel, raw, where=f.where)
-    if (most := max(found.layer_kinds)) >= len(found.layers):
-        rule = f"must name one of the {len(found.layers)} layers, counted from 0"
+    trace: TracedModel = build(TracedModel, raw, where=f.where)
+    if (most := max(trace.layer_kinds)) >= len(trace.layers):
+        rule = f"must name one of the {len(trace.layers)} layers, counted from 0"
         raise InputError(problem(f.where, "layer_kinds", rule, most))
-    made = traced_architecture(f.name, found.layers, found.layer_kinds, found.rest)
+    made = traced_architecture(f.name, trace.layers, trace.layer_kinds, trace.rest)
     return replace(made, max_positions=1)
 
 
@@ -73,7 +71,7 @@ def as_document(arch: Architecture, traced: str) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     """Tables and lists of a record, defaults left out."""
     if is_dataclass(value):
-        pairs = ((one.name, getattr(value, one.name), one.default) for one in fields(value))
+        pairs = ((field.name, getattr(value, field.name), field.default) for field in fields(value))
         return {name: _plain(found) for name, found, default in pairs if found != default}
     if isinstance(value, tuple):
         return [_plain(item) for item in value]

@@ -8,8 +8,6 @@ from functools import wraps
 from threading import Lock
 from typing import Any, TypeVar
 
-__all__ = ["for_same_records"]
-
 T = TypeVar("T")
 
 
@@ -28,9 +26,9 @@ def for_same_records(most: int) -> Callable[[Callable[..., T]], Callable[..., T]
     Examples
     --------
     >>> calls = []
-    >>> kept = for_same_records(2)(lambda record: calls.append(record) or len(calls))
-    >>> one, alike = {}, {}
-    >>> kept(one), kept(one), kept(alike)
+    >>> count = for_same_records(2)(lambda record: calls.append(record) or len(calls))
+    >>> record, alike = {}, {}
+    >>> count(record), count(record), count(alike)
     (1, 1, 2)
     """
 
@@ -39,8 +37,11 @@ def for_same_records(most: int) -> Callable[[Callable[..., T]], Callable[..., T]
         lock = Lock()
 
         @wraps(function)
-        def asked(*records: Any) -> T:
-            key = tuple(x if isinstance(x, (str, int, float)) else id(x) for x in records)
+        def cached(*records: Any) -> T:
+            identities = list[Any]()
+            for item in records:  # a loop: this is called again and again
+                identities.append(item if isinstance(item, (str, int, float)) else id(item))
+            key = tuple(identities)
             with lock:
                 if key in known:
                     known.move_to_end(key)
@@ -52,6 +53,6 @@ def for_same_records(most: int) -> Callable[[Callable[..., T]], Callable[..., T]
                     known.popitem(last=False)
             return made
 
-        return asked
+        return cached
 
     return around

@@ -9,7 +9,7 @@ from simulator import catalogue
 from simulator.cost.pricing import price
 from simulator.errors import InputError
 from simulator.hardware.cluster import load_cluster, weakened
-from simulator.hardware.node_groups import load_groups
+from simulator.hardware.cluster_section import load_groups
 from simulator.layout.layouts import Layouts
 from simulator.software.profile import load_software
 from simulator.workload import presets

@@ -1,0 +1,28 @@
+"""Every section of a scenario, in the order in which they are read, and read about.
+
+A section that joins the list is read, checked, refused, listed and described from its record.
+"""
+
+from __future__ import annotations
+
+from simulator.between_sites.sites_section import SITES
+from simulator.data_input.data_section import DATA
+from simulator.distillation.teacher_section import DISTILLATION
+from simulator.economics.economics_section import ECONOMICS
+from simulator.goal import GOAL, SEARCH
+from simulator.hardware.cluster_section import CLUSTER
+from simulator.layout.layout_section import LAYOUT
+from simulator.push_pull.server_section import PARAMETER_SERVER
+from simulator.reliability.reliability_profile import RUN
+from simulator.software.software_section import RELEASE, SOFTWARE
+from simulator.sparse_tables.dense_model import SPARSE
+from simulator.workload.training_section import MODEL, TRAINING
+
+READ = (
+    *(MODEL, TRAINING, CLUSTER, RELEASE, SOFTWARE, LAYOUT, GOAL, RUN, SEARCH),
+    *(DATA, SITES, PARAMETER_SERVER, DISTILLATION, ECONOMICS, SPARSE),
+)
+"""Sections and what is made of them; one that needs another's record stands behind it."""
+
+SECTIONS = {section.name: section for section in READ if section.schemas}
+"""Those that a file may have, by name."""

@@ -1,0 +1,118 @@
+"""The software of a scenario: the release that stands for a word, and what it goes with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from simulator import catalogue
+from simulator.errors import brief, problem
+from simulator.hardware.cluster import Cluster
+from simulator.section import Rule, Section
+from simulator.software.overrides import (
+    SoftwareSection,
+    listed,
+    usual_software,
+    with_overrides,
+)
+from simulator.software.platforms import wrong_platform
+from simulator.software.profile import Software, load_software
+from simulator.software.releases import Nearest, load_releases
+from simulator.workload.recipe import Recipe
+
+
+def nearest_release(
+    _: Any, document: Mapping[str, Any], cluster: Cluster | None, *, where: str
+) -> Nearest | None:
+    """Find the release that stands nearest to `cluster.software`, or what usually runs there.
+
+    None where the file names none and the cluster is not known.
+    """
+    section = document.get("cluster")
+    word = section.get("software") if isinstance(section, Mapping) else None
+    releases = load_releases()
+    if word is None and cluster is not None:
+        word = releases.usual[cluster.accelerator.platform]
+    if not isinstance(word, str):
+        return None
+    if word.endswith(".toml"):
+        catalogue.find("software", word, where=where, field="cluster.software")
+    return releases.nearest(word, where=f"{where}: cluster.software")
+
+
+def read_software(stated: Any, release: Nearest, *, where: str) -> Software:
+    """Read the profile of a release, with what [software] puts over it."""
+    return with_overrides(load_software(release.profile).standing_for(release), stated, where=where)
+
+
+def _wrong_devices(software: Software, cluster: Cluster, *, where: str) -> list[str]:
+    """Devices that the software does not run on, or of whose matrix products it has no figures."""
+    library = software.kernels.gemm_library
+    wrong = (wrong_platform(software, kind.accelerator) for kind in cluster.each)
+    problems = [f"{where}: cluster.software: {text}" for text in wrong if text]
+    return problems + [
+        f"{where}: cluster.software: {software.name} multiplies with {brief(library)}, of which"
+        f" {kind.accelerator.name} has no figures (it has {', '.join(kind.accelerator.gemm)})"
+        for kind in cluster.each
+        if library not in kind.accelerator.gemm
+    ]
+
+
+def _wrong_precision(
+    training: Recipe, cluster: Cluster | None, software: Software | None, *, where: str
+) -> list[str]:
+    """A type that the device or the software lacks."""
+    problems, precision = list[str](), training.precision
+    for device in (kind.accelerator for kind in (cluster.each if cluster is not None else ())):
+        if training.matrix_type not in (offered := device.matrix_flop_per_s):
+            problems.append(
+                f"{where}: training.precision: {device.name} has no {precision}"
+                f" (it has {', '.join(offered)}), got {precision!r}"
+            )
+    if software is not None:
+        problems += _untrained(training, software, where)
+    if training.fp8_weights and training.quantised_base:
+        rule = "must be false with training.quantised_base, whose weights are in 4 bit"
+        problems.append(problem(where, "training.fp8_weights", rule, True))
+    elif training.fp8_weights and training.freezes and not training.lora_rank:
+        rule = "must be false with frozen parts, unless training.lora_rank is above 0"
+        problems.append(problem(where, "training.fp8_weights", rule, True))
+    return problems
+
+
+def _untrained(training: Recipe, software: Software, where: str) -> list[str]:
+    """A precision that the software does not train in, or keeps no 8-bit weights with."""
+    problems, precision = list[str](), training.precision
+    known, alone = software.supports.precisions, software.supports.fp8_weights
+    if precision not in known:
+        problems.append(
+            f"{where}: training.precision: {software.name} does not train in"
+            f" {precision} (it does in {', '.join(known)}), got {precision!r}"
+        )
+    if training.fp8_weights and precision not in alone:
+        words = ", ".join(alone) or "none"
+        problems.append(
+            f"{where}: training.fp8_weights: {software.name} keeps weights in 8 bit"
+            f" alone with precision {words}, got {precision!r}"
+        )
+    return problems
+
+
+RELEASE = Section(
+    name="release",
+    read=Rule(nearest_release, needs=("document",), uses=("cluster",)),
+    required=True,
+)
+
+SOFTWARE = Section(
+    name="software",
+    schemas=(SoftwareSection,),
+    base=usual_software,
+    words=listed,
+    read=Rule(read_software, needs=("release",)),
+    required=True,
+    checks=(
+        Rule(_wrong_precision, needs=("training",), uses=("cluster", "software")),
+        Rule(_wrong_devices, needs=("software", "cluster")),
+    ),
+)

@@ -1,0 +1,226 @@
+"""The sections [model] and [training]: which model is trained, and how."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from simulator.errors import InputError, did_you_mean, problem
+from simulator.files import build, record
+from simulator.section import Rule, Section, build_section
+from simulator.workload import presets
+from simulator.workload.architecture import Architecture
+from simulator.workload.huggingface import from_hf
+from simulator.workload.not_modelled import unsupported_fields
+from simulator.workload.recipe import Recipe, beyond_traces
+from simulator.workload.tasks import TaskHeads
+
+
+@record
+class ModelSection:
+    """Which model is trained: one of the zoo, a config.json, or its fields here."""
+
+    name: str | None = None
+    """A model of the zoo (`foreshard models`), or the path of a Hugging Face config.json, from the
+    scenario's folder; beside model_type: what the model is called."""
+    model_type: str | None = None
+    """A family of Hugging Face (llama, deepseek_v3, ...): the other fields of a config.json stand
+    beside it, under their own names."""
+    tasks: TaskHeads | None = None
+    """Heads of several tasks behind the last block; none given: the model's own output."""
+
+
+def read_model(raw: Any, folder: Path | None, *, where: str) -> Architecture:
+    """A zoo name, a path to a Hugging Face config.json, or the fields of one inline."""
+    if not isinstance(raw, Mapping) or not raw:
+        raise InputError(
+            f"{where}: model: required section is missing (name, or Hugging Face fields)"
+        )
+    if "tasks" in raw:
+        alone = {field: value for field, value in raw.items() if field != "tasks"}
+        return _with_tasks(raw["tasks"], read_model(alone, folder, where=where), where)
+    if "model_type" in raw:
+        return from_hf(raw, name=str(raw.get("name", "custom")), where=f"{where}: model")
+    if unknown := sorted(set(raw) - {"name"}):
+        known = ("name", "model_type", "tasks")
+        raise InputError(
+            f"{where}: model.{unknown[0]}: unknown field{did_you_mean(unknown[0], known)}"
+        )
+    name = raw["name"]
+    if not isinstance(name, str):
+        raise InputError(problem(where, "model.name", "must be a zoo name or a path", name))
+    beside = folder / name if folder is not None else None
+    if beside is not None and name and name not in presets.names() and os.path.exists(beside):
+        name = str(beside)
+    return presets.load(name, where=where, field="model.name")
+
+
+def _with_tasks(raw: Any, arch: Architecture, where: str) -> Architecture:
+    """Put the heads of several tasks behind a model, beside or instead of its own output."""
+    if not isinstance(raw, Mapping):
+        raise InputError(problem(where, "model.tasks", "must be a table", raw))
+    tasks = build(TaskHeads, raw, where=where, prefix="model.tasks")
+    problems = []
+    if tasks.experts and not tasks.expert_hidden:
+        rule = "required with experts: their inner width"
+        problems.append(f"{where}: model.tasks.expert_hidden: {rule}")
+    for name in ("expert_hidden", "expert_outputs"):
+        if getattr(tasks, name) and not tasks.experts:
+            rule = "needs experts above 0"
+            problems.append(problem(where, f"model.tasks.{name}", rule, getattr(tasks, name)))
+    if tasks.batch_fractions and len(tasks.batch_fractions) != len(tasks.outputs):
+        rule = f"must have one of each of the {len(tasks.outputs)} tasks of outputs"
+        fractions = list(tasks.batch_fractions)
+        problems.append(problem(where, "model.tasks.batch_fractions", rule, fractions))
+    if arch.is_encoder_decoder or arch.mtp_layers:
+        kind = "an encoder-decoder" if arch.is_encoder_decoder else "a model that predicts ahead"
+        problems.append(f"{where}: model.tasks: not yet for {kind} ({arch.name})")
+    if problems:
+        raise InputError(problems)
+    return replace(arch, tasks=tasks, classes=arch.classes if tasks.keeps_output else 0)
+
+
+def read_training(raw: Any, *, where: str) -> Recipe:
+    """Read [training]; what it names that is not modelled is refused with the reason."""
+    if isinstance(raw, Mapping) and (wrong := unsupported_fields(raw, where, "training")):
+        raise InputError(wrong)
+    return build_section(Recipe, raw, where=where, name="training")
+
+
+def _wrong_length(training: Recipe, model: Architecture, *, where: str) -> list[str]:
+    """A sequence that the model was not made for."""
+    length, most = training.sequence_length, model.max_positions
+    fixed, learned = model.has_fixed_length, model.position == "learned"
+    if not (length != most if fixed else learned and length > most):
+        return []
+    tokens = "tokens per image" if fixed else "learned positions"
+    return [
+        f"{where}: training.sequence_length: {model.name} has {most} {tokens},"
+        f" got {length} (nearest: {most})"
+    ]
+
+
+def wrong_training(
+    recipe: Recipe, arch: Architecture | None, where: str, *, ep: int | None = None
+) -> list[str]:
+    """Fields of the recipe that contradict one another, the model, or its `ep` expert ranks."""
+    problems, longest = [], max(recipe.lengths or (0,))
+    if longest > recipe.sequence_length:
+        rule = f"must be at most sequence_length = {recipe.sequence_length}"
+        problems.append(problem(where, "training.lengths", rule, longest))
+    problems += _wrong_shares(recipe, where)
+    if arch is not None and arch.traced is not None:
+        rule = f"not yet for a traced module ({arch.name})"
+        problems += [f"{where}: training.{name}: {rule}" for name in beyond_traces(recipe)]
+    if recipe.stash_bytes is not None and recipe.is_quantised:
+        rule = "needs a precision of 16 or 32 bit: smaller ones keep quantised inputs already"
+        for name in ("mask", "activation_output", "linear_input", "norm_input"):
+            if getattr(recipe.stash_bytes, name) is not None:
+                where_it_is = f"training.stash_bytes.{name}"
+                problems.append(problem(where, where_it_is, rule, recipe.precision))
+    if recipe.quantised_base and not recipe.lora_rank:
+        rule = "needs lora_rank above 0: 4-bit weights are not trained"
+        problems.append(problem(where, "training.quantised_base", rule, True))
+    if recipe.moe_load is not None:
+        problems += _wrong_load(recipe, arch, where)
+    elif arch is not None:
+        problems += _wrong_imbalance(recipe, arch, where, ep or 1)
+    if arch is not None and arch.tasks is not None and recipe.lora_rank:
+        rule = "must be 0: heads of tasks are trained, not only adapters"
+        problems.append(problem(where, "training.lora_rank", rule, recipe.lora_rank))
+    if arch is not None and recipe.frozen_layers > arch.layers:
+        rule = f"must be at most the {arch.layers} layers of {arch.name}"
+        problems.append(problem(where, "training.frozen_layers", rule, recipe.frozen_layers))
+    return problems
+
+
+def _wrong_shares(recipe: Recipe, where: str) -> list[str]:
+    """Shares of lengths that are no distribution over them."""
+    shares, lengths, field = recipe.length_shares, recipe.lengths, "training.length_shares"
+    if shares is None:
+        return []
+    if lengths is None:
+        return [f"{where}: {field}: needs training.lengths, whose shares they are"]
+    problems = []
+    if len(shares) != len(lengths):
+        rule = f"must have one share for each of the {len(lengths)} lengths"
+        problems.append(problem(where, field, rule, len(shares)))
+    if not math.isclose(total := math.fsum(shares), 1.0, rel_tol=0.0, abs_tol=1e-3):
+        problems.append(problem(where, field, "must add up to 1", round(total, 6)))
+    return problems
+
+
+def _wrong_load(recipe: Recipe, arch: Architecture | None, where: str) -> list[str]:
+    """A load vector that adds up to something else than 1 or does not go with the experts."""
+    load, field, problems = recipe.moe_load or (), "training.moe_load", list[str]()
+    if not math.isclose(total := math.fsum(load), 1.0, rel_tol=0.0, abs_tol=1e-3):
+        problems.append(problem(where, field, "must add up to 1", round(total, 6)))
+    if recipe.moe_imbalance != 1.0:
+        rule = "must be left out where moe_load is given"
+        problems.append(problem(where, "training.moe_imbalance", rule, recipe.moe_imbalance))
+    if arch is None:
+        return problems
+    moes = set(arch.moes)
+    if not moes:
+        return [*problems, f"{where}: {field}: {arch.name} has no experts"]
+    for moe in moes:
+        if moe.experts % len(load):
+            rule = (
+                f"must have one share for each of {moe.experts} experts, or for equal runs of them"
+            )
+            problems.append(problem(where, field, rule, f"{len(load)} shares"))
+            continue
+        most = min(moe.experts // len(load) / moe.top_k, 1.0)
+        if max(load) > most * (1 + 1e-3):
+            rule = (
+                f"no share may be above {most:g}: a token has {moe.top_k} different experts, and"
+                f" each share is for {moe.experts // len(load)}"
+            )
+            problems.append(problem(where, field, rule, max(load)))
+    return problems
+
+
+def _wrong_imbalance(recipe: Recipe, arch: Architecture, where: str, ep: int) -> list[str]:
+    """An imbalance that no rank can have: of `ep` ranks, or of the most where `ep` is 1.
+
+    With one rank there is nothing to be uneven: a search looks at such layouts, too.
+    """
+    for moe in set(arch.moes):
+        ranks = ep if ep > 1 else moe.experts
+        most = float(moe.largest_load(ranks))
+        if recipe.moe_imbalance > most:
+            whose = f"ep = {ranks} ranks" if ep > 1 else f"{ranks} ranks, one for each expert"
+            rule = f"must be at most {most:g}: of {whose}, one then has all tokens that it can"
+            text = problem(where, "training.moe_imbalance", rule, recipe.moe_imbalance)
+            return [f"{text} (nearest: {most:g})"]
+    return []
+
+
+def _contradictions(
+    training: Recipe, model: Architecture | None, layout: Any, *, where: str
+) -> list[str]:
+    ep = None if layout is None else layout.ep
+    return wrong_training(training, model, where, ep=ep)
+
+
+MODEL = Section(
+    name="model",
+    schemas=(ModelSection,),
+    read=Rule(read_model, uses=("folder",)),
+    required=True,
+)
+
+TRAINING = Section(
+    name="training",
+    schemas=(Recipe,),
+    read=Rule(read_training),
+    required=True,
+    checks=(
+        Rule(_wrong_length, needs=("training", "model")),
+        Rule(_contradictions, needs=("training",), uses=("model", "layout")),
+    ),
+)
