@@ -15,7 +15,7 @@ from simulator.scenario import Scenario
 from simulator.software.profile import Software
 from simulator.workload.recipe import Recipe
 
-__all__ = ["deepspeed_block", "deepspeed_config"]
+__all__ = ["deepspeed_block", "deepspeed_config", "deepspeed_unsaid"]
 
 _OPTIMIZERS = {"adamw": "AdamW", "lion": "Lion", "lamb": "Lamb", "muon": "Muon"}
 """Types that DeepSpeed builds itself (deepspeed/runtime/config.py, DEEPSPEED_OPTIMIZERS)."""
@@ -132,8 +132,17 @@ def _offload(row: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
     return found
 
 
+def deepspeed_unsaid(row: dict[str, Any], scenario: Scenario) -> dict[str, str]:
+    """Fields of a layout that neither the configuration nor the script's switch says."""
+    if row["recompute"] == "selective":
+        return {"recompute": "gradient_checkpointing computes whole layers again, or nothing."}
+    if row["recompute_layers"]:
+        return {"recompute_layers": "gradient_checkpointing computes all layers again."}
+    return {}
+
+
 def _notes(row: dict[str, Any]) -> list[str]:
-    """What the configuration cannot say."""
+    """What else has to be there."""
     notes = []
     if "nvme" in (row["optimizer_offload"], row["parameter_offload"]):
         notes.append(f"{_NVME_PATH} stands for the folder where your NVMe drives are mounted.")

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from simulator.errors import InputError, did_you_mean
 from simulator.hardware.accelerator import Platform
-from simulator.interop.deepspeed import deepspeed_block
+from simulator.interop.deepspeed import deepspeed_block, deepspeed_unsaid
 from simulator.interop.fully_shard import fsdp2_block, fsdp2_lacks
 from simulator.interop.launch import launch_flags
-from simulator.interop.megatron import megatron_block
+from simulator.interop.megatron import megatron_block, megatron_unsaid
 from simulator.interop.megatron_bridge import bridge_adapter_block, bridge_block
 from simulator.interop.slurm import slurm_job
-from simulator.interop.torchrun import plain_block
-from simulator.interop.torchtitan import torchtitan_block
+from simulator.interop.torchrun import layout_notes, plain_block
+from simulator.interop.torchtitan import torchtitan_block, torchtitan_unsaid
 from simulator.layout.layouts import Layouts
 from simulator.scenario import Scenario
 
@@ -29,22 +30,17 @@ class _Form:
     """A framework's words."""
 
     write: Callable[[dict[str, Any], Scenario], str]
-    lacks: Callable[[dict[str, Any]], list[str]] = lambda row: []
-    """What of a layout it cannot say."""
+    unsaid: Callable[[dict[str, Any], Scenario], Mapping[str, str]] = lambda row, scenario: {}
+    """Fields of a layout that it has no words for; comments name them."""
+    lacks: Callable[[dict[str, Any], Scenario], list[str]] = lambda row, scenario: []
+    """What of a layout it cannot say, so that nothing is written."""
     platforms: tuple[Platform, ...] = _GPUS
 
 
-def _only(*names: str, sharding: tuple[str, ...] = ()) -> Callable[[dict[str, Any]], list[str]]:
-    """What is wrong with a layout whose degrees other than these are above 1."""
-
-    def lacks(row: dict[str, Any]) -> list[str]:
-        degrees = ("tp", "pp", "cp", "ep", "etp")
-        wrong = [f"{n} = {row[n]}" for n in degrees if n not in names and row[n] > 1]
-        if sharding and row["sharding"] not in sharding:
-            wrong.append(f"sharding = {row['sharding']}")
-        return wrong
-
-    return lacks
+def _degrees(row: dict[str, Any], scenario: Scenario, *, said: tuple[str, ...] = ()) -> list[str]:
+    """Degrees of a layout above 1 other than those that are said."""
+    degrees = ("tp", "pp", "cp", "ep", "etp")
+    return [f"{name} = {row[name]}" for name in degrees if name not in said and row[name] > 1]
 
 
 def _megatron(row: dict[str, Any], scenario: Scenario) -> str:
@@ -53,34 +49,27 @@ def _megatron(row: dict[str, Any], scenario: Scenario) -> str:
     return megatron_block(row, scenario)
 
 
-def _plain_lacks(row: dict[str, Any]) -> list[str]:
-    wrong = _only(sharding=("ddp",))(row)
-    return wrong + [f"recompute_layers = {row['recompute_layers']}"] * bool(row["recompute_layers"])
+def _plain_lacks(row: dict[str, Any], scenario: Scenario) -> list[str]:
+    shared = [f"sharding = {row['sharding']}"] if row["sharding"] != "ddp" else []
+    return _degrees(row, scenario) + shared
 
 
-def _titan_lacks(row: dict[str, Any]) -> list[str]:
-    wrong = [f"recompute_layers = {row['recompute_layers']}"] if row["recompute_layers"] else []
-    if row["sharding"] == "zero1":
-        wrong.append("sharding = zero1")
-    if row["sharding"] == "ddp" and row["cp"] > 1:
-        wrong.append("sharding = ddp with cp > 1, whose ranks share states")
-    if row["shard_group"] % row["cp"]:
-        wrong.append(
-            f"shard_group = {row['shard_group']} with cp = {row['cp']}: all cp ranks share"
-        )
-    if row["reshard_after_forward"] is not True:
-        wrong.append(f"reshard_after_forward = {row['reshard_after_forward']}")
-    offload = ("optimizer_offload", "parameter_offload")
-    return wrong + [f"{name} = {row[name]}" for name in offload if row[name] != "none"]
+def _titan_lacks(row: dict[str, Any], scenario: Scenario) -> list[str]:
+    return [f"{name} = {row[name]}" for name in torchtitan_unsaid(row, scenario)]
 
 
 FORMS: dict[str, _Form] = {
-    "megatron-lm": _Form(_megatron),
-    "megatron-bridge": _Form(bridge_block),
-    "torchtitan": _Form(torchtitan_block, _titan_lacks),
-    "deepspeed": _Form(deepspeed_block, _only("cp"), (*_GPUS, "synapseai")),
-    "fsdp2": _Form(fsdp2_block, fsdp2_lacks),
-    "torchrun": _Form(plain_block, _plain_lacks),
+    "megatron-lm": _Form(_megatron, megatron_unsaid),
+    "megatron-bridge": _Form(bridge_block, megatron_unsaid),
+    "torchtitan": _Form(torchtitan_block, lacks=_titan_lacks),
+    "deepspeed": _Form(
+        deepspeed_block,
+        deepspeed_unsaid,
+        partial(_degrees, said=("cp",)),
+        (*_GPUS, "synapseai"),
+    ),
+    "fsdp2": _Form(fsdp2_block, lacks=fsdp2_lacks),
+    "torchrun": _Form(plain_block, lacks=_plain_lacks),
 }
 """By the word that asks for it; ``slurm`` puts a job's head above the software's own command."""
 
@@ -112,10 +101,11 @@ def export(layouts: Layouts, scenario: Scenario, form: str) -> str:
     if platform not in chosen.platforms:
         device = scenario.cluster.accelerator.name
         raise InputError(f"--as {form}: does not run on {device}; --as slurm or plan's own command")
-    if lacks := chosen.lacks(row):
+    if lacks := chosen.lacks(row, scenario):
         software, layout = scenario.software.name, layouts.describe()
         raise InputError(
             f"--as {form}: cannot say {', '.join(lacks)}; the layout is {layout}, for"
             f" cluster.software = {software}: --set another, or --best with the software of {form}"
         )
-    return chosen.write(row, scenario)
+    notes = layout_notes(row, chosen.unsaid(row, scenario))
+    return "\n".join([chosen.write(row, scenario), *notes])

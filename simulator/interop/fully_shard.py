@@ -14,7 +14,7 @@ from simulator.scenario import Scenario
 __all__ = ["fsdp2_block", "fsdp2_lacks"]
 
 
-def fsdp2_lacks(row: dict[str, Any]) -> list[str]:
+def fsdp2_lacks(row: dict[str, Any], scenario: Scenario) -> list[str]:
     """What of a layout these lines cannot say."""
     wrong = [f"{name} = {row[name]}" for name in ("tp", "pp", "cp", "ep") if row[name] > 1]
     if row["sharding"] not in ("ddp", "zero2", "zero3"):

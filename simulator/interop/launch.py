@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from simulator.interop.deepspeed import deepspeed_block
+from simulator.interop.deepspeed import deepspeed_block, deepspeed_unsaid
 from simulator.interop.gaudi import gaudi_block
-from simulator.interop.maxtext import maxtext_block
-from simulator.interop.megatron import megatron_block
+from simulator.interop.maxtext import maxtext_block, maxtext_unsaid
+from simulator.interop.megatron import megatron_block, megatron_unsaid
 from simulator.interop.megatron_bridge import bridge_adapter_block
 from simulator.interop.mindspeed import mindspeed_block
-from simulator.interop.neuronx import neuronx_block
-from simulator.interop.primus import primus_block
-from simulator.interop.torchrun import plain_block, script_block
-from simulator.interop.torchtitan import torchtitan_block
+from simulator.interop.neuronx import neuronx_block, neuronx_unsaid
+from simulator.interop.primus import primus_block, primus_unsaid
+from simulator.interop.torchrun import layout_notes, plain_block, script_block
+from simulator.interop.torchtitan import torchtitan_block, torchtitan_unsaid
 from simulator.layout.layouts import Layouts
 from simulator.scenario import Scenario
 from simulator.software.profile import Launcher
 from simulator.workload.recipe import Recipe
 
-__all__ = ["launch_flags"]
+__all__ = ["LAUNCHERS", "launch_flags"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,8 @@ class _Launch:
     """What a launcher's command can say."""
 
     block: Callable[[dict[str, Any], Scenario], str]
+    unsaid: Callable[[dict[str, Any], Scenario], Mapping[str, str]] = lambda row, scenario: {}
+    """Fields of a layout that it has no words for, each with what the command does instead."""
     said: tuple[str, ...] = ()
     """Fields of a recipe that it names, beside those that every command names."""
     optimizers: tuple[str, ...] = ("adamw",)
@@ -46,17 +48,19 @@ _OF_DEEPSPEED = ("optimizer_offload_fraction", "gradient_dtype", "reduce_dtype")
 _MEGATRON = ("adamw", "sgd", "muon")
 _DEEPSPEED = ("adamw", "lion", "lamb", "muon")
 
-_LAUNCHERS: dict[Launcher, _Launch] = {
-    "megatron": _Launch(megatron_block, _OF_MEGATRON, _MEGATRON, bridge_adapter_block),
-    "primus": _Launch(primus_block, _OF_MEGATRON, _MEGATRON),
-    "mindspeed": _Launch(mindspeed_block, _OF_MEGATRON, _MEGATRON),
-    "torchtitan": _Launch(torchtitan_block, ("fp8_weights",)),
+LAUNCHERS: dict[Launcher, _Launch] = {
+    "megatron": _Launch(
+        megatron_block, megatron_unsaid, _OF_MEGATRON, _MEGATRON, bridge_adapter_block
+    ),
+    "primus": _Launch(primus_block, primus_unsaid, _OF_MEGATRON, _MEGATRON),
+    "mindspeed": _Launch(mindspeed_block, megatron_unsaid, _OF_MEGATRON, _MEGATRON),
+    "torchtitan": _Launch(torchtitan_block, torchtitan_unsaid, ("fp8_weights",)),
     "torchrun": _Launch(plain_block),
     "script": _Launch(script_block),
-    "deepspeed": _Launch(deepspeed_block, _OF_DEEPSPEED, _DEEPSPEED),
-    "gaudi": _Launch(gaudi_block, _OF_DEEPSPEED, _DEEPSPEED),
-    "maxtext": _Launch(maxtext_block, ("moment_dtype",), ("adamw", "sgd", "muon")),
-    "neuronx": _Launch(neuronx_block),
+    "deepspeed": _Launch(deepspeed_block, deepspeed_unsaid, _OF_DEEPSPEED, _DEEPSPEED),
+    "gaudi": _Launch(gaudi_block, deepspeed_unsaid, _OF_DEEPSPEED, _DEEPSPEED),
+    "maxtext": _Launch(maxtext_block, maxtext_unsaid, ("moment_dtype",), ("adamw", "sgd", "muon")),
+    "neuronx": _Launch(neuronx_block, neuronx_unsaid),
 }
 
 
@@ -70,9 +74,10 @@ def launch_flags(layouts: Layouts, scenario: Scenario) -> str:
     arch = scenario.workload.architecture
     if arch.traced is not None:
         return f"# {arch.name} is a traced module: start it with a training script of its own."
-    launch, recipe = _LAUNCHERS[scenario.software.launcher], scenario.workload.recipe
+    launch, recipe = LAUNCHERS[scenario.software.launcher], scenario.workload.recipe
     write = launch.adapters if recipe.lora_rank and launch.adapters else launch.block
-    block = write(layouts.row(0), scenario)
+    row = layouts.row(0)
+    block = "\n".join([write(row, scenario), *layout_notes(row, launch.unsaid(row, scenario))])
     unsaid = _unsaid(recipe, launch)
     if not unsaid:
         return block

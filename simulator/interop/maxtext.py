@@ -14,7 +14,7 @@ from simulator.scenario import Scenario
 from simulator.workload.architecture import MLP, Architecture
 from simulator.workload.recipe import Recipe
 
-__all__ = ["CP_KINDS", "KEPT", "MODELS", "maxtext_block"]
+__all__ = ["CP_KINDS", "KEPT", "MODELS", "maxtext_block", "maxtext_unsaid"]
 
 MODELS = {
     "llama-2-7b": "llama2-7b", "llama-2-13b": "llama2-13b", "llama-2-70b": "llama2-70b",
@@ -174,16 +174,23 @@ def _notes(row: dict[str, Any], scenario: Scenario) -> list[str]:
     notes = []
     if arch.name not in MODELS:
         notes.append(f"MaxText has no preset of {arch.name}: what is no size above is yours.")
-    if row["recompute"] == "full" and row["recompute_layers"]:
-        notes.append(
-            f"The plan recomputes {row['recompute_layers']} layers of each rank, MaxText all."
-        )
-    if row["sharding"] == "ddp" and max(row["cp"], row["ep"]) > 1:
-        notes.append("The plan keeps weights whole; MaxText shards them over context and experts.")
-    if row["sharding"] == "zero3" and row["shard_group"] < row["cp"] * min(row["ep"], row["dp"]):
-        notes.append("MaxText shards weights over all of context and experts, the plan over fewer.")
-    if row["offload_layers"]:
-        notes.append("The plan moves whole layers to the host; the command moves their inputs.")
-    if row["etp"] != row["tp"] and arch.is_moe and row["tp"] > 1:
-        notes.append(f"MaxText's experts keep tp = {row['tp']}, the plan's have {row['etp']}.")
     return [*notes, *unsaid_stashes(recipe)]
+
+
+def maxtext_unsaid(row: dict[str, Any], scenario: Scenario) -> dict[str, str]:
+    """Fields of a layout that no setting says."""
+    unsaid = {}
+    if row["recompute_layers"]:
+        unsaid["recompute_layers"] = "MaxText runs all layers of a rank again."
+    if row["sharding"] == "ddp" and max(row["cp"], row["ep"]) > 1:
+        reason = "MaxText shards weights over context and experts."
+        unsaid |= {"sharding": reason, "shard_group": reason}
+    elif row["sharding"] == "zero3" and row["shard_group"] < row["cp"] * min(row["ep"], row["dp"]):
+        unsaid["shard_group"] = "MaxText shards weights over all of context and experts."
+    if row["offload_layers"]:
+        reason = "the command moves the inputs of all layers to the host, and runs layers again."
+        unsaid |= {"offload_layers": reason}
+        unsaid |= {"recompute": reason} if row["recompute"] != "full" else {}
+    if row["etp"] != row["tp"] and scenario.workload.architecture.is_moe and row["tp"] > 1:
+        unsaid["etp"] = f"MaxText's experts keep tp = {row['tp']}."
+    return unsaid

@@ -24,6 +24,7 @@ __all__ = [
     "megatron_block",
     "megatron_flags",
     "megatron_notes",
+    "megatron_unsaid",
     "pipeline_layout",
 ]
 
@@ -313,6 +314,19 @@ def megatron_notes(row: dict[str, Any], scenario: Scenario) -> list[str]:
     return [*_notes(row, arch, scenario.software), *stashes]
 
 
+def megatron_unsaid(row: dict[str, Any], scenario: Scenario) -> dict[str, str]:
+    """Fields of a layout that no flag says."""
+    unsaid = {}
+    if row["rank_order"] not in _RANK_ORDERS:
+        unsaid["rank_order"] = "Megatron-LM cannot order ranks so, its default is used."
+    if row["recompute"] == "full" and row["recompute_layers"] % row["vpp"]:
+        count = -(-row["recompute_layers"] // row["vpp"])
+        unsaid["recompute_layers"] = (
+            f"recomputed layers are counted per virtual stage: {count} x {row['vpp']} of a rank."
+        )
+    return unsaid
+
+
 def _notes(row: dict[str, Any], arch: Architecture, software: Software) -> list[str]:
     notes = []
     if software.overlap.expert and row["ep"] > 1 and not _pairs_passes(row, software):
@@ -331,14 +345,5 @@ def _notes(row: dict[str, Any], arch: Architecture, software: Software) -> list[
     if arch.mtp_layers:
         notes.append(
             f"{arch.mtp_layers} multi-token-prediction layer left out, as in the prediction."
-        )
-    if row["rank_order"] not in _RANK_ORDERS:
-        notes.append(f"Megatron-LM cannot order ranks {row['rank_order']}: its default is used.")
-    partial = row["recompute"] == "full" and row["recompute_layers"] % row["vpp"]
-    if partial:
-        count = -(-row["recompute_layers"] // row["vpp"])
-        notes.append(
-            f"Recomputed layers are counted per virtual stage: {count} x {row['vpp']} of a rank"
-            f" instead of the {row['recompute_layers']} of the plan."
         )
     return notes

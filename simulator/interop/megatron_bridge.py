@@ -31,10 +31,6 @@ _TARGETS = {
 }  # fmt: skip
 """Our names of adapted matrices -> the modules that hold them."""
 
-_CP_KINDS = {
-    "ring": "p2p", "all_gather": "all_gather", "all_to_all": "a2a", "hierarchical": "a2a+p2p",
-}  # fmt: skip
-
 
 def recipe_stem(arch: Architecture) -> str:
     """Name the model as its recipes do: ``llama31_70b``; empty where there is none."""
@@ -60,17 +56,6 @@ def bridge_block(row: dict[str, Any], scenario: Scenario) -> str:
         return bridge_adapter_block(row, scenario)
     arch = scenario.workload.architecture
     stem = re.sub(r"^([a-z]+)-(\d)", r"\1\2", arch.name.replace(".", "")).replace("-", "_")
-    groups = [
-        setting
-        for group in megatron_flags(row, scenario)
-        if (setting := [text for flag in group for text in _setting(flag)])
-    ]
-    explicit = [f"model.virtual_pipeline_model_parallel_size={row['vpp']}"] * (row["vpp"] > 1)
-    if row["tp"] > 1 and not row["sequence_parallel"]:
-        explicit.append("model.sequence_parallel=false")
-    if row["sharding"] == "ddp":
-        explicit.append("ddp.use_distributed_optimizer=false")
-    groups.append(explicit)
     start = (
         f"{torchrun(scenario.cluster)} scripts/training/run_recipe.py"
         f" --recipe {stem}_pretrain_config --dataset llm-pretrain-mock"
@@ -79,10 +64,24 @@ def bridge_block(row: dict[str, Any], scenario: Scenario) -> str:
         [
             "# In a checkout of Megatron-Bridge. Yours to set: data (mock data here), tokenizer,"
             " learning rate, checkpoints; the recipe where there is none of this name.",
-            wrapped(start, groups),
+            wrapped(start, _settings(row, scenario)),
             *(f"# {note}" for note in unsaid_stashes(scenario.workload.recipe)),
         ]
     )
+
+
+def _settings(row: dict[str, Any], scenario: Scenario, *, but: str = "") -> list[list[str]]:
+    """Megatron's flags as KEY=VALUE but for those of a pattern; what recipes have on is said."""
+    groups = [
+        [text for flag in group for text in _setting(flag) if not (but and re.search(but, text))]
+        for group in megatron_flags(row, scenario)
+    ]
+    explicit = [f"model.virtual_pipeline_model_parallel_size={row['vpp']}"] * (row["vpp"] > 1)
+    if row["tp"] > 1 and not row["sequence_parallel"]:
+        explicit.append("model.sequence_parallel=false")
+    if row["sharding"] == "ddp":
+        explicit.append("ddp.use_distributed_optimizer=false")
+    return [group for group in (*groups, explicit) if group]
 
 
 _SECTIONS = {
@@ -138,9 +137,8 @@ def bridge_adapter_block(row: dict[str, Any], scenario: Scenario) -> str:
             f"--micro_batch_size {row['micro_batch']}",
             f"--seq_length {recipe.sequence_length}",
         ],
-        _degrees(row, arch),
         _adapters(recipe),
-        [*_settings(row, recipe), *_modules(row, scenario)],
+        *_settings(row, scenario, but=r"^train\.|seq_length="),
     ]
     notes = [*recipe_note(arch), *unsaid_stashes(recipe)]
     if recipe.quantised_base:
@@ -157,28 +155,6 @@ def bridge_adapter_block(row: dict[str, Any], scenario: Scenario) -> str:
     )
 
 
-def _modules(row: dict[str, Any], scenario: Scenario) -> list[str]:
-    """What selective recomputation names, as Megatron's flag has it."""
-    flags = (flag for group in megatron_flags(row, scenario) for flag in group)
-    return [text for flag in flags if "recompute-modules" in flag for text in _setting(flag)]
-
-
-def _degrees(row: dict[str, Any], arch: Architecture) -> list[str]:
-    flags = [
-        f"--tensor_model_parallel_size {row['tp']}",
-        f"--pipeline_model_parallel_size {row['pp']}",
-        f"--context_parallel_size {row['cp']}",
-    ]
-    if row["vpp"] > 1:
-        flags.append(f"--virtual_pipeline_model_parallel_size {row['vpp']}")
-    if arch.is_moe:
-        flags += [
-            f"--expert_model_parallel_size {row['ep']}",
-            f"--expert_tensor_parallel_size {row['etp']}",
-        ]
-    return flags
-
-
 def _adapters(recipe: Recipe) -> list[str]:
     targets = dict.fromkeys(_TARGETS[name] for name in recipe.lora_targets if name in _TARGETS)
     return [
@@ -186,26 +162,3 @@ def _adapters(recipe: Recipe) -> list[str]:
         f"peft.alpha={2 * recipe.lora_rank}",
         f"'peft.target_modules=[{','.join(targets)}]'",
     ]
-
-
-def _settings(row: dict[str, Any], recipe: Recipe) -> list[str]:
-    found = [f"model.sequence_parallel={str(bool(row['sequence_parallel'])).lower()}"]
-    if row["cp"] > 1:
-        found.append(f"model.cp_comm_type={_CP_KINDS[row['cp_kind']]}")
-    shared = str(row["sharding"] != "ddp").lower()
-    found.append(f"ddp.use_distributed_optimizer={shared}")
-    if row["sharding"] in ("zero2", "zero3"):
-        strategy = "optim_grads" if row["sharding"] == "zero2" else "optim_grads_params"
-        found.append("ddp.use_megatron_fsdp=true")
-        found.append(f"ddp.data_parallel_sharding_strategy={strategy}")
-    shards = row["dp"] * row["cp"]
-    if row["sharding"] != "ddp" and row["shard_group"] != shards:
-        instances = shards // row["shard_group"]
-        found.append(f"ddp.num_distributed_optimizer_instances={instances}")
-    if row["recompute"] != "none":
-        found.append(f"model.recompute_granularity={row['recompute']}")
-    if row["recompute"] == "full":
-        count = row["recompute_layers"]
-        method = "block" if count else "uniform"
-        found += [f"model.recompute_method={method}", f"model.recompute_num_layers={count or 1}"]
-    return found

@@ -30,7 +30,11 @@ _OTHERS = {
 }
 """Megatron-LM's flags -> MindSpeed's."""
 
-_MODULES = {"norm": "--recompute-norm", "mlp_act": "--recompute-activation-function"}
+_MODULES = {
+    "core_attn": "--recompute-granularity selective",
+    "norm": "--recompute-norm",
+    "mlp_act": "--recompute-activation-function",
+}
 _TARGETS = {
     "q": "linear_qkv", "k": "linear_qkv", "v": "linear_qkv", "o": "linear_proj",
     "gate": "linear_fc1", "up": "linear_fc1", "down": "linear_fc2",
@@ -60,7 +64,7 @@ def _translated(group: list[str]) -> list[str]:
     found: list[str] = []
     for flag in group:
         name, _, value = flag.partition(" ")
-        if name == "--recompute-modules":
+        if name == "--recompute-modules" or flag == "--recompute-granularity selective":
             continue
         if name == "--vocab-size":
             found.append(f"--padded-vocab-size {int(value) + 1}")
@@ -72,7 +76,7 @@ def _translated(group: list[str]) -> list[str]:
 
 
 def _recomputed(row: dict[str, Any], scenario: Scenario) -> list[str]:
-    """Modules that selective recomputation names beside attention have flags of their own."""
+    """Modules that selective recomputation names have flags of their own."""
     if row["recompute"] != "selective":
         return []
     named: str = row["recompute_modules"]

@@ -13,7 +13,7 @@ from simulator.interop.torchrun import steps, torchrun, unsaid_stashes, wrapped
 from simulator.scenario import Scenario
 from simulator.workload.recipe import Recipe
 
-__all__ = ["neuronx_block"]
+__all__ = ["neuronx_block", "neuronx_unsaid"]
 
 _MODULES = {"core_attn": "CoreAttention", "mlp": "LlamaMLP"}
 _TARGETS = {
@@ -112,13 +112,15 @@ def _notes(row: dict[str, Any], scenario: Scenario) -> list[str]:
     recipe, notes = scenario.workload.recipe, []
     if recipe.lora_rank and row["sharding"] == "zero1":
         notes.append("The framework's adapters do not go with zero1 yet: the plan counts it.")
-    if row["recompute"] == "full" and row["recompute_layers"]:
-        notes.append(
-            f"The plan recomputes {row['recompute_layers']} layers of each rank; this runs all."
-        )
-    if row["sharding"] == "zero1" and row["shard_group"] < row["dp"] * row["cp"]:
-        notes.append(
-            f"The plan shares optimizer states among {row['shard_group']} ranks; this among all"
-            f" {row['dp'] * row['cp']}."
-        )
     return [*notes, *unsaid_stashes(recipe)]
+
+
+def neuronx_unsaid(row: dict[str, Any], scenario: Scenario) -> dict[str, str]:
+    """Fields of a layout that no setting says."""
+    unsaid = {}
+    if row["recompute_layers"]:
+        unsaid["recompute_layers"] = "this runs all layers of a rank again."
+    if row["sharding"] == "zero1" and row["shard_group"] < row["dp"] * row["cp"]:
+        ranks = row["dp"] * row["cp"]
+        unsaid["shard_group"] = f"this shares optimizer states among all {ranks} ranks."
+    return unsaid

@@ -2,19 +2,20 @@
 
 Names as in AMD-AGI/Primus@fd1eeabb: examples/megatron/configs/MI300X,
 primus/configs/modules/megatron/trainer_base.yaml and models/megatron/language_model.yaml; adapters
-as in examples/megatron_bridge/configs/MI300X/qwen3_32b_lora_posttrain.yaml.
+as in examples/megatron_bridge/configs/MI300X/qwen3_32b_lora_posttrain.yaml, where what no recipe's
+function takes is left out of the call (primus/backends/megatron_bridge/config_utils.py).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from simulator.interop.megatron import megatron_flags, megatron_notes
+from simulator.interop.megatron import megatron_flags, megatron_notes, megatron_unsaid
 from simulator.interop.megatron_bridge import recipe_note, recipe_stem
 from simulator.interop.torchrun import steps
 from simulator.scenario import Scenario
 
-__all__ = ["primus_block"]
+__all__ = ["primus_block", "primus_unsaid"]
 
 _OTHERS = {
     "no_gradient_accumulation_fusion": ("gradient_accumulation_fusion", "false"),
@@ -108,3 +109,33 @@ def _adapting(row: dict[str, Any], scenario: Scenario) -> str:
             *(f"# {note}" for note in recipe_note(scenario.workload.architecture)),
         ]
     )
+
+
+_RECIPE_SAYS = {
+    "sharding": ("zero1", "the recipe shares optimizer states."),
+    "cp_kind": ("ring", "a recipe has no word for it."),
+    "rank_order": ("tp-cp-dp-pp", "a recipe has no word for it."),
+    "ep": (1, "a recipe has no word for it here."),
+    "etp": (1, "a recipe has no word for it here."),
+    "offload_layers": (0, "a recipe has no word for it."),
+    "optimizer_offload": ("none", "a recipe has no word for it."),
+    "recompute_layers": (0, "the recipe runs all layers again."),
+    "stages": ([], "a recipe has no word for it."),
+}
+"""Fields of a layout that a fine-tuning's configuration does not say, and what holds instead."""
+
+
+def primus_unsaid(row: dict[str, Any], scenario: Scenario) -> dict[str, str]:
+    """Fields of a layout that no argument says; of a fine-tuning, of which there are few."""
+    if not scenario.workload.recipe.lora_rank:
+        return megatron_unsaid(row, scenario)
+    unsaid = {name: why for name, (usual, why) in _RECIPE_SAYS.items() if row[name] != usual}
+    if row["cp"] == 1:
+        unsaid.pop("cp_kind", None)
+    if row["cp_kind"] == "hierarchical":
+        unsaid["cp_a2a"] = unsaid["cp_kind"]
+    if row["recompute"] == "selective":
+        unsaid |= {"recompute": "a recipe has no word for it.", "recompute_modules": "the same."}
+    if row["sharding"] != "ddp" and row["shard_group"] != row["dp"] * row["cp"]:
+        unsaid["shard_group"] = "all ranks share optimizer states."
+    return unsaid

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -11,7 +11,9 @@ from simulator.scenario import Scenario
 from simulator.workload.recipe import Recipe
 
 __all__ = [
+    "PLAIN",
     "SAMPLE_STEPS",
+    "layout_notes",
     "plain_block",
     "script_block",
     "steps",
@@ -41,6 +43,21 @@ def steps(scenario: Scenario) -> int:
     """Optimizer steps of the run, rounded up."""
     count = scenario.workload.recipe.steps
     return SAMPLE_STEPS if count is None else int(-(-count // 1))
+
+
+def layout_notes(row: Mapping[str, Any], unsaid: Mapping[str, str]) -> list[str]:
+    """Comments that name the fields of a layout which a framework has no words for.
+
+    `unsaid` is why, by field; fields of one reason share a line.
+
+    >>> layout_notes({"sharding": "ddp", "cp": 2}, {"sharding": "its ranks share states."})
+    ['# layout.sharding = ddp: its ranks share states.']
+    """
+    reasons = dict.fromkeys(unsaid.values())
+    return [
+        f"# {', '.join(f'layout.{n} = {row[n]}' for n in unsaid if unsaid[n] == reason)}: {reason}"
+        for reason in reasons
+    ]
 
 
 def unsaid_stashes(recipe: Recipe, flags: Sequence[str] = ()) -> list[str]:
@@ -88,9 +105,33 @@ def script_block(row: dict[str, Any], scenario: Scenario) -> str:
     hosts = f"each of the {cluster.nodes:,} hosts" if cluster.nodes > 1 else "the host"
     return (
         f"# {software.name} has no launcher: start train.py, your script, once on {hosts}\n"
-        f"# ({cluster.gpus:,} devices in data parallelism, states shared as {row['sharding']}).\n"
+        f"# ({row['dp'] * row['cp']:,} of {cluster.gpus:,} devices share states as"
+        f" {row['sharding']}).\n"
         f"export {_told(row, scenario)}\npython train.py"
     )
+
+
+PLAIN = {
+    **dict.fromkeys(("tp", "pp", "vpp", "cp", "cp_a2a", "ep", "etp"), 1),
+    **dict.fromkeys(("recompute_layers", "offload_layers"), 0),
+    **dict.fromkeys(("optimizer_offload", "parameter_offload"), "none"),
+    "cp_kind": "ring",
+    "dispatcher": "alltoall",
+    "reshard_after_forward": True,
+    "sequence_parallel": False,
+    "sharding": "ddp",
+    "recompute_modules": "",
+    "rank_order": "tp-cp-dp-pp",
+    "schedule": "1f1b",
+    "stages": [],
+}
+"""Fields of a layout that a script is told under their own names, where they are not these."""
+
+_ALSO_WITH = {
+    **{"sequence_parallel": "tp", "cp_kind": "cp", "dispatcher": "ep"},
+    **{"rank_order": "pp", "schedule": "pp", "sharding": "dp"},
+}
+"""Fields that are told with a degree above 1, as software has defaults of its own for them."""
 
 
 def _told(row: dict[str, Any], scenario: Scenario) -> str:
@@ -107,4 +148,9 @@ def _told(row: dict[str, Any], scenario: Scenario) -> str:
     if recipe.lora_rank:  # the model comes with its weights, which stay as they are
         targets = ",".join(recipe.lora_targets)
         values |= {"CHECKPOINT": "yours", "LORA_RANK": recipe.lora_rank, "LORA_TARGETS": targets}
+    for name, usual in PLAIN.items():
+        if row[name] != usual or row.get(_ALSO_WITH.get(name, ""), 1) > 1:
+            values[name.upper()] = ",".join(map(str, row[name])) if name == "stages" else row[name]
+    if row["sharding"] != "ddp" and row["shard_group"] != row["dp"] * row["cp"]:
+        values["SHARD_GROUP"] = row["shard_group"]
     return " ".join(f"{name}={value}" for name, value in values.items())

@@ -13,7 +13,7 @@ from simulator.interop.torchrun import steps, torchrun, unsaid_stashes
 from simulator.scenario import Scenario
 from simulator.workload.architecture import Architecture
 
-__all__ = ["torchtitan_block", "torchtitan_tables"]
+__all__ = ["torchtitan_block", "torchtitan_tables", "torchtitan_unsaid"]
 
 _MODELS = {
     "llama": "llama3",
@@ -187,19 +187,29 @@ def _notes(row: dict[str, Any], scenario: Scenario) -> list[str]:
     arch, notes = scenario.workload.architecture, []
     if arch.family not in _MODELS or _flavor(arch) == "yours":
         notes.append(f"Name the model and flavor that have the sizes of {arch.name}.")
-    if row["sharding"] == "ddp" and row["cp"] > 1:
-        notes.append("torchtitan shares states over context-parallel ranks; the plan copies them.")
-    if row["reshard_after_forward"] is not True:
-        notes.append(
-            f"The plan reshards to {row['reshard_after_forward']} ranks: the setting has no number,"
-            " so pass it as reshard_after_forward where torchtitan calls fully_shard on a block."
-        )
-    if row["recompute"] == "full" and row["recompute_layers"]:
-        notes.append(
-            f"The plan recomputes {row['recompute_layers']} layers of each rank; torchtitan"
-            " recomputes all of them with mode = full."
-        )
     return [*notes, *unsaid_stashes(scenario.workload.recipe)]
+
+
+def torchtitan_unsaid(row: dict[str, Any], scenario: Scenario) -> dict[str, str]:
+    """Fields of a layout that no setting says."""
+    unsaid = {}
+    if row["sharding"] == "zero1":
+        unsaid["sharding"] = "torchtitan shares parameters too."
+    if row["sharding"] == "ddp" and row["cp"] > 1:
+        reason = "torchtitan's context-parallel ranks share states."
+        unsaid |= {"sharding": reason, "shard_group": reason}
+    elif row["shard_group"] % row["cp"]:
+        unsaid["shard_group"] = "all context-parallel ranks share states."
+    if row["reshard_after_forward"] is not True:
+        unsaid["reshard_after_forward"] = (
+            "the setting has no number, so pass it as reshard_after_forward where torchtitan calls"
+            " fully_shard on a block."
+        )
+    if row["recompute_layers"]:
+        unsaid["recompute_layers"] = "torchtitan runs all layers again with mode = full."
+    offload = ("optimizer_offload", "parameter_offload")
+    reason = "no setting that is written here moves states to the host."
+    return unsaid | {name: reason for name in offload if row[name] != "none"}
 
 
 def _toml(value: Any) -> str:

@@ -14,6 +14,7 @@ from simulator.errors import InputError, problem
 from simulator.interop.launch_files.idle_keys import idle_in
 from simulator.interop.launch_files.settings import Place, Reading, Setting, Settings, as_whole
 from simulator.interop.maxtext import CP_KINDS, KEPT, MODELS
+from simulator.workload import presets
 from simulator.workload.architecture import Architecture
 from simulator.workload.huggingface import from_hf
 
@@ -230,7 +231,11 @@ def _model(settings: Settings) -> bool:
         return False
     ours = {theirs: name for name, theirs in MODELS.items()}
     if str(setting.value) in ours:
-        settings.say("model.name", ours[str(setting.value)], setting)
+        name = ours[str(setting.value)]
+        settings.say("model.name", name, setting)
+        tp = settings.value_of("layout.tp") or 1
+        if tp > 1 and presets.load(name).is_moe:  # experts are cut as all matrices are
+            settings.say("layout.etp", tp, setting)
     else:
         settings.notes.append(f"{setting.place}: {setting.value} is no model of the zoo: --model")
     return True

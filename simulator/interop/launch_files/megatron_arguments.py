@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from simulator.interop.launch_files.deepspeed_json import say_zero
 from simulator.interop.launch_files.idle_keys import idle_in
 from simulator.interop.launch_files.megatron_shape import shape_of
-from simulator.interop.launch_files.settings import Reading, Settings, as_whole
+from simulator.interop.launch_files.settings import Reading, Setting, Settings, Unset, as_whole
+from simulator.layout.stage_words import read_stages
 from simulator.workload import presets
 from simulator.workload.recipe import LARGEST
 
@@ -204,6 +205,8 @@ def _pipeline(settings: Settings, layers: int | None) -> None:
     )
     pp = settings.value_of("layout.pp") or 1
     spelled = settings.take("pipeline_model_parallel_layout")
+    if spelled is not None and isinstance(spelled.value, str):
+        _stages(settings, spelled, pp, chunks)
     if chunks:
         return
     each = settings.whole("", "num_layers_per_virtual_pipeline_stage")
@@ -217,27 +220,22 @@ def _pipeline(settings: Settings, layers: int | None) -> None:
                 layers // (pp * each),
                 settings.found["num_layers_per_virtual_pipeline_stage"],
             )
-    if spelled is not None and isinstance(spelled.value, str):
-        count = _stages(spelled.value)
-        if count is None or count % pp:
-            settings.problems.append(
-                f"{spelled.place}: must name stages that pp {pp} divides, got {spelled.value!r}"
-            )
-        elif count > pp:
-            settings.say("layout.vpp", count // pp, spelled)
 
 
-def _stages(text: str) -> int | None:
-    """Stages of ``Et*15|(t*16|)*6t*15L``.
-
-    >>> _stages("Et*15|(t*16|)*6t*15L"), _stages("Et|tt|L")
-    (8, 3)
-    """
-    text = text.strip("'\" ")
-    if not re.fullmatch(r"[\w*|(),]{1,4096}", text):
-        return None
-    flat = re.sub(r"\(([^()]*)\)\*(\d{1,4})", lambda m: "|" * (m[1].count("|") * int(m[2])), text)
-    return flat.count("|") + 1
+def _stages(settings: Settings, spelled: Setting, pp: int, chunks: int | None) -> None:
+    """Layers of every piece of the pipeline, spelled ``Et*15|(t*16|)*6t*15L``."""
+    try:
+        layers = read_stages(spelled.value.strip("'\" ").replace("\\", "")) or ()
+    except ValueError as error:
+        settings.problems.append(f"{spelled.place}: {error}")
+        return
+    if len(layers) % pp:
+        rule = f"must name stages that pp {pp} divides, got {spelled.value!r}"
+        settings.problems.append(f"{spelled.place}: {rule}")
+        return
+    settings.say("layout.stages", list(layers), spelled)
+    if len(layers) > pp and not chunks:
+        settings.say("layout.vpp", len(layers) // pp, spelled)
 
 
 def _context(settings: Settings) -> None:
@@ -351,9 +349,15 @@ def say_recomputation(settings: Settings) -> None:
         )
     own = {"norm": "recompute_norm", "mlp_act": "recompute_activation_function"}  # MindSpeed's
     named = [name for name, key in own.items() if settings.flag(key)]
-    if kind == "selective" and named:
+    if named and kind == "full":
+        keys = " and ".join(own[name] for name in named)
+        rule = "what it runs again in layers that are kept is not counted"
+        settings.notes.append(f"{settings.found[own[named[0]]].place}: {keys}: {rule}")
+    elif named:
         at = settings.found[own[named[0]]]
-        settings.say("layout.recompute_modules", "+".join(["core_attn", *named]), at)
+        settings.say("layout.recompute", "selective", at)
+        attention = ["core_attn"] if kind == "selective" else []
+        settings.say("layout.recompute_modules", "+".join([*attention, *named]), at)
     if kind != "selective" or modules is None:
         return
     words = re.sub(r"[\[\],'\"]", " ", str(modules.value)).split()
@@ -438,6 +442,11 @@ def adapted_matrices(modules: Iterable[str]) -> list[str]:
 
 
 def _adapters(settings: Settings) -> None:
+    kind = settings.take("peft")  # of a recipe of Megatron-Bridge, which has a rank of its own
+    said = kind is not None and str(kind.value).lower() in ("lora", "dora")
+    if kind is not None and said and settings.value_of("training.lora_rank") is None:
+        why = "names adapters, but not their rank"
+        settings.unset.append(Unset("training.lora_rank", str(kind.value), kind.place, why))
     setting = settings.take("target_modules", "lora_target_modules")
     if setting is None:
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from simulator.interop.launch_files.model_names import zoo_model
@@ -345,10 +346,15 @@ class _Given:
         return [window * on for on in self._pattern("window_attn_skip_freq")]
 
 
+@cache
+def _zoo() -> list[Architecture]:
+    return [presets.load(name) for name in presets.names()]
+
+
 def _named(found: Architecture, *, any_vocabulary: bool = False) -> tuple[Architecture, bool]:
     """The model of the zoo that is the same but for what costs nothing, or the one found."""
     alike = []
-    for known in map(presets.load, presets.names()):
+    for known in _zoo():
         if known.layers == found.layers and known.hidden == found.hidden:
             near = any_vocabulary or abs(known.vocabulary - found.vocabulary) <= 1024
             short = found.position == "learned" and known.max_positions != found.max_positions

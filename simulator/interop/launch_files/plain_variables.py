@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from simulator.interop.launch_files.settings import Reading, Settings
+from typing import Any
+
+from simulator.interop.launch_files.settings import Reading, Settings, as_whole
+from simulator.interop.torchrun import PLAIN
 
 __all__ = ["PLAIN_VARIABLES", "read_variables"]
 
@@ -20,9 +23,20 @@ def read_variables(settings: Settings) -> Reading:
     settings.word("training.precision", _PRECISIONS, "PRECISION")
     modes = {word: word for word in ("none", "selective", "full")}
     settings.word("layout.recompute", modes, "RECOMPUTE")
-    shardings = {word: word for word in ("ddp", "zero1", "zero2", "zero3")}
-    settings.word("layout.sharding", shardings, "SHARDING")
+    for name, usual in {**PLAIN, "shard_group": 0}.items():
+        setting = settings.take(name.upper())
+        if setting is not None:
+            settings.say(f"layout.{name}", _value(str(setting.value), usual), setting)
     targets = settings.take("LORA_TARGETS")
     if targets is not None:
         settings.say("training.lora_targets", str(targets.value).split(","), targets)
     return settings.reading("variables of a training script", str.isupper, software=("plain-ddp",))
+
+
+def _value(text: str, usual: Any) -> Any:
+    """A field's value of its text; what is none is left to the scenario's own check."""
+    if isinstance(usual, list):
+        return [as_whole(count) for count in text.split(",")]
+    words = {"true": True, "false": False} if isinstance(usual, bool) else {}
+    number = None if isinstance(usual, str) else as_whole(text)
+    return words.get(text.lower(), text if number is None else number)

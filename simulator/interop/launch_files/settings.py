@@ -77,6 +77,7 @@ class Unset:
     """The field that it would state; blank where it decides several."""
     value: str
     place: Place
+    why: str = "stands in a variable that no file given sets"
 
 
 @dataclass(frozen=True, kw_only=True)

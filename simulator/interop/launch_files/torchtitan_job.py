@@ -149,6 +149,8 @@ def _pipeline(settings: Settings) -> None:
     parts = settings.take("parallelism.module_fqns_per_model_part")
     if parts is not None and isinstance(parts.value, list) and len(parts.value) % pp == 0:
         settings.say("layout.vpp", max(len(parts.value) // pp, 1), parts)
+        layers = [str(part).count("layers.") for part in parts.value]
+        settings.say("layout.stages", layers, parts)
     elif each is None and schedule in (*_CHUNKED, *_V_SHAPED):
         at = settings.found.get("parallelism.pipeline_parallel_schedule")
         if at is not None:
