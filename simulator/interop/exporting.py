@@ -10,9 +10,9 @@ from typing import Any
 from simulator.errors import InputError, did_you_mean
 from simulator.hardware.accelerator import Platform
 from simulator.interop.deepspeed import deepspeed_block, deepspeed_unsaid
+from simulator.interop.dialects.megatron import megatron_block, megatron_unsaid
 from simulator.interop.fully_shard import fsdp2_block, fsdp2_lacks
 from simulator.interop.launch import launch_flags
-from simulator.interop.megatron import megatron_block, megatron_unsaid
 from simulator.interop.megatron_bridge import bridge_adapter_block, bridge_block
 from simulator.interop.slurm import slurm_job
 from simulator.interop.torchrun import layout_notes, plain_block

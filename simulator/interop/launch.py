@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from simulator.interop.deepspeed import deepspeed_block, deepspeed_unsaid
+from simulator.interop.dialects.megatron import megatron_block, megatron_unsaid
 from simulator.interop.gaudi import gaudi_block
 from simulator.interop.maxtext import maxtext_block, maxtext_unsaid
-from simulator.interop.megatron import megatron_block, megatron_unsaid
 from simulator.interop.megatron_bridge import bridge_adapter_block
 from simulator.interop.mindspeed import mindspeed_block
 from simulator.interop.neuronx import neuronx_block, neuronx_unsaid

@@ -191,6 +191,8 @@ def maxtext_unsaid(row: dict[str, Any], scenario: Scenario) -> dict[str, str]:
         reason = "the command moves the inputs of all layers to the host, and runs layers again."
         unsaid |= {"offload_layers": reason}
         unsaid |= {"recompute": reason} if row["recompute"] != "full" else {}
+    if row["ep"] > row["dp"]:
+        unsaid["ep"] = f"MaxText's experts lie within dp = {row['dp']}."
     if row["etp"] != row["tp"] and scenario.workload.architecture.is_moe and row["tp"] > 1:
         unsaid["etp"] = f"MaxText's experts keep tp = {row['tp']}."
     return unsaid

@@ -7,10 +7,9 @@ KEY=VALUE.
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
-from simulator.interop.megatron import megatron_flags
+from simulator.interop.dialects.megatron import TARGETS, Arguments, megatron_arguments, stem_of
 from simulator.interop.torchrun import steps, torchrun, unsaid_stashes, wrapped
 from simulator.scenario import Scenario
 from simulator.workload.architecture import Architecture
@@ -25,19 +24,10 @@ _RECIPES = (
 )
 """Models of the zoo that have a recipe with adapters."""
 
-_TARGETS = {
-    "q": "linear_qkv", "k": "linear_qkv", "v": "linear_qkv", "o": "linear_proj",
-    "gate": "linear_fc1", "up": "linear_fc1", "down": "linear_fc2",
-}  # fmt: skip
-"""Our names of adapted matrices -> the modules that hold them."""
-
 
 def recipe_stem(arch: Architecture) -> str:
     """Name the model as its recipes do: ``llama31_70b``; empty where there is none."""
-    if arch.name not in _RECIPES:
-        return ""
-    short = re.sub(r"^([a-z]+)-(\d)", r"\1\2", arch.name.replace(".", ""))
-    return short.replace("-", "_")
+    return stem_of(arch.name) if arch.name in _RECIPES else ""
 
 
 def recipe_note(arch: Architecture) -> list[str]:
@@ -54,8 +44,7 @@ def bridge_block(row: dict[str, Any], scenario: Scenario) -> str:
     """
     if scenario.workload.recipe.lora_rank:
         return bridge_adapter_block(row, scenario)
-    arch = scenario.workload.architecture
-    stem = re.sub(r"^([a-z]+)-(\d)", r"\1\2", arch.name.replace(".", "")).replace("-", "_")
+    stem = stem_of(scenario.workload.architecture.name)
     start = (
         f"{torchrun(scenario.cluster)} scripts/training/run_recipe.py"
         f" --recipe {stem}_pretrain_config --dataset llm-pretrain-mock"
@@ -70,18 +59,22 @@ def bridge_block(row: dict[str, Any], scenario: Scenario) -> str:
     )
 
 
-def _settings(row: dict[str, Any], scenario: Scenario, *, but: str = "") -> list[list[str]]:
-    """Megatron's flags as KEY=VALUE but for those of a pattern; what recipes have on is said."""
-    groups = [
-        [text for flag in group for text in _setting(flag) if not (but and re.search(but, text))]
-        for group in megatron_flags(row, scenario)
-    ]
-    explicit = [f"model.virtual_pipeline_model_parallel_size={row['vpp']}"] * (row["vpp"] > 1)
+def _settings(
+    row: dict[str, Any], scenario: Scenario, *, but: tuple[str, ...] = ()
+) -> list[list[str]]:
+    """Megatron's arguments as KEY=VALUE but for some; what recipes have on is said where off."""
+    explicit: Arguments = {}
+    if row["vpp"] > 1:
+        explicit["virtual_pipeline_model_parallel_size"] = row["vpp"]
     if row["tp"] > 1 and not row["sequence_parallel"]:
-        explicit.append("model.sequence_parallel=false")
+        explicit["sequence_parallel"] = "false"
     if row["sharding"] == "ddp":
-        explicit.append("ddp.use_distributed_optimizer=false")
-    return [group for group in (*groups, explicit) if group]
+        explicit["use_distributed_optimizer"] = "false"
+    groups = [
+        [_setting(key, value) for key, value in group.items() if key not in but]
+        for group in (*megatron_arguments(row, scenario), explicit)
+    ]
+    return [said for group in groups if (said := [text for text in group if text])]
 
 
 _SECTIONS = {
@@ -106,20 +99,17 @@ _SECTIONS = {
 """Sections of ConfigContainer and the fields of each that a layout sets."""
 
 
-def _setting(flag: str) -> list[str]:
-    """``--tensor-model-parallel-size 8`` as ``model.tensor_model_parallel_size=8``."""
-    word, _, value = flag.removeprefix("--").partition(" ")
-    name = word.replace("-", "_")
-    if name in ("grad_reduce_in_bf16", "accumulate_allreduce_grads_in_fp32"):
-        name, value = "grad_reduce_in_fp32", str(name != "grad_reduce_in_bf16").lower()
-    section = next((key for key, fields in _SECTIONS.items() if name in fields), None)
+def _setting(key: str, value: Any) -> str:
+    """``tensor_model_parallel_size`` of 8 as ``model.tensor_model_parallel_size=8``."""
+    if key in ("grad_reduce_in_bf16", "accumulate_allreduce_grads_in_fp32"):
+        key, value = "grad_reduce_in_fp32", str(key != "grad_reduce_in_bf16").lower()
+    section = next((name for name, keys in _SECTIONS.items() if key in keys), None)
     if section is None:
-        return []
-    value = value.strip("'") or "true"
-    if name in ("recompute_modules", "hierarchical_context_parallel_sizes"):
-        value = f"[{value.replace(' ', ',')}]"
-    text = f"{section}.{name}={value}"
-    return [f"'{text}'" if set(value) & set("[]|*()") else text]
+        return ""
+    if isinstance(value, list):
+        value = f"[{','.join(map(str, value))}]"
+    text = f"{section}.{key}={'true' if value is True else value}"
+    return f"'{text}'" if set(text) & set("[]|*()") else text
 
 
 def bridge_adapter_block(row: dict[str, Any], scenario: Scenario) -> str:
@@ -138,7 +128,7 @@ def bridge_adapter_block(row: dict[str, Any], scenario: Scenario) -> str:
             f"--seq_length {recipe.sequence_length}",
         ],
         _adapters(recipe),
-        *_settings(row, scenario, but=r"^train\.|seq_length="),
+        *_settings(row, scenario, but=(*_SECTIONS["train"], "seq_length")),
     ]
     notes = [*recipe_note(arch), *unsaid_stashes(recipe)]
     if recipe.quantised_base:
@@ -156,7 +146,7 @@ def bridge_adapter_block(row: dict[str, Any], scenario: Scenario) -> str:
 
 
 def _adapters(recipe: Recipe) -> list[str]:
-    targets = dict.fromkeys(_TARGETS[name] for name in recipe.lora_targets if name in _TARGETS)
+    targets = dict.fromkeys(TARGETS[name] for name in recipe.lora_targets if name in TARGETS)
     return [
         f"peft.dim={recipe.lora_rank}",
         f"peft.alpha={2 * recipe.lora_rank}",

@@ -8,44 +8,38 @@ from __future__ import annotations
 
 from typing import Any
 
-from simulator.interop.megatron import megatron_flags, megatron_notes
+from simulator.interop.dialects.megatron import (
+    TARGETS,
+    Arguments,
+    megatron_arguments,
+    megatron_notes,
+    recomputed,
+)
+from simulator.interop.dialects.table import as_flags
 from simulator.interop.torchrun import torchrun, wrapped
 from simulator.scenario import Scenario
 from simulator.workload.recipe import Recipe
 
 __all__ = ["mindspeed_block"]
 
-_OTHERS = {
-    "--cp-comm-type p2p": ["--context-parallel-algo megatron_cp_algo"],
-    "--cp-comm-type a2a": ["--context-parallel-algo ulysses_cp_algo"],
-    "--cp-comm-type a2a+p2p": ["--context-parallel-algo hybrid_cp_algo"],
-    "--attention-backend flash": ["--use-flash-attn"],
-    "--attention-backend unfused": [],
-    "--mock-data": ['--data-path "$DATA_PATH"', "--split 100,0,0"],
-    "--tokenizer-type NullTokenizer": [
-        "--tokenizer-type PretrainedFromHF",
-        '--tokenizer-name-or-path "$TOKENIZER_PATH"',
-    ],
-    "--no-create-attention-mask-in-dataloader": [],
+_OWN = {
+    "cp_comm_type": "context_parallel_algo",
+    "hierarchical_context_parallel_sizes": "ulysses_degree_in_cp",
 }
-"""Megatron-LM's flags -> MindSpeed's."""
-
-_MODULES = {
-    "core_attn": "--recompute-granularity selective",
-    "norm": "--recompute-norm",
-    "mlp_act": "--recompute-activation-function",
+_ALGORITHMS = {"p2p": "megatron_cp_algo", "a2a": "ulysses_cp_algo", "a2a+p2p": "hybrid_cp_algo"}
+_MODULES: dict[str, Arguments] = {
+    "core_attn": {"recompute_granularity": "selective"},
+    "norm": {"recompute_norm": True},
+    "mlp_act": {"recompute_activation_function": True},
 }
-_TARGETS = {
-    "q": "linear_qkv", "k": "linear_qkv", "v": "linear_qkv", "o": "linear_proj",
-    "gate": "linear_fc1", "up": "linear_fc1", "down": "linear_fc2",
-}  # fmt: skip
+"""Modules that selective recomputation names have switches of their own."""
 
 
 def mindspeed_block(row: dict[str, Any], scenario: Scenario) -> str:
     """Write the command for pretrain_gpt.py, or for posttrain_gpt.py with adapters."""
     recipe = scenario.workload.recipe
-    groups = [_translated(group) for group in megatron_flags(row, scenario)]
-    groups += [_recomputed(row, scenario), _kernels(scenario), _schedule(row), _adapters(recipe)]
+    groups = [_translated(group) for group in megatron_arguments(row, scenario)]
+    groups += [_recomputed(row, scenario), _kernels(row, scenario), _adapters(recipe)]
     script = "posttrain_gpt.py" if recipe.lora_rank else "pretrain_gpt.py"
     checkpoint = ", checkpoint ($CKPT)" if recipe.lora_rank else ""
     return "\n".join(
@@ -54,62 +48,68 @@ def mindspeed_block(row: dict[str, Any], scenario: Scenario) -> str:
             " tokenizer, learning rate; --spec where the model needs one.",
             "export PYTORCH_NPU_ALLOC_CONF=expandable_segments:True HCCL_CONNECT_TIMEOUT=3600"
             " CUDA_DEVICE_MAX_CONNECTIONS=1",
-            wrapped(f"{torchrun(scenario.cluster)} {script}", [group for group in groups if group]),
+            wrapped(f"{torchrun(scenario.cluster)} {script}", as_flags(groups)),
             *(f"# {note}" for note in megatron_notes(row, scenario)),
         ]
     )
 
 
-def _translated(group: list[str]) -> list[str]:
-    found: list[str] = []
-    for flag in group:
-        name, _, value = flag.partition(" ")
-        if name == "--recompute-modules" or flag == "--recompute-granularity selective":
-            continue
-        if name == "--vocab-size":
-            found.append(f"--padded-vocab-size {int(value) + 1}")
-        elif name == "--hierarchical-context-parallel-sizes":
-            found.append(f"--ulysses-degree-in-cp {value.split()[0]}")
-        else:
-            found += _OTHERS.get(flag, [flag])
+def _translated(group: Arguments) -> Arguments:
+    """Megatron-LM's arguments as MindSpeed has them."""
+    found: Arguments = {}
+    for key, value in group.items():
+        if key == "vocab_size":
+            found["padded_vocab_size"] = value + 1
+        elif key == "mock_data":
+            found |= {"data_path": '"$DATA_PATH"', "split": "100,0,0"}
+        elif key == "tokenizer_type":
+            found |= {key: "PretrainedFromHF", "tokenizer_name_or_path": '"$TOKENIZER_PATH"'}
+        elif key == "attention_backend":
+            found |= {"use_flash_attn": True} if value == "flash" else {}
+        elif key in _OWN:
+            own = _ALGORITHMS[value] if key == "cp_comm_type" else value[0]
+            found[_OWN[key]] = own
+        elif key not in ("recompute_modules", "no_create_attention_mask_in_dataloader"):
+            found |= {} if value == "selective" else {key: value}
     return found
 
 
-def _recomputed(row: dict[str, Any], scenario: Scenario) -> list[str]:
-    """Modules that selective recomputation names have flags of their own."""
-    if row["recompute"] != "selective":
-        return []
-    named: str = row["recompute_modules"]
-    modules = named.split("+") if named else scenario.software.kernels.selective_modules
-    return [_MODULES[name] for name in modules if name in _MODULES]
+def _recomputed(row: dict[str, Any], scenario: Scenario) -> Arguments:
+    found: Arguments = {}
+    for name in recomputed(row, scenario.software) if row["recompute"] == "selective" else ():
+        found |= _MODULES.get(name, {})
+    return found
 
 
-def _kernels(scenario: Scenario) -> list[str]:
+def _kernels(row: dict[str, Any], scenario: Scenario) -> Arguments:
     arch = scenario.workload.architecture
-    flags = ["--use-mcore-models", "--transformer-impl local", "--distributed-backend nccl"]
-    flags += ["--no-gradient-accumulation-fusion", "--no-masked-softmax-fusion"]
-    if arch.blocks[0].norm == "rms":
-        flags.append("--use-fused-rmsnorm")
-    if arch.position == "rope":
-        flags += ["--use-rotary-position-embeddings", "--use-fused-rotary-pos-emb"]
-    return flags + ["--use-fused-swiglu"] * all(mlp.gated for mlp in arch.mlps)
+    rotary = arch.position == "rope"
+    on = {
+        "use_mcore_models": True,
+        "no_gradient_accumulation_fusion": True,
+        "no_masked_softmax_fusion": True,
+        "use_fused_rmsnorm": arch.blocks[0].norm == "rms",
+        "use_rotary_position_embeddings": rotary,
+        "use_fused_rotary_pos_emb": rotary,
+        "use_fused_swiglu": all(mlp.gated for mlp in arch.mlps),
+    }
+    found: Arguments = {"transformer_impl": "local", "distributed_backend": "nccl"}
+    found |= {key: True for key, wanted in on.items() if wanted}
+    return found | ({"schedules_method": "dualpipev"} if row["schedule"] == "dualpipe_v" else {})
 
 
-def _schedule(row: dict[str, Any]) -> list[str]:
-    return ["--schedules-method dualpipev"] * (row["schedule"] == "dualpipe_v")
-
-
-def _adapters(recipe: Recipe) -> list[str]:
+def _adapters(recipe: Recipe) -> Arguments:
     if not recipe.lora_rank:
-        return []
-    targets = dict.fromkeys(_TARGETS[name] for name in recipe.lora_targets if name in _TARGETS)
-    return [
-        "--finetune",
-        "--stage sft",
-        "--is-instruction-dataset",
-        '--load "$CKPT"',
-        f"--lora-r {recipe.lora_rank}",
-        f"--lora-alpha {2 * recipe.lora_rank}",
-        "--lora-fusion",
-        f"--lora-target-modules {' '.join(targets)}",
-    ]
+        return {}
+    return {
+        "finetune": True,
+        "stage": "sft",
+        "is_instruction_dataset": True,
+        "load": '"$CKPT"',
+        "lora_r": recipe.lora_rank,
+        "lora_alpha": 2 * recipe.lora_rank,
+        "lora_fusion": True,
+        "lora_target_modules": list(
+            dict.fromkeys(TARGETS[name] for name in recipe.lora_targets if name in TARGETS)
+        ),
+    }

@@ -10,7 +10,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from simulator.interop.megatron import megatron_flags, megatron_notes, megatron_unsaid
+from simulator.interop.dialects.megatron import (
+    megatron_arguments,
+    megatron_notes,
+    megatron_unsaid,
+)
 from simulator.interop.megatron_bridge import recipe_note, recipe_stem
 from simulator.interop.torchrun import steps
 from simulator.scenario import Scenario
@@ -18,12 +22,12 @@ from simulator.scenario import Scenario
 __all__ = ["primus_block", "primus_unsaid"]
 
 _OTHERS = {
-    "no_gradient_accumulation_fusion": ("gradient_accumulation_fusion", "false"),
-    "no_overlap_p2p_communication": ("overlap_p2p_comm", "false"),
-    "no_create_attention_mask_in_dataloader": ("create_attention_mask_in_dataloader", "false"),
-    "disable_bias_linear": ("add_bias_linear", "false"),
+    "no_gradient_accumulation_fusion": "gradient_accumulation_fusion",
+    "no_overlap_p2p_communication": "overlap_p2p_comm",
+    "no_create_attention_mask_in_dataloader": "create_attention_mask_in_dataloader",
+    "disable_bias_linear": "add_bias_linear",
 }
-"""Megatron-LM's switches that turn something off -> the argument and its value."""
+"""Megatron-LM's switches that turn something off -> the argument that is false then."""
 
 _NAMES = {"fp8_format": "fp8", "fp4_format": "fp4"}
 
@@ -33,9 +37,9 @@ def primus_block(row: dict[str, Any], scenario: Scenario) -> str:
     recipe = scenario.workload.recipe
     if recipe.lora_rank:
         return _adapting(row, scenario)
-    overrides = dict(_setting(flag) for group in megatron_flags(row, scenario) for flag in group)
-    overrides.setdefault("sequence_parallel", "false")
-    overrides.setdefault("use_distributed_optimizer", "false")
+    overrides = {"sequence_parallel": "false", "use_distributed_optimizer": "false"}
+    for group in megatron_arguments(row, scenario):
+        overrides |= dict(_setting(key, value) for key, value in group.items())
     module = ["pre_trainer:", "  framework: megatron", "  config: pre_trainer.yaml"]
     return "\n".join(
         [
@@ -48,13 +52,12 @@ def primus_block(row: dict[str, Any], scenario: Scenario) -> str:
     )
 
 
-def _setting(flag: str) -> tuple[str, str]:
-    """``--tensor-model-parallel-size 8`` as ``tensor_model_parallel_size`` and ``8``."""
-    word, _, value = flag.removeprefix("--").partition(" ")
-    name = word.replace("-", "_")
-    if name in _OTHERS:
-        return _OTHERS[name]
-    return _NAMES.get(name, name), value or "true"
+def _setting(key: str, value: Any) -> tuple[str, str]:
+    if key in _OTHERS:
+        return _OTHERS[key], "false"
+    words = " ".join(map(str, value)) if isinstance(value, list) else str(value)
+    quoted = f"'{words}'" if set(words) & set("()|*[]") else words
+    return _NAMES.get(key, key), "true" if value is True else quoted
 
 
 def _experiment(module: list[str], overrides: dict[str, str]) -> str:

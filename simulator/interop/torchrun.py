@@ -129,7 +129,7 @@ PLAIN = {
 
 _ALSO_WITH = {
     **{"sequence_parallel": "tp", "cp_kind": "cp", "dispatcher": "ep"},
-    **{"rank_order": "pp", "schedule": "pp", "sharding": "dp"},
+    **{"rank_order": "pp", "schedule": "pp"},
 }
 """Fields that are told with a degree above 1, as software has defaults of its own for them."""
 
@@ -149,7 +149,8 @@ def _told(row: dict[str, Any], scenario: Scenario) -> str:
         targets = ",".join(recipe.lora_targets)
         values |= {"CHECKPOINT": "yours", "LORA_RANK": recipe.lora_rank, "LORA_TARGETS": targets}
     for name, usual in PLAIN.items():
-        if row[name] != usual or row.get(_ALSO_WITH.get(name, ""), 1) > 1:
+        asked = name == "sharding" or row.get(_ALSO_WITH.get(name, ""), 1) > 1
+        if row[name] != usual or asked:
             values[name.upper()] = ",".join(map(str, row[name])) if name == "stages" else row[name]
     if row["sharding"] != "ddp" and row["shard_group"] != row["dp"] * row["cp"]:
         values["SHARD_GROUP"] = row["shard_group"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from simulator.interop.megatron import layers_by_stage
+from simulator.interop.dialects.megatron import layers_by_stage
 from simulator.interop.torchrun import steps, torchrun, unsaid_stashes
 from simulator.scenario import Scenario
 from simulator.workload.architecture import Architecture

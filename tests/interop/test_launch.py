@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from simulator.api import predict
+from simulator.interop.dialects.megatron import layers_by_stage, pipeline_layout
 from simulator.interop.launch import launch_flags
-from simulator.interop.megatron import layers_by_stage, pipeline_layout
 from simulator.interop.torchrun import torchrun
 from simulator.workload.presets import load
 

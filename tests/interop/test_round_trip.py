@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from simulator.cost.step import evaluate
 from simulator.errors import InputError
+from simulator.interop.dialects.megatron import layers_by_stage
 from simulator.interop.exporting import FORMS, export
 from simulator.interop.launch import LAUNCHERS, launch_flags
 from simulator.interop.launch_files.merging import import_launch
-from simulator.interop.megatron import layers_by_stage
 from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.planner.candidates import candidates

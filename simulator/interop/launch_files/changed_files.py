@@ -16,8 +16,9 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
 from simulator.interop.deepspeed import deepspeed_config
+from simulator.interop.dialects.megatron import Arguments, megatron_arguments
+from simulator.interop.dialects.table import as_flags
 from simulator.interop.launch_files.settings import Reading
-from simulator.interop.megatron import megatron_flags
 from simulator.interop.torchtitan import torchtitan_tables
 from simulator.scenario import Scenario
 
@@ -74,10 +75,9 @@ def _changed(
 ) -> str:
     """One reading's part of a text with the other layout."""
     if reading.kind == "Megatron-LM command":
-        return _flags(text, _difference(*(_megatron(row, scenario) for row in rows)))
+        return _flags(text, _difference(*(_written(row, scenario) for row in rows)))
     if reading.kind in ("recipe", "Megatron-Bridge command"):
-        fields = [_fields(_megatron(row, scenario)) for row in rows]
-        return _assignments(text, _difference(*fields))
+        return _assignments(text, _difference(*(_arguments(row, scenario) for row in rows)))
     if reading.kind == "torchtitan job":
         tables = [_flat(torchtitan_tables(row, scenario)) for row in rows]
         return changed_text(text, _difference(*tables))
@@ -99,14 +99,16 @@ def _difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str
     return changed | {key: None for key in before if key not in after}
 
 
-def _megatron(row: dict[str, Any], scenario: Scenario) -> dict[str, Any]:
-    flags = (flag for group in megatron_flags(row, scenario) for flag in group)
+def _arguments(row: dict[str, Any], scenario: Scenario) -> Arguments:
+    groups = megatron_arguments(row, scenario)
+    return {key: value for group in groups for key, value in group.items()}
+
+
+def _written(row: dict[str, Any], scenario: Scenario) -> Arguments:
+    """The same as flags: ``--a-b`` and its value in a command's words."""
+    flags = (flag for group in as_flags([_arguments(row, scenario)]) for flag in group)
     parts = (flag.partition(" ") for flag in flags)
     return {name: value or True for name, _, value in parts}
-
-
-def _fields(flags: Mapping[str, Any]) -> dict[str, Any]:
-    return {name.removeprefix("--").replace("-", "_"): value for name, value in flags.items()}
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -203,6 +205,7 @@ def _assignments(text: str, changes: Changes) -> str:
     """Fields of a recipe: ``key=value``, ``key: value`` and ``--key value``."""
     for key, value in changes.items():
         shown = "true" if value is True else "false" if value is None else str(value)
+        shown = f"[{','.join(value)}]" if isinstance(value, list) else shown
         start = rf"(?:^|[\s.+'\"-]){re.escape(key)}(?:=|:[ ]*|[ ])"
         text = _replaced(text, rf"({start})(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s#'\"\\]+)", shown)
     return text

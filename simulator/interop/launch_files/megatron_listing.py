@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
+from simulator.interop.dialects.megatron import read_megatron
 from simulator.interop.launch_files.idle_keys import idle_in
-from simulator.interop.launch_files.megatron_arguments import read_megatron
 from simulator.interop.launch_files.settings import (
     MOST_SETTINGS,
     Place,

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from simulator.interop.dialects.megatron import adapted_matrices, say_recomputation
 from simulator.interop.launch_files.idle_keys import idle_in
-from simulator.interop.launch_files.megatron_arguments import adapted_matrices, say_recomputation
 from simulator.interop.launch_files.settings import Reading, Setting, Settings
 
 __all__ = ["VARIABLES", "read_mlperf_config"]

@@ -10,6 +10,7 @@ from typing import Any
 
 from simulator.errors import InputError
 from simulator.files import json_of, toml_of, yaml_of
+from simulator.interop.dialects.megatron import MEGATRON_KEYS, read_megatron
 from simulator.interop.launch_files.command_words import Command, settings_of, training_command
 from simulator.interop.launch_files.deepspeed_json import read_deepspeed
 from simulator.interop.launch_files.fsdp2_snippet import is_fsdp2, read_fsdp2
@@ -26,7 +27,6 @@ from simulator.interop.launch_files.maxtext_settings import (
     read_slice,
 )
 from simulator.interop.launch_files.measured_files import read_measured
-from simulator.interop.launch_files.megatron_arguments import MEGATRON_KEYS, read_megatron
 from simulator.interop.launch_files.mlperf_variables import VARIABLES, read_mlperf_config
 from simulator.interop.launch_files.neuronx_recipe import NEURONX_SECTION, read_neuronx
 from simulator.interop.launch_files.plain_variables import PLAIN_VARIABLES, read_variables

@@ -140,6 +140,10 @@ class Settings:
         self.taken.update(setting.key for setting in given)
         return given[0] if given else None
 
+    def at(self, *keys: str) -> Setting:
+        """The setting of the first of some names that is there; one of them is."""
+        return next(self.found[key] for key in keys if key in self.found)
+
     def say(self, name: str, value: Any, setting: Setting) -> None:
         """State a field."""
         self.stated.append(Stated(name, value, setting.place))
@@ -166,6 +170,21 @@ class Settings:
         if name:
             self.say(name, number, setting)
         return number
+
+    def real(self, name: str, *keys: str) -> None:
+        """State a number that may have a fraction."""
+        setting = self.take(*keys)
+        if setting is None or setting.value in (None, "", "auto", "None", "null", "none"):
+            return
+        if isinstance(setting.value, str) and _VARIABLE.search(setting.value):
+            self.unset.append(Unset(name, setting.value, setting.place))
+            return
+        try:
+            number = float(setting.value)
+        except (TypeError, ValueError):
+            self.problems.append(f"{setting.place}: must be a number, got {setting.value!r}")
+            return
+        self.say(name, number, setting)
 
     def flag(self, *keys: str) -> bool | None:
         """Whether a switch is on; None where it is not there."""

@@ -1,32 +1,188 @@
-"""The shape of a model from Megatron's arguments: the inverse of ``interop/megatron_model.py``."""
+"""The shape of a model as Megatron's arguments, written and read.
+
+Names and defaults as in NVIDIA/Megatron-LM@000c4ac2, megatron/training/arguments.py.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import groupby
 from typing import Any
 
+from simulator.interop.dialects.table import Word, field_values, write_words
 from simulator.interop.launch_files.model_names import zoo_model
 from simulator.interop.launch_files.settings import Settings, as_whole
+from simulator.software.profile import Software
 from simulator.workload import presets
 from simulator.workload.architecture import MLP, Architecture, Attention, Block, MoE
+from simulator.workload.recipe import Recipe
 from simulator.workload.state_space import Mamba2
 
-__all__ = ["Shape", "shape_of"]
-
-_KINDS = "M*-E"
-"""Letters of layers that are read: Mamba-2, attention, MLP, experts."""
+__all__ = ["CAPACITY", "Shape", "model_arguments", "shape_of", "unsaid"]
 
 _POSITIONS = {
-    "rope": "rope",
-    "learned_absolute": "learned",
-    "none": "none",
-    "yarn": "rope",
-    "mrope": "rope",
+    "rope": "rope", "learned": "learned_absolute", "none": "none", "alibi": "none",
+    "relative": "none",
+}  # fmt: skip
+_READ_POSITIONS = {
+    "rope": "rope", "learned_absolute": "learned", "none": "none", "yarn": "rope", "mrope": "rope",
+}  # fmt: skip
+_LATENT = {
+    "q_lora_rank": "q_lora_rank",
+    "kv_lora_rank": "kv_lora_rank",
+    "nope_head_dim": "qk_head_dim",
+    "rope_head_dim": "qk_pos_emb_head_dim",
+    "value_head_dim": "v_head_dim",
 }
+"""Sizes of latent attention -> arguments."""
+_USUAL_LATENT: dict[str, Any] = {
+    "q_lora_rank": 0, "kv_lora_rank": 512, "nope_head_dim": 128, "rope_head_dim": 64,
+    "value_head_dim": 128,
+}  # fmt: skip
+"""What they are where no argument says."""
+_ROUTED = {
+    "experts": "num_experts",
+    "top_k": "moe_router_topk",
+    "ffn_hidden": "moe_ffn_hidden_size",
+    "shared_ffn_hidden": "moe_shared_expert_intermediate_size",
+    "groups": "moe_router_num_groups",
+    "top_groups": "moe_router_group_topk",
+}
+"""Sizes of experts -> arguments."""
+CAPACITY = (
+    Word("training.moe_capacity_factor", "moe_expert_capacity_factor", real=True),
+    Word("training.moe_pads_to_capacity", "moe_pad_expert_input_to_capacity", on=True),
+)
+"""How many tokens an expert takes."""
+_KINDS = "M*-E"
+"""Letters of layers that are read: Mamba-2, attention, MLP, experts."""
 _VOCABULARIES = {"gpt2bpetokenizer": 50257, "bertwordpiecelowercase": 30522}
 """Tokenizers whose size is fixed."""
+
+# --- written --------------------------------------------------------------------------------------
+
+
+def model_arguments(arch: Architecture, software: Software, recipe: Recipe) -> list[dict[str, Any]]:
+    """Arguments of the model's shape in groups: sizes, attention, experts, switches."""
+    attention, first = arch.attentions[0], arch.mlps[0]
+    dense = next((mlp for mlp in arch.mlps if isinstance(mlp, MLP)), first)
+    sizes = {
+        "num_layers": arch.layers,
+        "hidden_size": arch.hidden,
+        "ffn_hidden_size": dense.ffn_hidden,
+        "num_attention_heads": attention.heads,
+        "max_position_embeddings": max(arch.max_positions, recipe.sequence_length),
+    }
+    vocabulary = {"make_vocab_size_divisible_by": software.kernels.pads_vocabulary_to}
+    untied = {} if arch.tied_embeddings else {"untie_embeddings_and_output_weights": True}
+    switches = _switches(arch.blocks[0], attention, first, arch)
+    experts = _experts(arch, recipe)
+    return [sizes, _attention(attention, arch), experts, switches | vocabulary | untied]
+
+
+def unsaid(arch: Architecture) -> list[str]:
+    """Name what the model has and the flags above do not say."""
+    blocks, attentions = arch.blocks, arch.attentions
+    found = {
+        "mixers in place of attention": bool(arch.mixers),
+        "layers of one module": any(
+            kind.mlp is None or not (kind.attention or kind.mixer) for kind in blocks
+        ),
+        "an encoder and a decoder": arch.is_encoder_decoder,
+        "images for input": arch.patch_values > 0,
+        "attention to both sides": not all(att.causal for att in attentions),
+        "disentangled attention": any(att.disentangled for att in attentions),
+        "localized filtering": any(att.filtered for att in attentions),
+        "attention in chunks": any(att.chunked for att in attentions),
+        "layers without positions": arch.position == "rope"
+        and not all(att.rotary for att in attentions),
+        "norms of queries and keys without weights": any(att.plain_qk_norm for att in attentions),
+        "a convolution beside attention": any(kind.convolution for kind in blocks),
+        "heads of several tasks": arch.tasks is not None,
+        "projected embeddings": arch.table_width > 0,
+        "attention sinks": any(att.sinks for att in attentions),
+        "capped scores": any(att.softcap for att in attentions),
+        "norms behind attention and MLP": any(kind.norms > 3 for kind in blocks),
+        "biases of experts": any(moe.bias for moe in arch.moes),
+        "rectified MLPs": any(mlp.activation == "relu" for mlp in arch.mlps),
+    }
+    return [name for name, there in found.items() if there]
+
+
+def _attention(attention: Attention, arch: Architecture) -> dict[str, Any]:
+    normed = {"qk_layernorm": True} if attention.qk_norm or attention.is_mla else {}
+    if attention.is_mla:
+        sizes = {
+            "q_lora_rank": attention.q_lora_rank,
+            "kv_lora_rank": attention.kv_lora_rank,
+            "nope_head_dim": attention.head_dim - attention.rope_head_dim,
+            "rope_head_dim": attention.rope_head_dim,
+            "value_head_dim": attention.value_dim,
+        }
+        written = {_LATENT[name]: size for name, size in sizes.items() if size}
+        return {"multi_latent_attention": True} | written | normed
+    grouped = {"group_query_attention": True, "num_query_groups": attention.kv_heads}
+    few = grouped if attention.kv_heads != attention.heads else {}
+    return {"kv_channels": attention.head_dim} | few | normed | _window(arch)
+
+
+def _window(arch: Architecture) -> dict[str, Any]:
+    """Sliding windows: W tokens with the current one are W - 1 to its left."""
+    layers = [arch.blocks[kind].attention for kind in arch.layer_kinds]
+    windows = [0 if att is None or att.chunked else att.window for att in layers]
+    if not any(windows):
+        return {}
+    every = {"window_size": f"{max(windows) - 1},0"}
+    if all(windows):
+        return every
+    return every | {"window_attn_skip_freq": _pattern([int(w > 0) for w in windows])}
+
+
+def _experts(arch: Architecture, recipe: Recipe) -> dict[str, Any]:
+    moe = next(iter(arch.moes), None)
+    if moe is None:
+        return {}
+    grouped = moe.top_groups < moe.groups
+    found: dict[str, Any] = {
+        key: getattr(moe, name)
+        for name, key in _ROUTED.items()
+        if getattr(moe, name) and (grouped or "group" not in name)
+    }
+    if recipe.is_quantised or recipe.precision == "bf16":
+        found["moe_grouped_gemm"] = True
+    sparse = [int(arch.blocks[kind].is_moe) for kind in arch.layer_kinds]
+    mixed = {} if all(sparse) else {"moe_layer_freq": _pattern(sparse)}
+    return found | write_words(CAPACITY, field_values({}, recipe)) | mixed
+
+
+def _pattern(flags: list[int]) -> str:
+    """Write a 0/1 pattern over layers as Megatron reads it: ``([0]*3+[1]*58)``."""
+    runs = [f"[{value}]*{len(list(same))}" for value, same in groupby(flags)]
+    return f"({'+'.join(runs)})"
+
+
+def _switches(
+    block: Block, attention: Attention, mlp: MLP | MoE, arch: Architecture
+) -> dict[str, Any]:
+    biased = isinstance(mlp, MLP) and mlp.bias
+    on = {
+        "swiglu": mlp.gated,
+        "squared_relu": not mlp.gated and mlp.activation == "squared_relu",
+        "disable_bias_linear": not biased,
+        "add_qkv_bias": not biased and attention.qkv_bias,
+    }
+    dropped = {"attention_dropout": attention.dropout, "hidden_dropout": block.dropout}
+    return {
+        "normalization": "RMSNorm" if block.norm == "rms" else "LayerNorm",
+        "position_embedding_type": _POSITIONS[arch.position],
+        **{key: True for key, wanted in on.items() if wanted},
+        **{key: "0.0" for key, there in dropped.items() if not there},
+    }
+
+
+# --- read -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,10 +287,7 @@ def _pattern_of_kinds(settings: Settings) -> str | None:
 
 _SIZES = (
     *("ffn_hidden_size", "num_query_groups", "kv_channels", "max_position_embeddings"),
-    *("num_experts", "num_moe_experts", "moe_router_topk", "moe_ffn_hidden_size"),
-    "moe_shared_expert_intermediate_size",
-    *("moe_router_num_groups", "moe_router_group_topk"),
-    *("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim"),
+    *("num_moe_experts", *_ROUTED.values(), *_LATENT.values()),
     *("mamba_num_heads", "mamba_head_dim", "mamba_num_groups", "mamba_state_dim"),
 )
 _WORDS = (
@@ -218,24 +371,21 @@ class _Given:
         return [found[letter] for letter in self.kinds]
 
     def _of_layers(self, vocabulary: int, layers: list[Block]) -> Architecture:
-        blocks = list(dict.fromkeys(layers))
-        dense = layers[0]
-        position: Any = _POSITIONS.get(
+        position: Any = _READ_POSITIONS.get(
             self._word("position_embedding_type", "learned_absolute"), "rope"
         )
         untied = self.flags["untie_embeddings_and_output_weights"]
         shared = self.flags["share_embeddings_and_output_weights"]
-        return Architecture(
+        return Architecture.of_layers(
+            layers,
             name="of-the-command",
             family="custom",
             hidden=self.hidden,
-            blocks=tuple(blocks),
-            layer_kinds=tuple(blocks.index(block) for block in layers),
             vocabulary=vocabulary,
             tied_embeddings=not untied if shared is None else shared,
             position=position,
             max_positions=self.sizes["max_position_embeddings"] or 1_048_576,
-            final_norm=dense.norm,
+            final_norm=layers[0].norm,
         )
 
     def _word(self, name: str, default: str) -> str:
@@ -269,16 +419,16 @@ class _Given:
         sizes = self.sizes
         dropped = self._dropped("attention_dropout")
         if self.flags["multi_latent_attention"]:
-            rope = sizes["qk_pos_emb_head_dim"] or 64
+            given: dict[str, Any] = {
+                name: sizes[key] or _USUAL_LATENT[name] for name, key in _LATENT.items()
+            }
+            nope = given.pop("nope_head_dim")
             return Attention(
                 heads=self.heads,
                 kv_heads=self.heads,
-                head_dim=(sizes["qk_head_dim"] or 128) + rope,
-                value_head_dim=sizes["v_head_dim"] or 128,
-                q_lora_rank=sizes["q_lora_rank"] or 0,
-                kv_lora_rank=sizes["kv_lora_rank"] or 512,
-                rope_head_dim=rope,
+                head_dim=nope + given["rope_head_dim"],
                 dropout=dropped,
+                **given,
             )
         groups = (
             sizes["num_query_groups"] if self.flags["group_query_attention"] is not False else None
@@ -301,17 +451,14 @@ class _Given:
         if not count:
             return None
         gated = bool(self.flags["swiglu"] or self.flags["gated_linear_unit"])
-        width = sizes["moe_ffn_hidden_size"] or sizes["ffn_hidden_size"] or 4 * self.hidden
-        groups = sizes["moe_router_num_groups"] or 1
-        return MoE(
-            experts=count,
-            top_k=min(sizes["moe_router_topk"] or 2, count),
-            ffn_hidden=width,
-            shared_ffn_hidden=sizes["moe_shared_expert_intermediate_size"] or 0,
-            gated=gated,
-            groups=groups,
-            top_groups=sizes["moe_router_group_topk"] or groups,
-        )
+        given: dict[str, Any] = {name: sizes[key] for name, key in _ROUTED.items() if sizes[key]}
+        usual = {
+            "top_k": 2,
+            "ffn_hidden": sizes["ffn_hidden_size"] or 4 * self.hidden,
+            "top_groups": given.get("groups", 1),
+        }
+        routed = {**usual, **given, "experts": count}
+        return MoE(**{**routed, "top_k": min(routed["top_k"], count)}, gated=gated)
 
     def _pattern(self, name: str) -> list[int]:
         """``([0]*3+[1]*58)``, ``[0,1,1]``, or every n-th layer."""
