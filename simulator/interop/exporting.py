@@ -9,18 +9,18 @@ from typing import Any
 
 from simulator.errors import InputError, did_you_mean
 from simulator.hardware.accelerator import Platform
-from simulator.interop.deepspeed import deepspeed_block, deepspeed_unsaid
+from simulator.hardware.cluster import Cluster
+from simulator.interop.dialects.deepspeed import deepspeed_block, deepspeed_unsaid
+from simulator.interop.dialects.fsdp2 import fsdp2_block, fsdp2_lacks
 from simulator.interop.dialects.megatron import megatron_block, megatron_unsaid
-from simulator.interop.fully_shard import fsdp2_block, fsdp2_lacks
+from simulator.interop.dialects.megatron_bridge import bridge_adapter_block, bridge_block
+from simulator.interop.dialects.torchrun import layout_notes, plain_block
+from simulator.interop.dialects.torchtitan import torchtitan_block, torchtitan_unsaid
 from simulator.interop.launch import launch_flags
-from simulator.interop.megatron_bridge import bridge_adapter_block, bridge_block
-from simulator.interop.slurm import slurm_job
-from simulator.interop.torchrun import layout_notes, plain_block
-from simulator.interop.torchtitan import torchtitan_block, torchtitan_unsaid
 from simulator.layout.layouts import Layouts
 from simulator.scenario import Scenario
 
-__all__ = ["FORMS", "WORDS", "export"]
+__all__ = ["FORMS", "WORDS", "export", "slurm_job"]
 
 _GPUS: tuple[Platform, ...] = ("cuda", "rocm")
 
@@ -109,3 +109,27 @@ def export(layouts: Layouts, scenario: Scenario, form: str) -> str:
         )
     notes = layout_notes(row, chosen.unsaid(row, scenario))
     return "\n".join([chosen.write(row, scenario), *notes])
+
+
+def slurm_job(block: str, cluster: Cluster, *, name: str = "foreshard") -> str:
+    """Put a job's head above a command that torchrun starts.
+
+    Examples
+    --------
+    >>> from simulator.hardware.cluster import load_cluster
+    >>> print(slurm_job("torchrun train.py", load_cluster("dgx-h100", 8)).splitlines()[-1])
+    srun torchrun train.py
+    """
+    each = min(cluster.node.accelerators, cluster.gpus)
+    head = [
+        "#!/bin/bash",
+        f"#SBATCH --job-name={name}",
+        f"#SBATCH --nodes={cluster.nodes}",
+        "#SBATCH --ntasks-per-node=1",
+        f"#SBATCH --gpus-per-node={each}",
+        "#SBATCH --exclusive",
+    ]
+    if cluster.nodes > 1:
+        head.append('export HEAD_NODE=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)')
+    lines = block.splitlines()
+    return "\n".join([*head, *(f"srun {x}" if x.startswith("torchrun ") else x for x in lines)])

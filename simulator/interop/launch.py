@@ -6,16 +6,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from simulator.interop.deepspeed import deepspeed_block, deepspeed_unsaid
+from simulator.interop.dialects.deepspeed import deepspeed_block, deepspeed_unsaid
+from simulator.interop.dialects.gaudi import gaudi_block
+from simulator.interop.dialects.maxtext import maxtext_block, maxtext_unsaid
 from simulator.interop.dialects.megatron import megatron_block, megatron_unsaid
-from simulator.interop.gaudi import gaudi_block
-from simulator.interop.maxtext import maxtext_block, maxtext_unsaid
-from simulator.interop.megatron_bridge import bridge_adapter_block
-from simulator.interop.mindspeed import mindspeed_block
-from simulator.interop.neuronx import neuronx_block, neuronx_unsaid
-from simulator.interop.primus import primus_block, primus_unsaid
-from simulator.interop.torchrun import layout_notes, plain_block, script_block
-from simulator.interop.torchtitan import torchtitan_block, torchtitan_unsaid
+from simulator.interop.dialects.megatron_bridge import bridge_adapter_block
+from simulator.interop.dialects.mindspeed import mindspeed_block
+from simulator.interop.dialects.neuronx import neuronx_block, neuronx_unsaid
+from simulator.interop.dialects.primus import primus_block, primus_unsaid
+from simulator.interop.dialects.torchrun import layout_notes, plain_block, script_block
+from simulator.interop.dialects.torchtitan import torchtitan_block, torchtitan_unsaid
 from simulator.layout.layouts import Layouts
 from simulator.scenario import Scenario
 from simulator.software.profile import Launcher

@@ -14,7 +14,9 @@ from itertools import groupby
 from typing import Any
 
 from simulator.cost.blocks.tensor_overlap import usable
+from simulator.interop.dialects.deepspeed import say_zero
 from simulator.interop.dialects.megatron_model import CAPACITY, model_arguments, shape_of, unsaid
+from simulator.interop.dialects.settings import Reading, Setting, Settings, Unset, as_whole, idle_in
 from simulator.interop.dialects.table import (
     Word,
     as_flags,
@@ -22,10 +24,7 @@ from simulator.interop.dialects.table import (
     read_words,
     write_words,
 )
-from simulator.interop.launch_files.deepspeed_json import say_zero
-from simulator.interop.launch_files.idle_keys import idle_in
-from simulator.interop.launch_files.settings import Reading, Setting, Settings, Unset, as_whole
-from simulator.interop.torchrun import SAMPLE_STEPS, torchrun, unsaid_stashes, wrapped
+from simulator.interop.dialects.torchrun import SAMPLE_STEPS, torchrun, unsaid_stashes, wrapped
 from simulator.layout.stage_words import read_stages
 from simulator.layout.stages import stages
 from simulator.scenario import Scenario

@@ -11,9 +11,9 @@ from functools import cache
 from itertools import groupby
 from typing import Any
 
+from simulator.interop.dialects.model_names import zoo_model
+from simulator.interop.dialects.settings import Settings, as_whole
 from simulator.interop.dialects.table import Word, field_values, write_words
-from simulator.interop.launch_files.model_names import zoo_model
-from simulator.interop.launch_files.settings import Settings, as_whole
 from simulator.software.profile import Software
 from simulator.workload import presets
 from simulator.workload.architecture import MLP, Architecture, Attention, Block, MoE

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from simulator.interop.launch_files.settings import Settings
+from simulator.interop.dialects.settings import Settings
 from simulator.workload.recipe import Recipe
 
-__all__ = ["Word", "as_flags", "field_values", "read_words", "write_words"]
+__all__ = ["Word", "as_flags", "field_values", "read_as", "read_words", "write_words"]
 
 _IDLE = (None, 0, 1, "none", False)
 """Values of a field with which what hangs on it says nothing."""
@@ -70,18 +70,20 @@ def read_words(table: Iterable[Word], settings: Settings) -> None:
             if settings.flag(*keys):
                 settings.say(word.field, word.on, settings.at(*keys))
         elif word.words is not None:
-            first = {
-                _first(said, keys[0]): ours for ours, said in reversed(list(word.words.items()))
+            theirs = {
+                ours: said[keys[0]] if isinstance(said, Mapping) else said
+                for ours, said in word.words.items()
             }
-            settings.word(word.field, {**first, **(word.also or {})}, *keys)
+            settings.word(word.field, {**read_as(theirs), **(word.also or {})}, *keys)
         elif word.real:
             settings.real(word.field, *keys)
         else:
             settings.whole(word.field, *keys)
 
 
-def _first(said: Any, key: str) -> str:
-    return str(said[key] if isinstance(said, Mapping) else said)
+def read_as(words: Mapping[Any, str]) -> dict[str, Any]:
+    """Ours by theirs in small letters, of words that are written; the first of several holds."""
+    return {said.lower(): ours for ours, said in reversed(list(words.items()))}
 
 
 def as_flags(groups: Iterable[Mapping[str, Any]]) -> list[list[str]]:

@@ -15,11 +15,11 @@ from typing import Any
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
-from simulator.interop.deepspeed import deepspeed_config
+from simulator.interop.dialects.deepspeed import deepspeed_config
 from simulator.interop.dialects.megatron import Arguments, megatron_arguments
+from simulator.interop.dialects.settings import Reading
 from simulator.interop.dialects.table import as_flags
-from simulator.interop.launch_files.settings import Reading
-from simulator.interop.torchtitan import torchtitan_tables
+from simulator.interop.dialects.torchtitan import torchtitan_tables
 from simulator.scenario import Scenario
 
 __all__ = ["changed_text", "rewritten"]

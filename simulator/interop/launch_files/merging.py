@@ -11,9 +11,9 @@ from typing import Any
 from simulator.errors import InputError, first_of
 from simulator.hardware.cluster import load_cluster
 from simulator.interop.dialects.megatron import layers_by_stage
+from simulator.interop.dialects.settings import Reading, Stated, Unset, as_whole, shown
 from simulator.interop.launch_files.imported import Imported, Origin
 from simulator.interop.launch_files.recognising import read_launch_files
-from simulator.interop.launch_files.settings import Reading, Stated, Unset, as_whole, shown
 from simulator.scenario import Scenario, make_scenario
 from simulator.software.platforms import first_running
 from simulator.workload import presets
