@@ -2,51 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from simulator.errors import InputError, did_you_mean
-from simulator.hardware.accelerator import Platform
 from simulator.hardware.cluster import Cluster
-from simulator.interop.dialects.deepspeed import deepspeed_block, deepspeed_unsaid
 from simulator.interop.dialects.fsdp2 import fsdp2_block, fsdp2_lacks
-from simulator.interop.dialects.megatron import megatron_block, megatron_unsaid
-from simulator.interop.dialects.megatron_bridge import bridge_adapter_block, bridge_block
-from simulator.interop.dialects.torchrun import layout_notes, plain_block
-from simulator.interop.dialects.torchtitan import torchtitan_block, torchtitan_unsaid
-from simulator.interop.launch import launch_flags
+from simulator.interop.dialects.megatron import megatron_unsaid
+from simulator.interop.dialects.megatron_bridge import bridge_block
+from simulator.interop.dialects.torchtitan import torchtitan_unsaid
+from simulator.interop.launch import LAUNCHERS, MEGATRON_SAYS, Dialect, launch_flags, written
 from simulator.layout.layouts import Layouts
 from simulator.scenario import Scenario
 
 __all__ = ["FORMS", "WORDS", "export", "slurm_job"]
-
-_GPUS: tuple[Platform, ...] = ("cuda", "rocm")
-
-
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """A framework's words."""
-
-    write: Callable[[dict[str, Any], Scenario], str]
-    unsaid: Callable[[dict[str, Any], Scenario], Mapping[str, str]] = lambda row, scenario: {}
-    """Fields of a layout that it has no words for; comments name them."""
-    lacks: Callable[[dict[str, Any], Scenario], list[str]] = lambda row, scenario: []
-    """What of a layout it cannot say, so that nothing is written."""
-    platforms: tuple[Platform, ...] = _GPUS
 
 
 def _degrees(row: dict[str, Any], scenario: Scenario, *, said: tuple[str, ...] = ()) -> list[str]:
     """Degrees of a layout above 1 other than those that are said."""
     degrees = ("tp", "pp", "cp", "ep", "etp")
     return [f"{name} = {row[name]}" for name in degrees if name not in said and row[name] > 1]
-
-
-def _megatron(row: dict[str, Any], scenario: Scenario) -> str:
-    if scenario.workload.recipe.lora_rank:
-        return bridge_adapter_block(row, scenario)  # Megatron-LM itself has no adapters
-    return megatron_block(row, scenario)
 
 
 def _plain_lacks(row: dict[str, Any], scenario: Scenario) -> list[str]:
@@ -58,18 +34,17 @@ def _titan_lacks(row: dict[str, Any], scenario: Scenario) -> list[str]:
     return [f"{name} = {row[name]}" for name in torchtitan_unsaid(row, scenario)]
 
 
-FORMS: dict[str, _Form] = {
-    "megatron-lm": _Form(_megatron, megatron_unsaid),
-    "megatron-bridge": _Form(bridge_block, megatron_unsaid),
-    "torchtitan": _Form(torchtitan_block, lacks=_titan_lacks),
-    "deepspeed": _Form(
-        deepspeed_block,
-        deepspeed_unsaid,
-        partial(_degrees, said=("cp",)),
-        (*_GPUS, "synapseai"),
+FORMS: dict[str, Dialect] = {
+    "megatron-lm": LAUNCHERS["megatron"],
+    "megatron-bridge": Dialect(bridge_block, megatron_unsaid, *MEGATRON_SAYS),
+    "torchtitan": replace(LAUNCHERS["torchtitan"], lacks=_titan_lacks),
+    "deepspeed": replace(
+        LAUNCHERS["deepspeed"],
+        lacks=partial(_degrees, said=("cp",)),
+        platforms=("cuda", "rocm", "synapseai"),
     ),
-    "fsdp2": _Form(fsdp2_block, lacks=fsdp2_lacks),
-    "torchrun": _Form(plain_block, lacks=_plain_lacks),
+    "fsdp2": Dialect(fsdp2_block, said=("reduce_dtype",), lacks=fsdp2_lacks),
+    "torchrun": replace(LAUNCHERS["torchrun"], lacks=_plain_lacks),
 }
 """By the word that asks for it; ``slurm`` puts a job's head above the software's own command."""
 
@@ -107,8 +82,7 @@ def export(layouts: Layouts, scenario: Scenario, form: str) -> str:
             f"--as {form}: cannot say {', '.join(lacks)}; the layout is {layout}, for"
             f" cluster.software = {software}: --set another, or --best with the software of {form}"
         )
-    notes = layout_notes(row, chosen.unsaid(row, scenario))
-    return "\n".join([chosen.write(row, scenario), *notes])
+    return written(chosen, row, scenario)
 
 
 def slurm_job(block: str, cluster: Cluster, *, name: str = "foreshard") -> str:

@@ -7,12 +7,14 @@ NVIDIA/benchmarks/*/implementations/nemo/config_*.sh and conf/*.yaml).
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from simulator.interop.dialects.megatron import adapted_matrices, say_recomputation
 from simulator.interop.dialects.settings import Reading, Setting, Settings, idle_in
 
-__all__ = ["VARIABLES", "read_mlperf_config"]
+__all__ = ["VARIABLES", "mlperf_variables", "read_mlperf_config"]
 
 _DEGREES = {
     "layout.tp": ("TENSOR_MODEL_PARALLEL", "TP"),
@@ -36,6 +38,23 @@ VARIABLES = {
     "DGXSYSTEM",
 }
 """Variables by which such a file is known."""
+
+
+def mlperf_variables(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A layout in all the names that rounds have for its fields."""
+    on = bool(row["sequence_parallel"])
+    return {
+        **{
+            key: row[name.removeprefix("layout.")]
+            for name, keys in _DEGREES.items()
+            if name.startswith("layout.")
+            for key in keys
+        },
+        "MINIBS": row["global_batch"] // row["dp"],
+        "SEQ_PARALLEL": str(on),
+        "SEQUENCE_PARALLEL": str(on),
+        "SP": int(on),
+    }
 
 
 _SEQUENCE = ("SEQ_PARALLEL", "SEQUENCE_PARALLEL", "SP")

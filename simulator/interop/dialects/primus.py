@@ -82,25 +82,26 @@ def _start(scenario: Scenario, what: str) -> list[str]:
     return [*lines, f"primus-cli direct -- train {what} --config foreshard.yaml"]
 
 
+_RECIPE_TAKES = (
+    *("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"),
+    *("sequence_parallel", "global_batch_size", "micro_batch_size", "seq_length"),
+    *("recompute_granularity", "recompute_method", "recompute_num_layers"),
+)
+"""Megatron's arguments that the recipes of fine-tunings take."""
+
+
 def _adapting(row: dict[str, Any], scenario: Scenario) -> str:
     """Fine-tuning with adapters is Megatron-Bridge's, started by Primus."""
-    recipe = scenario.workload.recipe
-    overrides: dict[str, Any] = {
-        "tensor_model_parallel_size": row["tp"],
-        "pipeline_model_parallel_size": row["pp"],
-        "virtual_pipeline_model_parallel_size": row["vpp"] if row["vpp"] > 1 else "null",
-        "context_parallel_size": row["cp"],
-        "sequence_parallel": str(bool(row["sequence_parallel"])).lower(),
-        "peft": f"lora  # of rank {recipe.lora_rank} (peft.dim)",
-        "train_iters": steps(scenario),
-        "global_batch_size": row["global_batch"],
-        "micro_batch_size": row["micro_batch"],
-        "seq_length": recipe.sequence_length,
+    overrides = {
+        "virtual_pipeline_model_parallel_size": str(row["vpp"]) if row["vpp"] > 1 else "null",
+        "context_parallel_size": "1",
+        "sequence_parallel": "false",
+        "peft": f"lora  # of rank {scenario.workload.recipe.lora_rank} (peft.dim)",
+        "train_iters": str(steps(scenario)),
         "precision_config": "bf16_mixed",
     }
-    if row["recompute"] == "full":
-        overrides |= {"recompute_granularity": "full", "recompute_method": "uniform"}
-        overrides["recompute_num_layers"] = 1
+    for group in megatron_arguments(row, scenario):
+        overrides |= dict(_setting(k, value) for k, value in group.items() if k in _RECIPE_TAKES)
     stem = recipe_stem(scenario.workload.architecture)
     module = ["post_trainer:", "  framework: megatron_bridge", "  config: sft_trainer.yaml"]
     return "\n".join(
@@ -114,31 +115,32 @@ def _adapting(row: dict[str, Any], scenario: Scenario) -> str:
     )
 
 
-_RECIPE_SAYS = {
-    "sharding": ("zero1", "the recipe shares optimizer states."),
-    "cp_kind": ("ring", "a recipe has no word for it."),
-    "rank_order": ("tp-cp-dp-pp", "a recipe has no word for it."),
-    "ep": (1, "a recipe has no word for it here."),
-    "etp": (1, "a recipe has no word for it here."),
-    "offload_layers": (0, "a recipe has no word for it."),
-    "optimizer_offload": ("none", "a recipe has no word for it."),
-    "recompute_layers": (0, "the recipe runs all layers again."),
-    "stages": ([], "a recipe has no word for it."),
+_RECIPE_MEANS = {
+    "sharding": "zero1",
+    "cp_kind": "ring",
+    "rank_order": "tp-cp-dp-pp",
+    "ep": 1,
+    "etp": 1,
+    "offload_layers": 0,
+    "optimizer_offload": "none",
+    "recompute_modules": "",
+    "stages": [],
 }
-"""Fields of a layout that a fine-tuning's configuration does not say, and what holds instead."""
+"""Fields of a layout that a fine-tuning's configuration has no words for: what holds there."""
 
 
 def primus_unsaid(row: dict[str, Any], scenario: Scenario) -> dict[str, str]:
     """Fields of a layout that no argument says; of a fine-tuning, of which there are few."""
+    missing = megatron_unsaid(row, scenario)
     if not scenario.workload.recipe.lora_rank:
-        return megatron_unsaid(row, scenario)
-    unsaid = {name: why for name, (usual, why) in _RECIPE_SAYS.items() if row[name] != usual}
-    if row["cp"] == 1:
-        unsaid.pop("cp_kind", None)
+        return missing
+    lost = [name for name, usual in _RECIPE_MEANS.items() if row[name] != usual]
     if row["cp_kind"] == "hierarchical":
-        unsaid["cp_a2a"] = unsaid["cp_kind"]
-    if row["recompute"] == "selective":
-        unsaid |= {"recompute": "a recipe has no word for it.", "recompute_modules": "the same."}
+        lost.append("cp_a2a")
     if row["sharding"] != "ddp" and row["shard_group"] != row["dp"] * row["cp"]:
-        unsaid["shard_group"] = "all ranks share optimizer states."
-    return unsaid
+        lost.append("shard_group")
+    lost = [name for name in lost if row["cp"] > 1 or not name.startswith("cp_")]
+    return missing | {
+        name: f"a recipe has no word for it, {_RECIPE_MEANS.get(name, 'its own')} holds."
+        for name in lost
+    }

@@ -61,11 +61,10 @@ def layout_notes(row: Mapping[str, Any], unsaid: Mapping[str, str]) -> list[str]
     >>> layout_notes({"sharding": "ddp", "cp": 2}, {"sharding": "its ranks share states."})
     ['# layout.sharding = ddp: its ranks share states.']
     """
-    reasons = dict.fromkeys(unsaid.values())
-    return [
-        f"# {', '.join(f'layout.{n} = {row[n]}' for n in unsaid if unsaid[n] == reason)}: {reason}"
-        for reason in reasons
-    ]
+    said = {reason: list[str]() for reason in unsaid.values()}
+    for name, reason in unsaid.items():
+        said[reason].append(f"layout.{name} = {'usual' if row[name] == '' else row[name]}")
+    return [f"# {', '.join(named)}: {reason}" for reason, named in said.items()]
 
 
 def unsaid_stashes(recipe: Recipe, flags: Sequence[str] = ()) -> list[str]:
@@ -113,8 +112,7 @@ def script_block(row: dict[str, Any], scenario: Scenario) -> str:
     hosts = f"each of the {cluster.nodes:,} hosts" if cluster.nodes > 1 else "the host"
     return (
         f"# {software.name} has no launcher: start train.py, your script, once on {hosts}\n"
-        f"# ({row['dp'] * row['cp']:,} of {cluster.gpus:,} devices share states as"
-        f" {row['sharding']}).\n"
+        f"# ({cluster.gpus:,} devices; data-parallel ranks share states as {row['sharding']}).\n"
         f"export {_told(row, scenario)}\npython train.py"
     )
 

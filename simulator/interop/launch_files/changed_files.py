@@ -17,6 +17,7 @@ from tomlkit.exceptions import TOMLKitError
 
 from simulator.interop.dialects.deepspeed import deepspeed_config
 from simulator.interop.dialects.megatron import Arguments, megatron_arguments
+from simulator.interop.dialects.mlperf import mlperf_variables
 from simulator.interop.dialects.settings import Reading
 from simulator.interop.dialects.table import as_flags
 from simulator.interop.dialects.torchtitan import torchtitan_tables
@@ -90,7 +91,7 @@ def _changed(
             return changed_text(text, arguments)
         return _flags(text, {f"--{key}": value for key, value in arguments.items()})
     if reading.kind == "MLPerf configuration":
-        return _variables(text, _difference(*(_mlperf(row) for row in rows)))
+        return _variables(text, _difference(*map(mlperf_variables, rows)))
     return text
 
 
@@ -126,23 +127,6 @@ def _trainer(row: dict[str, Any]) -> dict[str, Any]:
         "per_device_train_batch_size": row["micro_batch"],
         "gradient_accumulation_steps": row["global_batch"] // (row["dp"] * row["micro_batch"]),
         "gradient_checkpointing": row["recompute"] == "full",
-    }
-
-
-def _mlperf(row: dict[str, Any]) -> dict[str, Any]:
-    """Variables under both the names that rounds have for them."""
-    return {
-        **{name.upper(): row[name] for name in ("tp", "pp", "cp", "ep", "etp")},
-        "VP": row["vpp"],
-        "MBS": row["micro_batch"],
-        "SP": int(row["sequence_parallel"]),
-        "TENSOR_MODEL_PARALLEL": row["tp"],
-        "PIPELINE_MODEL_PARALLEL": row["pp"],
-        "INTERLEAVED_PIPELINE": row["vpp"],
-        "CONTEXT_PARALLEL": row["cp"],
-        "MICRO_BATCH_SIZE": row["micro_batch"],
-        "MINIBS": row["global_batch"] // row["dp"],
-        "SEQ_PARALLEL": str(bool(row["sequence_parallel"])),
     }
 
 
