@@ -211,16 +211,16 @@ def _environment(row: dict[str, Any], recipe: Recipe) -> list[str]:
 
 
 def _parallel(row: dict[str, Any], arch: Architecture, values: dict[str, Any]) -> Arguments:
-    found = write_words(_PARALLEL, values)
+    arguments = write_words(_PARALLEL, values)
     if row["sequence_parallel"]:
-        found["sequence_parallel"] = True
-    found |= write_words(_CONTEXT, values)
+        arguments["sequence_parallel"] = True
+    arguments |= write_words(_CONTEXT, values)
     if row["cp"] > 1 and row["cp_kind"] == "hierarchical":
         rings = row["cp"] // row["cp_a2a"]
-        found["hierarchical_context_parallel_sizes"] = [row["cp_a2a"], rings]
+        arguments["hierarchical_context_parallel_sizes"] = [row["cp_a2a"], rings]
     if arch.is_moe:
-        found |= write_words(_EXPERTS, values)
-    return found | write_words([_ORDER], values)
+        arguments |= write_words(_EXPERTS, values)
+    return arguments | write_words([_ORDER], values)
 
 
 def _pipeline(row: dict[str, Any], arch: Architecture) -> Arguments:
@@ -274,9 +274,9 @@ def _length(recipe: Recipe) -> Arguments:
 def _states(row: dict[str, Any], software: Software) -> Arguments:
     """How optimizer states, gradients and parameters are shared, and what that hides behind."""
     shards, shared = row["dp"] * row["cp"], row["sharding"] != "ddp"
-    found: Arguments = {"use_distributed_optimizer": True} if shared else {}
+    arguments: Arguments = {"use_distributed_optimizer": True} if shared else {}
     if row["sharding"] in ("zero2", "zero3"):
-        found |= {
+        arguments |= {
             "use_megatron_fsdp": True,
             "data_parallel_sharding_strategy": _STRATEGIES[row["sharding"]],
             "no_gradient_accumulation_fusion": True,
@@ -284,12 +284,12 @@ def _states(row: dict[str, Any], software: Software) -> Arguments:
             "ckpt_format": "fsdp_dtensor",
         }
     if shared and row["shard_group"] != shards:
-        found["num_distributed_optimizer_instances"] = shards // row["shard_group"]
+        arguments["num_distributed_optimizer_instances"] = shards // row["shard_group"]
     if software.overlap.gradient_reduce and shards > 1:
-        found["overlap_grad_reduce"] = True
+        arguments["overlap_grad_reduce"] = True
         if software.overlap.parameter_gather and shared:
-            found["overlap_param_gather"] = True
-    return found
+            arguments["overlap_param_gather"] = True
+    return arguments
 
 
 def _recompute(row: dict[str, Any], software: Software, arch: Architecture) -> Arguments:
@@ -297,7 +297,7 @@ def _recompute(row: dict[str, Any], software: Software, arch: Architecture) -> A
     kind, layers = row["recompute"], row["recompute_layers"]
     if kind == "none":
         return {}
-    found: Arguments = {"recompute_granularity": kind}
+    arguments: Arguments = {"recompute_granularity": kind}
     if kind == "selective":
         theirs = {ours: word for word, ours in _MODULES.items()} | {"mlp_act": "moe_act"}
         modules = dict.fromkeys(
@@ -305,10 +305,10 @@ def _recompute(row: dict[str, Any], software: Software, arch: Architecture) -> A
             for name in recomputed(row, software)
             if name in theirs and (name not in _OF_EXPERTS or arch.is_moe)
         )
-        return found | ({"recompute_modules": list(modules)} if modules else {})
+        return arguments | ({"recompute_modules": list(modules)} if modules else {})
     method = "block" if layers else "uniform"
     count = -(-layers // row["vpp"]) if layers else 1
-    return found | {"recompute_method": method, "recompute_num_layers": count}
+    return arguments | {"recompute_method": method, "recompute_num_layers": count}
 
 
 def recomputed(row: dict[str, Any], software: Software) -> Sequence[str]:
@@ -320,9 +320,9 @@ def recomputed(row: dict[str, Any], software: Software) -> Sequence[str]:
 def _offload(row: dict[str, Any], values: dict[str, Any]) -> Arguments:
     """Activations of the first layers of the model, and optimizer states, in host memory."""
     count = row["offload_layers"]
-    found = {"cpu_offloading_num_layers": count} if count else {}
+    arguments = {"cpu_offloading_num_layers": count} if count else {}
     states = write_words(_OPTIMIZER_OFFLOAD, values)
-    return found | states | ({"use_precision_aware_optimizer": True} if states else {})
+    return arguments | states | ({"use_precision_aware_optimizer": True} if states else {})
 
 
 def _stashes(recipe: Recipe, arch: Architecture) -> Arguments:
@@ -335,15 +335,15 @@ def _stashes(recipe: Recipe, arch: Architecture) -> Arguments:
 
 def _precision(recipe: Recipe, software: Software, values: dict[str, Any]) -> Arguments:
     half = {"fp16": "fp16", "fp32": "", "tf32": ""}.get(recipe.precision, "bf16")
-    found: Arguments = {half: True} if half else {}
-    found |= _LOW_PRECISION.get(recipe.precision, {}) | write_words([_FP8_WEIGHTS], values)
+    arguments: Arguments = {half: True} if half else {}
+    arguments |= _LOW_PRECISION.get(recipe.precision, {}) | write_words([_FP8_WEIGHTS], values)
     if recipe.fp8_weights and recipe.precision == "mxfp8":
-        found["reuse_grad_buf_for_mxfp8_param_ag"] = True
-    if found and float(software.states.gradient) >= 4:
-        found["accumulate_allreduce_grads_in_fp32"] = True
+        arguments["reuse_grad_buf_for_mxfp8_param_ag"] = True
+    if arguments and float(software.states.gradient) >= 4:
+        arguments["accumulate_allreduce_grads_in_fp32"] = True
     elif half == "bf16":
-        found["grad_reduce_in_bf16"] = True
-    return found | write_words([_OPTIMIZER], values)
+        arguments["grad_reduce_in_bf16"] = True
+    return arguments | write_words([_OPTIMIZER], values)
 
 
 def _kernels(row: dict[str, Any], scenario: Scenario) -> Arguments:

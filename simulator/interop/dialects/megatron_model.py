@@ -85,7 +85,7 @@ def model_arguments(arch: Architecture, software: Software, recipe: Recipe) -> l
 def unsaid(arch: Architecture) -> list[str]:
     """Name what the model has and the flags above do not say."""
     blocks, attentions = arch.blocks, arch.attentions
-    found = {
+    features = {
         "mixers in place of attention": bool(arch.mixers),
         "layers of one module": any(
             kind.mlp is None or not (kind.attention or kind.mixer) for kind in blocks
@@ -108,7 +108,7 @@ def unsaid(arch: Architecture) -> list[str]:
         "biases of experts": any(moe.bias for moe in arch.moes),
         "rectified MLPs": any(mlp.activation == "relu" for mlp in arch.mlps),
     }
-    return [name for name, there in found.items() if there]
+    return [name for name, there in features.items() if there]
 
 
 def _attention(attention: Attention, arch: Architecture) -> dict[str, Any]:
@@ -145,16 +145,16 @@ def _experts(arch: Architecture, recipe: Recipe) -> dict[str, Any]:
     if moe is None:
         return {}
     grouped = moe.top_groups < moe.groups
-    found: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         key: getattr(moe, name)
         for name, key in _ROUTED.items()
         if getattr(moe, name) and (grouped or "group" not in name)
     }
     if recipe.is_quantised or recipe.precision == "bf16":
-        found["moe_grouped_gemm"] = True
+        arguments["moe_grouped_gemm"] = True
     sparse = [int(arch.blocks[kind].is_moe) for kind in arch.layer_kinds]
     mixed = {} if all(sparse) else {"moe_layer_freq": _pattern(sparse)}
-    return found | write_words(CAPACITY, field_values({}, recipe)) | mixed
+    return arguments | write_words(CAPACITY, field_values({}, recipe)) | mixed
 
 
 def _pattern(flags: list[int]) -> str:
@@ -419,16 +419,16 @@ class _Given:
         sizes = self.sizes
         dropped = self._dropped("attention_dropout")
         if self.flags["multi_latent_attention"]:
-            given: dict[str, Any] = {
+            stated: dict[str, Any] = {
                 name: sizes[key] or _USUAL_LATENT[name] for name, key in _LATENT.items()
             }
-            nope = given.pop("nope_head_dim")
+            nope = stated.pop("nope_head_dim")
             return Attention(
                 heads=self.heads,
                 kv_heads=self.heads,
-                head_dim=nope + given["rope_head_dim"],
+                head_dim=nope + stated["rope_head_dim"],
                 dropout=dropped,
-                **given,
+                **stated,
             )
         groups = (
             sizes["num_query_groups"] if self.flags["group_query_attention"] is not False else None
@@ -451,13 +451,13 @@ class _Given:
         if not count:
             return None
         gated = bool(self.flags["swiglu"] or self.flags["gated_linear_unit"])
-        given: dict[str, Any] = {name: sizes[key] for name, key in _ROUTED.items() if sizes[key]}
+        stated: dict[str, Any] = {name: sizes[key] for name, key in _ROUTED.items() if sizes[key]}
         usual = {
             "top_k": 2,
             "ffn_hidden": sizes["ffn_hidden_size"] or 4 * self.hidden,
-            "top_groups": given.get("groups", 1),
+            "top_groups": stated.get("groups", 1),
         }
-        routed = {**usual, **given, "experts": count}
+        routed = {**usual, **stated, "experts": count}
         return MoE(**{**routed, "top_k": min(routed["top_k"], count)}, gated=gated)
 
     def _pattern(self, name: str) -> list[int]:

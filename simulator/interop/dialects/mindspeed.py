@@ -56,29 +56,29 @@ def mindspeed_block(row: dict[str, Any], scenario: Scenario) -> str:
 
 def _translated(group: Arguments) -> Arguments:
     """Megatron-LM's arguments as MindSpeed has them."""
-    found: Arguments = {}
+    arguments: Arguments = {}
     for key, value in group.items():
         if key == "vocab_size":
-            found["padded_vocab_size"] = value + 1
+            arguments["padded_vocab_size"] = value + 1
         elif key == "mock_data":
-            found |= {"data_path": '"$DATA_PATH"', "split": "100,0,0"}
+            arguments |= {"data_path": '"$DATA_PATH"', "split": "100,0,0"}
         elif key == "tokenizer_type":
-            found |= {key: "PretrainedFromHF", "tokenizer_name_or_path": '"$TOKENIZER_PATH"'}
+            arguments |= {key: "PretrainedFromHF", "tokenizer_name_or_path": '"$TOKENIZER_PATH"'}
         elif key == "attention_backend":
-            found |= {"use_flash_attn": True} if value == "flash" else {}
+            arguments |= {"use_flash_attn": True} if value == "flash" else {}
         elif key in _OWN:
             own = _ALGORITHMS[value] if key == "cp_comm_type" else value[0]
-            found[_OWN[key]] = own
+            arguments[_OWN[key]] = own
         elif key not in ("recompute_modules", "no_create_attention_mask_in_dataloader"):
-            found |= {} if value == "selective" else {key: value}
-    return found
+            arguments |= {} if value == "selective" else {key: value}
+    return arguments
 
 
 def _recomputed(row: dict[str, Any], scenario: Scenario) -> Arguments:
-    found: Arguments = {}
+    arguments: Arguments = {}
     for name in recomputed(row, scenario.software) if row["recompute"] == "selective" else ():
-        found |= _MODULES.get(name, {})
-    return found
+        arguments |= _MODULES.get(name, {})
+    return arguments
 
 
 def _kernels(row: dict[str, Any], scenario: Scenario) -> Arguments:
@@ -93,9 +93,11 @@ def _kernels(row: dict[str, Any], scenario: Scenario) -> Arguments:
         "use_fused_rotary_pos_emb": rotary,
         "use_fused_swiglu": all(mlp.gated for mlp in arch.mlps),
     }
-    found: Arguments = {"transformer_impl": "local", "distributed_backend": "nccl"}
-    found |= {key: True for key, wanted in on.items() if wanted}
-    return found | ({"schedules_method": "dualpipev"} if row["schedule"] == "dualpipe_v" else {})
+    arguments: Arguments = {"transformer_impl": "local", "distributed_backend": "nccl"}
+    arguments |= {key: True for key, wanted in on.items() if wanted}
+    return arguments | (
+        {"schedules_method": "dualpipev"} if row["schedule"] == "dualpipe_v" else {}
+    )
 
 
 def _adapters(recipe: Recipe) -> Arguments:

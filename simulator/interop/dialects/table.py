@@ -43,20 +43,20 @@ def field_values(row: Mapping[str, Any], recipe: Recipe) -> dict[str, Any]:
 
 def write_words(table: Iterable[Word], values: Mapping[str, Any]) -> dict[str, Any]:
     """Settings by key: true for a switch, else the number or word."""
-    found: dict[str, Any] = {}
+    written: dict[str, Any] = {}
     for word in table:
         value, key = values[word.field], word.keys.split()[0]
         if value is None or (word.needs and values[word.needs] in _IDLE):
             continue
         if word.on is not None:
-            found |= {key: True} if value == word.on else {}
+            written |= {key: True} if value == word.on else {}
         elif word.words is None:
-            found[key] = f"{float(value):g}" if word.real else value
+            written[key] = f"{float(value):g}" if word.real else value
         elif isinstance(said := word.words.get(value), Mapping):
-            found |= said
+            written |= said
         elif said is not None:
-            found[key] = said
-    return found
+            written[key] = said
+    return written
 
 
 def read_words(table: Iterable[Word], settings: Settings) -> None:
