@@ -2,85 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from simulator.errors import InputError, did_you_mean
-from simulator.hardware.accelerator import Platform
-from simulator.interop.deepspeed import deepspeed_block
-from simulator.interop.fully_shard import fsdp2_block, fsdp2_lacks
-from simulator.interop.launch import launch_flags
-from simulator.interop.megatron import megatron_block
-from simulator.interop.megatron_bridge import bridge_adapter_block, bridge_block
-from simulator.interop.slurm import slurm_job
-from simulator.interop.torchrun import plain_block
-from simulator.interop.torchtitan import torchtitan_block
+from simulator.hardware.cluster import Cluster
+from simulator.interop.dialects.fsdp2 import fsdp2_block, fsdp2_lacks
+from simulator.interop.dialects.megatron import megatron_unsaid
+from simulator.interop.dialects.megatron_bridge import bridge_block
+from simulator.interop.dialects.torchtitan import torchtitan_unsaid
+from simulator.interop.launch import LAUNCHERS, MEGATRON_SAYS, Dialect, launch_flags, written
 from simulator.layout.layouts import Layouts
 from simulator.scenario import Scenario
 
-__all__ = ["FORMS", "WORDS", "export"]
-
-_GPUS: tuple[Platform, ...] = ("cuda", "rocm")
+__all__ = ["FORMS", "WORDS", "export", "slurm_job"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """A framework's words."""
-
-    write: Callable[[dict[str, Any], Scenario], str]
-    lacks: Callable[[dict[str, Any]], list[str]] = lambda row: []
-    """What of a layout it cannot say."""
-    platforms: tuple[Platform, ...] = _GPUS
+def _degrees(row: dict[str, Any], scenario: Scenario, *, said: tuple[str, ...] = ()) -> list[str]:
+    """Degrees of a layout above 1 other than those that are said."""
+    degrees = ("tp", "pp", "cp", "ep", "etp")
+    return [f"{name} = {row[name]}" for name in degrees if name not in said and row[name] > 1]
 
 
-def _only(*names: str, sharding: tuple[str, ...] = ()) -> Callable[[dict[str, Any]], list[str]]:
-    """What is wrong with a layout whose degrees other than these are above 1."""
-
-    def lacks(row: dict[str, Any]) -> list[str]:
-        degrees = ("tp", "pp", "cp", "ep", "etp")
-        wrong = [f"{n} = {row[n]}" for n in degrees if n not in names and row[n] > 1]
-        if sharding and row["sharding"] not in sharding:
-            wrong.append(f"sharding = {row['sharding']}")
-        return wrong
-
-    return lacks
+def _plain_lacks(row: dict[str, Any], scenario: Scenario) -> list[str]:
+    shared = [f"sharding = {row['sharding']}"] if row["sharding"] != "ddp" else []
+    return _degrees(row, scenario) + shared
 
 
-def _megatron(row: dict[str, Any], scenario: Scenario) -> str:
-    if scenario.workload.recipe.lora_rank:
-        return bridge_adapter_block(row, scenario)  # Megatron-LM itself has no adapters
-    return megatron_block(row, scenario)
+def _titan_lacks(row: dict[str, Any], scenario: Scenario) -> list[str]:
+    return [f"{name} = {row[name]}" for name in torchtitan_unsaid(row, scenario)]
 
 
-def _plain_lacks(row: dict[str, Any]) -> list[str]:
-    wrong = _only(sharding=("ddp",))(row)
-    return wrong + [f"recompute_layers = {row['recompute_layers']}"] * bool(row["recompute_layers"])
-
-
-def _titan_lacks(row: dict[str, Any]) -> list[str]:
-    wrong = [f"recompute_layers = {row['recompute_layers']}"] if row["recompute_layers"] else []
-    if row["sharding"] == "zero1":
-        wrong.append("sharding = zero1")
-    if row["sharding"] == "ddp" and row["cp"] > 1:
-        wrong.append("sharding = ddp with cp > 1, whose ranks share states")
-    if row["shard_group"] % row["cp"]:
-        wrong.append(
-            f"shard_group = {row['shard_group']} with cp = {row['cp']}: all cp ranks share"
-        )
-    if row["reshard_after_forward"] is not True:
-        wrong.append(f"reshard_after_forward = {row['reshard_after_forward']}")
-    offload = ("optimizer_offload", "parameter_offload")
-    return wrong + [f"{name} = {row[name]}" for name in offload if row[name] != "none"]
-
-
-FORMS: dict[str, _Form] = {
-    "megatron-lm": _Form(_megatron),
-    "megatron-bridge": _Form(bridge_block),
-    "torchtitan": _Form(torchtitan_block, _titan_lacks),
-    "deepspeed": _Form(deepspeed_block, _only("cp"), (*_GPUS, "synapseai")),
-    "fsdp2": _Form(fsdp2_block, fsdp2_lacks),
-    "torchrun": _Form(plain_block, _plain_lacks),
+FORMS: dict[str, Dialect] = {
+    "megatron-lm": LAUNCHERS["megatron"],
+    "megatron-bridge": Dialect(bridge_block, megatron_unsaid, *MEGATRON_SAYS),
+    "torchtitan": replace(LAUNCHERS["torchtitan"], lacks=_titan_lacks),
+    "deepspeed": replace(
+        LAUNCHERS["deepspeed"],
+        lacks=partial(_degrees, said=("cp",)),
+        platforms=("cuda", "rocm", "synapseai"),
+    ),
+    "fsdp2": Dialect(fsdp2_block, said=("reduce_dtype",), lacks=fsdp2_lacks),
+    "torchrun": replace(LAUNCHERS["torchrun"], lacks=_plain_lacks),
 }
 """By the word that asks for it; ``slurm`` puts a job's head above the software's own command."""
 
@@ -112,10 +76,34 @@ def export(layouts: Layouts, scenario: Scenario, form: str) -> str:
     if platform not in chosen.platforms:
         device = scenario.cluster.accelerator.name
         raise InputError(f"--as {form}: does not run on {device}; --as slurm or plan's own command")
-    if lacks := chosen.lacks(row):
+    if lacks := chosen.lacks(row, scenario):
         software, layout = scenario.software.name, layouts.describe()
         raise InputError(
             f"--as {form}: cannot say {', '.join(lacks)}; the layout is {layout}, for"
             f" cluster.software = {software}: --set another, or --best with the software of {form}"
         )
-    return chosen.write(row, scenario)
+    return written(chosen, row, scenario)
+
+
+def slurm_job(block: str, cluster: Cluster, *, name: str = "foreshard") -> str:
+    """Put a job's head above a command that torchrun starts.
+
+    Examples
+    --------
+    >>> from simulator.hardware.cluster import load_cluster
+    >>> print(slurm_job("torchrun train.py", load_cluster("dgx-h100", 8)).splitlines()[-1])
+    srun torchrun train.py
+    """
+    each = min(cluster.node.accelerators, cluster.gpus)
+    head = [
+        "#!/bin/bash",
+        f"#SBATCH --job-name={name}",
+        f"#SBATCH --nodes={cluster.nodes}",
+        "#SBATCH --ntasks-per-node=1",
+        f"#SBATCH --gpus-per-node={each}",
+        "#SBATCH --exclusive",
+    ]
+    if cluster.nodes > 1:
+        head.append('export HEAD_NODE=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)')
+    lines = block.splitlines()
+    return "\n".join([*head, *(f"srun {x}" if x.startswith("torchrun ") else x for x in lines)])

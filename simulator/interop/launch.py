@@ -2,61 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from simulator.interop.deepspeed import deepspeed_block
-from simulator.interop.gaudi import gaudi_block
-from simulator.interop.maxtext import maxtext_block
-from simulator.interop.megatron import megatron_block
-from simulator.interop.megatron_bridge import bridge_adapter_block
-from simulator.interop.mindspeed import mindspeed_block
-from simulator.interop.neuronx import neuronx_block
-from simulator.interop.primus import primus_block
-from simulator.interop.torchrun import plain_block, script_block
-from simulator.interop.torchtitan import torchtitan_block
+from simulator.hardware.accelerator import Platform
+from simulator.interop.dialects.deepspeed import deepspeed_block, deepspeed_unsaid
+from simulator.interop.dialects.gaudi import gaudi_block
+from simulator.interop.dialects.maxtext import maxtext_block, maxtext_unsaid
+from simulator.interop.dialects.megatron import megatron_block, megatron_unsaid
+from simulator.interop.dialects.megatron_bridge import bridge_adapter_block
+from simulator.interop.dialects.mindspeed import mindspeed_block
+from simulator.interop.dialects.neuronx import neuronx_block, neuronx_unsaid
+from simulator.interop.dialects.primus import primus_block, primus_unsaid
+from simulator.interop.dialects.torchrun import layout_notes, plain_block, script_block
+from simulator.interop.dialects.torchtitan import torchtitan_block, torchtitan_unsaid
 from simulator.layout.layouts import Layouts
 from simulator.scenario import Scenario
 from simulator.software.profile import Launcher
 from simulator.workload.recipe import Recipe
 
-__all__ = ["launch_flags"]
+__all__ = ["LAUNCHERS", "MEGATRON_SAYS", "Dialect", "launch_flags", "written"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Launch:
-    """What a launcher's command can say."""
+class Dialect:
+    """A framework's words, and what it can say with them."""
 
-    block: Callable[[dict[str, Any], Scenario], str]
+    write: Callable[[dict[str, Any], Scenario], str]
+    unsaid: Callable[[dict[str, Any], Scenario], Mapping[str, str]] = lambda row, scenario: {}
+    """Fields of a layout that it has no words for, each with what the command does instead."""
     said: tuple[str, ...] = ()
     """Fields of a recipe that it names, beside those that every command names."""
     optimizers: tuple[str, ...] = ("adamw",)
     """Optimizers that it can ask for."""
     adapters: Callable[[dict[str, Any], Scenario], str] | None = None
-    """The command of a fine-tuning with low-rank adapters, where `block` is not that as well."""
+    """The command of a fine-tuning with low-rank adapters, where `write` is not that as well."""
+    lacks: Callable[[dict[str, Any], Scenario], list[str]] = lambda row, scenario: []
+    """What of a layout it cannot say, so that ``export --as`` writes nothing."""
+    platforms: tuple[Platform, ...] = ("cuda", "rocm")
+    """What ``export --as`` writes it for."""
 
 
 _ALWAYS = ("sequence_length", "global_batch", "tokens", "precision", "lora_rank", "lora_targets")
-_OF_MEGATRON = (
-    *("fp8_weights", "moe_capacity_factor", "moe_pads_to_capacity"),
-    "optimizer_offload_fraction",
+MEGATRON_SAYS = (
+    ("fp8_weights", "moe_capacity_factor", "moe_pads_to_capacity", "optimizer_offload_fraction"),
+    ("adamw", "sgd", "muon"),
 )
-_OF_DEEPSPEED = ("optimizer_offload_fraction", "gradient_dtype", "reduce_dtype")
-_MEGATRON = ("adamw", "sgd", "muon")
-_DEEPSPEED = ("adamw", "lion", "lamb", "muon")
+"""Fields of a recipe and optimizers."""
+_DEEPSPEED_SAYS = (
+    ("optimizer_offload_fraction", "gradient_dtype", "reduce_dtype"),
+    ("adamw", "lion", "lamb", "muon"),
+)
 
-_LAUNCHERS: dict[Launcher, _Launch] = {
-    "megatron": _Launch(megatron_block, _OF_MEGATRON, _MEGATRON, bridge_adapter_block),
-    "primus": _Launch(primus_block, _OF_MEGATRON, _MEGATRON),
-    "mindspeed": _Launch(mindspeed_block, _OF_MEGATRON, _MEGATRON),
-    "torchtitan": _Launch(torchtitan_block, ("fp8_weights",)),
-    "torchrun": _Launch(plain_block),
-    "script": _Launch(script_block),
-    "deepspeed": _Launch(deepspeed_block, _OF_DEEPSPEED, _DEEPSPEED),
-    "gaudi": _Launch(gaudi_block, _OF_DEEPSPEED, _DEEPSPEED),
-    "maxtext": _Launch(maxtext_block, ("moment_dtype",), ("adamw", "sgd", "muon")),
-    "neuronx": _Launch(neuronx_block),
+LAUNCHERS: dict[Launcher, Dialect] = {
+    "megatron": Dialect(megatron_block, megatron_unsaid, *MEGATRON_SAYS, bridge_adapter_block),
+    "primus": Dialect(primus_block, primus_unsaid, *MEGATRON_SAYS),
+    "mindspeed": Dialect(mindspeed_block, megatron_unsaid, *MEGATRON_SAYS),
+    "torchtitan": Dialect(torchtitan_block, torchtitan_unsaid, ("fp8_weights",)),
+    "torchrun": Dialect(plain_block),
+    "script": Dialect(script_block),
+    "deepspeed": Dialect(deepspeed_block, deepspeed_unsaid, *_DEEPSPEED_SAYS),
+    "gaudi": Dialect(gaudi_block, deepspeed_unsaid, *_DEEPSPEED_SAYS),
+    "maxtext": Dialect(maxtext_block, maxtext_unsaid, ("moment_dtype",), ("adamw", "sgd", "muon")),
+    "neuronx": Dialect(neuronx_block, neuronx_unsaid),
 }
 
 
@@ -70,19 +79,25 @@ def launch_flags(layouts: Layouts, scenario: Scenario) -> str:
     arch = scenario.workload.architecture
     if arch.traced is not None:
         return f"# {arch.name} is a traced module: start it with a training script of its own."
-    launch, recipe = _LAUNCHERS[scenario.software.launcher], scenario.workload.recipe
-    write = launch.adapters if recipe.lora_rank and launch.adapters else launch.block
-    block = write(layouts.row(0), scenario)
-    unsaid = _unsaid(recipe, launch)
-    if not unsaid:
-        return block
-    return f"{block}\n# The prediction also counts on what no flag here says: {', '.join(unsaid)}."
+    return written(LAUNCHERS[scenario.software.launcher], layouts.row(0), scenario)
 
 
-def _unsaid(recipe: Recipe, launch: _Launch) -> list[str]:
+def written(dialect: Dialect, row: dict[str, Any], scenario: Scenario) -> str:
+    """A layout in a framework's words, and comments that name what it has none for."""
+    recipe = scenario.workload.recipe
+    write = dialect.adapters if recipe.lora_rank and dialect.adapters else dialect.write
+    lines = [write(row, scenario), *layout_notes(row, dialect.unsaid(row, scenario))]
+    if unsaid := _unsaid(recipe, dialect):
+        lines.append(
+            f"# The prediction also counts on what no flag here says: {', '.join(unsaid)}."
+        )
+    return "\n".join(lines)
+
+
+def _unsaid(recipe: Recipe, dialect: Dialect) -> list[str]:
     """Fields that differ from their default and that the launcher's command does not name."""
-    said = {*_ALWAYS, *launch.said}
-    if recipe.optimizer in launch.optimizers:
+    said = {*_ALWAYS, *dialect.said}
+    if recipe.optimizer in dialect.optimizers:
         said.add("optimizer")
     found = []
     for field in fields(recipe):

@@ -1,6 +1,6 @@
 """What one rank of a training run did in a step, from a trace of its events.
 
-A reader (``interop/kineto.py``) makes the `Trace`; `measure` shares the time of its steps out.
+A reader (``interop/traces/kineto.py``) makes the `Trace`; `measure` shares out the time of steps.
 Words and definitions are those of Holistic Trace Analysis: a gap is the host's where the kernel
 that ends it was launched only after the device had run out of work.
 """

@@ -9,8 +9,9 @@ follow from the sizes; how a rank shards them is the business of
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from simulator.files import record
 from simulator.workload.delta_rule import GatedDelta
@@ -189,6 +190,13 @@ class Architecture:
     """Multi-token-prediction layers (published beside the model, not in its parameter count)."""
     traced: TracedPart | None = None
     """What a traced module does outside its layers; then `blocks` are traced too."""
+
+    @classmethod
+    def of_layers(cls, layers: Iterable[Block], **rest: Any) -> Architecture:
+        """Put the blocks of all layers, first to last, between embedding and head."""
+        kinds: dict[Block, int] = {}
+        layer_kinds = tuple(kinds.setdefault(block, len(kinds)) for block in layers)
+        return cls(blocks=tuple(kinds), layer_kinds=layer_kinds, **rest)
 
     def predicting_ahead(self, count: int) -> Architecture:
         """Return the model with `count` multi-token-prediction layers behind its own.

@@ -7,7 +7,7 @@ import pytest
 
 from simulator.api import simulate
 from simulator.events.step.streams import SPAN_KINDS, STREAMS
-from simulator.interop.chakra import chakra_traces
+from simulator.interop.traces.chakra import chakra_traces
 
 descriptor_pb2 = pytest.importorskip("google.protobuf.descriptor_pb2")
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from simulator.errors import InputError
-from simulator.interop.launch_files.megatron_log import read_megatron_log
-from simulator.interop.mlperf_log import read_mlperf_log
-from simulator.interop.torchtitan_log import read_torchtitan_log
+from simulator.interop.logs.megatron_log import read_megatron_log
+from simulator.interop.logs.mlperf_log import read_mlperf_log
+from simulator.interop.logs.torchtitan_log import read_torchtitan_log
 from simulator.workload.recipe import Recipe
 
 LOGS = Path(__file__).resolve().parents[1] / "data" / "logs"

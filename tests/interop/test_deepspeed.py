@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from simulator.api import predict
-from simulator.interop.deepspeed import deepspeed_config
+from simulator.interop.dialects.deepspeed import deepspeed_config
 from simulator.interop.launch import launch_flags
 
 # Of deepspeedai/DeepSpeed@1b88ac36: deepspeed/runtime/config.py and constants.py,

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from simulator.errors import InputError
-from simulator.interop.kineto import read_trace
-from simulator.interop.kineto_classes import (
+from simulator.interop.traces.kineto import read_trace
+from simulator.interop.traces.kineto_classes import (
     collective_kind,
     dtype_bytes,
     kernel_class,
@@ -488,7 +488,7 @@ def test_limits_of_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     path.write_bytes(gzip.compress(b'{"traceEvents": [' + b" " * 20_000_000))
     with pytest.raises(InputError, match="unpacks to over 200 times its size"):
         read_trace(path)
-    monkeypatch.setattr("simulator.interop.kineto_events.MOST_EVENTS", 5)
+    monkeypatch.setattr("simulator.interop.traces.kineto_events.MOST_EVENTS", 5)
     write(path, [operator("aten::mm", i, 1) for i in range(6)])
     with pytest.raises(InputError, match=r"t\.json: more than 5 events: profile fewer steps"):
         read_trace(path)

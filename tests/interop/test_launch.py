@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from simulator.api import predict
+from simulator.interop.dialects.megatron import layers_by_stage, pipeline_layout
+from simulator.interop.dialects.torchrun import torchrun
 from simulator.interop.launch import launch_flags
-from simulator.interop.megatron import layers_by_stage, pipeline_layout
-from simulator.interop.torchrun import torchrun
 from simulator.workload.presets import load
 
 # Of NVIDIA/Megatron-LM@000c4ac2 megatron/training/arguments.py, those that a command may use.

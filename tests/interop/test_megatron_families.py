@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.interop.megatron_model import model_flags, unsaid
+from simulator.interop.dialects.megatron_model import model_arguments, unsaid
+from simulator.interop.dialects.table import as_flags
 from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.architecture import MLP, Architecture
@@ -16,7 +17,7 @@ CORE = load_software("megatron-core")
 
 def flags(arch: Architecture, **training: object) -> list[str]:
     recipe = Recipe(sequence_length=512, global_batch=8, **training)
-    return [flag for group in model_flags(arch, CORE, recipe) for flag in group]
+    return [flag for group in as_flags(model_arguments(arch, CORE, recipe)) for flag in group]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from simulator.errors import InputError
-from simulator.interop.launch_files.megatron_log import read_megatron_log
+from simulator.interop.logs.megatron_log import read_megatron_log
 from simulator.measured.log import MeasuredLog
 from simulator.workload.recipe import Recipe
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from simulator.errors import InputError
-from simulator.interop.mlperf_log import read_mlperf_log
+from simulator.interop.logs.mlperf_log import read_mlperf_log
 from simulator.measured.log import MeasuredLog
 from simulator.workload.recipe import Recipe
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from simulator.errors import InputError
-from simulator.interop.nccl_tests import is_nccl_tests, read_nccl_tests
+from simulator.interop.logs.nccl_tests import is_nccl_tests, read_nccl_tests
 
 Write = Callable[..., Path]
 

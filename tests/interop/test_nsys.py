@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from simulator.errors import InputError
-from simulator.interop.kineto import read_trace
-from simulator.interop.nsys import is_nsys, read_nsys
+from simulator.interop.traces.kineto import read_trace
+from simulator.interop.traces.nsys import is_nsys, read_nsys
 from simulator.scoring.trace import measure
 
 # start and end in microseconds, name, device; two steps of 100 us

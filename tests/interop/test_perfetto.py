@@ -14,7 +14,7 @@ from simulator.events.simulated_step import simulate
 from simulator.events.step.streams import CAUSES, SPAN_KINDS, STREAMS
 from simulator.events.step.timeline import MemoryCurve, Timeline
 from simulator.hardware.cluster import load_cluster
-from simulator.interop.perfetto import trace_bytes, trace_events
+from simulator.interop.traces.perfetto import trace_bytes, trace_events
 from simulator.layout.layouts import Layouts
 from simulator.software.profile import load_software
 from simulator.workload import presets

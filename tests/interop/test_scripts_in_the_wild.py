@@ -10,7 +10,7 @@ from simulator.interop.launch_files.advising import advise
 from simulator.interop.launch_files.changed_files import changed_text, rewritten
 from simulator.interop.launch_files.imported import Imported
 from simulator.interop.launch_files.merging import import_launch
-from simulator.interop.launch_files.shell_words import read_script
+from simulator.interop.shell.shell_words import read_script
 from simulator.workload import presets
 
 LLAMA_8B = (

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from simulator.errors import InputError
-from simulator.interop.torchtitan_log import read_torchtitan_log
+from simulator.interop.logs.torchtitan_log import read_torchtitan_log
 from simulator.measured.log import MeasuredLog
 from simulator.workload.recipe import Recipe
 

@@ -27,12 +27,12 @@ from simulator.cli.main import app
 from simulator.cli.options import speaking
 from simulator.events.step.user_actions import read_actions
 from simulator.hardware.cluster import load_accelerator, load_cluster, load_node
-from simulator.interop.kineto import read_trace
-from simulator.interop.launch_files.megatron_log import read_megatron_log
 from simulator.interop.launch_files.merging import import_launch
-from simulator.interop.mlperf_log import read_mlperf_log
-from simulator.interop.nccl_tests import is_nccl_tests, read_nccl_tests
-from simulator.interop.torchtitan_log import read_torchtitan_log
+from simulator.interop.logs.megatron_log import read_megatron_log
+from simulator.interop.logs.mlperf_log import read_mlperf_log
+from simulator.interop.logs.nccl_tests import is_nccl_tests, read_nccl_tests
+from simulator.interop.logs.torchtitan_log import read_torchtitan_log
+from simulator.interop.traces.kineto import read_trace
 from simulator.measured.rows import read_runs
 from simulator.scenario import load_scenario
 from simulator.scoring.trace import measure

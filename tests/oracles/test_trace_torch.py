@@ -16,7 +16,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from simulator.errors import InputError
-from simulator.interop.kineto import read_trace
+from simulator.interop.traces.kineto import read_trace
 from simulator.scoring.trace import StepTime, measure
 
 HERE = Path(__file__).parent

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.interop.launch_files.megatron_log import read_megatron_log
-from simulator.interop.mlperf_log import read_mlperf_log
-from simulator.interop.torchtitan_log import read_torchtitan_log
+from simulator.interop.logs.megatron_log import read_megatron_log
+from simulator.interop.logs.mlperf_log import read_mlperf_log
+from simulator.interop.logs.torchtitan_log import read_torchtitan_log
 from simulator.workload.recipe import Recipe
 
 pytest.importorskip("torch")

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from simulator.errors import InputError
-from simulator.interop.launch_files.megatron_log import read_megatron_log
 from simulator.interop.launch_files.merging import import_launch
-from simulator.interop.torchtitan_log import read_torchtitan_log
+from simulator.interop.logs.megatron_log import read_megatron_log
+from simulator.interop.logs.torchtitan_log import read_torchtitan_log
 from simulator.measured.log import MeasuredLog, Stated
 from simulator.measured.rows import COLUMNS
 from simulator.planner.prediction import predict

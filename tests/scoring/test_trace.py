@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from simulator.cost.terms import TERMS
 from simulator.errors import InputError
-from simulator.interop.kineto_events import Events
-from simulator.interop.kineto_table import make_trace
+from simulator.interop.traces.kineto_events import Events
+from simulator.interop.traces.kineto_table import make_trace
 from simulator.scenario import Scenario, make_scenario
 from simulator.scoring.time_attribution import Spans, account
 from simulator.scoring.trace import Collective, Trace, measure

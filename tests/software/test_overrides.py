@@ -154,8 +154,8 @@ def test_problems_of_software_stand_beside_those_of_other_sections() -> None:
     with pytest.raises(InputError) as caught:
         make_scenario(sections)
     assert [line.split(": ")[1] for line in caught.value.problems] == [
-        "goal.minimize",
         "software.dispatchr",
+        "goal.minimize",
     ]
     with pytest.raises(InputError, match=r"named by cluster\.software\), got 'torchtitan'"):
         make_scenario({**SECTIONS, "software": "torchtitan"})

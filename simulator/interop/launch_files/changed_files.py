@@ -15,10 +15,12 @@ from typing import Any
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
-from simulator.interop.deepspeed import deepspeed_config
-from simulator.interop.launch_files.settings import Reading
-from simulator.interop.megatron import megatron_flags
-from simulator.interop.torchtitan import torchtitan_tables
+from simulator.interop.dialects.deepspeed import deepspeed_config
+from simulator.interop.dialects.megatron import Arguments, megatron_arguments
+from simulator.interop.dialects.mlperf import mlperf_variables
+from simulator.interop.dialects.settings import Reading
+from simulator.interop.dialects.table import as_flags
+from simulator.interop.dialects.torchtitan import torchtitan_tables
 from simulator.scenario import Scenario
 
 __all__ = ["changed_text", "rewritten"]
@@ -74,10 +76,9 @@ def _changed(
 ) -> str:
     """One reading's part of a text with the other layout."""
     if reading.kind == "Megatron-LM command":
-        return _flags(text, _difference(*(_megatron(row, scenario) for row in rows)))
+        return _flags(text, _difference(*(_written(row, scenario) for row in rows)))
     if reading.kind in ("recipe", "Megatron-Bridge command"):
-        fields = [_fields(_megatron(row, scenario)) for row in rows]
-        return _assignments(text, _difference(*fields))
+        return _assignments(text, _difference(*(_arguments(row, scenario) for row in rows)))
     if reading.kind == "torchtitan job":
         tables = [_flat(torchtitan_tables(row, scenario)) for row in rows]
         return changed_text(text, _difference(*tables))
@@ -90,7 +91,7 @@ def _changed(
             return changed_text(text, arguments)
         return _flags(text, {f"--{key}": value for key, value in arguments.items()})
     if reading.kind == "MLPerf configuration":
-        return _variables(text, _difference(*(_mlperf(row) for row in rows)))
+        return _variables(text, _difference(*map(mlperf_variables, rows)))
     return text
 
 
@@ -99,14 +100,16 @@ def _difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str
     return changed | {key: None for key in before if key not in after}
 
 
-def _megatron(row: dict[str, Any], scenario: Scenario) -> dict[str, Any]:
-    flags = (flag for group in megatron_flags(row, scenario) for flag in group)
+def _arguments(row: dict[str, Any], scenario: Scenario) -> Arguments:
+    groups = megatron_arguments(row, scenario)
+    return {key: value for group in groups for key, value in group.items()}
+
+
+def _written(row: dict[str, Any], scenario: Scenario) -> Arguments:
+    """The same as flags: ``--a-b`` and its value in a command's words."""
+    flags = (flag for group in as_flags([_arguments(row, scenario)]) for flag in group)
     parts = (flag.partition(" ") for flag in flags)
     return {name: value or True for name, _, value in parts}
-
-
-def _fields(flags: Mapping[str, Any]) -> dict[str, Any]:
-    return {name.removeprefix("--").replace("-", "_"): value for name, value in flags.items()}
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -124,23 +127,6 @@ def _trainer(row: dict[str, Any]) -> dict[str, Any]:
         "per_device_train_batch_size": row["micro_batch"],
         "gradient_accumulation_steps": row["global_batch"] // (row["dp"] * row["micro_batch"]),
         "gradient_checkpointing": row["recompute"] == "full",
-    }
-
-
-def _mlperf(row: dict[str, Any]) -> dict[str, Any]:
-    """Variables under both the names that rounds have for them."""
-    return {
-        **{name.upper(): row[name] for name in ("tp", "pp", "cp", "ep", "etp")},
-        "VP": row["vpp"],
-        "MBS": row["micro_batch"],
-        "SP": int(row["sequence_parallel"]),
-        "TENSOR_MODEL_PARALLEL": row["tp"],
-        "PIPELINE_MODEL_PARALLEL": row["pp"],
-        "INTERLEAVED_PIPELINE": row["vpp"],
-        "CONTEXT_PARALLEL": row["cp"],
-        "MICRO_BATCH_SIZE": row["micro_batch"],
-        "MINIBS": row["global_batch"] // row["dp"],
-        "SEQ_PARALLEL": str(bool(row["sequence_parallel"])),
     }
 
 
@@ -203,6 +189,7 @@ def _assignments(text: str, changes: Changes) -> str:
     """Fields of a recipe: ``key=value``, ``key: value`` and ``--key value``."""
     for key, value in changes.items():
         shown = "true" if value is True else "false" if value is None else str(value)
+        shown = f"[{','.join(value)}]" if isinstance(value, list) else shown
         start = rf"(?:^|[\s.+'\"-]){re.escape(key)}(?:=|:[ ]*|[ ])"
         text = _replaced(text, rf"({start})(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s#'\"\\]+)", shown)
     return text

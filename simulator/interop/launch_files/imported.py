@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulator.errors import InputError
-from simulator.interop.launch_files.settings import Place, Reading
+from simulator.interop.dialects.settings import Place, Reading
 from simulator.planner.prediction import Prediction, predict
 from simulator.scenario import Scenario
 

@@ -19,10 +19,7 @@ import numpy as np
 
 from simulator.errors import InputError
 from simulator.files import json_of
-from simulator.interop.kineto import read_trace
-from simulator.interop.launch_files.megatron_listing import ARGUMENT, listed_arguments
-from simulator.interop.launch_files.megatron_log import read_megatron_log
-from simulator.interop.launch_files.settings import (
+from simulator.interop.dialects.settings import (
     MOST_SETTINGS,
     Place,
     Reading,
@@ -30,10 +27,13 @@ from simulator.interop.launch_files.settings import (
     Settings,
     Stated,
 )
-from simulator.interop.launch_files.torchtitan_job import read_torchtitan
-from simulator.interop.mlperf_log import read_mlperf_log
-from simulator.interop.nsys import is_nsys, read_nsys
-from simulator.interop.torchtitan_log import read_torchtitan_log
+from simulator.interop.dialects.torchtitan import read_torchtitan
+from simulator.interop.logs.megatron_listing import ARGUMENT, listed_arguments
+from simulator.interop.logs.megatron_log import read_megatron_log
+from simulator.interop.logs.mlperf_log import read_mlperf_log
+from simulator.interop.logs.torchtitan_log import read_torchtitan_log
+from simulator.interop.traces.kineto import read_trace
+from simulator.interop.traces.nsys import is_nsys, read_nsys
 from simulator.measured.log import MeasuredLog
 from simulator.plain_files import open_file
 from simulator.scoring.trace import StepTime, Trace, measure

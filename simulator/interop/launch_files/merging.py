@@ -10,9 +10,10 @@ from typing import Any
 
 from simulator.errors import InputError, first_of
 from simulator.hardware.cluster import load_cluster
+from simulator.interop.dialects.megatron import layers_by_stage
+from simulator.interop.dialects.settings import Reading, Stated, Unset, as_whole, shown
 from simulator.interop.launch_files.imported import Imported, Origin
 from simulator.interop.launch_files.recognising import read_launch_files
-from simulator.interop.launch_files.settings import Reading, Stated, Unset, as_whole, shown
 from simulator.scenario import Scenario, make_scenario
 from simulator.software.platforms import first_running
 from simulator.workload import presets
@@ -120,7 +121,7 @@ class _Merging:
     def _ask_for(self, item: Unset) -> None:
         """A value that only the user knows: asked for, unless an option says it."""
         section, _, name = item.field.partition(".")
-        rule = f"{item.place}: {item.value[:120]!r} stands in a variable that no file given sets"
+        rule = f"{item.place}: {item.value[:120]!r} {item.why}"
         sized = section == "run" and name in ("nodes", "per_node")
         if item.field in self.given or (sized and "cluster.gpus" in self.given):
             return
@@ -447,18 +448,30 @@ class _Merging:
 
 
 def _without_the_usual(scenario: Scenario) -> Scenario:
-    """Drop modules of recomputation where they are those that the software names itself."""
-    named = scenario.pinned.get("recompute_modules")
-    if not named:
+    """Drop what is also meant where it is not said: modules of recomputation, stages."""
+    usual = [name for name in scenario.pinned if name in _USUAL and _USUAL[name](scenario)]
+    if not usual:
         return scenario
-    usual = {
-        "moe_act" if w == "mlp_act" else w for w in scenario.software.kernels.selective_modules
-    }
-    own = (
-        {"moe", "moe_act", "shared_experts"} if not scenario.workload.architecture.is_moe else set()
-    )
-    if set(named.split("+")) != usual - own:
-        return scenario
-    pinned = {k: v for k, v in scenario.pinned.items() if k != "recompute_modules"}
+    pinned = {name: value for name, value in scenario.pinned.items() if name not in usual}
     document = {**scenario.document, "layout": dict(pinned)}
     return replace(scenario, pinned=pinned, document=document)
+
+
+def _names_usual_modules(scenario: Scenario) -> bool:
+    """Whether selective recomputation names what the software names itself."""
+    arch, modules = scenario.workload.architecture, scenario.software.kernels.selective_modules
+    usual = {"moe_act" if word == "mlp_act" else word for word in modules}
+    experts = {"moe", "moe_act", "shared_experts"} if not arch.is_moe else set()
+    return set(scenario.pinned["recompute_modules"].split("+")) == usual - experts
+
+
+def _deals_as_usual(scenario: Scenario) -> bool:
+    """Whether uneven stages, which launch commands spell out, are those that are meant anyhow."""
+    pp, vpp = scenario.pinned.get("pp", 1), scenario.pinned.get("vpp", 1)
+    arch, dealt = scenario.workload.architecture, list(scenario.pinned["stages"])
+    if len(set(dealt)) == 1 or len(dealt) != pp * vpp or sum(dealt) != arch.layers:
+        return False
+    return layers_by_stage({"pp": pp, "vpp": vpp}, arch) == dealt
+
+
+_USUAL = {"recompute_modules": _names_usual_modules, "stages": _deals_as_usual}

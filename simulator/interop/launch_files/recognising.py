@@ -10,42 +10,42 @@ from typing import Any
 
 from simulator.errors import InputError
 from simulator.files import json_of, toml_of, yaml_of
-from simulator.interop.launch_files.command_words import Command, settings_of, training_command
-from simulator.interop.launch_files.deepspeed_json import read_deepspeed
-from simulator.interop.launch_files.fsdp2_snippet import is_fsdp2, read_fsdp2
-from simulator.interop.launch_files.idle_keys import idle_in
-from simulator.interop.launch_files.job_size import (
-    batch_directives,
-    read_directives,
-    read_launcher,
-    seeds_of,
-)
-from simulator.interop.launch_files.maxtext_settings import (
+from simulator.interop.dialects.deepspeed import read_deepspeed
+from simulator.interop.dialects.fsdp2 import is_fsdp2, read_fsdp2
+from simulator.interop.dialects.maxtext import (
     MAXTEXT_KEYS,
     read_maxtext,
     read_slice,
 )
-from simulator.interop.launch_files.measured_files import read_measured
-from simulator.interop.launch_files.megatron_arguments import MEGATRON_KEYS, read_megatron
-from simulator.interop.launch_files.mlperf_variables import VARIABLES, read_mlperf_config
-from simulator.interop.launch_files.neuronx_recipe import NEURONX_SECTION, read_neuronx
-from simulator.interop.launch_files.plain_variables import PLAIN_VARIABLES, read_variables
-from simulator.interop.launch_files.settings import (
+from simulator.interop.dialects.megatron import MEGATRON_KEYS, read_megatron
+from simulator.interop.dialects.mlperf import VARIABLES, read_mlperf_config
+from simulator.interop.dialects.neuronx import NEURONX_SECTION, read_neuronx
+from simulator.interop.dialects.settings import (
     MOST_SETTINGS,
     Place,
     Reading,
     Setting,
     Settings,
     Stated,
+    idle_in,
 )
-from simulator.interop.launch_files.shell_words import Script, read_script
-from simulator.interop.launch_files.torchtitan_job import SECTIONS, read_torchtitan
-from simulator.interop.launch_files.trainer_arguments import (
+from simulator.interop.dialects.torchrun import PLAIN_VARIABLES, read_variables
+from simulator.interop.dialects.torchtitan import SECTIONS, read_torchtitan
+from simulator.interop.dialects.trainer import (
     TRAINER_KEYS,
     read_accelerate,
     read_trainer,
 )
-from simulator.interop.nvidia_topo import is_nvidia_topology, topology_words
+from simulator.interop.fabrics.nvidia_topo import is_nvidia_topology, topology_words
+from simulator.interop.launch_files.measured_files import read_measured
+from simulator.interop.shell.command_words import Command, settings_of, training_command
+from simulator.interop.shell.job_size import (
+    batch_directives,
+    read_directives,
+    read_launcher,
+    seeds_of,
+)
+from simulator.interop.shell.shell_words import Script, read_script
 from simulator.plain_files import read_text
 from simulator.workload.huggingface import from_hf
 

@@ -125,7 +125,7 @@ def _seen(asked: OwnCluster, topo: Path | None) -> OwnCluster:
     """Fill in what a matrix of links shows and no flag says."""
     if topo is None:
         return asked
-    from simulator.interop.nvidia_topo import read_nvidia_topology, topology_words
+    from simulator.interop.fabrics.nvidia_topo import read_nvidia_topology, topology_words
     from simulator.plain_files import read_text
 
     edges = read_nvidia_topology(topo, nvlink_bytes_per_s=1.0, pcie_bytes_per_s=1.0)

@@ -138,7 +138,7 @@ def _targets(
 def _read(files: Iterable[Path]) -> list[Measurements]:
     """Read every file, with all problems of all files at once."""
     from simulator.errors import InputError
-    from simulator.interop.nccl_tests import is_nccl_tests, read_nccl_tests
+    from simulator.interop.logs.nccl_tests import is_nccl_tests, read_nccl_tests
     from simulator.measured.measurements import read_measurements
 
     documents: list[Measurements] = []

@@ -159,7 +159,7 @@ def show_links(
         from simulator.errors import InputError
         from simulator.hardware.cluster import load_cluster
         from simulator.hardware.edge_list import write_edges
-        from simulator.interop.fabric_files import is_profile, read_fabric
+        from simulator.interop.fabrics.fabric_files import is_profile, read_fabric
         from simulator.profiles.link_summary import edges_document, links_document, summary
         from simulator.profiles.whole_cluster import whole_gpus
         from simulator.questions.catalogue.profiles_screen import show_edges, show_links

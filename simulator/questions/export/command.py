@@ -113,7 +113,7 @@ def _contents(scenario: Scenario, form: str, *, best: bool, top: int) -> dict[st
         layouts = predict(scenario).estimate.layouts
     if form == "chakra":
         from simulator.events.simulated_step import simulate
-        from simulator.interop.chakra import chakra_traces
+        from simulator.interop.traces.chakra import chakra_traces
 
         step = simulate(layouts, scenario.workload, scenario.cluster, scenario.software)
         return {f"{name}.et": raw for name, raw in chakra_traces(step).items()}

@@ -263,7 +263,7 @@ def _write(
     contents: dict[Path, bytes] = {}
     with waiting("writing"):
         if trace is not None:
-            from simulator.interop.perfetto import trace_bytes
+            from simulator.interop.traces.perfetto import trace_bytes
 
             packed = trace.name.endswith(".gz")
             contents[trace] = trace_bytes(step, gzipped=packed, title=about)

@@ -46,7 +46,7 @@ def title(scenario: Scenario, estimate: Estimate) -> str:
 def write_trace(step: SimulatedStep, path: Path, about: str) -> None:
     """Write the trace, whole or not at all."""
     from simulator.cli.screen import waiting
-    from simulator.interop.perfetto import trace_bytes
+    from simulator.interop.traces.perfetto import trace_bytes
     from simulator.plain_files import write_files
 
     with writing(path, "--trace"), waiting("writing the trace"):

@@ -64,9 +64,9 @@ def compare_logs(
     """
     from simulator.cli.screen import Progress
     from simulator.errors import InputError
-    from simulator.interop.launch_files.megatron_log import read_megatron_log
-    from simulator.interop.mlperf_log import read_mlperf_log
-    from simulator.interop.torchtitan_log import read_torchtitan_log
+    from simulator.interop.logs.megatron_log import read_megatron_log
+    from simulator.interop.logs.mlperf_log import read_mlperf_log
+    from simulator.interop.logs.torchtitan_log import read_torchtitan_log
     from simulator.scoring.logs import compare
 
     readers = {

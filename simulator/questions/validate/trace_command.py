@@ -59,8 +59,8 @@ def validate_trace(
     from simulator.cli.options import print_json
     from simulator.cli.screen import waiting
     from simulator.errors import InputError
-    from simulator.interop.kineto import read_trace
-    from simulator.interop.nsys import is_nsys, read_nsys
+    from simulator.interop.traces.kineto import read_trace
+    from simulator.interop.traces.nsys import is_nsys, read_nsys
     from simulator.report.document import SCHEMA
     from simulator.scoring.trace import measure
     from simulator.scoring.trace_gap import compare_trace

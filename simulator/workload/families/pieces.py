@@ -88,14 +88,11 @@ def model(
 
     `tied` is the default of ``tie_word_embeddings``; None means tied whatever the config says.
     """
-    kinds: dict[Block, int] = {}
-    layer_kinds = tuple(kinds.setdefault(block, len(kinds)) for block in blocks)
-    return Architecture(
+    return Architecture.of_layers(
+        blocks,
         name=f.name,
         family=f.family,
         hidden=f.size(width),
-        blocks=tuple(kinds),
-        layer_kinds=layer_kinds,
         vocabulary=f.size("vocab_size"),
         tied_embeddings=tied is None or f.flag("tie_word_embeddings", tied),
         max_positions=f.size(limit, positions),

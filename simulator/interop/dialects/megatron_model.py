@@ -1,0 +1,529 @@
+"""The shape of a model as Megatron's arguments, written and read.
+
+Names and defaults as in NVIDIA/Megatron-LM@000c4ac2, megatron/training/arguments.py.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import groupby
+from typing import Any
+
+from simulator.interop.dialects.model_names import zoo_model
+from simulator.interop.dialects.settings import Settings, as_whole
+from simulator.interop.dialects.table import Word, field_values, write_words
+from simulator.software.profile import Software
+from simulator.workload import presets
+from simulator.workload.architecture import MLP, Architecture, Attention, Block, MoE
+from simulator.workload.recipe import Recipe
+from simulator.workload.state_space import Mamba2
+
+__all__ = ["CAPACITY", "Shape", "model_arguments", "shape_of", "unsaid"]
+
+_POSITIONS = {
+    "rope": "rope", "learned": "learned_absolute", "none": "none", "alibi": "none",
+    "relative": "none",
+}  # fmt: skip
+_READ_POSITIONS = {
+    "rope": "rope", "learned_absolute": "learned", "none": "none", "yarn": "rope", "mrope": "rope",
+}  # fmt: skip
+_LATENT = {
+    "q_lora_rank": "q_lora_rank",
+    "kv_lora_rank": "kv_lora_rank",
+    "nope_head_dim": "qk_head_dim",
+    "rope_head_dim": "qk_pos_emb_head_dim",
+    "value_head_dim": "v_head_dim",
+}
+"""Sizes of latent attention -> arguments."""
+_USUAL_LATENT: dict[str, Any] = {
+    "q_lora_rank": 0, "kv_lora_rank": 512, "nope_head_dim": 128, "rope_head_dim": 64,
+    "value_head_dim": 128,
+}  # fmt: skip
+"""What they are where no argument says."""
+_ROUTED = {
+    "experts": "num_experts",
+    "top_k": "moe_router_topk",
+    "ffn_hidden": "moe_ffn_hidden_size",
+    "shared_ffn_hidden": "moe_shared_expert_intermediate_size",
+    "groups": "moe_router_num_groups",
+    "top_groups": "moe_router_group_topk",
+}
+"""Sizes of experts -> arguments."""
+CAPACITY = (
+    Word("training.moe_capacity_factor", "moe_expert_capacity_factor", real=True),
+    Word("training.moe_pads_to_capacity", "moe_pad_expert_input_to_capacity", on=True),
+)
+"""How many tokens an expert takes."""
+_KINDS = "M*-E"
+"""Letters of layers that are read: Mamba-2, attention, MLP, experts."""
+_VOCABULARIES = {"gpt2bpetokenizer": 50257, "bertwordpiecelowercase": 30522}
+"""Tokenizers whose size is fixed."""
+
+# --- written --------------------------------------------------------------------------------------
+
+
+def model_arguments(arch: Architecture, software: Software, recipe: Recipe) -> list[dict[str, Any]]:
+    """Arguments of the model's shape in groups: sizes, attention, experts, switches."""
+    attention, first = arch.attentions[0], arch.mlps[0]
+    dense = next((mlp for mlp in arch.mlps if isinstance(mlp, MLP)), first)
+    sizes = {
+        "num_layers": arch.layers,
+        "hidden_size": arch.hidden,
+        "ffn_hidden_size": dense.ffn_hidden,
+        "num_attention_heads": attention.heads,
+        "max_position_embeddings": max(arch.max_positions, recipe.sequence_length),
+    }
+    vocabulary = {"make_vocab_size_divisible_by": software.kernels.pads_vocabulary_to}
+    untied = {} if arch.tied_embeddings else {"untie_embeddings_and_output_weights": True}
+    switches = _switches(arch.blocks[0], attention, first, arch)
+    experts = _experts(arch, recipe)
+    return [sizes, _attention(attention, arch), experts, switches | vocabulary | untied]
+
+
+def unsaid(arch: Architecture) -> list[str]:
+    """Name what the model has and the flags above do not say."""
+    blocks, attentions = arch.blocks, arch.attentions
+    features = {
+        "mixers in place of attention": bool(arch.mixers),
+        "layers of one module": any(
+            kind.mlp is None or not (kind.attention or kind.mixer) for kind in blocks
+        ),
+        "an encoder and a decoder": arch.is_encoder_decoder,
+        "images for input": arch.patch_values > 0,
+        "attention to both sides": not all(att.causal for att in attentions),
+        "disentangled attention": any(att.disentangled for att in attentions),
+        "localized filtering": any(att.filtered for att in attentions),
+        "attention in chunks": any(att.chunked for att in attentions),
+        "layers without positions": arch.position == "rope"
+        and not all(att.rotary for att in attentions),
+        "norms of queries and keys without weights": any(att.plain_qk_norm for att in attentions),
+        "a convolution beside attention": any(kind.convolution for kind in blocks),
+        "heads of several tasks": arch.tasks is not None,
+        "projected embeddings": arch.table_width > 0,
+        "attention sinks": any(att.sinks for att in attentions),
+        "capped scores": any(att.softcap for att in attentions),
+        "norms behind attention and MLP": any(kind.norms > 3 for kind in blocks),
+        "biases of experts": any(moe.bias for moe in arch.moes),
+        "rectified MLPs": any(mlp.activation == "relu" for mlp in arch.mlps),
+    }
+    return [name for name, there in features.items() if there]
+
+
+def _attention(attention: Attention, arch: Architecture) -> dict[str, Any]:
+    normed = {"qk_layernorm": True} if attention.qk_norm or attention.is_mla else {}
+    if attention.is_mla:
+        sizes = {
+            "q_lora_rank": attention.q_lora_rank,
+            "kv_lora_rank": attention.kv_lora_rank,
+            "nope_head_dim": attention.head_dim - attention.rope_head_dim,
+            "rope_head_dim": attention.rope_head_dim,
+            "value_head_dim": attention.value_dim,
+        }
+        written = {_LATENT[name]: size for name, size in sizes.items() if size}
+        return {"multi_latent_attention": True} | written | normed
+    grouped = {"group_query_attention": True, "num_query_groups": attention.kv_heads}
+    few = grouped if attention.kv_heads != attention.heads else {}
+    return {"kv_channels": attention.head_dim} | few | normed | _window(arch)
+
+
+def _window(arch: Architecture) -> dict[str, Any]:
+    """Sliding windows: W tokens with the current one are W - 1 to its left."""
+    layers = [arch.blocks[kind].attention for kind in arch.layer_kinds]
+    windows = [0 if att is None or att.chunked else att.window for att in layers]
+    if not any(windows):
+        return {}
+    every = {"window_size": f"{max(windows) - 1},0"}
+    if all(windows):
+        return every
+    return every | {"window_attn_skip_freq": _pattern([int(w > 0) for w in windows])}
+
+
+def _experts(arch: Architecture, recipe: Recipe) -> dict[str, Any]:
+    moe = next(iter(arch.moes), None)
+    if moe is None:
+        return {}
+    grouped = moe.top_groups < moe.groups
+    arguments: dict[str, Any] = {
+        key: getattr(moe, name)
+        for name, key in _ROUTED.items()
+        if getattr(moe, name) and (grouped or "group" not in name)
+    }
+    if recipe.is_quantised or recipe.precision == "bf16":
+        arguments["moe_grouped_gemm"] = True
+    sparse = [int(arch.blocks[kind].is_moe) for kind in arch.layer_kinds]
+    mixed = {} if all(sparse) else {"moe_layer_freq": _pattern(sparse)}
+    return arguments | write_words(CAPACITY, field_values({}, recipe)) | mixed
+
+
+def _pattern(flags: list[int]) -> str:
+    """Write a 0/1 pattern over layers as Megatron reads it: ``([0]*3+[1]*58)``."""
+    runs = [f"[{value}]*{len(list(same))}" for value, same in groupby(flags)]
+    return f"({'+'.join(runs)})"
+
+
+def _switches(
+    block: Block, attention: Attention, mlp: MLP | MoE, arch: Architecture
+) -> dict[str, Any]:
+    biased = isinstance(mlp, MLP) and mlp.bias
+    on = {
+        "swiglu": mlp.gated,
+        "squared_relu": not mlp.gated and mlp.activation == "squared_relu",
+        "disable_bias_linear": not biased,
+        "add_qkv_bias": not biased and attention.qkv_bias,
+    }
+    dropped = {"attention_dropout": attention.dropout, "hidden_dropout": block.dropout}
+    return {
+        "normalization": "RMSNorm" if block.norm == "rms" else "LayerNorm",
+        "position_embedding_type": _POSITIONS[arch.position],
+        **{key: True for key, wanted in on.items() if wanted},
+        **{key: "0.0" for key, there in dropped.items() if not there},
+    }
+
+
+# --- read -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What the arguments say of the model."""
+
+    layers: int | None = None
+    architecture: Architecture | None = None
+    """Its vocabulary is 0 where nothing says how many tokens there are."""
+    notes: tuple[str, ...] = ()
+
+
+def shape_of(settings: Settings) -> Shape:
+    """Take the model's sizes and switches; no architecture where the first sizes are missing."""
+    layers = settings.whole("size.layers", "num_layers")
+    hidden = settings.whole("size.hidden", "hidden_size")
+    heads = settings.whole("size.heads", "num_attention_heads")
+    if _experts_differ(settings):
+        return Shape(layers=layers)
+    sizes = {name: settings.whole("", name) for name in _SIZES}
+    words = {name: settings.take(name) for name in _WORDS}
+    flags = {name: settings.flag(name) for name in _FLAGS}
+    vocabulary, notes = _vocabulary(settings)
+    pattern = _pattern_of_kinds(settings)
+    if pattern is None or _in_latent_width(settings):
+        return Shape(layers=layers)
+    layers = len(pattern) or layers
+    if layers is None or hidden is None or heads is None or settings.problems:
+        return Shape(layers=layers)
+    if layers > 10_000:
+        settings.problems.append(f"{settings.found['num_layers'].place}: at most 10000 layers")
+        return Shape()
+    given = _Given(settings, layers, hidden, heads, sizes, words, flags, pattern)
+    architecture = given.architecture(vocabulary or 1)
+    if vocabulary is not None:
+        return Shape(layers=layers, architecture=_named(architecture)[0], notes=notes)
+    architecture, alike = _named(architecture, any_vocabulary=True)
+    if alike:
+        note = f"vocabulary: that of {architecture.name}, whose other sizes are the same"
+        return Shape(layers=layers, architecture=architecture, notes=(note,))
+    said = f"{layers} layers of {hidden}, vocabulary (--vocab-size) not said"
+    settings.say("run.model", said, settings.found["hidden_size"])
+    return Shape(layers=layers, architecture=replace(architecture, vocabulary=0))
+
+
+def _experts_differ(settings: Settings) -> bool:
+    """Megatron-DeepSpeed's ``--num-experts 64 64 128 128``: numbers that differ by layer."""
+    setting = settings.found.get("num_experts")
+    numbers = set(re.findall(r"\d{1,9}", str(setting.value))) if setting is not None else set()
+    if setting is None or len(numbers) < 2:
+        return False
+    settings.take("num_experts")
+    settings.say("run.model", "layers with different numbers of experts, not read", setting)
+    return True
+
+
+def _in_latent_width(settings: Settings) -> bool:
+    """Whether experts work in another width than the model's, which is not modelled."""
+    setting = settings.take("moe_latent_size")
+    if setting is None:
+        return False
+    settings.say("run.model", "experts in a latent width (moe_latent_size), not modelled", setting)
+    return True
+
+
+def _pattern_of_kinds(settings: Settings) -> str | None:
+    """Letters of layers of one module each, blank where all are alike; None: not known here.
+
+    ``M-M*|M-E``: Mamba, MLP, attention, experts; bars part the pieces of the pipeline
+    (megatron/core/models/hybrid/hybrid_layer_allocation.py).
+    """
+    setting = settings.take("hybrid_layer_pattern", "hybrid_override_pattern")
+    shares = [settings.take(f"hybrid_{part}_ratio") for part in ("attention", "mlp")]
+    settings.take("is_hybrid_model")
+    if setting is None:
+        drawn = next((s for s in shares if s and str(s.value) not in ("0", "0.0")), None)
+        if drawn is not None:
+            said = "layers of several kinds, dealt by shares, which are not read"
+            settings.say("run.model", said, drawn)
+            return None
+        return ""
+    text = re.sub(r"[\s'\"\\]", "", str(setting.value))
+    if unknown := sorted(set(text) - {*_KINDS, "|"}):
+        said = f"layers of kinds that are not read ({' '.join(unknown)[:20]})"
+        settings.say("run.model", said, setting)
+        return None
+    pieces = text.split("|")
+    pattern = "".join(pieces)
+    stated = settings.value_of("size.layers")
+    if stated is not None and stated != len(pattern):  # the pattern decides, Megatron says
+        settings.stated = [item for item in settings.stated if item.field != "size.layers"]
+    pp = settings.value_of("layout.pp") or 1
+    if len(pieces) > 1 and (len(pieces) % pp or not all(pieces)):
+        rule = f"must part layers into pieces that pp {pp} divides, got {len(pieces)}"
+        settings.problems.append(f"{setting.place}: {rule}")
+    elif len(pieces) > 1:
+        settings.say("layout.stages", [len(piece) for piece in pieces], setting)
+        if len(pieces) > pp:
+            settings.say("layout.vpp", len(pieces) // pp, setting)
+    return pattern
+
+
+_SIZES = (
+    *("ffn_hidden_size", "num_query_groups", "kv_channels", "max_position_embeddings"),
+    *("num_moe_experts", *_ROUTED.values(), *_LATENT.values()),
+    *("mamba_num_heads", "mamba_head_dim", "mamba_num_groups", "mamba_state_dim"),
+)
+_WORDS = (
+    *("position_embedding_type", "normalization", "window_size", "window_attn_skip_freq"),
+    *("moe_layer_freq", "attention_dropout", "hidden_dropout", "activation", "activation_func"),
+)
+_FLAGS = (
+    *("group_query_attention", "swiglu", "squared_relu", "disable_bias_linear", "add_qkv_bias"),
+    *("add_bias_linear", "qk_layernorm", "untie_embeddings_and_output_weights"),
+    *("multi_latent_attention", "share_embeddings_and_output_weights", "gated_linear_unit"),
+)
+
+
+def _vocabulary(settings: Settings) -> tuple[int | None, tuple[str, ...]]:
+    """Rows of the embedding and where they come from: stated, or of a tokenizer that is known."""
+    stated = settings.whole("", "padded_vocab_size")
+    size = settings.whole("", "vocab_size")
+    tokenizer = settings.found.get("tokenizer_type")
+    kind = str(tokenizer.value).lower() if tokenizer else ""
+    if not kind and "merge_file" in settings.found:
+        kind = "gpt2bpetokenizer"  # what pretrain_gpt.py takes where none is named
+    if stated is not None:
+        return stated, ()
+    if size is not None:
+        return size + (kind == "nulltokenizer"), ()
+    if kind in _VOCABULARIES:
+        return _VOCABULARIES[kind], ()
+    setting = settings.found.get("tokenizer_model") or settings.found.get("tokenizer_name_or_path")
+    said = str(setting.value).strip("'\"") if setting else ""
+    for place in (said, said.rpartition("/")[0]):  # a repository or folder, or a file in one
+        if place and "$" not in place and (name := zoo_model(place)) is not None:
+            return presets.load(name).vocabulary, (f"vocabulary: that of the tokenizer of {name}",)
+    return None, ()
+
+
+@dataclass(frozen=True)
+class _Given:
+    """Sizes and switches as they were given."""
+
+    settings: Settings
+    layers: int
+    hidden: int
+    heads: int
+    sizes: dict[str, int | None]
+    words: dict[str, Any]
+    flags: dict[str, bool | None]
+    kinds: str
+    """Letters of layers of one module each; blank where every layer has attention and an MLP."""
+
+    def architecture(self, vocabulary: int) -> Architecture:
+        dense, sparse = self._block(None), self._block(self._experts())
+        if self.kinds:
+            return self._of_layers(vocabulary, self._single(dense, sparse))
+        pattern = self._pattern("moe_layer_freq") if self._experts() else [0] * self.layers
+        windows = self._windows()
+        layers = []
+        for layer in range(self.layers):
+            block = sparse if pattern[layer] else dense
+            if windows[layer] and block.attention is not None:
+                block = replace(block, attention=replace(block.attention, window=windows[layer]))
+            layers.append(block)
+        return self._of_layers(vocabulary, layers)
+
+    def _single(self, dense: Block, sparse: Block) -> list[Block]:
+        """Layers of one module each, behind one norm."""
+        sizes = self.sizes
+        each = sizes["mamba_head_dim"] or 64
+        mixer = Mamba2(
+            heads=sizes["mamba_num_heads"] or max(2 * self.hidden // each, 1),  # twice as wide
+            head_dim=each,
+            state_size=sizes["mamba_state_dim"] or 128,
+            groups=sizes["mamba_num_groups"] or 8,
+            bias=dense.mlp is not None and bool(getattr(dense.mlp, "bias", False)),
+        )
+        found = {
+            "M": replace(dense, attention=None, mlp=None, mixer=mixer, norms=1),
+            "*": replace(dense, mlp=None, norms=1),
+            "-": replace(dense, attention=None, norms=1),
+            "E": replace(sparse, attention=None, norms=1),
+        }
+        return [found[letter] for letter in self.kinds]
+
+    def _of_layers(self, vocabulary: int, layers: list[Block]) -> Architecture:
+        position: Any = _READ_POSITIONS.get(
+            self._word("position_embedding_type", "learned_absolute"), "rope"
+        )
+        untied = self.flags["untie_embeddings_and_output_weights"]
+        shared = self.flags["share_embeddings_and_output_weights"]
+        return Architecture.of_layers(
+            layers,
+            name="of-the-command",
+            family="custom",
+            hidden=self.hidden,
+            vocabulary=vocabulary,
+            tied_embeddings=not untied if shared is None else shared,
+            position=position,
+            max_positions=self.sizes["max_position_embeddings"] or 1_048_576,
+            final_norm=layers[0].norm,
+        )
+
+    def _word(self, name: str, default: str) -> str:
+        setting = self.words[name]
+        return default if setting is None else str(setting.value).strip("'\"")
+
+    def _dropped(self, name: str) -> bool:
+        try:
+            return float(self._word(name, "0.1")) > 0
+        except ValueError:
+            return False
+
+    def _block(self, experts: MoE | None) -> Block:
+        biased = (
+            not self.flags["disable_bias_linear"] and self.flags["add_bias_linear"] is not False
+        )
+        gated = bool(self.flags["swiglu"] or self.flags["gated_linear_unit"])
+        activation: Any = "squared_relu" if self.flags["squared_relu"] else "gelu"
+        width = self.sizes["ffn_hidden_size"]
+        width = width or (int(4 * self.hidden * 2 / 3 / 64) * 64 if gated else 4 * self.hidden)
+        dense = MLP(ffn_hidden=width, gated=gated, activation=activation, bias=biased)
+        rms = self._word("normalization", "LayerNorm").lower().startswith("rms")
+        return Block(
+            attention=self._attention(biased),
+            mlp=dense if experts is None else experts,
+            norm="rms" if rms else "layer",
+            dropout=self._dropped("hidden_dropout"),
+        )
+
+    def _attention(self, biased: bool) -> Attention:
+        sizes = self.sizes
+        dropped = self._dropped("attention_dropout")
+        if self.flags["multi_latent_attention"]:
+            stated: dict[str, Any] = {
+                name: sizes[key] or _USUAL_LATENT[name] for name, key in _LATENT.items()
+            }
+            nope = stated.pop("nope_head_dim")
+            return Attention(
+                heads=self.heads,
+                kv_heads=self.heads,
+                head_dim=nope + stated["rope_head_dim"],
+                dropout=dropped,
+                **stated,
+            )
+        groups = (
+            sizes["num_query_groups"] if self.flags["group_query_attention"] is not False else None
+        )
+        if self.flags["group_query_attention"] and groups is None:
+            groups = 1
+        return Attention(
+            heads=self.heads,
+            kv_heads=groups or self.heads,
+            head_dim=sizes["kv_channels"] or max(self.hidden // self.heads, 1),
+            qkv_bias=biased or bool(self.flags["add_qkv_bias"]),
+            output_bias=biased,
+            qk_norm=bool(self.flags["qk_layernorm"]),
+            dropout=dropped,
+        )
+
+    def _experts(self) -> MoE | None:
+        sizes = self.sizes
+        count = sizes["num_experts"] or sizes["num_moe_experts"]
+        if not count:
+            return None
+        gated = bool(self.flags["swiglu"] or self.flags["gated_linear_unit"])
+        stated: dict[str, Any] = {name: sizes[key] for name, key in _ROUTED.items() if sizes[key]}
+        usual = {
+            "top_k": 2,
+            "ffn_hidden": sizes["ffn_hidden_size"] or 4 * self.hidden,
+            "top_groups": stated.get("groups", 1),
+        }
+        routed = {**usual, **stated, "experts": count}
+        return MoE(**{**routed, "top_k": min(routed["top_k"], count)}, gated=gated)
+
+    def _pattern(self, name: str) -> list[int]:
+        """``([0]*3+[1]*58)``, ``[0,1,1]``, or every n-th layer."""
+        setting = self.words[name]
+        text = "1" if setting is None else re.sub(r"[\s()'\"]", "", str(setting.value))
+        every = as_whole(text)
+        if every:
+            return [int(layer % every == 0) for layer in range(self.layers)]
+        found: list[int] = []
+        if re.fullmatch(r"\[[01](,[01])*\](\*\d{1,4})?(\+\[[01](,[01])*\](\*\d{1,4})?)*", text):
+            for part in text.split("+"):
+                items, _, times = part.partition("*")
+                found += [int(x) for x in items.strip("[]").split(",")] * int(times or 1)
+                if len(found) > self.layers:
+                    break
+        if len(found) != self.layers:
+            place = setting.place if setting is not None else name
+            self.settings.problems.append(
+                f"{place}: must say 0 or 1 for {self.layers} layers, got {text[:80]!r}"
+            )
+            return [1] * self.layers
+        return found
+
+    def _windows(self) -> list[int]:
+        """Tokens that each layer sees: one more than are to its left."""
+        numbers = re.findall(r"-?\d{1,9}", self._word("window_size", ""))
+        if not numbers or int(numbers[0]) <= 0:
+            return [0] * self.layers
+        window = int(numbers[0]) + 1
+        if self.words["window_attn_skip_freq"] is None:
+            return [window] * self.layers
+        return [window * on for on in self._pattern("window_attn_skip_freq")]
+
+
+@cache
+def _zoo() -> list[Architecture]:
+    return [presets.load(name) for name in presets.names()]
+
+
+def _named(found: Architecture, *, any_vocabulary: bool = False) -> tuple[Architecture, bool]:
+    """The model of the zoo that is the same but for what costs nothing, or the one found."""
+    alike = []
+    for known in _zoo():
+        if known.layers == found.layers and known.hidden == found.hidden:
+            near = any_vocabulary or abs(known.vocabulary - found.vocabulary) <= 1024
+            short = found.position == "learned" and known.max_positions != found.max_positions
+            if near and not short and _sizes(known) == _sizes(found):
+                alike.append(known)
+    longest = [known for known in alike if known.max_positions == found.max_positions]
+    return next(iter(longest or alike), found), bool(alike)
+
+
+def _sizes(arch: Architecture) -> tuple[Any, ...]:
+    """Sizes by which models are told apart."""
+    each = [arch.blocks[kind] for kind in arch.layer_kinds]
+    return tuple(
+        (
+            block.attention and (
+                block.attention.heads, block.attention.kv_heads, block.attention.head_dim,
+                block.attention.kv_lora_rank, block.attention.qk_norm, block.attention.qkv_bias,
+            ),
+            block.norm,
+            isinstance(block.mlp, MoE) and (block.mlp.experts, block.mlp.top_k),
+            block.mlp and (block.mlp.ffn_hidden, block.mlp.gated),
+            block.mixer,
+        )
+        for block in each
+    )  # fmt: skip

@@ -1,0 +1,292 @@
+"""Settings of a file and what they mean: the record that every reader of launch files hands over.
+
+A reader of one dialect takes the settings that it knows out of :class:`Settings`, each with the
+field of a scenario that it states; what nobody took is listed, never dropped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from simulator.errors import brief, problem
+from simulator.files import read_toml
+from simulator.workload.architecture import Architecture
+from simulator.workload.recipe import LARGEST
+
+__all__ = [
+    "MOST_SETTINGS",
+    "Place",
+    "Reading",
+    "Setting",
+    "Settings",
+    "Stated",
+    "Unset",
+    "as_whole",
+    "idle_in",
+    "shown",
+]
+
+
+MOST_SETTINGS = 5_000
+"""Of one file; scripts of frameworks have some hundred."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where something stands in a file."""
+
+    path: str
+    key: str
+    """The key, flag or variable."""
+    line: int = 0
+    """From 1; 0: not known."""
+
+    def __str__(self) -> str:
+        line = f"line {self.line}: " if self.line else ""
+        return f"{self.path}: {line}{self.key}"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One key of a file and its value as written: a word, a number, a list, or true for a flag."""
+
+    key: str
+    value: Any
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """A field of a scenario that a file states.
+
+    Fields of the sections ``run`` and ``size`` are no scenario's: steps, accumulated micro-batches
+    and servers, from which others follow, and sizes of the model, which are held against its own.
+    """
+
+    field: str
+    value: Any
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Unset:
+    """A value that stands in a variable which no file given sets."""
+
+    field: str
+    """The field that it would state; blank where it decides several."""
+    value: str
+    place: Place
+    why: str = "stands in a variable that no file given sets"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What one file says."""
+
+    path: str
+    kind: str
+    """What it was recognised as: ``Megatron-LM command``."""
+    stated: tuple[Stated, ...] = ()
+    unknown: tuple[Place, ...] = ()
+    """Keys whose meaning is not known here."""
+    idle: tuple[Place, ...] = ()
+    """Known keys on which neither time nor memory depends here: learning rate, paths, logging."""
+    software: tuple[str, ...] = ()
+    """Software profiles that do what the file asks for, the most fitting first."""
+    architecture: Architecture | None = None
+    """Of vocabulary 0 where the file does not say how many tokens there are."""
+    notes: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    unset: tuple[Unset, ...] = ()
+    named: tuple[Setting, ...] = ()
+    """Settings whose value is another file of settings."""
+    reads: frozenset[str] = frozenset()
+    """Names of given files that it reads itself, so that they are not read again."""
+    measured: bool = False
+    """It tells of a run, and is nothing that could be changed."""
+
+
+_VARIABLE = re.compile(r"[$`]")
+
+
+_OTHER_FILES = (
+    *("deepspeed", "deepspeed_config", "deepspeed_config_file", "ds_config"),
+    *("deepspeed_config.deepspeed_config_file", "fsdp_config", "config_file"),
+)
+"""Keys that name a file of more settings."""
+
+
+@dataclass
+class Settings:
+    """Settings of one file that are still to be understood; the last of several of a key holds."""
+
+    path: str
+    found: dict[str, Setting]
+    stated: list[Stated] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    unset: list[Unset] = field(default_factory=list)
+    taken: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, path: str, found: Iterable[Setting]) -> Settings:
+        """Settings of a file, in its order."""
+        return cls(path=path, found={setting.key: setting for setting in found})
+
+    def take(self, *keys: str) -> Setting | None:
+        """The setting of the first of some names of a thing, which counts as understood."""
+        given = [self.found[key] for key in keys if key in self.found]
+        self.taken.update(setting.key for setting in given)
+        return given[0] if given else None
+
+    def at(self, *keys: str) -> Setting:
+        """The setting of the first of some names that is there; one of them is."""
+        return next(self.found[key] for key in keys if key in self.found)
+
+    def say(self, name: str, value: Any, setting: Setting) -> None:
+        """State a field."""
+        self.stated.append(Stated(name, value, setting.place))
+
+    def value_of(self, name: str) -> Any:
+        """What was stated of a field; None where nothing was."""
+        return next((item.value for item in self.stated if item.field == name), None)
+
+    def whole(self, name: str, *keys: str, least: int = 1, most: int = LARGEST) -> int | None:
+        """State a whole number from `least` to `most`; blanks, "auto" and None say nothing."""
+        setting = self.take(*keys)
+        if setting is None or setting.value in (None, "", "auto", "None", "null", "none"):
+            return None
+        number = as_whole(setting.value)
+        if isinstance(setting.value, str) and _VARIABLE.search(setting.value):
+            self.unset.append(Unset(name, setting.value, setting.place))
+            return None
+        if number is None or not least <= number <= most:
+            rule = f"must be a whole number from {least}"
+            if number is not None and number > most:
+                rule += f" to {most}"
+            self.problems.append(problem(str(setting.place), "", rule, setting.value))
+            return None
+        if name:
+            self.say(name, number, setting)
+        return number
+
+    def real(self, name: str, *keys: str) -> None:
+        """State a number that may have a fraction."""
+        setting = self.take(*keys)
+        if setting is None or setting.value in (None, "", "auto", "None", "null", "none"):
+            return
+        if isinstance(setting.value, str) and _VARIABLE.search(setting.value):
+            self.unset.append(Unset(name, setting.value, setting.place))
+            return
+        try:
+            number = float(setting.value)
+        except (TypeError, ValueError):
+            self.problems.append(f"{setting.place}: must be a number, got {setting.value!r}")
+            return
+        self.say(name, number, setting)
+
+    def flag(self, *keys: str) -> bool | None:
+        """Whether a switch is on; None where it is not there."""
+        setting = self.take(*keys)
+        if setting is None or setting.value is None:
+            return None
+        word = str(setting.value).strip().lower()
+        if word in ("true", "1", "yes", "on"):
+            return True
+        if word in ("false", "0", "no", "off", "none", "null", ""):
+            return False
+        if word == "auto":
+            return None
+        if _VARIABLE.search(word):
+            self.unset.append(Unset("", str(setting.value), setting.place))
+            return None
+        self.problems.append(problem(str(setting.place), "", "must be true or false", word))
+        return None
+
+    def word(self, name: str, words: Mapping[str, Any], *keys: str) -> Any:
+        """State what a word means; an unknown one is a problem that lists the known."""
+        setting = self.take(*keys)
+        if setting is None or setting.value in (None, "", "auto"):
+            return None
+        said = str(setting.value).strip().strip("'\"")
+        if _VARIABLE.search(said):
+            self.unset.append(Unset(name, said, setting.place))
+            return None
+        if said.lower() not in words:
+            rule = f"must be one of {', '.join(words)}"
+            self.problems.append(problem(str(setting.place), "", rule, said))
+            return None
+        if name:
+            self.say(name, words[said.lower()], setting)
+        return words[said.lower()]
+
+    def _is_file(self, key: str) -> bool:
+        value = self.found[key].value if key in self.found else None
+        return isinstance(value, str) and value.endswith((".json", ".yaml", ".yml"))
+
+    def rest(self, idle: Callable[[str], bool]) -> tuple[list[Place], list[Place]]:
+        """Places of what nobody took: those that bear on nothing, and those not known."""
+        left = [setting for key, setting in self.found.items() if key not in self.taken]
+        quiet, unknown = list[Place](), list[Place]()
+        for item in left:
+            (quiet if item.value is None or idle(item.key) else unknown).append(item.place)
+        return quiet, unknown
+
+    def reading(self, kind: str, idle: Callable[[str], bool], **more: Any) -> Reading:
+        """All of it as the record that is handed on."""
+        quiet, unknown = self.rest(idle)
+        return Reading(
+            path=self.path,
+            kind=kind,
+            stated=tuple(self.stated),
+            unknown=tuple(unknown),
+            idle=tuple(quiet),
+            notes=(*self.notes, *more.pop("notes", ())),
+            problems=tuple(self.problems),
+            unset=tuple(self.unset),
+            named=tuple(self.found[key] for key in _OTHER_FILES if self._is_file(key)),
+            **more,
+        )
+
+
+def as_whole(value: Any) -> int | None:
+    """A whole number of a number or of its text; None for anything else.
+
+    >>> as_whole("8"), as_whole(8.0), as_whole("1_000"), as_whole(True), as_whole("1.5")
+    (8, 8, 1000, None, None)
+    """
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return value
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else None
+    if isinstance(value, str) and re.fullmatch(r"\s*\d{1,18}(_\d+)*\s*", value):
+        return int(value)
+    return None
+
+
+def shown(value: Any) -> str:
+    """A value as a list of statements shows it."""
+    return value if isinstance(value, str) else brief(value).lower()
+
+
+_TABLE = Path(__file__).resolve().parent / "idle_keys.toml"
+
+
+@cache
+def idle_in(dialect: str) -> Callable[[str], bool]:
+    """The test for a dialect's idle keys.
+
+    >>> idle_in("megatron")("lr_decay_style"), idle_in("megatron")("cuda_graph_impl")
+    (True, False)
+    """
+    words = read_toml(_TABLE)[dialect].split()
+    forms = (re.escape(word).replace(r"\*", ".*").replace(r"\?", ".") for word in words)
+    pattern = re.compile("|".join(forms), re.S)
+    return lambda key: pattern.fullmatch(key) is not None

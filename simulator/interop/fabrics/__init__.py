@@ -1,0 +1,1 @@
+"""Listings of a cluster's network as profiles."""

@@ -1,0 +1,1 @@
+"""Logs of training runs and of collectives."""

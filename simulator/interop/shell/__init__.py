@@ -1,0 +1,1 @@
+"""Scripts as the shell would read them, and the command that trains."""

@@ -1,0 +1,149 @@
+"""The training command of a script: its launcher, its program, and the settings of both."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from simulator.errors import InputError
+from simulator.interop.dialects.settings import MOST_SETTINGS, Place, Setting
+from simulator.interop.shell.shell_words import Script, Word, read_script
+
+__all__ = ["Command", "settings_of", "training_command"]
+
+_STARTERS = {
+    *("torchrun", "deepspeed", "accelerate", "srun", "mpirun", "mpiexec", "python", "python3"),
+    "torch.distributed.run",
+    "torch.distributed.launch",
+}
+_PRINTS = ("echo", "printf")
+_SCRIPT = re.compile(r"[^\s=]+\.py")
+_FLAG = re.compile(r"--?[A-Za-z][\w.-]*(?:=.*)?", re.S)
+_OVERRIDE = re.compile(r"\+{0,2}~?([A-Za-z_]\w*(?:[./@:]\w+)*)=(.*)", re.S)
+_MOST_INNER = 64
+"""Commands within words that are looked into."""
+
+_INNER = re.compile(r" --|\.py\s|\s-m\s")
+"""What a word that is a command of its own has."""
+
+_WRITTEN = re.compile(r"(?<![\w-])--?[A-Za-z][\w.-]*")
+_LAUNCHES = (
+    "gaudi_spawn.py",
+    "launch.py",
+    "torch.distributed.run",
+    "torch.distributed.launch",
+    "accelerate.commands.launch",
+)
+
+
+@dataclass(frozen=True)
+class Command:
+    """The command that trains, taken apart."""
+
+    script: str
+    """The program: ``pretrain_gpt.py``, ``torchtitan.train``."""
+    launcher: tuple[Setting, ...]
+    """Options of what starts it: torchrun, deepspeed, srun."""
+    settings: tuple[Setting, ...]
+    """Options of the program itself."""
+
+
+def training_command(script: Script) -> Command:
+    """The command with most settings; of a script without one, what its arrays hold.
+
+    One that is only printed is taken where none runs.
+    """
+    runs, printed = list[Command](), list[Command]()
+    for words in _commands(script):
+        if (command := _taken_apart(words, script.path)) is not None:
+            (printed if words[0].text in _PRINTS else runs).append(command)
+    best = max(runs or printed, key=lambda command: len(command.settings), default=None)
+    if best is not None and best.settings:
+        return replace(best, settings=_placed(best.settings, script.text))
+    words = [
+        Word(text, script.lines_of.get(name, 0))
+        for name, value in script.variables.items()
+        if isinstance(value, list) or "--" in value
+        for text in (value if isinstance(value, list) else value.split())
+    ]
+    loose = settings_of(words, script.path)
+    if best is None:
+        return Command("", (), loose)
+    return Command(best.script, best.launcher, loose)
+
+
+def _placed(settings: tuple[Setting, ...], text: str) -> tuple[Setting, ...]:
+    """Settings with the line where their flag is written, be it in a variable; else their own."""
+    lines = {
+        flag: number
+        for number, line in enumerate(text.split("\n"), 1)
+        if not line.lstrip().startswith("#")
+        for flag in _WRITTEN.findall(line)
+    }
+    return tuple(
+        replace(item, place=replace(item.place, line=lines.get(item.place.key, item.place.line)))
+        for item in settings
+    )
+
+
+def _commands(script: Script) -> Iterable[list[Word]]:
+    """Commands, and those that stand as a text in one: ``bash -c "torchrun ..."``."""
+    scanned = 0
+    for words in script.commands:
+        yield words
+        for word in words:
+            if _INNER.search(word.text) and scanned < _MOST_INNER:
+                scanned += 1
+                inner = read_script(word.text, script.path, _plain(script))
+                yield from ([Word(w.text, word.line) for w in some] for some in inner.commands)
+
+
+def _plain(script: Script) -> dict[str, str]:
+    return {k: v for k, v in script.variables.items() if isinstance(v, str) and len(v) < 1000}
+
+
+def _taken_apart(words: list[Word], path: str) -> Command | None:
+    """Launcher, program and settings of a command; None if it starts no program."""
+    names = [word.text.rpartition("/")[2] for word in words]
+    if not any(name in _STARTERS or _SCRIPT.fullmatch(name) for name in names):
+        return None
+    for at, word in enumerate(words):
+        before = names[at - 1] if at else ""
+        module = before == "-m" and word.text not in _LAUNCHES
+        program = _SCRIPT.fullmatch(word.text) and names[at] not in _LAUNCHES
+        valued = before.startswith("--") and "=" not in before and before != "--use_deepspeed"
+        if module or (program and not valued):
+            started = settings_of(words[:at], path)
+            return Command(word.text, started, settings_of(words[at + 1 :], path))
+    return None
+
+
+def settings_of(words: list[Word], path: str) -> tuple[Setting, ...]:
+    """Flags with the words behind them, and ``key=value``."""
+    found: list[Setting] = []
+    at = 0
+    while at < len(words):
+        word = words[at]
+        at += 1
+        override = _OVERRIDE.fullmatch(word.text)
+        if _FLAG.fullmatch(word.text):
+            flag, equals, value = word.text.partition("=")
+            values = [value] if equals else []
+            while not equals and at < len(words) and not _starts(words[at].text):
+                values.append(words[at].text)
+                at += 1
+            given = True if not values else values[0] if len(values) == 1 else " ".join(values)
+            place = Place(path, flag, word.line)
+            found.append(Setting(flag.lstrip("-").replace("-", "_"), given, place))
+        elif override:
+            place = Place(path, override[1], word.line)
+            found.append(Setting(override[1], override[2].strip("'\""), place))
+        if len(found) > MOST_SETTINGS:
+            raise InputError(f"{path}: must have at most {MOST_SETTINGS} settings in a command")
+    return tuple(found)
+
+
+def _starts(text: str) -> bool:
+    """Whether a word begins another setting."""
+    return bool(_FLAG.fullmatch(text)) or bool(_OVERRIDE.fullmatch(text) and "/" not in text[:1])

@@ -1,0 +1,1 @@
+"""Traces of a run: torch's profiler, Nsight Systems, Chakra, Perfetto."""
