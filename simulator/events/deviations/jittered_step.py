@@ -19,9 +19,9 @@ from simulator.errors import InputError, problem
 from simulator.events.deviations.deviations import in_step
 from simulator.events.engine.engine import longest_path
 from simulator.events.engine.jitter import slowest_factor
-from simulator.events.step.extras import COMPUTE, COPY, HOST
 from simulator.events.step.play import Played, Stretch, play_step, shown_s
 from simulator.events.step.programs import Program
+from simulator.events.step.streams import COMPUTE, COPY, HOST
 from simulator.events.step.unfold import EXTRA
 
 __all__ = ["MOST_SPREAD", "Jitter", "jittered_step"]

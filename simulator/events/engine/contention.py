@@ -10,15 +10,16 @@ a few records, not a few of thirty arrays.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from simulator.arrays import Floats, Ints
 from simulator.events.engine.compiled import bare
 from simulator.events.engine.event_queue import enter, leave, move
-from simulator.events.engine.fair_shares import fill
+from simulator.events.engine.fair_shares import Crossings, Scratch, fill
 
-__all__ = ["COUNTERS", "ENTRY", "RESOURCE", "STREAM", "TASK", "run_events"]
+__all__ = ["COUNTERS", "ENTRY", "RESOURCE", "STREAM", "TASK", "Solving", "run_events"]
 
 
 def _record(floats: str, integers: str) -> np.dtype[Any]:
@@ -45,6 +46,25 @@ NONE_LEFT = 1e-12
 """Share of a capacity below which what is left of it counts as nothing: rounding."""
 
 
+class Solving(NamedTuple):
+    """What rates are solved with."""
+
+    members: Ints
+    """Tasks that are solved together."""
+    reached: Ints
+    """Resources that are solved together."""
+    rate: Floats
+    """Of every task, times its weight."""
+    active: Ints
+    """Tasks of `members` that share."""
+    growing: Crossings
+    """Entries that grow with the rate, as classes on links: the capacity is what is left of a
+    resource, a flow a task, a limit is times the weight of its task."""
+    scratch: Scratch
+    weight: Floats
+    """Of every task."""
+
+
 @bare
 def run_events(  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
     task, stream, resource, entry, predecessor, lag, solving, count
@@ -57,8 +77,7 @@ def run_events(  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
         Records; one task and one entry more than there are, which say where the rows end.
     predecessor, lag : ndarray
         Of each edge; no lags: empty.
-    solving : tuple
-        What `_share` works with.
+    solving : Solving
     count : ndarray
         COUNTERS zeros.
     """
@@ -187,7 +206,7 @@ def _mark(r, resource, count):  # type: ignore[no-untyped-def]
 @bare
 def _solve(now, task, resource, entry, solving, count):  # type: ignore[no-untyped-def]
     """Solve the rates of everything that hangs together with a marked resource."""
-    members, fresh, weight = solving[0], solving[3], solving[11]
+    members, rate, weight = solving.members, solving.rate, solving.weight
     count[SERIAL] += 1
     for d in range(count[DIRTY]):
         r = resource[d].listed
@@ -199,14 +218,14 @@ def _solve(now, task, resource, entry, solving, count):  # type: ignore[no-untyp
             _share(tasks, resources, task, resource, entry, solving)
         for n in range(tasks):
             i = members[n]
-            _reschedule(i, now, fresh[i] / weight[i], task, count[SIZE])
+            _reschedule(i, now, rate[i] / weight[i], task, count[SIZE])
     count[DIRTY] = 0
 
 
 @bare
 def _together(r, task, resource, entry, solving, serial):  # type: ignore[no-untyped-def]
     """Collect the running tasks and the resources that hang together with one resource."""
-    members, reached = solving[0], solving[1]
+    members, reached = solving.members, solving.reached
     tasks, resources, looked = 0, 1, 0
     reached[0], resource[r].seen = r, serial
     while looked < resources:
@@ -232,11 +251,10 @@ def _together(r, task, resource, entry, solving, serial):  # type: ignore[no-unt
 def _share(tasks, resources, task, resource, entry, solving):  # type: ignore[no-untyped-def]
     """Find the rates of some tasks: what is held goes first, then they share the rest.
 
-    Of `solving`: tasks and resources that are solved, room left, rates, tasks that share; then what
-    `network.fill` takes: first, resource and amount of the entries that grow with the rate, flows,
-    limits, its own room. All rates here are times the weights of the tasks.
+    All rates here are times the weights of the tasks.
     """
-    members, reached, room, fresh, active, grows, links, shares, flows, limit, scratch, _ = solving
+    members, reached, rate, active, growing, scratch, _ = solving
+    room, first, links, amount, _, limit = growing
     for n in range(resources):
         room[reached[n]] = resource[reached[n]].capacity
     number = np.int64(0)  # as a bare 0, `fill` would be compiled for the constant too
@@ -245,21 +263,21 @@ def _share(tasks, resources, task, resource, entry, solving):  # type: ignore[no
         for k in range(task[i].entry, task[i + 1].entry):
             if entry[k].held:
                 _take(room, resource, entry[k].resource, entry[k].amount)
-        if grows[i] == grows[i + 1]:
-            fresh[i] = limit[i]
+        if first[i] == first[i + 1]:
+            rate[i] = limit[i]
         else:
             active[number] = i
             number += 1
     if number == 1:  # as `fill` would: its limit, or the scarcest thing that it takes
         i = active[0]
-        fresh[i] = limit[i]
-        for k in range(grows[i], grows[i + 1]):
+        rate[i] = limit[i]
+        for k in range(first[i], first[i + 1]):
             taken = 0.0
-            for e in range(grows[i], grows[i + 1]):
-                taken += shares[e] if links[e] == links[k] else 0.0
-            fresh[i] = min(fresh[i], room[links[k]] / taken)
+            for e in range(first[i], first[i + 1]):
+                taken += amount[e] if links[e] == links[k] else 0.0
+            rate[i] = min(rate[i], room[links[k]] / taken)
     elif number > 1:
-        fill(room, grows, links, shares, flows, limit, active, number, fresh, scratch)
+        fill(growing, active, number, rate, scratch)
 
 
 @bare

@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 
 from simulator.arrays import Floats, Ints
 from simulator.events.sharing.link_profiles import Profiles
-from simulator.events.step.extras import COPY, DATA
 from simulator.events.step.pass_costs import CAUSE
 from simulator.events.step.pass_phases import PHASE_TERMS
 from simulator.events.step.play import Played, shown_s
-from simulator.events.step.streams import SPAN_KINDS
+from simulator.events.step.streams import COPY, DATA, SPAN_KINDS
 from simulator.events.step.unfold import EXTRA, SEND
 
 __all__ = ["Rows", "destinations", "links_of", "merged", "rows_of", "table_of"]

@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 from simulator.arrays import Floats, Ints
 from simulator.cost.terms import HIDDEN, TERMS
 from simulator.events.engine.engine import critical_path
-from simulator.events.step.extras import COMPUTE, COPY, PIPELINE
 from simulator.events.step.pass_costs import CAUSE
 from simulator.events.step.play import Played, is_extra, on_compute
 from simulator.events.step.programs import period_s
-from simulator.events.step.streams import CAUSES, SPAN_KINDS, STREAMS
+from simulator.events.step.streams import CAUSES, COMPUTE, COPY, PIPELINE, SPAN_KINDS, STREAMS
 from simulator.events.step.unfold import EXTRA, SEND
 from simulator.schedules.schedule import FORWARD
 

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.arrays import Ints
+from simulator.arrays import Floats, Ints
 from simulator.events.step.pass_costs import CAUSE
-from simulator.events.step.streams import SPAN_KINDS, STREAMS
+from simulator.events.step.streams import SPAN_KINDS
 
-if TYPE_CHECKING:
-    pass
-
-__all__ = ["COMPUTE", "COPY", "DATA", "HOST", "PIPELINE", "Extras", "Table"]
+__all__ = ["ExtraColumns", "Extras", "Table"]
 
 
-COMPUTE, PIPELINE, DATA, COPY, HOST = (
-    STREAMS.index(word) for word in ("compute", "pipeline", "data", "copy", "host")
-)
+class ExtraColumns(NamedTuple):
+    """The columns of :class:`Extras`, as compiled code takes them."""
+
+    order: Ints
+    """Rows in the order of issue."""
+    rank: Ints
+    stream: Ints
+    seconds: Floats
+    after: Ints
+    waits: NDArray[np.bool_]
+    before: Ints
+    edges: Ints
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,14 +68,14 @@ class Extras:
             edges=np.empty((0, 2), np.int64),
         )
 
-    def columns(self) -> tuple[NDArray[Any], ...]:
+    def columns(self) -> ExtraColumns:
         """The order of issue, and every column as compiled code takes it."""
         order = np.lexsort((np.arange(len(self)), self.after, self.rank))
         later = np.argsort(self.edges[:, 1], kind="stable")
         whole = (self.rank, self.stream, self.after, self.before, self.edges[later])
         rank, stream, after, before, edges = (np.ascontiguousarray(x, np.int64) for x in whole)
         seconds, waits = self.duration_s.astype(np.float64), self.waits.astype(np.bool_)
-        return order, rank, stream, seconds, after, waits, before, edges
+        return ExtraColumns(order, rank, stream, seconds, after, waits, before, edges)
 
 
 class Table:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from simulator.arrays import Floats
-from simulator.events.step.extras import COPY
 from simulator.events.step.programs import Program, awaited_actions
+from simulator.events.step.streams import COPY
 from simulator.schedules.schedule import BACKWARD_WEIGHT, FORWARD
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from simulator.arrays import Floats, Ints
 from simulator.cost.tables import Priced, Selection
 from simulator.errors import InputError, problem
 from simulator.events.engine.engine import Times, longest_path
-from simulator.events.step.extras import COMPUTE, DATA, Extras
+from simulator.events.step.extras import Extras
 from simulator.events.step.pass_costs import AHEAD, BACK, CAUSE, Content, Passes, content, passes_of
 from simulator.events.step.programs import (
     Program,
@@ -22,6 +22,7 @@ from simulator.events.step.programs import (
     repeated,
     step_graph,
 )
+from simulator.events.step.streams import COMPUTE, DATA
 from simulator.events.step.tails import Ends, Tails, tail_tasks, tails_of
 from simulator.events.step.unfold import EXTRA
 from simulator.schedules.dependencies import alone

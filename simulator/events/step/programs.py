@@ -10,7 +10,7 @@ two.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,10 +18,10 @@ from numpy.typing import ArrayLike, NDArray
 from simulator.arrays import Floats, Int32s
 from simulator.errors import InputError
 from simulator.events.engine.graph import TaskGraph
-from simulator.events.step.extras import COMPUTE, DATA, PIPELINE, Extras
+from simulator.events.step.extras import Extras
 from simulator.events.step.listed_actions import Listed
-from simulator.events.step.streams import STREAMS
-from simulator.events.step.unfold import EXTRA, SEND, unfold
+from simulator.events.step.streams import DATA, PIPELINE, STREAMS
+from simulator.events.step.unfold import EXTRA, SEND, ActionTimes, unfold
 from simulator.schedules.action_tables import actions
 from simulator.schedules.dependencies import NOTHING, UNLISTED, awaited
 from simulator.schedules.registry import SCHEDULES
@@ -38,6 +38,17 @@ __all__ = [
     "repeated",
     "step_graph",
 ]
+
+
+class ProgramColumns(NamedTuple):
+    """The columns of a :class:`Program`, as compiled code takes them."""
+
+    rank: NDArray[Any]
+    kind: NDArray[Any]
+    micro_batch: NDArray[Any]
+    chunk: NDArray[Any]
+    piece: NDArray[Any]
+    with_next: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,10 +76,10 @@ class Program:
     def __len__(self) -> int:
         return len(self.rank)
 
-    def columns(self) -> tuple[NDArray[Any], ...]:
+    def columns(self) -> ProgramColumns:
         """Every column, as compiled code takes them."""
         numbers = (self.rank, self.kind, self.micro_batch, self.chunk, self.piece)
-        return *(np.ascontiguousarray(column) for column in numbers), self.with_next
+        return ProgramColumns(*(np.ascontiguousarray(column) for column in numbers), self.with_next)
 
     def name(self, action: int) -> str:
         """Word one action.
@@ -222,19 +233,9 @@ def step_graph(
         elsewhere = (source >= 0) & (program.rank[source] != program.rank)
         source[elsewhere & listed.sends] = NOTHING
         extra = joined(extra, program, listed, listed.seconds(hops))
-    arrays: tuple[Any, ...] = (
-        *program.columns(),
-        source,
-        seconds,
-        hops,
-        *extra.columns(),
-        program.ranks,
-        len(STREAMS),
-        COMPUTE,
-        PIPELINE,
-    )
-    found = unfold(*arrays)
-    duration, stream, first, predecessor, numbers, short, kind, *at = found
+    actions = ActionTimes(source, seconds, hops)
+    tasks = unfold(program.columns(), actions, extra.columns(), program.ranks)
+    duration, stream, first, predecessor, numbers, short, kind, *at = tasks
     graph = TaskGraph(duration_s=duration, stream=stream, first=first, predecessor=predecessor)
     step = StepGraph(
         graph=graph,

@@ -20,10 +20,11 @@ from simulator.cost.memory.offload import host_parts_s, host_step_s, uses_host
 from simulator.cost.passes import rank_tails
 from simulator.cost.states.reductions import reductions, round_passes
 from simulator.cost.tables import Priced, Selection
-from simulator.events.step.extras import COMPUTE, COPY, DATA, HOST, Extras, Table
+from simulator.events.step.extras import Extras, Table
 from simulator.events.step.host_copies import activation_copies
 from simulator.events.step.pass_costs import AHEAD, BACK, Passes
 from simulator.events.step.programs import Program, awaited_actions
+from simulator.events.step.streams import COMPUTE, COPY, DATA, HOST
 from simulator.schedules.schedule import BACKWARD_INPUT, FORWARD
 
 __all__ = ["Ends", "Tails", "tail_tasks", "tails_of"]
