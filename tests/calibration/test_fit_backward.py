@@ -9,11 +9,11 @@ import pytest
 
 from simulator.calibration.gemm.fit_backward import backward_rates
 from simulator.calibration.gemm.gemm_series import shipped_table
-from simulator.cost.kernels.gemm import gemm_rates, gemm_s
 from simulator.hardware.accelerator import GemmKernel
 from simulator.hardware.cluster import load_accelerator
 from simulator.measured.kernel_calls import GEMM_COLUMNS
 from simulator.measured.microbenchmarks import Sieve, Table, read_table
+from tests.flat_kernels import gemm_rates, gemm_s
 
 DEVICE = "a100-sxm-80"
 WAYS = {"fwd": "acc=False out=bf16", "dgrad": "acc=False out=bf16", "wgrad": "acc=True out=fp32"}

@@ -13,10 +13,10 @@ from simulator.calibration.gemm import fit_gemm
 from simulator.calibration.gemm.fit_gemm import ONE_CLOCK, fit_parameters, gemm_model
 from simulator.calibration.gemm.gemm_left_out import shape_folds
 from simulator.calibration.gemm.gemm_series import Series, load_series, shipped_table
-from simulator.cost.kernels.gemm import gemm_rates, gemm_s
 from simulator.hardware.accelerator import GemmKernel
 from simulator.hardware.cluster import load_accelerator
 from simulator.measured.microbenchmarks import Sieve, Table, read_table
+from tests.flat_kernels import gemm_rates, gemm_s
 
 
 @pytest.fixture(scope="module")

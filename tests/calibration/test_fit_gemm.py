@@ -14,10 +14,10 @@ from simulator.calibration.gemm.gemm_left_out import shape_folds
 from simulator.calibration.gemm.gemm_profiles import typical_gemm
 from simulator.calibration.gemm.gemm_series import Series, load_series
 from simulator.calibration.gemm.typical_gemm import typical_values
-from simulator.cost.kernels.gemm import gemm_s
 from simulator.cost.kernels.residual import residual_factor
 from simulator.hardware.accelerator import GemmKernel
 from simulator.hardware.cluster import load_accelerator
+from tests.flat_kernels import gemm_s
 
 ONE_TILE = {
     "m": 64, "n": 64, "k": 64, "operand_bytes": 2.0, "result_bytes": 2.0, "launch_s": 0.0,

@@ -16,6 +16,7 @@ from simulator.calibration.experts.expert_rows import CLOCK, RATES, ExpertPool, 
 from simulator.calibration.fitting.least_squares import Prior, Rows
 from simulator.calibration.fitting.pooled import PooledFit, Shared, fit_pooled
 from simulator.cost.kernels.expert_layer import expert_layer_s
+from simulator.cost.kernels.gemm import DeviceRates
 
 __all__ = ["LAYER", "fit_layers", "layer_s"]
 
@@ -53,7 +54,7 @@ def layer_s(values: Mapping[str, Floats], rows: Rows) -> Floats:
     load = np.array([busiest_load(skew, int(all_), round(all_ / own)) for skew, all_, own in loads])
     return expert_layer_s(
         tokens=rows["tokens"] * load,
-        rates={name: rows[name] for name in RATES},
+        rates=DeviceRates(**{name: rows[name] for name in RATES}),
         figures=values,
         **{name: rows[name] for name in (*_SIZES, *CLOCK)},
     )

@@ -20,7 +20,8 @@ from simulator.cost.blocks.products import Products, figures_for, per_key, produ
 from simulator.cost.blocks.tensor_overlap import held_units, hidden_s, moved_bytes, usable
 from simulator.cost.collectives import calls as collectives
 from simulator.cost.collectives.dispatch import dispatch_s
-from simulator.cost.kernels.flash_attention import attention_figures, attention_s
+from simulator.cost.kernels.flash_attention import attention_s
+from simulator.cost.kernels.gemm import device_rates
 from simulator.cost.kernels.memory_bound import stream_figures, stream_s
 from simulator.cost.kernels.stragglers import slowest_of
 from simulator.cost.operators.block_operators import model_parts
@@ -341,11 +342,11 @@ class _Pricer:
             if precision in kernels.transformer_engine.quantised_attention:
                 library = figures_for(self.device, table, f"{library}_{precision}", what)
                 dtype = precision
-            rates = attention_figures(self.device, library, dtype)
+            rates, kernel = device_rates(self.device, dtype), table[library]
             size = {name: getattr(call, name) for name in _FLASH_FIELDS}
             calls = size.pop("calls")
-            forward = forward + calls * attention_s(**size, **rates)
-            backward = backward + calls * attention_s(**size, **rates, backward=True)
+            forward = forward + calls * attention_s(rates, kernel, **size)
+            backward = backward + calls * attention_s(rates, kernel, **size, backward=True)
         return forward, backward
 
     def _stream(self, kind: str, moved: Any, calls: Any) -> Floats:

@@ -79,7 +79,8 @@ class Program:
     def columns(self) -> ProgramColumns:
         """Every column, as compiled code takes them."""
         numbers = (self.rank, self.kind, self.micro_batch, self.chunk, self.piece)
-        return ProgramColumns(*(np.ascontiguousarray(column) for column in numbers), self.with_next)
+        rank, kind, micro_batch, chunk, piece = (np.ascontiguousarray(x) for x in numbers)
+        return ProgramColumns(rank, kind, micro_batch, chunk, piece, self.with_next)
 
     def name(self, action: int) -> str:
         """Word one action.
