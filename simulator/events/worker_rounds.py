@@ -114,7 +114,7 @@ def play_rounds(
         span = times.start_s[own[-1]] - times.start_s[own[first]]
         rates.append((len(own) - 1 - first) / span)
     found = np.array(rates)
-    return PlayedRounds(rounds_per_s=found, period_s=float(1.0 / found.mean()))
+    return PlayedRounds(period_s=float(1.0 / found.mean()))
 
 
 @dataclass(slots=True)

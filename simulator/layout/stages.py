@@ -37,8 +37,6 @@ class Stages:
     """Pipeline rank."""
     chunk: Ints
     """Chunk of the rank; 0 without interleaving."""
-    first_layer: Ints
-    """Index of the first layer of the chunk."""
     blocks: Ints
     """Blocks of each kind, shape (rows, kinds)."""
     embedding: Ints
@@ -130,7 +128,6 @@ def stages(
         plan=plan,
         rank=rank,
         chunk=chunk,
-        first_layer=start,
         blocks=before[end] - before[start],
         embedding=(piece == 0).astype(np.int64),
         head=(piece == n - 1).astype(np.int64),
