@@ -41,7 +41,7 @@ from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.hardware.node_groups import NodeGroupSection, load_groups
 from simulator.layout.layouts import MODULES, RANK_ORDERS
 from simulator.layout.stage_words import read_stages
-from simulator.push_pull.server_section import ParameterServer, read_parameter_server
+from simulator.parameter_server.server_section import ParameterServer, read_parameter_server
 from simulator.ranges import Choice, is_several, read_choice
 from simulator.reliability.reliability_profile import Reliability, load_reliability, read_run
 from simulator.schedules.registry import WORDS

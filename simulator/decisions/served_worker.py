@@ -12,8 +12,8 @@ from simulator.cost.estimate import Estimate, concatenate
 from simulator.decisions.parts_and_ways import Piece
 from simulator.errors import InputError, problem
 from simulator.hardware.cluster import Cluster
+from simulator.parameter_server.server_section import ParameterServer
 from simulator.planner.fastest import fastest, why_not
-from simulator.push_pull.server_section import ParameterServer
 from simulator.scenario import Scenario
 
 __all__ = ["Worker", "fastest_worker", "per_worker"]

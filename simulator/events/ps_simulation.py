@@ -7,7 +7,7 @@ the servers are shared evenly; a worker's own link bounds what its messages take
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -17,22 +17,63 @@ from simulator.events.engine.demands import demands
 from simulator.events.engine.engine import play
 from simulator.events.engine.graph import task_graph
 from simulator.events.engine.jitter import slowest_factor
-from simulator.push_pull.rounds import Round
+from simulator.parameter_server.rounds import (
+    SyncRound,
+    WorkerGroup,
+    asynchronous_rounds,
+    stale_synchronous_s,
+    synchronous_s,
+)
+from simulator.parameter_server.server_section import Consistency
 
-__all__ = ["PlayedRounds", "play_rounds"]
+__all__ = ["MOST_PIECES", "PlayedServers", "play_rounds", "play_servers"]
+
+MOST_PIECES = 8
+"""Pieces of a push that are played; more of them change a round by less than an eighth of what its
+messages take one after the other."""
 
 _MOST_TASKS = 2_000_000
 _IN, _MEMORY, _OUT = range(3)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PlayedRounds:
-    """What came of it."""
+class PlayedServers:
+    """A round of the mean worker, played and in closed form with as many pieces."""
 
-    rounds_per_s: Floats
-    """Of every worker, once under way."""
-    period_s: float
-    """Seconds between two rounds of the mean worker."""
+    played_s: float
+    closed_form_s: float
+    pieces: int
+
+
+def play_servers(
+    crew: WorkerGroup, one: SyncRound, kind: Consistency, *, staleness: int = 0, seed: int = 0
+) -> PlayedServers:
+    """Play some rounds of all workers.
+
+    Raises
+    ------
+    InputError
+        If there were too many messages to play.
+    """
+    few = replace(one, pieces=min(int(one.pieces), MOST_PIECES))
+    steps = [float(s) for s, n in zip(crew.step_s, crew.workers, strict=True) for _ in range(n)]
+    if kind == "synchronous":
+        closed = float(synchronous_s(crew.ready_s, few))
+    elif kind == "stale-synchronous":
+        closed = float(stale_synchronous_s(crew, staleness, few))
+    else:
+        rounds = asynchronous_rounds(crew, few)
+        closed = float(crew.workers.sum() / (rounds * crew.workers).sum())
+    bound = {"synchronous": 0, "stale-synchronous": staleness, "asynchronous": None}[kind]
+    played_s = play_rounds(
+        steps,
+        few,
+        staleness=bound,
+        sums_first=kind == "synchronous",
+        spread=crew.spread,
+        seed=seed,
+    )
+    return PlayedServers(played_s=played_s, closed_form_s=closed, pieces=int(few.pieces))
 
 
 @dataclass(slots=True)
@@ -67,14 +108,14 @@ class _Tasks:
 
 def play_rounds(
     step_s: Sequence[float],
-    one: Round,
+    one: SyncRound,
     *,
     staleness: int | None,
     sums_first: bool = False,
     spread: float = 0.0,
     seed: int = 0,
     rounds: int = 40,
-) -> PlayedRounds:
+) -> float:
     """Play rounds of workers until they are under way, and count.
 
     Parameters
@@ -113,15 +154,14 @@ def play_rounds(
         first = len(own) // 4
         span = times.start_s[own[-1]] - times.start_s[own[first]]
         rates.append((len(own) - 1 - first) / span)
-    found = np.array(rates)
-    return PlayedRounds(period_s=float(1.0 / found.mean()))
+    return float(1.0 / np.mean(rates))
 
 
 @dataclass(slots=True)
 class _Rounds:
     """Rounds under construction, one after the other."""
 
-    one: Round
+    one: SyncRound
     step_s: Sequence[float]
     staleness: int | None
     sums_first: bool
@@ -188,7 +228,7 @@ class _Rounds:
 
 def _graph(
     step_s: Sequence[float],
-    one: Round,
+    one: SyncRound,
     each: Sequence[int],
     *,
     staleness: int | None,
