@@ -184,17 +184,17 @@ def _unpaired(keys: LayoutKeys, workload: Workload, software: Software) -> Float
 
 def _sends(cluster: Cluster, blocks: BlockCosts, ranks: Ranks, times: int) -> Floats:
     """One send between stages inside a domain and across, of each set of recomputed modules."""
-    wide = ranks.take(np.tile(np.arange(len(ranks.tp)), times)) if times > 1 else ranks
-    return np.stack([_send(cluster, blocks, wide, crosses) for crosses in (False, True)])
+    boundaries = np.split(blocks.boundary_bytes, times)
+    sent = [[_send(cluster, x, ranks, crosses) for x in boundaries] for crosses in (False, True)]
+    return np.stack([np.concatenate(sets) for sets in sent])
 
 
-def _send(cluster: Cluster, blocks: BlockCosts, ranks: Ranks, crosses: bool) -> Floats:
-    """One send between stages.
+def _send(cluster: Cluster, whole: Floats, ranks: Ranks, crosses: bool) -> Floats:
+    """One send of `whole` bytes between stages.
 
     Without sequence parallelism every tensor-parallel rank sends its share and the receivers gather
     (Narayanan et al. 2021, section 4.1).
     """
-    whole = blocks.boundary_bytes
     split = ~ranks.sequence_parallel & (ranks.tp > 1)
     share = np.where(split, whole / ranks.tp, whole)
     gather = np.where(split, all_gather_s(cluster.links_of("tp"), whole, ranks.groups.tp), 0.0)

@@ -46,6 +46,9 @@ _KEPT = 1 << 17
 
 _FULL = RECOMPUTE.index("full")
 
+_Graph = tuple[str, int, int, int]
+"""Schedule, ranks, micro-batches and chunks per rank of a plan as it is played."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
@@ -75,12 +78,12 @@ class _Plan:
         return self.pp > 1 and SCHEDULES[self.schedule].flushes
 
     @property
-    def graph(self) -> tuple[str, int, int, int]:
+    def graph(self) -> _Graph:
         """The schedule as it is played."""
         return self.schedule, self.pp, self.micro_batches, self.vpp
 
     @property
-    def shorter(self) -> list[tuple[str, int, int, int]]:
+    def shorter(self) -> list[_Graph]:
         """The same with a round less, where its growth matters."""
         fewer = self.micro_batches - self.further
         return [(self.schedule, self.pp, fewer, self.vpp)] if self.further else []
@@ -123,9 +126,9 @@ def trace_paths(
     further = np.where(few == most, size, 0)
     own = unique_rows(plan, few, further)
     played = few[own.first], further[own.first]
-    listed = _plans(layouts[own.first], plan[own.first], played, table, beside)
     covered = np.where(layouts.recompute == _FULL, layouts.recompute_layers + 1, 0)
     route = unique_rows(own.inverse, price, covered)
+    listed = _plans(layouts[own.first], plan[own.first], played, table, beside)
     columns = (own.inverse, price, covered)
     wanted = list(zip(*(x[route.first].tolist() for x in columns), strict=True))
     counts, pace = (np.array(x) for x in zip(*_found(listed, grid, wanted), strict=True))
@@ -172,9 +175,10 @@ def _found(
     for i in missing:
         plan, row, layers = wanted[i]
         rows_of.setdefault(plan, {}).setdefault(row, []).append(layers)
-    waits([name for i in rows_of for name in (plans[i].graph, *plans[i].shorter)])
-    for some in _batches(plans, rows_of):
-        played = _played([(plans[i], grid[list(rows_of[i])]) for i in some])
+    drawn = [name for i in rows_of for name in (plans[i].graph, *plans[i].shorter)]
+    graphs = dict(zip(drawn, waits(drawn), strict=True))
+    for some in _batches(plans, rows_of, graphs):
+        played = _played([(plans[i], grid[list(rows_of[i])]) for i in some], graphs)
         for i, (counts, pace) in zip(some, played, strict=True):
             every = sorted({one for several in rows_of[i].values() for one in several})
             each = _per_part(plans[i], counts, every)
@@ -186,12 +190,14 @@ def _found(
     return [_KNOWN.get(key, (none, 1.0)) for key in keys]
 
 
-def _batches(plans: list[_Plan], rows_of: Mapping[int, Sized]) -> list[list[int]]:
+def _batches(
+    plans: list[_Plan], rows_of: Mapping[int, Sized], graphs: Mapping[_Graph, Waits]
+) -> list[list[int]]:
     """Plans to play together: such with as many sets of costs, in tables of bounded size."""
     found: list[list[int]] = []
     size = 0
     for plan in sorted(rows_of, key=lambda i: len(rows_of[i])):
-        own = len(waits([plans[plan].graph])[0])
+        own = len(graphs[plans[plan].graph])
         size += own
         if not found or size * len(rows_of[plan]) > _TABLES:
             found.append([])
@@ -200,19 +206,21 @@ def _batches(plans: list[_Plan], rows_of: Mapping[int, Sized]) -> list[list[int]
     return found
 
 
-def _played(plans: list[tuple[_Plan, Floats]]) -> list[tuple[NDArray[np.int64], Floats]]:
+def _played(
+    plans: list[tuple[_Plan, Floats]], drawn: Mapping[_Graph, Waits]
+) -> list[tuple[NDArray[np.int64], Floats]]:
     """Operations and sends on the longest paths of plans, each at its own rounded costs, and pace.
 
     Of each plan, shapes (rows of costs, columns) and (rows of costs,).
     """
-    graphs = waits([plan.graph for plan, _ in plans])
+    graphs = [drawn[plan.graph] for plan, _ in plans]
     seconds, hop_s = _tables(plans, graphs)
     counts, hops, span_s = longest_paths(graphs, seconds, hop_s)
     every = np.concatenate([counts, hops[:, :, None]], axis=2)
     paces = [np.ones(len(costs)) for _, costs in plans]
     growing = [i for i, (plan, _) in enumerate(plans) if plan.shorter]
     if growing:
-        fewer = waits([plans[i][0].shorter[0] for i in growing])
+        fewer = [drawn[plans[i][0].shorter[0]] for i in growing]
         less_s = longest_s(fewer, seconds[growing], hop_s[growing])
         for i, shorter_s in zip(growing, less_s, strict=True):
             plan, costs = plans[i]

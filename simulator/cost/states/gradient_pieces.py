@@ -8,11 +8,12 @@ from __future__ import annotations
 import numpy as np
 
 from simulator.arrays import Floats
-from simulator.cost.operators.matrices import weight_matrices
+from simulator.cost.operators.matrices import Matrix
 from simulator.cost.operators.operations import element_bytes
-from simulator.cost.states.gathered import largest_block
-from simulator.cost.states.state_bytes import PartStates
+from simulator.cost.states.state_bytes import PartStates, largest_block
+from simulator.cost.states.state_keys import StateKeys
 from simulator.layout.layouts import Layouts
+from simulator.software.kernels import Kernels
 from simulator.software.profile import Software
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import Workload
@@ -63,40 +64,26 @@ def embedding_gradient(
     return np.asarray(parts[:, :, -2] * np.where(layouts.tp > 1, table, 0.0)[:, None])
 
 
-def step_pieces(
-    parts: Floats, workload: Workload, software: Software, layouts: Layouts, share: Floats
-) -> Floats:
+def step_pieces(keys: StateKeys, share: Floats) -> Floats:
     """Bytes that reduction and optimizer step allocate in single pieces, shape (keys, columns).
 
     `share` are the parameters of which a rank keeps the optimizer states.
     """
-    states, arch = software.states, workload.architecture
+    states, arch = keys.software.states, keys.workload.architecture
     size_bytes = float(states.step) * share + float(states.step_buffer_bytes)
     largest_copy = float(states.largest_copy)
     if not largest_copy or arch.traced is not None:
         return size_bytes
-    return np.asarray(
-        size_bytes + largest_copy * largest_tensor(parts, workload, software, layouts)
-    )
+    largest = largest_tensor(keys.parts, keys.matrices, keys.software.kernels)
+    return np.asarray(size_bytes + largest_copy * largest)
 
 
-def largest_tensor(
-    parts: Floats, workload: Workload, software: Software, layouts: Layouts
-) -> Floats:
+def largest_tensor(parts: Floats, matrices: list[Matrix], kernels: Kernels) -> Floats:
     """Parameters of the largest tensor among a rank's weights, shape (keys, columns).
 
     Where the software joins linears, queries, keys and values are one, and so are gate and up;
     where one kernel multiplies a rank's experts, all of them are.
     """
-    kernels = software.kernels
-    matrices = weight_matrices(
-        workload.architecture,
-        tp=layouts.tp,
-        pp=layouts.pp,
-        ep=layouts.ep,
-        etp=layouts.etp,
-        kernels=kernels,
-    )
     sizes: dict[tuple[int, str, bool], Floats] = {}
     for w in matrices:
         name = w.name if kernels.separate_linears else _JOINED.get(w.name, w.name)
