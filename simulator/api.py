@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from simulator.decisions.sweeping import Sweep
     from simulator.economics.ownership import Cooling, RentOrBuy
     from simulator.events.played import SimulatedStep
-    from simulator.events.sharing.beside import Job
+    from simulator.events.sharing.neighbour_jobs import Job
     from simulator.events.simulated_step import Deviation, Jitter, Network
     from simulator.planner.mixed_answer import MixedPlan
     from simulator.planner.mixed_prediction import MixedPrediction
@@ -680,7 +680,7 @@ def parameter_server(
 
 def job(source: Source) -> Job:
     """Describe another job by its scenario, for what shares a fabric with it."""
-    from simulator.events.sharing.beside import Job  # brings the events along
+    from simulator.events.sharing.neighbour_jobs import Job  # brings the events along
     from simulator.planner.played_layout import predict_best
 
     scenario = assemble(source, {})[0]

@@ -13,14 +13,14 @@ from simulator.cost.loading import supply_of
 from simulator.errors import InputError, problem
 from simulator.events.deviations.deviations import Deviation, check_deviations, replicas_of
 from simulator.events.deviations.jittered_step import Jitter, jittered_step
-from simulator.events.deviations.unlike_servers import mixed_step
+from simulator.events.deviations.slow_servers import mixed_step
 from simulator.events.loaders import played_input, with_loading
 from simulator.events.network.link_loads import LoadTable
 from simulator.events.played import SimulatedStep
-from simulator.events.sharing.beside import Job, ground_beside
 from simulator.events.sharing.byte_time import bytes_of_all, call_seconds
 from simulator.events.sharing.contended import Network, contended, on_links
 from simulator.events.sharing.link_profiles import profiles
+from simulator.events.sharing.neighbour_jobs import Job, links_with_neighbours
 from simulator.events.sharing.phase_rows import destinations
 from simulator.events.sharing.shared_step import shared
 from simulator.events.step.charge import (
@@ -107,7 +107,7 @@ def simulate(
     found = ground = None
     if beside:
         network = replace(network or Network(), contention=True)
-        ground = ground_beside(cluster, beside, network)
+        ground = links_with_neighbours(cluster, beside, network)
     if network is not None:
         check_deviations(deviations, workload, layouts_row)
         experts = workload.architecture.is_moe

@@ -158,8 +158,8 @@ def _by_schedule(
         r, c, (pp, vpp, m) = rank[rows], chunk[rows], (x[plan[rows]] for x in plans)
         piece[rows] = schedule.piece(pp, r, c)
         versions[rows] = schedule.weight_versions(r, pp, m)
-        if schedule.held:
-            held[rows] = schedule.held(r, c, pp, vpp, m)
+        if schedule.in_flight:
+            held[rows] = schedule.in_flight(r, c, pp, vpp, m)
             continue
         for index in np.flatnonzero(code == each):
             ranks, chunks, count = (int(x[index]) for x in plans)

@@ -106,7 +106,7 @@ def test_a_step_of_16384_gpus_on_the_links_of_its_cluster(benchmark: Any) -> Non
     """DeepSeek-V3, 64 ranks of experts, every kind of groups; a worn adapter, a worn port, and a
     spine that is narrower than what leaves its leaves."""
     names = ("adapter-up 700.1", "gpu-up 77", "leaf-up 3")
-    network = Network(worn=dict.fromkeys(names, 0.5), contention=True)
+    network = Network(link_degradation=dict.fromkeys(names, 0.5), contention=True)
     table = Layouts.of(pp=16, dp=1024, ep=64, global_batch=8192, rank_order="tp-cp-pp-dp")
     recipe = Recipe(sequence_length=4096, global_batch=8192)
     work = Workload(architecture=presets.load("deepseek-v3"), recipe=recipe)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from simulator.arrays import Floats
 from simulator.cost.blocks.block_costs import BlockCosts
 from simulator.cost.memory.buffers import StageBuffers, communicators, stage_buffers, workspace
-from simulator.cost.memory.moments import EMBEDDING, END, LOSS, Held, fullest
+from simulator.cost.memory.moments import EMBEDDING, END, LOSS, RankMemoryNow, fullest
 from simulator.cost.passes import total
 from simulator.cost.states.state_costs import STATE_KINDS
 from simulator.cost.tables import Priced, Selection
@@ -175,7 +175,7 @@ def _present(rows: Selection, priced: Priced) -> NDArray[np.bool_]:
 def _outside(
     rows: Selection, priced: Priced, pool: Floats, idle: Floats | float, linked: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """Communicators (`linked`), fragmentation of what is allocated (`pool`), a process."""
+    """Communicators (`linked`), fragmentation of what is allocated, context of the process."""
     shape, allocator = pool.shape, priced.software.allocator
     idle = idle + priced.states.step_pieces[rows.state_key]
     return (
@@ -347,14 +347,14 @@ def _of_moments(rows: Selection, priced: Priced, states: list[Floats], sizes: _S
     )
 
 
-def _held(rows: Selection, priced: Priced, sizes: _Sizes) -> Held:
+def _held(rows: Selection, priced: Priced, sizes: _Sizes) -> RankMemoryNow:
     """What a rank holds beside its states at any of the MOMENTS."""
     one_block: Floats = np.zeros(rows.parts.shape[:2])
     for part, kept in enumerate(sizes.kept):
         one_block = np.maximum(one_block, kept / np.maximum(rows.in_flight[:, :, part], 1.0))
     blocks = rows.parts[:, :, :-2].sum(axis=2)
     m = rows.layouts.micro_batches[:, None]
-    return Held(
+    return RankMemoryNow(
         activations=sizes.activations + sizes.between.outputs,
         one_block=one_block,
         buffers=sizes.between.received,

@@ -20,12 +20,12 @@ from simulator.cost.pricing import price
 from simulator.cost.tables import Priced, Selection, select
 from simulator.errors import InputError, problem
 from simulator.events.deviations.servers import alike_replicas
-from simulator.events.deviations.unlike_hops import slower_hops
-from simulator.events.deviations.unlike_ranks import in_step_passes
+from simulator.events.deviations.slow_links import slower_hops
+from simulator.events.deviations.slow_ranks import in_step_passes
 from simulator.events.step.pass_costs import CAUSE
 from simulator.events.step.pass_phases import COMPUTE_TERMS
 from simulator.events.step.play import Replica, after_every_pass, replica_of
-from simulator.events.step.tails import Tails
+from simulator.events.step.step_end import StepEndWork
 from simulator.hardware.cluster import Cluster, weakened
 from simulator.layout.layouts import Layouts
 from simulator.software.profile import Software
@@ -164,19 +164,22 @@ def in_step(layouts: Layouts, priced: Priced, rows: Selection) -> int:
 
 def _changed(one: Replica, deviations: Sequence[Deviation], whole: _Whole) -> Replica:
     """A replica with the deviations put over it, one after the other."""
-    passes, tails, ranks = one.passes, one.tails, len(one.tails.buckets)
+    passes, step_end, ranks = one.passes, one.step_end, len(one.step_end.buckets)
     sources: list[tuple[Replica, ...]] = [(one,)] * ranks
     for deviation in deviations:
         stage = slice(None) if deviation.stage is None else deviation.stage
         each = whole.apart(deviation, one)
         other = _slowest(each)
         columns: dict[str, dict[str, Any]] = {}
-        for name, mine, theirs in (("passes", passes, other.passes), ("tails", tails, other.tails)):
+        for name, mine, theirs in (
+            ("passes", passes, other.passes),
+            ("step_end", step_end, other.step_end),
+        ):
             columns[name] = {
                 field.name: _with_row(
                     getattr(mine, field.name),
                     getattr(theirs, field.name),
-                    (slice(None), stage) if field.name == "slowed_s" else stage,
+                    (slice(None), stage) if field.name == "overlap_slowdown_s" else stage,
                 )
                 for field in fields(mine)
                 if field.name not in _WHOLE
@@ -184,15 +187,15 @@ def _changed(one: Replica, deviations: Sequence[Deviation], whole: _Whole) -> Re
         slowed = columns["passes"]["shown_s"]
         slowed[stage, ..., _COMPUTE] *= deviation.compute
         columns["passes"]["alone_s"][stage, ..., _COMPUTE] *= deviation.compute
-        columns["tails"]["optimizer_s"][stage] *= deviation.compute
+        columns["step_end"]["optimizer_s"][stage] *= deviation.compute
         passes = replace(passes, **columns["passes"])
-        tails = replace(tails, **columns["tails"])
+        step_end = replace(step_end, **columns["step_end"])
         for rank in range(ranks)[stage] if isinstance(stage, slice) else (stage,):
             sources[rank] = each
-    ends = _longest([x.tails for each in sources for x in each])
-    outer = [x.tails.tables_s for each in (sources[0], sources[-1]) for x in each]
-    tails = replace(tails, **(ends | {"tables_s": max(outer)}))
-    return _with_hops(replace(one, passes=passes, tails=tails, sources=tuple(sources)))
+    ends = _longest([x.step_end for each in sources for x in each])
+    outer = [x.step_end.tied_embedding_sum_s for each in (sources[0], sources[-1]) for x in each]
+    step_end = replace(step_end, **(ends | {"tied_embedding_sum_s": max(outer)}))
+    return _with_hops(replace(one, passes=passes, step_end=step_end, sources=tuple(sources)))
 
 
 def _with_hops(one: Replica) -> Replica:
@@ -204,7 +207,7 @@ def _with_hops(one: Replica) -> Replica:
 
 
 _WHOLE = (
-    "overlaps", "reductions", "tables_s", "norm_s", "gradients_s", "hidden_gradients_s",
+    "overlaps", "reductions", "tied_embedding_sum_s", "norm_s", "gradients_s", "hidden_gradients_s",
     "copies_each",
 )  # fmt: skip
 """Fields that belong to the step, not to a stage."""
@@ -217,13 +220,13 @@ def _with_row(mine: Floats, theirs: Floats, at: Any) -> Floats:
     return found
 
 
-_ENDS = ("tables_s", "norm_s", "gradients_s", "hidden_gradients_s")
+_ENDS = ("tied_embedding_sum_s", "norm_s", "gradients_s", "hidden_gradients_s")
 """Those of them that end when the slowest of all ranks has ended them."""
 
 
-def _longest(tails: Sequence[Tails]) -> dict[str, Any]:
+def _longest(step_end: Sequence[StepEndWork]) -> dict[str, Any]:
     """What belongs to the step takes as long as on the slowest."""
-    return {name: max(getattr(one, name) for one in tails) for name in _ENDS}
+    return {name: max(getattr(one, name) for one in step_end) for name in _ENDS}
 
 
 def _slowest(each: Sequence[Replica]) -> Replica:
@@ -232,12 +235,12 @@ def _slowest(each: Sequence[Replica]) -> Replica:
     if len(each) == 1:
         return first
     longest = {
-        field.name: np.max([getattr(one.tails, field.name) for one in each], axis=0)
-        for field in fields(Tails)
+        field.name: np.max([getattr(one.step_end, field.name) for one in each], axis=0)
+        for field in fields(StepEndWork)
         if field.name not in _WHOLE
     }
     passes = in_step_passes([one.passes for one in each])
-    return replace(first, passes=passes, tails=replace(first.tails, **longest))
+    return replace(first, passes=passes, step_end=replace(first.step_end, **longest))
 
 
 class _Whole:
@@ -279,18 +282,26 @@ class _Whole:
 
 def _joined(replicas: list[Replica]) -> list[Replica]:
     """Collectives of all replicas take as long as on the slowest of them."""
-    reduce_s = np.max([one.tails.reduce_s for one in replicas], axis=0)
-    gather_s = np.max([one.tails.gather_s for one in replicas], axis=0)
+    reduce_s = np.max([one.step_end.reduce_s for one in replicas], axis=0)
+    gather_s = np.max([one.step_end.gather_s for one in replicas], axis=0)
     if int(replicas[0].rows.layouts.copies[0]) > 1:  # of the mirrored rank, too
         reduce_s = np.maximum(reduce_s, reduce_s[::-1, ::-1])
         gather_s = np.maximum(gather_s, gather_s[::-1, ::-1])
-    every_s = np.max([one.tails.every_s for one in replicas], axis=0)
-    ends = _longest([one.tails for one in replicas])
+    exposed_reductions_s = np.max([one.step_end.exposed_reductions_s for one in replicas], axis=0)
+    ends = _longest([one.step_end for one in replicas])
     return [
         replace(
             one,
-            passes=after_every_pass(one.passes, every_s - one.tails.every_s),
-            tails=replace(one.tails, reduce_s=reduce_s, gather_s=gather_s, every_s=every_s, **ends),
+            passes=after_every_pass(
+                one.passes, exposed_reductions_s - one.step_end.exposed_reductions_s
+            ),
+            step_end=replace(
+                one.step_end,
+                reduce_s=reduce_s,
+                gather_s=gather_s,
+                exposed_reductions_s=exposed_reductions_s,
+                **ends,
+            ),
         )
         for one in replicas
     ]

@@ -60,8 +60,8 @@ def call_seconds(replicas: Sequence[Replica]) -> ByteTime:
         far=False,
         passes_s=np.concatenate(whole),
         sends_s=np.concatenate([one.passes.send_s for one in replicas]),
-        reduce_s=np.concatenate([one.tails.reduce_s for one in replicas]),
-        gather_s=np.concatenate([one.tails.gather_s for one in replicas]),
+        reduce_s=np.concatenate([one.step_end.reduce_s for one in replicas]),
+        gather_s=np.concatenate([one.step_end.gather_s for one in replicas]),
     )
 
 

@@ -46,12 +46,12 @@ def units(played: Played, takes: Profiles, rows: Rows) -> tuple[Floats, NDArray[
     """
     ranks, chunks, kinds, phases = takes.passes.shape[:4]
     share = held_share(played)
-    overlaps = np.array([one.tails.overlaps[::-1] for one in played.replicas])
-    tails = share[:, None] * np.repeat(overlaps, played.pp, axis=0)
+    overlaps = np.array([one.step_end.overlaps[::-1] for one in played.replicas])
+    step_end = share[:, None] * np.repeat(overlaps, played.pp, axis=0)
     sends = np.broadcast_to(_sending_share(played)[:, None, None], (ranks, chunks, kinds))
     none = np.zeros(2 * ranks)
     first = 1 + ranks * chunks * kinds * phases
-    calls = np.concatenate([np.zeros(first), sends.ravel(), tails.ravel(), none])
+    calls = np.concatenate([np.zeros(first), sends.ravel(), step_end.ravel(), none])
     used = np.zeros(len(calls), dtype=np.bool_)
     used[rows.profile[rows.seconds > 0.0]] = True
     rank = np.concatenate(

@@ -43,7 +43,7 @@ _OUTSIDE = ("adapter-up", "adapter-down", *BETWEEN_SWITCHES)
 class Network:
     """What is not as the closed form takes it: sound links that switches never run short of."""
 
-    worn: Mapping[str, float] = field(default_factory=dict)
+    link_degradation: Mapping[str, float] = field(default_factory=dict)
     """Share that is left of links by name (``network/links.py``), 0 to 1; what crosses a lost one
     goes another way. What another job takes of a link is worn off it, too."""
     contention: bool = False
@@ -90,7 +90,7 @@ class Ground:
     links: Topology
     seats: Ints
     """GPU of the network that each rank is."""
-    worn: Mapping[str, float] = field(default_factory=dict)
+    link_degradation: Mapping[str, float] = field(default_factory=dict)
     """What is left of links by name, to this job."""
 
 
@@ -123,9 +123,11 @@ def contended(
     """
     if ground is None:
         seats = np.arange(cluster.gpus, dtype=np.int64)
-        ground = Ground(links=topology(cluster), seats=seats, worn=network.worn)
-    links, given = ground.links, ground.worn
-    worn = degraded(links, given)
+        ground = Ground(
+            links=topology(cluster), seats=seats, link_degradation=network.link_degradation
+        )
+    links, given = ground.links, ground.link_degradation
+    weakened = degraded(links, given)
     _refuse_copies(given)
     inside = {name: x for name, x in given.items() if name.split()[0] not in _OUTSIDE}
     outside = {name: x for name, x in given.items() if links.pcie or name not in inside}
@@ -134,7 +136,7 @@ def contended(
     pp = int(layout.pp[0])
     stage = np.empty(int(layout.world[0]), dtype=np.int64)
     stage[group_members(layout, "pp")] = np.arange(pp)
-    table = LoadTable.of(layout, cluster, worn, ground.seats) if network.contention else None
+    table = LoadTable.of(layout, cluster, weakened, ground.seats) if network.contention else None
     near = bool(inside) or network.contention
     for traffic in group_traffic(layout, cluster, experts=experts, near=near):
         call = replace(traffic.call, members=ground.seats[traffic.members])
@@ -142,10 +144,12 @@ def contended(
             flows, slower = _sound(cluster, links, call), np.ones(len(traffic.members))
         else:
             left = outside if traffic.far else inside
-            here = in_company(cluster, links, [call], worn=left, crowded=network.contention)
+            here = in_company(
+                cluster, links, [call], link_degradation=left, crowded=network.contention
+            )
             slower = np.where(here.slowdown[0] > 1.0 + _SAME, here.slowdown[0], 1.0)
             flows, span = here.flows, here.transfer.makespan_s
-            _note(uses, worn, traffic, here.transfer.carried_bytes / max(span, 1e-300))
+            _note(uses, weakened, traffic, here.transfer.carried_bytes / max(span, 1e-300))
             most = found.setdefault((traffic.group, traffic.far), np.ones(pp))
             for member in traffic.members.T:
                 np.maximum.at(most, stage[member], slower)
@@ -159,7 +163,7 @@ def contended(
         links=uses,
         stages=tuple(_left(found, s) for s in range(pp)),
         table=None if table is None else _with_pairs(table, layout, found),
-        beside=_left_beside(ground.worn, network.worn),
+        beside=_left_beside(ground.link_degradation, network.link_degradation),
     )
 
 
@@ -200,23 +204,25 @@ def _with_pairs(
     return table
 
 
-def _refuse_copies(worn: Mapping[str, float]) -> None:
+def _refuse_copies(link_degradation: Mapping[str, float]) -> None:
     """No group of ranks uses the links to host memory; the copies on them are not played here."""
     rule = "must be a link that ranks use among themselves"
-    wrong = [name for name in worn if name.split()[0] in _COPIES]
+    wrong = [name for name in link_degradation if name.split()[0] in _COPIES]
     if wrong:
         raise InputError(problem("network", "links", rule, name) for name in wrong)
 
 
-def _note(uses: dict[str, LinkUse], worn: Topology, traffic: Traffic, rate: Floats) -> None:
+def _note(uses: dict[str, LinkUse], weakened: Topology, traffic: Traffic, rate: Floats) -> None:
     """Keep the fullest link of each kind."""
-    capacity = worn.capacity_bytes_per_s
+    capacity = weakened.capacity_bytes_per_s
     filled = np.where(capacity > 0.0, rate / np.where(capacity > 0.0, capacity, 1.0), 0.0)
-    for kind, block in worn.blocks.items():
+    for kind, block in weakened.blocks.items():
         at = block.first + int(filled[block.first : block.first + block.size].argmax())
         share = float(min(filled[at], 1.0))
         if share > (uses[kind].utilisation + _SAME if kind in uses else 0.0):
-            uses[kind] = LinkUse(link=link_name(worn, at), group=traffic.group, utilisation=share)
+            uses[kind] = LinkUse(
+                link=link_name(weakened, at), group=traffic.group, utilisation=share
+            )
 
 
 def _left(found: Mapping[tuple[str, bool], Floats], stage: int) -> tuple[LinksLeft, ...]:

@@ -47,7 +47,7 @@ class Profiles:
     terms); they add up to 1 where it takes anything."""
     sends: Floats
     """(ranks, chunks, kinds, width)."""
-    tails: Floats
+    step_end: Floats
     """Reductions and gathers, (ranks, 2, width)."""
     copies: Floats
     """To the host and back, (ranks, 2, width)."""
@@ -83,7 +83,7 @@ def profiles(
     ranks, chunks, kinds = target.shape
     width = users.link.shape[1]
     demand = np.zeros((ranks, chunks, kinds, len(COMMUNICATION), width))
-    sends, tails = np.zeros((*target.shape, width)), np.zeros((ranks, 2, width))
+    sends, step_end = np.zeros((*target.shape, width)), np.zeros((ranks, 2, width))
     for one in calls:
         part = _part(one.passes_s, whole.passes_s)
         if one.group == "pp":
@@ -95,7 +95,7 @@ def profiles(
         demand += part[..., None] * load[:, None, None, None, :]
         for i, name in enumerate(("reduce_s", "gather_s")):
             own, all_s = getattr(one, name).sum(axis=1), getattr(whole, name).sum(axis=1)
-            tails[:, i] += _part(own, all_s)[:, None] * load
+            step_end[:, i] += _part(own, all_s)[:, None] * load
     demand = np.minimum(demand, 1.0)
     copies = np.stack([users.copies(up) for up in (True, False)], axis=1)
     found, hiding = _of_passes(passes, demand, copies)
@@ -104,7 +104,7 @@ def profiles(
         passes=found,
         hiding=hiding,
         sends=np.minimum(sends, 1.0),
-        tails=np.minimum(tails, 1.0),
+        step_end=np.minimum(step_end, 1.0),
         copies=copies,
         names=loads.names * replicas,
     )

@@ -86,8 +86,8 @@ def _others(played: Played, takes: Profiles, tasks: Ints, count: int) -> Ints:
     step, listed = played.step, played.program
     ranks, chunks, kinds = takes.passes.shape[:3]
     sends = 1 + ranks * chunks * kinds * count
-    tails = sends + ranks * chunks * kinds
-    copies = tails + 2 * ranks
+    step_end = sends + ranks * chunks * kinds
+    copies = step_end + 2 * ranks
     found = np.zeros(len(tasks), np.int64)
     row, rank = step.row[tasks], step.rank[tasks].astype(np.int64)
     sent = np.flatnonzero(step.kind[tasks] == SEND)
@@ -98,7 +98,7 @@ def _others(played: Played, takes: Profiles, tasks: Ints, count: int) -> Ints:
     word[own] = played.notes[row[own], 1]
     stream = step.stream[tasks]
     moved = own & (stream == DATA)
-    found[moved] = tails + 2 * rank[moved] + (word[moved] == _GATHER)
+    found[moved] = step_end + 2 * rank[moved] + (word[moved] == _GATHER)
     moved = own & (stream == COPY)
     found[moved] = copies + 2 * rank[moved] + (word[moved] == _FETCH)
     return found
@@ -107,13 +107,13 @@ def _others(played: Played, takes: Profiles, tasks: Ints, count: int) -> Ints:
 def table_of(takes: Profiles) -> Floats:
     """All profiles below one another, (profiles, width); the first takes nothing."""
     width = takes.link.shape[1]
-    parts = [takes.passes, takes.sends, takes.tails, takes.copies]
+    parts = [takes.passes, takes.sends, takes.step_end, takes.copies]
     return np.concatenate([np.zeros((1, width)), *(x.reshape(-1, width) for x in parts)])
 
 
 def links_of(takes: Profiles) -> Ints:
     """The links of each profile."""
-    parts = (takes.passes, takes.sends, takes.tails, takes.copies)
+    parts = (takes.passes, takes.sends, takes.step_end, takes.copies)
     each = [np.repeat(takes.link, x[0, ..., 0].size, axis=0) for x in parts]
     return np.concatenate([takes.link[:1], *each])
 

@@ -248,11 +248,11 @@ def hidden(played: Played, hides: Floats, shown_s: Floats, rank: int) -> dict[st
     """Communication beside compute of one rank, by name, less what its terms show of it."""
     found = {name: float(x) for name, x in zip(HIDDEN, hides[rank], strict=True)}
     replica, stage = divmod(rank, played.pp)
-    tails = played.replicas[replica].tails
-    whole = tails.reductions * float(tails.reduce_s[stage].sum())
-    whole += float(tails.gather_s[stage].sum())
+    step_end = played.replicas[replica].step_end
+    whole = step_end.reductions * float(step_end.reduce_s[stage].sum())
+    whole += float(step_end.gather_s[stage].sum())
     found["dp"] += max(whole - float(shown_s[_DP]), 0.0)
-    found["offload"] += tails.hidden_gradients_s
+    found["offload"] += step_end.hidden_gradients_s
     copied_s = 2.0 * _passed(played, rank) * float(played.passes.copy_s[rank].sum())
     found["offload"] += max(copied_s - float(shown_s[CAUSE["offload"]]), 0.0) * (copied_s > 0.0)
     return found

@@ -19,7 +19,7 @@ from simulator.events.step.streams import COPY
 from simulator.schedules.schedule import BACKWARD_WEIGHT, FORWARD
 
 if TYPE_CHECKING:
-    from simulator.events.step.extras import Table
+    from simulator.events.step.auxiliary_tasks import Table
 
 __all__ = ["activation_copies"]
 

@@ -50,7 +50,7 @@ def _on_servers(played: Played, one: Replica, i: int) -> Iterator[tuple[Any, Flo
 def tightest_sources(one: Replica) -> list[Replica]:
     """Of each rank: the replica that its memory is priced in, of the smallest of its devices."""
     if not one.sources:
-        return [one] * len(one.tails.buckets)
+        return [one] * len(one.step_end.buckets)
     return [min(each, key=usable_bytes) for each in one.sources]
 
 

@@ -13,7 +13,7 @@ from simulator.arrays import Floats, Ints
 from simulator.cost.tables import Priced, Selection
 from simulator.errors import InputError, problem
 from simulator.events.engine.engine import Times, longest_path
-from simulator.events.step.extras import Extras
+from simulator.events.step.auxiliary_tasks import AuxiliaryTasks
 from simulator.events.step.pass_costs import AHEAD, BACK, CAUSE, Content, Passes, content, passes_of
 from simulator.events.step.programs import (
     Program,
@@ -22,17 +22,22 @@ from simulator.events.step.programs import (
     repeated,
     step_graph,
 )
+from simulator.events.step.step_end import (
+    ChunkBoundaries,
+    StepEndWork,
+    step_end_tasks,
+    step_end_work,
+)
 from simulator.events.step.streams import COMPUTE, DATA
-from simulator.events.step.tails import Ends, Tails, tail_tasks, tails_of
 from simulator.events.step.unfold import EXTRA
 from simulator.schedules.dependencies import alone
 from simulator.schedules.registry import SCHEDULES
 from simulator.schedules.schedule import BACKWARD, BACKWARD_WEIGHT
 
 __all__ = [
+    "DurationFactors",
     "Played",
     "Replica",
-    "Stretch",
     "after_every_pass",
     "play_step",
     "replica_of",
@@ -50,7 +55,7 @@ class Replica:
     priced: Priced
     held: Content
     passes: Passes
-    tails: Tails
+    step_end: StepEndWork
     numbers: tuple[int, ...] = ()
     """Those replicas, from 0; none where all are alike."""
     sources: tuple[tuple[Replica, ...], ...] = ()
@@ -76,10 +81,10 @@ class Played:
     delays: Ints
     """Actions that last longer than they were priced, and the cause: shape (delays, 2)."""
     delays_s: Floats
-    extras: Extras
+    extras: AuxiliaryTasks
     notes: Ints
     """Cause, kind of span and chunk of each extra task."""
-    ends: Ends
+    ends: ChunkBoundaries
     step: StepGraph
     times: Times
     build_seconds: float
@@ -95,10 +100,12 @@ def replica_of(rows: Selection, priced: Priced, count: int) -> Replica:
     """Price a replica of a layout that was selected from a table priced with every rank."""
     held = content(rows, priced)
     passes = passes_of(rows, priced, held)
-    tails = tails_of(rows, priced, passes)
-    passes = after_every_pass(passes, tails.every_s)
-    passes = after_every_pass(passes, tails.each_slowed_s, "slowdown")
-    return Replica(count=count, rows=rows, priced=priced, held=held, passes=passes, tails=tails)
+    step_end = step_end_work(rows, priced, passes)
+    passes = after_every_pass(passes, step_end.exposed_reductions_s)
+    passes = after_every_pass(passes, step_end.reduction_slowdown_s, "slowdown")
+    return Replica(
+        count=count, rows=rows, priced=priced, held=held, passes=passes, step_end=step_end
+    )
 
 
 def after_every_pass(passes: Passes, seconds: Floats, cause: str = "dp") -> Passes:
@@ -112,7 +119,7 @@ def after_every_pass(passes: Passes, seconds: Floats, cause: str = "dp") -> Pass
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stretch:
+class DurationFactors:
     """How much longer everything takes than it was priced; factors, in the order of a step."""
 
     actions: Floats
@@ -128,7 +135,7 @@ def play_step(
     *,
     table: Program | None = None,
     began: float | None = None,
-    stretch: Stretch | None = None,
+    stretch: DurationFactors | None = None,
 ) -> Played:
     """Build the task graph of one step and run it.
 
@@ -158,13 +165,15 @@ def play_step(
     listed = _tiled(one, len(replicas), m * steps)
     passes = _stacked([one.passes for one in replicas])
     lone = _alone(listed, passes, flushed=steps == 1)
-    ends = Ends.of(listed)
-    changes, changes_s = _changes(ends, [one.tails for one in replicas])
+    ends = ChunkBoundaries.of(listed)
+    changes, changes_s = _changes(ends, [one.step_end for one in replicas])
     seconds = _action_s(listed, passes, lone)
     np.add.at(seconds, changes[:, 0], changes_s)
     if stretch is not None:
         seconds = seconds * stretch.actions
-    extras, notes = tail_tasks(listed, ends, [one.tails for one in replicas], passes, seconds)
+    extras, notes = step_end_tasks(
+        listed, ends, [one.step_end for one in replicas], passes, seconds
+    )
     if stretch is not None:
         extras = replace(extras, duration_s=extras.duration_s * stretch.extras)
     step = step_graph(listed, seconds, extras=extras)
@@ -195,7 +204,7 @@ def play_step(
     )
 
 
-def _stretched(step: StepGraph, extras: Extras, stretch: Stretch) -> StepGraph:
+def _stretched(step: StepGraph, extras: AuxiliaryTasks, stretch: DurationFactors) -> StepGraph:
     """Stretch sends, and let reductions wait for those of replicas that are not played."""
     graph = step.graph
     sent = step.task_of_send >= 0
@@ -282,14 +291,14 @@ def _alone(listed: Program, passes: Passes, *, flushed: bool) -> NDArray[np.bool
     return alone(listed, listed.ranks)
 
 
-def _changes(ends: Ends, tails: list[Tails]) -> tuple[Ints, Floats]:
+def _changes(ends: ChunkBoundaries, step_end: list[StepEndWork]) -> tuple[Ints, Floats]:
     """What first and last passes take longer or shorter than the others of their kind.
 
     A chunk's gather runs beside the passes since the chunk before it began, its reduction beside
     those until the next one ends: what they slow is spread over these.
     """
-    slowed = np.concatenate([one.slowed_s for one in tails], axis=1)
-    every = np.concatenate([one.every_s for one in tails])
+    slowed = np.concatenate([one.overlap_slowdown_s for one in step_end], axis=1)
+    every = np.concatenate([one.exposed_reductions_s for one in step_end])
     begun, ended = np.sort(ends.first, axis=1), np.sort(ends.last, axis=1)
     sooner = np.concatenate([begun[:, :1], begun[:, :-1] + 1], axis=1)
     later = np.concatenate([ended[:, 1:], ended[:, -1:] + 1], axis=1)

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from simulator.arrays import Floats, Int32s
 from simulator.errors import InputError
 from simulator.events.engine.graph import TaskGraph
-from simulator.events.step.extras import Extras
+from simulator.events.step.auxiliary_tasks import AuxiliaryTasks
 from simulator.events.step.listed_actions import Listed
 from simulator.events.step.streams import DATA, PIPELINE, STREAMS
 from simulator.events.step.unfold import EXTRA, SEND, ActionTimes, unfold
@@ -196,7 +196,7 @@ def step_graph(
     pass_s: ArrayLike,
     send_s: ArrayLike = 0.0,
     *,
-    extras: Extras | None = None,
+    extras: AuxiliaryTasks | None = None,
 ) -> StepGraph:
     """Unfold a program into tasks.
 
@@ -209,7 +209,7 @@ def step_graph(
     send_s : array_like
         Seconds of a send across each boundary between pieces s and s + 1, shape (pieces - 1,); or
         forward and backward apart, shape (2, pieces - 1); or one number for all.
-    extras : Extras, optional
+    extras : AuxiliaryTasks, optional
         Further tasks.
 
     Raises
@@ -224,7 +224,7 @@ def step_graph(
     >>> longest_path(step.graph, step.name).makespan_s
     9.0
     """
-    extra = Extras.none() if extras is None else extras
+    extra = AuxiliaryTasks.none() if extras is None else extras
     source = awaited_actions(program)
     check_extras(program, extra)
     seconds = action_seconds(program, pass_s)
@@ -409,7 +409,7 @@ def period_s(step: StepGraph, end_s: Floats, steps: int, rank: int | None = None
     return float(ends[-1] - ends[-1 - len(back) // steps])
 
 
-def check_extras(program: Program, extra: Extras) -> None:
+def check_extras(program: Program, extra: AuxiliaryTasks) -> None:
     """Refuse extra tasks that refer to what is not there."""
     n, k = len(program), len(extra)
     given = {
@@ -437,7 +437,9 @@ def check_extras(program: Program, extra: Extras) -> None:
         )
 
 
-def joined(extra: Extras, program: Program, listed: Listed, seconds: Floats) -> Extras:
+def joined(
+    extra: AuxiliaryTasks, program: Program, listed: Listed, seconds: Floats
+) -> AuxiliaryTasks:
     """Add the words that a table lists to the caller's tasks."""
     n, own, words = len(program), len(extra), listed.words
     rank = np.array([one.rank for one in words])
@@ -451,7 +453,7 @@ def joined(extra: Extras, program: Program, listed: Listed, seconds: Floats) -> 
         np.column_stack([listed.producer[produced], number[produced]]),
         np.column_stack([n + own + listed.sent[sent], number[sent]]),
     )
-    return Extras(
+    return AuxiliaryTasks(
         rank=np.concatenate([extra.rank, rank]),
         stream=np.concatenate([extra.stream, np.where(passed, PIPELINE, DATA)]),
         duration_s=np.concatenate([extra.duration_s, seconds]),
