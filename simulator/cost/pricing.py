@@ -127,10 +127,10 @@ def _blocks(workload: Workload, cluster: Cluster, software: Software, ranks: Ran
     named = np.asarray(ranks.recompute_modules)
     masks = distinct_codes(named)
     rows = [np.flatnonzero(named == mask) for mask in masks]
-    found = _with_each(workload, cluster, software, ranks, masks)
-    if len(found) == 1:
-        return found[0]
-    return BlockCosts.joined([(x, y.take(x)) for x, y in zip(rows, found, strict=True)])
+    costs = _with_each(workload, cluster, software, ranks, masks)
+    if len(costs) == 1:
+        return costs[0]
+    return BlockCosts.joined([(x, y.take(x)) for x, y in zip(rows, costs, strict=True)])
 
 
 def _blocks_padded(
@@ -154,8 +154,8 @@ def _blocks_of_each(
 ) -> BlockCosts:
     """The same of every one of some sets of modules, one set after the other."""
     keys = len(ranks.tp)
-    found = _with_each(workload, cluster, software, ranks, modules)
-    return BlockCosts.joined([(np.arange(keys) + i * keys, x) for i, x in enumerate(found)])
+    costs = _with_each(workload, cluster, software, ranks, modules)
+    return BlockCosts.joined([(np.arange(keys) + i * keys, x) for i, x in enumerate(costs)])
 
 
 def _with_each(
@@ -167,8 +167,8 @@ def _with_each(
 ) -> list[BlockCosts]:
     naming = [software.recomputing(modules_of(mask)) for mask in modules]
     if workload.recipe.pads:
-        return [_blocks_padded(workload, cluster, one, ranks) for one in naming]
-    kernels = [one.kernels for one in naming]
+        return [_blocks_padded(workload, cluster, recomputing, ranks) for recomputing in naming]
+    kernels = [recomputing.kernels for recomputing in naming]
     return block_costs_of_each(workload, cluster, software, ranks, kernels)
 
 

@@ -191,20 +191,22 @@ def least_step_s(layouts: Layouts, priced: Priced) -> Floats:
     Few layouts differ in what their ranks hold, what a block costs and what is recomputed.
     """
     again = (layouts.recompute, layouts.recompute_layers)
-    own = unique_rows(priced.plan, priced.block_key, *again)
-    blocks, key = priced.blocks, priced.block_key[own.first]
-    parts = priced.table.parts[priced.plan[own.first]]
-    mode, layers = (column[own.first] for column in again)
+    keys = unique_rows(priced.plan, priced.block_key, *again)
+    blocks, key = priced.blocks, priced.block_key[keys.first]
+    parts = priced.table.parts[priced.plan[keys.first]]
+    mode, layers = (column[keys.first] for column in again)
     ahead_s, back_s = block_passes(blocks)
-    each = ahead_s[key] + back_s[key]
-    each = each + np.where((mode == SELECTIVE)[:, None], blocks.recompute_s[SELECTIVE][key], 0)
-    ranks_s = over_parts(parts, each[:, None, :])
+    passes_s = ahead_s[key] + back_s[key]
+    passes_s = passes_s + np.where(
+        (mode == SELECTIVE)[:, None], blocks.recompute_s[SELECTIVE][key], 0
+    )
+    ranks_s = over_parts(parts, passes_s[:, None, :])
     full = np.flatnonzero(mode == FULL)
     if len(full):
         covered = covered_parts(layers[full], parts[full])
         ranks_s[full] += over_parts(covered, blocks.recompute_s[FULL][key[full]][:, None, :])
     m = layouts.micro_batches / layouts.copies
-    least_s = m * ranks_s.max(axis=1)[own.inverse] + priced.states.norm_s[priced.state_key]
+    least_s = m * ranks_s.max(axis=1)[keys.inverse] + priced.states.norm_s[priced.state_key]
     if not uses_host(layouts):
         least_s = least_s + priced.states.longest_optimizer_s[priced.state_key]
     return np.asarray(least_s * (1.0 - 1e-9))

@@ -46,7 +46,12 @@ class PlayedServers:
 
 
 def play_servers(
-    crew: WorkerGroup, one: SyncRound, kind: Consistency, *, staleness: int = 0, seed: int = 0
+    crew: WorkerGroup,
+    sync_round: SyncRound,
+    kind: Consistency,
+    *,
+    staleness: int = 0,
+    seed: int = 0,
 ) -> PlayedServers:
     """Play some rounds of all workers.
 
@@ -55,7 +60,7 @@ def play_servers(
     InputError
         If there were too many messages to play.
     """
-    few = replace(one, pieces=min(int(one.pieces), MOST_PIECES))
+    few = replace(sync_round, pieces=min(int(sync_round.pieces), MOST_PIECES))
     steps = [float(s) for s, n in zip(crew.step_s, crew.workers, strict=True) for _ in range(n)]
     if kind == "synchronous":
         closed = float(synchronous_s(crew.ready_s, few))
@@ -108,7 +113,7 @@ class _Tasks:
 
 def play_rounds(
     step_s: Sequence[float],
-    one: SyncRound,
+    sync_round: SyncRound,
     *,
     staleness: int | None,
     sums_first: bool = False,
@@ -137,23 +142,29 @@ def play_rounds(
     InputError
         If there were too many messages to play.
     """
-    pieces = int(one.pieces)
+    pieces = int(sync_round.pieces)
     fastest = min(step_s)
-    each = [rounds if staleness is not None else max(8, round(rounds * fastest / s))
+    worker_rounds = [rounds if staleness is not None else max(8, round(rounds * fastest / s))
             for s in step_s]  # fmt: skip
-    if (count := sum(each) * (1 + 3 * pieces)) > _MOST_TASKS:
+    if (count := sum(worker_rounds) * (1 + 3 * pieces)) > _MOST_TASKS:
         raise InputError(f"parameter server: {count:,} messages are too many to play")
     tasks, computed = _graph(
-        step_s, one, each, staleness=staleness, sums_first=sums_first, spread=spread, seed=seed
+        step_s,
+        sync_round,
+        worker_rounds,
+        staleness=staleness,
+        sums_first=sums_first,
+        spread=spread,
+        seed=seed,
     )
-    capacity = [one.servers_bytes_per_s, 1.0, one.servers_bytes_per_s]
+    capacity = [sync_round.servers_bytes_per_s, 1.0, sync_round.servers_bytes_per_s]
     graph = task_graph(np.zeros(len(tasks.work)), tasks.stream, tasks.edges)
     times = play(graph, demands(tasks.work, capacity, tasks.entries, limit=tasks.limit))
     rates = []
-    for own in computed:
-        first = len(own) // 4
-        span = times.start_s[own[-1]] - times.start_s[own[first]]
-        rates.append((len(own) - 1 - first) / span)
+    for rounds_of_worker in computed:
+        first = len(rounds_of_worker) // 4
+        span = times.start_s[rounds_of_worker[-1]] - times.start_s[rounds_of_worker[first]]
+        rates.append((len(rounds_of_worker) - 1 - first) / span)
     return float(1.0 / np.mean(rates))
 
 
@@ -193,16 +204,16 @@ class _Rounds:
 
     def _pushed(self, i: int, w: int) -> list[int]:
         """A worker's step, and the pieces of its push."""
-        one, workers, pieces = self.one, len(self.step_s), int(self.one.pieces)
+        sync_round, workers, pieces = self.one, len(self.step_s), int(self.one.pieces)
         after = list(self.pulled[w])
         if self.staleness is not None and i > self.staleness:
             after.append(self.applied[i - 1 - self.staleness])
         # who waits for nobody begins anywhere in a step: in step they would stay in step
         part = w / workers if self.staleness is None and i == 0 else 1.0
-        work = part * self.step_s[w] * float(self.draws[w][i]) + 2.0 * float(one.latency_s)
+        work = part * self.step_s[w] * float(self.draws[w][i]) + 2.0 * float(sync_round.latency_s)
         step = self.tasks.add(work, w, after)
         self.computed[w].append(step)
-        size, rate = one.push_bytes / pieces, one.worker_bytes_per_s
+        size, rate = sync_round.push_bytes / pieces, sync_round.worker_bytes_per_s
         return [
             self.tasks.add(size, workers + w, [step], limit=rate, resource=_IN)
             for _ in range(pieces)
@@ -210,13 +221,15 @@ class _Rounds:
 
     def _summed(self, pushed: dict[int, list[int]]) -> dict[int, list[int]]:
         """What every worker's pull waits for, piece by piece."""
-        one, pieces = self.one, int(self.one.pieces)
-        work = (one.sum_s + (0.0 if self.sums_first else one.update_s)) / pieces
-        ends = {w: [self._alone(work, [x], _MEMORY) for x in own] for w, own in pushed.items()}
+        sync_round, pieces = self.one, int(self.one.pieces)
+        work = (sync_round.sum_s + (0.0 if self.sums_first else sync_round.update_s)) / pieces
+        ends = {
+            w: [self._alone(work, [x], _MEMORY) for x in pushes] for w, pushes in pushed.items()
+        }
         if not self.sums_first:
             return ends
-        each = one.update_s / pieces
-        whole = [self._alone(each, [own[j] for own in ends.values()], _MEMORY)
+        piece_update_s = sync_round.update_s / pieces
+        whole = [self._alone(piece_update_s, [pushes[j] for pushes in ends.values()], _MEMORY)
                  for j in range(pieces)]  # fmt: skip
         return dict.fromkeys(ends, whole)
 
@@ -228,8 +241,8 @@ class _Rounds:
 
 def _graph(
     step_s: Sequence[float],
-    one: SyncRound,
-    each: Sequence[int],
+    sync_round: SyncRound,
+    worker_rounds: Sequence[int],
     *,
     staleness: int | None,
     sums_first: bool,
@@ -238,9 +251,9 @@ def _graph(
 ) -> tuple[_Tasks, list[list[int]]]:
     """All tasks, and those of every worker that compute."""
     draws = [slowest_factor(spread, (seed, w), 1, n) if spread else np.ones(n)
-             for w, n in enumerate(each)]  # fmt: skip
+             for w, n in enumerate(worker_rounds)]  # fmt: skip
     rounds = _Rounds(
-        one=one,
+        one=sync_round,
         step_s=step_s,
         staleness=staleness,
         sums_first=sums_first,
@@ -249,6 +262,6 @@ def _graph(
         pulled=[[] for _ in step_s],
         free=3 * len(step_s),
     )
-    for i in range(max(each)):
-        rounds.add(i, [w for w in range(len(step_s)) if i < each[w]])
+    for i in range(max(worker_rounds)):
+        rounds.add(i, [w for w in range(len(step_s)) if i < worker_rounds[w]])
     return rounds.tasks, rounds.computed

@@ -62,7 +62,11 @@ def block_costs(
 
 
 def block_costs_of_each(
-    workload: Workload, cluster: Cluster, software: Software, ranks: Ranks, each: list[Kernels]
+    workload: Workload,
+    cluster: Cluster,
+    software: Software,
+    ranks: Ranks,
+    kernel_sets: list[Kernels],
 ) -> list[BlockCosts]:
     """The same with each of some kernels that differ in what selective recomputation names."""
     arch, recipe = workload.architecture, workload.recipe
@@ -71,17 +75,17 @@ def block_costs_of_each(
     parts = model_parts(workload, ranks, software.kernels, either_layout=either)
     pricer = _Pricer(cluster, software, recipe, ranks)
     gemms = Products(cluster.accelerator, software, recipe, ranks, pricer.overlap).times(parts)
-    priced = [pricer.part(ops, times, each) for ops, times in zip(parts, gemms, strict=True)]
-    own = ranks.own_tokens(recipe) * arch.hidden * element_bytes(recipe)
+    priced = [pricer.part(ops, times, kernel_sets) for ops, times in zip(parts, gemms, strict=True)]
+    boundary_bytes = ranks.own_tokens(recipe) * arch.hidden * element_bytes(recipe)
     if arch.is_encoder_decoder:  # the encoder's output travels beside the decoder's stream
         length = recipe.sequence_length
-        own = own * (1.0 + (recipe.decoder_length or length) / length)
+        boundary_bytes = boundary_bytes * (1.0 + (recipe.decoder_length or length) / length)
     fetched = input_s(workload, cluster, software, ranks)
-    found = []
+    costs = []
     for of_parts in zip(*priced, strict=True):
         stacked = {name: np.stack([p[name] for p in of_parts], axis=-1) for name in of_parts[0]}
-        found.append(BlockCosts(boundary_bytes=own, input_s=fetched, **stacked))
-    return found
+        costs.append(BlockCosts(boundary_bytes=boundary_bytes, input_s=fetched, **stacked))
+    return costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +134,13 @@ class _Pricer:
         self.overlap = usable(software.overlap, recipe.precision)
         self.units = float(self.device.compute_units)
         self.library_units = collectives.library_units(cluster)
-        own = software.overlap.hybridep_units * (software.kernels.expert_library == "hybridep")
-        self.given_units = own or None  # that the recipe gives what takes tokens to experts
-        self.exchange_units = own or self.library_units
+        hybrid_units = software.overlap.hybridep_units * (
+            software.kernels.expert_library == "hybridep"
+        )
+        self.given_units = (
+            hybrid_units or None
+        )  # that the recipe gives what takes tokens to experts
+        self.exchange_units = hybrid_units or self.library_units
         self.late, late_host = (
             float(kind.time_variation) * self._wide(slowest_of(ranks.world))
             for kind in (self.device, software.host)
@@ -143,7 +151,7 @@ class _Pricer:
         return per_key(value, self.keys)
 
     def part(
-        self, ops: Operators, gemm: dict[str, Floats], each: list[Kernels]
+        self, ops: Operators, gemm: dict[str, Floats], kernel_sets: list[Kernels]
     ) -> list[dict[str, Floats]]:
         """All costs of one part as arrays over the keys, with each of some kernels."""
         zero = np.zeros(self.keys)
@@ -190,7 +198,7 @@ class _Pricer:
                 full_s=full_s,
                 exchange=exchange,
             )
-            for kernels in each
+            for kernels in kernel_sets
         ]
 
     def _full_s(

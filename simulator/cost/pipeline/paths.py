@@ -124,12 +124,12 @@ def trace_paths(
     most, size = _most_played(layouts)
     few = np.minimum(layouts.micro_batches, most)
     further = np.where(few == most, size, 0)
-    own = unique_rows(plan, few, further)
-    played = few[own.first], further[own.first]
+    played_plans = unique_rows(plan, few, further)
+    played = few[played_plans.first], further[played_plans.first]
     covered = np.where(layouts.recompute == _FULL, layouts.recompute_layers + 1, 0)
-    route = unique_rows(own.inverse, price, covered)
-    listed = _plans(layouts[own.first], plan[own.first], played, table, beside)
-    columns = (own.inverse, price, covered)
+    route = unique_rows(played_plans.inverse, price, covered)
+    listed = _plans(layouts[played_plans.first], plan[played_plans.first], played, table, beside)
+    columns = (played_plans.inverse, price, covered)
     wanted = list(zip(*(x[route.first].tolist() for x in columns), strict=True))
     counts, pace = (np.array(x) for x in zip(*_found(listed, grid, wanted), strict=True))
     return Paths(
@@ -180,12 +180,12 @@ def _found(
     for some in _batches(plans, rows_of, graphs):
         played = _played([(plans[i], grid[list(rows_of[i])]) for i in some], graphs)
         for i, (counts, pace) in zip(some, played, strict=True):
-            every = sorted({one for several in rows_of[i].values() for one in several})
-            each = _per_part(plans[i], counts, every)
+            every = sorted({layers_of for several in rows_of[i].values() for layers_of in several})
+            per_part = _per_part(plans[i], counts, every)
             for at, (row, several) in enumerate(rows_of[i].items()):
-                for one in several:
-                    k = every.index(one)
-                    _KNOWN[names[i], prices[row], one] = each[k, at], float(pace[at])
+                for layers_of in several:
+                    k = every.index(layers_of)
+                    _KNOWN[names[i], prices[row], layers_of] = per_part[k, at], float(pace[at])
     none = np.zeros(6 * plans[0].content.shape[1] + 3)
     return [_KNOWN.get(key, (none, 1.0)) for key in keys]
 
@@ -194,16 +194,16 @@ def _batches(
     plans: list[_Plan], rows_of: Mapping[int, Sized], graphs: Mapping[_Graph, Waits]
 ) -> list[list[int]]:
     """Plans to play together: such with as many sets of costs, in tables of bounded size."""
-    found: list[list[int]] = []
+    batches: list[list[int]] = []
     size = 0
     for plan in sorted(rows_of, key=lambda i: len(rows_of[i])):
-        own = len(graphs[plans[plan].graph])
-        size += own
-        if not found or size * len(rows_of[plan]) > _TABLES:
-            found.append([])
-            size = own
-        found[-1].append(plan)
-    return found
+        operations = len(graphs[plans[plan].graph])
+        size += operations
+        if not batches or size * len(rows_of[plan]) > _TABLES:
+            batches.append([])
+            size = operations
+        batches[-1].append(plan)
+    return batches
 
 
 def _played(
@@ -259,14 +259,14 @@ def _slowest_s(plan: _Plan, seconds: Floats) -> Floats:
 
 def _seconds(plan: _Plan, costs: Floats) -> Floats:
     """Rounded costs of every operation, shape (operations, rows of costs)."""
-    again, sent, alone, *each = costs.T
-    forward, backward, weights = np.stack(each).reshape(3, -1, len(costs))
+    again, sent, alone, *part_s = costs.T
+    forward, backward, weights = np.stack(part_s).reshape(3, -1, len(costs))
     blocks = plan.content[:, :-2]
     ahead, weight = plan.content @ forward, plan.content @ weights
     repeated = np.einsum("rpk,kr->pr", _repeated(plan, again), forward[:-2])
     behind = plan.content @ backward + repeated
-    own = 0.0 if plan.beside else sent
-    kinds = [ahead + own, behind + own, behind - weight + own, weight]
+    send_s = 0.0 if plan.beside else sent
+    kinds = [ahead + send_s, behind + send_s, behind - weight + send_s, weight]
     longer = blocks.sum(axis=1)[:, None] * alone
     return np.concatenate([*kinds, *(seconds + longer for seconds in kinds)])
 
@@ -278,17 +278,17 @@ def _repeated(plan: _Plan, again: Floats) -> Floats:
     """
     values, row = np.unique(again, return_inverse=True)
     chunk = np.tile(np.arange(plan.chunks), plan.pp)[:, None]
-    found = plan.content[:, :-2] * (chunk < values[:, None, None])
+    blocks = plan.content[:, :-2] * (chunk < values[:, None, None])
     if (few := values < 0).any():
-        found[few] = _covered(plan, 1 - values[few])[:, :, :-2]
-    return np.asarray(found[row])
+        blocks[few] = _covered(plan, 1 - values[few])[:, :, :-2]
+    return np.asarray(blocks[row])
 
 
 def _per_part(plan: _Plan, played: NDArray[np.int64], layers: list[int]) -> Floats:
     """Counts in the order of `Paths.counts`, shape (layers, rows, columns)."""
     held, size = plan.content, 2 * len(KINDS) * len(plan.content)
-    each = played[:, :size].reshape(len(played), 2, len(KINDS), len(held)).astype(float)
-    ways, lone = each.sum(axis=1), each[:, 1]
+    counts = played[:, :size].reshape(len(played), 2, len(KINDS), len(held)).astype(float)
+    ways, lone = counts.sum(axis=1), counts[:, 1]
     back = ways[:, BACKWARD] + ways[:, BACKWARD_INPUT]
     repeated = np.moveaxis(_covered(plan, np.array(layers)), 0, 1)
     again = (back @ repeated.reshape(len(held), -1)).reshape(
@@ -315,9 +315,9 @@ def _covered(plan: _Plan, layers: NDArray[Any]) -> Floats:
     left = np.where(layers == 1, np.inf, np.maximum(layers - 1.0, 0.0))[:, None]
     covered = np.zeros((len(layers), *ranks.shape))
     for kind in range(ranks.shape[2] - 2):
-        own = ranks[:, :, kind]
-        whole = np.minimum(own.sum(axis=1), left)
+        blocks = ranks[:, :, kind]
+        whole = np.minimum(blocks.sum(axis=1), left)
         left = left - whole
-        before = np.cumsum(own, axis=1) - own
-        covered[..., kind] = np.minimum(np.maximum(whole[:, :, None] - before, 0.0), own)
+        before = np.cumsum(blocks, axis=1) - blocks
+        covered[..., kind] = np.minimum(np.maximum(whole[:, :, None] - before, 0.0), blocks)
     return covered.reshape(len(layers), *plan.content.shape)

@@ -45,17 +45,19 @@ def gathered_bytes(keys: StateKeys) -> tuple[Floats, Floats, Floats]:
         every block is resharded and the root's gradients are not reduced yet. Of these, whole
         gradients that wait for later micro-batches.
     """
-    parts, each, software = keys.parts, keys.per_part, keys.software
-    gather, reduce, gradient = (x[0] + x[1] for x in (each.gather, each.reduce, each.gradients))
+    parts, states, software = keys.parts, keys.per_part, keys.software
+    gather, reduce, gradient = (
+        x[0] + x[1] for x in (states.gather, states.reduce, states.gradients)
+    )
     root = parts[:, :, -2] * gather[:, None, -2] + parts[:, :, -1] * gather[:, None, -1]
     layer, reduced = largest_block(parts, gather), largest_block(parts, reduce)
     shards = _waiting_shards(on_rank(parts[:, :, :-2], gather[:, :-2]), layer, keys.layouts)
     window = 2.0 * root + 3.0 * layer + reduced + shards[0]
     if float(software.deepspeed_zero.live_parameters):
-        window = _live_bytes(parts, each, software) + 2.0 * layer + shards[0]
+        window = _live_bytes(parts, states, software) + 2.0 * layer + shards[0]
         window = window + float(software.states.bucket_bytes)
     level, once, waiting = keys.level, keys.once[:, None], _unreduced_bytes(keys)
-    if each.shards_only:
+    if states.shards_only:
         held = on_rank(parts, gather)
         whole = held + np.where(once, waiting, largest_block(parts, gradient))
         flat = root + 2.0 * layer
@@ -64,7 +66,7 @@ def gathered_bytes(keys: StateKeys) -> tuple[Floats, Floats, Floats]:
         held = whole = np.full(window.shape, 2.0 * software.states.bucket_bytes)
     shards_only = np.where(once, whole + flat, window)
     reserved = np.where(level == ZERO3, shards_only, np.where(level == ZERO2, whole + flat, 0.0))
-    if not each.shards_only:
+    if not states.shards_only:
         return reserved, np.broadcast_to(reserved, (6, *reserved.shape)), waiting
     blocks = parts[:, :, :-2].sum(axis=2)
     has_second, table = blocks > 1, 2.0 * root + reduced
@@ -110,17 +112,17 @@ def _last_shard(blocks: Floats, shards: list[Floats]) -> Floats:
     return np.where(blocks > 2, shards[0] - shards[1], 0.0)
 
 
-def _live_bytes(parts: Floats, each: PartStates, software: Software) -> Floats:
+def _live_bytes(parts: Floats, states: PartStates, software: Software) -> Floats:
     """Whole weights that wait on the device for their backward pass, (keys, columns)."""
-    held = on_rank(parts, each.gather[0] + each.gather[1])
-    return np.asarray(held * (1.0 - released(parts, each, software)))
+    held = on_rank(parts, states.gather[0] + states.gather[1])
+    return np.asarray(held * (1.0 - released(parts, states, software)))
 
 
-def released(parts: Floats, each: PartStates, software: Software) -> Floats:
+def released(parts: Floats, states: PartStates, software: Software) -> Floats:
     """Share of a rank's parameters that are gathered again for the backward pass, (keys, columns).
 
     The others are near enough to their backward pass to stay (DeepSpeed, max_reuse_distance).
     """
-    held = on_rank(parts, each.parameters[0] + each.parameters[1])
+    held = on_rank(parts, states.parameters[0] + states.parameters[1])
     live = np.minimum(float(software.deepspeed_zero.live_parameters), held)
     return np.asarray(1.0 - live / np.maximum(held, 1.0))

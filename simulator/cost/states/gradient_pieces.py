@@ -31,22 +31,22 @@ def early_gradients(parts: Floats, states: PartStates, arch: Architecture, kept:
     and of those of head and embedding, the share that is `kept` once they are reduced.
     """
     whole = states.gather if states.shards_only else states.gradients
-    each, stays = whole[0] + whole[1], states.gradients[0] + states.gradients[1]
-    head = parts[:, :, -1] * each[:, None, -1]
+    gradient, stays = whole[0] + whole[1], states.gradients[0] + states.gradients[1]
+    head = parts[:, :, -1] * gradient[:, None, -1]
     if arch.tied_embeddings and arch.output_rows:
-        head = head + parts[:, :, -1] * parts[:, :, -2] * each[:, None, -2]
+        head = head + parts[:, :, -1] * parts[:, :, -2] * gradient[:, None, -2]
     root = parts[:, :, -2] * stays[:, None, -2] + parts[:, :, -1] * stays[:, None, -1]
     table = parts[:, :, -2] * stays[:, None, -2]
     if arch.tied_embeddings and arch.output_rows:
         table = table * (1.0 - np.minimum(parts[:, :, -1], 1.0))
-    found = (
+    gradients = (
         head,
-        largest_block(parts, each),
+        largest_block(parts, gradient),
         largest_block(parts, stays) * kept,
         root * kept,
         table,
     )
-    return np.stack(np.broadcast_arrays(*found))
+    return np.stack(np.broadcast_arrays(*gradients))
 
 
 def embedding_gradient(
@@ -91,7 +91,7 @@ def largest_tensor(parts: Floats, matrices: list[Matrix], kernels: Kernels) -> F
         size = w.parameters if whole else np.asarray(w.rows * w.columns, dtype=float)
         key = (w.part, name, w.routed)
         sizes[key] = sizes.get(key, np.zeros(())) + size
-    found: Floats = np.zeros(parts.shape[:2])
+    largest: Floats = np.zeros(parts.shape[:2])
     for (part, _, _), size in sizes.items():
-        found = np.maximum(found, np.where(parts[:, :, part] > 0, size[..., None], 0.0))
-    return found
+        largest = np.maximum(largest, np.where(parts[:, :, part] > 0, size[..., None], 0.0))
+    return largest

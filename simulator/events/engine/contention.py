@@ -140,18 +140,18 @@ def _start(  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
     i, now, task, stream, resource, entry, count
 ):
     """Start a task: one without work ends at once, one that shares nothing runs at its limit."""
-    one = task[i]
-    one.start, one.since, one.left = now, now, one.work
-    if one.work == 0.0:
+    record = task[i]
+    record.start, record.since, record.left = now, now, record.work
+    if record.work == 0.0:
         _finish(i, now, task, stream, resource, entry, count)
         return
-    alone = one.entry == task[i + 1].entry
-    one.rate = one.limit if alone else -1.0
-    due = now + one.work / one.limit if alone else np.inf
+    alone = record.entry == task[i + 1].entry
+    record.rate = record.limit if alone else -1.0
+    due = now + record.work / record.limit if alone else np.inf
     enter(i, due, count[SIZE], count[COUNTER], task)
     count[SIZE] += 1
     count[COUNTER] += 1
-    for k in range(one.entry, task[i + 1].entry):
+    for k in range(record.entry, task[i + 1].entry):
         top = resource[entry[k].resource].top
         entry[k].after, entry[k].before = top, -1
         if top >= 0:
@@ -163,11 +163,11 @@ def _start(  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
 @bare
 def _finish(i, now, task, stream, resource, entry, count):  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
     """End a task; its stream and the streams that wait for it are to be looked at again."""
-    one = task[i]
-    one.end = now
+    record = task[i]
+    record.end = now
     count[DONE] += 1
-    if one.work > 0.0:
-        for k in range(one.entry, task[i + 1].entry):
+    if record.work > 0.0:
+        for k in range(record.entry, task[i + 1].entry):
             after, before = entry[k].after, entry[k].before
             if before >= 0:
                 entry[before].after = after
@@ -176,15 +176,15 @@ def _finish(i, now, task, stream, resource, entry, count):  # type: ignore[no-un
             if after >= 0:
                 entry[after].before = before
             _mark(entry[k].resource, resource, count)
-    w = one.waiting
+    w = record.waiting
     while w >= 0:
         _look(w, stream, count)
         w = stream[w].other
-    at = stream[one.stream]
-    at.head, at.clock, at.why = one.following, now, i
+    at = stream[record.stream]
+    at.head, at.clock, at.why = record.following, now, i
     if at.head >= 0:
         at.edge = task[at.head].first
-        _look(one.stream, stream, count)
+        _look(record.stream, stream, count)
 
 
 @bare
@@ -291,10 +291,10 @@ def _take(room, resource, r, amount):  # type: ignore[no-untyped-def]
 @bare
 def _reschedule(i, now, rate, task, size):  # type: ignore[no-untyped-def]
     """Move the end of a task if its rate has changed."""
-    one = task[i]
-    if rate == one.rate:
+    record = task[i]
+    if rate == record.rate:
         return
-    if now > one.since:
-        one.left = max(one.left - one.rate * (now - one.since), 0.0)
-    one.since, one.rate = now, rate
-    move(i, now + one.left / rate if rate > 0.0 else np.inf, size, task)
+    if now > record.since:
+        record.left = max(record.left - record.rate * (now - record.since), 0.0)
+    record.since, record.rate = now, rate
+    move(i, now + record.left / rate if rate > 0.0 else np.inf, size, task)

@@ -141,29 +141,29 @@ def check(
     capacity: Floats, first: Ints, link: Ints, flows: Floats, share: Floats, limit: Floats
 ) -> None:
     """Refuse what no network is: rates that are not positive, links that are not there."""
-    found = [
+    problems = [
         problem("network", f"{name}[{at[0]}]", "must be positive", float(values[at[0]]))
         for name, values in (("flows", flows), ("share", share), ("limit", limit))
         if len(at := np.flatnonzero(~(values > 0)))
     ]
     if len(at := np.flatnonzero(~(capacity >= 0))):
         rule = "must not be negative"
-        found.append(problem("network", f"capacity[{at[0]}]", rule, float(capacity[at[0]])))
+        problems.append(problem("network", f"capacity[{at[0]}]", rule, float(capacity[at[0]])))
     ordered = len(first) > 0 and first[0] == 0 and first[-1] == len(link)
     if not ordered or (np.diff(first) < 0).any():
-        found.append(
+        problems.append(
             problem("network", "first", f"must rise from 0 to {len(link)}", first.tolist())
         )
     elif len(at := np.flatnonzero((np.diff(first) == 0) & np.isinf(limit))):
-        found.append(f"network: first[{at[0]}]: a class without a link must have a limit")
+        problems.append(f"network: first[{at[0]}]: a class without a link must have a limit")
     if len(at := np.flatnonzero((link < 0) | (link >= len(capacity)))):
         rule = f"must be one of the links 0 to {len(capacity) - 1}"
-        found.append(problem("network", f"link[{at[0]}]", rule, int(link[at[0]])))
+        problems.append(problem("network", f"link[{at[0]}]", rule, int(link[at[0]])))
     elif len(at := np.flatnonzero(capacity[link] == 0)):
         rule = "must be positive where a class crosses it"
-        found.append(problem("network", f"capacity[{link[at[0]]}]", rule, 0.0))
-    if found:
-        raise InputError(found)
+        problems.append(problem("network", f"capacity[{link[at[0]]}]", rule, 0.0))
+    if problems:
+        raise InputError(problems)
 
 
 def scratch(links: int, classes: int, crossings: int) -> Scratch:
@@ -303,5 +303,5 @@ def link_load(
     rate: Floats, first: Ints, link: Ints, share: Floats, flows: Floats, links: int
 ) -> Floats:
     """Load of each link where the flows of each class have these rates."""
-    each = np.repeat(rate * flows, np.diff(first)) * share
-    return np.asarray(np.bincount(link, weights=each, minlength=links), dtype=np.float64)
+    load = np.repeat(rate * flows, np.diff(first)) * share
+    return np.asarray(np.bincount(link, weights=load, minlength=links), dtype=np.float64)

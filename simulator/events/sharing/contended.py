@@ -131,7 +131,7 @@ def contended(
     _refuse_copies(given)
     inside = {name: x for name, x in given.items() if name.split()[0] not in _OUTSIDE}
     outside = {name: x for name, x in given.items() if links.pcie or name not in inside}
-    found: dict[tuple[str, bool], Floats] = {}
+    left_of: dict[tuple[str, bool], Floats] = {}
     uses: dict[str, LinkUse] = {}
     pp = int(layout.pp[0])
     stage = np.empty(int(layout.world[0]), dtype=np.int64)
@@ -150,31 +150,33 @@ def contended(
             slower = np.where(here.slowdown[0] > 1.0 + _SAME, here.slowdown[0], 1.0)
             flows, span = here.flows, here.transfer.makespan_s
             _note(uses, weakened, traffic, here.transfer.carried_bytes / max(span, 1e-300))
-            most = found.setdefault((traffic.group, traffic.far), np.ones(pp))
+            most = left_of.setdefault((traffic.group, traffic.far), np.ones(pp))
             for member in traffic.members.T:
                 np.maximum.at(most, stage[member], slower)
         if table is not None and traffic.group != "pp":
-            own = stage[traffic.members[:, 0]]
-            table.calls(traffic.group, traffic.far, own, flows, slower)
+            stages_of = stage[traffic.members[:, 0]]
+            table.calls(traffic.group, traffic.far, stages_of, flows, slower)
     return Contended(
         given=network,
-        slowdown={group: float(x.max()) for (group, far), x in found.items() if far},
-        slowdown_inside={group: float(x.max()) for (group, far), x in found.items() if not far},
+        slowdown={group: float(x.max()) for (group, far), x in left_of.items() if far},
+        slowdown_inside={group: float(x.max()) for (group, far), x in left_of.items() if not far},
         links=uses,
-        stages=tuple(_left(found, s) for s in range(pp)),
-        table=None if table is None else _with_pairs(table, layout, found),
+        stages=tuple(_left(left_of, s) for s in range(pp)),
+        table=None if table is None else _with_pairs(table, layout, left_of),
         beside=_left_beside(ground.link_degradation, network.link_degradation),
     )
 
 
-def _left_beside(left: Mapping[str, float], own: Mapping[str, float]) -> dict[str, float]:
+def _left_beside(
+    left: Mapping[str, float], without_neighbours: Mapping[str, float]
+) -> dict[str, float]:
     """The least that is left of a link of each kind beyond its wear."""
-    found: dict[str, float] = {}
+    lost: dict[str, float] = {}
     for name, share in left.items():
-        kind, beyond = name.split()[0], share / own.get(name, 1.0) if share else 1.0
+        kind, beyond = name.split()[0], share / without_neighbours.get(name, 1.0) if share else 1.0
         if beyond < 1.0:
-            found[kind] = min(found.get(kind, 1.0), beyond)
-    return found
+            lost[kind] = min(lost.get(kind, 1.0), beyond)
+    return lost
 
 
 def _sound(cluster: Cluster, links: Topology, call: Call) -> Flows:
@@ -191,15 +193,15 @@ def _sound(cluster: Cluster, links: Topology, call: Call) -> Flows:
 
 
 def _with_pairs(
-    table: LoadTable, layout: Layouts, found: Mapping[tuple[str, bool], Floats]
+    table: LoadTable, layout: Layouts, left_of: Mapping[tuple[str, bool], Floats]
 ) -> LoadTable:
     """Add sends between stages and copies to what groups load."""
     pp = table.stages.shape[1]
     far = bool(place(layout, table.cluster.domain).pp.local[0] == 1)
-    slower = found.get(("pp", far), np.ones(pp))
+    slower = left_of.get(("pp", far), np.ones(pp))
     rate = send_rate(table.cluster, far=far) / slower
     ahead = {(s, s + 1) for s in range(pp - 1)} | ({(pp - 1, 0)} if pp > 1 else set())
-    table.sends(ahead | {(other, one) for one, other in ahead}, rate)
+    table.sends(ahead | {(other, rank) for rank, other in ahead}, rate)
     table.copies()
     return table
 
@@ -225,10 +227,10 @@ def _note(uses: dict[str, LinkUse], weakened: Topology, traffic: Traffic, rate: 
             )
 
 
-def _left(found: Mapping[tuple[str, bool], Floats], stage: int) -> tuple[LinksLeft, ...]:
+def _left(left_of: Mapping[tuple[str, bool], Floats], stage: int) -> tuple[LinksLeft, ...]:
     """What the links leave to each kind of groups in one stage, where that is not all."""
     shares: dict[str, dict[str, float]] = {}
-    for (group, far), slower in found.items():
+    for (group, far), slower in left_of.items():
         if slower[stage] > 1.0:
             name = "scale_out" if far else "scale_up"
             shares.setdefault(group, {})[name] = 1.0 / float(slower[stage])
@@ -236,21 +238,21 @@ def _left(found: Mapping[tuple[str, bool], Floats], stage: int) -> tuple[LinksLe
 
 
 def on_links(
-    cluster: Cluster, found: Contended, deviations: Sequence[Deviation]
+    cluster: Cluster, links_left: Contended, deviations: Sequence[Deviation]
 ) -> tuple[Cluster, list[Deviation]]:
     """Give every stage the links that are left to it.
 
     Stages that are left other than the first one become deviations, and so do those of the user in
     every stage, priced with what is left there. `deviations` have been checked.
     """
-    first, count = found.stages[0], len(found.stages)
+    first, count = links_left.stages[0], len(links_left.stages)
     cluster, plain = replace(cluster, left=first), cluster
     made = []
-    for s, left in enumerate(found.stages):
+    for s, left in enumerate(links_left.stages):
         if left != first:
             made.append(Deviation(stage=s, cluster=replace(plain, left=left)))
-    for one in deviations:
-        for s in range(count) if one.stage is None else (one.stage,):
-            servers = replace(one.cluster or plain, left=found.stages[s])
-            made.append(replace(one, stage=s, cluster=servers))
+    for deviation in deviations:
+        for s in range(count) if deviation.stage is None else (deviation.stage,):
+            servers = replace(deviation.cluster or plain, left=links_left.stages[s])
+            made.append(replace(deviation, stage=s, cluster=servers))
     return cluster, made

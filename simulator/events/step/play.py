@@ -159,20 +159,20 @@ def play_step(
     if table is not None:
         _check_table(table, replicas, schedule, pp, vpp, m)
         steps = 1
-    one = table or program(schedule, pp, m, vpp, steps=1 if askew else steps)
+    replica = table or program(schedule, pp, m, vpp, steps=1 if askew else steps)
     if askew and table is None:
-        one = repeated(one, steps)
-    listed = _tiled(one, len(replicas), m * steps)
-    passes = _stacked([one.passes for one in replicas])
+        replica = repeated(replica, steps)
+    listed = _tiled(replica, len(replicas), m * steps)
+    passes = _stacked([replica.passes for replica in replicas])
     lone = _alone(listed, passes, flushed=steps == 1)
     ends = ChunkBoundaries.of(listed)
-    changes, changes_s = _changes(ends, [one.step_end for one in replicas])
+    changes, changes_s = _changes(ends, [replica.step_end for replica in replicas])
     seconds = _action_s(listed, passes, lone)
     np.add.at(seconds, changes[:, 0], changes_s)
     if stretch is not None:
         seconds = seconds * stretch.actions
     extras, notes = step_end_tasks(
-        listed, ends, [one.step_end for one in replicas], passes, seconds
+        listed, ends, [replica.step_end for replica in replicas], passes, seconds
     )
     if stretch is not None:
         extras = replace(extras, duration_s=extras.duration_s * stretch.extras)
@@ -211,8 +211,8 @@ def _stretched(step: StepGraph, extras: AuxiliaryTasks, stretch: DurationFactors
     seconds, lag_s = graph.duration_s.copy(), np.zeros(len(graph.predecessor))
     seconds[step.task_of_send[sent]] *= stretch.sends[sent]
     reduces = np.zeros(len(graph), dtype=np.bool_)
-    own = step.task_of_extra[: len(extras)]
-    reduces[own[(extras.stream == DATA) & (extras.after >= 0)]] = True
+    extra_tasks = step.task_of_extra[: len(extras)]
+    reduces[extra_tasks[(extras.stream == DATA) & (extras.after >= 0)]] = True
     before = graph.predecessor
     waits = np.repeat(reduces, np.diff(graph.first)) & (step.stream[before] != DATA)
     lag_s[waits] = stretch.late_s[step.rank[before[waits]]]
@@ -255,32 +255,35 @@ def _action_s(listed: Program, passes: Passes, lone: NDArray[np.bool_]) -> Float
     return np.asarray(seconds)
 
 
-def _tiled(one: Program, replicas: int, micro_batches: int) -> Program:
+def _tiled(whole: Program, replicas: int, micro_batches: int) -> Program:
     """The same program on several replicas, each with micro-batches of its own."""
     if replicas == 1:
-        return one
-    copy = np.repeat(np.arange(replicas), len(one))
+        return whole
+    copy = np.repeat(np.arange(replicas), len(whole))
 
     def tiled(column: NDArray[np.int64]) -> Ints:
         return np.tile(column, replicas)
 
     return replace(
-        one,
-        ranks=one.ranks * replicas,
-        rank=tiled(one.rank) + copy * one.ranks,
-        kind=tiled(one.kind),
-        micro_batch=tiled(one.micro_batch) + copy * micro_batches,
-        chunk=tiled(one.chunk),
-        piece=tiled(one.piece),
-        with_next=np.tile(one.with_next, replicas),
+        whole,
+        ranks=whole.ranks * replicas,
+        rank=tiled(whole.rank) + copy * whole.ranks,
+        kind=tiled(whole.kind),
+        micro_batch=tiled(whole.micro_batch) + copy * micro_batches,
+        chunk=tiled(whole.chunk),
+        piece=tiled(whole.piece),
+        with_next=np.tile(whole.with_next, replicas),
     )
 
 
-def _stacked(each: list[Passes]) -> Passes:
-    if len(each) == 1:
-        return each[0]
+def _stacked(passes: list[Passes]) -> Passes:
+    if len(passes) == 1:
+        return passes[0]
     names = [field.name for field in fields(Passes)]
-    joined = {name: np.concatenate([getattr(one, name) for one in each]) for name in names}
+    joined = {
+        name: np.concatenate([getattr(replica_passes, name) for replica_passes in passes])
+        for name in names
+    }
     return Passes(**joined)
 
 
@@ -297,8 +300,8 @@ def _changes(ends: ChunkBoundaries, step_end: list[StepEndWork]) -> tuple[Ints, 
     A chunk's gather runs beside the passes since the chunk before it began, its reduction beside
     those until the next one ends: what they slow is spread over these.
     """
-    slowed = np.concatenate([one.overlap_slowdown_s for one in step_end], axis=1)
-    every = np.concatenate([one.exposed_reductions_s for one in step_end])
+    slowed = np.concatenate([work.overlap_slowdown_s for work in step_end], axis=1)
+    every = np.concatenate([work.exposed_reductions_s for work in step_end])
     begun, ended = np.sort(ends.first, axis=1), np.sort(ends.last, axis=1)
     sooner = np.concatenate([begun[:, :1], begun[:, :-1] + 1], axis=1)
     later = np.concatenate([ended[:, 1:], ended[:, -1:] + 1], axis=1)

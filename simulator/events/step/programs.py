@@ -125,7 +125,7 @@ def program(schedule: str, pp: int, micro_batches: int, vpp: int = 1, *, steps: 
     )
 
 
-def repeated(one: Program, steps: int) -> Program:
+def repeated(once: Program, steps: int) -> Program:
     """List several steps of a program one after the other, without a barrier between them.
 
     Every rank begins its next step when it is done with this one; micro-batches count on.
@@ -136,21 +136,21 @@ def repeated(one: Program, steps: int) -> Program:
     >>> [two.name(i) for i in (0, 5, 6)]
     ['rank 0: F0 of piece 0', 'rank 0: W1 of piece 0', 'rank 0: F2 of piece 0']
     """
-    step = np.repeat(np.arange(steps), len(one))
-    order = np.argsort(np.tile(one.rank, steps), kind="stable")
+    step = np.repeat(np.arange(steps), len(once))
+    order = np.argsort(np.tile(once.rank, steps), kind="stable")
 
     def again(column: NDArray[Any]) -> NDArray[Any]:
         return np.tile(column, steps)[order]
 
-    batches = int(one.micro_batch.max()) + 1
+    batches = int(once.micro_batch.max()) + 1
     return replace(
-        one,
-        rank=again(one.rank),
-        kind=again(one.kind),
-        chunk=again(one.chunk),
-        micro_batch=again(one.micro_batch) + batches * step[order],
-        piece=again(one.piece),
-        with_next=again(one.with_next),
+        once,
+        rank=again(once.rank),
+        kind=again(once.kind),
+        chunk=again(once.chunk),
+        micro_batch=again(once.micro_batch) + batches * step[order],
+        piece=again(once.piece),
+        with_next=again(once.with_next),
     )
 
 
@@ -229,7 +229,7 @@ def step_graph(
     check_extras(program, extra)
     seconds = action_seconds(program, pass_s)
     hops = np.broadcast_to(np.asarray(send_s, np.float64), (2, max(program.pieces - 1, 0))).copy()
-    own, listed = len(extra), program.listed
+    of_caller, listed = len(extra), program.listed
     if listed is not None:
         elsewhere = (source >= 0) & (program.rank[source] != program.rank)
         source[elsewhere & listed.sends] = NOTHING
@@ -250,7 +250,7 @@ def step_graph(
         task_of_action=at[0],
         task_of_send=at[1],
         task_of_extra=at[2],
-        extras=own,
+        extras=of_caller,
     )
     if listed is not None:
         _name_sends(step, listed)
@@ -365,11 +365,11 @@ def _unlisted(program: Program, action: int) -> str:
 
 def _name_sends(step: StepGraph, listed: Listed) -> None:
     """Call the sends that a table lists what they are."""
-    for row, one in enumerate(listed.words):
-        if one.kind.startswith("SEND"):
+    for row, word in enumerate(listed.words):
+        if word.kind.startswith("SEND"):
             task, action = step.task_of_extra[step.extras + row], int(listed.producer[row])
             step.kind[task], step.row[task] = SEND, action
-            step.micro_batch[task] = one.micro_batch
+            step.micro_batch[task] = word.micro_batch
             step.chunk[task] = step.program.chunk[action]
             step.task_of_send[action] = task
 
@@ -441,17 +441,17 @@ def joined(
     extra: AuxiliaryTasks, program: Program, listed: Listed, seconds: Floats
 ) -> AuxiliaryTasks:
     """Add the words that a table lists to the caller's tasks."""
-    n, own, words = len(program), len(extra), listed.words
-    rank = np.array([one.rank for one in words])
-    place = np.array([one.place for one in words]) - 1
+    n, of_caller, words = len(program), len(extra), listed.words
+    rank = np.array([word.rank for word in words])
+    place = np.array([word.place for word in words]) - 1
     here = (place >= 0) & (program.rank[place] == rank)
-    passed = np.array([one.micro_batch >= 0 for one in words])
-    number = n + own + np.arange(len(words))
+    passed = np.array([word.micro_batch >= 0 for word in words])
+    number = n + of_caller + np.arange(len(words))
     produced, sent = np.flatnonzero(listed.producer >= 0), np.flatnonzero(listed.sent >= 0)
     edges = (
         extra.edges,
         np.column_stack([listed.producer[produced], number[produced]]),
-        np.column_stack([n + own + listed.sent[sent], number[sent]]),
+        np.column_stack([n + of_caller + listed.sent[sent], number[sent]]),
     )
     return AuxiliaryTasks(
         rank=np.concatenate([extra.rank, rank]),

@@ -216,21 +216,21 @@ def _reductions(
     clock: _Clock,
 ) -> list[int]:
     """Reductions of one stage, which its replicas begin together; returns what ends them."""
-    stage, one = ranks[0]
+    stage, work = ranks[0]
     final = [int(ends.final[rank]) for rank, _ in ranks]
-    if not one.reduce_s[stage].any():
+    if not work.reduce_s[stage].any():
         return final
-    if not one.overlaps[BACK]:
-        found = [
+    if not work.overlaps[BACK]:
+        tasks = [
             table.add(rank, DATA, float(tail.reduce_s[stage].sum()), int(ends.final[rank]))
             for rank, tail in ranks
         ]
-        _join(table, final, found)
-        return found
-    found = []
+        _join(table, final, tasks)
+        return tasks
+    tasks = []
     for chunk in np.argsort(ends.last[stage]).tolist():
         last = [int(ends.last[rank, chunk]) for rank, _ in ranks]
-        ready, most, found = [], [], []
+        ready, most, tasks = [], [], []
         for (rank, tail), action in zip(ranks, last, strict=True):
             whole_s, seconds = tail.reduce_s[stage].sum(), float(tail.reduce_s[stage, chunk])
             share = 1.0 / max(float(tail.buckets[stage]) * seconds / whole_s, 1.0)
@@ -240,11 +240,11 @@ def _reductions(
                 most.append(
                     table.add(rank, DATA, seconds * (1.0 - share), action, waits=False, chunk=chunk)
                 )
-            found.append(table.add(rank, DATA, seconds * share, action, chunk=chunk))
+            tasks.append(table.add(rank, DATA, seconds * share, action, chunk=chunk))
         table.edges += list(zip(ready, most, strict=True))
         _join(table, ready, most)
-        _join(table, last, found)
-    return found
+        _join(table, last, tasks)
+    return tasks
 
 
 def _copies(
@@ -261,8 +261,8 @@ def _copies(
         return
     listed = clock.program
     kinds = (listed.kind != FORWARD) & (listed.kind != BACKWARD_INPUT)
-    own = np.flatnonzero((listed.rank == rank) & kinds)
-    for action in own if tail.copies_each else np.unique(ends.last[rank]):
+    gradient_passes = np.flatnonzero((listed.rank == rank) & kinds)
+    for action in gradient_passes if tail.copies_each else np.unique(ends.last[rank]):
         chunk = int(listed.chunk[action])
         seconds = float(copied_s[chunk])
         clock.before_end(table, ends, int(action), seconds, COPY)
@@ -294,8 +294,8 @@ class _Clock:
         lead, rank = action - paired, int(self.program.rank[action])
         whole_s = float(self.action_s[lead : action + 1].sum())
         before = lead - 1 if lead > ends.first[rank].min() else -1
-        own = min(seconds, float(self.action_s[action]))
-        tick = table.add(rank, stream, whole_s - own, before, kind="launch")
+        inside_s = min(seconds, float(self.action_s[action]))
+        tick = table.add(rank, stream, whole_s - inside_s, before, kind="launch")
         waits = [int(self.awaited[a]) for a in range(lead, action + 1) if self.awaited[a] >= 0]
         table.edges += [(a, tick) for a in waits]
         return tick
@@ -304,7 +304,10 @@ class _Clock:
 def _join(table: Table, earlier: list[int], later: list[int]) -> None:
     """Let every replica's task wait for the others', too."""
     table.edges += [
-        (one, other) for i, one in enumerate(earlier) for k, other in enumerate(later) if i != k
+        (before, other)
+        for i, before in enumerate(earlier)
+        for k, other in enumerate(later)
+        if i != k
     ]
 
 
@@ -312,23 +315,23 @@ def _closing(
     table: Table, ends: ChunkBoundaries, step_end: list[StepEndWork], done: list[int]
 ) -> None:
     """What waits for all gradients: the word table's sum, the norm, then the optimizer."""
-    final, one = ends.final, step_end[0]
-    hub = table.add(0, DATA, one.tied_embedding_sum_s, int(final[0]), waits=False)
+    final, work = ends.final, step_end[0]
+    hub = table.add(0, DATA, work.tied_embedding_sum_s, int(final[0]), waits=False)
     table.edges += [(task, hub) for task in done]
-    if one.norm_s:
+    if work.norm_s:
         norm = table.add(
-            0, DATA, one.norm_s, int(final[0]), waits=False, cause="small_reductions", kind="norm"
+            0, DATA, work.norm_s, int(final[0]), waits=False, cause="small_reductions", kind="norm"
         )
         table.edges.append((hub, norm))
         hub = norm
-    if one.gradients_s:
+    if work.gradients_s:
         down = table.add(
-            0, COPY, one.gradients_s, int(final[0]), waits=False, cause="offload", kind="offload"
+            0, COPY, work.gradients_s, int(final[0]), waits=False, cause="offload", kind="offload"
         )
         table.edges.append((hub, down))
         hub = down
     for rank in range(len(final)):
-        tail, stage = step_end[rank // len(one.buckets)], rank % len(one.buckets)
+        tail, stage = step_end[rank // len(work.buckets)], rank % len(work.buckets)
         for stream, seconds in ((COMPUTE, tail.optimizer_s[stage]), (HOST, tail.host_s[stage])):
             if seconds or stream == COMPUTE:
                 step = table.add(
