@@ -172,7 +172,7 @@ def play_rounds(
 class _Rounds:
     """Rounds under construction, one after the other."""
 
-    one: SyncRound
+    sync_round: SyncRound
     step_s: Sequence[float]
     staleness: int | None
     sums_first: bool
@@ -192,8 +192,8 @@ class _Rounds:
         """Add a round of the workers that have `begun` it."""
         pushed = {w: self._pushed(i, w) for w in begun}
         ends = self._summed(pushed)
-        workers, size = len(self.step_s), self.one.pull_bytes / int(self.one.pieces)
-        rate = self.one.worker_bytes_per_s
+        workers, size = len(self.step_s), self.sync_round.pull_bytes / int(self.sync_round.pieces)
+        rate = self.sync_round.worker_bytes_per_s
         for w in begun:
             self.pulled[w] = [
                 self.tasks.add(size, 2 * workers + w, [end], limit=rate, resource=_OUT)
@@ -204,7 +204,7 @@ class _Rounds:
 
     def _pushed(self, i: int, w: int) -> list[int]:
         """A worker's step, and the pieces of its push."""
-        sync_round, workers, pieces = self.one, len(self.step_s), int(self.one.pieces)
+        sync_round, workers, pieces = self.sync_round, len(self.step_s), int(self.sync_round.pieces)
         after = list(self.pulled[w])
         if self.staleness is not None and i > self.staleness:
             after.append(self.applied[i - 1 - self.staleness])
@@ -221,7 +221,7 @@ class _Rounds:
 
     def _summed(self, pushed: dict[int, list[int]]) -> dict[int, list[int]]:
         """What every worker's pull waits for, piece by piece."""
-        sync_round, pieces = self.one, int(self.one.pieces)
+        sync_round, pieces = self.sync_round, int(self.sync_round.pieces)
         work = (sync_round.sum_s + (0.0 if self.sums_first else sync_round.update_s)) / pieces
         ends = {
             w: [self._alone(work, [x], _MEMORY) for x in pushes] for w, pushes in pushed.items()
@@ -253,7 +253,7 @@ def _graph(
     draws = [slowest_factor(spread, (seed, w), 1, n) if spread else np.ones(n)
              for w, n in enumerate(worker_rounds)]  # fmt: skip
     rounds = _Rounds(
-        one=sync_round,
+        sync_round=sync_round,
         step_s=step_s,
         staleness=staleness,
         sums_first=sums_first,

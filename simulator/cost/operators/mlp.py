@@ -265,7 +265,7 @@ def experts(
 def _router(
     ops: Operators, moe: MoE, hidden: int, own_tokens: Any, size: float, kernels: Kernels
 ) -> None:
-    """Scores of a rank's `own` tokens, and the gradients that its readers hand back to them."""
+    """Scores of a rank's `own_tokens`, and the gradients that its readers hand back to them."""
     ops.gemms.append(
         Gemm(
             name="router",

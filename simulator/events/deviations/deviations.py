@@ -90,9 +90,9 @@ def replicas_of(
     span = min(in_step(layouts_row, plain.priced, plain.rows), int(layouts_row.dp[0]))
     replicas = []
     for alike in alike_replicas(
-        layouts_row, cluster, span, [replica.replica for replica in deviations]
+        layouts_row, cluster, span, [deviation.replica for deviation in deviations]
     ):
-        everywhere = [replica for replica in deviations if replica.replica is None]
+        everywhere = [deviation for deviation in deviations if deviation.replica is None]
         given = everywhere + [deviations[i] for i in alike.named]
         replica = replace(plain, count=len(alike.numbers), numbers=alike.numbers)
         replicas.append(_changed(replica, _on_servers(given, alike.servers, base), whole))
@@ -103,12 +103,12 @@ def _on_servers(
     given: Sequence[Deviation], servers: tuple[Cluster, ...], base: Cluster
 ) -> list[Deviation]:
     """Deviations of one replica that put every stage on its servers, and those given over them."""
-    if all(deviation is base for deviation in servers):
+    if all(cluster is base for cluster in servers):
         return list(given)
     made = [
-        Deviation(stage=s, cluster=deviation)
-        for s, deviation in enumerate(servers)
-        if deviation is not base
+        Deviation(stage=s, cluster=cluster)
+        for s, cluster in enumerate(servers)
+        if cluster is not base
     ]
     for deviation in given:
         stages = range(len(servers)) if deviation.stage is None else (deviation.stage,)

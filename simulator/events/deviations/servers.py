@@ -46,7 +46,7 @@ def gpus_on(layout: Layouts, cluster: Cluster) -> Ints:
         [group.kind for group in cluster.groups], [group.gpus for group in cluster.groups]
     )
     count = len(cluster.kinds)
-    return np.stack([(kind[ranks] == group).sum(axis=2) for group in range(count)], axis=2)
+    return np.stack([(kind[ranks] == code).sum(axis=2) for code in range(count)], axis=2)
 
 
 def alike_replicas(

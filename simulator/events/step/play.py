@@ -159,10 +159,10 @@ def play_step(
     if table is not None:
         _check_table(table, replicas, schedule, pp, vpp, m)
         steps = 1
-    replica = table or program(schedule, pp, m, vpp, steps=1 if askew else steps)
+    action_program = table or program(schedule, pp, m, vpp, steps=1 if askew else steps)
     if askew and table is None:
-        replica = repeated(replica, steps)
-    listed = _tiled(replica, len(replicas), m * steps)
+        action_program = repeated(action_program, steps)
+    listed = _tiled(action_program, len(replicas), m * steps)
     passes = _stacked([replica.passes for replica in replicas])
     lone = _alone(listed, passes, flushed=steps == 1)
     ends = ChunkBoundaries.of(listed)
