@@ -189,7 +189,12 @@ def test_a_reduction_holds_compute_units_while_it_runs(worked: Worked, charged_s
     leaves it a part of the units. What the closed form charged B gives way to what that costs."""
     slowed_s = np.array([[[0.0]], [[charged_s]]])
     played = worked(
-        [2.0], [4.0], 1, reduce_s=np.full((1, 1), 4.0), buckets=np.full(1, 2.0), slowed_s=slowed_s
+        [2.0],
+        [4.0],
+        1,
+        reduce_s=np.full((1, 1), 4.0),
+        buckets=np.full(1, 2.0),
+        overlap_slowdown_s=slowed_s,
     )
     share = float(held_share(played)[0])
     assert 0.1 < share < 0.5
