@@ -147,7 +147,7 @@ def play_step(
         What the ranks do, in place of the layout's schedule.
     began : float, optional
         Moment of ``time.perf_counter`` from which building counts.
-    stretch : Stretch, optional
+    stretch : DurationFactors, optional
         What takes longer than it was priced.
     """
     began = time.perf_counter() if began is None else began
@@ -166,14 +166,12 @@ def play_step(
     passes = _stacked([replica.passes for replica in replicas])
     lone = _alone(listed, passes, flushed=steps == 1)
     ends = ChunkBoundaries.of(listed)
-    changes, changes_s = _changes(ends, [replica.step_end for replica in replicas])
+    work = [replica.step_end for replica in replicas]
+    changes, changes_s = _changes(ends, work)
     seconds = _action_s(listed, passes, lone)
     np.add.at(seconds, changes[:, 0], changes_s)
-    if stretch is not None:
-        seconds = seconds * stretch.actions
-    extras, notes = step_end_tasks(
-        listed, ends, [replica.step_end for replica in replicas], passes, seconds
-    )
+    seconds = seconds if stretch is None else seconds * stretch.actions
+    extras, notes = step_end_tasks(listed, ends, work, passes, seconds)
     if stretch is not None:
         extras = replace(extras, duration_s=extras.duration_s * stretch.extras)
     step = step_graph(listed, seconds, extras=extras)

@@ -168,7 +168,7 @@ def step_end_tasks(
 
     Returns
     -------
-    Extras
+    AuxiliaryTasks
     ndarray
         Cause, kind of span and chunk of each, shape (tasks, 3).
     """
