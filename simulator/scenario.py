@@ -13,9 +13,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from simulator.dotted_fields import put
-from simulator.economics.economics_section import Economics, Tariff, tariff_of
+from simulator.economics.economics_section import (
+    Economics,
+    Tariff,
+    tariff_of,
+)
 from simulator.errors import InputError, did_you_mean, problem
-from simulator.files import read_toml, toml_value
+from simulator.files import (
+    read_toml,
+    toml_value,
+)
 from simulator.goal import Goal
 from simulator.hardware.cluster import Cluster
 from simulator.ranges import Choice, is_several, read_choice

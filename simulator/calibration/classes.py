@@ -15,8 +15,8 @@ import numpy as np
 
 from simulator.arrays import Floats
 from simulator.calibration.least_squares import Model, Prior, Rows
-from simulator.cost.kernels.flash_attention import attention_figures, attention_s
-from simulator.cost.kernels.gemm import gemm_rates, gemm_s
+from simulator.cost.kernels.flash_attention import attention_s
+from simulator.cost.kernels.gemm import device_rates, gemm_s
 from simulator.cost.kernels.memory_bound import stream_figures, stream_s
 from simulator.hardware.accelerator import BACKWARD_FLOP, Accelerator
 from simulator.measured.measurements import Call
@@ -235,7 +235,7 @@ def _sizes(calls: Sequence[Call], names: Mapping[str, str]) -> Rows:
 def _gemm(key: tuple[str, ...], calls: Sequence[Call], base: Accelerator) -> FitClass:
     """Products: figures of all three directions together."""
     _, library, dtype = key
-    rates = gemm_rates(base, dtype)
+    rates = device_rates(base, dtype)
     rows = _sizes(calls, {name: name for name in "mnk"}) | {"seconds": _seconds(calls)}
     table = base.gemm[library][dtype]
     known = {field.name for field in dataclasses.fields(table)} & set(WIDTHS)
@@ -250,8 +250,9 @@ def _gemm(key: tuple[str, ...], calls: Sequence[Call], base: Accelerator) -> Fit
     def predict(values: Mapping[str, float], rows: Rows) -> Floats:
         sizes = {name: rows[name] for name in "mnk"}
         result = 4.0 if dtype in ("fp32", "tf32") else 2.0
-        own = {**values, **fixed}
-        return gemm_s(**sizes, result_bytes=result, sustained=False, **rates, **own)
+        figures: dict[str, Any] = {**values, **fixed}
+        kernel = dataclasses.replace(table, **figures)
+        return gemm_s(rates, kernel, **sizes, result_bytes=result, sustained=False)
 
     smallest = np.minimum(np.minimum(rows["m"], rows["n"]), rows["k"])
     flop = 2.0 * rows["m"] * rows["n"] * rows["k"]
@@ -261,7 +262,7 @@ def _gemm(key: tuple[str, ...], calls: Sequence[Call], base: Accelerator) -> Fit
         calls,
         rows,
         scored=(smallest >= _LARGE) | _are_in_step(calls),
-        least_s=flop / rates["peak_flop_per_s"],
+        least_s=flop / rates.peak_flop_per_s,
         table=table,
         predict=predict,
         fitted=sorted(known - set(fixed)),
@@ -282,7 +283,7 @@ def _attention(key: tuple[str, ...], calls: Sequence[Call], base: Accelerator) -
     }
     rows = _sizes(calls, names) | {"seconds": _seconds(calls)}
     dtype, size = ("fp32", 4.0) if _is_cpu(base) else (base.sixteen_bit, 2.0)
-    device = attention_figures(base, library, dtype)
+    rates, kernel = device_rates(base, dtype), base.attention[library]
     backward = direction == "backward"
 
     def predict(values: Mapping[str, float], rows: Rows) -> Floats:
@@ -298,10 +299,12 @@ def _attention(key: tuple[str, ...], calls: Sequence[Call], base: Accelerator) -
             "query_bytes": heads * one,
             "key_bytes": rows["batch"] * rows["kv"] * one,
         }
-        return attention_s(**sizes, **{**device, **values}, backward=backward, sustained=False)
+        figures: dict[str, Any] = dict(values)
+        fitted = dataclasses.replace(kernel, **figures)
+        return attention_s(rates, fitted, **sizes, backward=backward, sustained=False)
 
     flop = 2.0 * rows["batch"] * rows["heads"] * rows["sequence"] ** 2 * rows["head"]
-    least_s = (BACKWARD_FLOP if backward else 1.0) * flop / device["peak_flop_per_s"]
+    least_s = (BACKWARD_FLOP if backward else 1.0) * flop / rates.peak_flop_per_s
     headline = "backward_fraction" if backward else "peak_fraction"
     return _made(
         f"attention {library} {direction}",

@@ -65,7 +65,7 @@ class Estimate:
     executed_flop: Floats
     """The same with what recomputation repeats."""
     usable_bytes: float
-    away_bytes: dict[str, Floats]
+    offloaded_bytes: dict[str, Floats]
     """Bytes that a server keeps in host memory ("host") and on local drives ("nvme")."""
     room_bytes: dict[str, float]
     """What host memory and drives of a server hold; infinite where not known."""
@@ -79,7 +79,7 @@ class Estimate:
         """Whether the fullest rank is expected (P50) to fit, and the server holds what is away."""
         fit = self.memory_total_bytes <= self.usable_bytes
         for tier, room in self.room_bytes.items():
-            fit = fit & (self.away_bytes[tier] <= room)
+            fit = fit & (self.offloaded_bytes[tier] <= room)
         return fit
 
     @property
@@ -162,7 +162,7 @@ class Estimate:
             model_flop=self.model_flop,
             executed_flop=self.executed_flop[rows],
             usable_bytes=self.usable_bytes,
-            away_bytes=pick(self.away_bytes),
+            offloaded_bytes=pick(self.offloaded_bytes),
             room_bytes=self.room_bytes,
             memory_spread=self.memory_spread[rows],
         )
@@ -196,7 +196,7 @@ def concatenate(pieces: list[Estimate]) -> Estimate:
         memory_bytes=join_columns("memory_bytes"),
         model_flop=pieces[0].model_flop,
         usable_bytes=pieces[0].usable_bytes,
-        away_bytes=join_columns("away_bytes"),
+        offloaded_bytes=join_columns("offloaded_bytes"),
         room_bytes=pieces[0].room_bytes,
         **{name: join(name) for name in arrays},
     )

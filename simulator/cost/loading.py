@@ -59,13 +59,14 @@ def supply_of(
     warm, share = cold, 1.0
     if data.local_copy and data.samples is not None:
         kept = _kept(data, sample.stored_bytes, cluster)
+        drives = _drives_rate(cluster)
         warm = {name: seconds.copy() for name, seconds in cold.items()}
         for name in ("store", "server", "requests", "opens"):
             warm[name] = cold[name] * (1.0 - kept)
         bare = stage_times(replace(data, store=None), sample, readers, rate)["workers"]
         warm["workers"] = kept * bare + (1.0 - kept) * cold["workers"]
         read = readers.samples * readers.server_fetches * sample.stored_bytes * kept
-        warm["drives"] = read / _drives_rate(cluster)
+        warm["drives"] = read / drives
         steps = recipe.steps
         share = 0.0 if steps is None else min(1.0, data.samples / recipe.global_batch / steps)
     return Supply(

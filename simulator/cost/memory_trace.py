@@ -97,15 +97,15 @@ def replay_memory(
     operators = operators_of(layouts_row, priced.workload, cluster, software)
     held = stages_of(layouts_row, priced.workload)
     table = actions(row["schedule"], row["pp"], count, row["vpp"])
-    found = []
+    traced = []
     for column in np.argsort(rows.rank[0], kind="stable"):
         player = _Player(
             priced, rows, int(column), chunk_parts(rows, priced, operators, int(column), held)
         )
-        own = table.rank == rows.rank[0, column]
-        columns = (table.kind[own], table.chunk[own], table.micro_batch[own])
-        found.append(player.play(list(zip(*(x.tolist() for x in columns), strict=True))))
-    return found
+        of_rank = table.rank == rows.rank[0, column]
+        columns = (table.kind[of_rank], table.chunk[of_rank], table.micro_batch[of_rank])
+        traced.append(player.play(list(zip(*(x.tolist() for x in columns), strict=True))))
+    return traced
 
 
 def _micro_batches(rows: Selection) -> int:
@@ -351,8 +351,8 @@ class _Player:
         return [self.memory.allocate(size, stream) for size in sizes if size > 0]
 
     def _drop(self, blocks: list[Block]) -> None:
-        for one in blocks:
-            self.memory.free(one)
+        for block in blocks:
+            self.memory.free(block)
 
 
 def _round_ends(order: list[Action]) -> set[int]:

@@ -28,7 +28,7 @@ from simulator.cost.tables import (
 from simulator.cost.terms import HIDDEN
 from simulator.layout.layouts import RECOMPUTE, SHARDINGS, Layouts
 from simulator.record_cache import for_same_records
-from simulator.schedules.registry import BREADTH_FIRST, FLUSHES, SPLITS_BACKWARD, TAKES_ROUNDS
+from simulator.schedules.registry import FLUSHES, SPLITS_BACKWARD
 
 __all__ = [
     "FULL",
@@ -39,7 +39,6 @@ __all__ = [
     "alone_passes",
     "block_passes",
     "data_parallel",
-    "distinct_micro_batches",
     "fetch_s",
     "over_parts",
     "part_passes",
@@ -387,13 +386,6 @@ def rank_tails(
         shown.append(np.where(hides, tail, n * seconds))
         covered.append(np.asarray(n * seconds - shown[-1]))
     return (shown[0], shown[1]), (covered[0], covered[1])
-
-
-def distinct_micro_batches(layouts: Layouts) -> NDArray[Any]:
-    """Micro-batches as far as stages tell them apart: those in flight, all in long rounds."""
-    m, pp = layouts.micro_batches, layouts.pp
-    longer = TAKES_ROUNDS[layouts.schedule] & (m % pp != 0)
-    return np.where(longer | BREADTH_FIRST[layouts.schedule], m, np.minimum(m, 4 * pp))
 
 
 def stages_s(copies_s: Floats, apart: NDArray[np.bool_]) -> Floats:

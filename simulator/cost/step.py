@@ -19,8 +19,8 @@ from simulator.cost.estimate import Estimate, concatenate, memory_verdict
 from simulator.cost.loading import supply_of
 from simulator.cost.memory.offload import (
     activation_copies_s,
-    away_bytes,
     host_step_s,
+    offloaded_by_tier,
     offloaded_bytes,
     parameter_copies_s,
     room_bytes,
@@ -142,13 +142,13 @@ class Needs:
     """As ``Estimate.fits``."""
     safe: NDArray[np.bool_]
     """Whether the P90 of memory fits too."""
-    away: NDArray[np.bool_]
+    offload_fits: NDArray[np.bool_]
     """Whether a server has room for what is kept in host memory and on drives."""
 
     @staticmethod
     def joined(pieces: list[Needs]) -> Needs:
         """Join the needs of consecutive tables, one at the least."""
-        names = ("memory_bytes", "fits", "safe", "away")
+        names = ("memory_bytes", "fits", "safe", "offload_fits")
         columns = {name: [getattr(piece, name) for piece in pieces] for name in names}
         return Needs(**{name: np.concatenate(column) for name, column in columns.items()})
 
@@ -166,14 +166,14 @@ def memory_needs(layouts: Layouts, priced: Priced) -> Needs:
     spread = memory_spread(layouts, priced.software)
     room = np.full(len(layouts), True)
     if uses_host(layouts):
-        away = away_bytes(priced, layouts, rows.state_key, np.zeros(len(layouts)))
+        away = offloaded_by_tier(priced, layouts, rows.state_key, np.zeros(len(layouts)))
         for tier, most in room_bytes(priced.cluster).items():
             room &= away[tier] <= most
     return Needs(
         memory_bytes=needs,
         fits=(needs <= usable) & room,
         safe=(memory_verdict(needs, spread, usable) == 0) & room,
-        away=room,
+        offload_fits=room,
     )
 
 
@@ -191,20 +191,22 @@ def least_step_s(layouts: Layouts, priced: Priced) -> Floats:
     Few layouts differ in what their ranks hold, what a block costs and what is recomputed.
     """
     again = (layouts.recompute, layouts.recompute_layers)
-    own = unique_rows(priced.plan, priced.block_key, *again)
-    blocks, key = priced.blocks, priced.block_key[own.first]
-    parts = priced.table.parts[priced.plan[own.first]]
-    mode, layers = (column[own.first] for column in again)
+    keys = unique_rows(priced.plan, priced.block_key, *again)
+    blocks, key = priced.blocks, priced.block_key[keys.first]
+    parts = priced.table.parts[priced.plan[keys.first]]
+    mode, layers = (column[keys.first] for column in again)
     ahead_s, back_s = block_passes(blocks)
-    each = ahead_s[key] + back_s[key]
-    each = each + np.where((mode == SELECTIVE)[:, None], blocks.recompute_s[SELECTIVE][key], 0)
-    ranks_s = over_parts(parts, each[:, None, :])
+    passes_s = ahead_s[key] + back_s[key]
+    passes_s = passes_s + np.where(
+        (mode == SELECTIVE)[:, None], blocks.recompute_s[SELECTIVE][key], 0
+    )
+    ranks_s = over_parts(parts, passes_s[:, None, :])
     full = np.flatnonzero(mode == FULL)
     if len(full):
         covered = covered_parts(layers[full], parts[full])
         ranks_s[full] += over_parts(covered, blocks.recompute_s[FULL][key[full]][:, None, :])
     m = layouts.micro_batches / layouts.copies
-    least_s = m * ranks_s.max(axis=1)[own.inverse] + priced.states.norm_s[priced.state_key]
+    least_s = m * ranks_s.max(axis=1)[keys.inverse] + priced.states.norm_s[priced.state_key]
     if not uses_host(layouts):
         least_s = least_s + priced.states.longest_optimizer_s[priced.state_key]
     return np.asarray(least_s * (1.0 - 1e-9))
@@ -305,7 +307,7 @@ def _estimate(
         model_flop=priced.model_flop,
         executed_flop=priced.model_flop + _repeated_flop(rows, priced),
         usable_bytes=float(priced.cluster.accelerator.memory.usable_bytes),
-        away_bytes=away_bytes(priced, rows.layouts, rows.state_key, moved),
+        offloaded_bytes=offloaded_by_tier(priced, rows.layouts, rows.state_key, moved),
         room_bytes=room_bytes(priced.cluster),
         memory_spread=memory_spread(rows.layouts, priced.software),
     )

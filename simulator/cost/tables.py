@@ -43,7 +43,7 @@ class Priced:
     cluster: Cluster
     software: Software
     table: StageTable
-    held: Stages
+    stages: Stages
     """What `table` folds."""
     plan: NDArray[Any]
     blocks: BlockCosts

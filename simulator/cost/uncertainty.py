@@ -175,8 +175,8 @@ def stated_spreads(cluster: Cluster, software: Software, recipe: Recipe) -> dict
 
 def _spread(holder: Any, *names: str) -> float:
     """Spreads of some figures of a record as one; 0 for what is missing or states none."""
-    found = [getattr(getattr(holder, name, None), "spread", None) or 0.0 for name in names]
-    return float(np.sqrt(sum(value**2 for value in found)))
+    spreads = [getattr(getattr(holder, name, None), "spread", None) or 0.0 for name in names]
+    return float(np.sqrt(sum(value**2 for value in spreads)))
 
 
 def bearing(estimate: Estimate, *, experts: bool) -> Floats:
@@ -278,8 +278,14 @@ class Belief:
         their kernels where these differ (`kernels`, see :func:`same_kernels`). Errors of runs do
         not count: the question is which is faster, not which run.
         """
-        apart, own, shapes = shares - shares[best], self._layout(shares), self._kernels(shares)
-        variance = np.sum(_times(apart, self.covariance) * apart, axis=-1) + own + own[best]
+        apart, of_layouts, shapes = (
+            shares - shares[best],
+            self._layout(shares),
+            self._kernels(shares),
+        )
+        variance = (
+            np.sum(_times(apart, self.covariance) * apart, axis=-1) + of_layouts + of_layouts[best]
+        )
         variance += np.where(kernels == kernels[best], 0.0, shapes + shapes[best])
         variance = np.maximum(variance, 1e-18)
         behind = np.log(step_s / step_s[best]) / np.sqrt(2.0 * variance)
@@ -297,10 +303,10 @@ class Belief:
         values, vectors = np.linalg.eigh(self.covariance)
         root = vectors * np.sqrt(np.maximum(values, 0.0))
         numbers, place = np.unique(kernels, return_inverse=True)
-        shared, of_kernels, own = _drawn(len(self.mean), len(numbers), len(step_s))
+        shared, of_kernels, of_layouts = _drawn(len(self.mean), len(numbers), len(step_s))
         error = shared @ (shares @ root).T
         error += np.sqrt(self._kernels(shares)) * of_kernels[:, place]
-        error += np.sqrt(self._layout(shares)) * own
+        error += np.sqrt(self._layout(shares)) * of_layouts
         wins = np.bincount(np.argmin(np.log(step_s) + error, 1), minlength=len(step_s))
         return np.asarray(wins / DRAWS)
 
@@ -322,8 +328,8 @@ class Belief:
         Conditioning of a normal distribution on linear observations, each with an error of its
         own. What the runs do not exercise stays as uncertain as it was.
         """
-        own = self.own_variance(shares) + noise
-        heard = shares @ self.covariance @ shares.T + np.diag(own)
+        variance = self.own_variance(shares) + noise
+        heard = shares @ self.covariance @ shares.T + np.diag(variance)
         gain = np.linalg.solve(heard, shares @ self.covariance).T
         return Belief(
             mean=self.mean + gain @ (log_ratio - shares @ self.mean),
@@ -366,8 +372,8 @@ def _stream(doublings: int) -> Floats:
 def _times(rows: Floats, matrix: Floats) -> Floats:
     """``rows @ matrix`` in a fixed order of addition, whatever the number of rows."""
     columns = matrix[:, None] if matrix.ndim == 1 else matrix
-    found = sum(rows[:, k, None] * columns[k] for k in range(len(columns)))
-    product = np.asarray(found)
+    total = sum(rows[:, k, None] * columns[k] for k in range(len(columns)))
+    product = np.asarray(total)
     return product[:, 0] if matrix.ndim == 1 else product
 
 

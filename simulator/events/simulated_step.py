@@ -13,14 +13,14 @@ from simulator.cost.loading import supply_of
 from simulator.errors import InputError, problem
 from simulator.events.deviations.deviations import Deviation, check_deviations, replicas_of
 from simulator.events.deviations.jittered_step import Jitter, jittered_step
-from simulator.events.deviations.unlike_servers import mixed_step
+from simulator.events.deviations.slow_servers import mixed_step
 from simulator.events.loaders import played_input, with_loading
 from simulator.events.network.link_loads import LoadTable
 from simulator.events.played import SimulatedStep
-from simulator.events.sharing.beside import Job, ground_beside
 from simulator.events.sharing.byte_time import bytes_of_all, call_seconds
 from simulator.events.sharing.contended import Network, contended, on_links
 from simulator.events.sharing.link_profiles import profiles
+from simulator.events.sharing.neighbour_jobs import Job, links_with_neighbours
 from simulator.events.sharing.phase_rows import destinations
 from simulator.events.sharing.shared_step import shared
 from simulator.events.step.charge import (
@@ -104,15 +104,15 @@ def simulate(
         rule = "must be left out (worn links, contention, jobs beside) with cluster.groups"
         raise InputError(problem("simulate", "network", rule, cluster.name))
     began = time.perf_counter()
-    found = ground = None
+    links_left = ground = None
     if beside:
         network = replace(network or Network(), contention=True)
-        ground = ground_beside(cluster, beside, network)
+        ground = links_with_neighbours(cluster, beside, network)
     if network is not None:
         check_deviations(deviations, workload, layouts_row)
         experts = workload.architecture.is_moe
-        found = contended(layouts_row, cluster, network, experts=experts, ground=ground)
-        cluster, deviations = on_links(cluster, found, deviations)
+        links_left = contended(layouts_row, cluster, network, experts=experts, ground=ground)
+        cluster, deviations = on_links(cluster, links_left, deviations)
     replicas = replicas_of(layouts_row, workload, cluster, software, deviations)
     played = play_step(replicas, table=table, began=began)
     mixed = None
@@ -122,10 +122,12 @@ def simulate(
     varied = sharing = None
     if jitter is not None:
         played, varied = _jittered(played, jitter, table)
-    if found is not None and found.table is not None:
+    if links_left is not None and links_left.table is not None:
         given = (layouts_row, workload, cluster, software)
-        played, sharing = _shared(played, found.table, given, deviations)
-    step = replace(summarise(played), network=found, jitter=varied, sharing=sharing, mixed=mixed)
+        played, sharing = _shared(played, links_left.table, given, deviations)
+    step = replace(
+        summarise(played), network=links_left, jitter=varied, sharing=sharing, mixed=mixed
+    )
     supply = supply_of(layouts_row, workload, cluster, software)
     if supply is None:
         return step
@@ -190,16 +192,16 @@ def summarise(played: Played) -> SimulatedStep:
     """Charge the time of a played step."""
     shown, hides = work(played)
     pacing = pacing_rank(played)
-    found = terms(played, shown, pacing)
-    total = float(found.sum())
+    terms_s = terms(played, shown, pacing)
+    total = float(terms_s.sum())
     path, shares = critical_shares(played)
     busy, exposed, idle = stream_seconds(played, shown, hides, total)
-    ranks_of = np.repeat([one.count for one in played.replicas], played.pp)
+    ranks_of = np.repeat([replica.count for replica in played.replicas], played.pp)
     layouts = played.replicas[0].rows.layouts
     return SimulatedStep(
         step_time_s=total,
-        terms_s=dict(zip(CAUSES, found.tolist(), strict=True)),
-        hidden_s=hidden(played, hides, found, pacing),
+        terms_s=dict(zip(CAUSES, terms_s.tolist(), strict=True)),
+        hidden_s=hidden(played, hides, terms_s, pacing),
         pacing_rank=pacing,
         ranks_of=ranks_of * int(layouts.tp[0] * layouts.cp[0]),
         busy_s=busy,

@@ -37,8 +37,6 @@ class Stages:
     """Pipeline rank."""
     chunk: Ints
     """Chunk of the rank; 0 without interleaving."""
-    first_layer: Ints
-    """Index of the first layer of the chunk."""
     blocks: Ints
     """Blocks of each kind, shape (rows, kinds)."""
     embedding: Ints
@@ -119,9 +117,9 @@ def stages(
         _first_layer(g, n, len(layer_kinds) - ahead, ahead > 0) for g in (piece, piece + 1)
     )
     for index in (i for i, split in enumerate(splits) if len(split)):
-        own = plan == index
+        rows = plan == index
         bounds = np.concatenate([[0], np.cumsum(splits[index])])
-        start[own], end[own] = bounds[piece[own]], bounds[piece[own] + 1]
+        start[rows], end[rows] = bounds[piece[rows]], bounds[piece[rows] + 1]
     end = np.where(piece == n - 1, len(layer_kinds), end)
     before = np.zeros((len(layer_kinds) + 1, kinds), dtype=np.int64)
     before[1:] = np.cumsum(layer_kinds[:, None] == np.arange(kinds), axis=0)
@@ -130,7 +128,6 @@ def stages(
         plan=plan,
         rank=rank,
         chunk=chunk,
-        first_layer=start,
         blocks=before[end] - before[start],
         embedding=(piece == 0).astype(np.int64),
         head=(piece == n - 1).astype(np.int64),
@@ -156,17 +153,17 @@ def _by_schedule(
     `plans` are pp, vpp and micro-batches of the plans, `code` their schedules.
     """
     piece, held, versions = (np.zeros_like(plan) for _ in range(3))
-    for each in distinct_codes(code):
-        schedule, rows = SCHEDULES[WORDS[each]], code[plan] == each
+    for word in distinct_codes(code):
+        schedule, rows = SCHEDULES[WORDS[word]], code[plan] == word
         r, c, (pp, vpp, m) = rank[rows], chunk[rows], (x[plan[rows]] for x in plans)
         piece[rows] = schedule.piece(pp, r, c)
         versions[rows] = schedule.weight_versions(r, pp, m)
-        if schedule.held:
-            held[rows] = schedule.held(r, c, pp, vpp, m)
+        if schedule.in_flight:
+            held[rows] = schedule.in_flight(r, c, pp, vpp, m)
             continue
-        for index in np.flatnonzero(code == each):
+        for index in np.flatnonzero(code == word):
             ranks, chunks, count = (int(x[index]) for x in plans)
-            held[plan == index] = in_flight(WORDS[each], ranks, count, chunks).ravel()
+            held[plan == index] = in_flight(WORDS[word], ranks, count, chunks).ravel()
     return piece, held, versions
 
 

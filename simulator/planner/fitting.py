@@ -128,7 +128,7 @@ def fitting(prediction: Prediction, *, most: int = 3) -> Fitting:
 
 def _room_for_offload(estimate: Estimate) -> bool:
     rooms = estimate.room_bytes.items()
-    return all(float(estimate.away_bytes[tier][0]) <= room for tier, room in rooms)
+    return all(float(estimate.offloaded_bytes[tier][0]) <= room for tier, room in rooms)
 
 
 def _changes(prediction: Prediction, most: int) -> tuple[list[Change], Change | None]:

@@ -2,7 +2,7 @@
 
 Every kind has its own degrees, stages, micro-batch and number of replicas, and a share of the batch
 that it does while the others do theirs. All kinds meet once a step, where their gradients are
-summed (``cost/between_kinds.py``); from one meeting to the next each does its optimizer
+summed (``cost/mixed_gradient_sum.py``); from one meeting to the next each does its optimizer
 step, its gather, its passes and its reduction by itself. So a step is that of the slowest kind on
 its own servers, with its share, and the exchange.
 """
@@ -17,7 +17,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.between_kinds import Legs, legs_of
+from simulator.cost.mixed_gradient_sum import GradientSumPhases, mixed_gradient_sum
 from simulator.cost.pricing import price_keys
 from simulator.cost.step import evaluate
 from simulator.hardware.cluster import Cluster
@@ -57,7 +57,7 @@ class OwnLayouts:
     """Of a replica, by kind."""
     own_s: tuple[float, ...]
     """Closed form of each kind's step by itself."""
-    legs: Legs
+    legs: GradientSumPhases
 
     @property
     def step_s(self) -> float:
@@ -211,7 +211,7 @@ def _closed(
         rows=tuple(rows),
         micro_batches=tuple(counts),
         own_s=tuple(own_s),
-        legs=legs_of(priced, [cluster.gpus for cluster in clusters]),
+        legs=mixed_gradient_sum(priced, [cluster.gpus for cluster in clusters]),
     )
 
 

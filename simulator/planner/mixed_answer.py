@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import inf
 
 from simulator.answers import Answer
-from simulator.cost.between_kinds import Legs
+from simulator.cost.mixed_gradient_sum import GradientSumPhases
 from simulator.frames import DataFrame, frame_of_rows
 from simulator.goal import Goal
 from simulator.layout.layouts import Layouts
@@ -36,7 +36,7 @@ class MixedOption:
     closed_form_s: float | None
     """None where there is no closed form: stages on several kinds."""
     totals: MixedTotals
-    legs: Legs | None = None
+    legs: GradientSumPhases | None = None
     """Of the sum of gradients over kinds whose layouts are unlike."""
 
     def value(self, goal: Goal) -> float:
@@ -153,7 +153,7 @@ def option_row(mixed_option: MixedOption) -> dict[str, object]:
     }
 
 
-def _legs_row(legs: Legs) -> dict[str, list[float]]:
+def _legs_row(legs: GradientSumPhases) -> dict[str, list[float]]:
     """Seconds of each leg, by kind."""
     return {
         "reduce_scatter": list(legs.reduce_scatter_s),

@@ -87,7 +87,7 @@ def _lack(miss: Estimate) -> str:
         )
     short = [
         f"{show_bytes(float(away[0]))} of {show_bytes(miss.room_bytes[tier])} of {_TIERS[tier]}"
-        for tier, away in miss.away_bytes.items()
+        for tier, away in miss.offloaded_bytes.items()
         if away[0] > miss.room_bytes[tier]
     ]
     fits = f"fits on its GPUs ({show_bytes(need)} of {show_bytes(have)})"

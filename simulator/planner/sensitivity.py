@@ -182,7 +182,7 @@ def _no_room(miss: Estimate) -> str:
     return " and ".join(
         f"needs {show_bytes(float(away[0]))} of {show_bytes(miss.room_bytes[tier])}"
         f" in {names[tier]} of a server"
-        for tier, away in miss.away_bytes.items()
+        for tier, away in miss.offloaded_bytes.items()
         if away[0] > miss.room_bytes[tier]
     )
 

@@ -15,7 +15,7 @@ from simulator.scenario import Scenario
 from simulator.search.certainty import certainty
 
 if TYPE_CHECKING:
-    from simulator.events.sharing.beside import Job
+    from simulator.events.sharing.neighbour_jobs import Job
 
 
 def predict_best(scenario: Scenario) -> Prediction:
@@ -57,7 +57,7 @@ def predict_played(scenario: Scenario, *, search: bool = True) -> Prediction:
 
 def neighbour_job(source: Source) -> Job:
     """Describe another job by its scenario, for what shares a fabric with it."""
-    from simulator.events.sharing.beside import Job  # brings the events along
+    from simulator.events.sharing.neighbour_jobs import Job  # brings the events along
 
     scenario = assemble(source, {})[0]
     if scenario.cluster.kinds:

@@ -73,7 +73,7 @@ def _network(found: Contended) -> dict[str, Any]:
     """What was asked of the links, and what they leave to each kind of groups."""
     return {
         "contention": found.given.contention,
-        "worn": dict(found.given.worn),
+        "worn": dict(found.given.link_degradation),
         "beside": dict(found.beside),
         "slowdown": dict(found.slowdown),
         "slowdown_inside": dict(found.slowdown_inside),

@@ -75,7 +75,7 @@ def _chunks_held(rank: Ints, chunk: Ints, pp: Ints, vpp: Ints, m: Ints) -> Ints:
 
 
 SCHEDULES = (
-    Schedule(word="1f1b", order=alternating, by_default=True, held=_one_chunk_held),
+    Schedule(word="1f1b", order=alternating, by_default=True, in_flight=_one_chunk_held),
     Schedule(
         word="interleaved",
         order=_interleaved,
@@ -83,6 +83,6 @@ SCHEDULES = (
         most_chunks=MANY,
         by_default=True,
         takes_rounds=True,
-        held=_chunks_held,
+        in_flight=_chunks_held,
     ),
 )

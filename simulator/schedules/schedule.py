@@ -106,11 +106,11 @@ class Schedule:
     """A step ends before the next one begins."""
     post_validated: bool = False
     """It can do without a barrier at the end of a step (Qi et al. 2024, section 4)."""
-    askew_idle_s: Callable[[Floats, Floats, Floats], Floats] | None = None
+    barrier_free_idle_s: Callable[[Floats, Floats, Floats], Floats] | None = None
     """Ranks end in the order in which they begin, so that steps without a barrier follow without a
     gap: idle seconds of a rank between its first action and its last, of what the other ranks'
     forward, input and weight passes take together. None: the first rank begins first, ends last."""
-    held: Callable[[Ints, Ints, Ints, Ints, Ints], Ints] | None = None
+    in_flight: Callable[[Ints, Ints, Ints, Ints, Ints], Ints] | None = None
     """Micro-batches in flight by formula: of rank, chunk, pp, vpp, micro-batches. None: counted in
     the table of actions."""
     weight_versions: Callable[[Ints, Ints, Ints], Ints] = _one_version

@@ -59,7 +59,7 @@ SCHEDULES = (
         order=_h2,
         splits_backward=True,
         post_validated=True,
-        askew_idle_s=_h2_idle_s,
+        barrier_free_idle_s=_h2_idle_s,
     ),
     Schedule(
         word="zb_v",
@@ -69,7 +69,7 @@ SCHEDULES = (
         most_chunks=2,
         splits_backward=True,
         post_validated=True,
-        askew_idle_s=_v_idle_s,
+        barrier_free_idle_s=_v_idle_s,
     ),
     Schedule(
         word="interleaved_zb",

@@ -14,6 +14,7 @@ import numpy as np
 from simulator.arrays import Floats
 from simulator.cost.estimate import Estimate
 from simulator.cost.memory.rank_tensors import stages_of
+from simulator.cost.operators.matrices import weight_matrices
 from simulator.cost.rank_memory import rank_memory
 from simulator.cost.states.gradient_pieces import largest_tensor
 from simulator.cost.states.state_costs import STATE_KINDS
@@ -105,7 +106,10 @@ def _step_bytes(run: Run, share: Floats) -> Floats:
     content = np.column_stack([held.blocks, held.embedding, held.head])
     ranks = range(int(run.layout.pp[0]))
     parts = np.stack([content[held.rank == rank].sum(axis=0) for rank in ranks])[None]
-    largest = largest_tensor(parts, run.workload, run.software, run.layout)[0]
+    degrees = {name: getattr(run.layout, name) for name in ("tp", "pp", "ep", "etp")}
+    kernels = run.software.kernels
+    matrices = weight_matrices(run.workload.architecture, **degrees, kernels=kernels)
+    largest = largest_tensor(parts, matrices, kernels)[0]
     return np.asarray(float(run.software.states.step_tensor) * np.minimum(largest, share))
 
 

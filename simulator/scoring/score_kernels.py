@@ -9,8 +9,8 @@ import numpy as np
 
 from simulator.arrays import Floats, Ints
 from simulator.cost.kernels.expert_layer import expert_layer_s
-from simulator.cost.kernels.flash_attention import attention_figures, attention_s
-from simulator.cost.kernels.gemm import gemm_rates, gemm_s
+from simulator.cost.kernels.flash_attention import attention_s
+from simulator.cost.kernels.gemm import device_rates, gemm_s
 from simulator.cost.kernels.memory_bound import stream_figures, stream_s
 from simulator.cost.kernels.residual import attention_sizes, residual_factor
 from simulator.cost.operators.mlp import FeedForward, feed_forward
@@ -98,8 +98,7 @@ def _gemm_s(
     device: Accelerator, dtype: str, library: str, *, sustained: bool = False, **shape: Any
 ) -> Floats:
     kernel = device.gemm[library][gemm_type(dtype)]
-    own = {field.name: float(getattr(kernel, field.name)) for field in fields(kernel)}
-    return gemm_s(**shape, **gemm_rates(device, dtype), **own, sustained=sustained)
+    return gemm_s(device_rates(device, dtype), kernel, **shape, sustained=sustained)
 
 
 def _near_timed(timed: TimedShapes, shape: Shape) -> Floats:
@@ -119,10 +118,11 @@ def _near_timed(timed: TimedShapes, shape: Shape) -> Floats:
 def _attention_s(
     device: Accelerator, dtype: str, library: str, shape: Shape, passes: str
 ) -> Floats:
-    figures = attention_figures(device, library, dtype)
-    ways = {"forward": (False,), "backward": (True,), "both": (False, True)}[passes]
-    times_s = [attention_s(**shape, **figures, backward=way, sustained=False) for way in ways]
-    return np.asarray(sum(times_s))
+    rates, kernel = device_rates(device, dtype), device.attention[library]
+    backward = {"forward": (False,), "backward": (True,), "both": (False, True)}[passes]
+    return np.asarray(
+        sum(attention_s(rates, kernel, **shape, backward=b, sustained=False) for b in backward)
+    )
 
 
 def _experts_s(device: Accelerator, dtype: str, library: str, shape: Shape) -> Floats:
@@ -134,7 +134,7 @@ def _experts_s(device: Accelerator, dtype: str, library: str, shape: Shape) -> F
             tokens=shape["tokens"],
             experts=shape["batch"],
             **{name: shape[name] for name in _LAYER_SIZES},
-            rates=gemm_rates(device, dtype),
+            rates=device_rates(device, dtype),
             figures={field.name: float(getattr(layer, field.name)) for field in fields(layer)},
             sustained_fraction=float(kernel.sustained_fraction),
             clock_exponent=float(kernel.clock_exponent),

@@ -106,10 +106,6 @@ class TaskHeads:
         """FLOPs of the weighted sums of the experts' results, for one vector."""
         return 2.0 * sum(self.shares) * self.experts * self.tower_inputs(width)
 
-    def forward_flop(self, width: int) -> float:
-        """FLOPs for one vector: two per weight, and the weighted sums of the experts' results."""
-        return sum(weight.flop for weight in self.weights(width)) + self.mixing_flop(width)
-
 
 def _told(share: float) -> str:
     """Tell layers of unlike shares apart: prices are looked up by name."""

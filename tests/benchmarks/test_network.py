@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numba import njit
 
-from simulator.events.engine.fair_shares import fill, link_load, scratch
+from simulator.events.engine.fair_shares import Crossings, fill, link_load, scratch
 from simulator.events.network.collective_phases import unfold
 from simulator.events.network.flows import joined
 from simulator.events.network.links import degraded
@@ -30,9 +30,9 @@ SOLVES = 2000
 
 
 @njit
-def repeated(number, capacity, first, link, share, flows, limit, active, rate, work):  # type: ignore[no-untyped-def]
+def repeated(number, crossings, active, rate, work):  # type: ignore[no-untyped-def]
     for _ in range(number):
-        fill(capacity, first, link, share, flows, limit, active, len(active), rate, work)
+        fill(crossings, active, len(active), rate, work)
 
 
 @pytest.mark.benchmark(group="network")
@@ -46,10 +46,10 @@ def test_rates_of_64_classes_on_256_links(benchmark: Any, crossed: int) -> None:
     capacity = rng.uniform(1.0, 100.0, links)
     flows = rng.integers(1, 9, classes).astype(float)
     share, rate = np.ones(len(link)), np.zeros(classes)
-    given = (capacity, first, link, share, flows, np.full(classes, np.inf), np.arange(classes))
+    crossings = Crossings(capacity, first, link, share, flows, np.full(classes, np.inf))
     benchmark.pedantic(
         repeated,
-        args=(SOLVES, *given, rate, scratch(links, classes, len(link))),
+        args=(SOLVES, crossings, np.arange(classes), rate, scratch(links, classes, len(link))),
         rounds=10,
         warmup_rounds=1,
     )
@@ -106,7 +106,7 @@ def test_a_step_of_16384_gpus_on_the_links_of_its_cluster(benchmark: Any) -> Non
     """DeepSeek-V3, 64 ranks of experts, every kind of groups; a worn adapter, a worn port, and a
     spine that is narrower than what leaves its leaves."""
     names = ("adapter-up 700.1", "gpu-up 77", "leaf-up 3")
-    network = Network(worn=dict.fromkeys(names, 0.5), contention=True)
+    network = Network(link_degradation=dict.fromkeys(names, 0.5), contention=True)
     table = Layouts.of(pp=16, dp=1024, ep=64, global_batch=8192, rank_order="tp-cp-pp-dp")
     recipe = Recipe(sequence_length=4096, global_batch=8192)
     work = Workload(architecture=presets.load("deepseek-v3"), recipe=recipe)

@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 
 from simulator.cost.collectives.calls import all_gather_s, all_reduce_s, all_to_all_s, send_s
-from simulator.cost.kernels.flash_attention import attention_figures, attention_s
-from simulator.cost.kernels.gemm import gemm_rates, gemm_s
 from simulator.cost.kernels.memory_bound import stream_s
 from simulator.hardware.accelerator import Accelerator
 from simulator.hardware.cluster import Cluster, load_accelerator, load_cluster
 from simulator.layout.placement import Group
+from tests.flat_kernels import attention_figures, attention_s, gemm_rates, gemm_s
 
 Document = dict[str, Any]
 

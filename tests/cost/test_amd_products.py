@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from simulator.arrays import Floats
-from simulator.cost.kernels.gemm import gemm_rates, gemm_s
 from simulator.hardware.cluster import load_accelerator
+from tests.flat_kernels import gemm_rates, gemm_s
 
 LARGEST = (4096, 4864, 32896)
 """Where AMD finds the most FLOP/s (ROCm blogs, Measuring Max-Achievable FLOPs, part 2)."""

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.kernels.flash_attention import attention_figures, attention_s
 from simulator.hardware.cluster import load_accelerator
+from tests.flat_kernels import attention_figures, attention_s
 
 # 100 units of 1 TFLOP/s each, tiles of 128 queries, nothing but products
 PLAIN: dict[str, Any] = {

@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.cost.kernels.expert_layer import as_grouped, expert_layer_s
-from simulator.cost.kernels.gemm import gemm_rates, gemm_s
+from simulator.cost.kernels.gemm import DeviceRates
 from simulator.errors import InputError
 from simulator.files import Figure, build
 from simulator.hardware.accelerator import GemmKernel
 from simulator.hardware.cluster import load_accelerator
+from tests.flat_kernels import gemm_rates, gemm_s
 
 SIDES = st.integers(min_value=1, max_value=20_000)
 SHARES = st.floats(min_value=0.3, max_value=1.0)
@@ -139,8 +140,9 @@ def test_a_timed_call_heats_up_to_the_clock_of_its_activity() -> None:
 
 
 def test_a_grouped_product_has_the_exponent_of_plain_ones() -> None:
-    layer = load_accelerator("h100-sxm").grouped["cublas"]["bf16"]
-    assert as_grouped(h100(clock_exponent=0.4), layer, 8.0)["clock_exponent"] == 0.4
+    part = load_accelerator("h100-sxm")
+    plain = replace(part.gemm["cublas"]["bf16"], clock_exponent=Figure(0.4))
+    assert as_grouped(plain, part.grouped["cublas"]["bf16"], 8.0).clock_exponent == 0.4
 
 
 def test_a_layer_of_experts_keeps_more_of_the_clock_where_units_idle() -> None:
@@ -179,7 +181,7 @@ def test_a_layer_of_experts_keeps_more_of_the_clock_where_units_idle() -> None:
                 all_tokens=64,
                 all_experts=2,
                 top_k=1,
-                rates=rates,
+                rates=DeviceRates(**rates),
                 figures=figures,
                 sustained_fraction=0.5,
                 clock_exponent=1.0,

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator import catalogue
-from simulator.cost.kernels.gemm import gemm_s
 from simulator.files import read_profile
 from simulator.hardware.accelerator import Accelerator
+from tests.flat_kernels import gemm_s
 
 PLAIN: dict[str, Any] = {
     "operand_bytes": 2.0,

@@ -85,7 +85,7 @@ def test_a_share_of_the_optimizer() -> None:
     whole = run(cluster, optimizer_offload="nvme")
     half = run(cluster, {"optimizer_offload_fraction": 0.5}, optimizer_offload="nvme")
     assert half.terms_s["optimizer"][0] == pytest.approx(whole.terms_s["optimizer"][0] / 2)
-    assert half.away_bytes["nvme"][0] == pytest.approx(whole.away_bytes["nvme"][0] / 2)
+    assert half.offloaded_bytes["nvme"][0] == pytest.approx(whole.offloaded_bytes["nvme"][0] / 2)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_share_of_the_optimizer() -> None:
 )  # fmt: skip
 def test_bytes_a_server_keeps(optimizer: str, parameter: str, host: int, nvme: int) -> None:
     """DeepSpeed's own estimate (runtime/zero/stage3.py): 16 B a parameter, 18 with the weights."""
-    found = run(machine(), optimizer_offload=optimizer, parameter_offload=parameter).away_bytes
+    found = run(machine(), optimizer_offload=optimizer, parameter_offload=parameter).offloaded_bytes
     assert found["host"][0] == pytest.approx(host * PARAMETERS, rel=1e-12)
     assert found["nvme"][0] == pytest.approx(nvme * PARAMETERS, rel=1e-12)
 
@@ -114,6 +114,6 @@ def test_alone_and_beside_others_cost_the_same() -> None:
     for i, word in enumerate(words):
         alone = run(cluster, optimizer_offload=word)
         assert table.step_time_s[i] == alone.step_time_s[0]
-        assert table.away_bytes["nvme"][i] == alone.away_bytes["nvme"][0]
+        assert table.offloaded_bytes["nvme"][i] == alone.offloaded_bytes["nvme"][0]
     total = sum(np.asarray(x) for x in table.terms_s.values())
     assert total == pytest.approx(table.step_time_s, rel=1e-12)

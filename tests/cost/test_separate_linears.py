@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from simulator.cost.blocks.block_costs import PASS_TERMS
-from simulator.cost.kernels.gemm import gemm_rates, gemm_s
 from simulator.cost.operators.block_operators import block
 from simulator.cost.pricing import price
 from simulator.hardware.cluster import load_cluster
@@ -16,6 +15,7 @@ from simulator.software.profile import Software, load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 from tests.cost.test_low_precision import ranks
+from tests.flat_kernels import gemm_rates, gemm_s
 
 H100 = load_cluster("dgx-h100", 8)
 LLAMA, MIXTRAL = presets.load("llama-3.1-8b"), presets.load("mixtral-8x7b")

@@ -17,7 +17,6 @@ from simulator.cost.blocks.tensor_overlap import (
     moved_bytes,
     usable,
 )
-from simulator.cost.kernels.gemm import gemm_rates, gemm_s
 from simulator.cost.operators.operations import Collective, Operators, Ranks
 from simulator.cost.step import Estimate, evaluate
 from simulator.errors import InputError
@@ -30,6 +29,7 @@ from simulator.software.overlap import Overlap
 from simulator.software.profile import Software, load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
+from tests.flat_kernels import gemm_rates, gemm_s
 
 CORE, TITAN = load_software("megatron-core"), load_software("torchtitan")
 BUFFERS = UserBuffers(

@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.kernels.flash_attention import attention_figures, attention_s
-from simulator.cost.kernels.gemm import gemm_rates, gemm_s
 from simulator.hardware.cluster import load_accelerator
 from simulator.measured.replay import load_tables, replay
 from simulator.software.profile import load_software
+from tests.flat_kernels import attention_figures, attention_s, gemm_rates, gemm_s
 
 LENGTHS = np.array([4096, 8192, 32768, 131072])
 SPLASH_MS = {

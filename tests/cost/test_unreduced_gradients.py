@@ -122,7 +122,7 @@ def test_events_reduce_after_the_last_pass_too(vpp: int) -> None:
     apart = replace(TITAN, overlap=replace(TITAN.overlap, parameter_gather=False))
     closed = evaluate(table, work, H100, apart)
     (one,) = replicas_of(table, work, H100, apart)
-    assert one.tails.overlaps == (False, False)
+    assert one.step_end.overlaps == (False, False)
     played = summarise(play_step([one]))
     assert played.step_time_s == pytest.approx(float(closed.step_time_s[0]), rel=1e-3)
     assert played.terms_s["dp"] == pytest.approx(float(closed.terms_s["dp"][0]), rel=1e-3)
@@ -175,6 +175,6 @@ def test_events_reduce_rounds_as_the_closed_form_does(m: int) -> None:
     apart = replace(ROUNDS, overlap=replace(ROUNDS.overlap, parameter_gather=False))
     closed = evaluate(table, work, H100, apart)
     (one,) = replicas_of(table, work, H100, apart)
-    assert one.tails.reductions == m // 4
+    assert one.step_end.reductions == m // 4
     played = summarise(play_step([one]))
     assert played.step_time_s == pytest.approx(float(closed.step_time_s[0]), rel=0.01)

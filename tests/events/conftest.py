@@ -12,7 +12,7 @@ from simulator.cost.tables import select
 from simulator.cost.terms import HIDDEN, TERMS
 from simulator.events.step.pass_costs import CAUSE, Passes
 from simulator.events.step.play import Played, Replica, play_step, replica_of
-from simulator.events.step.tails import Tails
+from simulator.events.step.step_end import StepEndWork
 from simulator.hardware.cluster import load_cluster
 from simulator.layout.layouts import Layouts
 from simulator.software.profile import load_software
@@ -42,19 +42,19 @@ def passes(
     )
 
 
-def tails(ranks: int, chunks: int, given: dict[str, Any]) -> Tails:
+def step_end(ranks: int, chunks: int, given: dict[str, Any]) -> StepEndWork:
     """No tail but what is given."""
     none = np.zeros((ranks, chunks))
-    plain = Tails(
+    plain = StepEndWork(
         reduce_s=none,
         gather_s=none,
         buckets=np.ones(ranks),
         overlaps=(True, True),
         reductions=1.0,
-        every_s=none,
-        slowed_s=np.zeros((2, ranks, chunks)),
-        each_slowed_s=none,
-        tables_s=0.0,
+        exposed_reductions_s=none,
+        overlap_slowdown_s=np.zeros((2, ranks, chunks)),
+        reduction_slowdown_s=none,
+        tied_embedding_sum_s=0.0,
         norm_s=0.0,
         gradients_s=0.0,
         hidden_gradients_s=0.0,
@@ -100,7 +100,7 @@ def worked() -> Worked:
             if copy:
                 copied = np.broadcast_to(np.array(copy)[:, None], (pp, chunks))
                 given = replace(given, copy_s=copied / chunks)
-            return replace(real, count=count, passes=given, tails=tails(pp, chunks, tail))
+            return replace(real, count=count, passes=given, step_end=step_end(pp, chunks, tail))
 
         rest = [one(1, x["forward"], x["backward"]) for x in others]
         return play_step([one(dp - len(others), forward, backward), *rest])

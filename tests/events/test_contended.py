@@ -151,7 +151,7 @@ def test_every_kind_of_groups_feels_a_worn_adapter(term: str, layout: dict[str, 
     """GPUs that send from server 0 do so at half the rate: as if all adapters were half worn."""
     setting = given("llama-3.1-8b", **layout)
     plain = simulate(*setting)
-    worn = Network(worn={f"adapter-up 0.{rail}": 0.5 for rail in range(8)})
+    worn = Network(link_degradation={f"adapter-up 0.{rail}": 0.5 for rail in range(8)})
     slow = simulate(*setting, network=worn)
     half = simulate(*setting, deviations=[Deviation(scale_out=0.5)])
     assert slow.terms_s[term] == pytest.approx(half.terms_s[term], rel=1e-9)
@@ -201,7 +201,7 @@ def test_trees_cross_a_narrow_spine_more_often_than_rings() -> None:
 def test_a_half_worn_adapter_doubles_the_network_part_of_what_crosses_it() -> None:
     setting = given(tp=8, dp=4)
     plain = simulate(*setting)
-    worn = simulate(*setting, network=Network(worn={"adapter-up 3.2": 0.5}))
+    worn = simulate(*setting, network=Network(link_degradation={"adapter-up 3.2": 0.5}))
     assert worn.network is not None
     assert worn.network.slowdown == pytest.approx({"dp": 2.0})
     half = simulate(*setting, deviations=[Deviation(scale_out=0.5)])
@@ -212,8 +212,8 @@ def test_a_half_worn_adapter_doubles_the_network_part_of_what_crosses_it() -> No
 
 def test_a_lost_adapter_shares_its_neighbours_rail() -> None:
     setting = given(tp=8, dp=4)
-    lost = simulate(*setting, network=Network(worn={"adapter-up 3.2": 0.0}))
-    half = simulate(*setting, network=Network(worn={"adapter-up 3.2": 0.5}))
+    lost = simulate(*setting, network=Network(link_degradation={"adapter-up 3.2": 0.0}))
+    half = simulate(*setting, network=Network(link_degradation={"adapter-up 3.2": 0.5}))
     assert lost.network is not None
     assert lost.network.slowdown == pytest.approx({"dp": 2.0})
     assert lost.step_time_s == pytest.approx(half.step_time_s, rel=1e-9)
@@ -222,7 +222,7 @@ def test_a_lost_adapter_shares_its_neighbours_rail() -> None:
 def test_only_the_stages_that_cross_it_are_slower() -> None:
     """Servers 2 and 3 hold stage 1; sends of stage 0 arrive there by adapter-down, not by -up."""
     setting = given(tp=8, pp=4, dp=2)
-    worn = simulate(*setting, network=Network(worn={"adapter-up 3.2": 0.5}))
+    worn = simulate(*setting, network=Network(link_degradation={"adapter-up 3.2": 0.5}))
     assert worn.network is not None
     slowed = [{left.group for left in stage} for stage in worn.network.stages]
     assert slowed == [{"pp"}, {"dp", "pp"}, {"pp"}, set()]
@@ -233,7 +233,7 @@ def test_a_worn_port_slows_collectives_inside_its_server() -> None:
     """What a gather moves at best over what half a port carries; adapters are not slower."""
     setting = given(tp=8, dp=2)
     plain = simulate(*setting)
-    worn = simulate(*setting, network=Network(worn={"gpu-up 3": 0.5}))
+    worn = simulate(*setting, network=Network(link_degradation={"gpu-up 3": 0.5}))
     rate = float(board(setting[2]).rates("all_gather", 8)["rate"])
     assert worn.network is not None
     assert worn.network.slowdown_inside == pytest.approx(
@@ -247,7 +247,7 @@ def test_a_worn_port_slows_collectives_inside_its_server() -> None:
 def test_deviations_keep_what_is_left_of_links() -> None:
     """A slow stage on worn links is both: slower in compute, and in what it reduces."""
     setting = given(tp=8, pp=2, dp=4, software="megatron-lm-2022")
-    network = Network(worn={"adapter-up 5.2": 0.5})
+    network = Network(link_degradation={"adapter-up 5.2": 0.5})
     slow = [Deviation(stage=1, replica=2, compute=1.2)]
     plain, worn = simulate(*setting), simulate(*setting, network=network)
     both = simulate(*setting, network=network, deviations=slow)
@@ -273,7 +273,7 @@ def test_the_time_of_bytes_is_bytes_over_rate() -> None:
 
 def test_the_same_twice() -> None:
     setting = given(tp=4, pp=2, dp=8, rank_order=OUTER, over=3.0, leaf=2)
-    network = Network(worn={"adapter-up 3.2": 0.5, "leaf-up 1": 0.25}, contention=True)
+    network = Network(link_degradation={"adapter-up 3.2": 0.5, "leaf-up 1": 0.25}, contention=True)
     first, again = (simulate(*setting, network=network) for _ in range(2))
     assert first.network == again.network
     assert dict(first.terms_s) == dict(again.terms_s)
@@ -292,7 +292,7 @@ def test_the_same_twice() -> None:
 )
 def test_links_that_cannot_be(worn: dict[str, float], said: str) -> None:
     with pytest.raises(InputError, match=said):
-        simulate(*given(tp=8, dp=4), network=Network(worn=worn))
+        simulate(*given(tp=8, dp=4), network=Network(link_degradation=worn))
 
 
 def test_a_deviation_is_refused_by_the_number_it_was_given() -> None:

@@ -11,7 +11,7 @@ from simulator import catalogue
 from simulator.cost.terms import HIDDEN
 from simulator.errors import InputError
 from simulator.events.deviations.deviations import replicas_of
-from simulator.events.deviations.unlike_hops import partners
+from simulator.events.deviations.slow_links import partners
 from simulator.events.network.group_members import stage_members
 from simulator.events.played import SimulatedStep
 from simulator.events.simulated_step import Deviation, Jitter, Network, simulate
@@ -77,8 +77,8 @@ def test_two_stages_of_which_the_second_is_slower() -> None:
         for way in (FORWARD, BACKWARD):
             seconds[stage, way] = float(shown[way].sum() - shown[way, SENDS]) + send_s
     assert seconds[0, FORWARD] + seconds[0, BACKWARD] < seconds[1, FORWARD] + seconds[1, BACKWARD]
-    ends = max(fast.tails.norm_s, slow.tails.norm_s)
-    ends += max(float(fast.tails.optimizer_s[0]), float(slow.tails.optimizer_s[1]))
+    ends = max(fast.step_end.norm_s, slow.step_end.norm_s)
+    ends += max(float(fast.step_end.optimizer_s[0]), float(slow.step_end.optimizer_s[1]))
     expected = seconds[0, FORWARD] + m * (seconds[1, FORWARD] + seconds[1, BACKWARD])
     expected += seconds[0, BACKWARD] + ends
     step = simulate(*setting)
@@ -100,11 +100,11 @@ def test_replicas_apart_wait_for_the_slowest_once_a_step() -> None:
 
 def test_reductions_of_all_replicas_end_with_the_slowest() -> None:
     setting = given((A, 16), (H, 16), tp=8, dp=4)
-    slow = np.maximum(whole(H, setting).tails.reduce_s, whole(A, setting).tails.reduce_s)
+    slow = np.maximum(whole(H, setting).step_end.reduce_s, whole(A, setting).step_end.reduce_s)
     replicas = replicas_of(*setting)
     assert len(replicas) == 2
     for one in replicas:
-        assert np.array_equal(one.tails.reduce_s, slow)
+        assert np.array_equal(one.step_end.reduce_s, slow)
 
 
 # --- laws --------------------------------------------------------------------------------------

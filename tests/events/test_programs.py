@@ -12,7 +12,7 @@ from simulator.errors import InputError
 from simulator.events.engine.demands import demands
 from simulator.events.engine.engine import longest_path, play
 from simulator.events.engine.graph import DeadlockError
-from simulator.events.step.extras import Extras
+from simulator.events.step.auxiliary_tasks import AuxiliaryTasks
 from simulator.events.step.programs import Program, StepGraph, period_s, program, step_graph
 from simulator.events.step.streams import STREAMS
 from simulator.events.step.unfold import EXTRA, SEND
@@ -250,11 +250,11 @@ def test_every_action_and_every_result_for_another_rank_is_one_task(schedule: st
     assert (step.graph.stream == step.rank * len(STREAMS) + step.stream).all()
 
 
-def extras(**columns: Any) -> Extras:
+def extras(**columns: Any) -> AuxiliaryTasks:
     usual = {"rank": [0], "stream": [5], "duration_s": [1.0], "after": [-1], "waits": [True]}
     usual |= {"before": [-1], "edges": []}
     arrays = {name: np.array(value) for name, value in (usual | columns).items()}
-    return Extras(**{**arrays, "edges": arrays["edges"].reshape(-1, 2).astype(np.int64)})
+    return AuxiliaryTasks(**{**arrays, "edges": arrays["edges"].reshape(-1, 2).astype(np.int64)})
 
 
 def test_reductions_gathers_and_an_optimizer() -> None:

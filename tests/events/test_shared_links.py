@@ -126,10 +126,10 @@ def test_a_worn_adapter_slows_the_call_by_its_slowest_group() -> None:
     cluster, network = machine("dgx-h100", 64)
     rings = group_members(Layouts.of(tp=8, dp=8, global_batch=8), "dp")
     call = Call(operation="all_reduce", members=rings, size_bytes=GB, seconds=1.75 / 47)
-    worn = in_company(cluster, network, [call], worn={"adapter-up 3.2": 0.25})
+    worn = in_company(cluster, network, [call], link_degradation={"adapter-up 3.2": 0.25})
     assert slowdown(worn) == pytest.approx([4.0])
     assert np.sort(worn.seconds[0]) == pytest.approx([1.75 / 47] * 7 + [7.0 / 47])
-    lost = in_company(cluster, network, [call], worn={"adapter-up 3.2": 0.0})
+    lost = in_company(cluster, network, [call], link_degradation={"adapter-up 3.2": 0.0})
     assert slowdown(lost) == pytest.approx([2.0])
 
 
@@ -138,7 +138,7 @@ def test_a_call_that_leaves_links_idle_hardly_feels_a_worn_one() -> None:
     cluster, network = machine("dgx-h100", 64)
     rings = group_members(Layouts.of(tp=8, dp=8, global_batch=8), "dp")
     call = Call(operation="all_reduce", members=rings, size_bytes=GB, seconds=7.0 / 47)
-    found = in_company(cluster, network, [call], worn={"adapter-up 3.2": 0.5})
+    found = in_company(cluster, network, [call], link_degradation={"adapter-up 3.2": 0.5})
     assert slowdown(found) == pytest.approx([1.0])
 
 

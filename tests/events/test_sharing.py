@@ -40,7 +40,7 @@ def takes(played: Played, *given: tuple[str, Any, float]) -> Profiles:
     tables = {
         "passes": np.zeros((ranks, chunks, kinds, len(PHASES), ranks)),
         "sends": np.zeros((ranks, chunks, kinds, ranks)),
-        "tails": np.zeros((ranks, 2, ranks)),
+        "step_end": np.zeros((ranks, 2, ranks)),
         "copies": np.zeros((ranks, 2, ranks)),
         "hiding": np.zeros((ranks, chunks, kinds, len(HIDING))),
     }
@@ -103,7 +103,9 @@ def test_a_send_and_a_reduction_halve_one_adapter(two_stages: Played) -> None:
     has moved half of its 2 s by then and ends at 9, the next one at 11. Rank 0 waits a second."""
     _, found, uses = shared(
         two_stages,
-        takes(two_stages, ("passes", (1, 0, BACKWARD, SEND, 1), 1.0), ("tails", (1, REDUCE, 1), 1)),
+        takes(
+            two_stages, ("passes", (1, 0, BACKWARD, SEND, 1), 1.0), ("step_end", (1, REDUCE, 1), 1)
+        ),
     )
     assert passes_of(found, 1) == [(2.0, 4.0), (4.0, 8.0)]
     assert reductions(found, 1) == [(6.0, 9.0), (9.0, 11.0)]
@@ -122,7 +124,9 @@ def test_who_asks_for_less_than_an_even_share_has_it(two_stages: Played) -> None
     _, found, _ = shared(
         two_stages,
         takes(
-            two_stages, ("passes", (1, 0, BACKWARD, SEND, 1), 0.25), ("tails", (1, REDUCE, 1), 1.0)
+            two_stages,
+            ("passes", (1, 0, BACKWARD, SEND, 1), 0.25),
+            ("step_end", (1, REDUCE, 1), 1.0),
         ),
     )
     assert passes_of(found, 1) == passes_of(two_stages, 1)
@@ -140,7 +144,7 @@ def test_what_hides_and_no_longer_keeps_up_delays_its_pass(two_stages: Played) -
     given = takes(
         early,
         ("passes", (0, 0, BACKWARD, COMPUTING, 0), 0.75),
-        ("tails", (0, REDUCE, 0), 1.0),
+        ("step_end", (0, REDUCE, 0), 1.0),
         ("hiding", (0, 0, BACKWARD, COMMUNICATION.index("cp")), 1.0),
     )
     _, found, _ = shared(early, given)
@@ -154,7 +158,7 @@ def _without_units(played: Played) -> Played:
     """The same with reductions that hold no compute units."""
     (one,) = played.replicas
     return replace(
-        played, replicas=(replace(one, tails=replace(one.tails, overlaps=(False,) * 2)),)
+        played, replicas=(replace(one, step_end=replace(one.step_end, overlaps=(False,) * 2)),)
     )
 
 
@@ -185,7 +189,12 @@ def test_a_reduction_holds_compute_units_while_it_runs(worked: Worked, charged_s
     leaves it a part of the units. What the closed form charged B gives way to what that costs."""
     slowed_s = np.array([[[0.0]], [[charged_s]]])
     played = worked(
-        [2.0], [4.0], 1, reduce_s=np.full((1, 1), 4.0), buckets=np.full(1, 2.0), slowed_s=slowed_s
+        [2.0],
+        [4.0],
+        1,
+        reduce_s=np.full((1, 1), 4.0),
+        buckets=np.full(1, 2.0),
+        overlap_slowdown_s=slowed_s,
     )
     share = float(held_share(played)[0])
     assert 0.1 < share < 0.5
@@ -204,7 +213,7 @@ def test_only_the_last_of_several_reductions_is_a_task(worked: Worked) -> None:
     """Two micro-batches, F B F B: what one gather and the last reduction cost the passes beside
     them gives way to tasks; what the one before it costs lies in both backward passes and stays."""
     slowed_s = np.array([[[0.25]], [[0.5]]])
-    given = {"slowed_s": slowed_s, "reductions": 2.0, "reduce_s": np.full((1, 1), 4.0)}
+    given = {"overlap_slowdown_s": slowed_s, "reductions": 2.0, "reduce_s": np.full((1, 1), 4.0)}
     played = worked([2.0], [4.0], 2, **given)
     assert charged_s(played).tolist() == [0.25, 0.0, 0.0, 0.5]
     passes = after_every_pass(played.passes, np.full((1, 1), 0.125), "slowdown")
@@ -240,7 +249,7 @@ def test_a_send_takes_links_of_both_its_ranks(worked: Worked) -> None:
     played = worked([1.0, 1.0], [2.0, 2.0], 1, lag=1.0, gather_s=np.array([[0.0], [4.0]]))
     assert passes_of(played, 1) == [(4.0, 5.0), (5.0, 7.0)] and played.times.makespan_s == 10.0
     assert destinations(played)[:, 0, :2].tolist() == [[1, -1], [-1, 0]]
-    given = takes(played, ("sends", (0, 0, 0, slice(0, 2)), 1.0), ("tails", (1, GATHER, 1), 1.0))
+    given = takes(played, ("sends", (0, 0, 0, slice(0, 2)), 1.0), ("step_end", (1, GATHER, 1), 1.0))
     _, found, uses = shared(played, given)
     sent = int(found.step.task_of_send[0])
     assert (found.times.start_s[sent], found.times.end_s[sent]) == (1.0, 3.0)
@@ -252,20 +261,22 @@ def test_a_send_takes_links_of_both_its_ranks(worked: Worked) -> None:
 def test_links_that_all_could_use_at_once_change_nothing(two_stages: Played) -> None:
     """A half each: nothing is played again, so that not a bit of the times is another."""
     half = takes(
-        two_stages, ("passes", (1, 0, BACKWARD, SEND, 1), 0.5), ("tails", (1, REDUCE, 1), 0.5)
+        two_stages, ("passes", (1, 0, BACKWARD, SEND, 1), 0.5), ("step_end", (1, REDUCE, 1), 0.5)
     )
     assert shared(two_stages, half)[:2] == (two_stages, two_stages)
 
 
 def test_traffic_that_never_meets_changes_nothing(two_stages: Played) -> None:
     """Rank 1's forward send is long over when its reduction starts; they share an adapter."""
-    apart = takes(two_stages, ("passes", (1, 0, 0, SEND, 1), 1.0), ("tails", (1, REDUCE, 1), 1.0))
+    apart = takes(
+        two_stages, ("passes", (1, 0, 0, SEND, 1), 1.0), ("step_end", (1, REDUCE, 1), 1.0)
+    )
     assert shared(two_stages, apart)[1] is two_stages
 
 
 def test_what_is_drawn_ends_with_the_step(two_stages: Played) -> None:
     both = takes(
-        two_stages, ("passes", (1, 0, BACKWARD, SEND, 1), 1.0), ("tails", (1, REDUCE, 1), 1.0)
+        two_stages, ("passes", (1, 0, BACKWARD, SEND, 1), 1.0), ("step_end", (1, REDUCE, 1), 1.0)
     )
     _, found, _ = shared(two_stages, both)
     path, shares = critical_shares(found)
@@ -309,6 +320,6 @@ def test_profiles_are_loads_times_the_time_of_bytes(worked: Worked) -> None:
         ByteTime(group="pp", far=True, **none | {"passes_s": 0.9 * whole.passes_s}),
     ]
     found = profiles(loads, calls, whole, played.passes, destinations(played), 1)
-    assert found.tails[1, REDUCE, found.link[1] == 1] == pytest.approx(0.4)
+    assert found.step_end[1, REDUCE, found.link[1] == 1] == pytest.approx(0.4)
     assert found.passes[1, 0, BACKWARD, SEND] == pytest.approx([0.9, 0.9])
-    assert not found.passes[:, 0, 0].any() and not found.tails[0].any()
+    assert not found.passes[:, 0, 0].any() and not found.step_end[0].any()

@@ -150,7 +150,7 @@ def test_a_reduction_slows_the_pass_beside_it_on_every_rank_of_the_drain(worked:
     # 0.25 s on each of two ranks: rank 1's last B ends a quarter late, rank 0's starts then
     slowed = np.zeros((2, 2, 1))
     slowed[1] = 0.25
-    played = worked([1.0] * 2, [2.0] * 2, 2, slowed_s=slowed)
+    played = worked([1.0] * 2, [2.0] * 2, 2, overlap_slowdown_s=slowed)
     assert summarise(played).step_time_s == 9.5
     assert summarise(played).terms_s["slowdown"] == 0.25
 
@@ -193,7 +193,9 @@ def test_ranks_that_end_early_hide_their_reduction_in_the_drain(worked: Any) -> 
 
 
 def test_the_optimizer_waits_for_every_rank(worked: Any) -> None:
-    played = worked([1.0] * 2, [2.0] * 2, 2, optimizer_s=np.array([0.5, 1.0]), tables_s=0.25)
+    played = worked(
+        [1.0] * 2, [2.0] * 2, 2, optimizer_s=np.array([0.5, 1.0]), tied_embedding_sum_s=0.25
+    )
     # all passes end at 9, the word table's sum at 9.25; the slowest optimizer step is the last
     assert summarise(played).step_time_s == 10.25
 

@@ -117,15 +117,15 @@ def compare(name: str, layout: Layouts) -> Compared:
     given = setting(name, int(layout.global_batch[0]))
     (one,) = replicas_of(layout, *given)
     closed, played = evaluate(layout, *given), summarise(play_step([one]))
-    whole, tails = float(closed.step_time_s[0]), one.tails
-    window = one.passes.window_s.sum(axis=1) / tails.buckets[:, None]
+    whole, step_end = float(closed.step_time_s[0]), one.step_end
+    window = one.passes.window_s.sum(axis=1) / step_end.buckets[:, None]
     early = sum(
         float((window[:, way] * (work_s.sum(axis=1) > 0)).max())
-        for way, work_s in enumerate((tails.gather_s, tails.reduce_s))
-        if tails.overlaps[way]
+        for way, work_s in enumerate((step_end.gather_s, step_end.reduce_s))
+        if step_end.overlaps[way]
     )
     seconds = one.passes.seconds[:, :, :2].sum(axis=2)
-    slowed = float(tails.slowed_s.sum())
+    slowed = float(step_end.overlap_slowdown_s.sum())
     return Compared(
         name=f"{name} {layout.describe()} m {int(layout.micro_batches[0])}",
         schedule=WORDS[int(layout.schedule[0])],
@@ -135,7 +135,7 @@ def compare(name: str, layout: Layouts) -> Compared:
         below=(slowed + early + float(closed.terms_s["dp"][0])) / whole,
         unequal=float((seconds.max(axis=1) / seconds.min(axis=1)).max() - 1.0),
         rounds=float(layout.micro_batches[0] / layout.pp[0]),
-        apart=not any(tails.overlaps),
+        apart=not any(step_end.overlaps),
         wrong_sum=sum(played.terms_s.values()) / played.step_time_s - 1.0,
     )
 
@@ -153,17 +153,17 @@ def pipeline_alone(layout: Layouts, given: tuple[Workload, Any, Any]) -> float:
     closed = evaluate(layout, *bare)
     once = sum(float(closed.terms_s[term][0]) for term in ("dp", "optimizer"))
     (one,) = replicas_of(layout, *bare)
-    tails, none = one.tails, np.zeros_like(one.tails.reduce_s)
+    step_end, none = one.step_end, np.zeros_like(one.step_end.reduce_s)
     nothing = replace(
-        tails,
+        step_end,
         reduce_s=none,
         gather_s=none,
-        every_s=none,
-        slowed_s=np.zeros_like(tails.slowed_s),
-        tables_s=0.0,
-        optimizer_s=np.zeros_like(tails.optimizer_s),
+        exposed_reductions_s=none,
+        overlap_slowdown_s=np.zeros_like(step_end.overlap_slowdown_s),
+        tied_embedding_sum_s=0.0,
+        optimizer_s=np.zeros_like(step_end.optimizer_s),
     )
-    played = summarise(play_step([replace(one, tails=nothing)]))
+    played = summarise(play_step([replace(one, step_end=nothing)]))
     return played.step_time_s - (float(closed.step_time_s[0]) - once)
 
 

@@ -329,7 +329,7 @@ def test_a_step_on_cables_is_that_on_the_regular_fabric() -> None:
         assert listed.slowdown == pytest.approx(dict(rule.slowdown), rel=1e-9)
         fullest = (rule.links["leaf-up"].utilisation, listed.links["trunk"].utilisation)
         assert fullest[0] == pytest.approx(fullest[1], rel=1e-9)
-    worn = Network(contention=True, worn={"trunk leaf 0.0>spine 0": 0.0})
+    worn = Network(contention=True, link_degradation={"trunk leaf 0.0>spine 0": 0.0})
     table = Layouts.of(tp=8, dp=8, global_batch=64)  # a ring of each rail fills its leaves
     assert contended(table, cluster, crowded, experts=False).slowdown["dp"] == 1.0
     around = contended(table, wired, worn, experts=False)

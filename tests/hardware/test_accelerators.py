@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from simulator import catalogue
-from simulator.cost.kernels.flash_attention import attention_figures, attention_s
-from simulator.cost.kernels.gemm import NO_SPLIT_S, gemm_rates, gemm_s
+from simulator.cost.kernels.gemm import NO_SPLIT_S
 from simulator.files import GRADES, Figure, figures, read_profile
 from simulator.hardware.accelerator import Accelerator, AttentionKernel, GemmKernel, StreamKernel
+from tests.flat_kernels import attention_figures, attention_s, gemm_rates, gemm_s
 
 NAMES = sorted(p.stem for p in (catalogue.folder("hardware_profiles") / "accelerators").iterdir())
 

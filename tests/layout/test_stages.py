@@ -13,7 +13,9 @@ DEGREES = st.integers(min_value=1, max_value=8)
 
 
 def dealt(pp: int, vpp: int, micro_batches: int, layers: int) -> Stages:
-    return stages(pp=pp, vpp=vpp, micro_batches=micro_batches, layer_kinds=[0] * layers, kinds=1)
+    """Every layer a kind of its own, so that a row says which layers its chunk holds."""
+    kinds = np.arange(layers)
+    return stages(pp=pp, vpp=vpp, micro_batches=micro_batches, layer_kinds=kinds, kinds=layers)
 
 
 def rows(table: Stages) -> list[tuple[int, ...]]:
@@ -21,8 +23,8 @@ def rows(table: Stages) -> list[tuple[int, ...]]:
     columns = (
         table.rank,
         table.chunk,
-        table.first_layer,
-        table.blocks[:, 0],
+        table.blocks.argmax(axis=1),
+        table.blocks.sum(axis=1),
         table.embedding,
         table.head,
         table.in_flight,
@@ -60,7 +62,7 @@ def test_uneven_layers_spare_the_first_and_the_last_stage() -> None:
 def test_llama_405b_leaves_one_layer_out_of_the_first_and_the_last_of_16_stages() -> None:
     # Llama 3 (arXiv 2407.21783), section 3.3.2
     table = dealt(pp=16, vpp=1, micro_batches=16, layers=126)
-    assert table.blocks[:, 0].tolist() == [7, *[8] * 14, 7]
+    assert table.blocks.sum(axis=1).tolist() == [7, *[8] * 14, 7]
 
 
 def pieces(layers: int, pp: int, vpp: int = 1, ahead: int = 0) -> tuple[list[int], list[int]]:
@@ -134,13 +136,11 @@ def test_pieces_are_no_larger_than_they_must_be(layers: int, count: int, ahead: 
 
 @given(layers=LAYERS, pp=st.integers(1, 16), vpp=st.integers(1, 5), ahead=st.integers(0, 2))
 def test_pieces_follow_one_another(layers: int, pp: int, vpp: int, ahead: int) -> None:
-    kinds = [0] * layers + [1] * ahead
-    table = stages(pp=pp, vpp=vpp, micro_batches=pp, layer_kinds=kinds, kinds=2, ahead=ahead)
+    count = layers + ahead
+    kinds = np.arange(count)
+    table = stages(pp=pp, vpp=vpp, micro_batches=pp, layer_kinds=kinds, kinds=count, ahead=ahead)
     order = (table.chunk * pp + table.rank).argsort()
-    first, held = table.first_layer[order], table.blocks[order].sum(axis=1)
-    assert first[0] == 0
-    assert (first[1:] == first[:-1] + held[:-1]).all()
-    assert first[-1] + held[-1] == layers + ahead
+    assert np.nonzero(table.blocks[order])[1].tolist() == list(range(count))
 
 
 def test_interleaved_deals_chunks_as_megatron_documents() -> None:
@@ -196,10 +196,11 @@ def test_every_layer_stands_on_exactly_one_chunk(
     layer_kinds = kinds.draw(st.lists(st.integers(0, 2), min_size=layers, max_size=layers))
     table = stages(pp=pp, vpp=vpp, micro_batches=m, layer_kinds=layer_kinds, kinds=3)
     covered: list[int] = []
-    for start, blocks in zip(table.first_layer.tolist(), table.blocks.tolist(), strict=True):
-        own = list(range(start, start + sum(blocks)))
-        assert [sum(layer_kinds[i] == kind for i in own) for kind in range(3)] == blocks
-        covered += own
+    for layer, blocks in zip(dealt(pp, vpp, m, layers).blocks, table.blocks.tolist(), strict=True):
+        held = np.flatnonzero(layer).tolist()
+        assert [sum(layer_kinds[i] == kind for i in held) for kind in range(3)] == blocks
+        assert held == list(range(held[0], held[0] + len(held)))
+        covered += held
     assert sorted(covered) == list(range(layers))
     assert (table.embedding.sum(), table.head.sum()) == (1, 1)
 
@@ -210,7 +211,7 @@ def test_stage_0_holds_what_korthikanti_2022_says(p: int, v: int, per_chunk: int
     layers = p * v * per_chunk
     table = dealt(pp=p, vpp=v, micro_batches=4 * p, layers=layers)
     first = table.rank == 0
-    held = (table.in_flight * table.blocks[:, 0])[first].sum()
+    held = (table.in_flight * table.blocks.sum(axis=1))[first].sum()
     assert held == pytest.approx(layers * (1 + (p - 1) / (p * v)) if v > 1 else layers)
 
 

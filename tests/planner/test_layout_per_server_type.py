@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator import catalogue
-from simulator.cost.between_kinds import legs_of
 from simulator.cost.collectives.calls import all_reduce_s
+from simulator.cost.mixed_gradient_sum import mixed_gradient_sum
 from simulator.cost.pricing import price_keys
 from simulator.cost.step import evaluate
 from simulator.events.simulated_step import simulate
@@ -109,7 +109,7 @@ def test_three_legs_of_equal_kinds_are_hybrid_sharding_on_all_of_them() -> None:
     """
     row, half = on_one_kind(H, 8, tp=2, dp=4, shard_group=4, micro_batch=1)
     priced = price_keys(row, half.workload, half.cluster, half.software)
-    legs = legs_of([priced, priced], [8, 8])
+    legs = mixed_gradient_sum([priced, priced], [8, 8])
     both, whole = on_one_kind(H, 16, tp=2, dp=8, shard_group=4, micro_batch=1)
     hybrid = price_keys(both, whole.workload, whole.cluster, whole.software)
     reduce_s = float(hybrid.states.reduce_s[hybrid.state_key[0]].max())
@@ -143,7 +143,7 @@ def test_the_exchange_by_hand() -> None:
     slow, a = on_one_kind(A, 8, tp=1, pp=2, dp=4, shard_group=4, micro_batch=1)
     priced = [price_keys(row, one.workload, one.cluster, one.software) for row, one in
               ((fast, h), (slow, a))]  # fmt: skip
-    legs = legs_of(priced, [8, 8])
+    legs = mixed_gradient_sum(priced, [8, 8])
     eighth = 2.0 * 1.2358e9 / 8
     assert legs.piece_bytes[0] == pytest.approx(eighth, rel=1e-3)
     assert eighth < legs.piece_bytes[1] < 1.25 * eighth
@@ -157,7 +157,7 @@ def test_a_kind_with_few_ranks_holds_large_pieces_and_calls_more_often() -> None
     many, h = on_one_kind(H, 32, dp=32, shard_group=32, micro_batch=1)
     priced = [price_keys(row, one.workload, one.cluster, one.software) for row, one in
               ((many, h), (few, a))]  # fmt: skip
-    legs = legs_of(priced, [32, 8])
+    legs = mixed_gradient_sum(priced, [32, 8])
     assert legs.piece_bytes[1] == pytest.approx(4 * legs.piece_bytes[0], rel=1e-9)
     assert legs.exchange_s[1] > 7 * legs.exchange_s[0]  # four times the bytes at half the rate
 

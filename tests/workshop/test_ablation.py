@@ -9,13 +9,13 @@ import pytest
 
 from simulator import catalogue
 from simulator.cost.collectives.calls import all_gather_s, all_reduce_s, all_to_all_s, send_s
-from simulator.cost.kernels.gemm import gemm_s
 from simulator.files import read_csv
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.layout.placement import Group
 from simulator.measured.rows import MeasuredRun
 from simulator.scoring.baselines import shipped_baseline
 from simulator.scoring.scores import ScoredRow
+from tests.flat_kernels import gemm_s
 from workshop.cases.ablation import (
     STEPS,
     ablation,

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulator.cost.kernels.gemm import gemm_rates, gemm_s
 from simulator.hardware.accelerator import GemmKernel
 from simulator.hardware.cluster import load_accelerator
 from simulator.measured.kernel_calls import GEMM_COLUMNS
 from simulator.measured.microbenchmarks import Sieve, Table, read_table
+from tests.flat_kernels import gemm_rates, gemm_s
 from workshop.fits.gemm.backward import backward_rates
 from workshop.fits.gemm.series import shipped_table
 

@@ -9,10 +9,10 @@ import pytest
 
 from simulator.arrays import Floats
 from simulator.calibration.least_squares import pick
-from simulator.cost.kernels.gemm import gemm_rates, gemm_s
 from simulator.hardware.accelerator import GemmKernel
 from simulator.hardware.cluster import load_accelerator
 from simulator.measured.microbenchmarks import Sieve, Table, read_table
+from tests.flat_kernels import gemm_rates, gemm_s
 from workshop.fits.gemm import fit as fit_gemm
 from workshop.fits.gemm.fit import ONE_CLOCK, fit_parameters, gemm_model
 from workshop.fits.gemm.holdout import shape_folds

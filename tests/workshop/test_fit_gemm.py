@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from simulator.calibration.least_squares import Rows
-from simulator.cost.kernels.gemm import gemm_s
 from simulator.cost.kernels.residual import residual_factor
 from simulator.hardware.accelerator import GemmKernel
 from simulator.hardware.cluster import load_accelerator
+from tests.flat_kernels import gemm_s
 from workshop.fits.gemm.fit import fit_parameters, gemm_model
 from workshop.fits.gemm.holdout import shape_folds
 from workshop.fits.gemm.profiles import typical_gemm

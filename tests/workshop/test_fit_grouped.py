@@ -9,6 +9,7 @@ import pytest
 
 from simulator.calibration.least_squares import Rows
 from simulator.cost.kernels.expert_layer import expert_layer_s
+from simulator.cost.kernels.gemm import DeviceRates
 from simulator.cost.kernels.residual import features, residual_factor
 from simulator.hardware.residuals import SIZES, TimedShapes
 from workshop.fits.experts.fit import LAYER, fit_layers, layer_s
@@ -48,7 +49,7 @@ TWO = {
 
 def layer(**other: Any) -> float:
     rates = {name: other.pop(name, value) for name, value in RATES.items()}
-    return float(expert_layer_s(**(TWO | other), rates=rates, figures=FIGURES))
+    return float(expert_layer_s(**(TWO | other), rates=DeviceRates(**rates), figures=FIGURES))
 
 
 def test_an_expert_layer_is_the_sum_of_its_parts() -> None:

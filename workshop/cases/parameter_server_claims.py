@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from simulator.push_pull.rounds import Round, ring_s, synchronous_s
+from simulator.parameter_server.rounds import SyncRound, ring_s, synchronous_s
 
 
-def _round(values: float, hosts: int, servers: int, rate: float) -> Round:
+def _round(values: float, hosts: int, servers: int, rate: float) -> SyncRound:
     """Hosts of one rate, 4 bytes a value, sums that take no time, in many pieces."""
-    return Round(
+    return SyncRound(
         push_bytes=4.0 * values,
         pull_bytes=4.0 * values,
         worker_bytes_per_s=rate,

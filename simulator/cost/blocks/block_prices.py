@@ -20,7 +20,8 @@ from simulator.cost.blocks.products import Products, figures_for, per_key, produ
 from simulator.cost.blocks.tensor_overlap import held_units, hidden_s, moved_bytes, usable
 from simulator.cost.collectives import calls as collectives
 from simulator.cost.collectives.dispatch import dispatch_s
-from simulator.cost.kernels.flash_attention import attention_figures, attention_s
+from simulator.cost.kernels.flash_attention import attention_s
+from simulator.cost.kernels.gemm import device_rates
 from simulator.cost.kernels.memory_bound import stream_figures, stream_s
 from simulator.cost.kernels.stragglers import slowest_of
 from simulator.cost.operators.block_operators import model_parts
@@ -61,7 +62,11 @@ def block_costs(
 
 
 def block_costs_of_each(
-    workload: Workload, cluster: Cluster, software: Software, ranks: Ranks, each: list[Kernels]
+    workload: Workload,
+    cluster: Cluster,
+    software: Software,
+    ranks: Ranks,
+    kernel_sets: list[Kernels],
 ) -> list[BlockCosts]:
     """The same with each of some kernels that differ in what selective recomputation names."""
     arch, recipe = workload.architecture, workload.recipe
@@ -70,17 +75,21 @@ def block_costs_of_each(
     parts = model_parts(workload, ranks, software.kernels, either_layout=either)
     pricer = _Pricer(cluster, software, recipe, ranks)
     gemms = Products(cluster.accelerator, software, recipe, ranks, pricer.overlap).times(parts)
-    priced = [pricer.part(ops, times, each) for ops, times in zip(parts, gemms, strict=True)]
-    own = ranks.own_tokens(recipe) * arch.hidden * element_bytes(recipe)
+    priced = [pricer.part(ops, times, kernel_sets) for ops, times in zip(parts, gemms, strict=True)]
+    boundary_bytes = ranks.own_tokens(recipe) * arch.hidden * element_bytes(recipe)
     if arch.is_encoder_decoder:  # the encoder's output travels beside the decoder's stream
         length = recipe.sequence_length
-        own = own * (1.0 + (recipe.decoder_length or length) / length)
+        boundary_bytes = boundary_bytes * (1.0 + (recipe.decoder_length or length) / length)
     fetched = input_s(workload, cluster, software, ranks)
-    found = []
+    costs = []
     for of_parts in zip(*priced, strict=True):
         stacked = {name: np.stack([p[name] for p in of_parts], axis=-1) for name in of_parts[0]}
-        found.append(BlockCosts(boundary_bytes=own, input_s=fetched, **stacked))
-    return found
+        costs.append(BlockCosts(boundary_bytes=boundary_bytes, input_s=fetched, **stacked))
+    return costs
+
+
+_BothWays = tuple[dict[str, Floats], dict[str, Floats]]
+"""Seconds by term, forward and backward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +101,30 @@ class _Call:
     hidden_s: Floats
     moves_tokens: bool
     """Context or expert traffic, which selective recomputation shows in full when it repeats it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _CallCost:
+    """What a collective adds to the terms of a pass."""
+
+    term: str
+    seconds: Floats
+    hidden_s: Floats
+    moved_s: tuple[Floats, ...]
+    """Copies and sums around it."""
+    slowdown_s: Floats
+    """What hiding it costs the compute."""
+
+    def added_to(self, terms: dict[str, Floats]) -> dict[str, Floats]:
+        """The terms with this call."""
+        memory_bound = terms["memory_bound"]
+        for moved_s in self.moved_s:
+            memory_bound = memory_bound + moved_s
+        return terms | {
+            "memory_bound": memory_bound,
+            self.term: terms[self.term] + self.seconds - self.hidden_s,
+            "slowdown": terms["slowdown"] + self.slowdown_s,
+        }
 
 
 def _repeated(
@@ -129,9 +162,13 @@ class _Pricer:
         self.overlap = usable(software.overlap, recipe.precision)
         self.units = float(self.device.compute_units)
         self.library_units = collectives.library_units(cluster)
-        own = software.overlap.hybridep_units * (software.kernels.expert_library == "hybridep")
-        self.given_units = own or None  # that the recipe gives what takes tokens to experts
-        self.exchange_units = own or self.library_units
+        hybrid_units = software.overlap.hybridep_units * (
+            software.kernels.expert_library == "hybridep"
+        )
+        self.given_units = (
+            hybrid_units or None
+        )  # that the recipe gives what takes tokens to experts
+        self.exchange_units = hybrid_units or self.library_units
         self.late, late_host = (
             float(kind.time_variation) * self._wide(slowest_of(ranks.world))
             for kind in (self.device, software.host)
@@ -142,18 +179,18 @@ class _Pricer:
         return per_key(value, self.keys)
 
     def part(
-        self, ops: Operators, gemm: dict[str, Floats], each: list[Kernels]
+        self, ops: Operators, gemm: dict[str, Floats], kernel_sets: list[Kernels]
     ) -> list[dict[str, Floats]]:
         """All costs of one part as arrays over the keys, with each of some kernels."""
         zero = np.zeros(self.keys)
         forward, backward, weight_gradients = self._compute(ops, gemm)
         alone_s = np.zeros((2, len(PASS_TERMS), self.keys))
-        alone = forward | {}, backward | {}
-        hidden, exchange, calls = self._traffic(ops, gemm, forward, backward, beside=True)
-        gaps = self._launch(ops, forward, backward)
+        alone = computed = forward, backward
+        paired_terms, hidden, exchange, calls = self._traffic(ops, gemm, computed, beside=True)
+        (forward, backward), gaps = self._launch(ops, paired_terms)
         if self.software.overlap.expert and any(c.moe is not None for c in ops.collectives):
-            self._traffic(ops, gemm, *alone, beside=False)
-            self._launch(ops, *alone)
+            alone, *_ = self._traffic(ops, gemm, computed, beside=False)
+            alone, _ = self._launch(ops, alone)
             for i, (apart, paired) in enumerate(zip(alone, (forward, backward), strict=True)):
                 alone_s[i] = np.stack([apart[term] - paired[term] for term in PASS_TERMS])
         else:
@@ -189,7 +226,7 @@ class _Pricer:
                 full_s=full_s,
                 exchange=exchange,
             )
-            for kernels in each
+            for kernels in kernel_sets
         ]
 
     def _full_s(
@@ -291,42 +328,43 @@ class _Pricer:
         """Seconds of a forward pass through some operators of a part, host and attention apart."""
         busy = [gemm[f"{g.name}:forward"] for g in ops.gemms]
         busy += [self._stream(s.kind, s.forward_bytes, s.calls) for s in ops.streams]
-        terms, hidden = (dict.fromkeys(PASS_TERMS, np.zeros(self.keys)) for _ in range(2))
+        terms = dict.fromkeys(PASS_TERMS, np.zeros(self.keys))
         for c in ops.collectives:
-            self._collective(c, gemm, terms, hidden, None)
+            terms = self._collective(c, gemm, terms["attention"], None).added_to(terms)
         return np.asarray((1.0 + self.late) * sum(busy) + sum(terms.values()))
 
     def _traffic(
         self,
         ops: Operators,
         gemm: dict[str, Floats],
-        forward: dict[str, Floats],
-        backward: dict[str, Floats],
+        computed: _BothWays,
         *,
         beside: bool,
-    ) -> tuple[tuple[dict[str, Floats], ...], list[Floats], list[_Call]]:
-        """Add all collectives; `beside` another micro-batch that may hide expert traffic.
+    ) -> tuple[_BothWays, _BothWays, list[Floats], list[_Call]]:
+        """Terms with all collectives; `beside` another micro-batch that may hide expert traffic.
 
-        Returns what is hidden either way, the rows of `exchange_s` forward and backward, and the
-        calls of the forward pass.
+        Also what is hidden either way, the rows of `exchange_s` forward and backward, and the calls
+        of the forward pass.
         """
-        zero = np.zeros(self.keys)
-        hidden, exchange = dict.fromkeys(("tp", "cp", "ep"), zero), [zero, zero]
-        calls: list[_Call] = []
-        behind = (hidden | {}, hidden | {})
-        compute_s = sum((way[term] for way in (forward, backward) for term in _COMPUTE), zero)
-        offered = compute_s if beside and self.software.overlap.expert else None
+        zero, terms = np.zeros(self.keys), list(computed)
+        hidden = [dict.fromkeys(("tp", "cp", "ep"), zero) for _ in terms]
+        exchange, experts_hidden_s, calls = [zero, zero], zero, list[_Call]()
+        compute_s = sum((way[term] for way in computed for term in _COMPUTE), zero)
+        offers = beside and self.software.overlap.expert
         for c in ops.collectives:
-            terms = backward if c.backward else forward
-            seconds, covered = self._collective(c, gemm, terms, hidden, offered)
-            way, term = behind[int(c.backward)], _TERM.get(c.group, c.group)
-            way[term] = way[term] + covered
-            moves = term in ("cp", "ep")
+            back = int(c.backward)
+            offered_s = np.maximum(compute_s - experts_hidden_s, 0.0) if offers else None
+            cost = self._collective(c, gemm, terms[back]["attention"], offered_s)
+            terms[back] = cost.added_to(terms[back])
+            hidden[back][cost.term] = hidden[back][cost.term] + cost.hidden_s
+            if cost.term == "ep":
+                experts_hidden_s = experts_hidden_s + cost.hidden_s
+            moves = cost.term in ("cp", "ep")
             if moves:
-                exchange[int(c.backward)] = exchange[int(c.backward)] + seconds
+                exchange[back] = exchange[back] + cost.seconds
             if not c.backward:
-                calls.append(_Call(c.module, seconds, covered, moves))
-        return behind, exchange, calls
+                calls.append(_Call(c.module, cost.seconds, cost.hidden_s, moves))
+        return (terms[0], terms[1]), (hidden[0], hidden[1]), exchange, calls
 
     def _flash(self, ops: Operators) -> tuple[Floats, Floats]:
         forward, backward = np.zeros(self.keys), np.zeros(self.keys)
@@ -341,11 +379,11 @@ class _Pricer:
             if precision in kernels.transformer_engine.quantised_attention:
                 library = figures_for(self.device, table, f"{library}_{precision}", what)
                 dtype = precision
-            rates = attention_figures(self.device, library, dtype)
+            rates, kernel = device_rates(self.device, dtype), table[library]
             size = {name: getattr(call, name) for name in _FLASH_FIELDS}
             calls = size.pop("calls")
-            forward = forward + calls * attention_s(**size, **rates)
-            backward = backward + calls * attention_s(**size, **rates, backward=True)
+            forward = forward + calls * attention_s(rates, kernel, **size)
+            backward = backward + calls * attention_s(rates, kernel, **size, backward=True)
         return forward, backward
 
     def _stream(self, kind: str, moved: Any, calls: Any) -> Floats:
@@ -357,14 +395,13 @@ class _Pricer:
         self,
         c: Collective,
         gemm: dict[str, Floats],
-        terms: dict[str, Floats],
-        hidden: dict[str, Floats],
-        compute_s: Floats | None,
-    ) -> tuple[Floats, Floats]:
-        """Add one collective: exposed time, hidden time, and what hiding it costs the compute.
+        core_attention_s: Floats,
+        offered_s: Floats | None,
+    ) -> _CallCost:
+        """Price one collective: its time, what of it is hidden, and what that costs the compute.
 
-        `compute_s` is the part's compute in both directions, what another micro-batch offers its
-        expert traffic, if there is one. Returns the collective's seconds, and the hidden of them.
+        `core_attention_s` is the attention of its pass, `offered_s` what of the compute of another
+        micro-batch is left to hide expert traffic behind, if there is one.
         """
         group, cluster = getattr(self.ranks.groups, c.group), self.cluster.links_of(c.group)
         bytes_ = self._wide(c.size_bytes)
@@ -384,25 +421,28 @@ class _Pricer:
             }[c.operation]
             seconds = function(cluster, bytes_, group)
         seconds = np.where(bytes_ > 0, seconds, 0.0)
-        term = _TERM.get(c.group, c.group)
+        term, moved_s = _TERM.get(c.group, c.group), list[Floats]()
         if c.group == "tp":
-            covered = self._beside_product(c, seconds, bytes_, group, gemm, terms)
+            covered, moved_s = self._beside_product(c, seconds, bytes_, group, gemm)
         else:
-            window = attention_window_s(c, self.overlap, group.size, terms["attention"])
-            if term == "ep" and compute_s is not None:
-                window = np.maximum(compute_s - hidden["ep"], 0.0)
+            window = attention_window_s(c, self.overlap, group.size, core_attention_s)
+            if term == "ep" and offered_s is not None:
+                window = offered_s
             covered = np.minimum(seconds, window)
         if copies := copies_over_tp(c, self.software.kernels):
             copied = np.where(group.size > 1, copies * bytes_, 0.0)
-            terms["memory_bound"] = terms["memory_bound"] + self._stream("copy", copied, 0.0)
-        terms[term] = terms[term] + seconds - covered
+            moved_s = [*moved_s, self._stream("copy", copied, 0.0)]
         usual: Any = self.exchange_units if c.moe is not None else self.library_units
         if c.operation in ("ring", "send"):
             usual = collectives.send_units(cluster, group.local < group.size)
         share = held_units(c, self.overlap, usual, group) / self.units
-        terms["slowdown"] = terms["slowdown"] + covered * share
-        hidden[term] = hidden[term] + covered
-        return seconds, covered
+        return _CallCost(
+            term=term,
+            seconds=seconds,
+            hidden_s=covered,
+            moved_s=tuple(moved_s),
+            slowdown_s=covered * share,
+        )
 
     def _exchange(self, c: Collective, bytes_: Floats, group: Group) -> Floats:
         """Seconds of a dispatch to experts or of a combine."""
@@ -429,34 +469,33 @@ class _Pricer:
         bytes_: Floats,
         group: Group,
         gemm: dict[str, Floats],
-        terms: dict[str, Floats],
-    ) -> Floats:
-        """Seconds of a collective over tp that its product hides; adds what it copies and sums."""
-        overlap, quantised = self.overlap, self.recipe.is_quantised
+    ) -> tuple[Floats, list[Floats]]:
+        """Seconds of a collective over tp that its product hides, and of its copies and sums."""
+        overlap, quantised, moved_s = self.overlap, self.recipe.is_quantised, list[Floats]()
         moved = moved_bytes(c, overlap, bytes_, group, quantised=quantised)
         if moved.any():
             kind = "copy" if c.operation == "all_gather" else "elementwise"
-            terms["memory_bound"] = terms["memory_bound"] + self._stream(kind, moved, moved > 0.0)
+            moved_s = [self._stream(kind, moved, moved > 0.0)]
         trained = not c.window.endswith(":wgrad")  # a frozen linear has no such product
         product_s = gemm[c.window] if c.window and trained else gemm.get(c.window, 0.0 * seconds)
-        return hidden_s(c, overlap, seconds, product_s, group, quantised=quantised)
+        covered = hidden_s(c, overlap, seconds, product_s, group, quantised=quantised)
+        return covered, moved_s
 
-    def _launch(
-        self, ops: Operators, forward: dict[str, Floats], backward: dict[str, Floats]
-    ) -> tuple[Floats, Floats]:
+    def _launch(self, ops: Operators, terms: _BothWays) -> tuple[_BothWays, tuple[Floats, Floats]]:
         """A block takes no less than the host needs to enqueue its kernels.
 
-        Returns what the host takes longer than the device in either pass; below zero: less.
+        Returns the terms with that, and what the host takes longer than the device in either pass;
+        below zero: less.
         """
         quantised = self.recipe.is_quantised
         whole_s = launches_s(self.software, ops, self.ranks, quantised=quantised)
         hides = 0.0 if self.software.host.waits_for_kernels else 1.0
-        gaps = []
-        for terms, seconds in zip((forward, backward), whole_s, strict=True):
-            busy = sum((terms[term] for term in PASS_TERMS), np.zeros(self.keys))
+        gaps, launched = [], []
+        for way, seconds in zip(terms, whole_s, strict=True):
+            busy = sum((way[term] for term in PASS_TERMS), np.zeros(self.keys))
             gaps.append(self._wide(seconds * self.slower_host - hides * busy))
-            terms["launch"] = np.maximum(gaps[-1], 0.0)
-        return gaps[0], gaps[1]
+            launched.append(way | {"launch": np.maximum(gaps[-1], 0.0)})
+        return (launched[0], launched[1]), (gaps[0], gaps[1])
 
     def _selective(
         self,

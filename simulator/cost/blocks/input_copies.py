@@ -30,16 +30,16 @@ def fetch_bytes(workload: Workload, software: Software, micro_batch: Floats) -> 
     -------
     ndarray, shape (keys, 3)
     """
-    arch, recipe, each = workload.architecture, workload.recipe, software.input
+    arch, recipe, fetch = workload.architecture, workload.recipe, software.input
     read = float(recipe.sequence_length)
     written = float(recipe.decoder_length or read) if arch.is_encoder_decoder else 0.0
-    tokens = (read + written) * each.token_bytes
-    labels, shared = (written or read) * each.label_bytes, (read + written) * each.shared_bytes
+    tokens = (read + written) * fetch.token_bytes
+    labels, shared = (written or read) * fetch.label_bytes, (read + written) * fetch.shared_bytes
     if arch.patch_values:  # an image and its class
         patches = read - arch.extra_embeddings
         tokens = patches * arch.patch_values * _PIXEL_BYTES
-        labels, shared = each.label_bytes, each.shared_bytes
-    shared = shared + read**2 * each.mask_bytes
+        labels, shared = fetch.label_bytes, fetch.shared_bytes
+    shared = shared + read**2 * fetch.mask_bytes
     return np.asarray(micro_batch[:, None] * np.array([tokens, labels, shared], dtype=float))
 
 
@@ -54,5 +54,5 @@ def input_s(workload: Workload, cluster: Cluster, software: Software, ranks: Ran
         return seconds
     links, group = cluster.links_of("tp"), ranks.groups.tp
     # `broadcasts_s` counts one broadcast of every rank's share: here one rank sends it all
-    sent = [broadcasts_s(links, each * group.size, group) / group.size for each in sizes.T]
+    sent = [broadcasts_s(links, share * group.size, group) / group.size for share in sizes.T]
     return np.asarray(seconds + np.where(sizes > 0, np.stack(sent, axis=1), 0.0))

@@ -6,7 +6,7 @@ it into pieces.
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,11 @@ import numpy as np
 from simulator.arrays import Floats
 from simulator.cost.blocks.tensor_overlap import WHOLE, cuts
 from simulator.cost.kernels.expert_layer import as_grouped
-from simulator.cost.kernels.gemm import gemm_rates, gemm_s
+from simulator.cost.kernels.gemm import device_rates, gemm_s
 from simulator.cost.operators.operations import Gemm, Operators, Ranks, element_bytes
 from simulator.cost.states.state_bytes import gradient_bytes
 from simulator.errors import InputError, problem
+from simulator.files import Figure
 from simulator.hardware.accelerator import Accelerator
 from simulator.layout.keys import unique_rows
 from simulator.software.overlap import Overlap
@@ -141,33 +142,24 @@ class Products:
         m, n, k, batch, result, aligned, pieces, held = (x[unique.first] for x in columns)
         library, half = self.software.kernels.gemm_library, self.device.sixteen_bit
         gemm = self.device.gemm
-        kernel = gemm[figures_for(self.device, gemm, library, "gemm library")]
+        types = gemm[figures_for(self.device, gemm, library, "gemm library")]
         units = half if dtype in ("fp16", "bf16") else dtype
-        params = kernel[figures_for(self.device, kernel, units, f"gemm {library} type", half)]
-        given: dict[str, Any] = {f.name: float(getattr(params, f.name)) for f in fields(params)}
-        given["host_floor_s"] = 0.0  # the host of a training step has a term of its own
+        kernel = types[figures_for(self.device, types, units, f"gemm {library} type", half)]
+        none = Figure(0.0)
+        kernel = replace(kernel, host_floor_s=none)  # the host of a step has a term of its own
         if self.recipe.is_quantised and dtype == self.recipe.matrix_type:
             # timed calls take 16-bit operands and cast them; here casts are kernels of their own
-            given["quantise_bytes_per_element"] = given["quantise_row_s"] = 0.0
-            given["launch_s"] = float(kernel[half].launch_s)
-        each, start_s = np.ones_like(batch), (pieces - 1.0) * given["launch_s"]
+            uncast = {"quantise_bytes_per_element": none, "quantise_row_s": none}
+            kernel = replace(kernel, launch_s=types[half].launch_s, **uncast)
+        calls, start_s = np.ones_like(batch), (pieces - 1.0) * kernel.launch_s
         if grouped and self.software.kernels.expert_products == "streams":
-            each, batch, start_s = batch, np.ones_like(batch), given["launch_s"]
-            given["launch_s"] = 0.0
+            calls, batch, start_s = batch, np.ones_like(batch), np.asarray(kernel.launch_s)
+            kernel = replace(kernel, launch_s=none)
         elif grouped and units in self.device.grouped.get(library, {}):
-            given = as_grouped(given, self.device.grouped[library][units], batch)
-        rates = gemm_rates(self.device, dtype, held_units=held if held.any() else 0.0)
-        seconds = start_s + each * gemm_s(
-            m=m,
-            n=n,
-            k=k,
-            batch=batch,
-            result_bytes=result,
-            aligned=aligned > 0.0,
-            sustained=True,
-            **rates,
-            **given,
-        )
+            kernel = as_grouped(kernel, self.device.grouped[library][units], batch)
+        rates = device_rates(self.device, dtype, held_units=held if held.any() else 0.0)
+        sizes: dict[str, Any] = {"m": m, "n": n, "k": k, "batch": batch, "result_bytes": result}
+        seconds = start_s + calls * gemm_s(rates, kernel, **sizes, aligned=aligned > 0.0)
         return seconds[unique.inverse]
 
 

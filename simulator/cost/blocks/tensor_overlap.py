@@ -72,19 +72,19 @@ def usable(overlap: Overlap, precision: str) -> Overlap:
 
 def cuts(ops: Operators, overlap: Overlap, ranks: Ranks, *, quantised: bool) -> dict[str, Cut]:
     """How products of a part are cut, by ``name:direction``; those left out are whole."""
-    found = {}
+    cut_of = {}
     split = ranks.sequence_parallel & (ranks.tp > 1) & _reached(ranks.groups.tp)
     for c in ops.collectives:
         way = _way(c, overlap, quantised=quantised)
         if way == "ring_exchange":
-            found[c.window] = Cut(rows=np.where(split, ranks.tp, 1.0))
+            cut_of[c.window] = Cut(rows=np.where(split, ranks.tp, 1.0))
         elif way == "pipeline":
-            own = overlap.user_buffers
-            found[c.window] = Cut(
-                columns=np.where(split, float(own.splits), 1.0),
-                held_units=np.where(split, float(own.pipeline_units), 0.0),
+            user_buffers = overlap.user_buffers
+            cut_of[c.window] = Cut(
+                columns=np.where(split, float(user_buffers.splits), 1.0),
+                held_units=np.where(split, float(user_buffers.pipeline_units), 0.0),
             )
-    return found
+    return cut_of
 
 
 def hidden_s(
@@ -129,8 +129,10 @@ def held_units(c: Collective, overlap: Overlap, usual: Any, group: Group) -> Any
         return usual
     if c.pipelined:
         return 0.0
-    own = overlap.user_buffers
-    units = float(own.gather_units if c.operation == "all_gather" else own.scatter_units)
+    user_buffers = overlap.user_buffers
+    units = float(
+        user_buffers.gather_units if c.operation == "all_gather" else user_buffers.scatter_units
+    )
     return np.where(_reached(group), units, usual)
 
 
@@ -146,12 +148,12 @@ def moved_bytes(
         return np.zeros_like(size_bytes)
     way = _way(c, overlap, quantised=quantised)
     if c.operation == "all_gather" and (way or overlap.tensor == "userbuffers"):
-        each = 2.0 / group.size
+        share = 2.0 / group.size
     elif way == "ring_exchange":
-        each = 1.0 + 1.0 / group.size
+        share = 1.0 + 1.0 / group.size
     else:
         return np.zeros_like(size_bytes)
-    return np.where((group.size > 1) & _reached(group), each * size_bytes, 0.0)
+    return np.where((group.size > 1) & _reached(group), share * size_bytes, 0.0)
 
 
 def _reached(group: Group) -> NDArray[np.bool_]:
@@ -168,5 +170,5 @@ def _way(c: Collective, overlap: Overlap, *, quantised: bool) -> str:
         return ""
     if overlap.tensor == "async" or c.operation == "all_gather":
         return "ring_exchange"
-    own = overlap.user_buffers
-    return own.quantised_scatter if quantised else own.scatter
+    user_buffers = overlap.user_buffers
+    return user_buffers.quantised_scatter if quantised else user_buffers.scatter

@@ -8,16 +8,16 @@ own.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from simulator.arrays import Floats
-from simulator.cost.kernels.gemm import NO_SPLIT_S, gemm_s
-from simulator.hardware.accelerator import GroupedKernel
+from simulator.cost.kernels.gemm import NO_SPLIT_S, DeviceRates, gemm_s
+from simulator.hardware.accelerator import GemmKernel, GroupedKernel
 
-__all__ = ["PRODUCT_FIGURES", "as_grouped", "expert_layer_s", "product_figures"]
+__all__ = ["PRODUCT_FIGURES", "as_grouped", "expert_layer_s"]
 
 
 PRODUCT_FIGURES = (
@@ -37,23 +37,17 @@ _CACHE_STEEPNESS = 6.0
 """A set that is touched in a circle drops out all at once when it outgrows the cache."""
 
 
-def as_grouped(given: Mapping[str, Any], layer: GroupedKernel, experts: Any) -> dict[str, Any]:
-    """Arguments of :func:`gemm_s` for a grouped product of a training step, from a plain one's."""
-    own = {field.name: float(getattr(layer, field.name)) for field in fields(layer)}
-    launch_s = given["launch_s"] + own["per_expert_s"] * experts
-    figures = product_figures(own, share_of=given["peak_fraction"])
-    return dict(given) | figures | {"launch_s": launch_s}
-
-
-def product_figures(figures: Mapping[str, Any], share_of: float = 0.0) -> dict[str, Any]:
-    """Arguments of :func:`gemm_s` for a grouped product; the reduction is never split.
+def as_grouped(kernel: GemmKernel, layer: GroupedKernel, experts: Any) -> GemmKernel:
+    """The library in a grouped product of a training step; the reduction is never split.
 
     In a timed layer the share of the peak and the passes around the products trade off against
-    one another. Where those passes are priced as kernels of their own, as in a training step,
-    `share_of` puts the share that plain products of the library reach in its place.
+    one another. Here those passes are priced as kernels of their own, and products reach the share
+    that plain ones of the library reach.
     """
-    own = {name: figures[name] for name in PRODUCT_FIGURES} | {"split_k_s": 2.0 * NO_SPLIT_S}
-    return own | ({"peak_fraction": share_of} if share_of else {})
+    figures: dict[str, Any] = {name: getattr(layer, name) for name in PRODUCT_FIGURES}
+    figures |= {"peak_fraction": kernel.peak_fraction, "split_k_s": 2.0 * NO_SPLIT_S}
+    launch_s: Any = kernel.launch_s + layer.per_expert_s * experts
+    return replace(kernel, launch_s=launch_s, **figures)
 
 
 def expert_layer_s(
@@ -66,7 +60,7 @@ def expert_layer_s(
     all_tokens: Any,
     all_experts: Any,
     top_k: Any,
-    rates: Mapping[str, Any],
+    rates: DeviceRates,
     figures: Mapping[str, Any],
     sustained_fraction: Any = 1.0,
     clock_exponent: Any = 0.0,
@@ -82,10 +76,9 @@ def expert_layer_s(
         first product.
     all_tokens, all_experts, top_k : array_like
         Tokens before they are routed and experts, on whichever rank, and experts for each token.
-    rates : mapping
-        What :func:`gemm_rates` says of device and type.
+    rates : DeviceRates
     figures : mapping
-        ``GroupedKernel``.
+        Fields of ``GroupedKernel``.
     sustained_fraction, clock_exponent : array_like
         Of ``GemmKernel``: how far the clock falls in a long call, and by how much less where a
         call leaves units idle.
@@ -110,26 +103,22 @@ def expert_layer_s(
     wide, copies = 1.0 + wide, m * e
     hidden_bytes, ffn_bytes = 4.0 * copies * h, 2.0 * copies * (wide + 1.0) * f
     held = _held(
-        rates["operand_bytes"] * (e * h * f * (1.0 + wide) + copies * (h + f))
+        rates.operand_bytes * (e * h * f * (1.0 + wide) + copies * (h + f))
         + 2.0 * copies * (h + wide * f),
-        rates["l2_bytes"],
+        rates.l2_bytes,
     )
-    bandwidth = rates["bandwidth_bytes_per_s"] * (1.0 + figures["cached_gain"] * held)
-    own: dict[str, Any] = dict(rates) | product_figures(figures)
-    own |= {"bandwidth_bytes_per_s": bandwidth, "l2_refetch": 0.0}
+    bandwidth = rates.bandwidth_bytes_per_s * (1.0 + figures["cached_gain"] * held)
+    device = replace(rates, bandwidth_bytes_per_s=bandwidth)
+    unlaunched: dict[str, Any] = {"launch_s": 0.0, "l2_refetch": 0.0, "split_k_s": 2.0 * NO_SPLIT_S}
+    kernel = GemmKernel(
+        **{name: figures[name] for name in PRODUCT_FIGURES},
+        **unlaunched,
+        sustained_fraction=sustained_fraction,
+        training_fraction=sustained_fraction,
+        clock_exponent=clock_exponent,
+    )
     products_s = sum(
-        gemm_s(
-            m=m,
-            n=n,
-            k=k,
-            batch=e,
-            result_bytes=2.0,
-            launch_s=0.0,
-            sustained_fraction=sustained_fraction,
-            clock_exponent=clock_exponent,
-            sustained=False,
-            **own,
-        )
+        gemm_s(device, kernel, m=m, n=n, k=k, batch=e, result_bytes=2.0, sustained=False)
         for n, k in ((wide * f, h), (h, f))
     )
     moved = figures["hidden_passes"] * hidden_bytes + figures["ffn_passes"] * ffn_bytes

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from simulator.arrays import Floats
@@ -11,11 +13,11 @@ from simulator.layout.layouts import Layouts
 from simulator.software.profile import Software
 
 __all__ = [
+    "StageBuffers",
     "communicators",
     "dummy_copies",
-    "input_bytes",
-    "kept_outputs",
     "receive_buffers",
+    "stage_buffers",
     "workspace",
 ]
 
@@ -59,6 +61,29 @@ def dummy_copies(software: Software) -> float:
     return float(software.allocator.dummy_gradient_copies) if fused else 0.0
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageBuffers:
+    """Buffers between stages, shape (layouts, columns)."""
+
+    received: Floats
+    """That stages receive into."""
+    inputs: Floats
+    """What stages receive of one micro-batch."""
+    outputs: Floats
+    """That stages hold until their backward pass."""
+
+
+def stage_buffers(rows: Selection, priced: Priced, flights: Floats) -> StageBuffers:
+    """Buffers between stages; `flights` are micro-batches in flight, (layouts, columns)."""
+    boundary = priced.blocks.boundary_bytes[rows.block_key]
+    stage = (priced.software, rows.layouts, boundary, rows.parts)
+    return StageBuffers(
+        received=receive_buffers(*stage, flights),
+        inputs=_input_bytes(*stage),
+        outputs=_kept_outputs(*stage, flights),
+    )
+
+
 def receive_buffers(
     software: Software, layouts: Layouts, boundary: Floats, parts: Floats, flights: Floats
 ) -> Floats:
@@ -71,19 +96,19 @@ def receive_buffers(
     if not software.allocator.pipeline_buffers:
         return np.zeros(flights.shape)
     m, chunks = layouts.micro_batches[:, None], np.maximum(layouts.vpp, 1)[:, None]
-    inputs = input_bytes(software, layouts, boundary, parts) * np.maximum(m - flights, 0.0)
+    inputs = _input_bytes(software, layouts, boundary, parts) * np.maximum(m - flights, 0.0)
     gradients = boundary[:, None] * (chunks - (parts[:, :, -1] > 0)) * m
     return inputs + np.where(layouts.pp[:, None] > 1, gradients, 0.0)
 
 
-def input_bytes(software: Software, layouts: Layouts, boundary: Floats, parts: Floats) -> Floats:
+def _input_bytes(software: Software, layouts: Layouts, boundary: Floats, parts: Floats) -> Floats:
     """What a rank's stages receive of one micro-batch into such buffers, (layouts, columns)."""
     buffered = (layouts.pp > 1) & software.allocator.pipeline_buffers
     chunks = np.maximum(layouts.vpp, 1)[:, None] - (parts[:, :, -2] > 0)
     return np.where(buffered, boundary, 0.0)[:, None] * chunks
 
 
-def kept_outputs(
+def _kept_outputs(
     software: Software, layouts: Layouts, boundary: Floats, parts: Floats, flights: Floats
 ) -> Floats:
     """Bytes of outputs that its stages hold until their backward pass (stage.py: fwd_cache)."""

@@ -20,7 +20,7 @@ from simulator.layout.layouts import SHARDINGS, Layouts
 from simulator.schedules.registry import BREADTH_FIRST
 from simulator.workload.recipe import Recipe
 
-__all__ = ["EMBEDDING", "END", "GATHER", "LOSS", "MOMENTS", "Held", "Peak", "fullest"]
+__all__ = ["EMBEDDING", "END", "GATHER", "LOSS", "MOMENTS", "Peak", "RankMemoryNow", "fullest"]
 
 
 MOMENTS = (
@@ -34,7 +34,7 @@ _ZERO2 = SHARDINGS.index("zero2")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Held:
+class RankMemoryNow:
     """What a rank holds beside its states; arrays of shape (layouts, columns)."""
 
     activations: Floats
@@ -73,7 +73,7 @@ class Peak:
 def fullest(
     layouts: Layouts,
     recipe: Recipe,
-    held: Held,
+    held: RankMemoryNow,
     *,
     whole: Floats,
     early: Floats,
@@ -124,7 +124,7 @@ def _chunks(layouts: Layouts) -> Floats:
     return np.maximum(layouts.vpp, 1)[:, None].astype(float)
 
 
-def _activations(layouts: Layouts, held: Held, share: Floats, left: Floats) -> Floats:
+def _activations(layouts: Layouts, held: RankMemoryNow, share: Floats, left: Floats) -> Floats:
     """Activations and buffers at each of the MOMENTS, with this share of the former still there.
 
     A block's are gone by the second one, and those of a micro-batch and chunk by the embedding.
@@ -137,7 +137,12 @@ def _activations(layouts: Layouts, held: Held, share: Floats, left: Floats) -> F
 
 
 def _growing(
-    recipe: Recipe, layouts: Layouts, whole: Floats, early: Floats, held: Held, left: Floats
+    recipe: Recipe,
+    layouts: Layouts,
+    whole: Floats,
+    early: Floats,
+    held: RankMemoryNow,
+    left: Floats,
 ) -> Floats:
     """Gradients of a rank at each of the MOMENTS, shape (6, layouts, columns).
 
@@ -167,7 +172,7 @@ def _growing(
 
 
 def _later(
-    layouts: Layouts, whole: Floats, first: Floats, held: Held
+    layouts: Layouts, whole: Floats, first: Floats, held: RankMemoryNow
 ) -> list[tuple[Floats, Floats]]:
     """Share of activations and gradients when a second micro-batch goes back, after all forward.
 

@@ -20,9 +20,9 @@ from simulator.layout.layouts import OFFLOADS, Layouts
 
 __all__ = [
     "activation_copies_s",
-    "away_bytes",
     "host_parts_s",
     "host_step_s",
+    "offloaded_by_tier",
     "offloaded_bytes",
     "parameter_copies_s",
     "room_bytes",
@@ -203,7 +203,7 @@ def uses_drives(layouts: Layouts) -> bool:
     return bool(((layouts.optimizer_offload == NVME) | (layouts.parameter_offload == NVME)).any())
 
 
-def away_bytes(
+def offloaded_by_tier(
     priced: Priced, layouts: Layouts, state_key: NDArray[Any], activations: Floats
 ) -> dict[str, Floats]:
     """Bytes that a server keeps in host memory and on its drives: its fullest rank's times ranks.

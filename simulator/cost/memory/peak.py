@@ -16,14 +16,8 @@ from numpy.typing import NDArray
 
 from simulator.arrays import Floats
 from simulator.cost.blocks.block_costs import BlockCosts
-from simulator.cost.memory.buffers import (
-    communicators,
-    input_bytes,
-    kept_outputs,
-    receive_buffers,
-    workspace,
-)
-from simulator.cost.memory.moments import EMBEDDING, END, LOSS, Held, fullest
+from simulator.cost.memory.buffers import StageBuffers, communicators, stage_buffers, workspace
+from simulator.cost.memory.moments import EMBEDDING, END, LOSS, RankMemoryNow, fullest
 from simulator.cost.passes import total
 from simulator.cost.states.state_costs import STATE_KINDS
 from simulator.cost.tables import Priced, Selection
@@ -97,10 +91,7 @@ class _Sizes:
     """Of loss and head, at the loss."""
     waiting: Floats
     """What of that waits while a block goes back."""
-    buffers: Floats
-    """That pipeline stages receive into."""
-    outputs: Floats
-    """That pipeline stages hold until their backward pass."""
+    between: StageBuffers
     flights: Floats
     """Micro-batches in flight."""
 
@@ -172,7 +163,8 @@ def _by_kind(rows: Selection, priced: Priced) -> tuple[list[Floats], NDArray[Any
         np.where(at_loss, 0.0, peak.temporaries),
         workspace(rows, priced),
     ]
-    return [*allocated, *_outside(rows, priced, total(allocated), peak.idle)], peak.moment
+    linked = communicators(priced.cluster, software, layouts)
+    return [*allocated, *_outside(rows, priced, total(allocated), peak.idle, linked)], peak.moment
 
 
 def _present(rows: Selection, priced: Priced) -> NDArray[np.bool_]:
@@ -181,11 +173,10 @@ def _present(rows: Selection, priced: Priced) -> NDArray[np.bool_]:
 
 
 def _outside(
-    rows: Selection, priced: Priced, pool: Floats, idle: Floats | float
+    rows: Selection, priced: Priced, pool: Floats, idle: Floats | float, linked: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """Communicators, fragmentation of what is allocated (`pool`), and the process's context."""
+    """Communicators (`linked`), fragmentation of what is allocated, context of the process."""
     shape, allocator = pool.shape, priced.software.allocator
-    linked = communicators(priced.cluster, priced.software, rows.layouts)
     idle = idle + priced.states.step_pieces[rows.state_key]
     return (
         np.broadcast_to(linked[:, None], shape),
@@ -218,7 +209,6 @@ def _sizes(rows: Selection, priced: Priced) -> _Sizes:
         temporaries = temporaries + _begun(rows, blocks, mode)
     loss, waiting = _loss_and_waiting(rows, blocks)
     flights = _flights(priced.table)[rows.plan]
-    pipeline = (software, layouts, blocks.boundary_bytes[rows.block_key], rows.parts, flights)
     return _Sizes(
         kept=kept,
         activations=_activations(rows, kept),
@@ -226,8 +216,7 @@ def _sizes(rows: Selection, priced: Priced) -> _Sizes:
         passing=passing,
         loss=loss,
         waiting=waiting,
-        buffers=receive_buffers(*pipeline),
-        outputs=kept_outputs(*pipeline),
+        between=stage_buffers(rows, priced, flights),
         flights=flights,
     )
 
@@ -321,7 +310,7 @@ def _of_block_and_loss(states: list[Floats], sizes: _Sizes) -> _AtPeak:
     return _AtPeak(
         moment=(sizes.loss > sizes.temporaries + sizes.waiting).astype(np.int8),
         states=states,
-        activations=sizes.activations + sizes.buffers + sizes.outputs,
+        activations=sizes.activations + sizes.between.received + sizes.between.outputs,
         temporaries=sizes.temporaries,
         idle=0.0,
     )
@@ -358,19 +347,18 @@ def _of_moments(rows: Selection, priced: Priced, states: list[Floats], sizes: _S
     )
 
 
-def _held(rows: Selection, priced: Priced, sizes: _Sizes) -> Held:
+def _held(rows: Selection, priced: Priced, sizes: _Sizes) -> RankMemoryNow:
     """What a rank holds beside its states at any of the MOMENTS."""
-    layouts, boundary = rows.layouts, priced.blocks.boundary_bytes[rows.block_key]
     one_block: Floats = np.zeros(rows.parts.shape[:2])
     for part, kept in enumerate(sizes.kept):
         one_block = np.maximum(one_block, kept / np.maximum(rows.in_flight[:, :, part], 1.0))
     blocks = rows.parts[:, :, :-2].sum(axis=2)
-    m = layouts.micro_batches[:, None]
-    return Held(
-        activations=sizes.activations + sizes.outputs,
+    m = rows.layouts.micro_batches[:, None]
+    return RankMemoryNow(
+        activations=sizes.activations + sizes.between.outputs,
         one_block=one_block,
-        buffers=sizes.buffers,
-        inputs=input_bytes(priced.software, layouts, boundary, rows.parts),
+        buffers=sizes.between.received,
+        inputs=sizes.between.inputs,
         temporaries=sizes.temporaries,
         loss=sizes.loss,
         waiting=sizes.waiting,

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.blocks.block_keys import shapes
 from simulator.cost.memory.buffers import dummy_copies, receive_buffers, workspace
 from simulator.cost.operators.block_operators import model_parts
 from simulator.cost.operators.ends import loss_is_fused
-from simulator.cost.operators.operations import Operators
+from simulator.cost.operators.operations import Operators, Ranks
 from simulator.cost.states.state_bytes import part_states
 from simulator.cost.tables import Priced, Selection
 from simulator.hardware.cluster import Cluster
@@ -98,7 +97,7 @@ def operators_of(
     row: Layouts, workload: Workload, cluster: Cluster, software: Software
 ) -> list[Operators]:
     """The operators of every part on one rank."""
-    ranks = shapes(row, place(row, cluster.domain))
+    ranks = Ranks.of_each(row, place(row, cluster.domain))
     either = cluster.accelerator.fp8_either_layout
     kernels = software.kernels.on(cluster.accelerator.generation)
     return model_parts(workload, ranks, kernels, either_layout=either)

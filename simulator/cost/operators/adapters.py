@@ -38,8 +38,8 @@ def adapters(
     """List the two small matrices that every adapted linear of a trained block gets on one rank."""
     rank, beside = recipe.lora_rank, []
     for part, kind in enumerate(arch.blocks):
-        own = [w for w in matrices if w.part == part and not kind.frozen]
-        for w in _adapted_linears(own, recipe, kernels):
+        trained = [w for w in matrices if w.part == part and not kind.frozen]
+        for w in _adapted_linears(trained, recipe, kernels):
             beside.append(Matrix(name=w.name, part=part, rows=rank, columns=w.columns))
             beside.append(Matrix(name=w.name, part=part, rows=w.rows, columns=rank))
     return beside
@@ -50,16 +50,16 @@ def _adapted_linears(matrices: list[Matrix], recipe: Recipe, kernels: Kernels) -
 
     Megatron's are put beside linears (NVIDIA-NeMo/Megatron-Bridge peft/lora.py, ``linear_qkv``).
     """
-    own = [w for w in matrices if not w.routed]
-    found = [w for w in own if w.name in recipe.lora_targets]
+    linears = [w for w in matrices if not w.routed]
+    adapted = [w for w in linears if w.name in recipe.lora_targets]
     for names in () if kernels.separate_linears else _JOINED:
-        whole = [w for w in own if w.name in names]
-        parts = [w for w in found if w.name in names]
+        whole = [w for w in linears if w.name in names]
+        parts = [w for w in adapted if w.name in names]
         if len(parts) == len(whole) > 1:
-            at = found.index(parts[0])
+            at = adapted.index(parts[0])
             joined = replace(parts[0], name="+".join(names), rows=sum(w.rows for w in parts))
-            found = [*found[:at], joined, *(w for w in found[at:] if w.name not in names)]
-    return found
+            adapted = [*adapted[:at], joined, *(w for w in adapted[at:] if w.name not in names)]
+    return adapted
 
 
 def adapted_inputs(saved: list[Saved], recipe: Recipe) -> list[Saved]:

@@ -126,9 +126,9 @@ def _project(
     """Queries, keys and values of the block's input, in one product or in three."""
     tokens, size, role = ranks.tokens(recipe), element_bytes(recipe), GemmRole.QUERY_KEY_VALUE
     widths = _widths(att, ranks)
-    each = (widths.query * (1 + att.output_gate), widths.key, widths.value)
-    apart = separate_linears(ops, "qkv", each, tokens * hidden, size, kernels)
-    width = each[0] + widths.key + widths.value
+    part_widths = (widths.query * (1 + att.output_gate), widths.key, widths.value)
+    apart = separate_linears(ops, "qkv", part_widths, tokens * hidden, size, kernels)
+    width = part_widths[0] + widths.key + widths.value
     ops.gemms.append(Gemm(name="qkv", role=role, m=tokens, n=width, k=hidden, linears=apart))
 
 
@@ -225,7 +225,7 @@ def _latent_projections(
     ops: Operators, att: Attention, hidden: int, ranks: Ranks, recipe: Recipe
 ) -> None:
     """MLA: down- and up-projections; the down-projections are not sharded over tp."""
-    tokens, own = ranks.tokens(recipe), ranks.own_tokens(recipe)
+    tokens, own_tokens = ranks.tokens(recipe), ranks.own_tokens(recipe)
     heads, size = att.heads / ranks.tp, element_bytes(recipe)
     query, key_and_value = (
         heads * att.head_dim,
@@ -234,20 +234,20 @@ def _latent_projections(
     down, keys = GemmRole.LATENT_DOWN, att.kv_lora_rank + att.rope_head_dim
     if att.q_lora_rank:
         ops.gemms += [
-            Gemm(name="q_down", role=down, m=own, n=att.q_lora_rank, k=hidden),
+            Gemm(name="q_down", role=down, m=own_tokens, n=att.q_lora_rank, k=hidden),
             _up("q_up", GemmRole.QUERY_UP, tokens, query, att.q_lora_rank),
         ]
-        latent = own * att.q_lora_rank * size
+        latent = own_tokens * att.q_lora_rank * size
         ops.keep("compressed queries", latent, SavedRole.LATENT)
         ops.keep("compressed queries, normed", latent, SavedRole.LATENT_NORMED, linears=("q_up",))
     else:
         ops.gemms.append(_up("q", GemmRole.QUERY_UP, tokens, query, hidden))
     ops.gemms += [
-        Gemm(name="kv_down", role=down, m=own, n=keys, k=hidden),
+        Gemm(name="kv_down", role=down, m=own_tokens, n=keys, k=hidden),
         _up("kv_up", GemmRole.KEY_VALUE_UP, tokens, key_and_value, att.kv_lora_rank),
     ]
-    latent = own * att.kv_lora_rank * size
-    ops.keep("compressed keys", latent + own * att.rope_head_dim * size, SavedRole.LATENT)
+    latent = own_tokens * att.kv_lora_rank * size
+    ops.keep("compressed keys", latent + own_tokens * att.rope_head_dim * size, SavedRole.LATENT)
     ops.keep("compressed keys, normed", latent, SavedRole.LATENT_NORMED, linears=("kv_up",))
 
 

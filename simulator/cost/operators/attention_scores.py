@@ -127,10 +127,10 @@ def _flash(
     """Fused calls. Windows without a mask (of an image) are sequences of their own."""
     heads = att.heads / ranks.tp
     tokens, blocks = ranks.tokens(recipe), ranks.key_blocks(kernels)
-    own = _lengths(source)
-    span = sum(share * min(att.window or each, each) for each, share in own)
-    keys = sum(share * seen_keys(att, each) for each, share in own)
-    rows = sum(share * each for each, share in _lengths(recipe))
+    lengths = _lengths(source)
+    span = sum(share * min(att.window or length, length) for length, share in lengths)
+    keys = sum(share * seen_keys(att, length) for length, share in lengths)
+    rows = sum(share * length for length, share in _lengths(recipe))
     if att.window and not att.causal:
         rows = min(att.window, rows)
     queries = rows / ranks.query_parts()
@@ -169,14 +169,14 @@ def _cast_operands(
     NVIDIA/TransformerEngine v2.16 pytorch/attention/dot_product_attention/utils.py,
     combine_and_quantize; the result and three gradients come out in 16 bit.
     """
-    each = element_bytes(recipe) + 2.0 * QUANTISED_BYTES[recipe.precision]
+    element = element_bytes(recipe) + 2.0 * QUANTISED_BYTES[recipe.precision]
     cast = queries * att.head_dim + pairs * (att.head_dim + att.value_dim)
     ops.streams.append(
         Stream(
             name=f"{prefix}casts for attention",
             kind="cast",
-            forward_bytes=each * cast,
-            backward_bytes=each * queries * att.value_dim,
+            forward_bytes=element * cast,
+            backward_bytes=element * queries * att.value_dim,
             calls=3.0,
             backward_calls=1.0,
             module=_CORE,

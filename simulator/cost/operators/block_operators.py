@@ -103,15 +103,15 @@ def _computed(
     ops = _nothing_yet(kind)
     inputs, recipe, hidden = recipe, layer_recipe(kind, recipe), kind.width or hidden
     size = element_bytes(recipe)
-    own = ranks.own_tokens(recipe) * hidden
-    ops.checkpoint_bytes = own * size
+    elements = ranks.own_tokens(recipe) * hidden
+    ops.checkpoint_bytes = elements * size
     parallel = kind.parallel_residual
     roles = _NORMS if kind.mixes_tokens else _NORMS[1:]
     for index in range(kind.norms):
         norm(
             ops,
             f"norm{index + 1}",
-            own,
+            elements,
             hidden,
             size,
             kernels,
@@ -132,7 +132,7 @@ def _computed(
     if kind.cross_attention is not None:
         att = kind.cross_attention
         cross_attention(ops, att, hidden, ranks, recipe, kernels, source=inputs)
-        residual(ops, "cross attention residual", own, size, kind.dropout, kernels)
+        residual(ops, "cross attention residual", elements, size, kind.dropout, kernels)
     if isinstance(kind.mlp, MoE):
         experts(ops, kind.mlp, hidden, ranks, recipe, kernels)
     elif kind.mlp is not None:
@@ -142,7 +142,7 @@ def _computed(
         ops.last_linear = None if kind.dropout or kind.norms > 3 else GemmRole.FC2
     ops.streams += linear_biases(kind, hidden, ranks, recipe, kernels)
     for name, role in _residuals(kind).items():
-        residual(ops, name, own, size, kind.dropout, kernels, role=role)
+        residual(ops, name, elements, size, kind.dropout, kernels, role=role)
     return ops
 
 
@@ -190,12 +190,12 @@ def _start_decoder(
     source: Recipe,
 ) -> None:
     """Add the encoder's last norm, whose output all layers of the decoder read, and the look-up."""
-    size, own = element_bytes(recipe), ranks.own_tokens(source) * hidden
-    norm(ops, "encoder norm", own, hidden, size, kernels, kind=kind.norm)
-    ops.keep("encoder output", own * size, module="norm")
+    size, elements = element_bytes(recipe), ranks.own_tokens(source) * hidden
+    norm(ops, "encoder norm", elements, hidden, size, kernels, kind=kind.norm)
+    ops.keep("encoder output", elements * size, module="norm")
     look_up(ops, ranks.tokens(recipe) * hidden, size)
     if kind.dropout:
-        ops.keep("encoder dropout mask", own, SavedRole.MASK)
+        ops.keep("encoder dropout mask", elements, SavedRole.MASK)
         ops.keep("decoder dropout mask", ranks.own_tokens(recipe) * hidden, SavedRole.MASK)
 
 
@@ -204,9 +204,9 @@ def _merge_patches(
 ) -> None:
     """Four patches of half the width become one: a norm over all four and a projection."""
     size, wide = element_bytes(recipe), 2 * hidden
-    own = ranks.own_tokens(recipe) * wide
-    norm(ops, "merge norm", own, wide, size, kernels, kind="layer")
-    ops.keep("merge input", own * size, SavedRole.MERGED_INPUT, module="norm")
+    elements = ranks.own_tokens(recipe) * wide
+    norm(ops, "merge norm", elements, wide, size, kernels, kind="layer")
+    ops.keep("merge input", elements * size, SavedRole.MERGED_INPUT, module="norm")
     ops.gemms.append(Gemm(name="merge", m=ranks.tokens(recipe), n=hidden / ranks.tp, k=wide))
     gather_input(ops, ranks.tokens(recipe) * wide * size, ranks, "merge", kernels)
 
@@ -219,10 +219,10 @@ def _convolve(
     Every tensor-parallel rank has its weights. transformers copies the input with channels first,
     which the convolution keeps, and the result back, which the activation keeps.
     """
-    size, own = element_bytes(recipe), ranks.own_tokens(recipe)
+    size, own_tokens = element_bytes(recipe), ranks.own_tokens(recipe)
     seen = kind.convolution * (hidden // kind.convolution_groups)
-    ops.gemms.append(Gemm(name="convolution", m=own, n=hidden, k=seen, kind="head"))
-    elements = own * hidden
+    ops.gemms.append(Gemm(name="convolution", m=own_tokens, n=hidden, k=seen, kind="head"))
+    elements = own_tokens * hidden
     for name in ("input", "output"):
         ops.streams.append(
             Stream(
@@ -251,12 +251,14 @@ def predict_ahead(
     The hidden state and the next token's embedding are normed and joined by a projection of
     twice the width; the result passes the model's output head and a loss of its own.
     """
-    size, tokens, own = element_bytes(recipe), ranks.tokens(recipe), ranks.own_tokens(recipe)
+    size, tokens, own_tokens = element_bytes(recipe), ranks.tokens(recipe), ranks.own_tokens(recipe)
     beside = Operators()
     for name in ("hidden norm", "embedding norm"):
-        norm(beside, name, own * arch.hidden, arch.hidden, size, kernels, kind=arch.final_norm)
+        norm(
+            beside, name, own_tokens * arch.hidden, arch.hidden, size, kernels, kind=arch.final_norm
+        )
     beside.gemms.append(Gemm(name="join", m=tokens, n=arch.hidden / ranks.tp, k=2 * arch.hidden))
-    beside.keep("join input", 2 * own * arch.hidden * size, SavedRole.MERGED_INPUT)
+    beside.keep("join input", 2 * own_tokens * arch.hidden * size, SavedRole.MERGED_INPUT)
     gather_input(beside, 2 * tokens * arch.hidden * size, ranks, "join", kernels)
     for end in (embedding(arch, ranks, recipe, kernels), head(arch, ranks, recipe, kernels)):
         beside = _joined(beside, end)

@@ -59,7 +59,7 @@ def embedding(arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels
     size = element_bytes(recipe)
     tokens = ranks.tokens(recipe) * arch.hidden
     ops = Operators(is_block=False, checkpoint_bytes=0.0)
-    own = ranks.own_tokens(recipe) * arch.hidden
+    elements = ranks.own_tokens(recipe) * arch.hidden
     if arch.patch_values:
         patches = ranks.tokens(recipe) - arch.extra_embeddings * ranks.micro_batch / ranks.cp
         ops.gemms.append(
@@ -75,17 +75,17 @@ def embedding(arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels
         )
         ops.keep("embedding before projection", few * arch.table_width * size)
     if arch.embedding_norms:
-        norm(ops, "embedding norm", own, arch.hidden, size, kernels, kind="layer")
+        norm(ops, "embedding norm", elements, arch.hidden, size, kernels, kind="layer")
     if arch.blocks[0].dropout:
         ops.streams.append(
             Stream(
                 name="dropout",
                 kind="elementwise",
-                forward_bytes=(2 * size + 1) * own,
-                backward_bytes=(2 * size + 1) * own,
+                forward_bytes=(2 * size + 1) * elements,
+                backward_bytes=(2 * size + 1) * elements,
             )
         )
-        ops.keep("embedding dropout mask", own, SavedRole.MASK)
+        ops.keep("embedding dropout mask", elements, SavedRole.MASK)
         ops = compress_stashes(ops, recipe)
     reduce_output(ops, tokens * arch.table_columns / arch.hidden * size, ranks, "")
     return ops
@@ -96,13 +96,13 @@ def head(arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels) -> 
     if arch.traced is not None:
         return traced(arch.traced, ranks, recipe, is_block=False)
     recipe, width = layer_recipe(arch.blocks[-1], recipe), arch.last_width or arch.hidden
-    size, own = element_bytes(recipe), ranks.own_tokens(recipe)
+    size, own_tokens = element_bytes(recipe), ranks.own_tokens(recipe)
     ops = Operators(is_block=False)
     if arch.head_transform:
-        ops.gemms.append(Gemm(name="head transform", m=own, n=width, k=width, kind="head"))
-        ops.keep("head transform input", 2 * own * width * size)
+        ops.gemms.append(Gemm(name="head transform", m=own_tokens, n=width, k=width, kind="head"))
+        ops.keep("head transform input", 2 * own_tokens * width * size)
     if arch.final_norm != "none":
-        norm(ops, "final norm", own * width, width, size, kernels, kind=arch.final_norm)
+        norm(ops, "final norm", own_tokens * width, width, size, kernels, kind=arch.final_norm)
     once = ranks.micro_batch
     if arch.pooler:
         ops.gemms.append(Gemm(name="pooler", m=once, n=width, k=width, kind="head"))
@@ -128,12 +128,14 @@ def _vocabulary(
 ) -> None:
     """Add the product with the output table and the loss over the vocabulary."""
     size = element_bytes(recipe)
-    tokens, own = ranks.tokens(recipe), ranks.own_tokens(recipe)
+    tokens, own_tokens = ranks.tokens(recipe), ranks.own_tokens(recipe)
     columns = padded_vocabulary(arch.vocabulary, ranks.tp, kernels) / ranks.tp
     width = arch.table_columns
     if arch.table_width:
-        ops.gemms.append(Gemm(name="project out", m=own, n=width, k=arch.hidden, kind="head"))
-        ops.keep("states before projection", own * arch.hidden * size)
+        ops.gemms.append(
+            Gemm(name="project out", m=own_tokens, n=width, k=arch.hidden, kind="head")
+        )
+        ops.keep("states before projection", own_tokens * arch.hidden * size)
     ops.gemms.append(
         Gemm(name="head", role=GemmRole.OUTPUT_HEAD, m=tokens, n=columns, k=width, kind="head")
     )
@@ -143,7 +145,7 @@ def _vocabulary(
         _soften(ops, logits, size)
     fused = loss_is_fused(kernels, ranks.tp)
     ops.streams += _loss(logits, kernels, fused=fused)
-    keeps = tokens if kernels.dtensor.keeps_gathered_inputs else own
+    keeps = tokens if kernels.dtensor.keeps_gathered_inputs else own_tokens
     ops.keep("head input", keeps * width * size)
     trained = recipe.trains_head(tied=arch.tied_embeddings)
     weight, dgrad = trained * columns * width * size, tokens * width * size
@@ -155,7 +157,7 @@ def _vocabulary(
     if not kernels.dtensor.keeps_gathered_inputs:
         # the head's input, gathered again for the weight gradient into a buffer that stays, and
         # the scattered gradient (megatron/core/tensor_parallel/layers.py)
-        more = dgrad + own * width * size
+        more = dgrad + own_tokens * width * size
         fullest = fullest + np.where(fused & ranks.sequence_parallel, more, 0.0)
     ops.transient_bytes = fullest
 
@@ -182,21 +184,21 @@ def loss_is_fused(kernels: Kernels, tp: Any) -> NDArray[np.bool_]:
 
 def _loss(logits: Floats, kernels: Kernels, *, fused: NDArray[np.bool_]) -> list[Stream]:
     """Cross-entropy over the vocabulary: half of its traffic in either pass."""
-    found = []
-    for one, total, calls in ((True, float(kernels.fused_loss_traffic), 2), (False, 44.0, 8)):
-        here = fused == one
+    streams = []
+    for is_fused, total, calls in ((True, float(kernels.fused_loss_traffic), 2), (False, 44.0, 8)):
+        here = fused == is_fused
         if here.any():
-            each = np.where(here, total * 0.5, 0.0) * logits
-            found.append(
+            pass_bytes = np.where(here, total * 0.5, 0.0) * logits
+            streams.append(
                 Stream(
-                    name="loss" if one or not fused.any() else "loss over tp",
+                    name="loss" if is_fused or not fused.any() else "loss over tp",
                     kind="loss",
-                    forward_bytes=each,
-                    backward_bytes=each,
+                    forward_bytes=pass_bytes,
+                    backward_bytes=pass_bytes,
                     calls=np.where(here, calls, 0) if not here.all() else calls,
                 )
             )
-    return found
+    return streams
 
 
 def _loss_bytes(
@@ -224,6 +226,6 @@ def _loss_bytes(
         return np.where(fused, over, 4 * logits + weight + dgrad)
     usual = float(kernels.loss_bytes_per_logit)
     split = np.asarray(ranks.tp) > 1
-    each = np.where(split, float(kernels.split_loss_bytes_per_logit or usual), usual)
-    fullest = np.maximum((each - size - 4) * logits, weight + dgrad - 4 * logits)
+    logit_bytes = np.where(split, float(kernels.split_loss_bytes_per_logit or usual), usual)
+    fullest = np.maximum((logit_bytes - size - 4) * logits, weight + dgrad - 4 * logits)
     return np.where(fused, over, fullest)

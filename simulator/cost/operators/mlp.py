@@ -222,14 +222,14 @@ def experts(
 
     The rank described is the one at which most tokens arrive, which the others wait for.
     """
-    size, own = element_bytes(recipe), ranks.own_tokens(recipe)
+    size, own_tokens = element_bytes(recipe), ranks.own_tokens(recipe)
     ops.padded_experts = recipe.moe_pads_to_capacity
-    ops.keep("moe input", own * hidden * size, SavedRole.ROUTED_INPUT, module="norm")
-    _router(ops, moe, hidden, own, size, kernels)
+    ops.keep("moe input", own_tokens * hidden * size, SavedRole.ROUTED_INPUT, module="norm")
+    _router(ops, moe, hidden, own_tokens, size, kernels)
     load = rank_load(recipe, moe, ranks.ep)
-    arriving = own * moe.top_k * hidden * size * ranks.etp * load
+    arriving = own_tokens * moe.top_k * hidden * size * ranks.etp * load
     gathered = _exchange(ops, moe, hidden, ranks, recipe, load)
-    per_expert = load * own * moe.top_k * ranks.etp * ranks.ep / moe.experts
+    per_expert = load * own_tokens * moe.top_k * ranks.etp * ranks.ep / moe.experts
     ops.keep(
         "permuted tokens", arriving, SavedRole.LINEAR_INPUT, module="moe", linears=("routed up",)
     )
@@ -262,25 +262,27 @@ def experts(
         _shared_experts(ops, moe, hidden, ranks, recipe, kernels)
 
 
-def _router(ops: Operators, moe: MoE, hidden: int, own: Any, size: float, kernels: Kernels) -> None:
-    """Scores of a rank's `own` tokens, and the gradients that its readers hand back to them."""
+def _router(
+    ops: Operators, moe: MoE, hidden: int, own_tokens: Any, size: float, kernels: Kernels
+) -> None:
+    """Scores of a rank's `own_tokens`, and the gradients that its readers hand back to them."""
     ops.gemms.append(
         Gemm(
             name="router",
             role=GemmRole.ROUTER,
-            m=own,
+            m=own_tokens,
             n=moe.experts,
             k=hidden,
             kind="head",
             module="moe",
         )
     )
-    ops.keep("router", 24.0 * own * moe.experts, SavedRole.ROUTER, module="moe")
+    ops.keep("router", 24.0 * own_tokens * moe.experts, SavedRole.ROUTER, module="moe")
     readers = 3 if moe.shared_ffn_hidden else 2  # router, dispatch, shared experts
-    summed_gradients(ops, "routed input", readers, own * hidden * size, kernels)
+    summed_gradients(ops, "routed input", readers, own_tokens * hidden * size, kernels)
     if moe.fp32_router and kernels.fp32_router:
-        _fp32_router(ops, own * hidden)
-    _route(ops, own * moe.experts, kernels)
+        _fp32_router(ops, own_tokens * hidden)
+    _route(ops, own_tokens * moe.experts, kernels)
 
 
 def _fp32_router(ops: Operators, elements: Any) -> None:
@@ -358,11 +360,13 @@ def _shared_experts(
         _shared_gate(ops, hidden, ranks.own_tokens(recipe), size)
 
 
-def _shared_gate(ops: Operators, hidden: int, own: Any, size: float) -> None:
+def _shared_gate(ops: Operators, hidden: int, own_tokens: Any, size: float) -> None:
     """A number per token out of its input, whose sigmoid scales what shared experts made of it."""
     module = "moe+shared_experts"
-    ops.gemms.append(Gemm(name="shared gate", m=own, n=1, k=hidden, kind="head", module=module))
-    scaled = own * hidden * size
+    ops.gemms.append(
+        Gemm(name="shared gate", m=own_tokens, n=1, k=hidden, kind="head", module=module)
+    )
+    scaled = own_tokens * hidden * size
     ops.streams.append(
         Stream(
             name="shared gate",
@@ -373,7 +377,7 @@ def _shared_gate(ops: Operators, hidden: int, own: Any, size: float) -> None:
             module=module,
         )
     )
-    ops.keep("shared experts' result", scaled + own * size, module=module)
+    ops.keep("shared experts' result", scaled + own_tokens * size, module=module)
 
 
 def _pad_experts(
@@ -419,8 +423,12 @@ def _exchange(
     rank of several experts sorts what arrives and sorts it back (MoEAlltoAllTokenDispatcher).
     DeepEP sends a token once to a rank, where it is copied and added up.
     """
-    size, own, way = element_bytes(recipe), ranks.own_tokens(recipe), np.asarray(ranks.dispatcher)
-    once = own * hidden * size
+    size, own_tokens, way = (
+        element_bytes(recipe),
+        ranks.own_tokens(recipe),
+        np.asarray(ranks.dispatcher),
+    )
+    once = own_tokens * hidden * size
     sent = once * moe.top_k
     arriving = sent * ranks.etp * load
     alltoall, allgather, deepep = (way == DISPATCHERS.index(word) for word in DISPATCHERS)
@@ -447,7 +455,7 @@ def _exchange(
         )
     )
     if np.any(allgather):  # the local experts' part of the gathered map (1 B) and weights (4 B)
-        routing = np.where(allgather, 5.0 * own * ranks.etp * moe.experts, 0.0)
+        routing = np.where(allgather, 5.0 * own_tokens * ranks.etp * moe.experts, 0.0)
         ops.keep("gathered routing", routing, module="moe")
     ways: list[_Way] = [
         (alltoall, ("all_to_all",) * 2, "ep", load * sent),

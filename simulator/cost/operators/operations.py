@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from simulator.arrays import Floats
 from simulator.cost.operators.roles import GemmRole, SavedRole, StreamRole
-from simulator.layout.layouts import CP_KINDS
+from simulator.layout.layout_keys import LayoutKeys, recomputed_modules
+from simulator.layout.layouts import CP_KINDS, Layouts
 from simulator.layout.placement import Placement
 from simulator.software.kernels import Kernels
 from simulator.workload.architecture import MoE
@@ -59,6 +60,30 @@ class Ranks:
     """Accelerators of the run, the slowest of which all others wait for."""
     recompute_modules: Any = 0
     """Bits of MODULES that selective recomputation names; 0: what the software usually does."""
+
+    @classmethod
+    def of(cls, keys: LayoutKeys) -> Ranks:
+        """What a rank of each distinct shape of some layouts sees."""
+        first = keys.shapes.first
+        return cls.of_each(keys.layouts[first], keys.placement.take(keys.grids.inverse[first]))
+
+    @classmethod
+    def of_each(cls, layouts: Layouts, placement: Placement) -> Ranks:
+        """What a rank of each layout sees; `placement` is theirs."""
+        return cls(
+            tp=layouts.tp.astype(float),
+            sequence_parallel=layouts.sequence_parallel.astype(bool),
+            cp=layouts.cp.astype(float),
+            cp_kind=layouts.cp_kind,
+            dispatcher=layouts.dispatcher,
+            cp_a2a=layouts.cp_a2a.astype(float),
+            ep=layouts.ep.astype(float),
+            etp=layouts.etp.astype(float),
+            micro_batch=layouts.micro_batch.astype(float),
+            world=layouts.world.astype(float),
+            recompute_modules=recomputed_modules(layouts),
+            groups=placement.with_groups(layouts.cp_a2a.astype(np.int64)),
+        )
 
     def take(self, rows: NDArray[Any]) -> Ranks:
         """Return the entries `rows`."""

@@ -76,9 +76,9 @@ def longest_s(graphs: Sequence[Waits], seconds: Floats, hop_s: Floats) -> Floats
 
 def _joined(graphs: Sequence[Waits]) -> _Graphs:
     """Put the rows of several graphs together, level by level."""
-    sizes = np.array([len(one) for one in graphs])
+    sizes = np.array([len(graph) for graph in graphs])
     starts, total = np.r_[0, np.cumsum(sizes)[:-1]], int(sizes.sum())
-    deep = max(len(one.level_ends) for one in graphs)
+    deep = max(len(graph.level_ends) for graph in graphs)
     level = np.concatenate(
         [np.repeat(np.arange(len(x.level_ends)), np.diff(x.level_ends, prepend=0)) for x in graphs]
     )
@@ -96,29 +96,29 @@ def _joined(graphs: Sequence[Waits]) -> _Graphs:
     return _Graphs(
         level_ends=np.cumsum(np.bincount(level, minlength=deep)).tolist(),
         graph=np.repeat(np.arange(len(graphs), dtype=np.int32), sizes)[order],
-        before=rows([one.before for one in graphs]),
-        awaited=rows([one.awaited for one in graphs]),
-        hops=np.concatenate([one.hops for one in graphs], axis=1)[:, order],
-        operation=np.concatenate([one.operation for one in graphs], axis=1)[:, order],
-        paired=any(bool((one.operation[1] >= 0).any()) for one in graphs),
+        before=rows([graph.before for graph in graphs]),
+        awaited=rows([graph.awaited for graph in graphs]),
+        hops=np.concatenate([graph.hops for graph in graphs], axis=1)[:, order],
+        operation=np.concatenate([graph.operation for graph in graphs], axis=1)[:, order],
+        paired=any(bool((graph.operation[1] >= 0).any()) for graph in graphs),
     )
 
 
 def _ends(all_: _Graphs, seconds: Floats, hop_s: Floats) -> Floats:
     """When each pass ends, shape (rows + 1, sets); before the first one it is 0."""
-    each = seconds[all_.graph, all_.operation[0]]
+    node_s = seconds[all_.graph, all_.operation[0]]
     waits = [all_.hops[0][:, None] * hop_s[all_.graph]]
     if all_.paired:
         second = seconds[all_.graph, all_.operation[1]]
-        each = each + np.where((all_.operation[1] >= 0)[:, None], second, np.float32(0.0))
+        node_s = node_s + np.where((all_.operation[1] >= 0)[:, None], second, np.float32(0.0))
         waits.append(all_.hops[1][:, None] * hop_s[all_.graph])
-    end, first = np.zeros((len(each) + 1, seconds.shape[2]), dtype=each.dtype), 0
+    end, first = np.zeros((len(node_s) + 1, seconds.shape[2]), dtype=node_s.dtype), 0
     for last in all_.level_ends:
         here = slice(first, last)
         begin = end[all_.before[here]]
         for awaited, wait in zip(all_.awaited, waits, strict=False):
             begin = np.maximum(begin, end[awaited[here]] + wait[here])
-        end[here] = begin + each[here]
+        end[here] = begin + node_s[here]
         first = last
     return end
 
@@ -164,7 +164,7 @@ def _last(all_: _Graphs, end: Floats, graphs: int) -> Int32s:
     """The pass of every graph that ends last, shape (graphs, sets)."""
     order = np.argsort(all_.graph, kind="stable").astype(np.int32)
     firsts = np.searchsorted(all_.graph[order], np.arange(1, graphs))
-    found = np.empty((graphs, end.shape[1]), dtype=np.int32)
+    last = np.empty((graphs, end.shape[1]), dtype=np.int32)
     for graph, rows in enumerate(np.split(order, firsts)):
-        found[graph] = rows[end[rows].argmax(axis=0)]
-    return found
+        last[graph] = rows[end[rows].argmax(axis=0)]
+    return last

@@ -46,6 +46,9 @@ _KEPT = 1 << 17
 
 _FULL = RECOMPUTE.index("full")
 
+_Graph = tuple[str, int, int, int]
+"""Schedule, ranks, micro-batches and chunks per rank of a plan as it is played."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
@@ -75,12 +78,12 @@ class _Plan:
         return self.pp > 1 and SCHEDULES[self.schedule].flushes
 
     @property
-    def graph(self) -> tuple[str, int, int, int]:
+    def graph(self) -> _Graph:
         """The schedule as it is played."""
         return self.schedule, self.pp, self.micro_batches, self.vpp
 
     @property
-    def shorter(self) -> list[tuple[str, int, int, int]]:
+    def shorter(self) -> list[_Graph]:
         """The same with a round less, where its growth matters."""
         fewer = self.micro_batches - self.further
         return [(self.schedule, self.pp, fewer, self.vpp)] if self.further else []
@@ -121,12 +124,12 @@ def trace_paths(
     most, size = _most_played(layouts)
     few = np.minimum(layouts.micro_batches, most)
     further = np.where(few == most, size, 0)
-    own = unique_rows(plan, few, further)
-    played = few[own.first], further[own.first]
-    listed = _plans(layouts[own.first], plan[own.first], played, table, beside)
+    played_plans = unique_rows(plan, few, further)
+    played = few[played_plans.first], further[played_plans.first]
     covered = np.where(layouts.recompute == _FULL, layouts.recompute_layers + 1, 0)
-    route = unique_rows(own.inverse, price, covered)
-    columns = (own.inverse, price, covered)
+    route = unique_rows(played_plans.inverse, price, covered)
+    listed = _plans(layouts[played_plans.first], plan[played_plans.first], played, table, beside)
+    columns = (played_plans.inverse, price, covered)
     wanted = list(zip(*(x[route.first].tolist() for x in columns), strict=True))
     counts, pace = (np.array(x) for x in zip(*_found(listed, grid, wanted), strict=True))
     return Paths(
@@ -172,47 +175,52 @@ def _found(
     for i in missing:
         plan, row, layers = wanted[i]
         rows_of.setdefault(plan, {}).setdefault(row, []).append(layers)
-    waits([name for i in rows_of for name in (plans[i].graph, *plans[i].shorter)])
-    for some in _batches(plans, rows_of):
-        played = _played([(plans[i], grid[list(rows_of[i])]) for i in some])
+    drawn = [name for i in rows_of for name in (plans[i].graph, *plans[i].shorter)]
+    graphs = dict(zip(drawn, waits(drawn), strict=True))
+    for some in _batches(plans, rows_of, graphs):
+        played = _played([(plans[i], grid[list(rows_of[i])]) for i in some], graphs)
         for i, (counts, pace) in zip(some, played, strict=True):
-            every = sorted({one for several in rows_of[i].values() for one in several})
-            each = _per_part(plans[i], counts, every)
+            every = sorted({layers_of for several in rows_of[i].values() for layers_of in several})
+            per_part = _per_part(plans[i], counts, every)
             for at, (row, several) in enumerate(rows_of[i].items()):
-                for one in several:
-                    k = every.index(one)
-                    _KNOWN[names[i], prices[row], one] = each[k, at], float(pace[at])
+                for layers_of in several:
+                    k = every.index(layers_of)
+                    _KNOWN[names[i], prices[row], layers_of] = per_part[k, at], float(pace[at])
     none = np.zeros(6 * plans[0].content.shape[1] + 3)
     return [_KNOWN.get(key, (none, 1.0)) for key in keys]
 
 
-def _batches(plans: list[_Plan], rows_of: Mapping[int, Sized]) -> list[list[int]]:
+def _batches(
+    plans: list[_Plan], rows_of: Mapping[int, Sized], graphs: Mapping[_Graph, Waits]
+) -> list[list[int]]:
     """Plans to play together: such with as many sets of costs, in tables of bounded size."""
-    found: list[list[int]] = []
+    batches: list[list[int]] = []
     size = 0
     for plan in sorted(rows_of, key=lambda i: len(rows_of[i])):
-        own = len(waits([plans[plan].graph])[0])
-        size += own
-        if not found or size * len(rows_of[plan]) > _TABLES:
-            found.append([])
-            size = own
-        found[-1].append(plan)
-    return found
+        operations = len(graphs[plans[plan].graph])
+        size += operations
+        if not batches or size * len(rows_of[plan]) > _TABLES:
+            batches.append([])
+            size = operations
+        batches[-1].append(plan)
+    return batches
 
 
-def _played(plans: list[tuple[_Plan, Floats]]) -> list[tuple[NDArray[np.int64], Floats]]:
+def _played(
+    plans: list[tuple[_Plan, Floats]], drawn: Mapping[_Graph, Waits]
+) -> list[tuple[NDArray[np.int64], Floats]]:
     """Operations and sends on the longest paths of plans, each at its own rounded costs, and pace.
 
     Of each plan, shapes (rows of costs, columns) and (rows of costs,).
     """
-    graphs = waits([plan.graph for plan, _ in plans])
+    graphs = [drawn[plan.graph] for plan, _ in plans]
     seconds, hop_s = _tables(plans, graphs)
     counts, hops, span_s = longest_paths(graphs, seconds, hop_s)
     every = np.concatenate([counts, hops[:, :, None]], axis=2)
     paces = [np.ones(len(costs)) for _, costs in plans]
     growing = [i for i, (plan, _) in enumerate(plans) if plan.shorter]
     if growing:
-        fewer = waits([plans[i][0].shorter[0] for i in growing])
+        fewer = [drawn[plans[i][0].shorter[0]] for i in growing]
         less_s = longest_s(fewer, seconds[growing], hop_s[growing])
         for i, shorter_s in zip(growing, less_s, strict=True):
             plan, costs = plans[i]
@@ -251,14 +259,14 @@ def _slowest_s(plan: _Plan, seconds: Floats) -> Floats:
 
 def _seconds(plan: _Plan, costs: Floats) -> Floats:
     """Rounded costs of every operation, shape (operations, rows of costs)."""
-    again, sent, alone, *each = costs.T
-    forward, backward, weights = np.stack(each).reshape(3, -1, len(costs))
+    again, sent, alone, *part_s = costs.T
+    forward, backward, weights = np.stack(part_s).reshape(3, -1, len(costs))
     blocks = plan.content[:, :-2]
     ahead, weight = plan.content @ forward, plan.content @ weights
     repeated = np.einsum("rpk,kr->pr", _repeated(plan, again), forward[:-2])
     behind = plan.content @ backward + repeated
-    own = 0.0 if plan.beside else sent
-    kinds = [ahead + own, behind + own, behind - weight + own, weight]
+    send_s = 0.0 if plan.beside else sent
+    kinds = [ahead + send_s, behind + send_s, behind - weight + send_s, weight]
     longer = blocks.sum(axis=1)[:, None] * alone
     return np.concatenate([*kinds, *(seconds + longer for seconds in kinds)])
 
@@ -270,17 +278,17 @@ def _repeated(plan: _Plan, again: Floats) -> Floats:
     """
     values, row = np.unique(again, return_inverse=True)
     chunk = np.tile(np.arange(plan.chunks), plan.pp)[:, None]
-    found = plan.content[:, :-2] * (chunk < values[:, None, None])
+    blocks = plan.content[:, :-2] * (chunk < values[:, None, None])
     if (few := values < 0).any():
-        found[few] = _covered(plan, 1 - values[few])[:, :, :-2]
-    return np.asarray(found[row])
+        blocks[few] = _covered(plan, 1 - values[few])[:, :, :-2]
+    return np.asarray(blocks[row])
 
 
 def _per_part(plan: _Plan, played: NDArray[np.int64], layers: list[int]) -> Floats:
     """Counts in the order of `Paths.counts`, shape (layers, rows, columns)."""
     held, size = plan.content, 2 * len(KINDS) * len(plan.content)
-    each = played[:, :size].reshape(len(played), 2, len(KINDS), len(held)).astype(float)
-    ways, lone = each.sum(axis=1), each[:, 1]
+    counts = played[:, :size].reshape(len(played), 2, len(KINDS), len(held)).astype(float)
+    ways, lone = counts.sum(axis=1), counts[:, 1]
     back = ways[:, BACKWARD] + ways[:, BACKWARD_INPUT]
     repeated = np.moveaxis(_covered(plan, np.array(layers)), 0, 1)
     again = (back @ repeated.reshape(len(held), -1)).reshape(
@@ -307,9 +315,9 @@ def _covered(plan: _Plan, layers: NDArray[Any]) -> Floats:
     left = np.where(layers == 1, np.inf, np.maximum(layers - 1.0, 0.0))[:, None]
     covered = np.zeros((len(layers), *ranks.shape))
     for kind in range(ranks.shape[2] - 2):
-        own = ranks[:, :, kind]
-        whole = np.minimum(own.sum(axis=1), left)
+        blocks = ranks[:, :, kind]
+        whole = np.minimum(blocks.sum(axis=1), left)
         left = left - whole
-        before = np.cumsum(own, axis=1) - own
-        covered[..., kind] = np.minimum(np.maximum(whole[:, :, None] - before, 0.0), own)
+        before = np.cumsum(blocks, axis=1) - blocks
+        covered[..., kind] = np.minimum(np.maximum(whole[:, :, None] - before, 0.0), blocks)
     return covered.reshape(len(layers), *plan.content.shape)

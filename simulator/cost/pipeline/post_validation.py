@@ -31,7 +31,7 @@ from simulator.schedules.registry import SCHEDULES, by_code
 __all__ = ["without_barrier"]
 
 
-_ASKEW = by_code(lambda schedule: schedule.askew_idle_s is not None)
+_ASKEW = by_code(lambda schedule: schedule.barrier_free_idle_s is not None)
 
 
 def without_barrier(
@@ -57,8 +57,8 @@ def without_barrier(
     own = weights[at, slowest.column] * others
     idle = np.zeros_like(own)
     for code, schedule in enumerate(SCHEDULES.values()):
-        if schedule.askew_idle_s:
-            rule_s = schedule.askew_idle_s(forward, back, own)
+        if schedule.barrier_free_idle_s:
+            rule_s = schedule.barrier_free_idle_s(forward, back, own)
             idle = np.where(layouts.schedule == code, rule_s, idle)
     barrier = terms.shown_s["bubble_warmup"] + terms.shown_s["bubble_drain"]
     share = np.where(askew, np.minimum(idle / np.maximum(barrier, 1e-300), 1.0), 1.0)

@@ -70,8 +70,8 @@ def rounded_costs(
     gathers = np.where((layouts.sharding == ZERO3) & (layouts.pp > 1), state_key + 1, 0)
     ends = np.clip(np.rint(np.log2(held / 2.0)), -1.0, 2.0).astype(np.int64) + 1
     apart = (layouts.pp > 1).astype(np.int64)
-    own = unique_rows(block_key, mode, ends, priced.hop_crosses[state_key], split, gathers, apart)
-    some, first = layouts[own.first], own.first
+    keys = unique_rows(block_key, mode, ends, priced.hop_crosses[state_key], split, gathers, apart)
+    some, first = layouts[keys.first], keys.first
     forward, backward = _passes(priced, some, block_key[first], state_key[first], mode[first])
     common = int(np.bincount(np.asarray(arch.layer_kinds, np.int64), minlength=1).argmax())
     unit, at, blocks = forward[:, common], block_key[first], priced.blocks
@@ -85,7 +85,7 @@ def rounded_costs(
     for part in (count - 2, count - 1):
         step[:, 2 + part :: count] *= 2.0 ** (ends[first, None] - 1)
     rounded, inverse = np.unique(np.rint(costs / step) * step, axis=0, return_inverse=True)
-    row = inverse.reshape(-1)[own.inverse]
+    row = inverse.reshape(-1)[keys.inverse]
     both = unique_rows(row, again - again.min())
     return both.inverse, np.column_stack([again[both.first], rounded[row[both.first]]])
 
@@ -101,12 +101,14 @@ def _passes(
     blocks = priced.blocks
     again = np.where((mode == SELECTIVE)[:, None], blocks.recompute_s[SELECTIVE][block_key], 0.0)
     forward, backward = total(blocks.forward_s)[block_key], total(blocks.backward_s)[block_key]
-    own = np.flatnonzero((layouts.sharding == ZERO3) & (layouts.pp > 1))
-    if len(own):
-        m = np.minimum(layouts.micro_batches, 4 * layouts.pp)[own] / layouts.copies[own]
-        none = np.zeros_like(forward[own])
-        passes = part_passes(priced, layouts[own], block_key[own], state_key[own], m, none)
-        forward[own], backward[own] = passes.forward_s, passes.backward_s
+    gathering = np.flatnonzero((layouts.sharding == ZERO3) & (layouts.pp > 1))
+    if len(gathering):
+        m = np.minimum(layouts.micro_batches, 4 * layouts.pp)[gathering] / layouts.copies[gathering]
+        none = np.zeros_like(forward[gathering])
+        passes = part_passes(
+            priced, layouts[gathering], block_key[gathering], state_key[gathering], m, none
+        )
+        forward[gathering], backward[gathering] = passes.forward_s, passes.backward_s
     fetched = stages_s(blocks.input_s[block_key], layouts.pp > 1)
     forward[:, -2:] += fetched * (not priced.software.input.prefetched)
     return forward, backward + again

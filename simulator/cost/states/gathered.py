@@ -1,52 +1,19 @@
-"""Parameters that zero3 gathers: how much of them is whole at a time, who shares them in between.
-
-``torch.distributed.fsdp.fully_shard``, `reshard_after_forward` as a number: every rank keeps its
-share of a block among so many adjacent ranks until the backward pass gathers it from these. hpZ of
-ZeRO++ (Wang et al. 2023) does the same with a secondary copy.
-"""
+"""Parameters that zero3 gathers: how much of them is whole at a time."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.arrays import Floats
 from simulator.cost.states.reductions import rounds
-from simulator.cost.states.state_bytes import PartStates
-from simulator.layout.layouts import SHARDINGS, Layouts
-from simulator.layout.placement import Group, Placement
+from simulator.cost.states.state_bytes import PartStates, largest_block, on_rank
+from simulator.cost.states.state_keys import ZERO2, ZERO3, StateKeys
+from simulator.layout.layouts import Layouts
 from simulator.software.profile import Software
 
-__all__ = [
-    "after_forward",
-    "gathered_bytes",
-    "gathers_by_block",
-    "keeps_gathered",
-    "largest_block",
-    "on_rank",
-    "released",
-    "unreduced_bytes",
-]
-
-
-_ZERO2, _ZERO3 = (SHARDINGS.index(word) for word in ("zero2", "zero3"))
-
-
-def after_forward(
-    layouts: Layouts, placement: Placement, groups: tuple[Group, Group]
-) -> tuple[Group, Group]:
-    """Ranks that share parameters between a forward and its backward pass.
-
-    `groups` are those that share them otherwise, of dense and of expert parameters.
-    """
-    fewer = layouts.reshard_after_forward > 0
-    found = []
-    for whole in groups:
-        size = np.where(fewer, np.minimum(placement.reshard.size, whole.size), whole.size)
-        found.append(Group(size=size, local=np.gcd(whole.local, size)))
-    return found[0], found[1]
+__all__ = ["gathered_bytes", "released"]
 
 
 def _waiting_shards(blocks: Floats, largest: Any, layouts: Layouts) -> list[Floats]:
@@ -60,9 +27,7 @@ def _waiting_shards(blocks: Floats, largest: Any, layouts: Layouts) -> list[Floa
     return [np.maximum(blocks * per_rank - n * largest * per_rank, 0.0) for n in range(3)]
 
 
-def gathered_bytes(
-    parts: Floats, each: PartStates, layouts: Layouts, software: Software
-) -> tuple[Floats, Floats]:
+def gathered_bytes(keys: StateKeys) -> tuple[Floats, Floats, Floats]:
     """zero3 keeps whole what it computes with: the root group, and three copies of one block.
 
     The current layer, the next one being gathered and the flat buffer it arrives in; the reduced
@@ -71,36 +36,38 @@ def gathered_bytes(
 
     Returns
     -------
-    reserved, in_use : ndarray
+    reserved, in_use, unreduced : ndarray
         What the pool holds, and of it what is in use at each of the MOMENTS of
         ``cost/memory/moments.py``. FSDP2: the flat buffers in which weights arrive, two of a block
         and the root's, are a pool of their own; the root's is free by the loss. A block's backward
         pass has its weights and the flat buffer of the block that is gathered next, and reshards
         them at its end. From the second block on, the one before is being reduced. At the embedding
-        every block is resharded and the root's gradients are not reduced yet.
+        every block is resharded and the root's gradients are not reduced yet. Of these, whole
+        gradients that wait for later micro-batches.
     """
-    gather, reduce, gradient = (x[0] + x[1] for x in (each.gather, each.reduce, each.gradients))
+    parts, states, software = keys.parts, keys.per_part, keys.software
+    gather, reduce, gradient = (
+        x[0] + x[1] for x in (states.gather, states.reduce, states.gradients)
+    )
     root = parts[:, :, -2] * gather[:, None, -2] + parts[:, :, -1] * gather[:, None, -1]
     layer, reduced = largest_block(parts, gather), largest_block(parts, reduce)
-    shards = _waiting_shards(on_rank(parts[:, :, :-2], gather[:, :-2]), layer, layouts)
+    shards = _waiting_shards(on_rank(parts[:, :, :-2], gather[:, :-2]), layer, keys.layouts)
     window = 2.0 * root + 3.0 * layer + reduced + shards[0]
     if float(software.deepspeed_zero.live_parameters):
-        window = _live_bytes(parts, each, software) + 2.0 * layer + shards[0]
+        window = _live_bytes(parts, states, software) + 2.0 * layer + shards[0]
         window = window + float(software.states.bucket_bytes)
-    level = layouts.sharding[:, None]
-    once = keeps_gathered(layouts, software)[:, None]
-    if each.shards_only:
+    level, once, waiting = keys.level, keys.once[:, None], _unreduced_bytes(keys)
+    if states.shards_only:
         held = on_rank(parts, gather)
-        waiting = unreduced_bytes(parts, each, layouts, software)
         whole = held + np.where(once, waiting, largest_block(parts, gradient))
         flat = root + 2.0 * layer
     else:
         flat = 0.0
         held = whole = np.full(window.shape, 2.0 * software.states.bucket_bytes)
     shards_only = np.where(once, whole + flat, window)
-    reserved = np.where(level == _ZERO3, shards_only, np.where(level == _ZERO2, whole + flat, 0.0))
-    if not each.shards_only:
-        return reserved, np.broadcast_to(reserved, (6, *reserved.shape))
+    reserved = np.where(level == ZERO3, shards_only, np.where(level == ZERO2, whole + flat, 0.0))
+    if not states.shards_only:
+        return reserved, np.broadcast_to(reserved, (6, *reserved.shape)), waiting
     blocks = parts[:, :, :-2].sum(axis=2)
     has_second, table = blocks > 1, 2.0 * root + reduced
     end = root + (1.0 + (blocks > 2)) * layer + has_second * reduced
@@ -118,27 +85,26 @@ def gathered_bytes(
     )
     kept_whole = (held, held, end, rest, rest, table)
     in_use = [
-        np.where(level == _ZERO3, some, np.where(level == _ZERO2, every, 0.0))
+        np.where(level == ZERO3, some, np.where(level == ZERO2, every, 0.0))
         for some, every in zip(open_window, kept_whole, strict=True)
     ]
-    return reserved, np.where(once, whole, np.stack(in_use))
+    return reserved, np.where(once, whole, np.stack(in_use)), waiting
 
 
-def unreduced_bytes(
-    parts: Floats, each: PartStates, layouts: Layouts, software: Software
-) -> Floats:
+def _unreduced_bytes(keys: StateKeys) -> Floats:
     """Whole gradients that wait on the device for later micro-batches, (keys, columns).
 
     Chunks of a looped schedule go back one after the other where no micro-batch is left over. Where
     each round is reduced and others follow, one chunk's fill up beside the flat copy of another's.
     """
-    if not each.shards_only:
+    parts, states, layouts = keys.parts, keys.per_part, keys.layouts
+    if not states.shards_only:
         return np.zeros(parts.shape[:2])
-    each_round = software.fsdp2.reduces_each_round & (rounds(layouts) > 1)
-    apart = np.where(layouts.micro_batches <= layouts.pp, layouts.vpp, 1)[:, None]
-    apart = np.where(each_round[:, None], np.maximum(layouts.vpp / 2.0, 1.0)[:, None], apart)
-    waits = keeps_gathered(layouts, software)[:, None]
-    return np.where(waits, on_rank(parts, each.gradients[0] + each.gradients[1]) / apart, 0.0)
+    each_round = keys.software.fsdp2.reduces_each_round & (rounds(layouts) > 1)
+    chunks = np.where(layouts.micro_batches <= layouts.pp, layouts.vpp, 1)[:, None]
+    chunks = np.where(each_round[:, None], np.maximum(layouts.vpp / 2.0, 1.0)[:, None], chunks)
+    gradients = on_rank(parts, states.gradients[0] + states.gradients[1])
+    return np.where(keys.once[:, None], gradients / chunks, 0.0)
 
 
 def _last_shard(blocks: Floats, shards: list[Floats]) -> Floats:
@@ -146,50 +112,17 @@ def _last_shard(blocks: Floats, shards: list[Floats]) -> Floats:
     return np.where(blocks > 2, shards[0] - shards[1], 0.0)
 
 
-def _live_bytes(parts: Floats, each: PartStates, software: Software) -> Floats:
+def _live_bytes(parts: Floats, states: PartStates, software: Software) -> Floats:
     """Whole weights that wait on the device for their backward pass, (keys, columns)."""
-    held = on_rank(parts, each.gather[0] + each.gather[1])
-    return np.asarray(held * (1.0 - released(parts, each, software)))
+    held = on_rank(parts, states.gather[0] + states.gather[1])
+    return np.asarray(held * (1.0 - released(parts, states, software)))
 
 
-def released(parts: Floats, each: PartStates, software: Software) -> Floats:
+def released(parts: Floats, states: PartStates, software: Software) -> Floats:
     """Share of a rank's parameters that are gathered again for the backward pass, (keys, columns).
 
     The others are near enough to their backward pass to stay (DeepSpeed, max_reuse_distance).
     """
-    held = on_rank(parts, each.parameters[0] + each.parameters[1])
+    held = on_rank(parts, states.parameters[0] + states.parameters[1])
     live = np.minimum(float(software.deepspeed_zero.live_parameters), held)
     return np.asarray(1.0 - live / np.maximum(held, 1.0))
-
-
-def gathers_by_block(layouts: Layouts, each: PartStates, software: Software) -> NDArray[np.bool_]:
-    """Whether every micro-batch gathers parameters and reduces gradients block by block, (keys, 1).
-
-    zero3 does; so does zero2 where only shards stay between passes: FSDP2 without resharding keeps
-    parameters from the forward to the backward pass of a micro-batch and not beyond it.
-    """
-    blocks = (layouts.sharding == _ZERO3) | ((layouts.sharding == _ZERO2) & each.shards_only)
-    return np.asarray(blocks & ~keeps_gathered(layouts, software))[:, None]
-
-
-def keeps_gathered(layouts: Layouts, software: Software) -> NDArray[np.bool_]:
-    """Whether parameters stay gathered and gradients unreduced until the last micro-batch.
-
-    zero2 and zero3 then gather and reduce once per step and differ in nothing.
-    """
-    once = (layouts.pp > 1) & software.fsdp2.keeps_gathered_with_pipeline
-    return np.asarray(once & (layouts.sharding >= _ZERO2))
-
-
-def largest_block(parts: Floats, per_part: Floats) -> Any:
-    """The most of any block that a rank holds, shape (keys, columns)."""
-    blocks = np.where(parts[:, :, :-2] > 0, per_part[:, None, :-2], 0.0)
-    return np.max(blocks, axis=2) if blocks.shape[2] else 0.0
-
-
-def on_rank(parts: Floats, parameters: Floats) -> Floats:
-    """Parameters of every distinct rank: sum over parts in a fixed order, shape (keys, columns)."""
-    total: Floats = np.zeros(parts.shape[:2])
-    for part in range(parts.shape[2]):
-        total = total + parts[:, :, part] * parameters[:, None, part]
-    return total

@@ -8,11 +8,12 @@ from __future__ import annotations
 import numpy as np
 
 from simulator.arrays import Floats
-from simulator.cost.operators.matrices import weight_matrices
+from simulator.cost.operators.matrices import Matrix
 from simulator.cost.operators.operations import element_bytes
-from simulator.cost.states.gathered import largest_block
-from simulator.cost.states.state_bytes import PartStates
+from simulator.cost.states.state_bytes import PartStates, largest_block
+from simulator.cost.states.state_keys import StateKeys
 from simulator.layout.layouts import Layouts
+from simulator.software.kernels import Kernels
 from simulator.software.profile import Software
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import Workload
@@ -30,22 +31,22 @@ def early_gradients(parts: Floats, states: PartStates, arch: Architecture, kept:
     and of those of head and embedding, the share that is `kept` once they are reduced.
     """
     whole = states.gather if states.shards_only else states.gradients
-    each, stays = whole[0] + whole[1], states.gradients[0] + states.gradients[1]
-    head = parts[:, :, -1] * each[:, None, -1]
+    gradient, stays = whole[0] + whole[1], states.gradients[0] + states.gradients[1]
+    head = parts[:, :, -1] * gradient[:, None, -1]
     if arch.tied_embeddings and arch.output_rows:
-        head = head + parts[:, :, -1] * parts[:, :, -2] * each[:, None, -2]
+        head = head + parts[:, :, -1] * parts[:, :, -2] * gradient[:, None, -2]
     root = parts[:, :, -2] * stays[:, None, -2] + parts[:, :, -1] * stays[:, None, -1]
     table = parts[:, :, -2] * stays[:, None, -2]
     if arch.tied_embeddings and arch.output_rows:
         table = table * (1.0 - np.minimum(parts[:, :, -1], 1.0))
-    found = (
+    gradients = (
         head,
-        largest_block(parts, each),
+        largest_block(parts, gradient),
         largest_block(parts, stays) * kept,
         root * kept,
         table,
     )
-    return np.stack(np.broadcast_arrays(*found))
+    return np.stack(np.broadcast_arrays(*gradients))
 
 
 def embedding_gradient(
@@ -63,40 +64,26 @@ def embedding_gradient(
     return np.asarray(parts[:, :, -2] * np.where(layouts.tp > 1, table, 0.0)[:, None])
 
 
-def step_pieces(
-    parts: Floats, workload: Workload, software: Software, layouts: Layouts, share: Floats
-) -> Floats:
+def step_pieces(keys: StateKeys, share: Floats) -> Floats:
     """Bytes that reduction and optimizer step allocate in single pieces, shape (keys, columns).
 
     `share` are the parameters of which a rank keeps the optimizer states.
     """
-    states, arch = software.states, workload.architecture
+    states, arch = keys.software.states, keys.workload.architecture
     size_bytes = float(states.step) * share + float(states.step_buffer_bytes)
     largest_copy = float(states.largest_copy)
     if not largest_copy or arch.traced is not None:
         return size_bytes
-    return np.asarray(
-        size_bytes + largest_copy * largest_tensor(parts, workload, software, layouts)
-    )
+    largest = largest_tensor(keys.parts, keys.matrices, keys.software.kernels)
+    return np.asarray(size_bytes + largest_copy * largest)
 
 
-def largest_tensor(
-    parts: Floats, workload: Workload, software: Software, layouts: Layouts
-) -> Floats:
+def largest_tensor(parts: Floats, matrices: list[Matrix], kernels: Kernels) -> Floats:
     """Parameters of the largest tensor among a rank's weights, shape (keys, columns).
 
     Where the software joins linears, queries, keys and values are one, and so are gate and up;
     where one kernel multiplies a rank's experts, all of them are.
     """
-    kernels = software.kernels
-    matrices = weight_matrices(
-        workload.architecture,
-        tp=layouts.tp,
-        pp=layouts.pp,
-        ep=layouts.ep,
-        etp=layouts.etp,
-        kernels=kernels,
-    )
     sizes: dict[tuple[int, str, bool], Floats] = {}
     for w in matrices:
         name = w.name if kernels.separate_linears else _JOINED.get(w.name, w.name)
@@ -104,7 +91,7 @@ def largest_tensor(
         size = w.parameters if whole else np.asarray(w.rows * w.columns, dtype=float)
         key = (w.part, name, w.routed)
         sizes[key] = sizes.get(key, np.zeros(())) + size
-    found: Floats = np.zeros(parts.shape[:2])
+    largest: Floats = np.zeros(parts.shape[:2])
     for (part, _, _), size in sizes.items():
-        found = np.maximum(found, np.where(parts[:, :, part] > 0, size[..., None], 0.0))
-    return found
+        largest = np.maximum(largest, np.where(parts[:, :, part] > 0, size[..., None], 0.0))
+    return largest

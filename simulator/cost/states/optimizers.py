@@ -5,13 +5,10 @@ Element-wise optimizers keep so many bytes a parameter; Adafactor and Muon look 
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import Any
-
 import numpy as np
 
 from simulator.arrays import Floats
-from simulator.cost.kernels.gemm import gemm_rates, gemm_s
+from simulator.cost.kernels.gemm import device_rates, gemm_s
 from simulator.cost.operators.matrices import Matrix
 from simulator.errors import InputError, problem
 from simulator.hardware.cluster import Cluster
@@ -101,7 +98,7 @@ def newton_schulz_s(
             problem(f"accelerator {device.name}", "gemm library", rule, library, device.gemm)
         )
     kernel = device.gemm[library][device.sixteen_bit]
-    given: dict[str, Any] = {f.name: float(getattr(kernel, f.name)) for f in fields(kernel)}
+    rates = device_rates(device, device.sixteen_bit)
     seconds = np.zeros_like(trained)
     for w in matrices:
         if w.part >= trained.shape[2] - 2:
@@ -109,14 +106,7 @@ def newton_schulz_s(
         small, large = np.minimum(w.rows, w.columns), np.maximum(w.rows, w.columns)
         for n, k in ((small, large), (small, small), (large, small)):
             once = gemm_s(
-                m=np.ceil(small),
-                n=np.ceil(n),
-                k=np.ceil(k),
-                batch=1.0,
-                result_bytes=2.0,
-                sustained=True,
-                **gemm_rates(device, device.sixteen_bit),
-                **given,
+                rates, kernel, m=np.ceil(small), n=np.ceil(n), k=np.ceil(k), result_bytes=2.0
             )
             seconds[int(w.routed), :, w.part] += NEWTON_SCHULZ_STEPS * w.count * once
     return seconds

@@ -7,6 +7,7 @@ sharding.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +24,15 @@ from simulator.software.states import StateBytes
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import Recipe, Workload
 
-__all__ = ["PartStates", "checkpoint_bytes", "gradient_bytes", "least_state_bytes", "part_states"]
+__all__ = [
+    "PartStates",
+    "checkpoint_bytes",
+    "gradient_bytes",
+    "largest_block",
+    "least_state_bytes",
+    "on_rank",
+    "part_states",
+]
 
 _BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0}
 
@@ -293,3 +302,17 @@ def _sizes(recipe: Recipe, states: StateBytes) -> _Sizes:
 
 def _stated(dtype: str | None, usual: float) -> float:
     return usual if dtype is None else _BYTES[dtype]
+
+
+def largest_block(parts: Floats, per_part: Floats) -> Any:
+    """The most of any block that a rank holds, shape (keys, columns)."""
+    blocks = np.where(parts[:, :, :-2] > 0, per_part[:, None, :-2], 0.0)
+    return np.max(blocks, axis=2) if blocks.shape[2] else 0.0
+
+
+def on_rank(parts: Floats, parameters: Floats) -> Floats:
+    """Parameters of every distinct rank: sum over parts in a fixed order, shape (keys, columns)."""
+    total: Floats = np.zeros(parts.shape[:2])
+    for part in range(parts.shape[2]):
+        total = total + parts[:, :, part] * parameters[:, None, part]
+    return total

@@ -16,7 +16,8 @@ from simulator.cost.collectives.calls import (
     broadcasts_s,
     reduce_scatter_s,
 )
-from simulator.cost.states.gathered import on_rank, released
+from simulator.cost.states.gathered import released
+from simulator.cost.states.state_bytes import on_rank
 from simulator.cost.states.state_keys import ZERO1, ZERO2, ZERO3, SharedStates, StateKeys
 from simulator.cost.states.state_traffic import copies_s_per_byte
 from simulator.layout.placement import Group

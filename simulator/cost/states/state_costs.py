@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 from simulator.arrays import Floats
 from simulator.cost.collectives.small_reductions import maxima_s, norm_s
 from simulator.cost.kernels.memory_bound import stream_figures, stream_s
-from simulator.cost.operators.matrices import NO_LINEARS, Matrix, weight_matrices
+from simulator.cost.operators.matrices import NO_LINEARS, Matrix
 from simulator.cost.operators.split_work import step_host_s
-from simulator.cost.states.gathered import gathered_bytes, on_rank, unreduced_bytes
+from simulator.cost.states.gathered import gathered_bytes
 from simulator.cost.states.gradient_pieces import early_gradients, embedding_gradient, step_pieces
 from simulator.cost.states.optimizers import newton_schulz_s
+from simulator.cost.states.state_bytes import on_rank
 from simulator.cost.states.state_collectives import (
     part_copies_s,
     part_gather_s,
@@ -141,14 +142,14 @@ def state_costs(
     """
     keys = state_keys(workload, cluster, software, layouts, placement, parts)
     per_part = keys.per_part
-    state_bytes, in_use = _state_bytes(keys, versions)
+    reserved, in_use, unreduced = gathered_bytes(keys)
     by_block = keys.by_block[:, 0]
     chunk = (parts[:, :, :-2].sum(axis=2) / layouts.vpp[:, None]).max(axis=1)
     stepped = keys.sharded(per_part.trained, ZERO1)
     kept = np.where(keys.level >= ZERO2, keys.share, 1.0)
     parameters = per_part.parameters[0] + per_part.parameters[1]
     return StateCosts(
-        state_bytes=state_bytes,
+        state_bytes=_state_bytes(keys, versions, reserved),
         reduce_s=rank_reduce_s(keys),
         gather_s=rank_gather_s(keys),
         tables_s=tables_s(keys),
@@ -157,7 +158,7 @@ def state_costs(
         reduced_bytes=keys.sharded(per_part.reduce, ZERO1),
         reduce_buckets=reduce_buckets(keys),
         optimizer_s=_optimizer_s(keys) + step_host_s(software.host, layouts.tp, by_block, parts),
-        linear_shapes=_linear_shapes(workload, software, layouts, parts),
+        linear_shapes=_linear_shapes(keys),
         has_experts=on_rank(parts, per_part.parameters[1]) > 0,
         keeps_gathered=keys.once,
         part_gather_s=part_gather_s(keys),
@@ -165,9 +166,9 @@ def state_costs(
         part_reduce_s=part_reduce_s(keys),
         early_gradients=early_gradients(parts, per_part, workload.architecture, kept),
         embedding_gradient=embedding_gradient(parts, workload, software, layouts),
-        step_pieces=step_pieces(parts, workload, software, layouts, stepped),
+        step_pieces=step_pieces(keys, stepped),
         gathered_bytes=in_use,
-        unreduced_bytes=unreduced_bytes(parts, per_part, layouts, software),
+        unreduced_bytes=unreduced,
         host_step=_host_step(keys),
         part_traffic_s=micro_batch_traffic_s(cluster, software, parameters),
         part_accumulation_s=accumulation_s(workload.recipe, cluster, software, per_part, keys.once),
@@ -177,17 +178,16 @@ def state_costs(
     )
 
 
-def _state_bytes(keys: StateKeys, versions: Floats) -> tuple[Floats, Floats]:
-    """Bytes of STATE_KINDS, and of the gathered kind what is in use at each moment."""
+def _state_bytes(keys: StateKeys, versions: Floats, gathered: Floats) -> Floats:
+    """Bytes of STATE_KINDS."""
     per_part = keys.per_part
-    gathered, in_use = gathered_bytes(keys.parts, per_part, keys.layouts, keys.software)
     kinds = (
         keys.sharded(per_part.weights, ZERO3) * versions,
         keys.sharded(per_part.gradients, ZERO2),
         keys.sharded(per_part.optimizer, ZERO1),
         gathered,
     )
-    return np.stack(np.broadcast_arrays(*kinds)), in_use
+    return np.stack(np.broadcast_arrays(*kinds))
 
 
 def _host_step(keys: StateKeys) -> Floats:
@@ -223,32 +223,24 @@ def _gathered_host_s(software: Software, by_block: NDArray[np.bool_], parts: int
     return np.asarray(ways[:, None, None] * np.where(waits, share, 0.0))
 
 
-def _linear_shapes(
-    workload: Workload, software: Software, layouts: Layouts, parts: Floats
-) -> Floats:
+def _linear_shapes(keys: StateKeys) -> Floats:
     """Weights of a rank's linears as gradient-accumulation fusion sees them: each shape once.
 
     Blocks with equal attention share its shapes, as do those with equal MLPs; of the experts one
     counts. Transformer Engine, pytorch/module/base.py, get_dummy_wgrad.
     """
+    parts, layouts, arch = keys.parts, keys.layouts, keys.workload.architecture
     weights: Floats = np.zeros(parts.shape[:2])
-    arch, seen = workload.architecture, dict[tuple[object, int], tuple[Floats, Any]]()
-    none = not float(software.allocator.dummy_gradient_copies) or workload.recipe.lora_rank
+    seen: dict[tuple[object, int], tuple[Floats, Any]] = {}
+    copies = float(keys.software.allocator.dummy_gradient_copies)
+    none = not copies or keys.workload.recipe.lora_rank
     if none or arch.traced is not None:
         return weights
-    matrices = weight_matrices(
-        arch,
-        tp=layouts.tp,
-        pp=layouts.pp,
-        ep=layouts.ep,
-        etp=layouts.etp,
-        kernels=software.kernels,
-    )
     for part, kind in enumerate(arch.blocks):
         if kind.frozen:
             continue
         sizes: dict[object, Floats] = {}
-        for w in matrices:
+        for w in keys.matrices:
             if w.part == part and w.name not in NO_LINEARS:
                 module = kind.mlp if w.name in ("gate", "up", "down") else kind.attention
                 so_far = sizes.get(module, np.zeros(len(layouts)))

@@ -1,21 +1,22 @@
-"""Which ranks share the states of dense and of expert parameters, told apart once."""
+"""Which ranks share the states of dense and of expert parameters, and when, told apart once.
+
+``torch.distributed.fsdp.fully_shard``, `reshard_after_forward` as a number: every rank keeps its
+share of a block among so many adjacent ranks until the backward pass gathers it from these. hpZ of
+ZeRO++ (Wang et al. 2023) does the same with a secondary copy.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.arrays import Floats
-from simulator.cost.states.gathered import (
-    after_forward,
-    gathers_by_block,
-    keeps_gathered,
-    on_rank,
-)
-from simulator.cost.states.state_bytes import PartStates, part_states
+from simulator.cost.operators.matrices import Matrix, weight_matrices
+from simulator.cost.states.state_bytes import PartStates, on_rank, part_states
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import SHARDINGS, Layouts
 from simulator.layout.placement import Group, Placement
@@ -50,7 +51,7 @@ class SharedStates:
     """Links of the copies."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class StateKeys:
     """Layouts whose states are priced, one of each distinct key, with all that prices read."""
 
@@ -69,6 +70,19 @@ class StateKeys:
     """Whether parameters are gathered and gradients reduced part by part, (keys, 1)."""
     once: NDArray[np.bool_]
     """Whether they are gathered and reduced once per step, (keys,)."""
+
+    @cached_property
+    def matrices(self) -> list[Matrix]:
+        """Weight matrices of every part on one rank; none are known of a traced model."""
+        layouts = self.layouts
+        return weight_matrices(
+            self.workload.architecture,
+            tp=layouts.tp,
+            pp=layouts.pp,
+            ep=layouts.ep,
+            etp=layouts.etp,
+            kernels=self.software.kernels,
+        )
 
     @property
     def level(self) -> NDArray[Any]:
@@ -102,10 +116,10 @@ def state_keys(
     parts: Floats,
 ) -> StateKeys:
     """Tell dense from expert parameters and find who shares either; `parts` as in StateKeys."""
-    either = cluster.accelerator.fp8_either_layout
+    either, once = cluster.accelerator.fp8_either_layout, _keeps_gathered(layouts, software)
     per_part = part_states(workload, software, layouts, either_layout=either)
     groups = (placement.shard, _expert_shard(placement))
-    nearer = after_forward(layouts, placement, groups)
+    nearer = _after_forward(layouts, placement, groups)
     kinds = [
         SharedStates(
             reduce=per_part.reduce[i],
@@ -128,9 +142,45 @@ def state_keys(
         parts=parts,
         per_part=per_part,
         kinds=(kinds[0], kinds[1]),
-        by_block=gathers_by_block(layouts, per_part, software),
-        once=keeps_gathered(layouts, software),
+        by_block=_gathers_by_block(layouts, per_part, once),
+        once=once,
     )
+
+
+def _after_forward(
+    layouts: Layouts, placement: Placement, groups: tuple[Group, Group]
+) -> tuple[Group, Group]:
+    """Ranks that share parameters between a forward and its backward pass.
+
+    `groups` are those that share them otherwise, of dense and of expert parameters.
+    """
+    fewer = layouts.reshard_after_forward > 0
+    found = []
+    for whole in groups:
+        size = np.where(fewer, np.minimum(placement.reshard.size, whole.size), whole.size)
+        found.append(Group(size=size, local=np.gcd(whole.local, size)))
+    return found[0], found[1]
+
+
+def _gathers_by_block(
+    layouts: Layouts, states: PartStates, once: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Whether every micro-batch gathers parameters and reduces gradients block by block, (keys, 1).
+
+    zero3 does; so does zero2 where only shards stay between passes: FSDP2 without resharding keeps
+    parameters from the forward to the backward pass of a micro-batch and not beyond it.
+    """
+    blocks = (layouts.sharding == ZERO3) | ((layouts.sharding == ZERO2) & states.shards_only)
+    return np.asarray(blocks & ~once)[:, None]
+
+
+def _keeps_gathered(layouts: Layouts, software: Software) -> NDArray[np.bool_]:
+    """Whether parameters stay gathered and gradients unreduced until the last micro-batch.
+
+    zero2 and zero3 then gather and reduce once per step and differ in nothing.
+    """
+    once = (layouts.pp > 1) & software.fsdp2.keeps_gathered_with_pipeline
+    return np.asarray(once & (layouts.sharding >= ZERO2))
 
 
 def _expert_shard(placement: Placement) -> Group:

@@ -13,7 +13,7 @@ from simulator.errors import InputError, did_you_mean, problem
 from simulator.events.deviations.deviations import Deviation
 from simulator.hardware.cluster import Cluster, load_cluster
 
-__all__ = ["parse_deviations", "parse_worn"]
+__all__ = ["parse_deviations", "parse_link_degradation"]
 
 _FIELDS = tuple(field.name for field in fields(Deviation))
 _WHOLE = ("stage", "replica")
@@ -77,7 +77,7 @@ def _value(name: str, value: str, gpus: int, where: str) -> int | float | Cluste
     return int(number)
 
 
-def parse_worn(texts: Iterable[str], where: str) -> dict[str, float]:
+def parse_link_degradation(texts: Iterable[str], where: str) -> dict[str, float]:
     """Read worn links, each ``LINK=SHARE``: a name of ``network/links.py``, and what is left.
 
     Raises

@@ -20,12 +20,12 @@ from simulator.cost.pricing import price
 from simulator.cost.tables import Priced, Selection, select
 from simulator.errors import InputError, problem
 from simulator.events.deviations.servers import alike_replicas
-from simulator.events.deviations.unlike_hops import slower_hops
-from simulator.events.deviations.unlike_ranks import in_step_passes
+from simulator.events.deviations.slow_links import slower_hops
+from simulator.events.deviations.slow_ranks import in_step_passes
 from simulator.events.step.pass_costs import CAUSE
 from simulator.events.step.pass_phases import COMPUTE_TERMS
 from simulator.events.step.play import Replica, after_every_pass, replica_of
-from simulator.events.step.tails import Tails
+from simulator.events.step.step_end import StepEndWork
 from simulator.hardware.cluster import Cluster, weakened
 from simulator.layout.layouts import Layouts
 from simulator.software.profile import Software
@@ -88,25 +88,33 @@ def replicas_of(
     if not deviations and not cluster.kinds:
         return [plain]
     span = min(in_step(layouts_row, plain.priced, plain.rows), int(layouts_row.dp[0]))
-    found = []
-    for alike in alike_replicas(layouts_row, cluster, span, [one.replica for one in deviations]):
-        everywhere = [one for one in deviations if one.replica is None]
+    replicas = []
+    for alike in alike_replicas(
+        layouts_row, cluster, span, [deviation.replica for deviation in deviations]
+    ):
+        everywhere = [deviation for deviation in deviations if deviation.replica is None]
         given = everywhere + [deviations[i] for i in alike.named]
-        one = replace(plain, count=len(alike.numbers), numbers=alike.numbers)
-        found.append(_changed(one, _on_servers(given, alike.servers, base), whole))
-    return _joined(found)
+        replica = replace(plain, count=len(alike.numbers), numbers=alike.numbers)
+        replicas.append(_changed(replica, _on_servers(given, alike.servers, base), whole))
+    return _joined(replicas)
 
 
 def _on_servers(
     given: Sequence[Deviation], servers: tuple[Cluster, ...], base: Cluster
 ) -> list[Deviation]:
     """Deviations of one replica that put every stage on its servers, and those given over them."""
-    if all(one is base for one in servers):
+    if all(cluster is base for cluster in servers):
         return list(given)
-    made = [Deviation(stage=s, cluster=one) for s, one in enumerate(servers) if one is not base]
-    for one in given:
-        stages = range(len(servers)) if one.stage is None else (one.stage,)
-        made += [replace(one, stage=s, cluster=one.cluster or servers[s]) for s in stages]
+    made = [
+        Deviation(stage=s, cluster=cluster)
+        for s, cluster in enumerate(servers)
+        if cluster is not base
+    ]
+    for deviation in given:
+        stages = range(len(servers)) if deviation.stage is None else (deviation.stage,)
+        made += [
+            replace(deviation, stage=s, cluster=deviation.cluster or servers[s]) for s in stages
+        ]
     return made
 
 
@@ -117,37 +125,46 @@ def check_deviations(
     row, wrong = layouts_row.row(), []
     dp, pp, moes = row["dp"], row["pp"], workload.architecture.moes
     most_load = min((float(moe.largest_load(row["ep"])) for moe in moes), default=1.0)
-    for i, one in enumerate(deviations):
+    for i, deviation in enumerate(deviations):
         where = f"deviations[{i}]"
-        for name, value, most in (("stage", one.stage, pp), ("replica", one.replica, dp)):
+        for name, value, most in (
+            ("stage", deviation.stage, pp),
+            ("replica", deviation.replica, dp),
+        ):
             if value is not None and not 0 <= value < most:
                 near = f" (nearest: {0 if value < 0 else most - 1})"
                 rule = f"must be from 0 to {most - 1}"
                 wrong.append(problem("simulate", f"{where}.{name}", rule, value) + near)
-        if not 0.0 < one.compute < np.inf:
+        if not 0.0 < deviation.compute < np.inf:
             rule = "must be above 0 (1.2: takes 20 % longer)"
-            wrong.append(problem("simulate", f"{where}.compute", rule, one.compute))
-        elif not _LEAST <= one.compute <= _MOST:
+            wrong.append(problem("simulate", f"{where}.compute", rule, deviation.compute))
+        elif not _LEAST <= deviation.compute <= _MOST:
             rule = f"must be from {_LEAST:g} to {_MOST:g}"
-            wrong.append(problem("simulate", f"{where}.compute", rule, one.compute))
+            wrong.append(problem("simulate", f"{where}.compute", rule, deviation.compute))
         for name in ("scale_up", "scale_out"):
-            if not 0.0 < (value := getattr(one, name)) <= 1.0:
+            if not 0.0 < (value := getattr(deviation, name)) <= 1.0:
                 rule = "must be above 0 and at most 1 (a dead link carries nothing: give what the"
                 rule += " traffic that goes around it has left)"
                 wrong.append(problem("simulate", f"{where}.{name}", rule, value))
             elif value < _LEAST:
                 rule = f"must be at least {_LEAST:g}"
                 wrong.append(problem("simulate", f"{where}.{name}", rule, value))
-        if one.expert_load is not None:
+        if deviation.expert_load is not None:
             if not workload.architecture.is_moe:
                 rule = "must be left out of a model without experts"
-                wrong.append(problem("simulate", f"{where}.expert_load", rule, one.expert_load))
-            elif not 1.0 <= one.expert_load < np.inf:
+                wrong.append(
+                    problem("simulate", f"{where}.expert_load", rule, deviation.expert_load)
+                )
+            elif not 1.0 <= deviation.expert_load < np.inf:
                 rule = "must be at least 1, the mean"
-                wrong.append(problem("simulate", f"{where}.expert_load", rule, one.expert_load))
-            elif one.expert_load > most_load:
+                wrong.append(
+                    problem("simulate", f"{where}.expert_load", rule, deviation.expert_load)
+                )
+            elif deviation.expert_load > most_load:
                 rule = f"must be at most {most_load:g} (ep): one rank then has all that it can"
-                wrong.append(problem("simulate", f"{where}.expert_load", rule, one.expert_load))
+                wrong.append(
+                    problem("simulate", f"{where}.expert_load", rule, deviation.expert_load)
+                )
     if wrong:
         raise InputError(wrong)
 
@@ -162,21 +179,24 @@ def in_step(layouts: Layouts, priced: Priced, rows: Selection) -> int:
     return max(experts, group if sharded else 1)
 
 
-def _changed(one: Replica, deviations: Sequence[Deviation], whole: _Whole) -> Replica:
+def _changed(replica: Replica, deviations: Sequence[Deviation], whole: _Whole) -> Replica:
     """A replica with the deviations put over it, one after the other."""
-    passes, tails, ranks = one.passes, one.tails, len(one.tails.buckets)
-    sources: list[tuple[Replica, ...]] = [(one,)] * ranks
+    passes, step_end, ranks = replica.passes, replica.step_end, len(replica.step_end.buckets)
+    sources: list[tuple[Replica, ...]] = [(replica,)] * ranks
     for deviation in deviations:
         stage = slice(None) if deviation.stage is None else deviation.stage
-        each = whole.apart(deviation, one)
-        other = _slowest(each)
+        stage_sources = whole.apart(deviation, replica)
+        other = _slowest(stage_sources)
         columns: dict[str, dict[str, Any]] = {}
-        for name, mine, theirs in (("passes", passes, other.passes), ("tails", tails, other.tails)):
+        for name, mine, theirs in (
+            ("passes", passes, other.passes),
+            ("step_end", step_end, other.step_end),
+        ):
             columns[name] = {
                 field.name: _with_row(
                     getattr(mine, field.name),
                     getattr(theirs, field.name),
-                    (slice(None), stage) if field.name == "slowed_s" else stage,
+                    (slice(None), stage) if field.name == "overlap_slowdown_s" else stage,
                 )
                 for field in fields(mine)
                 if field.name not in _WHOLE
@@ -184,27 +204,37 @@ def _changed(one: Replica, deviations: Sequence[Deviation], whole: _Whole) -> Re
         slowed = columns["passes"]["shown_s"]
         slowed[stage, ..., _COMPUTE] *= deviation.compute
         columns["passes"]["alone_s"][stage, ..., _COMPUTE] *= deviation.compute
-        columns["tails"]["optimizer_s"][stage] *= deviation.compute
+        columns["step_end"]["optimizer_s"][stage] *= deviation.compute
         passes = replace(passes, **columns["passes"])
-        tails = replace(tails, **columns["tails"])
+        step_end = replace(step_end, **columns["step_end"])
         for rank in range(ranks)[stage] if isinstance(stage, slice) else (stage,):
-            sources[rank] = each
-    ends = _longest([x.tails for each in sources for x in each])
-    outer = [x.tails.tables_s for each in (sources[0], sources[-1]) for x in each]
-    tails = replace(tails, **(ends | {"tables_s": max(outer)}))
-    return _with_hops(replace(one, passes=passes, tails=tails, sources=tuple(sources)))
+            sources[rank] = stage_sources
+    ends = _longest([x.step_end for stage_sources in sources for x in stage_sources])
+    outer = [
+        x.step_end.tied_embedding_sum_s
+        for stage_sources in (sources[0], sources[-1])
+        for x in stage_sources
+    ]
+    step_end = replace(step_end, **(ends | {"tied_embedding_sum_s": max(outer)}))
+    return _with_hops(replace(replica, passes=passes, step_end=step_end, sources=tuple(sources)))
 
 
-def _with_hops(one: Replica) -> Replica:
+def _with_hops(replica: Replica) -> Replica:
     """The replica with sends between unlike servers over the slower adapters."""
-    kinds = [" + ".join(x.priced.cluster.name for x in each) for each in one.sources]
-    shares = [max(float(send_share(x.priced.cluster, True)) for x in each) for each in one.sources]
-    schedule = one.rows.layouts.row()["schedule"]
-    return replace(one, passes=slower_hops(one.passes, kinds, schedule, shares))
+    kinds = [
+        " + ".join(x.priced.cluster.name for x in stage_sources)
+        for stage_sources in replica.sources
+    ]
+    shares = [
+        max(float(send_share(x.priced.cluster, True)) for x in stage_sources)
+        for stage_sources in replica.sources
+    ]
+    schedule = replica.rows.layouts.row()["schedule"]
+    return replace(replica, passes=slower_hops(replica.passes, kinds, schedule, shares))
 
 
 _WHOLE = (
-    "overlaps", "reductions", "tables_s", "norm_s", "gradients_s", "hidden_gradients_s",
+    "overlaps", "reductions", "tied_embedding_sum_s", "norm_s", "gradients_s", "hidden_gradients_s",
     "copies_each",
 )  # fmt: skip
 """Fields that belong to the step, not to a stage."""
@@ -212,32 +242,32 @@ _WHOLE = (
 
 def _with_row(mine: Floats, theirs: Floats, at: Any) -> Floats:
     """A copy with some entries from the other."""
-    found = mine.copy()
-    found[at] = theirs[at]
-    return found
+    column = mine.copy()
+    column[at] = theirs[at]
+    return column
 
 
-_ENDS = ("tables_s", "norm_s", "gradients_s", "hidden_gradients_s")
+_ENDS = ("tied_embedding_sum_s", "norm_s", "gradients_s", "hidden_gradients_s")
 """Those of them that end when the slowest of all ranks has ended them."""
 
 
-def _longest(tails: Sequence[Tails]) -> dict[str, Any]:
+def _longest(step_end: Sequence[StepEndWork]) -> dict[str, Any]:
     """What belongs to the step takes as long as on the slowest."""
-    return {name: max(getattr(one, name) for one in tails) for name in _ENDS}
+    return {name: max(getattr(work, name) for work in step_end) for name in _ENDS}
 
 
-def _slowest(each: Sequence[Replica]) -> Replica:
+def _slowest(replicas: Sequence[Replica]) -> Replica:
     """A replica that keeps step with all of these in every layer."""
-    first = each[0]
-    if len(each) == 1:
+    first = replicas[0]
+    if len(replicas) == 1:
         return first
     longest = {
-        field.name: np.max([getattr(one.tails, field.name) for one in each], axis=0)
-        for field in fields(Tails)
+        field.name: np.max([getattr(replica.step_end, field.name) for replica in replicas], axis=0)
+        for field in fields(StepEndWork)
         if field.name not in _WHOLE
     }
-    passes = in_step_passes([one.passes for one in each])
-    return replace(first, passes=passes, tails=replace(first.tails, **longest))
+    passes = in_step_passes([replica.passes for replica in replicas])
+    return replace(first, passes=passes, step_end=replace(first.step_end, **longest))
 
 
 class _Whole:
@@ -247,12 +277,12 @@ class _Whole:
         self.given = row, workload, software, replicas
         self.known: dict[tuple[int, float, float, float | None], tuple[Cluster, Replica]] = {}
 
-    def apart(self, deviation: Deviation, one: Replica) -> tuple[Replica, ...]:
+    def apart(self, deviation: Deviation, replica: Replica) -> tuple[Replica, ...]:
         """What a deviation describes; one for each kind of servers that it lies on."""
         links, load = (deviation.scale_up, deviation.scale_out), deviation.expert_load
         if links == (1.0, 1.0) and deviation.cluster is None and load is None:
-            return (one,)
-        cluster = deviation.cluster or one.priced.cluster
+            return (replica,)
+        cluster = deviation.cluster or replica.priced.cluster
         return tuple(self.on(kind, *links, load) for kind in cluster.each)
 
     def on(
@@ -279,18 +309,28 @@ class _Whole:
 
 def _joined(replicas: list[Replica]) -> list[Replica]:
     """Collectives of all replicas take as long as on the slowest of them."""
-    reduce_s = np.max([one.tails.reduce_s for one in replicas], axis=0)
-    gather_s = np.max([one.tails.gather_s for one in replicas], axis=0)
+    reduce_s = np.max([replica.step_end.reduce_s for replica in replicas], axis=0)
+    gather_s = np.max([replica.step_end.gather_s for replica in replicas], axis=0)
     if int(replicas[0].rows.layouts.copies[0]) > 1:  # of the mirrored rank, too
         reduce_s = np.maximum(reduce_s, reduce_s[::-1, ::-1])
         gather_s = np.maximum(gather_s, gather_s[::-1, ::-1])
-    every_s = np.max([one.tails.every_s for one in replicas], axis=0)
-    ends = _longest([one.tails for one in replicas])
+    exposed_reductions_s = np.max(
+        [replica.step_end.exposed_reductions_s for replica in replicas], axis=0
+    )
+    ends = _longest([replica.step_end for replica in replicas])
     return [
         replace(
-            one,
-            passes=after_every_pass(one.passes, every_s - one.tails.every_s),
-            tails=replace(one.tails, reduce_s=reduce_s, gather_s=gather_s, every_s=every_s, **ends),
+            replica,
+            passes=after_every_pass(
+                replica.passes, exposed_reductions_s - replica.step_end.exposed_reductions_s
+            ),
+            step_end=replace(
+                replica.step_end,
+                reduce_s=reduce_s,
+                gather_s=gather_s,
+                exposed_reductions_s=exposed_reductions_s,
+                **ends,
+            ),
         )
-        for one in replicas
+        for replica in replicas
     ]

@@ -19,9 +19,9 @@ from simulator.errors import InputError, problem
 from simulator.events.deviations.deviations import in_step
 from simulator.events.engine.engine import longest_path
 from simulator.events.engine.jitter import slowest_factor
-from simulator.events.step.extras import COMPUTE, COPY, HOST
-from simulator.events.step.play import Played, Stretch, play_step, shown_s
+from simulator.events.step.play import DurationFactors, Played, play_step, shown_s
 from simulator.events.step.programs import Program
+from simulator.events.step.streams import COMPUTE, COPY, HOST
 from simulator.events.step.unfold import EXTRA
 
 __all__ = ["MOST_SPREAD", "Jitter", "jittered_step"]
@@ -80,7 +80,9 @@ def jittered_step(steady: Played, jitter: Jitter, table: Program | None = None) 
     second = np.flatnonzero(listed.with_next) + 1
     actions[second] = actions[second - 1]  # a pair is one task
     sends = np.where(step.task_of_send >= 0, factor[step.task_of_send], 1.0)
-    stretch = Stretch(actions=actions, sends=sends, extras=_tails(steady, jitter), late_s=late_s)
+    stretch = DurationFactors(
+        actions=actions, sends=sends, extras=_tails(steady, jitter), late_s=late_s
+    )
     played = play_step(steady.replicas, table=table, stretch=stretch)
     grown = shown_s(steady) * (actions - 1.0)[:, None]
     action, cause = np.nonzero(grown)

@@ -42,9 +42,11 @@ def gpus_on(layout: Layouts, cluster: Cluster) -> Ints:
     ranks = stage_members(layout)
     if not cluster.kinds:
         return np.full((*ranks.shape[:2], 1), ranks.shape[2])
-    kind = np.repeat([one.kind for one in cluster.groups], [one.gpus for one in cluster.groups])
+    kind = np.repeat(
+        [group.kind for group in cluster.groups], [group.gpus for group in cluster.groups]
+    )
     count = len(cluster.kinds)
-    return np.stack([(kind[ranks] == one).sum(axis=2) for one in range(count)], axis=2)
+    return np.stack([(kind[ranks] == code).sum(axis=2) for code in range(count)], axis=2)
 
 
 def alike_replicas(
@@ -67,18 +69,18 @@ def alike_replicas(
     blocks = np.logical_or.reduceat(held, np.arange(0, dp, span))
     patterns, which = np.unique(blocks.reshape(len(blocks), -1), axis=0, return_inverse=True)
     servers = [_servers(one.reshape(held.shape[1:]), cluster) for one in patterns]
-    found: dict[tuple[tuple[int, ...], int], list[int]] = {}
-    own: dict[int, list[int]] = {}
+    numbers_of: dict[tuple[tuple[int, ...], int], list[int]] = {}
+    pattern_numbers: dict[int, list[int]] = {}
     for i, replica in enumerate(replicas):
         if replica is not None:
-            own.setdefault(replica // span, []).append(i)
+            pattern_numbers.setdefault(replica // span, []).append(i)
     for block, pattern in enumerate(which.reshape(-1).tolist()):
         numbers = range(block * span, min((block + 1) * span, dp))
-        found.setdefault((tuple(own.get(block, ())), pattern), []).extend(numbers)
+        numbers_of.setdefault((tuple(pattern_numbers.get(block, ())), pattern), []).extend(numbers)
     return [
         Alike(numbers=tuple(numbers), named=named, servers=servers[pattern])
         for (named, pattern), numbers in sorted(
-            found.items(), key=lambda item: (item[0][0] != (), item[1])
+            numbers_of.items(), key=lambda item: (item[0][0] != (), item[1])
         )
     ]
 

@@ -64,7 +64,7 @@ class Compiled:
 
 
 def _numbers(given: tuple[Any, ...]) -> int:
-    return sum(np.size(one) for one in given)
+    return sum(_numbers(x) if isinstance(x, tuple) else np.size(x) for x in given)
 
 
 def compiled(function: Callable[..., Any], **options: Any) -> Any:

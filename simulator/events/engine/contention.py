@@ -10,15 +10,16 @@ a few records, not a few of thirty arrays.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from simulator.arrays import Floats, Ints
 from simulator.events.engine.compiled import bare
 from simulator.events.engine.event_queue import enter, leave, move
-from simulator.events.engine.fair_shares import fill
+from simulator.events.engine.fair_shares import Crossings, Scratch, fill
 
-__all__ = ["COUNTERS", "ENTRY", "RESOURCE", "STREAM", "TASK", "run_events"]
+__all__ = ["COUNTERS", "ENTRY", "RESOURCE", "STREAM", "TASK", "Solving", "run_events"]
 
 
 def _record(floats: str, integers: str) -> np.dtype[Any]:
@@ -45,6 +46,25 @@ NONE_LEFT = 1e-12
 """Share of a capacity below which what is left of it counts as nothing: rounding."""
 
 
+class Solving(NamedTuple):
+    """What rates are solved with."""
+
+    members: Ints
+    """Tasks that are solved together."""
+    reached: Ints
+    """Resources that are solved together."""
+    rate: Floats
+    """Of every task, times its weight."""
+    active: Ints
+    """Tasks of `members` that share."""
+    growing: Crossings
+    """Entries that grow with the rate, as classes on links: the capacity is what is left of a
+    resource, a flow a task, a limit is times the weight of its task."""
+    scratch: Scratch
+    weight: Floats
+    """Of every task."""
+
+
 @bare
 def run_events(  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
     task, stream, resource, entry, predecessor, lag, solving, count
@@ -57,8 +77,7 @@ def run_events(  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
         Records; one task and one entry more than there are, which say where the rows end.
     predecessor, lag : ndarray
         Of each edge; no lags: empty.
-    solving : tuple
-        What `_share` works with.
+    solving : Solving
     count : ndarray
         COUNTERS zeros.
     """
@@ -121,18 +140,18 @@ def _start(  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
     i, now, task, stream, resource, entry, count
 ):
     """Start a task: one without work ends at once, one that shares nothing runs at its limit."""
-    one = task[i]
-    one.start, one.since, one.left = now, now, one.work
-    if one.work == 0.0:
+    record = task[i]
+    record.start, record.since, record.left = now, now, record.work
+    if record.work == 0.0:
         _finish(i, now, task, stream, resource, entry, count)
         return
-    alone = one.entry == task[i + 1].entry
-    one.rate = one.limit if alone else -1.0
-    due = now + one.work / one.limit if alone else np.inf
+    alone = record.entry == task[i + 1].entry
+    record.rate = record.limit if alone else -1.0
+    due = now + record.work / record.limit if alone else np.inf
     enter(i, due, count[SIZE], count[COUNTER], task)
     count[SIZE] += 1
     count[COUNTER] += 1
-    for k in range(one.entry, task[i + 1].entry):
+    for k in range(record.entry, task[i + 1].entry):
         top = resource[entry[k].resource].top
         entry[k].after, entry[k].before = top, -1
         if top >= 0:
@@ -144,11 +163,11 @@ def _start(  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
 @bare
 def _finish(i, now, task, stream, resource, entry, count):  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
     """End a task; its stream and the streams that wait for it are to be looked at again."""
-    one = task[i]
-    one.end = now
+    record = task[i]
+    record.end = now
     count[DONE] += 1
-    if one.work > 0.0:
-        for k in range(one.entry, task[i + 1].entry):
+    if record.work > 0.0:
+        for k in range(record.entry, task[i + 1].entry):
             after, before = entry[k].after, entry[k].before
             if before >= 0:
                 entry[before].after = after
@@ -157,15 +176,15 @@ def _finish(i, now, task, stream, resource, entry, count):  # type: ignore[no-un
             if after >= 0:
                 entry[after].before = before
             _mark(entry[k].resource, resource, count)
-    w = one.waiting
+    w = record.waiting
     while w >= 0:
         _look(w, stream, count)
         w = stream[w].other
-    at = stream[one.stream]
-    at.head, at.clock, at.why = one.following, now, i
+    at = stream[record.stream]
+    at.head, at.clock, at.why = record.following, now, i
     if at.head >= 0:
         at.edge = task[at.head].first
-        _look(one.stream, stream, count)
+        _look(record.stream, stream, count)
 
 
 @bare
@@ -187,7 +206,7 @@ def _mark(r, resource, count):  # type: ignore[no-untyped-def]
 @bare
 def _solve(now, task, resource, entry, solving, count):  # type: ignore[no-untyped-def]
     """Solve the rates of everything that hangs together with a marked resource."""
-    members, fresh, weight = solving[0], solving[3], solving[11]
+    members, rate, weight = solving.members, solving.rate, solving.weight
     count[SERIAL] += 1
     for d in range(count[DIRTY]):
         r = resource[d].listed
@@ -199,14 +218,14 @@ def _solve(now, task, resource, entry, solving, count):  # type: ignore[no-untyp
             _share(tasks, resources, task, resource, entry, solving)
         for n in range(tasks):
             i = members[n]
-            _reschedule(i, now, fresh[i] / weight[i], task, count[SIZE])
+            _reschedule(i, now, rate[i] / weight[i], task, count[SIZE])
     count[DIRTY] = 0
 
 
 @bare
 def _together(r, task, resource, entry, solving, serial):  # type: ignore[no-untyped-def]
     """Collect the running tasks and the resources that hang together with one resource."""
-    members, reached = solving[0], solving[1]
+    members, reached = solving.members, solving.reached
     tasks, resources, looked = 0, 1, 0
     reached[0], resource[r].seen = r, serial
     while looked < resources:
@@ -232,11 +251,10 @@ def _together(r, task, resource, entry, solving, serial):  # type: ignore[no-unt
 def _share(tasks, resources, task, resource, entry, solving):  # type: ignore[no-untyped-def]
     """Find the rates of some tasks: what is held goes first, then they share the rest.
 
-    Of `solving`: tasks and resources that are solved, room left, rates, tasks that share; then what
-    `network.fill` takes: first, resource and amount of the entries that grow with the rate, flows,
-    limits, its own room. All rates here are times the weights of the tasks.
+    All rates here are times the weights of the tasks.
     """
-    members, reached, room, fresh, active, grows, links, shares, flows, limit, scratch, _ = solving
+    members, reached, rate, active, growing, scratch, _ = solving
+    room, first, links, amount, _, limit = growing
     for n in range(resources):
         room[reached[n]] = resource[reached[n]].capacity
     number = np.int64(0)  # as a bare 0, `fill` would be compiled for the constant too
@@ -245,21 +263,21 @@ def _share(tasks, resources, task, resource, entry, solving):  # type: ignore[no
         for k in range(task[i].entry, task[i + 1].entry):
             if entry[k].held:
                 _take(room, resource, entry[k].resource, entry[k].amount)
-        if grows[i] == grows[i + 1]:
-            fresh[i] = limit[i]
+        if first[i] == first[i + 1]:
+            rate[i] = limit[i]
         else:
             active[number] = i
             number += 1
     if number == 1:  # as `fill` would: its limit, or the scarcest thing that it takes
         i = active[0]
-        fresh[i] = limit[i]
-        for k in range(grows[i], grows[i + 1]):
+        rate[i] = limit[i]
+        for k in range(first[i], first[i + 1]):
             taken = 0.0
-            for e in range(grows[i], grows[i + 1]):
-                taken += shares[e] if links[e] == links[k] else 0.0
-            fresh[i] = min(fresh[i], room[links[k]] / taken)
+            for e in range(first[i], first[i + 1]):
+                taken += amount[e] if links[e] == links[k] else 0.0
+            rate[i] = min(rate[i], room[links[k]] / taken)
     elif number > 1:
-        fill(room, grows, links, shares, flows, limit, active, number, fresh, scratch)
+        fill(growing, active, number, rate, scratch)
 
 
 @bare
@@ -273,10 +291,10 @@ def _take(room, resource, r, amount):  # type: ignore[no-untyped-def]
 @bare
 def _reschedule(i, now, rate, task, size):  # type: ignore[no-untyped-def]
     """Move the end of a task if its rate has changed."""
-    one = task[i]
-    if rate == one.rate:
+    record = task[i]
+    if rate == record.rate:
         return
-    if now > one.since:
-        one.left = max(one.left - one.rate * (now - one.since), 0.0)
-    one.since, one.rate = now, rate
-    move(i, now + one.left / rate if rate > 0.0 else np.inf, size, task)
+    if now > record.since:
+        record.left = max(record.left - record.rate * (now - record.since), 0.0)
+    record.since, record.rate = now, rate
+    move(i, now + record.left / rate if rate > 0.0 else np.inf, size, task)

@@ -11,7 +11,7 @@ slows tasks down that take from the same resource. Where nothing is shared both 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +19,33 @@ from numpy.typing import NDArray
 from simulator.arrays import Floats, Int32s
 from simulator.errors import InputError
 from simulator.events.engine.compiled import short, within
-from simulator.events.engine.contention import COUNTERS, ENTRY, RESOURCE, STREAM, TASK, run_events
+from simulator.events.engine.contention import (
+    COUNTERS,
+    ENTRY,
+    RESOURCE,
+    STREAM,
+    TASK,
+    Solving,
+    run_events,
+)
 from simulator.events.engine.demands import Demands
 from simulator.events.engine.demands import check as check_demands
-from simulator.events.engine.fair_shares import scratch
-from simulator.events.engine.graph import DeadlockError, Names, TaskGraph, check, lags, numbered
+from simulator.events.engine.fair_shares import Crossings, scratch
+from simulator.events.engine.graph import DeadlockError, Names, TaskGraph, check, numbered
 
 __all__ = ["Times", "critical_path", "longest_path", "play"]
+
+
+class _Sweep(NamedTuple):
+    """What a sweep fills: when and after what each task runs, and where each stream stands."""
+
+    start: Floats
+    end: Floats
+    cause: Int32s
+    head: Int32s
+    """The task at which each stream stands; -1 at its end."""
+    edge: Int32s
+    """The edge at which it waits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,26 +92,12 @@ def longest_path(graph: TaskGraph, names: Names = numbered) -> Times:
     ([0.0, 1.0, 1.0], 5.0)
     """
     check(graph, names)
-    n = len(graph)
-    start, end = np.empty(n), np.empty(n)
-    cause, streams = np.empty(n, np.int32), int(graph.stream.max(initial=-1)) + 1
-    head = np.empty(streams, np.int32)
-    edge = np.empty(streams, np.int32)
-    done = _sweep(
-        graph.duration_s,
-        graph.stream,
-        graph.first,
-        graph.predecessor,
-        lags(graph),
-        start,
-        end,
-        cause,
-        head,
-        edge,
-    )
-    if done < n:
+    n, streams = len(graph), int(graph.stream.max(initial=-1)) + 1
+    head, edge = np.empty(streams, np.int32), np.empty(streams, np.int32)
+    sweep = _Sweep(np.empty(n), np.empty(n), np.empty(n, np.int32), head, edge)
+    if _sweep(graph.columns(), sweep) < n:
         raise deadlock(graph, head, edge, names)
-    return Times(start_s=start, end_s=end, cause=cause)
+    return Times(start_s=sweep.start, end_s=sweep.end, cause=sweep.cause)
 
 
 def play(graph: TaskGraph, demands: Demands, names: Names = numbered) -> Times:
@@ -130,7 +136,8 @@ def play(graph: TaskGraph, demands: Demands, names: Names = numbered) -> Times:
     task, stream = _records(graph, demands)
     resource, entry, solving = _sharing(demands)
     count = np.zeros(COUNTERS, np.int64)
-    run_events(task, stream, resource, entry, graph.predecessor, lags(graph), solving, count)
+    _, _, _, predecessor, lag = graph.columns()
+    run_events(task, stream, resource, entry, predecessor, lag, solving, count)
     start, end = (np.ascontiguousarray(task[name][:n]) for name in ("start", "end"))
     if (end < 0.0).any():
         running = np.flatnonzero((start >= 0.0) & (end < 0.0))
@@ -160,7 +167,7 @@ def _records(graph: TaskGraph, demands: Demands) -> tuple[NDArray[Any], NDArray[
     return task, stream
 
 
-def _sharing(demands: Demands) -> tuple[NDArray[Any], NDArray[Any], tuple[Any, ...]]:
+def _sharing(demands: Demands) -> tuple[NDArray[Any], NDArray[Any], Solving]:
     """Resources and entries before anything has run, and what rates are solved with."""
     n, resources = len(demands), len(demands.capacity)
     resource, entry = np.zeros(resources, RESOURCE), np.zeros(len(demands.resource) + 1, ENTRY)
@@ -171,19 +178,21 @@ def _sharing(demands: Demands) -> tuple[NDArray[Any], NDArray[Any], tuple[Any, .
     grows = np.flatnonzero(~demands.held)
     owner = entry["task"][grows]
     counted = np.bincount(owner, minlength=n)
-    solving = (
-        np.empty(n, np.int64),
-        np.empty(resources, np.int64),
-        np.empty(resources),
-        np.empty(n),
-        np.empty(n, np.int64),
-        np.concatenate([[0], np.cumsum(counted)]).astype(np.int64),
-        demands.resource[grows],
-        demands.amount[grows] / demands.weight[owner],
-        np.ones(n),
-        demands.limit * demands.weight,
-        scratch(resources, n, len(grows)),
-        demands.weight,
+    solving = Solving(
+        members=np.empty(n, np.int64),
+        reached=np.empty(resources, np.int64),
+        rate=np.empty(n),
+        active=np.empty(n, np.int64),
+        growing=Crossings(
+            capacity=np.empty(resources),
+            first=np.concatenate([[0], np.cumsum(counted)]).astype(np.int64),
+            link=demands.resource[grows],
+            share=demands.amount[grows] / demands.weight[owner],
+            flows=np.ones(n),
+            limit=demands.limit * demands.weight,
+        ),
+        scratch=scratch(resources, n, len(grows)),
+        weight=demands.weight,
     )
     return resource, entry, solving
 
@@ -249,13 +258,10 @@ def deadlock(graph: TaskGraph, head: Int32s, edge: Int32s, names: Names) -> Dead
 
 
 @short
-def _sweep(  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
-    duration, stream, first, predecessor, lag, start, end, cause, head, edge
-):
-    """Run every stream as far as it goes; return how many tasks have run.
-
-    head[s] is the task at which stream s stands, -1 at its end; edge[s] the edge it waits at.
-    """
+def _sweep(graph, sweep):  # type: ignore[no-untyped-def]
+    """Run every stream as far as it goes; return how many tasks have run."""
+    duration, stream, first, predecessor, lag = graph
+    start, end, cause, head, edge = sweep
     n, streams, lagged = len(duration), len(head), len(lag) > 0
     following = np.empty(n, np.int32)
     _link(stream, first, head, edge, following)

@@ -11,6 +11,8 @@ a task that takes a part of the memory bandwidth of its accelerator.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -18,11 +20,51 @@ from simulator.arrays import Floats, Ints
 from simulator.errors import InputError, problem
 from simulator.events.engine.compiled import compiled
 
-__all__ = ["Scratch", "fair_rates", "fill", "link_load", "scratch"]
+__all__ = ["Crossings", "Scratch", "fair_rates", "fill", "link_load", "scratch"]
 
 
-Scratch = tuple[Floats, Floats, Floats, Ints, Ints, Ints, Ints, Ints, Ints, Ints, Floats]
-"""Room that :func:`fill` works in: made once by :func:`scratch`, used for many solves."""
+class Crossings(NamedTuple):
+    """Classes of equal flows and the links that they cross, as compiled code takes them."""
+
+    capacity: Floats
+    """Of each link."""
+    first: Ints
+    """Class ``c`` crosses the links ``link[first[c]:first[c + 1]]``."""
+    link: Ints
+    share: Floats
+    """Load on each listed link for one unit of rate."""
+    flows: Floats
+    """Equal flows of each class."""
+    limit: Floats
+    """Rate of a flow of each class where nothing shares its links."""
+
+
+class Scratch(NamedTuple):
+    """Room that :func:`fill` works in: made once by :func:`scratch`, used for many solves."""
+
+    left: Floats
+    """What is left of a live link."""
+    load: Floats
+    """Load on a live link for one unit of rate of its waiting classes."""
+    level: Floats
+    """Rate at which a live link is full."""
+    crossing: Ints
+    """Waiting classes that cross a live link."""
+    live: Ints
+    """Links that an active class crosses."""
+    start: Ints
+    """Where the classes of a live link start among `members`."""
+    unfilled: Ints
+    """Live links that are not full yet."""
+    position: Ints
+    """Position of a link among the live ones, or -1."""
+    members: Ints
+    """The classes of each live link."""
+    waiting: Ints
+    """Classes that still wait for their rate."""
+    best: Floats
+    """Rate at which a waiting class is held up as things stand."""
+
 
 _NEAR = 1e-12
 """Rates closer than this are one: rounding."""
@@ -83,8 +125,8 @@ def fair_rates(
     check(room, start, links, count, weight, most)
     rate = np.zeros(classes)
     active = np.arange(classes, dtype=np.int64)
-    work = scratch(len(room), classes, len(links))
-    fill(room, start, links, weight, count, most, active, classes, rate, work)
+    network = Crossings(room, start, links, weight, count, most)
+    fill(network, active, classes, rate, scratch(len(room), classes, len(links)))
     return rate
 
 
@@ -99,52 +141,53 @@ def check(
     capacity: Floats, first: Ints, link: Ints, flows: Floats, share: Floats, limit: Floats
 ) -> None:
     """Refuse what no network is: rates that are not positive, links that are not there."""
-    found = [
+    problems = [
         problem("network", f"{name}[{at[0]}]", "must be positive", float(values[at[0]]))
         for name, values in (("flows", flows), ("share", share), ("limit", limit))
         if len(at := np.flatnonzero(~(values > 0)))
     ]
     if len(at := np.flatnonzero(~(capacity >= 0))):
         rule = "must not be negative"
-        found.append(problem("network", f"capacity[{at[0]}]", rule, float(capacity[at[0]])))
+        problems.append(problem("network", f"capacity[{at[0]}]", rule, float(capacity[at[0]])))
     ordered = len(first) > 0 and first[0] == 0 and first[-1] == len(link)
     if not ordered or (np.diff(first) < 0).any():
-        found.append(
+        problems.append(
             problem("network", "first", f"must rise from 0 to {len(link)}", first.tolist())
         )
     elif len(at := np.flatnonzero((np.diff(first) == 0) & np.isinf(limit))):
-        found.append(f"network: first[{at[0]}]: a class without a link must have a limit")
+        problems.append(f"network: first[{at[0]}]: a class without a link must have a limit")
     if len(at := np.flatnonzero((link < 0) | (link >= len(capacity)))):
         rule = f"must be one of the links 0 to {len(capacity) - 1}"
-        found.append(problem("network", f"link[{at[0]}]", rule, int(link[at[0]])))
+        problems.append(problem("network", f"link[{at[0]}]", rule, int(link[at[0]])))
     elif len(at := np.flatnonzero(capacity[link] == 0)):
         rule = "must be positive where a class crosses it"
-        found.append(problem("network", f"capacity[{link[at[0]]}]", rule, 0.0))
-    if found:
-        raise InputError(found)
+        problems.append(problem("network", f"capacity[{link[at[0]]}]", rule, 0.0))
+    if problems:
+        raise InputError(problems)
 
 
 def scratch(links: int, classes: int, crossings: int) -> Scratch:
     """Room for :func:`fill` over so many links, classes and entries of `link`."""
-    return (
-        np.zeros(links),  # what is left of a live link
-        np.zeros(links),  # load on it for one unit of rate of its waiting classes
-        np.zeros(links),  # rate at which it is full
-        np.zeros(links, dtype=np.int64),  # waiting classes that cross it
-        np.zeros(links, dtype=np.int64),  # live links
-        np.zeros(links + 1, dtype=np.int64),  # where the classes of a live link start
-        np.zeros(links, dtype=np.int64),  # live links that are not full yet
-        np.full(links, -1, dtype=np.int64),  # position of a link among the live ones, or -1
-        np.zeros(crossings, dtype=np.int64),  # the classes of each live link
-        np.zeros(classes, dtype=np.int64),  # classes that still wait for their rate
-        np.zeros(classes),  # rate at which a waiting class is held up as things stand
+    return Scratch(
+        left=np.zeros(links),
+        load=np.zeros(links),
+        level=np.zeros(links),
+        crossing=np.zeros(links, dtype=np.int64),
+        live=np.zeros(links, dtype=np.int64),
+        start=np.zeros(links + 1, dtype=np.int64),
+        unfilled=np.zeros(links, dtype=np.int64),
+        position=np.full(links, -1, dtype=np.int64),
+        members=np.zeros(crossings, dtype=np.int64),
+        waiting=np.zeros(classes, dtype=np.int64),
+        best=np.zeros(classes),
     )
 
 
 @compiled
-def _gather(first, link, share, flows, active, number, capacity, work):  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
+def _gather(network, active, number, work):  # type: ignore[no-untyped-def]
     """Collect the links that active classes cross, and the classes of each link."""
-    room, weight, level, crossing, live, start, open_, position, members, _, _ = work
+    capacity, first, link, share, flows, _ = network
+    left, load, level, crossing, live, start, unfilled, position, members, _, _ = work
     count = 0
     for a in range(number):
         c = active[a]
@@ -155,17 +198,17 @@ def _gather(first, link, share, flows, active, number, capacity, work):  # type:
                 count += 1
                 position[link[k]] = i
                 live[i] = link[k]
-                room[i] = capacity[link[k]]
-                weight[i] = 0.0
+                left[i] = capacity[link[k]]
+                load[i] = 0.0
                 crossing[i] = 0
             crossing[i] += 1
-            weight[i] += flows[c] * share[k]
+            load[i] += flows[c] * share[k]
     total = 0
     for i in range(count):
         start[i] = total
         total += crossing[i]
-        level[i] = room[i] / weight[i]
-        open_[i] = i
+        level[i] = left[i] / load[i]
+        unfilled[i] = i
     for a in range(number):
         c = active[a]
         for k in range(first[c], first[c + 1]):
@@ -179,30 +222,32 @@ def _gather(first, link, share, flows, active, number, capacity, work):  # type:
 
 
 @compiled
-def _settle(c, rate, at_rate, first, link, share, flows, work):  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
+def _settle(c, rate, at_rate, network, work):  # type: ignore[no-untyped-def]
     """Give a class its rate and take its load off its links."""
-    room, weight, level, crossing, _, _, _, position, _, _, _ = work
+    _, first, link, share, flows, _ = network
+    left, load, level, crossing, _, _, _, position, _, _, _ = work
     rate[c] = at_rate
     for k in range(first[c], first[c + 1]):
         i = position[link[k]]
-        load = flows[c] * share[k]
-        room[i] = max(room[i] - load * at_rate, 0.0)
-        weight[i] -= load
+        loaded = flows[c] * share[k]
+        left[i] = max(left[i] - loaded * at_rate, 0.0)
+        load[i] -= loaded
         crossing[i] -= 1
-        level[i] = room[i] / weight[i] if crossing[i] > 0 else np.inf
+        level[i] = left[i] / load[i] if crossing[i] > 0 else np.inf
 
 
 @compiled
-def fill(capacity, first, link, share, flows, limit, active, number, rate, work):  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
+def fill(network, active, number, rate, work):  # type: ignore[no-untyped-def]
     """Rates of the classes ``active[:number]``, into `rate`; compiled, for use in other kernels.
 
-    Arguments are those of :func:`fair_rates` as float64 and int64 arrays, `work` is made by
+    `network` is a :class:`Crossings` of float64 and int64 arrays, `work` is made by
     :func:`scratch`. Only links that an active class crosses are looked at. A link on which no
     waiting class can be held up earlier by another of its links, or by its limit, is a bottleneck
     whatever happens elsewhere: all such links are settled in one round, the fullest among them.
     """
+    _, first, link, _, _, limit = network
     _, _, level, _, live, _, _, position, _, waiting, best = work
-    count = _gather(first, link, share, flows, active, number, capacity, work)
+    count = _gather(network, active, number, work)
     for a in range(number):
         waiting[a] = active[a]
         rate[active[a]] = -1.0
@@ -214,12 +259,12 @@ def fill(capacity, first, link, share, flows, limit, active, number, rate, work)
             for k in range(first[c], first[c + 1]):
                 least = min(least, level[position[link[k]]])
             best[c] = least * (1.0 + _NEAR)
-        unfilled = _bottlenecks(unfilled, rate, limit, first, link, share, flows, work)
+        unfilled = _bottlenecks(unfilled, rate, network, work)
         kept = 0
         for a in range(unset):
             c = waiting[a]
             if rate[c] < 0.0 and limit[c] <= best[c]:
-                _settle(c, rate, limit[c], first, link, share, flows, work)
+                _settle(c, rate, limit[c], network, work)
             if rate[c] < 0.0:
                 waiting[kept] = c
                 kept += 1
@@ -229,12 +274,13 @@ def fill(capacity, first, link, share, flows, limit, active, number, rate, work)
 
 
 @compiled
-def _bottlenecks(unfilled, rate, limit, first, link, share, flows, work):  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
+def _bottlenecks(number, rate, network, work):  # type: ignore[no-untyped-def]
     """Settle what waits on links that hold up all their classes first; links left open."""
-    _, _, level, crossing, _, start, open_, _, members, _, best = work
+    limit = network.limit
+    _, _, level, crossing, _, start, unfilled, _, members, _, best = work
     kept = 0
-    for j in range(unfilled):
-        i = open_[j]
+    for j in range(number):
+        i = unfilled[j]
         if crossing[i] == 0:
             continue
         reached, holds = level[i], True
@@ -243,13 +289,13 @@ def _bottlenecks(unfilled, rate, limit, first, link, share, flows, work):  # typ
                 holds = False
                 break
         if not holds:
-            open_[kept] = i
+            unfilled[kept] = i
             kept += 1
             continue
         for m in range(start[i], start[i + 1]):
             c = members[m]
             if rate[c] < 0.0:
-                _settle(c, rate, min(reached, limit[c]), first, link, share, flows, work)
+                _settle(c, rate, min(reached, limit[c]), network, work)
     return kept
 
 
@@ -257,5 +303,5 @@ def link_load(
     rate: Floats, first: Ints, link: Ints, share: Floats, flows: Floats, links: int
 ) -> Floats:
     """Load of each link where the flows of each class have these rates."""
-    each = np.repeat(rate * flows, np.diff(first)) * share
-    return np.asarray(np.bincount(link, weights=each, minlength=links), dtype=np.float64)
+    load = np.repeat(rate * flows, np.diff(first)) * share
+    return np.asarray(np.bincount(link, weights=load, minlength=links), dtype=np.float64)

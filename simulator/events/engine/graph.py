@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,7 +18,7 @@ from simulator.arrays import Floats, Int32s
 from simulator.errors import ForeshardError, InputError
 from simulator.events.engine.compiled import short
 
-__all__ = ["DeadlockError", "TaskGraph", "check", "numbered", "task_graph"]
+__all__ = ["Columns", "DeadlockError", "TaskGraph", "check", "numbered", "task_graph"]
 
 Names = Callable[[int], str]
 
@@ -40,6 +40,17 @@ class DeadlockError(ForeshardError):
     def __init__(self, message: str, tasks: tuple[int, ...]) -> None:
         self.tasks = tasks
         super().__init__(message)
+
+
+class Columns(NamedTuple):
+    """The columns of a :class:`TaskGraph`, as compiled code takes them."""
+
+    duration: Floats
+    stream: Int32s
+    first: Int32s
+    predecessor: Int32s
+    lag: Floats
+    """Empty where there are none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +79,11 @@ class TaskGraph:
 
     def __len__(self) -> int:
         return len(self.duration_s)
+
+    def columns(self) -> Columns:
+        """Every column, as compiled code takes them."""
+        lag = np.empty(0) if self.lag_s is None else self.lag_s
+        return Columns(self.duration_s, self.stream, self.first, self.predecessor, lag)
 
 
 def task_graph(
@@ -128,16 +144,9 @@ def check(graph: TaskGraph, names: Names = numbered) -> None:
         )
     if graph.lag_s is not None and len(graph.lag_s) != edges:
         raise InputError(f"{edges} edges need as many lags, got {len(graph.lag_s)}")
-    code, at = _fault(
-        graph.duration_s, graph.stream, graph.first, graph.predecessor, lags(graph), MOST_STREAMS
-    )
+    code, at = _fault(graph.columns(), MOST_STREAMS)
     if code:
         raise InputError(_worded(graph, code, at, names))
-
-
-def lags(graph: TaskGraph) -> Floats:
-    """The lags of a graph as compiled code takes them: empty where there are none."""
-    return np.empty(0) if graph.lag_s is None else graph.lag_s
 
 
 def _worded(graph: TaskGraph, code: int, at: int, names: Names) -> str:
@@ -156,8 +165,9 @@ def _worded(graph: TaskGraph, code: int, at: int, names: Names) -> str:
 
 
 @short
-def _fault(duration, stream, first, predecessor, lag, most):  # type: ignore[no-untyped-def]
+def _fault(graph, most):  # type: ignore[no-untyped-def]
     """Find the first thing wrong: its kind (0: nothing) and where."""
+    duration, stream, first, predecessor, lag = graph
     n, edges = len(duration), len(predecessor)
     if first[0] != 0 or first[n] != edges:
         return 3, n if first[0] == 0 else 0

@@ -12,7 +12,7 @@ import numpy as np
 
 from simulator.arrays import Floats, Ints
 from simulator.events.engine.engine import Times
-from simulator.events.engine.graph import TaskGraph, lags
+from simulator.events.engine.graph import TaskGraph
 
 __all__ = ["Phases", "cut", "together"]
 
@@ -55,7 +55,7 @@ def cut(graph: TaskGraph, task: Ints, seconds: Floats) -> Phases:
         stream=graph.stream[task],
         first=np.concatenate([[0], np.cumsum(edges)]).astype(np.int32),
         predecessor=(first[1:][graph.predecessor] - 1).astype(np.int32),
-        lag_s=None if graph.lag_s is None else lags(graph),
+        lag_s=graph.lag_s,
     )
     return Phases(graph=whole, first=first, task=task)
 

@@ -9,6 +9,7 @@ so that folding is exact. Thousands of GPUs that do the same become a handful of
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,6 +62,25 @@ class Folded:
     step_class: Ints
     links_of: Floats
     """Links of each class."""
+
+
+class _Colours(NamedTuple):
+    """A number for every flow, link and step: equal ones look alike so far."""
+
+    flow: NDArray[np.uint64]
+    link: NDArray[np.uint64]
+    step: NDArray[np.uint64]
+
+
+class _Touched(NamedTuple):
+    """What a flow touches: its links, each by a share, and its step, which waits for another."""
+
+    first: Ints
+    link: Ints
+    share: NDArray[np.uint64]
+    """Bits of the shares."""
+    step: Ints
+    before: Ints
 
 
 def flows(
@@ -209,33 +229,27 @@ def fold(table: Flows, capacity_bytes_per_s: Floats) -> Folded:
     (1, [8.0], [4000000000.0])
     """
     links, steps = len(capacity_bytes_per_s), len(table.start_s)
-    flow = _mixed(table.size_bytes, table.limit_bytes_per_s, table.count)
-    link, step = _mixed(capacity_bytes_per_s), _mixed(table.start_s, table.lag_s)
-    base = (flow, link, step)
-    classes = 0
+    values = _Colours(
+        flow=_mixed(table.size_bytes, table.limit_bytes_per_s, table.count),
+        link=_mixed(capacity_bytes_per_s),
+        step=_mixed(table.start_s, table.lag_s),
+    )
+    share = table.share.view(np.uint64)
+    touched = _Touched(table.first, table.link, share, table.step, table.before)
+    colours, classes = values, 0
     while True:
-        flow_class, step_class = _numbered(flow), _numbered(step)
+        flow_class, step_class = _numbered(colours.flow), _numbered(colours.step)
         number = sum(
             int(numbers.max(initial=-1)) + 1
-            for numbers in (flow_class, step_class, _numbered(link))
+            for numbers in (flow_class, step_class, _numbered(colours.link))
         )
         if number == classes:
             break
         classes = number
-        flow, link, step = _refine(
-            *base,
-            flow,
-            link,
-            step,
-            table.first,
-            table.link,
-            table.share.view(np.uint64),
-            table.step,
-            table.before,
-        )
+        colours = _Colours(*_refine(values, colours, touched))
     crossed = np.bincount(table.link, minlength=links) > 0
     link_class = np.full(links, -1, dtype=np.int64)
-    link_class[crossed] = _numbered(link[crossed])
+    link_class[crossed] = _numbered(colours.link[crossed])
     return _classes(table, capacity_bytes_per_s, flow_class, link_class, step_class, steps)
 
 
@@ -313,24 +327,22 @@ def _mix_into(colour, bits):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _refine(  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
-    flow0, link0, step0, flow, link, step, first, links, share, step_of, before
-):
-    """Colour everything anew by its own colour and those of all that it touches.
-
-    Compiled, so its columns come one by one.
-    """
-    new_flow, new_link, new_step = flow0.copy(), np.zeros_like(link0), np.zeros_like(step0)
+def _refine(values, colours, touched):  # type: ignore[no-untyped-def]
+    """Colour everything anew by its own values and the colours of all that it touches."""
+    flow, link, step = colours
+    first, links, share, step_of, before = touched
+    new_flow = values.flow.copy()
+    new_link, new_step = np.zeros_like(link), np.zeros_like(step)
     for f in range(len(flow)):
         seen = np.uint64(0)
         for k in range(first[f], first[f + 1]):
             seen += _mix(link[links[k]] ^ _mix(share[k]))
             new_link[links[k]] += _mix(flow[f] ^ _mix(share[k]))
-        new_flow[f] = _mix(flow0[f] ^ _mix(seen ^ _mix(step[step_of[f]])))
+        new_flow[f] = _mix(values.flow[f] ^ _mix(seen ^ _mix(step[step_of[f]])))
         new_step[step_of[f]] += _mix(flow[f])
     for at in range(len(link)):
-        new_link[at] = _mix(link0[at] ^ _mix(new_link[at]))
+        new_link[at] = _mix(values.link[at] ^ _mix(new_link[at]))
     for s in range(len(step)):
         past = step[before[s]] if before[s] >= 0 else np.uint64(1)
-        new_step[s] = _mix(step0[s] ^ _mix(new_step[s] ^ _mix(past)))
+        new_step[s] = _mix(values.step[s] ^ _mix(new_step[s] ^ _mix(past)))
     return new_flow, new_link, new_step

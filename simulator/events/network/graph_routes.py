@@ -27,13 +27,13 @@ def near(
     """Links of the flows `flows`, between GPUs of a domain; and those without a way."""
     graph = _graph(topology)
     gpu, inside = graph.parts.gpu, _sound(topology, graph, inside=True)
-    found = ways(graph, gpu[start[flows]], gpu[end[flows]], sound=inside)
-    entries = _entries(graph, found, flows)
+    nearest = ways(graph, gpu[start[flows]], gpu[end[flows]], sound=inside)
+    entries = _entries(graph, nearest, flows)
     if spread and topology.has("pair"):  # rings of many channels use all wires of a mesh alike
         block = topology.blocks["pair"]
         ports = (entries[1] < block.first) | (entries[1] >= block.first + block.size)
         entries = (entries[0][ports], entries[1][ports], entries[2][ports])
-    return entries, flows[~found.found]
+    return entries, flows[~nearest.found]
 
 
 def across(topology: Topology, start: Ints, end: Ints, flows: Ints) -> tuple[Entries, Ints]:
@@ -81,8 +81,8 @@ def _beside(topology: Topology, gpu: Ints, rail: Ints) -> Ints:
     """The GPU that sends over a rail's adapter what this one hands it; itself, where it can."""
     if not topology.proxies:
         return gpu
-    each = int(topology.gpus_of_server[1]) // topology.rails
-    beside = topology.gpus_of_server[topology.seats.server[gpu]] + rail * each
+    per_rail = int(topology.gpus_of_server[1]) // topology.rails
+    beside = topology.gpus_of_server[topology.seats.server[gpu]] + rail * per_rail
     return np.where(topology.seats.rail[gpu] == rail, gpu, beside)
 
 
@@ -97,11 +97,11 @@ def _sound(topology: Topology, graph: Graph, *, inside: bool) -> Bools:
     return np.asarray(sound & (network[graph.link] != inside), dtype=np.bool_)
 
 
-def _entries(graph: Graph, found: Ways, flows: Ints) -> Entries:
+def _entries(graph: Graph, paths: Ways, flows: Ints) -> Entries:
     """Links of the ways, without joints."""
-    link = graph.link[found.arc]
+    link = graph.link[paths.arc]
     limits = link >= 0
-    return flows[found.pair[limits]], link[limits], found.share[limits]
+    return flows[paths.pair[limits]], link[limits], paths.share[limits]
 
 
 def _none() -> Entries:

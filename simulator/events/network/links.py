@@ -222,25 +222,25 @@ def degraded(topology: Topology, shares: Mapping[str, float]) -> Topology:
     ``degraded(topology, {"adapter-up 3.1": 0.5, "leaf-up 0": 0.0})``
     """
     capacity = topology.capacity_bytes_per_s.copy()
-    found: list[str] = []
+    problems: list[str] = []
     for name, share in shares.items():
         try:
             number = link_number(topology, name)
         except InputError as error:
-            found += error.problems
+            problems += error.problems
             continue
         if not 0.0 <= share <= 1.0:
             near = "0 (lost)" if share < 0.0 else "1 (sound)"
             rule = "must be the share of its capacity that is left, 0 to 1"
-            found.append(problem("network", name, rule, share) + f" (nearest: {near})")
+            problems.append(problem("network", name, rule, share) + f" (nearest: {near})")
         else:
             capacity[number] *= share
-    if found:
-        raise InputError(found)
+    if problems:
+        raise InputError(problems)
     return replace(topology, capacity_bytes_per_s=capacity)
 
 
-def rail_choices(topology: Topology, own: Ints, wanted: Ints) -> list[tuple[Ints, Ints]]:
+def rail_choices(topology: Topology, own_rail: Ints, wanted: Ints) -> list[tuple[Ints, Ints]]:
     """Rails by which flows leave and arrive, in the order in which they are tried.
 
     Parameters
@@ -250,10 +250,10 @@ def rail_choices(topology: Topology, own: Ints, wanted: Ints) -> list[tuple[Ints
         Rail of the sender, and of the receiver.
     """
     rails = topology.rails
-    choices = [(wanted if topology.proxies else own, wanted), (own, wanted)]
+    choices = [(wanted if topology.proxies else own_rail, wanted), (own_rail, wanted)]
     choices += [((wanted + k) % rails,) * 2 for k in range(rails)]
     choices += [
-        ((own + i) % rails, (wanted + j) % rails)
+        ((own_rail + i) % rails, (wanted + j) % rails)
         for i in range(rails)
         for j in range(rails)
         if i != j

@@ -60,7 +60,7 @@ def in_company(
     network: Topology,
     calls: Sequence[Call],
     *,
-    worn: Mapping[str, float] | None = None,
+    link_degradation: Mapping[str, float] | None = None,
     crowded: bool = False,
 ) -> InCompany:
     """Run calls beside one another.
@@ -83,7 +83,7 @@ def in_company(
     """
     if not calls:
         raise InputError("network: calls: must name at least one collective")
-    links = degraded(network, worn) if worn else network
+    links = degraded(network, link_degradation) if link_degradation else network
     tables = [
         modelled(
             cluster,

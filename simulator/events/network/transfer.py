@@ -6,14 +6,16 @@ What ends at one moment ends together, so that rates are solved once for it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from simulator.arrays import Floats
+from simulator.arrays import Floats, Ints
 from simulator.errors import ForeshardError
 from simulator.events.engine.compiled import compiled
 from simulator.events.engine.event_queue import QUEUED, enter, leave
-from simulator.events.engine.fair_shares import check, fill, scratch
+from simulator.events.engine.fair_shares import Crossings, check, fill, scratch
 from simulator.events.network.flows import Flows, Folded, fold
 
 __all__ = ["Transfer", "transfer"]
@@ -24,6 +26,51 @@ _TOGETHER = 1e-9
 _RUNNING, _WAITING, _CLOSED, _ENDED, _SOLVES = range(5)
 """Where the counters stand: running classes, steps lined up, steps just closed, classes that have
 ended, times that rates were solved."""
+
+
+class _Classes(NamedTuple):
+    """Classes of flows, by the step that they belong to."""
+
+    size: Floats
+    step: Ints
+    order: Ints
+    """Classes by step."""
+    members: Ints
+    """Where each step starts in `order`."""
+
+
+class _Steps(NamedTuple):
+    """When steps may begin."""
+
+    earliest: Floats
+    before: Ints
+    """The step waited for; -1 none."""
+    lag: Floats
+    followers: Ints
+    """Steps by the step before."""
+    after: Ints
+    """Where the followers of each step start in `followers`."""
+
+
+class _Progress(NamedTuple):
+    """What changes as time passes."""
+
+    start: Floats
+    end: Floats
+    """Of classes; -1 before it."""
+    step_end: Floats
+    active: Ints
+    """Running classes."""
+    rate: Floats
+    remaining: Floats
+    """Bytes left of each class."""
+    left: Ints
+    """Classes of each step that have not ended."""
+    closing: Ints
+    """Steps just closed."""
+    queue: NDArray[Any]
+    """Steps lined up, by when they begin."""
+    counters: Ints
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,26 +150,32 @@ def _unfolded(table: Flows, capacity: Floats) -> Folded:
 
 def _play(small: Folded) -> tuple[Floats, Floats, Floats, int]:
     """Run the classes; (start, end, step end, solves)."""
-    t = small.flows
+    t, capacity = small.flows, small.capacity_bytes_per_s
     classes, steps = len(t), len(t.start_s)
-    start, end, step_end = np.zeros(classes), np.full(classes, -1.0), np.full(steps, -1.0)
     order = np.argsort(t.step, kind="stable")
+    members = np.searchsorted(t.step[order], np.arange(steps + 1))
     followers = np.argsort(t.before, kind="stable")
-    counters = np.zeros(5, dtype=np.int64)
-    _run(
-        (small.capacity_bytes_per_s, t.first, t.link, t.share, t.count, t.limit_bytes_per_s),
-        (t.size_bytes, t.step, order, np.searchsorted(t.step[order], np.arange(steps + 1))),
-        (
-            t.start_s,
-            t.before,
-            t.lag_s,
-            followers,
-            np.searchsorted(t.before[followers], np.arange(steps + 1)),
-        ),
-        (start, end, step_end),
-        counters,
-        scratch(len(small.capacity_bytes_per_s), classes, len(t.link)),
+    after = np.searchsorted(t.before[followers], np.arange(steps + 1))
+    progress = _Progress(
+        start=np.zeros(classes),
+        end=np.full(classes, -1.0),
+        step_end=np.full(steps, -1.0),
+        active=np.zeros(classes, np.int64),
+        rate=np.zeros(classes),
+        remaining=t.size_bytes.copy(),
+        left=members[1:] - members[:-1],
+        closing=np.zeros(steps, np.int64),
+        queue=np.zeros(steps, QUEUED),
+        counters=np.zeros(5, dtype=np.int64),
     )
+    _run(
+        Crossings(capacity, t.first, t.link, t.share, t.count, t.limit_bytes_per_s),
+        _Classes(t.size_bytes, t.step, order, members),
+        _Steps(t.start_s, t.before, t.lag_s, followers, after),
+        progress,
+        scratch(len(capacity), classes, len(t.link)),
+    )
+    start, end, step_end, *_, counters = progress
     if counters[_ENDED] < classes:
         stuck = int(np.flatnonzero(end < 0.0)[0])
         raise ForeshardError(f"network: flow {stuck} never ends: its links leave it no rate")
@@ -130,11 +183,11 @@ def _play(small: Folded) -> tuple[Floats, Floats, Floats, int]:
 
 
 @compiled
-def _solve(network, active, rate, remaining, counters, work):  # type: ignore[no-untyped-def]
+def _solve(network, progress, work):  # type: ignore[no-untyped-def]
     """Solve the rates from now on; seconds until the first flow ends."""
-    capacity, first, link, share, count, limit = network
+    _, _, _, active, rate, remaining, _, _, _, counters = progress
     running = counters[_RUNNING]
-    fill(capacity, first, link, share, count, limit, active, running, rate, work)
+    fill(network, active, running, rate, work)
     finish = np.inf
     for a in range(running):
         c = active[a]
@@ -144,63 +197,64 @@ def _solve(network, active, rate, remaining, counters, work):  # type: ignore[no
     return finish
 
 
-# Compiled: its arrays come one by one.
 @compiled
-def _end(c, at_s, step, left, times, closing, counters):  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
+def _end(c, at_s, classes, progress):  # type: ignore[no-untyped-def]
     """Note the end of a class, and that of its step if it was the last."""
-    times[1][c] = at_s
+    _, end, step_end, _, _, _, left, closing, _, counters = progress
+    end[c] = at_s
     counters[_ENDED] += 1
-    s = step[c]
+    s = classes.step[c]
     left[s] -= 1
     if left[s] == 0:
-        times[2][s] = at_s
+        step_end[s] = at_s
         closing[counters[_CLOSED]] = s
         counters[_CLOSED] += 1
 
 
 @compiled
-def _follow(steps, times, closing, queue, counters):  # type: ignore[no-untyped-def]
+def _follow(steps, progress):  # type: ignore[no-untyped-def]
     """Line up the steps that waited for those that have just ended."""
     earliest, _, lag, followers, after = steps
+    _, _, step_end, _, _, _, _, closing, queue, counters = progress
     for i in range(counters[_CLOSED]):
         s = closing[i]
         for k in range(after[s], after[s + 1]):
             f = followers[k]
-            enter(f, max(times[2][s], earliest[f]) + lag[f], counters[_WAITING], f, queue)
+            enter(f, max(step_end[s], earliest[f]) + lag[f], counters[_WAITING], f, queue)
             counters[_WAITING] += 1
     counters[_CLOSED] = 0
 
 
-# Compiled: its arrays come one by one.
 @compiled
-def _begin(s, at_s, network, table, left, times, active, closing, counters):  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
+def _begin(s, at_s, network, classes, progress):  # type: ignore[no-untyped-def]
     """Begin a step: its flows run, but for those with nothing to move or nowhere to go."""
     _, first, _, _, _, limit = network
-    size, step, order, members = table
+    size, _, order, members = classes
+    start, _, step_end, active, _, _, left, closing, _, counters = progress
     if left[s] == 0:
-        times[2][s] = at_s
+        step_end[s] = at_s
         closing[counters[_CLOSED]] = s
         counters[_CLOSED] += 1
     for m in range(members[s], members[s + 1]):
         c = order[m]
-        times[0][c] = at_s
+        start[c] = at_s
         if size[c] > 0.0 and (first[c] < first[c + 1] or limit[c] < np.inf):
             active[counters[_RUNNING]] = c
             counters[_RUNNING] += 1
         else:
-            _end(c, at_s, step, left, times, closing, counters)
+            _end(c, at_s, classes, progress)
 
 
-# Compiled: its arrays come one by one.
 @compiled
-def _pass(span, ends, now, step, active, rate, remaining, left, times, closing, counters):  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
+def _pass(span, ends, now, classes, progress):  # type: ignore[no-untyped-def]
     """Let time pass up to `now`; where flows end at its end, take them off."""
+    _, _, _, active, rate, remaining, _, _, _, counters = progress
     kept = 0
     for a in range(counters[_RUNNING]):
         c = active[a]
         remaining[c] -= rate[c] * span
         if ends and remaining[c] <= _TOGETHER * rate[c] * span:
-            _end(c, now, step, left, times, closing, counters)
+            _end(c, now, classes, progress)
         else:
             active[kept] = c
             kept += 1
@@ -208,45 +262,29 @@ def _pass(span, ends, now, step, active, rate, remaining, left, times, closing, 
 
 
 @compiled
-def _run(network, table, steps, times, counters, work):  # type: ignore[no-untyped-def]
-    """Play all steps into `times`.
-
-    Parameters
-    ----------
-    network : tuple
-        capacity; first, link, share, count, limit of the classes.
-    table : tuple
-        size and step of the classes, their order by step, where each step starts in it.
-    steps : tuple
-        earliest begin, step before, lag; steps by the step before, where each one's start.
-    times : tuple
-        start and end of classes, end of steps.
-    """
-    size, step, _, members = table
+def _run(network, classes, steps, progress, work):  # type: ignore[no-untyped-def]
+    """Play all steps: begins and ends go into `progress`."""
     earliest, before, lag, _, _ = steps
-    number = len(earliest)
-    left, queue = members[1:] - members[:-1], np.zeros(number, QUEUED)
-    closing, active = np.zeros(number, np.int64), np.zeros(len(size), np.int64)
-    rate, remaining, now = np.zeros(len(size)), size.copy(), 0.0
-    for s in range(number):
+    _, _, _, _, _, _, _, _, queue, counters = progress
+    now = 0.0
+    for s in range(len(earliest)):
         if before[s] < 0:
             enter(s, earliest[s] + lag[s], counters[_WAITING], s, queue)
             counters[_WAITING] += 1
     while counters[_WAITING] > 0 or counters[_RUNNING] > 0:
         finish, upcoming = np.inf, np.inf
         if counters[_RUNNING] > 0:
-            finish = _solve(network, active, rate, remaining, counters, work)
+            finish = _solve(network, progress, work)
         if counters[_WAITING] > 0:
             upcoming = queue[queue[0].heap].key - now
         elif finish == np.inf:
             return  # nothing will ever change: the caller says so
         ends = finish <= upcoming
         now = now + finish if finish < upcoming else queue[queue[0].heap].key
-        span = min(finish, upcoming)
-        _pass(span, ends, now, step, active, rate, remaining, left, times, closing, counters)
+        _pass(min(finish, upcoming), ends, now, classes, progress)
         while counters[_CLOSED] > 0 or (counters[_WAITING] > 0 and queue[queue[0].heap].key <= now):
-            _follow(steps, times, closing, queue, counters)
+            _follow(steps, progress)
             while counters[_WAITING] > 0 and queue[queue[0].heap].key <= now:
                 s = leave(counters[_WAITING], queue)
                 counters[_WAITING] -= 1
-                _begin(s, queue[s].key, network, table, left, times, active, closing, counters)
+                _begin(s, queue[s].key, network, classes, progress)

@@ -111,13 +111,13 @@ class PlayedRuns:
 
 
 def play_runs(
-    found: Outlook, row: int = 0, *, seeds: int = 1000, first_seed: int = 0, workers: int = 0
+    outlook: Outlook, row: int = 0, *, seeds: int = 1000, first_seed: int = 0, workers: int = 0
 ) -> PlayedRuns:
     """Play the run of one layout with many seeds.
 
     Parameters
     ----------
-    found : Outlook
+    outlook : Outlook
         Its terms and its intervals are played.
     seeds, first_seed : int
         Seeds ``first_seed`` to ``first_seed + seeds - 1``, each with numbers of its own.
@@ -133,7 +133,7 @@ def play_runs(
         raise InputError(f"run: seeds: must be 1 to {_MOST_SEEDS:,} runs, got {seeds}")
     if not 0 <= first_seed < 2**62:
         raise InputError(f"run: seed: must be 0 to 2^62, got {first_seed}")
-    rules = _rules(found, row)
+    rules = _rules(outlook, row)
     begun = time.perf_counter()
     record = packed(rules)
     wall, whole = np.empty(seeds), _room(rules, seeds, 0)
@@ -147,9 +147,9 @@ def play_runs(
 
     with ThreadPoolExecutor(workers) as threads:
         list(threads.map(run, pieces))
-    terms = found.terms.take(row)
+    terms = outlook.terms.take(row)
     return PlayedRuns(
-        causes=found.terms.causes,
+        causes=outlook.terms.causes,
         first_seed=first_seed,
         ideal_s=rules.work_s,
         wall_s=wall,
@@ -160,12 +160,12 @@ def play_runs(
     )
 
 
-def strip_of(found: Outlook, row: int = 0, *, seed: int = 0) -> Floats:
+def strip_of(outlook: Outlook, row: int = 0, *, seed: int = 0) -> Floats:
     """Stretches of one run: start, end (seconds) and index into STRETCHES, (stretches, 3).
 
     Work that a failure undoes is training at first; here it is called lost.
     """
-    rules = _rules(found, row)
+    rules = _rules(outlook, row)
     run = _room(rules, 1, _LINES)
     _play(packed(rules), run, seed, np.empty(1))
     return np.asarray(run.strip[: int(run.state[0, LINES])])
@@ -196,11 +196,11 @@ def _most_in_repair(rules: Rules) -> int:
     return rules.pool + 64 + int(load + 12.0 * np.sqrt(load))
 
 
-def _rules(found: Outlook, row: int) -> Rules:
-    if not np.isfinite(found.terms.work_s[row, 0]):
+def _rules(outlook: Outlook, row: int) -> Rules:
+    if not np.isfinite(outlook.terms.work_s[row, 0]):
         raise InputError("training.tokens: a run of unknown length cannot be played; give tokens")
     return rules_of(
-        found.terms.take(row), float(found.interval_s[row]), float(found.copy_interval_s[row])
+        outlook.terms.take(row), float(outlook.interval_s[row]), float(outlook.copy_interval_s[row])
     )
 
 

@@ -50,18 +50,18 @@ class ByteTime:
 def call_seconds(replicas: Sequence[Replica]) -> ByteTime:
     """Whole seconds of all calls, in the same places."""
     columns = [CAUSE[name] for name in COMMUNICATION]
-    whole = [one.passes.shown_s[..., columns].copy() for one in replicas]
-    for one, seconds in zip(replicas, whole, strict=True):
+    whole = [replica.passes.shown_s[..., columns].copy() for replica in replicas]
+    for replica, seconds in zip(replicas, whole, strict=True):
         for i, name in enumerate(COMMUNICATION):
             if name in HIDDEN:
-                seconds[..., i] += one.passes.hidden_s[..., HIDDEN.index(name)]
+                seconds[..., i] += replica.passes.hidden_s[..., HIDDEN.index(name)]
     return ByteTime(
         group="",
         far=False,
         passes_s=np.concatenate(whole),
-        sends_s=np.concatenate([one.passes.send_s for one in replicas]),
-        reduce_s=np.concatenate([one.tails.reduce_s for one in replicas]),
-        gather_s=np.concatenate([one.tails.gather_s for one in replicas]),
+        sends_s=np.concatenate([replica.passes.send_s for replica in replicas]),
+        reduce_s=np.concatenate([replica.step_end.reduce_s for replica in replicas]),
+        gather_s=np.concatenate([replica.step_end.gather_s for replica in replicas]),
     )
 
 
@@ -81,8 +81,10 @@ def byte_time(
     """
     row, workload, cluster, software = given
     narrowed = [
-        one if one.cluster is None else replace(one, cluster=_narrowed(one.cluster, group, far))
-        for one in deviations
+        deviation
+        if deviation.cluster is None
+        else replace(deviation, cluster=_narrowed(deviation.cluster, group, far))
+        for deviation in deviations
     ]
     slower = replicas_of(row, workload, _narrowed(cluster, group, far), software, narrowed)
     after = call_seconds(slower)
@@ -101,8 +103,8 @@ def bytes_of_all(
     deviations: Sequence[Deviation],
 ) -> list[ByteTime]:
     """Time of the bytes of these kinds of groups, and of sends between stages."""
-    one = replicas[0]
-    far = bool(one.priced.hop_crosses[one.rows.state_key[0]])
+    replica = replicas[0]
+    far = bool(replica.priced.hop_crosses[replica.rows.state_key[0]])
     return [
         byte_time(whole, group, outside, given, deviations)
         for group, outside in (*kinds, ("pp", far))
@@ -111,8 +113,8 @@ def bytes_of_all(
 
 def _narrowed(cluster: Cluster, group: str, far: bool) -> Cluster:
     """The cluster with less left to one kind of groups."""
-    left = {one.group: one for one in cluster.left}
-    one = left.get(group, LinksLeft(group=group))
+    left = {left_links.group: left_links for left_links in cluster.left}
+    left_links = left.get(group, LinksLeft(group=group))
     name = "scale_out" if far else "scale_up"
-    left[group] = replace(one, **{name: getattr(one, name) / (1.0 + _LESS)})
+    left[group] = replace(left_links, **{name: getattr(left_links, name) / (1.0 + _LESS)})
     return replace(cluster, left=tuple(left.values()))

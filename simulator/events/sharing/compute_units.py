@@ -26,17 +26,21 @@ __all__ = ["charged_s", "held_s", "held_share", "units"]
 
 def held_share(played: Played) -> Floats:
     """Share of its compute units that a collective of each rank holds."""
-    each = [slowdown_share(one.priced.cluster) for one in played.replicas]
-    return np.repeat(each, played.pp)
+    shares = [slowdown_share(replica.priced.cluster) for replica in played.replicas]
+    return np.repeat(shares, played.pp)
 
 
 def _sending_share(played: Played) -> Floats:
     """Share of its compute units that a send of each rank holds."""
-    each = [
-        float(send_share(one.priced.cluster, one.priced.hop_crosses[one.rows.state_key[0]]))
-        for one in played.replicas
+    shares = [
+        float(
+            send_share(
+                replica.priced.cluster, replica.priced.hop_crosses[replica.rows.state_key[0]]
+            )
+        )
+        for replica in played.replicas
     ]
-    return np.repeat(each, played.pp)
+    return np.repeat(shares, played.pp)
 
 
 def units(played: Played, takes: Profiles, rows: Rows) -> tuple[Floats, NDArray[np.bool_]]:
@@ -46,12 +50,12 @@ def units(played: Played, takes: Profiles, rows: Rows) -> tuple[Floats, NDArray[
     """
     ranks, chunks, kinds, phases = takes.passes.shape[:4]
     share = held_share(played)
-    overlaps = np.array([one.tails.overlaps[::-1] for one in played.replicas])
-    tails = share[:, None] * np.repeat(overlaps, played.pp, axis=0)
+    overlaps = np.array([replica.step_end.overlaps[::-1] for replica in played.replicas])
+    step_end = share[:, None] * np.repeat(overlaps, played.pp, axis=0)
     sends = np.broadcast_to(_sending_share(played)[:, None, None], (ranks, chunks, kinds))
     none = np.zeros(2 * ranks)
     first = 1 + ranks * chunks * kinds * phases
-    calls = np.concatenate([np.zeros(first), sends.ravel(), tails.ravel(), none])
+    calls = np.concatenate([np.zeros(first), sends.ravel(), step_end.ravel(), none])
     used = np.zeros(len(calls), dtype=np.bool_)
     used[rows.profile[rows.seconds > 0.0]] = True
     rank = np.concatenate(
@@ -61,9 +65,9 @@ def units(played: Played, takes: Profiles, rows: Rows) -> tuple[Floats, NDArray[
     beside[rank[(used & (calls > 0.0))[first : first + len(rank)]]] = True
     passes = np.zeros((ranks, chunks, kinds, phases))
     passes[..., [COMPUTING, REPEATING]] = beside[:, None, None, None]
-    found = calls.copy()
-    found[1:first] = passes.ravel()
-    return found, calls > 0.0
+    taken = calls.copy()
+    taken[1:first] = passes.ravel()
+    return taken, calls > 0.0
 
 
 def charged_s(played: Played) -> Floats:
@@ -72,14 +76,14 @@ def charged_s(played: Played) -> Floats:
     Of reductions that is the last one; those before it run inside passes.
     """
     listed, passes = played.program, played.passes
-    found = np.zeros(len(listed))
-    own = played.changes[:, 1] == CAUSE["slowdown"]
-    action = played.changes[own, 0]
-    np.add.at(found, action, played.changes_s[own])
+    seconds = np.zeros(len(listed))
+    slowdowns = played.changes[:, 1] == CAUSE["slowdown"]
+    action = played.changes[slowdowns, 0]
+    np.add.at(seconds, action, played.changes_s[slowdowns])
     if passes.send_s.any():
         hidden = passes.hidden_s[listed.rank, listed.chunk, listed.kind, HIDDEN.index("pp")]
-        found += hidden * _sending_share(played)[listed.rank]
-    return np.minimum(found, shown_s(played)[:, CAUSE["slowdown"]])
+        seconds += hidden * _sending_share(played)[listed.rank]
+    return np.minimum(seconds, shown_s(played)[:, CAUSE["slowdown"]])
 
 
 def held_s(
@@ -110,18 +114,18 @@ def held_s(
     >>> held_s(zero, np.array([2.0]), np.array([6.0]), calls, np.array([0.25])).tolist()
     [0.25]
     """
-    found = np.zeros(len(rank))
+    seconds = np.zeros(len(rank))
     of_rank, stream, first_s, last_s = calls
     key = of_rank * (int(stream.max(initial=0)) + 1) + stream
     order, here = np.argsort(key, kind="stable"), np.argsort(rank, kind="stable")
-    for own in np.split(order, np.flatnonzero(np.diff(key[order])) + 1):
-        if not len(own):
+    for rows in np.split(order, np.flatnonzero(np.diff(key[order])) + 1):
+        if not len(rows):
             continue
-        r = int(of_rank[own[0]])
-        moments = np.column_stack([first_s[own], last_s[own]]).ravel()
-        busy = np.column_stack([np.zeros(len(own)), last_s[own] - first_s[own]]).ravel().cumsum()
+        r = int(of_rank[rows[0]])
+        moments = np.column_stack([first_s[rows], last_s[rows]]).ravel()
+        busy = np.column_stack([np.zeros(len(rows)), last_s[rows] - first_s[rows]]).ravel().cumsum()
         low, high = np.searchsorted(rank, (r, r + 1), sorter=here)
         at = here[low:high]
         until = np.interp(end_s[at], moments, busy) - np.interp(start_s[at], moments, busy)
-        found[at] += share[own[0]] * until
-    return found
+        seconds[at] += share[rows[0]] * until
+    return seconds

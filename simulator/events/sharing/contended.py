@@ -43,7 +43,7 @@ _OUTSIDE = ("adapter-up", "adapter-down", *BETWEEN_SWITCHES)
 class Network:
     """What is not as the closed form takes it: sound links that switches never run short of."""
 
-    worn: Mapping[str, float] = field(default_factory=dict)
+    link_degradation: Mapping[str, float] = field(default_factory=dict)
     """Share that is left of links by name (``network/links.py``), 0 to 1; what crosses a lost one
     goes another way. What another job takes of a link is worn off it, too."""
     contention: bool = False
@@ -90,7 +90,7 @@ class Ground:
     links: Topology
     seats: Ints
     """GPU of the network that each rank is."""
-    worn: Mapping[str, float] = field(default_factory=dict)
+    link_degradation: Mapping[str, float] = field(default_factory=dict)
     """What is left of links by name, to this job."""
 
 
@@ -123,18 +123,20 @@ def contended(
     """
     if ground is None:
         seats = np.arange(cluster.gpus, dtype=np.int64)
-        ground = Ground(links=topology(cluster), seats=seats, worn=network.worn)
-    links, given = ground.links, ground.worn
-    worn = degraded(links, given)
+        ground = Ground(
+            links=topology(cluster), seats=seats, link_degradation=network.link_degradation
+        )
+    links, given = ground.links, ground.link_degradation
+    weakened = degraded(links, given)
     _refuse_copies(given)
     inside = {name: x for name, x in given.items() if name.split()[0] not in _OUTSIDE}
     outside = {name: x for name, x in given.items() if links.pcie or name not in inside}
-    found: dict[tuple[str, bool], Floats] = {}
+    left_of: dict[tuple[str, bool], Floats] = {}
     uses: dict[str, LinkUse] = {}
     pp = int(layout.pp[0])
     stage = np.empty(int(layout.world[0]), dtype=np.int64)
     stage[group_members(layout, "pp")] = np.arange(pp)
-    table = LoadTable.of(layout, cluster, worn, ground.seats) if network.contention else None
+    table = LoadTable.of(layout, cluster, weakened, ground.seats) if network.contention else None
     near = bool(inside) or network.contention
     for traffic in group_traffic(layout, cluster, experts=experts, near=near):
         call = replace(traffic.call, members=ground.seats[traffic.members])
@@ -142,35 +144,39 @@ def contended(
             flows, slower = _sound(cluster, links, call), np.ones(len(traffic.members))
         else:
             left = outside if traffic.far else inside
-            here = in_company(cluster, links, [call], worn=left, crowded=network.contention)
+            here = in_company(
+                cluster, links, [call], link_degradation=left, crowded=network.contention
+            )
             slower = np.where(here.slowdown[0] > 1.0 + _SAME, here.slowdown[0], 1.0)
             flows, span = here.flows, here.transfer.makespan_s
-            _note(uses, worn, traffic, here.transfer.carried_bytes / max(span, 1e-300))
-            most = found.setdefault((traffic.group, traffic.far), np.ones(pp))
+            _note(uses, weakened, traffic, here.transfer.carried_bytes / max(span, 1e-300))
+            most = left_of.setdefault((traffic.group, traffic.far), np.ones(pp))
             for member in traffic.members.T:
                 np.maximum.at(most, stage[member], slower)
         if table is not None and traffic.group != "pp":
-            own = stage[traffic.members[:, 0]]
-            table.calls(traffic.group, traffic.far, own, flows, slower)
+            stages_of = stage[traffic.members[:, 0]]
+            table.calls(traffic.group, traffic.far, stages_of, flows, slower)
     return Contended(
         given=network,
-        slowdown={group: float(x.max()) for (group, far), x in found.items() if far},
-        slowdown_inside={group: float(x.max()) for (group, far), x in found.items() if not far},
+        slowdown={group: float(x.max()) for (group, far), x in left_of.items() if far},
+        slowdown_inside={group: float(x.max()) for (group, far), x in left_of.items() if not far},
         links=uses,
-        stages=tuple(_left(found, s) for s in range(pp)),
-        table=None if table is None else _with_pairs(table, layout, found),
-        beside=_left_beside(ground.worn, network.worn),
+        stages=tuple(_left(left_of, s) for s in range(pp)),
+        table=None if table is None else _with_pairs(table, layout, left_of),
+        beside=_left_beside(ground.link_degradation, network.link_degradation),
     )
 
 
-def _left_beside(left: Mapping[str, float], own: Mapping[str, float]) -> dict[str, float]:
+def _left_beside(
+    left: Mapping[str, float], without_neighbours: Mapping[str, float]
+) -> dict[str, float]:
     """The least that is left of a link of each kind beyond its wear."""
-    found: dict[str, float] = {}
+    lost: dict[str, float] = {}
     for name, share in left.items():
-        kind, beyond = name.split()[0], share / own.get(name, 1.0) if share else 1.0
+        kind, beyond = name.split()[0], share / without_neighbours.get(name, 1.0) if share else 1.0
         if beyond < 1.0:
-            found[kind] = min(found.get(kind, 1.0), beyond)
-    return found
+            lost[kind] = min(lost.get(kind, 1.0), beyond)
+    return lost
 
 
 def _sound(cluster: Cluster, links: Topology, call: Call) -> Flows:
@@ -187,42 +193,44 @@ def _sound(cluster: Cluster, links: Topology, call: Call) -> Flows:
 
 
 def _with_pairs(
-    table: LoadTable, layout: Layouts, found: Mapping[tuple[str, bool], Floats]
+    table: LoadTable, layout: Layouts, left_of: Mapping[tuple[str, bool], Floats]
 ) -> LoadTable:
     """Add sends between stages and copies to what groups load."""
     pp = table.stages.shape[1]
     far = bool(place(layout, table.cluster.domain).pp.local[0] == 1)
-    slower = found.get(("pp", far), np.ones(pp))
+    slower = left_of.get(("pp", far), np.ones(pp))
     rate = send_rate(table.cluster, far=far) / slower
     ahead = {(s, s + 1) for s in range(pp - 1)} | ({(pp - 1, 0)} if pp > 1 else set())
-    table.sends(ahead | {(other, one) for one, other in ahead}, rate)
+    table.sends(ahead | {(other, rank) for rank, other in ahead}, rate)
     table.copies()
     return table
 
 
-def _refuse_copies(worn: Mapping[str, float]) -> None:
+def _refuse_copies(link_degradation: Mapping[str, float]) -> None:
     """No group of ranks uses the links to host memory; the copies on them are not played here."""
     rule = "must be a link that ranks use among themselves"
-    wrong = [name for name in worn if name.split()[0] in _COPIES]
+    wrong = [name for name in link_degradation if name.split()[0] in _COPIES]
     if wrong:
         raise InputError(problem("network", "links", rule, name) for name in wrong)
 
 
-def _note(uses: dict[str, LinkUse], worn: Topology, traffic: Traffic, rate: Floats) -> None:
+def _note(uses: dict[str, LinkUse], weakened: Topology, traffic: Traffic, rate: Floats) -> None:
     """Keep the fullest link of each kind."""
-    capacity = worn.capacity_bytes_per_s
+    capacity = weakened.capacity_bytes_per_s
     filled = np.where(capacity > 0.0, rate / np.where(capacity > 0.0, capacity, 1.0), 0.0)
-    for kind, block in worn.blocks.items():
+    for kind, block in weakened.blocks.items():
         at = block.first + int(filled[block.first : block.first + block.size].argmax())
         share = float(min(filled[at], 1.0))
         if share > (uses[kind].utilisation + _SAME if kind in uses else 0.0):
-            uses[kind] = LinkUse(link=link_name(worn, at), group=traffic.group, utilisation=share)
+            uses[kind] = LinkUse(
+                link=link_name(weakened, at), group=traffic.group, utilisation=share
+            )
 
 
-def _left(found: Mapping[tuple[str, bool], Floats], stage: int) -> tuple[LinksLeft, ...]:
+def _left(left_of: Mapping[tuple[str, bool], Floats], stage: int) -> tuple[LinksLeft, ...]:
     """What the links leave to each kind of groups in one stage, where that is not all."""
     shares: dict[str, dict[str, float]] = {}
-    for (group, far), slower in found.items():
+    for (group, far), slower in left_of.items():
         if slower[stage] > 1.0:
             name = "scale_out" if far else "scale_up"
             shares.setdefault(group, {})[name] = 1.0 / float(slower[stage])
@@ -230,21 +238,21 @@ def _left(found: Mapping[tuple[str, bool], Floats], stage: int) -> tuple[LinksLe
 
 
 def on_links(
-    cluster: Cluster, found: Contended, deviations: Sequence[Deviation]
+    cluster: Cluster, links_left: Contended, deviations: Sequence[Deviation]
 ) -> tuple[Cluster, list[Deviation]]:
     """Give every stage the links that are left to it.
 
     Stages that are left other than the first one become deviations, and so do those of the user in
     every stage, priced with what is left there. `deviations` have been checked.
     """
-    first, count = found.stages[0], len(found.stages)
+    first, count = links_left.stages[0], len(links_left.stages)
     cluster, plain = replace(cluster, left=first), cluster
     made = []
-    for s, left in enumerate(found.stages):
+    for s, left in enumerate(links_left.stages):
         if left != first:
             made.append(Deviation(stage=s, cluster=replace(plain, left=left)))
-    for one in deviations:
-        for s in range(count) if one.stage is None else (one.stage,):
-            servers = replace(one.cluster or plain, left=found.stages[s])
-            made.append(replace(one, stage=s, cluster=servers))
+    for deviation in deviations:
+        for s in range(count) if deviation.stage is None else (deviation.stage,):
+            servers = replace(deviation.cluster or plain, left=links_left.stages[s])
+            made.append(replace(deviation, stage=s, cluster=servers))
     return cluster, made

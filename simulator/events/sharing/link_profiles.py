@@ -47,7 +47,7 @@ class Profiles:
     terms); they add up to 1 where it takes anything."""
     sends: Floats
     """(ranks, chunks, kinds, width)."""
-    tails: Floats
+    step_end: Floats
     """Reductions and gathers, (ranks, 2, width)."""
     copies: Floats
     """To the host and back, (ranks, 2, width)."""
@@ -83,28 +83,28 @@ def profiles(
     ranks, chunks, kinds = target.shape
     width = users.link.shape[1]
     demand = np.zeros((ranks, chunks, kinds, len(COMMUNICATION), width))
-    sends, tails = np.zeros((*target.shape, width)), np.zeros((ranks, 2, width))
-    for one in calls:
-        part = _part(one.passes_s, whole.passes_s)
-        if one.group == "pp":
+    sends, step_end = np.zeros((*target.shape, width)), np.zeros((ranks, 2, width))
+    for call in calls:
+        part = _part(call.passes_s, whole.passes_s)
+        if call.group == "pp":
             hop = users.sends()
             demand[..., _PP, :] += part[..., _PP, None] * hop
-            sends += _part(one.sends_s, whole.sends_s)[:, None, None, None] * hop
+            sends += _part(call.sends_s, whole.sends_s)[:, None, None, None] * hop
             continue
-        load = users.calls(one.group, one.far)
+        load = users.calls(call.group, call.far)
         demand += part[..., None] * load[:, None, None, None, :]
         for i, name in enumerate(("reduce_s", "gather_s")):
-            own, all_s = getattr(one, name).sum(axis=1), getattr(whole, name).sum(axis=1)
-            tails[:, i] += _part(own, all_s)[:, None] * load
+            call_s, all_s = getattr(call, name).sum(axis=1), getattr(whole, name).sum(axis=1)
+            step_end[:, i] += _part(call_s, all_s)[:, None] * load
     demand = np.minimum(demand, 1.0)
     copies = np.stack([users.copies(up) for up in (True, False)], axis=1)
-    found, hiding = _of_passes(passes, demand, copies)
+    amounts, hiding = _of_passes(passes, demand, copies)
     return Profiles(
         link=users.link,
-        passes=found,
+        passes=amounts,
         hiding=hiding,
         sends=np.minimum(sends, 1.0),
-        tails=np.minimum(tails, 1.0),
+        step_end=np.minimum(step_end, 1.0),
         copies=copies,
         names=loads.names * replicas,
     )
@@ -119,10 +119,10 @@ def _of_passes(passes: Passes, demand: Floats, copies: Floats) -> tuple[Floats, 
     """What each phase takes, and what of the computing one belongs to whom."""
     asked = np.concatenate([demand, _copied(copies, demand.shape)], axis=3)
     ranks, chunks, kinds, terms, width = asked.shape
-    found = np.zeros((ranks, chunks, kinds, len(PHASE_TERMS), width))
+    amounts = np.zeros((ranks, chunks, kinds, len(PHASE_TERMS), width))
     for phase, names in enumerate(PHASE_TERMS):
         if names[0] in HIDING:
-            found[..., phase, :] = asked[..., HIDING.index(names[0]), :]
+            amounts[..., phase, :] = asked[..., HIDING.index(names[0]), :]
     computing = [CAUSE[name] for name in PHASE_TERMS[COMPUTING]]
     window_s = passes.shown_s[..., computing].sum(axis=3)
     hiding = np.zeros((ranks, chunks, kinds, terms))
@@ -130,10 +130,10 @@ def _of_passes(passes: Passes, demand: Floats, copies: Floats) -> tuple[Floats, 
         if name in BESIDE:
             share = _part(passes.hidden_s[..., HIDDEN.index(name)], window_s)[..., None]
             load = share * asked[..., i, :]
-            found[..., COMPUTING, :] += load
+            amounts[..., COMPUTING, :] += load
             hiding[..., i] = load.sum(axis=3)
     hiding = _part(hiding, np.broadcast_to(hiding.sum(axis=3, keepdims=True), hiding.shape))
-    return np.minimum(found, 1.0), hiding
+    return np.minimum(amounts, 1.0), hiding
 
 
 def _copied(copies: Floats, shape: tuple[int, ...]) -> Floats:
@@ -180,8 +180,8 @@ class _Users:
 
     def calls(self, group: str, far: bool) -> Floats:
         """Loads of one kind of groups, (ranks, width)."""
-        each = [self._vector(r, (group, far, r % self.stages)) for r in range(self.ranks)]
-        return np.array(each)
+        vectors = [self._vector(r, (group, far, r % self.stages)) for r in range(self.ranks)]
+        return np.array(vectors)
 
     def copies(self, up: bool) -> Floats:
         """Loads of copies to the host, or back, (ranks, width)."""
@@ -189,8 +189,8 @@ class _Users:
 
     def sends(self) -> Floats:
         """Loads of what each pass sends, (ranks, chunks, kinds, width)."""
-        found = np.zeros((*self.target.shape, self.width))
+        loads = np.zeros((*self.target.shape, self.width))
         for place in np.argwhere(self.target >= 0).tolist():
             rank, at = place[0], tuple(place)
-            found[at] = self._vector(rank, self._sent(rank, int(self.target[at])))
-        return found
+            loads[at] = self._vector(rank, self._sent(rank, int(self.target[at])))
+        return loads

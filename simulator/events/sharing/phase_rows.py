@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 
 from simulator.arrays import Floats, Ints
 from simulator.events.sharing.link_profiles import Profiles
-from simulator.events.step.extras import COPY, DATA
 from simulator.events.step.pass_costs import CAUSE
 from simulator.events.step.pass_phases import PHASE_TERMS
 from simulator.events.step.play import Played, shown_s
-from simulator.events.step.streams import SPAN_KINDS
+from simulator.events.step.streams import COPY, DATA, SPAN_KINDS
 from simulator.events.step.unfold import EXTRA, SEND
 
 __all__ = ["Rows", "destinations", "links_of", "merged", "rows_of", "table_of"]
@@ -42,15 +41,15 @@ class Rows:
 def destinations(played: Played) -> Ints:
     """The rank to which the result of each pass goes, (ranks, chunks, kinds); -1 where it stays."""
     listed, step = played.program, played.step
-    found = np.full(played.passes.shown_s.shape[:3], -1, np.int64)
+    target = np.full(played.passes.shown_s.shape[:3], -1, np.int64)
     graph = step.graph
     later = np.repeat(np.arange(len(graph)), np.diff(graph.first))
     sent = step.kind[graph.predecessor] == SEND
     sent &= step.rank[graph.predecessor] != step.rank[later]
     action = step.row[graph.predecessor[sent]]
     at = (listed.rank[action], listed.chunk[action], listed.kind[action])
-    found[at] = step.rank[later[sent]]
-    return found
+    target[at] = step.rank[later[sent]]
+    return target
 
 
 def rows_of(played: Played, takes: Profiles) -> Rows:
@@ -87,36 +86,36 @@ def _others(played: Played, takes: Profiles, tasks: Ints, count: int) -> Ints:
     step, listed = played.step, played.program
     ranks, chunks, kinds = takes.passes.shape[:3]
     sends = 1 + ranks * chunks * kinds * count
-    tails = sends + ranks * chunks * kinds
-    copies = tails + 2 * ranks
-    found = np.zeros(len(tasks), np.int64)
+    step_end = sends + ranks * chunks * kinds
+    copies = step_end + 2 * ranks
+    rows = np.zeros(len(tasks), np.int64)
     row, rank = step.row[tasks], step.rank[tasks].astype(np.int64)
     sent = np.flatnonzero(step.kind[tasks] == SEND)
     at = tuple(column[row[sent]] for column in (listed.rank, listed.chunk, listed.kind))
-    found[sent] = sends + np.ravel_multi_index(at, (ranks, chunks, kinds))
-    own = (step.kind[tasks] == EXTRA) & (row < step.extras)
+    rows[sent] = sends + np.ravel_multi_index(at, (ranks, chunks, kinds))
+    of_caller = (step.kind[tasks] == EXTRA) & (row < step.extras)
     word = np.full(len(tasks), -1)
-    word[own] = played.notes[row[own], 1]
+    word[of_caller] = played.notes[row[of_caller], 1]
     stream = step.stream[tasks]
-    moved = own & (stream == DATA)
-    found[moved] = tails + 2 * rank[moved] + (word[moved] == _GATHER)
-    moved = own & (stream == COPY)
-    found[moved] = copies + 2 * rank[moved] + (word[moved] == _FETCH)
-    return found
+    moved = of_caller & (stream == DATA)
+    rows[moved] = step_end + 2 * rank[moved] + (word[moved] == _GATHER)
+    moved = of_caller & (stream == COPY)
+    rows[moved] = copies + 2 * rank[moved] + (word[moved] == _FETCH)
+    return rows
 
 
 def table_of(takes: Profiles) -> Floats:
     """All profiles below one another, (profiles, width); the first takes nothing."""
     width = takes.link.shape[1]
-    parts = [takes.passes, takes.sends, takes.tails, takes.copies]
+    parts = [takes.passes, takes.sends, takes.step_end, takes.copies]
     return np.concatenate([np.zeros((1, width)), *(x.reshape(-1, width) for x in parts)])
 
 
 def links_of(takes: Profiles) -> Ints:
     """The links of each profile."""
-    parts = (takes.passes, takes.sends, takes.tails, takes.copies)
-    each = [np.repeat(takes.link, x[0, ..., 0].size, axis=0) for x in parts]
-    return np.concatenate([takes.link[:1], *each])
+    parts = (takes.passes, takes.sends, takes.step_end, takes.copies)
+    links = [np.repeat(takes.link, x[0, ..., 0].size, axis=0) for x in parts]
+    return np.concatenate([takes.link[:1], *links])
 
 
 def merged(rows: Rows, takes: NDArray[np.bool_]) -> Rows:

@@ -118,13 +118,15 @@ def _short(played: Played, rows: Rows, table: Floats, link: Ints, links: int) ->
 
 def _demands(played: Played, rows: Rows, given: _Given, seconds: Floats) -> Demands:
     """What every phase takes; links are shared by their bytes, not by progress."""
-    own, rank = given.amount[rows.profile], played.step.rank[rows.task]
-    phase, column = np.nonzero(own > 0.0)
+    amount, rank = given.amount[rows.profile], played.step.rank[rows.task]
+    phase, column = np.nonzero(amount > 0.0)
     computes = np.flatnonzero(given.compute[rows.profile] > 0.0)
-    most = own.max(axis=1)
+    most = amount.max(axis=1)
     entries = np.concatenate(
         [
-            np.column_stack([phase, given.link[rows.profile[phase], column], own[phase, column]]),
+            np.column_stack(
+                [phase, given.link[rows.profile[phase], column], amount[phase, column]]
+            ),
             np.column_stack(
                 [computes, given.links + rank[computes], given.compute[rows.profile[computes]]]
             ),
@@ -206,10 +208,10 @@ def _uses(takes: Profiles, rows: Rows, table: Floats, link: Ints) -> Uses:
         link.ravel(), weights=(table * seconds[:, None]).ravel(), minlength=len(takes.names)
     )
     kinds = np.array([name.split()[0] for name in takes.names])
-    found = {}
+    uses = {}
     for kind in dict.fromkeys(kinds.tolist()):
         at = np.flatnonzero(kinds == kind)
         most = int(at[np.argmax(carried[at])])
         if carried[most] > 0.0:
-            found[kind] = takes.names[most], float(carried[most])
-    return found
+            uses[kind] = takes.names[most], float(carried[most])
+    return uses

@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 from simulator.arrays import Floats, Ints
 from simulator.cost.terms import HIDDEN, TERMS
 from simulator.events.engine.engine import critical_path
-from simulator.events.step.extras import COMPUTE, COPY, PIPELINE
 from simulator.events.step.pass_costs import CAUSE
 from simulator.events.step.play import Played, is_extra, on_compute
 from simulator.events.step.programs import period_s
-from simulator.events.step.streams import CAUSES, SPAN_KINDS, STREAMS
+from simulator.events.step.streams import CAUSES, COMPUTE, COPY, PIPELINE, SPAN_KINDS, STREAMS
 from simulator.events.step.unfold import EXTRA, SEND
 from simulator.schedules.schedule import FORWARD
 
@@ -72,19 +71,19 @@ def terms(played: Played, shown: Floats, rank: int) -> Floats:
     """Terms of the step on one rank; they add up to the makespan. Shape (causes,)."""
     if played.steps > 1:
         return _steady_terms(played, shown, rank)
-    found, times = shown[rank].copy(), played.times
-    own = on_compute(played, rank)
-    extra = own[played.step.kind[own] == EXTRA]
+    charged_s, times = shown[rank].copy(), played.times
+    compute_tasks = on_compute(played, rank)
+    extra = compute_tasks[played.step.kind[compute_tasks] == EXTRA]
     rows = played.step.row[extra]
-    np.add.at(found, played.notes[rows, 0], played.extras.duration_s[rows])
-    begins = np.concatenate([times.start_s[own], [times.makespan_s]])
-    ends = np.concatenate([[0.0], times.end_s[own]])
+    np.add.at(charged_s, played.notes[rows, 0], played.extras.duration_s[rows])
+    begins = np.concatenate([times.start_s[compute_tasks], [times.makespan_s]])
+    ends = np.concatenate([[0.0], times.end_s[compute_tasks]])
     last = int(np.argmax(times.end_s))
     gaps = begins - ends
     for i in np.flatnonzero(gaps > 1e-12 * times.makespan_s):
-        before = last if i == len(own) else int(times.cause[own[i]])
-        _charge_idle(played, found, before, float(ends[i]), float(begins[i]))
-    return found
+        before = last if i == len(compute_tasks) else int(times.cause[compute_tasks[i]])
+        _charge_idle(played, charged_s, before, float(ends[i]), float(begins[i]))
+    return charged_s
 
 
 def step_time_s(played: Played) -> float:
@@ -98,20 +97,20 @@ def _steady_terms(played: Played, shown: Floats, rank: int) -> Floats:
     The last rank's backward passes of one step end so much later than those of the step before.
     What precedes the first pass and what follows the last one comes once per step.
     """
-    found, times, step = shown[rank].copy(), played.times, played.step
+    charged_s, times, step = shown[rank].copy(), played.times, played.step
     once = played.program.rank[played.changes[:, 0]] == rank
-    found_s = float(found.sum() - played.changes_s[once].sum())
+    found_s = float(charged_s.sum() - played.changes_s[once].sum())
     last = range(played.pp - 1, played.program.ranks, played.pp)
-    cycle_s = max(period_s(step, times.end_s, played.steps, one) for one in last)
-    found[_DRAIN] += max(cycle_s - found_s, 0.0)
+    cycle_s = max(period_s(step, times.end_s, played.steps, rank_at_end) for rank_at_end in last)
+    charged_s[_DRAIN] += max(cycle_s - found_s, 0.0)
     first = step.task_of_action[played.ends.first[0].min()]
-    found[_DP] += float(times.start_s[first])
+    charged_s[_DP] += float(times.start_s[first])
     low = float(times.end_s[step.task_of_action[played.ends.final]].max())
-    _charge_idle(played, found, int(np.argmax(times.end_s)), low, times.makespan_s)
-    return found
+    _charge_idle(played, charged_s, int(np.argmax(times.end_s)), low, times.makespan_s)
+    return charged_s
 
 
-def _charge_idle(played: Played, found: Floats, task: int, low: float, high: float) -> None:
+def _charge_idle(played: Played, charged_s: Floats, task: int, low: float, high: float) -> None:
     """Charge the time from `low` to `high` to the chain of tasks that ends with `task`."""
     times, cause = played.times, played.times.cause
     while high > low and task >= 0:
@@ -120,9 +119,9 @@ def _charge_idle(played: Played, found: Floats, task: int, low: float, high: flo
         if passes >= 0 and times.end_s[passes] > until:
             until, before = min(float(times.end_s[passes]), high), passes
         until = max(until, low)
-        _charge(played, found, task, high - until)
+        _charge(played, charged_s, task, high - until)
         high, task = until, before
-    found[_DRAIN] += max(high - low, 0.0)
+    charged_s[_DRAIN] += max(high - low, 0.0)
 
 
 def _last_pass(played: Played, task: int) -> int:
@@ -135,41 +134,41 @@ def _last_pass(played: Played, task: int) -> int:
     return int(played.step.task_of_action[played.ends.final[played.step.rank[task]]])
 
 
-def _charge(played: Played, found: Floats, task: int, seconds: float) -> None:
+def _charge(played: Played, charged_s: Floats, task: int, seconds: float) -> None:
     """Charge the last `seconds` of a task that another rank waits for."""
     kind, row = int(played.step.kind[task]), int(played.step.row[task])
     if is_extra(played, task):
-        found[_causes(played, np.array([task]))[0]] += seconds
+        charged_s[_causes(played, np.array([task]))[0]] += seconds
     elif kind == SEND:
-        found[_SENDS] += seconds
+        charged_s[_SENDS] += seconds
     else:
         listed = played.program
         at = (listed.rank[row], listed.chunk[row], listed.kind[row], _SENDS)
         sent = min(seconds, float(played.passes.shown_s[at]))
-        found[_SENDS] += sent
-        found[_FILL if kind == FORWARD else _DRAIN] += seconds - sent
+        charged_s[_SENDS] += sent
+        charged_s[_FILL if kind == FORWARD else _DRAIN] += seconds - sent
 
 
 def _causes(played: Played, extras: NDArray[Any]) -> Ints:
     """Causes of extra tasks; what a user's table lists itself: sends, else sharding."""
     step = played.step
     row, sent = step.row[extras], step.stream[extras] == PIPELINE
-    own = row < step.extras
-    found = np.where(sent, _SENDS, _DP)
-    found[own] = played.notes[row[own], 0]
-    return np.asarray(found)
+    of_caller = row < step.extras
+    causes = np.where(sent, _SENDS, _DP)
+    causes[of_caller] = played.notes[row[of_caller], 0]
+    return np.asarray(causes)
 
 
 def critical_shares(played: Played) -> tuple[Ints, dict[str, float]]:
     """Tasks of the critical path, and the share of it that each cause takes."""
     path = critical_path(played.times)
-    found = np.zeros(len(CAUSES))
+    shares = np.zeros(len(CAUSES))
     step, listed = played.step, played.program
     kinds, rows = step.kind[path], step.row[path]
     seconds = step.graph.duration_s[path]
     extra, sent = kinds == EXTRA, kinds == SEND
-    np.add.at(found, _causes(played, path[extra]), seconds[extra])
-    found[_SENDS] += seconds[sent].sum()
+    np.add.at(shares, _causes(played, path[extra]), seconds[extra])
+    shares[_SENDS] += seconds[sent].sum()
     passes = np.flatnonzero(~extra & ~sent)
     at = rows[passes]
     shown, first = _shown(played, at), listed.with_next[at]
@@ -177,10 +176,10 @@ def critical_shares(played: Played) -> tuple[Ints, dict[str, float]]:
         nxt = np.minimum(at + 1, len(listed) - 1)
         shown = shown + np.where(first[:, None], _shown(played, nxt), 0.0)
     whole = np.maximum(shown.sum(axis=1), 1e-300)
-    found += (shown * (seconds[passes] / whole)[:, None]).sum(axis=0)
-    total = max(float(found.sum()), 1e-300)
+    shares += (shown * (seconds[passes] / whole)[:, None]).sum(axis=0)
+    total = max(float(shares.sum()), 1e-300)
     return path.astype(np.int64), {
-        name: float(x) / total for name, x in zip(CAUSES, found, strict=True)
+        name: float(x) / total for name, x in zip(CAUSES, shares, strict=True)
     }
 
 
@@ -247,16 +246,16 @@ def _extra_seconds(played: Played, row: int) -> tuple[float, float]:
 
 def hidden(played: Played, hides: Floats, shown_s: Floats, rank: int) -> dict[str, float]:
     """Communication beside compute of one rank, by name, less what its terms show of it."""
-    found = {name: float(x) for name, x in zip(HIDDEN, hides[rank], strict=True)}
+    hidden_s = {name: float(x) for name, x in zip(HIDDEN, hides[rank], strict=True)}
     replica, stage = divmod(rank, played.pp)
-    tails = played.replicas[replica].tails
-    whole = tails.reductions * float(tails.reduce_s[stage].sum())
-    whole += float(tails.gather_s[stage].sum())
-    found["dp"] += max(whole - float(shown_s[_DP]), 0.0)
-    found["offload"] += tails.hidden_gradients_s
+    step_end = played.replicas[replica].step_end
+    whole = step_end.reductions * float(step_end.reduce_s[stage].sum())
+    whole += float(step_end.gather_s[stage].sum())
+    hidden_s["dp"] += max(whole - float(shown_s[_DP]), 0.0)
+    hidden_s["offload"] += step_end.hidden_gradients_s
     copied_s = 2.0 * _passed(played, rank) * float(played.passes.copy_s[rank].sum())
-    found["offload"] += max(copied_s - float(shown_s[CAUSE["offload"]]), 0.0) * (copied_s > 0.0)
-    return found
+    hidden_s["offload"] += max(copied_s - float(shown_s[CAUSE["offload"]]), 0.0) * (copied_s > 0.0)
+    return hidden_s
 
 
 def _passed(played: Played, rank: int) -> float:

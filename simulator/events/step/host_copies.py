@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from simulator.arrays import Floats
-from simulator.events.step.extras import COPY
 from simulator.events.step.programs import Program, awaited_actions
+from simulator.events.step.streams import COPY
 from simulator.schedules.schedule import BACKWARD_WEIGHT, FORWARD
 
 if TYPE_CHECKING:
-    from simulator.events.step.extras import Table
+    from simulator.events.step.auxiliary_tasks import Table
 
 __all__ = ["activation_copies"]
 

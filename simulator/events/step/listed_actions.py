@@ -53,8 +53,8 @@ class Listed:
 
     def name(self, row: int) -> str:
         """Word one of them."""
-        one = self.words[row]
-        return f"rank {one.rank}: {_text(one)}"
+        word = self.words[row]
+        return f"rank {word.rank}: {_text(word)}"
 
     def seconds(self, hop_s: NDArray[Any]) -> NDArray[Any]:
         """How long each one takes: a send by its hop, a receive no longer than its send.
@@ -63,12 +63,12 @@ class Listed:
         """
         return np.array(
             [
-                hop_s[0, one.piece]
-                if one.kind == "SEND_F"
-                else hop_s[1, one.piece - 1]
-                if one.kind == "SEND_B"
+                hop_s[0, word.piece]
+                if word.kind == "SEND_F"
+                else hop_s[1, word.piece - 1]
+                if word.kind == "SEND_B"
                 else 0.0
-                for one in self.words
+                for word in self.words
             ],
             dtype=np.float64,
         )
@@ -96,17 +96,17 @@ def listed_tasks(words: list[Word], program: Any, where: str) -> Listed:
     held: dict[tuple[int, int], list[int]] = {}
     for action, (rank, _, _, piece) in enumerate(rows):
         held.setdefault((rank, piece), []).append(action)
-    at = {(one.kind, one.micro_batch, one.piece): row for row, one in enumerate(words)}
+    at = {(word.kind, word.micro_batch, word.piece): row for row, word in enumerate(words)}
     producer, consumer, sent = (np.full(len(words), -1) for _ in range(3))
     problems: list[str] = []
-    for row, one in enumerate(words):
-        if one.micro_batch >= 0 and at[one.kind, one.micro_batch, one.piece] != row:
-            problems.append(f"rank {one.rank}: {_text(one)} is listed twice")
-        if one.kind[:4] in ("SEND", "RECV"):
-            problems += _bind(row, one, at, passes, rows, (producer, consumer, sent))
+    for row, word in enumerate(words):
+        if word.micro_batch >= 0 and at[word.kind, word.micro_batch, word.piece] != row:
+            problems.append(f"rank {word.rank}: {_text(word)} is listed twice")
+        if word.kind[:4] in ("SEND", "RECV"):
+            problems += _bind(row, word, at, passes, rows, (producer, consumer, sent))
         else:
-            producer[row], consumer[row] = _around(one, held)
-    sends = any(one.micro_batch >= 0 for one in words)
+            producer[row], consumer[row] = _around(word, held)
+    sends = any(word.micro_batch >= 0 for word in words)
     if sends:
         problems += _unreceived(passes, rows, at)
     if problems:
@@ -116,7 +116,7 @@ def listed_tasks(words: list[Word], program: Any, where: str) -> Listed:
 
 def _bind(
     row: int,
-    one: Word,
+    word: Word,
     at: Mapping[tuple[str, int, int], int],
     passes: Mapping[tuple[str, int, int], int],
     rows: list[Any],
@@ -124,36 +124,36 @@ def _bind(
 ) -> list[str]:
     """Find the pass of a send or receive and its other end; say what is not there."""
     producer, consumer, sent = columns
-    action, way = one.kind.split("_")
-    own = passes.get((way, one.micro_batch, one.piece))
-    name = f"rank {one.rank}: {_text(one)}"
-    if own is None or rows[own][0] != one.rank:
-        return [f"{name}: the rank has no such pass {one.piece}{way}{one.micro_batch}"]
+    action, way = word.kind.split("_")
+    own = passes.get((way, word.micro_batch, word.piece))
+    name = f"rank {word.rank}: {_text(word)}"
+    if own is None or rows[own][0] != word.rank:
+        return [f"{name}: the rank has no such pass {word.piece}{way}{word.micro_batch}"]
     step = (1 if way == "F" else -1) * (1 if action == "SEND" else -1)
     twin = ("RECV" if action == "SEND" else "SEND", way)
-    other = one.piece + step
-    found = at.get(("_".join(twin), one.micro_batch, other))
-    if found is None:
-        holder = passes.get((way, one.micro_batch, other))
+    other = word.piece + step
+    twin_row = at.get(("_".join(twin), word.micro_batch, other))
+    if twin_row is None:
+        holder = passes.get((way, word.micro_batch, other))
         end = "no rank" if holder is None else f"rank {rows[holder][0]}"
         verb = "is never received" if action == "SEND" else "waits for a send"
-        return [f"{name} {verb}: {other}{twin[0]}_{way}{one.micro_batch} is missing on {end}"]
+        return [f"{name} {verb}: {other}{twin[0]}_{way}{word.micro_batch} is missing on {end}"]
     if action == "SEND":
         producer[row] = own
     else:
-        consumer[row], sent[row] = own, found
-        if own < one.place:
+        consumer[row], sent[row] = own, twin_row
+        if own < word.place:
             return [f"{name} comes after the pass that needs it"]
     return []
 
 
-def _around(one: Word, held: Mapping[tuple[int, int], list[int]]) -> tuple[int, int]:
+def _around(word: Word, held: Mapping[tuple[int, int], list[int]]) -> tuple[int, int]:
     """Of a sharding word: the pass that it waits for and the pass that waits for it."""
-    own = held.get((one.rank, one.piece), [])
-    at = bisect_left(own, one.place)
-    if one.kind == "UNSHARD":
-        return -1, own[at] if at < len(own) else -1
-    return own[at - 1] if at else -1, -1
+    actions = held.get((word.rank, word.piece), [])
+    at = bisect_left(actions, word.place)
+    if word.kind == "UNSHARD":
+        return -1, actions[at] if at < len(actions) else -1
+    return actions[at - 1] if at else -1, -1
 
 
 def _unreceived(
@@ -162,15 +162,15 @@ def _unreceived(
     at: Mapping[tuple[str, int, int], int],
 ) -> list[str]:
     """Passes whose input comes from another rank, but for which no receive is listed."""
-    found = []
+    problems = []
     for (way, batch, piece), action in passes.items():
         other = piece - 1 if way == "F" else piece + 1
         source = passes.get((way, batch, other))
         if source is None or rows[source][0] == rows[action][0]:
             continue
         if (f"RECV_{way}", batch, piece) not in at:
-            found.append(
+            problems.append(
                 f"rank {rows[action][0]}: {piece}{way}{batch} has no {piece}RECV_{way}{batch}, "
                 f"what rank {rows[source][0]} makes never reaches it"
             )
-    return found
+    return problems

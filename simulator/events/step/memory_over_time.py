@@ -33,44 +33,46 @@ _ACTIVATIONS, _LOSS, _TEMPORARIES = (
 
 def memory_over_time(played: Played) -> MemoryCurve:
     """Follow the memory of every simulated rank through a step."""
-    curves = [x for i, one in enumerate(played.replicas) for x in _on_servers(played, one, i)]
+    curves = [
+        x for i, replica in enumerate(played.replicas) for x in _on_servers(played, replica, i)
+    ]
     rank, when, held = (np.concatenate(column) for column in zip(*curves, strict=True))
     return MemoryCurve(rank=rank.astype(np.int32), time_s=when, kinds_bytes=held)
 
 
-def _on_servers(played: Played, one: Replica, i: int) -> Iterator[tuple[Any, Floats, Floats]]:
+def _on_servers(played: Played, replica: Replica, i: int) -> Iterator[tuple[Any, Floats, Floats]]:
     """Curves of the ranks of a replica, each as on the servers that it lies on."""
-    tightest = tightest_sources(one)
+    tightest = tightest_sources(replica)
     for source in {id(x): x for x in tightest}.values():
         rank, when, held = _replica(played, source, i * played.pp)
-        own = np.array([x is source for x in tightest])[rank - i * played.pp]
-        yield rank[own], when[own], held[own]
+        on_source = np.array([x is source for x in tightest])[rank - i * played.pp]
+        yield rank[on_source], when[on_source], held[on_source]
 
 
-def tightest_sources(one: Replica) -> list[Replica]:
+def tightest_sources(replica: Replica) -> list[Replica]:
     """Of each rank: the replica that its memory is priced in, of the smallest of its devices."""
-    if not one.sources:
-        return [one] * len(one.tails.buckets)
-    return [min(each, key=usable_bytes) for each in one.sources]
+    if not replica.sources:
+        return [replica] * len(replica.step_end.buckets)
+    return [min(sources, key=usable_bytes) for sources in replica.sources]
 
 
-def usable_bytes(one: Replica) -> float:
+def usable_bytes(replica: Replica) -> float:
     """Memory of a device that a replica is priced on."""
-    return float(one.priced.cluster.accelerator.memory.usable_bytes)
+    return float(replica.priced.cluster.accelerator.memory.usable_bytes)
 
 
-def closed_bytes(one: Replica) -> Floats:
+def closed_bytes(replica: Replica) -> Floats:
     """Memory of every rank at its fullest, as the closed form has it; kinds together."""
-    closed = peak_memory(one.rows, one.priced)
-    return np.asarray(closed.total_bytes[0, np.argsort(one.rows.rank[0], kind="stable")])
+    closed = peak_memory(replica.rows, replica.priced)
+    return np.asarray(closed.total_bytes[0, np.argsort(replica.rows.rank[0], kind="stable")])
 
 
-def _replica(played: Played, one: Replica, first_rank: int) -> tuple[Any, Floats, Floats]:
+def _replica(played: Played, replica: Replica, first_rank: int) -> tuple[Any, Floats, Floats]:
     """Ranks, moments and kinds of one replica."""
-    closed = peak_memory(one.rows, one.priced)
-    order = np.argsort(one.rows.rank[0], kind="stable")
-    kept = _kept_by_chunk(one)
-    most = (kept * _most_flying(one)).sum(axis=1)
+    closed = peak_memory(replica.rows, replica.priced)
+    order = np.argsort(replica.rows.rank[0], kind="stable")
+    kept = _kept_by_chunk(replica)
+    most = (kept * _most_flying(replica)).sum(axis=1)
     always = closed.kinds_bytes[:, 0, order].T.copy()
     always[:, _ACTIVATIONS] -= most
     comes = always[:, [_LOSS, _TEMPORARIES]]
@@ -103,16 +105,20 @@ def _changes(
 ) -> tuple[Any, Floats, Floats]:
     """Moments at which activations, loss or temporaries change: rank, time, shape (rows, 3)."""
     listed, step, times = played.program, played.step, played.times
-    own = (listed.rank >= first_rank) & (listed.rank < first_rank + played.pp)
-    rank, kind, chunk = listed.rank[own] - first_rank, listed.kind[own], listed.chunk[own]
-    tasks = step.task_of_action[own]
+    of_replica = (listed.rank >= first_rank) & (listed.rank < first_rank + played.pp)
+    rank, kind, chunk = (
+        listed.rank[of_replica] - first_rank,
+        listed.kind[of_replica],
+        listed.chunk[of_replica],
+    )
+    tasks = step.task_of_action[of_replica]
     start, end = times.start_s[tasks], times.end_s[tasks]
-    pair = np.flatnonzero(listed.with_next[own])
+    pair = np.flatnonzero(listed.with_next[of_replica])
     start[pair + 1] = start[pair]
     ahead = kind == FORWARD
     frees = ~ahead & (kind != BACKWARD_INPUT)
     back = ~ahead & (kind != BACKWARD_WEIGHT)
-    head = ahead & (listed.piece[own] == listed.pieces - 1)
+    head = ahead & (listed.piece[of_replica] == listed.pieces - 1)
     works = np.where(at_loss[rank], head, back)
     none, size = np.zeros(len(rank)), kept[rank, chunk]
     working = comes[rank] * works[:, None]
@@ -123,18 +129,18 @@ def _changes(
     return np.tile(rank, 2)[rows], np.concatenate([start, end])[rows], change[rows]
 
 
-def _kept_by_chunk(one: Replica) -> Floats:
+def _kept_by_chunk(replica: Replica) -> Floats:
     """Bytes that one micro-batch keeps in each chunk, shape (ranks, chunks)."""
-    held, layouts = one.held, one.rows.layouts
+    held, layouts = replica.held, replica.rows.layouts
     parts, covered, away = held.rows
     mode = saved_mode(layouts)
     total: Floats = np.zeros(parts.shape[:2])
     for part in range(parts.shape[2] - 1):
         count, again, gone = parts[:, :, part], covered[:, :, part], away[:, :, part]
         kept = kept_bytes(
-            one.priced.blocks,
+            replica.priced.blocks,
             mode,
-            one.rows.block_key,
+            replica.rows.block_key,
             part,
             flying=count,
             count=count,
@@ -145,7 +151,7 @@ def _kept_by_chunk(one: Replica) -> Floats:
     return total.reshape(held.parts.shape[:2])
 
 
-def _most_flying(one: Replica) -> Floats:
+def _most_flying(replica: Replica) -> Floats:
     """Micro-batches in flight at the closed form's fullest moment, shape (ranks, chunks)."""
-    held = stages_of(one.rows.layouts, one.priced.workload)
-    return held.in_flight.reshape(one.held.parts.shape[:2]).astype(float)
+    held = stages_of(replica.rows.layouts, replica.priced.workload)
+    return held.in_flight.reshape(replica.held.parts.shape[:2]).astype(float)

@@ -93,11 +93,11 @@ def content(rows: Selection, priced: Priced) -> Content:
     order = np.argsort(rows.rank[0], kind="stable")
 
     def first(whole: Floats) -> Floats:
-        left, found = whole[0, order], np.zeros_like(parts)
+        left, by_part = whole[0, order], np.zeros_like(parts)
         for chunk in range(chunks):
-            found[:, chunk] = np.minimum(parts[:, chunk], left)
-            left = left - found[:, chunk]
-        return found
+            by_part[:, chunk] = np.minimum(parts[:, chunk], left)
+            left = left - by_part[:, chunk]
+        return by_part
 
     return Content(parts=parts, covered=first(rows.covered), offloaded=first(rows.offloaded))
 
@@ -113,7 +113,7 @@ def passes_of(rows: Selection, priced: Priced, held: Content) -> Passes:
     held : Content
     """
     layouts = rows.layouts
-    each = part_passes(
+    per_part = part_passes(
         priced,
         layouts,
         rows.block_key,
@@ -121,7 +121,7 @@ def passes_of(rows: Selection, priced: Priced, held: Content) -> Passes:
         layouts.micro_batches / layouts.copies,
         recomputed_share(rows),
     )
-    shown, hidden = _ways(rows, priced, held, each)
+    shown, hidden = _ways(rows, priced, held, per_part)
     copy_s = _copies(rows, priced, held, shown, hidden)
     send_s = _sends(rows, priced, shown, hidden)
     weight = over_parts(held.parts, priced.blocks.wgrad_s[rows.block_key][0])
@@ -130,7 +130,7 @@ def passes_of(rows: Selection, priced: Priced, held: Content) -> Passes:
         costs = [x[0][None, None, :] for x in priced.blocks.alone_s[way][:, rows.block_key]]
         for name, seconds in zip(PASS_TERMS, costs, strict=True):
             alone[:, :, way, CAUSE[name]] = over_parts(held.parts, seconds)
-    windows = (each.forward_window_s, each.backward_window_s)
+    windows = (per_part.forward_window_s, per_part.backward_window_s)
     return Passes(
         shown_s=_by_kind(shown, weight),
         hidden_s=_by_kind(hidden),
@@ -151,34 +151,36 @@ def _by_kind(ways: Floats, weight: Floats | None = None) -> Floats:
 
 
 def _ways(
-    rows: Selection, priced: Priced, held: Content, each: PartPasses
+    rows: Selection, priced: Priced, held: Content, per_part: PartPasses
 ) -> tuple[Floats, Floats]:
     """Shown and hidden seconds of both ways, shapes (ranks, chunks, 2, causes or HIDDEN)."""
     b, shape = priced.blocks, held.parts.shape[:2]
     parts, covered, _ = held.rows
     shown, hidden = np.zeros((*shape, 2, len(TERMS))), np.zeros((*shape, 2, len(HIDDEN)))
-    none = np.zeros_like(each.traffic_s)
-    for way, (costs, traffic) in enumerate(((b.forward_s, none), (b.backward_s, each.traffic_s))):
+    none = np.zeros_like(per_part.traffic_s)
+    for way, (costs, traffic) in enumerate(
+        ((b.forward_s, none), (b.backward_s, per_part.traffic_s))
+    ):
         terms = pass_terms(
             [x[rows.block_key][:, None, :] for x in costs],
             parts,
-            slowdown_s=each.slowdown_s[way][:, None, :],
+            slowdown_s=per_part.slowdown_s[way][:, None, :],
             traffic_s=traffic[:, None, :],
-            host_s=each.host_s[way][:, None, :],
-            fsdp_s=each.fsdp_s[way][:, None, :],
+            host_s=per_part.host_s[way][:, None, :],
+            fsdp_s=per_part.fsdp_s[way][:, None, :],
         )
         for name, seconds in terms.items():
             shown[:, :, way, CAUSE[name]] = seconds.reshape(shape)
         for i, name in enumerate(HIDDEN[:3]):
             beside = over_parts(parts, b.hidden_s[way][i][rows.block_key][:, None, :])
             hidden[:, :, way, _HIDES[name]] = beside.reshape(shape)
-        beside = over_parts(parts, each.hidden_s[way][:, None, :])
+        beside = over_parts(parts, per_part.hidden_s[way][:, None, :])
         hidden[:, :, way, _HIDES["fsdp"]] = beside.reshape(shape)
     for way, seconds in enumerate(shown_maxima(priced, rows.block_key, rows.state_key, parts, 1.0)):
         shown[:, :, way, CAUSE["small_reductions"]] = seconds.reshape(shape)
-    shown[:, :, BACK, CAUSE["recompute"]] = recompute_s(parts, covered, each).reshape(shape)
-    beside_s = each.prefetched * shown.sum(axis=(2, 3))
-    fetched, early = fetch_s(held.parts, each.input_s[0], beside_s)
+    shown[:, :, BACK, CAUSE["recompute"]] = recompute_s(parts, covered, per_part).reshape(shape)
+    beside_s = per_part.prefetched * shown.sum(axis=(2, 3))
+    fetched, early = fetch_s(held.parts, per_part.input_s[0], beside_s)
     shown[:, :, AHEAD, CAUSE["input"]] = fetched
     hidden[:, :, AHEAD, _HIDES["input"]] = early
     return shown, hidden
@@ -219,12 +221,12 @@ def _copies(
         share = share / np.maximum(whole_s, 1e-300)[:, None]
         beside = [np.full(ranks, np.inf)] * 2
         beside[way] = whole_s
-        own = np.zeros(ranks, dtype=np.int64)
+        counts = np.zeros(ranks, dtype=np.int64)
         column = np.argsort(rows.rank[0], kind="stable")
         late, early = parameter_copies_s(
             priced,
-            layouts[own],
-            rows.state_key[own],
+            layouts[counts],
+            rows.state_key[counts],
             np.ones(ranks),
             column,
             (beside[0], beside[1]),

@@ -13,7 +13,7 @@ from simulator.arrays import Floats, Ints
 from simulator.cost.tables import Priced, Selection
 from simulator.errors import InputError, problem
 from simulator.events.engine.engine import Times, longest_path
-from simulator.events.step.extras import COMPUTE, DATA, Extras
+from simulator.events.step.auxiliary_tasks import AuxiliaryTasks
 from simulator.events.step.pass_costs import AHEAD, BACK, CAUSE, Content, Passes, content, passes_of
 from simulator.events.step.programs import (
     Program,
@@ -22,16 +22,22 @@ from simulator.events.step.programs import (
     repeated,
     step_graph,
 )
-from simulator.events.step.tails import Ends, Tails, tail_tasks, tails_of
+from simulator.events.step.step_end import (
+    ChunkBoundaries,
+    StepEndWork,
+    step_end_tasks,
+    step_end_work,
+)
+from simulator.events.step.streams import COMPUTE, DATA
 from simulator.events.step.unfold import EXTRA
 from simulator.schedules.dependencies import alone
 from simulator.schedules.registry import SCHEDULES
 from simulator.schedules.schedule import BACKWARD, BACKWARD_WEIGHT
 
 __all__ = [
+    "DurationFactors",
     "Played",
     "Replica",
-    "Stretch",
     "after_every_pass",
     "play_step",
     "replica_of",
@@ -49,7 +55,7 @@ class Replica:
     priced: Priced
     held: Content
     passes: Passes
-    tails: Tails
+    step_end: StepEndWork
     numbers: tuple[int, ...] = ()
     """Those replicas, from 0; none where all are alike."""
     sources: tuple[tuple[Replica, ...], ...] = ()
@@ -75,10 +81,10 @@ class Played:
     delays: Ints
     """Actions that last longer than they were priced, and the cause: shape (delays, 2)."""
     delays_s: Floats
-    extras: Extras
+    extras: AuxiliaryTasks
     notes: Ints
     """Cause, kind of span and chunk of each extra task."""
-    ends: Ends
+    ends: ChunkBoundaries
     step: StepGraph
     times: Times
     build_seconds: float
@@ -94,10 +100,12 @@ def replica_of(rows: Selection, priced: Priced, count: int) -> Replica:
     """Price a replica of a layout that was selected from a table priced with every rank."""
     held = content(rows, priced)
     passes = passes_of(rows, priced, held)
-    tails = tails_of(rows, priced, passes)
-    passes = after_every_pass(passes, tails.every_s)
-    passes = after_every_pass(passes, tails.each_slowed_s, "slowdown")
-    return Replica(count=count, rows=rows, priced=priced, held=held, passes=passes, tails=tails)
+    step_end = step_end_work(rows, priced, passes)
+    passes = after_every_pass(passes, step_end.exposed_reductions_s)
+    passes = after_every_pass(passes, step_end.reduction_slowdown_s, "slowdown")
+    return Replica(
+        count=count, rows=rows, priced=priced, held=held, passes=passes, step_end=step_end
+    )
 
 
 def after_every_pass(passes: Passes, seconds: Floats, cause: str = "dp") -> Passes:
@@ -111,7 +119,7 @@ def after_every_pass(passes: Passes, seconds: Floats, cause: str = "dp") -> Pass
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stretch:
+class DurationFactors:
     """How much longer everything takes than it was priced; factors, in the order of a step."""
 
     actions: Floats
@@ -127,7 +135,7 @@ def play_step(
     *,
     table: Program | None = None,
     began: float | None = None,
-    stretch: Stretch | None = None,
+    stretch: DurationFactors | None = None,
 ) -> Played:
     """Build the task graph of one step and run it.
 
@@ -139,7 +147,7 @@ def play_step(
         What the ranks do, in place of the layout's schedule.
     began : float, optional
         Moment of ``time.perf_counter`` from which building counts.
-    stretch : Stretch, optional
+    stretch : DurationFactors, optional
         What takes longer than it was priced.
     """
     began = time.perf_counter() if began is None else began
@@ -151,19 +159,19 @@ def play_step(
     if table is not None:
         _check_table(table, replicas, schedule, pp, vpp, m)
         steps = 1
-    one = table or program(schedule, pp, m, vpp, steps=1 if askew else steps)
+    action_program = table or program(schedule, pp, m, vpp, steps=1 if askew else steps)
     if askew and table is None:
-        one = repeated(one, steps)
-    listed = _tiled(one, len(replicas), m * steps)
-    passes = _stacked([one.passes for one in replicas])
+        action_program = repeated(action_program, steps)
+    listed = _tiled(action_program, len(replicas), m * steps)
+    passes = _stacked([replica.passes for replica in replicas])
     lone = _alone(listed, passes, flushed=steps == 1)
-    ends = Ends.of(listed)
-    changes, changes_s = _changes(ends, [one.tails for one in replicas])
+    ends = ChunkBoundaries.of(listed)
+    work = [replica.step_end for replica in replicas]
+    changes, changes_s = _changes(ends, work)
     seconds = _action_s(listed, passes, lone)
     np.add.at(seconds, changes[:, 0], changes_s)
-    if stretch is not None:
-        seconds = seconds * stretch.actions
-    extras, notes = tail_tasks(listed, ends, [one.tails for one in replicas], passes, seconds)
+    seconds = seconds if stretch is None else seconds * stretch.actions
+    extras, notes = step_end_tasks(listed, ends, work, passes, seconds)
     if stretch is not None:
         extras = replace(extras, duration_s=extras.duration_s * stretch.extras)
     step = step_graph(listed, seconds, extras=extras)
@@ -194,15 +202,15 @@ def play_step(
     )
 
 
-def _stretched(step: StepGraph, extras: Extras, stretch: Stretch) -> StepGraph:
+def _stretched(step: StepGraph, extras: AuxiliaryTasks, stretch: DurationFactors) -> StepGraph:
     """Stretch sends, and let reductions wait for those of replicas that are not played."""
     graph = step.graph
     sent = step.task_of_send >= 0
     seconds, lag_s = graph.duration_s.copy(), np.zeros(len(graph.predecessor))
     seconds[step.task_of_send[sent]] *= stretch.sends[sent]
     reduces = np.zeros(len(graph), dtype=np.bool_)
-    own = step.task_of_extra[: len(extras)]
-    reduces[own[(extras.stream == DATA) & (extras.after >= 0)]] = True
+    extra_tasks = step.task_of_extra[: len(extras)]
+    reduces[extra_tasks[(extras.stream == DATA) & (extras.after >= 0)]] = True
     before = graph.predecessor
     waits = np.repeat(reduces, np.diff(graph.first)) & (step.stream[before] != DATA)
     lag_s[waits] = stretch.late_s[step.rank[before[waits]]]
@@ -245,32 +253,35 @@ def _action_s(listed: Program, passes: Passes, lone: NDArray[np.bool_]) -> Float
     return np.asarray(seconds)
 
 
-def _tiled(one: Program, replicas: int, micro_batches: int) -> Program:
+def _tiled(whole: Program, replicas: int, micro_batches: int) -> Program:
     """The same program on several replicas, each with micro-batches of its own."""
     if replicas == 1:
-        return one
-    copy = np.repeat(np.arange(replicas), len(one))
+        return whole
+    copy = np.repeat(np.arange(replicas), len(whole))
 
     def tiled(column: NDArray[np.int64]) -> Ints:
         return np.tile(column, replicas)
 
     return replace(
-        one,
-        ranks=one.ranks * replicas,
-        rank=tiled(one.rank) + copy * one.ranks,
-        kind=tiled(one.kind),
-        micro_batch=tiled(one.micro_batch) + copy * micro_batches,
-        chunk=tiled(one.chunk),
-        piece=tiled(one.piece),
-        with_next=np.tile(one.with_next, replicas),
+        whole,
+        ranks=whole.ranks * replicas,
+        rank=tiled(whole.rank) + copy * whole.ranks,
+        kind=tiled(whole.kind),
+        micro_batch=tiled(whole.micro_batch) + copy * micro_batches,
+        chunk=tiled(whole.chunk),
+        piece=tiled(whole.piece),
+        with_next=np.tile(whole.with_next, replicas),
     )
 
 
-def _stacked(each: list[Passes]) -> Passes:
-    if len(each) == 1:
-        return each[0]
+def _stacked(passes: list[Passes]) -> Passes:
+    if len(passes) == 1:
+        return passes[0]
     names = [field.name for field in fields(Passes)]
-    joined = {name: np.concatenate([getattr(one, name) for one in each]) for name in names}
+    joined = {
+        name: np.concatenate([getattr(replica_passes, name) for replica_passes in passes])
+        for name in names
+    }
     return Passes(**joined)
 
 
@@ -281,14 +292,14 @@ def _alone(listed: Program, passes: Passes, *, flushed: bool) -> NDArray[np.bool
     return alone(listed, listed.ranks)
 
 
-def _changes(ends: Ends, tails: list[Tails]) -> tuple[Ints, Floats]:
+def _changes(ends: ChunkBoundaries, step_end: list[StepEndWork]) -> tuple[Ints, Floats]:
     """What first and last passes take longer or shorter than the others of their kind.
 
     A chunk's gather runs beside the passes since the chunk before it began, its reduction beside
     those until the next one ends: what they slow is spread over these.
     """
-    slowed = np.concatenate([one.slowed_s for one in tails], axis=1)
-    every = np.concatenate([one.every_s for one in tails])
+    slowed = np.concatenate([work.overlap_slowdown_s for work in step_end], axis=1)
+    every = np.concatenate([work.exposed_reductions_s for work in step_end])
     begun, ended = np.sort(ends.first, axis=1), np.sort(ends.last, axis=1)
     sooner = np.concatenate([begun[:, :1], begun[:, :-1] + 1], axis=1)
     later = np.concatenate([ended[:, 1:], ended[:, -1:] + 1], axis=1)

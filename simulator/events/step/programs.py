@@ -10,7 +10,7 @@ two.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,10 +18,10 @@ from numpy.typing import ArrayLike, NDArray
 from simulator.arrays import Floats, Int32s
 from simulator.errors import InputError
 from simulator.events.engine.graph import TaskGraph
-from simulator.events.step.extras import COMPUTE, DATA, PIPELINE, Extras
+from simulator.events.step.auxiliary_tasks import AuxiliaryTasks
 from simulator.events.step.listed_actions import Listed
-from simulator.events.step.streams import STREAMS
-from simulator.events.step.unfold import EXTRA, SEND, unfold
+from simulator.events.step.streams import DATA, PIPELINE, STREAMS
+from simulator.events.step.unfold import EXTRA, SEND, ActionTimes, unfold
 from simulator.schedules.action_tables import actions
 from simulator.schedules.dependencies import NOTHING, UNLISTED, awaited
 from simulator.schedules.registry import SCHEDULES
@@ -38,6 +38,17 @@ __all__ = [
     "repeated",
     "step_graph",
 ]
+
+
+class ProgramColumns(NamedTuple):
+    """The columns of a :class:`Program`, as compiled code takes them."""
+
+    rank: NDArray[Any]
+    kind: NDArray[Any]
+    micro_batch: NDArray[Any]
+    chunk: NDArray[Any]
+    piece: NDArray[Any]
+    with_next: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,10 +76,11 @@ class Program:
     def __len__(self) -> int:
         return len(self.rank)
 
-    def columns(self) -> tuple[NDArray[Any], ...]:
+    def columns(self) -> ProgramColumns:
         """Every column, as compiled code takes them."""
         numbers = (self.rank, self.kind, self.micro_batch, self.chunk, self.piece)
-        return *(np.ascontiguousarray(column) for column in numbers), self.with_next
+        rank, kind, micro_batch, chunk, piece = (np.ascontiguousarray(x) for x in numbers)
+        return ProgramColumns(rank, kind, micro_batch, chunk, piece, self.with_next)
 
     def name(self, action: int) -> str:
         """Word one action.
@@ -113,7 +125,7 @@ def program(schedule: str, pp: int, micro_batches: int, vpp: int = 1, *, steps: 
     )
 
 
-def repeated(one: Program, steps: int) -> Program:
+def repeated(once: Program, steps: int) -> Program:
     """List several steps of a program one after the other, without a barrier between them.
 
     Every rank begins its next step when it is done with this one; micro-batches count on.
@@ -124,21 +136,21 @@ def repeated(one: Program, steps: int) -> Program:
     >>> [two.name(i) for i in (0, 5, 6)]
     ['rank 0: F0 of piece 0', 'rank 0: W1 of piece 0', 'rank 0: F2 of piece 0']
     """
-    step = np.repeat(np.arange(steps), len(one))
-    order = np.argsort(np.tile(one.rank, steps), kind="stable")
+    step = np.repeat(np.arange(steps), len(once))
+    order = np.argsort(np.tile(once.rank, steps), kind="stable")
 
     def again(column: NDArray[Any]) -> NDArray[Any]:
         return np.tile(column, steps)[order]
 
-    batches = int(one.micro_batch.max()) + 1
+    batches = int(once.micro_batch.max()) + 1
     return replace(
-        one,
-        rank=again(one.rank),
-        kind=again(one.kind),
-        chunk=again(one.chunk),
-        micro_batch=again(one.micro_batch) + batches * step[order],
-        piece=again(one.piece),
-        with_next=again(one.with_next),
+        once,
+        rank=again(once.rank),
+        kind=again(once.kind),
+        chunk=again(once.chunk),
+        micro_batch=again(once.micro_batch) + batches * step[order],
+        piece=again(once.piece),
+        with_next=again(once.with_next),
     )
 
 
@@ -184,7 +196,7 @@ def step_graph(
     pass_s: ArrayLike,
     send_s: ArrayLike = 0.0,
     *,
-    extras: Extras | None = None,
+    extras: AuxiliaryTasks | None = None,
 ) -> StepGraph:
     """Unfold a program into tasks.
 
@@ -197,7 +209,7 @@ def step_graph(
     send_s : array_like
         Seconds of a send across each boundary between pieces s and s + 1, shape (pieces - 1,); or
         forward and backward apart, shape (2, pieces - 1); or one number for all.
-    extras : Extras, optional
+    extras : AuxiliaryTasks, optional
         Further tasks.
 
     Raises
@@ -212,29 +224,19 @@ def step_graph(
     >>> longest_path(step.graph, step.name).makespan_s
     9.0
     """
-    extra = Extras.none() if extras is None else extras
+    extra = AuxiliaryTasks.none() if extras is None else extras
     source = awaited_actions(program)
     check_extras(program, extra)
     seconds = action_seconds(program, pass_s)
     hops = np.broadcast_to(np.asarray(send_s, np.float64), (2, max(program.pieces - 1, 0))).copy()
-    own, listed = len(extra), program.listed
+    of_caller, listed = len(extra), program.listed
     if listed is not None:
         elsewhere = (source >= 0) & (program.rank[source] != program.rank)
         source[elsewhere & listed.sends] = NOTHING
         extra = joined(extra, program, listed, listed.seconds(hops))
-    arrays: tuple[Any, ...] = (
-        *program.columns(),
-        source,
-        seconds,
-        hops,
-        *extra.columns(),
-        program.ranks,
-        len(STREAMS),
-        COMPUTE,
-        PIPELINE,
-    )
-    found = unfold(*arrays)
-    duration, stream, first, predecessor, numbers, short, kind, *at = found
+    actions = ActionTimes(source, seconds, hops)
+    tasks = unfold(program.columns(), actions, extra.columns(), program.ranks)
+    duration, stream, first, predecessor, numbers, short, kind, *at = tasks
     graph = TaskGraph(duration_s=duration, stream=stream, first=first, predecessor=predecessor)
     step = StepGraph(
         graph=graph,
@@ -248,7 +250,7 @@ def step_graph(
         task_of_action=at[0],
         task_of_send=at[1],
         task_of_extra=at[2],
-        extras=own,
+        extras=of_caller,
     )
     if listed is not None:
         _name_sends(step, listed)
@@ -363,11 +365,11 @@ def _unlisted(program: Program, action: int) -> str:
 
 def _name_sends(step: StepGraph, listed: Listed) -> None:
     """Call the sends that a table lists what they are."""
-    for row, one in enumerate(listed.words):
-        if one.kind.startswith("SEND"):
+    for row, word in enumerate(listed.words):
+        if word.kind.startswith("SEND"):
             task, action = step.task_of_extra[step.extras + row], int(listed.producer[row])
             step.kind[task], step.row[task] = SEND, action
-            step.micro_batch[task] = one.micro_batch
+            step.micro_batch[task] = word.micro_batch
             step.chunk[task] = step.program.chunk[action]
             step.task_of_send[action] = task
 
@@ -407,7 +409,7 @@ def period_s(step: StepGraph, end_s: Floats, steps: int, rank: int | None = None
     return float(ends[-1] - ends[-1 - len(back) // steps])
 
 
-def check_extras(program: Program, extra: Extras) -> None:
+def check_extras(program: Program, extra: AuxiliaryTasks) -> None:
     """Refuse extra tasks that refer to what is not there."""
     n, k = len(program), len(extra)
     given = {
@@ -435,21 +437,23 @@ def check_extras(program: Program, extra: Extras) -> None:
         )
 
 
-def joined(extra: Extras, program: Program, listed: Listed, seconds: Floats) -> Extras:
+def joined(
+    extra: AuxiliaryTasks, program: Program, listed: Listed, seconds: Floats
+) -> AuxiliaryTasks:
     """Add the words that a table lists to the caller's tasks."""
-    n, own, words = len(program), len(extra), listed.words
-    rank = np.array([one.rank for one in words])
-    place = np.array([one.place for one in words]) - 1
+    n, of_caller, words = len(program), len(extra), listed.words
+    rank = np.array([word.rank for word in words])
+    place = np.array([word.place for word in words]) - 1
     here = (place >= 0) & (program.rank[place] == rank)
-    passed = np.array([one.micro_batch >= 0 for one in words])
-    number = n + own + np.arange(len(words))
+    passed = np.array([word.micro_batch >= 0 for word in words])
+    number = n + of_caller + np.arange(len(words))
     produced, sent = np.flatnonzero(listed.producer >= 0), np.flatnonzero(listed.sent >= 0)
     edges = (
         extra.edges,
         np.column_stack([listed.producer[produced], number[produced]]),
-        np.column_stack([n + own + listed.sent[sent], number[sent]]),
+        np.column_stack([n + of_caller + listed.sent[sent], number[sent]]),
     )
-    return Extras(
+    return AuxiliaryTasks(
         rank=np.concatenate([extra.rank, rank]),
         stream=np.concatenate([extra.stream, np.where(passed, PIPELINE, DATA)]),
         duration_s=np.concatenate([extra.duration_s, seconds]),

@@ -88,9 +88,9 @@ def timeline(played: Played, path: Ints) -> Timeline:
     spans, critical = _Spans(), np.zeros(len(played.step.graph), dtype=np.bool_)
     critical[path] = True
     first, sent = _draw_passes(played, spans, critical)
-    own = np.flatnonzero(played.step.task_of_send >= 0)
+    sending = np.flatnonzero(played.step.task_of_send >= 0)
     if played.passes.send_s.any():
-        sent[own] = _draw_sends(played, spans, critical, own)
+        sent[sending] = _draw_sends(played, spans, critical, sending)
     _draw_extras(played, spans, critical)
     return _joined(played, spans, _flows(played, first, sent))
 
@@ -149,18 +149,18 @@ def _send_or_receive(played: Played) -> Ints:
     return np.where(sends, SPAN_KINDS.index("send"), SPAN_KINDS.index("receive"))
 
 
-def _draw_sends(played: Played, spans: _Spans, critical: NDArray[np.bool_], own: Ints) -> Ints:
+def _draw_sends(played: Played, spans: _Spans, critical: NDArray[np.bool_], sending: Ints) -> Ints:
     """Sends on a stream of their own."""
-    tasks, listed = played.step.task_of_send[own], played.program
+    tasks, listed = played.step.task_of_send[sending], played.program
     assert (played.step.kind[tasks] == SEND).all()
     start, end = played.times.start_s[tasks], played.times.end_s[tasks]
     return spans.add(
-        listed.rank[own],
+        listed.rank[sending],
         start,
         end - start,
         ("pipeline", "send", "pp"),
-        micro_batch=listed.micro_batch[own] % _micro_batches(played),
-        chunk=listed.chunk[own],
+        micro_batch=listed.micro_batch[sending] % _micro_batches(played),
+        chunk=listed.chunk[sending],
         critical=critical[tasks],
     )
 
@@ -203,7 +203,7 @@ def _joined(played: Played, spans: _Spans, flows: Ints) -> Timeline:
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     layouts = played.replicas[0].rows.layouts
-    counts = np.repeat([one.count for one in played.replicas], played.pp)
+    counts = np.repeat([replica.count for replica in played.replicas], played.pp)
     return Timeline(
         rank=rank[order].astype(np.int32),
         stream=stream[order].astype(np.int8),

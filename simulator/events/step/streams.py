@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from simulator.cost.terms import TERMS
 
-__all__ = ["CAUSES", "LINKS", "SPAN_KINDS", "STREAMS"]
-
+__all__ = [
+    "CAUSES",
+    "COMPUTE",
+    "COPY",
+    "DATA",
+    "HOST",
+    "LINKS",
+    "PIPELINE",
+    "SPAN_KINDS",
+    "STREAMS",
+]
 
 STREAMS = ("compute", "tensor", "context", "expert", "pipeline", "data", "copy", "host")
 """What a rank can do at the same time; the words of `Term.stream`. Stream s of rank r is number
 ``r * len(STREAMS) + s`` in the task graph."""
 
+
+COMPUTE, PIPELINE, DATA, COPY, HOST = (
+    STREAMS.index(word) for word in ("compute", "pipeline", "data", "copy", "host")
+)
 
 LINKS = ("tensor", "context", "expert", "pipeline", "data", "copy")
 """Streams whose work is on links."""

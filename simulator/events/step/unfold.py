@@ -2,81 +2,95 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.arrays import Floats, Int32s
 from simulator.events.engine.compiled import short, within
+from simulator.events.step.streams import COMPUTE, PIPELINE, STREAMS
 from simulator.schedules.schedule import FORWARD, KINDS
 
-__all__ = ["EXTRA", "SEND", "unfold"]
+__all__ = ["EXTRA", "SEND", "ActionTimes", "Tasks", "unfold"]
 
 SEND, EXTRA = len(KINDS), len(KINDS) + 1
 """Kinds of tasks beside those of KINDS: a send between pieces, a task that the caller added."""
 
+_STREAMS = len(STREAMS)
+
+
+class ActionTimes(NamedTuple):
+    """What the actions of a program wait for, and how long they and their sends take."""
+
+    awaited: NDArray[Any]
+    """The action whose result each one takes; below 0: none."""
+    seconds: Floats
+    hop_s: Floats
+    """Of a send across each boundary, forward and backward, shape (2, pieces - 1)."""
+
+
+class Tasks(NamedTuple):
+    """The tasks of a step, their predecessors in compressed rows, and which task is what."""
+
+    duration: Floats
+    stream: Int32s
+    first: Int32s
+    predecessor: Int32s
+    numbers: Int32s
+    """Rank, micro-batch, chunk and row of each task, shape (4, tasks)."""
+    of_rank: NDArray[np.int8]
+    """The stream of its rank that each task is on, an index into STREAMS."""
+    kind: NDArray[np.int8]
+    action: Int32s
+    """The task of each action."""
+    send: Int32s
+    """The task that sends the result of each action; -1 none."""
+    extra: Int32s
+    """The task of each extra row."""
+
 
 @short
-def unfold(  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
-    rank,
-    kind,
-    micro_batch,
-    chunk,
-    piece,
-    with_next,
-    awaited,
-    seconds,
-    hop_s,
-    order,
-    extra_rank,
-    extra_stream,
-    extra_s,
-    after,
-    waits,
-    before,
-    edges,
-    ranks,
-    streams,
-    compute,
-    sending,
-):
+def unfold(program, actions, extra, ranks):  # type: ignore[no-untyped-def]
     """Fill the columns and compressed rows of a step's tasks.
 
     Predecessors of a task stand in this order: its action or the awaited task, the extras that it
     waits for by number, further edges.
     """
-    sends = _sends(rank, awaited)
-    action_at, send_at, extra_at, tasks = _number(rank, sends, order, extra_rank, after, ranks)
-    starter = _starters(with_next, action_at)
-    first = _row_starts(awaited, starter, send_at, extra_at, after, waits, before, edges, tasks)
-    predecessor = _rows(
-        first, rank, awaited, starter, action_at, send_at, extra_at, after, waits, before, edges
-    )
+    rank, kind, micro_batch, chunk, piece, with_next = program
+    awaited, seconds, hop_s = actions
+    action_at, send_at, extra_at, tasks = _number(rank, _sends(rank, awaited), extra, ranks)
+    at = (action_at, send_at, extra_at, _starters(with_next, action_at))
+    first = _row_starts(awaited, at, extra, tasks)
+    predecessor = _rows(first, rank, awaited, at, extra)
     duration, columns, stream = (
         np.empty(tasks),
         np.empty((4, tasks), np.int32),
         np.empty_like(first[:-1]),
     )
-    short, what = np.empty(tasks, np.int8), np.empty(tasks, np.int8)
+    of_rank, what = np.empty(tasks, np.int8), np.empty(tasks, np.int8)
     for a in range(len(rank)):
         i = action_at[a]
-        duration[i], short[i], what[i] = seconds[a], compute, kind[a]
+        duration[i], of_rank[i], what[i] = seconds[a], COMPUTE, kind[a]
         _describe(columns, i, rank[a], micro_batch[a], chunk[a], a)
         if send_at[a] >= 0:
             j = send_at[a]
             duration[j] = hop_s[0, piece[a]] if kind[a] == FORWARD else hop_s[1, piece[a] - 1]
-            short[j], what[j] = sending, SEND
+            of_rank[j], what[j] = PIPELINE, SEND
             _describe(columns, j, rank[a], micro_batch[a], chunk[a], a)
-    for e in range(len(order)):
+    for e in range(len(extra_at)):
         i = extra_at[e]
-        duration[i], short[i], what[i] = extra_s[e], extra_stream[e], EXTRA
-        _describe(columns, i, extra_rank[e], -1, -1, e)
+        duration[i], of_rank[i], what[i] = extra.seconds[e], extra.stream[e], EXTRA
+        _describe(columns, i, extra.rank[e], -1, -1, e)
     for i in range(tasks):
-        stream[i] = columns[0, i] * streams + short[i]
-    return (
+        stream[i] = columns[0, i] * _STREAMS + of_rank[i]
+    return Tasks(
         duration,
         stream,
         first,
         predecessor,
         columns,
-        short,
+        of_rank,
         what,
         action_at,
         send_at,
@@ -103,8 +117,9 @@ def _sends(rank, awaited):  # type: ignore[no-untyped-def]
 
 
 @within
-def _number(rank, sends, order, extra_rank, after, ranks):  # type: ignore[no-untyped-def]
+def _number(rank, sends, extra, ranks):  # type: ignore[no-untyped-def]
     """Number the tasks: of each rank its extras, actions and sends in the order of issue."""
+    order, extra_rank, after = extra.order, extra.rank, extra.after
     n, extras = len(rank), len(order)
     action_at = np.empty(n, np.int32)
     send_at = np.full(n, -1, np.int32)
@@ -140,10 +155,10 @@ def _starters(with_next, action_at):  # type: ignore[no-untyped-def]
 
 
 @within
-def _row_starts(  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
-    awaited, starter, send_at, extra_at, after, waits, before, edges, tasks
-):
+def _row_starts(awaited, at, extra, tasks):  # type: ignore[no-untyped-def]
     """Count the predecessors of every task and add them up."""
+    _, send_at, extra_at, starter = at
+    _, _, _, _, after, waits, before, edges = extra
     n = len(awaited)
     first = np.zeros(tasks + 1, np.int32)
     for a in range(n):
@@ -165,10 +180,10 @@ def _row_starts(  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
 
 
 @within
-def _rows(  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
-    first, rank, awaited, starter, action_at, send_at, extra_at, after, waits, before, edges
-):
+def _rows(first, rank, awaited, at, extra):  # type: ignore[no-untyped-def]
     """Fill the predecessors of every task."""
+    action_at, send_at, extra_at, starter = at
+    _, _, _, _, after, waits, before, edges = extra
     n, free = len(rank), first.copy()
     predecessor = np.empty(first[-1], np.int32)
     for a in range(n):

@@ -171,10 +171,10 @@ def _parsed(text: str, whole: str) -> tuple[int, str, int]:
 
 def _program(passes: list[_Pass], words: list[Word], ranks: int, where: str) -> Program:
     """Number the chunks of every rank and check that the passes are complete."""
-    pieces = max(one.piece for one in passes) + 1
+    pieces = max(action.piece for action in passes) + 1
     chunk: dict[tuple[int, int], int] = {}
     held = Counter[int]()
-    for rank, piece in sorted({(one.rank, one.piece) for one in passes}):
+    for rank, piece in sorted({(action.rank, action.piece) for action in passes}):
         chunk[rank, piece] = held[rank]
         held[rank] += 1
     if problems := [f"{where}: {text}" for text in _incomplete(passes, pieces)]:
@@ -183,12 +183,12 @@ def _program(passes: list[_Pass], words: list[Word], ranks: int, where: str) -> 
         ranks=ranks,
         chunks=max(chunk.values()) + 1,
         pieces=pieces,
-        rank=np.array([one.rank for one in passes]),
-        kind=np.array([KINDS.index(one.kind) for one in passes]),
-        micro_batch=np.array([one.micro_batch for one in passes]),
-        chunk=np.array([chunk[one.rank, one.piece] for one in passes]),
-        piece=np.array([one.piece for one in passes]),
-        with_next=np.array([one.with_next for one in passes]),
+        rank=np.array([action.rank for action in passes]),
+        kind=np.array([KINDS.index(action.kind) for action in passes]),
+        micro_batch=np.array([action.micro_batch for action in passes]),
+        chunk=np.array([chunk[action.rank, action.piece] for action in passes]),
+        piece=np.array([action.piece for action in passes]),
+        with_next=np.array([action.with_next for action in passes]),
         where=where,
     )
     return replace(made, listed=listed_tasks(words, made, where)) if words else made
@@ -197,23 +197,25 @@ def _program(passes: list[_Pass], words: list[Word], ranks: int, where: str) -> 
 def _incomplete(passes: Sequence[_Pass], pieces: int) -> list[str]:
     """Name passes that are listed twice, or whose counterpart or neighbour is not listed."""
     on: dict[str, dict[int, int]] = {kind: {} for kind in KINDS}  # rank of a pass, by its number
-    found: list[str] = []
-    for one in passes:
-        alike, number = on[one.kind], one.micro_batch * pieces + one.piece
+    problems: list[str] = []
+    for action in passes:
+        alike, number = on[action.kind], action.micro_batch * pieces + action.piece
         if number in alike:
-            name = _written(one.kind, one.micro_batch, one.piece)
-            found.append(f"rank {one.rank}: {name} is listed twice, also on rank {alike[number]}")
-        alike[number] = one.rank
-    batches = {one.micro_batch for one in passes}
+            name = _written(action.kind, action.micro_batch, action.piece)
+            problems.append(
+                f"rank {action.rank}: {name} is listed twice, also on rank {alike[number]}"
+            )
+        alike[number] = action.rank
+    batches = {action.micro_batch for action in passes}
     if max(batches) >= len(batches):
         missing = next(n for n in range(len(batches)) if n not in batches)
-        found.append(f"micro-batches must be counted from 0 on: {missing} has no pass")
+        problems.append(f"micro-batches must be counted from 0 on: {missing} has no pass")
     trained = any(on[kind] for kind in "BIW")
     for rank, kind, batch, piece, _ in passes:
         number = batch * pieces + piece
         home = on["F"].get(number, rank)
         if home != rank:
-            found.append(
+            problems.append(
                 f"rank {rank}: {_written(kind, batch, piece)} must be on rank {home}, where"
                 f" {_written('F', batch, piece)} is: what a pass keeps stays there"
             )
@@ -224,7 +226,7 @@ def _incomplete(passes: Sequence[_Pass], pieces: int) -> list[str]:
             "B": (half or weight) and "place: its halves are listed too",
         }.get(kind)
         if lacks:
-            found.append(f"rank {rank}: {_written(kind, batch, piece)} has no {lacks}")
+            problems.append(f"rank {rank}: {_written(kind, batch, piece)} has no {lacks}")
         needs = [("F", piece - 1)] if kind == "F" and piece else []
         if kind in "BI":
             needs = [("BI", piece + 1)] if piece < pieces - 1 else [("F", piece)]
@@ -233,11 +235,11 @@ def _incomplete(passes: Sequence[_Pass], pieces: int) -> list[str]:
         for ways, other in needs:
             if not any(number + other - piece in on[way] for way in ways):
                 wanted = " or ".join(_written(way, batch, other) for way in ways)
-                found.append(
+                problems.append(
                     f"rank {rank}: {_written(kind, batch, piece)} waits for {wanted}, "
                     "which no rank lists"
                 )
-    return found
+    return problems
 
 
 def _written(kind: str, batch: int, piece: int) -> str:

@@ -12,22 +12,22 @@ from simulator.answers import Answer
 from simulator.errors import InputError, problem
 from simulator.frames import DataFrame, frame_of_rows
 from simulator.hardware.cluster import Cluster
-from simulator.planner.prediction import refuse_mixed
-from simulator.push_pull.rounds import (
-    Crew,
-    Round,
+from simulator.parameter_server.rounds import (
+    SyncRound,
+    WorkerGroup,
     asynchronous_rounds,
     broadcast_s,
     ring_s,
     stale_synchronous_s,
     synchronous_s,
 )
-from simulator.push_pull.server_section import (
+from simulator.parameter_server.server_section import (
     Consistency,
     ParameterServer,
     ServerWork,
     load_server_work,
 )
+from simulator.planner.prediction import refuse_mixed
 from simulator.questions.parameter_server.worker import Worker, fastest_worker, per_worker
 from simulator.questions.run_options import Way, ideal_days
 from simulator.scenario import Scenario
@@ -35,7 +35,7 @@ from simulator.search.fastest import fastest
 from simulator.units import show_seconds
 
 if TYPE_CHECKING:  # brings the events along
-    from simulator.events.served_run import PlayedServers
+    from simulator.events.ps_simulation import PlayedServers
 
 NETWORKS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
 """Rates of the adapters, over those of the cluster, at which ways are compared; half of the rate is
@@ -98,9 +98,9 @@ class Served(Answer):
     work: ServerWork
     worker: Worker
     workers: int
-    crew: Crew | None
+    crew: WorkerGroup | None
     """None where no layout fits a worker."""
-    round: Round | None
+    round: SyncRound | None
     shard_bytes: float
     """What every server keeps."""
     ways: tuple[ServedWay, ...]
@@ -133,7 +133,7 @@ def with_play(answer: Served, seed: int = 0) -> Served:
     """
     if answer.crew is None or answer.round is None:
         return answer
-    from simulator.events.served_run import play_servers  # brings the events along
+    from simulator.events.ps_simulation import play_servers  # brings the events along
 
     section = answer.section
     if section.backup_workers:
@@ -229,20 +229,22 @@ def _check_shard(scenario: Scenario, section: ParameterServer, shard: float) -> 
         raise InputError(f"{text} (nearest: {need})")
 
 
-def _crew(section: ParameterServer, work: ServerWork, worker: Worker, workers: int) -> Crew:
+def _crew(section: ParameterServer, work: ServerWork, worker: Worker, workers: int) -> WorkerGroup:
     """Workers by speed."""
     time_variation = section.time_variation
     slow = [(straggler.factor, straggler.workers) for straggler in section.stragglers]
     rest = workers - sum(number for _, number in slow)
     classes = [*([(1.0, rest)] if rest else []), *slow]
-    return Crew(
+    return WorkerGroup(
         step_s=np.array([worker.step_s * factor for factor, _ in classes]),
         workers=np.array([number for _, number in classes]),
         spread=float(work.time_variation if time_variation is None else time_variation),
     )
 
 
-def _round(scenario: Scenario, section: ParameterServer, work: ServerWork, workers: int) -> Round:
+def _round(
+    scenario: Scenario, section: ParameterServer, work: ServerWork, workers: int
+) -> SyncRound:
     """Messages, rates and what servers do with them."""
     cluster, node = scenario.cluster, scenario.cluster.node
     parameters, servers = float(scenario.workload.architecture.parameters), section.servers
@@ -257,7 +259,7 @@ def _round(scenario: Scenario, section: ParameterServer, work: ServerWork, worke
         shared = _shared_ports(push, pull, workers / servers)
         own, host = own / shared, host / shared
     memory = section.server_memory_bytes_per_s or _memory_rate(scenario, work)
-    return Round(
+    return SyncRound(
         push_bytes=push,
         pull_bytes=pull,
         worker_bytes_per_s=own,
@@ -290,7 +292,7 @@ def _memory_rate(scenario: Scenario, work: ServerWork) -> float:
     return float(adam) * float(work.update_bytes)
 
 
-def _rounds_of(kind: str, section: ParameterServer, crew: Crew, one: Round) -> Any:
+def _rounds_of(kind: str, section: ParameterServer, crew: WorkerGroup, one: SyncRound) -> Any:
     """Rounds per second of every class of workers."""
     if kind == "asynchronous":
         return asynchronous_rounds(crew, one)
@@ -314,8 +316,8 @@ def _ways(
     section: ParameterServer,
     work: ServerWork,
     worker: Worker,
-    crew: Crew | None,
-    one: Round | None,
+    crew: WorkerGroup | None,
+    one: SyncRound | None,
 ) -> tuple[ServedWay, ...]:
     """What was asked, the other kinds, all-reduce as planned, everyone to everyone."""
     first = section.consistency
@@ -350,7 +352,9 @@ def _with_days(way: ServedWay, scenario: Scenario) -> ServedWay:
     return replace(way, days_ideal=days)
 
 
-def _backups(scenario: Scenario, worker: Worker, crew: Crew, one: Round) -> tuple[Backups, ...]:
+def _backups(
+    scenario: Scenario, worker: Worker, crew: WorkerGroup, one: SyncRound
+) -> tuple[Backups, ...]:
     """Steps of the same workers that wait for all of them, and for all but 1, 2, 4, ..."""
     every, found = int(crew.workers.sum()), []
     some = 0
@@ -368,7 +372,9 @@ def _tokens(scenario: Scenario) -> float:
     return recipe.tokens_per_step / recipe.global_batch
 
 
-def _stale(kind: str, section: ParameterServer, crew: Crew, total: float, rounds: Any) -> float:
+def _stale(
+    kind: str, section: ParameterServer, crew: WorkerGroup, total: float, rounds: Any
+) -> float:
     """Updates of others between a pull and its push: rate of all others by the mean step."""
     if kind in ("synchronous", "broadcast to all"):
         return 0.0
@@ -380,7 +386,7 @@ def _stale(kind: str, section: ParameterServer, crew: Crew, total: float, rounds
     return stale
 
 
-def _all_reduce(scenario: Scenario, crew: Crew | None) -> ServedWay:
+def _all_reduce(scenario: Scenario, crew: WorkerGroup | None) -> ServedWay:
     """The best layout of the whole cluster; who is late beyond the mean is waited for."""
     name, searched = "all-reduce", fastest(scenario)
     if searched.reason:
@@ -391,7 +397,7 @@ def _all_reduce(scenario: Scenario, crew: Crew | None) -> ServedWay:
     return _with_days(ServedWay(name=name, round_s=step, tokens_per_s=rate), scenario)
 
 
-def _networks(section: ParameterServer, crew: Crew, one: Round) -> tuple[Network, ...]:
+def _networks(section: ParameterServer, crew: WorkerGroup, one: SyncRound) -> tuple[Network, ...]:
     """Every way at other rates and spreads; all-reduce over rings of the same workers."""
     cases = [
         *((factor, crew.spread) for factor in NETWORKS),

@@ -11,7 +11,7 @@ from simulator.cli.screen import console, heading, notes, plain_table
 from simulator.units import show_bytes, show_count, show_percent, show_seconds
 
 if TYPE_CHECKING:
-    from simulator.push_pull.rounds import Round
+    from simulator.parameter_server.rounds import SyncRound
     from simulator.questions.parameter_server.answer import Served
 
 
@@ -56,7 +56,7 @@ def _parts(answer: Served) -> list[str]:
     return lines
 
 
-def _messages(one: Round) -> str:
+def _messages(one: SyncRound) -> str:
     into, sums, out = one.stations_s
     return (
         f"a push is {show_bytes(one.push_bytes)} in {one.pieces:,.0f} pieces, a pull"

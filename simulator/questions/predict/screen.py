@@ -105,7 +105,7 @@ def verdict(prediction: Prediction) -> Text:
         style="not bold",
     )
     for tier, name in (("host", "host memory"), ("nvme", "local NVMe")):
-        used, room = float(estimate.away_bytes[tier][0]), estimate.room_bytes[tier]
+        used, room = float(estimate.offloaded_bytes[tier][0]), estimate.room_bytes[tier]
         if used > 0:
             whole = f" of {gib(room)}" if math.isfinite(room) else ""
             verdict, style = ("", "not bold") if used <= room else (": too much", NO_FIT)

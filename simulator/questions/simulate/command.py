@@ -188,11 +188,16 @@ def command(
             prediction = predict_played(described, search=actions is None)
         row, given = prediction.estimate.layouts, prediction.scenario
 
-        from simulator.events.deviations.deviation_options import parse_deviations, parse_worn
+        from simulator.events.deviations.deviation_options import (
+            parse_deviations,
+            parse_link_degradation,
+        )
         from simulator.events.simulated_step import Jitter, Network, simulate
         from simulator.events.step.user_actions import layout_actions, read_actions
 
-        links = Network(worn=parse_worn(worn or (), "--worn"), contention=contention)
+        links = Network(
+            link_degradation=parse_link_degradation(worn or (), "--worn"), contention=contention
+        )
         uneven = None if jitter is None else Jitter(spread=jitter, seed=seed or 0)
         of_user = None if actions is None else read_actions(actions)
         parts = (row, given.workload, given.cluster, given.software)

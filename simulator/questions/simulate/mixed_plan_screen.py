@@ -13,7 +13,7 @@ from simulator.cli.screen import (
     plain_table,
     seconds_like,
 )
-from simulator.cost.between_kinds import Legs
+from simulator.cost.mixed_gradient_sum import GradientSumPhases
 from simulator.cost.terms import LABELS
 from simulator.planner.mixed_answer import MixedOption, MixedPlan
 from simulator.planner.mixed_prediction import MixedPrediction
@@ -57,7 +57,7 @@ def show_mixed_plan(answer: MixedPlan) -> None:
     screen.print(notes("Read this", [*_NOTES[:2], *said, *_NOTES[2:]]))
 
 
-def _legs(kinds: tuple[str, ...], legs: Legs) -> str:
+def _legs(kinds: tuple[str, ...], legs: GradientSumPhases) -> str:
     """The three legs of the gradients of the first row with layouts of their own."""
     named = (
         ("reduce-scatter in each kind", legs.reduce_scatter_s),

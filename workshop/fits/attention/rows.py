@@ -12,6 +12,8 @@ from simulator import catalogue
 from simulator.arrays import Floats
 from simulator.calibration.least_squares import Rows
 from simulator.cost.kernels.flash_attention import attention_s
+from simulator.cost.kernels.gemm import DeviceRates
+from simulator.hardware.accelerator import AttentionKernel
 from simulator.measured.kernel_calls import (
     attention_library,
     attention_shape,
@@ -81,16 +83,19 @@ def _read(path: Path, known: Mapping[str, Device], words: Words) -> Pool:
 
 
 _NOT_SIZES = ("seconds", "forward", "backward")
+_RATES = ("peak_flop_per_s", "bandwidth_bytes_per_s", "compute_units")
 
 
 def predicted_s(values: Mapping[str, Any], rows: Rows) -> Floats:
     """Price rows with parameters of ``AttentionKernel``, each at the clock of its own length."""
-    given: dict[str, Any] = {
-        name: column for name, column in rows.items() if name not in _NOT_SIZES
+    sizes: dict[str, Any] = {
+        name: column for name, column in rows.items() if name not in (*_NOT_SIZES, *_RATES)
     }
-    total = rows["forward"] * attention_s(**given, **values, sustained=False)
+    rates = DeviceRates(**{name: rows[name] for name in _RATES})
+    kernel = AttentionKernel(**values)
+    total = rows["forward"] * attention_s(rates, kernel, **sizes, sustained=False)
     if rows["backward"].any():
-        back_s = attention_s(**given, **values, sustained=False, backward=True)
+        back_s = attention_s(rates, kernel, **sizes, sustained=False, backward=True)
         total = total + rows["backward"] * back_s
     return np.asarray(total)
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from simulator.arrays import Floats
 from simulator.calibration.least_squares import Prior, Rows
 from simulator.cost.kernels.expert_layer import expert_layer_s
+from simulator.cost.kernels.gemm import DeviceRates
 from workshop.fits.experts.rows import CLOCK, RATES, ExpertPool, busiest_load
 from workshop.fits.fitting.pooled import PooledFit, Shared, fit_pooled
 
@@ -51,7 +52,7 @@ def layer_s(values: Mapping[str, Floats], rows: Rows) -> Floats:
     load = np.array([busiest_load(skew, int(all_), round(all_ / own)) for skew, all_, own in loads])
     return expert_layer_s(
         tokens=rows["tokens"] * load,
-        rates={name: rows[name] for name in RATES},
+        rates=DeviceRates(**{name: rows[name] for name in RATES}),
         figures=values,
         **{name: rows[name] for name in (*_SIZES, *CLOCK)},
     )

@@ -6,6 +6,7 @@ devices of a generation run the same kernels.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from simulator import catalogue
 from simulator.calibration.least_squares import Rows
-from simulator.cost.kernels.gemm import gemm_rates
+from simulator.cost.kernels.gemm import device_rates
 from simulator.hardware.accelerator import Accelerator
 from simulator.hardware.cluster import load_accelerator
 from simulator.measured.microbenchmarks import Sieve, Table, groups, load_words, read_table
@@ -126,7 +127,7 @@ def _rows(sieve: Sieve, at: NDArray[np.intp], accelerator: Accelerator, dtype: s
     plain = np.char.find(sieve.table.text("impl")[mask], "nongated") >= 0
     types = accelerator.gemm["cublas"]
     plain_product = types.get(dtype, types["bf16"])
-    rates = gemm_rates(accelerator, dtype)
+    rates = dataclasses.asdict(device_rates(accelerator, dtype))
     rates |= {name: float(getattr(plain_product, name)) for name in CLOCK}
     return {
         "tokens": tokens * top_k / experts,

@@ -15,8 +15,8 @@ import numpy as np
 
 from simulator.arrays import Floats
 from simulator.calibration.least_squares import Prior, Rows, fit_values
-from simulator.cost.kernels.gemm import gemm_rates, gemm_s
-from simulator.hardware.accelerator import Accelerator
+from simulator.cost.kernels.gemm import device_rates, gemm_s
+from simulator.hardware.accelerator import Accelerator, GemmKernel
 from simulator.hardware.cluster import load_accelerator
 from simulator.measured.kernel_calls import GEMM_COLUMNS
 from simulator.measured.microbenchmarks import Sieve, Table, read_table
@@ -108,11 +108,13 @@ def _calls(
     match = sieve.kept & (text("kernel") == _FACTS["backward_kernel"]) & (text("gpu") == gpu)
     match &= (text("direction") == direction) & (np.char.find(text("impl"), out) >= 0)
     m, n, k = (sieve.positive(column, match)[match] for column in GEMM_COLUMNS.values())
-    rates: dict[str, Any] = dict(gemm_rates(device, "bf16")) | dict(figures)
+    rates = device_rates(device, "bf16")
+    given: dict[str, Any] = {"training_fraction": figures["sustained_fraction"], **figures}
+    kernel = GemmKernel(**given)
     rows = {
         "seconds": sieve.positive("time_us", match)[match] * 1e-6,
-        "formula": gemm_s(m=m, n=n, k=k, result_bytes=2.0, **rates),
-        "added": added_bytes * m * n / rates["bandwidth_bytes_per_s"],
+        "formula": gemm_s(rates, kernel, m=m, n=n, k=k, result_bytes=2.0),
+        "added": added_bytes * m * n / rates.bandwidth_bytes_per_s,
     }
     long = 2.0 * m * n * k >= _LEAST_FLOP
     return {name: column[long] for name, column in rows.items()}

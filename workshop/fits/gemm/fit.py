@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from simulator.arrays import Floats
 from simulator.calibration.least_squares import Fit, Prior, Rows, fit_and_score, fit_values
-from simulator.cost.kernels.gemm import NO_SPLIT_S, OPERAND_BYTES, gemm_s
+from simulator.cost.kernels.gemm import NO_SPLIT_S, OPERAND_BYTES, DeviceRates, gemm_s
 from simulator.errors import InputError, problem
-from simulator.hardware.accelerator import Accelerator
+from simulator.hardware.accelerator import Accelerator, GemmKernel
 from workshop.facts import facts
 from workshop.fits.gemm.series import LIBRARIES, one_series
 
@@ -115,25 +116,22 @@ def gemm_model(values: Mapping[str, float], rows: Rows, device: Accelerator, dty
     `values` are figures of ``GemmKernel``, or parameters of a fit with ``heat`` in place of
     ``sustained_fraction``.
     """
-    own = {name: value for name, value in values.items() if name != "heat"}
+    own: dict[str, Any] = {name: value for name, value in values.items() if name != "heat"}
     if "heat" in values:
         own["sustained_fraction"] = 1.0 / (1.0 + 2.0 * values["heat"])
     own.setdefault("split_k_s", 2.0 * NO_SPLIT_S)
+    own.setdefault("training_fraction", own["sustained_fraction"])
     peaks, memory = device.matrix_flop_per_s, device.memory
-    return gemm_s(
-        m=rows["m"],
-        n=rows["n"],
-        k=rows["k"],
-        result_bytes=2.0,
+    rates = DeviceRates(
         operand_bytes=OPERAND_BYTES.get(dtype, 2.0),
         # scales for 128 x 128 weights run on the fp8 units, also where no training recipe has them
         peak_flop_per_s=float(peaks["fp8" if dtype == "fp8_blockwise" else dtype]),
         bandwidth_bytes_per_s=float(memory.bandwidth_bytes_per_s),
         l2_bytes=float(memory.l2_bytes),
         compute_units=float(device.compute_units),
-        sustained=False,
-        **own,
     )
+    sizes = {name: rows[name] for name in "mnk"}
+    return gemm_s(rates, GemmKernel(**own), **sizes, result_bytes=2.0, sustained=False)
 
 
 def read_gemm(path: Path | str, *, gpu: str, dtype: str, library: str = "cublas") -> Rows:

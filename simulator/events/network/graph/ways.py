@@ -72,14 +72,16 @@ def ways(graph: Graph, source: Ints, target: Ints, *, sound: Bools | None = None
     pairs, number = np.unique(np.stack([begin, end], axis=1), axis=0, return_inverse=True)
     spread = _between(graph, usable, pairs)
     there = np.array([arcs is not None for arcs in spread], dtype=np.bool_)[number.reshape(-1)]
-    found = ~apart | there
-    pair, arc, share = _by_pair(number.reshape(-1), [arcs or {} for arcs in spread], apart & found)
-    stubs = [(apart & found & (stub >= 0), stub) for stub in (first, last)]
+    reached = ~apart | there
+    pair, arc, share = _by_pair(
+        number.reshape(-1), [arcs or {} for arcs in spread], apart & reached
+    )
+    stubs = [(apart & reached & (stub >= 0), stub) for stub in (first, last)]
     pair = np.concatenate([pair, *(np.flatnonzero(used) for used, _ in stubs)])
     arc = np.concatenate([arc, *(stub[used] for used, stub in stubs)])
     share = np.concatenate([share, *(np.ones(int(used.sum())) for used, _ in stubs)])
     order = np.lexsort((arc, pair))
-    return Ways(pair=pair[order], arc=arc[order], share=share[order], found=found)
+    return Ways(pair=pair[order], arc=arc[order], share=share[order], found=reached)
 
 
 def _only(graph: Graph, usable: Bools, here: Ints, there: Ints) -> Ints:
@@ -177,9 +179,9 @@ def _by_pair(
     arc = np.array([arc for arcs in spread for arc in arcs], dtype=np.int64)
     share = np.array([part for arcs in spread for part in arcs.values()], dtype=np.float64)
     first = np.cumsum(width) - width
-    each = np.where(wanted, width[number], 0)
-    pair = np.repeat(np.arange(len(number)), each)
-    within = np.arange(len(pair)) - np.repeat(np.cumsum(each) - each, each)
+    width_of = np.where(wanted, width[number], 0)
+    pair = np.repeat(np.arange(len(number)), width_of)
+    within = np.arange(len(pair)) - np.repeat(np.cumsum(width_of) - width_of, width_of)
     at = first[number[pair]] + within
     return pair, arc[at], share[at]
 

@@ -39,16 +39,18 @@ def mixed_step(
         step_time_s(play_step(replicas_of(row, workload, kind, software, deviations), table=table))
         for kind in cluster.kinds
     ]
-    of_rank = [source for one in played.replicas for source in tightest_sources(one)]
-    totals = {id(one): closed_bytes(one) for one in of_rank}
+    of_rank = [source for replica in played.replicas for source in tightest_sources(replica)]
+    totals = {id(replica): closed_bytes(replica) for replica in of_rank}
     return Mixed(
         kinds=tuple(kind.name for kind in cluster.kinds),
-        gpus=np.concatenate([held[list(one.numbers)].sum(axis=0) for one in played.replicas]),
-        replicas=tuple(one.numbers for one in played.replicas),
-        memory_bytes=np.array(
-            [totals[id(one)][rank % played.pp] for rank, one in enumerate(of_rank)]
+        gpus=np.concatenate(
+            [held[list(replica.numbers)].sum(axis=0) for replica in played.replicas]
         ),
-        usable_bytes=np.array([usable_bytes(one) for one in of_rank]),
+        replicas=tuple(replica.numbers for replica in played.replicas),
+        memory_bytes=np.array(
+            [totals[id(replica)][rank % played.pp] for rank, replica in enumerate(of_rank)]
+        ),
+        usable_bytes=np.array([usable_bytes(replica) for replica in of_rank]),
         alone_s=tuple(alone),
         steady_s=step_time_s(played),
     )

@@ -7,7 +7,7 @@ the servers are shared evenly; a worker's own link bounds what its messages take
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -17,22 +17,68 @@ from simulator.events.engine.demands import demands
 from simulator.events.engine.engine import play
 from simulator.events.engine.graph import task_graph
 from simulator.events.engine.jitter import slowest_factor
-from simulator.push_pull.rounds import Round
+from simulator.parameter_server.rounds import (
+    SyncRound,
+    WorkerGroup,
+    asynchronous_rounds,
+    stale_synchronous_s,
+    synchronous_s,
+)
+from simulator.parameter_server.server_section import Consistency
 
-__all__ = ["PlayedRounds", "play_rounds"]
+__all__ = ["MOST_PIECES", "PlayedServers", "play_rounds", "play_servers"]
+
+MOST_PIECES = 8
+"""Pieces of a push that are played; more of them change a round by less than an eighth of what its
+messages take one after the other."""
 
 _MOST_TASKS = 2_000_000
 _IN, _MEMORY, _OUT = range(3)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PlayedRounds:
-    """What came of it."""
+class PlayedServers:
+    """A round of the mean worker, played and in closed form with as many pieces."""
 
-    rounds_per_s: Floats
-    """Of every worker, once under way."""
-    period_s: float
-    """Seconds between two rounds of the mean worker."""
+    played_s: float
+    closed_form_s: float
+    pieces: int
+
+
+def play_servers(
+    crew: WorkerGroup,
+    sync_round: SyncRound,
+    kind: Consistency,
+    *,
+    staleness: int = 0,
+    seed: int = 0,
+) -> PlayedServers:
+    """Play some rounds of all workers.
+
+    Raises
+    ------
+    InputError
+        If there were too many messages to play.
+    """
+    few = replace(sync_round, pieces=min(int(sync_round.pieces), MOST_PIECES))
+    steps = [float(s) for s, n in zip(crew.step_s, crew.workers, strict=True) for _ in range(n)]
+    if kind == "synchronous":
+        closed = float(synchronous_s(crew.ready_s, few))
+    elif kind == "stale-synchronous":
+        closed = float(stale_synchronous_s(crew, staleness, few))
+    else:
+        rounds = asynchronous_rounds(crew, few)
+        closed = float(crew.workers.sum() / (rounds * crew.workers).sum())
+    bound = {"synchronous": 0, "stale-synchronous": staleness, "asynchronous": None}[kind]
+    played_s = play_rounds(
+        steps,
+        few,
+        staleness=bound,
+        sums_first=kind == "synchronous",
+        spread=crew.spread,
+        seed=seed,
+    )
+    return PlayedServers(played_s=played_s, closed_form_s=closed, pieces=int(few.pieces))
 
 
 @dataclass(slots=True)
@@ -67,14 +113,14 @@ class _Tasks:
 
 def play_rounds(
     step_s: Sequence[float],
-    one: Round,
+    sync_round: SyncRound,
     *,
     staleness: int | None,
     sums_first: bool = False,
     spread: float = 0.0,
     seed: int = 0,
     rounds: int = 40,
-) -> PlayedRounds:
+) -> float:
     """Play rounds of workers until they are under way, and count.
 
     Parameters
@@ -96,32 +142,37 @@ def play_rounds(
     InputError
         If there were too many messages to play.
     """
-    pieces = int(one.pieces)
+    pieces = int(sync_round.pieces)
     fastest = min(step_s)
-    each = [rounds if staleness is not None else max(8, round(rounds * fastest / s))
+    worker_rounds = [rounds if staleness is not None else max(8, round(rounds * fastest / s))
             for s in step_s]  # fmt: skip
-    if (count := sum(each) * (1 + 3 * pieces)) > _MOST_TASKS:
+    if (count := sum(worker_rounds) * (1 + 3 * pieces)) > _MOST_TASKS:
         raise InputError(f"parameter server: {count:,} messages are too many to play")
     tasks, computed = _graph(
-        step_s, one, each, staleness=staleness, sums_first=sums_first, spread=spread, seed=seed
+        step_s,
+        sync_round,
+        worker_rounds,
+        staleness=staleness,
+        sums_first=sums_first,
+        spread=spread,
+        seed=seed,
     )
-    capacity = [one.servers_bytes_per_s, 1.0, one.servers_bytes_per_s]
+    capacity = [sync_round.servers_bytes_per_s, 1.0, sync_round.servers_bytes_per_s]
     graph = task_graph(np.zeros(len(tasks.work)), tasks.stream, tasks.edges)
     times = play(graph, demands(tasks.work, capacity, tasks.entries, limit=tasks.limit))
     rates = []
-    for own in computed:
-        first = len(own) // 4
-        span = times.start_s[own[-1]] - times.start_s[own[first]]
-        rates.append((len(own) - 1 - first) / span)
-    found = np.array(rates)
-    return PlayedRounds(rounds_per_s=found, period_s=float(1.0 / found.mean()))
+    for rounds_of_worker in computed:
+        first = len(rounds_of_worker) // 4
+        span = times.start_s[rounds_of_worker[-1]] - times.start_s[rounds_of_worker[first]]
+        rates.append((len(rounds_of_worker) - 1 - first) / span)
+    return float(1.0 / np.mean(rates))
 
 
 @dataclass(slots=True)
 class _Rounds:
     """Rounds under construction, one after the other."""
 
-    one: Round
+    sync_round: SyncRound
     step_s: Sequence[float]
     staleness: int | None
     sums_first: bool
@@ -141,8 +192,8 @@ class _Rounds:
         """Add a round of the workers that have `begun` it."""
         pushed = {w: self._pushed(i, w) for w in begun}
         ends = self._summed(pushed)
-        workers, size = len(self.step_s), self.one.pull_bytes / int(self.one.pieces)
-        rate = self.one.worker_bytes_per_s
+        workers, size = len(self.step_s), self.sync_round.pull_bytes / int(self.sync_round.pieces)
+        rate = self.sync_round.worker_bytes_per_s
         for w in begun:
             self.pulled[w] = [
                 self.tasks.add(size, 2 * workers + w, [end], limit=rate, resource=_OUT)
@@ -153,16 +204,16 @@ class _Rounds:
 
     def _pushed(self, i: int, w: int) -> list[int]:
         """A worker's step, and the pieces of its push."""
-        one, workers, pieces = self.one, len(self.step_s), int(self.one.pieces)
+        sync_round, workers, pieces = self.sync_round, len(self.step_s), int(self.sync_round.pieces)
         after = list(self.pulled[w])
         if self.staleness is not None and i > self.staleness:
             after.append(self.applied[i - 1 - self.staleness])
         # who waits for nobody begins anywhere in a step: in step they would stay in step
         part = w / workers if self.staleness is None and i == 0 else 1.0
-        work = part * self.step_s[w] * float(self.draws[w][i]) + 2.0 * float(one.latency_s)
+        work = part * self.step_s[w] * float(self.draws[w][i]) + 2.0 * float(sync_round.latency_s)
         step = self.tasks.add(work, w, after)
         self.computed[w].append(step)
-        size, rate = one.push_bytes / pieces, one.worker_bytes_per_s
+        size, rate = sync_round.push_bytes / pieces, sync_round.worker_bytes_per_s
         return [
             self.tasks.add(size, workers + w, [step], limit=rate, resource=_IN)
             for _ in range(pieces)
@@ -170,13 +221,15 @@ class _Rounds:
 
     def _summed(self, pushed: dict[int, list[int]]) -> dict[int, list[int]]:
         """What every worker's pull waits for, piece by piece."""
-        one, pieces = self.one, int(self.one.pieces)
-        work = (one.sum_s + (0.0 if self.sums_first else one.update_s)) / pieces
-        ends = {w: [self._alone(work, [x], _MEMORY) for x in own] for w, own in pushed.items()}
+        sync_round, pieces = self.sync_round, int(self.sync_round.pieces)
+        work = (sync_round.sum_s + (0.0 if self.sums_first else sync_round.update_s)) / pieces
+        ends = {
+            w: [self._alone(work, [x], _MEMORY) for x in pushes] for w, pushes in pushed.items()
+        }
         if not self.sums_first:
             return ends
-        each = one.update_s / pieces
-        whole = [self._alone(each, [own[j] for own in ends.values()], _MEMORY)
+        piece_update_s = sync_round.update_s / pieces
+        whole = [self._alone(piece_update_s, [pushes[j] for pushes in ends.values()], _MEMORY)
                  for j in range(pieces)]  # fmt: skip
         return dict.fromkeys(ends, whole)
 
@@ -188,8 +241,8 @@ class _Rounds:
 
 def _graph(
     step_s: Sequence[float],
-    one: Round,
-    each: Sequence[int],
+    sync_round: SyncRound,
+    worker_rounds: Sequence[int],
     *,
     staleness: int | None,
     sums_first: bool,
@@ -198,9 +251,9 @@ def _graph(
 ) -> tuple[_Tasks, list[list[int]]]:
     """All tasks, and those of every worker that compute."""
     draws = [slowest_factor(spread, (seed, w), 1, n) if spread else np.ones(n)
-             for w, n in enumerate(each)]  # fmt: skip
+             for w, n in enumerate(worker_rounds)]  # fmt: skip
     rounds = _Rounds(
-        one=one,
+        sync_round=sync_round,
         step_s=step_s,
         staleness=staleness,
         sums_first=sums_first,
@@ -209,6 +262,6 @@ def _graph(
         pulled=[[] for _ in step_s],
         free=3 * len(step_s),
     )
-    for i in range(max(each)):
-        rounds.add(i, [w for w in range(len(step_s)) if i < each[w]])
+    for i in range(max(worker_rounds)):
+        rounds.add(i, [w for w in range(len(step_s)) if i < worker_rounds[w]])
     return rounds.tasks, rounds.computed

@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.arrays import Ints
+from simulator.arrays import Floats, Ints
 from simulator.events.step.pass_costs import CAUSE
-from simulator.events.step.streams import SPAN_KINDS, STREAMS
+from simulator.events.step.streams import SPAN_KINDS
 
-if TYPE_CHECKING:
-    pass
-
-__all__ = ["COMPUTE", "COPY", "DATA", "HOST", "PIPELINE", "Extras", "Table"]
+__all__ = ["AuxiliaryColumns", "AuxiliaryTasks", "Table"]
 
 
-COMPUTE, PIPELINE, DATA, COPY, HOST = (
-    STREAMS.index(word) for word in ("compute", "pipeline", "data", "copy", "host")
-)
+class AuxiliaryColumns(NamedTuple):
+    """The columns of :class:`AuxiliaryTasks`, as compiled code takes them."""
+
+    order: Ints
+    """Rows in the order of issue."""
+    rank: Ints
+    stream: Ints
+    seconds: Floats
+    after: Ints
+    waits: NDArray[np.bool_]
+    before: Ints
+    edges: Ints
 
 
 @dataclass(frozen=True, kw_only=True)
-class Extras:
+class AuxiliaryTasks:
     """Tasks that a step has beside its passes and sends, one row each.
 
     Reductions of gradients, gathers of parameters, copies, the optimizer: any stream, any order.
@@ -49,7 +55,7 @@ class Extras:
         return len(self.rank)
 
     @classmethod
-    def none(cls) -> Extras:
+    def none(cls) -> AuxiliaryTasks:
         """No such task."""
         empty = np.empty(0, np.int64)
         return cls(
@@ -62,14 +68,14 @@ class Extras:
             edges=np.empty((0, 2), np.int64),
         )
 
-    def columns(self) -> tuple[NDArray[Any], ...]:
+    def columns(self) -> AuxiliaryColumns:
         """The order of issue, and every column as compiled code takes it."""
         order = np.lexsort((np.arange(len(self)), self.after, self.rank))
         later = np.argsort(self.edges[:, 1], kind="stable")
         whole = (self.rank, self.stream, self.after, self.before, self.edges[later])
         rank, stream, after, before, edges = (np.ascontiguousarray(x, np.int64) for x in whole)
         seconds, waits = self.duration_s.astype(np.float64), self.waits.astype(np.bool_)
-        return order, rank, stream, seconds, after, waits, before, edges
+        return AuxiliaryColumns(order, rank, stream, seconds, after, waits, before, edges)
 
 
 class Table:
@@ -99,10 +105,10 @@ class Table:
         self.notes.append((CAUSE[cause], SPAN_KINDS.index(kind), chunk))
         return self.actions + len(self.rows) - 1
 
-    def finished(self) -> tuple[Extras, Ints]:
+    def finished(self) -> tuple[AuxiliaryTasks, Ints]:
         """The table as arrays, and cause, kind of span and chunk of each row."""
         rank, stream, seconds, after, waits, before = zip(*self.rows, strict=True)
-        return Extras(
+        return AuxiliaryTasks(
             rank=np.array(rank, np.int64),
             stream=np.array(stream, np.int64),
             duration_s=np.array(seconds, np.float64),

@@ -3,7 +3,7 @@
 A worker computes for a while, pushes its gradient to all shards, and pulls the new weights. All
 shards are alike, so they are one server of `servers` times the rate. Its incoming link, its memory
 and its outgoing link are shared evenly among the messages that are there. Played on events in
-``events/worker_rounds.py``.
+``events/ps_simulation.py``.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import numpy as np
 from simulator.arrays import Floats
 
 __all__ = [
-    "Crew",
-    "Round",
+    "SyncRound",
+    "WorkerGroup",
     "asynchronous_rounds",
     "broadcast_s",
     "expected_draws",
@@ -31,7 +31,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Crew:
+class WorkerGroup:
     """Workers by how long their steps take."""
 
     step_s: Floats
@@ -69,7 +69,7 @@ def expected_draws(count: int) -> Floats:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Round:
+class SyncRound:
     """One worker's round and the servers it meets; sizes in bytes and seconds."""
 
     push_bytes: Any
@@ -127,7 +127,7 @@ _LENGTHS = np.unique(np.round(np.geomspace(1, 4096, 60)))
 """Rounds that a path may stay with one worker."""
 
 
-def stale_period_s(crew: Crew, staleness: Any, exchange_s: Any = 0.0) -> Floats:
+def stale_period_s(crew: WorkerGroup, staleness: Any, exchange_s: Any = 0.0) -> Floats:
     """Seconds between rounds of workers that may be some steps ahead of the slowest.
 
     A round ends with the longest path through the rounds before it. One that stays with a worker
@@ -137,7 +137,7 @@ def stale_period_s(crew: Crew, staleness: Any, exchange_s: Any = 0.0) -> Floats:
 
     Parameters
     ----------
-    crew : Crew
+    crew : WorkerGroup
     staleness : float
         Steps that a worker may be ahead.
     exchange_s : float
@@ -151,7 +151,7 @@ def stale_period_s(crew: Crew, staleness: Any, exchange_s: Any = 0.0) -> Floats:
     --------
     Sixteen workers of 4 s, 20 %: all wait for every step, then one or three steps apart.
 
-    >>> crew = Crew(step_s=np.array([4.0]), workers=np.array([16]), spread=0.2)
+    >>> crew = WorkerGroup(step_s=np.array([4.0]), workers=np.array([16]), spread=0.2)
     >>> [stale_period_s(crew, s).round(2).item() for s in (0, 1, 3)]
     [5.58, 4.13, 4.04]
     """
@@ -162,7 +162,9 @@ def stale_period_s(crew: Crew, staleness: Any, exchange_s: Any = 0.0) -> Floats:
     return np.asarray(np.maximum(along, crew.step_s + exchange_s).max(axis=0))
 
 
-def synchronous_s(ready_s: Any, one: Round, *, together: bool = True, backups: int = 0) -> Floats:
+def synchronous_s(
+    ready_s: Any, one: SyncRound, *, together: bool = True, backups: int = 0
+) -> Floats:
     """Seconds of a step in which all gradients are summed, then applied, then all pull.
 
     The servers are done with the pushes when they are done with what is left from some worker on,
@@ -178,7 +180,7 @@ def synchronous_s(ready_s: Any, one: Round, *, together: bool = True, backups: i
     backups : int
         Workers at the end that are not waited for; their gradients are dropped when they come
         (Chen et al. 2016, arXiv 1604.00981). All begin the next step together here: that one who
-        comes late begins late is not in it (``tests/events/test_worker_rounds.py`` has its size).
+        comes late begins late is not in it (``tests/events/test_ps_simulation.py`` has its size).
 
     Examples
     --------
@@ -186,7 +188,7 @@ def synchronous_s(ready_s: Any, one: Round, *, together: bool = True, backups: i
     sums of 0.1 s each and an update of 0.2 s between. With one of them 1.5 s late, 1 s in for the
     last, its sum, the update, 2 s out.
 
-    >>> one = Round(push_bytes=1e9, pull_bytes=1e9, worker_bytes_per_s=1e9,
+    >>> one = SyncRound(push_bytes=1e9, pull_bytes=1e9, worker_bytes_per_s=1e9,
     ...             servers_bytes_per_s=2e9, sum_s=0.1, update_s=0.2, latency_s=0.0)
     >>> [synchronous_s([3.0, 3.0, 3.0, last], one).item() for last in (3.0, 4.5)]
     [7.6, 7.8]
@@ -211,7 +213,7 @@ _ROUNDS = 10_000
 _CLOSE = 1e-10
 
 
-def asynchronous_rounds(crew: Crew, one: Round) -> Floats:
+def asynchronous_rounds(crew: WorkerGroup, one: SyncRound) -> Floats:
     """Rounds per second of every class of workers that wait for nobody.
 
     A closed network of the servers' three stations, shared evenly, and of time that workers spend
@@ -226,9 +228,9 @@ def asynchronous_rounds(crew: Crew, one: Round) -> Floats:
     --------
     One worker meets nobody: 1 s, and 0.5 s, 0.1 s and 0.5 s.
 
-    >>> one = Round(push_bytes=1e9, pull_bytes=1e9, worker_bytes_per_s=2e9,
+    >>> one = SyncRound(push_bytes=1e9, pull_bytes=1e9, worker_bytes_per_s=2e9,
     ...             servers_bytes_per_s=2e9, sum_s=0.0, update_s=0.1, latency_s=0.0)
-    >>> alone = Crew(step_s=np.array([1.0]), workers=np.array([1]), spread=0.0)
+    >>> alone = WorkerGroup(step_s=np.array([1.0]), workers=np.array([1]), spread=0.0)
     >>> asynchronous_rounds(alone, one).round(6).tolist()
     [0.47619]
     """
@@ -250,7 +252,7 @@ def asynchronous_rounds(crew: Crew, one: Round) -> Floats:
     return np.asarray(rate / count)
 
 
-def stale_synchronous_s(crew: Crew, staleness: int, one: Round) -> Floats:
+def stale_synchronous_s(crew: WorkerGroup, staleness: int, one: SyncRound) -> Floats:
     """Seconds between rounds of stale-synchronous workers, with what they wait for servers.
 
     With staleness 0 all push in the same round, as synchronous workers do, but each push is applied

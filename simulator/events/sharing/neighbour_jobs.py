@@ -30,7 +30,7 @@ from simulator.layout.layouts import Layouts
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 
-__all__ = ["Job", "alternating", "ground_beside"]
+__all__ = ["Job", "alternating", "links_with_neighbours"]
 
 
 _PP = COMMUNICATION.index("pp")
@@ -60,7 +60,7 @@ def alternating(counts: Sequence[int]) -> list[Ints]:
     return [np.flatnonzero(job[order] == j).astype(np.int64) for j in range(len(counts))]
 
 
-def ground_beside(cluster: Cluster, jobs: Sequence[Job], network: Network) -> Ground:
+def links_with_neighbours(cluster: Cluster, jobs: Sequence[Job], network: Network) -> Ground:
     """The links of a fabric that several jobs use, as the first one finds them.
 
     Raises
@@ -71,26 +71,26 @@ def ground_beside(cluster: Cluster, jobs: Sequence[Job], network: Network) -> Gr
     _check(cluster, jobs)
     clusters = [cluster, *(job.cluster for job in jobs)]
     size = cluster.node.accelerators
-    servers = [-(-one.gpus // size) for one in clusters]
+    servers = [-(-neighbour.gpus // size) for neighbour in clusters]
     whole = replace(cluster, groups=(replace(cluster.groups[0], gpus=sum(servers) * size),))
     links = topology(whole)
     seats = [
-        (places[:, None] * size + np.arange(size)).ravel()[: one.gpus]
-        for places, one in zip(alternating(servers), clusters, strict=True)
+        (places[:, None] * size + np.arange(size)).ravel()[: neighbour.gpus]
+        for places, neighbour in zip(alternating(servers), clusters, strict=True)
     ]
     load = np.zeros(links.links)
-    for job, own in zip(jobs, seats[1:], strict=True):
-        load += _mean_load(job, Ground(links=links, seats=own))
+    for job, job_seats in zip(jobs, seats[1:], strict=True):
+        load += _mean_load(job, Ground(links=links, seats=job_seats))
     left = np.maximum(1.0 - load, 1.0 / len(clusters))
-    worn = dict(network.worn)
+    link_degradation = dict(network.link_degradation)
     for kind in BETWEEN_SWITCHES:
         if links.has(kind):
             block = links.blocks[kind]
             for at in range(block.first, block.first + block.size):
                 if left[at] < 1.0:
                     name = link_name(links, at)
-                    worn[name] = worn.get(name, 1.0) * float(left[at])
-    return Ground(links=links, seats=seats[0], worn=worn)
+                    link_degradation[name] = link_degradation.get(name, 1.0) * float(left[at])
+    return Ground(links=links, seats=seats[0], link_degradation=link_degradation)
 
 
 def _check(cluster: Cluster, jobs: Sequence[Job]) -> None:
@@ -131,17 +131,17 @@ def _busy_s(played: Played, calls: Sequence[ByteTime]) -> dict[Users, float]:
     listed, target = played.program, destinations(played)
     flat = np.ravel_multi_index((listed.rank, listed.chunk, listed.kind), target.shape)
     count = np.bincount(flat, minlength=target.size).reshape(target.shape) / played.steps
-    tails, pp = played.replicas[0].tails, played.pp
-    found: dict[Users, float] = {}
-    for one in calls:
+    step_end, pp = played.replicas[0].step_end, played.pp
+    busy_s: dict[Users, float] = {}
+    for call in calls:
         for stage in range(pp):
-            each = count[stage][..., None] * one.passes_s[stage]
-            once_s = tails.reductions * one.reduce_s[stage].sum() + one.gather_s[stage].sum()
-            user = (one.group, one.far, stage)
-            found[user] = found.get(user, 0.0) + float(each.sum() + once_s)
+            pass_s = count[stage][..., None] * call.passes_s[stage]
+            once_s = step_end.reductions * call.reduce_s[stage].sum() + call.gather_s[stage].sum()
+            user = (call.group, call.far, stage)
+            busy_s[user] = busy_s.get(user, 0.0) + float(pass_s.sum() + once_s)
         for rank, chunk, kind in np.argwhere(target[:pp] >= 0).tolist():
-            if one.group == "pp":
+            if call.group == "pp":
                 sent = ("send", rank, int(target[rank, chunk, kind]) % pp)
-                seconds = one.passes_s[rank, chunk, kind, _PP] + one.sends_s[rank]
-                found[sent] = found.get(sent, 0.0) + float(count[rank, chunk, kind] * seconds)
-    return found
+                seconds = call.passes_s[rank, chunk, kind, _PP] + call.sends_s[rank]
+                busy_s[sent] = busy_s.get(sent, 0.0) + float(count[rank, chunk, kind] * seconds)
+    return busy_s

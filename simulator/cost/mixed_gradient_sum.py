@@ -21,11 +21,11 @@ from simulator.cost.collectives.calls import all_reduce_s
 from simulator.cost.tables import Priced
 from simulator.layout.placement import Group
 
-__all__ = ["Legs", "legs_of"]
+__all__ = ["GradientSumPhases", "mixed_gradient_sum"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Legs:
+class GradientSumPhases:
     """Seconds of each, by kind of servers: of the rank that takes longest, hidden or not."""
 
     reduce_scatter_s: tuple[float, ...]
@@ -43,7 +43,7 @@ class Legs:
         return max(self.exchange_s)
 
 
-def legs_of(kinds: Sequence[Priced], ranks: Sequence[int]) -> Legs:
+def mixed_gradient_sum(kinds: Sequence[Priced], ranks: Sequence[int]) -> GradientSumPhases:
     """Price the legs for one layout of each kind.
 
     A piece of a kind with few ranks lies with at least as many ranks of another kind as go into
@@ -65,7 +65,7 @@ def legs_of(kinds: Sequence[Priced], ranks: Sequence[int]) -> Legs:
         one = all_reduce_s(links, np.array([piece / calls]), members)
         pieces.append(piece)
         exchanged.append(calls * float(one[0]))
-    return Legs(
+    return GradientSumPhases(
         reduce_scatter_s=tuple(float(k.states.reduce_s[k.state_key[0]].max()) for k in kinds),
         exchange_s=tuple(exchanged),
         gather_s=tuple(float(k.states.gather_s[k.state_key[0]].max()) for k in kinds),

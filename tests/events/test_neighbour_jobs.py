@@ -8,7 +8,7 @@ import pytest
 
 from simulator.errors import InputError
 from simulator.events.deviations.deviations import Deviation
-from simulator.events.sharing.beside import Job, alternating
+from simulator.events.sharing.neighbour_jobs import Job, alternating
 from simulator.events.simulated_step import Network, simulate
 from simulator.files import Figure
 from simulator.hardware.cluster import load_cluster
@@ -92,7 +92,7 @@ def test_many_neighbours_leave_an_even_share() -> None:
 def test_wear_and_neighbours_come_together() -> None:
     setting = given(tp=8, dp=4)
     share = busy_share(setting)
-    network = Network(worn={"leaf-up 0": 0.5})
+    network = Network(link_degradation={"leaf-up 0": 0.5})
     found = simulate(*setting, beside=[job(setting)], network=network)
     assert found.network is not None
     assert found.network.slowdown["dp"] == pytest.approx(2.0 / (1.0 - share), rel=1e-3)

@@ -7,11 +7,10 @@ import pytest
 
 from simulator.cost.kernels.stragglers import slowest_of
 from simulator.errors import InputError
-from simulator.events.served_run import play_servers
-from simulator.events.worker_rounds import play_rounds
-from simulator.push_pull.rounds import (
-    Crew,
-    Round,
+from simulator.events.ps_simulation import play_rounds, play_servers
+from simulator.parameter_server.rounds import (
+    SyncRound,
+    WorkerGroup,
     asynchronous_rounds,
     expected_draws,
     stale_period_s,
@@ -23,27 +22,27 @@ ROUND = {"push_bytes": 1e9, "pull_bytes": 0.5e9, "worker_bytes_per_s": 2e9, "sum
          "servers_bytes_per_s": 4e9, "update_s": 0.05, "latency_s": 0.0}  # fmt: skip
 
 
-def a_round(**changed: float) -> Round:
-    return Round(**{**ROUND, "pieces": 1, **changed})
+def a_round(**changed: float) -> SyncRound:
+    return SyncRound(**{**ROUND, "pieces": 1, **changed})
 
 
-def a_crew(workers: int, spread: float = 0.0, slow: float | None = None) -> Crew:
+def a_crew(workers: int, spread: float = 0.0, slow: float | None = None) -> WorkerGroup:
     steps, count = ([4.0], [workers]) if slow is None else ([4.0, slow * 4.0], [workers - 1, 1])
-    return Crew(step_s=np.array(steps), workers=np.array(count), spread=spread)
+    return WorkerGroup(step_s=np.array(steps), workers=np.array(count), spread=spread)
 
 
 def test_one_step_by_hand() -> None:
     """4 s, four pushes of 1 GB at 4 GB/s, four sums, an update, four pulls: 5.63 s a round."""
     by_hand = 4.0 + 4 * 0.25 + 4 * 0.02 + 0.05 + 4 * 0.125
     found = play_rounds([4.0] * 4, a_round(), staleness=0, sums_first=True)
-    assert found.period_s == pytest.approx(by_hand)
+    assert found == pytest.approx(by_hand)
     assert synchronous_s(a_crew(4).ready_s, a_round()) == pytest.approx(by_hand)
 
 
 def test_two_workers_are_bound_by_their_own_links() -> None:
     """One pushes 1 GB at 2 GB/s of its own while the server has 4: 0.5 s, not 0.25 each."""
     found = play_rounds([4.0] * 2, a_round(), staleness=0, sums_first=True)
-    assert found.period_s == pytest.approx(4.0 + 0.5 + 0.04 + 0.05 + 0.25)
+    assert found == pytest.approx(4.0 + 0.5 + 0.04 + 0.05 + 0.25)
 
 
 @pytest.mark.parametrize("workers", [1, 3, 12])
@@ -51,7 +50,7 @@ def test_two_workers_are_bound_by_their_own_links() -> None:
 def test_in_step_without_spread_both_say_the_same(workers: int, pieces: int) -> None:
     one = a_round(pieces=pieces)
     played = play_rounds([4.0] * workers, one, staleness=0, sums_first=True, rounds=8)
-    assert synchronous_s(a_crew(workers).ready_s, one) == pytest.approx(played.period_s)
+    assert synchronous_s(a_crew(workers).ready_s, one) == pytest.approx(played)
 
 
 CASES = [
@@ -116,7 +115,7 @@ def test_backup_workers_played_one_by_one(
         end = np.sort(done)[workers - backups - 1]
         begin = np.maximum(done, end)
     alone = a_round(push_bytes=0.0, pull_bytes=0.0, sum_s=0.0, update_s=0.0)
-    crew = Crew(step_s=np.array([1.0]), workers=np.array([workers]), spread=spread)
+    crew = WorkerGroup(step_s=np.array([1.0]), workers=np.array([workers]), spread=spread)
     closed = float(synchronous_s(crew.ready_s, alone, backups=backups))
     assert closed == pytest.approx(end / rounds, rel=within)
 

@@ -24,26 +24,28 @@ _OWN = np.isin([term.name for term in TERMS], [*COMPUTE_TERMS, "launch"])
 """What each rank does by itself; the rest is calls."""
 
 
-def in_step_passes(each: Sequence[Passes]) -> Passes:
+def in_step_passes(passes: Sequence[Passes]) -> Passes:
     """Join passes of the same ranks, each priced on one kind of servers."""
-    shown = np.stack([one.shown_s for one in each])
+    shown = np.stack([rank_passes.shown_s for rank_passes in passes])
     slowest = np.argmax(shown[..., _OWN].sum(axis=-1), axis=0)
 
     def of_slowest(name: str) -> Floats:
-        columns = np.stack([getattr(one, name) for one in each])
+        columns = np.stack([getattr(rank_passes, name) for rank_passes in passes])
         return np.asarray(np.take_along_axis(columns, slowest[None, ..., None], axis=0)[0])
 
     calls = np.where(_OWN, 0.0, shown)
     for i, name in enumerate(HIDDEN):
-        calls[..., CAUSE[name]] += np.stack([one.hidden_s[..., i] for one in each])
-    own = np.take_along_axis(calls, slowest[None, ..., None], axis=0)[0]
+        calls[..., CAUSE[name]] += np.stack(
+            [rank_passes.hidden_s[..., i] for rank_passes in passes]
+        )
+    slowest_calls = np.take_along_axis(calls, slowest[None, ..., None], axis=0)[0]
     longest = {
-        field.name: np.max([getattr(one, field.name) for one in each], axis=0)
+        field.name: np.max([getattr(rank_passes, field.name) for rank_passes in passes], axis=0)
         for field in fields(Passes)
         if field.name not in ("shown_s", "hidden_s", "alone_s")
     }
     return Passes(
-        shown_s=of_slowest("shown_s") + (calls.max(axis=0) - own),
+        shown_s=of_slowest("shown_s") + (calls.max(axis=0) - slowest_calls),
         hidden_s=of_slowest("hidden_s"),
         alone_s=of_slowest("alone_s"),
         **longest,

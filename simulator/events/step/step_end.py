@@ -20,17 +20,18 @@ from simulator.cost.memory.offload import host_parts_s, host_step_s, uses_host
 from simulator.cost.passes import rank_tails
 from simulator.cost.states.reductions import reductions, round_passes
 from simulator.cost.tables import Priced, Selection
-from simulator.events.step.extras import COMPUTE, COPY, DATA, HOST, Extras, Table
+from simulator.events.step.auxiliary_tasks import AuxiliaryTasks, Table
 from simulator.events.step.host_copies import activation_copies
 from simulator.events.step.pass_costs import AHEAD, BACK, Passes
 from simulator.events.step.programs import Program, awaited_actions
+from simulator.events.step.streams import COMPUTE, COPY, DATA, HOST
 from simulator.schedules.schedule import BACKWARD_INPUT, FORWARD
 
-__all__ = ["Ends", "Tails", "tail_tasks", "tails_of"]
+__all__ = ["ChunkBoundaries", "StepEndWork", "step_end_tasks", "step_end_work"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tails:
+class StepEndWork:
     """Once-per-step work of each rank; arrays over ranks, or (ranks, chunks)."""
 
     reduce_s: Floats
@@ -43,13 +44,13 @@ class Tails:
     """Whether gathers run beside forward passes, and reductions beside backward passes."""
     reductions: float
     """Reductions of a step: one, or one of every micro-batch or round."""
-    every_s: Floats
+    exposed_reductions_s: Floats
     """What all but the last show, spread over micro-batches, (ranks, chunks)."""
-    slowed_s: Floats
+    overlap_slowdown_s: Floats
     """What a hidden gather and the last reduction cost passes beside them, (2, ranks, chunks)."""
-    each_slowed_s: Floats
+    reduction_slowdown_s: Floats
     """What reductions before the last cost, spread over backward passes, (ranks, chunks)."""
-    tables_s: float
+    tied_embedding_sum_s: float
     """Sum of the word table's gradients over two stages, after all reductions."""
     norm_s: float
     """Reduction of the gradient norm, after that."""
@@ -67,7 +68,7 @@ class Tails:
     """On the host, at the same time, (ranks,)."""
 
 
-def tails_of(rows: Selection, priced: Priced, passes: Passes) -> Tails:
+def step_end_work(rows: Selection, priced: Priced, passes: Passes) -> StepEndWork:
     """Price what a step of one layout does once."""
     states, grid, layouts = priced.states, rows.state_key, rows.layouts
     order = np.argsort(rows.rank[0], kind="stable")
@@ -99,16 +100,17 @@ def tails_of(rows: Selection, priced: Priced, passes: Passes) -> Tails:
         device, host, copy, count = host_parts_s(priced, layouts, grid, m)
         optimizer_s, host_s = device[0, order], host[0, order]
         copied_s, copies = np.minimum(copy, given[BACK])[0, order], float(count[0, 0])
-    return Tails(
+    return StepEndWork(
         reduce_s=reduce_s,
         gather_s=gather_s,
         buckets=states.reduce_buckets[grid[0], order],
         overlaps=(overlap.parameter_gather, reduces_beside),
         reductions=times,
-        every_s=between_s * ((times - 1.0) / float(m[0]) if once else float(times > 1.0)),
-        slowed_s=np.stack(slowed) * slowdown_share(priced.cluster),
-        each_slowed_s=before * slowdown_share(priced.cluster),
-        tables_s=float(states.tables_s[grid[0]]),
+        exposed_reductions_s=between_s
+        * ((times - 1.0) / float(m[0]) if once else float(times > 1.0)),
+        overlap_slowdown_s=np.stack(slowed) * slowdown_share(priced.cluster),
+        reduction_slowdown_s=before * slowdown_share(priced.cluster),
+        tied_embedding_sum_s=float(states.tables_s[grid[0]]),
         norm_s=float(states.norm_s[grid[0]]),
         gradients_s=float(gradients[0][0]),
         hidden_gradients_s=float(gradients[1][0]),
@@ -120,7 +122,7 @@ def tails_of(rows: Selection, priced: Priced, passes: Passes) -> Tails:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ends:
+class ChunkBoundaries:
     """First forward pass and last pass with gradients of every chunk: actions, (ranks, chunks)."""
 
     first: Ints
@@ -129,7 +131,7 @@ class Ends:
     """The last action of each rank, (ranks,)."""
 
     @classmethod
-    def of(cls, program: Program) -> Ends:
+    def of(cls, program: Program) -> ChunkBoundaries:
         """Find them."""
         count, action = program.ranks * program.chunks, np.arange(len(program))
         first, last = np.full(count, len(program)), np.full(count, -1)
@@ -143,9 +145,13 @@ class Ends:
         return cls(first=first.reshape(shape), last=last.reshape(shape), final=ends)
 
 
-def tail_tasks(
-    program: Program, ends: Ends, tails: list[Tails], passes: Passes, action_s: Floats
-) -> tuple[Extras, Ints]:
+def step_end_tasks(
+    program: Program,
+    ends: ChunkBoundaries,
+    step_end: list[StepEndWork],
+    passes: Passes,
+    action_s: Floats,
+) -> tuple[AuxiliaryTasks, Ints]:
     """List the tasks of a step beside its passes.
 
     Parameters
@@ -153,7 +159,7 @@ def tail_tasks(
     program : Program
         Of all replicas: rank is replica x pipeline ranks + pipeline rank.
     ends : Ends
-    tails : list of Tails
+    step_end : list of StepEndWork
         One per replica. Replicas join where gradients are reduced.
     passes : Passes
         Of all replicas: what may be hidden beside them, and copies of their activations.
@@ -162,25 +168,27 @@ def tail_tasks(
 
     Returns
     -------
-    Extras
+    AuxiliaryTasks
     ndarray
         Cause, kind of span and chunk of each, shape (tasks, 3).
     """
-    table, stages = Table(len(program)), program.ranks // len(tails)
+    table, stages = Table(len(program)), program.ranks // len(step_end)
     clock = _Clock(program=program, action_s=action_s, awaited=awaited_actions(program))
     done, windows_s = activation_copies(table, program, passes.copy_s), passes.window_s
     for stage in range(stages):
-        ranks = [(stage + replica * stages, tail) for replica, tail in enumerate(tails)]
+        ranks = [(stage + replica * stages, tail) for replica, tail in enumerate(step_end)]
         for rank, tail in ranks:
             _gathers(table, ends, rank, tail, windows_s[rank, :, AHEAD])
         done += _reductions(table, ends, ranks, windows_s[..., BACK], clock)
         for rank, tail in ranks:
             _copies(table, ends, rank, tail, windows_s[rank, :, BACK], clock)
-    _closing(table, ends, tails, done)
+    _closing(table, ends, step_end, done)
     return table.finished()
 
 
-def _gathers(table: Table, ends: Ends, rank: int, tail: Tails, window_s: Floats) -> None:
+def _gathers(
+    table: Table, ends: ChunkBoundaries, rank: int, tail: StepEndWork, window_s: Floats
+) -> None:
     """Gathers before the first forward passes; each chunk starts when its layers will be there."""
     stage = rank % len(tail.buckets)
     whole_s = tail.gather_s[stage]
@@ -201,24 +209,28 @@ def _gathers(table: Table, ends: Ends, rank: int, tail: Tails, window_s: Floats)
 
 
 def _reductions(
-    table: Table, ends: Ends, ranks: list[tuple[int, Tails]], windows_s: Floats, clock: _Clock
+    table: Table,
+    ends: ChunkBoundaries,
+    ranks: list[tuple[int, StepEndWork]],
+    windows_s: Floats,
+    clock: _Clock,
 ) -> list[int]:
     """Reductions of one stage, which its replicas begin together; returns what ends them."""
-    stage, one = ranks[0]
+    stage, work = ranks[0]
     final = [int(ends.final[rank]) for rank, _ in ranks]
-    if not one.reduce_s[stage].any():
+    if not work.reduce_s[stage].any():
         return final
-    if not one.overlaps[BACK]:
-        found = [
+    if not work.overlaps[BACK]:
+        tasks = [
             table.add(rank, DATA, float(tail.reduce_s[stage].sum()), int(ends.final[rank]))
             for rank, tail in ranks
         ]
-        _join(table, final, found)
-        return found
-    found = []
+        _join(table, final, tasks)
+        return tasks
+    tasks = []
     for chunk in np.argsort(ends.last[stage]).tolist():
         last = [int(ends.last[rank, chunk]) for rank, _ in ranks]
-        ready, most, found = [], [], []
+        ready, most, tasks = [], [], []
         for (rank, tail), action in zip(ranks, last, strict=True):
             whole_s, seconds = tail.reduce_s[stage].sum(), float(tail.reduce_s[stage, chunk])
             share = 1.0 / max(float(tail.buckets[stage]) * seconds / whole_s, 1.0)
@@ -228,15 +240,20 @@ def _reductions(
                 most.append(
                     table.add(rank, DATA, seconds * (1.0 - share), action, waits=False, chunk=chunk)
                 )
-            found.append(table.add(rank, DATA, seconds * share, action, chunk=chunk))
+            tasks.append(table.add(rank, DATA, seconds * share, action, chunk=chunk))
         table.edges += list(zip(ready, most, strict=True))
         _join(table, ready, most)
-        _join(table, last, found)
-    return found
+        _join(table, last, tasks)
+    return tasks
 
 
 def _copies(
-    table: Table, ends: Ends, rank: int, tail: Tails, windows_s: Floats, clock: _Clock
+    table: Table,
+    ends: ChunkBoundaries,
+    rank: int,
+    tail: StepEndWork,
+    windows_s: Floats,
+    clock: _Clock,
 ) -> None:
     """Copies of gradients to the host that backward passes hide: each ends with its pass."""
     copied_s = tail.copied_s[rank % len(tail.copied_s)] * windows_s / max(windows_s.sum(), 1e-300)
@@ -244,8 +261,8 @@ def _copies(
         return
     listed = clock.program
     kinds = (listed.kind != FORWARD) & (listed.kind != BACKWARD_INPUT)
-    own = np.flatnonzero((listed.rank == rank) & kinds)
-    for action in own if tail.copies_each else np.unique(ends.last[rank]):
+    gradient_passes = np.flatnonzero((listed.rank == rank) & kinds)
+    for action in gradient_passes if tail.copies_each else np.unique(ends.last[rank]):
         chunk = int(listed.chunk[action])
         seconds = float(copied_s[chunk])
         clock.before_end(table, ends, int(action), seconds, COPY)
@@ -270,15 +287,15 @@ class _Clock:
     awaited: NDArray[np.int32]
 
     def before_end(
-        self, table: Table, ends: Ends, action: int, seconds: float, stream: int = HOST
+        self, table: Table, ends: ChunkBoundaries, action: int, seconds: float, stream: int = HOST
     ) -> int:
         """Add a task that ends so many seconds before an action does, at most when it starts."""
         paired = action > 0 and bool(self.program.with_next[action - 1])
         lead, rank = action - paired, int(self.program.rank[action])
         whole_s = float(self.action_s[lead : action + 1].sum())
         before = lead - 1 if lead > ends.first[rank].min() else -1
-        own = min(seconds, float(self.action_s[action]))
-        tick = table.add(rank, stream, whole_s - own, before, kind="launch")
+        inside_s = min(seconds, float(self.action_s[action]))
+        tick = table.add(rank, stream, whole_s - inside_s, before, kind="launch")
         waits = [int(self.awaited[a]) for a in range(lead, action + 1) if self.awaited[a] >= 0]
         table.edges += [(a, tick) for a in waits]
         return tick
@@ -287,29 +304,34 @@ class _Clock:
 def _join(table: Table, earlier: list[int], later: list[int]) -> None:
     """Let every replica's task wait for the others', too."""
     table.edges += [
-        (one, other) for i, one in enumerate(earlier) for k, other in enumerate(later) if i != k
+        (before, other)
+        for i, before in enumerate(earlier)
+        for k, other in enumerate(later)
+        if i != k
     ]
 
 
-def _closing(table: Table, ends: Ends, tails: list[Tails], done: list[int]) -> None:
+def _closing(
+    table: Table, ends: ChunkBoundaries, step_end: list[StepEndWork], done: list[int]
+) -> None:
     """What waits for all gradients: the word table's sum, the norm, then the optimizer."""
-    final, one = ends.final, tails[0]
-    hub = table.add(0, DATA, one.tables_s, int(final[0]), waits=False)
+    final, work = ends.final, step_end[0]
+    hub = table.add(0, DATA, work.tied_embedding_sum_s, int(final[0]), waits=False)
     table.edges += [(task, hub) for task in done]
-    if one.norm_s:
+    if work.norm_s:
         norm = table.add(
-            0, DATA, one.norm_s, int(final[0]), waits=False, cause="small_reductions", kind="norm"
+            0, DATA, work.norm_s, int(final[0]), waits=False, cause="small_reductions", kind="norm"
         )
         table.edges.append((hub, norm))
         hub = norm
-    if one.gradients_s:
+    if work.gradients_s:
         down = table.add(
-            0, COPY, one.gradients_s, int(final[0]), waits=False, cause="offload", kind="offload"
+            0, COPY, work.gradients_s, int(final[0]), waits=False, cause="offload", kind="offload"
         )
         table.edges.append((hub, down))
         hub = down
     for rank in range(len(final)):
-        tail, stage = tails[rank // len(one.buckets)], rank % len(one.buckets)
+        tail, stage = step_end[rank // len(work.buckets)], rank % len(work.buckets)
         for stream, seconds in ((COMPUTE, tail.optimizer_s[stage]), (HOST, tail.host_s[stage])):
             if seconds or stream == COMPUTE:
                 step = table.add(
