@@ -7,7 +7,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +46,7 @@ _PATIENCE_S = 2.0
 
 
 class _Screen(Console):
-    """A console that shows every character; it leaves a closed pipe (``| head``) to `speaking`."""
+    """A console that shows every character; it leaves a closed pipe (``| head``) to the runner."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
@@ -66,6 +66,16 @@ def console() -> Console:
     wide = shutil.get_terminal_size((_WIDTH, 24)).columns
     wide = min(max(wide, _NARROWEST), _WIDEST)
     return _Screen(highlight=False, markup=False, emoji=False, width=wide)
+
+
+def print_screen(blocks: Iterable[RenderableType]) -> None:
+    """Print texts, tables and notes below one another; a blank text is a blank line.
+
+    A text that says ``no_wrap`` is for copying: it stays in one line, however long.
+    """
+    screen = console()
+    for block in blocks:
+        screen.print(block, soft_wrap=isinstance(block, Text) and bool(block.no_wrap))
 
 
 def heading(scenario: Scenario, *, priced: str = "") -> Text:
@@ -97,6 +107,13 @@ def heading(scenario: Scenario, *, priced: str = "") -> Text:
             words = f"\n[{section}] is not in these figures: `{command}` has it"
             text.append(words, style="not bold yellow")
     return text
+
+
+def assumptions(assumed: Mapping[str, Any]) -> Iterator[Text]:
+    """Say which training fields nobody gave, and what they were taken to be."""
+    if assumed:
+        words = ", ".join(f"training.{name} = {value}" for name, value in assumed.items())
+        yield Text(f"assumed, because not given: {words}")
 
 
 def plain_table(*columns: str, left: Sequence[str] = ()) -> Table:

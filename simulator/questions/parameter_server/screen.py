@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import isfinite
 from typing import TYPE_CHECKING
 
+from rich.console import RenderableType
 from rich.table import Table
 
-from simulator.cli.screen import console, heading, notes, plain_table
+from simulator.cli.screen import heading, notes, plain_table
 from simulator.units import show_bytes, show_count, show_percent, show_seconds
 
 if TYPE_CHECKING:
@@ -15,20 +17,19 @@ if TYPE_CHECKING:
     from simulator.questions.parameter_server.answer import Served
 
 
-def show(answer: Served) -> None:
-    """Print a worker, its servers, all ways, where each wins, and what is left out."""
-    screen = console()
-    screen.print(heading(answer.scenario, priced="parameter_server"))
-    screen.print()
-    screen.print(notes("A worker and its servers", _parts(answer)))
-    screen.print(_ways(answer))
-    screen.print()
+def screen(answer: Served) -> Iterator[RenderableType]:
+    """Give a worker, its servers, all ways, where each wins, and what is left out."""
+    yield heading(answer.scenario, priced="parameter_server")
+    yield ""
+    yield notes("A worker and its servers", _parts(answer))
+    yield _ways(answer)
+    yield ""
     if answer.networks:
-        screen.print(_networks(answer))
-        screen.print()
+        yield _networks(answer)
+        yield ""
     if len(answer.backups) > 1:
-        screen.print(notes("Without waiting for the last workers", [_backups(answer)]))
-    screen.print(notes("Read this with the numbers", _caveats(answer)))
+        yield notes("Without waiting for the last workers", [_backups(answer)])
+    yield notes("Read this with the numbers", _caveats(answer))
 
 
 def _parts(answer: Served) -> list[str]:

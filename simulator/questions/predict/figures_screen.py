@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from rich.console import RenderableType
 from rich.text import Text
 
-from simulator.cli.screen import console, plain_table
+from simulator.cli.screen import plain_table
 from simulator.planner.figure_effects import UNSTATED, FigureEffect
 from simulator.units import show_percent
 
@@ -14,8 +15,8 @@ _LEAST = 5e-5
 """Changes of the step time below this share are counted, not listed."""
 
 
-def show_figures(effects: Sequence[FigureEffect], step_s: float) -> None:
-    """Print what every figure does to a step time; those that hardly move it are counted."""
+def figures_screen(effects: Sequence[FigureEffect], step_s: float) -> Iterator[RenderableType]:
+    """Give what every figure does to a step time; those that hardly move it are counted."""
     listed = [effect for effect in effects if abs(effect.change_s) > _LEAST * step_s]
     words = ("profile", "figure", "grade")
     table = plain_table(
@@ -31,12 +32,11 @@ def show_figures(effects: Sequence[FigureEffect], step_s: float) -> None:
             show_percent(effect.moved) + ("" if known.spread else " *"),
             f"{100.0 * effect.change_s / step_s:+.2f} %",
         )
-    screen = console()
-    screen.print()
-    screen.print(Text("Figures behind the step time"))
-    screen.print(table)
+    yield ""
+    yield Text("Figures behind the step time")
+    yield table
     rest = len(effects) - len(listed)
-    screen.print(
+    yield (
         Text(
             f"* its profile states no spread: {show_percent(UNSTATED)} taken."
             f" {rest} more figures move the step time by less than 0.005 %."

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -20,18 +20,17 @@ from simulator.report.evidence import FIT_RULE, NO_INTERVAL, memory_meaning
 from simulator.units import show_count, show_percent, show_seconds
 
 
-def show_memory(prediction: Prediction, fitting: Fitting) -> None:
-    """Print the memory of every pipeline stage of a prediction."""
-    screen = console()
-    screen.print(heading(prediction.scenario))
-    screen.print(Text(f"\n{prediction.estimate.layouts.describe()}", style="bold"))
-    screen.print(_verdict(fitting))
-    screen.print(_stages(fitting))
-    screen.print()
-    screen.print(_formulas(fitting))
-    screen.print()
+def memory_screen(prediction: Prediction, fitting: Fitting) -> Iterator[RenderableType]:
+    """Give the memory of every pipeline stage of a prediction."""
+    yield heading(prediction.scenario)
+    yield Text(f"\n{prediction.estimate.layouts.describe()}", style="bold")
+    yield _verdict(fitting)
+    yield _stages(fitting)
+    yield ""
+    yield _formulas(fitting)
+    yield ""
     if fitting.verdict != "FITS":
-        screen.print(_changes(prediction, fitting))
+        yield _changes(prediction, fitting)
 
 
 def _verdict(fitting: Fitting) -> Text:

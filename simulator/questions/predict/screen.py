@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from rich.console import RenderableType
 from rich.text import Text
 
 from simulator.cli.screen import (
     NO_FIT,
     amount,
-    console,
     fitting,
     gib,
     heading,
@@ -23,6 +24,7 @@ from simulator.cost.uncertainty import BEARS_ON
 from simulator.planner.defaults_that_matter import bearing_defaults
 from simulator.planner.input_verdict import READY, input_verdict
 from simulator.planner.prediction import Prediction
+from simulator.questions.predict.figures_screen import figures_screen
 from simulator.report.evidence import (
     FLOP_CONVENTION,
     NO_INTERVAL,
@@ -43,6 +45,9 @@ from simulator.units import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from simulator.planner.figure_effects import FigureEffect
     from simulator.scoring.anchor import Correction
 
 _FELT = 0.002
@@ -58,31 +63,37 @@ _WHOLE = {
 """Errors that bear on whole steps, and on which."""
 
 
-def show(
-    prediction: Prediction, assumed: dict[str, Any], correction: Correction | None = None
-) -> None:
-    """Print a prediction.
+def screen(
+    prediction: Prediction,
+    assumed: dict[str, Any],
+    correction: Correction | None = None,
+    effects: Sequence[FigureEffect] | None = None,
+) -> Iterator[RenderableType]:
+    """Give a prediction.
 
-    `assumed` are training fields that nobody gave, `correction` what measured runs made of it.
+    `assumed` are training fields that nobody gave, `correction` what measured runs made of it,
+    `effects` what figures do to it.
     """
-    screen, estimate = console(), prediction.estimate
+    estimate = prediction.estimate
     capacity = float(prediction.scenario.cluster.accelerator.memory.capacity_bytes)
-    screen.print(heading(prediction.scenario))
-    screen.print(verdict(prediction))
+    yield heading(prediction.scenario)
+    yield verdict(prediction)
     if correction is not None:
-        screen.print(notes("Corrected by measured runs", _corrections(correction)))
-    screen.print(term_table({"time": (estimate, 0)}, formula=True))
-    screen.print(notes("", _memos(prediction)))
-    screen.print()
-    screen.print(memory_table(estimate, 0, capacity, memory_meaning))
-    screen.print()
-    screen.print(notes("Assumed, because not given", _assumptions(prediction, assumed)))
+        yield notes("Corrected by measured runs", _corrections(correction))
+    yield term_table({"time": (estimate, 0)}, formula=True)
+    yield notes("", _memos(prediction))
+    yield ""
+    yield memory_table(estimate, 0, capacity, memory_meaning)
+    yield ""
+    yield notes("Assumed, because not given", _assumptions(prediction, assumed))
     filled = prediction.defaults
     others = bearing_defaults(prediction.scenario, estimate.layouts, software=False, filled=filled)
     if others:
         lines = [one.sentence(prediction.step_time_s) for one in others]
-        screen.print(notes("Defaults that bear on it, and what else there is", lines))
-    screen.print(notes("Read this with the numbers", _caveats(prediction)))
+        yield notes("Defaults that bear on it, and what else there is", lines)
+    yield notes("Read this with the numbers", _caveats(prediction))
+    if effects is not None:
+        yield from figures_screen(effects, prediction.step_time_s)
 
 
 def verdict(prediction: Prediction) -> Text:

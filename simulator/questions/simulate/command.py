@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simulator.cli.option_groups import NAMES, Names, taking
+from simulator.cli.option_groups import ScenarioOptions
 from simulator.cli.options import (
-    Json,
     ScenarioFile,
     check_out,
-    print_json,
-    say,
-    speaking,
+    print_line,
     writing,
 )
+from simulator.cli.runner import Reply, question
 from simulator.questions.simulate.run_command import RunOptions, whole_runs
 from simulator.questions.simulate.trace_file import Trace, check_trace, title
 
@@ -144,10 +142,16 @@ IncidentLog = Annotated[
 ]
 
 
-@taking
-def command(
+@question(
+    "simulate",
+    "simulate run.toml --deviation stage=3,replica=1,compute=1.2 --picture step.png",
+    "simulate run.toml --trace step.json.gz",
+    "simulate run.toml --run --seeds 200",
+)
+def ask(
+    *,
     scenario: ScenarioFile = None,
-    names: Names = NAMES,
+    options: ScenarioOptions,
     actions: Actions = None,
     write_actions: WriteActions = None,
     deviation: Deviations = None,
@@ -161,8 +165,7 @@ def command(
     run: Run = False,
     seeds: Seeds = None,
     incidents: IncidentLog = None,
-    as_json: Json = False,
-) -> None:
+) -> Reply:
     r"""Play one training step of one layout, action by action.
 
     The layout is what the layout section says; without one, the best that plan finds.
@@ -171,53 +174,51 @@ def command(
     memory is fullest; and what slow GPUs, loaded experts, shared links, durations that vary,
     servers of several kinds ([[cluster.groups]]) or a schedule of your own make of it.
     """
-    with speaking():
-        from simulator.cli.screen import waiting
-        from simulator.planner.simulated_prediction import neighbour_job, predict_played
+    from simulator.cli.screen import waiting
+    from simulator.planner.simulated_prediction import neighbour_job, predict_played
 
-        described, _ = names.scenario(scenario)
-        check_trace(trace)
-        _check_ending("--picture", picture, ".png", ".svg")
-        of_run = RunOptions(seeds=seeds, seed=seed, incidents=incidents)
-        if whole_runs(described, run, of_run, _of_step(locals()), picture, as_json):
-            return
-        _check_ending("--write-actions", write_actions, ".csv")
-        _check_table(actions, write_actions)
-        _check_seed(jitter, seed)
-        with waiting("finding the layout"):
-            prediction = predict_played(described, search=actions is None)
-        row, given = prediction.estimate.layouts, prediction.scenario
+    described, _ = options.scenario(scenario)
+    check_trace(trace)
+    _check_ending("--picture", picture, ".png", ".svg")
+    of_run = RunOptions(seeds=seeds, seed=seed, incidents=incidents)
+    if reply := whole_runs(described, run, of_run, _of_step(locals()), picture):
+        return reply
+    _check_ending("--write-actions", write_actions, ".csv")
+    _check_table(actions, write_actions)
+    _check_seed(jitter, seed)
+    with waiting("finding the layout"):
+        prediction = predict_played(described, search=actions is None)
+    row, given = prediction.estimate.layouts, prediction.scenario
 
-        from simulator.events.deviations.deviation_options import parse_deviations, parse_worn
-        from simulator.events.simulated_step import Jitter, Network, simulate
-        from simulator.events.step.user_actions import layout_actions, read_actions
+    from simulator.events.deviations.deviation_options import parse_deviations, parse_worn
+    from simulator.events.simulated_step import Jitter, Network, simulate
+    from simulator.events.step.user_actions import layout_actions, read_actions
+    from simulator.questions.simulate.screen import screen
+    from simulator.report.simulation_document import simulation_document
 
-        links = Network(worn=parse_worn(worn or (), "--worn"), contention=contention)
-        uneven = None if jitter is None else Jitter(spread=jitter, seed=seed or 0)
-        of_user = None if actions is None else read_actions(actions)
-        parts = (row, given.workload, given.cluster, given.software)
-        disturbed = any((deviation, worn, contention, beside, jitter is not None))
-        with waiting("simulating"):
-            step = simulate(
-                *parts,
-                table=of_user,
-                deviations=parse_deviations(deviation or (), given.cluster.gpus, "--deviation"),
-                network=links if worn or contention else None,
-                jitter=uneven,
-                beside=[neighbour_job(path) for path in beside or ()],
-            )
-            # What a disturbance costs shows beside the same step played without it.
-            plain = simulate(*parts, table=of_user).step_time_s if disturbed else None
-        table = None if write_actions is None else (write_actions, layout_actions(row))
-        _write(step, trace, picture, title(given, prediction.estimate), table)
-        if as_json:
-            from simulator.report.simulation_document import simulation_document
-
-            print_json(simulation_document(prediction, step, undisturbed_s=plain))
-        else:
-            from simulator.questions.simulate.screen import show
-
-            show(prediction, step, undisturbed_s=plain)
+    links = Network(worn=parse_worn(worn or (), "--worn"), contention=contention)
+    uneven = None if jitter is None else Jitter(spread=jitter, seed=seed or 0)
+    of_user = None if actions is None else read_actions(actions)
+    parts = (row, given.workload, given.cluster, given.software)
+    disturbed = any((deviation, worn, contention, beside, jitter is not None))
+    with waiting("simulating"):
+        step = simulate(
+            *parts,
+            table=of_user,
+            deviations=parse_deviations(deviation or (), given.cluster.gpus, "--deviation"),
+            network=links if worn or contention else None,
+            jitter=uneven,
+            beside=[neighbour_job(path) for path in beside or ()],
+        )
+        # What a disturbance costs shows beside the same step played without it.
+        plain = simulate(*parts, table=of_user).step_time_s if disturbed else None
+    table = None if write_actions is None else (write_actions, layout_actions(row))
+    _write(step, trace, picture, title(given, prediction.estimate), table)
+    return Reply(
+        step,
+        lambda step: screen(prediction, step, undisturbed_s=plain),
+        lambda step: simulation_document(prediction, step, undisturbed_s=plain),
+    )
 
 
 def _of_step(given: dict[str, Any]) -> dict[str, Any]:
@@ -284,4 +285,4 @@ def _write(
     named = (("Trace", trace), ("Picture", picture), ("Actions", table and table[0]))
     for word, path in named:
         if path is not None:
-            say(f"{word}: {path}", err=True)
+            print_line(f"{word}: {path}", err=True)

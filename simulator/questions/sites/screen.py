@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import isfinite
 from typing import TYPE_CHECKING
 
+from rich.console import RenderableType
 from rich.table import Table
 
-from simulator.cli.screen import console, heading, notes, plain_table
+from simulator.cli.screen import heading, notes, plain_table
 from simulator.units import show_bytes, show_count, show_percent, show_seconds
 
 if TYPE_CHECKING:
     from simulator.questions.sites.answer import Cycle, SeveralSites
 
 
-def show(answer: SeveralSites) -> None:
-    """Print sites, the cycle, what else one could do, and what the answer leaves out."""
-    screen = console()
-    screen.print(heading(answer.scenario, priced="sites"))
-    screen.print()
-    screen.print(_sites(answer))
-    screen.print()
+def screen(answer: SeveralSites) -> Iterator[RenderableType]:
+    """Give sites, the cycle, what else one could do, and what the answer leaves out."""
+    yield heading(answer.scenario, priced="sites")
+    yield ""
+    yield _sites(answer)
+    yield ""
     if answer.cycle is not None:
-        screen.print(notes("A cycle", _cycle(answer, answer.cycle)))
-    screen.print(_alternatives(answer))
-    screen.print()
-    screen.print(notes("In words", _verdict(answer)))
-    screen.print(notes("Read this with the numbers", _caveats(answer)))
+        yield notes("A cycle", _cycle(answer, answer.cycle))
+    yield _alternatives(answer)
+    yield ""
+    yield notes("In words", _verdict(answer))
+    yield notes("Read this with the numbers", _caveats(answer))
 
 
 def _sites(answer: SeveralSites) -> Table:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+from rich.console import RenderableType
 from rich.table import Table
 
-from simulator.cli.screen import console, notes, plain_table
+from simulator.cli.screen import notes, plain_table
 from simulator.questions.validate.benchmarks_screen import benchmark_tables, error_percent
 from simulator.scoring.scores import SCORED_MEMORY
 
@@ -35,37 +35,35 @@ _LINES = 12
 _FIELDS = 6
 
 
-def show(validation: Validation) -> None:
-    """Print a validation."""
+def screen(validation: Validation) -> Iterator[RenderableType]:
+    """Give a validation."""
     summary = validation.summary()
-    out = console()
     if validation.rows:
-        _show_runs(validation, summary, out)
-    for part in benchmark_tables(summary):
-        out.print(part)
+        yield from _runs(validation, summary)
+    yield from benchmark_tables(summary)
 
 
-def _show_runs(validation: Validation, summary: Mapping[str, Any], out: Console) -> None:
+def _runs(validation: Validation, summary: Mapping[str, Any]) -> Iterator[RenderableType]:
     predicted = len(validation.predicted)
     rows = len(validation.rows)
-    out.print(
+    yield (
         f"{rows} measured runs: {predicted} predicted,"
         f" {rows - predicted} skipped. Error = predicted / measured step time - 1.\n"
     )
     composed = {row.run.get("source") for row in validation.rows if row.composed}
-    out.print(_errors(summary, composed), "")
+    yield from (_errors(summary, composed), "")
     if summary["step"]["n"]:
-        out.print(_parts(summary), "")
-    out.print(*_baseline(summary), *_intervals(summary), *_memory(summary), sep="\n")
-    out.print("", *_ranking(summary), "", sep="\n")
+        yield from (_parts(summary), "")
+    yield from (*_baseline(summary), *_intervals(summary), *_memory(summary))
+    yield from ("", *_ranking(summary), "")
     if predicted:
-        out.print(_worst(validation.predicted), "")
+        yield from (_worst(validation.predicted), "")
     reasons = (f"{count:>5}  {reason}" for reason, count in summary["skipped"].items())
-    out.print(notes("above the bf16 peak", _cut(_above_peak(validation.predicted))))
-    out.print(notes("rows that cannot be right", _cut(_refused(validation.rows))))
-    out.print(notes("sources with rows that are not predicted", _uncovered(summary)))
-    out.print(notes("skipped", _cut(reasons)))
-    out.print(notes("assumed", _assumed(summary["assumed_fields"])), "")
+    yield notes("above the bf16 peak", _cut(_above_peak(validation.predicted)))
+    yield notes("rows that cannot be right", _cut(_refused(validation.rows)))
+    yield notes("sources with rows that are not predicted", _uncovered(summary))
+    yield notes("skipped", _cut(reasons))
+    yield from (notes("assumed", _assumed(summary["assumed_fields"])), "")
 
 
 # --- errors ------------------------------------------------------------------------------

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from rich.console import RenderableType
 from rich.table import Table
 
-from simulator.cli.screen import amount, console, gib, heading, notes, plain_table, seconds_like
+from simulator.cli.screen import amount, gib, heading, notes, plain_table, seconds_like
 from simulator.units import MIB, show_seconds
 
 if TYPE_CHECKING:
@@ -14,22 +16,22 @@ if TYPE_CHECKING:
     from simulator.scoring.trace_gap import TraceComparison
 
 
-def show(trace_comparison: TraceComparison) -> None:
-    """Print a comparison: step, causes of the gap, collectives, memory."""
-    out, step = console(), trace_comparison.step
-    out.print(heading(trace_comparison.prediction.scenario), "")
-    out.print(_verdict(trace_comparison), "")
-    out.print(_causes(trace_comparison), "")
+def trace_screen(trace_comparison: TraceComparison) -> Iterator[RenderableType]:
+    """Give a comparison: step, causes of the gap, collectives, memory."""
+    step = trace_comparison.step
+    yield heading(trace_comparison.prediction.scenario).append(" ")
+    yield f"{_verdict(trace_comparison)} "
+    yield from (_causes(trace_comparison), "")
     if step.collectives:
-        out.print(_collectives(step.collectives), "")
+        yield from (_collectives(step.collectives), "")
     memory = [
         f"{kind}: predicted {gib(predicted)} GiB on the fullest rank, measured {gib(measured)} GiB"
         f" on this one ({_percent(predicted / measured - 1.0)})"
         for kind, (predicted, measured) in trace_comparison.memory_bytes().items()
         if measured
     ]
-    out.print(notes("peak memory", memory or ["not profiled (profile_memory=True records it)"]))
-    out.print(notes("Read this with the numbers", trace_comparison.notes))
+    yield notes("peak memory", memory or ["not profiled (profile_memory=True records it)"])
+    yield notes("Read this with the numbers", trace_comparison.notes)
 
 
 def _verdict(comparison: TraceComparison) -> str:

@@ -8,12 +8,8 @@ from typing import Annotated
 
 import typer
 
-from simulator.cli.option_groups import NAMES, Names, taking
-from simulator.cli.options import (
-    Json,
-    speaking,
-    tell,
-)
+from simulator.cli.option_groups import ScenarioOptions
+from simulator.cli.runner import Reply, question
 from simulator.errors import InputError, problem
 
 Words = Annotated[
@@ -35,29 +31,28 @@ Defaults = Annotated[
 ]
 
 
-@taking
-def command(
+@question("versus", "versus run.toml tp=4,pp=4 tp=8,pp=2")
+def ask(
+    *,
     words: Words,
-    names: Names = NAMES,
+    options: ScenarioOptions,
     defaults: Defaults = False,
-    as_json: Json = False,
-) -> None:
+) -> Reply:
     """Compare two layouts term by term, with the chance that each is the faster one.
 
     Exit 0: done; 1: nothing of a side fits; 2: bad input.
     """
-    with speaking():
-        from simulator.cli.screen import waiting
-        from simulator.questions.versus.answer import parse_side, versus
-        from simulator.questions.versus.screen import show_versus
+    from simulator.cli.screen import waiting
+    from simulator.questions.versus.answer import parse_side, versus
+    from simulator.questions.versus.screen import versus_screen
 
-        sides = [word for word in words if "=" in word]
-        files = [word for word in words if "=" not in word]
-        if len(sides) != 2 or len(files) > 1:
-            rule = "must be two sides such as tp=4 tp=8, after a scenario file if there is one"
-            raise InputError(problem("command line", "arguments", rule, " ".join(words)))
-        a, b = (parse_side(text) for text in sides)
-        described, assumed = names.scenario(Path(files[0]) if files else None)
-        with waiting("searching both"):
-            answer = versus(described, a, b, search=not defaults)
-        tell(answer, partial(show_versus, assumed=assumed), as_json=as_json, feasible=True)
+    sides = [word for word in words if "=" in word]
+    files = [word for word in words if "=" not in word]
+    if len(sides) != 2 or len(files) > 1:
+        rule = "must be two sides such as tp=4 tp=8, after a scenario file if there is one"
+        raise InputError(problem("command line", "arguments", rule, " ".join(words)))
+    a, b = (parse_side(text) for text in sides)
+    described, assumed = options.scenario(Path(files[0]) if files else None)
+    with waiting("searching both"):
+        answer = versus(described, a, b, search=not defaults)
+    return Reply(answer, partial(versus_screen, assumed=assumed))

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from simulator.cli.screen import amount, console, heading, notes, plain_table, seconds_like
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+
+from simulator.cli.screen import amount, heading, notes, plain_table, seconds_like
 from simulator.questions.versus.fabrics import FabricChoice, FabricChoices
 from simulator.units import show_percent, show_usd
 
@@ -20,15 +24,14 @@ _DOMAIN = (
 )
 
 
-def show_fabrics(answer: FabricChoices) -> None:
-    """Print fabrics that none beats in time and price; without prices the fastest."""
-    screen = console()
-    screen.print(heading(answer.scenario))
+def fabrics_screen(answer: FabricChoices) -> Iterator[RenderableType]:
+    """Give fabrics that none beats in time and price; without prices the fastest."""
+    yield heading(answer.scenario)
     front = answer.front()
     words = f"{len(front)} of them have no other that is as fast with a cheaper network"
     if not answer.priced:
         words = f"no prices are known: {len(front)} have no other that is as fast with fewer bits"
-    screen.print(f"\n{len(answer.rows)} fabrics; {words}\n")
+    yield f"\n{len(answer.rows)} fabrics; {words}\n"
     rows = front[:_MOST]
     unit, scale = seconds_like(answer.rows[0].step_s)
     table = plain_table(
@@ -37,13 +40,13 @@ def show_fabrics(answer: FabricChoices) -> None:
     )  # fmt: skip
     for row in rows:
         table.add_row(*_cells(row, answer.rows[0].step_s, scale))
-    screen.print(table)
+    yield table
     unpriced = answer.priced and any(row.network_usd is None for row in answer.rows)
     said = [_USD] * answer.priced
     if unpriced:
         said += [_DOMAIN, *_other_domains(answer)]
     said += [_RAILS]
-    screen.print(notes("Read this", said))
+    yield notes("Read this", said)
 
 
 def _cells(row: FabricChoice, best_s: float, scale: float) -> tuple[str, ...]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from rich.console import RenderableType
 from rich.text import Text
 
-from simulator.cli.screen import NO_FIT, console, heading, notes, term_table
+from simulator.cli.screen import NO_FIT, assumptions, heading, notes, term_table
 from simulator.units import show_percent, show_seconds, show_seconds_span
 
 if TYPE_CHECKING:
@@ -15,11 +17,11 @@ if TYPE_CHECKING:
     from simulator.questions.versus.what_if import WhatIf
 
 
-def show_versus(answer: Versus, assumed: dict[str, Any]) -> None:
-    """Print two layouts of one run."""
-    screen, estimate = console(), answer.estimate
-    screen.print(heading(answer.scenario))
-    _say_assumed(screen, assumed)
+def versus_screen(answer: Versus, assumed: dict[str, Any]) -> Iterator[RenderableType]:
+    """Give two layouts of one run."""
+    estimate = answer.estimate
+    yield heading(answer.scenario)
+    yield from assumptions(assumed)
     chance, sides = answer.chance_a_faster, [_words(side) for side in answer.sides]
     first = 0 if chance >= 0.5 else 1
     sure = max(chance, 1.0 - chance)
@@ -28,24 +30,24 @@ def show_versus(answer: Versus, assumed: dict[str, Any]) -> None:
     verdict += f"{sides[first]} is faster by x {ahead:.3f}, with a chance of {show_percent(sure)}"
     if estimate.layouts.row(0) == estimate.layouts.row(1):
         verdict = "A tie: both are the same layout"
-    screen.print()
-    screen.print(Text(verdict, style="bold"))
+    yield ""
+    yield Text(verdict, style="bold")
     lines = [_line(f"{name} ({sides[i]})", answer, i) for i, name in enumerate("ab")]
-    screen.print(notes("", lines))
-    screen.print()
-    screen.print(term_table({f"a: {sides[0]}": (estimate, 0), f"b: {sides[1]}": (estimate, 1)}))
+    yield notes("", lines)
+    yield ""
+    yield term_table({f"a: {sides[0]}": (estimate, 0), f"b: {sides[1]}": (estimate, 1)})
     how = "searched: each is the best of its kind" if answer.searched else "stated defaults"
-    screen.print(notes("Read this with the numbers", [f"What the sides do not say was {how}."]))
+    yield notes("Read this with the numbers", [f"What the sides do not say was {how}."])
 
 
-def show_what_if(answer: WhatIf, assumed: dict[str, Any]) -> None:
-    """Print the answers before and after a change."""
-    screen, before, after = console(), answer.before.estimate, answer.after.estimate
-    screen.print(heading(answer.before.scenario))
-    _say_assumed(screen, assumed)
+def what_if_screen(answer: WhatIf, assumed: dict[str, Any]) -> Iterator[RenderableType]:
+    """Give the answers before and after a change."""
+    before, after = answer.before.estimate, answer.after.estimate
+    yield heading(answer.before.scenario)
+    yield from assumptions(assumed)
     changes = ", ".join(map(str, answer.changes))
-    screen.print()
-    screen.print(
+    yield ""
+    yield (
         Text(
             f"with {changes}: step time x {answer.ratio:.3f}, the best layout of each", style="bold"
         )
@@ -60,20 +62,14 @@ def show_what_if(answer: WhatIf, assumed: dict[str, Any]) -> None:
         lines.append(f"the old layout then: {_step(same)}, {same.verdict_word()}")
         if same.layouts.describe() != after.layouts.describe():
             columns["old layout then"] = (same, 0)
-    screen.print(notes("", lines))
+    yield notes("", lines)
     if answer.same is None:
-        screen.print(Text(f"the old layout cannot run then: {answer.same_reason}", style=NO_FIT))
+        yield Text(f"the old layout cannot run then: {answer.same_reason}", style=NO_FIT)
     days = [float(plan.outcome.days[0]) for plan in (answer.before, answer.after)]
     if days[0] == days[0] and days[1] == days[1]:
-        screen.print(Text(f"whole run: {days[0]:,.1f} days before, {days[1]:,.1f} after"))
-    screen.print()
-    screen.print(term_table(columns))
-
-
-def _say_assumed(screen: Any, assumed: dict[str, Any]) -> None:
-    if assumed:
-        words = ", ".join(f"training.{name} = {value}" for name, value in assumed.items())
-        screen.print(Text(f"assumed, because not given: {words}"))
+        yield Text(f"whole run: {days[0]:,.1f} days before, {days[1]:,.1f} after")
+    yield ""
+    yield term_table(columns)
 
 
 def _words(side: dict[str, Any]) -> str:

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simulator.cli.option_groups import NAMES, Names, taking
+from simulator.cli.option_groups import ScenarioOptions
 from simulator.cli.options import (
-    Json,
     ScenarioFile,
-    speaking,
-    tell,
 )
+from simulator.cli.runner import Reply, question
 
 if TYPE_CHECKING:
     from simulator.scenario import Scenario
@@ -39,41 +37,39 @@ Fabrics = Annotated[
 ]
 
 
-@taking
-def command(
+@question("what-if", "what-if run.toml --change network.adapter=0.5 --change memory=+20%")
+def ask(
+    *,
     scenario: ScenarioFile = None,
-    names: Names = NAMES,
+    options: ScenarioOptions,
     change: Changes = None,
     fabrics: Fabrics = False,
-    as_json: Json = False,
-) -> None:
+) -> Reply:
     """Say what a change would do: the best layout before and after, both searched.
 
     Exit 0: done; 1: nothing fits, before or after; 2: bad input.
     """
-    with speaking():
-        from simulator.cli.screen import waiting
-        from simulator.questions.versus.screen import show_what_if
-        from simulator.questions.versus.what_if import what_if
+    from simulator.cli.screen import waiting
+    from simulator.questions.versus.screen import what_if_screen
+    from simulator.questions.versus.what_if import what_if
 
-        described, assumed = names.scenario(scenario)
-        if fabrics:
-            _fabrics(described, change, as_json=as_json)
-            return
-        with waiting("searching twice"):
-            answer = what_if(described, change or ())
-        tell(answer, partial(show_what_if, assumed=assumed), as_json=as_json, feasible=True)
+    described, assumed = options.scenario(scenario)
+    if fabrics:
+        return _fabrics(described, change)
+    with waiting("searching twice"):
+        answer = what_if(described, change or ())
+    return Reply(answer, partial(what_if_screen, assumed=assumed))
 
 
-def _fabrics(scenario: Scenario, changes: list[str] | None, *, as_json: bool) -> None:
+def _fabrics(scenario: Scenario, changes: list[str] | None) -> Reply:
     """Price the scenario on every candidate fabric."""
     from simulator.cli.screen import waiting
     from simulator.errors import InputError
     from simulator.questions.versus.fabrics import fabric_choices
-    from simulator.questions.versus.fabrics_screen import show_fabrics
+    from simulator.questions.versus.fabrics_screen import fabrics_screen
 
     if changes:
         raise InputError("arguments: --change: must be left out with --fabrics")
     with waiting("pricing fabrics"):
         answer = fabric_choices(scenario)
-    tell(answer, show_fabrics, as_json=as_json, feasible=True)
+    return Reply(answer, fabrics_screen)
