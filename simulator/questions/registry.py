@@ -25,6 +25,7 @@ QUESTIONS = {
     "sweep": "simulator.questions.sweep.command",
     "models": "simulator.questions.catalogue.command",
     "fields": "simulator.questions.catalogue.command",
+    "schema": "simulator.questions.schema.command",
     "explain": "simulator.questions.explain.command",
     "sites": "simulator.questions.sites.command",
     "parameter-server": "simulator.questions.parameter_server.command",
