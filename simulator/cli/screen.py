@@ -7,9 +7,9 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.padding import Padding
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from simulator.scenario import Scenario
 
 FIT, TIGHT, NO_FIT = "green", "yellow", "red"
+
+_Row = TypeVar("_Row")
 
 _WIDTH = 136
 """Columns where the output is no terminal (and COLUMNS does not say)."""
@@ -122,6 +124,18 @@ def plain_table(*columns: str, left: Sequence[str] = ()) -> Table:
     for column in columns:
         flush = column in left
         table.add_column(column, justify="left" if flush else "right", no_wrap=not flush)
+    return table
+
+
+def table_of(
+    rows: Iterable[_Row],
+    *columns: tuple[str, Callable[[_Row], str | Text]],
+    left: Sequence[str] = (),
+) -> Table:
+    """A plain table of one row each; a column is its heading, and what makes a cell of a row."""
+    table = plain_table(*(head for head, _ in columns), left=left)
+    for row in rows:
+        table.add_row(*(cell(row) for _, cell in columns))
     return table
 
 

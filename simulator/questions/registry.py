@@ -20,7 +20,7 @@ QUESTIONS = {
     "size": "simulator.questions.size.command",
     "doctor": "simulator.doctor.command",
     "rent-or-buy": "simulator.questions.rent_or_buy.command",
-    "what-if": "simulator.questions.versus.what_if_command",
+    "what-if": "simulator.questions.versus.command",
     "versus": "simulator.questions.versus.command",
     "sweep": "simulator.questions.sweep.command",
     "models": "simulator.questions.catalogue.command",

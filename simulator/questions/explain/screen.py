@@ -9,8 +9,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from simulator.cli.screen import amount, gib, plain_table, seconds_like
+from simulator.cli.screen import amount, gib, seconds_like
 from simulator.planner.figure_effects import UNSTATED
+from simulator.questions.predict.screen import effects_table
 from simulator.report.explained import Explained, Value
 from simulator.units import show_percent, show_seconds
 
@@ -63,16 +64,8 @@ def _value(term: Explained, value: Value) -> Iterator[RenderableType]:
     if not value.effects:
         return
     unit, scale = seconds_like(value.amount)
-    words = ("profile", "figure", "grade")
-    table = plain_table(
-        "profile", "figure", "value", "grade", "larger by", f"term ({unit})", left=words
-    )
-    for effect in value.effects[:_FIGURES]:
-        known = effect.figure
-        moved = show_percent(effect.moved) + ("" if known.spread else " *")
-        change = amount(scale * effect.change_s)
-        table.add_row(known.profile, known.name, f"{known.value:.4g}", known.grade, moved, change)
-    yield table
+    change = (f"term ({unit})", lambda effect: amount(scale * effect.change_s))
+    yield effects_table(value.effects[:_FIGURES], "larger by", change)
     more = len(value.effects) - _FIGURES
     rest = f"{more} more figures move it, in --json. " if more > 0 else ""
     yield Text(f"{rest}* no spread stated: {show_percent(UNSTATED)} taken.")

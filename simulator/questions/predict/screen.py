@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from simulator.cli.screen import (
@@ -18,13 +19,13 @@ from simulator.cli.screen import (
     memory_table,
     notes,
     seconds_like,
+    table_of,
     term_table,
 )
 from simulator.cost.uncertainty import BEARS_ON
 from simulator.planner.defaults_that_matter import bearing_defaults
 from simulator.planner.input_verdict import READY, input_verdict
 from simulator.planner.prediction import Prediction
-from simulator.questions.predict.figures_screen import figures_screen
 from simulator.report.evidence import (
     FLOP_CONVENTION,
     NO_INTERVAL,
@@ -45,13 +46,16 @@ from simulator.units import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from simulator.planner.figure_effects import FigureEffect
     from simulator.scoring.anchor import Correction
 
 _FELT = 0.002
 """Least standard deviation of an error whose correction is worth a line."""
+
+_LEAST = 5e-5
+"""Changes of the step time below this share are counted, not listed."""
 
 _WHOLE = {
     "scale": "the whole step, for every doubling of the cluster",
@@ -93,7 +97,7 @@ def screen(
         yield notes("Defaults that bear on it, and what else there is", lines)
     yield notes("Read this with the numbers", _caveats(prediction))
     if effects is not None:
-        yield from figures_screen(effects, prediction.step_time_s)
+        yield from _figures(effects, prediction.step_time_s)
 
 
 def verdict(prediction: Prediction) -> Text:
@@ -250,3 +254,38 @@ def _caveats(prediction: Prediction) -> list[str]:
     if scenario.workload.recipe.tokens is None:
         lines.insert(0, "No training.tokens given: no days, GPU-hours, USD or kWh.")
     return lines
+
+
+def _figures(effects: Sequence[FigureEffect], step_s: float) -> Iterator[RenderableType]:
+    """What every figure does to a step time; those that hardly move it are counted."""
+    from simulator.planner.figure_effects import UNSTATED
+
+    listed = [effect for effect in effects if abs(effect.change_s) > _LEAST * step_s]
+    yield ""
+    yield Text("Figures behind the step time")
+    yield effects_table(
+        listed,
+        "made larger by",
+        ("step time", lambda effect: f"{100.0 * effect.change_s / step_s:+.2f} %"),
+    )
+    yield Text(
+        f"* its profile states no spread: {show_percent(UNSTATED)} taken."
+        f" {len(effects) - len(listed)} more figures move the step time by less than 0.005 %."
+        " Sources: foreshard profiles show KIND NAME."
+    )
+
+
+def effects_table(
+    effects: Sequence[FigureEffect], moved: str, change: tuple[str, Callable[[FigureEffect], str]]
+) -> Table:
+    """Figures, by how much each was made larger, and what that changes."""
+    return table_of(
+        effects,
+        ("profile", lambda effect: effect.figure.profile),
+        ("figure", lambda effect: effect.figure.name),
+        ("value", lambda effect: f"{effect.figure.value:.4g}"),
+        ("grade", lambda effect: effect.figure.grade),
+        (moved, lambda effect: show_percent(effect.moved) + " *" * (not effect.figure.spread)),
+        change,
+        left=("profile", "figure", "grade"),
+    )

@@ -20,19 +20,15 @@ def screen(answer: Recommended) -> Iterator[RenderableType]:
     """Give the step term by term, who holds which tables, and what is left out."""
     recipe = answer.scenario.workload.recipe
     cluster = answer.scenario.cluster
-    yield (
-        Text(
-            f"{show_count(answer.parameters)} parameters, {show_count(_dense(answer))} of them"
-            f" dense, on {cluster.gpus:,} x {cluster.accelerator.name} ({cluster.name}),"
-            f" {answer.scenario.software.name}; {recipe.global_batch:,} samples a step"
-        )
+    yield Text(
+        f"{show_count(answer.parameters)} parameters, {show_count(_dense(answer))} of them"
+        f" dense, on {cluster.gpus:,} x {cluster.accelerator.name} ({cluster.name}),"
+        f" {answer.scenario.software.name}; {recipe.global_batch:,} samples a step"
     )
-    yield (
-        Text(
-            f"\nstep {show_seconds(answer.step_time_s)}, {show_count(answer.samples_per_s)}"
-            " samples/s\n",
-            style="bold",
-        )
+    yield Text(
+        f"\nstep {show_seconds(answer.step_time_s)}, {show_count(answer.samples_per_s)}"
+        " samples/s\n",
+        style="bold",
     )
     yield _memory(answer)
     yield _terms(answer)

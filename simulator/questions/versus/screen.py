@@ -1,4 +1,4 @@
-"""The screens of `foreshard versus` and `foreshard what-if`: two answers side by side."""
+"""The screens of `foreshard versus` and `foreshard what-if`: answers side by side, fabrics."""
 
 from __future__ import annotations
 
@@ -8,13 +8,36 @@ from typing import TYPE_CHECKING, Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from simulator.cli.screen import NO_FIT, assumptions, heading, notes, term_table
-from simulator.units import show_percent, show_seconds, show_seconds_span
+from simulator.cli.screen import (
+    NO_FIT,
+    amount,
+    assumptions,
+    heading,
+    notes,
+    plain_table,
+    seconds_like,
+    term_table,
+)
+from simulator.units import show_percent, show_seconds, show_seconds_span, show_usd
 
 if TYPE_CHECKING:
     from simulator.cost.step import Estimate
     from simulator.questions.versus.answer import Versus
+    from simulator.questions.versus.fabrics import FabricChoice, FabricChoices
     from simulator.questions.versus.what_if import WhatIf
+
+_MOST = 12
+_RAILS = (
+    "rails are tried where something narrow lies above the leaves: elsewhere they change no time"
+)
+_USD = (
+    "USD: servers that are bought, run for the hours of the run; the network by the bit, in"
+    " proportion to what the page of prices was quoted with; --json has every fabric"
+)
+_DOMAIN = (
+    "no price: a domain other than the cluster's. What a GPU costs more in one of 72 has no known"
+    ' source; give it as fast_domain_usd_per_gpu in [economics.own] (basis = "own")'
+)
 
 
 def versus_screen(answer: Versus, assumed: dict[str, Any]) -> Iterator[RenderableType]:
@@ -47,10 +70,8 @@ def what_if_screen(answer: WhatIf, assumed: dict[str, Any]) -> Iterator[Renderab
     yield from assumptions(assumed)
     changes = ", ".join(map(str, answer.changes))
     yield ""
-    yield (
-        Text(
-            f"with {changes}: step time x {answer.ratio:.3f}, the best layout of each", style="bold"
-        )
+    yield Text(
+        f"with {changes}: step time x {answer.ratio:.3f}, the best layout of each", style="bold"
     )
     lines = [
         f"before: {_step(before)}, {before.layouts.describe()}",
@@ -89,3 +110,56 @@ def _line(name: str, answer: Versus, i: int) -> str:
         f"{name}: {step} (P10 to P90: {span}), {estimate.verdict_word(i)},"
         f" {estimate.layouts.describe(i)}"
     )
+
+
+def fabrics_screen(answer: FabricChoices) -> Iterator[RenderableType]:
+    """Give fabrics that none beats in time and price; without prices the fastest."""
+    yield heading(answer.scenario)
+    front = answer.front()
+    words = f"{len(front)} of them have no other that is as fast with a cheaper network"
+    if not answer.priced:
+        words = f"no prices are known: {len(front)} have no other that is as fast with fewer bits"
+    yield f"\n{len(answer.rows)} fabrics; {words}\n"
+    rows = front[:_MOST]
+    unit, scale = seconds_like(answer.rows[0].step_s)
+    table = plain_table(
+        "adapters", "narrow", "rails", "domain", f"step ({unit})", "slower", "days", "network USD",
+        "run USD", "layout", left=("adapters", "layout"),
+    )  # fmt: skip
+    for row in rows:
+        table.add_row(*_cells(row, answer.rows[0].step_s, scale))
+    yield table
+    unpriced = answer.priced and any(row.network_usd is None for row in answer.rows)
+    said = [_USD] * answer.priced
+    if unpriced:
+        said += [_DOMAIN, *_other_domains(answer)]
+    said += [_RAILS]
+    yield notes("Read this", said)
+
+
+def _cells(row: FabricChoice, best_s: float, scale: float) -> tuple[str, ...]:
+    return (
+        f"{row.adapters} x {row.gbps} Gbit/s",
+        f"{row.oversubscription}:1",
+        "yes" if row.rails else "no",
+        f"{row.domain}",
+        amount(scale * row.step_s),
+        show_percent(row.step_s / best_s - 1.0),
+        "" if row.days is None else f"{row.days:,.1f}",
+        "" if row.network_usd is None else show_usd(row.network_usd),
+        "" if row.usd is None else show_usd(row.usd),
+        row.described,
+    )
+
+
+def _other_domains(answer: FabricChoices) -> list[str]:
+    """The fastest fabric of each domain that has no price: its time is known all the same."""
+    fastest: dict[int, FabricChoice] = {}
+    for row in answer.rows:
+        if row.network_usd is None:
+            fastest.setdefault(row.domain, row)
+    return [
+        f"domain {domain}, without a price: {amount(row.step_s)} s a step at best, on"
+        f" {row.adapters} x {row.gbps} Gbit/s {row.oversubscription}:1, {row.described}"
+        for domain, row in fastest.items()
+    ]
