@@ -21,7 +21,7 @@ _MOST_PROBLEMS = 200
 
 ScenarioFile = Annotated[
     Path | None,
-    typer.Argument(metavar="SCENARIO", help="Scenario file (TOML).", show_default=False),
+    typer.Argument(metavar="SCENARIO", help="Scenario file (TOML)."),
 ]
 
 

@@ -47,9 +47,7 @@ Fabrics = Annotated[
         " nvidia-smi topo -m, which are joined.",
     ),
 ]
-RunGpus = Annotated[
-    int | None, typer.Option("--gpus", metavar="N", show_default=False, help="GPUs of a run.")
-]
+RunGpus = Annotated[int | None, typer.Option("--gpus", metavar="N", help="GPUs of a run.")]
 Node = Annotated[
     str,
     typer.Option("--node", metavar="NODE", help="Its rates stand for what a matrix has links."),
@@ -63,7 +61,6 @@ Edges = Annotated[
     typer.Option(
         "--write",
         metavar="FILE.csv",
-        show_default=False,
         help="Write the edges that were read, for \\[topology] of a cluster profile.",
     ),
 ]

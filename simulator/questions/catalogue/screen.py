@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from simulator.cli.screen import plain_table
+from simulator.cli.screen import plain_table, table_of
 from simulator.files import GRADES, Figure
 from simulator.profiles import Profile
 from simulator.units import show_count
@@ -112,10 +112,13 @@ def links_screen(link_summary: LinkSummary) -> Iterator[RenderableType]:
     yield (
         f"{link_summary.cluster}: {link_summary.gpus} GPUs on {link_summary.servers} servers, {how}"
     )
-    table = plain_table("link", "GB/s each way", "number", left=("link",))
-    for row in link_summary.links:
-        table.add_row(row.kind, f"{row.bytes_per_s / 1e9:.4g}", str(row.count))
-    yield table
+    yield table_of(
+        link_summary.links,
+        ("link", lambda row: row.kind),
+        ("GB/s each way", lambda row: f"{row.bytes_per_s / 1e9:.4g}"),
+        ("number", lambda row: str(row.count)),
+        left=("link",),
+    )
     tried = "narrowest of all halves" if link_summary.exact else "narrowest of neighbouring halves"
     yield f"bisection: {link_summary.bisection_bytes_per_s / 1e9:.5g} GB/s each way ({tried})"
     if link_summary.oversubscription is not None:

@@ -37,7 +37,6 @@ Form = Annotated[
         help="megatron-lm, megatron-bridge, torchtitan, deepspeed, fsdp2, torchrun, slurm (a job"
         " around the software's own command), chakra (execution traces of the step, one a rank);"
         " csv, markdown, parquet (a table of the best layouts).",
-        show_default=False,
         autocompletion=_forms,
     ),
 ]
@@ -46,7 +45,6 @@ Out = Annotated[
     typer.Option(
         "--out",
         metavar="PATH",
-        show_default=False,
         help="File to write; a folder with chakra. Without it, text goes to standard output.",
     ),
 ]

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from rich.console import RenderableType
 from rich.table import Table
 
-from simulator.cli.screen import heading, notes, plain_table
+from simulator.cli.screen import heading, notes, plain_table, table_of
 from simulator.units import show_bytes, show_count, show_percent, show_seconds
 
 if TYPE_CHECKING:
     from simulator.push_pull.rounds import Round
-    from simulator.questions.parameter_server.answer import Served
+    from simulator.questions.parameter_server.answer import Served, ServedWay
 
 
 def screen(answer: Served) -> Iterator[RenderableType]:
@@ -68,21 +68,20 @@ def _messages(one: Round) -> str:
 
 
 def _ways(answer: Served) -> Table:
-    columns = ("", "a round", "tokens/s", "stale by", "more updates", "days", "")
-    table = plain_table(*columns, left=("",))
-    for way in answer.ways:
-        fits = isfinite(way.round_s)
-        asked = " (asked)" if way is answer.ways[0] else ""
-        table.add_row(
-            way.name + asked,
-            show_seconds(way.round_s) if fits else "",
-            show_count(way.tokens_per_s) if fits else "",
-            f"{way.stale_updates:,.1f}" if fits else "",
-            show_percent(way.more_updates),
-            f"{way.days_ideal:,.2f}" if way.days_ideal is not None else "",
-            way.reason,
-        )
-    return table
+    def finite(way: ServedWay, text: str) -> str:
+        return text if isfinite(way.round_s) else ""
+
+    return table_of(
+        answer.ways,
+        ("", lambda way: way.name + " (asked)" * (way is answer.ways[0])),
+        ("a round", lambda way: finite(way, show_seconds(way.round_s))),
+        ("tokens/s", lambda way: finite(way, show_count(way.tokens_per_s))),
+        ("stale by", lambda way: finite(way, f"{way.stale_updates:,.1f}")),
+        ("more updates", lambda way: show_percent(way.more_updates)),
+        ("days", lambda way: "" if way.days_ideal is None else f"{way.days_ideal:,.2f}"),
+        ("", lambda way: way.reason),
+        left=("",),
+    )
 
 
 def _networks(answer: Served) -> Table:

@@ -39,7 +39,6 @@ Top = Annotated[
         "--top",
         metavar="N",
         min=1,
-        show_default=False,
         help="Layouts to show: 8 with --more, which this implies, 20 with --json, unless given.",
     ),
 ]
@@ -48,7 +47,6 @@ Out = Annotated[
     typer.Option(
         "--out",
         metavar="DIR",
-        show_default=False,
         help="Where the report goes; reports/NAME unless given, or another folder beside it where"
         " that holds the report of another question. With --json none is written unless this is"
         " given.",
@@ -60,7 +58,6 @@ Refine = Annotated[
         "--refine",
         metavar="N",
         min=1,
-        show_default=False,
         help="Play the best N layouts on discrete events and rank them by what that says.",
     ),
 ]

@@ -19,14 +19,13 @@ if TYPE_CHECKING:
 
 ScenarioFiles = Annotated[
     list[Path] | None,
-    typer.Argument(metavar="[SCENARIO]", help="Scenario file (TOML).", show_default=False),
+    typer.Argument(metavar="[SCENARIO]", help="Scenario file (TOML)."),
 ]
 FromFiles = Annotated[
     list[Path] | None,
     typer.Option(
         "--from",
         metavar="FILE...",
-        show_default=False,
         help="Launch script, trainer configuration, config.json, sbatch head, nvidia-smi topo -m,"
         " log, trace:"
         " what they say becomes the scenario. Several files may follow, and --from be repeated.",

@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from simulator.cli.screen import console, gib, heading, notes, plain_table, verdict_style
+from simulator.cli.screen import console, gib, heading, notes, plain_table, table_of, verdict_style
 from simulator.cost.estimate import VERDICTS
 from simulator.cost.memory.moments import MOMENTS
 from simulator.planner.fitting import Change, Fitting
@@ -147,18 +147,24 @@ def _changes(prediction: Prediction, fitting: Fitting) -> Any:
         return notes("What would make it fit", lines)
     surely = " with its P90" if fitting.verdict == "TIGHT" else ""
     title = f"cheapest changes that make it fit{surely}"
-    table = plain_table(title, "step time", "cost", "GiB", "", "layout", left=(title, "layout"))
-    for change in fitting.changes:
+
+    def cost(change: Change) -> str:
         share = change.added_s / prediction.step_time_s
-        table.add_row(
-            _words(prediction, change),
-            show_seconds(change.step_time_s),
-            f"{'+' if share >= 0 else '-'}{show_percent(abs(share))}",
-            gib(change.memory_total_bytes),
-            Text(change.memory_verdict, style=verdict_style(change.memory_verdict)),
-            change.layout,
-        )
-    return table
+        return f"{'+' if share >= 0 else '-'}{show_percent(abs(share))}"
+
+    def verdict(change: Change) -> Text:
+        return Text(change.memory_verdict, style=verdict_style(change.memory_verdict))
+
+    return table_of(
+        fitting.changes,
+        (title, lambda change: _words(prediction, change)),
+        ("step time", lambda change: show_seconds(change.step_time_s)),
+        ("cost", cost),
+        ("GiB", lambda change: gib(change.memory_total_bytes)),
+        ("", verdict),
+        ("layout", lambda change: change.layout),
+        left=(title, "layout"),
+    )
 
 
 def _words(prediction: Prediction, change: Change) -> str:

@@ -26,7 +26,6 @@ Picture = Annotated[
     typer.Option(
         "--picture",
         metavar="FILE",
-        show_default=False,
         help="Draw who does what when, a row per rank: .png or .svg.",
     ),
 ]
@@ -35,7 +34,6 @@ Actions = Annotated[
     typer.Option(
         "--actions",
         metavar="FILE",
-        show_default=False,
         help="Actions of every rank (.csv as torch.distributed.pipelining writes it, .toml or"
         " .json) in place of the layout's schedule.",
     ),
@@ -45,7 +43,6 @@ WriteActions = Annotated[
     typer.Option(
         "--write-actions",
         metavar="FILE.csv",
-        show_default=False,
         help="Write what the layout's schedule has every rank do, as a table to change and give"
         " back by --actions.",
     ),
@@ -55,7 +52,6 @@ Deviations = Annotated[
     typer.Option(
         "--deviation",
         metavar="FIELD=VALUE,...",
-        show_default=False,
         help="What is not like the rest: stage, replica (none: all of them); compute (1.2: takes"
         " 20 % longer), scale_up, scale_out (share of its links that is left), expert_load,"
         " cluster. May be repeated.",
@@ -66,7 +62,6 @@ Worn = Annotated[
     typer.Option(
         "--worn",
         metavar="LINK=SHARE",
-        show_default=False,
         help="What is left of a link, 0 for a lost one, which traffic goes around:"
         " 'adapter-up 3.1=0.5' is half of what adapter 1 of server 3 sends. May be repeated.",
     ),
@@ -87,7 +82,6 @@ Beside = Annotated[
     typer.Option(
         "--beside",
         metavar="SCENARIO",
-        show_default=False,
         help="Another job on other servers of the same fabric, alternating with those of this one:"
         " its traffic takes its share of the switches. Brings --contention. May be repeated.",
     ),
@@ -97,7 +91,6 @@ Spread = Annotated[
     typer.Option(
         "--jitter",
         metavar="SIGMA",
-        show_default=False,
         help="Let durations vary: standard deviation of the logarithm of a pass on one GPU, of a"
         " send or collective of one group (0.02: 2 %).",
     ),
@@ -107,7 +100,6 @@ Seed = Annotated[
     typer.Option(
         "--seed",
         metavar="N",
-        show_default=False,
         help="What --jitter draws from, 0 if not given; the same seed gives the same step.",
     ),
 ]
@@ -126,7 +118,6 @@ Seeds = Annotated[
     typer.Option(
         "--seeds",
         metavar="N",
-        show_default=False,
         help="Runs that --run plays, 1,000 if not given.",
     ),
 ]
@@ -135,7 +126,6 @@ IncidentLog = Annotated[
     typer.Option(
         "--incidents",
         metavar="FILE.csv",
-        show_default=False,
         help="With --run: rates of your own, fitted to a table of incidents on as many machines"
         " (columns date and cause).",
     ),

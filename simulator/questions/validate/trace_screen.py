@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import RenderableType
 from rich.table import Table
 
-from simulator.cli.screen import amount, gib, heading, notes, plain_table, seconds_like
+from simulator.cli.screen import amount, gib, heading, notes, plain_table, seconds_like, table_of
 from simulator.units import MIB, show_seconds
 
 if TYPE_CHECKING:
@@ -84,32 +84,25 @@ def _causes(trace_comparison: TraceComparison) -> Table:
     return table
 
 
-def _collectives(some: tuple[CollectiveTime, ...]) -> Table:
+def _collectives(times: tuple[CollectiveTime, ...]) -> Table:
     """Measured collectives by kind and group, per step."""
-    unit, scale = seconds_like(max(one.exposed_s + one.hidden_s for one in some))
-    title = "measured collectives"
-    table = plain_table(
-        title,
-        "group",
-        "ranks",
-        "calls",
-        "MiB each",
-        f"exposed ({unit})",
-        f"hidden ({unit})",
-        left=(title, "group"),
+    unit, scale = seconds_like(max(time.exposed_s + time.hidden_s for time in times))
+
+    def group(time: CollectiveTime) -> str:
+        words = (time.collective.group, time.collective.description)
+        return " ".join(filter(None, words)) or "not stated"
+
+    return table_of(
+        times,
+        ("measured collectives", lambda time: time.collective.kind),
+        ("group", group),
+        ("ranks", lambda time: "-" if time.collective.size is None else f"{time.collective.size}"),
+        ("calls", lambda time: f"{time.calls:,.1f}"),
+        ("MiB each", lambda time: "-" if time.bytes_ is None else amount(time.bytes_ / MIB)),
+        (f"exposed ({unit})", lambda time: amount(scale * time.exposed_s)),
+        (f"hidden ({unit})", lambda time: amount(scale * time.hidden_s)),
+        left=("measured collectives", "group"),
     )
-    for one in some:
-        what = one.collective
-        table.add_row(
-            what.kind,
-            " ".join(word for word in (what.group, what.description) if word) or "not stated",
-            "-" if what.size is None else str(what.size),
-            f"{one.calls:,.1f}",
-            "-" if one.bytes_ is None else amount(one.bytes_ / MIB),
-            amount(scale * one.exposed_s),
-            amount(scale * one.hidden_s),
-        )
-    return table
 
 
 def _percent(share: float | None, sign: str = "+") -> str:

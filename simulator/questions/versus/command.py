@@ -22,7 +22,6 @@ Words = Annotated[
         metavar="[SCENARIO] A B",
         help="A scenario file, unless --model, --cluster and --gpus make one; and two sides, each"
         " layout fields such as tp=4 or tp=4,pp=8.",
-        show_default=False,
     ),
 ]
 Defaults = Annotated[

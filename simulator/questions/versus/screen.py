@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from simulator.cli.screen import (
@@ -14,8 +15,8 @@ from simulator.cli.screen import (
     assumptions,
     heading,
     notes,
-    plain_table,
     seconds_like,
+    table_of,
     term_table,
 )
 from simulator.units import show_percent, show_seconds, show_seconds_span, show_usd
@@ -120,15 +121,7 @@ def fabrics_screen(answer: FabricChoices) -> Iterator[RenderableType]:
     if not answer.priced:
         words = f"no prices are known: {len(front)} have no other that is as fast with fewer bits"
     yield f"\n{len(answer.rows)} fabrics; {words}\n"
-    rows = front[:_MOST]
-    unit, scale = seconds_like(answer.rows[0].step_s)
-    table = plain_table(
-        "adapters", "narrow", "rails", "domain", f"step ({unit})", "slower", "days", "network USD",
-        "run USD", "layout", left=("adapters", "layout"),
-    )  # fmt: skip
-    for row in rows:
-        table.add_row(*_cells(row, answer.rows[0].step_s, scale))
-    yield table
+    yield _fabrics(front[:_MOST], answer.rows[0].step_s)
     unpriced = answer.priced and any(row.network_usd is None for row in answer.rows)
     said = [_USD] * answer.priced
     if unpriced:
@@ -137,18 +130,21 @@ def fabrics_screen(answer: FabricChoices) -> Iterator[RenderableType]:
     yield notes("Read this", said)
 
 
-def _cells(row: FabricChoice, best_s: float, scale: float) -> tuple[str, ...]:
-    return (
-        f"{row.adapters} x {row.gbps} Gbit/s",
-        f"{row.oversubscription}:1",
-        "yes" if row.rails else "no",
-        f"{row.domain}",
-        amount(scale * row.step_s),
-        show_percent(row.step_s / best_s - 1.0),
-        "" if row.days is None else f"{row.days:,.1f}",
-        "" if row.network_usd is None else show_usd(row.network_usd),
-        "" if row.usd is None else show_usd(row.usd),
-        row.described,
+def _fabrics(rows: Sequence[FabricChoice], best_s: float) -> Table:
+    unit, scale = seconds_like(best_s)
+    return table_of(
+        rows,
+        ("adapters", lambda row: f"{row.adapters} x {row.gbps} Gbit/s"),
+        ("narrow", lambda row: f"{row.oversubscription}:1"),
+        ("rails", lambda row: "yes" if row.rails else "no"),
+        ("domain", lambda row: f"{row.domain}"),
+        (f"step ({unit})", lambda row: amount(scale * row.step_s)),
+        ("slower", lambda row: show_percent(row.step_s / best_s - 1.0)),
+        ("days", lambda row: "" if row.days is None else f"{row.days:,.1f}"),
+        ("network USD", lambda row: "" if row.network_usd is None else show_usd(row.network_usd)),
+        ("run USD", lambda row: "" if row.usd is None else show_usd(row.usd)),
+        ("layout", lambda row: row.described),
+        left=("adapters", "layout"),
     )
 
 
