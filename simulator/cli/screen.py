@@ -17,11 +17,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from simulator.cost.memory.moments import MOMENTS
-from simulator.cost.terms import TERMS
 from simulator.errors import visible
-from simulator.report.evidence import FIT_RULE
-from simulator.report.length_words import length_words
 from simulator.units import GIB, show_count, show_percent, show_seconds
 
 if TYPE_CHECKING:
@@ -85,6 +81,8 @@ def heading(scenario: Scenario, *, priced: str = "") -> Text:
 
     `priced` is a section that they hold, though those of a step on [cluster] would not.
     """
+    from simulator.report.length_words import length_words
+
     arch, recipe = scenario.workload.architecture, scenario.workload.recipe
     cluster = scenario.cluster
     size = show_count(arch.parameters)
@@ -175,6 +173,8 @@ def term_table(estimates: Mapping[str, tuple[Estimate, int]], *, formula: bool =
     formula : bool
         Add the share of the first layout and the formula of each term.
     """
+    from simulator.cost.terms import TERMS  # lists of names need none of it
+
     first, row = next(iter(estimates.values()))
     unit, scale = seconds_like(float(first.step_time_s[row]))
     extra = ("share", "formula") if formula else ()
@@ -193,6 +193,9 @@ def term_table(estimates: Mapping[str, tuple[Estimate, int]], *, formula: bool =
 
 def memory_table(estimate: Estimate, i: int, capacity: float, meaning: Any = None) -> Table:
     """Memory of the fullest GPU by kind, its sum, and the line that it must stay under."""
+    from simulator.cost.memory.moments import MOMENTS
+    from simulator.report.evidence import FIT_RULE
+
     extra = () if meaning is None else ("what",)
     title = f"fullest GPU (stage {int(estimate.peak_stage[i])})"
     table = plain_table(title, "GiB", "of usable", *extra, left=(title, "what"))

@@ -13,11 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from simulator.cli.screen import plain_table, table_of
-from simulator.files import GRADES, Figure
-from simulator.profiles import Profile
 from simulator.units import show_count
 
 if TYPE_CHECKING:
+    from simulator.files import Figure
+    from simulator.profiles import Profile
     from simulator.profiles.link_summary import LinkSummary
     from simulator.report.scenario_fields import Field
     from simulator.report.zoo_list import ZooModel
@@ -61,6 +61,8 @@ def _terms(field: Field) -> str:
 
 def list_screen(profiles: Sequence[Profile]) -> Iterator[RenderableType]:
     """Give a table for each kind; behind every name the number of figures by grade."""
+    from simulator.files import GRADES
+
     for kind, group in groupby(profiles, key=lambda profile: profile.kind):
         table = plain_table(kind, *GRADES, "weakest", "what", left=(kind, "weakest", "what"))
         for profile in group:
