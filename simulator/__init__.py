@@ -63,6 +63,7 @@ __all__ = [
     "what_if",
 ]
 
+_FACES = "simulator.api"
 _HOME = {
     "Cluster": "simulator.hardware.cluster",
     "Deviation": "simulator.events.deviations.deviations",
@@ -70,34 +71,18 @@ _HOME = {
     "Layouts": "simulator.layout.layouts",
     "Network": "simulator.events.sharing.contended",
     "Workload": "simulator.workload.recipe",
-    "compare": "simulator.api",
-    "distil": "simulator.api",
-    "fabrics": "simulator.api",
-    "parameter_server": "simulator.api",
-    "plan": "simulator.api",
-    "predict": "simulator.api",
-    "recommender": "simulator.api",
-    "rent_or_buy": "simulator.api",
-    "schedule": "simulator.api",
-    "several_sites": "simulator.api",
-    "simulate": "simulator.api",
-    "simulate_run": "simulator.api",
-    "size": "simulator.api",
-    "sweep": "simulator.api",
     "validate": "simulator.scoring.validation",
-    "versus": "simulator.api",
-    "what_if": "simulator.api",
 }
-"""Module of each public name."""
+"""Module of each public name that is not of the faces."""
 
 
 def __getattr__(name: str) -> Any:
     """Load a public name at its first use (PEP 562)."""
-    if name not in _HOME:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(_HOME[name]), name)
+    value = getattr(import_module(_HOME.get(name, _FACES)), name)
     globals()[name] = value
     return value
 

@@ -37,6 +37,22 @@ if TYPE_CHECKING:
     from simulator.questions.versus.answer import Versus
     from simulator.questions.versus.fabrics import FabricChoices
     from simulator.questions.versus.what_if import WhatIf
+    from simulator.scenario import Scenario
+
+
+def _scenario(
+    scenario: Source,
+    fields: Mapping[str, Any],
+    model: str | Workload | None = None,
+    cluster: str | None = None,
+    gpus: int | None = None,
+    software: SaidSoftware = None,
+    *,
+    several: bool = False,
+) -> Scenario:
+    """Make the scenario of what every face takes: a file, names, fields, or a mixture."""
+    names = {"model": model, "cluster": cluster, "gpus": gpus, "software": software}
+    return assemble(scenario, names, fields, several=several)[0]
 
 
 def predict(
@@ -80,8 +96,7 @@ def predict(
     >>> p.estimate.layouts.describe(), p.defaults["sharding"]
     ('tp4 pp4 vpp5 dp4 mb1 sp zero1', 'zero1')
     """
-    names = {"model": model, "cluster": cluster, "gpus": gpus, "software": software}
-    made = assemble(scenario, names, given)[0]
+    made = _scenario(scenario, given, model, cluster, gpus, software)
     if made.cluster.kinds:
         from simulator.planner.mixed_prediction import predict_mixed  # brings the events along
 
@@ -120,8 +135,7 @@ def plan(
     """
     from simulator.planner.batch_choices import plan_over  # a prediction needs no search
 
-    names = {"model": model, "cluster": cluster, "gpus": gpus, "software": software}
-    made = assemble(scenario, names, given, several=True)[0]
+    made = _scenario(scenario, given, model, cluster, gpus, software, several=True)
     if made.cluster.kinds:
         from simulator.planner.mixed_plan import plan_mixed
 
@@ -181,8 +195,7 @@ def simulate(
     from simulator.events.step.user_actions import read_actions
     from simulator.planner.simulated_prediction import neighbour_job, predict_played
 
-    names = {"model": model, "cluster": cluster, "gpus": gpus, "software": software}
-    made = assemble(scenario, names, given)[0]
+    made = _scenario(scenario, given, model, cluster, gpus, software)
     prediction = predict_played(made, search=actions is None)
     made = prediction.scenario
     return play(
@@ -239,9 +252,8 @@ def simulate_run(
     """
     from simulator.planner.simulated_run import simulate_run as play  # brings the events along
 
-    names = {"model": model, "cluster": cluster, "gpus": gpus, "software": software}
     log = None if incidents is None else Path(incidents)
-    made = assemble(scenario, names, given)[0]
+    made = _scenario(scenario, given, model, cluster, gpus, software)
     return play(made, seeds=seeds, first_seed=first_seed, incidents=log)
 
 
@@ -292,12 +304,12 @@ def compare(
     if "gpus" in given:
         raise InputError('arguments: gpus: compare takes counts=[64, 512] or counts="64..4096"')
     wanted = clusters.split(",") if isinstance(clusters, str) else list(clusters or ())
-    names: dict[str, Any] = {"model": model, "software": software}
+    cluster, gpus = None, None
     if scenario is None:
         text = counts if isinstance(counts, str) or counts is None else ",".join(map(str, counts))
-        first = parse_counts(text, where="arguments", field="counts")[0] if text else None
-        names |= {"cluster": wanted[0] if wanted else None, "gpus": first}
-    made = assemble(scenario, names, given)[0]
+        cluster = wanted[0] if wanted else None
+        gpus = parse_counts(text, where="arguments", field="counts")[0] if text else None
+    made = _scenario(scenario, given, model, cluster, gpus, software)
     return compare_clusters(
         made,
         wanted or own_clusters(made),
@@ -353,11 +365,9 @@ def size(
     from simulator.economics.scaling_law import USUAL_LAW
     from simulator.questions.size.answer import size_run
 
-    names: dict[str, Any] = {"model": model, "cluster": cluster, "software": software}
-    if scenario is None:
-        names["gpus"] = gpus or 8
+    servers = (gpus or 8) if scenario is None else None
     return size_run(
-        assemble(scenario, names, given)[0],
+        _scenario(scenario, given, model, cluster, servers, software),
         gpus=gpus,
         deadline_days=deadline_days,
         budget_usd=budget_usd,
@@ -408,9 +418,10 @@ def versus(
     from simulator.questions.versus.answer import parse_side
     from simulator.questions.versus.answer import versus as compared
 
-    names = {"model": model, "cluster": cluster, "gpus": gpus, "software": software}
     sides = (parse_side(x, where="arguments") if isinstance(x, str) else dict(x) for x in (a, b))
-    return compared(assemble(scenario, names, given)[0], *sides, search=search)
+    return compared(
+        _scenario(scenario, given, model, cluster, gpus, software), *sides, search=search
+    )
 
 
 def what_if(
@@ -446,8 +457,7 @@ def what_if(
     """
     from simulator.questions.versus.what_if import what_if as changed
 
-    names = {"model": model, "cluster": cluster, "gpus": gpus, "software": software}
-    return changed(assemble(scenario, names, given)[0], changes)
+    return changed(_scenario(scenario, given, model, cluster, gpus, software), changes)
 
 
 def fabrics(
@@ -473,8 +483,7 @@ def fabrics(
     """
     from simulator.questions.versus.fabrics import fabric_choices
 
-    names = {"model": model, "cluster": cluster, "gpus": gpus, "software": software}
-    return fabric_choices(assemble(scenario, names, given)[0])
+    return fabric_choices(_scenario(scenario, given, model, cluster, gpus, software))
 
 
 def rent_or_buy(
@@ -576,7 +585,7 @@ def several_sites(scenario: Source, **given: Any) -> SeveralSites:
     """
     from simulator.questions.sites.answer import several_sites as found
 
-    return found(assemble(scenario, {}, given)[0])
+    return found(_scenario(scenario, given))
 
 
 def distil(scenario: Source, **given: Any) -> Distilled:
@@ -591,7 +600,7 @@ def distil(scenario: Source, **given: Any) -> Distilled:
     """
     from simulator.questions.distillation.answer import distil as found
 
-    return found(assemble(scenario, {}, given)[0])
+    return found(_scenario(scenario, given))
 
 
 def schedule(jobs: str | os.PathLike[str], *, processes: int | None = None) -> JobSchedule:
@@ -619,7 +628,7 @@ def recommender(scenario: Source, **given: Any) -> Recommended:
     """
     from simulator.questions.sparse.answer import recommender as found
 
-    return found(assemble(scenario, {}, given)[0])
+    return found(_scenario(scenario, given))
 
 
 def parameter_server(
@@ -637,5 +646,5 @@ def parameter_server(
     from simulator.questions.parameter_server.answer import parameter_server as found
     from simulator.questions.parameter_server.answer import with_play
 
-    answer = found(assemble(scenario, {}, given)[0])
+    answer = found(_scenario(scenario, given))
     return with_play(answer, seed) if play else answer

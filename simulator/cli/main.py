@@ -1,4 +1,4 @@
-"""The command `foreshard`; each command parses, calls one library function, prints the answer."""
+"""The command `foreshard`: the questions of questions/registry.py, each run by cli/runner.py."""
 
 from __future__ import annotations
 
@@ -8,88 +8,63 @@ import os
 from collections.abc import Iterator, MutableMapping
 from functools import cache
 from importlib import import_module
-from inspect import getdoc
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from simulator._version import __version__
-from simulator.cli.examples import epilog
 from simulator.cli.standard_streams import sound_streams
-
-_MODULES = {
-    "plan": "questions.plan.command",
-    "predict": "questions.predict.command",
-    "export": "questions.export.command",
-    "serve": "explorer.command",
-    "simulate": "questions.simulate.command",
-    "compare": "questions.compare.command",
-    "size": "questions.size.command",
-    "doctor": "doctor.command",
-    "rent-or-buy": "questions.rent_or_buy.command",
-    "what-if": "questions.versus.what_if_command",
-    "versus": "questions.versus.command",
-    "sweep": "questions.sweep.command",
-    "models": "questions.catalogue.models_command",
-    "fields": "questions.catalogue.fields_command",
-    "explain": "questions.explain.command",
-    "sites": "questions.sites.command",
-    "parameter-server": "questions.parameter_server.command",
-    "recommender": "questions.sparse.command",
-    "schedule": "questions.job_schedule.command",
-    "distil": "questions.distillation.command",
-    "validate": "questions.validate.command",
-    "measure": "questions.calibrate.measure_command",
-    "calibrate": "questions.calibrate.command",
-    "calibrate-here": "questions.calibrate.here_command",
-    "profiles": "questions.catalogue.profiles_command",
-    "cluster": "questions.calibrate.cluster_init",
-}
-"""Modules of the commands, in the order in which help lists them."""
-
-_GROUPS = ("profiles", "cluster")
-"""Those that have commands of their own."""
-
 
 _HELP = {"help_option_names": ["-h", "--help"]}
 
 
+def _registry() -> Any:
+    """The list of questions, which stand on the command line and not under it."""
+    return import_module("simulator.questions.registry")
+
+
 @cache
-def _command(name: str) -> Any:
-    """Make one command: reading the options of all takes longer than most of them run."""
-    module: Any = import_module(f"simulator.{_MODULES[name]}")
-    if name in _GROUPS:
-        made: Any = typer.main.get_command(module.app)
-    else:
-        alone = typer.Typer(add_completion=False)
-        said = (getdoc(module.command) or "").replace("[", "\\[")  # sections are no markup
-        alone.command(name, help=said, epilog=epilog(name))(module.command)
-        made = typer.main.get_command(alone)
-    for one in (made, *getattr(made, "commands", {}).values()):
-        one.context_settings = {**one.context_settings, **_HELP}
+def _command(word: str) -> Any:
+    """Make the command, or the group of commands, of one word."""
+    registry = _registry()
+    program = typer.Typer(add_completion=False)
+    if is_group := word in registry.GROUPS:
+        program = typer.Typer(
+            name=word, help=registry.GROUPS[word], no_args_is_help=True, add_completion=False
+        )
+        program.callback()(lambda: None)  # a group, if it were of a single command
+    for name in registry.QUESTIONS:
+        if name.partition(" ")[0] == word:
+            question = registry.load(name)
+            text = question.help.replace("[", "\\[")  # sections are no markup
+            add = program.command(name.rpartition(" ")[2], help=text, epilog=question.epilog)
+            add(question.command())
+    made: Any = typer.main.get_command(program)
+    for command in (made, *(made.commands.values() if is_group else ())):
+        command.context_settings = {**command.context_settings, **_HELP}
     return made
 
 
 class _Commands(MutableMapping[str, Any]):
-    """Commands by name, each made when it is asked for."""
+    """Commands by their first word, each made when it is asked for."""
 
-    def __getitem__(self, name: str) -> Any:
-        if name not in _MODULES:
-            raise KeyError(name)
-        return _command(name)
+    def __getitem__(self, word: str) -> Any:
+        if word not in list(self):
+            raise KeyError(word)
+        return _command(word)
 
-    def __setitem__(self, name: str, value: Any) -> None:
-        raise TypeError("commands are those of _MODULES")
+    def __setitem__(self, word: str, value: Any) -> None:
+        raise TypeError("commands are those of simulator/questions/registry.py")
 
-    def __delitem__(self, name: str) -> None:
-        raise TypeError("commands are those of _MODULES")
+    def __delitem__(self, word: str) -> None:
+        raise TypeError("commands are those of simulator/questions/registry.py")
 
     def __iter__(self) -> Iterator[str]:
-        return iter(_MODULES)
+        return iter(dict.fromkeys(name.partition(" ")[0] for name in _registry().QUESTIONS))
 
     def __len__(self) -> int:
-        return len(_MODULES)
+        return len(list(iter(self)))
 
 
 class _Group(TyperGroup):

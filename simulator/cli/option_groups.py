@@ -1,7 +1,7 @@
 """Options that commands have in common, declared once and taken as one record.
 
-A command takes such a record as a parameter; :func:`taking` shows typer the fields of the record
-in its place, and makes the record of what was typed.
+A question takes such a record as a parameter; :func:`with_option_groups` shows typer the fields of
+the record in its place, and makes the record of what was typed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Names:
+class ScenarioOptions:
     """What makes a scenario where there is no file, or changes that of one."""
 
     model: ModelName = None
@@ -39,7 +39,7 @@ class Names:
     overrides: Set = None
 
     @property
-    def says_what(self) -> bool:
+    def describes_something(self) -> bool:
         """Whether a model, a machine or a field is given."""
         return any((self.model, self.cluster, self.gpus, self.overrides))
 
@@ -90,32 +90,28 @@ class Money:
         return {"prices": prices_of(self.price), "region": self.region, "jobs": self.jobs}
 
 
-NAMES, LIMITS, MONEY = Names(), Limits(), Money()
-"""Nothing given."""
-
-
-def taking(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of its records, each in the record's place."""
-    hints = get_type_hints(command, include_extras=True)
-    records: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
-    shown = []
-    for name, parameter in signature(command).parameters.items():
+def with_option_groups(ask: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a function the options of its records, each in the record's place."""
+    hints = get_type_hints(ask, include_extras=True)
+    records: dict[str, Any] = {
+        name: hint for name, hint in hints.items() if name != "return" and is_dataclass(hint)
+    }
+    shown: list[Parameter] = []
+    for name, parameter in signature(ask).parameters.items():
         if name in records:
             shown += _options(records[name])
         else:
             shown.append(parameter.replace(annotation=hints[name], kind=Parameter.KEYWORD_ONLY))
 
-    def typed(**given: Any) -> None:
-        made = {
-            name: record(**{field.name: given.pop(field.name) for field in fields(record)})
+    def asked(**options: Any) -> Any:
+        groups = {
+            name: record(**{field.name: options.pop(field.name) for field in fields(record)})
             for name, record in records.items()
         }
-        command(**given, **made)
+        return ask(**options, **groups)
 
-    typed.__doc__, typed.__name__, typed.__module__ = command.__doc__, "command", command.__module__
-    typed.__signature__ = Signature(shown)  # type: ignore[attr-defined]
-    typed.__annotations__ = {one.name: one.annotation for one in shown}
-    return typed
+    asked.__signature__ = Signature(shown)  # type: ignore[attr-defined]
+    return asked
 
 
 def _options(record: Any) -> list[Parameter]:

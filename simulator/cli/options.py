@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from simulator.cli.standard_streams import forget_output
 from simulator.errors import visible
-
-if TYPE_CHECKING:
-    from simulator.answers import Answer
 
 INFEASIBLE, BAD_INPUT, INTERRUPTED, CLOSED_PIPE = 1, 2, 130, 141
 """Exit codes besides 0; the last two as a shell gives them for SIGINT and SIGPIPE."""
@@ -24,7 +21,7 @@ _MOST_PROBLEMS = 200
 
 ScenarioFile = Annotated[
     Path | None,
-    typer.Argument(metavar="SCENARIO", help="Scenario file (TOML).", show_default=False),
+    typer.Argument(metavar="SCENARIO", help="Scenario file (TOML)."),
 ]
 
 
@@ -93,7 +90,7 @@ Json = Annotated[
 ]
 
 
-def say(text: str, *, err: bool = False) -> None:
+def print_line(text: str, *, err: bool = False) -> None:
     """Print a line, what names and paths hold included, as characters that only show."""
     typer.echo(visible(text), err=err)
 
@@ -121,7 +118,7 @@ def check_out(option: str, path: Path | None, *, folder: bool = False) -> None:
 
 
 @contextmanager
-def speaking() -> Iterator[None]:
+def errors_as_exit_codes() -> Iterator[None]:
     """Turn what a user caused into messages on stderr and an exit code; bugs keep their trace."""
     from simulator.errors import ForeshardError, InfeasibleError, InputError
 
@@ -130,15 +127,15 @@ def speaking() -> Iterator[None]:
         sys.stdout.flush()
     except InputError as error:
         more = len(error.problems) - _MOST_PROBLEMS
-        say("\n".join(error.problems[:_MOST_PROBLEMS]), err=True)
+        print_line("\n".join(error.problems[:_MOST_PROBLEMS]), err=True)
         if more > 0:
-            say(f"and {more:,} more problems", err=True)
+            print_line(f"and {more:,} more problems", err=True)
         raise typer.Exit(BAD_INPUT) from None
     except InfeasibleError as error:
-        say(str(error), err=True)
+        print_line(str(error), err=True)
         raise typer.Exit(INFEASIBLE) from None
     except ForeshardError as error:  # what the input leads to, such as tasks in a deadlock
-        say(str(error), err=True)
+        print_line(str(error), err=True)
         raise typer.Exit(BAD_INPUT) from None
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
@@ -148,16 +145,6 @@ def speaking() -> Iterator[None]:
         raise typer.Exit(CLOSED_PIPE) from None
 
 
-def tell(answer: Answer, show: Callable[[Any], None], *, as_json: bool, feasible: bool) -> None:
-    """Print an answer as a document or by `show`; end with INFEASIBLE where nothing fits."""
-    if as_json:
-        print_json(answer.document())
-    else:
-        show(answer)
-    if not feasible:
-        raise typer.Exit(INFEASIBLE)
-
-
-def print_json(document: dict[str, Any]) -> None:
+def print_json(document: Mapping[str, Any]) -> None:
     """Write a document on standard output."""
     sys.stdout.write(json.dumps(document, indent=2, allow_nan=False) + "\n")

@@ -7,9 +7,9 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.padding import Padding
@@ -17,11 +17,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from simulator.cost.memory.moments import MOMENTS
-from simulator.cost.terms import TERMS
 from simulator.errors import visible
-from simulator.report.evidence import FIT_RULE
-from simulator.report.length_words import length_words
 from simulator.units import GIB, show_count, show_percent, show_seconds
 
 if TYPE_CHECKING:
@@ -29,6 +25,8 @@ if TYPE_CHECKING:
     from simulator.scenario import Scenario
 
 FIT, TIGHT, NO_FIT = "green", "yellow", "red"
+
+_Row = TypeVar("_Row")
 
 _WIDTH = 136
 """Columns where the output is no terminal (and COLUMNS does not say)."""
@@ -46,7 +44,7 @@ _PATIENCE_S = 2.0
 
 
 class _Screen(Console):
-    """A console that shows every character; it leaves a closed pipe (``| head``) to `speaking`."""
+    """A console that shows every character; it leaves a closed pipe (``| head``) to the runner."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
@@ -68,11 +66,23 @@ def console() -> Console:
     return _Screen(highlight=False, markup=False, emoji=False, width=wide)
 
 
+def print_screen(blocks: Iterable[RenderableType]) -> None:
+    """Print texts, tables and notes below one another; a blank text is a blank line.
+
+    A text that says ``no_wrap`` is for copying: it stays in one line, however long.
+    """
+    screen = console()
+    for block in blocks:
+        screen.print(block, soft_wrap=isinstance(block, Text) and bool(block.no_wrap))
+
+
 def heading(scenario: Scenario, *, priced: str = "") -> Text:
     """Say what is asked about, in two lines, and what of it the figures leave out.
 
     `priced` is a section that they hold, though those of a step on [cluster] would not.
     """
+    from simulator.report.length_words import length_words
+
     arch, recipe = scenario.workload.architecture, scenario.workload.recipe
     cluster = scenario.cluster
     size = show_count(arch.parameters)
@@ -99,12 +109,31 @@ def heading(scenario: Scenario, *, priced: str = "") -> Text:
     return text
 
 
+def assumptions(assumed: Mapping[str, Any]) -> Iterator[Text]:
+    """Say which training fields nobody gave, and what they were taken to be."""
+    if assumed:
+        words = ", ".join(f"training.{name} = {value}" for name, value in assumed.items())
+        yield Text(f"assumed, because not given: {words}")
+
+
 def plain_table(*columns: str, left: Sequence[str] = ()) -> Table:
     """A table without a frame; columns are right-aligned unless named in `left`."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         flush = column in left
         table.add_column(column, justify="left" if flush else "right", no_wrap=not flush)
+    return table
+
+
+def table_of(
+    rows: Iterable[_Row],
+    *columns: tuple[str, Callable[[_Row], str | Text]],
+    left: Sequence[str] = (),
+) -> Table:
+    """A plain table of one row each; a column is its heading, and what makes a cell of a row."""
+    table = plain_table(*(head for head, _ in columns), left=left)
+    for row in rows:
+        table.add_row(*(cell(row) for _, cell in columns))
     return table
 
 
@@ -144,6 +173,8 @@ def term_table(estimates: Mapping[str, tuple[Estimate, int]], *, formula: bool =
     formula : bool
         Add the share of the first layout and the formula of each term.
     """
+    from simulator.cost.terms import TERMS  # lists of names need none of it
+
     first, row = next(iter(estimates.values()))
     unit, scale = seconds_like(float(first.step_time_s[row]))
     extra = ("share", "formula") if formula else ()
@@ -162,6 +193,9 @@ def term_table(estimates: Mapping[str, tuple[Estimate, int]], *, formula: bool =
 
 def memory_table(estimate: Estimate, i: int, capacity: float, meaning: Any = None) -> Table:
     """Memory of the fullest GPU by kind, its sum, and the line that it must stay under."""
+    from simulator.cost.memory.moments import MOMENTS
+    from simulator.report.evidence import FIT_RULE
+
     extra = () if meaning is None else ("what",)
     title = f"fullest GPU (stage {int(estimate.peak_stage[i])})"
     table = plain_table(title, "GiB", "of usable", *extra, left=(title, "what"))

@@ -10,8 +10,6 @@ from simulator.arrays import Floats
 from simulator.cost.estimate import Estimate
 from simulator.cost.uncertainty import BEARS_ON, SHARED, Belief
 
-__all__ = ["correct"]
-
 
 def correct(estimate: Estimate, believed: Belief, shares: Floats) -> Estimate:
     """Scale every term by the factors that its errors are expected to need.

@@ -12,9 +12,6 @@ from simulator.arrays import Floats
 from simulator.frames import DataFrame, Table, choose, frame
 from simulator.layout.layouts import Layouts
 
-__all__ = ["P90", "VERDICTS", "Estimate", "concatenate", "memory_verdict"]
-
-
 VERDICTS = ("FITS", "TIGHT", "OOM")
 """FITS: the P90 of memory is within the usable bytes; TIGHT: only the P50 is; OOM: neither."""
 

@@ -20,8 +20,6 @@ from simulator.layout.layouts import Layouts
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 
-__all__ = ["Supply", "supply_of"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Supply:

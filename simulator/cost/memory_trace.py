@@ -38,8 +38,6 @@ from simulator.schedules.schedule import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWAR
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 
-__all__ = ["Replayed", "played_micro_batches", "replay_memory"]
-
 _STEPS = 2
 
 _ROUNDS = (2, 3, 4)

@@ -21,8 +21,6 @@ from simulator.cost.collectives.calls import all_reduce_s
 from simulator.cost.tables import Priced
 from simulator.layout.placement import Group
 
-__all__ = ["GradientSumPhases", "mixed_gradient_sum"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GradientSumPhases:

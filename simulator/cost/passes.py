@@ -30,30 +30,6 @@ from simulator.layout.layouts import RECOMPUTE, SHARDINGS, Layouts
 from simulator.record_cache import for_same_records
 from simulator.schedules.registry import FLUSHES, SPLITS_BACKWARD
 
-__all__ = [
-    "FULL",
-    "LAUNCH",
-    "SELECTIVE",
-    "ZERO2",
-    "ZERO3",
-    "alone_passes",
-    "block_passes",
-    "data_parallel",
-    "fetch_s",
-    "over_parts",
-    "part_passes",
-    "pass_terms",
-    "rank_passes",
-    "rank_tails",
-    "recompute_s",
-    "shown_maxima",
-    "slowest_rank",
-    "stages_s",
-    "steady_terms",
-    "total",
-]
-
-
 FULL, SELECTIVE = RECOMPUTE.index("full"), RECOMPUTE.index("selective")
 ZERO2, ZERO3 = SHARDINGS.index("zero2"), SHARDINGS.index("zero3")
 

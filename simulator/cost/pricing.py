@@ -29,8 +29,6 @@ from simulator.schedules.registry import WORDS
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 
-__all__ = ["price", "price_keys", "with_paths"]
-
 
 def price(
     layouts: Layouts,

@@ -19,8 +19,6 @@ from simulator.layout.layouts import Layouts
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 
-__all__ = ["RankMemory", "rank_memory"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankMemory:

@@ -57,18 +57,7 @@ from simulator.layout.layouts import Layouts
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 
-__all__ = [
-    "CHUNK",
-    "Estimate",
-    "Needs",
-    "estimates",
-    "evaluate",
-    "least_step_s",
-    "memory_needs",
-    "priced_estimate",
-    "priced_estimates",
-    "recomputed_share",
-]
+__all__ = ["Estimate"]
 
 
 CHUNK = 8192

@@ -18,20 +18,6 @@ from simulator.layout.stages import Stages, StageTable
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 
-__all__ = [
-    "PartPasses",
-    "Paths",
-    "Priced",
-    "RankPasses",
-    "Selection",
-    "SlowestRank",
-    "StepTerms",
-    "covered_parts",
-    "offloaded_parts",
-    "recomputed_parts",
-    "select",
-]
-
 _FULL = RECOMPUTE.index("full")
 
 

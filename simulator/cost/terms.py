@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["HIDDEN", "LABELS", "TERMS", "Term"]
-
 
 @dataclass(frozen=True, slots=True)
 class Term:

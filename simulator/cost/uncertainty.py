@@ -27,22 +27,6 @@ from simulator.layout.layouts import Layouts
 from simulator.software.profile import Software
 from simulator.workload.recipe import Recipe, Workload
 
-__all__ = [
-    "BEARS_ON",
-    "ERRORS",
-    "SHARED",
-    "Belief",
-    "StepErrors",
-    "bearing",
-    "belief",
-    "interval_scores",
-    "load_step_errors",
-    "same_kernels",
-    "stated_spreads",
-    "widened_by",
-]
-
-
 BEARS_ON = {
     "compute": ("gemm", "recompute", "stragglers"),
     "attention": ("attention",),

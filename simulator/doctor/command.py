@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from simulator.cli.options import Json, print_json, speaking
+from simulator.cli.runner import Reply, question
 
 Everything = Annotated[
     bool,
@@ -18,7 +18,8 @@ Everything = Annotated[
 ]
 
 
-def command(everything: Everything = False, as_json: Json = False) -> None:
+@question("doctor", "doctor")
+def ask(*, everything: Everything = False) -> Reply:
     """Check the simulator against itself: what must hold for every answer, whatever its figures.
 
     Terms add up to the step; FLOPs by weights, operators and formula agree; bytes rank by rank and
@@ -27,19 +28,12 @@ def command(everything: Everything = False, as_json: Json = False) -> None:
 
     Exit 0: all hold; 1: some identity is broken; 2: bad input.
     """
-    with speaking():
-        from simulator.cli.screen import Progress
-        from simulator.doctor.combinations import every_pair, one_of_each, own_profiles
-        from simulator.doctor.examine import examine
+    from simulator.cli.screen import Progress
+    from simulator.doctor.combinations import every_pair, one_of_each, own_profiles
+    from simulator.doctor.examine import examine
+    from simulator.doctor.screen import screen
 
-        cases = every_pair() if everything else [*one_of_each(), *own_profiles()]
-        with Progress("examining") as progress:
-            found = examine(cases, progress=progress)
-        if as_json:
-            print_json(found.document())
-        else:
-            from simulator.doctor.screen import show
-
-            show(found)
-        if found.findings:
-            raise typer.Exit(1)
+    cases = every_pair() if everything else [*one_of_each(), *own_profiles()]
+    with Progress("examining") as progress:
+        examination = examine(cases, progress=progress)
+    return Reply(examination, screen, feasible=not examination.findings)

@@ -17,9 +17,6 @@ from simulator.data_input.supply import workers_of
 from simulator.events.played import SimulatedStep
 from simulator.events.step.timeline import Loading
 
-__all__ = ["play_loaders", "played_input", "with_loading"]
-
-
 _STEPS = 200
 _MOST_BATCHES = 20_000
 """Micro-batches played; steps of many are played fewer times."""

@@ -33,8 +33,6 @@ from simulator.units import show_seconds
 if TYPE_CHECKING:  # brings the events along
     from simulator.events.sharing.contended import Contended
 
-__all__ = ["SimulatedStep"]
-
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SimulatedStep(Answer):

@@ -26,8 +26,6 @@ from simulator.parameter_server.rounds import (
 )
 from simulator.parameter_server.server_section import Consistency
 
-__all__ = ["MOST_PIECES", "PlayedServers", "play_rounds", "play_servers"]
-
 MOST_PIECES = 8
 """Pieces of a push that are played; more of them change a round by less than an eighth of what its
 messages take one after the other."""

@@ -43,7 +43,7 @@ from simulator.layout.layouts import Layouts
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 
-__all__ = ["Deviation", "Jitter", "Job", "Network", "simulate", "summarise"]
+__all__ = ["Deviation", "Jitter", "Job", "Network"]
 
 _MOST_PASSES = 2**23
 """Of a step that is played; 40 seconds and 2 GB of memory. The largest planned has 10^5."""

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from simulator.cli.options import say, speaking
+from simulator.cli.options import print_line
+from simulator.cli.runner import question
 
 Port = Annotated[
     int, typer.Option("--port", metavar="N", min=1, max=65535, help="Port to listen on.")
@@ -21,33 +22,39 @@ Host = Annotated[
 ]
 
 
-def command(port: Port = 8021, host: Host = "127.0.0.1") -> None:
+@question(
+    "serve",
+    "serve",
+    "serve --port 8100",
+)
+def ask(*, port: Port = 8021, host: Host = "127.0.0.1") -> None:
     """Serve the explorer: model, cluster, goal and pins; the answer follows as they move.
 
     Nothing is loaded from elsewhere; the link of the page carries its state. Needs the extra
     foreshard[ui]. Stop it with Ctrl-C.
     """
-    with speaking():
-        from simulator.errors import InputError
+    from simulator.errors import InputError
 
-        try:
-            import uvicorn
+    try:
+        import uvicorn
 
-            from simulator.explorer.web import application
-        except ImportError:
-            rule = 'needs starlette and uvicorn: pip install "foreshard[ui]"'
-            raise InputError(f"serve: {rule}") from None
-        local = ("127.0.0.1", "localhost", "[::1]")
-        hosts = local if host in ("127.0.0.1", "localhost", "::1") else (*local, host)
-        say(f"Explorer: http://{host}:{port}/ (Ctrl-C stops it)")
-        if hosts != local:
-            say("It listens beyond this machine: whoever reaches the address can use it.", err=True)
-        uvicorn.run(
-            application(hosts),
-            host=host,
-            port=port,
-            log_level="warning",
-            limit_concurrency=64,
-            timeout_keep_alive=10,
-            server_header=False,
+        from simulator.explorer.web import application
+    except ImportError:
+        rule = 'needs starlette and uvicorn: pip install "foreshard[ui]"'
+        raise InputError(f"serve: {rule}") from None
+    local = ("127.0.0.1", "localhost", "[::1]")
+    hosts = local if host in ("127.0.0.1", "localhost", "::1") else (*local, host)
+    print_line(f"Explorer: http://{host}:{port}/ (Ctrl-C stops it)")
+    if hosts != local:
+        print_line(
+            "It listens beyond this machine: whoever reaches the address can use it.", err=True
         )
+    uvicorn.run(
+        application(hosts),
+        host=host,
+        port=port,
+        log_level="warning",
+        limit_concurrency=64,
+        timeout_keep_alive=10,
+        server_header=False,
+    )

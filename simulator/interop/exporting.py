@@ -16,8 +16,6 @@ from simulator.interop.launch import LAUNCHERS, MEGATRON_SAYS, Dialect, launch_f
 from simulator.layout.layouts import Layouts
 from simulator.scenario import Scenario
 
-__all__ = ["FORMS", "WORDS", "export", "slurm_job"]
-
 
 def _degrees(row: dict[str, Any], scenario: Scenario, *, said: tuple[str, ...] = ()) -> list[str]:
     """Degrees of a layout above 1 other than those that are said."""

@@ -22,8 +22,6 @@ from simulator.scenario import Scenario
 from simulator.software.profile import Launcher
 from simulator.workload.recipe import Recipe
 
-__all__ = ["LAUNCHERS", "MEGATRON_SAYS", "Dialect", "launch_flags", "written"]
-
 
 @dataclass(frozen=True, slots=True)
 class Dialect:

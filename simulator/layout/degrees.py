@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["accelerators", "data_parallel_degree", "divisors", "odd_part"]
-
 
 def accelerators(tp: Any, pp: Any, cp: Any, dp: Any = 1) -> Any:
     """Accelerators that a layout of these degrees takes: tp x pp x cp of each replica, dp of them.

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["UniqueRows", "distinct_codes", "distinct_rows", "unique_rows"]
-
 _DENSE_LIMIT, _DENSE_TIMES = 1 << 12, 16
 """Up to this many possible keys, or so many times the rows, a lookup table beats sorting."""
 

@@ -23,8 +23,6 @@ from numpy.typing import ArrayLike
 
 from simulator.arrays import Floats, Ints
 
-__all__ = ["LayerSplit", "split_layers"]
-
 _BITS = 44
 """Seconds are rounded to this many bits of their sum, so that sums of them are exact."""
 

@@ -20,8 +20,6 @@ from simulator.layout.stages import Stages, StageTable, fold, stages
 from simulator.schedules.registry import BREADTH_FIRST, TAKES_ROUNDS
 from simulator.workload.architecture import Architecture
 
-__all__ = ["LayoutKeys", "layout_keys", "recomputed_modules"]
-
 _SELECTIVE = RECOMPUTE.index("selective")
 
 

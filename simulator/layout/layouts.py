@@ -15,19 +15,7 @@ from simulator.layout.degrees import accelerators
 from simulator.schedules.registry import SCHEDULES, WORDS, by_code, usual_codes
 from simulator.software.supports import RANK_ORDERS
 
-__all__ = [
-    "CP_KINDS",
-    "DISPATCHERS",
-    "MODULES",
-    "OFFLOADS",
-    "RANK_ORDERS",
-    "RECOMPUTE",
-    "SHARDINGS",
-    "Layouts",
-    "dealt_words",
-    "mask_of",
-    "modules_of",
-]
+__all__ = ["RANK_ORDERS"]
 
 SHARDINGS = ("ddp", "zero1", "zero2", "zero3")
 """What data-parallel ranks share: nothing, optimizer states, and gradients, and parameters."""

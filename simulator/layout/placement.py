@@ -18,8 +18,6 @@ from simulator.arrays import Ints
 from simulator.layout.keys import distinct_codes
 from simulator.layout.layouts import RANK_ORDERS, Layouts
 
-__all__ = ["Group", "Placement", "place"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Group:

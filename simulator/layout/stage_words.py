@@ -11,8 +11,6 @@ from simulator.arrays import Ints
 from simulator.layout.layouts import Layouts
 from simulator.layout.stages import pieces_of
 
-__all__ = ["fullest_rank", "read_stages", "with_sum"]
-
 _MOST_LAYERS = 100_000
 
 _MOST_CHARACTERS = 20_000

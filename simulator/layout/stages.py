@@ -21,9 +21,6 @@ from simulator.layout.layouts import Layouts
 from simulator.schedules.action_tables import in_flight
 from simulator.schedules.registry import SCHEDULES, WORDS, by_code, usual_codes
 
-__all__ = ["StageTable", "Stages", "even_pieces", "fold", "pieces_of", "stages"]
-
-
 _COPIES = by_code(lambda schedule: schedule.copies)
 
 

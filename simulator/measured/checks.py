@@ -15,8 +15,6 @@ from simulator.measured.replay import Run
 from simulator.measured.rows import MeasuredRun, flag, number, text
 from simulator.units import GB
 
-__all__ = ["MEMORY_WORDS", "Readings", "excluded", "implausible", "readings", "utilisation"]
-
 T = TypeVar("T")
 
 MEMORY_WORDS = ("allocated", "reserved", "nvidia_smi", "analytic", "unknown")

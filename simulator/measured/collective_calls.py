@@ -28,14 +28,6 @@ from simulator.measured.microbenchmarks import (
     refuse_impossible,
 )
 
-__all__ = [
-    "DEEPEP_DISPATCH_BYTES",
-    "DEEPEP_MOST_SERVERS",
-    "CollectiveCalls",
-    "read_a2a",
-    "read_collectives",
-]
-
 _OPERATIONS = {
     "all_reduce": "all_reduce",
     "all_gather": "all_gather",

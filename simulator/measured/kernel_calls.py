@@ -26,21 +26,6 @@ from simulator.measured.microbenchmarks import (
     refuse_impossible,
 )
 
-__all__ = [
-    "GEMM_COLUMNS",
-    "KernelCalls",
-    "Shape",
-    "attention_library",
-    "attention_shape",
-    "call_seconds",
-    "framework_name",
-    "gemm_type",
-    "pass_of",
-    "read_kernels",
-    "stream_shape",
-    "unmasked_flop",
-]
-
 Shape = Mapping[str, Floats]
 """Sizes of calls of one family, by the names of the formulas."""
 

@@ -20,8 +20,6 @@ from simulator.errors import InputError
 from simulator.measured.log_lines import looks_like
 from simulator.workload.recipe import Recipe
 
-__all__ = ["SLOW", "LogReading", "MeasuredLog", "Stated", "warm_up"]
-
 Whole = NDArray[np.int64]
 
 SLOW = 1.5

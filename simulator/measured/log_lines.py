@@ -11,8 +11,6 @@ from typing import BinaryIO
 from simulator.errors import InputError
 from simulator.plain_files import open_file
 
-__all__ = ["Progress", "looks_like", "marked_lines", "rank_of"]
-
 Progress = Callable[[int, int], None]
 """Told how many bytes of a file are read, of how many."""
 

@@ -19,8 +19,6 @@ from simulator.software.releases import load_releases
 from simulator.workload import presets
 from simulator.workload.architecture import MLP
 
-__all__ = ["DERIVED", "parse_map", "read_mapped"]
-
 DERIVED = ("step_time_ms", "tokens_per_s")
 """Fields beside COLUMNS from which the time of a step follows: in ms; tokens/s of the whole run."""
 

@@ -16,8 +16,6 @@ import numpy as np
 from simulator.errors import InputError, first_of, problem
 from simulator.files import is_number, read_json
 
-__all__ = ["COLLECTIVES", "Call", "Device", "Measurements", "read_measurements"]
-
 SCHEMA = 1
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")

@@ -20,19 +20,6 @@ from simulator.errors import InputError, brief, nearest
 from simulator.files import build, check_header, read_csv, read_toml, record
 from simulator.measured.table_kinds import HEADERS, Kind
 
-__all__ = [
-    "Masks",
-    "Sieve",
-    "Table",
-    "Texts",
-    "Words",
-    "groups",
-    "load_words",
-    "profiles",
-    "read_table",
-    "refuse_impossible",
-]
-
 Masks = NDArray[np.bool_]
 Texts = NDArray[np.str_]
 

@@ -13,8 +13,6 @@ from pathlib import Path
 from simulator import catalogue
 from simulator.files import build, read_toml, record
 
-__all__ = ["with_sizes"]
-
 
 @record
 class _Models:

@@ -31,8 +31,6 @@ from simulator.software.releases import Nearest, Releases, UnknownFamily, load_r
 from simulator.workload.architecture import MLP, Architecture, Attention, Block, MoE
 from simulator.workload.recipe import OPTIMIZERS, PRECISIONS, Recipe, Workload
 
-__all__ = ["NotReplayable", "Run", "Tables", "load_tables", "replay"]
-
 _POSITIONS = ("rope", "learned", "alibi", "none")
 _MOMENTS = ("bf16", "fp16", "fp32")
 _ONE_NODE = "single-node"

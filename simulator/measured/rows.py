@@ -19,27 +19,6 @@ from simulator.files import check_header, read_csv, toml_value
 from simulator.measured.model_sizes import with_sizes
 from simulator.software.overrides import unknown_field
 
-__all__ = [
-    "COLUMNS",
-    "LABEL_COLUMNS",
-    "LAYOUT_COLUMNS",
-    "REQUIRED",
-    "SOFTWARE",
-    "SWITCH_COLUMNS",
-    "MeasuredRun",
-    "Said",
-    "assumed_fields",
-    "choice",
-    "flag",
-    "is_column",
-    "number",
-    "read_row",
-    "read_runs",
-    "read_tables",
-    "text",
-    "whole",
-]
-
 _NEEDED = """run_id model family layers hidden ffn_hidden heads kv_heads head_dim gated_mlp vocab
     tied_embeddings seq_len gpu num_gpus precision optimizer sharding global_batch micro_batch
     dp tp pp recompute software step_time_s"""

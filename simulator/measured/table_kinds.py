@@ -15,8 +15,6 @@ from simulator.errors import InputError
 from simulator.files import read_csv
 from simulator.measured.rows import COLUMNS, REQUIRED
 
-__all__ = ["HEADERS", "LEFT_OUT", "Header", "Kind", "sort_tables", "table_kind"]
-
 Kind = Literal["runs", "kernels", "collectives", "a2a"]
 
 LEFT_OUT = "left_out.csv"

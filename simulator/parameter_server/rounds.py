@@ -16,19 +16,6 @@ import numpy as np
 
 from simulator.arrays import Floats
 
-__all__ = [
-    "SyncRound",
-    "WorkerGroup",
-    "asynchronous_rounds",
-    "broadcast_s",
-    "expected_draws",
-    "in_pieces",
-    "ring_s",
-    "stale_period_s",
-    "stale_synchronous_s",
-    "synchronous_s",
-]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerGroup:

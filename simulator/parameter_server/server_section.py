@@ -12,15 +12,6 @@ from simulator.errors import InputError, problem
 from simulator.files import Figure, Items, Number, Unit, Whole, read_profile, record
 from simulator.section import Rule, Section, build_section
 
-__all__ = [
-    "Consistency",
-    "ParameterServer",
-    "ServerWork",
-    "Straggler",
-    "load_server_work",
-    "read_parameter_server",
-]
-
 _LARGEST = 100_000_000
 Positive = Annotated[Whole, Gt(0), Le(_LARGEST)]
 Consistency = Literal["synchronous", "stale-synchronous", "asynchronous"]

@@ -19,8 +19,6 @@ from simulator.schedules.dependencies import alone
 from simulator.schedules.registry import SCHEDULES
 from simulator.schedules.schedule import BACKWARD_INPUT, FORWARD, Order
 
-__all__ = ["Actions", "actions", "in_flight", "unpaired"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Actions(Order):

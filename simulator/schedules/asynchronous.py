@@ -11,8 +11,6 @@ from simulator.arrays import Ints
 from simulator.schedules.one_f_one_b import alternating
 from simulator.schedules.schedule import Schedule
 
-__all__ = ["SCHEDULES"]
-
 
 def _stashed(rank: Ints, pp: Ints, micro_batches: Ints) -> Ints:
     """One version for every update among a rank's ``pp - r`` micro-batches in flight.

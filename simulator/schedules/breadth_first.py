@@ -7,8 +7,6 @@ import numpy as np
 from simulator.arrays import Ints
 from simulator.schedules.schedule import BACKWARD, FORWARD, MANY, Order, Schedule
 
-__all__ = ["SCHEDULES"]
-
 
 def _gpipe(pp: int, m: int, v: int) -> Order:
     """GPipe takes the micro-batches back in their order, as torch does."""

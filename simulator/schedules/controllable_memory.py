@@ -23,8 +23,6 @@ from simulator.schedules.schedule import (
     there_and_back,
 )
 
-__all__ = ["SCHEDULES"]
-
 _INTERVAL = 6
 """Passes of a rank per micro-batch: forward, input and weight pass of two chunks."""
 

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from simulator.arrays import Int32s
 from simulator.schedules.schedule import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
 
-__all__ = ["NOTHING", "UNLISTED", "Table", "alone", "awaited"]
-
 NOTHING, UNLISTED = -1, -2
 """In place of an action that is waited for: there is none to wait for, or no rank lists it."""
 

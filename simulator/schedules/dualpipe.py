@@ -13,8 +13,6 @@ import numpy as np
 from simulator.schedules.schedule import Order, Schedule, both_ways, there_and_back
 from simulator.schedules.token_patterns import Tokens, of_ranks
 
-__all__ = ["SCHEDULES"]
-
 
 def _one_way(pp: int, m: int, v: int) -> Order:
     return of_ranks([_dualpipe_v(rank, pp, m) for rank in range(pp)], m)

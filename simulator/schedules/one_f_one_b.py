@@ -15,8 +15,6 @@ from simulator.schedules.schedule import (
     Schedule,
 )
 
-__all__ = ["SCHEDULES", "alternating"]
-
 
 def alternating(
     pp: int, m: int, v: int, *, hops: int = 1, delay: int = 0, splits_backward: bool = False

@@ -18,18 +18,6 @@ from simulator.schedules import (
 )
 from simulator.schedules.schedule import Schedule
 
-__all__ = [
-    "BREADTH_FIRST",
-    "FLUSHES",
-    "SCHEDULES",
-    "SPLITS_BACKWARD",
-    "TAKES_ROUNDS",
-    "WORDS",
-    "by_code",
-    "usual",
-    "usual_codes",
-]
-
 SCHEDULES: dict[str, Schedule] = {
     schedule.word: schedule
     for family in (

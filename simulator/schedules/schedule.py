@@ -15,20 +15,6 @@ from numpy.typing import NDArray
 
 from simulator.arrays import Floats, Ints
 
-__all__ = [
-    "BACKWARD",
-    "BACKWARD_INPUT",
-    "BACKWARD_WEIGHT",
-    "FORWARD",
-    "KINDS",
-    "MANY",
-    "Order",
-    "Schedule",
-    "both_ways",
-    "in_turn",
-    "there_and_back",
-]
-
 FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT = range(4)
 
 KINDS = "FBIW"

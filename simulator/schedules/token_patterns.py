@@ -18,8 +18,6 @@ from simulator.schedules.schedule import (
     Order,
 )
 
-__all__ = ["Tokens", "of_ranks"]
-
 Tokens = list[tuple[int, str]]
 """Patterns of a rank and how often each is repeated."""
 

@@ -21,8 +21,6 @@ from simulator.schedules.dependencies import alone, awaited
 from simulator.schedules.registry import SCHEDULES
 from simulator.schedules.schedule import KINDS
 
-__all__ = ["Waits", "waits"]
-
 Plan = tuple[str, int, int, int]
 
 

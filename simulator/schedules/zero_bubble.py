@@ -9,8 +9,6 @@ from simulator.schedules.one_f_one_b import alternating
 from simulator.schedules.schedule import MANY, Order, Schedule, there_and_back
 from simulator.schedules.token_patterns import Tokens, of_ranks
 
-__all__ = ["SCHEDULES"]
-
 
 def _h1(pp: int, m: int, v: int) -> Order:
     return alternating(pp, m, v, delay=1, splits_backward=True)

@@ -6,8 +6,6 @@ from dataclasses import field, replace
 
 from simulator.files import Figure, record
 
-__all__ = ["Allocator", "Workspaces"]
-
 
 @record
 class Workspaces:

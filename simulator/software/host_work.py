@@ -5,8 +5,6 @@ from __future__ import annotations
 from simulator.files import Figure, record
 from simulator.software.mechanisms.distributed_dispatch import DistributedDispatch
 
-__all__ = ["HostWork"]
-
 
 @record
 class HostWork:

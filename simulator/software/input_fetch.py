@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from simulator.files import Figure, record
 
-__all__ = ["InputFetch"]
-
 
 @record
 class InputFetch:

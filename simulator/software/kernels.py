@@ -11,9 +11,6 @@ from simulator.software.mechanisms.dtensor import DTensor
 from simulator.software.mechanisms.transformer_engine import TransformerEngine
 from simulator.software.mechanisms.wide_heads import FUSED_HEAD, WideHeads
 
-__all__ = ["Fusion", "Kernels", "Module"]
-
-
 Fusion = Literal[
     "norm",
     "norm_gradients",

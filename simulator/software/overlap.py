@@ -7,8 +7,6 @@ from typing import Literal
 from simulator.files import Figure, record
 from simulator.software.mechanisms.user_buffers import UserBuffers
 
-__all__ = ["Overlap"]
-
 
 @record
 class Overlap:

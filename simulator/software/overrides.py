@@ -38,16 +38,6 @@ from simulator.software.releases import load_releases
 from simulator.software.states import StateBytes
 from simulator.software.supports import Supports
 
-__all__ = [
-    "SoftwareSection",
-    "is_switch",
-    "listed",
-    "switches",
-    "unknown_field",
-    "usual_software",
-    "with_overrides",
-]
-
 _STATED = ("datasheet", "stated for the run")
 """Grade and source of a number that a run states."""
 

@@ -9,8 +9,6 @@ from simulator.errors import InputError
 from simulator.hardware.accelerator import Accelerator, Platform
 from simulator.software.profile import Software, load_software
 
-__all__ = ["first_running", "running_on", "sound_software", "wrong_platform"]
-
 
 def running_on(platform: Platform) -> list[str]:
     """List the software profiles that run on a platform."""

@@ -25,8 +25,6 @@ from simulator.software.releases import Nearest, stack_of
 from simulator.software.states import StateBytes
 from simulator.software.supports import Supports
 
-__all__ = ["Launcher", "Software", "load_software"]
-
 Launcher = Literal[
     "megatron",
     "torchtitan",

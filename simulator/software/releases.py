@@ -16,8 +16,6 @@ from simulator.errors import InputError, did_you_mean
 from simulator.files import build, read_toml, record
 from simulator.hardware.accelerator import Platform
 
-__all__ = ["Nearest", "Release", "Releases", "UnknownFamily", "load_releases", "parsed", "stack_of"]
-
 _WORD = re.compile(
     r"(?P<family>[a-z]\w*(?:-[a-z]\w*?)*)"
     r"-(?P<release>v?[0-9]+(?:\.[0-9]+)*[a-z]?|HEAD)"

@@ -11,8 +11,6 @@ from simulator.files import Word, record
 from simulator.schedules.registry import WORDS
 from simulator.software.kernels import Module
 
-__all__ = ["GRAPH_PARTS", "RANK_ORDERS", "Supports"]
-
 RANK_ORDERS = tuple("-".join(order) for order in permutations(("tp", "cp", "dp", "pp")))
 """Orders of the rank grid, innermost (adjacent ranks) first."""
 

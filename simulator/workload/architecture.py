@@ -22,7 +22,7 @@ from simulator.workload.tasks import TaskHeads
 from simulator.workload.traced import TracedPart
 from simulator.workload.weights import Weight, active_parameters, parameters, vector
 
-__all__ = ["MLP", "Architecture", "Attention", "Block", "MoE", "Norm"]
+__all__ = ["MLP", "Attention", "MoE"]
 
 Norm = Literal["rms", "layer", "layer_without_bias", "none"]
 """Kind of a norm."""

@@ -38,6 +38,7 @@ COMMANDS: dict[str, list[str]] = {
     "explain": ["explain", "gemm", *RUN],
     "fields": ["fields"],
     "models": ["models"],
+    "schema": ["schema"],
     "rent-or-buy": ["rent-or-buy", "--cluster", "dgx-h100", "--gpus", "64"],
     "what-if": ["what-if", "run.toml", "--change", "network.adapter=0.5"],
     "versus": ["versus", "run.toml", "tp=1", "tp=2", "--json"],

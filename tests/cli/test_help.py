@@ -13,11 +13,11 @@ import typer
 from typer.testing import CliRunner
 
 from simulator.cli import options
-from simulator.cli.examples import EXAMPLES
 from simulator.cli.main import app
-from simulator.questions.catalogue import profiles_command as profiles
+from simulator.questions.catalogue import command as catalogue
 from simulator.questions.explain import command as explain
 from simulator.questions.export import command as export
+from simulator.questions.registry import QUESTIONS, load
 from workshop.pages.commands import page
 
 PROGRAM = typer.main.get_command(app)
@@ -30,10 +30,12 @@ def commands() -> Iterator[tuple[str, click.Command]]:
 
 
 COMMANDS = dict(commands())
+EXAMPLES = {name: load(name).examples for name in QUESTIONS}
 
 
 def test_every_command_has_examples() -> None:
-    assert set(EXAMPLES) == set(COMMANDS)
+    assert list(EXAMPLES) == list(COMMANDS)
+    assert all(EXAMPLES.values())
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -71,7 +73,7 @@ def test_names_are_completed() -> None:
     assert options._profiles("clusters")("dgx-h") == ["dgx-h100", "dgx-h100-sharp"]
     assert explain._terms("gem") == ["gemm"]
     assert export._forms("torcht") == ["torchtitan"]
-    assert profiles._names("dgx-b3") == ["dgx-b300"]
+    assert catalogue._names("dgx-b3") == ["dgx-b300"]
     root = CliRunner().invoke(app, ["-h"]).stdout
     assert "--install-completion" in root
 

@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 
 from simulator import catalogue
 from simulator.cli.main import app
+from simulator.cli.screen import print_screen
 from simulator.measured.rows import MeasuredRun
-from simulator.questions.validate.screen import show
+from simulator.questions.validate.screen import screen
 from simulator.scoring.scores import ScoredRow
 from simulator.scoring.validation import Validation
 
@@ -258,7 +259,7 @@ def hand_made(predicted: float, p10: float, p90: float, split: str = "test") -> 
 def test_intervals_are_shown_beside_the_constant_one(capsys: pytest.CaptureFixture[str]) -> None:
     """Worked by hand in tests/scoring/test_scores.py."""
     rows = (hand_made(10, 9, 11), hand_made(8, 6, 9.5), hand_made(12, 11, 13, "calibrate"))
-    show(Validation(rows=rows))
+    print_screen(screen(Validation(rows=rows)))
     assert (
         "intervals, test: 50.0 % inside, median width 27.5 %, score 0.525"
         " (constant width: 50.0 % inside, median width 30.0 %, score 0.633)"
@@ -266,7 +267,7 @@ def test_intervals_are_shown_beside_the_constant_one(capsys: pytest.CaptureFixtu
 
 
 def test_many_splits_are_pooled_on_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
-    show(Validation(rows=tuple(hand_made(11, 9, 12, name) for name in "abcd")))
+    print_screen(screen(Validation(rows=tuple(hand_made(11, 9, 12, name) for name in "abcd"))))
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["by", "all", "splits", "mean", "bias"] in lines
     assert ["G", "4", "10.0", "%", "+10.0", "%"] in lines

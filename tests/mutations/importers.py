@@ -24,7 +24,7 @@ from typing import Any
 import typer.main
 
 from simulator.cli.main import app
-from simulator.cli.options import speaking
+from simulator.cli.options import errors_as_exit_codes
 from simulator.events.step.user_actions import read_actions
 from simulator.hardware.cluster import load_accelerator, load_cluster, load_node
 from simulator.interop.launch_files.merging import import_launch
@@ -552,7 +552,7 @@ class Room:
 
     def _run(self, whole: bool) -> int:
         code = 2
-        with suppress(typer.Exit), speaking():
+        with suppress(typer.Exit), errors_as_exit_codes():
             self.importer.read(self._path)
             code = 0
         if not (whole or (code == 0 and self.importer.whole and self._follows())):

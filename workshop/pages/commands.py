@@ -6,14 +6,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import typer
-
-from simulator.cli.examples import EXAMPLES
-from simulator.cli.main import app
+from simulator.questions.registry import QUESTIONS, load
 from simulator.report.write import write_file
 
 _NAME = "commands.md"
@@ -32,20 +27,12 @@ once. A scenario is a file ([every field](scenario.md)), flags, or both."""
 def page() -> str:
     """Write the page as Markdown."""
     lines = [_INTRO]
-    for name, command in _commands():
-        said = (command.help or "").replace("\\[", "[").strip()
-        sentence = said.partition("\n\n")[0].replace("\n", " ")
+    for name in QUESTIONS:
+        question = load(name)
+        sentence = question.help.partition("\n\n")[0].replace("\n", " ")
         lines += ["", f"## {name}", "", sentence, ""]
-        lines += [f"    foreshard {line}" for line in EXAMPLES.get(name, (name,))]
+        lines += [f"    foreshard {line}" for line in question.examples]
     return "\n".join(lines) + "\n"
-
-
-def _commands() -> Iterator[tuple[str, Any]]:
-    """Commands by name, those of groups behind the name of their group."""
-    program: Any = typer.main.get_command(app)
-    for name, command in program.commands.items():
-        inner = getattr(command, "commands", None)
-        yield from [(f"{name} {n}", c) for n, c in inner.items()] if inner else [(name, command)]
 
 
 def main(arguments: list[str]) -> None:

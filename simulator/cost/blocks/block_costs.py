@@ -9,9 +9,6 @@ from numpy.typing import NDArray
 
 from simulator.arrays import Floats
 
-__all__ = ["PASS_TERMS", "BlockCosts"]
-
-
 PASS_TERMS = (
     *("gemm", "attention", "memory_bound", "launch", "stragglers", "slowdown"),
     *("tp", "cp", "ep"),

@@ -43,9 +43,6 @@ from simulator.software.kernels import Kernels
 from simulator.software.profile import Software
 from simulator.workload.recipe import Recipe, Workload
 
-__all__ = ["block_costs", "block_costs_of_each"]
-
-
 _COMPUTE = ("gemm", "attention", "memory_bound")
 
 _TERM = {"etp": "tp", "experts": "ep", "cp_a2a": "cp", "cp_ring": "cp"}

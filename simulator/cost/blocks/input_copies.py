@@ -11,8 +11,6 @@ from simulator.hardware.cluster import Cluster
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 
-__all__ = ["fetch_bytes", "input_s"]
-
 _PIXEL_BYTES = 4.0
 """For every value of an image: images are fp32 once they are normalised."""
 

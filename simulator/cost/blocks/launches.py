@@ -15,8 +15,6 @@ from simulator.cost.operators.split_work import split_host_s
 from simulator.files import Figure
 from simulator.software.profile import Software
 
-__all__ = ["launches_s", "replays_s"]
-
 _DENSE = ("norm", "core_attn", "mla_up_proj", "mlp", "shared_experts")
 _EXPERTS = ("mlp_act", "moe_act", "moe")
 """Modules of selective recomputation, and those of them that belong to routed experts."""

@@ -17,9 +17,6 @@ from simulator.cost.blocks.block_costs import BlockCosts
 from simulator.cost.operators.operations import Ranks
 from simulator.workload.recipe import Recipe
 
-__all__ = ["mean_costs", "padded_lengths"]
-
-
 _MEMORY = ("saved_bytes", "rebuilt_bytes", "transient_bytes", "passing_bytes")
 
 

@@ -25,8 +25,6 @@ from simulator.software.overlap import Overlap
 from simulator.software.profile import Software
 from simulator.workload.recipe import Recipe
 
-__all__ = ["Products", "figures_for", "per_key", "product_type"]
-
 
 def product_type(recipe: Recipe, kind: str) -> str:
     """Type of a matrix product: fewer than 16 bit are for the linears of the blocks only."""

@@ -31,9 +31,6 @@ from simulator.cost.operators.operations import Collective, Operators, Ranks
 from simulator.layout.placement import Group
 from simulator.software.overlap import Overlap
 
-__all__ = ["WHOLE", "Cut", "cuts", "held_units", "hidden_s", "moved_bytes", "usable"]
-
-
 _CUTS = ("userbuffers", "async")
 """Words of ``Overlap.tensor`` that cut products."""
 

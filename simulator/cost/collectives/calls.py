@@ -27,25 +27,6 @@ from simulator.layout.keys import distinct_rows
 from simulator.layout.placement import Group
 from simulator.record_cache import for_same_records
 
-__all__ = [
-    "adapter_bytes",
-    "all_gather_s",
-    "all_reduce_s",
-    "all_to_all_s",
-    "broadcasts_s",
-    "domain_rate",
-    "exchange_rate",
-    "library_units",
-    "one_way_send_s",
-    "reduce_scatter_s",
-    "regimes",
-    "send_rate",
-    "send_s",
-    "send_share",
-    "send_units",
-    "slowdown_share",
-]
-
 
 def all_gather_s(cluster: Cluster, size_bytes: Any, group: Group) -> Floats:
     """Time of an all-gather of `size_bytes` in total, in seconds.

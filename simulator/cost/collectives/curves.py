@@ -16,8 +16,6 @@ from simulator.hardware.node import ScaleUp
 from simulator.hardware.tuning import RESIDUAL_BYTES, Curve, Release, Start
 from simulator.record_cache import for_same_records
 
-__all__ = ["REGIMES", "Board", "Regime", "board", "curve_s", "interpolated", "start_figures"]
-
 
 class Regime(IntEnum):
     """Kinds of protocol that have a curve of their own."""

@@ -21,9 +21,6 @@ from simulator.hardware.cluster import Cluster
 from simulator.hardware.tuning import Dispatch
 from simulator.layout.placement import Group
 
-__all__ = ["Traffic", "dispatch_figures", "dispatch_s", "dispatch_volumes", "exchange_s"]
-
-
 _CUBIC = 3.0
 """How sharply the limit of the units turns into that of the links."""
 _AT_ONCE = 1e18

@@ -17,8 +17,6 @@ from simulator.cost.collectives.nccl.tuner import Tuner
 from simulator.hardware.cluster import Cluster
 from simulator.layout.placement import Group
 
-__all__ = ["believed_s", "choose"]
-
 
 def choose(
     cluster: Cluster, operation: str, size_bytes: Any, group: Group, *, integer: Any = False

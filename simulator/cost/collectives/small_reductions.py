@@ -21,9 +21,6 @@ from simulator.layout.placement import Group, Placement
 from simulator.software.profile import Software
 from simulator.workload.recipe import Recipe
 
-__all__ = ["maxima_s", "norm_s"]
-
-
 _MAXIMA_BYTES = 4.0 * 3.0 * 4.0
 """fp32; input, weight and result of a block's four linears."""
 

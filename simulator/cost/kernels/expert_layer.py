@@ -17,9 +17,6 @@ from simulator.arrays import Floats
 from simulator.cost.kernels.gemm import NO_SPLIT_S, DeviceRates, gemm_s
 from simulator.hardware.accelerator import GemmKernel, GroupedKernel
 
-__all__ = ["PRODUCT_FIGURES", "as_grouped", "expert_layer_s"]
-
-
 PRODUCT_FIGURES = (
     *("peak_fraction", "memory_fraction", "prologue_k", "wave_quantisation"),
     "small_tile_penalty",

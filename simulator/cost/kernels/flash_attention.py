@@ -13,8 +13,6 @@ from simulator.arrays import Floats
 from simulator.cost.kernels.gemm import DeviceRates
 from simulator.hardware.accelerator import BACKWARD_FLOP, AttentionKernel
 
-__all__ = ["attention_s"]
-
 _REFERENCE = 128.0
 """Head size at which `peak_fraction` is stated."""
 

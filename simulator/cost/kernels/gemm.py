@@ -14,9 +14,6 @@ import numpy as np
 from simulator.arrays import Floats
 from simulator.hardware.accelerator import Accelerator, GemmKernel
 
-__all__ = ["DeviceRates", "device_rates", "gemm_s"]
-
-
 TILES = np.array([(128, 256), (256, 128), (128, 128), (64, 128), (64, 64)], dtype=float)
 """Output tiles (rows, columns) that a matrix-multiplication library chooses from."""
 

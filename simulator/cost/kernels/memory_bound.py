@@ -14,9 +14,6 @@ import numpy as np
 from simulator.arrays import Floats
 from simulator.hardware.accelerator import Accelerator
 
-__all__ = ["stream_figures", "stream_s"]
-
-
 _CACHED_SHARE = 0.6
 """Share of the last-level cache at which half of the gain of staying in it is lost."""
 

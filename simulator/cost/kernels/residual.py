@@ -18,9 +18,6 @@ import numpy as np
 from simulator.arrays import Floats
 from simulator.hardware.residuals import SIZES, TimedShapes
 
-__all__ = ["attention_sizes", "features", "matern", "residual_factor"]
-
-
 _OCTAVES = {"gemm": 2.0, "attention": 4.0, "experts": 3.0}
 """Distance in one size over which what a timed shape says fades."""
 

@@ -15,8 +15,6 @@ import numpy as np
 
 from simulator.arrays import Floats
 
-__all__ = ["slowest_of"]
-
 
 def slowest_of(members: Any) -> Floats:
     """Expected largest of so many draws from a standard normal distribution.

@@ -13,8 +13,6 @@ from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 from itertools import count
 
-__all__ = ["Block", "CachingAllocator"]
-
 _ROUND = 512
 _SMALL = 1 << 20
 _SMALL_SEGMENT = 2 << 20

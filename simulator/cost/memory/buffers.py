@@ -12,15 +12,6 @@ from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import Layouts
 from simulator.software.profile import Software
 
-__all__ = [
-    "StageBuffers",
-    "communicators",
-    "dummy_copies",
-    "receive_buffers",
-    "stage_buffers",
-    "workspace",
-]
-
 
 def workspace(rows: Selection, priced: Priced) -> Floats:
     """Library workspaces, and what a framework holds on to: dummy gradients, an input's gradient.

@@ -10,8 +10,6 @@ from simulator.cost.passes import FULL
 from simulator.cost.states.state_costs import STATE_KINDS
 from simulator.cost.tables import Priced, Selection
 
-__all__ = ["memory_inputs"]
-
 Inputs = dict[str, dict[str, float]]
 
 

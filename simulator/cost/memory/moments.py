@@ -20,9 +20,6 @@ from simulator.layout.layouts import SHARDINGS, Layouts
 from simulator.schedules.registry import BREADTH_FIRST
 from simulator.workload.recipe import Recipe
 
-__all__ = ["EMBEDDING", "END", "GATHER", "LOSS", "MOMENTS", "Peak", "RankMemoryNow", "fullest"]
-
-
 MOMENTS = (
     "backward of a block", "loss and head", "end of the backward pass",
     "backward of the second block", "gather of the second block", "backward of the embedding",

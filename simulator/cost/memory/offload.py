@@ -18,19 +18,6 @@ from simulator.cost.tables import Priced
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import OFFLOADS, Layouts
 
-__all__ = [
-    "activation_copies_s",
-    "host_parts_s",
-    "host_step_s",
-    "offloaded_by_tier",
-    "offloaded_bytes",
-    "parameter_copies_s",
-    "room_bytes",
-    "uses_drives",
-    "uses_host",
-]
-
-
 CPU, NVME = OFFLOADS.index("cpu"), OFFLOADS.index("nvme")
 
 _FP32 = 4.0

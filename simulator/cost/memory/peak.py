@@ -27,21 +27,6 @@ from simulator.schedules.registry import SPLITS_BACKWARD, by_code
 from simulator.software.profile import Software
 from simulator.workload.recipe import Recipe
 
-__all__ = [
-    "IN_TRANSIT",
-    "MEMORY_KINDS",
-    "Memory",
-    "host_share",
-    "kept_bytes",
-    "lasting_bytes",
-    "memory_spread",
-    "on_device",
-    "peak_bytes",
-    "peak_memory",
-    "saved_mode",
-]
-
-
 MEMORY_KINDS = (
     *STATE_KINDS, "activations", "loss", "temporaries", "workspace", "communicators",
     "fragmentation", "context",

@@ -20,15 +20,6 @@ from simulator.layout.stages import Stages, stages
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 
-__all__ = [
-    "Part",
-    "chunk_parts",
-    "operators_of",
-    "pipeline_buffers",
-    "stages_of",
-    "workspace_parts",
-]
-
 _FULL, _SELECTIVE = RECOMPUTE.index("full"), RECOMPUTE.index("selective")
 
 

@@ -17,8 +17,6 @@ from simulator.software.kernels import Kernels
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import Recipe
 
-__all__ = ["NF4_BYTES", "adapted_inputs", "adapters", "freeze"]
-
 _JOINED = (("q", "k", "v"), ("gate", "up"))
 """Matrices that are one linear, unless the software has them apart (`separate_linears`)."""
 

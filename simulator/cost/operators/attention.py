@@ -31,8 +31,6 @@ from simulator.software.kernels import Kernels
 from simulator.workload.architecture import Attention, Block
 from simulator.workload.recipe import Recipe
 
-__all__ = ["attention", "cross_attention"]
-
 _UP = "mla_up_proj"
 """Module of what recomputation makes of latent attention's compressed tensors."""
 

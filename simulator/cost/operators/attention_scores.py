@@ -16,9 +16,6 @@ from simulator.software.mechanisms.wide_heads import FUSED_HEAD
 from simulator.workload.architecture import Attention
 from simulator.workload.recipe import Recipe
 
-__all__ = ["core_attention", "is_flash"]
-
-
 _CORE = "core_attn"
 
 

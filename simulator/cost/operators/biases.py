@@ -13,8 +13,6 @@ from simulator.software.kernels import Kernels
 from simulator.workload.architecture import MLP, Block
 from simulator.workload.recipe import Recipe
 
-__all__ = ["linear_biases"]
-
 
 def linear_biases(
     kind: Block, hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels

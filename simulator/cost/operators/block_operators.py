@@ -42,9 +42,6 @@ from simulator.workload.delta_rule import GatedDelta
 from simulator.workload.recipe import Recipe, Workload
 from simulator.workload.state_space import Mamba2
 
-__all__ = ["block", "model_parts", "predict_ahead"]
-
-
 MIXERS: Mapping[type, Callable[..., None]] = {GatedDelta: gated_delta, Mamba2: mamba2}
 """What lists the operators of each mixer that a block may have in place of attention."""
 

@@ -21,9 +21,6 @@ from simulator.cost.operators.roles import GemmRole, StreamRole
 from simulator.software.kernels import Kernels
 from simulator.workload.recipe import Recipe
 
-__all__ = ["casts"]
-
-
 _HALF = 2.0
 """Bytes of an element in 16 bit."""
 

@@ -26,8 +26,6 @@ from simulator.layout.layouts import CP_KINDS
 from simulator.software.kernels import Kernels
 from simulator.software.overlap import Overlap
 
-__all__ = ["Widths", "attention_window_s", "exchange_context"]
-
 _RING, _GATHER = CP_KINDS.index("ring"), CP_KINDS.index("all_gather")
 _ALL_TO_ALL, _HIERARCHICAL = CP_KINDS.index("all_to_all"), CP_KINDS.index("hierarchical")
 

@@ -28,8 +28,6 @@ from simulator.software.kernels import Kernels
 from simulator.workload.architecture import Architecture, Block
 from simulator.workload.recipe import Recipe
 
-__all__ = ["embedding", "head", "layer_recipe", "look_up", "loss_is_fused"]
-
 
 def layer_recipe(kind: Block, recipe: Recipe) -> Recipe:
     """Return the recipe with the tokens per sequence that the layer sees."""

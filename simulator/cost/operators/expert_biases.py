@@ -10,8 +10,6 @@ from simulator.cost.operators.operations import Operators, Ranks, Stream
 from simulator.layout.layouts import DISPATCHERS
 from simulator.workload.architecture import MoE
 
-__all__ = ["expert_bias_gradients", "expert_biases"]
-
 _DEEPEP = DISPATCHERS.index("deepep")
 
 

@@ -25,8 +25,6 @@ from simulator.software.kernels import Kernels
 from simulator.workload.delta_rule import GatedDelta
 from simulator.workload.recipe import Recipe
 
-__all__ = ["gated_delta"]
-
 _KERNELS = 24.0
 """Kernels of a forward pass between the projections: convolution and copies around it 5, norms of
 queries and keys with their copies 4, repeated keys 2, decays and rates 5, the chunked rule 6 (sums,

@@ -26,8 +26,6 @@ from simulator.software.kernels import Kernels
 from simulator.workload.recipe import Recipe
 from simulator.workload.state_space import Mamba2
 
-__all__ = ["mamba2"]
-
 _KERNELS = 7.0
 """Kernels of the scan's forward pass: convolution; sums of decays, state of each chunk, states
 passed on, scores, outputs (mamba_ssm/ops/triton/ssd_combined.py, release 2.2); gated norm."""

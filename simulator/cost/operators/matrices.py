@@ -17,9 +17,6 @@ from simulator.software.kernels import Kernels
 from simulator.workload.architecture import Architecture
 from simulator.workload.weights import Weight
 
-__all__ = ["NO_LINEARS", "Matrix", "columns_on_rank", "rows_on_rank", "weight_matrices"]
-
-
 NO_LINEARS = ("router", "shared_gate", "convolution", "filter")
 """Matrices of blocks that no linear layer of the framework holds: kept in 16 bit where those are
 quantised, without copies of their own."""

@@ -30,8 +30,6 @@ from simulator.software.kernels import Kernels
 from simulator.workload.architecture import MLP, MoE
 from simulator.workload.recipe import Recipe
 
-__all__ = ["FeedForward", "experts", "feed_forward", "fuses_activation", "mlp"]
-
 _DEEPEP = DISPATCHERS.index("deepep")
 
 _Way = tuple[Any, tuple[str, str], str, Any]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from simulator.workload.architecture import Architecture, Attention, Block
 from simulator.workload.recipe import Workload
 
-__all__ = ["model_flop_per_step", "seen_keys", "step_flop"]
-
 
 def model_flop_per_step(
     arch: Architecture,

@@ -21,23 +21,6 @@ from simulator.software.kernels import Kernels
 from simulator.workload.architecture import MoE
 from simulator.workload.recipe import Recipe
 
-__all__ = [
-    "Collective",
-    "Flash",
-    "Gemm",
-    "Operators",
-    "Ranks",
-    "Saved",
-    "Stream",
-    "element_bytes",
-    "norm",
-    "padded_vocabulary",
-    "recomputes",
-    "residual",
-    "separate_linears",
-    "summed_gradients",
-]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ranks:

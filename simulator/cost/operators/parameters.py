@@ -13,8 +13,6 @@ from simulator.software.kernels import Kernels
 from simulator.workload.architecture import Architecture, Block
 from simulator.workload.weights import Weight, parameters
 
-__all__ = ["expert_parameters", "rank_parameters"]
-
 
 def rank_parameters(arch: Architecture, *, tp: Any, pp: Any, kernels: Kernels) -> Floats:
     """Count the non-expert parameters of each part on one rank, shape (keys, parts).

@@ -10,8 +10,6 @@ from simulator.cost.operators.roles import GemmRole, SavedRole
 from simulator.software.kernels import Kernels
 from simulator.workload.recipe import Recipe
 
-__all__ = ["BLOCK_SCALED", "QUANTISED_BYTES", "quantise_saved"]
-
 QUANTISED_BYTES = {
     "fp8": 1.0, "fp8_current": 1.0, "fp8_blockwise": 1.03125, "mxfp8": 1.03125, "nvfp4": 0.5625,
 }  # fmt: skip

@@ -19,8 +19,6 @@ from simulator.cost.operators.operations import Operators, Stream
 from simulator.cost.operators.roles import StreamRole
 from simulator.software.kernels import Kernels
 
-__all__ = ["left_out", "rerun_norms"]
-
 _REDUCTIONS = ("reduce_scatter", "all_reduce")
 _BEFORE = (
     *(StreamRole.CAST, StreamRole.WEIGHT_CAST, StreamRole.SCALES),

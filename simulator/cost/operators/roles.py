@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-__all__ = ["GemmRole", "SavedRole", "StreamRole"]
-
 
 class GemmRole(Enum):
     """What a matrix product computes."""

@@ -16,8 +16,6 @@ from simulator.arrays import Floats
 from simulator.workload.architecture import MoE
 from simulator.workload.recipe import Recipe
 
-__all__ = ["rank_load", "reached_places"]
-
 
 def rank_load(recipe: Recipe, moe: MoE, ep: Any) -> Floats:
     """Tokens that the fullest of `ep` expert ranks computes, over the mean of all ranks.

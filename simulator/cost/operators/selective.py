@@ -12,8 +12,6 @@ from simulator.cost.operators.operations import Gemm, Operators, recomputes
 from simulator.cost.operators.roles import GemmRole, SavedRole
 from simulator.software.kernels import Kernels
 
-__all__ = ["kept_share", "saved_by_mode", "share_again", "shorter", "spared_s"]
-
 _HALF_MATMUL_KEPT = (
     *(SavedRole.QUERIES, SavedRole.VALUES, SavedRole.ATTENTION_OUTPUT, SavedRole.LOG_SUM_EXP),
     *(SavedRole.LATENT, SavedRole.LATENT_NORMED, SavedRole.ROUTER),

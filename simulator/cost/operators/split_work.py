@@ -12,8 +12,6 @@ from simulator.cost.operators.operations import Collective, Operators
 from simulator.software.host_work import HostWork
 from simulator.software.kernels import Kernels
 
-__all__ = ["copies_over_tp", "split_host_s", "step_host_s", "sums_over_tp"]
-
 
 def sums_over_tp(c: Collective) -> bool:
     """Whether a collective is a reduction over tp as DTensor asks for it."""

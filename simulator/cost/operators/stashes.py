@@ -18,8 +18,6 @@ from simulator.cost.operators.operations import Operators, Saved, Stream, elemen
 from simulator.cost.operators.roles import SavedRole
 from simulator.workload.recipe import Recipe
 
-__all__ = ["compress_stashes", "stash_class"]
-
 _CLASSES = {
     SavedRole.MASK: "mask",
     SavedRole.ACTIVATION_INPUT: "activation_input",

@@ -9,8 +9,6 @@ from simulator.cost.operators.roles import GemmRole
 from simulator.workload.recipe import Recipe
 from simulator.workload.tasks import TaskHeads
 
-__all__ = ["task_heads"]
-
 
 def task_heads(ops: Operators, tasks: TaskHeads, width: int, ranks: Ranks, recipe: Recipe) -> None:
     """List them for one rank; every tensor-parallel rank has them whole.

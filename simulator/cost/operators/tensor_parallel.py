@@ -17,14 +17,6 @@ from simulator.cost.operators.roles import SavedRole
 from simulator.software.kernels import Kernels
 from simulator.workload.recipe import Recipe
 
-__all__ = [
-    "gather_cast_input",
-    "gather_input",
-    "keep_input",
-    "reduce_cast_output",
-    "reduce_output",
-]
-
 _SCALED_WHOLE = ("fp8_current", "nvfp4")
 """Types with a scale for the whole tensor out of its present maximum."""
 

@@ -16,8 +16,6 @@ from simulator.errors import InputError
 from simulator.workload.recipe import Recipe, beyond_traces
 from simulator.workload.traced import TracedPart
 
-__all__ = ["traced"]
-
 
 def traced(part: TracedPart, ranks: Ranks, recipe: Recipe, *, is_block: bool = True) -> Operators:
     """List the operators of one part of a traced module for one micro-batch.

@@ -40,8 +40,6 @@ from simulator.cost.tables import (
 )
 from simulator.schedules.registry import BREADTH_FIRST, FLUSHES
 
-__all__ = ["fill_and_drain", "pipeline"]
-
 
 def pipeline(
     rows: Selection,

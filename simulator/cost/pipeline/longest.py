@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from simulator.arrays import Int32s
 from simulator.schedules.waits import Waits
 
-__all__ = ["longest_paths", "longest_s"]
-
 Floats = NDArray[Any]
 """Of single or double precision, as the costs are."""
 

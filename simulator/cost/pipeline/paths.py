@@ -30,9 +30,6 @@ from simulator.schedules.registry import SCHEDULES, SPLITS_BACKWARD, TAKES_ROUND
 from simulator.schedules.schedule import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, KINDS
 from simulator.schedules.waits import Waits, waits
 
-__all__ = ["trace_paths"]
-
-
 _ROUNDS, _FEW = (2, 3), 12
 """Micro-batches played, over ranks (of schedules with weight passes one round more, which they take
 to fill the bubble), and at the least; with more the pipeline is periodic."""

@@ -28,9 +28,6 @@ from simulator.cost.passes import alone_passes, over_parts
 from simulator.cost.tables import Priced, RankPasses, Selection, SlowestRank, StepTerms
 from simulator.schedules.registry import SCHEDULES, by_code
 
-__all__ = ["without_barrier"]
-
-
 _ASKEW = by_code(lambda schedule: schedule.barrier_free_idle_s is not None)
 
 

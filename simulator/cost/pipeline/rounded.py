@@ -18,9 +18,6 @@ from simulator.layout.keys import unique_rows
 from simulator.layout.layouts import Layouts
 from simulator.schedules.registry import SPLITS_BACKWARD
 
-__all__ = ["rounded_costs"]
-
-
 _FINE = 1.0 / 32.0
 """Costs are rounded to multiples of so much of the commonest block's forward pass. Embedding and
 head are rounded more coarsely where they stand beside more than two blocks."""

@@ -13,8 +13,6 @@ from simulator.cost.states.state_keys import ZERO2, ZERO3, StateKeys
 from simulator.layout.layouts import Layouts
 from simulator.software.profile import Software
 
-__all__ = ["gathered_bytes", "released"]
-
 
 def _waiting_shards(blocks: Floats, largest: Any, layouts: Layouts) -> list[Floats]:
     """Bytes of shards that wait for a backward pass in a smaller group, of whole `blocks`.

@@ -18,8 +18,6 @@ from simulator.software.profile import Software
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import Workload
 
-__all__ = ["early_gradients", "embedding_gradient", "largest_tensor", "step_pieces"]
-
 _JOINED = {"q": "qkv", "k": "qkv", "v": "qkv", "gate": "gate and up", "up": "gate and up"}
 """Matrices that are one tensor where their linears are one."""
 

@@ -15,9 +15,6 @@ from simulator.hardware.cluster import Cluster
 from simulator.software.profile import Software
 from simulator.workload.recipe import Recipe
 
-__all__ = ["LAYER_WISE_TRAFFIC", "NEWTON_SCHULZ_STEPS", "moment_bytes", "newton_schulz_s"]
-
-
 EIGHT_BIT = 1.0 + 4.0 / 256
 """A moment in 8 bit with one fp32 scale for every 256 values (Dettmers et al. 2022, section 2)."""
 

@@ -12,8 +12,6 @@ from simulator.layout.layouts import SHARDINGS, Layouts
 from simulator.schedules.registry import BREADTH_FIRST, TAKES_ROUNDS
 from simulator.software.profile import Software
 
-__all__ = ["reductions", "round_passes", "rounds"]
-
 _ZERO2 = SHARDINGS.index("zero2")
 
 

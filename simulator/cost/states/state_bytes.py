@@ -24,16 +24,6 @@ from simulator.software.states import StateBytes
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import Recipe, Workload
 
-__all__ = [
-    "PartStates",
-    "checkpoint_bytes",
-    "gradient_bytes",
-    "largest_block",
-    "least_state_bytes",
-    "on_rank",
-    "part_states",
-]
-
 _BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0}
 
 

@@ -22,18 +22,6 @@ from simulator.cost.states.state_keys import ZERO1, ZERO2, ZERO3, SharedStates, 
 from simulator.cost.states.state_traffic import copies_s_per_byte
 from simulator.layout.placement import Group
 
-__all__ = [
-    "part_copies_s",
-    "part_gather_s",
-    "part_reduce_s",
-    "part_regather_s",
-    "rank_gather_s",
-    "rank_reduce_s",
-    "reduce_buckets",
-    "tables_s",
-]
-
-
 # --- of a whole rank, after its passes or beside them --------------------------------------------
 
 

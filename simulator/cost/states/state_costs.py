@@ -42,9 +42,6 @@ from simulator.software.profile import Software
 from simulator.workload.architecture import Block, MoE
 from simulator.workload.recipe import Workload
 
-__all__ = ["STATE_KINDS", "StateCosts", "state_costs"]
-
-
 STATE_KINDS = ("weights", "gradients", "optimizer", "gathered")
 """Kinds of state memory, in the order in which they are added."""
 

@@ -23,9 +23,6 @@ from simulator.layout.placement import Group, Placement
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 
-__all__ = ["ZERO1", "ZERO2", "ZERO3", "SharedStates", "StateKeys", "state_keys"]
-
-
 ZERO1, ZERO2, ZERO3 = (SHARDINGS.index(word) for word in ("zero1", "zero2", "zero3"))
 
 

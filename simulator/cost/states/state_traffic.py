@@ -12,8 +12,6 @@ from simulator.hardware.cluster import Cluster
 from simulator.software.profile import Software
 from simulator.workload.recipe import Recipe
 
-__all__ = ["accumulation_s", "copies_s_per_byte", "micro_batch_traffic_s"]
-
 
 def micro_batch_traffic_s(cluster: Cluster, software: Software, parameters: Floats) -> Floats:
     """Seconds of moving every parameter's gradient and weight about in one micro-batch."""

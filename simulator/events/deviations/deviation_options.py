@@ -13,8 +13,6 @@ from simulator.errors import InputError, did_you_mean, problem
 from simulator.events.deviations.deviations import Deviation
 from simulator.hardware.cluster import Cluster, load_cluster
 
-__all__ = ["parse_deviations", "parse_link_degradation"]
-
 _FIELDS = tuple(field.name for field in fields(Deviation))
 _WHOLE = ("stage", "replica")
 

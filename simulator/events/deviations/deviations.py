@@ -31,9 +31,6 @@ from simulator.layout.layouts import Layouts
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 
-__all__ = ["Deviation", "check_deviations", "in_step", "replicas_of"]
-
-
 _LEAST, _MOST = 1e-6, 1e6
 """Times and shares of links beyond these factors are no deviation of a GPU that still runs."""
 

@@ -24,9 +24,6 @@ from simulator.events.step.programs import Program
 from simulator.events.step.streams import COMPUTE, COPY, HOST
 from simulator.events.step.unfold import EXTRA
 
-__all__ = ["MOST_SPREAD", "Jitter", "jittered_step"]
-
-
 MOST_SPREAD = 2.0
 """Largest spread that is played: a pass one standard deviation late takes 7 times as long."""
 

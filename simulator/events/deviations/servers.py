@@ -19,8 +19,6 @@ from simulator.events.network.group_members import stage_members
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import Layouts
 
-__all__ = ["Alike", "alike_replicas", "gpus_on"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alike:

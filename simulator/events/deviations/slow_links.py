@@ -13,9 +13,6 @@ from simulator.events.step.pass_costs import AHEAD, BACK, CAUSE, Passes
 from simulator.schedules.registry import SCHEDULES
 from simulator.schedules.schedule import BACKWARD, BACKWARD_INPUT, FORWARD
 
-__all__ = ["partners", "slower_hops"]
-
-
 _SENDS, _SLOWDOWN, _HIDDEN = CAUSE["pp"], CAUSE["slowdown"], HIDDEN.index("pp")
 
 

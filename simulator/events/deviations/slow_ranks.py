@@ -17,9 +17,6 @@ from simulator.cost.terms import HIDDEN, TERMS
 from simulator.events.step.pass_costs import CAUSE, Passes
 from simulator.events.step.pass_phases import COMPUTE_TERMS
 
-__all__ = ["in_step_passes"]
-
-
 _OWN = np.isin([term.name for term in TERMS], [*COMPUTE_TERMS, "launch"])
 """What each rank does by itself; the rest is calls."""
 

@@ -15,8 +15,6 @@ from simulator.events.step.play import Played, play_step
 from simulator.events.step.programs import Program
 from simulator.events.step.timeline import Mixed
 
-__all__ = ["mixed_step"]
-
 
 def mixed_step(
     played: Played, given: Any, deviations: Sequence[Deviation], table: Program | None

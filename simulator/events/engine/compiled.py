@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Compiled", "bare", "compiled", "short", "within"]
-
 PLAIN = 60_000
 """Numbers in arrays up to which a `short` function runs as it is: 0.1 s of plain Python at most."""
 

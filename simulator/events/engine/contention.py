@@ -19,8 +19,6 @@ from simulator.events.engine.compiled import bare
 from simulator.events.engine.event_queue import enter, leave, move
 from simulator.events.engine.fair_shares import Crossings, Scratch, fill
 
-__all__ = ["COUNTERS", "ENTRY", "RESOURCE", "STREAM", "TASK", "Solving", "run_events"]
-
 
 def _record(floats: str, integers: str) -> np.dtype[Any]:
     """Name the fields of a record."""

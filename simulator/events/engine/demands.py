@@ -24,8 +24,6 @@ from numpy.typing import ArrayLike, NDArray
 from simulator.arrays import Floats, Ints
 from simulator.errors import InputError
 
-__all__ = ["Demands", "demands"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Demands:

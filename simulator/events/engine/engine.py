@@ -33,8 +33,6 @@ from simulator.events.engine.demands import check as check_demands
 from simulator.events.engine.fair_shares import Crossings, scratch
 from simulator.events.engine.graph import DeadlockError, Names, TaskGraph, check, numbered
 
-__all__ = ["Times", "critical_path", "longest_path", "play"]
-
 
 class _Sweep(NamedTuple):
     """What a sweep fills: when and after what each task runs, and where each stream stands."""

@@ -12,8 +12,6 @@ import numpy as np
 
 from simulator.events.engine.compiled import bare
 
-__all__ = ["QUEUED", "enter", "leave", "move"]
-
 QUEUED = np.dtype([("key", "f8"), ("order", "i4"), ("place", "i4"), ("heap", "i4")], align=True)
 """What a record needs to stand in the queue."""
 

@@ -20,8 +20,6 @@ from simulator.arrays import Floats, Ints
 from simulator.errors import InputError, problem
 from simulator.events.engine.compiled import compiled
 
-__all__ = ["Crossings", "Scratch", "fair_rates", "fill", "link_load", "scratch"]
-
 
 class Crossings(NamedTuple):
     """Classes of equal flows and the links that they cross, as compiled code takes them."""

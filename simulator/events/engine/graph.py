@@ -18,8 +18,6 @@ from simulator.arrays import Floats, Int32s
 from simulator.errors import ForeshardError, InputError
 from simulator.events.engine.compiled import short
 
-__all__ = ["Columns", "DeadlockError", "TaskGraph", "check", "numbered", "task_graph"]
-
 Names = Callable[[int], str]
 
 MOST_STREAMS = 2**24

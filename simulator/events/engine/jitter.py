@@ -18,8 +18,6 @@ from simulator.arrays import Floats
 from simulator.errors import InputError
 from simulator.events.engine.compiled import compiled
 
-__all__ = ["slowest_factor"]
-
 
 def slowest_factor(
     spread: ArrayLike, seed: int | Sequence[int], slowest_of: ArrayLike = 1, tasks: int = 1

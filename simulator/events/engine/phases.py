@@ -14,8 +14,6 @@ from simulator.arrays import Floats, Ints
 from simulator.events.engine.engine import Times
 from simulator.events.engine.graph import TaskGraph
 
-__all__ = ["Phases", "cut", "together"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Phases:

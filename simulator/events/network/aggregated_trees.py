@@ -7,8 +7,6 @@ import numpy as np
 from simulator.cost.collectives.nccl.pat import pat_steps
 from simulator.events.network.collective_hops import Call, Hops, ring
 
-__all__ = ["aggregated_trees"]
-
 
 def aggregated_trees(call: Call) -> list[Hops]:
     """Steps one after the other, far members first in a gather, last in a scatter.

@@ -14,8 +14,6 @@ from simulator.arrays import Floats
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.edge_list import Edge, endpoint, of_servers
 
-__all__ = ["Bundle", "Cables", "cables_of"]
-
 
 @dataclass(kw_only=True, slots=True)
 class Bundle:

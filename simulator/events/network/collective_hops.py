@@ -12,18 +12,6 @@ from simulator.cost.collectives.curves import board
 from simulator.events.network.trees import double_tree
 from simulator.hardware.cluster import Cluster
 
-__all__ = [
-    "PASSES",
-    "Call",
-    "Hops",
-    "direct",
-    "hierarchical",
-    "in_a_row",
-    "ring",
-    "tree",
-]
-
-
 PASSES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
 """Times that a ring moves the bytes around."""
 

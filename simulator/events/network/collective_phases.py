@@ -35,9 +35,6 @@ from simulator.events.network.links import BETWEEN_SWITCHES, Topology
 from simulator.events.network.routes import Routes, routes
 from simulator.hardware.cluster import Cluster
 
-__all__ = ["ALGORITHMS", "OPERATIONS", "modelled", "unfold"]
-
-
 OPERATIONS = (*PASSES, "all_to_all")
 
 

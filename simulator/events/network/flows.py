@@ -19,8 +19,6 @@ from simulator.errors import InputError, problem
 from simulator.events.engine.compiled import compiled
 from simulator.events.network.routes import Routes
 
-__all__ = ["Flows", "Folded", "couple", "flows", "fold", "joined"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Flows:

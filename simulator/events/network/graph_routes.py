@@ -15,8 +15,6 @@ from simulator.events.network.graph.arcs import Graph
 from simulator.events.network.graph.ways import Ways, ways
 from simulator.events.network.links import BETWEEN_SWITCHES, Topology, rail_choices
 
-__all__ = ["across", "near"]
-
 Bools = NDArray[np.bool_]
 Entries = tuple[Ints, Ints, Floats]
 

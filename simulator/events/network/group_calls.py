@@ -24,9 +24,6 @@ from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import Layouts
 from simulator.layout.placement import Group
 
-__all__ = ["Traffic", "group_traffic"]
-
-
 _SIZE_BYTES = 1e9
 
 

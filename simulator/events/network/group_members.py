@@ -10,9 +10,6 @@ from simulator.arrays import Ints
 from simulator.errors import InputError, problem
 from simulator.layout.layouts import RANK_ORDERS, Layouts
 
-__all__ = ["DIMENSIONS", "group_members", "stage_members"]
-
-
 _OVER = {"tp": ("tp",), "cp": ("cp",), "dp": ("dp", "cp"), "pp": ("pp",)}
 DIMENSIONS = (*_OVER, "etp", "ep", "edp", "experts")
 """Kinds of groups; dp holds the context-parallel ranks too, experts all ranks of ep and etp."""

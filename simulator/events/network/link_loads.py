@@ -22,9 +22,6 @@ from simulator.events.network.routes import Routes, host_routes, routes
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import Layouts
 
-__all__ = ["LoadTable", "Loads", "Users"]
-
-
 Users = tuple[str, bool | int, int]
 """("dp", True, 3): calls of stage 3's dp groups over adapters, inside domains where False;
 ("send", 3, 4): from stage 3 to 4; ("copy", True, 3): of stage 3 to its host, from it where

@@ -18,20 +18,6 @@ from simulator.arrays import Floats, Ints
 from simulator.errors import InputError, did_you_mean, problem
 from simulator.events.network.graph.arcs import Graph
 
-__all__ = [
-    "BETWEEN_SWITCHES",
-    "KINDS",
-    "Block",
-    "Blocks",
-    "Seats",
-    "Topology",
-    "degraded",
-    "link_name",
-    "link_number",
-    "rail_choices",
-]
-
-
 KINDS = {
     "gpu-up": "what a GPU sends over its scale-up port (NVLink, xGMI, PCIe), by GPU",
     "gpu-down": "what it receives",

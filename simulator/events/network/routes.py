@@ -18,8 +18,6 @@ from simulator.errors import InputError, problem
 from simulator.events.network import torus
 from simulator.events.network.links import Topology, link_name, rail_choices
 
-__all__ = ["Routes", "host_routes", "routes"]
-
 Bools = NDArray[np.bool_]
 
 

@@ -21,8 +21,6 @@ from simulator.events.network.links import Topology, degraded
 from simulator.events.network.transfer import Transfer, transfer
 from simulator.hardware.cluster import Cluster
 
-__all__ = ["Call", "InCompany", "in_company"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Call:

@@ -24,9 +24,6 @@ from simulator.hardware.cluster import Cluster, with_edges
 from simulator.hardware.fabric import Fabric
 from simulator.hardware.node import Node
 
-__all__ = ["port_bytes_per_s", "slice_shape", "topology"]
-
-
 _MESHED = ("xgmi", "hccs", "roce")
 """Scale-up links that join each accelerator of a server to each other one, without a switch."""
 

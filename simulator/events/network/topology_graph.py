@@ -15,8 +15,6 @@ from simulator.events.network.graph.arcs import Graph, GraphBuilder, Parts
 from simulator.events.network.links import Topology
 from simulator.hardware.edge_list import endpoint
 
-__all__ = ["cabled_graph", "regular_graph"]
-
 
 def regular_graph(topology: Topology) -> Graph:
     """The graph of a regular fabric: leaf, spine and core switches, groups of a dragonfly, tori."""

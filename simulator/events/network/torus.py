@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from simulator.arrays import Floats, Ints
 from simulator.events.network.links import Topology
 
-__all__ = ["paths"]
-
 Entries = tuple[Ints, Ints, Floats]
 
 

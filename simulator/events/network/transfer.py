@@ -18,9 +18,6 @@ from simulator.events.engine.event_queue import QUEUED, enter, leave
 from simulator.events.engine.fair_shares import Crossings, check, fill, scratch
 from simulator.events.network.flows import Flows, Folded, fold
 
-__all__ = ["Transfer", "transfer"]
-
-
 _TOGETHER = 1e-9
 """Ends that lie closer than this share of what is left to the next one are one moment."""
 _RUNNING, _WAITING, _CLOSED, _ENDED, _SOLVES = range(5)

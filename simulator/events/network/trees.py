@@ -11,8 +11,6 @@ import numpy as np
 
 from simulator.arrays import Ints
 
-__all__ = ["double_tree"]
-
 
 def double_tree(servers: int) -> tuple[Ints, Ints]:
     """Edges of both trees, those of the first first: (child, parent).

@@ -37,17 +37,6 @@ from simulator.events.run.training_time import (
 )
 from simulator.reliability.run_terms import HARDWARE, PREEMPTION, SILENT
 
-__all__ = [
-    "announced",
-    "corrupted",
-    "drawn_cause",
-    "failed",
-    "found",
-    "planned",
-    "sorted_out",
-    "total_rate",
-]
-
 
 @compiled
 def aged(rules, clock):  # type: ignore[no-untyped-def]

@@ -46,8 +46,6 @@ from simulator.reliability.run_outlook import Outlook
 from simulator.reliability.run_terms import HARDWARE, SILENT
 from simulator.units import DAY_S
 
-__all__ = ["STRETCHES", "PlayedRuns", "play_runs", "strip_of"]
-
 STRETCHES = ("training", "checkpoint", "lost", "restarting", "planned stop")
 """Kinds of stretches in a strip."""
 

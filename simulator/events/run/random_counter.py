@@ -14,8 +14,6 @@ import numpy as np
 
 from simulator.events.engine.compiled import bare
 
-__all__ = ["compiled", "exponential", "seeded", "uniform"]
-
 
 def compiled(function: Callable[..., Any]) -> Any:
     """Compile what allocates nothing, with the lock of the interpreter given up.

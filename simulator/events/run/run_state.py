@@ -9,15 +9,6 @@ import numpy as np
 from simulator.reliability.run_terms import RunTerms
 from simulator.units import DAY_S
 
-__all__ = [
-    "CAUSE_PHASES",
-    "OTHERS",
-    "Played",
-    "Rules",
-    "packed",
-    "rules_of",
-]
-
 CAUSE_PHASES = (
     "lost work",
     "detection",

@@ -21,8 +21,6 @@ from simulator.events.run.run_state import (
     STALL,
 )
 
-__all__ = ["advance", "fresh", "line", "rolled_back", "speed", "undone"]
-
 TRAINING, STALLED, LOST, DOWN, STOPPED = range(5)
 """Kinds of stretches in a strip."""
 

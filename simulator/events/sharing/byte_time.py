@@ -20,9 +20,6 @@ from simulator.events.step.pass_costs import CAUSE
 from simulator.events.step.play import Replica
 from simulator.hardware.cluster import Cluster, LinksLeft
 
-__all__ = ["COMMUNICATION", "ByteTime", "byte_time", "bytes_of_all", "call_seconds"]
-
-
 COMMUNICATION = ("recompute", "tp", "cp", "ep", "fsdp", "pp", "dp")
 """Terms with calls in them; what is computed again repeats those of the forward pass."""
 

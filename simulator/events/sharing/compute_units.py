@@ -21,8 +21,6 @@ from simulator.events.step.pass_costs import CAUSE
 from simulator.events.step.pass_phases import COMPUTING, REPEATING
 from simulator.events.step.play import Played, shown_s
 
-__all__ = ["charged_s", "held_s", "held_share", "units"]
-
 
 def held_share(played: Played) -> Floats:
     """Share of its compute units that a collective of each rank holds."""

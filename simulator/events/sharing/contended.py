@@ -30,9 +30,6 @@ from simulator.hardware.cluster import Cluster, LinksLeft
 from simulator.layout.layouts import Layouts
 from simulator.layout.placement import place
 
-__all__ = ["Contended", "LinkUse", "Network", "contended", "on_links"]
-
-
 _SAME = 1e-6
 """Slowdowns nearer to 1 than this are rounding."""
 _COPIES = ("host-up", "host-down")

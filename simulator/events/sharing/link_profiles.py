@@ -22,9 +22,6 @@ from simulator.events.step.pass_costs import CAUSE, Passes
 from simulator.events.step.pass_phases import BESIDE, COMPUTING, PHASE_TERMS
 from simulator.schedules.schedule import FORWARD
 
-__all__ = ["HIDING", "Profiles", "profiles"]
-
-
 HIDING = (*COMMUNICATION, "offload", "input")
 """What takes links: calls, and copies to host memory and from it."""
 

@@ -30,9 +30,6 @@ from simulator.layout.layouts import Layouts
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 
-__all__ = ["Job", "alternating", "links_with_neighbours"]
-
-
 _PP = COMMUNICATION.index("pp")
 
 

@@ -19,9 +19,6 @@ from simulator.events.step.play import Played, shown_s
 from simulator.events.step.streams import COPY, DATA, SPAN_KINDS
 from simulator.events.step.unfold import EXTRA, SEND
 
-__all__ = ["Rows", "destinations", "links_of", "merged", "rows_of", "table_of"]
-
-
 _GATHER, _FETCH = SPAN_KINDS.index("gather"), SPAN_KINDS.index("fetch")
 
 

@@ -30,8 +30,6 @@ from simulator.events.step.pass_costs import CAUSE
 from simulator.events.step.pass_phases import COMPUTING, PHASE_TERMS, REPEATING
 from simulator.events.step.play import Played
 
-__all__ = ["shared"]
-
 Uses = dict[str, tuple[str, float]]
 
 _FULL = 1.0 + 1e-9

@@ -12,8 +12,6 @@ from simulator.arrays import Floats, Ints
 from simulator.events.step.pass_costs import CAUSE
 from simulator.events.step.streams import SPAN_KINDS
 
-__all__ = ["AuxiliaryColumns", "AuxiliaryTasks", "Table"]
-
 
 class AuxiliaryColumns(NamedTuple):
     """The columns of :class:`AuxiliaryTasks`, as compiled code takes them."""

@@ -22,17 +22,6 @@ from simulator.events.step.streams import CAUSES, COMPUTE, COPY, PIPELINE, SPAN_
 from simulator.events.step.unfold import EXTRA, SEND
 from simulator.schedules.schedule import FORWARD
 
-__all__ = [
-    "critical_shares",
-    "hidden",
-    "pacing_rank",
-    "step_time_s",
-    "stream_seconds",
-    "terms",
-    "work",
-]
-
-
 _FILL, _DRAIN, _SENDS, _DP = (CAUSE[x] for x in ("bubble_warmup", "bubble_drain", "pp", "dp"))
 
 _TICK = SPAN_KINDS.index("launch")

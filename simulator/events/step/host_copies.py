@@ -21,8 +21,6 @@ from simulator.schedules.schedule import BACKWARD_WEIGHT, FORWARD
 if TYPE_CHECKING:
     from simulator.events.step.auxiliary_tasks import Table
 
-__all__ = ["activation_copies"]
-
 
 def activation_copies(table: Table, program: Program, copy_s: Floats) -> list[int]:
     """Add the copies of every micro-batch and chunk; return the last one of each rank.

@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 from simulator.errors import InputError, first_of
 from simulator.schedules.schedule import BACKWARD_WEIGHT, FORWARD
 
-__all__ = ["Listed", "Word", "listed_tasks"]
-
 
 class Word(NamedTuple):
     """What is listed beside the passes."""

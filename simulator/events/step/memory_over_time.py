@@ -23,9 +23,6 @@ from simulator.events.step.play import Played, Replica
 from simulator.events.step.timeline import MEMORY_KINDS, MemoryCurve
 from simulator.schedules.schedule import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
 
-__all__ = ["closed_bytes", "memory_over_time", "tightest_sources", "usable_bytes"]
-
-
 _ACTIVATIONS, _LOSS, _TEMPORARIES = (
     MEMORY_KINDS.index(x) for x in ("activations", "loss", "temporaries")
 )

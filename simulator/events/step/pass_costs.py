@@ -29,9 +29,6 @@ from simulator.cost.step import recomputed_share
 from simulator.cost.tables import PartPasses, Priced, Selection
 from simulator.cost.terms import HIDDEN, TERMS
 
-__all__ = ["AHEAD", "BACK", "CAUSE", "Content", "Passes", "content", "passes_of"]
-
-
 CAUSE = {term.name: i for i, term in enumerate(TERMS)}
 """Column of each term."""
 

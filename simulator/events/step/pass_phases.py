@@ -12,18 +12,6 @@ from typing import NamedTuple
 
 from simulator.cost.terms import HIDDEN, TERMS
 
-__all__ = [
-    "BESIDE",
-    "COMPUTE_TERMS",
-    "COMPUTING",
-    "OUTSIDE",
-    "PHASES",
-    "PHASE_TERMS",
-    "REPEATING",
-    "Span",
-    "phase_of",
-]
-
 _STREAM = {term.name: term.stream for term in TERMS}
 
 

@@ -34,16 +34,6 @@ from simulator.schedules.dependencies import alone
 from simulator.schedules.registry import SCHEDULES
 from simulator.schedules.schedule import BACKWARD, BACKWARD_WEIGHT
 
-__all__ = [
-    "DurationFactors",
-    "Played",
-    "Replica",
-    "after_every_pass",
-    "play_step",
-    "replica_of",
-    "shown_s",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Replica:

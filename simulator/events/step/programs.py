@@ -27,18 +27,6 @@ from simulator.schedules.dependencies import NOTHING, UNLISTED, awaited
 from simulator.schedules.registry import SCHEDULES
 from simulator.schedules.schedule import BACKWARD, BACKWARD_WEIGHT, FORWARD, KINDS
 
-__all__ = [
-    "Program",
-    "StepGraph",
-    "awaited_actions",
-    "check_extras",
-    "joined",
-    "period_s",
-    "program",
-    "repeated",
-    "step_graph",
-]
-
 
 class ProgramColumns(NamedTuple):
     """The columns of a :class:`Program`, as compiled code takes them."""

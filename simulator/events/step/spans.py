@@ -20,9 +20,6 @@ from simulator.events.step.timeline import Timeline
 from simulator.events.step.unfold import SEND
 from simulator.schedules.schedule import FORWARD, KINDS
 
-__all__ = ["timeline"]
-
-
 _WAYS = ("forward", "backward", "backward_input", "backward_weight")
 """Kind of the compute span of each of KINDS."""
 

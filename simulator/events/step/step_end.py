@@ -27,8 +27,6 @@ from simulator.events.step.programs import Program, awaited_actions
 from simulator.events.step.streams import COMPUTE, COPY, DATA, HOST
 from simulator.schedules.schedule import BACKWARD_INPUT, FORWARD
 
-__all__ = ["ChunkBoundaries", "StepEndWork", "step_end_tasks", "step_end_work"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class StepEndWork:

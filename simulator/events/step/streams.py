@@ -4,18 +4,6 @@ from __future__ import annotations
 
 from simulator.cost.terms import TERMS
 
-__all__ = [
-    "CAUSES",
-    "COMPUTE",
-    "COPY",
-    "DATA",
-    "HOST",
-    "LINKS",
-    "PIPELINE",
-    "SPAN_KINDS",
-    "STREAMS",
-]
-
 STREAMS = ("compute", "tensor", "context", "expert", "pipeline", "data", "copy", "host")
 """What a rank can do at the same time; the words of `Term.stream`. Stream s of rank r is number
 ``r * len(STREAMS) + s`` in the task graph."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from simulator.arrays import Floats
 from simulator.cost.memory.peak import MEMORY_KINDS
 
-__all__ = ["MEMORY_KINDS", "Jittered", "Loading", "MemoryCurve", "Mixed", "Sharing", "Timeline"]
+__all__ = ["MEMORY_KINDS"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,6 @@ from simulator.events.engine.compiled import short, within
 from simulator.events.step.streams import COMPUTE, PIPELINE, STREAMS
 from simulator.schedules.schedule import FORWARD, KINDS
 
-__all__ = ["EXTRA", "SEND", "ActionTimes", "Tasks", "unfold"]
-
 SEND, EXTRA = len(KINDS), len(KINDS) + 1
 """Kinds of tasks beside those of KINDS: a send between pieces, a task that the caller added."""
 

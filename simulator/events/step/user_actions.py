@@ -35,8 +35,6 @@ from simulator.files import read_json, read_rows, read_toml
 from simulator.layout.layouts import Layouts
 from simulator.schedules.schedule import KINDS
 
-__all__ = ["layout_actions", "parse_actions", "read_actions", "write_actions"]
-
 _ACTION = re.compile(
     r"(\d{1,7})(F|B|I|W|SEND_F|SEND_B|RECV_F|RECV_B|UNSHARD|RESHARD|REDUCE_GRAD)(\d{0,7})"
 )

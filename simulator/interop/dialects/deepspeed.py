@@ -16,8 +16,6 @@ from simulator.scenario import Scenario
 from simulator.software.profile import Software
 from simulator.workload.recipe import Recipe
 
-__all__ = ["deepspeed_block", "deepspeed_config", "deepspeed_unsaid", "read_deepspeed", "say_zero"]
-
 # --- written -------------------------------------------------------------------------------------
 
 _OPTIMIZERS = {"adamw": "AdamW", "lion": "Lion", "lamb": "Lamb", "muon": "Muon"}

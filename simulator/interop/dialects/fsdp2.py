@@ -17,8 +17,6 @@ from simulator.interop.dialects.settings import Place, Reading, Setting, Setting
 from simulator.interop.dialects.torchrun import steps, torchrun
 from simulator.scenario import Scenario
 
-__all__ = ["fsdp2_block", "fsdp2_lacks", "is_fsdp2", "read_fsdp2"]
-
 # --- written -------------------------------------------------------------------------------------
 
 

@@ -13,8 +13,6 @@ from simulator.interop.dialects.deepspeed import deepspeed_config
 from simulator.interop.dialects.torchrun import steps, unsaid_stashes, wrapped
 from simulator.scenario import Scenario
 
-__all__ = ["gaudi_block"]
-
 _TARGETS = {
     "q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "o_proj",
     "gate": "gate_proj", "up": "up_proj", "down": "down_proj",

@@ -22,17 +22,6 @@ from simulator.workload.architecture import MLP, Architecture
 from simulator.workload.huggingface import from_hf
 from simulator.workload.recipe import Recipe
 
-__all__ = [
-    "CP_KINDS",
-    "KEPT",
-    "MAXTEXT_KEYS",
-    "MODELS",
-    "maxtext_block",
-    "maxtext_unsaid",
-    "read_maxtext",
-    "read_slice",
-]
-
 # --- written -------------------------------------------------------------------------------------
 
 MODELS = {

@@ -33,22 +33,6 @@ from simulator.workload import presets
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import LARGEST, Recipe
 
-__all__ = [
-    "MEGATRON_KEYS",
-    "TARGETS",
-    "Arguments",
-    "adapted_matrices",
-    "layers_by_stage",
-    "megatron_arguments",
-    "megatron_block",
-    "megatron_notes",
-    "megatron_unsaid",
-    "pipeline_layout",
-    "read_megatron",
-    "recomputed",
-    "say_recomputation",
-]
-
 Arguments = dict[str, Any]
 """Values by argument: true for a switch."""
 

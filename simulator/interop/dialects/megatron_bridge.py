@@ -15,8 +15,6 @@ from simulator.scenario import Scenario
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import Recipe
 
-__all__ = ["bridge_adapter_block", "bridge_block", "recipe_note", "recipe_stem"]
-
 _RECIPES = (
     *("gemma-2-9b", "gpt-oss-20b", "llama-3-8b", "llama-3-70b", "llama-3.1-8b", "llama-3.1-70b"),
     *("llama-3.1-405b", "llama-3.2-1b", "llama-3.2-3b", "qwen2-7b", "qwen3-8b", "qwen3-32b"),

@@ -20,8 +20,6 @@ from simulator.workload.architecture import MLP, Architecture, Attention, Block,
 from simulator.workload.recipe import Recipe
 from simulator.workload.state_space import Mamba2
 
-__all__ = ["CAPACITY", "Shape", "model_arguments", "shape_of", "unsaid"]
-
 _POSITIONS = {
     "rope": "rope", "learned": "learned_absolute", "none": "none", "alibi": "none",
     "relative": "none",

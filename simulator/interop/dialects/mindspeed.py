@@ -20,8 +20,6 @@ from simulator.interop.dialects.torchrun import torchrun, wrapped
 from simulator.scenario import Scenario
 from simulator.workload.recipe import Recipe
 
-__all__ = ["mindspeed_block"]
-
 _OWN = {
     "cp_comm_type": "context_parallel_algo",
     "hierarchical_context_parallel_sizes": "ulysses_degree_in_cp",

@@ -14,8 +14,6 @@ from typing import Any
 from simulator.interop.dialects.megatron import adapted_matrices, say_recomputation
 from simulator.interop.dialects.settings import Reading, Setting, Settings, idle_in
 
-__all__ = ["VARIABLES", "mlperf_variables", "read_mlperf_config"]
-
 _DEGREES = {
     "layout.tp": ("TENSOR_MODEL_PARALLEL", "TP"),
     "layout.pp": ("PIPELINE_MODEL_PARALLEL", "PP"),

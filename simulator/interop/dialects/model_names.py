@@ -7,8 +7,6 @@ import re
 from simulator.interop.dialects.settings import Setting, Settings
 from simulator.workload import presets
 
-__all__ = ["say_model", "zoo_model"]
-
 _TUNED = re.compile(r"-(?:hf|instruct|chat|base|it)$")
 """Endings of repositories whose weights were trained on, in the same sizes."""
 

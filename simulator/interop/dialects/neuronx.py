@@ -17,8 +17,6 @@ from simulator.interop.dialects.torchrun import steps, torchrun, unsaid_stashes,
 from simulator.scenario import Scenario
 from simulator.workload.recipe import Recipe
 
-__all__ = ["NEURONX_SECTION", "neuronx_block", "neuronx_unsaid", "read_neuronx"]
-
 # --- written -------------------------------------------------------------------------------------
 
 NEURONX_SECTION = "distributed_strategy"

@@ -19,8 +19,6 @@ from simulator.interop.dialects.megatron_bridge import recipe_note, recipe_stem
 from simulator.interop.dialects.torchrun import steps
 from simulator.scenario import Scenario
 
-__all__ = ["primus_block", "primus_unsaid"]
-
 _OTHERS = {
     "no_gradient_accumulation_fusion": "gradient_accumulation_fusion",
     "no_overlap_p2p_communication": "overlap_p2p_comm",

@@ -18,20 +18,6 @@ from simulator.files import read_toml
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import LARGEST
 
-__all__ = [
-    "MOST_SETTINGS",
-    "Place",
-    "Reading",
-    "Setting",
-    "Settings",
-    "Stated",
-    "Unset",
-    "as_whole",
-    "idle_in",
-    "shown",
-]
-
-
 MOST_SETTINGS = 5_000
 """Of one file; scripts of frameworks have some hundred."""
 

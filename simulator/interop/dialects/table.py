@@ -9,8 +9,6 @@ from typing import Any
 from simulator.interop.dialects.settings import Settings
 from simulator.workload.recipe import Recipe
 
-__all__ = ["Word", "as_flags", "field_values", "read_as", "read_words", "write_words"]
-
 _IDLE = (None, 0, 1, "none", False)
 """Values of a field with which what hangs on it says nothing."""
 

@@ -14,20 +14,6 @@ from simulator.interop.dialects.settings import Reading, Settings, as_whole
 from simulator.scenario import Scenario
 from simulator.workload.recipe import Recipe
 
-__all__ = [
-    "PLAIN",
-    "PLAIN_VARIABLES",
-    "SAMPLE_STEPS",
-    "layout_notes",
-    "plain_block",
-    "read_variables",
-    "script_block",
-    "steps",
-    "torchrun",
-    "unsaid_stashes",
-    "wrapped",
-]
-
 # --- written -------------------------------------------------------------------------------------
 
 SAMPLE_STEPS = 50

@@ -18,14 +18,6 @@ from simulator.scenario import Scenario
 from simulator.workload import presets
 from simulator.workload.architecture import Architecture
 
-__all__ = [
-    "SECTIONS",
-    "read_torchtitan",
-    "torchtitan_block",
-    "torchtitan_tables",
-    "torchtitan_unsaid",
-]
-
 # --- written -------------------------------------------------------------------------------------
 
 _MODELS = {

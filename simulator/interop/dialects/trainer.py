@@ -11,8 +11,6 @@ from simulator.interop.dialects.deepspeed import say_zero
 from simulator.interop.dialects.model_names import say_model
 from simulator.interop.dialects.settings import Reading, Settings, idle_in
 
-__all__ = ["TRAINER_KEYS", "read_accelerate", "read_trainer"]
-
 TRAINER_KEYS = {
     "per_device_train_batch_size",
     "gradient_accumulation_steps",

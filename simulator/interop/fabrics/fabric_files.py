@@ -14,8 +14,6 @@ from simulator.interop.fabrics.ibnetdiscover import is_ibnetdiscover, read_ibnet
 from simulator.interop.fabrics.nvidia_topo import is_nvidia_topology, read_nvidia_topology
 from simulator.plain_files import read_text
 
-__all__ = ["is_profile", "read_fabric"]
-
 
 def is_profile(name: str) -> bool:
     """Whether a name is that of a cluster profile, not of a file of another kind."""

@@ -18,9 +18,6 @@ from simulator.errors import InputError, did_you_mean
 from simulator.hardware.edge_list import Edge, is_switch_name
 from simulator.plain_files import read_text
 
-__all__ = ["Discovered", "is_ibnetdiscover", "read_ibnetdiscover"]
-
-
 GBIT_PER_S_OF_LANE = {
     "SDR": 2.0, "DDR": 4.0, "QDR": 8.0, "FDR10": 10.0, "FDR": 14.0625 * 64 / 66, "EDR": 25.0,
     "HDR": 50.0, "NDR": 100.0, "XDR": 200.0,

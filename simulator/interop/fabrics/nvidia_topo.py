@@ -15,9 +15,6 @@ from simulator.errors import InputError
 from simulator.hardware.edge_list import Edge
 from simulator.plain_files import read_text
 
-__all__ = ["is_nvidia_topology", "read_nvidia_topology", "topology_words"]
-
-
 LEVELS = ("PIX", "PXB", "PHB", "NODE", "SYS")
 """What two devices are both under, the lowest first."""
 

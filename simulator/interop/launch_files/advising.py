@@ -18,8 +18,6 @@ from simulator.planner.fewest_changes import FewChanges, cheapest_changes
 from simulator.planner.fitting import Fitting, fitting
 from simulator.planner.prediction import Prediction
 
-__all__ = ["Advice", "advise"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:

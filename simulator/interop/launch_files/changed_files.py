@@ -23,8 +23,6 @@ from simulator.interop.dialects.table import as_flags
 from simulator.interop.dialects.torchtitan import torchtitan_tables
 from simulator.scenario import Scenario
 
-__all__ = ["changed_text", "rewritten"]
-
 _MOST_DOCUMENTS = 64
 
 Changes = Mapping[str, Any]

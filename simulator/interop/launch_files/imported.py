@@ -10,8 +10,6 @@ from simulator.interop.dialects.settings import Place, Reading
 from simulator.planner.prediction import Prediction, predict
 from simulator.scenario import Scenario
 
-__all__ = ["Imported", "Origin"]
-
 
 @dataclass(frozen=True, slots=True)
 class Origin:

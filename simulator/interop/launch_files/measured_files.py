@@ -39,8 +39,6 @@ from simulator.plain_files import open_file
 from simulator.scoring.trace import StepTime, Trace, measure
 from simulator.workload.recipe import Recipe
 
-__all__ = ["read_measured"]
-
 _HEAD_BYTES = 2**20
 """Where a log says what it runs; steps follow."""
 

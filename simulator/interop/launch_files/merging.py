@@ -20,8 +20,6 @@ from simulator.workload import presets
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import LARGEST
 
-__all__ = ["import_launch"]
-
 _ASKED = {
     "model": ("what is trained", "--model NAME, or --from config.json"),
     "cluster.name": ("which machines", "--cluster NAME (foreshard profiles list clusters)"),

@@ -49,8 +49,6 @@ from simulator.interop.shell.shell_words import Script, read_script
 from simulator.plain_files import read_text
 from simulator.workload.huggingface import from_hf
 
-__all__ = ["KINDS", "LAUNCH_FILE_LIMIT_BYTES", "read_launch_file", "read_launch_files"]
-
 LAUNCH_FILE_LIMIT_BYTES = 2**20
 """Largest launch file; those of frameworks take 2 to 60 KiB."""
 

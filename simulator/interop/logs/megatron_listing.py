@@ -21,8 +21,6 @@ from simulator.interop.dialects.settings import (
     idle_in,
 )
 
-__all__ = ["ARGUMENT", "listed_arguments"]
-
 ARGUMENT = re.compile(r"(?:^|\s)([a-zA-Z]\w{1,80}) \.{3,64} (\S.{0,400}?)\s*$", re.M)
 """One of the list: ``  micro_batch_size ................ 4``; one without a value says nothing."""
 

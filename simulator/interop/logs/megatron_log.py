@@ -21,8 +21,6 @@ from simulator.measured.log_lines import Progress, marked_lines, rank_of
 from simulator.units import MIB
 from simulator.workload.recipe import Recipe
 
-__all__ = ["read_megatron_log"]
-
 _STEP, _MEMORY, _WORLD = "elapsed time per iteration (ms):", ") memory (MB) |", "using world size:"
 _THEORY, _DOTS = "Theoretical memory footprints:", " ..."
 _MARKS = tuple(mark.encode() for mark in (_STEP, _MEMORY, _WORLD, _THEORY, _DOTS))

@@ -20,8 +20,6 @@ from simulator.measured.log import LogReading, MeasuredLog
 from simulator.measured.log_lines import Progress, marked_lines, rank_of
 from simulator.workload.recipe import Recipe
 
-__all__ = ["read_mlperf_log"]
-
 _MARK = ":::MLLOG"
 _STATED = {"global_batch_size": "global_batch", "max_sequence_length": "sequence_length"}
 _SOURCES = {

@@ -22,8 +22,6 @@ from simulator.files import is_number, read_json
 from simulator.measured.measurements import Call, Device, Measurements
 from simulator.plain_files import open_file
 
-__all__ = ["is_nccl_tests", "read_nccl_tests"]
-
 OPERATIONS = {
     "allreduce": "all_reduce",
     "allgather": "all_gather",

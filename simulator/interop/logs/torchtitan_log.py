@@ -20,8 +20,6 @@ from simulator.measured.log_lines import Progress, marked_lines, rank_of
 from simulator.units import GIB
 from simulator.workload.recipe import Recipe
 
-__all__ = ["read_torchtitan_log"]
-
 _MESH, _BATCH = "device mesh with parallelism:", "batch size"
 _MARKS = (b"tps: ", b"wps: ", _MESH.encode(), _BATCH.encode())
 

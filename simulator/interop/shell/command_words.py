@@ -10,8 +10,6 @@ from simulator.errors import InputError
 from simulator.interop.dialects.settings import MOST_SETTINGS, Place, Setting
 from simulator.interop.shell.shell_words import Script, Word, read_script
 
-__all__ = ["Command", "settings_of", "training_command"]
-
 _STARTERS = {
     *("torchrun", "deepspeed", "accelerate", "srun", "mpirun", "mpiexec", "python", "python3"),
     "torch.distributed.run",

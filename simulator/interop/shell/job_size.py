@@ -7,8 +7,6 @@ from collections.abc import Iterable
 
 from simulator.interop.dialects.settings import Place, Setting, Settings
 
-__all__ = ["batch_directives", "read_directives", "read_launcher", "seeds_of"]
-
 _DIRECTIVE = re.compile(r"#SBATCH\s+(?:--([\w-]+)(?:[=\s]\s*(\S+))?|-(\w)\s*(\S+)?)")
 _SHORT = {"N": "nodes", "n": "ntasks", "G": "gpus", "c": "cpus_per_task"}
 _TYPED = re.compile(r"(?:gpu:)?(?:([A-Za-z][\w.-]*):)?(\d+)")

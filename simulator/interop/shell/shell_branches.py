@@ -11,8 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-__all__ = ["KEYWORDS", "Branches"]
-
 KEYWORDS = {
     *("if", "then", "else", "elif", "fi", "case", "esac"),
     *("for", "while", "until", "do", "done", "function", "!"),

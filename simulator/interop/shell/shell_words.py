@@ -18,8 +18,6 @@ from simulator.errors import InputError
 from simulator.interop.dialects.settings import Place
 from simulator.interop.shell.shell_branches import KEYWORDS, Branches
 
-__all__ = ["HereDocument", "Script", "Word", "read_script"]
-
 _MOST_CHARACTERS = 4 * 2**20
 """Characters of all words, variables put in: a script may double a variable line by line."""
 

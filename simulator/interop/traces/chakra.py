@@ -19,8 +19,6 @@ from simulator.events.played import SimulatedStep
 from simulator.events.step.streams import SPAN_KINDS, STREAMS
 from simulator.events.step.timeline import Timeline
 
-__all__ = ["chakra_traces"]
-
 _MEM_LOAD, _MEM_STORE, _COMP, _SEND, _RECV, _COLL = 2, 3, 4, 5, 6, 7
 _TYPES = {
     "collective": _COLL, "exchange": _COLL, "dispatch": _COLL, "combine": _COLL, "gather": _COLL,

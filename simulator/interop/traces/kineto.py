@@ -22,8 +22,6 @@ from simulator.interop.traces.kineto_table import make_trace
 from simulator.plain_files import open_file
 from simulator.scoring.trace import Trace
 
-__all__ = ["TraceFile", "read_trace"]
-
 _CHUNK = 1 << 20
 """Bytes read, and characters decoded, at a time."""
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-__all__ = ["COLLECTIVES", "collective_kind", "dtype_bytes", "kernel_class", "operator_class"]
-
 COLLECTIVES = (
     *("all_reduce", "reduce_scatter", "all_gather", "all_to_all"),
     *("broadcast", "reduce", "send_recv", "barrier", "host_copy", "collective"),

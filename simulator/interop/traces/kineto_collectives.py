@@ -13,8 +13,6 @@ from simulator.files import is_number
 from simulator.interop.traces.kineto_classes import collective_kind, dtype_bytes
 from simulator.scoring.trace import Collective
 
-__all__ = ["Groups", "input_bytes"]
-
 
 @dataclass(slots=True)
 class Groups:

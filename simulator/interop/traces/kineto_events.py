@@ -17,8 +17,6 @@ from simulator.files import is_number
 from simulator.interop.traces.kineto_classes import kernel_class
 from simulator.scoring.time_attribution import Spans
 
-__all__ = ["MOST_EVENTS", "US", "Columns", "Events", "whole_number"]
-
 US = 1e-6
 """Seconds of a microsecond, the unit of a trace."""
 

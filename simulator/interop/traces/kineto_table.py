@@ -23,8 +23,6 @@ from simulator.interop.traces.kineto_events import US, Events, whole_number
 from simulator.scoring.time_attribution import Spans
 from simulator.scoring.trace import CLASSES, Trace
 
-__all__ = ["make_trace"]
-
 _CODES = {word: code for code, word in enumerate((*CLASSES, "collective"))}
 _PROCESSOR = 0
 """Device type of memory events: c10::DeviceType::CPU."""

@@ -19,8 +19,6 @@ from simulator.interop.traces.kineto_table import make_trace
 from simulator.plain_files import open_file
 from simulator.scoring.trace import Trace
 
-__all__ = ["is_nsys", "read_nsys"]
-
 _MAGIC = b"SQLite format 3\x00"
 _NS_PER_US = 1e3
 

@@ -21,8 +21,6 @@ from simulator.events.played import SimulatedStep
 from simulator.events.step.streams import CAUSES, LINKS, SPAN_KINDS, STREAMS
 from simulator.events.step.timeline import MemoryCurve, Timeline
 
-__all__ = ["trace_bytes", "trace_events"]
-
 _MICROSECOND_S = 1e-6
 _GIB = 1024.0**3
 _TOGETHER_S = 1e-12

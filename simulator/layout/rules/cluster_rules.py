@@ -9,8 +9,6 @@ from simulator.layout.layouts import Layouts
 from simulator.layout.rules.rule import Case, Mask, Rule, Setting, Wording, around
 from simulator.schedules.registry import SCHEDULES
 
-__all__ = ["BATCH", "STEP_IN_BACKWARD", "WORLD"]
-
 
 def _word_world(case: Case) -> Wording:
     row, gpus = case.row, case.cluster.gpus

@@ -21,8 +21,6 @@ from simulator.layout.rules.rule import (
 )
 from simulator.workload.architecture import Architecture
 
-__all__ = ["ALL_TO_ALL_HEADS", "GROUPS", "GROUP_HEADS", "KIND", "fewest_kv_heads"]
-
 
 def _word_kind(case: Case) -> Wording:
     words, name = case.software.supports.cp_kinds, case.software.name

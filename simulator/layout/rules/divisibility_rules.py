@@ -21,18 +21,6 @@ from simulator.layout.rules.rule import (
 from simulator.layout.stage_words import fullest_rank, with_sum
 from simulator.workload.architecture import Architecture, MoE
 
-__all__ = [
-    "EVEN_STAGES",
-    "HEADS",
-    "KV_HEADS",
-    "MLP_WIDTH",
-    "RECOMPUTE_LAYERS",
-    "SEQUENCE",
-    "SPLIT",
-    "STAGES",
-    "TRACED",
-]
-
 
 def _goes_beyond_traced(x: Layouts, at: Setting) -> Mask:
     model_parallel = x.tp * x.pp * x.cp * x.ep * x.etp > 1

@@ -16,16 +16,6 @@ from simulator.layout.rules.rule import (
     wide,
 )
 
-__all__ = [
-    "ALL_GATHER",
-    "DENSE",
-    "DISPATCHER",
-    "EXPERTS",
-    "EXPERT_WIDTH",
-    "FOLDING",
-    "SEQUENCE_PARALLEL_EXPERTS",
-]
-
 
 def _cuts_experts(x: Layouts, at: Setting) -> Mask:
     counts = wide(moe.experts for moe in at.architecture.moes)

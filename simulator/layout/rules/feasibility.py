@@ -25,16 +25,6 @@ from simulator.layout.rules.rule import Rule, Setting
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 
-__all__ = [
-    "DEPEND_ON_DP",
-    "DEPEND_ON_RECOMPUTATION",
-    "FEASIBLE",
-    "REASONS",
-    "RULES",
-    "code_of",
-    "reasons",
-]
-
 FEASIBLE = 0
 
 RULES: tuple[Rule, ...] = (

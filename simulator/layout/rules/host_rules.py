@@ -9,21 +9,6 @@ from simulator.layout.layouts import OFFLOADS, SHARDINGS, Layouts
 from simulator.layout.rules.rule import Case, Mask, Rule, Setting, Wording, among
 from simulator.workload.recipe import HOST_OPTIMIZERS
 
-__all__ = [
-    "ACTIVATIONS",
-    "ALL_LAYERS",
-    "DRIVES",
-    "DRIVES_SUPPORT",
-    "FP8_WEIGHTS",
-    "GRAPHS",
-    "HOST_LINK",
-    "HOST_OPTIMIZER",
-    "LAYERS",
-    "OPTIMIZER",
-    "PARAMETERS",
-    "RECOMPUTE",
-]
-
 # --- activations --------------------------------------------------------------------------------
 
 

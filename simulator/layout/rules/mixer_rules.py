@@ -7,8 +7,6 @@ from simulator.layout.layouts import Layouts
 from simulator.layout.rules.rule import Case, Mask, Rule, Setting, Wording, obeyed_by_all, wide
 from simulator.workload.architecture import Architecture
 
-__all__ = ["CONTEXT", "SHARES"]
-
 
 def _shares(arch: Architecture) -> list[int]:
     return [count for mixer in arch.mixers for count in mixer.shares]

@@ -19,20 +19,6 @@ from simulator.software.profile import Software
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import Workload
 
-__all__ = [
-    "Case",
-    "Mask",
-    "Rule",
-    "Setting",
-    "Wording",
-    "among",
-    "around",
-    "closest",
-    "must_be_one_of",
-    "obeyed_by_all",
-    "wide",
-]
-
 Mask: TypeAlias = NDArray[np.bool_]
 
 

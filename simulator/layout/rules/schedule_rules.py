@@ -18,9 +18,6 @@ from simulator.layout.rules.rule import (
 from simulator.schedules.registry import SCHEDULES, TAKES_ROUNDS, WORDS, by_code
 from simulator.software.profile import Software
 
-__all__ = ["INTERLEAVING", "POST_VALIDATION", "SCHEDULE"]
-
-
 # --- rounds of micro-batches --------------------------------------------------------------------
 
 

@@ -20,16 +20,6 @@ from simulator.layout.rules.rule import (
     must_be_one_of,
 )
 
-__all__ = [
-    "FP8_WEIGHTS",
-    "HYBRID",
-    "RESHARD",
-    "SHARDED_PIPELINE",
-    "SHARDED_TENSOR",
-    "SHARDING",
-    "SHARD_GROUP",
-]
-
 _ZERO3 = SHARDINGS.index("zero3")
 
 SHARDING = Rule(

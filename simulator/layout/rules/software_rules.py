@@ -18,16 +18,6 @@ from simulator.layout.rules.rule import (
 )
 from simulator.schedules.registry import SCHEDULES, WORDS
 
-__all__ = [
-    "EXPERT_PARALLEL",
-    "PIPELINE",
-    "RANK_ORDER",
-    "RECOMPUTATION",
-    "RECOMPUTE_MODULES",
-    "SEQUENCE_PARALLEL",
-    "TENSOR",
-]
-
 
 def _lacks(field: str, what: str) -> Callable[[Case], Wording]:
     """Word a degree above 1 of what the software does not have."""

@@ -9,27 +9,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simulator.cli.examples import epilog
-from simulator.cli.options import check_out, say, speaking, writing
+from simulator.cli.options import check_out, print_line, writing
+from simulator.cli.runner import question
 
 if TYPE_CHECKING:
     from simulator.profiles.own_cluster import OwnCluster
 
-app = typer.Typer(
-    name="cluster",
-    help="Describe a cluster of your own.",
-    no_args_is_help=True,
-    add_completion=False,
+
+@question(
+    "cluster init",
+    "cluster init lab --gpu h100-pcie --per-server 4 --network ethernet --adapters 1"
+    " --adapter-gbit 25 --price 2.1",
+    "cluster init lab --gpu a100-sxm-80 --topo topo.txt",
 )
-
-
-@app.callback()
-def _group() -> None:
-    """Describe a cluster of your own."""
-
-
-@app.command("init", epilog=epilog("cluster init"))
 def init(
+    *,
     name: Annotated[str, typer.Argument(metavar="NAME", help="What it is to be called.")],
     gpu: Annotated[
         str | None, typer.Option("--gpu", metavar="NAME", help="Accelerator profile.")
@@ -82,38 +76,37 @@ def init(
     What no flag says is asked for on a terminal; anywhere else it is as the shipped cluster has it.
     The profiles are checked before they are written; a file that was edited is not written over.
     """
-    with speaking():
-        import datetime
+    import datetime
 
-        from simulator.errors import InputError
-        from simulator.plain_files import write_files
-        from simulator.profiles.own_cluster import OwnCluster, own_profiles
+    from simulator.errors import InputError
+    from simulator.plain_files import write_files
+    from simulator.profiles.own_cluster import OwnCluster, own_profiles
 
-        check_out("--out", out, folder=True)
-        asked = OwnCluster(
-            name=name,
-            gpu=gpu or "",
-            per_server=per_server,
-            links=links,
-            domain=domain,
-            adapters=adapters,
-            adapter_gbit=adapter_gbit,
-            network=network,
-            oversubscription=oversubscription,
-            usd_per_gpu_hour=price,
-            largest=largest,
-        )
-        asked = _asked(_seen(asked, topo))
-        texts = own_profiles(asked, today=datetime.date.today().isoformat())
-        files = {out / path: text.encode() for path, text in texts.items()}
-        if edited := [path for path in files if _differs(path, files[path])]:
-            rule = "holds something else already: move it away, or name another NAME or --out"
-            raise InputError([f"{path}: {rule}" for path in edited])
-        with writing(out, "--out"):
-            write_files(files)
-        for path in files:
-            say(f"Written: {path}")
-        say(f"Use it: export FORESHARD_PROFILES={out}; foreshard plan ... --cluster {name}")
+    check_out("--out", out, folder=True)
+    asked = OwnCluster(
+        name=name,
+        gpu=gpu or "",
+        per_server=per_server,
+        links=links,
+        domain=domain,
+        adapters=adapters,
+        adapter_gbit=adapter_gbit,
+        network=network,
+        oversubscription=oversubscription,
+        usd_per_gpu_hour=price,
+        largest=largest,
+    )
+    asked = _asked(_seen(asked, topo))
+    texts = own_profiles(asked, today=datetime.date.today().isoformat())
+    files = {out / path: text.encode() for path, text in texts.items()}
+    if edited := [path for path in files if _differs(path, files[path])]:
+        rule = "holds something else already: move it away, or name another NAME or --out"
+        raise InputError([f"{path}: {rule}" for path in edited])
+    with writing(out, "--out"):
+        write_files(files)
+    for path in files:
+        print_line(f"Written: {path}")
+    print_line(f"Use it: export FORESHARD_PROFILES={out}; foreshard plan ... --cluster {name}")
 
 
 def _differs(path: Path, content: bytes) -> bool:

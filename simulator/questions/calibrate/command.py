@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simulator.cli.options import Json, check_out, print_json, speaking, writing
+from simulator.cli.options import check_out, writing
+from simulator.cli.runner import Reply, question
 
 if TYPE_CHECKING:
     from simulator.calibration.calibrate_machine import Calibration
@@ -31,7 +33,14 @@ def _out(option: str, what: str) -> Any:
     return typer.Option(option, metavar="FILE.toml", help=f"{what} profile to write.")
 
 
-def command(
+@question(
+    "calibrate",
+    "calibrate measured.json --base h100-sxm --out my-h100.toml",
+    "calibrate all_reduce.log --base-cluster dgx-h100 --out-node my-node.toml"
+    " --out-cluster my-cluster.toml",
+)
+def ask(
+    *,
     files: Annotated[
         list[Path],
         typer.Argument(
@@ -48,8 +57,7 @@ def command(
         Path | None,
         typer.Option("--plot", metavar="FILE.png", help="Picture; beside --out if not given."),
     ] = None,
-    as_json: Json = False,
-) -> None:
+) -> Reply:
     """Fit a profile to measurements of your machine, with a shipped profile as prior.
 
     Kernels go into --out, an accelerator profile. Collectives inside a server go into --out-node,
@@ -57,34 +65,27 @@ def command(
     new accelerator, a new cluster the new node. Comments of the base stay. Either every file is
     written or none.
     """
-    with speaking():
-        from simulator.calibration.profile_files import new_profiles
-        from simulator.report.calibration import calibration_document, calibration_png
+    from simulator.calibration.profile_files import new_profiles
+    from simulator.questions.calibrate.screen import screen
+    from simulator.report.calibration import calibration_document, calibration_png
 
-        check_out("--plot", plot)
-        base, targets = _targets(base, base_cluster, out, out_node, out_cluster)
-        calibrate = _calibrate(_read(files), base, base_cluster, targets)
-        texts: dict[Path, bytes] = {
-            path: text.encode() for path, text in new_profiles(calibrate, targets).items()
-        }
-        picture = plot or next(iter(texts)).with_suffix(".png")
-        texts[picture] = calibration_png(calibrate)
-        _write(texts)
-        written = {part: str(t.path) for part, t in targets.items()} | {"plot": str(picture)}
-        if as_json:
-            names = {"accelerator": "accelerator", "node": "node", "cluster": "fabric"}
-            named = {name: written.get(part) for name, part in names.items()}
-            print_json(
-                calibration_document(
-                    calibrate,
-                    bases={"accelerator": base, "cluster": base_cluster},
-                    files=named | {"plot": str(picture)},
-                )
-            )
-        else:
-            from simulator.questions.calibrate.screen import show
-
-            show(calibrate, written)
+    check_out("--plot", plot)
+    base, targets = _targets(base, base_cluster, out, out_node, out_cluster)
+    calibrate = _calibrate(_read(files), base, base_cluster, targets)
+    texts: dict[Path, bytes] = {
+        path: text.encode() for path, text in new_profiles(calibrate, targets).items()
+    }
+    picture = plot or next(iter(texts)).with_suffix(".png")
+    texts[picture] = calibration_png(calibrate)
+    _write(texts)
+    written = {part: str(t.path) for part, t in targets.items()} | {"plot": str(picture)}
+    names = {"accelerator": "accelerator", "node": "node", "cluster": "fabric"}
+    document = partial(
+        calibration_document,
+        bases={"accelerator": base, "cluster": base_cluster},
+        files={name: written.get(part) for name, part in names.items()} | {"plot": str(picture)},
+    )
+    return Reply(calibrate, partial(screen, written=written), document)
 
 
 def _targets(

@@ -9,20 +9,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from simulator.cli.options import BAD_INPUT, Json, check_out, print_json, say, speaking
-
-if TYPE_CHECKING:
-    pass
+from simulator.cli.options import Json, check_out, print_json, print_line
+from simulator.cli.runner import question
 
 NO_TORCH = "calibrate-here: needs torch, which is not here: pip install torch"
 FAILED = 1
 
 
-def command(
+@question("calibrate-here", "calibrate-here --quick --out here")
+def ask(
+    *,
     out: Annotated[
         Path, typer.Option("--out", metavar="FOLDER", help="Where everything is written.")
     ] = Path("reports/local-cpu"),
@@ -52,32 +52,32 @@ def command(
     steps of torch (alone, DDP, FSDP2, tensor parallel, pipeline). Profiles called local-cpu are
     fitted to the parts, never to the steps; the planner predicts the steps from them.
     """
-    with speaking():
-        if not minutes > 0 or not wait >= 0:
-            name, value = ("--wait", wait) if minutes > 0 else ("--minutes", minutes)
-            typer.echo(f"calibrate-here: {name}: must be positive, got {value:g}", err=True)
-            raise typer.Exit(BAD_INPUT)
-        if os.path.exists(out) and not out.is_dir():
-            say(f"calibrate-here: --out: must be a folder, got {str(out)!r}", err=True)
-            raise typer.Exit(BAD_INPUT)
-        check_out("--out", out, folder=True)
-        out.mkdir(parents=True, exist_ok=True)
-        path = measured or out / "measurements.json"
-        if measured is None:
-            _measure(path, minutes, wait, quick)
-        document = _compare(path, out)
-        if as_json:
-            print_json(document)
-        else:
-            say((out / "steps.md").read_text(encoding="utf-8"))
-            say(f"Written: {out / 'steps.md'}, {out / 'steps.json'}, {out / 'profiles'}")
+    from simulator.errors import InputError
+
+    if not minutes > 0 or not wait >= 0:
+        name, value = ("--wait", wait) if minutes > 0 else ("--minutes", minutes)
+        raise InputError(f"calibrate-here: {name}: must be positive, got {value:g}")
+    if os.path.exists(out) and not out.is_dir():
+        raise InputError(f"calibrate-here: --out: must be a folder, got {str(out)!r}")
+    check_out("--out", out, folder=True)
+    out.mkdir(parents=True, exist_ok=True)
+    path = measured or out / "measurements.json"
+    if measured is None:
+        _measure(path, minutes, wait, quick)
+    document = _compare(path, out)
+    if as_json:
+        print_json(document)
+    else:
+        print_line((out / "steps.md").read_text(encoding="utf-8"))
+        print_line(f"Written: {out / 'steps.md'}, {out / 'steps.json'}, {out / 'profiles'}")
 
 
 def _measure(path: Path, minutes: float, wait: float, quick: bool) -> None:
     """Run the measuring program over two ranks; end with its code if it fails."""
+    from simulator.errors import InputError
+
     if find_spec("torch") is None:
-        typer.echo(NO_TORCH, err=True)
-        raise typer.Exit(BAD_INPUT)
+        raise InputError(NO_TORCH)
     from simulator.catalogue import folder
 
     script = folder("kernels") / "step_parts.py"

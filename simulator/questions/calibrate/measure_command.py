@@ -13,12 +13,15 @@ from typing import Annotated
 
 import typer
 
-from simulator.cli.options import BAD_INPUT, Json, print_json, speaking
+from simulator.cli.options import BAD_INPUT, Json, print_json
+from simulator.cli.runner import question
 
 NO_TORCH = "measure: needs torch, which is not here: pip install torch"
 
 
-def command(
+@question("measure", "measure --minutes 5 --out measured.json")
+def ask(
+    *,
     programs: Annotated[
         list[str] | None,
         typer.Argument(
@@ -38,25 +41,25 @@ def command(
         str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N.")
     ] = "auto",
     as_json: Json = False,
-) -> None:
+) -> int:
     """Measure kernels, collectives and training steps on this machine's GPUs or CPU.
 
     Runs the stand-alone programs of kernels/ one after the other. The document is written as
     they go, so that an interrupted run keeps what it has.
     """
-    if find_spec("torch") is None:
-        typer.echo(NO_TORCH, err=True)
-        raise typer.Exit(BAD_INPUT)
-    with speaking():
-        from simulator.catalogue import folder
+    from simulator.catalogue import folder
+    from simulator.errors import InputError
 
-        script = folder("kernels") / "run_all.py"
-        options = ["--out", str(out), "--minutes", str(minutes), "--device", device]
-        options += ["--quick"] if quick else []
-        code = _run([sys.executable, str(script), *options, *(programs or ())])
-        if as_json and out.is_file() and code != BAD_INPUT:
-            print_json(json.loads(out.read_text()))
-        raise typer.Exit(code)
+    if find_spec("torch") is None:
+        raise InputError(NO_TORCH)
+
+    script = folder("kernels") / "run_all.py"
+    options = ["--out", str(out), "--minutes", str(minutes), "--device", device]
+    options += ["--quick"] if quick else []
+    code = _run([sys.executable, str(script), *options, *(programs or ())])
+    if as_json and out.is_file() and code != BAD_INPUT:
+        print_json(json.loads(out.read_text()))
+    return code
 
 
 def _run(arguments: list[str]) -> int:

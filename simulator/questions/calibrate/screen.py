@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from rich.console import RenderableType
 from rich.table import Table
 
 from simulator.calibration.calibrate_machine import Calibration, ClassFit, Errors
-from simulator.cli.screen import console, notes, plain_table
+from simulator.cli.screen import notes, plain_table
 
 _REASONS = 12
 
 
-def show(calibration: Calibration, written: Mapping[str, str]) -> None:
-    """Print errors and figures of every class, and the files that were written."""
-    screen = console()
+def screen(calibration: Calibration, written: Mapping[str, str]) -> Iterator[RenderableType]:
+    """Give errors and figures of every class, and the files that were written."""
     for title, fits in (
         ("accelerator", calibration.accelerator),
         ("node", calibration.node),
         ("cluster", calibration.fabric),
     ):
         if fits:
-            screen.print(_error_table(title, fits))
-            screen.print()
-    screen.print(_figure_table([*calibration.accelerator, *calibration.node, *calibration.fabric]))
+            yield _error_table(title, fits)
+            yield ""
+    yield _figure_table([*calibration.accelerator, *calibration.node, *calibration.fabric])
     lines = [
         f"{count:>6}  {reason}" for reason, count in list(calibration.left_out.items())[:_REASONS]
     ]
     more = len(calibration.left_out) - _REASONS
-    screen.print(notes("calls left out", lines + ([f"and {more} more reasons"] * (more > 0))))
+    yield notes("calls left out", lines + ([f"and {more} more reasons"] * (more > 0)))
     for part, path in written.items():
-        screen.print(f"{'cluster' if part == 'fabric' else part}: {path}")
+        yield f"{'cluster' if part == 'fabric' else part}: {path}"
 
 
 def _error_table(title: str, fits: Sequence[ClassFit]) -> Table:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import typer
 
 from simulator.cli.decision_options import (
     Clusters,
@@ -13,87 +12,81 @@ from simulator.cli.decision_options import (
     Counts,
     OutFolder,
 )
-from simulator.cli.option_groups import LIMITS, MONEY, Limits, Money, Names, taking
+from simulator.cli.option_groups import Limits, Money, ScenarioOptions
 from simulator.cli.options import (
-    INFEASIBLE,
     Json,
     ModelName,
     ScenarioFile,
     Set,
     SoftwareName,
     check_out,
-    print_json,
-    say,
-    speaking,
     writing,
 )
+from simulator.cli.runner import Reply, question
 
 if TYPE_CHECKING:
     from simulator.questions.compare.answer import Comparison
 
 
-@taking
-def command(
+@question(
+    "compare", "compare run.toml --clusters dgx-h100,gb200-nvl72 --gpus 64..4096 --deadline 90d"
+)
+def ask(
+    *,
     scenario: ScenarioFile = None,
     model: ModelName = None,
     clusters: Clusters = None,
     gpus: Counts = None,
     software: SoftwareName = None,
     overrides: Set = None,
-    limits: Limits = LIMITS,
+    limits: Limits,
     confidence: Confidence = 0.5,
-    money: Money = MONEY,
+    money: Money,
     as_json: Json = False,
     out: OutFolder = None,
-) -> None:
+) -> Reply:
     """Compare clusters and sizes for one run: the best layout on each, days, money, energy.
 
     Exit 0: done; 1: nothing can run, or nothing meets deadline and budget; 2: bad input.
     """
-    with speaking():
-        from simulator.questions.compare.answer import compare_clusters, own_clusters
-        from simulator.questions.compare.gpu_counts import parse_counts
+    from simulator.questions.compare.answer import compare_clusters, own_clusters
+    from simulator.questions.compare.gpu_counts import parse_counts
+    from simulator.questions.compare.screen import begin, screen
 
-        names = [name for name in (clusters or "").split(",") if name]
-        sizes = parse_counts(gpus) if gpus else [None]
-        described, assumed = Names(
-            model=model,
-            cluster=names[0] if names and scenario is None else None,
-            gpus=sizes[0] if scenario is None else None,
-            software=software,
-            overrides=overrides,
-        ).scenario(scenario)
-        asked = {**limits.read, **money.read}
-        if out is not None:
-            check_out("--out", out, folder=True)
-        on_row = None
-        if not as_json:
-            from simulator.questions.compare.screen import begin
-
-            on_row = begin(described, assumed)
-        answer = compare_clusters(
-            described,
-            names or own_clusters(described),
-            gpus,
-            confidence=confidence,
-            on_row=on_row,
-            **asked,
-        )
-        if as_json:
-            print_json(answer.document())
-        else:
-            from simulator.questions.compare.screen import show_views
-
-            show_views(answer)
-        if out is not None:
-            say(f"Written: {', '.join(map(str, _write(answer, out)))}", err=as_json)
-        if not any(row.meets(answer.asked) for row in answer.rows):
-            raise typer.Exit(INFEASIBLE)
+    names = [name for name in (clusters or "").split(",") if name]
+    sizes = parse_counts(gpus) if gpus else [None]
+    described, assumed = ScenarioOptions(
+        model=model,
+        cluster=names[0] if names and scenario is None else None,
+        gpus=sizes[0] if scenario is None else None,
+        software=software,
+        overrides=overrides,
+    ).scenario(scenario)
+    asked = {**limits.read, **money.read}
+    if out is not None:
+        check_out("--out", out, folder=True)
+    on_row = None
+    if not as_json:
+        on_row = begin(described, assumed)
+    answer = compare_clusters(
+        described,
+        names or own_clusters(described),
+        gpus,
+        confidence=confidence,
+        on_row=on_row,
+        **asked,
+    )
+    return Reply(
+        answer,
+        screen,
+        write=None if out is None else partial(_write, folder=out),
+        feasible=any(row.meets(answer.asked) for row in answer.rows),
+    )
 
 
-def _write(answer: Comparison, folder: Path) -> list[Path]:
+def _write(answer: Comparison, folder: Path) -> list[str]:
     from simulator.cli.screen import waiting
     from simulator.questions.compare.write import write_comparison
 
     with writing(folder, "--out"), waiting("writing"):
-        return write_comparison(answer, folder)
+        return [f"Written: {', '.join(map(str, write_comparison(answer, folder)))}"]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from simulator.cli.screen import NO_FIT, console, heading, notes
+from simulator.cli.screen import NO_FIT, assumptions, console, heading, notes
 from simulator.questions.compare.offer_sentences import missed, views
 from simulator.units import show_kwh, show_percent, show_usd, show_usd_span
 
@@ -53,9 +53,8 @@ def _head(screen: Console, scenario: Scenario, assumed: dict[str, Any]) -> None:
     first, second = heading(scenario).plain.split("\n", 1)
     screen.print(Text(first.partition(" on ")[0], style="bold"))
     screen.print(Text(second.split("\n")[-1]))
-    if assumed:
-        words = ", ".join(f"training.{name} = {value}" for name, value in assumed.items())
-        screen.print(Text(f"assumed, because not given: {words}"))
+    for text in assumptions(assumed):
+        screen.print(text)
     screen.print()
     screen.print(Text(HEADER, style="bold"), soft_wrap=True)
 
@@ -99,14 +98,13 @@ def _usd_ends(usd: Span) -> str:
     return show_usd_span(usd.p10, usd.p90).removesuffix(" USD").replace(" to ", "-")
 
 
-def show_views(answer: Comparison) -> None:
-    """Print what to make of the offers."""
-    screen = console()
-    screen.print()
+def screen(answer: Comparison) -> Iterator[RenderableType]:
+    """Give what to make of the offers, which are on the screen already."""
+    yield ""
     if said := missed(answer.asked, answer.rows, answer.scenario.workload.recipe.run_tokens):
-        screen.print(Text(said, style=NO_FIT))
+        yield Text(said, style=NO_FIT)
     for title, lines in views(answer):
-        screen.print(_notes(title, lines))
+        yield _notes(title, lines)
 
 
 def _notes(title: str, lines: Sequence[str]) -> Group:

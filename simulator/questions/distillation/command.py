@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from simulator.cli.option_groups import Names
-from simulator.cli.options import Json, ScenarioFile, Set, speaking, tell
+from simulator.cli.option_groups import ScenarioOptions
+from simulator.cli.options import ScenarioFile, Set
+from simulator.cli.runner import Reply, question
 
 
-def command(scenario: ScenarioFile = None, overrides: Set = None, as_json: Json = False) -> None:
+@question("distil", "distil run.toml")
+def ask(*, scenario: ScenarioFile = None, overrides: Set = None) -> Reply:
     """Find what a step takes with the teacher of [distillation] in it, and ahead of time.
 
     Exit 0: done; 1: both do not fit together; 2: bad input.
     """
-    with speaking():
-        from simulator.questions.distillation.answer import distil
-        from simulator.questions.distillation.screen import show
+    from simulator.questions.distillation.answer import distil
+    from simulator.questions.distillation.screen import screen
 
-        answer = distil(Names(overrides=overrides).scenario(scenario)[0])
-        tell(answer, show, as_json=as_json, feasible=answer.beside is not None)
+    answer = distil(ScenarioOptions(overrides=overrides).scenario(scenario)[0])
+    return Reply(answer, screen, feasible=answer.beside is not None)

@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from simulator.cli.screen import console, heading, notes
+from rich.console import RenderableType
+
+from simulator.cli.screen import heading, notes
 from simulator.units import show_bytes, show_count, show_percent, show_seconds
 
 if TYPE_CHECKING:
     from simulator.questions.distillation.answer import Beside, Distilled
 
 
-def show(answer: Distilled) -> None:
-    """Print a step with the teacher beside it, and what running it ahead takes and saves."""
-    screen, teacher = console(), answer.teacher
-    screen.print(heading(answer.scenario, priced="distillation"))
-    screen.print(f"teacher: {teacher.name}, {show_count(teacher.parameters)} parameters")
-    screen.print()
+def screen(answer: Distilled) -> Iterator[RenderableType]:
+    """Give a step with the teacher beside it, and what running it ahead takes and saves."""
+    teacher = answer.teacher
+    yield heading(answer.scenario, priced="distillation")
+    yield f"teacher: {teacher.name}, {show_count(teacher.parameters)} parameters"
+    yield ""
     if answer.beside is None:
-        screen.print(notes("The teacher beside", [answer.reason]))
+        yield notes("The teacher beside", [answer.reason])
     else:
-        screen.print(notes("The teacher beside", _beside(answer, answer.beside)))
-    screen.print(notes("The teacher ahead of time", _ahead(answer)))
-    screen.print(
-        notes(
-            "Read this with the numbers",
-            [
-                "The teacher has the student's layout and its weights are kept as the software"
-                " keeps frozen ones; nothing of its pass is hidden, so that a step is no longer.",
-                "Days are ideal ones. What the student gains of its teacher is not modelled.",
-            ],
-        )
+        yield notes("The teacher beside", _beside(answer, answer.beside))
+    yield notes("The teacher ahead of time", _ahead(answer))
+    yield notes(
+        "Read this with the numbers",
+        [
+            "The teacher has the student's layout and its weights are kept as the software"
+            " keeps frozen ones; nothing of its pass is hidden, so that a step is no longer.",
+            "Days are ideal ones. What the student gains of its teacher is not modelled.",
+        ],
     )
 
 

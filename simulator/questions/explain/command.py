@@ -7,14 +7,12 @@ from typing import Annotated
 
 import typer
 
-from simulator.cli.option_groups import NAMES, Names, taking
+from simulator.cli.option_groups import ScenarioOptions
 from simulator.cli.options import (
-    Json,
     ScenarioFile,
     completing,
-    print_json,
-    speaking,
 )
+from simulator.cli.runner import Reply, question
 
 
 @completing
@@ -34,35 +32,29 @@ Name = Annotated[
 ]
 
 
-@taking
-def command(
+@question(
+    "explain",
+    "explain gemm",
+    "explain dp run.toml --set layout.tp=4",
+)
+def ask(
+    *,
     term: Name = "",
     scenario: ScenarioFile = None,
-    names: Names = NAMES,
-    as_json: Json = False,
-) -> None:
+    options: ScenarioOptions,
+) -> Reply:
     """Explain a term of the step time or a kind of memory: formula, source, the figures it needs.
 
     With a scenario, also what it is there and which figures move it most.
     """
-    with speaking():
-        from simulator.planner.prediction import predict
-        from simulator.report.explained import explained, explained_document, term_names
+    from simulator.planner.prediction import predict
+    from simulator.questions.explain.screen import list_screen, term_screen
+    from simulator.report.explained import explained, explained_document, term_names
 
-        prediction = None
-        if scenario or names.says_what:
-            described, _ = names.scenario(scenario)
-            prediction = predict(described)
-        if term:
-            found = [explained(term, prediction)]
-        else:
-            found = [explained(name) for name in term_names()]
-        if as_json:
-            print_json(explained_document(found))
-        else:
-            from simulator.questions.explain.screen import show, show_list
-
-            if term:
-                show(found[0])
-            else:
-                show_list(found)
+    prediction = None
+    if scenario or options.describes_something:
+        described, _ = options.scenario(scenario)
+        prediction = predict(described)
+    terms = [explained(term, prediction)] if term else [explained(name) for name in term_names()]
+    screen = term_screen if term else list_screen
+    return Reply(terms, screen, explained_document)

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simulator.cli.option_groups import NAMES, Names, taking
+from simulator.cli.option_groups import ScenarioOptions
 from simulator.cli.options import (
     ScenarioFile,
     check_out,
     completing,
-    say,
-    speaking,
+    print_line,
     writing,
 )
+from simulator.cli.runner import question
 
 if TYPE_CHECKING:
     from simulator.scenario import Scenario
@@ -37,7 +37,6 @@ Form = Annotated[
         help="megatron-lm, megatron-bridge, torchtitan, deepspeed, fsdp2, torchrun, slurm (a job"
         " around the software's own command), chakra (execution traces of the step, one a rank);"
         " csv, markdown, parquet (a table of the best layouts).",
-        show_default=False,
         autocompletion=_forms,
     ),
 ]
@@ -46,7 +45,6 @@ Out = Annotated[
     typer.Option(
         "--out",
         metavar="PATH",
-        show_default=False,
         help="File to write; a folder with chakra. Without it, text goes to standard output.",
     ),
 ]
@@ -61,11 +59,17 @@ Top = Annotated[int, typer.Option("--top", metavar="N", min=1, help="Layouts of 
 _BINARY = ("parquet", "chakra")
 
 
-@taking
-def command(
+@question(
+    "export",
+    "export run.toml --as torchtitan",
+    "export run.toml --best --as slurm --out job.sh",
+    "export run.toml --as markdown --top 10",
+)
+def ask(
+    *,
     form: Form,
     scenario: ScenarioFile = None,
-    names: Names = NAMES,
+    options: ScenarioOptions,
     out: Out = None,
     best: Best = False,
     top: Top = 20,
@@ -74,25 +78,24 @@ def command(
 
     The layout is what the layout section says, as predict takes it; with --best the search's.
     """
-    with speaking():
-        from simulator.errors import InputError
+    from simulator.errors import InputError
 
-        if form in _BINARY and out is None:
-            raise InputError(f"--as {form}: must be written with --out")
-        check_out("--out", out, folder=form == "chakra")
-        described, _ = names.scenario(scenario)
-        contents = _contents(described, form, best=best, top=top)
-        if out is None:
-            typer.echo(next(iter(contents.values())).decode())
-            return
-        from simulator.plain_files import write_files
+    if form in _BINARY and out is None:
+        raise InputError(f"--as {form}: must be written with --out")
+    check_out("--out", out, folder=form == "chakra")
+    described, _ = options.scenario(scenario)
+    contents = _contents(described, form, best=best, top=top)
+    if out is None:
+        typer.echo(next(iter(contents.values())).decode())
+        return
+    from simulator.plain_files import write_files
 
-        with writing(out, "--out"):
-            named = {(out / name if name else out): text for name, text in contents.items()}
-            write_files(named)
-        say(
-            f"Written: {', '.join(map(str, named)) if len(named) < 4 else f'{len(named)} in {out}'}"
-        )
+    with writing(out, "--out"):
+        named = {(out / name if name else out): text for name, text in contents.items()}
+        write_files(named)
+    print_line(
+        f"Written: {', '.join(map(str, named)) if len(named) < 4 else f'{len(named)} in {out}'}"
+    )
 
 
 def _contents(scenario: Scenario, form: str, *, best: bool, top: int) -> dict[str, bytes]:

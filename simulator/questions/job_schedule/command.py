@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from simulator.cli.decision_options import Jobs
-from simulator.cli.options import Json, speaking, tell
+from simulator.cli.runner import Reply, question
 
 JobsFile = Annotated[
     Path, typer.Argument(metavar="JOBS", help="File of \\[\\[parts]] and \\[\\[jobs]] (TOML).")
@@ -21,26 +21,24 @@ Minimize = Annotated[
 ]
 
 
-def command(
-    jobs_file: JobsFile, minimize: Minimize = None, jobs: Jobs = None, as_json: Json = False
-) -> None:
+@question("schedule", "schedule jobs.toml --minimize slowdown")
+def ask(*, jobs_file: JobsFile, minimize: Minimize = None, jobs: Jobs = None) -> Reply:
     """Find who gets which part of a cluster, how much of it and when, by planned times.
 
     Exit 0: done; 1: a job fits nowhere; 2: bad input.
     """
-    with speaking():
-        from dataclasses import replace
+    from dataclasses import replace
 
-        from simulator.errors import InputError, problem
-        from simulator.questions.job_schedule.answer import read_jobs, schedule_jobs
-        from simulator.questions.job_schedule.list_scheduling import GOALS
-        from simulator.questions.job_schedule.screen import show
+    from simulator.errors import InputError, problem
+    from simulator.questions.job_schedule.answer import read_jobs, schedule_jobs
+    from simulator.questions.job_schedule.list_scheduling import GOALS
+    from simulator.questions.job_schedule.screen import screen
 
-        listed = read_jobs(jobs_file)
-        if minimize is not None:
-            if minimize not in GOALS:
-                rule = f"must be {', '.join(GOALS[:-1])} or {GOALS[-1]}"
-                raise InputError(problem("command line", "--minimize", rule, minimize))
-            listed = replace(listed, minimize=minimize)
-        answer = schedule_jobs(listed, where=str(jobs_file), processes=jobs)
-        tell(answer, show, as_json=as_json, feasible=True)
+    listed = read_jobs(jobs_file)
+    if minimize is not None:
+        if minimize not in GOALS:
+            rule = f"must be {', '.join(GOALS[:-1])} or {GOALS[-1]}"
+            raise InputError(problem("command line", "--minimize", rule, minimize))
+        listed = replace(listed, minimize=minimize)
+    answer = schedule_jobs(listed, where=str(jobs_file), processes=jobs)
+    return Reply(answer, screen)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from simulator.cli.screen import console, notes, plain_table
+from simulator.cli.screen import notes, plain_table
 from simulator.units import show_percent
 
 if TYPE_CHECKING:
@@ -17,17 +19,17 @@ _STRIP = 40
 """Columns of the strip of a job."""
 
 
-def show(answer: JobSchedule) -> None:
-    """Print who runs where and when, what each team gets, and how good it can be at best."""
-    screen, schedule = console(), answer.schedule
+def screen(answer: JobSchedule) -> Iterator[RenderableType]:
+    """Give who runs where and when, what each team gets, and how good it can be at best."""
+    schedule = answer.schedule
     parts = " + ".join(f"{p.gpus:,} {p.name} ({p.cluster})" for p in answer.list.parts)
     title = f"{len(schedule.jobs)} jobs on {parts}, least {answer.list.minimize}"
-    screen.print(Text(title, style="bold"))
-    screen.print()
-    screen.print(_jobs(answer))
-    screen.print()
-    screen.print(notes("In all", _totals(answer)))
-    screen.print(notes("Read this with the numbers", _caveats(answer)))
+    yield Text(title, style="bold")
+    yield ""
+    yield _jobs(answer)
+    yield ""
+    yield notes("In all", _totals(answer))
+    yield notes("Read this with the numbers", _caveats(answer))
 
 
 def _jobs(answer: JobSchedule) -> Table:

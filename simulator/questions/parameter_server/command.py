@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from simulator.cli.option_groups import Names
-from simulator.cli.options import Json, ScenarioFile, Set, speaking, tell
+from simulator.cli.option_groups import ScenarioOptions
+from simulator.cli.options import ScenarioFile, Set
+from simulator.cli.runner import Reply, question
 
 Play = Annotated[
     bool, typer.Option("--play", help="Play rounds on discrete events beside the closed form.")
@@ -15,22 +16,22 @@ Play = Annotated[
 Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Of the played steps.")]
 
 
-def command(
+@question("parameter-server", "parameter-server run.toml --play")
+def ask(
+    *,
     scenario: ScenarioFile = None,
     overrides: Set = None,
     play: Play = False,
     seed: Seed = 0,
-    as_json: Json = False,
-) -> None:
+) -> Reply:
     """Find what a run takes with the servers of [parameter_server], and with all-reduce.
 
     Exit 0: done; 1: no layout fits a worker; 2: bad input.
     """
-    with speaking():
-        from simulator.questions.parameter_server.answer import parameter_server, with_play
-        from simulator.questions.parameter_server.screen import show
+    from simulator.questions.parameter_server.answer import parameter_server, with_play
+    from simulator.questions.parameter_server.screen import screen
 
-        answer = parameter_server(Names(overrides=overrides).scenario(scenario)[0])
-        if play:
-            answer = with_play(answer, seed)
-        tell(answer, show, as_json=as_json, feasible=answer.crew is not None)
+    answer = parameter_server(ScenarioOptions(overrides=overrides).scenario(scenario)[0])
+    if play:
+        answer = with_play(answer, seed)
+    return Reply(answer, screen, feasible=answer.crew is not None)

@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import isfinite
 from typing import TYPE_CHECKING
 
+from rich.console import RenderableType
 from rich.table import Table
 
-from simulator.cli.screen import console, heading, notes, plain_table
+from simulator.cli.screen import heading, notes, plain_table, table_of
 from simulator.units import show_bytes, show_count, show_percent, show_seconds
 
 if TYPE_CHECKING:
     from simulator.parameter_server.rounds import SyncRound
-    from simulator.questions.parameter_server.answer import Served
+    from simulator.questions.parameter_server.answer import Served, ServedWay
 
 
-def show(answer: Served) -> None:
-    """Print a worker, its servers, all ways, where each wins, and what is left out."""
-    screen = console()
-    screen.print(heading(answer.scenario, priced="parameter_server"))
-    screen.print()
-    screen.print(notes("A worker and its servers", _parts(answer)))
-    screen.print(_ways(answer))
-    screen.print()
+def screen(answer: Served) -> Iterator[RenderableType]:
+    """Give a worker, its servers, all ways, where each wins, and what is left out."""
+    yield heading(answer.scenario, priced="parameter_server")
+    yield ""
+    yield notes("A worker and its servers", _parts(answer))
+    yield _ways(answer)
+    yield ""
     if answer.networks:
-        screen.print(_networks(answer))
-        screen.print()
+        yield _networks(answer)
+        yield ""
     if len(answer.backups) > 1:
-        screen.print(notes("Without waiting for the last workers", [_backups(answer)]))
-    screen.print(notes("Read this with the numbers", _caveats(answer)))
+        yield notes("Without waiting for the last workers", [_backups(answer)])
+    yield notes("Read this with the numbers", _caveats(answer))
 
 
 def _parts(answer: Served) -> list[str]:
@@ -67,21 +68,20 @@ def _messages(one: SyncRound) -> str:
 
 
 def _ways(answer: Served) -> Table:
-    columns = ("", "a round", "tokens/s", "stale by", "more updates", "days", "")
-    table = plain_table(*columns, left=("",))
-    for way in answer.ways:
-        fits = isfinite(way.round_s)
-        asked = " (asked)" if way is answer.ways[0] else ""
-        table.add_row(
-            way.name + asked,
-            show_seconds(way.round_s) if fits else "",
-            show_count(way.tokens_per_s) if fits else "",
-            f"{way.stale_updates:,.1f}" if fits else "",
-            show_percent(way.more_updates),
-            f"{way.days_ideal:,.2f}" if way.days_ideal is not None else "",
-            way.reason,
-        )
-    return table
+    def finite(way: ServedWay, text: str) -> str:
+        return text if isfinite(way.round_s) else ""
+
+    return table_of(
+        answer.ways,
+        ("", lambda way: way.name + " (asked)" * (way is answer.ways[0])),
+        ("a round", lambda way: finite(way, show_seconds(way.round_s))),
+        ("tokens/s", lambda way: finite(way, show_count(way.tokens_per_s))),
+        ("stale by", lambda way: finite(way, f"{way.stale_updates:,.1f}")),
+        ("more updates", lambda way: show_percent(way.more_updates)),
+        ("days", lambda way: "" if way.days_ideal is None else f"{way.days_ideal:,.2f}"),
+        ("", lambda way: way.reason),
+        left=("",),
+    )
 
 
 def _networks(answer: Served) -> Table:

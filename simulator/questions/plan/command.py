@@ -5,20 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simulator.cli.option_groups import NAMES, Names, taking
+from simulator.cli.option_groups import ScenarioOptions
 from simulator.cli.options import (
     Json,
     check_out,
-    print_json,
-    say,
-    speaking,
     writing,
 )
+from simulator.cli.runner import Reply, print_answer, question
 from simulator.questions.predict.from_files import (
     FromFiles,
     ScenarioFiles,
@@ -40,7 +39,6 @@ Top = Annotated[
         "--top",
         metavar="N",
         min=1,
-        show_default=False,
         help="Layouts to show: 8 with --more, which this implies, 20 with --json, unless given.",
     ),
 ]
@@ -49,7 +47,6 @@ Out = Annotated[
     typer.Option(
         "--out",
         metavar="DIR",
-        show_default=False,
         help="Where the report goes; reports/NAME unless given, or another folder beside it where"
         " that holds the report of another question. With --json none is written unless this is"
         " given.",
@@ -61,7 +58,6 @@ Refine = Annotated[
         "--refine",
         metavar="N",
         min=1,
-        show_default=False,
         help="Play the best N layouts on discrete events and rank them by what that says.",
     ),
 ]
@@ -84,11 +80,18 @@ Pictures = Annotated[
 NoReport = Annotated[bool, typer.Option("--no-report", help="Write no report.")]
 
 
-@taking
-def command(
+@question(
+    "plan",
+    "plan run.toml --out report --pictures",
+    "plan --from train.sh --cluster dgx-h100",
+    "plan run.toml --more --set layout.schedule=any --set cluster.gpus=512",
+    "plan --model llama-3.1-8b --cluster aws-p5 --gpus 64 --set training.tokens=1e12",
+)
+def ask(
+    *,
     scenario: ScenarioFiles = None,
     from_files: FromFiles = None,
-    names: Names = NAMES,
+    options: ScenarioOptions,
     as_json: Json = False,
     more: More = False,
     top: Top = None,
@@ -98,7 +101,7 @@ def command(
     refine: Refine = None,
     trace: Trace = None,
     exhaustive: Exhaustive = False,
-) -> None:
+) -> Reply | int:
     """Find the best layouts for a model, a cluster and a goal.
 
     The layout section of the scenario (or --set layout.tp=8) pins what the search may not change.
@@ -106,52 +109,50 @@ def command(
     make it faster, and the changed files (written with --out).
     Exit 0: done; 1: nothing fits, or nothing meets deadline and budget; 2: bad input.
     """
-    with speaking():
-        from simulator.interop.launch import launch_flags
+    from simulator.interop.launch import launch_flags
 
-        _check_report(out, pictures=pictures, no_report=no_report, as_json=as_json)
-        file, launch_files = sorted_files(scenario, from_files)
-        if launch_files:
-            of_search = {"--more": more, "--top": top, "--refine": refine, "--trace": trace}
-            of_search |= {"--exhaustive": exhaustive, "--pictures": pictures}
-            refuse_of_search(of_search)
-            advice(launch_files, names, as_json=as_json, out=out)
-            return
-        described, assumed = names.scenario(file, several=True)
-        if described.cluster.kinds:
-            of_one = {"--out": out, "--refine": refine, "--trace": trace, "--top": top}
-            of_one |= {"--exhaustive": exhaustive, "--pictures": pictures}
-            _mixed(described, of_one, as_json=as_json)
-            return
-        check_trace(trace)
-        folder = None
-        if not no_report and (out is not None or not as_json):
-            folder = out or _own_folder(file, described, refine or 0)
-            check_out("--out", folder, folder=True)
-        keep = max(top or 0, refine or 0, 64)
-        answer = _search(described, keep=keep, exhaustive=exhaustive)
-        if refine is not None:
-            answer = _refined(answer, refine)
-        described = answer.scenario
-        launch = launch_flags(answer.estimate.layouts, described)
-        with _curve(answer, wanted=folder is not None) as curve:
-            upgrades = None
-            if as_json:
-                from simulator.report.document import TOP, plan_document
+    _check_report(out, pictures=pictures, no_report=no_report, as_json=as_json)
+    file, launch_files = sorted_files(scenario, from_files)
+    if launch_files:
+        of_search = {"--more": more, "--top": top, "--refine": refine, "--trace": trace}
+        of_search |= {"--exhaustive": exhaustive, "--pictures": pictures}
+        refuse_of_search(of_search)
+        return advice(launch_files, options, out=out)
+    described, assumed = options.scenario(file, several=True)
+    if described.cluster.kinds:
+        of_one = {"--out": out, "--refine": refine, "--trace": trace, "--top": top}
+        of_one |= {"--exhaustive": exhaustive, "--pictures": pictures}
+        return _mixed(described, of_one)
+    check_trace(trace)
+    folder = None
+    if not no_report and (out is not None or not as_json):
+        folder = out or _own_folder(file, described, refine or 0)
+        check_out("--out", folder, folder=True)
+    keep = max(top or 0, refine or 0, 64)
+    answer = _search(described, keep=keep, exhaustive=exhaustive)
+    if refine is not None:
+        answer = _refined(answer, refine)
+    launch = launch_flags(answer.estimate.layouts, answer.scenario)
+    upgrades = cache(partial(_upgrades, answer))
+    with _curve(answer, wanted=folder is not None) as curve:
 
-                print_json(plan_document(answer, top=top or TOP))
-            else:
-                upgrades = _show(answer, assumed, launch, top=top or (8 if more else None))
+        def write(answer: Plan) -> Iterator[str]:
             if trace is not None:
-                from simulator.planner.refine import played
-
-                write_trace(played(answer, 0), trace, title(answer.scenario, answer.estimate))
-                say(f"Trace: {trace}", err=as_json)
+                yield _write_trace(answer, trace)
             if folder is not None:
-                parts = {"launch": launch, "upgrades": upgrades, "curve": curve}
-                _write(answer, folder, parts, pictures=pictures, as_json=as_json)
-        if not (answer.meets_deadline and answer.meets_budget):
-            raise typer.Exit(1)
+                tried = None if as_json else upgrades()
+                parts = {"launch": launch, "upgrades": tried, "curve": curve}
+                yield _write(answer, folder, parts, pictures=pictures)
+
+        shown = top or (8 if more else None)
+        reply = Reply(
+            answer,
+            partial(_screen, assumed=assumed, upgrades=upgrades, launch=launch, top=shown),
+            partial(_document, top=top),
+            write,
+            feasible=answer.meets_deadline and answer.meets_budget,
+        )
+        return print_answer(reply, as_json=as_json)
 
 
 def _check_report(out: Path | None, *, pictures: bool, no_report: bool, as_json: bool) -> None:
@@ -168,37 +169,49 @@ def _check_report(out: Path | None, *, pictures: bool, no_report: bool, as_json:
         raise InputError("--pictures: with --json only beside --out DIR, which writes the report")
 
 
-def _mixed(scenario: Scenario, of_one: dict[str, Any], *, as_json: bool) -> None:
+def _mixed(scenario: Scenario, of_one: dict[str, Any]) -> Reply:
     """Plan servers of several kinds; `of_one` are options that only servers of one kind have."""
     from simulator.cli.screen import waiting
     from simulator.errors import InputError
     from simulator.planner.mixed_plan import plan_mixed
+    from simulator.questions.simulate.mixed_plan_screen import mixed_plan_screen
 
     if wrong := [option for option, value in of_one.items() if value]:
         rule = "must be left out with servers of several kinds"
         raise InputError(f"arguments: {option}: {rule}" for option in wrong)
     with waiting("placing layouts on servers of several kinds"):
         answer = plan_mixed(scenario)
-    if as_json:
-        from simulator.report.mixed_document import mixed_document
-
-        print_json(mixed_document(answer))
-    else:
-        from simulator.questions.simulate.mixed_plan_screen import show_mixed_plan
-
-        show_mixed_plan(answer)
-    if not answer.meets_goal:
-        raise typer.Exit(1)
+    return Reply(answer, mixed_plan_screen, feasible=answer.meets_goal)
 
 
-def _show(answer: Plan, assumed: dict[str, Any], launch: str, *, top: int | None) -> list[Upgrade]:
+def _screen(
+    answer: Plan,
+    assumed: dict[str, Any],
+    upgrades: Callable[[], list[Upgrade]],
+    launch: str,
+    top: int | None,
+) -> Iterator[Any]:
     if top is None:
-        from simulator.questions.plan.verdict_screen import show_verdict
+        from simulator.questions.plan.verdict_screen import verdict_screen
 
-        return show_verdict(answer, assumed)
-    from simulator.questions.plan.screen import show
+        return verdict_screen(answer, assumed, upgrades)
+    from simulator.questions.plan.screen import screen
 
-    return show(answer, assumed, launch, top=top)
+    return screen(answer, assumed, upgrades, launch, top=top)
+
+
+def _document(answer: Plan, top: int | None) -> dict[str, Any]:
+    from simulator.report.document import TOP, plan_document
+
+    return plan_document(answer, top=top or TOP)
+
+
+def _upgrades(answer: Plan) -> list[Upgrade]:
+    from simulator.cli.screen import waiting
+    from simulator.planner.sensitivity import sensitivity
+
+    with waiting("trying upgrades"):
+        return sensitivity(answer)
 
 
 def _search(scenario: Scenario, *, keep: int, exhaustive: bool) -> Plan:
@@ -270,9 +283,14 @@ def _curve(answer: Plan, *, wanted: bool) -> Iterator[Callable[[], Scaling] | No
         yield curve
 
 
-def _write(
-    answer: Plan, folder: Path, parts: dict[str, Any], *, pictures: bool, as_json: bool
-) -> None:
+def _write_trace(answer: Plan, path: Path) -> str:
+    from simulator.planner.refine import played
+
+    write_trace(played(answer, 0), path, title(answer.scenario, answer.estimate))
+    return f"Trace: {path}"
+
+
+def _write(answer: Plan, folder: Path, parts: dict[str, Any], *, pictures: bool) -> str:
     """Write the report and say where; `parts` are what was made for it already."""
     from simulator.cli.screen import waiting
     from simulator.report.write import write_plan_report
@@ -280,4 +298,4 @@ def _write(
     with writing(folder, "--out"), waiting("writing the report"):
         written = write_plan_report(answer, folder, **parts, pictures=pictures, processes=2)
     beside = f", with {len(written) - 1} pictures beside it" if pictures else ""
-    say(f"Report: {written[0]}{beside}", err=as_json)
+    return f"Report: {written[0]}{beside}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -13,6 +13,7 @@ from rich.text import Text
 from simulator.arrays import Floats
 from simulator.cli.screen import (
     NO_FIT,
+    assumptions,
     console,
     fitting,
     gib,
@@ -31,7 +32,7 @@ from simulator.planner.defaults_that_matter import bearing_defaults
 from simulator.planner.input_verdict import READY, input_verdict
 from simulator.planner.other_trainings import other_trainings
 from simulator.planner.plan import Plan
-from simulator.planner.sensitivity import Upgrade, binding, sensitivity
+from simulator.planner.sensitivity import Upgrade, binding
 from simulator.report.evidence import (
     FIT_RULE,
     FLOP_CONVENTION,
@@ -77,47 +78,45 @@ _UPGRADES = 3
 """Upgrades named on the screen; the report has them all."""
 
 
-def show(plan: Plan, assumed: dict[str, Any], launch: str, *, top: int) -> list[Upgrade]:
-    """Print a plan; `assumed` are training fields that nobody gave.
-
-    Returns the upgrades that were tried, all of them.
-    """
-    screen = console()
+def screen(
+    plan: Plan,
+    assumed: dict[str, Any],
+    upgrades: Callable[[], list[Upgrade]],
+    launch: str,
+    *,
+    top: int,
+) -> Iterator[RenderableType]:
+    """Give a plan; `assumed` are training fields that nobody gave, `upgrades` tries some."""
     took("searched", plan.found.seconds)
-    wide = screen.width >= _WIDE
-    screen.print(heading(plan.scenario))
-    if assumed:
-        words = ", ".join(f"training.{name} = {value}" for name, value in assumed.items())
-        screen.print(Text(f"assumed, because not given: {words}"))
+    wide = console().width >= _WIDE
+    yield heading(plan.scenario)
+    yield from assumptions(assumed)
     for line in missed_goals(plan):
-        screen.print(Text(line, style=NO_FIT))
-    screen.print()
-    screen.print(_ranking(plan, top, wide))
-    screen.print()
-    screen.print(_why(plan, wide))
-    screen.print()
+        yield Text(line, style=NO_FIT)
+    yield ""
+    yield _ranking(plan, top, wide)
+    yield ""
+    yield _why(plan, wide)
+    yield ""
     if plan.refined is not None:
-        screen.print(notes("Played on discrete events", [*_played(plan)[:top], *_not_played(plan)]))
+        yield notes("Played on discrete events", [*_played(plan)[:top], *_not_played(plan)])
     if real := _real_run(plan):
-        screen.print(notes("The best layout's run, with all that fails", real))
-    screen.print(notes(_FRONT, _front(plan)))
+        yield notes("The best layout's run, with all that fails", real)
+    yield notes(_FRONT, _front(plan))
     verdict = input_verdict(plan.scenario, plan.estimate)
-    screen.print(notes("Input", [READY if verdict is None else verdict.sentence()]))
+    yield notes("Input", [READY if verdict is None else verdict.sentence()])
     if plan.tried:
-        screen.print(notes("Batches tried, by tokens per second", batches_tried(plan)))
-    screen.print(notes("What binds", binding(plan)))
-    with waiting("trying upgrades"):
-        upgrades = sensitivity(plan)
-    screen.print(notes("What would pay most, with the best layout for it", _upgrades(upgrades)))
-    screen.print(notes("Defaults that bear on it, and what else there is", _defaults(plan)))
+        yield notes("Batches tried, by tokens per second", batches_tried(plan))
+    yield notes("What binds", binding(plan))
+    yield notes("What would pay most, with the best layout for it", _upgrades(upgrades()))
+    yield notes("Defaults that bear on it, and what else there is", _defaults(plan))
     if trained := trained_otherwise(plan):
-        screen.print(notes(OTHERWISE, trained))
-    screen.print(notes("Searched", _searched(plan)))
-    screen.print(notes("Read this with the numbers", _caveats(plan)))
-    screen.print(Text("Launch the best layout", style="bold"))
-    screen.print(Text(launch), soft_wrap=True)
-    screen.print()
-    return upgrades
+        yield notes(OTHERWISE, trained)
+    yield notes("Searched", _searched(plan))
+    yield notes("Read this with the numbers", _caveats(plan))
+    yield Text("Launch the best layout", style="bold")
+    yield Text(launch, no_wrap=True)
+    yield ""
 
 
 def _real_run(plan: Plan) -> list[str]:

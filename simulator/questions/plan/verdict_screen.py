@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from simulator.cli.screen import (
     NO_FIT,
-    console,
+    assumptions,
     fitting,
     gib,
     heading,
     notes,
     plain_table,
     took,
-    waiting,
 )
 from simulator.planner.alternatives import alternatives
 from simulator.planner.input_verdict import input_verdict
 from simulator.planner.plan import Plan
-from simulator.planner.sensitivity import Upgrade, binding, sensitivity
+from simulator.planner.sensitivity import Upgrade, binding
 from simulator.questions.plan.screen import (
     OTHERWISE,
     batches_tried,
@@ -54,35 +53,28 @@ _BINDING = 2
 _REST = "--more: ranking, time by term, memory by kind, defaults, caveats, the launch command."
 
 
-def show_verdict(plan: Plan, assumed: dict[str, Any]) -> list[Upgrade]:
-    """Print the verdict; `assumed` are training fields that nobody gave.
-
-    Returns the upgrades that were tried, all of them.
-    """
-    screen = console()
+def verdict_screen(
+    plan: Plan, assumed: dict[str, Any], upgrades: Callable[[], list[Upgrade]]
+) -> Iterator[RenderableType]:
+    """Give the verdict; `assumed` are training fields that nobody gave, `upgrades` tries some."""
     took("searched", plan.found.seconds)
-    screen.print(heading(plan.scenario))
-    if assumed:
-        words = ", ".join(f"training.{name} = {value}" for name, value in assumed.items())
-        screen.print(Text(f"assumed, because not given: {words}"))
+    yield heading(plan.scenario)
+    yield from assumptions(assumed)
     for line in missed_goals(plan):
-        screen.print(Text(line, style=NO_FIT))
-    screen.print()
-    screen.print(_best(plan))
-    screen.print()
-    screen.print(_others(plan))
+        yield Text(line, style=NO_FIT)
+    yield ""
+    yield _best(plan)
+    yield ""
+    yield _others(plan)
     if tie := ties(plan.certainty.tied, len(plan.estimate)):
-        screen.print(Text(tie))
+        yield Text(tie)
     if plan.tried:
-        screen.print(notes("Batches tried, by tokens per second", batches_tried(plan)))
-    screen.print(notes("What binds", binding(plan)[:_BINDING]))
-    with waiting("trying upgrades"):
-        upgrades = sensitivity(plan)
-    screen.print(notes("What would pay most", _pays(upgrades)))
+        yield notes("Batches tried, by tokens per second", batches_tried(plan))
+    yield notes("What binds", binding(plan)[:_BINDING])
+    yield notes("What would pay most", _pays(upgrades()))
     if trained := trained_otherwise(plan):
-        screen.print(notes(OTHERWISE, trained))
-    screen.print(Text(_REST, style="dim"))
-    return upgrades
+        yield notes(OTHERWISE, trained)
+    yield Text(_REST, style="dim")
 
 
 def _best(plan: Plan) -> Group:

@@ -72,9 +72,9 @@ def anchor(
 
 
 def _scenario(path: Path) -> Scenario:
-    from simulator.cli.option_groups import Names
+    from simulator.cli.option_groups import ScenarioOptions
 
-    return Names().scenario(path)[0]
+    return ScenarioOptions().scenario(path)[0]
 
 
 def _of_logs(paths: Sequence[Path], scenario: Scenario) -> list[Anchor]:

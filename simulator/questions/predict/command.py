@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simulator.cli.option_groups import NAMES, Names, taking
+from simulator.cli.option_groups import ScenarioOptions
 from simulator.cli.options import (
     Json,
-    print_json,
-    say,
-    speaking,
+    print_line,
 )
+from simulator.cli.runner import Reply, question
 from simulator.errors import InputError
 from simulator.questions.predict.anchoring import AnchoredBy, AnchorScenario, anchor
 from simulator.questions.predict.from_files import FromFiles, ScenarioFiles, imported, sorted_files
@@ -39,92 +39,93 @@ Figures = Annotated[
 ]
 
 
-@taking
-def command(
+@question(
+    "predict",
+    "predict run.toml --set layout.tp=8 --set layout.pp=4",
+    "predict run.toml --memory",
+    "predict run.toml --anchored-by small-run.csv",
+)
+def ask(
+    *,
     scenario: ScenarioFiles = None,
     from_files: FromFiles = None,
-    names: Names = NAMES,
+    options: ScenarioOptions,
     memory: Memory = False,
     figures: Figures = False,
     anchored_by: AnchoredBy = None,
     anchor_scenario: AnchorScenario = None,
     as_json: Json = False,
     trace: Trace = None,
-) -> None:
+) -> Reply:
     """Predict step time, memory and cost of one layout.
 
     The layout is what the layout section of the scenario (or --set layout.tp=8) says; fields that
     are not given take stated defaults. One that does not fit in memory is an answer, not an error.
     """
-    with speaking():
-        from simulator.planner.prediction import predict
+    from simulator.planner.prediction import predict
 
-        made, assumed = _asked(scenario, from_files, names, as_json=as_json)
-        check_trace(trace)
-        if isinstance(made, Scenario) and made.cluster.kinds:
-            of_one = {"--memory": memory, "--figures": figures, "--anchored-by": anchored_by,
-                      "--anchor-scenario": anchor_scenario}  # fmt: skip
-            _mixed(made, of_one, trace, as_json=as_json)
-            return
-        prediction = predict(made) if isinstance(made, Scenario) else made
-        correction, found, effects = None, None, None
-        if anchored_by or anchor_scenario:
-            prediction, correction = anchor(prediction, anchored_by or (), anchor_scenario)
-        if memory:
-            from simulator.planner.fitting import fitting
+    made, assumed = _asked(scenario, from_files, options, as_json=as_json)
+    check_trace(trace)
+    if isinstance(made, Scenario) and made.cluster.kinds:
+        of_one = {"--memory": memory, "--figures": figures, "--anchored-by": anchored_by,
+                  "--anchor-scenario": anchor_scenario}  # fmt: skip
+        return _mixed(made, of_one, trace)
+    prediction = predict(made) if isinstance(made, Scenario) else made
+    correction, fit, effects = None, None, None
+    if anchored_by or anchor_scenario:
+        prediction, correction = anchor(prediction, anchored_by or (), anchor_scenario)
+    if memory:
+        from simulator.planner.fitting import fitting
 
-            found = fitting(prediction)
-        if figures:
-            from simulator.planner.figure_effects import figure_effects
+        fit = fitting(prediction)
+    if figures:
+        from simulator.planner.figure_effects import figure_effects
 
-            effects = figure_effects(prediction)
-        if trace is not None:
-            from simulator.events.simulated_step import simulate
+        effects = figure_effects(prediction)
+    if trace is not None:
+        from simulator.events.simulated_step import simulate
 
-            row, scenario_ = prediction.estimate.layouts, prediction.scenario
-            step = simulate(row, scenario_.workload, scenario_.cluster, scenario_.software)
-            write_trace(step, trace, title(scenario_, prediction.estimate))
-            say(f"Trace: {trace}", err=True)
-        if as_json:
-            from simulator.report.document import predict_document
+        row, scenario_ = prediction.estimate.layouts, prediction.scenario
+        step = simulate(row, scenario_.workload, scenario_.cluster, scenario_.software)
+        write_trace(step, trace, title(scenario_, prediction.estimate))
+        print_line(f"Trace: {trace}", err=True)
 
-            document = predict_document(prediction, found, correction)
-            if effects is not None:
-                document["figures"] = [effect.document() for effect in effects]
-            print_json(document)
-        elif found is not None:
-            from simulator.questions.predict.memory_screen import show_memory
+    def screen(prediction: Prediction) -> Iterator[Any]:
+        if fit is not None:
+            from simulator.questions.predict.memory_screen import memory_screen
 
-            show_memory(prediction, found)
-        else:
-            from simulator.questions.predict.screen import show
+            return memory_screen(prediction, fit)
+        from simulator.questions.predict.screen import screen
 
-            show(prediction, assumed, correction)
-            if effects is not None:
-                from simulator.questions.predict.figures_screen import show_figures
+        return screen(prediction, assumed, correction, effects)
 
-                show_figures(effects, prediction.step_time_s)
+    def document(prediction: Prediction) -> dict[str, Any]:
+        from simulator.report.document import predict_document
+
+        figures = {} if effects is None else {"figures": [effect.document() for effect in effects]}
+        return predict_document(prediction, fit, correction) | figures
+
+    return Reply(prediction, screen, document)
 
 
 def _asked(
     scenario: list[Path] | None,
     from_files: list[Path] | None,
-    names: Names,
+    options: ScenarioOptions,
     *,
     as_json: bool,
 ) -> tuple[Scenario | Prediction, dict[str, Any]]:
     """What a file, launch files (predicted already) or names describe, and what they assumed."""
     file, launch_files = sorted_files(scenario, from_files)
     if launch_files:
-        return imported(launch_files, names, as_json=as_json).predicted(), {}
-    return names.scenario(file)
+        return imported(launch_files, options, as_json=as_json).predicted(), {}
+    return options.scenario(file)
 
 
-def _mixed(
-    scenario: Scenario, of_one: dict[str, Any], trace: Path | None, *, as_json: bool
-) -> None:
+def _mixed(scenario: Scenario, of_one: dict[str, Any], trace: Path | None) -> Reply:
     """Predict on servers of several kinds; `of_one`: options that only those of one kind have."""
     from simulator.planner.mixed_prediction import predict_mixed  # brings the events along
+    from simulator.questions.simulate.mixed_plan_screen import mixed_prediction_screen
 
     if wrong := [option for option, value in of_one.items() if value]:
         rule = "must be left out with servers of several kinds"
@@ -132,12 +133,5 @@ def _mixed(
     answer = predict_mixed(scenario)
     if trace is not None:
         write_trace(answer.step, trace, answer.line)
-        say(f"Trace: {trace}", err=True)
-    if as_json:
-        from simulator.report.mixed_document import mixed_prediction_document
-
-        print_json(mixed_prediction_document(answer))
-    else:
-        from simulator.questions.simulate.mixed_plan_screen import show_mixed_prediction
-
-        show_mixed_prediction(answer)
+        print_line(f"Trace: {trace}", err=True)
+    return Reply(answer, mixed_prediction_screen)

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simulator.cli.options import check_out, print_json, say, writing
+from simulator.cli.options import check_out, print_line, writing
+from simulator.cli.runner import Reply
 
 if TYPE_CHECKING:
-    from simulator.cli.option_groups import Names
+    from simulator.cli.option_groups import ScenarioOptions
     from simulator.interop.launch_files.advising import Advice
     from simulator.interop.launch_files.imported import Imported
 
 ScenarioFiles = Annotated[
     list[Path] | None,
-    typer.Argument(metavar="[SCENARIO]", help="Scenario file (TOML).", show_default=False),
+    typer.Argument(metavar="[SCENARIO]", help="Scenario file (TOML)."),
 ]
 FromFiles = Annotated[
     list[Path] | None,
     typer.Option(
         "--from",
         metavar="FILE...",
-        show_default=False,
         help="Launch script, trainer configuration, config.json, sbatch head, nvidia-smi topo -m,"
         " log, trace:"
         " what they say becomes the scenario. Several files may follow, and --from be repeated.",
@@ -47,15 +48,15 @@ def sorted_files(
     return (scenarios[0] if scenarios else None), []
 
 
-def imported(files: list[Path], names: Names, *, as_json: bool) -> Imported:
+def imported(files: list[Path], options: ScenarioOptions, *, as_json: bool) -> Imported:
     """Read launch files; what was not understood goes to the screen, or beside the document."""
     from simulator.interop.launch_files.merging import import_launch
     from simulator.questions.predict.from_files_screen import reading_lines
 
-    found = import_launch(files, names.named, names.overrides or ())
+    found = import_launch(files, options.named, options.overrides or ())
 
     for line in reading_lines(found):
-        say(line, err=as_json)
+        print_line(line, err=as_json)
     return found
 
 
@@ -80,33 +81,29 @@ def refuse_of_search(options: Mapping[str, Any]) -> None:
 
 def advice(
     files: list[Path],
-    names: Names,
+    options: ScenarioOptions,
     *,
-    as_json: bool,
     out: Path | None,
-) -> None:
+) -> Reply:
     """Answer `plan --from`: what it takes, the cheapest changes, the changed files in `out`."""
     from simulator.cli.screen import waiting
     from simulator.interop.launch_files.advising import advise
+    from simulator.questions.predict.from_files_screen import advice_screen
+    from simulator.report.launch_document import advice_document
 
     check_out("--out", out, folder=True)
     with waiting("reading, predicting and changing"):
-        found = advise(files, names.named, names.overrides or ())
-    if as_json:
-        from simulator.report.launch_document import advice_document
-
-        print_json(advice_document(found))
-    else:
-        from simulator.questions.predict.from_files_screen import show_advice
-
-        show_advice(found)
-    if out is not None and (written := _write(found, out)):
-        say(f"Changed files: {', '.join(map(str, written))}", err=as_json)
-    if not found.prediction.fits and not found.changes:
-        raise typer.Exit(1)
+        answer = advise(files, options.named, options.overrides or ())
+    return Reply(
+        answer,
+        advice_screen,
+        advice_document,
+        write=None if out is None else partial(_write, folder=out),
+        feasible=answer.prediction.fits or bool(answer.changes),
+    )
 
 
-def _write(advice: Advice, folder: Path) -> list[Path]:
+def _write(advice: Advice, folder: Path) -> list[str]:
     """Write the files of every change into a folder of its own."""
     from simulator.plain_files import write_files
 
@@ -117,4 +114,4 @@ def _write(advice: Advice, folder: Path) -> list[Path]:
     }
     with writing(folder, "--out"):
         write_files(contents)
-    return list(contents)
+    return [f"Changed files: {', '.join(map(str, contents))}"] if contents else []

@@ -7,10 +7,11 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from simulator.cli.screen import console, gib, heading, notes, plain_table
+from simulator.cli.screen import gib, heading, notes, plain_table
 from simulator.errors import visible
 from simulator.interop.launch_files.advising import Advice
 from simulator.interop.launch_files.imported import Imported
@@ -43,23 +44,22 @@ def reading_lines(found: Imported) -> Iterator[str]:
         yield f"Note: {note}"
 
 
-def show_advice(advice: Advice) -> None:
-    """Print the first answer to a launch script."""
-    screen = console()
+def advice_screen(advice: Advice) -> Iterator[RenderableType]:
+    """Give the first answer to a launch script."""
     for line in reading_lines(advice.imported):
-        screen.print(Text(visible(line)))
-    screen.print()
-    screen.print(heading(advice.prediction.scenario))
-    screen.print(verdict(advice.prediction))
-    screen.print(_stages(advice.memory))
-    screen.print()
+        yield Text(visible(line))
+    yield ""
+    yield heading(advice.prediction.scenario)
+    yield verdict(advice.prediction)
+    yield _stages(advice.memory)
+    yield ""
     if advice.prediction.scenario.workload.recipe.tokens is None:
         line = "The files name no steps or samples: --set training.tokens=N gives days and USD."
-        screen.print(notes("", [line]))
+        yield notes("", [line])
     if not advice.changes:
-        screen.print(notes("Changes", ["No other layout of this job is faster by 1 % or more."]))
+        yield notes("Changes", ["No other layout of this job is faster by 1 % or more."])
         return
-    screen.print(_changes(advice))
+    yield _changes(advice)
     parts = zip(advice.changes, advice.changed, advice.unsaid, strict=True)
     for number, (change, files, unsaid) in enumerate(parts, 1):
         lines = _difference(advice, files)
@@ -67,7 +67,7 @@ def show_advice(advice: Advice) -> None:
             lines.append(
                 f"These files do not say all of it; to be set by hand: {_words(change, unsaid)}"
             )
-        screen.print(notes(f"Change {number}: {_words(change)}", lines))
+        yield notes(f"Change {number}: {_words(change)}", lines)
 
 
 def _words(change: FewChanges, names: tuple[str, ...] | None = None) -> str:

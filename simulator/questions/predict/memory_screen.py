@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from simulator.cli.screen import console, gib, heading, notes, plain_table, verdict_style
+from simulator.cli.screen import console, gib, heading, notes, plain_table, table_of, verdict_style
 from simulator.cost.estimate import VERDICTS
 from simulator.cost.memory.moments import MOMENTS
 from simulator.planner.fitting import Change, Fitting
@@ -20,18 +20,17 @@ from simulator.report.evidence import FIT_RULE, NO_INTERVAL, memory_meaning
 from simulator.units import show_count, show_percent, show_seconds
 
 
-def show_memory(prediction: Prediction, fitting: Fitting) -> None:
-    """Print the memory of every pipeline stage of a prediction."""
-    screen = console()
-    screen.print(heading(prediction.scenario))
-    screen.print(Text(f"\n{prediction.estimate.layouts.describe()}", style="bold"))
-    screen.print(_verdict(fitting))
-    screen.print(_stages(fitting))
-    screen.print()
-    screen.print(_formulas(fitting))
-    screen.print()
+def memory_screen(prediction: Prediction, fitting: Fitting) -> Iterator[RenderableType]:
+    """Give the memory of every pipeline stage of a prediction."""
+    yield heading(prediction.scenario)
+    yield Text(f"\n{prediction.estimate.layouts.describe()}", style="bold")
+    yield _verdict(fitting)
+    yield _stages(fitting)
+    yield ""
+    yield _formulas(fitting)
+    yield ""
     if fitting.verdict != "FITS":
-        screen.print(_changes(prediction, fitting))
+        yield _changes(prediction, fitting)
 
 
 def _verdict(fitting: Fitting) -> Text:
@@ -148,18 +147,24 @@ def _changes(prediction: Prediction, fitting: Fitting) -> Any:
         return notes("What would make it fit", lines)
     surely = " with its P90" if fitting.verdict == "TIGHT" else ""
     title = f"cheapest changes that make it fit{surely}"
-    table = plain_table(title, "step time", "cost", "GiB", "", "layout", left=(title, "layout"))
-    for change in fitting.changes:
+
+    def cost(change: Change) -> str:
         share = change.added_s / prediction.step_time_s
-        table.add_row(
-            _words(prediction, change),
-            show_seconds(change.step_time_s),
-            f"{'+' if share >= 0 else '-'}{show_percent(abs(share))}",
-            gib(change.memory_total_bytes),
-            Text(change.memory_verdict, style=verdict_style(change.memory_verdict)),
-            change.layout,
-        )
-    return table
+        return f"{'+' if share >= 0 else '-'}{show_percent(abs(share))}"
+
+    def verdict(change: Change) -> Text:
+        return Text(change.memory_verdict, style=verdict_style(change.memory_verdict))
+
+    return table_of(
+        fitting.changes,
+        (title, lambda change: _words(prediction, change)),
+        ("step time", lambda change: show_seconds(change.step_time_s)),
+        ("cost", cost),
+        ("GiB", lambda change: gib(change.memory_total_bytes)),
+        ("", verdict),
+        ("layout", lambda change: change.layout),
+        left=(title, "layout"),
+    )
 
 
 def _words(prediction: Prediction, change: Change) -> str:

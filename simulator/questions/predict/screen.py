@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from rich.console import RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from simulator.cli.screen import (
     NO_FIT,
     amount,
-    console,
     fitting,
     gib,
     heading,
     memory_table,
     notes,
     seconds_like,
+    table_of,
     term_table,
 )
 from simulator.cost.uncertainty import BEARS_ON
@@ -43,10 +46,16 @@ from simulator.units import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from simulator.planner.figure_effects import FigureEffect
     from simulator.scoring.anchor import Correction
 
 _FELT = 0.002
 """Least standard deviation of an error whose correction is worth a line."""
+
+_LEAST = 5e-5
+"""Changes of the step time below this share are counted, not listed."""
 
 _WHOLE = {
     "scale": "the whole step, for every doubling of the cluster",
@@ -58,31 +67,37 @@ _WHOLE = {
 """Errors that bear on whole steps, and on which."""
 
 
-def show(
-    prediction: Prediction, assumed: dict[str, Any], correction: Correction | None = None
-) -> None:
-    """Print a prediction.
+def screen(
+    prediction: Prediction,
+    assumed: dict[str, Any],
+    correction: Correction | None = None,
+    effects: Sequence[FigureEffect] | None = None,
+) -> Iterator[RenderableType]:
+    """Give a prediction.
 
-    `assumed` are training fields that nobody gave, `correction` what measured runs made of it.
+    `assumed` are training fields that nobody gave, `correction` what measured runs made of it,
+    `effects` what figures do to it.
     """
-    screen, estimate = console(), prediction.estimate
+    estimate = prediction.estimate
     capacity = float(prediction.scenario.cluster.accelerator.memory.capacity_bytes)
-    screen.print(heading(prediction.scenario))
-    screen.print(verdict(prediction))
+    yield heading(prediction.scenario)
+    yield verdict(prediction)
     if correction is not None:
-        screen.print(notes("Corrected by measured runs", _corrections(correction)))
-    screen.print(term_table({"time": (estimate, 0)}, formula=True))
-    screen.print(notes("", _memos(prediction)))
-    screen.print()
-    screen.print(memory_table(estimate, 0, capacity, memory_meaning))
-    screen.print()
-    screen.print(notes("Assumed, because not given", _assumptions(prediction, assumed)))
+        yield notes("Corrected by measured runs", _corrections(correction))
+    yield term_table({"time": (estimate, 0)}, formula=True)
+    yield notes("", _memos(prediction))
+    yield ""
+    yield memory_table(estimate, 0, capacity, memory_meaning)
+    yield ""
+    yield notes("Assumed, because not given", _assumptions(prediction, assumed))
     filled = prediction.defaults
     others = bearing_defaults(prediction.scenario, estimate.layouts, software=False, filled=filled)
     if others:
         lines = [one.sentence(prediction.step_time_s) for one in others]
-        screen.print(notes("Defaults that bear on it, and what else there is", lines))
-    screen.print(notes("Read this with the numbers", _caveats(prediction)))
+        yield notes("Defaults that bear on it, and what else there is", lines)
+    yield notes("Read this with the numbers", _caveats(prediction))
+    if effects is not None:
+        yield from _figures(effects, prediction.step_time_s)
 
 
 def verdict(prediction: Prediction) -> Text:
@@ -239,3 +254,38 @@ def _caveats(prediction: Prediction) -> list[str]:
     if scenario.workload.recipe.tokens is None:
         lines.insert(0, "No training.tokens given: no days, GPU-hours, USD or kWh.")
     return lines
+
+
+def _figures(effects: Sequence[FigureEffect], step_s: float) -> Iterator[RenderableType]:
+    """What every figure does to a step time; those that hardly move it are counted."""
+    from simulator.planner.figure_effects import UNSTATED
+
+    listed = [effect for effect in effects if abs(effect.change_s) > _LEAST * step_s]
+    yield ""
+    yield Text("Figures behind the step time")
+    yield effects_table(
+        listed,
+        "made larger by",
+        ("step time", lambda effect: f"{100.0 * effect.change_s / step_s:+.2f} %"),
+    )
+    yield Text(
+        f"* its profile states no spread: {show_percent(UNSTATED)} taken."
+        f" {len(effects) - len(listed)} more figures move the step time by less than 0.005 %."
+        " Sources: foreshard profiles show KIND NAME."
+    )
+
+
+def effects_table(
+    effects: Sequence[FigureEffect], moved: str, change: tuple[str, Callable[[FigureEffect], str]]
+) -> Table:
+    """Figures, by how much each was made larger, and what that changes."""
+    return table_of(
+        effects,
+        ("profile", lambda effect: effect.figure.profile),
+        ("figure", lambda effect: effect.figure.name),
+        ("value", lambda effect: f"{effect.figure.value:.4g}"),
+        ("grade", lambda effect: effect.figure.grade),
+        (moved, lambda effect: show_percent(effect.moved) + " *" * (not effect.figure.spread)),
+        change,
+        left=("profile", "figure", "grade"),
+    )

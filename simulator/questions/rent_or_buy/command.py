@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from simulator.cli.options import Json, speaking, tell
+from simulator.cli.runner import Reply, question
 
 ClusterNeeded = Annotated[
     str, typer.Option("--cluster", metavar="NAME", help="Cluster profile, or path of one.")
@@ -44,7 +44,9 @@ Price = Annotated[
 Liquid = Annotated[bool, typer.Option("--liquid", help="Liquid cooling instead of air.")]
 
 
-def command(
+@question("rent-or-buy", "rent-or-buy --cluster dgx-h100 --gpus 1024 --months 36")
+def ask(
+    *,
     cluster: ClusterNeeded,
     gpus: GpusNeeded,
     page: Page = None,
@@ -54,26 +56,24 @@ def command(
     busy: Busy = None,
     price: Price = None,
     liquid: Liquid = False,
-    as_json: Json = False,
-) -> None:
+) -> Reply:
     """Compare renting a cluster with buying it: costs by cause, and the month of break-even."""
-    with speaking():
-        from simulator.economics.ownership import Use, load_page
-        from simulator.economics.rent_or_buy_cluster import rent_or_buy_cluster
-        from simulator.hardware.cluster import load_cluster
-        from simulator.questions.rent_or_buy.screen import show
+    from simulator.economics.ownership import Use, load_page
+    from simulator.economics.rent_or_buy_cluster import rent_or_buy_cluster
+    from simulator.hardware.cluster import load_cluster
+    from simulator.questions.rent_or_buy.screen import screen
 
-        where = "command line"
-        machines = load_cluster(cluster, gpus, where=where)
-        use = Use(
-            gpus=gpus,
-            in_use=in_use,
-            goodput=goodput,
-            months=months,
-            cooling="liquid" if liquid else "air",
-        )
-        chosen = load_page(page, where=where, field="--page") if page else None
-        answer = rent_or_buy_cluster(
-            machines, use, page=chosen, busy=busy, usd_per_gpu_hour=price, where=where
-        )
-        tell(answer, show, as_json=as_json, feasible=True)
+    where = "command line"
+    machines = load_cluster(cluster, gpus, where=where)
+    use = Use(
+        gpus=gpus,
+        in_use=in_use,
+        goodput=goodput,
+        months=months,
+        cooling="liquid" if liquid else "air",
+    )
+    chosen = load_page(page, where=where, field="--page") if page else None
+    answer = rent_or_buy_cluster(
+        machines, use, page=chosen, busy=busy, usd_per_gpu_hour=price, where=where
+    )
+    return Reply(answer, screen)

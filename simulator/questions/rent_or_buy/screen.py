@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from rich.console import RenderableType
 from rich.text import Text
 
-from simulator.cli.screen import console, notes, plain_table
+from simulator.cli.screen import notes, plain_table
 from simulator.files import figures
 from simulator.units import show_usd
 
@@ -14,12 +16,12 @@ if TYPE_CHECKING:
     from simulator.economics.ownership import RentOrBuy
 
 
-def show(answer: RentOrBuy) -> None:
-    """Print both ways and what they are made of."""
-    screen, use = console(), answer.use
+def screen(answer: RentOrBuy) -> Iterator[RenderableType]:
+    """Give both ways and what they are made of."""
+    use = answer.use
     title = f"{use.gpus:,} x {answer.page.accelerator} ({answer.cluster}), {use.months} months"
-    screen.print(Text(f"{title}, in use {100 * use.in_use:.0f} % of the hours", style="bold"))
-    screen.print()
+    yield Text(f"{title}, in use {100 * use.in_use:.0f} % of the hours", style="bold")
+    yield ""
     table = plain_table(
         "", "USD a month", "all months", "useful GPU-hour", "buying ahead", left=("",)
     )
@@ -35,14 +37,14 @@ def show(answer: RentOrBuy) -> None:
     own = answer.usd_per_useful_gpu_hour["own"]
     running = sum(answer.buying.per_month.values())
     table.add_row("bought", _usd(running), _usd(_whole(answer)), f"{own:.2f}", "")
-    screen.print(table)
-    screen.print()
-    screen.print(notes("Bought, once", _items(answer.buying.once)))
-    screen.print(notes("Bought, a month", _items(answer.buying.per_month)))
+    yield table
+    yield ""
+    yield notes("Bought, once", _items(answer.buying.once))
+    yield notes("Bought, a month", _items(answer.buying.per_month))
     spent = sum(answer.buying.once.values()) + running * use.months
     sold = f"servers {show_usd(spent - _whole(answer))}, taken off the {show_usd(spent)} spent"
-    screen.print(notes(f"Sold after {use.months} months", [sold]))
-    screen.print(notes("Read this with the numbers", _caveats(answer)))
+    yield notes(f"Sold after {use.months} months", [sold])
+    yield notes("Read this with the numbers", _caveats(answer))
 
 
 def _whole(answer: RentOrBuy) -> float:

@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simulator.cli.option_groups import NAMES, Names, taking
+from simulator.cli.option_groups import ScenarioOptions
 from simulator.cli.options import (
-    Json,
     ScenarioFile,
     check_out,
-    print_json,
-    say,
-    speaking,
+    print_line,
     writing,
 )
+from simulator.cli.runner import Reply, question
 from simulator.questions.simulate.run_command import RunOptions, whole_runs
 from simulator.questions.simulate.trace_file import Trace, check_trace, title
 
@@ -28,7 +26,6 @@ Picture = Annotated[
     typer.Option(
         "--picture",
         metavar="FILE",
-        show_default=False,
         help="Draw who does what when, a row per rank: .png or .svg.",
     ),
 ]
@@ -37,7 +34,6 @@ Actions = Annotated[
     typer.Option(
         "--actions",
         metavar="FILE",
-        show_default=False,
         help="Actions of every rank (.csv as torch.distributed.pipelining writes it, .toml or"
         " .json) in place of the layout's schedule.",
     ),
@@ -47,7 +43,6 @@ WriteActions = Annotated[
     typer.Option(
         "--write-actions",
         metavar="FILE.csv",
-        show_default=False,
         help="Write what the layout's schedule has every rank do, as a table to change and give"
         " back by --actions.",
     ),
@@ -57,7 +52,6 @@ Deviations = Annotated[
     typer.Option(
         "--deviation",
         metavar="FIELD=VALUE,...",
-        show_default=False,
         help="What is not like the rest: stage, replica (none: all of them); compute (1.2: takes"
         " 20 % longer), scale_up, scale_out (share of its links that is left), expert_load,"
         " cluster. May be repeated.",
@@ -68,7 +62,6 @@ Worn = Annotated[
     typer.Option(
         "--worn",
         metavar="LINK=SHARE",
-        show_default=False,
         help="What is left of a link, 0 for a lost one, which traffic goes around:"
         " 'adapter-up 3.1=0.5' is half of what adapter 1 of server 3 sends. May be repeated.",
     ),
@@ -89,7 +82,6 @@ Beside = Annotated[
     typer.Option(
         "--beside",
         metavar="SCENARIO",
-        show_default=False,
         help="Another job on other servers of the same fabric, alternating with those of this one:"
         " its traffic takes its share of the switches. Brings --contention. May be repeated.",
     ),
@@ -99,7 +91,6 @@ Spread = Annotated[
     typer.Option(
         "--jitter",
         metavar="SIGMA",
-        show_default=False,
         help="Let durations vary: standard deviation of the logarithm of a pass on one GPU, of a"
         " send or collective of one group (0.02: 2 %).",
     ),
@@ -109,7 +100,6 @@ Seed = Annotated[
     typer.Option(
         "--seed",
         metavar="N",
-        show_default=False,
         help="What --jitter draws from, 0 if not given; the same seed gives the same step.",
     ),
 ]
@@ -128,7 +118,6 @@ Seeds = Annotated[
     typer.Option(
         "--seeds",
         metavar="N",
-        show_default=False,
         help="Runs that --run plays, 1,000 if not given.",
     ),
 ]
@@ -137,17 +126,22 @@ IncidentLog = Annotated[
     typer.Option(
         "--incidents",
         metavar="FILE.csv",
-        show_default=False,
         help="With --run: rates of your own, fitted to a table of incidents on as many machines"
         " (columns date and cause).",
     ),
 ]
 
 
-@taking
-def command(
+@question(
+    "simulate",
+    "simulate run.toml --deviation stage=3,replica=1,compute=1.2 --picture step.png",
+    "simulate run.toml --trace step.json.gz",
+    "simulate run.toml --run --seeds 200",
+)
+def ask(
+    *,
     scenario: ScenarioFile = None,
-    names: Names = NAMES,
+    options: ScenarioOptions,
     actions: Actions = None,
     write_actions: WriteActions = None,
     deviation: Deviations = None,
@@ -161,8 +155,7 @@ def command(
     run: Run = False,
     seeds: Seeds = None,
     incidents: IncidentLog = None,
-    as_json: Json = False,
-) -> None:
+) -> Reply:
     r"""Play one training step of one layout, action by action.
 
     The layout is what the layout section says; without one, the best that plan finds.
@@ -171,58 +164,56 @@ def command(
     memory is fullest; and what slow GPUs, loaded experts, shared links, durations that vary,
     servers of several kinds ([[cluster.groups]]) or a schedule of your own make of it.
     """
-    with speaking():
-        from simulator.cli.screen import waiting
-        from simulator.planner.simulated_prediction import neighbour_job, predict_played
+    from simulator.cli.screen import waiting
+    from simulator.planner.simulated_prediction import neighbour_job, predict_played
 
-        described, _ = names.scenario(scenario)
-        check_trace(trace)
-        _check_ending("--picture", picture, ".png", ".svg")
-        of_run = RunOptions(seeds=seeds, seed=seed, incidents=incidents)
-        if whole_runs(described, run, of_run, _of_step(locals()), picture, as_json):
-            return
-        _check_ending("--write-actions", write_actions, ".csv")
-        _check_table(actions, write_actions)
-        _check_seed(jitter, seed)
-        with waiting("finding the layout"):
-            prediction = predict_played(described, search=actions is None)
-        row, given = prediction.estimate.layouts, prediction.scenario
+    described, _ = options.scenario(scenario)
+    check_trace(trace)
+    _check_ending("--picture", picture, ".png", ".svg")
+    of_run = RunOptions(seeds=seeds, seed=seed, incidents=incidents)
+    if reply := whole_runs(described, run, of_run, _of_step(locals()), picture):
+        return reply
+    _check_ending("--write-actions", write_actions, ".csv")
+    _check_table(actions, write_actions)
+    _check_seed(jitter, seed)
+    with waiting("finding the layout"):
+        prediction = predict_played(described, search=actions is None)
+    row, given = prediction.estimate.layouts, prediction.scenario
 
-        from simulator.events.deviations.deviation_options import (
-            parse_deviations,
-            parse_link_degradation,
+    from simulator.events.deviations.deviation_options import (
+        parse_deviations,
+        parse_link_degradation,
+    )
+    from simulator.events.simulated_step import Jitter, Network, simulate
+    from simulator.events.step.user_actions import layout_actions, read_actions
+    from simulator.questions.simulate.screen import screen
+    from simulator.report.simulation_document import simulation_document
+
+    links = Network(
+        link_degradation=parse_link_degradation(worn or (), "--worn"), contention=contention
+    )
+    uneven = None if jitter is None else Jitter(spread=jitter, seed=seed or 0)
+    of_user = None if actions is None else read_actions(actions)
+    parts = (row, given.workload, given.cluster, given.software)
+    disturbed = any((deviation, worn, contention, beside, jitter is not None))
+    with waiting("simulating"):
+        step = simulate(
+            *parts,
+            table=of_user,
+            deviations=parse_deviations(deviation or (), given.cluster.gpus, "--deviation"),
+            network=links if worn or contention else None,
+            jitter=uneven,
+            beside=[neighbour_job(path) for path in beside or ()],
         )
-        from simulator.events.simulated_step import Jitter, Network, simulate
-        from simulator.events.step.user_actions import layout_actions, read_actions
-
-        links = Network(
-            link_degradation=parse_link_degradation(worn or (), "--worn"), contention=contention
-        )
-        uneven = None if jitter is None else Jitter(spread=jitter, seed=seed or 0)
-        of_user = None if actions is None else read_actions(actions)
-        parts = (row, given.workload, given.cluster, given.software)
-        disturbed = any((deviation, worn, contention, beside, jitter is not None))
-        with waiting("simulating"):
-            step = simulate(
-                *parts,
-                table=of_user,
-                deviations=parse_deviations(deviation or (), given.cluster.gpus, "--deviation"),
-                network=links if worn or contention else None,
-                jitter=uneven,
-                beside=[neighbour_job(path) for path in beside or ()],
-            )
-            # What a disturbance costs shows beside the same step played without it.
-            plain = simulate(*parts, table=of_user).step_time_s if disturbed else None
-        table = None if write_actions is None else (write_actions, layout_actions(row))
-        _write(step, trace, picture, title(given, prediction.estimate), table)
-        if as_json:
-            from simulator.report.simulation_document import simulation_document
-
-            print_json(simulation_document(prediction, step, undisturbed_s=plain))
-        else:
-            from simulator.questions.simulate.screen import show
-
-            show(prediction, step, undisturbed_s=plain)
+        # What a disturbance costs shows beside the same step played without it.
+        plain = simulate(*parts, table=of_user).step_time_s if disturbed else None
+    table = None if write_actions is None else (write_actions, layout_actions(row))
+    _write(step, trace, picture, title(given, prediction.estimate), table)
+    return Reply(
+        step,
+        lambda step: screen(prediction, step, undisturbed_s=plain),
+        lambda step: simulation_document(prediction, step, undisturbed_s=plain),
+    )
 
 
 def _of_step(given: dict[str, Any]) -> dict[str, Any]:
@@ -289,4 +280,4 @@ def _write(
     named = (("Trace", trace), ("Picture", picture), ("Actions", table and table[0]))
     for word, path in named:
         if path is not None:
-            say(f"{word}: {path}", err=True)
+            print_line(f"{word}: {path}", err=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from simulator.cli.screen import (
     amount,
-    console,
     heading,
     notes,
     plain_table,
@@ -34,11 +36,10 @@ _OWN = (
 )
 
 
-def show_mixed_plan(answer: MixedPlan) -> None:
-    """Print every way to use the servers, best first."""
-    screen = console()
-    screen.print(heading(answer.scenario))
-    screen.print(Text(f"\n{answer.verdict}\n", style="bold"))
+def mixed_plan_screen(answer: MixedPlan) -> Iterator[RenderableType]:
+    """Give every way to use the servers, best first."""
+    yield heading(answer.scenario)
+    yield Text(f"\n{answer.verdict}\n", style="bold")
     unit, scale = seconds_like(answer.best.step_s)
     fastest_s = min(one.step_s for one in answer.options)
     table = plain_table(
@@ -51,10 +52,10 @@ def show_mixed_plan(answer: MixedPlan) -> None:
         usd = "" if one.totals.usd is None else show_usd(one.totals.usd)
         cells = (f"{one.gpus:,}", amount(scale * one.step_s), slower, _counts(one), days, usd)
         table.add_row(one.way, *cells, one.described)
-    screen.print(table)
+    yield table
     option = next((one for one in answer.options if one.legs is not None), None)
     said = [] if option is None or option.legs is None else [_OWN, _legs(option.kinds, option.legs)]
-    screen.print(notes("Read this", [*_NOTES[:2], *said, *_NOTES[2:]]))
+    yield notes("Read this", [*_NOTES[:2], *said, *_NOTES[2:]])
 
 
 def _legs(kinds: tuple[str, ...], legs: GradientSumPhases) -> str:
@@ -74,19 +75,19 @@ def _legs(kinds: tuple[str, ...], legs: GradientSumPhases) -> str:
     )
 
 
-def show_mixed_prediction(answer: MixedPrediction) -> None:
-    """Print one layout on servers of several kinds: its played step and the whole run."""
-    screen, step, kinds = console(), answer.step, list(answer.kinds)
+def mixed_prediction_screen(answer: MixedPrediction) -> Iterator[RenderableType]:
+    """Give one layout on servers of several kinds: its played step and the whole run."""
+    step, kinds = answer.step, list(answer.kinds)
     assert step.mixed is not None
-    screen.print(heading(answer.scenario))
-    screen.print(_verdict(answer))
-    screen.print(_terms(answer))
-    screen.print()
-    screen.print(kinds_table(step, step.mixed, kinds))
-    screen.print(notes("Servers of several kinds", mixed_lines(step, step.mixed, kinds)))
+    yield heading(answer.scenario)
+    yield _verdict(answer)
+    yield _terms(answer)
+    yield ""
+    yield kinds_table(step, step.mixed, kinds)
+    yield notes("Servers of several kinds", mixed_lines(step, step.mixed, kinds))
     assumed = ", ".join(f"{name} = {value}" for name, value in answer.defaults.items())
-    screen.print(notes("Assumed, because not given", [assumed]))
-    screen.print(notes("Read this with the numbers", list(_PLAYED)))
+    yield notes("Assumed, because not given", [assumed])
+    yield notes("Read this with the numbers", list(_PLAYED))
 
 
 _PLAYED = (

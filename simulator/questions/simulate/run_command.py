@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulator.cli.options import print_json, say, writing
+from simulator.cli.options import print_line, writing
+from simulator.cli.runner import Reply
 
 if TYPE_CHECKING:
     from simulator.scenario import Scenario
@@ -27,9 +28,8 @@ def whole_runs(
     options: RunOptions,
     of_step: dict[str, Any],
     picture: Path | None,
-    as_json: bool,
-) -> bool:
-    """Play whole runs where they are `asked` for; true where they were.
+) -> Reply | None:
+    """Play whole runs where they are `asked` for; None where they are not.
 
     Raises
     ------
@@ -42,21 +42,22 @@ def whole_runs(
         given = {"--seeds": options.seeds, "--incidents": options.incidents}
         if wrong := [option for option, value in given.items() if value is not None]:
             raise InputError(f"arguments: {option}: must come with --run" for option in wrong)
-        return False
+        return None
     if wrong := [option for option, value in of_step.items() if value]:
         rule = "is of one step and cannot come with --run"
         raise InputError(f"arguments: {option}: {rule}" for option in wrong)
-    _simulate(scenario, options, picture, as_json)
-    return True
+    return _simulate(scenario, options, picture)
 
 
-def _simulate(scenario: Scenario, options: RunOptions, picture: Path | None, as_json: bool) -> None:
-    """Play whole runs, and print or draw what became of them."""
+def _simulate(scenario: Scenario, options: RunOptions, picture: Path | None) -> Reply:
+    """Play whole runs, and draw what became of them."""
     from simulator.cli.screen import waiting
     from simulator.planner.simulated_run import simulate_run
+    from simulator.questions.simulate.run_screen import run_screen
+    from simulator.report.run_document import run_document
 
     with waiting("playing runs"):
-        found = simulate_run(
+        runs = simulate_run(
             scenario,
             seeds=options.seeds,
             first_seed=options.seed or 0,
@@ -71,15 +72,8 @@ def _simulate(scenario: Scenario, options: RunOptions, picture: Path | None, as_
         name = scenario.workload.architecture.name
         title = f"{name} on {scenario.cluster.gpus:,} x {scenario.cluster.name}"
         with writing(picture):
-            drawn = run_picture(found.played, found.strip, found.curves, title, STRETCHES)
+            drawn = run_picture(runs.played, runs.strip, runs.curves, title, STRETCHES)
             content = file_bytes(drawn, picture.suffix)
             write_files({picture: content})
-        say(f"Picture: {picture}", err=True)
-    if as_json:
-        from simulator.report.run_document import run_document
-
-        print_json(run_document(found))
-    else:
-        from simulator.questions.simulate.run_screen import show_run
-
-        show_run(found)
+        print_line(f"Picture: {picture}", err=True)
+    return Reply(runs, run_screen, run_document)

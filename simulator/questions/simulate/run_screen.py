@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from simulator.cli.screen import (
     NO_FIT,
     best_of,
-    console,
     fitting,
     heading,
     notes,
@@ -34,8 +35,8 @@ _WIDTH = 72
 _SIZES = (64, 1024, 16384, 131072)
 
 
-def show_run(simulated_run: SimulatedRun) -> None:
-    """Print runs that were played."""
+def run_screen(simulated_run: SimulatedRun) -> Iterator[RenderableType]:
+    """Give runs that were played."""
     from simulator.events.run.played_runs import STRETCHES
 
     prediction, played, incidents = (
@@ -43,18 +44,17 @@ def show_run(simulated_run: SimulatedRun) -> None:
         simulated_run.played,
         simulated_run.incidents,
     )
-    screen = console()
     took("played", played.seconds)
-    screen.print(heading(prediction.scenario))
-    screen.print(_verdict(prediction, played))
+    yield heading(prediction.scenario)
+    yield _verdict(prediction, played)
     if incidents is not None:
-        screen.print(notes("Rates fitted to incidents", _fitted(incidents)))
-    screen.print(_causes(played))
-    screen.print()
+        yield notes("Rates fitted to incidents", _fitted(incidents))
+    yield _causes(played)
+    yield ""
     words = ", ".join(f"{sign} {name}" for sign, name in zip(_SIGNS, STRETCHES, strict=True))
-    screen.print(notes(f"One of the runs ({words})", [_strip(simulated_run.strip)]))
-    screen.print(notes("When runs end", [_ends(played)]))
-    screen.print(notes("Goodput against what one can choose", _choices(simulated_run)))
+    yield notes(f"One of the runs ({words})", [_strip(simulated_run.strip)])
+    yield notes("When runs end", [_ends(played)])
+    yield notes("Goodput against what one can choose", _choices(simulated_run))
 
 
 def _verdict(prediction: Prediction, played: PlayedRuns) -> Text:

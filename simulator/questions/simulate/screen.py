@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from simulator.cli.screen import (
     amount,
     best_of,
-    console,
     fitting,
     gib,
     heading,
@@ -43,43 +43,43 @@ _HELD = 3
 """Kinds of memory named of a peak."""
 
 
-def show(
+def screen(
     prediction: Prediction, step: SimulatedStep, *, undisturbed_s: float | None = None
-) -> None:
-    """Print a simulated step, and beside it the same one played without its disturbances."""
-    screen, estimate = console(), prediction.estimate
+) -> Iterator[RenderableType]:
+    """Give a simulated step, and beside it the same one played without its disturbances."""
+    estimate = prediction.estimate
     took("simulated", step.build_seconds + step.run_seconds)
     kinds = kinds_used(prediction, step)
-    screen.print(heading(prediction.scenario))
-    screen.print(_verdict(prediction, step, kinds, undisturbed_s))
+    yield heading(prediction.scenario)
+    yield _verdict(prediction, step, kinds, undisturbed_s)
     played, closed = with_times(estimate, [step]), "closed form"
     if kinds:
         closed += f", all {kinds[0].name}"
-    screen.print(term_table({"played": (played, 0), closed: (estimate, 0)}))
-    screen.print()
+    yield term_table({"played": (played, 0), closed: (estimate, 0)})
+    yield ""
     if step.mixed is not None:
-        screen.print(kinds_table(step, step.mixed, kinds))
-        screen.print()
-        screen.print(notes("Servers of several kinds", mixed_lines(step, step.mixed, kinds)))
-        screen.print()
-    screen.print(_streams(step))
-    screen.print()
-    screen.print(notes("Critical path", [_path(step)]))
-    screen.print(_memory(prediction, step))
+        yield kinds_table(step, step.mixed, kinds)
+        yield ""
+        yield notes("Servers of several kinds", mixed_lines(step, step.mixed, kinds))
+        yield ""
+    yield _streams(step)
+    yield ""
+    yield notes("Critical path", [_path(step)])
+    yield _memory(prediction, step)
     links = [
         f"{name} {show_percent(share)}" for name, share in step.links.items() if share > _LEAST
     ]
     if links:
         title = "Links, share of the step in which those of the busiest rank carry"
-        screen.print(notes(title, [", ".join(links)]))
+        yield notes(title, [", ".join(links)])
     if step.network is not None:
-        screen.print(notes("Groups on the links of the cluster", _network(step.network)))
+        yield notes("Groups on the links of the cluster", _network(step.network))
     if step.jitter is not None:
-        screen.print(notes("Durations that vary", [_jitter(step, step.jitter)]))
+        yield notes("Durations that vary", [_jitter(step, step.jitter)])
     if step.loading is not None:
-        screen.print(notes("Loaders, played batch by batch", [_loading(step.loading)]))
+        yield notes("Loaders, played batch by batch", [_loading(step.loading)])
     if step.sharing is not None:
-        screen.print(notes("Traffic that meets on links", _sharing(step, step.sharing)))
+        yield notes("Traffic that meets on links", _sharing(step, step.sharing))
 
 
 def _verdict(

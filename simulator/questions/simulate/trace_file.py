@@ -19,7 +19,6 @@ Trace = Annotated[
     typer.Option(
         "--trace",
         metavar="FILE",
-        show_default=False,
         help="Play the (best) layout on discrete events and write what every rank does when:"
         " FILE.json or FILE.json.gz, for ui.perfetto.dev.",
     ),

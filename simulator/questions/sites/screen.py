@@ -2,51 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import isfinite
 from typing import TYPE_CHECKING
 
+from rich.console import RenderableType
 from rich.table import Table
 
-from simulator.cli.screen import console, heading, notes, plain_table
+from simulator.cli.screen import heading, notes, table_of
 from simulator.units import show_bytes, show_count, show_percent, show_seconds
 
 if TYPE_CHECKING:
     from simulator.questions.sites.answer import Cycle, SeveralSites
 
 
-def show(answer: SeveralSites) -> None:
-    """Print sites, the cycle, what else one could do, and what the answer leaves out."""
-    screen = console()
-    screen.print(heading(answer.scenario, priced="sites"))
-    screen.print()
-    screen.print(_sites(answer))
-    screen.print()
+def screen(answer: SeveralSites) -> Iterator[RenderableType]:
+    """Give sites, the cycle, what else one could do, and what the answer leaves out."""
+    yield heading(answer.scenario, priced="sites")
+    yield ""
+    yield _sites(answer)
+    yield ""
     if answer.cycle is not None:
-        screen.print(notes("A cycle", _cycle(answer, answer.cycle)))
-    screen.print(_alternatives(answer))
-    screen.print()
-    screen.print(notes("In words", _verdict(answer)))
-    screen.print(notes("Read this with the numbers", _caveats(answer)))
+        yield notes("A cycle", _cycle(answer, answer.cycle))
+    yield _alternatives(answer)
+    yield ""
+    yield notes("In words", _verdict(answer))
+    yield notes("Read this with the numbers", _caveats(answer))
 
 
 def _sites(answer: SeveralSites) -> Table:
-    columns = ("site", "GPUs", "of", "batch", "step", "waits", "uplink", "latency", "layout")
-    table = plain_table(*columns, left=("site", "of", "layout"))
     slowest = max((x.step_time_s for x in answer.steps if not x.reason), default=0.0)
-    for step in answer.steps:
-        place = step.place
-        table.add_row(
-            place.name,
-            f"{place.gpus:,}",
-            step.accelerator,
-            f"{step.batch:,}",
-            "" if step.reason else show_seconds(step.step_time_s),
-            "" if step.reason else show_percent(1.0 - step.step_time_s / slowest),
-            _rate(place.uplink_bytes_per_s),
-            show_seconds(place.latency_s),
-            step.reason or step.described,
-        )
-    return table
+    return table_of(
+        answer.steps,
+        ("site", lambda step: step.place.name),
+        ("GPUs", lambda step: f"{step.place.gpus:,}"),
+        ("of", lambda step: step.accelerator),
+        ("batch", lambda step: f"{step.batch:,}"),
+        ("step", lambda step: "" if step.reason else show_seconds(step.step_time_s)),
+        ("waits", lambda step: "" if step.reason else show_percent(1 - step.step_time_s / slowest)),
+        ("uplink", lambda step: _rate(step.place.uplink_bytes_per_s)),
+        ("latency", lambda step: show_seconds(step.place.latency_s)),
+        ("layout", lambda step: step.reason or step.described),
+        left=("site", "of", "layout"),
+    )
 
 
 def _cycle(answer: SeveralSites, cycle: Cycle) -> list[str]:
@@ -84,18 +82,19 @@ def _rate(bytes_per_s: float) -> str:
 
 
 def _alternatives(answer: SeveralSites) -> Table:
-    table = plain_table("", "GPUs", "a step", "tokens/s", "days", "", left=("",))
-    for row in answer.alternatives:
-        fits = isfinite(row.step_time_s)
-        table.add_row(
-            row.name,
-            f"{row.gpus:,}",
-            show_seconds(row.step_time_s) if fits else "",
-            show_count(row.tokens_per_s) if fits else "",
-            f"{row.days_ideal:,.1f}" if row.days_ideal is not None else "",
-            row.reason,
-        )
-    return table
+    return table_of(
+        answer.alternatives,
+        ("", lambda row: row.name),
+        ("GPUs", lambda row: f"{row.gpus:,}"),
+        ("a step", lambda row: show_seconds(row.step_time_s) if isfinite(row.step_time_s) else ""),
+        (
+            "tokens/s",
+            lambda row: show_count(row.tokens_per_s) if isfinite(row.step_time_s) else "",
+        ),
+        ("days", lambda row: "" if row.days_ideal is None else f"{row.days_ideal:,.1f}"),
+        ("", lambda row: row.reason),
+        left=("",),
+    )
 
 
 def _verdict(answer: SeveralSites) -> list[str]:

@@ -11,7 +11,7 @@ from simulator.cli.decision_options import (
     Largest,
     Law,
 )
-from simulator.cli.option_groups import LIMITS, MONEY, Limits, Money, Names, taking
+from simulator.cli.option_groups import Limits, Money, ScenarioOptions
 from simulator.cli.options import (
     ClusterName,
     Json,
@@ -19,9 +19,8 @@ from simulator.cli.options import (
     ScenarioFile,
     Set,
     SoftwareName,
-    speaking,
-    tell,
 )
+from simulator.cli.runner import Reply, question
 
 Gpus = Annotated[
     int | None,
@@ -31,50 +30,54 @@ Gpus = Annotated[
 ]
 
 
-@taking
-def command(
+@question(
+    "size",
+    "size run.toml --deadline 90d --confidence 0.9",
+    "size run.toml --budget 2M",
+)
+def ask(
+    *,
     scenario: ScenarioFile = None,
     model: ModelName = None,
     cluster: ClusterName = None,
     gpus: Gpus = None,
     software: SoftwareName = None,
     overrides: Set = None,
-    limits: Limits = LIMITS,
+    limits: Limits,
     confidence: Confidence = 0.9,
     law: Law = "hoffmann-2022",
     largest: Largest = None,
-    money: Money = MONEY,
+    money: Money,
     as_json: Json = False,
-) -> None:
+) -> Reply:
     """Find the fewest GPUs for a deadline, or the soonest end for a budget.
 
     Says as well how many tokens both buy, and which model makes most of the same compute.
     Exit 0: done; 1: no size meets what is asked; 2: bad input.
     """
-    with speaking():
-        from simulator.questions.size.answer import size_run
-        from simulator.questions.size.screen import show
+    from simulator.questions.size.answer import size_run
+    from simulator.questions.size.screen import screen
 
-        described, assumed = Names(
-            model=model,
-            cluster=cluster if scenario is None else None,
-            gpus=(gpus or 8) if scenario is None else None,
-            software=software,
-            overrides=[*(overrides or ()), *([f"cluster.name={cluster}"] if cluster else [])],
-        ).scenario(scenario)
-        asked = {**limits.read, **money.read}
-        on_row = None
-        if not as_json:
-            from simulator.questions.compare.screen import begin
+    described, assumed = ScenarioOptions(
+        model=model,
+        cluster=cluster if scenario is None else None,
+        gpus=(gpus or 8) if scenario is None else None,
+        software=software,
+        overrides=[*(overrides or ()), *([f"cluster.name={cluster}"] if cluster else [])],
+    ).scenario(scenario)
+    asked = {**limits.read, **money.read}
+    on_row = None
+    if not as_json:
+        from simulator.questions.compare.screen import begin
 
-            on_row = begin(described, assumed)
-        answer = size_run(
-            described,
-            gpus=gpus,
-            confidence=confidence,
-            law=law,
-            largest=largest,
-            on_row=on_row,
-            **asked,
-        )
-        tell(answer, show, as_json=as_json, feasible=answer.answer is not None)
+        on_row = begin(described, assumed)
+    answer = size_run(
+        described,
+        gpus=gpus,
+        confidence=confidence,
+        law=law,
+        largest=largest,
+        on_row=on_row,
+        **asked,
+    )
+    return Reply(answer, screen, feasible=answer.answer is not None)

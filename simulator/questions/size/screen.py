@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from rich.console import RenderableType
 from rich.text import Text
 
-from simulator.cli.screen import NO_FIT, console, notes
+from simulator.cli.screen import NO_FIT, notes
 from simulator.questions.compare.offer_sentences import in_words, missed
 from simulator.units import show_count, show_days, show_percent, show_usd
 
@@ -20,24 +22,24 @@ _QUESTIONS = {
 }
 
 
-def show(answer: Sized) -> None:
-    """Print an answer; the sizes that were tried are on the screen already."""
-    screen, asked = console(), answer.asked
-    screen.print()
+def screen(answer: Sized) -> Iterator[RenderableType]:
+    """Give an answer; the sizes that were tried are on the screen already."""
+    asked = answer.asked
+    yield ""
     title = f"{_QUESTIONS[answer.question]}, with a chance of {show_percent(asked.confidence)}"
     if answer.answer is not None:
-        screen.print(notes(title, [*in_words([answer.answer]), answer.answer.described]))
+        yield notes(title, [*in_words([answer.answer]), answer.answer.described])
     else:
         tokens = answer.scenario.workload.recipe.tokens
-        screen.print(Text(missed(asked, answer.tried, tokens), style=NO_FIT))
+        yield Text(missed(asked, answer.tried, tokens), style=NO_FIT)
         near = answer.nearest
         if near is not None:
-            screen.print(notes("Nearest to all that is asked", in_words([near])))
+            yield notes("Nearest to all that is asked", in_words([near]))
     if answer.compute is not None:
-        screen.print(notes("What the limits buy", _bought(answer, answer.compute)))
+        yield notes("What the limits buy", _bought(answer, answer.compute))
     if answer.question != "given":
         tried = ", ".join(f"{row.gpus:,}" for row in answer.tried)
-        screen.print(notes("Tried", [f"{tried}: whole servers that the batch divides over"]))
+        yield notes("Tried", [f"{tried}: whole servers that the batch divides over"])
 
 
 def _bought(answer: Sized, compute: Compute) -> list[str]:

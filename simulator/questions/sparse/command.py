@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from simulator.cli.option_groups import Names
-from simulator.cli.options import Json, ScenarioFile, Set, speaking, tell
+from simulator.cli.option_groups import ScenarioOptions
+from simulator.cli.options import ScenarioFile, Set
+from simulator.cli.runner import Reply, question
 
 
-def command(scenario: ScenarioFile = None, overrides: Set = None, as_json: Json = False) -> None:
+@question("recommender", "recommender run.toml --set sparse.updates=asynchronous")
+def ask(*, scenario: ScenarioFile = None, overrides: Set = None) -> Reply:
     """Find what a step of [sparse] takes: tables split over the GPUs, next to a dense model.
 
     Exit 0: done; 1: tables or model do not fit; 2: bad input.
     """
-    with speaking():
-        from simulator.questions.sparse.answer import recommender
-        from simulator.questions.sparse.screen import show
+    from simulator.questions.sparse.answer import recommender
+    from simulator.questions.sparse.screen import screen
 
-        answer = recommender(Names(overrides=overrides).scenario(scenario)[0])
-        tell(answer, show, as_json=as_json, feasible=answer.fits)
+    answer = recommender(ScenarioOptions(overrides=overrides).scenario(scenario)[0])
+    return Reply(answer, screen, feasible=answer.fits)

@@ -2,41 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from simulator.cli.screen import NO_FIT, console, gib, notes, plain_table
+from simulator.cli.screen import NO_FIT, gib, notes, plain_table
 from simulator.units import show_bytes, show_count, show_percent, show_seconds
 
 if TYPE_CHECKING:
     from simulator.questions.sparse.answer import Recommended
 
 
-def show(answer: Recommended) -> None:
-    """Print the step term by term, who holds which tables, and what is left out."""
-    screen, recipe = console(), answer.scenario.workload.recipe
+def screen(answer: Recommended) -> Iterator[RenderableType]:
+    """Give the step term by term, who holds which tables, and what is left out."""
+    recipe = answer.scenario.workload.recipe
     cluster = answer.scenario.cluster
-    screen.print(
-        Text(
-            f"{show_count(answer.parameters)} parameters, {show_count(_dense(answer))} of them"
-            f" dense, on {cluster.gpus:,} x {cluster.accelerator.name} ({cluster.name}),"
-            f" {answer.scenario.software.name}; {recipe.global_batch:,} samples a step"
-        )
+    yield Text(
+        f"{show_count(answer.parameters)} parameters, {show_count(_dense(answer))} of them"
+        f" dense, on {cluster.gpus:,} x {cluster.accelerator.name} ({cluster.name}),"
+        f" {answer.scenario.software.name}; {recipe.global_batch:,} samples a step"
     )
-    screen.print(
-        Text(
-            f"\nstep {show_seconds(answer.step_time_s)}, {show_count(answer.samples_per_s)}"
-            " samples/s\n",
-            style="bold",
-        )
+    yield Text(
+        f"\nstep {show_seconds(answer.step_time_s)}, {show_count(answer.samples_per_s)}"
+        " samples/s\n",
+        style="bold",
     )
-    screen.print(_memory(answer))
-    screen.print(_terms(answer))
-    screen.print()
-    screen.print(notes("Tables", _tables(answer)))
-    screen.print(notes("Read this with the numbers", _caveats(answer)))
+    yield _memory(answer)
+    yield _terms(answer)
+    yield ""
+    yield notes("Tables", _tables(answer))
+    yield notes("Read this with the numbers", _caveats(answer))
 
 
 def _dense(answer: Recommended) -> int:

@@ -18,14 +18,10 @@ from simulator.cli.decision_options import (
     usd_of,
 )
 from simulator.cli.options import (
-    INFEASIBLE,
-    Json,
     check_out,
-    print_json,
-    say,
-    speaking,
     writing,
 )
+from simulator.cli.runner import Reply, question
 from simulator.errors import InputError, problem
 
 GridFile = Annotated[
@@ -50,7 +46,9 @@ Scheduler = Annotated[
 ]
 
 
-def command(
+@question("sweep", "sweep grid.toml --out results")
+def ask(
+    *,
     grid: GridFile,
     deadline: Deadline = None,
     budget: Budget = None,
@@ -60,52 +58,49 @@ def command(
     backend: Backend = "local",
     scheduler: Scheduler = None,
     out: Out = None,
-    as_json: Json = False,
-) -> None:
+) -> Reply:
     """Search every combination of some fields; what is done is kept, so it can be interrupted.
 
     Exit 0: done, bad points are reported; 1: no point can run; 2: bad input.
     """
-    with speaking():
-        from simulator.cli.screen import Progress
-        from simulator.questions.compare.many_searches import BACKENDS
-        from simulator.questions.compare.offers import Asked
-        from simulator.questions.sweep.answer import read_grid, sweep_grid
-        from simulator.questions.sweep.report import sweep_document, write_sweep
+    from simulator.cli.screen import Progress
+    from simulator.questions.compare.many_searches import BACKENDS
+    from simulator.questions.compare.offers import Asked
+    from simulator.questions.sweep.answer import read_grid, sweep_grid
+    from simulator.questions.sweep.report import sweep_document, write_sweep
+    from simulator.questions.sweep.screen import screen
 
-        if backend not in BACKENDS:
-            rule = f"must be {' or '.join(BACKENDS)}"
-            raise InputError(problem("command line", "--backend", rule, backend, BACKENDS))
-        if (backend != "local") != (scheduler is not None):
-            named = "dask (or ray)" if backend == "local" else backend
-            rule = f"--backend {named} and --scheduler ADDRESS must be given together"
-            raise InputError(f"command line: --scheduler: {rule}")
-        asked = Asked(
-            deadline_days=days_of(deadline),
-            budget_usd=usd_of(budget),
-            prices=prices_of(price),
-            region=region,
+    if backend not in BACKENDS:
+        rule = f"must be {' or '.join(BACKENDS)}"
+        raise InputError(problem("command line", "--backend", rule, backend, BACKENDS))
+    if (backend != "local") != (scheduler is not None):
+        named = "dask (or ray)" if backend == "local" else backend
+        rule = f"--backend {named} and --scheduler ADDRESS must be given together"
+        raise InputError(f"command line: --scheduler: {rule}")
+    asked = Asked(
+        deadline_days=days_of(deadline),
+        budget_usd=usd_of(budget),
+        prices=prices_of(price),
+        region=region,
+    )
+    wanted = read_grid(grid)
+    folder = out or Path("reports") / grid.stem
+    check_out("--out", folder, folder=True)
+    with Progress(f"{len(wanted):,} points") as progress, writing(folder, "--out"):
+        answer = sweep_grid(
+            wanted,
+            asked=asked,
+            folder=folder,
+            jobs=jobs,
+            scheduler=scheduler,
+            backend=backend,
+            progress=progress,
         )
-        wanted = read_grid(grid)
-        folder = out or Path("reports") / grid.stem
-        check_out("--out", folder, folder=True)
-        with Progress(f"{len(wanted):,} points") as progress, writing(folder, "--out"):
-            found = sweep_grid(
-                wanted,
-                asked=asked,
-                folder=folder,
-                jobs=jobs,
-                scheduler=scheduler,
-                backend=backend,
-                progress=progress,
-            )
-            written = write_sweep(found, folder)
-        if as_json:
-            print_json(sweep_document(found))
-        else:
-            from simulator.questions.sweep.screen import show
-
-            show(found)
-        say(f"Written: {', '.join(map(str, written))}", err=as_json)
-        if not any(row["feasible"] for row in found.rows):
-            raise typer.Exit(INFEASIBLE)
+        written = write_sweep(answer, folder)
+    return Reply(
+        answer,
+        screen,
+        sweep_document,
+        write=lambda _: [f"Written: {', '.join(map(str, written))}"],
+        feasible=any(row["feasible"] for row in answer.rows),
+    )

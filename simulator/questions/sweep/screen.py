@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from simulator.cli.screen import console, notes, plain_table
+from rich.console import RenderableType
+
+from simulator.cli.screen import notes, plain_table
 from simulator.questions.sweep.report import problem_lines
 from simulator.units import show_percent, show_seconds, show_usd
 
@@ -15,9 +18,9 @@ _MOST = 40
 """Points and problems on the screen; the files have them all."""
 
 
-def show(sweep: Sweep) -> None:
-    """Print a sweep."""
-    screen, fields = console(), list(sweep.grid.fields)
+def screen(sweep: Sweep) -> Iterator[RenderableType]:
+    """Give a sweep."""
+    fields = list(sweep.grid.fields)
     last = [name.rpartition(".")[2] for name in fields]
     names = [end if last.count(end) == 1 else name for end, name in zip(last, fields, strict=True)]
     table = plain_table(
@@ -26,15 +29,15 @@ def show(sweep: Sweep) -> None:
     good = [row for row in sweep.rows if row["problem"] is None]
     for row in good[:_MOST]:
         table.add_row(str(row["point"]), *(str(row[name]) for name in fields), *_cells(row))
-    screen.print(table)
+    yield table
     if len(good) > _MOST:
-        screen.print(notes("", [f"and {len(good) - _MOST:,} more, in the files"]))
+        yield notes("", [f"and {len(good) - _MOST:,} more, in the files"])
     bad = problem_lines(sweep)
     if bad:
         more = [f"and {len(bad) - _MOST:,} more, in the files"] if len(bad) > _MOST else []
-        screen.print(notes("Points that could not be searched", [*bad[:_MOST], *more]))
+        yield notes("Points that could not be searched", [*bad[:_MOST], *more])
     searched = len(sweep.rows) - sweep.known
-    screen.print(notes("", [f"{searched:,} points searched, {sweep.known:,} known before"]))
+    yield notes("", [f"{searched:,} points searched, {sweep.known:,} known before"])
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simulator.cli.option_groups import NAMES, Names, taking
+from simulator.cli.option_groups import ScenarioOptions
 from simulator.cli.options import (
     Json,
     check_out,
     print_json,
-    say,
-    speaking,
+    print_line,
     writing,
 )
+from simulator.cli.runner import Reply, question
 from simulator.questions.validate.log_command import (
     LogScenario,
     MegatronLog,
@@ -54,8 +56,16 @@ Page = Annotated[
 ]
 
 
-@taking
-def command(
+@question(
+    "validate",
+    "validate",
+    "validate my-runs.csv --html validation.html",
+    "validate mine.csv --map 'GPU type=gpu' --map 't (ms)=step_time_ms'",
+    "validate --megatron-log train.log --scenario run.toml",
+    "validate --trace rank0.json.gz --scenario run.toml",
+)
+def ask(
+    *,
     runs: RunFiles = None,
     as_json: Json = False,
     html: Page = None,
@@ -64,11 +74,11 @@ def command(
     torchtitan_log: TorchtitanLog = None,
     mlperf_log: MlperfLog = None,
     scenario: LogScenario = None,
-    names: Names = NAMES,
+    options: ScenarioOptions,
     warm_up: WarmUp = None,
     trace: TraceFile = None,
     trace_steps: TraceSteps = None,
-) -> None:
+) -> Reply:
     """Predict measured runs and show how far off the predictions are.
 
     Rows that cannot be predicted are counted with the reason. A table has the columns that
@@ -78,51 +88,23 @@ def command(
     With --megatron-log, --torchtitan-log or --mlperf-log and a scenario, set what your own run
     measured beside its prediction instead; with --trace, its profiled step, cause by cause.
     """
-    with speaking():
-        from simulator.errors import InputError
+    from simulator.errors import InputError
+    from simulator.questions.validate.screen import screen
 
-        logs = {"megatron": megatron_log, "torchtitan": torchtitan_log, "mlperf": mlperf_log}
-        others = {**{f"--{name}-log": log for name, log in logs.items()}, "--warm-up": warm_up}
-        if validate_trace(
-            trace,
-            scenario,
-            names=names,
-            steps=trace_steps,
-            others={"RUNS.csv": runs, "--html": html, **others},
-            as_json=as_json,
-        ):
-            return
-        if validate_logs(
-            logs,
-            scenario,
-            names=names,
-            warm_up=warm_up,
-            others={"RUNS.csv": runs, "--html": html},
-            as_json=as_json,
-        ):
-            return
-        if html is not None and html.is_dir():
-            raise InputError(f"--html: must be a file, got the folder {str(html)!r}")
-        check_out("--html", html)
-        validate = _validate(runs, names.software or "", mapped, as_json)
-        if as_json:
-            print_json(validate.document())
-        else:
-            from simulator.questions.validate.screen import show
-
-            show(validate)
-        if html is not None:
-            _write(validate, html)
-            say(f"Page: {html}", err=as_json)
-        for problem in validate.problems[:_MOST_PROBLEMS]:
-            say(problem, err=True)
-        if len(validate.problems) > _MOST_PROBLEMS:
-            more = len(validate.problems) - _MOST_PROBLEMS
-            say(f"and {more} more problems, see --json", err=True)
-        if not validate.used:
-            named = ", ".join(map(str, runs or ())) or "shipped tables"
-            rule = "no row could be predicted; the answer has the reason of each"
-            raise InputError(f"{named}: {rule}")
+    logs = {"megatron": megatron_log, "torchtitan": torchtitan_log, "mlperf": mlperf_log}
+    others = {**{f"--{name}-log": log for name, log in logs.items()}, "--warm-up": warm_up}
+    of_table = {"RUNS.csv": runs, "--html": html}
+    if reply := validate_trace(
+        trace, scenario, options, steps=trace_steps, others={**of_table, **others}
+    ):
+        return reply
+    if reply := validate_logs(logs, scenario, options, warm_up=warm_up, others=of_table):
+        return reply
+    if html is not None and html.is_dir():
+        raise InputError(f"--html: must be a file, got the folder {str(html)!r}")
+    check_out("--html", html)
+    validation = _validate(runs, options.software or "", mapped, as_json)
+    return Reply(validation, screen, write=partial(_write, runs=runs, html=html))
 
 
 def _validate(
@@ -146,9 +128,22 @@ def _validate(
         raise
 
 
-def _write(validation: Validation, path: Path) -> None:
+def _write(validation: Validation, runs: list[Path] | None, html: Path | None) -> Iterator[str]:
+    """Write the page, and say which rows could not be used."""
     from simulator.cli.screen import waiting
+    from simulator.errors import InputError
     from simulator.report.validation_page import write_validation
 
-    with writing(path, "--html"), waiting("writing the page"):
-        write_validation(validation, path)
+    if html is not None:
+        with writing(html, "--html"), waiting("writing the page"):
+            write_validation(validation, html)
+        yield f"Page: {html}"
+    for problem in validation.problems[:_MOST_PROBLEMS]:
+        print_line(problem, err=True)
+    if len(validation.problems) > _MOST_PROBLEMS:
+        more = len(validation.problems) - _MOST_PROBLEMS
+        print_line(f"and {more} more problems, see --json", err=True)
+    if not validation.used:
+        named = ", ".join(map(str, runs or ())) or "shipped tables"
+        rule = "no row could be predicted; the answer has the reason of each"
+        raise InputError(f"{named}: {rule}")

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from simulator.cli.runner import Reply
+
 if TYPE_CHECKING:
-    from simulator.cli.option_groups import Names
+    from simulator.cli.option_groups import ScenarioOptions
     from simulator.scenario import Scenario
     from simulator.scoring.logs import LogComparison
 
@@ -94,60 +96,58 @@ def compare_logs(
 def validate_logs(
     logs: Mapping[str, Path | None],
     scenario: Path | None,
+    options: ScenarioOptions,
     *,
-    names: Names,
     warm_up: int | None,
     others: Mapping[str, Any],
-    as_json: bool,
-) -> bool:
-    """Answer `foreshard validate` where a log is given; False where none is.
+) -> Reply | None:
+    """Answer `foreshard validate` where a log is given; None where none is.
 
     Parameters
     ----------
     logs : mapping
         As in :func:`compare_logs`.
-    scenario, names
+    scenario, options
         What describes the run.
     warm_up : int, optional
         Step lines to leave out at the start.
     others : mapping
         What cannot be given together with a log, by its option.
-    as_json : bool
-        Print the document.
 
     Raises
     ------
     InputError
         With the problems of logs and scenario, or if one is given without the other.
     """
-    from simulator._version import __version__
-    from simulator.cli.options import print_json
     from simulator.errors import InputError
-    from simulator.report.document import SCHEMA
+    from simulator.questions.validate.log_screen import logs_screen
 
     if not any(logs.values()):
-        rows = ("software",)  # means something to a table of runs, too
-        options = [f"--{name}" for name, value in names.named.items() if value is not None]
-        options = [option for option in options if option.removeprefix("--") not in rows]
-        options += ["--scenario"] * (scenario is not None) + ["--set"] * bool(names.overrides)
-        options += ["--warm-up"] * (warm_up is not None)
-        if options:
+        of_table = ("software",)  # means something to a table of runs, too
+        wrong = [
+            f"--{name}"
+            for name, value in options.named.items()
+            if value is not None and name not in of_table
+        ]
+        wrong += ["--scenario"] * (scenario is not None) + ["--set"] * bool(options.overrides)
+        wrong += ["--warm-up"] * (warm_up is not None)
+        if wrong:
             raise InputError(
-                f"{', '.join(options)}: only with a log or a trace, e.g. --megatron-log LOG"
+                f"{', '.join(wrong)}: only with a log or a trace, e.g. --megatron-log LOG"
             )
-        return False
+        return None
     if wrong := [name for name, value in others.items() if value]:
         raise InputError(f"{', '.join(wrong)}: cannot be given together with a log")
-    described, assumed = names.scenario(scenario)
-    found = compare_logs(logs, described, assumed=assumed, warm_up=warm_up)
-    if as_json:
-        head = {"schema": SCHEMA, "version": __version__, "command": "validate"}
-        from simulator.scoring.log_differences import differences
+    described, assumed = options.scenario(scenario)
+    comparisons = compare_logs(logs, described, assumed=assumed, warm_up=warm_up)
+    return Reply(comparisons, logs_screen, _document)
 
-        logs_ = [{**one.document(), "differences": differences(one)} for one in found]
-        print_json({**head, "logs": logs_})
-    else:
-        from simulator.questions.validate.log_screen import show
 
-        show(found)
-    return True
+def _document(comparisons: Iterable[LogComparison]) -> dict[str, Any]:
+    from simulator._version import __version__
+    from simulator.report.document import SCHEMA
+    from simulator.scoring.log_differences import differences
+
+    head = {"schema": SCHEMA, "version": __version__, "command": "validate"}
+    logs = [{**log.document(), "differences": differences(log)} for log in comparisons]
+    return {**head, "logs": logs}

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from simulator.cli.screen import (
     amount,
-    console,
     gib,
     heading,
     notes,
@@ -30,22 +30,21 @@ _FRAMEWORKS = ("megatron", "torchtitan")
 """Their software profiles bear their name."""
 
 
-def show(log_comparisons: Iterable[LogComparison]) -> None:
-    """Print every comparison: what was read, measured beside predicted, the predicted terms."""
-    screen = console()
+def logs_screen(log_comparisons: Iterable[LogComparison]) -> Iterator[RenderableType]:
+    """Give every comparison: what was read, measured beside predicted, the predicted terms."""
     for comparison in log_comparisons:
         estimate = comparison.prediction.estimate
-        screen.print(heading(comparison.prediction.scenario))
-        screen.print(_read(comparison))
-        screen.print(_beside(comparison))
-        screen.print()
+        yield heading(comparison.prediction.scenario)
+        yield _read(comparison)
+        yield _beside(comparison)
+        yield ""
         lines = [*differences(comparison), how_to_trace(comparison)]
-        screen.print(notes("Where the difference lies, as far as a log can tell", lines))
-        screen.print()
-        screen.print(term_table({"predicted": (estimate, 0)}, formula=True))
-        screen.print(notes("", _hidden(comparison)))
-        screen.print()
-        screen.print(notes("Read this with the numbers", _remarks(comparison)))
+        yield notes("Where the difference lies, as far as a log can tell", lines)
+        yield ""
+        yield term_table({"predicted": (estimate, 0)}, formula=True)
+        yield notes("", _hidden(comparison))
+        yield ""
+        yield notes("Read this with the numbers", _remarks(comparison))
 
 
 def _read(comparison: LogComparison) -> Text:

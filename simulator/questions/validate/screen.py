@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+from rich.console import RenderableType
 from rich.table import Table
 
-from simulator.cli.screen import console, notes, plain_table
-from simulator.questions.validate.benchmarks_screen import benchmark_tables, error_percent
+from simulator.cli.screen import notes, plain_table
 from simulator.scoring.scores import SCORED_MEMORY
 
 if TYPE_CHECKING:
@@ -34,38 +33,40 @@ _GROUPS = 10
 _LINES = 12
 _FIELDS = 6
 
+_BENCHMARK_PARTS = {"by kernel": "by_kernel", "by device": "by_device"}
+_BENCHMARK_ERRORS = ("mape", "median_ape", "p90_ape", "max_ape")
+_REASONS = 5
 
-def show(validation: Validation) -> None:
-    """Print a validation."""
+
+def screen(validation: Validation) -> Iterator[RenderableType]:
+    """Give a validation."""
     summary = validation.summary()
-    out = console()
     if validation.rows:
-        _show_runs(validation, summary, out)
-    for part in benchmark_tables(summary):
-        out.print(part)
+        yield from _runs(validation, summary)
+    yield from _benchmark_tables(summary)
 
 
-def _show_runs(validation: Validation, summary: Mapping[str, Any], out: Console) -> None:
+def _runs(validation: Validation, summary: Mapping[str, Any]) -> Iterator[RenderableType]:
     predicted = len(validation.predicted)
     rows = len(validation.rows)
-    out.print(
+    yield (
         f"{rows} measured runs: {predicted} predicted,"
         f" {rows - predicted} skipped. Error = predicted / measured step time - 1.\n"
     )
     composed = {row.run.get("source") for row in validation.rows if row.composed}
-    out.print(_errors(summary, composed), "")
+    yield from (_errors(summary, composed), "")
     if summary["step"]["n"]:
-        out.print(_parts(summary), "")
-    out.print(*_baseline(summary), *_intervals(summary), *_memory(summary), sep="\n")
-    out.print("", *_ranking(summary), "", sep="\n")
+        yield from (_parts(summary), "")
+    yield from (*_baseline(summary), *_intervals(summary), *_memory(summary))
+    yield from ("", *_ranking(summary), "")
     if predicted:
-        out.print(_worst(validation.predicted), "")
+        yield from (_worst(validation.predicted), "")
     reasons = (f"{count:>5}  {reason}" for reason, count in summary["skipped"].items())
-    out.print(notes("above the bf16 peak", _cut(_above_peak(validation.predicted))))
-    out.print(notes("rows that cannot be right", _cut(_refused(validation.rows))))
-    out.print(notes("sources with rows that are not predicted", _uncovered(summary)))
-    out.print(notes("skipped", _cut(reasons)))
-    out.print(notes("assumed", _assumed(summary["assumed_fields"])), "")
+    yield notes("above the bf16 peak", _cut(_above_peak(validation.predicted)))
+    yield notes("rows that cannot be right", _cut(_refused(validation.rows)))
+    yield notes("sources with rows that are not predicted", _uncovered(summary))
+    yield notes("skipped", _cut(reasons))
+    yield from (notes("assumed", _assumed(summary["assumed_fields"])), "")
 
 
 # --- errors ------------------------------------------------------------------------------
@@ -92,8 +93,8 @@ def _errors(summary: Mapping[str, Any], composed: set[str]) -> Table:
 
 def _cells(errors: Mapping[str, Any]) -> list[str]:
     counts = [str(errors["rows"]), str(errors["n"]), str(errors["skipped"])]
-    sizes = [error_percent(errors[name]) for name in _ERRORS.values()]
-    return [*counts, *sizes, error_percent(errors["bias"], "+")]
+    sizes = [_percent(errors[name]) for name in _ERRORS.values()]
+    return [*counts, *sizes, _percent(errors["bias"], "+")]
 
 
 def _parts(summary: Mapping[str, Any]) -> Table:
@@ -113,7 +114,7 @@ def _parts(summary: Mapping[str, Any]) -> Table:
 
 
 def _short(errors: Mapping[str, Any]) -> list[str]:
-    return [str(errors["n"]), error_percent(errors["mape"]), error_percent(errors["bias"], "+")]
+    return [str(errors["n"]), _percent(errors["mape"]), _percent(errors["bias"], "+")]
 
 
 def _baseline(summary: Mapping[str, Any]) -> Iterable[str]:
@@ -123,8 +124,8 @@ def _baseline(summary: Mapping[str, Any]) -> Iterable[str]:
         if base["n"]:
             yield (
                 f"baseline, constant efficiency per GPU and precision, {split}:"
-                f" mean {error_percent(base['mape'])}, bias {error_percent(base['bias'], '+')}"
-                f" (ours: {error_percent(errors['mape'])}, {error_percent(errors['bias'], '+')})"
+                f" mean {_percent(base['mape'])}, bias {_percent(base['bias'], '+')}"
+                f" (ours: {_percent(errors['mape'])}, {_percent(errors['bias'], '+')})"
             )
 
 
@@ -137,7 +138,7 @@ def _intervals(summary: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _interval(values: Mapping[str, Any]) -> str:
-    inside, width = error_percent(values["coverage_80"]), error_percent(values["interval_width"])
+    inside, width = _percent(values["coverage_80"]), _percent(values["interval_width"])
     score = values["interval_score"]
     shown = "-" if score is None else f"{score:.3f}"
     return f"{inside} inside, median width {width}, score {shown}"
@@ -148,8 +149,8 @@ def _memory(summary: Mapping[str, Any]) -> Iterable[str]:
         errors = summary["memory"][kind]
         if errors["n"]:
             yield (
-                f"memory, {kind}, {errors['n']} readings: mean {error_percent(errors['mape'])}, max"
-                f" {error_percent(errors['max_ape'])}, bias {error_percent(errors['bias'], '+')}"
+                f"memory, {kind}, {errors['n']} readings: mean {_percent(errors['mape'])}, max"
+                f" {_percent(errors['max_ape'])}, bias {_percent(errors['bias'], '+')}"
             )
         else:
             yield f"memory, {kind}: no run that was predicted has such a reading"
@@ -168,14 +169,14 @@ def _ranking(summary: Mapping[str, Any]) -> Iterable[Table | str]:
     table = plain_table(title, "layouts", "pairs", "Kendall tau", "regret", left=(title,))
     for group in sorted(groups, key=lambda group: -group["regret"])[:_GROUPS]:
         cells = (str(group["n"]), str(group["pairs"]), _tau(group["kendall_tau"]))
-        table.add_row(f"  {group['group']}", *cells, error_percent(group["regret"]))
+        table.add_row(f"  {group['group']}", *cells, _percent(group["regret"]))
     if groups:
         yield table
     for split, found in summary["ranking_by_split"].items():
         yield (
             f"ranking, {split}, {found['groups']} groups: median tau {_tau(found['median_tau'])},"
-            f" regret {error_percent(found['median_regret'])} (median),"
-            f" {error_percent(found['worst_regret'])} (worst)"
+            f" regret {_percent(found['median_regret'])} (median),"
+            f" {_percent(found['worst_regret'])} (worst)"
         )
 
 
@@ -194,7 +195,7 @@ def _worst(rows: Iterable[ScoredRow]) -> Table:
     for row in sorted(known, key=lambda row: -abs(row.step_error or 0.0))[:_WORST]:
         times = (f"{row.predicted_step_s:.3f} s", f"{row.measured_step_s:.3f} s")
         name = f"{row.run.get('run_id')}, {row.run.get('model')} on {row.run.get('gpu')}"
-        table.add_row(name, row.run.get("split"), *times, error_percent(row.step_error, "+"))
+        table.add_row(name, row.run.get("split"), *times, _percent(row.step_error, "+"))
     return table
 
 
@@ -220,7 +221,7 @@ def _refused(rows: Iterable[ScoredRow]) -> Iterable[str]:
 def _uncovered(summary: Mapping[str, Any]) -> list[str]:
     """Sources of which too few rows are predicted for their error to speak for them."""
     return [
-        f"{source}: {error_percent(errors['coverage'])} of {errors['replayable']} replayable rows"
+        f"{source}: {_percent(errors['coverage'])} of {errors['replayable']} replayable rows"
         for source, errors in summary["by_source"].items()
         if errors["coverage"] is not None and errors["coverage"] < _COVERAGE
     ]
@@ -240,3 +241,43 @@ def _assumed(fields: Mapping[str, int]) -> list[str]:
     first = [f"{name} in {count}" for name, count in list(fields.items())[:_FIELDS]]
     more = f", {len(fields) - _FIELDS} other fields in fewer" if len(fields) > _FIELDS else ""
     return [f"rows whose source does not state a field: {', '.join(first)}{more}"]
+
+
+# --- kernels and collectives ---------------------------------------------------------------
+
+
+def _percent(value: float | None, sign: str = "") -> str:
+    """Show a relative error, a dash where there is none; with ``+`` always with its sign."""
+    return "-" if value is None else f"{100 * value:{sign}.1f} %"
+
+
+def _benchmark_tables(summary: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Yield a table for kernels and one for collectives, each with what it leaves out."""
+    for what in ("kernels", "collectives"):
+        found = summary[what]
+        if found is not None:
+            yield _benchmarks(what, found)
+            yield notes(f"{what} skipped", _reasons(found["skipped"]))
+            yield ""
+
+
+def _benchmarks(what: str, found: Mapping[str, Any]) -> Table:
+    table = plain_table(what, "calls", "mean", "median", "p90", "max", "bias", left=(what,))
+    for title, key in _BENCHMARK_PARTS.items():
+        table.add_row(title, style="bold")
+        for name, errors in found[key].items():
+            table.add_row(f"  {name}", *_benchmark_cells(errors))
+    table.add_row(f"all, {found['rows']:,} in the tables", *_benchmark_cells(found), style="bold")
+    return table
+
+
+def _benchmark_cells(errors: Mapping[str, Any]) -> list[str]:
+    sizes = [_percent(errors[name]) for name in _BENCHMARK_ERRORS]
+    return [f"{errors['n']:,}", *sizes, _percent(errors["bias"], "+")]
+
+
+def _reasons(skipped: Mapping[str, int]) -> list[str]:
+    """The most frequent reasons, and how many rows had another one."""
+    lines = [f"{count:>5}  {reason}" for reason, count in list(skipped.items())[:_REASONS]]
+    rest = list(skipped.values())[_REASONS:]
+    return [*lines, f"{sum(rest):>5}  for {len(rest)} other reasons, see --json"] if rest else lines

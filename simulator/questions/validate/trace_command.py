@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from simulator.cli.runner import Reply
+
 if TYPE_CHECKING:
-    from simulator.cli.option_groups import Names
+    from simulator.cli.option_groups import ScenarioOptions
+    from simulator.scoring.trace_gap import TraceComparison
 
 TraceFile = Annotated[
     Path | None,
@@ -30,56 +33,52 @@ TraceSteps = Annotated[
 def validate_trace(
     trace: Path | None,
     scenario: Path | None,
+    options: ScenarioOptions,
     *,
-    names: Names,
     steps: int | None,
     others: Mapping[str, Any],
-    as_json: bool,
-) -> bool:
-    """Answer `foreshard validate` where a trace is given; False where none is.
+) -> Reply | None:
+    """Answer `foreshard validate` where a trace is given; None where none is.
 
     Parameters
     ----------
     trace : path, optional
-    scenario, names
+    scenario, options
         What describes the run.
     steps : int, optional
         Steps that the whole trace covers.
     others : mapping
         What cannot be given together with a trace, by its option.
-    as_json : bool
-        Print the document.
 
     Raises
     ------
     InputError
         With the problems of trace and scenario.
     """
-    from simulator._version import __version__
-    from simulator.cli.options import print_json
     from simulator.cli.screen import waiting
     from simulator.errors import InputError
     from simulator.interop.traces.kineto import read_trace
     from simulator.interop.traces.nsys import is_nsys, read_nsys
-    from simulator.report.document import SCHEMA
+    from simulator.questions.validate.trace_screen import trace_screen
     from simulator.scoring.trace import measure
     from simulator.scoring.trace_gap import compare_trace
 
     if trace is None:
         if steps is not None:
             raise InputError("--trace-steps: only with --trace TRACE")
-        return False
+        return None
     if wrong := [name for name, value in others.items() if value]:
         raise InputError(f"{', '.join(wrong)}: cannot be given together with --trace")
-    described, _ = names.scenario(scenario)
+    described, _ = options.scenario(scenario)
     with waiting(f"reading {trace.name}"):
         read = read_nsys(trace) if is_nsys(trace) else read_trace(trace)
-        found = compare_trace(measure(read, steps=steps), described)
-    if as_json:
-        head = {"schema": SCHEMA, "version": __version__, "command": "validate"}
-        print_json({**head, **found.document()})
-    else:
-        from simulator.questions.validate.trace_screen import show
+        comparison = compare_trace(measure(read, steps=steps), described)
+    return Reply(comparison, trace_screen, _document)
 
-        show(found)
-    return True
+
+def _document(comparison: TraceComparison) -> dict[str, Any]:
+    from simulator._version import __version__
+    from simulator.report.document import SCHEMA
+
+    head = {"schema": SCHEMA, "version": __version__, "command": "validate"}
+    return {**head, **comparison.document()}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from rich.console import RenderableType
 from rich.table import Table
 
-from simulator.cli.screen import amount, console, gib, heading, notes, plain_table, seconds_like
+from simulator.cli.screen import amount, gib, heading, notes, plain_table, seconds_like, table_of
 from simulator.units import MIB, show_seconds
 
 if TYPE_CHECKING:
@@ -14,22 +16,22 @@ if TYPE_CHECKING:
     from simulator.scoring.trace_gap import TraceComparison
 
 
-def show(trace_comparison: TraceComparison) -> None:
-    """Print a comparison: step, causes of the gap, collectives, memory."""
-    out, step = console(), trace_comparison.step
-    out.print(heading(trace_comparison.prediction.scenario), "")
-    out.print(_verdict(trace_comparison), "")
-    out.print(_causes(trace_comparison), "")
+def trace_screen(trace_comparison: TraceComparison) -> Iterator[RenderableType]:
+    """Give a comparison: step, causes of the gap, collectives, memory."""
+    step = trace_comparison.step
+    yield heading(trace_comparison.prediction.scenario).append(" ")
+    yield f"{_verdict(trace_comparison)} "
+    yield from (_causes(trace_comparison), "")
     if step.collectives:
-        out.print(_collectives(step.collectives), "")
+        yield from (_collectives(step.collectives), "")
     memory = [
         f"{kind}: predicted {gib(predicted)} GiB on the fullest rank, measured {gib(measured)} GiB"
         f" on this one ({_percent(predicted / measured - 1.0)})"
         for kind, (predicted, measured) in trace_comparison.memory_bytes().items()
         if measured
     ]
-    out.print(notes("peak memory", memory or ["not profiled (profile_memory=True records it)"]))
-    out.print(notes("Read this with the numbers", trace_comparison.notes))
+    yield notes("peak memory", memory or ["not profiled (profile_memory=True records it)"])
+    yield notes("Read this with the numbers", trace_comparison.notes)
 
 
 def _verdict(comparison: TraceComparison) -> str:
@@ -82,32 +84,25 @@ def _causes(trace_comparison: TraceComparison) -> Table:
     return table
 
 
-def _collectives(some: tuple[CollectiveTime, ...]) -> Table:
+def _collectives(times: tuple[CollectiveTime, ...]) -> Table:
     """Measured collectives by kind and group, per step."""
-    unit, scale = seconds_like(max(one.exposed_s + one.hidden_s for one in some))
-    title = "measured collectives"
-    table = plain_table(
-        title,
-        "group",
-        "ranks",
-        "calls",
-        "MiB each",
-        f"exposed ({unit})",
-        f"hidden ({unit})",
-        left=(title, "group"),
+    unit, scale = seconds_like(max(time.exposed_s + time.hidden_s for time in times))
+
+    def group(time: CollectiveTime) -> str:
+        words = (time.collective.group, time.collective.description)
+        return " ".join(filter(None, words)) or "not stated"
+
+    return table_of(
+        times,
+        ("measured collectives", lambda time: time.collective.kind),
+        ("group", group),
+        ("ranks", lambda time: "-" if time.collective.size is None else f"{time.collective.size}"),
+        ("calls", lambda time: f"{time.calls:,.1f}"),
+        ("MiB each", lambda time: "-" if time.bytes_ is None else amount(time.bytes_ / MIB)),
+        (f"exposed ({unit})", lambda time: amount(scale * time.exposed_s)),
+        (f"hidden ({unit})", lambda time: amount(scale * time.hidden_s)),
+        left=("measured collectives", "group"),
     )
-    for one in some:
-        what = one.collective
-        table.add_row(
-            what.kind,
-            " ".join(word for word in (what.group, what.description) if word) or "not stated",
-            "-" if what.size is None else str(what.size),
-            f"{one.calls:,.1f}",
-            "-" if one.bytes_ is None else amount(one.bytes_ / MIB),
-            amount(scale * one.exposed_s),
-            amount(scale * one.hidden_s),
-        )
-    return table
 
 
 def _percent(share: float | None, sign: str = "+") -> str:

@@ -1,20 +1,20 @@
-"""`foreshard versus`: two layouts of one run against each other."""
+"""`foreshard versus`, `foreshard what-if`: two layouts, or two machines, against each other."""
 
 from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simulator.cli.option_groups import NAMES, Names, taking
-from simulator.cli.options import (
-    Json,
-    speaking,
-    tell,
-)
+from simulator.cli.option_groups import ScenarioOptions
+from simulator.cli.options import ScenarioFile
+from simulator.cli.runner import Reply, question
 from simulator.errors import InputError, problem
+
+if TYPE_CHECKING:
+    from simulator.scenario import Scenario
 
 Words = Annotated[
     list[str],
@@ -22,7 +22,6 @@ Words = Annotated[
         metavar="[SCENARIO] A B",
         help="A scenario file, unless --model, --cluster and --gpus make one; and two sides, each"
         " layout fields such as tp=4 or tp=4,pp=8.",
-        show_default=False,
     ),
 ]
 Defaults = Annotated[
@@ -35,29 +34,84 @@ Defaults = Annotated[
 ]
 
 
-@taking
-def command(
+Changes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--change",
+        metavar="NAME=VALUE",
+        help="network.adapter=0.5, memory=+20%, network.adapters=4, training.global_batch=4096;"
+        " may be repeated, all are made together.",
+    ),
+]
+Fabrics = Annotated[
+    bool,
+    typer.Option(
+        "--fabrics",
+        help="Try fabrics in place of changes: 1 to 8 adapters a server of 100 to 800 Gbit/s, rails"
+        " or not, over-subscription 1 to 8, fast domain 8 or 72; time and dollars of each.",
+    ),
+]
+
+
+@question("versus", "versus run.toml tp=4,pp=4 tp=8,pp=2")
+def ask_versus(
+    *,
     words: Words,
-    names: Names = NAMES,
+    options: ScenarioOptions,
     defaults: Defaults = False,
-    as_json: Json = False,
-) -> None:
+) -> Reply:
     """Compare two layouts term by term, with the chance that each is the faster one.
 
     Exit 0: done; 1: nothing of a side fits; 2: bad input.
     """
-    with speaking():
-        from simulator.cli.screen import waiting
-        from simulator.questions.versus.answer import parse_side, versus
-        from simulator.questions.versus.screen import show_versus
+    from simulator.cli.screen import waiting
+    from simulator.questions.versus.answer import parse_side, versus
+    from simulator.questions.versus.screen import versus_screen
 
-        sides = [word for word in words if "=" in word]
-        files = [word for word in words if "=" not in word]
-        if len(sides) != 2 or len(files) > 1:
-            rule = "must be two sides such as tp=4 tp=8, after a scenario file if there is one"
-            raise InputError(problem("command line", "arguments", rule, " ".join(words)))
-        a, b = (parse_side(text) for text in sides)
-        described, assumed = names.scenario(Path(files[0]) if files else None)
-        with waiting("searching both"):
-            answer = versus(described, a, b, search=not defaults)
-        tell(answer, partial(show_versus, assumed=assumed), as_json=as_json, feasible=True)
+    sides = [word for word in words if "=" in word]
+    files = [word for word in words if "=" not in word]
+    if len(sides) != 2 or len(files) > 1:
+        rule = "must be two sides such as tp=4 tp=8, after a scenario file if there is one"
+        raise InputError(problem("command line", "arguments", rule, " ".join(words)))
+    a, b = (parse_side(text) for text in sides)
+    described, assumed = options.scenario(Path(files[0]) if files else None)
+    with waiting("searching both"):
+        answer = versus(described, a, b, search=not defaults)
+    return Reply(answer, partial(versus_screen, assumed=assumed))
+
+
+@question("what-if", "what-if run.toml --change network.adapter=0.5 --change memory=+20%")
+def ask_what_if(
+    *,
+    scenario: ScenarioFile = None,
+    options: ScenarioOptions,
+    change: Changes = None,
+    fabrics: Fabrics = False,
+) -> Reply:
+    """Say what a change would do: the best layout before and after, both searched.
+
+    Exit 0: done; 1: nothing fits, before or after; 2: bad input.
+    """
+    from simulator.cli.screen import waiting
+    from simulator.questions.versus.screen import what_if_screen
+    from simulator.questions.versus.what_if import what_if
+
+    described, assumed = options.scenario(scenario)
+    if fabrics:
+        return _fabrics(described, change)
+    with waiting("searching twice"):
+        answer = what_if(described, change or ())
+    return Reply(answer, partial(what_if_screen, assumed=assumed))
+
+
+def _fabrics(scenario: Scenario, changes: list[str] | None) -> Reply:
+    """Price the scenario on every candidate fabric."""
+    from simulator.cli.screen import waiting
+    from simulator.questions.versus.fabrics import fabric_choices
+    from simulator.questions.versus.screen import fabrics_screen
+
+    if changes:
+        raise InputError("arguments: --change: must be left out with --fabrics")
+    with waiting("pricing fabrics"):
+        answer = fabric_choices(scenario)
+    return Reply(answer, fabrics_screen)

@@ -1,25 +1,51 @@
-"""The screens of `foreshard versus` and `foreshard what-if`: two answers side by side."""
+"""The screens of `foreshard versus` and `foreshard what-if`: answers side by side, fabrics."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rich.console import RenderableType
+from rich.table import Table
 from rich.text import Text
 
-from simulator.cli.screen import NO_FIT, console, heading, notes, term_table
-from simulator.units import show_percent, show_seconds, show_seconds_span
+from simulator.cli.screen import (
+    NO_FIT,
+    amount,
+    assumptions,
+    heading,
+    notes,
+    seconds_like,
+    table_of,
+    term_table,
+)
+from simulator.units import show_percent, show_seconds, show_seconds_span, show_usd
 
 if TYPE_CHECKING:
     from simulator.cost.step import Estimate
     from simulator.questions.versus.answer import Versus
+    from simulator.questions.versus.fabrics import FabricChoice, FabricChoices
     from simulator.questions.versus.what_if import WhatIf
 
+_MOST = 12
+_RAILS = (
+    "rails are tried where something narrow lies above the leaves: elsewhere they change no time"
+)
+_USD = (
+    "USD: servers that are bought, run for the hours of the run; the network by the bit, in"
+    " proportion to what the page of prices was quoted with; --json has every fabric"
+)
+_DOMAIN = (
+    "no price: a domain other than the cluster's. What a GPU costs more in one of 72 has no known"
+    ' source; give it as fast_domain_usd_per_gpu in [economics.own] (basis = "own")'
+)
 
-def show_versus(answer: Versus, assumed: dict[str, Any]) -> None:
-    """Print two layouts of one run."""
-    screen, estimate = console(), answer.estimate
-    screen.print(heading(answer.scenario))
-    _say_assumed(screen, assumed)
+
+def versus_screen(answer: Versus, assumed: dict[str, Any]) -> Iterator[RenderableType]:
+    """Give two layouts of one run."""
+    estimate = answer.estimate
+    yield heading(answer.scenario)
+    yield from assumptions(assumed)
     chance, sides = answer.chance_a_faster, [_words(side) for side in answer.sides]
     first = 0 if chance >= 0.5 else 1
     sure = max(chance, 1.0 - chance)
@@ -28,27 +54,25 @@ def show_versus(answer: Versus, assumed: dict[str, Any]) -> None:
     verdict += f"{sides[first]} is faster by x {ahead:.3f}, with a chance of {show_percent(sure)}"
     if estimate.layouts.row(0) == estimate.layouts.row(1):
         verdict = "A tie: both are the same layout"
-    screen.print()
-    screen.print(Text(verdict, style="bold"))
+    yield ""
+    yield Text(verdict, style="bold")
     lines = [_line(f"{name} ({sides[i]})", answer, i) for i, name in enumerate("ab")]
-    screen.print(notes("", lines))
-    screen.print()
-    screen.print(term_table({f"a: {sides[0]}": (estimate, 0), f"b: {sides[1]}": (estimate, 1)}))
+    yield notes("", lines)
+    yield ""
+    yield term_table({f"a: {sides[0]}": (estimate, 0), f"b: {sides[1]}": (estimate, 1)})
     how = "searched: each is the best of its kind" if answer.searched else "stated defaults"
-    screen.print(notes("Read this with the numbers", [f"What the sides do not say was {how}."]))
+    yield notes("Read this with the numbers", [f"What the sides do not say was {how}."])
 
 
-def show_what_if(answer: WhatIf, assumed: dict[str, Any]) -> None:
-    """Print the answers before and after a change."""
-    screen, before, after = console(), answer.before.estimate, answer.after.estimate
-    screen.print(heading(answer.before.scenario))
-    _say_assumed(screen, assumed)
+def what_if_screen(answer: WhatIf, assumed: dict[str, Any]) -> Iterator[RenderableType]:
+    """Give the answers before and after a change."""
+    before, after = answer.before.estimate, answer.after.estimate
+    yield heading(answer.before.scenario)
+    yield from assumptions(assumed)
     changes = ", ".join(map(str, answer.changes))
-    screen.print()
-    screen.print(
-        Text(
-            f"with {changes}: step time x {answer.ratio:.3f}, the best layout of each", style="bold"
-        )
+    yield ""
+    yield Text(
+        f"with {changes}: step time x {answer.ratio:.3f}, the best layout of each", style="bold"
     )
     lines = [
         f"before: {_step(before)}, {before.layouts.describe()}",
@@ -60,20 +84,14 @@ def show_what_if(answer: WhatIf, assumed: dict[str, Any]) -> None:
         lines.append(f"the old layout then: {_step(same)}, {same.verdict_word()}")
         if same.layouts.describe() != after.layouts.describe():
             columns["old layout then"] = (same, 0)
-    screen.print(notes("", lines))
+    yield notes("", lines)
     if answer.same is None:
-        screen.print(Text(f"the old layout cannot run then: {answer.same_reason}", style=NO_FIT))
+        yield Text(f"the old layout cannot run then: {answer.same_reason}", style=NO_FIT)
     days = [float(plan.outcome.days[0]) for plan in (answer.before, answer.after)]
     if days[0] == days[0] and days[1] == days[1]:
-        screen.print(Text(f"whole run: {days[0]:,.1f} days before, {days[1]:,.1f} after"))
-    screen.print()
-    screen.print(term_table(columns))
-
-
-def _say_assumed(screen: Any, assumed: dict[str, Any]) -> None:
-    if assumed:
-        words = ", ".join(f"training.{name} = {value}" for name, value in assumed.items())
-        screen.print(Text(f"assumed, because not given: {words}"))
+        yield Text(f"whole run: {days[0]:,.1f} days before, {days[1]:,.1f} after")
+    yield ""
+    yield term_table(columns)
 
 
 def _words(side: dict[str, Any]) -> str:
@@ -93,3 +111,51 @@ def _line(name: str, answer: Versus, i: int) -> str:
         f"{name}: {step} (P10 to P90: {span}), {estimate.verdict_word(i)},"
         f" {estimate.layouts.describe(i)}"
     )
+
+
+def fabrics_screen(answer: FabricChoices) -> Iterator[RenderableType]:
+    """Give fabrics that none beats in time and price; without prices the fastest."""
+    yield heading(answer.scenario)
+    front = answer.front()
+    words = f"{len(front)} of them have no other that is as fast with a cheaper network"
+    if not answer.priced:
+        words = f"no prices are known: {len(front)} have no other that is as fast with fewer bits"
+    yield f"\n{len(answer.rows)} fabrics; {words}\n"
+    yield _fabrics(front[:_MOST], answer.rows[0].step_s)
+    unpriced = answer.priced and any(row.network_usd is None for row in answer.rows)
+    said = [_USD] * answer.priced
+    if unpriced:
+        said += [_DOMAIN, *_other_domains(answer)]
+    said += [_RAILS]
+    yield notes("Read this", said)
+
+
+def _fabrics(rows: Sequence[FabricChoice], best_s: float) -> Table:
+    unit, scale = seconds_like(best_s)
+    return table_of(
+        rows,
+        ("adapters", lambda row: f"{row.adapters} x {row.gbps} Gbit/s"),
+        ("narrow", lambda row: f"{row.oversubscription}:1"),
+        ("rails", lambda row: "yes" if row.rails else "no"),
+        ("domain", lambda row: f"{row.domain}"),
+        (f"step ({unit})", lambda row: amount(scale * row.step_s)),
+        ("slower", lambda row: show_percent(row.step_s / best_s - 1.0)),
+        ("days", lambda row: "" if row.days is None else f"{row.days:,.1f}"),
+        ("network USD", lambda row: "" if row.network_usd is None else show_usd(row.network_usd)),
+        ("run USD", lambda row: "" if row.usd is None else show_usd(row.usd)),
+        ("layout", lambda row: row.described),
+        left=("adapters", "layout"),
+    )
+
+
+def _other_domains(answer: FabricChoices) -> list[str]:
+    """The fastest fabric of each domain that has no price: its time is known all the same."""
+    fastest: dict[int, FabricChoice] = {}
+    for row in answer.rows:
+        if row.network_usd is None:
+            fastest.setdefault(row.domain, row)
+    return [
+        f"domain {domain}, without a price: {amount(row.step_s)} s a step at best, on"
+        f" {row.adapters} x {row.gbps} Gbit/s {row.oversubscription}:1, {row.described}"
+        for domain, row in fastest.items()
+    ]

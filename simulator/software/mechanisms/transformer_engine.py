@@ -6,8 +6,6 @@ from dataclasses import field
 
 from simulator.files import record
 
-__all__ = ["TransformerEngine"]
-
 
 @record
 class TransformerEngine:

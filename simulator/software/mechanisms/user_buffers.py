@@ -6,8 +6,6 @@ from typing import Literal
 
 from simulator.files import Count, Figure, record
 
-__all__ = ["UserBuffers"]
-
 Buffered = Literal["fp16", "bf16", "fp8", "fp8_current", "fp8_blockwise", "mxfp8", "nvfp4"]
 
 _TE = "NVIDIA/TransformerEngine pytorch/module/base.py, get_default_config"

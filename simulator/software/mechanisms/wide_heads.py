@@ -6,8 +6,6 @@ from typing import Literal
 
 from simulator.files import record
 
-__all__ = ["FUSED_HEAD", "WideHeads"]
-
 FUSED_HEAD = 128
 """Widest head that every fused library has both passes for."""
 

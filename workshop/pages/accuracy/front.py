@@ -12,8 +12,6 @@ from typing import Any
 from simulator import catalogue
 from simulator.files import Number, Whole, build, read_toml, record
 
-__all__ = ["front_page"]
-
 Table = Callable[..., str]
 Percent = Callable[..., str]
 

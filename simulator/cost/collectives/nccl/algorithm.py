@@ -11,8 +11,6 @@ from simulator.cost.collectives.nccl.tuner import Tuner
 from simulator.hardware.fabric import CollectiveLibrary
 from simulator.layout.placement import Group
 
-__all__ = ["Algorithm", "Belief", "CallShape"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallShape:

@@ -16,9 +16,6 @@ from simulator.cost.collectives.nccl.pat import PAT
 from simulator.cost.collectives.nccl.ring import RING
 from simulator.cost.collectives.nccl.tree import TREE
 
-__all__ = ["ALGORITHMS", "CHOICES", "Choice", "by_algorithm"]
-
-
 ALGORITHMS = (RING, TREE, NVLS, NVLS_TREE, COLLNET, PAT)
 """Of two that NCCL believes to be as fast, the one named first runs."""
 

@@ -12,8 +12,6 @@ from simulator.cost.collectives.nccl.ring import ring_near_steps
 from simulator.cost.collectives.nccl.tuner import Tuner
 from simulator.hardware.fabric import CollectiveLibrary
 
-__all__ = ["COLLNET"]
-
 
 def _allowed(tuner: Tuner, protocol: str) -> Any:
     return tuner.crosses & tuner.cluster.fabric.reduces_in_network

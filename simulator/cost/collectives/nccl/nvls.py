@@ -8,8 +8,6 @@ from simulator.cost.collectives.nccl.algorithm import Algorithm, Belief
 from simulator.cost.collectives.nccl.ring import ring_bytes, ring_far_hops, ring_near_steps
 from simulator.cost.collectives.nccl.tuner import Tuner
 
-__all__ = ["NVLS"]
-
 
 def _allowed(tuner: Tuner, protocol: str) -> Any:
     if tuner.links.nvls_bytes_per_s is None:

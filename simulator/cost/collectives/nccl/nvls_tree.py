@@ -11,8 +11,6 @@ from simulator.cost.collectives.nccl.ring import ring_near_steps
 from simulator.cost.collectives.nccl.tree import tree_bytes, tree_far_hops
 from simulator.cost.collectives.nccl.tuner import Tuner
 
-__all__ = ["NVLS_TREE"]
-
 
 def _allowed(tuner: Tuner, protocol: str) -> Any:
     if tuner.links.nvls_bytes_per_s is None:

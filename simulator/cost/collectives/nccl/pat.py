@@ -16,8 +16,6 @@ from simulator.cost.collectives.nccl.algorithm import Algorithm, Belief
 from simulator.cost.collectives.nccl.ring import ring_bytes
 from simulator.cost.collectives.nccl.tuner import Tuner
 
-__all__ = ["PAT", "PatStep", "pat_steps"]
-
 
 @dataclass(frozen=True, slots=True)
 class PatStep:

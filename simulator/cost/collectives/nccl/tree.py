@@ -11,8 +11,6 @@ from simulator.cost.collectives.nccl.algorithm import Algorithm, Belief, CallSha
 from simulator.cost.collectives.nccl.tuner import Tuner
 from simulator.hardware.fabric import CollectiveLibrary
 
-__all__ = ["TREE", "tree_bytes", "tree_far_hops"]
-
 
 def _belief(tuner: Tuner, protocol: str) -> Belief:
     tables, library = tuner.tables, tuner.library

@@ -11,8 +11,6 @@ from simulator.hardware.cluster import Cluster
 from simulator.hardware.fabric import HopLatency
 from simulator.layout.placement import Group
 
-__all__ = ["Tuner"]
-
 
 class Tuner:
     """NCCL's tables for one kind of call on one machine; one use per choice."""

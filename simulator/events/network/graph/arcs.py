@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from simulator.arrays import Floats, Ints
 
-__all__ = ["Graph", "GraphBuilder", "Parts"]
-
 Bools = NDArray[np.bool_]
 
 

@@ -14,9 +14,6 @@ from simulator.arrays import Floats, Ints
 from simulator.errors import ForeshardError
 from simulator.events.network.graph.arcs import Graph
 
-__all__ = ["Bisection", "Cut", "bisection", "min_cut"]
-
-
 MOST_HALVES = 150
 """Pairs of halves that are all tried: those of ten parts are 126."""
 

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from simulator.arrays import Floats, Ints
 from simulator.events.network.graph.arcs import Graph
 
-__all__ = ["Ways", "hops", "ways"]
-
 Bools = NDArray[np.bool_]
 
 
