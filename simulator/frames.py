@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 else:
     DataFrame = Any
 
+__all__ = ["DataFrame", "Table", "choose", "frame", "frame_of_rows"]
+
 Table = Literal["layouts", "terms", "memory"]
 """Tables of an answer about layouts, each with one row per layout: what it is and costs, seconds of
 the step by term, bytes of the fullest rank by kind."""

@@ -77,6 +77,7 @@ def taken(rules, run):  # type: ignore[no-untyped-def]
 
 @compiled
 def stall_of(rules, run):  # type: ignore[no-untyped-def]
+    """Return the seconds that the next checkpoint holds training up."""
     last = run.state[COUNT] + 1.0 >= rules.copies
     return rules.stall_s + (rules.store_stall_s if last else 0.0)
 
