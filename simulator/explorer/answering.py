@@ -13,15 +13,16 @@ from typing import Any
 
 import tomlkit
 
+from simulator.answers import plain
 from simulator.errors import InfeasibleError, InputError
 from simulator.explorer.asked import Question, key_of, scenario_document, scenario_of_question
 from simulator.explorer.repriced import repriced
 from simulator.goal import OFFERED
 from simulator.interop.launch import launch_flags
+from simulator.planner.layout_row import layout_fields, layout_rows
 from simulator.planner.other_trainings import other_trainings
 from simulator.planner.plan import Plan, plan
 from simulator.planner.prediction import Prediction, predict
-from simulator.report.document import layout_document, layout_fields
 from simulator.scenario import Scenario
 
 _SEARCHES = 1
@@ -119,7 +120,7 @@ class Answers:
         _give_back()
         return {
             "step_time_s": float(found.estimate.step_time_s[0]),
-            "others": [one.document() for one in others],
+            "others": plain(others),
         }
 
     def scenario_file(self, question: Question) -> str:
@@ -156,7 +157,7 @@ def _described(answer: Plan | Prediction) -> dict[str, Any]:
     estimate = answer.estimate
     memory = answer.scenario.cluster.accelerator.memory
     return {
-        **layout_document(answer, 0),
+        **layout_rows(answer)[0].document(),
         "words": estimate.layouts[0].describe(),
         "verdict": estimate.verdict_word(0),
         "usable_bytes": float(estimate.usable_bytes),

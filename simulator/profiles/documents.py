@@ -5,29 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from simulator._version import __version__
+from simulator.answers import head
 from simulator.profiles import Profile
-
-SCHEMA = 1
 
 
 def list_document(profiles: Iterable[Profile]) -> dict[str, Any]:
     """Every profile in one line: what it is and how many figures have which grade."""
-    return _head("list") | {"profiles": [_summary(profile) for profile in profiles]}
+    return head("profiles list") | {"profiles": [_summary(profile) for profile in profiles]}
 
 
 def show_document(profiles: Iterable[Profile]) -> dict[str, Any]:
     """Profiles with all settings and figures, resolved through bases and lenders."""
-    return _head("show") | {"profiles": [_whole(profile) for profile in profiles]}
+    return head("profiles show") | {"profiles": [_whole(profile) for profile in profiles]}
 
 
 def check_document(checked: int, problems: Iterable[str]) -> dict[str, Any]:
     """How many files were read and what is wrong with them."""
-    return _head("check") | {"checked": checked, "problems": list(problems)}
-
-
-def _head(verb: str) -> dict[str, Any]:
-    return {"schema": SCHEMA, "version": __version__, "command": f"profiles {verb}"}
+    return head("profiles check") | {"checked": checked, "problems": list(problems)}
 
 
 def _summary(profile: Profile) -> dict[str, Any]:

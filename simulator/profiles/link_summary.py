@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator._version import __version__
+from simulator.answers import head
 from simulator.errors import InputError
 from simulator.events.network.graph.cuts import bisection
 from simulator.events.network.graph.ways import hops
@@ -104,7 +104,7 @@ def links_document(link_summary: LinkSummary) -> dict[str, Any]:
         {"kind": row.kind, "bytes_per_s": row.bytes_per_s, "count": row.count}
         for row in link_summary.links
     ]
-    return _head() | {
+    return head("profiles links") | {
         "cluster": link_summary.cluster,
         "gpus": link_summary.gpus,
         "servers": link_summary.servers,
@@ -125,13 +125,9 @@ def edges_document(edges: tuple[Edge, ...], servers: tuple[str, ...]) -> dict[st
     )
     names = {name for edge in edges for name in (edge.end_a, edge.end_b)}
     kinds = Counter(endpoint(name).kind for name in names)
-    return _head() | {
+    return head("profiles links") | {
         "servers": list(servers),
         "ends": {kind: kinds[kind] for kind in ("gpu", "adapter", "switch")},
         "edges": {" to ".join(pair): count for pair, count in sorted(joined.items())},
         "cables": sum(edge.count for edge in edges),
     }
-
-
-def _head() -> dict[str, Any]:
-    return {"schema": 1, "version": __version__, "command": "profiles links"}

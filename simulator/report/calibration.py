@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simulator._version import __version__
+from simulator.answers import head
 from simulator.calibration.calibrate_machine import Calibration, ClassFit, Errors
 from simulator.report.palette import colour
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SCHEMA = 1
 DPI = 130
 _COLUMNS = 3
 _LEAST, _MOST = 0.25, 4.0
@@ -32,9 +31,7 @@ def calibration_document(
         "cluster": calibration.fabric,
     }
     return {
-        "schema": SCHEMA,
-        "version": __version__,
-        "command": "calibrate",
+        **head("calibrate"),
         "source": calibration.source,
         "date": calibration.date,
         "bases": dict(bases),

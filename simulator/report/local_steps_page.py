@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from simulator._version import __version__
+from simulator.answers import head
 from simulator.calibration.local_profiles import LocalProfiles
 from simulator.calibration.measured_steps import CAUSES, LocalStep
 from simulator.measured.measurements import Measurements
-
-SCHEMA = 1
 
 _SIDES = ("predicted", "measured")
 
@@ -20,9 +18,7 @@ def local_document(
 ) -> dict[str, Any]:
     """Return everything of the loop: fits, host figures, steps with their gap by cause."""
     return {
-        "schema": SCHEMA,
-        "version": __version__,
-        "command": "calibrate-here",
+        **head("calibrate-here"),
         "source": document.source,
         "date": document.date,
         "device": document.device.name if document.device is not None else None,

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any, ClassVar
 
 import numpy as np
 
-from simulator.answers import Answer
+from simulator.answers import SCENARIO, Answer
 from simulator.economics.carbon import co2_kg
 from simulator.errors import InputError, problem
 from simulator.frames import DataFrame, frame_of_rows
@@ -22,7 +23,7 @@ from simulator.planner.mixed_totals import own_gpus
 from simulator.planner.prediction import refuse_tables
 from simulator.questions.compare.gpu_counts import parse_counts, whole_servers
 from simulator.questions.compare.many_searches import done_in_order
-from simulator.questions.compare.offers import Asked, Offer, offer_of
+from simulator.questions.compare.offers import Asked, Offer, nearest, offer_of
 from simulator.scenario import Scenario
 from simulator.search.pareto import front
 
@@ -37,6 +38,11 @@ _OCTAVES = 2
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Curve:
     """Sizes of one cluster that can run, fewest accelerators first."""
+
+    KEYS: ClassVar[tuple[str, ...]] = (
+        *("cluster", "gpus", "speedup", "mfu"),
+        *("usd", "marginal", "knee_gpus=knee"),
+    )
 
     cluster: str
     gpus: tuple[int, ...]
@@ -55,6 +61,9 @@ class Curve:
 class Comparison(Answer):
     """Offers of all clusters and sizes, in the order in which they were asked for."""
 
+    COMMAND: ClassVar[str] = "compare"
+    KEYS: ClassVar[tuple[str, ...]] = (*SCENARIO, "asked", "rows", "*views")
+
     scenario: Scenario
     asked: Asked
     rows: tuple[Offer, ...]
@@ -69,6 +78,28 @@ class Comparison(Answer):
     def to_frame(self) -> DataFrame:
         """One row per offer."""
         return frame_of_rows([offer_row(row) for row in self.rows])
+
+    @property
+    def views(self) -> dict[str, Any]:
+        """Offers by their number in `rows`, where a view picks some, as JSON says them."""
+        place = {id(row): i for i, row in enumerate(self.rows)}
+
+        def chosen(rows: Sequence[Offer]) -> list[dict[str, Any]]:
+            return [{"row": place[id(row)], **row.short} for row in rows]
+
+        met = any(row.meets(self.asked) for row in self.rows)
+        near = None if met else nearest(self.rows, self.asked)
+        equal = self.at_equal_gpus().items()
+        return {
+            "at_equal_gpus": [{"gpus": gpus, "rows": chosen(rows)} for gpus, rows in equal],
+            "equal_budget_usd": self.budget_usd,
+            "at_equal_budget": chosen(self.at_equal_budget()),
+            "equal_deadline_days": self.deadline_days,
+            "at_deadline": chosen(self.at_deadline()),
+            "pareto": chosen(self.pareto()),
+            "curves": self.curves(),
+            "nearest": None if near is None else chosen([near])[0],
+        }
 
     @property
     def feasible(self) -> list[Offer]:
