@@ -100,7 +100,9 @@ def test_memory_by_stage_adds_up_to_the_estimate(staged: Plan) -> None:
     report = memory_report(staged)
     assert [stage.stage for stage in report.stages] == [0, 1, 2, 3]
     for stage in report.stages:
-        assert sum(stage.memory_bytes.values()) == pytest.approx(stage.memory_total_bytes, rel=1e-12)
+        assert sum(stage.memory_bytes.values()) == pytest.approx(
+            stage.memory_total_bytes, rel=1e-12
+        )
     fullest = max(report.stages, key=lambda stage: stage.memory_total_bytes)
     estimate = staged.estimate
     assert fullest.total_bytes == pytest.approx(estimate.memory_total_bytes[0], rel=1e-12)
