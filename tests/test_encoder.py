@@ -104,7 +104,7 @@ def declared() -> Iterator[type]:
         if module.name.endswith("__main__"):
             continue
         for value in vars(importlib.import_module(module.name)).values():
-            if isinstance(value, type) and value.__dict__.get("KEYS"):
+            if isinstance(value, type) and isinstance(vars(value).get("KEYS"), tuple):
                 yield value
 
 

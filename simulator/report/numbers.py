@@ -6,6 +6,7 @@ value that does not exist (days of a run of unknown length) is None, never NaN.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -30,16 +31,18 @@ from simulator.report.comparison import (
     time_changes,
     why_it_wins,
 )
-from simulator.report.costs import CostLine, cost_lines, price_words
-from simulator.report.length_words import length_words
-from simulator.report.played_words import played_words
 from simulator.report.report_identity import question
-from simulator.report.run_words import goodput_words
+from simulator.report.wording import goodput_words, length_words, played_words, price_words
 from simulator.scenario import Scenario
-from simulator.units import show_count
+from simulator.search.outcome import Outcome
+from simulator.units import DAY_S, HOUR_S, show_count
 
 _LEAST_LOSS = 5e-5
 """Share of the wall time that is worth a line."""
+
+_HOURS = DAY_S / HOUR_S
+_LEAST_COST = 1e-4
+"""Parts of the money below this share are left out."""
 
 _FRONT = 8
 """Layouts of the Pareto front in its table."""
@@ -57,6 +60,15 @@ class RefinedRow:
     closed_form_s: float
     place: int
     """By the closed form, from 1."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CostLine:
+    """One part of the money; all parts add up to it."""
+
+    what: str
+    amount: str
+    usd: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -265,6 +277,33 @@ def job_line(scenario: Scenario, price: Price) -> str:
         f" {scenario.software.name} on {cluster.gpus:,} x {cluster.accelerator.name}"
         f" ({cluster.name}), {cost} ({price.name}); best by {scenario.goal.minimize}{left}"
     )
+
+
+def cost_lines(outcome: Outcome, gpus: int, i: int = 0) -> list[CostLine]:
+    """Split the money of a layout; nothing where tokens or price are not known.
+
+    Hours of the ideal run are steps x step time; what the real run takes longer is lost to
+    failures, checkpoints and slow steps; what is paid beyond `gpus` waits as hot spares.
+    """
+    usd, rate = float(outcome.usd[i]), outcome.price.usd_per_gpu_hour
+    if rate is None or not math.isfinite(usd):
+        return []
+    ideal = float(outcome.days_ideal[i]) * _HOURS * gpus
+    held = float(outcome.days[i]) * _HOURS * gpus
+    parts = (
+        ("training", ideal),
+        ("failures, checkpoints, restarts and slow steps", held - ideal),
+        ("hot spares", float(outcome.gpu_hours[i]) - held),
+    )
+    lines = [
+        CostLine(what=what, amount=f"{show_count(hours)} GPU-hours", usd=hours * float(rate))
+        for what, hours in parts
+    ]
+    power = usd - float(outcome.gpu_hours[i]) * float(rate)
+    lines.append(
+        CostLine(what="electricity", amount=f"{show_count(float(outcome.kwh[i]))} kWh", usd=power)
+    )
+    return [line for line in lines if line.usd > _LEAST_COST * usd]
 
 
 def memory_report(plan: Plan, index: int = 0) -> MemoryReport:

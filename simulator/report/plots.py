@@ -78,8 +78,9 @@ def _memory_notes(report: MemoryReport, kind: str) -> list[str]:
     """What every stage's part of a kind says of itself."""
     return [
         f"{kind}: {show_bytes(size := stage.memory_bytes[kind])},"
-        f" {show_percent(size / stage.memory_total_bytes)} of {show_bytes(stage.memory_total_bytes)} on stage"
-        f" {stage.stage}, peak at: {stage.moment}. {MEMORY_MEANING[kind]}"
+        f" {show_percent(size / stage.memory_total_bytes)} of"
+        f" {show_bytes(stage.memory_total_bytes)} on stage {stage.stage},"
+        f" peak at: {stage.moment}. {MEMORY_MEANING[kind]}"
         for stage in report.stages
     ]
 

@@ -75,12 +75,12 @@ def test_rows_follow_from_their_step_by_hand(answer: Plan) -> None:
         assert row.usd == pytest.approx(2.99 * row.gpu_hours)
         assert row.memory_total_bytes < row.usable_bytes < 85.9e9  # 80 GiB
         assert row.fits and row.meets_deadline and row.meets_budget
-    best = rows[0].fields
-    assert rows[0].layout == f"dp32 mb{best['micro_batch']} {best['sharding']}"
+    best = rows[0].layout
+    assert rows[0].described == f"dp32 mb{best['micro_batch']} {best['sharding']}"
     assert [row.days for row in rows] == sorted(row.days for row in rows)  # type: ignore[type-var]
     # every GPU works
     assert all(
-        row.fields["tp"] * row.fields["pp"] * row.fields["cp"] * row.fields["dp"] == 32
+        row.layout["tp"] * row.layout["pp"] * row.layout["cp"] * row.layout["dp"] == 32
         for row in rows
     )
 

@@ -250,7 +250,7 @@ def test_no_plan_of_unknown_length_shows_days(numbers: PlanNumbers) -> None:
 
 
 def test_a_layout_that_does_not_fit_says_so(numbers: PlanNumbers) -> None:
-    row = replace(numbers.best, fits=False, verdict="OOM")
+    row = replace(numbers.best, fits=False, memory_verdict="OOM")
     html = render(replace(numbers, layouts=[row]), launch="", drawings=DRAWN)
     assert '<b class="fails">OOM</b>' in html
 

@@ -30,7 +30,7 @@ from simulator.report.evidence import (
     NOT_MODELLED,
     untimed,
 )
-from simulator.report.run_words import end_words, goodput_words
+from simulator.report.wording import end_words, goodput_words
 from simulator.search.outcome import Spans, spans
 from simulator.units import (
     show_chance,
