@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from simulator.answers import head
+from simulator.answers import encoded, head, plain
 from simulator.profiles import Profile
 
 
 def list_document(profiles: Iterable[Profile]) -> dict[str, Any]:
     """Every profile in one line: what it is and how many figures have which grade."""
-    return head("profiles list") | {"profiles": [_summary(profile) for profile in profiles]}
+    return head("profiles list") | {"profiles": plain(list(profiles))}
 
 
 def show_document(profiles: Iterable[Profile]) -> dict[str, Any]:
@@ -24,29 +24,10 @@ def check_document(checked: int, problems: Iterable[str]) -> dict[str, Any]:
     return head("profiles check") | {"checked": checked, "problems": list(problems)}
 
 
-def _summary(profile: Profile) -> dict[str, Any]:
-    return {
-        "kind": profile.kind,
-        "name": profile.name,
-        "title": profile.title,
-        "base": profile.base,
-        "borrowed": profile.borrowed,
-        "grades": profile.grades,
-        "weakest": profile.weakest,
-        "path": str(profile.path),
-    }
-
-
 def _whole(profile: Profile) -> dict[str, Any]:
     rows = [
-        {
-            "name": name,
-            "value": float(figure),
-            "grade": figure.grade,
-            "spread": figure.spread,
-            "date": figure.date or None,
-            "source": figure.source,
-        }
+        {"name": name, "value": float(figure)}
+        | encoded(figure, ("grade", "spread", "date?", "source"))
         for name, figure in profile.figures.items()
     ]
-    return _summary(profile) | {"settings": profile.settings, "figures": rows}
+    return encoded(profile) | {"settings": profile.settings, "figures": rows}

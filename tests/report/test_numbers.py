@@ -106,7 +106,7 @@ def test_memory_by_stage_adds_up_to_the_estimate(staged: Plan) -> None:
     fullest = max(report.stages, key=lambda stage: stage.memory_total_bytes)
     estimate = staged.estimate
     assert fullest.memory_total_bytes == pytest.approx(estimate.memory_total_bytes[0], rel=1e-12)
-    assert fullest.rank == estimate.peak_stage[0]
+    assert fullest.stage == estimate.peak_stage[0]
     kinds = {kind: float(size[0]) for kind, size in estimate.memory_bytes.items()}
     assert fullest.memory_bytes == pytest.approx(kinds, rel=1e-12)
     assert report.usable_bytes == estimate.usable_bytes
