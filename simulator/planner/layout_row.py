@@ -17,7 +17,7 @@ from simulator.layout.layouts import Layouts
 from simulator.planner.input_verdict import InputVerdict, input_verdict
 from simulator.scenario import Scenario
 from simulator.search.best_layout import BestLayout
-from simulator.search.outcome import Outcome, spans
+from simulator.search.outcome import Outcome, answer_columns, spans
 
 _COMMUNICATION = ("tensor", "context", "expert", "pipeline", "data")
 _STREAMS = {term.name: term.stream for term in TERMS}
@@ -61,6 +61,8 @@ class LayoutRow(Encoded):
     """How its input keeps up; None without a section [data]."""
     memory_bytes: dict[str, float]
     peak_stage: int
+    """The fullest."""
+    slowest_stage: int
     memory_total_bytes: float
     memory_p10_bytes: float | None
     memory_p90_bytes: float | None
@@ -121,24 +123,16 @@ def layout_rows(answer: BestLayout, places: Iterable[int] = (0,)) -> list[Layout
     estimate, outcome, sure = answer.estimate, answer.outcome, answer.certainty
     whole, chances, goal = spans(estimate, outcome, sure), answer.goal_chances, answer.scenario.goal
     price = outcome.price.usd_per_gpu_hour
-    of_estimate = (
-        *("step_time_s", "peak_stage", "memory_total_bytes", "memory_p10_bytes"),
-        *("memory_p90_bytes", "fits"),
-    )
-    of_outcome = (
-        *("tokens_per_s", "tokens_per_s_per_gpu", "mfu", "hfu", "goodput", "days_ideal", "days"),
-        *("gpu_hours", "usd", "kwh"),
-    )
     columns = {
-        **{name: getattr(estimate, name) for name in of_estimate},
-        **{name: getattr(outcome, name) for name in of_outcome},
+        **answer_columns(estimate, outcome, sure),
+        "tokens_per_s": outcome.tokens_per_s,
+        "probability_beats_best": sure.beats_best,
+        "host_memory_bytes": estimate.offloaded_bytes["host"],
+        "nvme_bytes": estimate.offloaded_bytes["nvme"],
+        "deadline_chance": chances.deadline,
+        "budget_chance": chances.budget,
         **{f"{name}_p10": getattr(whole, name)[0] for name in ("days", "usd", "kwh")},
         **{f"{name}_p90": getattr(whole, name)[1] for name in ("days", "usd", "kwh")},
-        **{"p10_s": sure.p10_s, "p90_s": sure.p90_s},
-        **{"probability_fastest": sure.fastest, "probability_beats_best": sure.beats_best},
-        **{"deadline_chance": chances.deadline, "budget_chance": chances.budget},
-        **{"host_memory_bytes": estimate.offloaded_bytes["host"]},
-        **{"nvme_bytes": estimate.offloaded_bytes["nvme"]},
     }
     tables = {name: getattr(estimate, name) for name in ("terms_s", "hidden_s", "memory_bytes")}
     return [
@@ -149,7 +143,6 @@ def layout_rows(answer: BestLayout, places: Iterable[int] = (0,)) -> list[Layout
             ties=i < sure.tied,
             input=input_verdict(answer.scenario, estimate, i),
             usable_bytes=float(estimate.usable_bytes),
-            memory_verdict=estimate.verdict_word(i),
             usd_per_gpu_hour=None if price is None else float(price),
             meets_deadline=_meets(outcome.days[i], goal.deadline_days),
             meets_budget=_meets(outcome.usd[i], goal.budget_usd),
