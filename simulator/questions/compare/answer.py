@@ -14,8 +14,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from simulator.answers import SCENARIO, Answer
+from simulator.answers import SCENARIO, Answer, encoded
 from simulator.economics.carbon import co2_kg
+from simulator.economics.unsure_totals import Span
 from simulator.errors import InputError, problem
 from simulator.frames import DataFrame, frame_of_rows
 from simulator.hardware.cluster import load_cluster
@@ -365,19 +366,15 @@ def _curve(rows: Sequence[Offer]) -> Curve:
     )
 
 
-def offer_row(row: Offer) -> dict[str, object]:
+_ROW = (
+    *("cluster", "accelerator", "gpus", "feasible", "software", "global_batch", "step_time_s"),
+    *("tokens_per_s_per_gpu", "mfu", "deadline_chance", "budget_chance", "co2_kg"),
+    *("goodput", "memory_headroom", "memory_verdict", "usd_per_gpu_hour", "price", "note"),
+    *(f"{name}_{end}={name}.{end}" for name in ("days", "usd", "kwh") for end in Span.KEYS),
+    *("layout=described", "evidence=evidence.grade"),
+)
+
+
+def offer_row(row: Offer) -> dict[str, Any]:
     """One offer as the row of a table: numbers and words only."""
-    spans = {"days": row.days, "usd": row.usd, "kwh": row.kwh}
-    ends = {
-        f"{name}_{end}": getattr(span, end) if span else None
-        for name, span in spans.items()
-        for end in ("p10", "p50", "p90")
-    }
-    names = (
-        *("cluster", "accelerator", "gpus", "feasible", "software", "global_batch", "step_time_s"),
-        *("tokens_per_s_per_gpu", "mfu", "deadline_chance", "budget_chance", "co2_kg"),
-        *("goodput", "memory_headroom", "memory_verdict", "usd_per_gpu_hour", "price", "note"),
-    )
-    values = {name: getattr(row, name) for name in names}
-    grade = row.evidence.grade if row.evidence else None
-    return {**values, **ends, "layout": row.described, "evidence": grade}
+    return encoded(row, _ROW)
