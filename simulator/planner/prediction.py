@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Any, ClassVar
 
 from simulator.cost.step import Estimate, evaluate
@@ -20,7 +21,6 @@ from simulator.layout.layouts import RANK_ORDERS, Layouts
 from simulator.layout.rules.cluster_rules import WORLD
 from simulator.layout.rules.feasibility import DEPEND_ON_DP, FEASIBLE, RULES, code_of, reasons
 from simulator.planner.answer_evidence import scenario_evidence
-from simulator.planner.defaults_that_matter import Alternative, bearing_defaults
 from simulator.planner.layout_row import layout_rows
 from simulator.scenario import Scenario
 from simulator.schedules.registry import SCHEDULES, usual
@@ -58,10 +58,11 @@ class Prediction(BestLayout):
         return [layout_rows(self)[0].document() | {"evidence": self.evidence}]
 
     @property
-    def bearing_defaults(self) -> list[Alternative]:
-        """What nobody chose and bears on the layout."""
+    def bearing_defaults(self) -> Any:
+        """What nobody chose and bears on the layout; each of them is priced again, further up."""
+        tried = import_module("simulator.planner.defaults_that_matter").bearing_defaults
         layouts, filled = self.estimate.layouts, self.defaults
-        return bearing_defaults(self.scenario, layouts, software=False, filled=filled)
+        return tried(self.scenario, layouts, software=False, filled=filled)
 
     @property
     def evidence(self) -> Card:
