@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from simulator.errors import visible
+from simulator.report.evidence import FIT_RULE
 from simulator.units import GIB, show_count, show_percent, show_seconds
 
 if TYPE_CHECKING:
@@ -194,7 +195,6 @@ def term_table(estimates: Mapping[str, tuple[Estimate, int]], *, formula: bool =
 def memory_table(estimate: Estimate, i: int, capacity: float, meaning: Any = None) -> Table:
     """Memory of the fullest GPU by kind, its sum, and the line that it must stay under."""
     from simulator.cost.memory.moments import MOMENTS
-    from simulator.report.evidence import FIT_RULE
 
     extra = () if meaning is None else ("what",)
     title = f"fullest GPU (stage {int(estimate.peak_stage[i])})"

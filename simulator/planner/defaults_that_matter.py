@@ -36,7 +36,7 @@ class Alternative:
     """How to ask for the other: ``training.gradient_dtype = fp32``."""
     step_time_s: float | None
     """None where the layout cannot run so."""
-    memory_bytes: float | None
+    memory_total_bytes: float | None
     memory_verdict: str | None
     """FITS, TIGHT or OOM."""
     reason: str | None
@@ -45,22 +45,11 @@ class Alternative:
     def sentence(self, step_s: float) -> str:
         """One line, beside the answer's own step time."""
         told = f"{self.default}; with {self.alternative}"
-        if self.step_time_s is None or self.memory_bytes is None:
+        if self.step_time_s is None or self.memory_total_bytes is None:
             return f"{told} this layout cannot run: {self.reason}"
         change = show_signed_percent(self.step_time_s / step_s - 1.0)
-        step, memory = show_seconds(self.step_time_s), show_bytes(self.memory_bytes)
+        step, memory = show_seconds(self.step_time_s), show_bytes(self.memory_total_bytes)
         return f"{told} {step} ({change}), {memory}, {self.memory_verdict}"
-
-    def document(self) -> dict[str, Any]:
-        """As plain values, with the keys that stay."""
-        return {
-            "default": self.default,
-            "alternative": self.alternative,
-            "step_time_s": self.step_time_s,
-            "memory_total_bytes": self.memory_bytes,
-            "memory_verdict": self.memory_verdict,
-            "reason": self.reason,
-        }
 
 
 def bearing_defaults(
@@ -110,7 +99,7 @@ def _priced(default: str, alternative: str, other: Scenario, rows: Layouts) -> A
         default=default,
         alternative=alternative,
         step_time_s=None if estimate is None else float(estimate.step_time_s[0]),
-        memory_bytes=None if estimate is None else float(estimate.memory_total_bytes[0]),
+        memory_total_bytes=None if estimate is None else float(estimate.memory_total_bytes[0]),
         memory_verdict=None if estimate is None else estimate.verdict_word(),
         reason=why,
     )

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
+from simulator.answers import Encoded
 from simulator.cost.step import evaluate
 from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
+from simulator.planner.layout_row import LayoutRow, layout_rows
 from simulator.planner.prediction import Prediction, predict
 from simulator.scenario import Scenario
 from simulator.search.candidates import candidates
@@ -43,8 +45,10 @@ _MOST_ROWS = 20_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class FewChanges:
+class FewChanges(Encoded):
     """A layout that is faster than the one at hand, or fits where that does not."""
+
+    KEYS: ClassVar[tuple[str, ...]] = ("choices", "fields=before_and_after", "gain", "*row")
 
     choices: tuple[str, ...]
     """What is decided anew."""
@@ -53,6 +57,17 @@ class FewChanges:
     prediction: Prediction
     gain: float
     """Step time before over that after, less 1; infinite where the layout at hand does not fit."""
+
+    @property
+    def before_and_after(self) -> dict[str, dict[str, Any]]:
+        """The fields that change, as JSON says them."""
+        keys = ("before", "after")
+        return {name: dict(zip(keys, pair, strict=True)) for name, pair in self.fields.items()}
+
+    @property
+    def row(self) -> LayoutRow:
+        """The layout then."""
+        return layout_rows(self.prediction)[0]
 
 
 def cheapest_changes(now: Prediction, most: int = 3) -> list[FewChanges]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
+from simulator.answers import Encoded
 from simulator.cost.step import Estimate, evaluate
 from simulator.files import Figure, with_figure
 from simulator.hardware.cluster import Cluster
@@ -16,28 +18,20 @@ UNSTATED = 0.1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FigureEffect:
+class FigureEffect(Encoded):
     """What one figure does to a step time, or to one term of it."""
+
+    KEYS: ClassVar[tuple[str, ...]] = (
+        *("profile=figure.profile", "figure=figure.name", "value=figure.value"),
+        *("grade=figure.grade", "spread=figure.spread", "moved", "step_time_change_s=change_s"),
+        "source=figure.source",
+    )
 
     figure: UsedFigure
     moved: float
     """By how much it was made larger, relative: its spread, or UNSTATED."""
     change_s: float
     """Step time (or the term) then, less what it was."""
-
-    def document(self) -> dict[str, str | float | None]:
-        """As plain values, with the keys that stay."""
-        known = self.figure
-        return {
-            "profile": known.profile,
-            "figure": known.name,
-            "value": known.value,
-            "grade": known.grade,
-            "spread": known.spread,
-            "moved": self.moved,
-            "step_time_change_s": self.change_s,
-            "source": known.source,
-        }
 
 
 def figure_effects(prediction: Prediction, term: str | None = None) -> list[FigureEffect]:

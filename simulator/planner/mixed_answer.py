@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
+from typing import Any, ClassVar
 
 from simulator.answers import Answer
 from simulator.cost.mixed_gradient_sum import GradientSumPhases
 from simulator.frames import DataFrame, frame_of_rows
 from simulator.goal import Goal
 from simulator.layout.layouts import Layouts
+from simulator.planner.mixed_servers import asked_of
 from simulator.planner.mixed_totals import MixedTotals
 from simulator.scenario import Scenario
 from simulator.units import show_percent
@@ -68,8 +70,21 @@ def in_order(options: list[MixedOption], goal: Goal) -> tuple[MixedOption, ...]:
 class MixedPlan(Answer):
     """Ways to use a cluster of several kinds of servers, the best by the goal first."""
 
+    COMMAND: ClassVar[str] = "plan"
+    KEYS: ClassVar[tuple[str, ...]] = ("*asked", "verdict", "left_out", "options=rows")
+
     scenario: Scenario
     options: tuple[MixedOption, ...]
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What was asked: the head of its document."""
+        return asked_of(self.scenario)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per way."""
+        return [option_row(option) for option in self.options]
 
     @property
     def line(self) -> str:
@@ -122,10 +137,10 @@ class MixedPlan(Answer):
 
     def to_frame(self) -> DataFrame:
         """One row per way."""
-        return frame_of_rows([option_row(option) for option in self.options])
+        return frame_of_rows(self.rows)
 
 
-def option_row(mixed_option: MixedOption) -> dict[str, object]:
+def option_row(mixed_option: MixedOption) -> dict[str, Any]:
     """What an option says, as plain values."""
     totals = mixed_option.totals
     p10_s, p90_s = totals.interval_s

@@ -8,14 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from simulator.answers import Answer
+from simulator.answers import Answer, encoded
 from simulator.events.played import SimulatedStep
 from simulator.events.simulated_step import simulate
 from simulator.frames import DataFrame, frame_of_rows
 from simulator.layout.layouts import Layouts
-from simulator.planner.mixed_servers import KindUse, kinds_used, predict_first, worst_verdict
+from simulator.planner.layout_row import layout_fields
+from simulator.planner.mixed_servers import (
+    KindUse,
+    ServerGroups,
+    asked_of,
+    kinds_used,
+    predict_first,
+    worst_verdict,
+)
 from simulator.planner.mixed_totals import MixedTotals, mixed_totals
 from simulator.scenario import Scenario
 from simulator.units import show_seconds, show_usd
@@ -24,6 +32,11 @@ from simulator.units import show_seconds, show_usd
 @dataclass(frozen=True, kw_only=True, repr=False)
 class MixedPrediction(Answer):
     """What one layout costs on servers of several kinds."""
+
+    COMMAND: ClassVar[str] = "predict"
+    KEYS: ClassVar[tuple[str, ...]] = (
+        *("*asked", "scenario=scenario.document", "layouts=rows", "groups"),
+    )
 
     scenario: Scenario
     layouts: Layouts
@@ -36,6 +49,36 @@ class MixedPrediction(Answer):
     totals: MixedTotals
     memory_verdict: str
     """FITS, TIGHT or OOM, of the kind that is worst off."""
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What was asked: the head of its document."""
+        return asked_of(self.scenario)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Its one layout, as JSON says it."""
+        keys = (
+            *("step_time_s", "p10_s=interval_s.0", "p90_s=interval_s.1", "terms_s=step.terms_s"),
+            *(
+                "hidden_s=step.hidden_s",
+                "fits",
+                "memory_verdict",
+                "tokens_per_s_per_gpu",
+                "*totals",
+            ),
+        )
+        return [{"layout": layout_fields(self.scenario, self.layouts), **encoded(self, keys)}]
+
+    @property
+    def groups(self) -> ServerGroups:
+        """Which ranks lie on which servers, and what each kind of servers does."""
+        return ServerGroups(step=self.step, kinds=self.kinds)
+
+    @property
+    def tokens_per_s_per_gpu(self) -> float:
+        """Of all servers together."""
+        return self.totals.tokens_per_s / self.scenario.cluster.gpus
 
     @property
     def layout(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -34,6 +35,12 @@ from simulator.units import HOUR_S
 class KindUse:
     """What the servers of one kind do in a played step."""
 
+    KEYS: ClassVar[tuple[str, ...]] = (
+        *("name", "gpus", "alone_s", "without_others_s", "busy_s", "idle_s"),
+        *("memory_total_bytes=memory_bytes", "usable_bytes", "memory_verdict=verdict"),
+        "usd_per_hour",
+    )
+
     name: str
     gpus: int
     busy_s: Mapping[str, float]
@@ -51,6 +58,35 @@ class KindUse:
     layout with fewer replicas and the same batch; NaN where it does not divide so, or not fit."""
     usd_per_hour: float
     """Of all of them, electricity included; NaN where the price is not known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerGroups:
+    """Which ranks lie on which servers, and what each kind of servers does."""
+
+    KEYS: ClassVar[tuple[str, ...]] = (
+        "steady_s=step.mixed.steady_s",
+        *("usd_per_step", "kinds", "ranks=step.mixed.places"),
+    )
+
+    step: SimulatedStep
+    kinds: tuple[KindUse, ...]
+
+    @property
+    def usd_per_step(self) -> float:
+        """What a step costs, each kind at its own price; NaN where one is not known."""
+        return usd_per_step(list(self.kinds), self.step)
+
+
+def asked_of(scenario: Scenario) -> dict[str, Any]:
+    """What was asked, by the kinds of servers: the head of its document."""
+    cluster = scenario.cluster
+    groups = [{"name": cluster.kinds[g.kind].name, "gpus": g.gpus} for g in cluster.groups]
+    return {
+        "model": scenario.workload.architecture.name,
+        "cluster": {"groups": groups, "gpus": cluster.gpus},
+        "software": scenario.software.name,
+    }
 
 
 def predict_first(scenario: Scenario) -> Prediction:

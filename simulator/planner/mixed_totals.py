@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -30,6 +31,11 @@ PriceOf = Callable[[Scenario], Price]
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MixedTotals:
     """Of one layout on all servers that it uses."""
+
+    KEYS: ClassVar[tuple[str, ...]] = (
+        *("mfu", "memory_headroom", "goodput"),
+        *("days", "usd", "kwh", "evidence"),
+    )
 
     interval_s: tuple[float, float]
     """P10 and P90 of the step: those of the kind that is least sure."""

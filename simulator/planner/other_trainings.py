@@ -28,26 +28,16 @@ class OtherTraining:
     layout: str | None
     """None where no layout fits."""
     step_time_s: float | None
-    memory_bytes: float | None
+    memory_total_bytes: float | None
     memory_verdict: str | None
 
     def sentence(self, step_s: float) -> str:
         """One line, beside the plan's own step time."""
-        if self.step_time_s is None or self.memory_bytes is None:
+        if self.step_time_s is None or self.memory_total_bytes is None:
             return f"{self.change}: no layout fits"
         change = show_signed_percent(self.step_time_s / step_s - 1.0)
-        step, memory = show_seconds(self.step_time_s), show_bytes(self.memory_bytes)
+        step, memory = show_seconds(self.step_time_s), show_bytes(self.memory_total_bytes)
         return f"{self.change}: {step} ({change}), {memory}, {self.memory_verdict}, {self.layout}"
-
-    def document(self) -> dict[str, Any]:
-        """As plain values, with the keys that stay."""
-        return {
-            "change": self.change,
-            "layout": self.layout,
-            "step_time_s": self.step_time_s,
-            "memory_total_bytes": self.memory_bytes,
-            "memory_verdict": self.memory_verdict,
-        }
 
 
 @for_same_records(1)
@@ -70,12 +60,16 @@ def _searched(scenario: Scenario, change: str, fields: Mapping[str, Any]) -> Oth
     best = explore(*parts, keep=1, counts=False).best
     if not len(best):
         return OtherTraining(
-            change=change, layout=None, step_time_s=None, memory_bytes=None, memory_verdict=None
+            change=change,
+            layout=None,
+            step_time_s=None,
+            memory_total_bytes=None,
+            memory_verdict=None,
         )
     return OtherTraining(
         change=change,
         layout=best.layouts.describe(),
         step_time_s=float(best.step_time_s[0]),
-        memory_bytes=float(best.memory_total_bytes[0]),
+        memory_total_bytes=float(best.memory_total_bytes[0]),
         memory_verdict=best.verdict_word(),
     )

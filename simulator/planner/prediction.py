@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from importlib import import_module
+from typing import Any, ClassVar
 
 from simulator.cost.step import Estimate, evaluate
 from simulator.errors import InputError, problem
@@ -20,6 +21,7 @@ from simulator.layout.layouts import RANK_ORDERS, Layouts
 from simulator.layout.rules.cluster_rules import WORLD
 from simulator.layout.rules.feasibility import DEPEND_ON_DP, FEASIBLE, RULES, code_of, reasons
 from simulator.planner.answer_evidence import scenario_evidence
+from simulator.planner.layout_row import layout_rows
 from simulator.scenario import Scenario
 from simulator.schedules.registry import SCHEDULES, usual
 from simulator.search.best_layout import BestLayout
@@ -35,6 +37,9 @@ from simulator.search.with_failures import check_finishes, priced
 class Prediction(BestLayout):
     """What one layout costs."""
 
+    COMMAND: ClassVar[str] = "predict"
+    KEYS: ClassVar[tuple[str, ...]] = ("*asked", "layouts=rows", "bearing_defaults")
+
     scenario: Scenario
     estimate: Estimate
     """One row."""
@@ -46,6 +51,18 @@ class Prediction(BestLayout):
     """Layout fields that nobody gave, and the value they took (``search/defaults.py``)."""
     searched: int | None = None
     """Layouts of which this is the best; None where fields that nobody gave took defaults."""
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Its one layout, as JSON says it."""
+        return [layout_rows(self)[0].document() | {"evidence": self.evidence}]
+
+    @property
+    def bearing_defaults(self) -> Any:
+        """What nobody chose and bears on the layout; each of them is priced again, further up."""
+        tried = import_module("simulator.planner.defaults_that_matter").bearing_defaults
+        layouts, filled = self.estimate.layouts, self.defaults
+        return tried(self.scenario, layouts, software=False, filled=filled)
 
     @property
     def evidence(self) -> Card:

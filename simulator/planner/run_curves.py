@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -36,11 +36,23 @@ class SpareChoice:
 class RunCurves:
     """Goodput in closed form; the number that is planned with is a point of each."""
 
+    KEYS: ClassVar[tuple[str, ...]] = ("gpus=over_gpus", "interval=over_interval", "spares")
+
     gpus: Floats
     by_gpus: Floats
     interval_s: Floats
     by_interval: Floats
     spares: tuple[SpareChoice, ...]
+
+    @property
+    def over_gpus(self) -> dict[str, Floats]:
+        """Goodput by accelerators."""
+        return {"gpus": self.gpus, "goodput": self.by_gpus}
+
+    @property
+    def over_interval(self) -> dict[str, Floats]:
+        """Goodput by the checkpoint interval."""
+        return {"seconds": self.interval_s, "goodput": self.by_interval}
 
     @property
     def cheapest(self) -> SpareChoice:

@@ -44,12 +44,12 @@ class Upgrade:
     name: str
     change: str
     """What was changed and by how much."""
-    same_layout_s: float
-    """Step time of the plan's best layout with the upgrade."""
-    step_time_s: float
-    """Step time of the fastest layout with the upgrade."""
     gain: float
     """Tokens/s over those of the fastest layout without it, minus 1."""
+    step_time_s: float
+    """Step time of the fastest layout with the upgrade."""
+    same_layout_s: float
+    """Step time of the plan's best layout with the upgrade."""
     layout: str
     """The fastest layout with the upgrade."""
 

@@ -43,7 +43,7 @@ def test_an_alternative_is_what_asking_for_it_gives(document: dict[str, Any]) ->
             asked["training"]["reduce_dtype"] = value
         other = predict(make_scenario(asked))
         assert one.step_time_s == pytest.approx(other.step_time_s)
-        assert one.memory_bytes == pytest.approx(other.memory_bytes)
+        assert one.memory_total_bytes == pytest.approx(other.memory_bytes)
         assert one.memory_verdict == other.memory_verdict
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from simulator.answers import plain
 from simulator.errors import InputError
 from simulator.interop.launch_files.changed_files import rewritten
 from simulator.interop.launch_files.imported import Imported
@@ -36,6 +37,15 @@ class Advice:
     """For every change, the files with it, by path; a change that no file says has none."""
     unsaid: tuple[tuple[str, ...], ...]
     """For every change, layout fields that its files, read again, do not say."""
+
+    def document(self) -> dict[str, Any]:
+        """Return what ``plan --from --json`` prints."""
+        changes = [
+            {**change.document(), "files": files, "by_hand": list(unsaid)}
+            for change, files, unsaid in zip(self.changes, self.changed, self.unsaid, strict=True)
+        ]
+        parts = {"memory": self.memory, "command": "plan", "from": self.imported}
+        return {**self.prediction.document(), **plain({**parts, "changes": changes})}
 
 
 def advise(

@@ -121,7 +121,11 @@ def links_screen(link_summary: LinkSummary) -> Iterator[RenderableType]:
         ("number", lambda row: str(row.count)),
         left=("link",),
     )
-    tried = "narrowest of all halves" if link_summary.exact else "narrowest of neighbouring halves"
+    tried = (
+        "narrowest of all halves"
+        if link_summary.bisection_exact
+        else "narrowest of neighbouring halves"
+    )
     yield f"bisection: {link_summary.bisection_bytes_per_s / 1e9:.5g} GB/s each way ({tried})"
     if link_summary.oversubscription is not None:
         yield f"over-subscription: {link_summary.oversubscription:.3g}"

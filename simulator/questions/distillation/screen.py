@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 
+from simulator.answers import CAVEATS
 from simulator.cli.screen import heading, notes
 from simulator.units import show_bytes, show_count, show_percent, show_seconds
 
@@ -25,14 +26,7 @@ def screen(answer: Distilled) -> Iterator[RenderableType]:
     else:
         yield notes("The teacher beside", _beside(answer, answer.beside))
     yield notes("The teacher ahead of time", _ahead(answer))
-    yield notes(
-        "Read this with the numbers",
-        [
-            "The teacher has the student's layout and its weights are kept as the software"
-            " keeps frozen ones; nothing of its pass is hidden, so that a step is no longer.",
-            "Days are ideal ones. What the student gains of its teacher is not modelled.",
-        ],
-    )
+    yield notes(CAVEATS, answer.caveats)
 
 
 def _beside(answer: Distilled, one: Beside) -> list[str]:

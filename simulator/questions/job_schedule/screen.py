@@ -9,6 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from simulator.answers import CAVEATS
 from simulator.cli.screen import notes, plain_table
 from simulator.units import show_percent
 
@@ -29,7 +30,7 @@ def screen(answer: JobSchedule) -> Iterator[RenderableType]:
     yield _jobs(answer)
     yield ""
     yield notes("In all", _totals(answer))
-    yield notes("Read this with the numbers", _caveats(answer))
+    yield notes(CAVEATS, answer.caveats)
 
 
 def _jobs(answer: JobSchedule) -> Table:
@@ -73,12 +74,3 @@ def _totals(answer: JobSchedule) -> list[str]:
             for team in answer.teams
         ]
     return lines
-
-
-def _caveats(answer: JobSchedule) -> list[str]:
-    return [
-        "Days are those of each job's real run (failures, checkpoints) with its best layout there,"
-        " alone on its servers; what jobs take from one another on shared switches is not in them.",
-        "A job keeps its part and its accelerators until it ends. All orders and choices are tried"
-        " where they are few; else the best of list scheduling and of exchanges is shown.",
-    ]

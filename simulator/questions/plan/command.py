@@ -201,9 +201,7 @@ def _screen(
 
 
 def _document(answer: Plan, top: int | None) -> dict[str, Any]:
-    from simulator.report.document import TOP, plan_document
-
-    return plan_document(answer, top=top or TOP)
+    return answer.document(top=top)
 
 
 def _upgrades(answer: Plan) -> list[Upgrade]:

@@ -100,10 +100,11 @@ def ask(
         return screen(prediction, assumed, correction, effects)
 
     def document(prediction: Prediction) -> dict[str, Any]:
-        from simulator.report.document import predict_document
+        from simulator.answers import plain
 
-        figures = {} if effects is None else {"figures": [effect.document() for effect in effects]}
-        return predict_document(prediction, fit, correction) | figures
+        parts = {"anchored_by": correction, "memory": fit, "figures": effects}
+        parts = {name: part for name, part in parts.items() if part is not None}
+        return {**prediction.document(), **plain(parts)}
 
     return Reply(prediction, screen, document)
 

@@ -89,7 +89,6 @@ def advice(
     from simulator.cli.screen import waiting
     from simulator.interop.launch_files.advising import advise
     from simulator.questions.predict.from_files_screen import advice_screen
-    from simulator.report.launch_document import advice_document
 
     check_out("--out", out, folder=True)
     with waiting("reading, predicting and changing"):
@@ -97,7 +96,6 @@ def advice(
     return Reply(
         answer,
         advice_screen,
-        advice_document,
         write=None if out is None else partial(_write, folder=out),
         feasible=answer.prediction.fits or bool(answer.changes),
     )

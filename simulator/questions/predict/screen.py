@@ -22,6 +22,7 @@ from simulator.cli.screen import (
     table_of,
     term_table,
 )
+from simulator.cost.terms import MEMORY_MEANING
 from simulator.cost.uncertainty import BEARS_ON
 from simulator.planner.defaults_that_matter import bearing_defaults
 from simulator.planner.input_verdict import READY, input_verdict
@@ -30,10 +31,9 @@ from simulator.report.evidence import (
     FLOP_CONVENTION,
     NO_INTERVAL,
     NOT_MODELLED,
-    memory_meaning,
     untimed,
 )
-from simulator.report.run_words import end_words, goodput_words
+from simulator.report.wording import end_words, goodput_words
 from simulator.search.outcome import Spans, spans
 from simulator.units import (
     show_chance,
@@ -87,7 +87,7 @@ def screen(
     yield term_table({"time": (estimate, 0)}, formula=True)
     yield notes("", _memos(prediction))
     yield ""
-    yield memory_table(estimate, 0, capacity, memory_meaning)
+    yield memory_table(estimate, 0, capacity, MEMORY_MEANING.__getitem__)
     yield ""
     yield notes("Assumed, because not given", _assumptions(prediction, assumed))
     filled = prediction.defaults

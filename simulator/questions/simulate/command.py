@@ -186,8 +186,8 @@ def ask(
     )
     from simulator.events.simulated_step import Jitter, Network, simulate
     from simulator.events.step.user_actions import layout_actions, read_actions
+    from simulator.questions.simulate.answer import StepAndPrediction
     from simulator.questions.simulate.screen import screen
-    from simulator.report.simulation_document import simulation_document
 
     links = Network(
         link_degradation=parse_link_degradation(worn or (), "--worn"), contention=contention
@@ -210,9 +210,8 @@ def ask(
     table = None if write_actions is None else (write_actions, layout_actions(row))
     _write(step, trace, picture, title(given, prediction.estimate), table)
     return Reply(
-        step,
-        lambda step: screen(prediction, step, undisturbed_s=plain),
-        lambda step: simulation_document(prediction, step, undisturbed_s=plain),
+        StepAndPrediction(prediction=prediction, step=step, undisturbed_s=plain),
+        lambda _: screen(prediction, step, undisturbed_s=plain),
     )
 
 

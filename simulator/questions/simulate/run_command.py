@@ -54,7 +54,6 @@ def _simulate(scenario: Scenario, options: RunOptions, picture: Path | None) -> 
     from simulator.cli.screen import waiting
     from simulator.planner.simulated_run import simulate_run
     from simulator.questions.simulate.run_screen import run_screen
-    from simulator.report.run_document import run_document
 
     with waiting("playing runs"):
         runs = simulate_run(
@@ -76,4 +75,4 @@ def _simulate(scenario: Scenario, options: RunOptions, picture: Path | None) -> 
             content = file_bytes(drawn, picture.suffix)
             write_files({picture: content})
         print_line(f"Picture: {picture}", err=True)
-    return Reply(runs, run_screen, run_document)
+    return Reply(runs, run_screen)

@@ -9,6 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from simulator.answers import CAVEATS
 from simulator.cli.screen import NO_FIT, gib, notes, plain_table
 from simulator.units import show_bytes, show_count, show_percent, show_seconds
 
@@ -34,7 +35,7 @@ def screen(answer: Recommended) -> Iterator[RenderableType]:
     yield _terms(answer)
     yield ""
     yield notes("Tables", _tables(answer))
-    yield notes("Read this with the numbers", _caveats(answer))
+    yield notes(CAVEATS, answer.caveats)
 
 
 def _dense(answer: Recommended) -> int:
@@ -85,21 +86,5 @@ def _tables(answer: Recommended) -> list[str]:
         kept = show_percent(sparse.cache_fraction)
         lines.append(
             f"{kept} of the rows on GPUs answer {show_percent(answer.hit_fraction)} of reads"
-        )
-    return lines
-
-
-def _caveats(answer: Recommended) -> list[str]:
-    sparse = answer.sparse
-    lines = [
-        "Rows are read as any memory-bound kernel moves bytes, and popularity is Zipf's law with"
-        " sparse.tables.skew, which nobody measured here.",
-        "Not modelled: reading samples, indices on their way (sent with the samples), evaluation,"
-        " kernels of many small tables beyond their bytes.",
-    ]
-    if sparse.updates == "asynchronous":
-        lines.append(
-            "Asynchronous updates: rows are one step old; what that costs in accuracy is not"
-            " modelled, so that time per step alone misleads."
         )
     return lines

@@ -67,7 +67,7 @@ def ask(
     from simulator.questions.compare.many_searches import BACKENDS
     from simulator.questions.compare.offers import Asked
     from simulator.questions.sweep.answer import read_grid, sweep_grid
-    from simulator.questions.sweep.report import sweep_document, write_sweep
+    from simulator.questions.sweep.report import write_sweep
     from simulator.questions.sweep.screen import screen
 
     if backend not in BACKENDS:
@@ -100,7 +100,6 @@ def ask(
     return Reply(
         answer,
         screen,
-        sweep_document,
         write=lambda _: [f"Written: {', '.join(map(str, written))}"],
         feasible=any(row["feasible"] for row in answer.rows),
     )

@@ -144,10 +144,8 @@ def validate_logs(
 
 
 def _document(comparisons: Iterable[LogComparison]) -> dict[str, Any]:
-    from simulator._version import __version__
-    from simulator.report.document import SCHEMA
+    from simulator.answers import head
     from simulator.scoring.log_differences import differences
 
-    head = {"schema": SCHEMA, "version": __version__, "command": "validate"}
     logs = [{**log.document(), "differences": differences(log)} for log in comparisons]
-    return {**head, "logs": logs}
+    return {**head("validate"), "logs": logs}

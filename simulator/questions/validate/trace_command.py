@@ -77,8 +77,6 @@ def validate_trace(
 
 
 def _document(comparison: TraceComparison) -> dict[str, Any]:
-    from simulator._version import __version__
-    from simulator.report.document import SCHEMA
+    from simulator.answers import head
 
-    head = {"schema": SCHEMA, "version": __version__, "command": "validate"}
-    return {**head, **comparison.document()}
+    return {**head("validate"), **comparison.document()}

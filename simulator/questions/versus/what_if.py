@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 from simulator.answers import Answer
 from simulator.errors import InputError, problem
 from simulator.frames import DataFrame, Table, frame_of_rows
+from simulator.planner.layout_row import LayoutRow, layout_fields, layout_rows
 from simulator.planner.machine_changes import (
     Machine,
     faster_host,
@@ -106,6 +107,12 @@ class Change:
 class WhatIf(Answer):
     """Both answers."""
 
+    COMMAND: ClassVar[str] = "what-if"
+    KEYS: ClassVar[tuple[str, ...]] = (
+        *("scenario=before.scenario.document", "workload=before.scenario.workload.architecture"),
+        *("change", "*rows", "same_layout_reason?=same_reason", "step_time_ratio=ratio"),
+    )
+
     changes: tuple[Change, ...]
     before: Plan
     after: Plan
@@ -120,6 +127,17 @@ class WhatIf(Answer):
         before, after = (plan.estimate.layouts.describe(0) for plan in (self.before, self.after))
         same = "the same layout" if before == after else f"{before}, then {after}"
         return f"step time x {self.ratio:.3f}, {same}"
+
+    @property
+    def change(self) -> dict[str, str]:
+        """What was changed, as typed."""
+        return {change.name: change.text for change in self.changes}
+
+    @property
+    def rows(self) -> dict[str, LayoutRow | None]:
+        """The best layout before and after, and that of before on the changed machine."""
+        answers = {"before": self.before, "after": self.after, "same_layout": self.same}
+        return {name: layout_rows(x)[0] if x else None for name, x in answers.items()}
 
     def to_frame(self, table: Table = "layouts") -> DataFrame:
         """One row per answer, before and after: the best layout's row of ``Plan.to_frame``."""
@@ -209,10 +227,7 @@ def _changed(scenario: Scenario, changes: Sequence[Change]) -> Scenario:
 
 def _typed(plan: Plan) -> dict[str, object]:
     """The best layout of a plan as predict takes it back; dp and groups follow the cluster."""
-    row = plan.estimate.layouts.row(0)
-    whole = row["pp"] > 1 and plan.scenario.software.fsdp2.keeps_gathered_with_pipeline
-    if row["sharding"] != "zero3" or whole:
-        row["reshard_after_forward"] = None
+    row = layout_fields(plan.scenario, plan.estimate.layouts)
     del row["global_batch"]
     if row["shard_group"] == row["dp"] * row["cp"]:
         del row["shard_group"]
