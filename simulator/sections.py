@@ -12,7 +12,7 @@ from simulator.economics.economics_section import ECONOMICS
 from simulator.goal import GOAL, SEARCH
 from simulator.hardware.cluster_section import CLUSTER
 from simulator.layout.layout_section import LAYOUT
-from simulator.parameter_server.server_section import PARAMETER_SERVER
+from simulator.parameter_servers.server_section import PARAMETER_SERVER
 from simulator.reliability.reliability_profile import RUN
 from simulator.software.software_section import RELEASE, SOFTWARE
 from simulator.sparse_tables.dense_model import SPARSE

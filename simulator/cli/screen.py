@@ -82,7 +82,7 @@ def heading(scenario: Scenario, *, priced: str = "") -> Text:
 
     `priced` is a section that they hold, though those of a step on [cluster] would not.
     """
-    from simulator.report.length_words import length_words
+    from simulator.report.wording import length_words
 
     arch, recipe = scenario.workload.architecture, scenario.workload.recipe
     cluster = scenario.cluster

@@ -18,14 +18,14 @@ from simulator.events.engine.demands import demands
 from simulator.events.engine.engine import play
 from simulator.events.engine.graph import task_graph
 from simulator.events.engine.jitter import slowest_factor
-from simulator.parameter_server.rounds import (
+from simulator.parameter_servers.rounds import (
     SyncRound,
     WorkerGroup,
     asynchronous_rounds,
     stale_synchronous_s,
     synchronous_s,
 )
-from simulator.parameter_server.server_section import Consistency
+from simulator.parameter_servers.server_section import Consistency
 
 MOST_PIECES = 8
 """Pieces of a push that are played; more of them change a round by less than an eighth of what its

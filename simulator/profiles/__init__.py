@@ -23,7 +23,7 @@ from simulator.hardware.accelerator import Accelerator
 from simulator.hardware.cluster import ClusterProfile
 from simulator.hardware.fabric import CollectiveLibrary
 from simulator.hardware.node import Node
-from simulator.parameter_server.server_section import ServerWork
+from simulator.parameter_servers.server_section import ServerWork
 from simulator.reliability.reliability_profile import Reliability
 from simulator.software.profile import Software
 

@@ -8,7 +8,7 @@ import pytest
 from simulator.cost.kernels.stragglers import slowest_of
 from simulator.errors import InputError
 from simulator.events.ps_simulation import play_rounds, play_servers
-from simulator.parameter_server.rounds import (
+from simulator.parameter_servers.rounds import (
     SyncRound,
     WorkerGroup,
     asynchronous_rounds,

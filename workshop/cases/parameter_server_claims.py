@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from simulator.parameter_server.rounds import SyncRound, ring_s, synchronous_s
+from simulator.parameter_servers.rounds import SyncRound, ring_s, synchronous_s
 
 
 def _round(values: float, hosts: int, servers: int, rate: float) -> SyncRound:

@@ -12,7 +12,7 @@ from simulator.answers import SCENARIO, Answer, encoded
 from simulator.errors import InputError, problem
 from simulator.frames import DataFrame, frame_of_rows
 from simulator.hardware.cluster import Cluster
-from simulator.parameter_server.rounds import (
+from simulator.parameter_servers.rounds import (
     SyncRound,
     WorkerGroup,
     asynchronous_rounds,
@@ -21,7 +21,7 @@ from simulator.parameter_server.rounds import (
     stale_synchronous_s,
     synchronous_s,
 )
-from simulator.parameter_server.server_section import (
+from simulator.parameter_servers.server_section import (
     Consistency,
     ParameterServer,
     ServerWork,

@@ -14,7 +14,7 @@ from simulator.cli.screen import heading, notes, plain_table, table_of
 from simulator.units import show_bytes, show_count, show_percent, show_seconds
 
 if TYPE_CHECKING:
-    from simulator.parameter_server.rounds import SyncRound
+    from simulator.parameter_servers.rounds import SyncRound
     from simulator.questions.parameter_server.answer import Served, ServedWay
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from simulator.cost.estimate import Estimate, concatenate
 from simulator.errors import InputError, problem
 from simulator.hardware.cluster import Cluster
-from simulator.parameter_server.server_section import ParameterServer
+from simulator.parameter_servers.server_section import ParameterServer
 from simulator.questions.run_options import Piece
 from simulator.scenario import Scenario
 from simulator.search.fastest import fastest, why_not
