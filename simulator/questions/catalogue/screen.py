@@ -121,12 +121,9 @@ def links_screen(link_summary: LinkSummary) -> Iterator[RenderableType]:
         ("number", lambda row: str(row.count)),
         left=("link",),
     )
-    tried = (
-        "narrowest of all halves"
-        if link_summary.bisection_exact
-        else "narrowest of neighbouring halves"
-    )
-    yield f"bisection: {link_summary.bisection_bytes_per_s / 1e9:.5g} GB/s each way (narrowest of {halves})"
+    halves = "all halves" if link_summary.bisection_exact else "neighbouring halves"
+    rate = f"{link_summary.bisection_bytes_per_s / 1e9:.5g} GB/s each way"
+    yield f"bisection: {rate} (narrowest of {halves})"
     if link_summary.oversubscription is not None:
         yield f"over-subscription: {link_summary.oversubscription:.3g}"
     if link_summary.most_hops is not None:
