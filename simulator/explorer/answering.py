@@ -18,9 +18,9 @@ from simulator.explorer.asked import Question, key_of, scenario_document, scenar
 from simulator.explorer.repriced import repriced
 from simulator.goal import OFFERED
 from simulator.interop.launch import launch_flags
-from simulator.planner.other_trainings import other_trainings
 from simulator.planner.plan import Plan, plan
 from simulator.planner.prediction import Prediction, predict
+from simulator.planner.variants import OTHER_TRAINING, other_trainings
 from simulator.report.document import layout_document, layout_fields
 from simulator.scenario import Scenario
 
@@ -119,7 +119,7 @@ class Answers:
         _give_back()
         return {
             "step_time_s": float(found.estimate.step_time_s[0]),
-            "others": [one.document() for one in others],
+            "others": [other.values(*OTHER_TRAINING) for other in others],
         }
 
     def scenario_file(self, question: Question) -> str:

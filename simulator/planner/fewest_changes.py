@@ -7,16 +7,17 @@ change. All layouts that differ in one choice or two are priced in full.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 
-from simulator.cost.step import evaluate
+from simulator.cost.step import Estimate, evaluate
 from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
-from simulator.planner.prediction import Prediction, predict
+from simulator.planner.prediction import Prediction
+from simulator.planner.variants import Variant, variant_of
 from simulator.scenario import Scenario
 from simulator.search.candidates import candidates
 
@@ -42,20 +43,7 @@ _MOST_ROWS = 20_000
 """Layouts of a pair of choices that are priced; more are left to the search."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class FewChanges:
-    """A layout that is faster than the one at hand, or fits where that does not."""
-
-    choices: tuple[str, ...]
-    """What is decided anew."""
-    fields: dict[str, tuple[Any, Any]]
-    """Layout fields that change: before and after."""
-    prediction: Prediction
-    gain: float
-    """Step time before over that after, less 1; infinite where the layout at hand does not fit."""
-
-
-def cheapest_changes(now: Prediction, most: int = 3) -> list[FewChanges]:
+def cheapest_changes(now: Prediction, most: int = 3) -> list[Variant]:
     """The changes that gain most for the fewest choices, fewest first.
 
     Parameters
@@ -77,29 +65,29 @@ def cheapest_changes(now: Prediction, most: int = 3) -> list[FewChanges]:
     steps = [*single[:1], *sorted(pairs, key=_order)[:1]]
     if (whole := _search(now)) is not None:
         steps.append(whole)
-    rising: list[FewChanges] = []
+    rising: list[Variant] = []
     for change in steps:
-        before = rising[-1].prediction.step_time_s if rising else float("inf")
-        if change.prediction.step_time_s < (1 - LEAST_GAIN) * before:
+        before = rising[-1].step_time_s if rising else None
+        if before is None or (change.step_time_s or 0.0) < (1 - LEAST_GAIN) * before:
             rising.append(change)
     others = [change for change in single[1:] if all(_differ(change, x) for x in rising)]
     chosen = [*rising, *others[: max(most - len(rising), 0)]][:most]
     return sorted(chosen, key=lambda change: (len(change.choices), -change.gain))
 
 
-def _differ(a: FewChanges, b: FewChanges) -> bool:
+def _differ(a: Variant, b: Variant) -> bool:
     return a.fields != b.fields
 
 
-def _order(change: FewChanges) -> tuple[float, int]:
-    return change.prediction.step_time_s, len(change.choices)
+def _order(change: Variant) -> tuple[float, int]:
+    return change.step_time_s or 0.0, len(change.choices)
 
 
 def _fields() -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for names in CHOICES.values() for name in names))
 
 
-def _best_of(now: Prediction, sets: list[tuple[str, ...]]) -> dict[tuple[str, ...], FewChanges]:
+def _best_of(now: Prediction, sets: list[tuple[str, ...]]) -> dict[tuple[str, ...], Variant]:
     """For each set of choices the fastest layout that fits and differs in these alone."""
     scenario = now.scenario
     setting = scenario.workload, scenario.cluster, scenario.software
@@ -115,17 +103,17 @@ def _best_of(now: Prediction, sets: list[tuple[str, ...]]) -> dict[tuple[str, ..
     estimate = evaluate(Layouts.concatenate(tables), *setting)
     owner = np.concatenate(owners)
     limit = (1 - LEAST_GAIN) * now.step_time_s if now.fits else np.inf
-    found = {}
+    best_of: dict[tuple[str, ...], Variant] = {}
     best_pair = np.inf
     for number, choices in enumerate(sets):
         times = np.where((owner == number) & estimate.fits, estimate.step_time_s, np.inf)
         best = int(np.argmin(times))
         if times[best] < limit and (len(choices) == 1 or times[best] < best_pair):
             best_pair = times[best] if len(choices) > 1 else best_pair
-            change = _told(now, choices, estimate.layouts[best])
+            change = _variant(now, choices, estimate, best)
             if change is not None:
-                found[choices] = change
-    return found
+                best_of[choices] = change
+    return best_of
 
 
 def _kept(row: dict[str, Any], choices: tuple[str, ...]) -> dict[str, Any]:
@@ -138,8 +126,10 @@ def _kept(row: dict[str, Any], choices: tuple[str, ...]) -> dict[str, Any]:
     return pinned
 
 
-def _told(now: Prediction, choices: tuple[str, ...], layout: Layouts) -> FewChanges | None:
-    after = layout.row()
+def _variant(
+    now: Prediction, choices: tuple[str, ...], estimate: Estimate, row: int
+) -> Variant | None:
+    after = estimate.layouts.row(row)
     changed = {
         name: (now.layout[name], after[name])
         for name in _fields()
@@ -150,9 +140,14 @@ def _told(now: Prediction, choices: tuple[str, ...], layout: Layouts) -> FewChan
     moved = tuple(name for name in CHOICES if any(f in changed for f in CHOICES[name]))
     if "tp" in moved and "sequence_parallel" in moved:
         moved = tuple(name for name in moved if name != "sequence_parallel")
-    prediction = predict(_free(now.scenario), **_given(after))
-    gain = now.step_time_s / prediction.step_time_s - 1 if now.fits else float("inf")
-    return FewChanges(choices=moved or choices, fields=changed, prediction=prediction, gain=gain)
+    return variant_of(
+        _free(now.scenario),
+        estimate,
+        row,
+        fields=changed,
+        choices=moved or choices,
+        before_s=now.step_time_s if now.fits else float("inf"),
+    )
 
 
 def _follows(name: str, before: dict[str, Any], after: dict[str, Any]) -> bool:
@@ -166,26 +161,16 @@ def _free(scenario: Scenario) -> Scenario:
     return replace(scenario, pinned={}, document={**scenario.document, "layout": {}})
 
 
-def _given(row: dict[str, Any]) -> dict[str, Any]:
-    """A whole layout as fields of the section [layout]."""
-    left_out = {"global_batch", "dp"} | ({"cp_kind", "cp_a2a"} if row["cp"] == 1 else set())
-    if row["sharding"] != "zero3" or row["reshard_after_forward"] is True:
-        left_out.add("reshard_after_forward")
-    if row["shard_group"] == row["dp"] * row["cp"]:
-        left_out.add("shard_group")
-    return {name: value for name, value in row.items() if name not in left_out}
-
-
-def _search(now: Prediction) -> FewChanges | None:
+def _search(now: Prediction) -> Variant | None:
     """The fastest of all layouts."""
     from simulator.errors import InfeasibleError
     from simulator.planner.plan import plan
 
     try:
-        found = plan(_free(now.scenario), keep=64)
+        estimate = plan(_free(now.scenario), keep=64).estimate
     except InfeasibleError:
         return None
-    best = int(np.argmin(found.estimate.step_time_s))
-    if now.fits and found.estimate.step_time_s[best] >= (1 - LEAST_GAIN) * now.step_time_s:
+    best = int(np.argmin(estimate.step_time_s))
+    if now.fits and estimate.step_time_s[best] >= (1 - LEAST_GAIN) * now.step_time_s:
         return None
-    return _told(now, ("all",), found.estimate.layouts[best])
+    return _variant(now, ("all",), estimate, best)

@@ -17,6 +17,7 @@ from simulator.layout.degrees import data_parallel_degree, divisors
 from simulator.layout.layouts import OFFLOADS, RECOMPUTE, SHARDINGS, Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.planner.prediction import Prediction
+from simulator.planner.variants import Variant, variant_of
 from simulator.scenario import Scenario
 from simulator.search.candidates import longest_cp, widest_tp
 from simulator.software.supports import Supports
@@ -29,21 +30,8 @@ _MOST_TOGETHER = 3
 
 _FULL = RECOMPUTE.index("full")
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Change:
-    """A neighbouring layout that fits."""
-
-    set: dict[str, Any]
-    """Layout fields that differ and their new values; dp follows from the number of GPUs."""
-    layout: str
-    """The whole new layout in a few words."""
-    step_time_s: float
-    added_s: float
-    """Step time above that of the layout that does not fit; below zero where it is faster."""
-    memory_total_bytes: float
-    memory_verdict: str
-    """FITS, or TIGHT where only the P50 is within the usable bytes; OOM for the nearest one."""
+CHANGE = ("set", "layout", "step_time_s", "added_s", "memory_total_bytes", "memory_verdict")
+"""What documents say of a change."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,10 +46,10 @@ class Fitting:
     capacity_bytes: float
     room_for_offload: bool
     """Host memory and drives of a server hold what is offloaded to them."""
-    changes: list[Change]
+    changes: list[Variant]
     """Cheapest first: what makes an OOM layout fit (P50), and a TIGHT one FIT; empty where the
     layout FITS, or where no neighbour does."""
-    nearest: Change | None
+    nearest: Variant | None
     """The neighbour that needs least memory, where neither the layout nor any neighbour fits."""
 
     @property
@@ -131,7 +119,7 @@ def _room_for_offload(estimate: Estimate) -> bool:
     return all(float(estimate.offloaded_bytes[tier][0]) <= room for tier, room in rooms)
 
 
-def _changes(prediction: Prediction, most: int) -> tuple[list[Change], Change | None]:
+def _changes(prediction: Prediction, most: int) -> tuple[list[Variant], Variant | None]:
     """The fastest neighbours that fit, no two with the same fields changed; else the smallest.
 
     A change is left out where part of it alone fits and is no slower. Neighbours of a TIGHT layout
@@ -166,16 +154,15 @@ def _fastest_by_fields(
     return [i for _, i in best]
 
 
-def _change(prediction: Prediction, estimate: Estimate, i: int) -> Change:
+def _change(prediction: Prediction, estimate: Estimate, i: int) -> Variant:
     before, after = prediction.estimate.layouts.row(), estimate.layouts.row(i)
     follow = ("dp", "shard_group", "etp", "sequence_parallel")
-    return Change(
-        set={k: v for k, v in after.items() if v != before[k] and k not in follow},
-        layout=estimate.layouts.describe(i),
-        step_time_s=float(estimate.step_time_s[i]),
-        added_s=float(estimate.step_time_s[i]) - prediction.step_time_s,
-        memory_total_bytes=float(estimate.memory_total_bytes[i]),
-        memory_verdict=estimate.verdict_word(i),
+    return variant_of(
+        prediction.scenario,
+        estimate,
+        i,
+        fields={k: (before[k], v) for k, v in after.items() if v != before[k] and k not in follow},
+        before_s=prediction.step_time_s,
     )
 
 

@@ -29,6 +29,7 @@ from simulator.search.outcome import Outcome
 from simulator.search.pinned_fields import contradictions
 from simulator.search.refusal import limits, refusal
 from simulator.search.with_failures import check_finishes, priced
+from simulator.software.profile import Software
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -103,6 +104,17 @@ def predict(scenario: Scenario, **layout: Any) -> Prediction:
         certainty=certainty(estimate, scenario.workload, scenario.cluster, scenario.software),
         defaults=defaults,
     )
+
+
+def stated_layout(row: Mapping[str, Any], software: Software) -> dict[str, Any]:
+    """A whole layout as fields of the section [layout]; dp and groups of all follow the cluster."""
+    left_out = {"global_batch", "dp"} | ({"cp_kind", "cp_a2a"} if row["cp"] == 1 else set())
+    whole = row["pp"] > 1 and software.fsdp2.keeps_gathered_with_pipeline
+    if row["sharding"] != "zero3" or whole or row["reshard_after_forward"] is True:
+        left_out.add("reshard_after_forward")
+    if row["shard_group"] == row["dp"] * row["cp"]:
+        left_out.add("shard_group")
+    return {name: value for name, value in row.items() if name not in left_out}
 
 
 def refuse_tables(scenario: Scenario) -> None:

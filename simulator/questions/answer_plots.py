@@ -193,7 +193,7 @@ def _fabrics(answer: FabricChoices, axes: Axes) -> None:
         where = usd if answer.priced else bits
         word = "none is better" if rows is front else "tried"
         ink = colour("fits" if rows is front else "speed").light
-        axes.plot(where, [row.step_s for row in rows], style, color=ink, label=word)
+        axes.plot(where, [row.step_time_s for row in rows], style, color=ink, label=word)
     axes.set_xlabel("network, million USD" if answer.priced else "adapters of a server, Tbit/s")
     axes.set_ylabel("seconds per step")
     axes.legend(frameon=False, fontsize=8.5)

@@ -16,10 +16,10 @@ from simulator._version import __version__
 from simulator.cost.step import Estimate
 from simulator.layout.layouts import Layouts
 from simulator.planner.alternatives import alternatives
-from simulator.planner.defaults_that_matter import bearing_defaults
+from simulator.planner.defaults_that_matter import bearing_defaults, default_document
 from simulator.planner.input_verdict import input_verdict
-from simulator.planner.other_trainings import other_trainings
 from simulator.planner.prediction import Prediction
+from simulator.planner.variants import OTHER_TRAINING, other_trainings
 from simulator.scenario import Scenario
 from simulator.search.outcome import Outcome, spans
 
@@ -67,10 +67,10 @@ def plan_document(plan: Plan, *, top: int = TOP) -> dict[str, Any]:
         "alternatives": [{"rank": place + 1, "why": why} for place, why in alternatives(plan)],
         "pareto": [_pareto(plan, int(i)) for i in plan.pareto],
         "bearing_defaults": [
-            bearing_default.document()
-            for bearing_default in bearing_defaults(plan.scenario, plan.estimate.layouts[:1])
+            default_document(variant)
+            for variant in bearing_defaults(plan.scenario, plan.estimate.layouts[:1])
         ],
-        "other_trainings": [other_training.document() for other_training in other_trainings(plan)],
+        "other_trainings": [variant.values(*OTHER_TRAINING) for variant in other_trainings(plan)],
         **_around(plan),
     }
 
@@ -78,23 +78,13 @@ def plan_document(plan: Plan, *, top: int = TOP) -> dict[str, Any]:
 def _around(plan: Plan) -> dict[str, Any]:
     """What the screen says around the numbers: the command, what binds, what would help, limits."""
     from simulator.interop.launch import launch_flags  # predict starts without them
-    from simulator.planner.sensitivity import binding, sensitivity
+    from simulator.planner.sensitivity import UPGRADE, binding, sensitivity
     from simulator.report.evidence import NOT_MODELLED, untimed
 
     return {
         "launch": launch_flags(plan.estimate.layouts, plan.scenario),
         "binds": binding(plan),
-        "would_help": [
-            {
-                "name": one.name,
-                "change": one.change,
-                "gain": one.gain,
-                "step_time_s": one.step_time_s,
-                "same_layout_s": one.same_layout_s,
-                "layout": one.layout,
-            }
-            for one in sensitivity(plan)
-        ],
+        "would_help": [upgrade.values(*UPGRADE) for upgrade in sensitivity(plan)],
         "limits": {
             "evidence": list(plan.evidence.sentences()),
             "untimed": list(untimed(plan.scenario.workload.architecture)),
@@ -157,8 +147,8 @@ def predict_document(
         **head("predict", prediction.scenario, estimate),
         "layouts": [{**layout, "evidence": prediction.evidence.document()}],
         "bearing_defaults": [
-            bearing_default.document()
-            for bearing_default in bearing_defaults(
+            default_document(variant)
+            for variant in bearing_defaults(
                 prediction.scenario,
                 estimate.layouts,
                 software=False,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
 from typing import Any
 
 from simulator.cost.estimate import VERDICTS
 from simulator.cost.memory.moments import MOMENTS
 from simulator.cost.memory.peak import MEMORY_KINDS
-from simulator.planner.fitting import Change, Fitting
+from simulator.planner.fitting import CHANGE, Fitting
 from simulator.report.evidence import memory_meaning
 
 
@@ -24,8 +23,8 @@ def memory_document(fitting: Fitting) -> dict[str, Any]:
         "margin_bytes": fitting.margin_bytes,
         "stages": [_stage(fitting, rank) for rank in range(len(fitting.ranks.total_bytes))],
         "formulas": {kind: memory_meaning(kind) for kind in MEMORY_KINDS},
-        "changes": [_change(change) for change in fitting.changes],
-        "nearest": None if fitting.nearest is None else _change(fitting.nearest),
+        "changes": [change.values(*CHANGE) for change in fitting.changes],
+        "nearest": None if fitting.nearest is None else fitting.nearest.values(*CHANGE),
     }
 
 
@@ -52,7 +51,3 @@ def _stage(fitting: Fitting, rank: int) -> dict[str, Any]:
 
 def _known(value: float) -> float | None:
     return None if math.isnan(value) else value
-
-
-def _change(change: Change) -> dict[str, Any]:
-    return asdict(change)

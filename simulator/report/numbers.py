@@ -21,11 +21,11 @@ from simulator.events.played import SimulatedStep
 from simulator.evidence.card import Card
 from simulator.planner.answer_evidence import UsedFigure, used_figures
 from simulator.planner.defaults_that_matter import bearing_defaults
-from simulator.planner.other_trainings import OtherTraining, other_trainings
 from simulator.planner.plan import Plan
 from simulator.planner.refine import played
 from simulator.planner.scaling import Scaling, scaling
-from simulator.planner.sensitivity import Upgrade, binding, safest, sensitivity
+from simulator.planner.sensitivity import binding, safest, sensitivity
+from simulator.planner.variants import Variant, other_trainings
 from simulator.report.comparison import (
     TimeBar,
     TimeChange,
@@ -188,8 +188,8 @@ class PlanNumbers:
     """Why the best layout wins, one sentence for each other bar."""
     curve: Callable[[], Scaling]
     """Waits for the speed-up, which may still be searched beside."""
-    upgrades: list[Upgrade]
-    others: list[OtherTraining]
+    upgrades: list[Variant]
+    others: list[Variant]
     """What other trainings take that `[search] allow` names, fastest first."""
     binding: list[str]
     run: str
@@ -222,7 +222,7 @@ class PlanNumbers:
 def collect(
     plan: Plan,
     *,
-    upgrades: list[Upgrade] | None = None,
+    upgrades: list[Variant] | None = None,
     curve: Callable[[], Scaling] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> PlanNumbers:
@@ -230,7 +230,7 @@ def collect(
 
     Parameters
     ----------
-    upgrades : list of Upgrade, optional
+    upgrades : list of Variant, optional
         What ``sensitivity(plan)`` gave, if it was asked for already.
     curve : callable, optional
         Waits for what ``scaling`` gives for the plan's scenario, if that was begun already.

@@ -6,8 +6,8 @@ import pytest
 
 from simulator.errors import InputError
 from simulator.goal import DECIDED
-from simulator.planner.other_trainings import other_trainings
 from simulator.planner.plan import plan
+from simulator.planner.variants import other_trainings
 from simulator.scenario import Scenario, make_scenario
 from simulator.search.allowed import decides, with_allowed
 from simulator.search.explore import explore

@@ -14,9 +14,10 @@ from simulator.interop.launch_files.imported import Imported
 from simulator.interop.launch_files.merging import import_launch
 from simulator.interop.launch_files.recognising import LAUNCH_FILE_LIMIT_BYTES
 from simulator.plain_files import read_text
-from simulator.planner.fewest_changes import FewChanges, cheapest_changes
+from simulator.planner.fewest_changes import cheapest_changes
 from simulator.planner.fitting import Fitting, fitting
 from simulator.planner.prediction import Prediction
+from simulator.planner.variants import Variant
 
 __all__ = ["Advice", "advise"]
 
@@ -30,7 +31,7 @@ class Advice:
     """Of the layout that the files have."""
     memory: Fitting
     """Memory of every pipeline stage."""
-    changes: tuple[FewChanges, ...]
+    changes: tuple[Variant, ...]
     """Fewest changed choices first."""
     texts: dict[str, str]
     """The files as they are."""
@@ -86,7 +87,7 @@ def advise(
 
 
 def _unsaid(
-    change: FewChanges,
+    change: Variant,
     texts: Mapping[str, str],
     options: tuple[Mapping[str, Any] | None, Iterable[str]],
 ) -> tuple[str, ...]:

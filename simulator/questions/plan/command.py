@@ -31,7 +31,7 @@ from simulator.questions.simulate.trace_file import Trace, check_trace, title, w
 if TYPE_CHECKING:
     from simulator.planner.plan import Plan
     from simulator.planner.scaling import Scaling
-    from simulator.planner.sensitivity import Upgrade
+    from simulator.planner.variants import Variant
     from simulator.scenario import Scenario
 
 Top = Annotated[
@@ -191,7 +191,7 @@ def _mixed(scenario: Scenario, of_one: dict[str, Any], *, as_json: bool) -> None
         raise typer.Exit(1)
 
 
-def _show(answer: Plan, assumed: dict[str, Any], launch: str, *, top: int | None) -> list[Upgrade]:
+def _show(answer: Plan, assumed: dict[str, Any], launch: str, *, top: int | None) -> list[Variant]:
     if top is None:
         from simulator.questions.plan.verdict_screen import show_verdict
 

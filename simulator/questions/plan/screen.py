@@ -29,9 +29,9 @@ from simulator.goal import OFFERED
 from simulator.layout.layouts import dealt_words
 from simulator.planner.defaults_that_matter import bearing_defaults
 from simulator.planner.input_verdict import READY, input_verdict
-from simulator.planner.other_trainings import other_trainings
 from simulator.planner.plan import Plan
-from simulator.planner.sensitivity import Upgrade, binding, sensitivity
+from simulator.planner.sensitivity import binding, sensitivity
+from simulator.planner.variants import Variant, other_trainings
 from simulator.report.evidence import (
     FIT_RULE,
     FLOP_CONVENTION,
@@ -77,7 +77,7 @@ _UPGRADES = 3
 """Upgrades named on the screen; the report has them all."""
 
 
-def show(plan: Plan, assumed: dict[str, Any], launch: str, *, top: int) -> list[Upgrade]:
+def show(plan: Plan, assumed: dict[str, Any], launch: str, *, top: int) -> list[Variant]:
     """Print a plan; `assumed` are training fields that nobody gave.
 
     Returns the upgrades that were tried, all of them.
@@ -329,7 +329,7 @@ def batches_tried(plan: Plan) -> list[str]:
     return lines
 
 
-def _upgrades(upgrades: list[Upgrade]) -> list[str]:
+def _upgrades(upgrades: list[Variant]) -> list[str]:
     return [
         f"{upgrade.name}, {upgrade.change}: {show_percent(upgrade.gain)} more tokens/s"
         f" ({upgrade.layout})"

@@ -24,7 +24,8 @@ from simulator.cli.screen import (
 from simulator.planner.alternatives import alternatives
 from simulator.planner.input_verdict import input_verdict
 from simulator.planner.plan import Plan
-from simulator.planner.sensitivity import Upgrade, binding, sensitivity
+from simulator.planner.sensitivity import binding, sensitivity
+from simulator.planner.variants import Variant
 from simulator.questions.plan.screen import (
     OTHERWISE,
     batches_tried,
@@ -54,7 +55,7 @@ _BINDING = 2
 _REST = "--more: ranking, time by term, memory by kind, defaults, caveats, the launch command."
 
 
-def show_verdict(plan: Plan, assumed: dict[str, Any]) -> list[Upgrade]:
+def show_verdict(plan: Plan, assumed: dict[str, Any]) -> list[Variant]:
     """Print the verdict; `assumed` are training fields that nobody gave.
 
     Returns the upgrades that were tried, all of them.
@@ -195,6 +196,6 @@ def _others(plan: Plan) -> Table:
     return table
 
 
-def _pays(upgrades: list[Upgrade]) -> list[str]:
+def _pays(upgrades: list[Variant]) -> list[str]:
     best = [upgrade for upgrade in upgrades[:1] if upgrade.gain > 0]
     return [f"{one.name}, {one.change}: {show_percent(one.gain)} more tokens/s" for one in best]

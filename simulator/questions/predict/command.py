@@ -75,7 +75,7 @@ def command(
 
             found = fitting(prediction)
         if figures:
-            from simulator.planner.figure_effects import figure_effects
+            from simulator.planner.sensitivity import figure_effects
 
             effects = figure_effects(prediction)
         if trace is not None:

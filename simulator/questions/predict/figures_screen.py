@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from simulator.cli.screen import console, plain_table
-from simulator.planner.figure_effects import UNSTATED, FigureEffect
+from simulator.planner.sensitivity import UNSTATED, FigureEffect
 from simulator.units import show_percent
 
 _LEAST = 5e-5

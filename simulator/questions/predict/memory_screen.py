@@ -14,8 +14,9 @@ from rich.text import Text
 from simulator.cli.screen import console, gib, heading, notes, plain_table, verdict_style
 from simulator.cost.estimate import VERDICTS
 from simulator.cost.memory.moments import MOMENTS
-from simulator.planner.fitting import Change, Fitting
+from simulator.planner.fitting import Fitting
 from simulator.planner.prediction import Prediction
+from simulator.planner.variants import Variant
 from simulator.report.evidence import FIT_RULE, NO_INTERVAL, memory_meaning
 from simulator.units import show_count, show_percent, show_seconds
 
@@ -143,29 +144,28 @@ def _changes(prediction: Prediction, fitting: Fitting) -> Any:
             " all layouts."
         ]
         if fitting.nearest is not None:
-            need = gib(fitting.nearest.memory_total_bytes)
-            lines.append(f"Nearest: {_words(prediction, fitting.nearest)}, which needs {need} GiB.")
+            need = gib(fitting.nearest.memory_total_bytes or 0.0)
+            lines.append(f"Nearest: {_words(fitting.nearest)}, which needs {need} GiB.")
         return notes("What would make it fit", lines)
     surely = " with its P90" if fitting.verdict == "TIGHT" else ""
     title = f"cheapest changes that make it fit{surely}"
     table = plain_table(title, "step time", "cost", "GiB", "", "layout", left=(title, "layout"))
     for change in fitting.changes:
-        share = change.added_s / prediction.step_time_s
+        share, verdict = change.added_s / prediction.step_time_s, str(change.memory_verdict)
         table.add_row(
-            _words(prediction, change),
-            show_seconds(change.step_time_s),
+            _words(change),
+            show_seconds(change.step_time_s or 0.0),
             f"{'+' if share >= 0 else '-'}{show_percent(abs(share))}",
-            gib(change.memory_total_bytes),
-            Text(change.memory_verdict, style=verdict_style(change.memory_verdict)),
+            gib(change.memory_total_bytes or 0.0),
+            Text(verdict, style=verdict_style(verdict)),
             change.layout,
         )
     return table
 
 
-def _words(prediction: Prediction, change: Change) -> str:
+def _words(change: Variant) -> str:
     """``tp 4 -> 8, recompute none -> full``."""
-    before = prediction.layout
-    return ", ".join(f"{name} {before[name]} -> {value}" for name, value in change.set.items())
+    return ", ".join(f"{name} {a} -> {b}" for name, (a, b) in change.fields.items())
 
 
 def _number(value: float) -> str:

@@ -30,13 +30,13 @@ def show_fabrics(answer: FabricChoices) -> None:
         words = f"no prices are known: {len(front)} have no other that is as fast with fewer bits"
     screen.print(f"\n{len(answer.rows)} fabrics; {words}\n")
     rows = front[:_MOST]
-    unit, scale = seconds_like(answer.rows[0].step_s)
+    unit, scale = seconds_like(answer.rows[0].step_time_s)
     table = plain_table(
         "adapters", "narrow", "rails", "domain", f"step ({unit})", "slower", "days", "network USD",
         "run USD", "layout", left=("adapters", "layout"),
     )  # fmt: skip
     for row in rows:
-        table.add_row(*_cells(row, answer.rows[0].step_s, scale))
+        table.add_row(*_cells(row, answer.rows[0].step_time_s, scale))
     screen.print(table)
     unpriced = answer.priced and any(row.network_usd is None for row in answer.rows)
     said = [_USD] * answer.priced
@@ -52,12 +52,12 @@ def _cells(row: FabricChoice, best_s: float, scale: float) -> tuple[str, ...]:
         f"{row.oversubscription}:1",
         "yes" if row.rails else "no",
         f"{row.domain}",
-        amount(scale * row.step_s),
-        show_percent(row.step_s / best_s - 1.0),
+        amount(scale * row.step_time_s),
+        show_percent(row.step_time_s / best_s - 1.0),
         "" if row.days is None else f"{row.days:,.1f}",
         "" if row.network_usd is None else show_usd(row.network_usd),
         "" if row.usd is None else show_usd(row.usd),
-        row.described,
+        str(row.layout),
     )
 
 
@@ -68,7 +68,7 @@ def _other_domains(answer: FabricChoices) -> list[str]:
         if row.network_usd is None:
             fastest.setdefault(row.domain, row)
     return [
-        f"domain {domain}, without a price: {amount(row.step_s)} s a step at best, on"
-        f" {row.adapters} x {row.gbps} Gbit/s {row.oversubscription}:1, {row.described}"
+        f"domain {domain}, without a price: {amount(row.step_time_s)} s a step at best, on"
+        f" {row.adapters} x {row.gbps} Gbit/s {row.oversubscription}:1, {row.layout}"
         for domain, row in fastest.items()
     ]
