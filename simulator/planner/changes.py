@@ -13,7 +13,7 @@ from simulator.files import Figure, with_figure
 from simulator.hardware.cluster import Cluster
 from simulator.scenario import Scenario
 from simulator.software.profile import Software
-from simulator.workload.contradictions import wrong_training
+from simulator.workload.training_section import wrong_training
 
 Machine = tuple[Cluster, Software]
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simulator.cost.step import Estimate, evaluate
+from simulator.cost.terms import HIDDEN, TERMS
 from simulator.errors import InputError, problem
 from simulator.evidence.card import Card
 from simulator.files import build
@@ -30,6 +31,9 @@ from simulator.search.pinned_fields import contradictions
 from simulator.search.refusal import limits, refusal
 from simulator.search.with_failures import check_finishes, priced
 from simulator.software.profile import Software
+
+if TYPE_CHECKING:
+    from simulator.events.played import SimulatedStep
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -104,6 +108,21 @@ def predict(scenario: Scenario, **layout: Any) -> Prediction:
         certainty=certainty(estimate, scenario.workload, scenario.cluster, scenario.software),
         defaults=defaults,
     )
+
+
+def with_times(estimate: Estimate, steps: list[SimulatedStep]) -> Estimate:
+    """Put step times and terms of simulated steps into the first rows."""
+    count = len(steps)
+    total = estimate.step_time_s.copy()
+    total[:count] = [step.step_time_s for step in steps]
+    terms = {term.name: estimate.terms_s[term.name].copy() for term in TERMS}
+    hidden = {name: estimate.hidden_s[name].copy() for name in HIDDEN}
+    for i, step in enumerate(steps):
+        for name in terms:
+            terms[name][i] = step.terms_s[name]
+        for name in hidden:
+            hidden[name][i] = step.hidden_s[name]
+    return replace(estimate, step_time_s=total, terms_s=terms, hidden_s=hidden)
 
 
 def stated_layout(row: Mapping[str, Any], software: Software) -> dict[str, Any]:

@@ -24,14 +24,14 @@ from simulator.planner.variants import Variant, variant_of
 from simulator.scenario import Scenario
 from simulator.search.batch_division import batch_binds
 from simulator.search.explore import TOO_LARGE
-from simulator.search.memory_filter import ROOM
+from simulator.search.memory_filter import HEADROOM
 from simulator.software.profile import Software
 from simulator.units import show_bytes, show_chance, show_percent, show_usd
 
 _COMPUTE_TERMS = ("gemm", "attention", "memory_bound", "launch", "stragglers", "input", "optimizer")
 """Terms that links and their latencies do not bear on."""
 
-BETTER = ROOM
+BETTER = HEADROOM
 """How much better each thing gets: as much as the search remembers near misses in memory."""
 
 _UPGRADES = (
@@ -152,14 +152,14 @@ def _memory(plan: Plan) -> str:
         return f"Memory does not bind: all {found.evaluated:,} layouts that can run fit."
     dropped = f"{count:,} of {found.evaluated:,} layouts do not fit"
     if miss is None:
-        far = f"all of them need more than {ROOM:.1f} times the usable memory"
+        far = f"all of them need more than {HEADROOM:.1f} times the usable memory"
         return f"Memory does not bind: {dropped}, {far}."
     step, lack = float(miss.step_time_s[0]), float(miss.memory_total_bytes[0]) - miss.usable_bytes
     name = miss.layouts.describe()
     if step >= best:
         return (
             f"Memory does not bind: {dropped}, but the fastest of those that lack less than"
-            f" {show_percent(ROOM - 1.0)} ({name}) would be {show_percent(step / best - 1.0)}"
+            f" {show_percent(HEADROOM - 1.0)} ({name}) would be {show_percent(step / best - 1.0)}"
             " slower than the best."
         )
     lacks = f"lacks {show_bytes(lack)} on its fullest GPU" if lack > 0 else _no_room(miss)

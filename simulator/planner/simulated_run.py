@@ -15,7 +15,7 @@ from simulator.errors import InputError
 from simulator.frames import DataFrame, choose, frame
 from simulator.planner.prediction import Prediction
 from simulator.planner.run_curves import RunCurves, run_curves
-from simulator.planner.simulated_prediction import predict_best
+from simulator.planner.simulated import predict_best
 from simulator.reliability.incidents import Incidents, read_incidents, with_rates
 from simulator.reliability.run_outlook import Outlook
 from simulator.scenario import Scenario

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.cost.step import Estimate, evaluate
 from simulator.errors import InputError
-from simulator.kept import for_same_records
+from simulator.record_cache import for_same_records
 from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, REASONS, reasons
 from simulator.planner.changes import training_changes

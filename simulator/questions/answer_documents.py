@@ -7,7 +7,7 @@ from typing import Any
 
 from simulator.economics.ownership import RentOrBuy
 from simulator.errors import InputError
-from simulator.planner.mixed_answer import MixedPlan
+from simulator.planner.mixed_plan import MixedPlan
 from simulator.planner.mixed_prediction import MixedPrediction
 from simulator.planner.plan import Plan
 from simulator.planner.prediction import Prediction

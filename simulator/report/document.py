@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from simulator._version import __version__
 from simulator.cost.step import Estimate
 from simulator.layout.layouts import Layouts
-from simulator.planner.alternatives import alternatives
 from simulator.planner.defaults_that_matter import bearing_defaults, default_document
 from simulator.planner.input_verdict import input_verdict
+from simulator.planner.plan import alternatives
 from simulator.planner.prediction import Prediction
 from simulator.planner.variants import OTHER_TRAINING, other_trainings
 from simulator.scenario import Scenario

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from math import isfinite
 from typing import Any
 
 from simulator._version import __version__
-from simulator.planner.mixed_answer import MixedPlan, option_row
+from simulator.planner.mixed_plan import MixedPlan, option_row
 from simulator.planner.mixed_prediction import MixedPrediction
-from simulator.planner.mixed_totals import MixedTotals
 from simulator.report.document import SCHEMA, layout_fields, plain
 from simulator.report.simulation_document import groups_document
 from simulator.scenario import Scenario
@@ -33,7 +31,7 @@ def mixed_prediction_document(answer: MixedPrediction) -> dict[str, Any]:
         "scenario": plain(answer.scenario.document),
         "layouts": [
             {
-                "layout": layout_fields(answer.scenario, answer.layouts),
+                "layout": layout_fields(answer.scenario, answer.estimate.layouts),
                 "step_time_s": step.step_time_s,
                 "p10_s": answer.interval_s[0],
                 "p90_s": answer.interval_s[1],
@@ -41,7 +39,14 @@ def mixed_prediction_document(answer: MixedPrediction) -> dict[str, Any]:
                 "hidden_s": dict(step.hidden_s),
                 "fits": answer.fits,
                 "memory_verdict": answer.memory_verdict,
-                **_totals(answer.totals, answer.scenario.cluster.gpus),
+                "tokens_per_s_per_gpu": float(answer.outcome.tokens_per_s_per_gpu[0]),
+                "mfu": answer.mfu,
+                "memory_headroom": answer.run.memory_headroom,
+                "goodput": float(answer.outcome.goodput[0]),
+                "days": answer.days,
+                "usd": answer.usd,
+                "kwh": answer.kwh,
+                "evidence": answer.evidence.document(),
             }
         ],
         "groups": groups_document(step, mixed, list(answer.kinds)),
@@ -58,16 +63,4 @@ def _head(command: str, scenario: Scenario) -> dict[str, Any]:
         "model": scenario.workload.architecture.name,
         "cluster": {"groups": groups, "gpus": cluster.gpus},
         "software": scenario.software.name,
-    }
-
-
-def _totals(totals: MixedTotals, gpus: int) -> dict[str, Any]:
-    run = {name: getattr(totals, name) for name in ("days", "usd", "kwh")}
-    return {
-        "tokens_per_s_per_gpu": totals.tokens_per_s / gpus,
-        "mfu": totals.mfu,
-        "memory_headroom": totals.memory_headroom,
-        "goodput": totals.goodput,
-        **{name: x if x is not None and isfinite(x) else None for name, x in run.items()},
-        "evidence": totals.evidence.document(),
     }

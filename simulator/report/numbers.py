@@ -22,9 +22,9 @@ from simulator.evidence.card import Card
 from simulator.planner.answer_evidence import UsedFigure, used_figures
 from simulator.planner.defaults_that_matter import bearing_defaults
 from simulator.planner.plan import Plan
-from simulator.planner.refine import played
 from simulator.planner.scaling import Scaling, scaling
 from simulator.planner.sensitivity import binding, safest, sensitivity
+from simulator.planner.simulated import played
 from simulator.planner.variants import Variant, other_trainings
 from simulator.report.comparison import (
     TimeBar,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from simulator.events.played import SimulatedStep
 from simulator.events.step.streams import STREAMS
 from simulator.events.step.timeline import Mixed, Sharing
-from simulator.planner.mixed_servers import KindUse, kinds_used, usd_per_step, worst_verdict
+from simulator.planner.mixed_prediction import KindUse, kinds_used, usd_per_step, worst_verdict
 from simulator.planner.prediction import Prediction
 from simulator.report.document import head, layout_fields
 
@@ -111,8 +111,8 @@ def groups_document(step: SimulatedStep, mixed: Mixed, kinds: list[KindUse]) -> 
             {
                 "name": kind.name,
                 "gpus": kind.gpus,
-                "alone_s": kind.alone_s,
-                "without_others_s": _known(kind.without_others_s),
+                "alone_s": kind.uniform_cluster_step_s,
+                "without_others_s": _known(kind.these_servers_only_step_s),
                 "busy_s": dict(kind.busy_s),
                 "idle_s": dict(kind.idle_s),
                 "memory_total_bytes": kind.memory_bytes,

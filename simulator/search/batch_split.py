@@ -1,4 +1,4 @@
-"""A batch dealt to several kinds of servers so that the last of them is done soonest."""
+"""A batch split over several kinds of servers so that the last of them is done soonest."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Pace:
     """How long a kind of servers takes with one layout: linear in its micro-batches."""
 
     begin_s: float
-    each_s: float
-    """Of a micro-batch of every replica."""
+    micro_batch_s: float
+    """Of a micro-batch, of every replica."""
     turn: int
     """Micro-batches come in multiples of it: interleaved chunks take turns of all ranks."""
     unit: int
@@ -25,7 +25,7 @@ class Pace:
 
 def sequences_in(pace: Pace, seconds: float) -> float:
     """Sequences that are done in so many seconds, parts of a micro-batch counted."""
-    return max((seconds - pace.begin_s) / pace.each_s, 0.0) * pace.unit
+    return max((seconds - pace.begin_s) / pace.micro_batch_s, 0.0) * pace.unit
 
 
 def soonest(kinds: Sequence[Sequence[Pace]], batch: int) -> float:
@@ -43,17 +43,17 @@ def _done(kinds: Sequence[Sequence[Pace]], seconds: float) -> float:
     return sum(max(sequences_in(pace, seconds) for pace in paces) for paces in kinds)
 
 
-def deal(paces: Sequence[Pace], batch: int) -> tuple[float, tuple[int, ...]] | None:
-    """Deal exactly `batch` sequences, one layout per kind: dynamic programming over the kinds.
+def split_batch(paces: Sequence[Pace], batch: int) -> tuple[float, tuple[int, ...]] | None:
+    """Split exactly `batch` sequences, one layout per kind: dynamic programming over the kinds.
 
     Returns the seconds of the slowest kind and the micro-batches of a replica of each; None where
     no whole numbers of them add up to the batch.
 
     Examples
     --------
-    >>> fast = Pace(begin_s=0.0, each_s=1.0, turn=1, unit=1)
-    >>> slow = Pace(begin_s=0.0, each_s=3.0, turn=1, unit=1)
-    >>> deal([fast, slow], 8)
+    >>> fast = Pace(begin_s=0.0, micro_batch_s=1.0, turn=1, unit=1)
+    >>> slow = Pace(begin_s=0.0, micro_batch_s=3.0, turn=1, unit=1)
+    >>> split_batch([fast, slow], 8)
     (6.0, (6, 2))
     """
     best: Floats = np.full(batch + 1, np.inf)
@@ -63,12 +63,12 @@ def deal(paces: Sequence[Pace], batch: int) -> tuple[float, tuple[int, ...]] | N
         step = pace.unit * pace.turn
         after, count = np.full(batch + 1, np.inf), np.zeros(batch + 1, dtype=np.int64)
         for turns in range(1, batch // step + 1):
-            dealt, micro_batches = turns * step, turns * pace.turn
-            own_s = pace.begin_s + pace.each_s * micro_batches
-            seconds = np.maximum(best[: batch + 1 - dealt], own_s)
-            better = seconds < after[dealt:]
-            after[dealt:][better] = seconds[better]
-            count[dealt:][better] = micro_batches
+            share, micro_batches = turns * step, turns * pace.turn
+            kind_s = pace.begin_s + pace.micro_batch_s * micro_batches
+            seconds = np.maximum(best[: batch + 1 - share], kind_s)
+            better = seconds < after[share:]
+            after[share:][better] = seconds[better]
+            count[share:][better] = micro_batches
         best = after
         chosen.append(count)
     if not np.isfinite(best[batch]):

@@ -28,7 +28,7 @@ from simulator.layout.rules.feasibility import FEASIBLE, REASONS
 from simulator.search.candidates import EVERY, Degrees, Family, Range, count, families
 from simulator.search.in_threads import in_threads
 from simulator.search.memory_filter import (
-    ROOM,
+    HEADROOM,
     Rows,
     Setting,
     Space,
@@ -41,11 +41,11 @@ from simulator.search.memory_filter import (
     with_bounds,
 )
 from simulator.search.shortlist import Shortlist, wanted
-from simulator.search.stage_splits import MOST_DEALT, dealt_anew, worth_dealing
+from simulator.search.stage_splits import MOST_REBALANCED, rebalanced_stages, worth_rebalancing
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 
-__all__ = ["ROOM"]
+__all__ = ["HEADROOM"]
 
 
 TOO_LARGE = "more memory than usable on the fullest GPU"
@@ -65,7 +65,7 @@ class Found:
     best: Estimate
     """The fastest layouts that fit, best first."""
     roomy: Estimate
-    """The fastest layouts that would fit with ROOM times the usable memory, best first."""
+    """The fastest layouts that would fit with HEADROOM times the usable memory, best first."""
     layouts: int
     """Distinct layouts enumerated."""
     feasible: int
@@ -79,7 +79,7 @@ class Found:
     nearest_miss: Estimate | None
     """The evaluated layout that needs least memory, when none fits."""
     fastest_too_large: Estimate | None
-    """The fastest of the near misses: it does not fit but needs at most ROOM times the usable
+    """The fastest of the near misses: it does not fit but needs at most HEADROOM times the usable
     memory, or its server has no room for what it keeps in host memory or on drives."""
     fastest_safe: Estimate | None
     """The fastest layout whose P90 of memory fits too."""
@@ -217,7 +217,7 @@ class _Search:
         self.timed += len(rows)
         for piece, e in _estimated(layouts, priced):
             fits, step_s = e.fits, e.step_time_s
-            near = e.memory_total_bytes <= ROOM * e.usable_bytes
+            near = e.memory_total_bytes <= HEADROOM * e.usable_bytes
             kinds = {"best": fits, "roomy": near, "near": near & ~fits, "safe": e.verdict == 0}
             for name, shown in self.lists.items():
                 shown.show(step_s, numbers[piece], kinds[name])
@@ -258,7 +258,7 @@ class _Search:
         pieces, taken = [], []
         for space in self.spaces:
             number = numbers[space.has(numbers)]
-            if len(number) and (dealt := dealt_anew(*space.mixed(space.named(number)))):
+            if len(number) and (dealt := rebalanced_stages(*space.mixed(space.named(number)))):
                 taken.append(number[dealt[0]])
                 pieces.append(dealt[1])
         if not pieces:
@@ -269,10 +269,10 @@ class _Search:
         """Numbers of the layouts of a list that are worth dealing anew."""
         workload, _, software = self.setting
         bound = known.estimate.step_time_s - known.estimate.imbalance_s
-        able = worth_dealing(known.estimate.layouts, workload, software) & (bound < slowest_s)
+        able = worth_rebalancing(known.estimate.layouts, workload, software) & (bound < slowest_s)
         some = np.flatnonzero(able)
         orders = (np.argsort(x[some], kind="stable") for x in (bound, known.estimate.step_time_s))
-        return known.numbers[np.concatenate([some[order[:MOST_DEALT]] for order in orders])]
+        return known.numbers[np.concatenate([some[order[:MOST_REBALANCED]] for order in orders])]
 
     def _listed(self, space: Space) -> Ints:
         """Numbers of a space's rows that some list holds."""
@@ -332,7 +332,7 @@ def _with_dealt(search: _Search, known: dict[str, _Known], keep: int) -> dict[st
     new = search.deal([each for each in (best, misses) if each is not None], fastest_s)
     if new is None:
         return known
-    near = new.estimate.memory_total_bytes <= ROOM * new.estimate.usable_bytes
+    near = new.estimate.memory_total_bytes <= HEADROOM * new.estimate.usable_bytes
     found = dict(known)
     for name, some in (("best", new.estimate.fits), ("roomy", near)):
         if some.any():

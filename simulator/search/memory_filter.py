@@ -34,7 +34,7 @@ from simulator.search.in_threads import in_threads
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 
-ROOM = 1.1
+HEADROOM = 1.1
 """Layouts within this much of usable memory are remembered as near misses."""
 
 Setting = tuple[Workload, Cluster, Software]
@@ -187,17 +187,17 @@ class Near:
     """What memory alone says of some layouts of a space."""
 
     rows: Rows
-    """Layouts that need at most ROOM times the usable memory."""
+    """Layouts that need at most HEADROOM times the usable memory."""
     fitting: int
     """Layouts that fit."""
 
 
 def light_rows(space: Space) -> Rows:
-    """Layouts of a space but those whose states alone take more than ROOM times the usable memory.
+    """Layouts of a space but those whose states alone exceed HEADROOM times the usable memory.
 
     They are out without a look at what their passes hold.
     """
-    light = _light(space, ROOM * float(space.priced.cluster.accelerator.memory.usable_bytes))
+    light = _light(space, HEADROOM * float(space.priced.cluster.accelerator.memory.usable_bytes))
     kinds = enumerate(space.family.kinds)
     return Rows.joined([_rows(i, kind.rows[light[kind.rows]]) for i, kind in kinds])
 
@@ -231,7 +231,7 @@ def near_among(space: Space, rows: Rows) -> Near:
         whole = Needs.joined(held)
         fits = whole.fits[own.inverse]
         fitting += int(fits.sum())
-        near = np.flatnonzero((whole.memory_bytes <= ROOM * usable)[own.inverse])
+        near = np.flatnonzero((whole.memory_bytes <= HEADROOM * usable)[own.inverse])
         safe = whole.safe[own.inverse[near]]
         found.append(replace(mine.take(near), fits=fits[near], safe=safe))
     return Near(rows=Rows.joined([_rows(0, alike[:0]), *found]), fitting=fitting)

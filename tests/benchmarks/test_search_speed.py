@@ -21,7 +21,7 @@ from simulator.planner.scaling import scaling
 from simulator.scenario import Scenario, load_scenario, make_scenario
 from simulator.search.candidates import count
 from simulator.search.explore import Found, explore
-from simulator.search.stage_splits import dealt_anew, worth_dealing
+from simulator.search.stage_splits import rebalanced_stages, worth_rebalancing
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "llama-3.1-70b.toml"
@@ -128,9 +128,9 @@ def test_layers_of_llama_70b_dealt_anew(benchmark: Any) -> None:
     parts = made.workload, made.cluster, made.software
     even = explore(*parts, made.pinned | {"stages": ()}, keep=32)
     table = even.best.layouts
-    table = table[np.flatnonzero(worth_dealing(table, made.workload, made.software))[:16]]
+    table = table[np.flatnonzero(worth_rebalancing(table, made.workload, made.software))[:16]]
     priced = price_keys(table, *parts)
-    dealt = benchmark.pedantic(dealt_anew, args=(table, priced), rounds=5, warmup_rounds=1)
+    dealt = benchmark.pedantic(rebalanced_stages, args=(table, priced), rounds=5, warmup_rounds=1)
     assert dealt is not None
     assert len(dealt[0]) <= 16
 

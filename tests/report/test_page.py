@@ -100,7 +100,10 @@ def test_every_section_is_there_and_every_picture_has_its_place(page: str) -> No
 def test_other_trainings_have_a_section_where_they_were_searched(numbers: PlanNumbers) -> None:
     step_s = numbers.best.step_time_s
     cluster = {"name": "dgx-h100", "gpus": 8}
-    scenario = make_scenario({"model": {"name": "gpt2-small"}, "cluster": cluster})
+    training = {"sequence_length": 1024, "global_batch": 64}
+    scenario = make_scenario(
+        {"model": {"name": "gpt2-small"}, "training": training, "cluster": cluster}
+    )
     faster = Variant(
         change="training.precision = fp8",
         scenario=scenario,

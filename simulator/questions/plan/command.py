@@ -143,7 +143,7 @@ def command(
             else:
                 upgrades = _show(answer, assumed, launch, top=top or (8 if more else None))
             if trace is not None:
-                from simulator.planner.refine import played
+                from simulator.planner.simulated import played
 
                 write_trace(played(answer, 0), trace, title(answer.scenario, answer.estimate))
                 say(f"Trace: {trace}", err=as_json)
@@ -184,7 +184,7 @@ def _mixed(scenario: Scenario, of_one: dict[str, Any], *, as_json: bool) -> None
 
         print_json(mixed_document(answer))
     else:
-        from simulator.questions.simulate.mixed_plan_screen import show_mixed_plan
+        from simulator.questions.simulate.mixed_screen import show_mixed_plan
 
         show_mixed_plan(answer)
     if not answer.meets_goal:
@@ -217,7 +217,7 @@ def _search(scenario: Scenario, *, keep: int, exhaustive: bool) -> Plan:
 
 def _refined(answer: Plan, count: int) -> Plan:
     from simulator.cli.screen import Progress
-    from simulator.planner.refine import refine
+    from simulator.planner.simulated import refine
 
     with Progress("playing layouts") as progress:
         return refine(answer, count, progress=progress)

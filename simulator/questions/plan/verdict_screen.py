@@ -21,9 +21,8 @@ from simulator.cli.screen import (
     took,
     waiting,
 )
-from simulator.planner.alternatives import alternatives
 from simulator.planner.input_verdict import input_verdict
-from simulator.planner.plan import Plan
+from simulator.planner.plan import Plan, alternatives
 from simulator.planner.sensitivity import binding, sensitivity
 from simulator.planner.variants import Variant
 from simulator.questions.plan.screen import (

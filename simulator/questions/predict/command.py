@@ -138,6 +138,6 @@ def _mixed(
 
         print_json(mixed_prediction_document(answer))
     else:
-        from simulator.questions.simulate.mixed_plan_screen import show_mixed_prediction
+        from simulator.questions.simulate.mixed_screen import show_mixed_prediction
 
         show_mixed_prediction(answer)

@@ -173,7 +173,7 @@ def command(
     """
     with speaking():
         from simulator.cli.screen import waiting
-        from simulator.planner.simulated_prediction import neighbour_job, predict_played
+        from simulator.planner.simulated import neighbour_job, predict_played
 
         described, _ = names.scenario(scenario)
         check_trace(trace)
