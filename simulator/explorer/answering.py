@@ -115,7 +115,7 @@ class Answers:
         """What each other training takes that software and device have, beside the best layout."""
         found = self._found(question)
         with self.searching:
-            others = other_trainings(found, OFFERED)
+            others = other_trainings(found.scenario, OFFERED)
         _give_back()
         return {
             "step_time_s": float(found.estimate.step_time_s[0]),

@@ -178,8 +178,8 @@ def _neighbours(prediction: Prediction) -> tuple[Layouts, NDArray[np.bool_]]:
 
     Degrees grow, the micro-batch shrinks, sharding, recomputation and offload go up; dp follows.
     """
-    scenario, own = prediction.scenario, prediction.estimate.layouts
-    choices = _choices(scenario, own)
+    scenario, layouts = prediction.scenario, prediction.estimate.layouts
+    choices = _choices(scenario, layouts)
     index = _near([len(choices[name]) for name in _AXES])
     changed = index > 0
     fields: dict[str, Any] = {}
@@ -189,8 +189,8 @@ def _neighbours(prediction: Prediction) -> tuple[Layouts, NDArray[np.bool_]]:
             fields["recompute"], fields["recompute_layers"] = values.T
         else:
             fields[name] = values
-    repeated = own[np.zeros(len(index), dtype=np.intp)]
-    table = repeated.replace(**fields, **_following(scenario, own, fields))
+    repeated = layouts[np.zeros(len(index), dtype=np.intp)]
+    table = repeated.replace(**fields, **_following(scenario, layouts, fields))
     possible = reasons(table, scenario.workload, scenario.cluster, scenario.software) == FEASIBLE
     possible &= table.world == scenario.cluster.gpus
     return table[np.flatnonzero(possible)], changed[possible]
@@ -231,10 +231,10 @@ def _choices(scenario: Scenario, layouts: Layouts) -> dict[str, list[Any]]:
     per_rank = -(-arch.layers // row["pp"])
     gpus, length = scenario.cluster.gpus, scenario.workload.recipe.sequence_length
     experts = [moe.experts for moe in arch.moes]
-    own_mode = (int(layouts.recompute[0]), int(layouts.recompute_layers[0]))
+    mode_now = (int(layouts.recompute[0]), int(layouts.recompute_layers[0]))
     modes = [(RECOMPUTE.index(word), 0) for word in can.recompute]
     modes += [(_FULL, n) for n in _spread(per_rank - 1)]
-    more = [mode for mode in modes if _saves(mode, per_rank) > _saves(own_mode, per_rank)]
+    more = [mode for mode in modes if _saves(mode, per_rank) > _saves(mode_now, per_rank)]
     level = int(layouts.sharding[0])
 
     def degrees(name: str, most: int, supported: bool) -> list[int]:
@@ -243,7 +243,7 @@ def _choices(scenario: Scenario, layouts: Layouts) -> dict[str, list[Any]]:
 
     smaller = [b for b in divisors(row["micro_batch"]) if b < row["micro_batch"]]
     return {
-        "recompute": [own_mode, *more],
+        "recompute": [mode_now, *more],
         "offload_layers": [
             row["offload_layers"],
             *(n for n in _spread(per_rank) if can.offload and n > row["offload_layers"]),
@@ -262,10 +262,10 @@ def _choices(scenario: Scenario, layouts: Layouts) -> dict[str, list[Any]]:
     }
 
 
-def _tiers(own: str, can: Supports, offloads: bool) -> list[int]:
+def _tiers(tier: str, can: Supports, offloads: bool) -> list[int]:
     """Tiers from a layout's own outwards: the device, host memory, drives."""
     words = OFFLOADS if can.nvme_offload else OFFLOADS[:2]
-    first = OFFLOADS.index(own)
+    first = OFFLOADS.index(tier)
     return list(range(first, len(words))) if offloads else [first]
 
 

@@ -24,10 +24,10 @@ from simulator.search.allowed import with_allowed
 from simulator.search.best_layout import BestLayout
 from simulator.search.candidates import candidates
 from simulator.search.certainty import Certainty, certainty
-from simulator.search.explore import KEEP, Found, explore
+from simulator.search.explore import KEEP, SearchResult, explore
 from simulator.search.outcome import Outcome
 from simulator.search.pareto import front
-from simulator.search.pinned_fields import contradictions, not_kept
+from simulator.search.refusal import contradictions, not_kept
 from simulator.search.with_failures import check_finishes, priced
 
 _ALTERNATIVES = 3
@@ -69,7 +69,7 @@ class Plan(BestLayout):
     """The ranked answer to a scenario; its numbers are those of the best layout."""
 
     scenario: Scenario
-    found: Found
+    found: SearchResult
     estimate: Estimate
     """Best layouts, best first by the goal."""
     outcome: Outcome
@@ -161,7 +161,7 @@ def plan(
         raise InputError(wrong)
     scenario = replace(scenario, pinned=with_allowed(scenario))
     keep = max(keep, KEEP_FOR_ENERGY if scenario.goal.minimize == "energy" else KEEP)
-    found = explore(
+    searched = explore(
         scenario.workload,
         scenario.cluster,
         scenario.software,
@@ -170,19 +170,19 @@ def plan(
         exhaustive=exhaustive,
         progress=progress,
     )
-    if not len(found.best):
-        can_run = found.nearest_miss is not None
-        raise InfeasibleError(why_nothing_fits(found, scenario), can_run=can_run)
-    if wrong := not_kept(scenario, found.best.layouts):
+    if not len(searched.best):
+        can_run = searched.nearest_miss is not None
+        raise InfeasibleError(why_nothing_fits(searched, scenario), can_run=can_run)
+    if wrong := not_kept(scenario, searched.best.layouts):
         raise InputError(wrong)
-    result = priced(found.best, scenario)
-    order = ranked(found.best.step_time_s, result, scenario.goal)
-    estimate, result = found.best.take(order), result.take(order)
+    result = priced(searched.best, scenario)
+    order = ranked(searched.best.step_time_s, result, scenario.goal)
+    estimate, result = searched.best.take(order), result.take(order)
     check_finishes(result, scenario)
     naive = _naive(scenario)
     return Plan(
         scenario=scenario,
-        found=found,
+        found=searched,
         estimate=estimate,
         outcome=result,
         certainty=certainty(

@@ -14,7 +14,7 @@ from simulator.planner.changes import SMALLER, training_changes
 from simulator.planner.variants import Variant, priced_variant
 from simulator.scenario import Scenario
 from simulator.search.batch_division import batch_binds
-from simulator.search.explore import Found
+from simulator.search.explore import SearchResult
 from simulator.software.profile import load_software
 from simulator.software.releases import load_releases
 from simulator.units import show_bytes, show_seconds
@@ -25,15 +25,15 @@ _DEVICES = 3
 _TIERS = {"host": "host memory", "nvme": "local drives"}
 
 
-def why_nothing_fits(found: Found, scenario: Scenario) -> str:
+def why_nothing_fits(result: SearchResult, scenario: Scenario) -> str:
     """Say which layout came nearest, what it lacks, and what would make it fit."""
     lines = [
-        f"{scenario.where}: no feasible layout among {found.layouts}"
+        f"{scenario.where}: no feasible layout among {result.layouts}"
         f" on {scenario.cluster.gpus} GPUs"
     ]
-    miss = found.nearest_miss
+    miss = result.nearest_miss
     if miss is None:
-        for reason, count in sorted(found.dropped.items(), key=lambda item: -item[1])[:3]:
+        for reason, count in sorted(result.dropped.items(), key=lambda item: -item[1])[:3]:
             lines.append(f"  {count} layouts: {reason}")
     else:
         lines.append(f"  nearest miss: {miss.layouts.describe()} {_lack(miss)}")

@@ -146,11 +146,11 @@ def _safe(plan: Plan) -> Iterator[tuple[float, str]]:
 
 def _memory(plan: Plan) -> str:
     """Whether the nearest miss would pay, and what it lacks."""
-    found, best = plan.found, float(plan.estimate.step_time_s[0])
-    count, miss = found.dropped.get(TOO_LARGE, 0), found.fastest_too_large
+    result, best = plan.found, float(plan.estimate.step_time_s[0])
+    count, miss = result.dropped.get(TOO_LARGE, 0), result.fastest_too_large
     if not count:
-        return f"Memory does not bind: all {found.evaluated:,} layouts that can run fit."
-    dropped = f"{count:,} of {found.evaluated:,} layouts do not fit"
+        return f"Memory does not bind: all {result.evaluated:,} layouts that can run fit."
+    dropped = f"{count:,} of {result.evaluated:,} layouts do not fit"
     if miss is None:
         far = f"all of them need more than {HEADROOM:.1f} times the usable memory"
         return f"Memory does not bind: {dropped}, {far}."

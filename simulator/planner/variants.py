@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from simulator.cost.step import Estimate, evaluate
 from simulator.errors import InputError
@@ -21,9 +21,6 @@ from simulator.goal import OFFERED
 from simulator.scenario import Scenario
 from simulator.search.explore import explore
 from simulator.units import show_bytes, show_seconds, show_signed_percent
-
-if TYPE_CHECKING:
-    from simulator.planner.plan import Plan
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,14 +139,14 @@ OTHER_TRAINING = ("change", "layout", "step_time_s", "memory_total_bytes", "memo
 
 
 @for_same_records(1)
-def other_trainings(plan: Plan, words: Iterable[str] | None = None) -> list[Variant]:
+def other_trainings(scenario: Scenario, words: Iterable[str] | None = None) -> list[Variant]:
     """Search each training that `[search] allow` names, or `words` of OFFERED; fastest first.
 
     Fewer bytes for numbers and states, or adapters, change the result of a training, so that a
-    search never chooses them. Screen, document and page of a plan ask for the same: it is searched
-    once.
+    search never chooses them. Screen, document and page of a plan ask with the same scenario: it is
+    searched once.
     """
-    named = (plan.scenario.allow or ()) if words is None else words
-    changes = training_changes(plan.scenario, [word for word in named if word in OFFERED])
+    named = (scenario.allow or ()) if words is None else words
+    changes = training_changes(scenario, [word for word in named if word in OFFERED])
     variants = [priced_variant(made, change=change) for change, made in changes.items()]
     return sorted(variants, key=lambda variant: variant.step_time_s or float("inf"))

@@ -70,7 +70,9 @@ def plan_document(plan: Plan, *, top: int = TOP) -> dict[str, Any]:
             default_document(variant)
             for variant in bearing_defaults(plan.scenario, plan.estimate.layouts[:1])
         ],
-        "other_trainings": [variant.values(*OTHER_TRAINING) for variant in other_trainings(plan)],
+        "other_trainings": [
+            variant.values(*OTHER_TRAINING) for variant in other_trainings(plan.scenario)
+        ],
         **_around(plan),
     }
 

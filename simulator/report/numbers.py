@@ -275,7 +275,7 @@ def collect(
         reasons=[*why_it_wins(bars, scenario.pinned), *_no_naive(plan)],
         curve=curve,
         upgrades=upgrades,
-        others=other_trainings(plan),
+        others=other_trainings(plan.scenario),
         binding=binding(plan),
         run=goodput_words(plan.outcome),
         losses=_losses(plan),

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.planner.run_curves import RunCurves
-from simulator.planner.simulated_run import SimulatedRun
+from simulator.planner.simulated_run import RunCurves, SimulatedRun
 from simulator.reliability.incidents import Incidents
 from simulator.report.document import head, layout_fields
 from simulator.units import DAY_S

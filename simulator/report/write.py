@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from simulator.plain_files import write_files
 from simulator.planner.plan import Plan
-from simulator.planner.run_curves import run_curves
 from simulator.planner.scaling import Scaling
+from simulator.planner.simulated_run import run_curves
 from simulator.planner.variants import Variant
 from simulator.report.canvas import load, png_bytes, svg_bytes
 from simulator.report.inline_svg import inline

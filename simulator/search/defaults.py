@@ -43,7 +43,9 @@ DEFAULTS = {
 """What a layout field means when it is not given, in the order in which they are filled."""
 
 
-def complete(scenario: Scenario, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def complete(
+    scenario: Scenario, pinned: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Fill the layout fields that are not given, as DEFAULTS says.
 
     Returns
@@ -51,7 +53,7 @@ def complete(scenario: Scenario, given: Mapping[str, Any]) -> tuple[dict[str, An
     row, defaults : dict
         The whole layout as keywords of ``Layouts.of``, and the part of it that was filled.
     """
-    row: dict[str, Any] = {**given, "global_batch": scenario.workload.recipe.global_batch}
+    row: dict[str, Any] = {**pinned, "global_batch": scenario.workload.recipe.global_batch}
     filled: dict[str, Any] = {}
 
     def default(name: str, value: Any) -> None:

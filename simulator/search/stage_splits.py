@@ -94,10 +94,12 @@ class RankCosts:
         every = (layouts.recompute == FULL) & (layouts.recompute_layers == 0)
         block_s = passes.forward_s + passes.backward_s + passes.selective_s
         block_s = block_s + np.where(every[:, None], passes.full_s, 0.0)
-        beside = rows.parts.copy()
-        beside[:, :, np.unique(kinds)] = 0.0
+        other_parts = rows.parts.copy()
+        other_parts[:, :, np.unique(kinds)] = 0.0
         some = rows.covered * ~every[:, None, None]
-        fixed_s = over_parts(beside, block_s[:, None]) + over_parts(some, passes.full_s[:, None])
+        fixed_s = over_parts(other_parts, block_s[:, None]) + over_parts(
+            some, passes.full_s[:, None]
+        )
         counts, after = (x[:, :, np.unique(kinds)].sum(axis=2) for x in (rows.parts, moved))
         step = after - counts
         slope = np.maximum((then - held) / np.where(step == 0, np.inf, step), 0.0)

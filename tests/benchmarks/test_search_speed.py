@@ -20,7 +20,7 @@ from simulator.planner.prediction import predict
 from simulator.planner.scaling import scaling
 from simulator.scenario import Scenario, load_scenario, make_scenario
 from simulator.search.candidates import count
-from simulator.search.explore import Found, explore
+from simulator.search.explore import SearchResult, explore
 from simulator.search.stage_splits import rebalanced_stages, worth_rebalancing
 
 ROOT = Path(__file__).parents[2]
@@ -68,7 +68,7 @@ LARGE_EXPERTS = {
 """A model of Kimi K2's size: 384 experts, 8 of them a token."""
 
 
-def search(scenario: Scenario) -> Found:
+def search(scenario: Scenario) -> SearchResult:
     """Enumerate, judge, evaluate, keep the best: what the rate counts."""
     return explore(scenario.workload, scenario.cluster, scenario.software, scenario.pinned)
 
@@ -78,7 +78,7 @@ def listed(scenario: Scenario) -> int:
     return count(scenario.workload, scenario.cluster, scenario.software, scenario.pinned)
 
 
-def show(benchmark: Any, found: Found) -> None:
+def show(benchmark: Any, found: SearchResult) -> None:
     benchmark.extra_info["layouts"] = found.layouts
     benchmark.extra_info["evaluated"] = found.evaluated
     benchmark.extra_info["timed"] = found.timed

@@ -18,11 +18,17 @@ from simulator.events.simulated_step import simulate
 from simulator.hardware.cluster import load_cluster
 from simulator.layout.layouts import Layouts
 from simulator.layout.placement import Group
-from simulator.planner.layout_per_server_type import layouts_per_kind, runs_by_kind, with_batch
+from simulator.planner.layout_per_server_type import (
+    Pace,
+    layouts_per_kind,
+    runs_by_kind,
+    soonest,
+    split_batch,
+    with_batch,
+)
 from simulator.planner.mixed_outcome import mixed_outcome, outcome_of_kinds
 from simulator.planner.mixed_plan import plan_mixed
 from simulator.scenario import Scenario, make_scenario
-from simulator.search.batch_split import Pace, soonest, split_batch
 
 H, A = "dgx-h100", "dgx-a100"
 

@@ -18,7 +18,7 @@ from simulator.planner.plan import plan
 from simulator.planner.prediction import predict
 from simulator.scenario import Scenario, make_scenario
 from simulator.search.candidates import candidates
-from simulator.search.explore import Found, explore
+from simulator.search.explore import SearchResult, explore
 from simulator.search.stage_splits import RankCosts, worth_rebalancing
 
 
@@ -34,7 +34,7 @@ def scenario(model: str = "llama-3.1-8b", gpus: int = 64, **layout: Any) -> Scen
 
 
 @cache
-def found(evenly: bool = False, **layout: Any) -> tuple[Scenario, Found]:
+def found(evenly: bool = False, **layout: Any) -> tuple[Scenario, SearchResult]:
     made = scenario(**layout)
     pinned = made.pinned | ({"stages": ()} if evenly else {})
     return made, explore(made.workload, made.cluster, made.software, pinned, keep=8)

@@ -350,7 +350,7 @@ def trained_otherwise(plan: Plan) -> list[str]:
     if not any(word in OFFERED for word in plan.scenario.allow or ()):
         return []
     with waiting("trying other trainings"):
-        found = other_trainings(plan)
+        found = other_trainings(plan.scenario)
     none = "software and device have no other of " + ", ".join(plan.scenario.allow or ())
     return [one.sentence(float(plan.estimate.step_time_s[0])) for one in found] or [none]
 
