@@ -84,7 +84,7 @@ class Plan(BestLayout):
     sizes_left_out: str = ""
     """Which of a range of batches or sequences were searched, where not all were."""
     refined: Refinement | None = None
-    """Of the first layouts, if they were played (``planner/refine.py``)."""
+    """Of the first layouts, if they were played (``planner/simulated.py``)."""
 
     @property
     def evidence(self) -> Card:

@@ -71,7 +71,7 @@ def predict(scenario: Scenario, **layout: Any) -> Prediction:
     ------
     InputError
         If the layout cannot run at all, with the nearest value that can; if servers are of several
-        kinds (``planner/mixed_servers.py`` is for those).
+        kinds (``planner/mixed_prediction.py`` is for those).
 
     Examples
     --------
