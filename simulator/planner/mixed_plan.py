@@ -20,6 +20,7 @@ from simulator.cost.mixed_gradient_sum import GradientSumPhases
 from simulator.errors import InfeasibleError, InputError
 from simulator.events.simulated_step import simulate
 from simulator.frames import DataFrame, frame_of_rows
+from simulator.goal import Goal
 from simulator.layout.layouts import Layouts
 from simulator.planner.layout_per_server_type import (
     LayoutPerKind,
@@ -43,7 +44,6 @@ from simulator.planner.mixed_placement import (
     staged,
 )
 from simulator.planner.plan import goal_value, meets
-from simulator.goal import Goal
 from simulator.scenario import Scenario
 from simulator.search.allowed import with_allowed
 from simulator.search.explore import explore

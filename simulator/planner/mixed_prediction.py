@@ -212,7 +212,9 @@ def _use(
     fullest = ranks[np.argmax(mixed.memory_bytes[ranks])]
     usable = estimate.usable_bytes
     code = int(memory_verdict(mixed.memory_bytes[fullest], estimate.memory_spread, usable)[0])
-    short = any(estimate.offloaded_bytes[tier][0] > room for tier, room in estimate.room_bytes.items())
+    short = any(
+        estimate.offloaded_bytes[tier][0] > room for tier, room in estimate.room_bytes.items()
+    )
     computes = float(busy[STREAMS.index("compute")])
     return KindUse(
         name=kind.name,

@@ -13,12 +13,12 @@ from simulator.cost.step import Estimate, evaluate
 from simulator.errors import InfeasibleError, InputError, problem
 from simulator.events.played import SimulatedStep
 from simulator.evidence.card import Card
+from simulator.goal import Goal
 from simulator.layout.layouts import SHARDINGS
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.planner.answer_evidence import scenario_evidence
 from simulator.planner.prediction import refuse_mixed
 from simulator.planner.remedies import why_nothing_fits
-from simulator.goal import Goal
 from simulator.scenario import Scenario
 from simulator.search.allowed import with_allowed
 from simulator.search.best_layout import BestLayout

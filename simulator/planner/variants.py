@@ -12,12 +12,12 @@ from typing import Any
 
 from simulator.cost.step import Estimate, evaluate
 from simulator.errors import InputError
-from simulator.record_cache import for_same_records
+from simulator.goal import OFFERED
 from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, REASONS, reasons
 from simulator.planner.changes import training_changes
 from simulator.planner.prediction import Prediction, predict, stated_layout
-from simulator.goal import OFFERED
+from simulator.record_cache import for_same_records
 from simulator.scenario import Scenario
 from simulator.search.explore import explore
 from simulator.units import show_bytes, show_seconds, show_signed_percent
