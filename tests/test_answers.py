@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from functools import cache
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,11 @@ def test_answers_to_questions_of_their_own_show_themselves(
 ) -> None:
     found = ask(EXAMPLES / example, **pins)
     checked(found)
-    assert found.document()["command"] == {several_sites: "sites", parameter_server:
+    document = found.document()
+    assert document["caveats"] == list(found.caveats) and list(document)[-1] == "caveats"
+    for sentence in found.caveats:
+        assert escape(sentence) in found._repr_html_()
+    assert document["command"] == {several_sites: "sites", parameter_server:
         "parameter-server", distil: "distil", recommender: "recommender"}[ask]  # fmt: skip
 
 

@@ -83,6 +83,11 @@ class LocalStep:
         return TARGETS.get(self.mode, 0.2)
 
     @property
+    def within(self) -> bool:
+        """Whether it does."""
+        return abs(self.error) <= self.target
+
+    @property
     def gap(self) -> dict[str, float]:
         """Cause -> seconds that the prediction is longer."""
         return {cause: self.predicted[cause] - self.measured[cause] for cause in CAUSES}

@@ -21,7 +21,7 @@ from simulator.cost.memory.moments import MOMENTS
 from simulator.cost.terms import TERMS
 from simulator.errors import visible
 from simulator.report.evidence import FIT_RULE
-from simulator.report.length_words import length_words
+from simulator.report.wording import length_words
 from simulator.units import GIB, show_count, show_percent, show_seconds
 
 if TYPE_CHECKING:

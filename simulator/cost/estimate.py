@@ -121,14 +121,14 @@ class Estimate:
         >>> bool(np.isclose(terms_s.sum(axis=1), estimate.step_time_s).all())
         True
         """
-        tables = {"layouts": self._costs, "terms": self.terms_s, "memory": self.memory_bytes}
+        tables = {"layouts": self.costs, "terms": self.terms_s, "memory": self.memory_bytes}
         columns = choose(table, tables)
         layouts = self.layouts.to_frame()
         if table == "layouts":
             return layouts.assign(**columns())
         return frame(columns, index=layouts.index, name=layouts.index.name)
 
-    def _costs(self) -> dict[str, Any]:
+    def costs(self) -> dict[str, Any]:
         """Columns beside those of a layout, one value each."""
         return {
             "step_time_s": self.step_time_s,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["HIDDEN", "LABELS", "TERMS", "Term"]
+__all__ = ["HIDDEN", "LABELS", "MEMORY_MEANING", "TERMS", "Term"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,3 +124,26 @@ LABELS = {term.name: term.label for term in TERMS}
 
 HIDDEN = ("tp", "cp", "ep", "fsdp", "offload", "pp", "dp", "input")
 """Communication hidden under compute: a memo beside the sum, never part of it."""
+
+MEMORY_MEANING = {
+    "weights": "parameters of the rank x bytes per weight; zero3 divides them by the shard group",
+    "gradients": "parameters of the rank x bytes per gradient; zero2 and zero3 divide them by the"
+    " shard group; frameworks that free them after every step have none at the loss of a single"
+    " micro-batch",
+    "optimizer": "parameters of the rank x (master weight + moments); zero1, zero2 and zero3 divide"
+    " them by the shard group",
+    "gathered": "zero3: whole copies of what it computes with (embedding and head, the current"
+    " block, the next one, the gradient that is being reduced); zero2: two buckets",
+    "activations": "bytes that every block keeps for its backward pass x micro-batches in flight",
+    "loss": "logits, what the loss keeps of them, gradients of the head; at other moments what"
+    " micro-batches that wait for their backward pass have kept of their logits",
+    "temporaries": "largest temporaries of one block's backward pass, and what recomputation"
+    " rebuilds",
+    "workspace": "library workspaces and buffers that stay allocated",
+    "communicators": "buffers of the communicators that the rank takes part in",
+    "fragmentation": "reserved less allocated: a share of all allocated kinds, and blocks that lie"
+    " idle at the peak (FSDP2: pools of gathered weights and reduced gradients, what a block's"
+    " forward pass leaves at the loss; DeepSpeed: pieces of the optimizer step)",
+    "context": "what a process takes of the device before its first tensor: CUDA context, kernels",
+}
+"""How each kind of memory (MEMORY_KINDS) is counted."""

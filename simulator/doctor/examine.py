@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
+from simulator.answers import Encoded
 from simulator.doctor.combinations import Combination, whole_servers
 from simulator.doctor.identities import IDENTITIES, Broken, broken
 from simulator.errors import InputError
@@ -33,31 +34,23 @@ _LAYOUTS: tuple[dict[str, Any], ...] = (
 class Finding:
     """One combination that breaks an identity, or ends in an error that is no answer."""
 
+    KEYS: ClassVar[tuple[str, ...]] = ("*combination", "*broken")
+
     combination: Combination
     broken: Broken
 
-    def document(self) -> dict[str, str]:
-        """As plain values, with the keys that stay."""
-        return {**asdict(self.combination), **asdict(self.broken)}
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Examination:
+class Examination(Encoded):
     """What a self-check found."""
+
+    KEYS: ClassVar[tuple[str, ...]] = ("predicted", "identities", "refused", "findings")
+    identities: ClassVar[tuple[str, ...]] = tuple(IDENTITIES)
 
     predicted: int
     refused: dict[str, int]
     """Combinations that do not fit together, by reason."""
     findings: tuple[Finding, ...]
-
-    def document(self) -> dict[str, Any]:
-        """As plain values, with the keys that stay."""
-        return {
-            "predicted": self.predicted,
-            "identities": list(IDENTITIES),
-            "refused": dict(self.refused),
-            "findings": [finding.document() for finding in self.findings],
-        }
 
 
 def examine(

@@ -7,7 +7,7 @@ purchase. Owned servers can be sold at the end of any month for what they are wo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from annotated_types import Gt
@@ -17,7 +17,7 @@ from simulator.answers import Answer
 from simulator.arrays import Floats
 from simulator.economics.price import Site
 from simulator.errors import InputError, problem
-from simulator.files import Figure, read_profile, record
+from simulator.files import Figure, figures, read_profile, record
 from simulator.frames import DataFrame, frame_of_rows
 from simulator.hardware.cluster import Cluster
 from simulator.units import DAY_S
@@ -110,6 +110,8 @@ class RentOrBuyPage:
 class Use:
     """How a cluster is used."""
 
+    KEYS: ClassVar[tuple[str, ...]] = ("in_use", "goodput", "months", "cooling")
+
     gpus: int
     in_use: float = 1.0
     """Share of the hours in which a job runs."""
@@ -132,6 +134,13 @@ class Buying:
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RentOrBuy(Answer):
     """Both ways month by month. All amounts are discounted to the day of the purchase."""
+
+    COMMAND: ClassVar[str] = "rent-or-buy"
+    KEYS: ClassVar[tuple[str, ...]] = (
+        *("cluster", "gpus=use.gpus", "page=page.name", "use", "once_usd=buying.once"),
+        *("per_month_usd=buying.per_month", "rents_usd_per_month", "break_even_month"),
+        *("usd_per_useful_gpu_hour", "owned_usd", "rented_usd", "caveats"),
+    )
 
     cluster: str = ""
     """Name of its profile; empty where servers and their draw were given by themselves."""
@@ -158,6 +167,26 @@ class RentOrBuy(Answer):
             f"{self.use.gpus:,} of {self.page.accelerator}, {self.use.months} months: buying ahead"
             f" {ahead}; a useful GPU-hour {hours['own']:.2f} USD bought,"
             f" {hours['on demand']:.2f} on demand"
+        )
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """Which figures nobody could give a source for, and what is counted how."""
+        page = self.page
+        unknown = [
+            name.rpartition(".")[2]
+            for name, figure in figures(page)
+            if figure.source.startswith(("no source", "no published"))
+        ]
+        return (
+            f"Prices are those of {page.name} (hardware_profiles/rent_or_buy), dated there; put"
+            " yours over them with --page.",
+            "Break-even discounts all months by the cost of capital and sells the servers at the"
+            " end.",
+            "Reserved is paid for every hour, on demand and spot for those in use; spot repeats"
+            " what interruptions lose.",
+            *([f"No source was found for: {', '.join(unknown)}"] if unknown else ()),
+            *filter(None, [page.note]),
         )
 
     def to_frame(self) -> DataFrame:

@@ -7,6 +7,7 @@ equations 2 and 4). Coefficients are profiles, hardware_profiles/scaling_laws/NA
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from simulator import catalogue
 from simulator.files import Figure, read_profile, record
@@ -30,6 +31,11 @@ class Optimum:
 @record
 class ScalingLaw:
     """A law as hardware_profiles/scaling_laws/NAME.toml gives it."""
+
+    KEYS: ClassVar[tuple[str, ...]] = (
+        *("name", "irreducible_loss", "parameter_coefficient", "token_coefficient"),
+        *("parameter_exponent", "token_exponent"),
+    )
 
     name: str
     irreducible_loss: Figure

@@ -6,7 +6,8 @@ Errors of steps, prices and powers are of the logarithm, and so is what they giv
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import erf, exp, inf, isfinite, log, sqrt
+from math import erf, exp, inf, log, sqrt
+from typing import ClassVar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +20,8 @@ class Span:
     >>> round(span.p10, 1), round(span.p90, 1), span.chance_within(100.0)
     (88.0, 113.7, 0.5)
     """
+
+    KEYS: ClassVar[tuple[str, ...]] = ("p10", "p50", "p90")
 
     p50: float
     """The median."""
@@ -45,10 +48,9 @@ class Span:
             return float(self.p50 <= limit)
         return 0.5 * (1.0 + erf(log(limit / self.p50) / (self.log_spread * sqrt(2.0))))
 
-    def document(self) -> dict[str, float | None]:
-        """As plain numbers; None where one is too large to be one."""
-        values = {"p10": self.p10, "p50": self.p50, "p90": self.p90}
-        return {name: value if isfinite(value) else None for name, value in values.items()}
+
+UNKNOWN = dict.fromkeys(Span.KEYS)
+"""What JSON says of a total that is not known."""
 
 
 def quantile(chance: float) -> float:

@@ -140,6 +140,20 @@ class SimulatedStep(Answer):
         kinds = {f"{kind}_bytes": curve.kinds_bytes[:, i] for i, kind in enumerate(MEMORY_KINDS)}
         return {"rank": curve.rank, "time_s": curve.time_s, **kinds}
 
+    @property
+    def ranks(self) -> list[dict[str, Any]]:
+        """Every simulated rank, as JSON says it: what its streams do, and its fullest moment."""
+        streams = {name: getattr(self, name) for name in ("busy_s", "exposed_s", "idle_s")}
+        ranks = []
+        for rank, gpus in enumerate(self.ranks_of):
+            when_s, total, held = self.memory.peak(rank)
+            seconds = {
+                name: dict(zip(STREAMS, rows[rank], strict=True)) for name, rows in streams.items()
+            }
+            peak = {"time_s": when_s, "total_bytes": total, "memory_bytes": held}
+            ranks.append({"rank": rank, "gpus": gpus, **seconds, "memory_peak": peak})
+        return ranks
+
     def as_numbers(self) -> dict[str, Any]:
         """What the ``simulation`` entry of the JSON document holds, wall-clock times left out."""
         return {

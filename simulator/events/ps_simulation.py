@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -39,6 +40,8 @@ _IN, _MEMORY, _OUT = range(3)
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlayedServers:
     """A round of the mean worker, played and in closed form with as many pieces."""
+
+    KEYS: ClassVar[tuple[str, ...]] = ("round_s=played_s", "closed_form_s", "pieces")
 
     played_s: float
     closed_form_s: float

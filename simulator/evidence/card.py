@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 
 from simulator import catalogue
+from simulator.answers import Encoded
 from simulator.evidence.evidence_runs import EvidenceRuns, Flags, RunKind, load_evidence_runs
 from simulator.files import read_toml
 from simulator.hardware.accelerator import Accelerator
@@ -28,8 +29,13 @@ _SAME_CLASS = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
+class Card(Encoded):
     """The evidence of one answer."""
+
+    KEYS: ClassVar[tuple[str, ...]] = (
+        *("grade", "runs", "mean_error", "nearest_run", "nearest_error", "nearest_distance"),
+        *("borrowed=borrowed_figures", "assumed", "widened_by"),
+    )
 
     grade: str
     """One of GRADES."""
@@ -49,19 +55,10 @@ class Card:
     widened_by: Mapping[str, float]
     """Factors on the interval because no calibration run was alike, by cause; 1 where some were."""
 
-    def document(self) -> dict[str, Any]:
-        """As plain values, with the keys that stay."""
-        return {
-            "grade": self.grade,
-            "runs": self.runs,
-            "mean_error": self.mean_error,
-            "nearest_run": self.nearest_run,
-            "nearest_error": self.nearest_error,
-            "nearest_distance": self.nearest_distance,
-            "borrowed": [{"figure": name, "from": other} for name, other in self.borrowed],
-            "assumed": self.assumed,
-            "widened_by": dict(self.widened_by),
-        }
+    @property
+    def borrowed_figures(self) -> list[dict[str, str]]:
+        """The same by name, as JSON says them."""
+        return [{"figure": name, "from": other} for name, other in self.borrowed]
 
     def sentences(self) -> list[str]:
         """What a reader has to know, most important first."""

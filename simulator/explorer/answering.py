@@ -13,15 +13,16 @@ from typing import Any
 
 import tomlkit
 
+from simulator.answers import encoded, plain
 from simulator.errors import InfeasibleError, InputError
 from simulator.explorer.asked import Question, key_of, scenario_document, scenario_of_question
 from simulator.explorer.repriced import repriced
 from simulator.goal import OFFERED
 from simulator.interop.launch import launch_flags
+from simulator.planner.layout_row import layout_rows
 from simulator.planner.plan import Plan, plan
 from simulator.planner.prediction import Prediction, predict
-from simulator.planner.variants import OTHER_TRAINING, other_trainings
-from simulator.report.document import layout_document, layout_fields
+from simulator.planner.variants import other_trainings
 from simulator.scenario import Scenario
 
 _SEARCHES = 1
@@ -34,6 +35,9 @@ _KEEP = 64
 """Layouts of a plan that are ranked for the front and the table."""
 
 _TABLE = 12
+
+_ROW = ("words=described", "layout", "step_time_s", "memory_total_bytes", "days", "usd", "mfu")
+"""A layout of the table and of the front."""
 
 
 @dataclass
@@ -119,7 +123,7 @@ class Answers:
         _give_back()
         return {
             "step_time_s": float(found.estimate.step_time_s[0]),
-            "others": [other.values(*OTHER_TRAINING) for other in others],
+            "others": plain(others),
         }
 
     def scenario_file(self, question: Question) -> str:
@@ -153,13 +157,11 @@ class Answers:
 
 def _described(answer: Plan | Prediction) -> dict[str, Any]:
     """The first layout as the page shows it: what predict's document says, and the HBM line."""
-    estimate = answer.estimate
-    memory = answer.scenario.cluster.accelerator.memory
+    row, memory = layout_rows(answer)[0], answer.scenario.cluster.accelerator.memory
     return {
-        **layout_document(answer, 0),
-        "words": estimate.layouts[0].describe(),
-        "verdict": estimate.verdict_word(0),
-        "usable_bytes": float(estimate.usable_bytes),
+        **row.document(),
+        "words": row.described,
+        "verdict": row.memory_verdict,
         "capacity_bytes": float(memory.capacity_bytes),
         "software": answer.scenario.software.name,
     }
@@ -179,7 +181,8 @@ def _nearby(scenario: Scenario, near: dict[str, Any]) -> Prediction:
 
 def _ranking(plan: Plan) -> dict[str, Any]:
     """Its best layouts and its front."""
-    rows = [_row(plan, i) for i in range(min(_KEEP, len(plan.estimate)))]
+    best = layout_rows(plan, range(min(_KEEP, len(plan.estimate))))
+    rows = [encoded(row, _ROW) for row in best]
     front = [rows[int(i)] for i in plan.pareto if int(i) < len(rows)]
     return {"layouts": rows[:_TABLE], "pareto": front}
 
@@ -188,16 +191,3 @@ def _give_back() -> None:
     """Return what a search has freed to the system: glibc keeps some 200 MiB of it otherwise."""
     with contextlib.suppress(OSError, AttributeError):  # no glibc
         ctypes.CDLL(None).malloc_trim(0)
-
-
-def _row(plan: Plan, i: int) -> dict[str, Any]:
-    """A layout of the table and of the front."""
-    estimate, result = plan.estimate, plan.outcome
-    known = {name: float(getattr(result, name)[i]) for name in ("days", "usd", "mfu")}
-    return {
-        "words": estimate.layouts[i].describe(),
-        "layout": layout_fields(plan.scenario, estimate.layouts, i),
-        "step_time_s": float(estimate.step_time_s[i]),
-        "memory_total_bytes": float(estimate.memory_total_bytes[i]),
-        **{name: value if value == value else None for name, value in known.items()},
-    }

@@ -53,7 +53,6 @@ def repriced(before: Plan, scenario: Scenario) -> Plan | None:
         outcome=result,
         certainty=certainty(estimate, *setting, compared=True),
         naive=None,
-        naive_fits=False,
     )
 
 

@@ -24,6 +24,11 @@ from simulator.software.releases import load_releases
 _NEIGHBOURS = 2
 """Other software profiles that are tried."""
 
+_KEYS = (
+    *("default=name", "alternative=change", "step_time_s", "memory_total_bytes"),
+    *("memory_verdict", "reason"),
+)
+
 
 def bearing_defaults(
     scenario: Scenario,
@@ -51,16 +56,10 @@ def bearing_defaults(
         *_sequence_parallel(scenario, layout, filled or {}),
     )
     variants = [
-        priced_variant(changed, layout.replace(**fields), name=default, change=change)
+        priced_variant(changed, layout.replace(**fields), name=default, change=change, KEYS=_KEYS)
         for default, change, changed, fields in tried
     ]
     return [*variants, *_software(scenario, layout)] if software else variants
-
-
-def default_document(variant: Variant) -> dict[str, Any]:
-    """As plain values, with the keys that stay."""
-    names = ("step_time_s", "memory_total_bytes", "memory_verdict", "reason")
-    return {"default": variant.name, "alternative": variant.change, **variant.values(*names)}
 
 
 _Tried = tuple[str, str, Scenario, dict[str, Any]]
@@ -126,7 +125,11 @@ def _software(scenario: Scenario, layout: Layouts) -> list[Variant]:
     for name in _neighbours(ours.name, ours.platforms):
         other = replace(scenario, software=load_software(name))
         priced = priced_variant(
-            other, layout, name=f"software {ours.name}", change=f"cluster.software = {name}"
+            other,
+            layout,
+            name=f"software {ours.name}",
+            change=f"cluster.software = {name}",
+            KEYS=_KEYS,
         )
         answer = priced.step_time_s, priced.memory_total_bytes, priced.memory_verdict, priced.reason
         variants.setdefault(answer, priced)  # neighbouring releases may have the same figures

@@ -7,7 +7,7 @@ change. All layouts that differ in one choice or two are priced in full.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
@@ -16,7 +16,8 @@ import numpy as np
 from simulator.cost.step import Estimate, evaluate
 from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
-from simulator.planner.prediction import Prediction
+from simulator.planner.layout_row import LayoutRow, layout_rows
+from simulator.planner.prediction import Prediction, predict
 from simulator.planner.variants import Variant, variant_of
 from simulator.scenario import Scenario
 from simulator.search.candidates import candidates
@@ -43,7 +44,33 @@ _MOST_ROWS = 20_000
 """Layouts of a pair of choices that are priced; more are left to the search."""
 
 
-def cheapest_changes(now: Prediction, most: int = 3) -> list[Variant]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FewChanges(Variant):
+    """A layout that is faster than the one at hand, or fits where that does not."""
+
+    KEYS: tuple[str, ...] = ("choices", "fields=before_and_after", "gain", "*row")
+
+    choices: tuple[str, ...] = ()
+    """What of a layout is decided anew."""
+
+    @property
+    def before_and_after(self) -> dict[str, dict[str, Any]]:
+        """The fields that change, as JSON says them."""
+        keys = ("before", "after")
+        return {name: dict(zip(keys, pair, strict=True)) for name, pair in self.fields.items()}
+
+    @property
+    def prediction(self) -> Prediction:
+        """The layout in full, with days and USD."""
+        return predict(self.scenario)
+
+    @property
+    def row(self) -> LayoutRow:
+        """The layout as JSON says it."""
+        return layout_rows(self.prediction)[0]
+
+
+def cheapest_changes(now: Prediction, most: int = 3) -> list[FewChanges]:
     """The changes that gain most for the fewest choices, fewest first.
 
     Parameters
@@ -65,7 +92,7 @@ def cheapest_changes(now: Prediction, most: int = 3) -> list[Variant]:
     steps = [*single[:1], *sorted(pairs, key=_order)[:1]]
     if (whole := _search(now)) is not None:
         steps.append(whole)
-    rising: list[Variant] = []
+    rising: list[FewChanges] = []
     for change in steps:
         before = rising[-1].step_time_s if rising else None
         if before is None or (change.step_time_s or 0.0) < (1 - LEAST_GAIN) * before:
@@ -75,11 +102,11 @@ def cheapest_changes(now: Prediction, most: int = 3) -> list[Variant]:
     return sorted(chosen, key=lambda change: (len(change.choices), -change.gain))
 
 
-def _differ(a: Variant, b: Variant) -> bool:
+def _differ(a: FewChanges, b: FewChanges) -> bool:
     return a.fields != b.fields
 
 
-def _order(change: Variant) -> tuple[float, int]:
+def _order(change: FewChanges) -> tuple[float, int]:
     return change.step_time_s or 0.0, len(change.choices)
 
 
@@ -87,7 +114,7 @@ def _fields() -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for names in CHOICES.values() for name in names))
 
 
-def _best_of(now: Prediction, sets: list[tuple[str, ...]]) -> dict[tuple[str, ...], Variant]:
+def _best_of(now: Prediction, sets: list[tuple[str, ...]]) -> dict[tuple[str, ...], FewChanges]:
     """For each set of choices the fastest layout that fits and differs in these alone."""
     scenario = now.scenario
     setting = scenario.workload, scenario.cluster, scenario.software
@@ -103,7 +130,7 @@ def _best_of(now: Prediction, sets: list[tuple[str, ...]]) -> dict[tuple[str, ..
     estimate = evaluate(Layouts.concatenate(tables), *setting)
     owner = np.concatenate(owners)
     limit = (1 - LEAST_GAIN) * now.step_time_s if now.fits else np.inf
-    best_of: dict[tuple[str, ...], Variant] = {}
+    best_of: dict[tuple[str, ...], FewChanges] = {}
     best_pair = np.inf
     for number, choices in enumerate(sets):
         times = np.where((owner == number) & estimate.fits, estimate.step_time_s, np.inf)
@@ -128,7 +155,7 @@ def _kept(row: dict[str, Any], choices: tuple[str, ...]) -> dict[str, Any]:
 
 def _variant(
     now: Prediction, choices: tuple[str, ...], estimate: Estimate, row: int
-) -> Variant | None:
+) -> FewChanges | None:
     after = estimate.layouts.row(row)
     changed = {
         name: (now.layout[name], after[name])
@@ -144,6 +171,7 @@ def _variant(
         _free(now.scenario),
         estimate,
         row,
+        of=FewChanges,
         fields=changed,
         choices=moved or choices,
         before_s=now.step_time_s if now.fits else float("inf"),
@@ -161,7 +189,7 @@ def _free(scenario: Scenario) -> Scenario:
     return replace(scenario, pinned={}, document={**scenario.document, "layout": {}})
 
 
-def _search(now: Prediction) -> Variant | None:
+def _search(now: Prediction) -> FewChanges | None:
     """The fastest of all layouts."""
     from simulator.errors import InfeasibleError
     from simulator.planner.plan import plan

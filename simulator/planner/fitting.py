@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.answers import Encoded, plain
 from simulator.cost.estimate import VERDICTS
+from simulator.cost.memory.moments import MOMENTS
+from simulator.cost.memory.peak import MEMORY_KINDS
 from simulator.cost.memory_trace import Replayed, replay_memory
 from simulator.cost.rank_memory import RankMemory, rank_memory
 from simulator.cost.step import Estimate, evaluate
+from simulator.cost.terms import MEMORY_MEANING
 from simulator.layout.degrees import data_parallel_degree, divisors
 from simulator.layout.layouts import OFFLOADS, RECOMPUTE, SHARDINGS, Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
@@ -30,13 +35,41 @@ _MOST_TOGETHER = 3
 
 _FULL = RECOMPUTE.index("full")
 
-CHANGE = ("set", "layout", "step_time_s", "added_s", "memory_total_bytes", "memory_verdict")
+_KEYS = ("set", "layout", "step_time_s", "added_s", "memory_total_bytes", "memory_verdict")
 """What documents say of a change."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Fitting:
+class StageMemory:
+    """The fullest moment of one pipeline stage; all its other ranks hold the same."""
+
+    stage: int
+    moment: str
+    """One of MOMENTS."""
+    memory_bytes: dict[str, float]
+    """By kind."""
+    memory_total_bytes: float
+    memory_p10_bytes: float | None
+    memory_p90_bytes: float | None
+    margin_bytes: float
+    """Usable bytes that stay free."""
+    fits: bool
+    memory_verdict: str
+    replayed_allocated_bytes: float | None
+    """What a trace through a model of the allocator comes to, where one was replayed."""
+    replayed_reserved_bytes: float | None
+    inputs: dict[str, dict[str, float]]
+    """By kind, what its formula is fed with."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fitting(Encoded):
     """Memory of every pipeline rank against the usable bytes, and ways to make it fit."""
+
+    KEYS: ClassVar[tuple[str, ...]] = (
+        *("verdict", "p10_bytes", "p90_bytes", "usable_bytes", "capacity_bytes", "margin_bytes"),
+        *("stages", "formulas", "changes", "nearest"),
+    )
 
     ranks: RankMemory
     replayed: list[Replayed]
@@ -51,6 +84,16 @@ class Fitting:
     layout FITS, or where no neighbour does."""
     nearest: Variant | None
     """The neighbour that needs least memory, where neither the layout nor any neighbour fits."""
+
+    @property
+    def stages(self) -> list[StageMemory]:
+        """Every pipeline stage."""
+        return stage_memory(self.ranks, self.usable_bytes, self.replayed)
+
+    @property
+    def formulas(self) -> dict[str, str]:
+        """How each kind of memory is counted."""
+        return {kind: MEMORY_MEANING[kind] for kind in MEMORY_KINDS}
 
     @property
     def margin_bytes(self) -> float:
@@ -73,6 +116,30 @@ class Fitting:
         if not self.room_for_offload:
             return "OOM"
         return VERDICTS[int(self.ranks.verdict(self.usable_bytes).max())]
+
+
+def stage_memory(
+    ranks: RankMemory, usable_bytes: float, replayed: Sequence[Replayed] = ()
+) -> list[StageMemory]:
+    """Tabulate the memory of every pipeline stage against the usable bytes."""
+    verdicts = ranks.verdict(usable_bytes)
+    return [
+        StageMemory(
+            stage=stage,
+            moment=MOMENTS[int(ranks.moment[stage])],
+            memory_bytes={kind: float(size[stage]) for kind, size in ranks.kinds_bytes.items()},
+            memory_total_bytes=float(total),
+            memory_p10_bytes=plain(ranks.p10_bytes[stage]),
+            memory_p90_bytes=plain(ranks.p90_bytes[stage]),
+            margin_bytes=usable_bytes - float(total),
+            fits=bool(total <= usable_bytes),
+            memory_verdict=VERDICTS[int(verdicts[stage])],
+            replayed_allocated_bytes=replayed[stage].allocated_bytes if replayed else None,
+            replayed_reserved_bytes=replayed[stage].reserved_bytes if replayed else None,
+            inputs=ranks.inputs[stage],
+        )
+        for stage, total in enumerate(ranks.total_bytes)
+    ]
 
 
 def fitting(prediction: Prediction, *, most: int = 3) -> Fitting:
@@ -163,6 +230,7 @@ def _change(prediction: Prediction, estimate: Estimate, i: int) -> Variant:
         i,
         fields={k: (before[k], v) for k, v in after.items() if v != before[k] and k not in follow},
         before_s=prediction.step_time_s,
+        KEYS=_KEYS,
     )
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
+from simulator.answers import Encoded
 from simulator.cost.estimate import Estimate
 from simulator.cost.loading import Supply, supply_of
 from simulator.data_input.supply import cores_of, read_s, sample_of, workers_of
@@ -20,6 +21,8 @@ READY = "samples are tokens, ready in time: no section [data], so that nothing w
 class Need:
     """How much of one thing would end the waiting for it."""
 
+    KEYS: ClassVar[tuple[str, ...]] = ("what", "needed", "now")
+
     what: str
     """Stage of the supply (STAGES)."""
     needed: float
@@ -31,8 +34,13 @@ class Need:
 
 
 @dataclass(frozen=True, kw_only=True)
-class InputVerdict:
+class InputVerdict(Encoded):
     """How the input of one layout keeps up."""
+
+    KEYS: ClassVar[tuple[str, ...]] = (
+        *("waiting_s", "waiting_fraction=fraction", "stages_s", "slowest", "first_epoch_share"),
+        *("would_end_it=needs", "verdict=sentence"),
+    )
 
     waiting_s: float
     step_time_s: float
@@ -63,20 +71,6 @@ class InputVerdict:
         when = " in the first epoch" if not self.later_epochs_wait else ""
         share = show_percent(self.fraction)
         return f"the GPUs wait {share} of the time{when}: {ends} would end it"
-
-    def document(self) -> dict[str, Any]:
-        """What JSON says of it."""
-        return {
-            "waiting_s": self.waiting_s,
-            "waiting_fraction": self.fraction,
-            "stages_s": self.stages_s,
-            "slowest": self.slowest,
-            "first_epoch_share": self.first_epoch_share,
-            "would_end_it": [
-                {"what": need.what, "needed": need.needed, "now": need.now} for need in self.needs
-            ],
-            "verdict": self.sentence(),
-        }
 
 
 def input_verdict(scenario: Scenario, estimate: Estimate, i: int = 0) -> InputVerdict | None:

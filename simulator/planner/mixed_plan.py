@@ -10,7 +10,7 @@ servers and no others: where that is faster, the others are better left out.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -43,6 +43,7 @@ from simulator.planner.mixed_placement import (
     shares_of,
     staged,
 )
+from simulator.planner.mixed_prediction import asked_of
 from simulator.planner.plan import goal_value, meets
 from simulator.scenario import Scenario
 from simulator.search.allowed import with_allowed
@@ -102,8 +103,21 @@ def in_order(options: list[MixedOption], goal: Goal) -> tuple[MixedOption, ...]:
 class MixedPlan(Answer):
     """Ways to use a cluster of several kinds of servers, the best by the goal first."""
 
+    COMMAND: ClassVar[str] = "plan"
+    KEYS: ClassVar[tuple[str, ...]] = ("*asked", "verdict", "left_out", "options=rows")
+
     scenario: Scenario
     options: tuple[MixedOption, ...]
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What was asked: the head of its document."""
+        return asked_of(self.scenario)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per way."""
+        return [option_row(option) for option in self.options]
 
     @property
     def line(self) -> str:
@@ -157,10 +171,10 @@ class MixedPlan(Answer):
 
     def to_frame(self) -> DataFrame:
         """One row per way."""
-        return frame_of_rows([option_row(option) for option in self.options])
+        return frame_of_rows(self.rows)
 
 
-def option_row(option: MixedOption) -> dict[str, object]:
+def option_row(option: MixedOption) -> dict[str, Any]:
     """What an option says, as plain values."""
     sure, outcome, legs = option.run.certainty, option.run.outcome, option.legs
     names = ("tokens_per_s", "mfu", "goodput", "days", "usd", "kwh")

@@ -9,9 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
+from simulator.answers import encoded
 from simulator.cost.estimate import VERDICTS, Estimate, memory_verdict
 from simulator.cost.step import evaluate
 from simulator.economics.energy import cluster_energy_joule
@@ -26,6 +28,7 @@ from simulator.frames import DataFrame, Table, frame_of_rows
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
+from simulator.planner.layout_row import layout_fields
 from simulator.planner.mixed_outcome import MixedOutcome, mixed_outcome
 from simulator.planner.prediction import Prediction, predict, with_times
 from simulator.scenario import Scenario
@@ -37,6 +40,13 @@ from simulator.units import HOUR_S
 @dataclass(frozen=True, kw_only=True)
 class KindUse:
     """What the servers of one kind do in a played step."""
+
+    KEYS: ClassVar[tuple[str, ...]] = (
+        *("name", "gpus", "alone_s=uniform_cluster_step_s"),
+        *("without_others_s=these_servers_only_step_s", "busy_s", "idle_s"),
+        *("memory_total_bytes=memory_bytes", "usable_bytes", "memory_verdict=verdict"),
+        "usd_per_hour",
+    )
 
     name: str
     gpus: int
@@ -57,15 +67,71 @@ class KindUse:
     """Of all of them, electricity included; NaN where the price is not known."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class ServerGroups:
+    """Which ranks lie on which servers, and what each kind of servers does."""
+
+    KEYS: ClassVar[tuple[str, ...]] = (
+        "steady_s=step.mixed.steady_s",
+        *("usd_per_step", "kinds", "ranks=step.mixed.places"),
+    )
+
+    step: SimulatedStep
+    kinds: tuple[KindUse, ...]
+
+    @property
+    def usd_per_step(self) -> float:
+        """What a step costs, each kind at its own price; NaN where one is not known."""
+        return usd_per_step(list(self.kinds), self.step)
+
+
+def asked_of(scenario: Scenario) -> dict[str, Any]:
+    """What was asked, by the kinds of servers: the head of its document."""
+    cluster = scenario.cluster
+    groups = [{"name": cluster.kinds[g.kind].name, "gpus": g.gpus} for g in cluster.groups]
+    return {
+        "model": scenario.workload.architecture.name,
+        "cluster": {"groups": groups, "gpus": cluster.gpus},
+        "software": scenario.software.name,
+    }
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class MixedPrediction(Prediction):
     """What one layout costs on servers of several kinds; its estimate is the played step's."""
+
+    KEYS: ClassVar[tuple[str, ...]] = (
+        *("*asked", "scenario=scenario.document", "layouts=rows", "groups"),
+    )
 
     step: SimulatedStep
     kinds: tuple[KindUse, ...]
     """What each kind of servers does in the step."""
     run: MixedOutcome
     """What `outcome` and `certainty` are of."""
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What was asked: the head of its document."""
+        return asked_of(self.scenario)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Its one layout, as JSON says it."""
+        keys = (
+            *("step_time_s", "p10_s=interval_s.0", "p90_s=interval_s.1", "terms_s=step.terms_s"),
+            *("hidden_s=step.hidden_s", "fits", "memory_verdict"),
+            *("tokens_per_s_per_gpu=outcome.tokens_per_s_per_gpu.0", "mfu"),
+            *("memory_headroom=run.memory_headroom", "goodput=outcome.goodput.0"),
+            *("days", "usd", "kwh", "evidence"),
+        )
+        layout = layout_fields(self.scenario, self.estimate.layouts)
+        return [{"layout": layout, **encoded(self, keys)}]
+
+    @property
+    def groups(self) -> ServerGroups:
+        """Which ranks lie on which servers, and what each kind of servers does."""
+        return ServerGroups(step=self.step, kinds=self.kinds)
 
     @property
     def evidence(self) -> Card:

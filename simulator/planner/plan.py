@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,7 +79,6 @@ class Plan(BestLayout):
     """Of the same layouts, in the same order."""
     naive: Estimate | None
     """The fastest layout with data parallelism alone (zero3, no tp, pp, cp, ep), for comparison."""
-    naive_fits: bool
     tried: tuple[Tried, ...] = ()
     """Every batch and sequence that was searched, where the scenario leaves them open
     (``planner/batch_choices.py``)."""
@@ -85,6 +86,16 @@ class Plan(BestLayout):
     """Which of a range of batches or sequences were searched, where not all were."""
     refined: Refinement | None = None
     """Of the first layouts, if they were played (``planner/simulated.py``)."""
+
+    def document(self, *, top: int | None = None) -> dict[str, Any]:
+        """Return what ``--json`` prints, with so many layouts; 20 unless given.
+
+        Its launch command and limits are written floors above (``questions/plan/document.py``).
+        """
+        document: dict[str, Any] = import_module("simulator.questions.plan.document").plan_document(
+            self, top=top
+        )
+        return document
 
     @property
     def evidence(self) -> Card:
@@ -179,7 +190,6 @@ def plan(
     order = ranked(searched.best.step_time_s, result, scenario.goal)
     estimate, result = searched.best.take(order), result.take(order)
     check_finishes(result, scenario)
-    naive = _naive(scenario)
     return Plan(
         scenario=scenario,
         found=searched,
@@ -188,8 +198,7 @@ def plan(
         certainty=certainty(
             estimate, scenario.workload, scenario.cluster, scenario.software, compared=True
         ),
-        naive=naive,
-        naive_fits=bool(naive.fits[0]) if naive is not None else False,
+        naive=_naive(scenario),
     )
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from simulator.cost.step import Estimate, evaluate
 from simulator.cost.terms import HIDDEN, TERMS
@@ -21,6 +22,7 @@ from simulator.layout.layouts import RANK_ORDERS, Layouts
 from simulator.layout.rules.cluster_rules import WORLD
 from simulator.layout.rules.feasibility import DEPEND_ON_DP, FEASIBLE, RULES, code_of, reasons
 from simulator.planner.answer_evidence import scenario_evidence
+from simulator.planner.layout_row import layout_rows
 from simulator.scenario import Scenario
 from simulator.schedules.registry import SCHEDULES, usual
 from simulator.search.best_layout import BestLayout
@@ -29,7 +31,6 @@ from simulator.search.defaults import complete
 from simulator.search.outcome import Outcome
 from simulator.search.refusal import contradictions, limits, refusal
 from simulator.search.with_failures import check_finishes, priced
-from simulator.software.profile import Software
 
 if TYPE_CHECKING:
     from simulator.events.played import SimulatedStep
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Prediction(BestLayout):
     """What one layout costs."""
+
+    COMMAND: ClassVar[str] = "predict"
+    KEYS: ClassVar[tuple[str, ...]] = ("*asked", "layouts=rows", "bearing_defaults")
 
     scenario: Scenario
     estimate: Estimate
@@ -50,6 +54,18 @@ class Prediction(BestLayout):
     """Layout fields that nobody gave, and the value they took (``search/defaults.py``)."""
     searched: int | None = None
     """Layouts of which this is the best; None where fields that nobody gave took defaults."""
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Its one layout, as JSON says it."""
+        return [layout_rows(self)[0].document() | {"evidence": self.evidence}]
+
+    @property
+    def bearing_defaults(self) -> Any:
+        """What nobody chose and bears on the layout; each of them is priced again, further up."""
+        tried = import_module("simulator.planner.defaults_that_matter").bearing_defaults
+        layouts, filled = self.estimate.layouts, self.defaults
+        return tried(self.scenario, layouts, software=False, filled=filled)
 
     @property
     def evidence(self) -> Card:
@@ -122,17 +138,6 @@ def with_times(estimate: Estimate, steps: list[SimulatedStep]) -> Estimate:
         for name in hidden:
             hidden[name][i] = step.hidden_s[name]
     return replace(estimate, step_time_s=total, terms_s=terms, hidden_s=hidden)
-
-
-def stated_layout(row: Mapping[str, Any], software: Software) -> dict[str, Any]:
-    """A whole layout as fields of the section [layout]; dp and groups of all follow the cluster."""
-    left_out = {"global_batch", "dp"} | ({"cp_kind", "cp_a2a"} if row["cp"] == 1 else set())
-    whole = row["pp"] > 1 and software.fsdp2.keeps_gathered_with_pipeline
-    if row["sharding"] != "zero3" or whole or row["reshard_after_forward"] is True:
-        left_out.add("reshard_after_forward")
-    if row["shard_group"] == row["dp"] * row["cp"]:
-        left_out.add("shard_group")
-    return {name: value for name, value in row.items() if name not in left_out}
 
 
 def refuse_tables(scenario: Scenario) -> None:

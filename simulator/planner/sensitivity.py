@@ -44,7 +44,7 @@ _UPGRADES = (
 )
 """Names, words, and which of MACHINE_CHANGES by what factor."""
 
-UPGRADE = ("name", "change", "gain", "step_time_s", "same_layout_s", "layout")
+_KEYS = ("name", "change", "gain", "step_time_s", "same_layout_s", "layout")
 """What documents say of an upgrade."""
 
 UNSTATED = 0.1
@@ -83,6 +83,7 @@ def _upgrade(
         change=words[1],
         before_s=float(plan.estimate.step_time_s.min()),
         same_layout_s=same_s,
+        KEYS=_KEYS,
     )
 
 
@@ -239,25 +240,17 @@ def _show_days(days: float) -> str:
 class FigureEffect(Variant):
     """A figure that is moved, and what that does to a step time, or to one term of it."""
 
+    KEYS: tuple[str, ...] = (
+        *("profile=figure.profile", "figure=figure.name", "value=figure.value"),
+        *("grade=figure.grade", "spread=figure.spread", "moved", "step_time_change_s=change_s"),
+        "source=figure.source",
+    )
+
     figure: UsedFigure
     moved: float
     """By how much it was made larger, relative: its spread, or UNSTATED."""
     change_s: float
     """Step time (or the term) then, less what it was."""
-
-    def document(self) -> dict[str, str | float | None]:
-        """As plain values, with the keys that stay."""
-        known = self.figure
-        return {
-            "profile": known.profile,
-            "figure": known.name,
-            "value": known.value,
-            "grade": known.grade,
-            "spread": known.spread,
-            "moved": self.moved,
-            "step_time_change_s": self.change_s,
-            "source": known.source,
-        }
 
 
 def figure_effects(prediction: Prediction, term: str | None = None) -> list[FigureEffect]:

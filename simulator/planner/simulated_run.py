@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from simulator.answers import Answer
 from simulator.arrays import Floats
 from simulator.errors import InputError
 from simulator.frames import DataFrame, choose, frame
+from simulator.planner.layout_row import layout_fields
 from simulator.planner.plan import Plan
 from simulator.planner.prediction import Prediction
 from simulator.planner.simulated import predict_best
@@ -43,6 +44,12 @@ class ShorterStep:
 class SimulatedRun(Answer):
     """Runs that were played, beside the closed form."""
 
+    COMMAND: ClassVar[str] = "simulate --run"
+    KEYS: ClassVar[tuple[str, ...]] = (
+        *("*prediction.asked", "layout", "searched=prediction.searched"),
+        *("verdict=prediction.memory_verdict", "run", "curves", "incidents"),
+    )
+
     prediction: Prediction
     """The step of which the runs are made, and the closed form of the whole run."""
     played: PlayedRuns
@@ -56,6 +63,36 @@ class SimulatedRun(Answer):
         runs = len(self.played.wall_s)
         words = f"goodput {show_percent(self.goodput)}, {middle:.1f} days ({low:.1f} to {high:.1f})"
         return f"{words}, {runs:,} runs played"
+
+    @property
+    def layout(self) -> dict[str, Any]:
+        """As `predict` takes it back."""
+        return layout_fields(self.prediction.scenario, self.prediction.estimate.layouts)
+
+    @property
+    def run(self) -> dict[str, Any]:
+        """What became of the runs beside the closed form, as JSON says it."""
+        played, real, outcome = self.played, self.outlook, self.prediction.outcome
+        days, goal = played.wall_s / DAY_S, self.prediction.scenario.goal.deadline_days
+        return {
+            "goodput": {"mean": self.goodput, **_marks(played.goodput, 10, 90)},
+            "lost": played.lost_shares(),
+            "phases": played.phase_shares(),
+            "days": {"ideal": played.ideal_s / DAY_S, **_marks(days, 10, 50, 90)},
+            "deadline_chance": None if goal is None else float(np.mean(days <= goal)),
+            "interruptions": played.interruptions(),
+            "checkpoint_interval_s": real.interval_s[0],
+            "daly_interval_s": real.daly_s[0],
+            "copy_interval_s": real.copy_interval_s[0] if real.terms.in_memory else None,
+            "spares": int(real.hot_spares[0]),
+            "one_server_less": self.without_a_server,
+            "cheapest_spares": self.curves.cheapest.hot,
+            "usd_per_point_of_goodput": 0.01 * outcome.usd[0] / outcome.goodput[0],
+            "closed_form_goodput": real.goodput[0],
+            "seeds": len(played.wall_s),
+            "first_seed": played.first_seed,
+            "seconds": None,
+        }
 
     @property
     def outlook(self) -> Outlook:
@@ -235,11 +272,23 @@ class SpareChoice:
 class RunCurves:
     """Goodput in closed form; the number that is planned with is a point of each."""
 
+    KEYS: ClassVar[tuple[str, ...]] = ("gpus=over_gpus", "interval=over_interval", "spares")
+
     gpus: Floats
     by_gpus: Floats
     interval_s: Floats
     by_interval: Floats
     spares: tuple[SpareChoice, ...]
+
+    @property
+    def over_gpus(self) -> dict[str, Floats]:
+        """Goodput by accelerators."""
+        return {"gpus": self.gpus, "goodput": self.by_gpus}
+
+    @property
+    def over_interval(self) -> dict[str, Floats]:
+        """Goodput by the checkpoint interval."""
+        return {"seconds": self.interval_s, "goodput": self.by_interval}
 
     @property
     def cheapest(self) -> SpareChoice:
@@ -309,3 +358,8 @@ def _by_spares(prediction: Prediction | Plan, terms: RunTerms) -> tuple[SpareCho
         )
         for count, good, paid in zip(hot, outlooks.goodput, hours, strict=True)
     )
+
+
+def _marks(values: Floats, *marks: int) -> dict[str, float]:
+    """Percentiles of the runs."""
+    return {f"p{mark}": float(np.percentile(values, mark)) for mark in marks}

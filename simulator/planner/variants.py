@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
+from simulator.answers import encoded
 from simulator.cost.step import Estimate, evaluate
 from simulator.errors import InputError
 from simulator.goal import OFFERED
 from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, REASONS, reasons
 from simulator.planner.changes import training_changes
-from simulator.planner.prediction import Prediction, predict, stated_layout
 from simulator.record_cache import for_same_records
 from simulator.scenario import Scenario
+from simulator.search.defaults import stated_layout
 from simulator.search.explore import explore
 from simulator.units import show_bytes, show_seconds, show_signed_percent
 
@@ -26,6 +27,9 @@ from simulator.units import show_bytes, show_seconds, show_signed_percent
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Variant:
     """A change, and what the changed scenario takes; all None where nothing runs and fits."""
+
+    KEYS: tuple[str, ...] = ()
+    """What documents say of it (``answers.py``)."""
 
     change: str
     """What is changed, or how to ask for it: ``training.precision = mxfp8``."""
@@ -35,8 +39,6 @@ class Variant:
     """Of what is changed, or what stands without the change: ``gradients in bf16``."""
     fields: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     """Layout fields that change: before and after."""
-    choices: tuple[str, ...] = ()
-    """What of a layout is decided anew."""
     before_s: float = float("inf")
     """Step time without the change; infinite where that does not fit."""
     step_time_s: float | None = None
@@ -72,14 +74,9 @@ class Variant:
         """Layout fields that change and their new values."""
         return {name: after for name, (_, after) in self.fields.items()}
 
-    @property
-    def prediction(self) -> Prediction:
-        """The changed scenario in full, with days, USD and energy."""
-        return predict(self.scenario)
-
-    def values(self, *names: str) -> dict[str, Any]:
-        """Some of it as plain values, for a document."""
-        return {name: getattr(self, name) for name in names}
+    def document(self) -> dict[str, Any]:
+        """Return plain values under keys that stay."""
+        return encoded(self)
 
     def sentence(self, step_s: float) -> str:
         """One line, beside the step time without the change."""
@@ -98,9 +95,18 @@ class Variant:
         return f"{head} {', '.join(words)}"
 
 
+V = TypeVar("V", bound=Variant)
+
+
 def variant_of(
-    scenario: Scenario, estimate: Estimate, row: int = 0, *, change: str = "", **known: Any
-) -> Variant:
+    scenario: Scenario,
+    estimate: Estimate,
+    row: int = 0,
+    *,
+    of: type[V] = Variant,  # type: ignore[assignment]
+    change: str = "",
+    **known: Any,
+) -> V:
     """The variant whose layout is a row of what was priced of the changed scenario."""
     pinned = stated_layout(estimate.layouts.row(row), scenario.software)
     values = {
@@ -109,7 +115,7 @@ def variant_of(
         "memory_total_bytes": float(estimate.memory_total_bytes[row]),
         "memory_verdict": estimate.verdict_word(row),
     }
-    return Variant(change=change, scenario=replace(scenario, pinned=pinned), **{**values, **known})
+    return of(change=change, scenario=replace(scenario, pinned=pinned), **{**values, **known})
 
 
 def priced_variant(
@@ -134,8 +140,7 @@ def priced_variant(
     return Variant(change=change, scenario=scenario, reason=reason, **known)
 
 
-OTHER_TRAINING = ("change", "layout", "step_time_s", "memory_total_bytes", "memory_verdict")
-"""What documents say of another training."""
+_OTHER_TRAINING = ("change", "layout", "step_time_s", "memory_total_bytes", "memory_verdict")
 
 
 @for_same_records(1)
@@ -148,5 +153,8 @@ def other_trainings(scenario: Scenario, words: Iterable[str] | None = None) -> l
     """
     named = (scenario.allow or ()) if words is None else words
     changes = training_changes(scenario, [word for word in named if word in OFFERED])
-    variants = [priced_variant(made, change=change) for change, made in changes.items()]
+    variants = [
+        priced_variant(made, change=change, KEYS=_OTHER_TRAINING)
+        for change, made in changes.items()
+    ]
     return sorted(variants, key=lambda variant: variant.step_time_s or float("inf"))

@@ -6,7 +6,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from simulator import catalogue
 from simulator.between_sites.compression import Compression
@@ -54,6 +54,11 @@ KINDS: dict[str, type] = {
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Profile:
     """One profile, resolved through its base and what it borrows."""
+
+    KEYS: ClassVar[tuple[str, ...]] = (
+        *("kind", "name", "title", "base"),
+        *("borrowed", "grades", "weakest", "path"),
+    )
 
     kind: str
     path: Path

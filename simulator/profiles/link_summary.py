@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator._version import __version__
+from simulator.answers import encoded, head
 from simulator.errors import InputError
 from simulator.events.network.graph.cuts import bisection
 from simulator.events.network.graph.ways import hops
@@ -42,7 +42,7 @@ class LinkSummary:
     bisection_bytes_per_s: float
     """What one half of the servers can send to the other, of a single server one half of its GPUs,
     in the narrowest of halves."""
-    exact: bool
+    bisection_exact: bool
     """All halves were tried; else only neighbours."""
     oversubscription: float | None
     """What the adapters of half the servers send over the bisection; None of a single server."""
@@ -82,7 +82,7 @@ def summary(cluster: Cluster) -> LinkSummary:
         cabled=bool(cluster.edges),
         links=_rows(laid.blocks, laid.capacity_bytes_per_s),
         bisection_bytes_per_s=narrow.bytes_per_s,
-        exact=narrow.exact,
+        bisection_exact=narrow.exact,
         oversubscription=None if injected is None else max(injected / narrow.bytes_per_s, 1.0),
         most_hops=hops(graph, ends[0], ends[-1]) if ends else None,
     )
@@ -100,22 +100,7 @@ def _rows(blocks: Any, capacity: Any) -> tuple[LinkRow, ...]:
 
 def links_document(link_summary: LinkSummary) -> dict[str, Any]:
     """The summary as JSON."""
-    rows = [
-        {"kind": row.kind, "bytes_per_s": row.bytes_per_s, "count": row.count}
-        for row in link_summary.links
-    ]
-    return _head() | {
-        "cluster": link_summary.cluster,
-        "gpus": link_summary.gpus,
-        "servers": link_summary.servers,
-        "switches": link_summary.switches,
-        "cabled": link_summary.cabled,
-        "links": rows,
-        "bisection_bytes_per_s": link_summary.bisection_bytes_per_s,
-        "bisection_exact": link_summary.exact,
-        "oversubscription": link_summary.oversubscription,
-        "most_hops": link_summary.most_hops,
-    }
+    return head("profiles links") | encoded(link_summary)
 
 
 def edges_document(edges: tuple[Edge, ...], servers: tuple[str, ...]) -> dict[str, Any]:
@@ -125,13 +110,9 @@ def edges_document(edges: tuple[Edge, ...], servers: tuple[str, ...]) -> dict[st
     )
     names = {name for edge in edges for name in (edge.end_a, edge.end_b)}
     kinds = Counter(endpoint(name).kind for name in names)
-    return _head() | {
+    return head("profiles links") | {
         "servers": list(servers),
         "ends": {kind: kinds[kind] for kind in ("gpu", "adapter", "switch")},
         "edges": {" to ".join(pair): count for pair, count in sorted(joined.items())},
         "cables": sum(edge.count for edge in edges),
     }
-
-
-def _head() -> dict[str, Any]:
-    return {"schema": 1, "version": __version__, "command": "profiles links"}

@@ -21,6 +21,11 @@ class Piece:
     reason: str = ""
     """Why no layout fits."""
 
+    @property
+    def feasible(self) -> bool:
+        """Whether some layout fits."""
+        return not self.reason
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Way:

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 from simulator.errors import InputError, did_you_mean, first_of, problem
 from simulator.files import Figure, check_header, read_csv
@@ -43,6 +44,8 @@ class FittedRate:
 class FittedShape:
     """Weibull shape of the failures of hardware over the age of the fleet."""
 
+    KEYS: ClassVar[tuple[str, ...]] = ("value=shape", "low", "high", "kept")
+
     shape: float
     low: float
     """95 % of the time the shape lies between `low` and `high`."""
@@ -54,6 +57,8 @@ class FittedShape:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Incidents:
     """What a log says."""
+
+    KEYS: ClassVar[tuple[str, ...]] = ("file=where", "days", "rates", "shape")
 
     where: str
     days: float

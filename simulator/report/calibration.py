@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simulator._version import __version__
-from simulator.calibration.calibrate_machine import Calibration, ClassFit, Errors
+from simulator.answers import encoded, head, plain
+from simulator.calibration.calibrate_machine import Calibration, ClassFit
 from simulator.report.palette import colour
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SCHEMA = 1
 DPI = 130
 _COLUMNS = 3
 _LEAST, _MOST = 0.25, 4.0
@@ -32,11 +31,8 @@ def calibration_document(
         "cluster": calibration.fabric,
     }
     return {
-        "schema": SCHEMA,
-        "version": __version__,
-        "command": "calibrate",
-        "source": calibration.source,
-        "date": calibration.date,
+        **head("calibrate"),
+        **encoded(calibration, ("source", "date")),
         "bases": dict(bases),
         "files": dict(files),
         "classes": [_class(profile, fit) for profile, fits in profiles.items() for fit in fits],
@@ -45,27 +41,18 @@ def calibration_document(
 
 
 def _class(profile: str, fit: ClassFit) -> dict[str, Any]:
+    parts = [
+        {"name": name, "calls": calls, "before": before, "after": after}
+        for name, (calls, before, after) in fit.parts.items()
+    ]
+    figures = [
+        {"name": name, "base": base, "fitted": new} for name, (base, new) in fit.figures.items()
+    ]
     return {
-        "profile": profile,
-        "name": fit.name,
-        "table": ".".join(fit.path),
-        "calls": fit.calls,
-        "before": _errors(fit.before),
-        "after": _errors(fit.after),
-        "left_out": _errors(fit.left_out),
-        "spread": fit.spread,
-        "parts": [
-            {"name": name, "calls": n, "before": _errors(before), "after": _errors(after)}
-            for name, (n, before, after) in fit.parts.items()
-        ],
-        "figures": [
-            {"name": name, "base": base, "fitted": new} for name, (base, new) in fit.figures.items()
-        ],
+        **{"profile": profile, "name": fit.name, "table": ".".join(fit.path)},
+        **encoded(fit, ("calls", "before", "after", "left_out", "spread")),
+        **{"parts": plain(parts), "figures": plain(figures)},
     }
-
-
-def _errors(errors: Errors) -> dict[str, float]:
-    return {"median": errors.median, "p90": errors.p90}
 
 
 def calibration_png(calibration: Calibration) -> bytes:

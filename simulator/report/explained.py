@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from simulator._version import __version__
+from simulator.answers import head, plain
 from simulator.cost.memory.peak import MEMORY_KINDS
 from simulator.cost.rank_memory import rank_memory
-from simulator.cost.terms import TERMS
+from simulator.cost.terms import MEMORY_MEANING, TERMS
 from simulator.errors import InputError, did_you_mean
 from simulator.planner.prediction import Prediction
 from simulator.planner.sensitivity import FigureEffect, figure_effects
-from simulator.report.evidence import memory_meaning
 
 _MEMORY_SOURCE = "cost/memory/peak.py, cost/states/state_bytes.py; counted, with torch as the check"
 _MEMORY_FIGURES = "software profile [states], [memory]; accelerator memory"
@@ -87,7 +86,7 @@ def explained(name: str, prediction: Prediction | None = None) -> Explained:
         label=f"memory: {name}",
         unit="bytes",
         when="",
-        formula=memory_meaning(name),
+        formula=MEMORY_MEANING[name],
         source=_MEMORY_SOURCE,
         figures=_MEMORY_FIGURES,
         value=None if prediction is None else _memory(name, prediction),
@@ -129,14 +128,4 @@ def _memory(name: str, prediction: Prediction) -> Value:
 
 def explained_document(explanations: list[Explained]) -> dict[str, Any]:
     """Return terms as `--json` has them."""
-    head = {"schema": 1, "version": __version__, "command": "explain"}
-    return head | {"terms": [_row(one) for one in explanations]}
-
-
-def _row(one: Explained) -> dict[str, Any]:
-    row = {f.name: getattr(one, f.name) for f in dataclasses.fields(one) if f.name != "value"}
-    if one.value is None:
-        return row | {"value": None}
-    value = one.value
-    shown = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-    return row | {"value": shown | {"effects": [effect.document() for effect in value.effects]}}
+    return head("explain") | {"terms": plain(explanations)}

@@ -5,14 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from simulator._version import __version__
+from simulator.answers import encoded, head
 from simulator.calibration.local_profiles import LocalProfiles
 from simulator.calibration.measured_steps import CAUSES, LocalStep
 from simulator.measured.measurements import Measurements
 
-SCHEMA = 1
-
 _SIDES = ("predicted", "measured")
+
+_KERNEL = (
+    *("name", "calls", "median_error=after.median"),
+    "left_out_median_error=left_out.median",
+)
+_STEP = (
+    *("mode", "layout", "measured_s", "predicted_s", "error", "target", "within", "steps"),
+    *("spread", "foreign_cores", "hidden_s", "predicted_by_cause_s=predicted"),
+    *("measured_by_cause_s=measured", "gap_by_cause_s=gap"),
+)
 
 
 def local_document(
@@ -20,47 +28,16 @@ def local_document(
 ) -> dict[str, Any]:
     """Return everything of the loop: fits, host figures, steps with their gap by cause."""
     return {
-        "schema": SCHEMA,
-        "version": __version__,
-        "command": "calibrate-here",
-        "source": document.source,
-        "date": document.date,
-        "device": document.device.name if document.device is not None else None,
-        "kernels": [
-            {
-                "name": fit.name,
-                "calls": fit.calls,
-                "median_error": fit.after.median,
-                "left_out_median_error": fit.left_out.median,
-            }
-            for fit in profiles.calibration.accelerator
-        ],
+        **head("calibrate-here"),
+        **encoded(document, ("source", "date", "device=device.name")),
+        "kernels": [encoded(fit, _KERNEL) for fit in profiles.calibration.accelerator],
         "collectives": {
             name: {"start_s": start, "bytes_per_s": rate, "median_error": error}
             for name, (start, rate, error) in profiles.collectives.items()
         },
         "host_s": dict(profiles.host),
         "core_share": profiles.core_share,
-        "steps": [_step(step) for step in steps],
-    }
-
-
-def _step(step: LocalStep) -> dict[str, Any]:
-    return {
-        "mode": step.mode,
-        "layout": step.layout,
-        "measured_s": step.measured_s,
-        "predicted_s": step.predicted_s,
-        "error": step.error,
-        "target": step.target,
-        "within": abs(step.error) <= step.target,
-        "steps": step.steps,
-        "spread": step.spread,
-        "foreign_cores": step.foreign_cores,
-        "hidden_s": step.hidden_s,
-        "predicted_by_cause_s": dict(step.predicted),
-        "measured_by_cause_s": dict(step.measured),
-        "gap_by_cause_s": step.gap,
+        "steps": [encoded(step, _STEP) for step in steps],
     }
 
 

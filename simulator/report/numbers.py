@@ -7,20 +7,18 @@ value that does not exist (days of a run of unknown length) is None, never NaN.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from simulator.cost.estimate import VERDICTS
-from simulator.cost.memory.moments import MOMENTS
 from simulator.cost.rank_memory import rank_memory
 from simulator.cost.step import evaluate
-from simulator.cost.terms import TERMS
 from simulator.economics.price import Price
 from simulator.events.played import SimulatedStep
 from simulator.evidence.card import Card
 from simulator.planner.answer_evidence import UsedFigure, used_figures
 from simulator.planner.defaults_that_matter import bearing_defaults
+from simulator.planner.fitting import StageMemory, stage_memory
+from simulator.planner.layout_row import LayoutRow, layout_rows
 from simulator.planner.plan import Plan
 from simulator.planner.scaling import Scaling, scaling
 from simulator.planner.sensitivity import binding, safest, sensitivity
@@ -33,25 +31,24 @@ from simulator.report.comparison import (
     time_changes,
     why_it_wins,
 )
-from simulator.report.costs import CostLine, cost_lines, price_words
-from simulator.report.length_words import length_words
-from simulator.report.played_words import played_words
 from simulator.report.report_identity import question
-from simulator.report.run_words import goodput_words
+from simulator.report.wording import goodput_words, length_words, played_words, price_words
 from simulator.scenario import Scenario
-from simulator.search.outcome import spans
-from simulator.units import show_count
+from simulator.search.outcome import Outcome
+from simulator.units import DAY_S, HOUR_S, show_count
 
 _LEAST_LOSS = 5e-5
 """Share of the wall time that is worth a line."""
+
+_HOURS = DAY_S / HOUR_S
+_LEAST_COST = 1e-4
+"""Parts of the money below this share are left out."""
 
 _FRONT = 8
 """Layouts of the Pareto front in its table."""
 
 TOP = 20
 """Rows of the table of layouts."""
-
-_COMMUNICATION = ("tensor", "context", "expert", "pipeline", "data")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,64 +63,12 @@ class RefinedRow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LayoutRow:
-    """One layout with everything a person compares."""
+class CostLine:
+    """One part of the money; all parts add up to it."""
 
-    rank: int
-    layout: str
-    fields: dict[str, Any]
-    """The layout's own fields, as ``Layouts.row`` gives them."""
-    step_time_s: float
-    p10_s: float
-    p90_s: float
-    probability_fastest: float
-    """Chance of being the fastest of the plan's layouts."""
-    ties: bool
-    """Whether it cannot be told from the best one."""
-    tokens_per_s: float
-    tokens_per_s_per_gpu: float
-    mfu: float
-    hfu: float
-    communication_share: float
-    """Exposed communication over step time."""
-    bubble_share: float
-    memory_total_bytes: float
-    memory_p10_bytes: float | None
-    memory_p90_bytes: float | None
-    """None where the software has no spread."""
-    usable_bytes: float
-    fits: bool
-    verdict: str
-    """FITS, TIGHT or OOM."""
-    days: float | None
-    days_span: tuple[float, float] | None
-    """P10 and P90; GPU-hours grow with them."""
-    gpu_hours: float | None
-    goodput: float
-    """Share of the time held that trains."""
-    usd: float | None
-    usd_span: tuple[float, float] | None
-    """P10 and P90 with the spread of the price."""
-    kwh: float | None
-    kwh_span: tuple[float, float] | None
-    meets_deadline: bool
-    meets_budget: bool
-    deadline_chance: float | None
-    budget_chance: float | None
-    """None where no goal was set."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StageMemory:
-    """The fullest moment of one pipeline rank."""
-
-    rank: int
-    kinds_bytes: dict[str, float]
-    total_bytes: float
-    p10_bytes: float | None
-    p90_bytes: float | None
-    verdict: str
-    moment: str
+    what: str
+    amount: str
+    usd: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,8 +84,8 @@ class MemoryReport:
     @property
     def kinds(self) -> list[str]:
         """Kinds that take any memory, in the order in which they are stacked."""
-        names = list(self.stages[0].kinds_bytes)
-        return [k for k in names if any(stage.kinds_bytes[k] > 0 for stage in self.stages)]
+        names = list(self.stages[0].memory_bytes)
+        return [k for k in names if any(stage.memory_bytes[k] > 0 for stage in self.stages)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -334,79 +279,42 @@ def job_line(scenario: Scenario, price: Price) -> str:
     )
 
 
-def layout_rows(plan: Plan, places: Iterable[int]) -> list[LayoutRow]:
-    """Tabulate layouts of a plan by their places."""
-    estimate, result = plan.estimate, plan.outcome
-    deadline, budget, sure = plan.in_time, plan.in_budget, plan.certainty
-    whole, chances = spans(estimate, result, sure), plan.goal_chances
-    streams = {term.name: term.stream for term in TERMS}
-    rows = []
-    for i in places:
-        step = float(estimate.step_time_s[i])
-        terms = {name: float(seconds[i]) for name, seconds in estimate.terms_s.items()}
-        shown = sum(s for name, s in terms.items() if streams[name] in _COMMUNICATION)
-        idle = sum(s for name, s in terms.items() if streams[name] == "idle")
-        rows.append(
-            LayoutRow(
-                rank=i + 1,
-                layout=estimate.layouts.describe(i),
-                fields=estimate.layouts.row(i),
-                step_time_s=step,
-                p10_s=float(sure.p10_s[i]),
-                p90_s=float(sure.p90_s[i]),
-                probability_fastest=float(sure.fastest[i]),
-                ties=i < sure.tied,
-                tokens_per_s=float(result.tokens_per_s[i]),
-                tokens_per_s_per_gpu=float(result.tokens_per_s_per_gpu[i]),
-                mfu=float(result.mfu[i]),
-                hfu=float(result.hfu[i]),
-                communication_share=shown / step,
-                bubble_share=idle / step,
-                memory_total_bytes=float(estimate.memory_total_bytes[i]),
-                memory_p10_bytes=_known(estimate.memory_p10_bytes[i]),
-                memory_p90_bytes=_known(estimate.memory_p90_bytes[i]),
-                usable_bytes=estimate.usable_bytes,
-                fits=bool(estimate.fits[i]),
-                verdict=estimate.verdict_word(i),
-                days=_known(result.days[i]),
-                days_span=_span(whole.days, i),
-                gpu_hours=_known(result.gpu_hours[i]),
-                goodput=float(result.goodput[i]),
-                usd=_known(result.usd[i]),
-                usd_span=_span(whole.usd, i),
-                kwh=_known(result.kwh[i]),
-                kwh_span=_span(whole.kwh, i),
-                meets_deadline=bool(deadline[i]) or math.isnan(result.days[i]),
-                meets_budget=bool(budget[i]) or math.isnan(result.usd[i]),
-                deadline_chance=_known(chances.deadline[i]),
-                budget_chance=_known(chances.budget[i]),
-            )
-        )
-    return rows
+def cost_lines(outcome: Outcome, gpus: int, i: int = 0) -> list[CostLine]:
+    """Split the money of a layout; nothing where tokens or price are not known.
+
+    Hours of the ideal run are steps x step time; what the real run takes longer is lost to
+    failures, checkpoints and slow steps; what is paid beyond `gpus` waits as hot spares.
+    """
+    usd, rate = float(outcome.usd[i]), outcome.price.usd_per_gpu_hour
+    if rate is None or not math.isfinite(usd):
+        return []
+    ideal = float(outcome.days_ideal[i]) * _HOURS * gpus
+    held = float(outcome.days[i]) * _HOURS * gpus
+    parts = (
+        ("training", ideal),
+        ("failures, checkpoints, restarts and slow steps", held - ideal),
+        ("hot spares", float(outcome.gpu_hours[i]) - held),
+    )
+    lines = [
+        CostLine(what=what, amount=f"{show_count(hours)} GPU-hours", usd=hours * float(rate))
+        for what, hours in parts
+    ]
+    power = usd - float(outcome.gpu_hours[i]) * float(rate)
+    lines.append(
+        CostLine(what="electricity", amount=f"{show_count(float(outcome.kwh[i]))} kWh", usd=power)
+    )
+    return [line for line in lines if line.usd > _LEAST_COST * usd]
 
 
 def memory_report(plan: Plan, index: int = 0) -> MemoryReport:
     """Break the memory of one of the plan's layouts down by pipeline rank and kind."""
     scenario = plan.scenario
     row = plan.estimate.layouts[index]
-    held = rank_memory(row, scenario.workload, scenario.cluster, scenario.software)
+    ranks = rank_memory(row, scenario.workload, scenario.cluster, scenario.software)
     memory = scenario.cluster.accelerator.memory
-    usable = float(memory.usable_bytes)
-    stages = [
-        StageMemory(
-            rank=rank,
-            kinds_bytes={kind: float(size[rank]) for kind, size in held.kinds_bytes.items()},
-            total_bytes=float(held.total_bytes[rank]),
-            p10_bytes=_known(held.p10_bytes[rank]),
-            p90_bytes=_known(held.p90_bytes[rank]),
-            verdict=VERDICTS[int(held.verdict(usable)[rank])],
-            moment=MOMENTS[int(held.moment[rank])],
-        )
-        for rank in range(len(held.total_bytes))
-    ]
     return MemoryReport(
-        stages=stages,
-        usable_bytes=usable,
+        stages=stage_memory(ranks, float(memory.usable_bytes)),
+        usable_bytes=float(memory.usable_bytes),
         capacity_bytes=float(memory.capacity_bytes),
         advice=safest(plan) if index == 0 else "",
     )
@@ -433,14 +341,3 @@ def _no_naive(plan: Plan) -> list[str]:
         f"{batch:,} sequences do not divide over {gpus:,} GPUs" if batch % gpus else "software"
     )
     return [f"Data parallelism alone cannot run here ({because}), so it is not compared."]
-
-
-def _span(values: tuple[Any, Any], i: int) -> tuple[float, float] | None:
-    """Return P10 and P90 of one layout, or None where there are none."""
-    low, high = float(values[0][i]), float(values[1][i])
-    return (low, high) if math.isfinite(low) else None
-
-
-def _known(value: Any) -> float | None:
-    """Return a plain number, or None where there is none."""
-    return float(value) if math.isfinite(value) else None

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simulator.cost.estimate import VERDICTS
-from simulator.cost.terms import TERMS
+from simulator.cost.terms import MEMORY_MEANING, TERMS
 from simulator.errors import visible
 from simulator.events.step.streams import STREAMS
 from simulator.planner.scaling import CAUSES
@@ -20,7 +20,6 @@ from simulator.report.evidence import (
     FIT_RULE,
     FLOP_CONVENTION,
     NOT_MODELLED,
-    memory_meaning,
     ties,
 )
 from simulator.report.numbers import PlanNumbers
@@ -169,10 +168,10 @@ _FILTERS: dict[str, Any] = {
     "days": _show_days,
     "day_number": show_number_of_days,
     "kwh": show_kwh,
-    "meaning": memory_meaning,
+    "meaning": MEMORY_MEANING.get,
     "percent": show_percent,
     "seconds": show_seconds,
     "signed_percent": show_signed_percent,
     "usd": show_usd,
-    "usd_span": lambda span: show_usd_span(*span),
+    "usd_span": show_usd_span,
 }

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from simulator.cost.estimate import VERDICTS
-from simulator.cost.terms import LABELS, TERMS
+from simulator.cost.terms import LABELS, MEMORY_MEANING, TERMS
 from simulator.planner.scaling import CAUSES, ScalingPoint
 from simulator.report.canvas import (
     DPI,
@@ -19,7 +19,6 @@ from simulator.report.canvas import (
     wrapped,
 )
 from simulator.report.comparison import TimeBar
-from simulator.report.evidence import memory_meaning
 from simulator.report.inline_svg import noted
 from simulator.report.numbers import MemoryReport, PlanNumbers
 from simulator.report.palette import colour
@@ -53,12 +52,12 @@ def memory_picture(numbers: PlanNumbers, *, narrow: bool = False) -> Figure:
     count = len(report.stages)
     room = 3.4 if narrow else 2.7
     figure, axes = canvas(NARROW if narrow else 10.0, min(room + 0.34 * count, 11.0))
-    columns = {k: [s.kinds_bytes[k] / GIB for s in report.stages] for k in report.kinds}
+    columns = {k: [s.memory_bytes[k] / GIB for s in report.stages] for k in report.kinds}
     notes = {kind: _memory_notes(report, kind) for kind in report.kinds}
     _stack(axes, columns, {k: f"{k} {max(v):.1f}" for k, v in columns.items()}, notes)
-    fullest = max(stage.total_bytes for stage in report.stages)
+    fullest = max(stage.memory_total_bytes for stage in report.stages)
     _intervals(axes, report)
-    highest = max(stage.p90_bytes or 0.0 for stage in report.stages)
+    highest = max(stage.memory_p90_bytes or 0.0 for stage in report.stages)
     limits = (report.usable_bytes, report.capacity_bytes, highest)
     axes.set_xlim(0, (1.3 if narrow else 1.12) * max(fullest, *limits) / GIB)
     _limit_lines(axes, *limits[:2])
@@ -67,10 +66,10 @@ def memory_picture(numbers: PlanNumbers, *, narrow: bool = False) -> Figure:
     axes.set_yticks(range(0, count, every), names)
     axes.set_ylim(count - 0.4, -0.85)
     axes.set_xlabel("GiB per GPU at the stage's fullest moment")
-    verdict = max((stage.verdict for stage in report.stages), key=VERDICTS.index)
+    verdict = max((stage.memory_verdict for stage in report.stages), key=VERDICTS.index)
     title = f"{show_bytes(fullest)} of {show_bytes(report.usable_bytes)} usable: {verdict}"
     ink = dict(zip(VERDICTS, ("fits", "tight", "does not fit"), strict=True))[verdict]
-    headline(figure, title, f"{numbers.title}\n{numbers.best.layout}", ink)
+    headline(figure, title, f"{numbers.title}\n{numbers.best.described}", ink)
     legend(figure, axes)
     return figure
 
@@ -78,9 +77,10 @@ def memory_picture(numbers: PlanNumbers, *, narrow: bool = False) -> Figure:
 def _memory_notes(report: MemoryReport, kind: str) -> list[str]:
     """What every stage's part of a kind says of itself."""
     return [
-        f"{kind}: {show_bytes(size := stage.kinds_bytes[kind])},"
-        f" {show_percent(size / stage.total_bytes)} of {show_bytes(stage.total_bytes)} on stage"
-        f" {stage.rank}, peak at: {stage.moment}. {memory_meaning(kind)}"
+        f"{kind}: {show_bytes(size := stage.memory_bytes[kind])},"
+        f" {show_percent(size / stage.memory_total_bytes)} of"
+        f" {show_bytes(stage.memory_total_bytes)} on stage {stage.stage},"
+        f" peak at: {stage.moment}. {MEMORY_MEANING[kind]}"
         for stage in report.stages
     ]
 
@@ -273,9 +273,9 @@ def _stack(
 def _intervals(axes: Axes, report: MemoryReport) -> None:
     """A thin line from P10 to P90 below the middle of every stage that has them."""
     known = [
-        (y, stage.p10_bytes / GIB, stage.p90_bytes / GIB)
+        (y, stage.memory_p10_bytes / GIB, stage.memory_p90_bytes / GIB)
         for y, stage in enumerate(report.stages)
-        if stage.p10_bytes is not None and stage.p90_bytes is not None
+        if stage.memory_p10_bytes is not None and stage.memory_p90_bytes is not None
     ]
     if known:
         rows, low, high = zip(*known, strict=True)

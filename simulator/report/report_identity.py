@@ -7,7 +7,7 @@ import json
 import re
 from pathlib import Path
 
-from simulator.report.document import plain
+from simulator.answers import plain
 from simulator.scenario import Scenario
 
 MARK = "foreshard-question"

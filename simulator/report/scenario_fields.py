@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from simulator._version import __version__
+from simulator.answers import head, plain
 from simulator.errors import InputError, did_you_mean
 from simulator.files import Figure, Items, Unit, Word, Words
 from simulator.section import Section
@@ -92,8 +92,7 @@ def wanted_fields(words: str) -> list[Field]:
 
 def fields_document(fields: list[Field]) -> dict[str, Any]:
     """Return the fields as `--json` has them."""
-    head = {"schema": 1, "version": __version__, "command": "fields"}
-    return head | {"fields": [dataclasses.asdict(field) for field in fields]}
+    return head("fields") | {"fields": plain(fields)}
 
 
 def _section(name: str, section: Section) -> Iterator[Field]:

@@ -108,7 +108,7 @@ def _files(draw: Callable[..., Figure], *, png: bool) -> _Files:
 
 def _pictures(plan: Plan, numbers: PlanNumbers) -> dict[str, tuple[str, Callable[..., Figure]]]:
     """Pictures of the report by name: what each shows, and what draws it, wide or narrow."""
-    about = f"{numbers.title}\n{numbers.best.layout}"
+    about = f"{numbers.title}\n{numbers.best.described}"
     curves = run_curves(plan) if numbers.run else None
     pictures: dict[str, tuple[str, Callable[..., Figure]]] = {
         "time": ("Step time by term, layout by layout", partial(time_picture, numbers)),

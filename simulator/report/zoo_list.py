@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
-from simulator._version import __version__
+from simulator.answers import head, plain
 from simulator.errors import InputError, did_you_mean
 from simulator.workload import presets
 from simulator.workload.architecture import Architecture
@@ -48,8 +48,7 @@ def zoo(part: str = "") -> list[ZooModel]:
 
 def models_document(models: Iterable[ZooModel]) -> dict[str, Any]:
     """Return the models as `--json` has them."""
-    head = {"schema": 1, "version": __version__, "command": "models"}
-    return head | {"models": [dataclasses.asdict(model) for model in models]}
+    return head("models") | {"models": plain(list(models))}
 
 
 def _model(name: str, arch: Architecture, source: str) -> ZooModel:

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
+from simulator.answers import Encoded
 from simulator.arrays import Floats
 from simulator.cost.correction import correct
 from simulator.cost.estimate import Estimate
@@ -56,8 +57,13 @@ class Anchor:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Correction:
+class Correction(Encoded):
     """What measured runs make of an estimate."""
+
+    KEYS: ClassVar[tuple[str, ...]] = (
+        *("uncorrected_s", "uncorrected_p10_s=uncorrected_span_s.0"),
+        *("uncorrected_p90_s=uncorrected_span_s.1", "runs=named_runs", "errors"),
+    )
 
     estimate: Estimate
     """Its terms are corrected."""
@@ -73,21 +79,17 @@ class Correction:
     runs: tuple[tuple[str, float, float], ...]
     """Of every measured run: file and line, measured and predicted step time."""
 
-    def document(self) -> dict[str, Any]:
-        """Return it as plain numbers and words, with the keys that stay."""
+    @property
+    def named_runs(self) -> list[dict[str, Any]]:
+        """The runs as JSON says them."""
+        keys = ("where", "measured_s", "predicted_s")
+        return [dict(zip(keys, run, strict=True)) for run in self.runs]
+
+    @property
+    def errors(self) -> dict[str, dict[str, float]]:
+        """The factors as JSON says them."""
         keys = ("factor", "spread_before", "spread_after")
-        return {
-            "uncorrected_s": self.uncorrected_s,
-            "uncorrected_p10_s": self.uncorrected_span_s[0],
-            "uncorrected_p90_s": self.uncorrected_span_s[1],
-            "runs": [
-                {"where": where, "measured_s": measured_s, "predicted_s": predicted_s}
-                for where, measured_s, predicted_s in self.runs
-            ],
-            "errors": {
-                name: dict(zip(keys, values, strict=True)) for name, values in self.factors.items()
-            },
-        }
+        return {name: dict(zip(keys, values, strict=True)) for name, values in self.factors.items()}
 
 
 def anchors_of_table(path: Path | str) -> tuple[Anchor, ...]:

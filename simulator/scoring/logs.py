@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
+from simulator.answers import plain
 from simulator.errors import InputError
 from simulator.layout.layout_section import LayoutSection
 from simulator.measured.checks import Readings, implausible, utilisation
@@ -41,6 +42,8 @@ _MEMORY = (*SCORED_MEMORY, "device", "theoretical")
 class Quantity:
     """One number, predicted and measured; the error is None where the two are not of one kind."""
 
+    KEYS: ClassVar[tuple[str, ...]] = ("name", "unit", "predicted", "measured", "error")
+
     name: str
     unit: str
     predicted: float
@@ -51,16 +54,6 @@ class Quantity:
     def error(self) -> float | None:
         """``predicted / measured - 1``."""
         return self.predicted / self.measured - 1.0 if self.comparable else None
-
-    def document(self) -> dict[str, Any]:
-        """Return it as plain numbers and words."""
-        return {
-            "name": self.name,
-            "unit": self.unit,
-            "predicted": self.predicted,
-            "measured": self.measured,
-            "error": self.error,
-        }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -206,10 +199,11 @@ class LogComparison:
             "layout_from_log": dict(self.from_log),
             "training_from_log": dict(self.training_from_log),
             "software_from_log": self.software_from_log,
-            "quantities": [quantity.document() for quantity in self.quantities()],
-            "terms_s": {name: float(column[0]) for name, column in estimate.terms_s.items()},
-            "hidden_s": {name: float(column[0]) for name, column in estimate.hidden_s.items()},
-            "memory_bytes": {k: float(column[0]) for k, column in estimate.memory_bytes.items()},
+            "quantities": plain(self.quantities()),
+            **{
+                name: {part: float(column[0]) for part, column in getattr(estimate, name).items()}
+                for name in ("terms_s", "hidden_s", "memory_bytes")
+            },
         }
 
 

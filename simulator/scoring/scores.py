@@ -9,10 +9,11 @@ import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from simulator.answers import Encoded
 from simulator.evidence.card import Card
 from simulator.measured.rows import LAYOUT_COLUMNS, SWITCH_COLUMNS, MeasuredRun
 from simulator.scoring.intervals import constant_half_width, interval_statistics
@@ -21,11 +22,6 @@ from simulator.scoring.rankings import ranking, ranking_statistics
 SCORED_MEMORY = ("allocated", "reserved", "nvidia_smi")
 """Kinds of memory reading that a prediction of the same kind exists for."""
 
-_ROW_KEYS = (
-    *("status", "reason", "predicted_step_s", "measured_step_s", "step_error", "p10_s", "p90_s"),
-    *("predicted_memory_gib", "measured_memory_gib", "memory_kind", "memory_error", "evidence"),
-    *("measured_mfu", "measured_mfu_own", "replayable", "assumed_software"),
-)
 _FITTED = "calibrate"
 _RELEASE = re.compile(r"-[0-9].*")
 _SCALES = ((1, "1 GPU"), (8, "2-8 GPUs"), (64, "9-64 GPUs"), (512, "65-512 GPUs"))
@@ -34,8 +30,15 @@ _GROUP = ("model", "gpu", "num_gpus", "seq_len", "global_batch", "precision", "s
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ScoredRow:
+class ScoredRow(Encoded):
     """One measured run beside its prediction; a value that does not exist is None."""
+
+    KEYS: ClassVar[tuple[str, ...]] = (
+        *("run_id", "status", "reason", "predicted_step_s", "measured_step_s", "step_error"),
+        *("p10_s", "p90_s", "predicted_memory_gib", "measured_memory_gib", "memory_kind"),
+        *("memory_error", "evidence", "measured_mfu", "measured_mfu_own", "replayable"),
+        "assumed_software",
+    )
 
     run: MeasuredRun
     status: Literal["ok", "skipped"]
@@ -72,6 +75,11 @@ class ScoredRow:
     """Model FLOPs of the measured step over the dense bf16 peak; above 1 is possible in fp4."""
     measured_mfu_own: float | None = None
     """The same over the dense peak of the precision that the run trained in."""
+
+    @property
+    def run_id(self) -> str:
+        """Of its table."""
+        return self.run.get("run_id")
 
     @property
     def kind(self) -> Literal["dense", "MoE"]:
@@ -120,12 +128,6 @@ class ScoredRow:
     def composed(self) -> bool:
         """Whether the time was put together from parts and stays out of pooled figures."""
         return self.run.get("composed").lower() == "true"
-
-    def document(self) -> dict[str, Any]:
-        """Return the row as plain numbers and words, with the keys that stay."""
-        values = {name: getattr(self, name) for name in _ROW_KEYS}
-        values["evidence"] = self.evidence.document() if self.evidence else None
-        return {"run_id": self.run.get("run_id"), **values}
 
 
 def _error(predicted: float | None, measured: float | None) -> float | None:

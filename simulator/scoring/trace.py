@@ -7,11 +7,12 @@ that ends it was launched only after the device had run out of work.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
+from simulator.answers import Encoded
 from simulator.arrays import Floats
 from simulator.errors import InputError
 from simulator.scoring.time_attribution import Accounts, Spans, account
@@ -75,6 +76,11 @@ class Trace:
 class CollectiveTime:
     """One kind of collective of one group, per step."""
 
+    KEYS: ClassVar[tuple[str, ...]] = (
+        "*collective",
+        *("calls", "bytes=bytes_", "exposed_s", "hidden_s"),
+    )
+
     collective: Collective
     calls: float
     bytes_: float | None
@@ -84,8 +90,15 @@ class CollectiveTime:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StepTime:
+class StepTime(Encoded):
     """One step of one rank, the mean over the steps of the trace, shared out."""
+
+    KEYS: ClassVar[tuple[str, ...]] = (
+        *("device?=trace.device", "rank=trace.rank", "world=trace.world", "steps"),
+        *("counted_steps=counted", "step_s", "compute_s", "exposed_s", "launch_s", "idle_s"),
+        *("collectives", "allocated_bytes=trace.allocated_bytes"),
+        "reserved_bytes=trace.reserved_bytes",
+    )
 
     trace: Trace
     steps: int
@@ -111,35 +124,6 @@ class StepTime:
     def hidden_s(self) -> float:
         """Communication beside compute; kinds that run at once count twice."""
         return sum(collective.hidden_s for collective in self.collectives)
-
-    def document(self) -> dict[str, Any]:
-        """Return the step as plain numbers and words."""
-        trace = self.trace
-        return {
-            "device": trace.device or None,
-            "rank": trace.rank,
-            "world": trace.world,
-            "steps": self.steps,
-            "counted_steps": self.counted,
-            "step_s": self.step_s,
-            "compute_s": self.compute_s,
-            "exposed_s": self.exposed_s,
-            "launch_s": self.launch_s,
-            "idle_s": self.idle_s,
-            "collectives": [
-                {
-                    **asdict(collective.collective),
-                    "ranks": list(collective.collective.ranks),
-                    "calls": collective.calls,
-                    "bytes": collective.bytes_,
-                    "exposed_s": collective.exposed_s,
-                    "hidden_s": collective.hidden_s,
-                }
-                for collective in self.collectives
-            ],
-            "allocated_bytes": trace.allocated_bytes,
-            "reserved_bytes": trace.reserved_bytes,
-        }
 
 
 def measure(trace: Trace, *, steps: int | None = None) -> StepTime:

@@ -9,10 +9,11 @@ receive or idles.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
+from simulator.answers import Encoded, encoded
 from simulator.cost.blocks.block_costs import PASS_TERMS
 from simulator.cost.passes import over_parts
 from simulator.cost.pricing import price
@@ -68,8 +69,13 @@ class Cause:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TraceComparison:
+class TraceComparison(Encoded):
     """A trace and the prediction of the run that it is of."""
+
+    KEYS: ClassVar[tuple[str, ...]] = (
+        *("trace=step", "predicted_step_s=prediction.step_time_s", "measured_step_s=step.step_s"),
+        *("gap_s", "causes=named_causes", "memory", "notes"),
+    )
 
     step: StepTime
     prediction: Prediction
@@ -99,32 +105,26 @@ class TraceComparison:
             if size is not None
         }
 
-    def document(self) -> dict[str, Any]:
-        """Return the comparison as plain numbers and words, with the keys that stay."""
-        return {
-            "trace": self.step.document(),
-            "predicted_step_s": self.prediction.step_time_s,
-            "measured_step_s": self.step.step_s,
-            "gap_s": self.gap_s,
-            "causes": [
-                {
-                    "name": cause.name,
-                    "terms": list(CAUSES[cause.name][1] if cause.name in CAUSES else (cause.name,)),
-                    "predicted_s": cause.predicted_s,
-                    "measured_s": cause.measured_s,
-                    "gap_s": cause.gap_s,
-                    "share_of_gap": self.share(cause),
-                    "predicted_hidden_s": cause.predicted_hidden_s,
-                    "measured_hidden_s": cause.measured_hidden_s,
-                }
-                for cause in self.causes
-            ],
-            "memory": {
-                kind: {"predicted_bytes": predicted, "measured_bytes": measured}
-                for kind, (predicted, measured) in self.memory_bytes().items()
-            },
-            "notes": list(self.notes),
-        }
+    @property
+    def named_causes(self) -> list[dict[str, Any]]:
+        """The causes as JSON says them."""
+        return [
+            {
+                "name": cause.name,
+                "terms": CAUSES[cause.name][1] if cause.name in CAUSES else (cause.name,),
+                **encoded(cause, ("predicted_s", "measured_s", "gap_s")),
+                "share_of_gap": self.share(cause),
+                **encoded(cause, ("predicted_hidden_s", "measured_hidden_s")),
+            }
+            for cause in self.causes
+        ]
+
+    @property
+    def memory(self) -> dict[str, dict[str, float]]:
+        """Peaks by kind of reading, as JSON says them."""
+        keys = ("predicted_bytes", "measured_bytes")
+        read = self.memory_bytes().items()
+        return {kind: dict(zip(keys, pair, strict=True)) for kind, pair in read}
 
 
 def compare_trace(step: StepTime, scenario: Scenario) -> TraceComparison:

@@ -12,9 +12,10 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from simulator import catalogue
+from simulator.answers import Encoded
 from simulator.cost.step import Estimate, evaluate
 from simulator.errors import InputError
 from simulator.frames import DataFrame, frame_of_rows
@@ -48,8 +49,10 @@ class _Replayed:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Validation:
+class Validation(Encoded):
     """Measured runs, all rows in the order of their files, and microbenchmarks."""
+
+    KEYS: ClassVar[tuple[str, ...]] = ("rows", "summary", "problems")
 
     rows: tuple[ScoredRow, ...]
     benchmarks: tuple[BenchmarkScore, ...] = ()
@@ -72,14 +75,6 @@ class Validation:
         """One row per measured run beside its prediction: the columns of its table, then ours."""
         rows = ({**row.run.fields, **row.document()} for row in self.rows)
         return frame_of_rows(rows).set_index("run_id")
-
-    def document(self) -> dict[str, Any]:
-        """Return rows, summary and problems as plain values, with the keys that stay."""
-        return {
-            "rows": [row.document() for row in self.rows],
-            "summary": self.summary(),
-            "problems": list(self.problems),
-        }
 
     def summary(self) -> dict[str, Any]:
         """Summarise errors and rankings, see :func:`simulator.scoring.scores.summary`.

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-from simulator.answers import Answer
+from simulator.answers import Answer, plain
 from simulator.arrays import Floats
 from simulator.cost.step import Estimate
 from simulator.frames import DataFrame, Table
@@ -26,6 +25,18 @@ class BestLayout(Answer):
     def to_frame(self, table: Table = "layouts") -> DataFrame:
         """One row per layout, best first: what it costs; or seconds by term; or bytes by kind."""
         return answer_frame(self.estimate, self.outcome, self.certainty, table)
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What was asked: the head of its document."""
+        scenario = self.scenario
+        flop = {"model_flop_per_step": float(self.estimate.model_flop)}
+        return {
+            "scenario": scenario.document,
+            "assumed_software": scenario.assumed_software,
+            "elsewhere": scenario.elsewhere,
+            "workload": plain(scenario.workload.architecture) | flop,
+        }
 
     @property
     def layout(self) -> dict[str, Any]:
@@ -70,27 +81,27 @@ class BestLayout(Answer):
     @property
     def days(self) -> float | None:
         """Days of the real run; None where the tokens are not known."""
-        return _known(self.outcome.days)
+        return _first(self.outcome.days)
 
     @property
     def usd(self) -> float | None:
         """What it costs; None where the tokens or the price are not known."""
-        return _known(self.outcome.usd)
+        return _first(self.outcome.usd)
 
     @property
     def kwh(self) -> float | None:
         """Energy at the meter; None where the tokens are not known."""
-        return _known(self.outcome.kwh)
+        return _first(self.outcome.kwh)
 
     @property
     def deadline_chance(self) -> float | None:
         """Probability to finish in time; None without a deadline."""
-        return _known(self.goal_chances.deadline)
+        return _first(self.goal_chances.deadline)
 
     @property
     def budget_chance(self) -> float | None:
         """Probability to stay within the budget; None without one."""
-        return _known(self.goal_chances.budget)
+        return _first(self.goal_chances.budget)
 
     @property
     def line(self) -> str:
@@ -109,6 +120,7 @@ class BestLayout(Answer):
         return ", ".join(words)
 
 
-def _known(column: Floats) -> float | None:
-    value = float(column[0])
-    return value if math.isfinite(value) else None
+def _first(column: Floats) -> float | None:
+    """None where it is not finite."""
+    first: float | None = plain(column[0])
+    return first

@@ -9,6 +9,7 @@ from simulator.layout.degrees import data_parallel_degree, divisors
 from simulator.layout.rules.context_rules import fewest_kv_heads
 from simulator.scenario import Scenario
 from simulator.schedules.registry import SCHEDULES, usual
+from simulator.software.profile import Software
 from simulator.software.supports import Supports
 
 DEFAULTS = {
@@ -95,6 +96,17 @@ def complete(
     default("rank_order", can.rank_orders[0])
     default("stages", [])
     return row, filled
+
+
+def stated_layout(row: Mapping[str, Any], software: Software) -> dict[str, Any]:
+    """A whole layout as fields of the section [layout]; dp and groups of all follow the cluster."""
+    left_out = {"global_batch", "dp"} | ({"cp_kind", "cp_a2a"} if row["cp"] == 1 else set())
+    whole = row["pp"] > 1 and software.fsdp2.keeps_gathered_with_pipeline
+    if row["sharding"] != "zero3" or whole or row["reshard_after_forward"] is True:
+        left_out.add("reshard_after_forward")
+    if row["shard_group"] == row["dp"] * row["cp"]:
+        left_out.add("shard_group")
+    return {name: value for name, value in row.items() if name not in left_out}
 
 
 def _group(scenario: Scenario, row: Mapping[str, Any]) -> int:

@@ -121,14 +121,20 @@ def answer_frame(
     costs = estimate.to_frame(table)
     if table != "layouts":
         return costs
+    return costs.assign(**answer_columns(estimate, outcome, certainty))
+
+
+def answer_columns(estimate: Estimate, outcome: Outcome, certainty: Certainty) -> dict[str, Any]:
+    """What every layout of an answer costs: columns of its table, values of its rows."""
     shares = ("tokens_per_s_per_gpu", "mfu", "hfu", "goodput")
     names = (*shares, "days", "days_ideal", "gpu_hours", "usd", "kwh")
-    return costs.assign(
-        p10_s=certainty.p10_s,
-        p90_s=certainty.p90_s,
-        probability_fastest=certainty.fastest,
+    return {
+        **estimate.costs(),
+        "p10_s": certainty.p10_s,
+        "p90_s": certainty.p90_s,
+        "probability_fastest": certainty.fastest,
         **{name: getattr(outcome, name) for name in names},
-    )
+    }
 
 
 def outcome(

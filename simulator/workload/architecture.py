@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from simulator.files import record
 from simulator.workload.delta_rule import GatedDelta
@@ -144,6 +144,8 @@ class Block:
 @record
 class Architecture:
     """A whole model: block kinds, the kind of every layer, embeddings and head."""
+
+    KEYS: ClassVar[tuple[str, ...]] = ("name", "parameters", "active_parameters")
 
     name: str
     family: str

@@ -14,7 +14,6 @@ from simulator.cli.main import app
 from simulator.cost.memory.peak import MEMORY_KINDS
 from simulator.cost.terms import HIDDEN, TERMS
 from simulator.errors import InfeasibleError
-from simulator.report.document import plan_document, predict_document
 
 RUNNER = CliRunner()
 MOE = ["--model", "mixtral-8x7b", "--cluster", "dgx-h100", "--gpus", "16"]
@@ -183,11 +182,11 @@ def test_predict_takes_the_layouts_of_a_plan_back(software: str, pinned: dict[st
     """Every field as the document has it, and the same step time."""
     names = {"model": "llama-3.1-8b", "cluster": "dgx-h100", "gpus": 16, "software": software}
     try:
-        found = plan_document(plan(**names, **pinned), top=12)
+        found = plan(**names, **pinned).document(top=12)
     except InfeasibleError:
         assert software == "deepspeed" and "pp" in pinned
         return
     for given in json.loads(json.dumps(found["layouts"])):
-        again = predict_document(predict(**names, **given["layout"]))["layouts"][0]
+        again = predict(**names, **given["layout"]).document()["layouts"][0]
         assert again["layout"] == given["layout"]
         assert again["step_time_s"] == pytest.approx(given["step_time_s"], rel=1e-9)

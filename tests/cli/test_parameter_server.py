@@ -21,7 +21,7 @@ def test_document() -> None:
     assert list(found) == [
         *("schema", "version", "command", "scenario", "workload", "consistency", "staleness"),
         *("backup_workers", "servers", "shard_bytes", "workers", "worker", "round", "ways"),
-        *("backups", "networks", "more_updates_given", "played"),
+        *("backups", "networks", "more_updates_given", "played", "caveats"),
     ]
     assert [way["name"] for way in found["ways"]] == [
         *("stale-synchronous", "synchronous", "asynchronous", "all-reduce", "broadcast to all")

@@ -24,7 +24,7 @@ def test_document_and_own_page(tmp_path: Path) -> None:
     assert list(mine) == [
         *("schema", "version", "command", "cluster", "gpus", "page", "use", "once_usd"),
         *("per_month_usd", "rents_usd_per_month", "break_even_month", "usd_per_useful_gpu_hour"),
-        *("owned_usd", "rented_usd"),
+        *("owned_usd", "rented_usd", "caveats"),
     ]
     assert mine["once_usd"]["servers"] == shipped["once_usd"]["servers"] / 2 == 8 * 155_000
     assert mine["break_even_month"]["on demand"] < shipped["break_even_month"]["on demand"]

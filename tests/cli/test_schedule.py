@@ -33,6 +33,7 @@ def test_document(file: Path) -> None:
     assert list(found) == [
         *("schema", "version", "command", "minimize", "parts", "jobs", "makespan_days"),
         *("least_days", "completion_days", "slowdown", "utilisation", "fairness", "teams"),
+        "caveats",
     ]
     assert list(found["jobs"][0]) == [
         *("name", "team", "part", "gpus", "arrives_days", "start_days", "end_days", "slowdown"),

@@ -21,7 +21,7 @@ def test_document() -> None:
     assert list(found) == [
         *("schema", "version", "command", "scenario", "workload", "outer_step", "compression"),
         *("sites", "even_batches", "cycle", "uplink_bytes_per_s_for_utilisation"),
-        *("more_steps_fraction", "more_steps_given", "alternatives", "wait_days"),
+        *("more_steps_fraction", "more_steps_given", "alternatives", "wait_days", "caveats"),
     ]
     assert list(found["cycle"]) == [
         *("inner_step_s", "inner_steps", "fragments", "message_bytes", "sent_bytes"),
@@ -41,7 +41,7 @@ def test_screen_says_what_is_assumed_and_how_long_to_wait() -> None:
     assert (done.exit_code, done.stderr) == (0, "")
     text = " ".join(done.stdout.split())
     for words in ("10 Gbit/s", "north", "gradients every step", "sites.more_steps_fraction",
-                  "worth waiting for up to", "Days are ideal ones"):  # fmt: skip
+                  "Days are ideal ones", "worth waiting for up to", "Read this with"):  # fmt: skip
         assert words in text, words
 
 

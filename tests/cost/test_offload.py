@@ -15,7 +15,6 @@ from simulator.files import Figure
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.layout.layouts import Layouts
 from simulator.planner.prediction import predict
-from simulator.report.document import predict_document
 from simulator.scenario import make_scenario
 from simulator.software.profile import Software, load_software
 from simulator.workload import presets
@@ -173,7 +172,7 @@ def test_the_layout_says_what_is_offloaded() -> None:
 
 def test_the_document_carries_the_layers_and_the_time() -> None:
     found = api.predict(model="llama-3.1-8b", cluster="dgx-h100", gpus=8, offload_layers=31)
-    (layout,) = json.loads(json.dumps(predict_document(found)))["layouts"]
+    (layout,) = json.loads(json.dumps(found.document()))["layouts"]
     assert layout["layout"]["offload_layers"] == 31
     assert layout["terms_s"]["offload"] + layout["hidden_s"]["offload"] > 0
 

@@ -10,7 +10,7 @@ import pytest
 from simulator.cost.memory.peak import MEMORY_KINDS
 from simulator.cost.rank_memory import rank_memory
 from simulator.cost.step import evaluate
-from simulator.cost.terms import TERMS
+from simulator.cost.terms import MEMORY_MEANING, TERMS
 from simulator.planner.plan import Plan, plan
 from simulator.planner.scaling import CAUSES
 from simulator.report.comparison import (
@@ -19,7 +19,6 @@ from simulator.report.comparison import (
     time_changes,
     why_it_wins,
 )
-from simulator.report.evidence import MEMORY_MEANING
 from simulator.report.numbers import (
     PlanNumbers,
     collect,
@@ -76,12 +75,12 @@ def test_rows_follow_from_their_step_by_hand(answer: Plan) -> None:
         assert row.usd == pytest.approx(2.99 * row.gpu_hours)
         assert row.memory_total_bytes < row.usable_bytes < 85.9e9  # 80 GiB
         assert row.fits and row.meets_deadline and row.meets_budget
-    best = rows[0].fields
-    assert rows[0].layout == f"dp32 mb{best['micro_batch']} {best['sharding']}"
+    best = rows[0].layout
+    assert rows[0].described == f"dp32 mb{best['micro_batch']} {best['sharding']}"
     assert [row.days for row in rows] == sorted(row.days for row in rows)  # type: ignore[type-var]
     # every GPU works
     assert all(
-        row.fields["tp"] * row.fields["pp"] * row.fields["cp"] * row.fields["dp"] == 32
+        row.layout["tp"] * row.layout["pp"] * row.layout["cp"] * row.layout["dp"] == 32
         for row in rows
     )
 
@@ -99,15 +98,17 @@ def test_what_does_not_exist_is_none_not_nan() -> None:
 
 def test_memory_by_stage_adds_up_to_the_estimate(staged: Plan) -> None:
     report = memory_report(staged)
-    assert [stage.rank for stage in report.stages] == [0, 1, 2, 3]
+    assert [stage.stage for stage in report.stages] == [0, 1, 2, 3]
     for stage in report.stages:
-        assert sum(stage.kinds_bytes.values()) == pytest.approx(stage.total_bytes, rel=1e-12)
-    fullest = max(report.stages, key=lambda stage: stage.total_bytes)
+        assert sum(stage.memory_bytes.values()) == pytest.approx(
+            stage.memory_total_bytes, rel=1e-12
+        )
+    fullest = max(report.stages, key=lambda stage: stage.memory_total_bytes)
     estimate = staged.estimate
-    assert fullest.total_bytes == pytest.approx(estimate.memory_total_bytes[0], rel=1e-12)
-    assert fullest.rank == estimate.peak_stage[0]
+    assert fullest.memory_total_bytes == pytest.approx(estimate.memory_total_bytes[0], rel=1e-12)
+    assert fullest.stage == estimate.peak_stage[0]
     kinds = {kind: float(size[0]) for kind, size in estimate.memory_bytes.items()}
-    assert fullest.kinds_bytes == pytest.approx(kinds, rel=1e-12)
+    assert fullest.memory_bytes == pytest.approx(kinds, rel=1e-12)
     assert report.usable_bytes == estimate.usable_bytes
 
 

@@ -107,7 +107,7 @@ def test_other_trainings_have_a_section_where_they_were_searched(numbers: PlanNu
     faster = Variant(
         change="training.precision = fp8",
         scenario=scenario,
-        layout=numbers.best.layout,
+        layout=numbers.best.described,
         step_time_s=0.75 * step_s,
         memory_total_bytes=40 * GIB,
         memory_verdict="FITS",
@@ -253,7 +253,7 @@ def test_no_plan_of_unknown_length_shows_days(numbers: PlanNumbers) -> None:
 
 
 def test_a_layout_that_does_not_fit_says_so(numbers: PlanNumbers) -> None:
-    row = replace(numbers.best, fits=False, verdict="OOM")
+    row = replace(numbers.best, fits=False, memory_verdict="OOM")
     html = render(replace(numbers, layouts=[row]), launch="", drawings=DRAWN)
     assert '<b class="fails">OOM</b>' in html
 

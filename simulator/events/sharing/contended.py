@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -67,6 +68,11 @@ class LinkUse:
 @dataclass(frozen=True, kw_only=True)
 class Contended:
     """How much longer the bytes of each kind of groups take than the closed form has it."""
+
+    KEYS: ClassVar[tuple[str, ...]] = (
+        *("contention=given.contention", "worn=given.link_degradation", "beside", "slowdown"),
+        *("slowdown_inside", "links"),
+    )
 
     given: Network
     slowdown: Mapping[str, float]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,6 +84,8 @@ class MemoryCurve:
 class Sharing:
     """What it costs that kinds of traffic meet on the links."""
 
+    KEYS: ClassVar[tuple[str, ...]] = ("plain_s", "alone_s", "lost_s", "links=fullest_links")
+
     plain_s: float
     """The step as it is played without: calls slow the passes that the closed form has beside
     them, and each kind has its links to itself."""
@@ -94,6 +97,13 @@ class Sharing:
     links: Mapping[str, tuple[str, float]]
     """By kind of link: the one that carries most, and the share of the step for which it would be
     full; of the traffic that passes, sends, reductions and copies are made of."""
+
+    @property
+    def fullest_links(self) -> dict[str, dict[str, object]]:
+        """The same by name, as JSON says them."""
+        return {
+            kind: {"link": link, "utilisation": share} for kind, (link, share) in self.links.items()
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,3 +164,16 @@ class Mixed:
         numbers = np.array(self.replicas[pipeline])
         runs = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
         return stage, [(int(run[0]), int(run[-1])) for run in runs]
+
+    @property
+    def places(self) -> list[dict[str, object]]:
+        """Where every simulated rank lies, as JSON says it."""
+        return [
+            {
+                "rank": rank,
+                "stage": self.place(rank)[0],
+                "replicas": self.place(rank)[1],
+                "gpus": dict(zip(self.kinds, self.gpus[rank].tolist(), strict=True)),
+            }
+            for rank in range(len(self.gpus))
+        ]

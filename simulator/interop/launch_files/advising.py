@@ -8,16 +8,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from simulator.answers import plain
 from simulator.errors import InputError
 from simulator.interop.launch_files.changed_files import rewritten
 from simulator.interop.launch_files.imported import Imported
 from simulator.interop.launch_files.merging import import_launch
 from simulator.interop.launch_files.recognising import LAUNCH_FILE_LIMIT_BYTES
 from simulator.plain_files import read_text
-from simulator.planner.fewest_changes import cheapest_changes
+from simulator.planner.fewest_changes import FewChanges, cheapest_changes
 from simulator.planner.fitting import Fitting, fitting
 from simulator.planner.prediction import Prediction
-from simulator.planner.variants import Variant
 
 __all__ = ["Advice", "advise"]
 
@@ -31,7 +31,7 @@ class Advice:
     """Of the layout that the files have."""
     memory: Fitting
     """Memory of every pipeline stage."""
-    changes: tuple[Variant, ...]
+    changes: tuple[FewChanges, ...]
     """Fewest changed choices first."""
     texts: dict[str, str]
     """The files as they are."""
@@ -39,6 +39,15 @@ class Advice:
     """For every change, the files with it, by path; a change that no file says has none."""
     unsaid: tuple[tuple[str, ...], ...]
     """For every change, layout fields that its files, read again, do not say."""
+
+    def document(self) -> dict[str, Any]:
+        """Return what ``plan --from --json`` prints."""
+        changes = [
+            {**change.document(), "files": files, "by_hand": list(unsaid)}
+            for change, files, unsaid in zip(self.changes, self.changed, self.unsaid, strict=True)
+        ]
+        parts = {"memory": self.memory, "command": "plan", "from": self.imported}
+        return {**self.prediction.document(), **plain({**parts, "changes": changes})}
 
 
 def advise(
@@ -87,7 +96,7 @@ def advise(
 
 
 def _unsaid(
-    change: Variant,
+    change: FewChanges,
     texts: Mapping[str, str],
     options: tuple[Mapping[str, Any] | None, Iterable[str]],
 ) -> tuple[str, ...]:

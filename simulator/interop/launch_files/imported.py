@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
+from simulator.answers import Encoded
 from simulator.errors import InputError
 from simulator.interop.dialects.settings import Place, Reading
 from simulator.planner.prediction import Prediction, predict
@@ -17,6 +18,8 @@ __all__ = ["Imported", "Origin"]
 class Origin:
     """A field of the scenario, and where it comes from."""
 
+    KEYS: ClassVar[tuple[str, ...]] = ("field", "value", "from=source")
+
     field: str
     value: Any
     source: str
@@ -24,8 +27,16 @@ class Origin:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Imported:
+class Imported(Encoded):
     """What launch files say, as a scenario."""
+
+    KEYS: ClassVar[tuple[str, ...]] = (
+        "files",
+        "fields=origins",
+        "unknown=unknown_places",
+        "no_bearing",
+        "notes",
+    )
 
     readings: tuple[Reading, ...]
     scenario: Scenario
@@ -56,18 +67,20 @@ class Imported:
             ]
             raise InputError(f"{text} ({at})" if at else text for text, at in named) from None
 
-    def document(self) -> dict[str, Any]:
-        """The record as plain tables."""
+    @property
+    def files(self) -> list[dict[str, Any]]:
+        """What each file was read as."""
         files: dict[str, list[str]] = {}
         for reading in self.readings:
             files.setdefault(reading.path, []).append(reading.kind)
-        return {
-            "files": [{"path": path, "kinds": kinds} for path, kinds in files.items()],
-            "fields": [
-                {"field": item.field, "value": item.value, "from": item.source}
-                for item in self.origins
-            ],
-            "unknown": [str(place) for place in self.unknown],
-            "no_bearing": [str(place) for r in self.readings for place in r.idle],
-            "notes": list(self.notes),
-        }
+        return [{"path": path, "kinds": kinds} for path, kinds in files.items()]
+
+    @property
+    def unknown_places(self) -> list[str]:
+        """Where keys stand whose meaning is not known here."""
+        return [str(place) for place in self.unknown]
+
+    @property
+    def no_bearing(self) -> list[str]:
+        """Where keys stand that bear on neither time nor memory."""
+        return [str(place) for reading in self.readings for place in reading.idle]

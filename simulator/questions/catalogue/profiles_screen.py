@@ -75,7 +75,11 @@ def show_links(link_summary: LinkSummary) -> None:
     for row in link_summary.links:
         table.add_row(row.kind, f"{row.bytes_per_s / 1e9:.4g}", str(row.count))
     screen.print(table)
-    tried = "narrowest of all halves" if link_summary.exact else "narrowest of neighbouring halves"
+    tried = (
+        "narrowest of all halves"
+        if link_summary.bisection_exact
+        else "narrowest of neighbouring halves"
+    )
     screen.print(
         f"bisection: {link_summary.bisection_bytes_per_s / 1e9:.5g} GB/s each way ({tried})"
     )

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any, ClassVar
 
 import numpy as np
 
-from simulator.answers import Answer
+from simulator.answers import SCENARIO, Answer, encoded
 from simulator.economics.carbon import co2_kg
+from simulator.economics.unsure_totals import Span
 from simulator.errors import InputError, problem
 from simulator.frames import DataFrame, frame_of_rows
 from simulator.hardware.cluster import load_cluster
@@ -22,7 +24,7 @@ from simulator.planner.mixed_outcome import gpus_by_kind
 from simulator.planner.prediction import refuse_tables
 from simulator.questions.compare.gpu_counts import parse_counts, whole_servers
 from simulator.questions.compare.many_searches import done_in_order
-from simulator.questions.compare.offers import Asked, Offer, offer_of
+from simulator.questions.compare.offers import Asked, Offer, nearest, offer_of
 from simulator.scenario import Scenario
 from simulator.search.pareto import front
 
@@ -37,6 +39,11 @@ _OCTAVES = 2
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Curve:
     """Sizes of one cluster that can run, fewest accelerators first."""
+
+    KEYS: ClassVar[tuple[str, ...]] = (
+        *("cluster", "gpus", "speedup", "mfu"),
+        *("usd", "marginal", "knee_gpus=knee"),
+    )
 
     cluster: str
     gpus: tuple[int, ...]
@@ -55,6 +62,9 @@ class Curve:
 class Comparison(Answer):
     """Offers of all clusters and sizes, in the order in which they were asked for."""
 
+    COMMAND: ClassVar[str] = "compare"
+    KEYS: ClassVar[tuple[str, ...]] = (*SCENARIO, "asked", "rows", "*views")
+
     scenario: Scenario
     asked: Asked
     rows: tuple[Offer, ...]
@@ -69,6 +79,28 @@ class Comparison(Answer):
     def to_frame(self) -> DataFrame:
         """One row per offer."""
         return frame_of_rows([offer_row(row) for row in self.rows])
+
+    @property
+    def views(self) -> dict[str, Any]:
+        """Offers by their number in `rows`, where a view picks some, as JSON says them."""
+        place = {id(row): i for i, row in enumerate(self.rows)}
+
+        def chosen(rows: Sequence[Offer]) -> list[dict[str, Any]]:
+            return [{"row": place[id(row)], **row.short} for row in rows]
+
+        met = any(row.meets(self.asked) for row in self.rows)
+        near = None if met else nearest(self.rows, self.asked)
+        equal = self.at_equal_gpus().items()
+        return {
+            "at_equal_gpus": [{"gpus": gpus, "rows": chosen(rows)} for gpus, rows in equal],
+            "equal_budget_usd": self.budget_usd,
+            "at_equal_budget": chosen(self.at_equal_budget()),
+            "equal_deadline_days": self.deadline_days,
+            "at_deadline": chosen(self.at_deadline()),
+            "pareto": chosen(self.pareto()),
+            "curves": self.curves(),
+            "nearest": None if near is None else chosen([near])[0],
+        }
 
     @property
     def feasible(self) -> list[Offer]:
@@ -334,19 +366,15 @@ def _curve(rows: Sequence[Offer]) -> Curve:
     )
 
 
-def offer_row(row: Offer) -> dict[str, object]:
+_ROW = (
+    *("cluster", "accelerator", "gpus", "feasible", "software", "global_batch", "step_time_s"),
+    *("tokens_per_s_per_gpu", "mfu", "deadline_chance", "budget_chance", "co2_kg"),
+    *("goodput", "memory_headroom", "memory_verdict", "usd_per_gpu_hour", "price", "note"),
+    *(f"{name}_{end}={name}.{end}" for name in ("days", "usd", "kwh") for end in Span.KEYS),
+    *("layout=described", "evidence=evidence.grade"),
+)
+
+
+def offer_row(row: Offer) -> dict[str, Any]:
     """One offer as the row of a table: numbers and words only."""
-    spans = {"days": row.days, "usd": row.usd, "kwh": row.kwh}
-    ends = {
-        f"{name}_{end}": getattr(span, end) if span else None
-        for name, span in spans.items()
-        for end in ("p10", "p50", "p90")
-    }
-    names = (
-        *("cluster", "accelerator", "gpus", "feasible", "software", "global_batch", "step_time_s"),
-        *("tokens_per_s_per_gpu", "mfu", "deadline_chance", "budget_chance", "co2_kg"),
-        *("goodput", "memory_headroom", "memory_verdict", "usd_per_gpu_hour", "price", "note"),
-    )
-    values = {name: getattr(row, name) for name in names}
-    grade = row.evidence.grade if row.evidence else None
-    return {**values, **ends, "layout": row.described, "evidence": grade}
+    return encoded(row, _ROW)

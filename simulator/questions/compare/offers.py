@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import hypot, inf, isfinite, log
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from simulator.answers import encoded
 from simulator.cost.step import Estimate
 from simulator.economics.carbon import co2_kg
 from simulator.economics.economics_section import Economics
 from simulator.economics.price import Price
-from simulator.economics.unsure_totals import Span, quantile
+from simulator.economics.unsure_totals import UNKNOWN, Span, quantile
 from simulator.errors import InfeasibleError, InputError
 from simulator.evidence.card import Card
 from simulator.files import Figure
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 class Asked:
     """What a decision is made by, beside the scenario."""
 
+    KEYS: ClassVar[tuple[str, ...]] = ("deadline_days", "budget_usd", "confidence", "prices")
+
     deadline_days: float | None = None
     budget_usd: float | None = None
     confidence: float = 0.5
@@ -59,6 +62,13 @@ class Asked:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Offer:
     """One cluster and size. What is not known, or of a run that cannot be, is None."""
+
+    KEYS: ClassVar[tuple[str, ...]] = (
+        *("cluster", "accelerator", "gpus", "feasible", "reason?", "software?", "global_batch"),
+        *("layout", "step_time_s", "tokens_per_s_per_gpu", "mfu", "*totals", "co2_kg", "goodput"),
+        *("deadline_chance", "budget_chance", "memory_headroom", "memory_verdict"),
+        *("usd_per_gpu_hour", "price?", "batch_divides", "next_good_gpus=next_good", "evidence"),
+    )
 
     cluster: str
     accelerator: str = ""
@@ -99,6 +109,17 @@ class Offer:
     """The next larger count that the batch divides, where this one is not."""
     layouts: int = 0
     """Layouts that were searched."""
+
+    @property
+    def totals(self) -> dict[str, Any]:
+        """What the run takes, as JSON says it."""
+        return {name: getattr(self, name) or UNKNOWN for name in ("days", "usd", "kwh")}
+
+    @property
+    def short(self) -> dict[str, Any]:
+        """What a view says of it."""
+        names = ("cluster", "gpus", "step_time_s", "days_p50=days.p50", "usd_p50=usd.p50")
+        return encoded(self, names)
 
     def meets(self, asked: Asked) -> bool:
         """Whether deadline and budget are met with the confidence that is asked for."""

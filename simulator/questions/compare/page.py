@@ -9,7 +9,7 @@ from simulator.questions.compare.offer_sentences import missed, views
 from simulator.questions.compare.offers import Offer
 from simulator.questions.compare.offers_page import Cell, offers_page
 from simulator.report.inline_svg import inline
-from simulator.report.length_words import length_words
+from simulator.report.wording import length_words
 from simulator.units import (
     show_chance,
     show_co2,

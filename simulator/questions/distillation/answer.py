@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from simulator.answers import Answer
+from simulator.answers import SCENARIO, Answer
 from simulator.cost.step import Estimate, evaluate
 from simulator.distillation.teacher_section import Distillation, loss_bytes, stored_bytes
 from simulator.errors import InfeasibleError, InputError, problem
@@ -28,6 +28,11 @@ _ROWS = 24
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Beside:
     """A layout with the teacher in it."""
+
+    KEYS: ClassVar[tuple[str, ...]] = (
+        *("layout", "step_time_s", "student_s", "teacher_s", "loss_s", "memory_bytes"),
+        "teacher_bytes",
+    )
 
     layout: dict[str, Any]
     described: str
@@ -50,6 +55,12 @@ class Beside:
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Distilled(Answer):
     """The answer."""
+
+    COMMAND: ClassVar[str] = "distil"
+    KEYS: ClassVar[tuple[str, ...]] = (
+        *(*SCENARIO, "teacher=named_teacher", "feasible", "reason?", "beside", "days_ideal"),
+        *("ahead", "caveats"),
+    )
 
     scenario: Scenario
     section: Distillation
@@ -82,6 +93,34 @@ class Distilled(Answer):
         alone = {"student_s": self.alone_s, "teacher_s": 0.0, "loss_s": 0.0}
         ahead = {"way": "ahead of time", "layout": self.alone, **alone}
         return frame_of_rows([*rows, {**ahead, "step_time_s": self.alone_s}])
+
+    @property
+    def named_teacher(self) -> dict[str, Any]:
+        """The teacher as JSON says it."""
+        return {"name": self.teacher.name, "parameters": self.teacher.parameters}
+
+    @property
+    def feasible(self) -> bool:
+        """Whether some layout holds both."""
+        return self.beside is not None
+
+    @property
+    def ahead(self) -> dict[str, float | None]:
+        """The teacher ahead of time, as JSON says it."""
+        return {
+            "step_time_s": self.alone_s,
+            "stored_bytes": self.stored_bytes,
+            "teacher_gpu_hours": self.teacher_gpu_hours,
+        }
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What is taken for granted, and what is not in the numbers."""
+        return (
+            "The teacher has the student's layout and its weights are kept as the software keeps"
+            " frozen ones; nothing of its pass is hidden, so that a step is no longer.",
+            "Days are ideal ones. What the student gains of its teacher is not modelled.",
+        )
 
     @property
     def days_ideal(self) -> float | None:

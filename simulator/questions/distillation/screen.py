@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from simulator.answers import CAVEATS
 from simulator.cli.screen import console, heading, notes
 from simulator.units import show_bytes, show_count, show_percent, show_seconds
 
@@ -22,16 +23,7 @@ def show(answer: Distilled) -> None:
     else:
         screen.print(notes("The teacher beside", _beside(answer, answer.beside)))
     screen.print(notes("The teacher ahead of time", _ahead(answer)))
-    screen.print(
-        notes(
-            "Read this with the numbers",
-            [
-                "The teacher has the student's layout and its weights are kept as the software"
-                " keeps frozen ones; nothing of its pass is hidden, so that a step is no longer.",
-                "Days are ideal ones. What the student gains of its teacher is not modelled.",
-            ],
-        )
-    )
+    screen.print(notes(CAVEATS, answer.caveats))
 
 
 def _beside(answer: Distilled, one: Beside) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 
@@ -85,6 +85,8 @@ class JobList:
 class Team:
     """What a team gets."""
 
+    KEYS: ClassVar[tuple[str, ...]] = ("name?", "gpu_days", "slowdown")
+
     name: str
     gpu_days: float
     slowdown: float
@@ -94,6 +96,13 @@ class Team:
 @dataclass(frozen=True, kw_only=True, repr=False)
 class JobSchedule(Answer):
     """The answer."""
+
+    COMMAND: ClassVar[str] = "schedule"
+    KEYS: ClassVar[tuple[str, ...]] = (
+        *("minimize=list.minimize", "parts=list.parts", "jobs", "makespan_days=schedule.makespan"),
+        *("least_days", "completion_days=schedule.completion", "slowdown=schedule.slowdown"),
+        *("utilisation", "fairness", "teams", "caveats"),
+    )
 
     list: JobList
     where: str
@@ -123,6 +132,42 @@ class JobSchedule(Answer):
             for job, row, slow in zip(
                 self.schedule.jobs, self.schedule.rows, self.schedule.slowdowns, strict=True
             )
+        )
+
+    @property
+    def jobs(self) -> tuple[dict[str, Any], ...]:
+        """Every job, as JSON says it."""
+        schedule, parts = self.schedule, self.list.parts
+        return tuple(
+            {
+                "name": job.name,
+                "team": section.team or None,
+                "part": parts[row.option.part].name,
+                "gpus": row.option.gpus,
+                "arrives_days": job.arrives,
+                "start_days": row.start,
+                "end_days": row.end,
+                "slowdown": slow,
+                "options": [
+                    {"part": parts[option.part].name, "gpus": option.gpus, "days": option.days}
+                    for option in job.options
+                ],
+            }
+            for job, section, row, slow in zip(
+                schedule.jobs, self.list.jobs, schedule.rows, schedule.slowdowns, strict=True
+            )
+        )
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What is not in the days, and how far the search goes."""
+        return (
+            "Days are those of each job's real run (failures, checkpoints) with its best layout"
+            " there, alone on its servers; what jobs take from one another on shared switches is"
+            " not in them.",
+            "A job keeps its part and its accelerators until it ends. All orders and choices are"
+            " tried where they are few; else the best of list scheduling and of exchanges is"
+            " shown.",
         )
 
     @property

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
+from simulator.answers import CAVEATS
 from simulator.cli.screen import console, notes, plain_table
 from simulator.units import show_percent
 
@@ -27,7 +28,7 @@ def show(answer: JobSchedule) -> None:
     screen.print(_jobs(answer))
     screen.print()
     screen.print(notes("In all", _totals(answer)))
-    screen.print(notes("Read this with the numbers", _caveats(answer)))
+    screen.print(notes(CAVEATS, answer.caveats))
 
 
 def _jobs(answer: JobSchedule) -> Table:
@@ -71,12 +72,3 @@ def _totals(answer: JobSchedule) -> list[str]:
             for team in answer.teams
         ]
     return lines
-
-
-def _caveats(answer: JobSchedule) -> list[str]:
-    return [
-        "Days are those of each job's real run (failures, checkpoints) with its best layout there,"
-        " alone on its servers; what jobs take from one another on shared switches is not in them.",
-        "A job keeps its part and its accelerators until it ends. All orders and choices are tried"
-        " where they are few; else the best of list scheduling and of exchanges is shown.",
-    ]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from math import ceil, inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from simulator.answers import Answer
+from simulator.answers import SCENARIO, Answer, encoded
 from simulator.errors import InputError, problem
 from simulator.frames import DataFrame, frame_of_rows
 from simulator.hardware.cluster import Cluster
@@ -54,6 +54,11 @@ _BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}
 class ServedWay(Way):
     """One way of keeping together."""
 
+    KEYS: ClassVar[tuple[str, ...]] = (
+        *("name", "reason?", "round_s", "tokens_per_s", "stale_updates"),
+        *("more_updates_fraction=more_updates", "days_ideal"),
+    )
+
     round_s: float = inf
     """Between two steps of the mean worker."""
     stale_updates: float = 0.0
@@ -77,6 +82,8 @@ class Backups:
 class Network:
     """What a round takes of each way at another rate of the adapters, or of other workers."""
 
+    KEYS: ClassVar[tuple[str, ...]] = ("factor", "time_variation=spread", "round_s", "fastest")
+
     factor: float
     """Of the adapters' rate."""
     spread: float
@@ -92,6 +99,14 @@ class Network:
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Served(Answer):
     """The answer."""
+
+    COMMAND: ClassVar[str] = "parameter-server"
+    KEYS: ClassVar[tuple[str, ...]] = (
+        *(*SCENARIO, "consistency=section.consistency", "staleness=section.staleness"),
+        *("backup_workers=section.backup_workers", "servers=section.servers", "shard_bytes"),
+        *("workers", "worker", "round=messages", "ways", "backups", "networks"),
+        *("more_updates_given", "played", "caveats"),
+    )
 
     scenario: Scenario
     section: ParameterServer
@@ -118,9 +133,48 @@ class Served(Answer):
         rounds = self.worker.reason or f"{show_seconds(self.ways[0].round_s)} a round"
         return f"{workers}, {self.section.consistency}, {rounds}"
 
+    @property
+    def messages(self) -> dict[str, Any] | None:
+        """The round as JSON says it."""
+        return None if self.round is None else encoded(self.round, _ROUND)
+
+    @property
+    def more_updates_given(self) -> bool:
+        """Whether the scenario says how many more updates it takes."""
+        return self.section.more_updates_fraction is not None
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What is assumed, and what is not in the numbers."""
+        section, work = self.section, self.work
+        lines = []
+        if section.consistency != "synchronous" and section.more_updates_fraction is None:
+            lines.append(
+                "A shorter round is not a shorter run: stale updates are taken for worth as much as"
+                f" fresh ones (grade {work.asynchronous_more_updates.grade}); say what yours cost:"
+                " parameter_server.more_updates_fraction"
+            )
+        if section.time_variation is None:
+            lines.append(
+                f"Steps of a worker are assumed to vary by {float(work.time_variation):.0%}"
+                " (parameter_server.time_variation)."
+            )
+        return (
+            *lines,
+            "Pushes begin after the backward pass; all-reduce is hidden where the software hides"
+            " it. The table by adapters has rings after the backward pass, too.",
+            "Days are ideal ones. Servers on hosts of their own are not in the price.",
+        )
+
     def to_frame(self) -> DataFrame:
         """One row per way of keeping together."""
         return frame_of_rows(asdict(way) for way in self.ways)
+
+
+_ROUND = (
+    *("push_bytes", "pull_bytes", "pieces", "worker_bytes_per_s", "servers_bytes_per_s"),
+    *("sum_s", "update_s", "latency_s"),
+)
 
 
 def with_play(answer: Served, seed: int = 0) -> Served:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from simulator.answers import CAVEATS
 from simulator.cli.screen import console, heading, notes, plain_table
 from simulator.units import show_bytes, show_count, show_percent, show_seconds
 
@@ -28,7 +29,7 @@ def show(answer: Served) -> None:
         screen.print()
     if len(answer.backups) > 1:
         screen.print(notes("Without waiting for the last workers", [_backups(answer)]))
-    screen.print(notes("Read this with the numbers", _caveats(answer)))
+    screen.print(notes(CAVEATS, answer.caveats))
 
 
 def _parts(answer: Served) -> list[str]:
@@ -103,25 +104,3 @@ def _backups(answer: Served) -> str:
         for backup in answer.backups
     )
     return f"{'; '.join(told)} (parameter_server.backup_workers)"
-
-
-def _caveats(answer: Served) -> list[str]:
-    section, work = answer.section, answer.work
-    lines = []
-    if section.consistency != "synchronous" and section.more_updates_fraction is None:
-        lines.append(
-            "A shorter round is not a shorter run: stale updates are taken for worth as much as"
-            f" fresh ones (grade {work.asynchronous_more_updates.grade}); say what yours cost:"
-            " parameter_server.more_updates_fraction"
-        )
-    if section.time_variation is None:
-        lines.append(
-            f"Steps of a worker are assumed to vary by {float(work.time_variation):.0%}"
-            " (parameter_server.time_variation)."
-        )
-    lines += [
-        "Pushes begin after the backward pass; all-reduce is hidden where the software hides it."
-        " The table by adapters has rings after the backward pass, too.",
-        "Days are ideal ones. Servers on hosts of their own are not in the price.",
-    ]
-    return lines

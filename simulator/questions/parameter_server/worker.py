@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -20,6 +20,11 @@ from simulator.search.fastest import fastest, why_not
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Worker(Piece):
     """One worker and its layout."""
+
+    KEYS: ClassVar[tuple[str, ...]] = (
+        *("gpus", "batch", "feasible", "reason?", "layout", "step_s", "memory_bytes"),
+        "freed_bytes",
+    )
 
     gpus: int
     step_s: float = inf

@@ -137,9 +137,7 @@ def command(
         with _curve(answer, wanted=folder is not None) as curve:
             upgrades = None
             if as_json:
-                from simulator.report.document import TOP, plan_document
-
-                print_json(plan_document(answer, top=top or TOP))
+                print_json(answer.document(top=top))
             else:
                 upgrades = _show(answer, assumed, launch, top=top or (8 if more else None))
             if trace is not None:
@@ -180,9 +178,7 @@ def _mixed(scenario: Scenario, of_one: dict[str, Any], *, as_json: bool) -> None
     with waiting("placing layouts on servers of several kinds"):
         answer = plan_mixed(scenario)
     if as_json:
-        from simulator.report.mixed_document import mixed_document
-
-        print_json(mixed_document(answer))
+        print_json(answer.document())
     else:
         from simulator.questions.simulate.mixed_screen import show_mixed_plan
 

@@ -40,7 +40,7 @@ from simulator.report.evidence import (
     untimed,
 )
 from simulator.report.numbers import refined_rows
-from simulator.report.run_words import end_words, goodput_words
+from simulator.report.wording import end_words, goodput_words
 from simulator.search.allowed import decides
 from simulator.search.outcome import Spans, spans
 from simulator.search.search_caps import search_caps

@@ -32,7 +32,7 @@ from simulator.questions.plan.screen import (
     trained_otherwise,
 )
 from simulator.report.evidence import ties
-from simulator.report.run_words import end_words, goodput_words
+from simulator.report.wording import end_words, goodput_words
 from simulator.search.outcome import Spans, spans
 from simulator.units import (
     show_chance,

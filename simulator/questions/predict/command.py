@@ -86,12 +86,11 @@ def command(
             write_trace(step, trace, title(scenario_, prediction.estimate))
             say(f"Trace: {trace}", err=True)
         if as_json:
-            from simulator.report.document import predict_document
+            from simulator.answers import plain
 
-            document = predict_document(prediction, found, correction)
-            if effects is not None:
-                document["figures"] = [effect.document() for effect in effects]
-            print_json(document)
+            parts = {"anchored_by": correction, "memory": found, "figures": effects}
+            parts = {name: part for name, part in parts.items() if part is not None}
+            print_json({**prediction.document(), **plain(parts)})
         elif found is not None:
             from simulator.questions.predict.memory_screen import show_memory
 
@@ -134,9 +133,7 @@ def _mixed(
         write_trace(answer.step, trace, answer.line)
         say(f"Trace: {trace}", err=True)
     if as_json:
-        from simulator.report.mixed_document import mixed_prediction_document
-
-        print_json(mixed_prediction_document(answer))
+        print_json(answer.document())
     else:
         from simulator.questions.simulate.mixed_screen import show_mixed_prediction
 

@@ -93,9 +93,7 @@ def advice(
     with waiting("reading, predicting and changing"):
         found = advise(files, names.named, names.overrides or ())
     if as_json:
-        from simulator.report.launch_document import advice_document
-
-        print_json(advice_document(found))
+        print_json(found.document())
     else:
         from simulator.questions.predict.from_files_screen import show_advice
 

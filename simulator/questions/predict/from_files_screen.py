@@ -14,8 +14,8 @@ from simulator.cli.screen import console, gib, heading, notes, plain_table
 from simulator.errors import visible
 from simulator.interop.launch_files.advising import Advice
 from simulator.interop.launch_files.imported import Imported
+from simulator.planner.fewest_changes import FewChanges
 from simulator.planner.fitting import Fitting
-from simulator.planner.variants import Variant
 from simulator.questions.predict.screen import verdict
 from simulator.units import show_days, show_percent, show_seconds, show_usd
 
@@ -70,7 +70,7 @@ def show_advice(advice: Advice) -> None:
         screen.print(notes(f"Change {number}: {_words(change)}", lines))
 
 
-def _words(change: Variant, names: tuple[str, ...] | None = None) -> str:
+def _words(change: FewChanges, names: tuple[str, ...] | None = None) -> str:
     """``tp 8 to 4, recompute full to none``; of some of the fields where these are named."""
 
     def word(value: Any) -> str:

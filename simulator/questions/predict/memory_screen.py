@@ -14,10 +14,11 @@ from rich.text import Text
 from simulator.cli.screen import console, gib, heading, notes, plain_table, verdict_style
 from simulator.cost.estimate import VERDICTS
 from simulator.cost.memory.moments import MOMENTS
+from simulator.cost.terms import MEMORY_MEANING
 from simulator.planner.fitting import Fitting
 from simulator.planner.prediction import Prediction
 from simulator.planner.variants import Variant
-from simulator.report.evidence import FIT_RULE, NO_INTERVAL, memory_meaning
+from simulator.report.evidence import FIT_RULE, NO_INTERVAL
 from simulator.units import show_count, show_percent, show_seconds
 
 
@@ -132,7 +133,7 @@ def _formulas(fitting: Fitting) -> Table:
     for kind, inputs in fitting.ranks.inputs[rank].items():
         size = float(fitting.ranks.kinds_bytes[kind][rank])
         words = [f"{name} {_number(value)}" for name, value in inputs.items()]
-        table.add_row(kind, gib(size), memory_meaning(kind), "; ".join(words))
+        table.add_row(kind, gib(size), MEMORY_MEANING[kind], "; ".join(words))
     return table
 
 

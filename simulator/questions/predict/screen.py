@@ -19,6 +19,7 @@ from simulator.cli.screen import (
     seconds_like,
     term_table,
 )
+from simulator.cost.terms import MEMORY_MEANING
 from simulator.cost.uncertainty import BEARS_ON
 from simulator.planner.defaults_that_matter import bearing_defaults
 from simulator.planner.input_verdict import READY, input_verdict
@@ -27,10 +28,9 @@ from simulator.report.evidence import (
     FLOP_CONVENTION,
     NO_INTERVAL,
     NOT_MODELLED,
-    memory_meaning,
     untimed,
 )
-from simulator.report.run_words import end_words, goodput_words
+from simulator.report.wording import end_words, goodput_words
 from simulator.search.outcome import Spans, spans
 from simulator.units import (
     show_chance,
@@ -74,7 +74,7 @@ def show(
     screen.print(term_table({"time": (estimate, 0)}, formula=True))
     screen.print(notes("", _memos(prediction)))
     screen.print()
-    screen.print(memory_table(estimate, 0, capacity, memory_meaning))
+    screen.print(memory_table(estimate, 0, capacity, MEMORY_MEANING.__getitem__))
     screen.print()
     screen.print(notes("Assumed, because not given", _assumptions(prediction, assumed)))
     filled = prediction.defaults

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from simulator.answers import CAVEATS
 from simulator.cli.screen import console, notes, plain_table
-from simulator.files import figures
 from simulator.units import show_usd
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def show(answer: RentOrBuy) -> None:
     spent = sum(answer.buying.once.values()) + running * use.months
     sold = f"servers {show_usd(spent - _whole(answer))}, taken off the {show_usd(spent)} spent"
     screen.print(notes(f"Sold after {use.months} months", [sold]))
-    screen.print(notes("Read this with the numbers", _caveats(answer)))
+    screen.print(notes(CAVEATS, answer.caveats))
 
 
 def _whole(answer: RentOrBuy) -> float:
@@ -57,23 +57,3 @@ def _usd(amount: float) -> str:
 
 def _items(parts: dict[str, float]) -> list[str]:
     return [f"{name} {show_usd(usd)}" for name, usd in parts.items()]
-
-
-def _caveats(answer: RentOrBuy) -> list[str]:
-    """Which figures nobody could give a source for, and what is counted how."""
-    page = answer.page
-    unknown = [
-        name.rpartition(".")[2]
-        for name, figure in figures(page)
-        if figure.source.startswith("no source") or figure.source.startswith("no published")
-    ]
-    lines = [
-        f"Prices are those of {page.name} (hardware_profiles/rent_or_buy), dated there; put yours"
-        " over them with --page.",
-        "Break-even discounts all months by the cost of capital and sells the servers at the end.",
-        "Reserved is paid for every hour, on demand and spot for those in use; spot repeats what"
-        " interruptions lose.",
-    ]
-    if unknown:
-        lines.append(f"No source was found for: {', '.join(unknown)}")
-    return [*lines, page.note] if page.note else lines

@@ -216,9 +216,10 @@ def command(
         table = None if write_actions is None else (write_actions, layout_actions(row))
         _write(step, trace, picture, title(given, prediction.estimate), table)
         if as_json:
-            from simulator.report.simulation_document import simulation_document
+            from simulator.questions.simulate.answer import StepAndPrediction
 
-            print_json(simulation_document(prediction, step, undisturbed_s=plain))
+            both = StepAndPrediction(prediction=prediction, step=step, undisturbed_s=plain)
+            print_json(both.document())
         else:
             from simulator.questions.simulate.screen import show
 

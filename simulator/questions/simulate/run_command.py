@@ -76,9 +76,7 @@ def _simulate(scenario: Scenario, options: RunOptions, picture: Path | None, as_
             write_files({picture: content})
         say(f"Picture: {picture}", err=True)
     if as_json:
-        from simulator.report.run_document import run_document
-
-        print_json(run_document(found))
+        print_json(found.document())
     else:
         from simulator.questions.simulate.run_screen import show_run
 

@@ -21,7 +21,7 @@ from simulator.cli.screen import (
 from simulator.planner.prediction import Prediction
 from simulator.planner.simulated_run import SimulatedRun
 from simulator.reliability.incidents import Incidents
-from simulator.report.run_words import end_words
+from simulator.report.wording import end_words
 from simulator.units import DAY_S, show_bytes, show_percent, show_seconds, show_usd
 
 if TYPE_CHECKING:

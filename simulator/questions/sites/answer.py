@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from math import inf
+from typing import ClassVar
 
 import numpy as np
 
-from simulator.answers import Answer
+from simulator.answers import SCENARIO, Answer
 from simulator.between_sites.compression import (
     Compression,
     load_compression,
@@ -42,6 +43,12 @@ UTILISATIONS = (0.5, 0.8, 0.9, 0.95, 0.99)
 class SiteStep(Piece):
     """One site and its best layout."""
 
+    KEYS: ClassVar[tuple[str, ...]] = (
+        *("name=place.name", "cluster=place.cluster", "accelerator", "gpus=place.gpus", "batch"),
+        *("feasible", "reason?", "layout", "step_time_s", "own_s"),
+        *("extra_gpu_bytes=extra_bytes", "host_bytes"),
+    )
+
     place: Place
     accelerator: str = ""
     step_time_s: float = inf
@@ -56,6 +63,11 @@ class SiteStep(Piece):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cycle:
     """From one exchange of a part of the model to its next, seconds and bytes."""
+
+    KEYS: ClassVar[tuple[str, ...]] = (
+        *("inner_step_s", "inner_steps", "fragments", "message_bytes", "sent_bytes"),
+        *("exchange_s", "exposed_s", "own_s", "total_s", "utilisation", "mean_bytes_per_s"),
+    )
 
     inner_step_s: float
     """Of the slowest site."""
@@ -93,6 +105,11 @@ class Cycle:
 class Alternative(Way):
     """Another way to run it."""
 
+    KEYS: ClassVar[tuple[str, ...]] = (
+        *("name", "gpus", "reason?"),
+        *("step_time_s", "tokens_per_s", "days_ideal"),
+    )
+
     gpus: int
     step_time_s: float
     """Of the whole batch; infinite where nothing fits."""
@@ -101,6 +118,14 @@ class Alternative(Way):
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SeveralSites(Answer):
     """The answer."""
+
+    COMMAND: ClassVar[str] = "sites"
+    KEYS: ClassVar[tuple[str, ...]] = (
+        *(*SCENARIO, "outer_step=outer.name", "compression=compression.name", "sites=steps"),
+        *("even_batches", "cycle", "uplink_bytes_per_s_for_utilisation"),
+        *("more_steps_fraction=more_steps", "more_steps_given", "alternatives", "wait_days"),
+        "caveats",
+    )
 
     scenario: Scenario
     sites: Sites
@@ -141,6 +166,30 @@ class SeveralSites(Answer):
         speeds = np.array([step.batch / step.step_time_s for step in self.steps])
         whole = self.scenario.workload.recipe.global_batch
         return tuple(int(x) for x in np.rint(whole * speeds / speeds.sum()))
+
+    @property
+    def uplink_bytes_per_s_for_utilisation(self) -> list[dict[str, float]]:
+        """The rates as JSON says them."""
+        uplinks = self.uplinks.items()
+        return [{"utilisation": share, "bytes_per_s": rate} for share, rate in uplinks]
+
+    @property
+    def more_steps_given(self) -> bool:
+        """Whether the scenario says how many more steps it takes."""
+        return self.sites.more_steps_fraction is not None
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What is not in the numbers."""
+        lines = (
+            "Days are ideal ones: failures, and sites that drop out, are not in them.",
+            "Sites form a ring as fast as its slowest uplink and its farthest hop; what others send"
+            " over the same links is not counted.",
+        )
+        if any(row.name == "gradients every step" for row in self.alternatives):
+            after = "Gradients every step are exchanged after the backward pass, not beside it."
+            return (*lines, after)
+        return lines
 
     @property
     def wait_days(self) -> float | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from simulator.answers import CAVEATS
 from simulator.cli.screen import console, heading, notes, plain_table
 from simulator.units import show_bytes, show_count, show_percent, show_seconds
 
@@ -26,7 +27,7 @@ def show(answer: SeveralSites) -> None:
     screen.print(_alternatives(answer))
     screen.print()
     screen.print(notes("In words", _verdict(answer)))
-    screen.print(notes("Read this with the numbers", _caveats(answer)))
+    screen.print(notes(CAVEATS, answer.caveats))
 
 
 def _sites(answer: SeveralSites) -> Table:
@@ -115,15 +116,4 @@ def _verdict(answer: SeveralSites) -> list[str]:
         lines.append(f"{place} are worth waiting for up to {wait:,.1f} days, not more")
     else:
         lines.append(f"{place} would end {-wait:,.1f} days later, without any waiting")
-    return lines
-
-
-def _caveats(answer: SeveralSites) -> list[str]:
-    lines = [
-        "Days are ideal ones: failures, and sites that drop out, are not in them.",
-        "Sites form a ring as fast as its slowest uplink and its farthest hop; what others send"
-        " over the same links is not counted.",
-    ]
-    if any(row.name == "gradients every step" for row in answer.alternatives):
-        lines.append("Gradients every step are exchanged after the backward pass, not beside it.")
     return lines

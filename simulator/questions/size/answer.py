@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
-from simulator.answers import Answer
+from simulator.answers import SCENARIO, Answer, encoded
 from simulator.cost.operators.model_flop import step_flop
 from simulator.economics.carbon import co2_kg
 from simulator.economics.scaling_law import USUAL_LAW, Optimum, ScalingLaw, load_law
@@ -39,6 +40,12 @@ _BETWEEN = 8
 class Compute:
     """What the limits buy on one offer, with the confidence that was asked for."""
 
+    KEYS: ClassVar[tuple[str, ...]] = (
+        *("gpus=offer.gpus", "days", "binding", "model_flop=flop", "most_tokens=tokens", "loss"),
+        *("optimal_parameters=optimum.parameters", "optimal_tokens=optimum.tokens"),
+        *("optimal_loss=optimum.loss", "law"),
+    )
+
     offer: Offer
     days: float
     """For which they are held: the deadline, or what the budget pays if that is less."""
@@ -58,6 +65,12 @@ class Compute:
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Sized(Answer):
     """The answer to how many."""
+
+    COMMAND: ClassVar[str] = "size"
+    KEYS: ClassVar[tuple[str, ...]] = (
+        *SCENARIO,
+        *("asked=limits", "answer=met", "nearest=nearest_miss.short", "tried", "compute"),
+    )
 
     scenario: Scenario
     asked: Asked
@@ -79,6 +92,24 @@ class Sized(Answer):
     def to_frame(self) -> DataFrame:
         """One row per size that was tried."""
         return frame_of_rows([offer_row(row) for row in self.tried])
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """What was asked, as JSON says it."""
+        names = ("deadline_days", "budget_usd", "prices")
+        return {"question": self.question, **encoded(self.asked, names)}
+
+    @property
+    def met(self) -> dict[str, Any] | None:
+        """The answer with the confidence that was asked for, as JSON says it."""
+        if self.answer is None:
+            return None
+        return {**encoded(self.answer), "confidence": self.asked.confidence}
+
+    @property
+    def nearest_miss(self) -> Offer | None:
+        """The nearest offer, where none is the answer."""
+        return self.nearest if self.answer is None else None
 
     @property
     def nearest(self) -> Offer | None:

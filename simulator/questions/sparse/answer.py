@@ -9,10 +9,11 @@ rows are updated where they lie (Naumov et al. 2019, arXiv 1906.00091, section 4
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
-from simulator.answers import Answer
+from simulator.answers import SCENARIO, Answer
 from simulator.cost.collectives.calls import all_to_all_s, reduce_scatter_s
 from simulator.cost.kernels.memory_bound import stream_figures, stream_s
 from simulator.errors import InfeasibleError
@@ -39,6 +40,14 @@ _ADAM_BYTES = 28.0
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Recommended(Answer):
     """A step, term by term."""
+
+    COMMAND: ClassVar[str] = "recommender"
+    KEYS: ClassVar[tuple[str, ...]] = (
+        *(*SCENARIO, "parameters", "step_time_s", "samples_per_s", "terms_s", "hidden_s", "fits"),
+        *("memory_bytes", "tables_bytes=kept_bytes", "host_bytes"),
+        *("usable_bytes=dense.estimate.usable_bytes", "distinct_rows", "hit_fraction"),
+        *("shards_of_ranks", "tables_by_row", "caveats"),
+    )
 
     scenario: Scenario
     sparse: Sparse
@@ -71,6 +80,33 @@ class Recommended(Answer):
         return frame_of_rows(
             {"term": name, "shown_s": seconds, "hidden_s": hidden.get(name, 0.0)}
             for name, seconds in self.terms_s.items()
+        )
+
+    @property
+    def shards_of_ranks(self) -> list[int]:
+        """How many tables, or columns of them, each rank has."""
+        return [len(shards) for shards in self.deal.shards]
+
+    @property
+    def tables_by_row(self) -> int:
+        """How many are split by rows over all ranks."""
+        return len(self.deal.by_row)
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What nobody measured, and what is not modelled."""
+        lines = (
+            "Rows are read as any memory-bound kernel moves bytes, and popularity is Zipf's law"
+            " with sparse.tables.skew, which nobody measured here.",
+            "Not modelled: reading samples, indices on their way (sent with the samples),"
+            " evaluation, kernels of many small tables beyond their bytes.",
+        )
+        if self.sparse.updates != "asynchronous":
+            return lines
+        return (
+            *lines,
+            "Asynchronous updates: rows are one step old; what that costs in accuracy is not"
+            " modelled, so that time per step alone misleads.",
         )
 
     @property

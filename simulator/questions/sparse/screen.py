@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
+from simulator.answers import CAVEATS
 from simulator.cli.screen import NO_FIT, console, gib, notes, plain_table
 from simulator.units import show_bytes, show_count, show_percent, show_seconds
 
@@ -36,7 +37,7 @@ def show(answer: Recommended) -> None:
     screen.print(_terms(answer))
     screen.print()
     screen.print(notes("Tables", _tables(answer)))
-    screen.print(notes("Read this with the numbers", _caveats(answer)))
+    screen.print(notes(CAVEATS, answer.caveats))
 
 
 def _dense(answer: Recommended) -> int:
@@ -87,21 +88,5 @@ def _tables(answer: Recommended) -> list[str]:
         kept = show_percent(sparse.cache_fraction)
         lines.append(
             f"{kept} of the rows on GPUs answer {show_percent(answer.hit_fraction)} of reads"
-        )
-    return lines
-
-
-def _caveats(answer: Recommended) -> list[str]:
-    sparse = answer.sparse
-    lines = [
-        "Rows are read as any memory-bound kernel moves bytes, and popularity is Zipf's law with"
-        " sparse.tables.skew, which nobody measured here.",
-        "Not modelled: reading samples, indices on their way (sent with the samples), evaluation,"
-        " kernels of many small tables beyond their bytes.",
-    ]
-    if sparse.updates == "asynchronous":
-        lines.append(
-            "Asynchronous updates: rows are one step old; what that costs in accuracy is not"
-            " modelled, so that time per step alone misleads."
         )
     return lines

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from simulator import catalogue
 from simulator._version import __version__
@@ -73,6 +73,9 @@ class Grid:
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Sweep(Answer):
     """What became of every point, in the order of the grid."""
+
+    COMMAND: ClassVar[str] = "sweep"
+    KEYS: ClassVar[tuple[str, ...]] = ("grid=grid.fields", "common=grid.common", "rows")
 
     grid: Grid
     asked: Asked

@@ -71,7 +71,7 @@ def command(
         from simulator.questions.compare.many_searches import BACKENDS
         from simulator.questions.compare.offers import Asked
         from simulator.questions.sweep.answer import read_grid, sweep_grid
-        from simulator.questions.sweep.report import sweep_document, write_sweep
+        from simulator.questions.sweep.report import write_sweep
 
         if backend not in BACKENDS:
             rule = f"must be {' or '.join(BACKENDS)}"
@@ -101,7 +101,7 @@ def command(
             )
             written = write_sweep(found, folder)
         if as_json:
-            print_json(sweep_document(found))
+            print_json(found.document())
         else:
             from simulator.questions.sweep.screen import show
 

@@ -8,10 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulator._version import __version__
 from simulator.plain_files import write_files
 from simulator.questions.compare.offers_page import offers_page
-from simulator.report.document import SCHEMA, plain
 from simulator.units import show_kwh, show_number_of_days, show_percent, show_seconds, show_usd
 
 if TYPE_CHECKING:
@@ -52,18 +50,6 @@ def _numbers(points: list[int]) -> str:
             runs.append([point])
     words = [str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs]
     return f"point{'s' * (len(points) > 1)} {', '.join(words)}"
-
-
-def sweep_document(sweep: Sweep) -> dict[str, Any]:
-    """Write a sweep as a document: the grid, and a row per point."""
-    return {
-        "schema": SCHEMA,
-        "version": __version__,
-        "command": "sweep",
-        "grid": plain(sweep.grid.fields),
-        "common": plain(sweep.grid.common),
-        "rows": [plain(row) for row in sweep.rows],
-    }
 
 
 def sweep_page(sweep: Sweep) -> str:
@@ -120,7 +106,7 @@ def _text(name: str, value: Any) -> str:
 def write_sweep(sweep: Sweep, out_dir: Path) -> list[Path]:
     """Write the document, the CSV and the page of a sweep, and Parquet where pyarrow is there."""
     table = sweep.to_frame()
-    document = json.dumps(sweep_document(sweep), indent=2, allow_nan=False) + "\n"
+    document = json.dumps(sweep.document(), indent=2, allow_nan=False) + "\n"
     contents = {
         "sweep.json": document.encode(),
         "sweep.csv": table.to_csv(index=False).encode(),

@@ -120,10 +120,9 @@ def validate_logs(
     InputError
         With the problems of logs and scenario, or if one is given without the other.
     """
-    from simulator._version import __version__
+    from simulator.answers import head
     from simulator.cli.options import print_json
     from simulator.errors import InputError
-    from simulator.report.document import SCHEMA
 
     if not any(logs.values()):
         rows = ("software",)  # means something to a table of runs, too
@@ -141,11 +140,10 @@ def validate_logs(
     described, assumed = names.scenario(scenario)
     found = compare_logs(logs, described, assumed=assumed, warm_up=warm_up)
     if as_json:
-        head = {"schema": SCHEMA, "version": __version__, "command": "validate"}
         from simulator.scoring.log_differences import differences
 
         logs_ = [{**one.document(), "differences": differences(one)} for one in found]
-        print_json({**head, "logs": logs_})
+        print_json({**head("validate"), "logs": logs_})
     else:
         from simulator.questions.validate.log_screen import show
 

@@ -55,13 +55,12 @@ def validate_trace(
     InputError
         With the problems of trace and scenario.
     """
-    from simulator._version import __version__
+    from simulator.answers import head
     from simulator.cli.options import print_json
     from simulator.cli.screen import waiting
     from simulator.errors import InputError
     from simulator.interop.traces.kineto import read_trace
     from simulator.interop.traces.nsys import is_nsys, read_nsys
-    from simulator.report.document import SCHEMA
     from simulator.scoring.trace import measure
     from simulator.scoring.trace_gap import compare_trace
 
@@ -76,8 +75,7 @@ def validate_trace(
         read = read_nsys(trace) if is_nsys(trace) else read_trace(trace)
         found = compare_trace(measure(read, steps=steps), described)
     if as_json:
-        head = {"schema": SCHEMA, "version": __version__, "command": "validate"}
-        print_json({**head, **found.document()})
+        print_json({**head("validate"), **found.document()})
     else:
         from simulator.questions.validate.trace_screen import show
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
-from simulator.answers import Answer
+from simulator.answers import SCENARIO, Answer
 from simulator.cost.estimate import Estimate, concatenate
 from simulator.errors import InfeasibleError, InputError, problem
 from simulator.files import build
 from simulator.frames import DataFrame, Table
 from simulator.layout.layout_section import LayoutSection
+from simulator.planner.layout_row import layout_fields
 from simulator.planner.prediction import predict, refuse_mixed
 from simulator.scenario import Scenario
 from simulator.search.certainty import TIE, Certainty, certainty
@@ -27,6 +28,12 @@ _KEEP = 64
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Versus(Answer):
     """Both sides; rows of the tables are a and b."""
+
+    COMMAND: ClassVar[str] = "versus"
+    KEYS: ClassVar[tuple[str, ...]] = (
+        *SCENARIO,
+        *("searched", "*both", "chance_a_faster", "tie", "terms"),
+    )
 
     scenario: Scenario
     sides: tuple[dict[str, Any], dict[str, Any]]
@@ -48,6 +55,24 @@ class Versus(Answer):
     def to_frame(self, table: Table = "layouts") -> DataFrame:
         """One row per side, a and b: what it costs; or seconds by term; or bytes by kind."""
         return answer_frame(self.estimate, self.outcome, self.certainty, table)
+
+    @property
+    def both(self) -> dict[str, dict[str, Any]]:
+        """The sides as JSON says them."""
+        estimate, sure = self.estimate, self.certainty
+        return {
+            name: {
+                "asked": self.sides[i],
+                "layout": layout_fields(self.scenario, estimate.layouts, i),
+                "step_time_s": estimate.step_time_s[i],
+                "p10_s": sure.p10_s[i],
+                "p90_s": sure.p90_s[i],
+                "mfu": self.outcome.mfu[i],
+                "memory_total_bytes": estimate.memory_total_bytes[i],
+                "fits": estimate.fits[i],
+            }
+            for i, name in enumerate(("a", "b"))
+        }
 
     @property
     def chance_a_faster(self) -> float:

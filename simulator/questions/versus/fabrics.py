@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any, ClassVar
 
 import numpy as np
 
-from simulator.answers import Answer
+from simulator.answers import Answer, encoded
 from simulator.cost.step import evaluate
 from simulator.economics.economics_section import Economics, owned_page
 from simulator.economics.ownership import Purchase, RentOrBuyPage, Use, page_of
@@ -47,6 +48,11 @@ _KEEP = 8
 class FabricChoice(Variant):
     """One fabric and the best layout on it."""
 
+    KEYS: tuple[str, ...] = (
+        *("adapters", "gbps", "rails", "oversubscription", "domain", "layout"),
+        *("step_time_s", "days", "network_usd", "usd"),
+    )
+
     adapters: int
     gbps: int
     rails: bool
@@ -66,6 +72,12 @@ class FabricChoice(Variant):
 class FabricChoices(Answer):
     """All of them, the fastest first."""
 
+    COMMAND: ClassVar[str] = "what-if --fabrics"
+    KEYS: ClassVar[tuple[str, ...]] = (
+        "model=scenario.workload.architecture.name",
+        *("cluster", "rows=with_front"),
+    )
+
     scenario: Scenario
     rows: tuple[FabricChoice, ...]
 
@@ -76,7 +88,18 @@ class FabricChoices(Answer):
 
     def to_frame(self) -> DataFrame:
         """One row per fabric."""
-        return frame_of_rows([choice_row(row) for row in self.rows])
+        return frame_of_rows(encoded(row) for row in self.rows)
+
+    @property
+    def cluster(self) -> dict[str, Any]:
+        """Whose fabric is changed."""
+        return {"name": self.scenario.cluster.name, "gpus": self.scenario.cluster.gpus}
+
+    @property
+    def with_front(self) -> list[dict[str, Any]]:
+        """Every fabric, and whether none beats it in time and price, as JSON says it."""
+        front = {id(row) for row in self.front()}
+        return [{**encoded(row), "front": id(row) in front} for row in self.rows]
 
     @property
     def priced(self) -> bool:
@@ -102,14 +125,6 @@ def _dear(row: FabricChoice) -> float:
     if row.network_usd is not None:
         return row.network_usd
     return row.adapters * row.gbps * (1.0 + 1.0 / row.oversubscription)
-
-
-def choice_row(row: FabricChoice) -> dict[str, object]:
-    """Return a fabric as plain values."""
-    return row.values(
-        "adapters", "gbps", "rails", "oversubscription", "domain",
-        "layout", "step_time_s", "days", "network_usd", "usd",
-    )  # fmt: skip
 
 
 def fabric_choices(scenario: Scenario) -> FabricChoices:

@@ -9,14 +9,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from simulator.answers import Answer
 from simulator.errors import InputError, problem
 from simulator.frames import DataFrame, Table, frame_of_rows
 from simulator.planner.changes import MACHINE_CHANGES, MachineChange, machine_with
+from simulator.planner.layout_row import LayoutRow, layout_rows
 from simulator.planner.plan import Plan, plan
-from simulator.planner.prediction import Prediction, predict, stated_layout
+from simulator.planner.prediction import Prediction, predict
 from simulator.scenario import Scenario, make_scenario
+from simulator.search.defaults import stated_layout
 
 _SECTIONS = ("model", "training", "cluster", "layout", "goal")
 
@@ -48,6 +51,12 @@ class TypedChange:
 class WhatIf(Answer):
     """Both answers."""
 
+    COMMAND: ClassVar[str] = "what-if"
+    KEYS: ClassVar[tuple[str, ...]] = (
+        *("scenario=before.scenario.document", "workload=before.scenario.workload.architecture"),
+        *("change", "*rows", "same_layout_reason?=same_reason", "step_time_ratio=ratio"),
+    )
+
     changes: tuple[TypedChange, ...]
     before: Plan
     after: Plan
@@ -62,6 +71,17 @@ class WhatIf(Answer):
         before, after = (plan.estimate.layouts.describe(0) for plan in (self.before, self.after))
         same = "the same layout" if before == after else f"{before}, then {after}"
         return f"step time x {self.ratio:.3f}, {same}"
+
+    @property
+    def change(self) -> dict[str, str]:
+        """What was changed, as typed."""
+        return {change.name: change.text for change in self.changes}
+
+    @property
+    def rows(self) -> dict[str, LayoutRow | None]:
+        """The best layout before and after, and that of before on the changed machine."""
+        answers = {"before": self.before, "after": self.after, "same_layout": self.same}
+        return {name: layout_rows(x)[0] if x else None for name, x in answers.items()}
 
     def to_frame(self, table: Table = "layouts") -> DataFrame:
         """One row per answer, before and after: the best layout's row of ``Plan.to_frame``."""

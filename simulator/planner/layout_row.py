@@ -1,0 +1,185 @@
+"""One layout of an answer with everything that a person compares: JSON, page and explorer read it.
+
+Times are in seconds, sizes in bytes; a value that does not exist (days of a run of unknown length)
+is None, never NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from simulator.answers import Encoded, plain
+from simulator.cost.terms import TERMS
+from simulator.layout.layouts import Layouts
+from simulator.planner.input_verdict import InputVerdict, input_verdict
+from simulator.scenario import Scenario
+from simulator.search.best_layout import BestLayout
+from simulator.search.outcome import Outcome, answer_columns, spans
+
+_COMMUNICATION = ("tensor", "context", "expert", "pipeline", "data")
+_STREAMS = {term.name: term.stream for term in TERMS}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayoutRow(Encoded):
+    """One layout; its terms add up to `step_time_s` and `memory_total_bytes`."""
+
+    KEYS: ClassVar[tuple[str, ...]] = (
+        *("layout", "step_time_s", "p10_s", "p90_s", "probability_fastest"),
+        *("probability_beats_best", "tokens_per_s_per_gpu", "mfu", "hfu", "terms_s", "hidden_s"),
+        *("input", "memory_bytes", "peak_stage", "memory_total_bytes", "usable_bytes"),
+        *("host_memory_bytes", "nvme_bytes", "memory_p10_bytes", "memory_p90_bytes", "fits"),
+        *("memory_verdict", "goodput", "lost", "interruption_every_s", "days_ideal", "days"),
+        *("days_p10", "days_p90", "gpu_hours", "usd_per_gpu_hour", "usd", "usd_p10", "usd_p90"),
+        *("kwh", "kwh_p10", "kwh_p90", "deadline_chance", "budget_chance"),
+    )
+
+    rank: int
+    """Place in the answer, from 1."""
+    layout: dict[str, Any]
+    """Its fields as ``predict`` takes them back."""
+    described: str
+    """The same in a few words."""
+    step_time_s: float
+    p10_s: float
+    p90_s: float
+    probability_fastest: Any
+    """Chance of being the fastest of the answer's layouts; None where they were not compared."""
+    probability_beats_best: float | None
+    ties: bool
+    """Whether it cannot be told from the best one."""
+    tokens_per_s: float
+    tokens_per_s_per_gpu: float
+    mfu: float
+    hfu: float
+    terms_s: dict[str, float]
+    hidden_s: dict[str, float]
+    input: InputVerdict | None
+    """How its input keeps up; None without a section [data]."""
+    memory_bytes: dict[str, float]
+    peak_stage: int
+    """The fullest."""
+    slowest_stage: int
+    memory_total_bytes: float
+    memory_p10_bytes: float | None
+    memory_p90_bytes: float | None
+    """None where the software has no spread."""
+    usable_bytes: float
+    host_memory_bytes: float
+    nvme_bytes: float
+    fits: bool
+    memory_verdict: str
+    """FITS, TIGHT or OOM."""
+    goodput: float
+    """Share of the time held that trains."""
+    lost: dict[str, float] | None
+    """Shares of the wall time that the run loses, by cause."""
+    interruption_every_s: float | None
+    days_ideal: float | None
+    days: float | None
+    days_p10: float | None
+    days_p90: float | None
+    """GPU-hours grow with them."""
+    gpu_hours: float | None
+    usd_per_gpu_hour: float | None
+    usd: float | None
+    usd_p10: float | None
+    usd_p90: float | None
+    """With the spread of the price."""
+    kwh: float | None
+    kwh_p10: float | None
+    kwh_p90: float | None
+    meets_deadline: bool
+    meets_budget: bool
+    deadline_chance: float | None
+    budget_chance: float | None
+    """None where no goal was set."""
+
+    @property
+    def communication_share(self) -> float:
+        """Exposed communication over step time."""
+        return self._share(_COMMUNICATION)
+
+    @property
+    def bubble_share(self) -> float:
+        """Idle time over step time."""
+        return self._share(("idle",))
+
+    @property
+    def memory_headroom(self) -> float:
+        """Share of usable memory that stays free on the fullest device."""
+        return 1.0 - self.memory_total_bytes / self.usable_bytes
+
+    def _share(self, streams: tuple[str, ...]) -> float:
+        seconds = (s for name, s in self.terms_s.items() if _STREAMS[name] in streams)
+        return sum(seconds) / self.step_time_s
+
+
+def layout_rows(answer: BestLayout, places: Iterable[int] = (0,)) -> list[LayoutRow]:
+    """Tabulate layouts of an answer by their places, from 0."""
+    estimate, outcome, sure = answer.estimate, answer.outcome, answer.certainty
+    whole, chances, goal = spans(estimate, outcome, sure), answer.goal_chances, answer.scenario.goal
+    price = outcome.price.usd_per_gpu_hour
+    columns = {
+        **answer_columns(estimate, outcome, sure),
+        "tokens_per_s": outcome.tokens_per_s,
+        "probability_beats_best": sure.beats_best,
+        "host_memory_bytes": estimate.offloaded_bytes["host"],
+        "nvme_bytes": estimate.offloaded_bytes["nvme"],
+        "deadline_chance": chances.deadline,
+        "budget_chance": chances.budget,
+        **{f"{name}_p10": getattr(whole, name)[0] for name in ("days", "usd", "kwh")},
+        **{f"{name}_p90": getattr(whole, name)[1] for name in ("days", "usd", "kwh")},
+    }
+    tables = {name: getattr(estimate, name) for name in ("terms_s", "hidden_s", "memory_bytes")}
+    return [
+        LayoutRow(
+            rank=i + 1,
+            layout=layout_fields(answer.scenario, estimate.layouts, i),
+            described=estimate.layouts.describe(i),
+            ties=i < sure.tied,
+            input=input_verdict(answer.scenario, estimate, i),
+            usable_bytes=float(estimate.usable_bytes),
+            usd_per_gpu_hour=None if price is None else float(price),
+            meets_deadline=_meets(outcome.days[i], goal.deadline_days),
+            meets_budget=_meets(outcome.usd[i], goal.budget_usd),
+            **_lost(outcome, i),
+            **{name: _row(table, i) for name, table in tables.items()},
+            **{name: plain(column[i]) for name, column in columns.items()},
+        )
+        for i in places
+    ]
+
+
+def layout_fields(scenario: Scenario, layouts: Layouts, i: int = 0) -> dict[str, Any]:
+    """One layout as `predict` takes it back, field by field.
+
+    ``reshard_after_forward`` is null where it says nothing: no zero3, or a pipeline of software
+    that then keeps parameters whole.
+    """
+    row = layouts.row(i)
+    whole = row["pp"] > 1 and scenario.software.fsdp2.keeps_gathered_with_pipeline
+    if row["sharding"] != "zero3" or whole:
+        row["reshard_after_forward"] = None
+    return row
+
+
+def _meets(value: float, limit: float | None) -> bool:
+    """Whether a limit is kept; what is not known keeps it."""
+    return limit is None or math.isnan(value) or bool(value <= limit)
+
+
+def _lost(outcome: Outcome, i: int) -> dict[str, Any]:
+    """Shares of wall time that a run loses, by cause, and how often it is interrupted."""
+    if outcome.real is None:
+        return {"lost": None, "interruption_every_s": None}
+    per_s = float(outcome.real.failures[i].sum())
+    every_s = 1.0 / per_s if per_s > 0.0 else None
+    return {"lost": _row(outcome.real.phases, i), "interruption_every_s": every_s}
+
+
+def _row(columns: Mapping[str, Any], i: int) -> Any:
+    return {name: float(column[i]) for name, column in columns.items()}

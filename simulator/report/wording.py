@@ -1,0 +1,118 @@
+"""What becomes of a run in words: its length, goodput, end and price; why played times differ."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Mapping
+
+from simulator.arrays import Floats
+from simulator.cost.terms import LABELS
+from simulator.scenario import Scenario
+from simulator.search.outcome import Outcome
+from simulator.units import (
+    show_count,
+    show_days,
+    show_percent,
+    show_seconds,
+    show_signed_percent,
+)
+from simulator.workload.recipe import Recipe
+
+_MOST = 3
+"""Losses, or terms, that are named."""
+
+_LEAST_GAP = 0.001
+"""Differences of terms below this share of the step are not named."""
+
+
+def length_words(recipe: Recipe) -> str:
+    """Tokens of the run with its batch, beside those of a small one where they are fewer.
+
+    Examples
+    --------
+    >>> one = Recipe(sequence_length=8, global_batch=64, tokens=1e9, critical_batch=128.0)
+    >>> length_words(one)
+    '1.5B tokens (1B with a small batch)'
+    """
+    if recipe.tokens is None or recipe.run_tokens is None:
+        return "one step"
+    small = (
+        ""
+        if recipe.critical_batch is None
+        else f" ({show_count(recipe.tokens)} with a small batch)"
+    )
+    return f"{show_count(recipe.run_tokens)} tokens{small}"
+
+
+def goodput_words(outcome: Outcome, i: int = 0) -> str:
+    """Goodput of a layout, the three phases that take most, and how often it is interrupted.
+
+    Blank where nobody asked what goes wrong.
+    """
+    if outcome.real is None:
+        return ""
+    losses = ", ".join(
+        f"{name} {show_percent(share)}" for name, share in outcome.real.largest_losses(i, _MOST)
+    )
+    days = float(outcome.days_ideal[i])
+    ideal = f" ({show_days(days)} without failures)" if math.isfinite(days) else ""
+    each = float(outcome.real.failures[i].sum())
+    often = f"; an interruption every {show_seconds(1.0 / each)}" if each > 0.0 else ""
+    return f"goodput {show_percent(float(outcome.goodput[i]))}{ideal}: {losses}{often}"
+
+
+def end_words(outcome: Outcome, scenario: Scenario, days: tuple[Floats, Floats], i: int = 0) -> str:
+    """The day on which a run ends that begins on `run.start`; blank where nobody says when."""
+    start, last = scenario.run.start, float(outcome.days[i])
+    if start is None or not math.isfinite(last):
+        return ""
+    try:
+        ends = [
+            (start + datetime.timedelta(days=math.ceil(float(day)))).isoformat()
+            for day in (last, days[0][i], days[1][i])
+        ]
+    except OverflowError:  # beyond the year 9999
+        return "ends later than any calendar goes"
+    return f"begun on {start.isoformat()} it ends on {ends[0]} ({ends[1]} to {ends[2]})"
+
+
+def price_words(outcome: Outcome) -> str:
+    """Say what the price is, how sure, and whether it holds electricity."""
+    price = outcome.price
+    rate = price.usd_per_gpu_hour
+    if rate is None:
+        return f"No price is known ({price.name}): give one with `foreshard compare --price USD`."
+    spread = "" if rate.spread is None else f", give or take {show_percent(rate.spread)}"
+    power = "with" if price.included_power else "without"
+    source = f"; {rate.source}" if rate.source else ""
+    return (
+        f"{float(rate):,.2f} USD per GPU-hour ({price.name}, {rate.grade}{spread}), {power}"
+        f" electricity{source}. {price.note}".strip()
+    )
+
+
+def played_words(played_s: Mapping[str, float], closed_s: Mapping[str, float]) -> str:
+    """Compare the terms of a played step with those of the closed form; each adds up to its step.
+
+    Examples
+    --------
+    >>> played_words({"gemm": 1.0, "pp": 0.1}, {"gemm": 1.0, "pp": 0.05}).partition(": ")[2]
+    'pipeline sends +50.0 ms.'
+    """
+    played, closed = sum(played_s.values()), sum(closed_s.values())
+    gaps = {
+        name: played_s.get(name, 0.0) - closed_s.get(name, 0.0) for name in {**closed_s, **played_s}
+    }
+    felt = sorted(
+        (n for n in gaps if abs(gaps[n]) > _LEAST_GAP * closed), key=lambda n: -abs(gaps[n])
+    )
+    both = f"{show_seconds(played)} played, {show_seconds(closed)} by the closed form"
+    if not felt:
+        return f"{both}: the same, term by term, to {show_percent(_LEAST_GAP)} of the step."
+    words = ", ".join(
+        f"{LABELS.get(name, name)} {'+' if gaps[name] > 0 else '-'}{show_seconds(abs(gaps[name]))}"
+        for name in felt[:_MOST]
+    )
+    more = f" and {len(felt) - _MOST} smaller ones" if len(felt) > _MOST else ""
+    return f"{both} ({show_signed_percent(played / closed - 1.0)}): {words}{more}."
