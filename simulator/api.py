@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from simulator.economics.ownership import Cooling, RentOrBuy
     from simulator.events.played import SimulatedStep
     from simulator.events.simulated_step import Deviation, Jitter, Network
-    from simulator.planner.mixed_answer import MixedPlan
+    from simulator.planner.mixed_plan import MixedPlan
     from simulator.planner.mixed_prediction import MixedPrediction
     from simulator.planner.plan import Plan
     from simulator.planner.simulated_run import SimulatedRun
@@ -193,7 +193,7 @@ def simulate(
     """
     from simulator.events.simulated_step import simulate as play  # brings the events along
     from simulator.events.step.user_actions import read_actions
-    from simulator.planner.simulated_prediction import neighbour_job, predict_played
+    from simulator.planner.simulated import neighbour_job, predict_played
 
     made = _scenario(scenario, given, model, cluster, gpus, software)
     prediction = predict_played(made, search=actions is None)

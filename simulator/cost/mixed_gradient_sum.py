@@ -56,13 +56,13 @@ def mixed_gradient_sum(kinds: Sequence[Priced], ranks: Sequence[int]) -> Gradien
     """
     pieces, exchanged = [], []
     members = Group(size=np.array([len(kinds)]), local=np.array([1]))
-    for priced, own in zip(kinds, ranks, strict=True):
+    for priced, count in zip(kinds, ranks, strict=True):
         piece = float(priced.states.reduced_bytes[priced.state_key[0]].max())
-        calls = -(-max(ranks) // own)
+        calls = -(-max(ranks) // count)
         links = priced.cluster.links_of("dp_copies")
-        one = all_reduce_s(links, np.array([piece / calls]), members)
+        reduce_s = all_reduce_s(links, np.array([piece / calls]), members)
         pieces.append(piece)
-        exchanged.append(calls * float(one[0]))
+        exchanged.append(calls * float(reduce_s[0]))
     return GradientSumPhases(
         reduce_scatter_s=tuple(float(k.states.reduce_s[k.state_key[0]].max()) for k in kinds),
         exchange_s=tuple(exchanged),

@@ -20,9 +20,9 @@ from simulator.explorer.repriced import repriced
 from simulator.goal import OFFERED
 from simulator.interop.launch import launch_flags
 from simulator.planner.layout_row import layout_rows
-from simulator.planner.other_trainings import other_trainings
 from simulator.planner.plan import Plan, plan
 from simulator.planner.prediction import Prediction, predict
+from simulator.planner.variants import other_trainings
 from simulator.scenario import Scenario
 
 _SEARCHES = 1
@@ -119,7 +119,7 @@ class Answers:
         """What each other training takes that software and device have, beside the best layout."""
         found = self._found(question)
         with self.searching:
-            others = other_trainings(found, OFFERED)
+            others = other_trainings(found.scenario, OFFERED)
         _give_back()
         return {
             "step_time_s": float(found.estimate.step_time_s[0]),

@@ -79,12 +79,12 @@ def used_figures(
     Rates of types, libraries and links that it does not use are left out, and so are zeros that
     stand for "none".
     """
-    found = []
+    used = []
     for kind, name, profile in _profiles(cluster, software, *priced):
         for figure_name, figure in figures(profile):
             if float(figure) and _bears(figure_name, kind, recipe, cluster, software):
-                found.append(_used(f"{kind} {name}", figure_name, figure))
-    return found
+                used.append(_used(f"{kind} {name}", figure_name, figure))
+    return used
 
 
 def _profiles(

@@ -59,15 +59,15 @@ def plan_over(
         for batch in batches:
             sizes = with_sizes(scenario, batch, length)
             try:
-                found = plan(sizes, keep=keep, exhaustive=exhaustive, progress=progress)
+                answer = plan(sizes, keep=keep, exhaustive=exhaustive, progress=progress)
             except InfeasibleError as error:
                 failed = failed or error
                 reason = str(error).partition("\n")[0]
                 tried.append(Tried(global_batch=batch, sequence_length=length, reason=reason))
                 continue
-            tried.append(_tried(found))
-            if best is None or _order(found) < _order(best):
-                best = found
+            tried.append(_tried(answer))
+            if best is None or _order(answer) < _order(best):
+                best = answer
     if best is None:
         assert failed is not None
         raise failed
@@ -85,19 +85,19 @@ def batches_of(scenario: Scenario) -> list[int]:
     InputError
         If the goal's bounds leave none of the batches that are listed.
     """
-    own, goal = scenario.workload.recipe.global_batch, scenario.goal
+    stated, goal = scenario.workload.recipe.global_batch, scenario.goal
     choice = scenario.choices.get("global_batch")
     if choice is None:
-        low = goal.smallest_batch or min(own, goal.largest_batch or own)
-        high = goal.largest_batch or max(own, low)
+        low = goal.smallest_batch or min(stated, goal.largest_batch or stated)
+        high = goal.largest_batch or max(stated, low)
         choice = Choice(values=(low, high), is_range=True)
     low, high = goal.smallest_batch or 1, goal.largest_batch or choice.values[-1]
     if choice.is_range:
         low, high = max(low, choice.values[0]), min(high, choice.values[-1])
-        found = _spread(_between(low, high, scenario.cluster.gpus))
+        batches = _spread(_between(low, high, scenario.cluster.gpus))
     else:
-        found = [batch for batch in choice.values if low <= batch <= high]
-    if not found:
+        batches = [batch for batch in choice.values if low <= batch <= high]
+    if not batches:
         values = choice.values
         near = values[0] if high < values[0] else values[-1]
         name = "largest_batch" if high < values[0] else "smallest_batch"
@@ -105,17 +105,17 @@ def batches_of(scenario: Scenario) -> list[int]:
         rule = f"must leave some of training.global_batch ({shown})"
         got = getattr(goal, name)
         raise InputError(f"{scenario.where}: goal.{name}: {rule}, got {got} (nearest: {near})")
-    return found
+    return batches
 
 
 def with_sizes(scenario: Scenario, batch: int, length: int) -> Scenario:
     """The scenario with one batch and one sequence, and nothing left to choose of them."""
-    own = scenario.workload.recipe
-    critical = own.critical_batch  # of as many tokens
+    stated = scenario.workload.recipe
+    critical = stated.critical_batch  # of as many tokens
     if critical is not None:
-        critical *= own.sequence_length / length
+        critical *= stated.sequence_length / length
     sizes_of: dict[str, Any] = {"global_batch": batch, "sequence_length": length}
-    recipe = replace(own, critical_batch=critical, **sizes_of)
+    recipe = replace(stated, critical_batch=critical, **sizes_of)
     training = scenario.document.get("training", {})
     return replace(
         scenario,
@@ -160,16 +160,16 @@ def _lengths(scenario: Scenario) -> list[int]:
 def _left_out(scenario: Scenario) -> str:
     """Say which values of a range were searched, where others that divide well were not."""
     words = []
-    for name, field, tried, one in (
+    for name, field, tried, gpus in (
         ("batches", "global_batch", batches_of(scenario), scenario.cluster.gpus),
         ("sequences", "sequence_length", _lengths(scenario), 1),
     ):
         choice = scenario.choices.get(field)
         if choice is not None and not choice.is_range:
             continue
-        every = _between(tried[0], tried[-1], one)
+        every = _between(tried[0], tried[-1], gpus)
         if len(every) > len(tried):
-            odd = odd_part(one)
+            odd = odd_part(gpus)
             factors = "1 or 3" if odd in (1, 3) else f"1, 3 or {odd}"
             words.append(
                 f"{name} tried: {len(tried)} of the {len(every)} from {tried[0]:,} to"
@@ -186,13 +186,13 @@ def _between(low: int, high: int, gpus: int) -> list[int]:
     """
     if low > high:
         return []
-    found = {low, high}
+    numbers = {low, high}
     for factor in {1, 3, odd_part(gpus)}:
         number = factor
         while number <= high:
-            found |= {number} if number >= low else set()
+            numbers |= {number} if number >= low else set()
             number *= 2
-    return sorted(found)
+    return sorted(numbers)
 
 
 def _spread(every: list[int]) -> list[int]:

@@ -7,49 +7,27 @@ another way, the two software profiles that are most like the one in hand.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
 
 from simulator import catalogue
-from simulator.cost.step import Estimate, evaluate
 from simulator.errors import InputError
 from simulator.layout.layouts import Layouts
-from simulator.layout.rules.feasibility import FEASIBLE, REASONS, reasons
+from simulator.planner.changes import with_recipe
+from simulator.planner.variants import Variant, priced_variant
 from simulator.scenario import Scenario
 from simulator.software.platforms import sound_software
 from simulator.software.profile import load_software
 from simulator.software.releases import load_releases
-from simulator.units import show_bytes, show_seconds, show_signed_percent
 
 _NEIGHBOURS = 2
 """Other software profiles that are tried."""
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Alternative:
-    """One default, and the layout's price without it."""
-
-    default: str
-    """What the answer takes: ``gradients in bf16``."""
-    alternative: str
-    """How to ask for the other: ``training.gradient_dtype = fp32``."""
-    step_time_s: float | None
-    """None where the layout cannot run so."""
-    memory_total_bytes: float | None
-    memory_verdict: str | None
-    """FITS, TIGHT or OOM."""
-    reason: str | None
-    """Why it cannot run."""
-
-    def sentence(self, step_s: float) -> str:
-        """One line, beside the answer's own step time."""
-        told = f"{self.default}; with {self.alternative}"
-        if self.step_time_s is None or self.memory_total_bytes is None:
-            return f"{told} this layout cannot run: {self.reason}"
-        change = show_signed_percent(self.step_time_s / step_s - 1.0)
-        step, memory = show_seconds(self.step_time_s), show_bytes(self.memory_total_bytes)
-        return f"{told} {step} ({change}), {memory}, {self.memory_verdict}"
+_KEYS = (
+    *("default=name", "alternative=change", "step_time_s", "memory_total_bytes"),
+    *("memory_verdict", "reason"),
+)
 
 
 def bearing_defaults(
@@ -58,7 +36,7 @@ def bearing_defaults(
     *,
     software: bool = True,
     filled: Mapping[str, Any] | None = None,
-) -> list[Alternative]:
+) -> list[Variant]:
     """Try the alternatives of what nobody chose.
 
     Parameters
@@ -72,37 +50,19 @@ def bearing_defaults(
     filled : mapping, optional
         Layout fields that took a default; none where a search chose them.
     """
-    found = []
-    for default, alternative, other, changed in (
+    tried = (
         *_gradients(scenario),
         *_dispatchers(scenario, layout),
         *_sequence_parallel(scenario, layout, filled or {}),
-    ):
-        found.append(_priced(default, alternative, other, layout.replace(**changed)))
-    return [*found, *_software(scenario, layout)] if software else found
+    )
+    variants = [
+        priced_variant(changed, layout.replace(**fields), name=default, change=change, KEYS=_KEYS)
+        for default, change, changed, fields in tried
+    ]
+    return [*variants, *_software(scenario, layout)] if software else variants
 
 
 _Tried = tuple[str, str, Scenario, dict[str, Any]]
-
-
-def _priced(default: str, alternative: str, other: Scenario, rows: Layouts) -> Alternative:
-    parts = (other.workload, other.cluster, other.software)
-    estimate: Estimate | None = None
-    code = int(reasons(rows, *parts)[0])
-    why = None if code == FEASIBLE else str(REASONS[code])
-    if why is None:
-        try:
-            estimate = evaluate(rows, *parts)
-        except InputError as error:  # the device has no figures of that library
-            why = str(error).partition("\n")[0]
-    return Alternative(
-        default=default,
-        alternative=alternative,
-        step_time_s=None if estimate is None else float(estimate.step_time_s[0]),
-        memory_total_bytes=None if estimate is None else float(estimate.memory_total_bytes[0]),
-        memory_verdict=None if estimate is None else estimate.verdict_word(),
-        reason=why,
-    )
 
 
 def _gradients(scenario: Scenario) -> Iterator[_Tried]:
@@ -113,12 +73,10 @@ def _gradients(scenario: Scenario) -> Iterator[_Tried]:
     low: Literal["fp16", "bf16"] = "fp16" if recipe.precision == "fp16" else "bf16"
     other: Literal["fp16", "bf16", "fp32"]
     ours, other = (low, "fp32") if float(states.gradient) < 4.0 else ("fp32", low)
-    changed = replace(recipe, gradient_dtype=other, reduce_dtype=recipe.reduce_dtype or other)
-    workload = replace(scenario.workload, recipe=changed)
     yield (
         f"gradients in {ours} ({scenario.software.name})",
         f"training.gradient_dtype = {other}",
-        replace(scenario, workload=workload),
+        with_recipe(scenario, gradient_dtype=other, reduce_dtype=recipe.reduce_dtype or other),
         {},
     )
 
@@ -160,19 +118,24 @@ def _sequence_parallel(
     )
 
 
-def _software(scenario: Scenario, layout: Layouts) -> list[Alternative]:
+def _software(scenario: Scenario, layout: Layouts) -> list[Variant]:
     """Under the profiles that are most alike, each with an answer of its own."""
     ours = scenario.software
-    alternatives: list[Alternative] = []
+    variants: dict[tuple[Any, ...], Variant] = {}
     for name in _neighbours(ours.name, ours.platforms):
         other = replace(scenario, software=load_software(name))
-        default, alternative = f"software {ours.name}", f"cluster.software = {name}"
-        priced = _priced(default, alternative, other, layout)
-        if all(replace(priced, alternative=one.alternative) != one for one in alternatives):
-            alternatives.append(priced)  # neighbouring releases may have the same figures
-        if len(alternatives) == _NEIGHBOURS:
+        priced = priced_variant(
+            other,
+            layout,
+            name=f"software {ours.name}",
+            change=f"cluster.software = {name}",
+            KEYS=_KEYS,
+        )
+        answer = priced.step_time_s, priced.memory_total_bytes, priced.memory_verdict, priced.reason
+        variants.setdefault(answer, priced)  # neighbouring releases may have the same figures
+        if len(variants) == _NEIGHBOURS:
             break
-    return alternatives
+    return list(variants.values())
 
 
 @lru_cache(maxsize=32)

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from simulator.answers import Encoded
-from simulator.cost.step import evaluate
+from simulator.cost.step import Estimate, evaluate
 from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.planner.layout_row import LayoutRow, layout_rows
 from simulator.planner.prediction import Prediction, predict
+from simulator.planner.variants import Variant, variant_of
 from simulator.scenario import Scenario
 from simulator.search.candidates import candidates
 
@@ -44,19 +44,14 @@ _MOST_ROWS = 20_000
 """Layouts of a pair of choices that are priced; more are left to the search."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class FewChanges(Encoded):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FewChanges(Variant):
     """A layout that is faster than the one at hand, or fits where that does not."""
 
-    KEYS: ClassVar[tuple[str, ...]] = ("choices", "fields=before_and_after", "gain", "*row")
+    KEYS: tuple[str, ...] = ("choices", "fields=before_and_after", "gain", "*row")
 
-    choices: tuple[str, ...]
-    """What is decided anew."""
-    fields: dict[str, tuple[Any, Any]]
-    """Layout fields that change: before and after."""
-    prediction: Prediction
-    gain: float
-    """Step time before over that after, less 1; infinite where the layout at hand does not fit."""
+    choices: tuple[str, ...] = ()
+    """What of a layout is decided anew."""
 
     @property
     def before_and_after(self) -> dict[str, dict[str, Any]]:
@@ -65,8 +60,13 @@ class FewChanges(Encoded):
         return {name: dict(zip(keys, pair, strict=True)) for name, pair in self.fields.items()}
 
     @property
+    def prediction(self) -> Prediction:
+        """The layout in full, with days and USD."""
+        return predict(self.scenario)
+
+    @property
     def row(self) -> LayoutRow:
-        """The layout then."""
+        """The layout as JSON says it."""
         return layout_rows(self.prediction)[0]
 
 
@@ -94,8 +94,8 @@ def cheapest_changes(now: Prediction, most: int = 3) -> list[FewChanges]:
         steps.append(whole)
     rising: list[FewChanges] = []
     for change in steps:
-        before = rising[-1].prediction.step_time_s if rising else float("inf")
-        if change.prediction.step_time_s < (1 - LEAST_GAIN) * before:
+        before = rising[-1].step_time_s if rising else None
+        if before is None or (change.step_time_s or 0.0) < (1 - LEAST_GAIN) * before:
             rising.append(change)
     others = [change for change in single[1:] if all(_differ(change, x) for x in rising)]
     chosen = [*rising, *others[: max(most - len(rising), 0)]][:most]
@@ -107,7 +107,7 @@ def _differ(a: FewChanges, b: FewChanges) -> bool:
 
 
 def _order(change: FewChanges) -> tuple[float, int]:
-    return change.prediction.step_time_s, len(change.choices)
+    return change.step_time_s or 0.0, len(change.choices)
 
 
 def _fields() -> tuple[str, ...]:
@@ -130,17 +130,17 @@ def _best_of(now: Prediction, sets: list[tuple[str, ...]]) -> dict[tuple[str, ..
     estimate = evaluate(Layouts.concatenate(tables), *setting)
     owner = np.concatenate(owners)
     limit = (1 - LEAST_GAIN) * now.step_time_s if now.fits else np.inf
-    found = {}
+    best_of: dict[tuple[str, ...], FewChanges] = {}
     best_pair = np.inf
     for number, choices in enumerate(sets):
         times = np.where((owner == number) & estimate.fits, estimate.step_time_s, np.inf)
         best = int(np.argmin(times))
         if times[best] < limit and (len(choices) == 1 or times[best] < best_pair):
             best_pair = times[best] if len(choices) > 1 else best_pair
-            change = _told(now, choices, estimate.layouts[best])
+            change = _variant(now, choices, estimate, best)
             if change is not None:
-                found[choices] = change
-    return found
+                best_of[choices] = change
+    return best_of
 
 
 def _kept(row: dict[str, Any], choices: tuple[str, ...]) -> dict[str, Any]:
@@ -153,8 +153,10 @@ def _kept(row: dict[str, Any], choices: tuple[str, ...]) -> dict[str, Any]:
     return pinned
 
 
-def _told(now: Prediction, choices: tuple[str, ...], layout: Layouts) -> FewChanges | None:
-    after = layout.row()
+def _variant(
+    now: Prediction, choices: tuple[str, ...], estimate: Estimate, row: int
+) -> FewChanges | None:
+    after = estimate.layouts.row(row)
     changed = {
         name: (now.layout[name], after[name])
         for name in _fields()
@@ -165,9 +167,15 @@ def _told(now: Prediction, choices: tuple[str, ...], layout: Layouts) -> FewChan
     moved = tuple(name for name in CHOICES if any(f in changed for f in CHOICES[name]))
     if "tp" in moved and "sequence_parallel" in moved:
         moved = tuple(name for name in moved if name != "sequence_parallel")
-    prediction = predict(_free(now.scenario), **_given(after))
-    gain = now.step_time_s / prediction.step_time_s - 1 if now.fits else float("inf")
-    return FewChanges(choices=moved or choices, fields=changed, prediction=prediction, gain=gain)
+    return variant_of(
+        _free(now.scenario),
+        estimate,
+        row,
+        of=FewChanges,
+        fields=changed,
+        choices=moved or choices,
+        before_s=now.step_time_s if now.fits else float("inf"),
+    )
 
 
 def _follows(name: str, before: dict[str, Any], after: dict[str, Any]) -> bool:
@@ -181,26 +189,16 @@ def _free(scenario: Scenario) -> Scenario:
     return replace(scenario, pinned={}, document={**scenario.document, "layout": {}})
 
 
-def _given(row: dict[str, Any]) -> dict[str, Any]:
-    """A whole layout as fields of the section [layout]."""
-    left_out = {"global_batch", "dp"} | ({"cp_kind", "cp_a2a"} if row["cp"] == 1 else set())
-    if row["sharding"] != "zero3" or row["reshard_after_forward"] is True:
-        left_out.add("reshard_after_forward")
-    if row["shard_group"] == row["dp"] * row["cp"]:
-        left_out.add("shard_group")
-    return {name: value for name, value in row.items() if name not in left_out}
-
-
 def _search(now: Prediction) -> FewChanges | None:
     """The fastest of all layouts."""
     from simulator.errors import InfeasibleError
     from simulator.planner.plan import plan
 
     try:
-        found = plan(_free(now.scenario), keep=64)
+        estimate = plan(_free(now.scenario), keep=64).estimate
     except InfeasibleError:
         return None
-    best = int(np.argmin(found.estimate.step_time_s))
-    if now.fits and found.estimate.step_time_s[best] >= (1 - LEAST_GAIN) * now.step_time_s:
+    best = int(np.argmin(estimate.step_time_s))
+    if now.fits and estimate.step_time_s[best] >= (1 - LEAST_GAIN) * now.step_time_s:
         return None
-    return _told(now, ("all",), found.estimate.layouts[best])
+    return _variant(now, ("all",), estimate, best)

@@ -22,6 +22,7 @@ from simulator.layout.degrees import data_parallel_degree, divisors
 from simulator.layout.layouts import OFFLOADS, RECOMPUTE, SHARDINGS, Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.planner.prediction import Prediction
+from simulator.planner.variants import Variant, variant_of
 from simulator.scenario import Scenario
 from simulator.search.candidates import longest_cp, widest_tp
 from simulator.software.supports import Supports
@@ -34,21 +35,8 @@ _MOST_TOGETHER = 3
 
 _FULL = RECOMPUTE.index("full")
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Change:
-    """A neighbouring layout that fits."""
-
-    set: dict[str, Any]
-    """Layout fields that differ and their new values; dp follows from the number of GPUs."""
-    layout: str
-    """The whole new layout in a few words."""
-    step_time_s: float
-    added_s: float
-    """Step time above that of the layout that does not fit; below zero where it is faster."""
-    memory_total_bytes: float
-    memory_verdict: str
-    """FITS, or TIGHT where only the P50 is within the usable bytes; OOM for the nearest one."""
+_KEYS = ("set", "layout", "step_time_s", "added_s", "memory_total_bytes", "memory_verdict")
+"""What documents say of a change."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,10 +79,10 @@ class Fitting(Encoded):
     capacity_bytes: float
     room_for_offload: bool
     """Host memory and drives of a server hold what is offloaded to them."""
-    changes: list[Change]
+    changes: list[Variant]
     """Cheapest first: what makes an OOM layout fit (P50), and a TIGHT one FIT; empty where the
     layout FITS, or where no neighbour does."""
-    nearest: Change | None
+    nearest: Variant | None
     """The neighbour that needs least memory, where neither the layout nor any neighbour fits."""
 
     @property
@@ -198,7 +186,7 @@ def _room_for_offload(estimate: Estimate) -> bool:
     return all(float(estimate.offloaded_bytes[tier][0]) <= room for tier, room in rooms)
 
 
-def _changes(prediction: Prediction, most: int) -> tuple[list[Change], Change | None]:
+def _changes(prediction: Prediction, most: int) -> tuple[list[Variant], Variant | None]:
     """The fastest neighbours that fit, no two with the same fields changed; else the smallest.
 
     A change is left out where part of it alone fits and is no slower. Neighbours of a TIGHT layout
@@ -233,16 +221,16 @@ def _fastest_by_fields(
     return [i for _, i in best]
 
 
-def _change(prediction: Prediction, estimate: Estimate, i: int) -> Change:
+def _change(prediction: Prediction, estimate: Estimate, i: int) -> Variant:
     before, after = prediction.estimate.layouts.row(), estimate.layouts.row(i)
     follow = ("dp", "shard_group", "etp", "sequence_parallel")
-    return Change(
-        set={k: v for k, v in after.items() if v != before[k] and k not in follow},
-        layout=estimate.layouts.describe(i),
-        step_time_s=float(estimate.step_time_s[i]),
-        added_s=float(estimate.step_time_s[i]) - prediction.step_time_s,
-        memory_total_bytes=float(estimate.memory_total_bytes[i]),
-        memory_verdict=estimate.verdict_word(i),
+    return variant_of(
+        prediction.scenario,
+        estimate,
+        i,
+        fields={k: (before[k], v) for k, v in after.items() if v != before[k] and k not in follow},
+        before_s=prediction.step_time_s,
+        KEYS=_KEYS,
     )
 
 
@@ -258,8 +246,8 @@ def _neighbours(prediction: Prediction) -> tuple[Layouts, NDArray[np.bool_]]:
 
     Degrees grow, the micro-batch shrinks, sharding, recomputation and offload go up; dp follows.
     """
-    scenario, own = prediction.scenario, prediction.estimate.layouts
-    choices = _choices(scenario, own)
+    scenario, layouts = prediction.scenario, prediction.estimate.layouts
+    choices = _choices(scenario, layouts)
     index = _near([len(choices[name]) for name in _AXES])
     changed = index > 0
     fields: dict[str, Any] = {}
@@ -269,8 +257,8 @@ def _neighbours(prediction: Prediction) -> tuple[Layouts, NDArray[np.bool_]]:
             fields["recompute"], fields["recompute_layers"] = values.T
         else:
             fields[name] = values
-    repeated = own[np.zeros(len(index), dtype=np.intp)]
-    table = repeated.replace(**fields, **_following(scenario, own, fields))
+    repeated = layouts[np.zeros(len(index), dtype=np.intp)]
+    table = repeated.replace(**fields, **_following(scenario, layouts, fields))
     possible = reasons(table, scenario.workload, scenario.cluster, scenario.software) == FEASIBLE
     possible &= table.world == scenario.cluster.gpus
     return table[np.flatnonzero(possible)], changed[possible]
@@ -311,10 +299,10 @@ def _choices(scenario: Scenario, layouts: Layouts) -> dict[str, list[Any]]:
     per_rank = -(-arch.layers // row["pp"])
     gpus, length = scenario.cluster.gpus, scenario.workload.recipe.sequence_length
     experts = [moe.experts for moe in arch.moes]
-    own_mode = (int(layouts.recompute[0]), int(layouts.recompute_layers[0]))
+    mode_now = (int(layouts.recompute[0]), int(layouts.recompute_layers[0]))
     modes = [(RECOMPUTE.index(word), 0) for word in can.recompute]
     modes += [(_FULL, n) for n in _spread(per_rank - 1)]
-    more = [mode for mode in modes if _saves(mode, per_rank) > _saves(own_mode, per_rank)]
+    more = [mode for mode in modes if _saves(mode, per_rank) > _saves(mode_now, per_rank)]
     level = int(layouts.sharding[0])
 
     def degrees(name: str, most: int, supported: bool) -> list[int]:
@@ -323,7 +311,7 @@ def _choices(scenario: Scenario, layouts: Layouts) -> dict[str, list[Any]]:
 
     smaller = [b for b in divisors(row["micro_batch"]) if b < row["micro_batch"]]
     return {
-        "recompute": [own_mode, *more],
+        "recompute": [mode_now, *more],
         "offload_layers": [
             row["offload_layers"],
             *(n for n in _spread(per_rank) if can.offload and n > row["offload_layers"]),
@@ -342,10 +330,10 @@ def _choices(scenario: Scenario, layouts: Layouts) -> dict[str, list[Any]]:
     }
 
 
-def _tiers(own: str, can: Supports, offloads: bool) -> list[int]:
+def _tiers(tier: str, can: Supports, offloads: bool) -> list[int]:
     """Tiers from a layout's own outwards: the device, host memory, drives."""
     words = OFFLOADS if can.nvme_offload else OFFLOADS[:2]
-    first = OFFLOADS.index(own)
+    first = OFFLOADS.index(tier)
     return list(range(first, len(words))) if offloads else [first]
 
 

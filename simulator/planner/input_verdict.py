@@ -101,7 +101,7 @@ def input_verdict(scenario: Scenario, estimate: Estimate, i: int = 0) -> InputVe
 def _needs(supply: Supply, scenario: Scenario, step_s: float) -> tuple[Need, ...]:
     """What has to grow to what so that no stage takes longer than `step_s`."""
     data, store = supply.data, supply.data.store
-    found = [_workers(supply, scenario, step_s)]
+    needs = [_workers(supply, scenario, step_s)]
     units: dict[str, tuple[float, str]] = {"cores": (cores_of(data), "{} cores a server")}
     if store is not None:
         who = "a server's own drives" if store.per_server else "the store"
@@ -119,10 +119,10 @@ def _needs(supply: Supply, scenario: Scenario, step_s: float) -> tuple[Need, ...
             needed = now * seconds / step_s
             counted = name in ("cores", "requests", "opens")
             shown = show_count(math.ceil(needed)) if counted else show_rate(needed)
-            found.append(Need(what=name, needed=needed, now=now, words=words.format(shown)))
+            needs.append(Need(what=name, needed=needed, now=now, words=words.format(shown)))
     if float(supply.copy_s[0]) > 0.0:
-        found.append(Need(what="pinned", needed=1.0, now=0.0, words="pinned memory"))
-    return tuple(need for need in found if need is not None)
+        needs.append(Need(what="pinned", needed=1.0, now=0.0, words="pinned memory"))
+    return tuple(need for need in needs if need is not None)
 
 
 def _workers(supply: Supply, scenario: Scenario, step_s: float) -> Need | None:

@@ -22,7 +22,7 @@ from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.scenario import Scenario
 from simulator.search.allowed import with_allowed
 from simulator.search.explore import explore
-from simulator.search.stage_splits import RankCosts, dealt_over
+from simulator.search.stage_splits import RankCosts, balance_layers
 
 BY_STAGE, BY_REPLICA = "tp-cp-dp-pp", "tp-cp-pp-dp"
 """Orders of ranks in which stages, or replicas, lie together."""
@@ -61,14 +61,14 @@ def kinds_of_blocks(cluster: Cluster, size: int) -> list[int] | None:
 
 def candidate_rows(scenario: Scenario, order: str) -> Layouts | None:
     """The best layouts of each kind, as if all servers were of it; None where there are none."""
-    given = with_allowed(scenario)
-    if given.get("rank_order", order) != order:
+    allowed = with_allowed(scenario)
+    if allowed.get("rank_order", order) != order:
         return None
-    pinned = {"stages": (), **given, "rank_order": order}
+    pinned = {"stages": (), **allowed, "rank_order": order}
     tables = []
     for kind in scenario.cluster.kinds:
-        found = explore(scenario.workload, kind, scenario.software, pinned, keep=_KEEP)
-        tables += [table for table in (found.best.layouts,) if len(table)]
+        table = explore(scenario.workload, kind, scenario.software, pinned, keep=_KEEP).best.layouts
+        tables += [table] if len(table) else []
     if not tables:
         return None
     table = Layouts.concatenate(tables)
@@ -104,27 +104,25 @@ def staged(scenario: Scenario, table: Layouts) -> Iterator[tuple[Layouts, float]
         if on is None or any(cost is None for cost in costs):
             continue
         ranks = [cost for kind in on if (cost := costs[kind]) is not None]
-        split = dealt_over(ranks, i) if free else []
+        split = balance_layers(ranks, i) if free else []
         if split is None:
             continue
-        dealt = row.replace(stages=[tuple(split)]) if split else row
-        if _allowed(scenario, dealt):
-            yield dealt, _pace(ranks, i, dealt)
+        balanced = row.replace(stages=[tuple(split)]) if split else row
+        if _allowed(scenario, balanced):
+            yield balanced, _pace(ranks, i, balanced)
 
 
-def _pace(ranks: list[RankCosts], i: int, dealt: Layouts) -> float:
+def _pace(ranks: list[RankCosts], i: int, row: Layouts) -> float:
     """Roughly the step: micro-batches of the slowest rank; only to choose which are played."""
-    layers = np.array([one.layer_kinds.size for one in ranks[:1]] * len(ranks), dtype=float) / len(
-        ranks
-    )
-    held = dealt.row()["stages"]
-    if held:
-        per = len(held) // len(ranks)
-        layers = np.array(held).reshape(per, len(ranks)).sum(axis=0).astype(float)
+    layers = np.full(len(ranks), float(ranks[0].layer_kinds.size)) / len(ranks)
+    stages = row.row()["stages"]
+    if stages:
+        chunks = len(stages) // len(ranks)
+        layers = np.array(stages).reshape(chunks, len(ranks)).sum(axis=0).astype(float)
     mean = np.array([rank.block_s[i, rank.layer_kinds].mean() for rank in ranks])
-    fixed = np.array([one.fixed_s[i, s] for s, one in enumerate(ranks)])
+    fixed = np.array([rank.fixed_s[i, s] for s, rank in enumerate(ranks)])
     times = layers * mean + fixed
-    return float((int(dealt.micro_batches[0]) - 1) * times.max() + times.sum())
+    return float((int(row.micro_batches[0]) - 1) * times.max() + times.sum())
 
 
 def _rank_costs(scenario: Scenario, kind: Cluster, table: Layouts) -> RankCosts | None:
@@ -137,8 +135,8 @@ def _rank_costs(scenario: Scenario, kind: Cluster, table: Layouts) -> RankCosts 
 def _allowed(scenario: Scenario, row: Layouts) -> bool:
     """Whether a layout can run on the servers of every kind."""
     kinds = scenario.cluster.kinds
-    code = (reasons(row, scenario.workload, kind, scenario.software)[0] for kind in kinds)
-    return all(int(one) == FEASIBLE for one in code)
+    codes = (reasons(row, scenario.workload, kind, scenario.software)[0] for kind in kinds)
+    return all(int(code) == FEASIBLE for code in codes)
 
 
 def shares_of(scenario: Scenario, table: Layouts) -> Iterator[Shares]:
@@ -160,9 +158,9 @@ def shares_of(scenario: Scenario, table: Layouts) -> Iterator[Shares]:
         return
     table = table[some]
     counts = [np.bincount(places[i] or [], minlength=len(cluster.kinds)) for i in some]
-    dealt = _dealt_batches(scenario, table, np.array(counts))
-    for i in np.argsort([seconds for seconds, _ in dealt])[:_CLOSED]:
-        seconds, shares = dealt[i]
+    splits = _split_batches(scenario, table, np.array(counts))
+    for i in np.argsort([seconds for seconds, _ in splits])[:_CLOSED]:
+        seconds, shares = splits[i]
         step_s = _shared_step(scenario, table[int(i)], shares) if np.isfinite(seconds) else None
         if step_s is not None:
             replicas = tuple(int(x) for x in counts[i])
@@ -170,7 +168,7 @@ def shares_of(scenario: Scenario, table: Layouts) -> Iterator[Shares]:
             yield Shares(layouts=row, micro_batches=shares, replicas=replicas, step_s=step_s)
 
 
-def _dealt_batches(
+def _split_batches(
     scenario: Scenario, table: Layouts, replicas: Floats
 ) -> list[tuple[float, tuple[int, ...]]]:
     """Seconds and micro-batches of a replica by kind, for every layout; inf where one is short."""
@@ -179,29 +177,30 @@ def _dealt_batches(
     far = 2 * even
     near_s, far_s, fits = [], [], []
     for kind in scenario.cluster.kinds:
-        found = evaluate(table, scenario.workload, kind, scenario.software)
+        near = evaluate(table, scenario.workload, kind, scenario.software)
         batched = table.replace(global_batch=far * table.dp * table.micro_batch)
         more = evaluate(batched, scenario.workload, kind, scenario.software)
-        near_s.append(found.step_time_s)
+        near_s.append(near.step_time_s)
         far_s.append(more.step_time_s)
-        fits.append(found.fits)
-    each = (np.array(far_s) - np.array(near_s)) / (far - even)
-    begin = np.array(near_s) - each * even
+        fits.append(near.fits)
+    micro_batch_s = (np.array(far_s) - np.array(near_s)) / (far - even)
+    begin = np.array(near_s) - micro_batch_s * even
     total = even * table.dp
-    low, high = np.zeros(len(table)), begin.max(axis=0) + each.max(axis=0) * (total + turns)
+    low = np.zeros(len(table))
+    high = begin.max(axis=0) + micro_batch_s.max(axis=0) * (total + turns)
     for _ in range(60):
         middle = 0.5 * (low + high)
-        done = (_counts(middle, begin, each, turns) * replicas.T).sum(axis=0) >= total
+        done = (_counts(middle, begin, micro_batch_s, turns) * replicas.T).sum(axis=0) >= total
         low, high = np.where(done, low, middle), np.where(done, middle, high)
-    shares = np.maximum(_counts(high, begin, each, turns), turns).astype(int)
+    shares = np.maximum(_counts(high, begin, micro_batch_s, turns), turns).astype(int)
     high = np.where(np.all(fits, axis=0), high, np.inf)
     return [(float(high[i]), tuple(map(int, shares[:, i]))) for i in range(len(table))]
 
 
-def _counts(seconds: Floats, begin: Floats, each: Floats, turns: Floats) -> Floats:
+def _counts(seconds: Floats, begin: Floats, micro_batch_s: Floats, turns: Floats) -> Floats:
     """Micro-batches that are done in so many seconds, in whole turns."""
-    found = np.floor((seconds - begin) / (each * turns) + 1e-9) * turns
-    return np.asarray(np.maximum(found, 0.0))
+    count = np.floor((seconds - begin) / (micro_batch_s * turns) + 1e-9) * turns
+    return np.asarray(np.maximum(count, 0.0))
 
 
 def _batched(row: Layouts, micro_batches: int) -> Layouts:
@@ -217,16 +216,16 @@ def _shared_step(scenario: Scenario, row: Layouts, shares: tuple[int, ...]) -> f
         some = _batched(row, count)
         if int(reasons(some, scenario.workload, kind, scenario.software)[0]) != FEASIBLE:
             return None
-        found = evaluate(some, scenario.workload, kind, scenario.software)
-        if not found.fits[0]:
+        estimate = evaluate(some, scenario.workload, kind, scenario.software)
+        if not estimate.fits[0]:
             return None
-        tail = float(found.terms_s["dp"][0])
-        before.append(float(found.step_time_s[0]) - tail)
+        tail = float(estimate.terms_s["dp"][0])
+        before.append(float(estimate.step_time_s[0]) - tail)
         after.append(tail)
     return max(before) + max(after)
 
 
-def alone(cluster: Cluster, kind: int, gpus: int) -> Cluster:
+def servers_of_kind(cluster: Cluster, kind: int, gpus: int) -> Cluster:
     """The servers of one kind and no others."""
-    one = cluster.kinds[kind]
-    return replace(one, groups=(replace(one.groups[0], gpus=gpus),))
+    servers = cluster.kinds[kind]
+    return replace(servers, groups=(replace(servers.groups[0], gpus=gpus),))

@@ -3,38 +3,214 @@
 Layouts are the best of each kind as if all servers were of it; stages and shares of the batch are
 placed by capability (``mixed_placement.py``), and the most promising are played on discrete events,
 which price every stage on the servers that it lies on. Replicas may have a layout of their kind's
-own (``own_layouts.py``). Beside them stands the best layout of each kind on its own servers and no
-others: where that is faster, the others are better left out.
+own (``layout_per_server_type.py``). Beside them stands the best layout of each kind on its own
+servers and no others: where that is faster, the others are better left out.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
+import numpy as np
+
+from simulator.answers import Answer
+from simulator.arrays import Floats
+from simulator.cost.mixed_gradient_sum import GradientSumPhases
 from simulator.errors import InfeasibleError, InputError
 from simulator.events.simulated_step import simulate
+from simulator.frames import DataFrame, frame_of_rows
+from simulator.goal import Goal
 from simulator.layout.layouts import Layouts
-from simulator.planner.layout_per_server_type import OwnLayouts, each_alone, own_layouts
-from simulator.planner.mixed_answer import MixedOption, MixedPlan, in_order
+from simulator.planner.layout_per_server_type import (
+    LayoutPerKind,
+    layouts_per_kind,
+    runs_by_kind,
+)
+from simulator.planner.mixed_outcome import (
+    MixedOutcome,
+    PriceOf,
+    gpus_by_kind,
+    mixed_outcome,
+    outcome_of_kinds,
+)
 from simulator.planner.mixed_placement import (
     BY_REPLICA,
     BY_STAGE,
     Shares,
-    alone,
     candidate_rows,
+    servers_of_kind,
     shares_of,
     staged,
 )
-from simulator.planner.mixed_totals import PriceOf, mixed_totals, own_gpus, own_totals
+from simulator.planner.mixed_prediction import asked_of
+from simulator.planner.plan import goal_value, meets
 from simulator.scenario import Scenario
 from simulator.search.allowed import with_allowed
 from simulator.search.explore import explore
+from simulator.units import show_percent
 
 _PLAYED = 4
 """Layouts of each way of placing them that are played."""
 
-_OWN_PLAYED = 2
+_PER_KIND_PLAYED = 2
 """Combinations of layouts of each kind that are played."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MixedOption:
+    """One way to use the servers."""
+
+    way: str
+    """stages: of one pipeline on several kinds. shares: replicas on one kind each, with unlike
+    numbers of micro-batches. own layouts: the same, and each kind with a layout of its own. NAME
+    alone: the servers of one kind and no others."""
+    kinds: tuple[str, ...]
+    """Kinds that are used."""
+    gpus: int
+    layouts: Layouts
+    """One row, or one of each kind where they are unlike."""
+    described: str
+    micro_batches: tuple[int, ...]
+    """Of a replica, by kind that is used."""
+    step_s: float
+    """Played on discrete events."""
+    closed_form_s: float | None
+    """None where there is no closed form: stages on several kinds."""
+    run: MixedOutcome
+    legs: GradientSumPhases | None = None
+    """Of the sum of gradients over kinds whose layouts are unlike."""
+
+    def value(self, goal: Goal) -> float:
+        """What the goal makes least; the step where money or energy are not known."""
+        return float(goal_value(np.array([self.step_s]), self.run.outcome, goal)[0])
+
+    def meets(self, goal: Goal) -> bool:
+        """Whether deadline and budget are met; what is not known does not meet them."""
+        return bool(meets(self.run.outcome, goal)[0])
+
+
+def in_order(options: list[MixedOption], goal: Goal) -> tuple[MixedOption, ...]:
+    """Best first: those that meet deadline and budget, by what the goal makes least."""
+    return tuple(
+        sorted(
+            options, key=lambda option: (not option.meets(goal), option.value(goal), option.step_s)
+        )
+    )
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class MixedPlan(Answer):
+    """Ways to use a cluster of several kinds of servers, the best by the goal first."""
+
+    COMMAND: ClassVar[str] = "plan"
+    KEYS: ClassVar[tuple[str, ...]] = ("*asked", "verdict", "left_out", "options=rows")
+
+    scenario: Scenario
+    options: tuple[MixedOption, ...]
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What was asked: the head of its document."""
+        return asked_of(self.scenario)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per way."""
+        return [option_row(option) for option in self.options]
+
+    @property
+    def line(self) -> str:
+        """The verdict."""
+        return self.verdict
+
+    @property
+    def best(self) -> MixedOption:
+        """The best by the goal."""
+        return self.options[0]
+
+    @property
+    def meets_goal(self) -> bool:
+        """Whether the best way meets deadline and budget, where one was given."""
+        return self.best.meets(self.scenario.goal)
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Kinds of servers that the best way does not use."""
+        every = (kind.name for kind in self.scenario.cluster.kinds)
+        return tuple(name for name in every if name not in self.best.kinds)
+
+    @property
+    def verdict(self) -> str:
+        """What to do, in a sentence."""
+        best = self.best
+        rest = [
+            option for option in self.options if option.way.endswith("alone") != bool(self.left_out)
+        ]
+        if self.left_out:
+            names = " and ".join(self.left_out)
+            if not rest:
+                return f"{names} left out: nothing runs on all servers"
+            return f"{names} better left out: {self._more(rest[0], 'a step on all servers')}"
+        if not rest:
+            return f"all servers by {best.way}: no kind alone can run it"
+        name = rest[0].kinds[0]
+        return f"all servers by {best.way}; {self._more(rest[0], f'the best kind alone, {name},')}"
+
+    def _more(self, other: MixedOption, what: str) -> str:
+        """How much more another way takes of what the goal makes least."""
+        goal = self.scenario.goal
+        if not other.meets(goal) and self.meets_goal:
+            return f"{what} misses deadline or budget"
+        more = show_percent(other.value(goal) / self.best.value(goal) - 1.0)
+        outcome = other.run.outcome
+        known = {"time": outcome.days, "cost": outcome.usd, "energy": outcome.kwh}[goal.minimize]
+        if np.isnan(known[0]) or goal.minimize == "time":
+            return f"{what} takes {more} longer"
+        return f"{what} takes {more} more {'money' if goal.minimize == 'cost' else 'energy'}"
+
+    def to_frame(self) -> DataFrame:
+        """One row per way."""
+        return frame_of_rows(self.rows)
+
+
+def option_row(option: MixedOption) -> dict[str, Any]:
+    """What an option says, as plain values."""
+    sure, outcome, legs = option.run.certainty, option.run.outcome, option.legs
+    names = ("tokens_per_s", "mfu", "goodput", "days", "usd", "kwh")
+    of_run = {name: _known(getattr(outcome, name)) for name in names}
+    return {
+        "way": option.way,
+        "kinds": list(option.kinds),
+        "gpus": option.gpus,
+        "layout": option.layouts.row(),
+        "described": option.described,
+        "layouts": [option.layouts.row(i) for i in range(len(option.layouts))],
+        "micro_batches": list(option.micro_batches),
+        "legs_s": None if legs is None else _legs_row(legs),
+        "step_time_s": option.step_s,
+        "p10_s": float(sure.p10_s[0]),
+        "p90_s": float(sure.p90_s[0]),
+        "closed_form_s": option.closed_form_s,
+        "tokens_per_s": of_run.pop("tokens_per_s"),
+        "mfu": of_run.pop("mfu"),
+        "memory_headroom": option.run.memory_headroom,
+        **of_run,
+        "evidence": option.run.evidence.grade,
+    }
+
+
+def _known(column: Floats) -> float | None:
+    return None if np.isnan(column[0]) else float(column[0])
+
+
+def _legs_row(legs: GradientSumPhases) -> dict[str, list[float]]:
+    """Seconds of each leg, by kind."""
+    return {
+        "reduce_scatter": list(legs.reduce_scatter_s),
+        "exchange": list(legs.exchange_s),
+        "gather": list(legs.gather_s),
+    }
 
 
 def plan_mixed(scenario: Scenario, *, price_of: PriceOf | None = None) -> MixedPlan:
@@ -57,9 +233,9 @@ def plan_mixed(scenario: Scenario, *, price_of: PriceOf | None = None) -> MixedP
     options = [
         *_by_stages(made, price_of),
         *_by_shares(made, price_of),
-        *_by_own(made, price_of),
+        *_by_kind(made, price_of),
     ]
-    for kind, gpus in enumerate(own_gpus(scenario.cluster)):
+    for kind, gpus in enumerate(gpus_by_kind(scenario.cluster)):
         options += _alone(made, kind, gpus, price_of)
     if not options:
         names = ", ".join(kind.name for kind in scenario.cluster.kinds)
@@ -79,35 +255,41 @@ def _check_given(scenario: Scenario) -> None:
         raise InputError(f"{scenario.where}: {name}: {rule}" for name in open_fields)
 
 
+def _option(
+    scenario: Scenario, way: str, rows: Layouts, step_s: float, run: MixedOutcome, **known: Any
+) -> MixedOption:
+    """An option on all servers of a scenario; with one layout unless `described` says otherwise."""
+    values = {
+        "closed_form_s": None,
+        "described": rows.describe(),
+        "micro_batches": (int(rows.micro_batches[0]),) * len(scenario.cluster.each),
+    }
+    return MixedOption(
+        way=way,
+        kinds=tuple(kind.name for kind in scenario.cluster.each),
+        gpus=scenario.cluster.gpus,
+        layouts=rows,
+        step_s=step_s,
+        run=run,
+        **{**values, **known},
+    )
+
+
 def _by_stages(scenario: Scenario, price_of: PriceOf | None) -> list[MixedOption]:
-    """Pipelines over several kinds, layers dealt by capability, the most promising played."""
+    """Pipelines over several kinds, layers balanced by capability, the most promising played."""
     table = candidate_rows(scenario, BY_STAGE)
     if table is None:
         return []
-    rows = sorted(staged(scenario, table), key=lambda found: found[1])[:_PLAYED]
+    rows = sorted(staged(scenario, table), key=lambda row_and_pace: row_and_pace[1])[:_PLAYED]
     options = []
     for row, _ in rows:
         step = simulate(row, scenario.workload, scenario.cluster, scenario.software)
         assert step.mixed is not None
         fullest = float((step.mixed.memory_bytes / step.mixed.usable_bytes).max())
-        if fullest > 1.0:
-            continue
-        counts = (int(row.micro_batches[0]),) * len(scenario.cluster.kinds)
-        seconds = step.step_time_s
-        totals = mixed_totals(scenario, row, seconds, price_of=price_of, memory_share=fullest)
-        options.append(
-            MixedOption(
-                way="stages",
-                kinds=tuple(kind.name for kind in scenario.cluster.kinds),
-                gpus=scenario.cluster.gpus,
-                layouts=row,
-                described=row.describe(),
-                micro_batches=counts,
-                step_s=seconds,
-                closed_form_s=None,
-                totals=totals,
-            )
-        )
+        if fullest <= 1.0:
+            step_s = step.step_time_s
+            run = mixed_outcome(scenario, row, step_s, price_of=price_of, memory_share=fullest)
+            options.append(_option(scenario, "stages", row, step_s, run))
     return options
 
 
@@ -116,23 +298,13 @@ def _by_shares(scenario: Scenario, price_of: PriceOf | None) -> list[MixedOption
     table = candidate_rows(scenario, BY_REPLICA)
     if table is None:
         return []
-    shares = sorted(shares_of(scenario, table), key=lambda share: share.step_s)[:_PLAYED]
-    return [_share(scenario, one, price_of) for one in shares]
-
-
-def _share(scenario: Scenario, shares: Shares, price_of: PriceOf | None) -> MixedOption:
-    seconds = _played_shares(scenario, shares)
-    return MixedOption(
-        way="shares",
-        kinds=tuple(kind.name for kind in scenario.cluster.kinds),
-        gpus=scenario.cluster.gpus,
-        layouts=shares.layouts,
-        described=shares.layouts.describe(),
-        micro_batches=shares.micro_batches,
-        step_s=seconds,
-        closed_form_s=shares.step_s,
-        totals=mixed_totals(scenario, shares.layouts, seconds, price_of=price_of),
-    )
+    options = []
+    for shares in sorted(shares_of(scenario, table), key=lambda shares: shares.step_s)[:_PLAYED]:
+        row, step_s = shares.layouts, _played_shares(scenario, shares)
+        run = mixed_outcome(scenario, row, step_s, price_of=price_of)
+        known = {"micro_batches": shares.micro_batches, "closed_form_s": shares.step_s}
+        options.append(_option(scenario, "shares", row, step_s, run, **known))
+    return options
 
 
 def _played_shares(scenario: Scenario, shares: Shares) -> float:
@@ -148,55 +320,45 @@ def _played_shares(scenario: Scenario, shares: Shares) -> float:
     return max(before) + max(after)
 
 
-def _by_own(scenario: Scenario, price_of: PriceOf | None) -> list[MixedOption]:
+def _by_kind(scenario: Scenario, price_of: PriceOf | None) -> list[MixedOption]:
     """Each kind with a layout of its own: played by itself, then the exchange of gradients."""
-    return [_own(scenario, layout, price_of) for layout in own_layouts(scenario)[:_OWN_PLAYED]]
+    best = layouts_per_kind(scenario)[:_PER_KIND_PLAYED]
+    return [_with_layouts(scenario, layouts, price_of) for layouts in best]
 
 
-def _own(scenario: Scenario, own_layouts: OwnLayouts, price_of: PriceOf | None) -> MixedOption:
-    each = list(each_alone(scenario, own_layouts))
+def _with_layouts(
+    scenario: Scenario, layouts: LayoutPerKind, price_of: PriceOf | None
+) -> MixedOption:
+    runs = list(runs_by_kind(scenario, layouts))
     played_s = [
-        simulate(row, own.workload, own.cluster, own.software).step_time_s for own, row in each
+        simulate(row, run.workload, run.cluster, run.software).step_time_s for run, row in runs
     ]
-    seconds = max(played_s) + own_layouts.legs.between_s
-    names = tuple(kind.name for kind in scenario.cluster.kinds)
-    words = [f"{name}: {row.describe()}" for name, row in zip(names, own_layouts.rows, strict=True)]
-    return MixedOption(
-        way="own layouts",
-        kinds=names,
-        gpus=scenario.cluster.gpus,
-        layouts=Layouts.concatenate(list(own_layouts.rows)),
-        described="; ".join(words),
-        micro_batches=own_layouts.micro_batches,
-        step_s=seconds,
-        closed_form_s=own_layouts.step_s,
-        totals=own_totals(scenario, each, seconds, price_of=price_of),
-        legs=own_layouts.legs,
+    step_s = max(played_s) + layouts.legs.between_s
+    named = zip(scenario.cluster.kinds, layouts.rows, strict=True)
+    return _option(
+        scenario,
+        "own layouts",
+        Layouts.concatenate(list(layouts.rows)),
+        step_s,
+        outcome_of_kinds(scenario, runs, step_s, price_of=price_of),
+        described="; ".join(f"{kind.name}: {row.describe()}" for kind, row in named),
+        micro_batches=layouts.micro_batches,
+        closed_form_s=layouts.step_s,
+        legs=layouts.legs,
     )
 
 
 def _alone(scenario: Scenario, kind: int, gpus: int, price_of: PriceOf | None) -> list[MixedOption]:
     """The best layout of one kind on its own servers."""
-    cluster = alone(scenario.cluster, kind, gpus)
+    cluster = servers_of_kind(scenario.cluster, kind, gpus)
     fixed = ("dp", "shard_group", "stages")
     free = {name: value for name, value in scenario.pinned.items() if name not in fixed}
-    found = explore(scenario.workload, cluster, scenario.software, free, keep=1)
-    if not len(found.best):
+    best = explore(scenario.workload, cluster, scenario.software, free, keep=1).best
+    if not len(best):
         return []
-    best = found.best.take(slice(0, 1))
     row = best.layouts[:1]
-    seconds = simulate(row, scenario.workload, cluster, scenario.software).step_time_s
-    own = replace(scenario, cluster=cluster)
-    return [
-        MixedOption(
-            way=f"{cluster.name} alone",
-            kinds=(cluster.name,),
-            gpus=gpus,
-            layouts=row,
-            described=row.describe(),
-            micro_batches=(int(row.micro_batches[0]),),
-            step_s=seconds,
-            closed_form_s=float(best.step_time_s[0]),
-            totals=mixed_totals(own, row, seconds, price_of=price_of),
-        )
-    ]
+    step_s = simulate(row, scenario.workload, cluster, scenario.software).step_time_s
+    those = replace(scenario, cluster=cluster)
+    run = mixed_outcome(those, row, step_s, price_of=price_of)
+    closed_s = float(best.step_time_s[0])
+    return [_option(those, f"{cluster.name} alone", row, step_s, run, closed_form_s=closed_s)]

@@ -1,54 +1,114 @@
 """One layout on servers of several kinds: its step played on discrete events, and the whole run.
 
 Stages on unlike servers have no closed form. What nobody gave of the layout takes the defaults that
-it has on servers of the first kind.
+it has on servers of the first kind, and the closed form that is shown beside the step is theirs.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from simulator.answers import Answer, encoded
+import numpy as np
+
+from simulator.answers import encoded
+from simulator.cost.estimate import VERDICTS, Estimate, memory_verdict
+from simulator.cost.step import evaluate
+from simulator.economics.energy import cluster_energy_joule
+from simulator.economics.price import cost_usd
+from simulator.errors import InputError
 from simulator.events.played import SimulatedStep
 from simulator.events.simulated_step import simulate
-from simulator.frames import DataFrame, frame_of_rows
+from simulator.events.step.streams import STREAMS
+from simulator.events.step.timeline import Mixed
+from simulator.evidence.card import Card
+from simulator.frames import DataFrame, Table, frame_of_rows
+from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import Layouts
+from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.planner.layout_row import layout_fields
-from simulator.planner.mixed_servers import (
-    KindUse,
-    ServerGroups,
-    asked_of,
-    kinds_used,
-    predict_first,
-    worst_verdict,
-)
-from simulator.planner.mixed_totals import MixedTotals, mixed_totals
+from simulator.planner.mixed_outcome import MixedOutcome, mixed_outcome
+from simulator.planner.prediction import Prediction, predict, with_times
 from simulator.scenario import Scenario
-from simulator.units import show_seconds, show_usd
+from simulator.search.defaults import complete
+from simulator.search.refusal import limits, refusal
+from simulator.units import HOUR_S
+
+
+@dataclass(frozen=True, kw_only=True)
+class KindUse:
+    """What the servers of one kind do in a played step."""
+
+    KEYS: ClassVar[tuple[str, ...]] = (
+        *("name", "gpus", "alone_s=uniform_cluster_step_s"),
+        *("without_others_s=these_servers_only_step_s", "busy_s", "idle_s"),
+        *("memory_total_bytes=memory_bytes", "usable_bytes", "memory_verdict=verdict"),
+        "usd_per_hour",
+    )
+
+    name: str
+    gpus: int
+    busy_s: Mapping[str, float]
+    """By stream, the mean of their GPUs."""
+    idle_s: Mapping[str, float]
+    memory_bytes: float
+    """Of the fullest of their GPUs."""
+    usable_bytes: float
+    verdict: str
+    """FITS, TIGHT or OOM of that GPU, and OOM where the host lacks room for what is offloaded."""
+    uniform_cluster_step_s: float
+    """The step if all servers were of this kind."""
+    these_servers_only_step_s: float
+    """Closed form of the step on the servers of this kind that are there and no others: the same
+    layout with fewer replicas and the same batch; NaN where it does not divide so, or not fit."""
+    usd_per_hour: float
+    """Of all of them, electricity included; NaN where the price is not known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerGroups:
+    """Which ranks lie on which servers, and what each kind of servers does."""
+
+    KEYS: ClassVar[tuple[str, ...]] = (
+        "steady_s=step.mixed.steady_s",
+        *("usd_per_step", "kinds", "ranks=step.mixed.places"),
+    )
+
+    step: SimulatedStep
+    kinds: tuple[KindUse, ...]
+
+    @property
+    def usd_per_step(self) -> float:
+        """What a step costs, each kind at its own price; NaN where one is not known."""
+        return usd_per_step(list(self.kinds), self.step)
+
+
+def asked_of(scenario: Scenario) -> dict[str, Any]:
+    """What was asked, by the kinds of servers: the head of its document."""
+    cluster = scenario.cluster
+    groups = [{"name": cluster.kinds[g.kind].name, "gpus": g.gpus} for g in cluster.groups]
+    return {
+        "model": scenario.workload.architecture.name,
+        "cluster": {"groups": groups, "gpus": cluster.gpus},
+        "software": scenario.software.name,
+    }
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class MixedPrediction(Answer):
-    """What one layout costs on servers of several kinds."""
+class MixedPrediction(Prediction):
+    """What one layout costs on servers of several kinds; its estimate is the played step's."""
 
-    COMMAND: ClassVar[str] = "predict"
     KEYS: ClassVar[tuple[str, ...]] = (
         *("*asked", "scenario=scenario.document", "layouts=rows", "groups"),
     )
 
-    scenario: Scenario
-    layouts: Layouts
-    """One row."""
-    defaults: Mapping[str, Any]
-    """Layout fields that nobody gave, and the value they took."""
     step: SimulatedStep
     kinds: tuple[KindUse, ...]
     """What each kind of servers does in the step."""
-    totals: MixedTotals
-    memory_verdict: str
-    """FITS, TIGHT or OOM, of the kind that is worst off."""
+    run: MixedOutcome
+    """What `outcome` and `certainty` are of."""
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -60,15 +120,13 @@ class MixedPrediction(Answer):
         """Its one layout, as JSON says it."""
         keys = (
             *("step_time_s", "p10_s=interval_s.0", "p90_s=interval_s.1", "terms_s=step.terms_s"),
-            *(
-                "hidden_s=step.hidden_s",
-                "fits",
-                "memory_verdict",
-                "tokens_per_s_per_gpu",
-                "*totals",
-            ),
+            *("hidden_s=step.hidden_s", "fits", "memory_verdict"),
+            *("tokens_per_s_per_gpu=outcome.tokens_per_s_per_gpu.0", "mfu"),
+            *("memory_headroom=run.memory_headroom", "goodput=outcome.goodput.0"),
+            *("days", "usd", "kwh", "evidence"),
         )
-        return [{"layout": layout_fields(self.scenario, self.layouts), **encoded(self, keys)}]
+        layout = layout_fields(self.scenario, self.estimate.layouts)
+        return [{"layout": layout, **encoded(self, keys)}]
 
     @property
     def groups(self) -> ServerGroups:
@@ -76,75 +134,56 @@ class MixedPrediction(Answer):
         return ServerGroups(step=self.step, kinds=self.kinds)
 
     @property
-    def tokens_per_s_per_gpu(self) -> float:
-        """Of all servers together."""
-        return self.totals.tokens_per_s / self.scenario.cluster.gpus
+    def evidence(self) -> Card:
+        """Of the kind that least is known of."""
+        return self.run.evidence
 
-    @property
-    def layout(self) -> dict[str, Any]:
-        """The whole layout as plain numbers and words."""
-        return self.layouts.row()
-
-    @property
-    def step_time_s(self) -> float:
-        """Seconds of one optimizer step."""
-        return self.step.step_time_s
-
-    @property
-    def interval_s(self) -> tuple[float, float]:
-        """P10 and P90 of the step time."""
-        return self.totals.interval_s
-
-    @property
-    def fits(self) -> bool:
-        """Whether the fullest GPU of each kind is expected to stay within usable memory."""
-        return self.memory_verdict != "OOM"
-
-    @property
-    def mfu(self) -> float:
-        """Model FLOPs over the dense peaks of all servers."""
-        return self.totals.mfu
-
-    @property
-    def days(self) -> float | None:
-        """Days of the real run; None where the tokens are not known."""
-        return self.totals.days
-
-    @property
-    def usd(self) -> float | None:
-        """What it costs; None where tokens or a price are not known."""
-        return self.totals.usd
-
-    @property
-    def kwh(self) -> float | None:
-        """Energy at the meter; None where the tokens are not known."""
-        return self.totals.kwh
-
-    @property
-    def line(self) -> str:
-        """Servers, layout, step time, memory, days and money in a few words."""
-        cluster = self.scenario.cluster
-        words = [
-            f"{self.scenario.workload.architecture.name} on {cluster.gpus:,} x {cluster.name}",
-            self.layouts.describe(),
-            f"{show_seconds(self.step_time_s)} a step",
-            self.memory_verdict,
+    def to_frame(self, table: Table = "layouts") -> DataFrame:
+        """One row per kind of servers; or the layout's seconds by term, or bytes by kind."""
+        if table != "layouts":
+            return super().to_frame(table)
+        rows = [
+            {
+                "name": kind.name,
+                "gpus": kind.gpus,
+                "memory_bytes": kind.memory_bytes,
+                "usable_bytes": kind.usable_bytes,
+                "verdict": kind.verdict,
+                "alone_s": kind.uniform_cluster_step_s,
+                "without_others_s": kind.these_servers_only_step_s,
+                "usd_per_hour": kind.usd_per_hour,
+                "computing_s": kind.busy_s["compute"],
+            }
+            for kind in self.kinds
         ]
-        words += [f"{self.days:,.1f} days"] if self.days is not None else []
-        words += [show_usd(self.usd)] if self.usd is not None else []
-        return ", ".join(words)
+        return frame_of_rows(rows)
 
-    def to_frame(self) -> DataFrame:
-        """One row per kind of servers."""
-        names = ("name", "gpus", "memory_bytes", "usable_bytes", "verdict", "alone_s",
-                 "without_others_s", "usd_per_hour")  # fmt: skip
-        return frame_of_rows(
-            [
-                {name: getattr(kind, name) for name in names}
-                | {"computing_s": kind.busy_s["compute"]}
-                for kind in self.kinds
-            ]
-        )
+
+def predict_first(scenario: Scenario) -> Prediction:
+    """Complete the layout that is to be played, and estimate it on the first kind of servers.
+
+    On servers of one kind this is :func:`simulator.planner.prediction.predict`.
+
+    Raises
+    ------
+    InputError
+        If the layout cannot run on the servers of some kind, with the nearest value that can.
+    """
+    kinds = [replace(scenario, cluster=kind) for kind in scenario.cluster.each]
+    prediction = predict(kinds[0])
+    pinned = prediction.scenario.pinned
+    layouts, wrong = prediction.estimate.layouts, []
+    for kind in kinds[1:]:
+        code = int(reasons(layouts, kind.workload, kind.cluster, kind.software)[0])
+        problems = limits(kind, pinned)
+        if code != FEASIBLE:
+            row, _ = complete(kinds[0], pinned)
+            problems.append(refusal(kind, pinned, row, code))
+        wrong += [f"{text} (on {kind.cluster.name})" for text in problems]
+    if wrong:
+        raise InputError(wrong)
+    described = replace(prediction.scenario, cluster=scenario.cluster)
+    return replace(prediction, scenario=described)
 
 
 def predict_mixed(scenario: Scenario) -> MixedPrediction:
@@ -162,12 +201,133 @@ def predict_mixed(scenario: Scenario) -> MixedPrediction:
     assert mixed is not None
     kinds = kinds_used(first, step)
     fullest = float((mixed.memory_bytes / mixed.usable_bytes).max())
+    run = mixed_outcome(made, row, step.step_time_s, memory_share=fullest)
     return MixedPrediction(
         scenario=made,
-        layouts=row,
+        estimate=_played(made, row, step, kinds),
+        outcome=run.outcome,
+        certainty=run.certainty,
         defaults=first.defaults,
         step=step,
         kinds=tuple(kinds),
-        totals=mixed_totals(made, row, step.step_time_s, memory_share=fullest),
-        memory_verdict=worst_verdict(first, kinds),
+        run=run,
     )
+
+
+def _played(
+    scenario: Scenario, row: Layouts, step: SimulatedStep, kinds: list[KindUse]
+) -> Estimate:
+    """The played step, with the memory of the kind that is worst off."""
+    worst = max(
+        range(len(kinds)),
+        key=lambda i: (
+            VERDICTS.index(kinds[i].verdict),
+            kinds[i].memory_bytes / kinds[i].usable_bytes,
+        ),
+    )
+    cluster = scenario.cluster.kinds[worst]
+    estimate = evaluate(row, scenario.workload, cluster, scenario.software)
+    return replace(
+        with_times(estimate, [step]), memory_total_bytes=np.array([kinds[worst].memory_bytes])
+    )
+
+
+def kinds_used(prediction: Prediction, step: SimulatedStep) -> list[KindUse]:
+    """Say what each kind of servers does in a step that was played on several.
+
+    Parameters
+    ----------
+    prediction : Prediction
+        Of :func:`predict_first`.
+    step : SimulatedStep
+        The same layout, played; there are none where its servers are of one kind.
+    """
+    scenario, mixed = prediction.scenario, step.mixed
+    if mixed is None:
+        return []
+    layouts = prediction.estimate.layouts
+    return [_use(scenario, step, layouts, mixed, i) for i in range(len(scenario.cluster.kinds))]
+
+
+def _these_servers_only_step_s(
+    scenario: Scenario, kind: Cluster, layouts: Layouts, gpus: int
+) -> float:
+    """Step on so many GPUs of one kind alone, with as many replicas as they hold."""
+    row = layouts.row()
+    replica = row["tp"] * row["pp"] * row["cp"]
+    if gpus % replica:
+        return math.nan
+    cluster = replace(kind, groups=(replace(kind.groups[0], gpus=gpus),))
+    row |= {"dp": gpus // replica}
+    row["shard_group"] = min(row["shard_group"], row["dp"] * row["cp"])
+    fewer = Layouts.of(**row)
+    if int(reasons(fewer, scenario.workload, cluster, scenario.software)[0]) != FEASIBLE:
+        return math.nan
+    estimate = evaluate(fewer, scenario.workload, cluster, scenario.software)
+    return float(estimate.step_time_s[0]) if estimate.fits[0] else math.nan
+
+
+def _use(
+    scenario: Scenario, step: SimulatedStep, layouts: Layouts, mixed: Mixed, i: int
+) -> KindUse:
+    kind, gpus = scenario.cluster.kinds[i], mixed.gpus[:, i]
+    estimate = evaluate(layouts, scenario.workload, kind, scenario.software)
+    ranks = np.flatnonzero(gpus)
+    weight = (gpus / gpus.sum())[:, None]
+    busy, idle = ((weight * seconds).sum(axis=0) for seconds in (step.busy_s, step.idle_s))
+    fullest = ranks[np.argmax(mixed.memory_bytes[ranks])]
+    usable = estimate.usable_bytes
+    code = int(memory_verdict(mixed.memory_bytes[fullest], estimate.memory_spread, usable)[0])
+    short = any(
+        estimate.offloaded_bytes[tier][0] > room for tier, room in estimate.room_bytes.items()
+    )
+    computes = float(busy[STREAMS.index("compute")])
+    return KindUse(
+        name=kind.name,
+        gpus=int(gpus.sum()),
+        busy_s=dict(zip(STREAMS, busy.tolist(), strict=True)),
+        idle_s=dict(zip(STREAMS, idle.tolist(), strict=True)),
+        memory_bytes=float(mixed.memory_bytes[fullest]),
+        usable_bytes=usable,
+        verdict="OOM" if short else VERDICTS[code],
+        uniform_cluster_step_s=mixed.alone_s[i],
+        these_servers_only_step_s=_these_servers_only_step_s(
+            scenario, kind, estimate.layouts, int(gpus.sum())
+        ),
+        usd_per_hour=_usd_per_hour(scenario, kind, int(gpus.sum()), (step.step_time_s, computes)),
+    )
+
+
+def _usd_per_hour(
+    scenario: Scenario, kind: Cluster, gpus: int, times_s: tuple[float, float]
+) -> float:
+    """Price of the servers of one kind at their own price, power as busy as they are.
+
+    `times_s`: of a step, and in which they compute.
+    """
+    tariff = scenario.tariff_on(kind)
+    price, site = tariff.price, tariff.site
+    if price.usd_per_gpu_hour is None:
+        return float("nan")
+    (step_s, busy_s), servers = times_s, replace(kind, groups=(replace(kind.groups[0], gpus=gpus),))
+    joule = cluster_energy_joule(servers, site, step_time_s=step_s, busy_s=busy_s)
+    usd = cost_usd(
+        seconds=step_s,
+        gpus=gpus,
+        energy_joule=joule,
+        usd_per_gpu_hour=price.usd_per_gpu_hour,
+        electricity_usd_per_kwh=float(site.electricity_usd_per_kwh),
+        included_power=price.included_power,
+    )
+    return float(usd) * HOUR_S / step_s
+
+
+def usd_per_step(kinds: list[KindUse], step: SimulatedStep) -> float:
+    """What a step costs on all servers, each kind at its own price; NaN where one is not known."""
+    return sum(kind.usd_per_hour for kind in kinds) * step.step_time_s / HOUR_S
+
+
+def worst_verdict(prediction: Prediction, kinds: list[KindUse]) -> str:
+    """The verdict on memory: of the kind that is worst off, or of the only one."""
+    verdicts = [kind.verdict for kind in kinds] or [prediction.memory_verdict]
+    return max(verdicts, key=VERDICTS.index)

@@ -15,6 +15,7 @@ from simulator.cost.step import Estimate, evaluate
 from simulator.errors import InfeasibleError, InputError, problem
 from simulator.events.played import SimulatedStep
 from simulator.evidence.card import Card
+from simulator.goal import Goal
 from simulator.layout.layouts import SHARDINGS
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.planner.answer_evidence import scenario_evidence
@@ -25,11 +26,14 @@ from simulator.search.allowed import with_allowed
 from simulator.search.best_layout import BestLayout
 from simulator.search.candidates import candidates
 from simulator.search.certainty import Certainty, certainty
-from simulator.search.explore import KEEP, Found, explore
+from simulator.search.explore import KEEP, SearchResult, explore
 from simulator.search.outcome import Outcome
 from simulator.search.pareto import front
-from simulator.search.pinned_fields import contradictions, not_kept
+from simulator.search.refusal import contradictions, not_kept
 from simulator.search.with_failures import check_finishes, priced
+
+_ALTERNATIVES = 3
+"""Other layouts that are named beside the best."""
 
 KEEP_FOR_ENERGY = 4096
 """A slower layout may need less energy, so more of the fastest are ranked then."""
@@ -67,7 +71,7 @@ class Plan(BestLayout):
     """The ranked answer to a scenario; its numbers are those of the best layout."""
 
     scenario: Scenario
-    found: Found
+    found: SearchResult
     estimate: Estimate
     """Best layouts, best first by the goal."""
     outcome: Outcome
@@ -81,7 +85,7 @@ class Plan(BestLayout):
     sizes_left_out: str = ""
     """Which of a range of batches or sequences were searched, where not all were."""
     refined: Refinement | None = None
-    """Of the first layouts, if they were played (``planner/refine.py``)."""
+    """Of the first layouts, if they were played (``planner/simulated.py``)."""
 
     def document(self, *, top: int | None = None) -> dict[str, Any]:
         """Return what ``--json`` prints, with so many layouts; 20 unless given.
@@ -168,7 +172,7 @@ def plan(
         raise InputError(wrong)
     scenario = replace(scenario, pinned=with_allowed(scenario))
     keep = max(keep, KEEP_FOR_ENERGY if scenario.goal.minimize == "energy" else KEEP)
-    found = explore(
+    searched = explore(
         scenario.workload,
         scenario.cluster,
         scenario.software,
@@ -177,18 +181,18 @@ def plan(
         exhaustive=exhaustive,
         progress=progress,
     )
-    if not len(found.best):
-        can_run = found.nearest_miss is not None
-        raise InfeasibleError(why_nothing_fits(found, scenario), can_run=can_run)
-    if wrong := not_kept(scenario, found.best.layouts):
+    if not len(searched.best):
+        can_run = searched.nearest_miss is not None
+        raise InfeasibleError(why_nothing_fits(searched, scenario), can_run=can_run)
+    if wrong := not_kept(scenario, searched.best.layouts):
         raise InputError(wrong)
-    result = priced(found.best, scenario)
-    order = ranked(found.best, result, scenario)
-    estimate, result = found.best.take(order), result.take(order)
+    result = priced(searched.best, scenario)
+    order = ranked(searched.best.step_time_s, result, scenario.goal)
+    estimate, result = searched.best.take(order), result.take(order)
     check_finishes(result, scenario)
     return Plan(
         scenario=scenario,
-        found=found,
+        found=searched,
         estimate=estimate,
         outcome=result,
         certainty=certainty(
@@ -207,14 +211,21 @@ def _check_priced(scenario: Scenario) -> None:
     raise InputError(problem("scenario", "goal.budget_usd", rule, budget))
 
 
-def ranked(estimate: Estimate, result: Outcome, scenario: Scenario) -> NDArray[np.intp]:
+def ranked(step_s: NDArray[np.float64], result: Outcome, goal: Goal) -> NDArray[np.intp]:
     """Order by the goal; layouts that miss deadline or budget come after those that meet both."""
-    goal = scenario.goal
+    return np.lexsort((step_s, goal_value(step_s, result, goal), ~meets(result, goal)))
+
+
+def goal_value(step_s: NDArray[np.float64], result: Outcome, goal: Goal) -> NDArray[np.float64]:
+    """What the goal makes least; the step where money or energy are not known."""
     value = {"time": result.days, "cost": result.usd, "energy": result.kwh}[goal.minimize]
-    value = np.where(np.isnan(value), estimate.step_time_s, value)
-    value = np.where(np.isinf(result.days), np.inf, value)  # such a run never ends
-    met = _within(result.days, goal.deadline_days) & _within(result.usd, goal.budget_usd)
-    return np.lexsort((estimate.step_time_s, value, ~met))
+    value = np.where(np.isnan(value), step_s, value)
+    return np.where(np.isinf(result.days), np.inf, value)  # such a run never ends
+
+
+def meets(result: Outcome, goal: Goal) -> NDArray[np.bool_]:
+    """Whether deadline and budget are met; what is not known does not meet them."""
+    return _within(result.days, goal.deadline_days) & _within(result.usd, goal.budget_usd)
 
 
 def _naive(scenario: Scenario) -> Estimate | None:
@@ -230,3 +241,28 @@ def _naive(scenario: Scenario) -> Estimate | None:
     rows = estimate.fits if estimate.fits.any() else np.full(len(estimate), True)
     chosen = np.flatnonzero(rows)
     return estimate.take(chosen[[np.argmin(estimate.step_time_s[chosen])]])
+
+
+def alternatives(plan: Plan) -> list[tuple[int, str]]:
+    """Up to three other layouts, and what speaks for each.
+
+    The next by the goal, what surely fits where the best may not, the most memory free, the least
+    energy; else the next by the goal.
+    """
+    estimate, front = plan.estimate, plan.pareto
+    verdicts = [estimate.verdict_word(i) for i in range(len(estimate))]
+    asked = [(1, "next best")]
+    if verdicts[0] != "FITS" and "FITS" in verdicts:
+        asked.append((verdicts.index("FITS"), "first that FITS"))
+    if len(front):
+        free = front[np.argmin(estimate.memory_total_bytes[front])]
+        asked.append((int(free), "most memory free"))
+        kwh = plan.outcome.kwh[front]
+        if np.isfinite(kwh).all():
+            asked.append((int(front[np.argmin(kwh)]), "least energy"))
+    asked += [(i, "next") for i in range(2, 2 + _ALTERNATIVES)]
+    chosen: dict[int, str] = {}
+    for place, why in asked:
+        if 0 < place < len(estimate) and len(chosen) < _ALTERNATIVES:
+            chosen.setdefault(place, why)
+    return sorted(chosen.items())

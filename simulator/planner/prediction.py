@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from simulator.cost.step import Estimate, evaluate
+from simulator.cost.terms import HIDDEN, TERMS
 from simulator.errors import InputError, problem
 from simulator.evidence.card import Card
 from simulator.files import build
@@ -28,9 +29,11 @@ from simulator.search.best_layout import BestLayout
 from simulator.search.certainty import Certainty, certainty
 from simulator.search.defaults import complete
 from simulator.search.outcome import Outcome
-from simulator.search.pinned_fields import contradictions
-from simulator.search.refusal import limits, refusal
+from simulator.search.refusal import contradictions, limits, refusal
 from simulator.search.with_failures import check_finishes, priced
+
+if TYPE_CHECKING:
+    from simulator.events.played import SimulatedStep
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -84,7 +87,7 @@ def predict(scenario: Scenario, **layout: Any) -> Prediction:
     ------
     InputError
         If the layout cannot run at all, with the nearest value that can; if servers are of several
-        kinds (``planner/mixed_servers.py`` is for those).
+        kinds (``planner/mixed_prediction.py`` is for those).
 
     Examples
     --------
@@ -101,25 +104,40 @@ def predict(scenario: Scenario, **layout: Any) -> Prediction:
     simulator.errors.InputError: scenario: layout.tp: must divide 32 attention heads, ...
     """
     refuse_mixed(scenario)
-    given = _given(scenario, layout)
-    if problems := limits(scenario, given) or contradictions(scenario, given):
+    pinned = _pinned(scenario, layout)
+    if problems := limits(scenario, pinned) or contradictions(scenario, pinned):
         raise InputError(problems)
-    row, defaults = complete(scenario, given)
+    row, defaults = complete(scenario, pinned)
     layouts = Layouts.of(**row)
     code = _reason(scenario, layouts)
     if code != FEASIBLE:
-        raise InputError(refusal(scenario, given, row, code))
+        raise InputError(refusal(scenario, pinned, row, code))
     estimate = evaluate(layouts, scenario.workload, scenario.cluster, scenario.software)
-    document = {**scenario.document, "layout": dict(given)} if layout else scenario.document
+    document = {**scenario.document, "layout": dict(pinned)} if layout else scenario.document
     result = priced(estimate, scenario)
     check_finishes(result, scenario)
     return Prediction(
-        scenario=replace(scenario, pinned=given, document=document),
+        scenario=replace(scenario, pinned=pinned, document=document),
         estimate=estimate,
         outcome=result,
         certainty=certainty(estimate, scenario.workload, scenario.cluster, scenario.software),
         defaults=defaults,
     )
+
+
+def with_times(estimate: Estimate, steps: list[SimulatedStep]) -> Estimate:
+    """Put step times and terms of simulated steps into the first rows."""
+    count = len(steps)
+    total = estimate.step_time_s.copy()
+    total[:count] = [step.step_time_s for step in steps]
+    terms = {term.name: estimate.terms_s[term.name].copy() for term in TERMS}
+    hidden = {name: estimate.hidden_s[name].copy() for name in HIDDEN}
+    for i, step in enumerate(steps):
+        for name in terms:
+            terms[name][i] = step.terms_s[name]
+        for name in hidden:
+            hidden[name][i] = step.hidden_s[name]
+    return replace(estimate, step_time_s=total, terms_s=terms, hidden_s=hidden)
 
 
 def refuse_tables(scenario: Scenario) -> None:
@@ -135,27 +153,27 @@ def refuse_mixed(scenario: Scenario) -> None:
         raise InputError(f"{scenario.where}: cluster.groups: {NO_CLOSED_FORM}")
 
 
-def _given(scenario: Scenario, layout: Mapping[str, Any]) -> dict[str, Any]:
+def _pinned(scenario: Scenario, layout: Mapping[str, Any]) -> dict[str, Any]:
     """Pinned fields and overrides together, checked as the [layout] section is."""
     raw = {**scenario.pinned, **layout}
     section = build(LayoutSection, raw, where=scenario.where, prefix="layout")
     if wrong := wrong_reshard(section, scenario.software, scenario.where):
         raise InputError(wrong)
-    given = section.pinned()
-    order, schedule = given.get("rank_order"), given.get("schedule")
+    pinned = section.pinned()
+    order, schedule = pinned.get("rank_order"), pinned.get("schedule")
     if order is not None and order not in RANK_ORDERS:
         rule = "must order tp, cp, dp, pp"
         raise InputError(problem(scenario.where, "layout.rank_order", rule, order, RANK_ORDERS))
     words = {"schedule": "one schedule", "cp_kind": "one kind", "dispatcher": "one dispatcher"}
     for name, what in words.items():
-        if given.get(name) == "any":
+        if pinned.get(name) == "any":
             rule = f"must be {what}; plan tries all of them"
             raise InputError(problem(scenario.where, f"layout.{name}", rule, "any"))
-    meant = usual(given.get("vpp", 1))
+    meant = usual(pinned.get("vpp", 1))
     if schedule is not None and SCHEDULES[schedule].by_default and schedule != meant:
-        rule = f"must be {meant} with vpp = {given.get('vpp', 1)}"
+        rule = f"must be {meant} with vpp = {pinned.get('vpp', 1)}"
         raise InputError(problem(scenario.where, "layout.schedule", rule, schedule))
-    return given
+    return pinned
 
 
 def _reason(scenario: Scenario, layouts: Layouts) -> int:

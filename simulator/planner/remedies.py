@@ -3,76 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from simulator import catalogue
 from simulator.cost.estimate import Estimate
 from simulator.errors import InputError
 from simulator.hardware.cluster import Cluster, load_cluster
+from simulator.planner.changes import SMALLER, training_changes
+from simulator.planner.variants import Variant, priced_variant
 from simulator.scenario import Scenario
 from simulator.search.batch_division import batch_binds
-from simulator.search.explore import Found, explore
-from simulator.search.training_choices import SMALLER, training_choices
+from simulator.search.explore import SearchResult
 from simulator.software.profile import load_software
+from simulator.software.releases import load_releases
 from simulator.units import show_bytes, show_seconds
 
 _DEVICES = 3
 """Larger devices that are tried, the smallest first."""
 
-_SOFTWARE = ("torchtitan", "deepspeed", "megatron-core")
-"""Frameworks that are tried in place of another: what shards, and what offloads most."""
-
 _TIERS = {"host": "host memory", "nvme": "local drives"}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Remedy:
-    """A change with which a layout fits."""
-
-    change: str
-    """What is changed, in words."""
-    layout: str
-    """The fastest layout then."""
-    gpus: int
-    step_time_s: float
-    another_training: bool = False
-    """The change is one of what is trained or of the numbers it is trained in: never made silently.
-    """
-
-    @property
-    def gpu_seconds(self) -> float:
-        """What a step takes of the machine: the cheapest remedy has the least."""
-        return self.gpus * self.step_time_s
-
-    def __str__(self) -> str:
-        words = f"{self.change}, as {self.layout}, {show_seconds(self.step_time_s)} a step"
-        return (
-            f"would also fit, with another training: {words}"
-            if self.another_training
-            else (f"would fit: {words}")
-        )
-
-
-def why_nothing_fits(found: Found, scenario: Scenario) -> str:
+def why_nothing_fits(result: SearchResult, scenario: Scenario) -> str:
     """Say which layout came nearest, what it lacks, and what would make it fit."""
     lines = [
-        f"{scenario.where}: no feasible layout among {found.layouts}"
+        f"{scenario.where}: no feasible layout among {result.layouts}"
         f" on {scenario.cluster.gpus} GPUs"
     ]
-    miss = found.nearest_miss
+    miss = result.nearest_miss
     if miss is None:
-        for reason, count in sorted(found.dropped.items(), key=lambda item: -item[1])[:3]:
+        for reason, count in sorted(result.dropped.items(), key=lambda item: -item[1])[:3]:
             lines.append(f"  {count} layouts: {reason}")
     else:
         lines.append(f"  nearest miss: {miss.layouts.describe()} {_lack(miss)}")
     if bound := batch_binds(scenario):
         lines.append(f"  {bound}")
-    lines += [f"  {remedy}" for remedy in remedies(scenario, miss)]
+    lines += [f"  {_words(remedy)}" for remedy in remedies(scenario, miss)]
     if scenario.pinned:
         pinned = ", ".join(sorted(scenario.pinned))
         lines.append(f"  pinned by the scenario: {pinned}")
     return "\n".join(lines)
+
+
+def _words(remedy: Variant) -> str:
+    also = "would also fit, with another training" if remedy.another_training else "would fit"
+    step = show_seconds(remedy.step_time_s or 0.0)
+    return f"{also}: {remedy.change}, as {remedy.layout}, {step} a step"
 
 
 def _lack(miss: Estimate) -> str:
@@ -94,36 +71,34 @@ def _lack(miss: Estimate) -> str:
     return f"{fits}; a server needs {' and '.join(short)}"
 
 
-def remedies(scenario: Scenario, miss: Estimate | None) -> list[Remedy]:
+def remedies(scenario: Scenario, miss: Estimate | None) -> list[Variant]:
     """What would make it fit, the cheapest first; what changes the training comes last.
 
     `miss` is the layout that came nearest, if one can run at all.
     """
-    found = [*_freed(scenario), *_more_gpus(scenario)]
+    fitting = [*_freed(scenario), *_more_gpus(scenario)]
     if miss is not None:
-        found += [*_offloaded(scenario), *_other_software(scenario), *_larger(scenario, miss)]
-        found += _other_training(scenario)
-    return sorted(found, key=lambda one: (one.another_training, one.gpu_seconds))
+        fitting += [*_offloaded(scenario), *_other_software(scenario), *_larger(scenario, miss)]
+        fitting += _other_training(scenario)
+    return sorted(fitting, key=lambda remedy: (remedy.another_training, _gpu_seconds(remedy)))
+
+
+def _gpu_seconds(remedy: Variant) -> float:
+    """What a step takes of the machine: the cheapest remedy has the least."""
+    return remedy.gpus * (remedy.step_time_s or 0.0)
 
 
 def _tried(
-    scenario: Scenario, change: str, pinned: Mapping[str, Any], *, another: bool = False
-) -> Iterator[Remedy]:
+    scenario: Scenario, change: str, pinned: Mapping[str, Any], *, another_training: bool = False
+) -> Iterator[Variant]:
     """The fastest layout of a changed scenario, if one fits."""
-    found = explore(
-        scenario.workload, scenario.cluster, scenario.software, pinned, keep=1, counts=False
-    )
-    if found.feasible:
-        yield Remedy(
-            change=change,
-            layout=found.best.layouts.describe(),
-            gpus=scenario.cluster.gpus,
-            step_time_s=float(found.best.step_time_s[0]),
-            another_training=another,
-        )
+    changed = replace(scenario, pinned=dict(pinned))
+    variant = priced_variant(changed, change=change, another_training=another_training)
+    if variant.layout is not None:
+        yield variant
 
 
-def _freed(scenario: Scenario) -> Iterator[Remedy]:
+def _freed(scenario: Scenario) -> Iterator[Variant]:
     """Each pinned field set free alone, then all of them."""
     for name, value in scenario.pinned.items():
         rest = {k: v for k, v in scenario.pinned.items() if k != name}
@@ -132,14 +107,14 @@ def _freed(scenario: Scenario) -> Iterator[Remedy]:
         yield from _tried(scenario, "nothing pinned", {})
 
 
-def _more_gpus(scenario: Scenario) -> Iterator[Remedy]:
+def _more_gpus(scenario: Scenario) -> Iterator[Variant]:
     """The next number of GPUs that is enough, by doubling."""
     pinned = {k: v for k, v in scenario.pinned.items() if k not in ("dp", "shard_group")}
     for times in (2, 4, 8, 16, 32, 64):
         larger = _resized(scenario.cluster, scenario.cluster.gpus * times)
-        some = list(_tried(replace(scenario, cluster=larger), f"{larger.gpus} GPUs", pinned))
-        if some:
-            yield from some
+        remedy = list(_tried(replace(scenario, cluster=larger), f"{larger.gpus} GPUs", pinned))
+        if remedy:
+            yield from remedy
             return
 
 
@@ -147,7 +122,7 @@ def _resized(cluster: Cluster, gpus: int) -> Cluster:
     return replace(cluster, groups=(replace(cluster.groups[0], gpus=gpus),))
 
 
-def _offloaded(scenario: Scenario) -> Iterator[Remedy]:
+def _offloaded(scenario: Scenario) -> Iterator[Variant]:
     """The first tier at which a layout fits that keeps states off the device."""
     can, cluster = scenario.software.supports, scenario.cluster
     tiers = ("cpu", "nvme") if can.nvme_offload and cluster.node.nvme is not None else ("cpu",)
@@ -158,16 +133,16 @@ def _offloaded(scenario: Scenario) -> Iterator[Remedy]:
                 continue
             words = " and ".join(f"{name} = {tier}" for name in choice)
             pinned = {**scenario.pinned, **choice}
-            some = list(_tried(scenario, f"layout.{words}", pinned))
-            if some:
-                yield from some
+            remedy = list(_tried(scenario, f"layout.{words}", pinned))
+            if remedy:
+                yield from remedy
                 return
 
 
-def _other_software(scenario: Scenario) -> Iterator[Remedy]:
+def _other_software(scenario: Scenario) -> Iterator[Variant]:
     """Frameworks of the same platform that shard or keep less."""
     platform, precision = scenario.cluster.accelerator.platform, scenario.workload.recipe.precision
-    for name in _SOFTWARE:
+    for name in load_releases().instead:
         software = load_software(name)
         runs = platform in software.platforms and precision in software.supports.precisions
         if runs and name != scenario.software.name:
@@ -175,9 +150,9 @@ def _other_software(scenario: Scenario) -> Iterator[Remedy]:
             yield from _tried(other, f"cluster.software = {name}", scenario.pinned)
 
 
-def _larger(scenario: Scenario, miss: Estimate) -> Iterator[Remedy]:
+def _larger(scenario: Scenario, miss: Estimate) -> Iterator[Variant]:
     """The same number of devices with more memory, the smallest that is enough."""
-    own, need = scenario.cluster.accelerator, float(miss.memory_total_bytes[0])
+    platform, need = scenario.cluster.accelerator.platform, float(miss.memory_total_bytes[0])
     if need <= miss.usable_bytes:
         return
     devices: dict[str, tuple[float, str, Cluster]] = {}
@@ -187,20 +162,17 @@ def _larger(scenario: Scenario, miss: Estimate) -> Iterator[Remedy]:
         except InputError:  # a size that this cluster does not have
             continue
         device, usable = cluster.accelerator, float(cluster.accelerator.memory.usable_bytes)
-        if device.platform == own.platform and usable >= need:
+        if device.platform == platform and usable >= need:
             devices.setdefault(device.name, (usable, name, cluster))
-    for _, name, cluster in sorted(devices.values(), key=lambda one: one[:2])[:_DEVICES]:
+    for _, name, cluster in sorted(devices.values(), key=lambda device: device[:2])[:_DEVICES]:
         other = replace(scenario, cluster=cluster)
-        some = list(_tried(other, f"cluster.name = {name}", scenario.pinned))
-        if some:
-            yield from some
+        remedy = list(_tried(other, f"cluster.name = {name}", scenario.pinned))
+        if remedy:
+            yield from remedy
             return
 
 
-def _other_training(scenario: Scenario) -> Iterator[Remedy]:
+def _other_training(scenario: Scenario) -> Iterator[Variant]:
     """What changes the result of the training: states of fewer bytes, adapters."""
-    recipe, choices = scenario.workload.recipe, training_choices(scenario, SMALLER)
-    for words, fields in choices.items():
-        workload = replace(scenario.workload, recipe=replace(recipe, **fields))
-        other = replace(scenario, workload=workload)
-        yield from _tried(other, words, scenario.pinned, another=True)
+    for change, other in training_changes(scenario, SMALLER).items():
+        yield from _tried(other, change, scenario.pinned, another_training=True)

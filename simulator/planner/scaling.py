@@ -20,7 +20,7 @@ from simulator.hardware.cluster import Cluster
 from simulator.scenario import Scenario
 from simulator.search.allowed import with_allowed
 from simulator.search.certainty import certainty
-from simulator.search.explore import Found, explore
+from simulator.search.explore import SearchResult, explore
 from simulator.search.fastest import hopeless, why_not
 from simulator.search.in_threads import one_thread
 from simulator.search.outcome import outcome
@@ -111,14 +111,14 @@ def counts(cluster: Cluster) -> list[int]:
 def scaling(
     scenario: Scenario,
     *,
-    found: Found | None = None,
+    found: SearchResult | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Scaling:
     """Find the fastest layout at every number of GPUs and split its speed into factors.
 
     Parameters
     ----------
-    found : Found, optional
+    found : SearchResult, optional
         What the search on the scenario's own number of GPUs found; it is not repeated then.
     progress : callable, optional
         Called with (numbers of GPUs done, all) after each.
@@ -139,21 +139,24 @@ def scaling(
 
 
 @contextmanager
-def scaling_beside(scenario: Scenario, *, found: Found) -> Iterator[Callable[[], Scaling]]:
+def scaling_beside(scenario: Scenario, *, found: SearchResult) -> Iterator[Callable[[], Scaling]]:
     """Begin the same in two copies of this process; what is yielded waits for it.
 
     For a process without threads of its own at work (``simulator/second_process.py``).
     """
     sizes = counts(scenario.cluster)
-    one, other = sizes[::-2], sizes[-2::-2]  # larger sizes mostly take longer: dealt in turn
+    first_sizes, second_sizes = (
+        sizes[::-2],
+        sizes[-2::-2],
+    )  # larger sizes mostly take longer: dealt in turn
 
     def point(gpus: int) -> ScalingPoint:
         with one_thread():
             return _alone(scenario, gpus, found)
 
     with (
-        run_in_process(lambda: list(map(point, one))) as first,
-        run_in_process(lambda: list(map(point, other))) as second,
+        run_in_process(lambda: list(map(point, first_sizes))) as first,
+        run_in_process(lambda: list(map(point, second_sizes))) as second,
     ):
 
         @cache
@@ -197,19 +200,21 @@ def gpu_seconds_per_token(estimate: Estimate, recipe: Recipe) -> dict[str, float
     return causes
 
 
-def _alone(scenario: Scenario, gpus: int, known: Found | None) -> ScalingPoint:
+def _alone(scenario: Scenario, gpus: int, known: SearchResult | None) -> ScalingPoint:
     """Explore one number of GPUs; `known` is of the scenario's own number."""
-    found = known if gpus == scenario.cluster.gpus else None
+    searched = known if gpus == scenario.cluster.gpus else None
     cluster = _resized(scenario.cluster, gpus)
     if reason := hopeless(scenario, cluster):
         return ScalingPoint(gpus=gpus, reason=reason)
-    if found is None:
+    if searched is None:
         pinned = with_allowed(scenario)
         free = {k: v for k, v in pinned.items() if k not in ("dp", "shard_group")}
-        found = explore(scenario.workload, cluster, scenario.software, free, keep=1, counts=False)
-    if not len(found.best):
-        return ScalingPoint(gpus=gpus, reason=why_not(found))
-    estimate = found.best.take(np.array([int(np.argmin(found.best.step_time_s))]))
+        searched = explore(
+            scenario.workload, cluster, scenario.software, free, keep=1, counts=False
+        )
+    if not len(searched.best):
+        return ScalingPoint(gpus=gpus, reason=why_not(searched))
+    estimate = searched.best.take(np.array([int(np.argmin(searched.best.step_time_s))]))
     recipe = scenario.workload.recipe
     result = outcome(estimate, recipe, cluster)
     sure = certainty(estimate, scenario.workload, cluster, scenario.software)

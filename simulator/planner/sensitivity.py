@@ -1,60 +1,57 @@
-"""What would help most, and what binds: the plan again with one thing better.
+"""What would help most, what binds, and how much an answer moves with every figure behind it.
 
-Each upgrade is a `dataclasses.replace` on cluster or software. The layout may change with it: all
-near-winners are evaluated again, so that a gain is that of the best layout, not of the old one.
+The layout may change with an upgrade: all near-winners are evaluated again, so that a gain is that
+of the best layout, not of the old one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.step import Estimate, evaluate
 from simulator.cost.terms import TERMS
-from simulator.planner.machine_changes import (
-    Machine,
-    faster_host,
-    faster_links,
-    faster_matrices,
-    faster_memory,
-    faster_network,
-    later_network,
-)
+from simulator.files import Figure, with_figure
+from simulator.hardware.cluster import Cluster
+from simulator.planner.answer_evidence import UsedFigure, used_figures
+from simulator.planner.changes import machine_with
 from simulator.planner.plan import Plan
+from simulator.planner.prediction import Prediction
+from simulator.planner.variants import Variant, variant_of
+from simulator.scenario import Scenario
 from simulator.search.batch_division import batch_binds
 from simulator.search.explore import TOO_LARGE
-from simulator.search.memory_filter import ROOM
+from simulator.search.memory_filter import HEADROOM
+from simulator.software.profile import Software
 from simulator.units import show_bytes, show_chance, show_percent, show_usd
 
-_OWN = ("gemm", "attention", "memory_bound", "launch", "stragglers", "input", "optimizer")
+_COMPUTE_TERMS = ("gemm", "attention", "memory_bound", "launch", "stragglers", "input", "optimizer")
 """Terms that links and their latencies do not bear on."""
 
-BETTER = ROOM
+BETTER = HEADROOM
 """How much better each thing gets: as much as the search remembers near misses in memory."""
 
+_UPGRADES = (
+    ("matrix rate", "+10 % FLOP/s of every type", "matrix", BETTER),
+    ("memory bandwidth", "+10 % bytes/s of device memory", "memory.bandwidth", BETTER),
+    ("scale-up bandwidth", "+10 % bytes/s inside the fast domain", "scale_up", BETTER),
+    ("network bandwidth", "+10 % bytes/s of every adapter", "network.adapter", BETTER),
+    ("network latency", "half of every network hop, send and peer", "network.latency", 0.5),
+    ("host launch rate", "+10 % kernels enqueued per second", "host", BETTER),
+)
+"""Names, words, and which of MACHINE_CHANGES by what factor."""
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Upgrade:
-    """One thing made better, and the fastest layout then."""
+_KEYS = ("name", "change", "gain", "step_time_s", "same_layout_s", "layout")
+"""What documents say of an upgrade."""
 
-    name: str
-    change: str
-    """What was changed and by how much."""
-    gain: float
-    """Tokens/s over those of the fastest layout without it, minus 1."""
-    step_time_s: float
-    """Step time of the fastest layout with the upgrade."""
-    same_layout_s: float
-    """Step time of the plan's best layout with the upgrade."""
-    layout: str
-    """The fastest layout with the upgrade."""
+UNSTATED = 0.1
+"""By how much a figure is moved whose profile states no spread, relative."""
 
 
-def sensitivity(plan: Plan) -> list[Upgrade]:
+def sensitivity(plan: Plan) -> list[Variant]:
     """Try every upgrade alone; the one that pays most comes first.
 
     Notes
@@ -62,28 +59,31 @@ def sensitivity(plan: Plan) -> list[Upgrade]:
     The plan's fastest layouts, and for memory its fastest near misses, are what upgrades choose
     from.
     """
-    scenario = plan.scenario
-    upgrades = [
-        _judged(plan, name, change, better((scenario.cluster, scenario.software)))
-        for name, change, better in _UPGRADES
-    ]
+    scenario, reach = plan.scenario, plan.estimate.layouts[_in_reach(plan)]
+    upgrades = []
+    for name, change, thing, factor in _UPGRADES:
+        machine = machine_with((scenario.cluster, scenario.software), (thing, factor))
+        changed = replace(scenario, cluster=machine[0], software=machine[1])
+        estimate = evaluate(reach, scenario.workload, *machine)
+        same_s = float(estimate.step_time_s[0])
+        upgrades.append(_upgrade(plan, changed, estimate, same_s, (name, change)))
     upgrades.append(_with_more_memory(plan))
     return sorted(upgrades, key=lambda upgrade: -upgrade.gain)
 
 
-def _judged(plan: Plan, name: str, change: str, machine: Machine) -> Upgrade:
+def _upgrade(
+    plan: Plan, changed: Scenario, estimate: Estimate, same_s: float, words: tuple[str, str]
+) -> Variant:
     """The fastest layout on another machine, among those that can be the fastest there."""
-    rows = plan.estimate.layouts[_in_reach(plan)]
-    estimate = evaluate(rows, plan.scenario.workload, *machine)
-    best = int(np.argmin(estimate.step_time_s))
-    after = float(estimate.step_time_s[best])
-    return Upgrade(
-        name=name,
-        change=change,
-        same_layout_s=float(estimate.step_time_s[0]),
-        step_time_s=after,
-        gain=float(plan.estimate.step_time_s.min()) / after - 1.0,
-        layout=estimate.layouts.describe(best),
+    return variant_of(
+        changed,
+        estimate,
+        int(np.argmin(estimate.step_time_s)),
+        name=words[0],
+        change=words[1],
+        before_s=float(plan.estimate.step_time_s.min()),
+        same_layout_s=same_s,
+        KEYS=_KEYS,
     )
 
 
@@ -94,27 +94,21 @@ def _in_reach(plan: Plan) -> NDArray[np.intp]:
     is slower than the fastest even then stays slower.
     """
     step_s = plan.estimate.step_time_s
-    own_s = sum(plan.estimate.terms_s[name] for name in _OWN)
-    reach_s = np.minimum(step_s / BETTER, (step_s + own_s) / 2.0)
+    compute_s = sum(plan.estimate.terms_s[name] for name in _COMPUTE_TERMS)
+    reach_s = np.minimum(step_s / BETTER, (step_s + compute_s) / 2.0)
     rows = np.flatnonzero(reach_s <= step_s.min())
     return np.concatenate([[0], rows[rows != 0]])
 
 
-def _with_more_memory(plan: Plan) -> Upgrade:
+def _with_more_memory(plan: Plan) -> Variant:
     """More usable memory changes no step time: the fastest near miss has been timed."""
-    before, roomy = plan.estimate.step_time_s, plan.found.roomy
-    estimate, best = plan.estimate, int(np.argmin(before))
-    if len(roomy) and roomy.step_time_s.min() < before[best]:
-        estimate, best = roomy, int(np.argmin(roomy.step_time_s))
-    after = float(estimate.step_time_s[best])
-    return Upgrade(
-        name="usable memory",
-        change="+10 % usable bytes",
-        same_layout_s=float(before[0]),
-        step_time_s=after,
-        gain=float(before.min()) / after - 1.0,
-        layout=estimate.layouts.describe(best),
-    )
+    scenario, estimate, roomy = plan.scenario, plan.estimate, plan.found.roomy
+    same_s = float(estimate.step_time_s[0])
+    if len(roomy) and roomy.step_time_s.min() < estimate.step_time_s.min():
+        estimate = roomy
+    machine = machine_with((scenario.cluster, scenario.software), ("memory", BETTER))
+    changed = replace(scenario, cluster=machine[0])
+    return _upgrade(plan, changed, estimate, same_s, ("usable memory", "+10 % usable bytes"))
 
 
 def binding(plan: Plan) -> list[str]:
@@ -131,7 +125,7 @@ def safest(plan: Plan) -> str:
         return ""
     p90, usable = float(estimate.memory_p90_bytes[0]), estimate.usable_bytes
     tight = f"The best layout is TIGHT: its P90 lacks {show_bytes(p90 - usable)}."
-    safe = min(_safe(plan), key=lambda one: float(one[0]), default=None)
+    safe = min(_safe(plan), key=lambda layout: float(layout[0]), default=None)
     if safe is None:
         return f"{tight} No layout has a P90 within the usable {show_bytes(usable)}."
     slower = show_percent(safe[0] / float(estimate.step_time_s.min()) - 1.0)
@@ -153,20 +147,20 @@ def _safe(plan: Plan) -> Iterator[tuple[float, str]]:
 
 def _memory(plan: Plan) -> str:
     """Whether the nearest miss would pay, and what it lacks."""
-    found, best = plan.found, float(plan.estimate.step_time_s[0])
-    count, miss = found.dropped.get(TOO_LARGE, 0), found.fastest_too_large
+    result, best = plan.found, float(plan.estimate.step_time_s[0])
+    count, miss = result.dropped.get(TOO_LARGE, 0), result.fastest_too_large
     if not count:
-        return f"Memory does not bind: all {found.evaluated:,} layouts that can run fit."
-    dropped = f"{count:,} of {found.evaluated:,} layouts do not fit"
+        return f"Memory does not bind: all {result.evaluated:,} layouts that can run fit."
+    dropped = f"{count:,} of {result.evaluated:,} layouts do not fit"
     if miss is None:
-        far = f"all of them need more than {ROOM:.1f} times the usable memory"
+        far = f"all of them need more than {HEADROOM:.1f} times the usable memory"
         return f"Memory does not bind: {dropped}, {far}."
     step, lack = float(miss.step_time_s[0]), float(miss.memory_total_bytes[0]) - miss.usable_bytes
     name = miss.layouts.describe()
     if step >= best:
         return (
             f"Memory does not bind: {dropped}, but the fastest of those that lack less than"
-            f" {show_percent(ROOM - 1.0)} ({name}) would be {show_percent(step / best - 1.0)}"
+            f" {show_percent(HEADROOM - 1.0)} ({name}) would be {show_percent(step / best - 1.0)}"
             " slower than the best."
         )
     lacks = f"lacks {show_bytes(lack)} on its fullest GPU" if lack > 0 else _no_room(miss)
@@ -242,23 +236,81 @@ def _show_days(days: float) -> str:
     return f"{days:,.1f} days"
 
 
-_UPGRADES: tuple[tuple[str, str, Callable[[Machine], Machine]], ...] = (
-    ("matrix rate", "+10 % FLOP/s of every type", partial(faster_matrices, factor=BETTER)),
-    ("memory bandwidth", "+10 % bytes/s of device memory", partial(faster_memory, factor=BETTER)),
-    (
-        "scale-up bandwidth",
-        "+10 % bytes/s inside the fast domain",
-        partial(faster_links, factor=BETTER),
-    ),
-    (
-        "network bandwidth",
-        "+10 % bytes/s of every adapter",
-        partial(faster_network, factor=BETTER),
-    ),
-    (
-        "network latency",
-        "half of every network hop, send and peer",
-        partial(later_network, factor=0.5),
-    ),
-    ("host launch rate", "+10 % kernels enqueued per second", partial(faster_host, factor=BETTER)),
-)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FigureEffect(Variant):
+    """A figure that is moved, and what that does to a step time, or to one term of it."""
+
+    KEYS: tuple[str, ...] = (
+        *("profile=figure.profile", "figure=figure.name", "value=figure.value"),
+        *("grade=figure.grade", "spread=figure.spread", "moved", "step_time_change_s=change_s"),
+        "source=figure.source",
+    )
+
+    figure: UsedFigure
+    moved: float
+    """By how much it was made larger, relative: its spread, or UNSTATED."""
+    change_s: float
+    """Step time (or the term) then, less what it was."""
+
+
+def figure_effects(prediction: Prediction, term: str | None = None) -> list[FigureEffect]:
+    """Make every figure larger by its spread, one at a time, and price the layout again.
+
+    Parameters
+    ----------
+    prediction : Prediction
+        The layout.
+    term : str, optional
+        What is watched: a term of the step time; the whole of it unless given.
+
+    Returns
+    -------
+    list of FigureEffect
+        Those that move it most first; figures of price and site have no part in it.
+    """
+    scenario, layouts = prediction.scenario, prediction.estimate.layouts
+    before_s = _watched(prediction.estimate, term)
+    effects = []
+    for figure in used_figures(scenario.workload.recipe, scenario.cluster, scenario.software):
+        moved = figure.spread or UNSTATED
+        value = Figure(figure.value * (1.0 + moved), figure.grade, figure.source)
+        cluster, software = _with(scenario.cluster, scenario.software, figure, value)
+        estimate = evaluate(layouts, scenario.workload, cluster, software)
+        effects.append(
+            FigureEffect(
+                change=f"{figure.profile} {figure.name} x {1.0 + moved:g}",
+                scenario=replace(scenario, cluster=cluster, software=software),
+                before_s=prediction.step_time_s,
+                step_time_s=float(estimate.step_time_s[0]),
+                memory_total_bytes=float(estimate.memory_total_bytes[0]),
+                memory_verdict=estimate.verdict_word(),
+                figure=figure,
+                moved=moved,
+                change_s=_watched(estimate, term) - before_s,
+            )
+        )
+    return sorted(effects, key=lambda effect: -abs(effect.change_s))
+
+
+def _watched(estimate: Estimate, term: str | None) -> float:
+    return float((estimate.step_time_s if term is None else estimate.terms_s[term])[0])
+
+
+def _with(
+    cluster: Cluster, software: Software, figure: UsedFigure, value: Figure
+) -> tuple[Cluster, Software]:
+    """The machine and software with one figure replaced, in every group that has it."""
+    kind, _, name = figure.profile.partition(" ")
+    if kind == "software":
+        return cluster, with_figure(software, figure.name, value)
+    if kind in ("cluster", "collectives"):
+        part = "fabric" if kind == "cluster" else "library"
+        changed = with_figure(getattr(cluster, part), figure.name, value)
+        return replace(cluster, **{part: changed}), software
+    groups = [
+        replace(group, **{kind: with_figure(getattr(group, kind), figure.name, value)})
+        if getattr(group, kind).name == name
+        else group
+        for group in cluster.groups
+    ]
+    return replace(cluster, groups=tuple(groups)), software

@@ -10,7 +10,7 @@ import numpy as np
 from simulator.cost.terms import LABELS
 from simulator.economics.ownership import RentOrBuy
 from simulator.events.played import SimulatedStep
-from simulator.planner.mixed_answer import MixedPlan
+from simulator.planner.mixed_plan import MixedPlan
 from simulator.planner.mixed_prediction import MixedPrediction
 from simulator.planner.plan import Plan
 from simulator.planner.prediction import Prediction
@@ -170,17 +170,18 @@ def _run(answer: SimulatedRun, axes: Axes) -> None:
 def _options(answer: MixedPlan, axes: Axes) -> None:
     """A step of the best of each way to use the servers, P10 to P90."""
     best = {option.way: option for option in reversed(answer.options)}
-    ways = sorted(best.values(), key=lambda one: one.step_s)
-    steps = np.array([one.step_s for one in ways])
-    ends = np.array([one.totals.interval_s for one in ways]).T
-    names = [f"{one.way}\n{one.gpus:,} GPUs" for one in ways]
+    options = sorted(best.values(), key=lambda option: option.step_s)
+    steps = np.array([option.step_s for option in options])
+    sure = [option.run.certainty for option in options]
+    ends = np.array([[float(x.p10_s[0]) for x in sure], [float(x.p90_s[0]) for x in sure]])
+    names = [f"{option.way}\n{option.gpus:,} GPUs" for option in options]
     axes.barh(names, steps, xerr=np.abs(ends - steps), color=colour("speed").light, lw=0)
     axes.invert_yaxis()
     axes.set_xlabel("seconds per step")
 
 
 def _mixed(answer: MixedPrediction, axes: Axes) -> None:
-    _bars(axes, {answer.layouts.describe(): answer.step.terms_s})
+    _bars(axes, {answer.estimate.layouts.describe(): answer.step.terms_s})
 
 
 def _fabrics(answer: FabricChoices, axes: Axes) -> None:
@@ -193,7 +194,7 @@ def _fabrics(answer: FabricChoices, axes: Axes) -> None:
         where = usd if answer.priced else bits
         word = "none is better" if rows is front else "tried"
         ink = colour("fits" if rows is front else "speed").light
-        axes.plot(where, [row.step_s for row in rows], style, color=ink, label=word)
+        axes.plot(where, [row.step_time_s for row in rows], style, color=ink, label=word)
     axes.set_xlabel("network, million USD" if answer.priced else "adapters of a server, Tbit/s")
     axes.set_ylabel("seconds per step")
     axes.legend(frameon=False, fontsize=8.5)

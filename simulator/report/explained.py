@@ -10,8 +10,8 @@ from simulator.cost.memory.peak import MEMORY_KINDS
 from simulator.cost.rank_memory import rank_memory
 from simulator.cost.terms import MEMORY_MEANING, TERMS
 from simulator.errors import InputError, did_you_mean
-from simulator.planner.figure_effects import FigureEffect, figure_effects
 from simulator.planner.prediction import Prediction
+from simulator.planner.sensitivity import FigureEffect, figure_effects
 
 _MEMORY_SOURCE = "cost/memory/peak.py, cost/states/state_bytes.py; counted, with torch as the check"
 _MEMORY_FIGURES = "software profile [states], [memory]; accelerator memory"

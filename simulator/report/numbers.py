@@ -19,11 +19,11 @@ from simulator.planner.answer_evidence import UsedFigure, used_figures
 from simulator.planner.defaults_that_matter import bearing_defaults
 from simulator.planner.fitting import StageMemory, stage_memory
 from simulator.planner.layout_row import LayoutRow, layout_rows
-from simulator.planner.other_trainings import OtherTraining, other_trainings
 from simulator.planner.plan import Plan
-from simulator.planner.refine import played
 from simulator.planner.scaling import Scaling, scaling
-from simulator.planner.sensitivity import Upgrade, binding, safest, sensitivity
+from simulator.planner.sensitivity import binding, safest, sensitivity
+from simulator.planner.simulated import played
+from simulator.planner.variants import Variant, other_trainings
 from simulator.report.comparison import (
     TimeBar,
     TimeChange,
@@ -133,8 +133,8 @@ class PlanNumbers:
     """Why the best layout wins, one sentence for each other bar."""
     curve: Callable[[], Scaling]
     """Waits for the speed-up, which may still be searched beside."""
-    upgrades: list[Upgrade]
-    others: list[OtherTraining]
+    upgrades: list[Variant]
+    others: list[Variant]
     """What other trainings take that `[search] allow` names, fastest first."""
     binding: list[str]
     run: str
@@ -167,7 +167,7 @@ class PlanNumbers:
 def collect(
     plan: Plan,
     *,
-    upgrades: list[Upgrade] | None = None,
+    upgrades: list[Variant] | None = None,
     curve: Callable[[], Scaling] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> PlanNumbers:
@@ -175,7 +175,7 @@ def collect(
 
     Parameters
     ----------
-    upgrades : list of Upgrade, optional
+    upgrades : list of Variant, optional
         What ``sensitivity(plan)`` gave, if it was asked for already.
     curve : callable, optional
         Waits for what ``scaling`` gives for the plan's scenario, if that was begun already.
@@ -220,7 +220,7 @@ def collect(
         reasons=[*why_it_wins(bars, scenario.pinned), *_no_naive(plan)],
         curve=curve,
         upgrades=upgrades,
-        others=other_trainings(plan),
+        others=other_trainings(plan.scenario),
         binding=binding(plan),
         run=goodput_words(plan.outcome),
         losses=_losses(plan),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simulator.planner.run_curves import RunCurves
+from simulator.planner.simulated_run import RunCurves
 from simulator.report.canvas import DPI, NARROW, headline, plain_axes, plain_log
 from simulator.report.palette import colour
 from simulator.units import DAY_S, HOUR_S, show_percent

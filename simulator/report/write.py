@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from simulator.plain_files import write_files
 from simulator.planner.plan import Plan
-from simulator.planner.run_curves import run_curves
 from simulator.planner.scaling import Scaling
-from simulator.planner.sensitivity import Upgrade
+from simulator.planner.simulated_run import run_curves
+from simulator.planner.variants import Variant
 from simulator.report.canvas import load, png_bytes, svg_bytes
 from simulator.report.inline_svg import inline
 from simulator.report.numbers import PlanNumbers, collect
@@ -37,7 +37,7 @@ def write_plan_report(
     out_dir: Path,
     *,
     launch: str,
-    upgrades: list[Upgrade] | None = None,
+    upgrades: list[Variant] | None = None,
     curve: Callable[[], Scaling] | None = None,
     pictures: bool = False,
     processes: int = 1,
@@ -56,7 +56,7 @@ def write_plan_report(
         Made if it is missing.
     launch : str
         The command that starts the best layout.
-    upgrades : list of Upgrade, optional
+    upgrades : list of Variant, optional
         What ``sensitivity(plan)`` gave, if it was asked for already.
     curve : callable, optional
         Waits for what ``scaling`` gives for the plan's scenario, if that was begun already.

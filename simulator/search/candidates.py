@@ -163,8 +163,8 @@ def candidates(
     Layouts
         Not all feasible; judge them with :func:`simulator.layout.rules.feasibility.reasons`.
     """
-    found = families(workload, cluster, software, pinned)
-    return Layouts.concatenate([family.table() for family in found])
+    every_family = families(workload, cluster, software, pinned)
+    return Layouts.concatenate([family.table() for family in every_family])
 
 
 def families(
@@ -515,8 +515,8 @@ def _recomputation(
         modes = ["selective"]
     if "recompute" in pinned:
         modes = [str(pinned["recompute"])]
-    every, given = np.arange(len(table)), pinned.get("recompute_layers", 0)
-    layers = np.full(len(table), given, dtype=np.int32)
+    every, layer_count = np.arange(len(table)), pinned.get("recompute_layers", 0)
+    layers = np.full(len(table), layer_count, dtype=np.int32)
     for mode in modes:
         if mode not in RECOMPUTE:
             continue

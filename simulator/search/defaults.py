@@ -9,6 +9,7 @@ from simulator.layout.degrees import data_parallel_degree, divisors
 from simulator.layout.rules.context_rules import fewest_kv_heads
 from simulator.scenario import Scenario
 from simulator.schedules.registry import SCHEDULES, usual
+from simulator.software.profile import Software
 from simulator.software.supports import Supports
 
 DEFAULTS = {
@@ -43,7 +44,9 @@ DEFAULTS = {
 """What a layout field means when it is not given, in the order in which they are filled."""
 
 
-def complete(scenario: Scenario, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def complete(
+    scenario: Scenario, pinned: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Fill the layout fields that are not given, as DEFAULTS says.
 
     Returns
@@ -51,7 +54,7 @@ def complete(scenario: Scenario, given: Mapping[str, Any]) -> tuple[dict[str, An
     row, defaults : dict
         The whole layout as keywords of ``Layouts.of``, and the part of it that was filled.
     """
-    row: dict[str, Any] = {**given, "global_batch": scenario.workload.recipe.global_batch}
+    row: dict[str, Any] = {**pinned, "global_batch": scenario.workload.recipe.global_batch}
     filled: dict[str, Any] = {}
 
     def default(name: str, value: Any) -> None:
@@ -93,6 +96,17 @@ def complete(scenario: Scenario, given: Mapping[str, Any]) -> tuple[dict[str, An
     default("rank_order", can.rank_orders[0])
     default("stages", [])
     return row, filled
+
+
+def stated_layout(row: Mapping[str, Any], software: Software) -> dict[str, Any]:
+    """A whole layout as fields of the section [layout]; dp and groups of all follow the cluster."""
+    left_out = {"global_batch", "dp"} | ({"cp_kind", "cp_a2a"} if row["cp"] == 1 else set())
+    whole = row["pp"] > 1 and software.fsdp2.keeps_gathered_with_pipeline
+    if row["sharding"] != "zero3" or whole or row["reshard_after_forward"] is True:
+        left_out.add("reshard_after_forward")
+    if row["shard_group"] == row["dp"] * row["cp"]:
+        left_out.add("shard_group")
+    return {name: value for name, value in row.items() if name not in left_out}
 
 
 def _group(scenario: Scenario, row: Mapping[str, Any]) -> int:

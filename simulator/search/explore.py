@@ -28,7 +28,7 @@ from simulator.layout.rules.feasibility import FEASIBLE, REASONS
 from simulator.search.candidates import EVERY, Degrees, Family, Range, count, families
 from simulator.search.in_threads import in_threads
 from simulator.search.memory_filter import (
-    ROOM,
+    HEADROOM,
     Rows,
     Setting,
     Space,
@@ -41,11 +41,11 @@ from simulator.search.memory_filter import (
     with_bounds,
 )
 from simulator.search.shortlist import Shortlist, wanted
-from simulator.search.stage_splits import MOST_DEALT, dealt_anew, worth_dealing
+from simulator.search.stage_splits import MOST_REBALANCED, rebalanced_stages, worth_rebalancing
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 
-__all__ = ["ROOM"]
+__all__ = ["HEADROOM"]
 
 
 TOO_LARGE = "more memory than usable on the fullest GPU"
@@ -59,13 +59,13 @@ PIECE = 1 << 19
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class SearchResult:
     """What one exploration of the layout space saw."""
 
     best: Estimate
     """The fastest layouts that fit, best first."""
     roomy: Estimate
-    """The fastest layouts that would fit with ROOM times the usable memory, best first."""
+    """The fastest layouts that would fit with HEADROOM times the usable memory, best first."""
     layouts: int
     """Distinct layouts enumerated."""
     feasible: int
@@ -79,7 +79,7 @@ class Found:
     nearest_miss: Estimate | None
     """The evaluated layout that needs least memory, when none fits."""
     fastest_too_large: Estimate | None
-    """The fastest of the near misses: it does not fit but needs at most ROOM times the usable
+    """The fastest of the near misses: it does not fit but needs at most HEADROOM times the usable
     memory, or its server has no room for what it keeps in host memory or on drives."""
     fastest_safe: Estimate | None
     """The fastest layout whose P90 of memory fits too."""
@@ -93,8 +93,8 @@ pipelines are up to some 8 % too short (``cost/pipeline/rounded.py``)."""
 _FEW = 8
 """How many are remembered of those of which one is told."""
 
-_FEWEST_TO_DEAL = 32
-"""So many are kept, if fewer were asked for, to see which are worth dealing anew."""
+_FEWEST_TO_REBALANCE = 32
+"""So many are kept, if fewer were asked for, to see which are worth rebalancing."""
 
 UNTRIED = "a larger micro-batch than one with which nothing fits"
 """Reason of layouts that were not looked at: the next smaller micro-batches that their tp, pp and
@@ -167,8 +167,11 @@ class _Search:
             near = every_row(space)
             self._time_all(space, near, counted=False)
         elif self.counts:
-            found = near_among(space, light_rows(space))
-            near, self.fitting = with_bounds(space, found.rows), self.fitting + found.fitting
+            near_rows = near_among(space, light_rows(space))
+            near, self.fitting = (
+                with_bounds(space, near_rows.rows),
+                self.fitting + near_rows.fitting,
+            )
             self._time_all(space, near, counted=True)
         else:
             near = self._time_the_fastest(space)
@@ -195,14 +198,14 @@ class _Search:
         rows = with_bounds(space, light_rows(space))
         looked, seen = list[Rows](), np.zeros(len(rows), dtype=bool)
         for block in least_first(rows.least_s, _LOOKED_AT):
-            most = max(one.cut for one in self.lists.values())
+            most = max(shortlist.cut for shortlist in self.lists.values())
             some = block[rows.least_s[block] <= most]
             if not len(some):
                 break
-            found = near_among(space, rows.take(some))
-            self.fitting += found.fitting
-            self._time_all(space, found.rows, counted=True)
-            looked.append(found.rows)
+            near_rows = near_among(space, rows.take(some))
+            self.fitting += near_rows.fitting
+            self._time_all(space, near_rows.rows, counted=True)
+            looked.append(near_rows.rows)
             seen[some] = True
         rest = rows.take(~seen)
         near = Rows.joined([rows.take(slice(0, 0)), *looked])
@@ -217,7 +220,7 @@ class _Search:
         self.timed += len(rows)
         for piece, e in _estimated(layouts, priced):
             fits, step_s = e.fits, e.step_time_s
-            near = e.memory_total_bytes <= ROOM * e.usable_bytes
+            near = e.memory_total_bytes <= HEADROOM * e.usable_bytes
             kinds = {"best": fits, "roomy": near, "near": near & ~fits, "safe": e.verdict == 0}
             for name, shown in self.lists.items():
                 shown.show(step_s, numbers[piece], kinds[name])
@@ -240,39 +243,39 @@ class _Search:
                 (x.values <= slowest) | (np.arange(len(x.numbers)) < self.sizes[name])
             ]
         known = self._priced(wanted_of.values(), known)
-        found = {}
+        finest = {}
         for name, numbers in wanted_of.items():
             every = known.of(numbers)
             order = np.lexsort((numbers, every.step_time_s))[: self.sizes[name]]
-            found[name] = _Known(numbers=numbers[order], estimate=every.take(order))
-        return found
+            finest[name] = _Known(numbers=numbers[order], estimate=every.take(order))
+        return finest
 
-    def deal(self, lists: list[_Known], slowest_s: float) -> _Known | None:
+    def rebalanced(self, lists: list[_Known], slowest_s: float) -> _Known | None:
         """Some layouts of lists with their layers dealt anew, by the numbers of those they were.
 
         No split makes the slowest rank faster than the mean of all is now: that is a bound on what
         it can bring, and those that it leaves above `slowest_s` are not dealt. None where no other
         has a split of its own.
         """
-        numbers = np.unique(np.concatenate([self._worth(each, slowest_s) for each in lists]))
+        numbers = np.unique(np.concatenate([self._worth(known, slowest_s) for known in lists]))
         pieces, taken = [], []
         for space in self.spaces:
             number = numbers[space.has(numbers)]
-            if len(number) and (dealt := dealt_anew(*space.mixed(space.named(number)))):
-                taken.append(number[dealt[0]])
-                pieces.append(dealt[1])
+            if len(number) and (split := rebalanced_stages(*space.mixed(space.named(number)))):
+                taken.append(number[split[0]])
+                pieces.append(split[1])
         if not pieces:
             return None
         return _Known(numbers=np.concatenate(taken), estimate=concatenate(pieces))
 
     def _worth(self, known: _Known, slowest_s: float) -> Ints:
-        """Numbers of the layouts of a list that are worth dealing anew."""
+        """Numbers of the layouts of a list that are worth rebalancing."""
         workload, _, software = self.setting
         bound = known.estimate.step_time_s - known.estimate.imbalance_s
-        able = worth_dealing(known.estimate.layouts, workload, software) & (bound < slowest_s)
+        able = worth_rebalancing(known.estimate.layouts, workload, software) & (bound < slowest_s)
         some = np.flatnonzero(able)
         orders = (np.argsort(x[some], kind="stable") for x in (bound, known.estimate.step_time_s))
-        return known.numbers[np.concatenate([some[order[:MOST_DEALT]] for order in orders])]
+        return known.numbers[np.concatenate([some[order[:MOST_REBALANCED]] for order in orders])]
 
     def _listed(self, space: Space) -> Ints:
         """Numbers of a space's rows that some list holds."""
@@ -317,27 +320,27 @@ class _Known:
     def joined(several: list[_Known]) -> _Known:
         """Put several one below the other."""
         return _Known(
-            numbers=np.concatenate([each.numbers for each in several]),
-            estimate=concatenate([each.estimate for each in several]),
+            numbers=np.concatenate([known.numbers for known in several]),
+            estimate=concatenate([known.estimate for known in several]),
         )
 
 
-def _with_dealt(search: _Search, known: dict[str, _Known], keep: int) -> dict[str, _Known]:
+def _with_rebalanced(search: _Search, known: dict[str, _Known], keep: int) -> dict[str, _Known]:
     """Put layouts whose layers are dealt anew into the lists where they beat the even ones."""
     if "roomy" not in known:
         return known
     best, roomy = known.get("best"), known["roomy"]
     fastest_s = np.inf if best is None else float(best.estimate.step_time_s[0])
     misses = roomy.take(np.flatnonzero(~roomy.estimate.fits))
-    new = search.deal([each for each in (best, misses) if each is not None], fastest_s)
+    new = search.rebalanced([listed for listed in (best, misses) if listed is not None], fastest_s)
     if new is None:
         return known
-    near = new.estimate.memory_total_bytes <= ROOM * new.estimate.usable_bytes
-    found = dict(known)
+    near = new.estimate.memory_total_bytes <= HEADROOM * new.estimate.usable_bytes
+    merged = dict(known)
     for name, some in (("best", new.estimate.fits), ("roomy", near)):
         if some.any():
-            found[name] = _merged(known.get(name), new.take(np.flatnonzero(some)), keep)
-    return found
+            merged[name] = _merged(known.get(name), new.take(np.flatnonzero(some)), keep)
+    return merged
 
 
 def _merged(known: _Known | None, new: _Known, keep: int) -> _Known:
@@ -386,15 +389,15 @@ def _smallest(setting: Setting, pinned: Mapping[str, Any] | None) -> Estimate | 
         space, _ = open_space(family, setting, 0)
         if space is None:
             continue
-        found: tuple[Layouts, float] | None
+        candidate: tuple[Layouts, float] | None
         if space.family.base.offload_layers.any():
             estimate = evaluate(space.family.table(), *setting)
             row = int(np.argmin(estimate.memory_total_bytes))
-            found = estimate.layouts[row], float(estimate.memory_total_bytes[row])
+            candidate = estimate.layouts[row], float(estimate.memory_total_bytes[row])
         else:
-            found = smallest_row(space, least)
-        if found is not None and found[1] < least:
-            smallest, least = found
+            candidate = smallest_row(space, least)
+        if candidate is not None and candidate[1] < least:
+            smallest, least = candidate
     return evaluate(smallest, *setting) if smallest is not None else None
 
 
@@ -408,7 +411,7 @@ def explore(
     exhaustive: bool = False,
     counts: bool = True,
     progress: Callable[[int, int], None] | None = None,
-) -> Found:
+) -> SearchResult:
     """Search all layouts and keep the fastest that fit.
 
     Parameters
@@ -429,13 +432,13 @@ def explore(
     """
     begun = time.perf_counter()
     decides = "stages" not in (pinned or {})
-    wide = max(keep, _FEWEST_TO_DEAL) if decides else keep
+    wide = max(keep, _FEWEST_TO_REBALANCE) if decides else keep
     search = _Search((workload, cluster, software), wide, exhaustive, counts)
     untried = search.sweep(pinned, progress)
     known = search.fine()
     if decides:
-        known = _with_dealt(search, known, wide)
-    fine = {name: each.estimate for name, each in known.items()}
+        known = _with_rebalanced(search, known, wide)
+    fine = {name: listed.estimate for name, listed in known.items()}
     dropped = {REASONS[i]: int(n) for i, n in enumerate(search.dropped) if n and i != FEASIBLE}
     evaluated = int(search.dropped[FEASIBLE])
     if evaluated > search.fitting and (counts or not search.fitting):
@@ -444,7 +447,7 @@ def explore(
         dropped[UNTRIED] = untried
     nothing = Layouts.of(dp=cluster.gpus)
     none = evaluate(nothing, workload, cluster, software).take(slice(0, 0))
-    return Found(
+    return SearchResult(
         best=fine.get("best", none).take(slice(0, keep)),
         roomy=fine.get("roomy", none).take(slice(0, keep)),
         layouts=search.layouts + untried,

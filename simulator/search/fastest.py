@@ -10,7 +10,7 @@ from simulator.cost.states.state_bytes import least_state_bytes
 from simulator.hardware.cluster import Cluster
 from simulator.scenario import Scenario
 from simulator.search.allowed import with_allowed
-from simulator.search.explore import Found, explore
+from simulator.search.explore import SearchResult, explore
 from simulator.units import show_bytes
 
 KEEP = 64
@@ -21,7 +21,7 @@ KEEP = 64
 class Fastest:
     """What a search found."""
 
-    found: Found | None
+    found: SearchResult | None
     """None where there was nothing to search."""
     reason: str = ""
     """Why no layout can run and fit; blank where one does."""
@@ -43,10 +43,12 @@ def fastest(scenario: Scenario, *, keep: int = KEEP) -> Fastest:
     if reason := hopeless(scenario, scenario.cluster):
         return Fastest(found=None, reason=reason)
     pinned = with_allowed(scenario)
-    found = explore(
+    result = explore(
         scenario.workload, scenario.cluster, scenario.software, pinned, keep=keep, counts=False
     )
-    return Fastest(found=found, reason="" if len(found.best) else why_not(found, scenario.pinned))
+    return Fastest(
+        found=result, reason="" if len(result.best) else why_not(result, scenario.pinned)
+    )
 
 
 def hopeless(scenario: Scenario, cluster: Cluster) -> str:
@@ -63,20 +65,20 @@ def hopeless(scenario: Scenario, cluster: Cluster) -> str:
     )
 
 
-def why_not(found: Found, pinned: Mapping[str, object] | None = None) -> str:
+def why_not(result: SearchResult, pinned: Mapping[str, object] | None = None) -> str:
     """Say why nothing fits: the memory of the nearest miss, or the commonest reason.
 
     That reason may lie in fields that were `pinned` against each other, so they are named.
     """
-    miss = found.nearest_miss
+    miss = result.nearest_miss
     if miss is not None:
         need = float(miss.memory_total_bytes[0])
         return (
             f"does not fit: the smallest layout ({miss.layouts.describe()}) needs"
             f" {show_bytes(need)} of {show_bytes(miss.usable_bytes)} usable"
         )
-    if found.dropped:
-        reason = max(found.dropped, key=lambda reason: found.dropped[reason])
+    if result.dropped:
+        reason = max(result.dropped, key=lambda reason: result.dropped[reason])
         fixed = ", ".join(f"layout.{name} = {value}" for name, value in (pinned or {}).items())
         return f"cannot run: {reason}" + (f" (with {fixed})" if fixed else "")
     return "cannot run: no layout of this many GPUs"

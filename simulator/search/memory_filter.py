@@ -34,7 +34,7 @@ from simulator.search.in_threads import in_threads
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 
-ROOM = 1.1
+HEADROOM = 1.1
 """Layouts within this much of usable memory are remembered as near misses."""
 
 Setting = tuple[Workload, Cluster, Software]
@@ -63,9 +63,9 @@ class Space:
 
     def table(self, kind: int, rows: NDArray[Any]) -> tuple[Layouts, Priced]:
         """Some rows of the base with one kind of recomputation, and their prices."""
-        one = self.family.kinds[kind]
-        priced = self.priced.of(rows, self.modules.index(one.modules))
-        return self.family.of(one, rows), priced
+        recomputed = self.family.kinds[kind]
+        priced = self.priced.of(rows, self.modules.index(recomputed.modules))
+        return self.family.of(recomputed, rows), priced
 
     def mixed(self, rows: Rows) -> tuple[Layouts, Priced]:
         """Rows of several kinds of recomputation, and their prices."""
@@ -156,9 +156,9 @@ def open_space(family: Family, setting: Setting, first: int) -> tuple[Space | No
         fallen = code[kind.rows]
         count += np.bincount(fallen[fallen != FEASIBLE], minlength=len(REASONS))
         rows = kind.rows[fallen == FEASIBLE]
-        own = reasons(family.of(kind, rows), *setting, rules=DEPEND_ON_RECOMPUTATION)
-        count += np.bincount(own, minlength=len(REASONS))
-        rows = place[rows[own == FEASIBLE]]
+        recompute_code = reasons(family.of(kind, rows), *setting, rules=DEPEND_ON_RECOMPUTATION)
+        count += np.bincount(recompute_code, minlength=len(REASONS))
+        rows = place[rows[recompute_code == FEASIBLE]]
         if len(rows):
             kinds.append(replace(kind, layers=kind.layers[able], rows=rows))
     if not kinds:
@@ -187,17 +187,17 @@ class Near:
     """What memory alone says of some layouts of a space."""
 
     rows: Rows
-    """Layouts that need at most ROOM times the usable memory."""
+    """Layouts that need at most HEADROOM times the usable memory."""
     fitting: int
     """Layouts that fit."""
 
 
 def light_rows(space: Space) -> Rows:
-    """Layouts of a space but those whose states alone take more than ROOM times the usable memory.
+    """Layouts of a space but those whose states alone exceed HEADROOM times the usable memory.
 
     They are out without a look at what their passes hold.
     """
-    light = _light(space, ROOM * float(space.priced.cluster.accelerator.memory.usable_bytes))
+    light = _light(space, HEADROOM * float(space.priced.cluster.accelerator.memory.usable_bytes))
     kinds = enumerate(space.family.kinds)
     return Rows.joined([_rows(i, kind.rows[light[kind.rows]]) for i, kind in kinds])
 
@@ -222,19 +222,19 @@ def near_among(space: Space, rows: Rows) -> Near:
     owners = [unique_rows(alike[some]) for some in several]
     speakers = [some[owner.first] for some, owner in zip(several, owners, strict=True)]
     needs = _by_kind(space, speakers, memory_needs)
-    found = []
-    for some, own, held in zip(several, owners, needs, strict=True):
+    pieces = []
+    for some, unique, held in zip(several, owners, needs, strict=True):
         mine = sorted_rows.take(slice(first, first + len(some)))
         first += len(some)
         if not held:
             continue
         whole = Needs.joined(held)
-        fits = whole.fits[own.inverse]
+        fits = whole.fits[unique.inverse]
         fitting += int(fits.sum())
-        near = np.flatnonzero((whole.memory_bytes <= ROOM * usable)[own.inverse])
-        safe = whole.safe[own.inverse[near]]
-        found.append(replace(mine.take(near), fits=fits[near], safe=safe))
-    return Near(rows=Rows.joined([_rows(0, alike[:0]), *found]), fitting=fitting)
+        near = np.flatnonzero((whole.memory_bytes <= HEADROOM * usable)[unique.inverse])
+        safe = whole.safe[unique.inverse[near]]
+        pieces.append(replace(mine.take(near), fits=fits[near], safe=safe))
+    return Near(rows=Rows.joined([_rows(0, alike[:0]), *pieces]), fitting=fitting)
 
 
 def _sorted_by_kind(space: Space, rows: Rows) -> tuple[Ints, list[Ints]]:
@@ -253,7 +253,7 @@ def smallest_row(space: Space, below: float = np.inf) -> tuple[Layouts, float] |
     held, base = lasting_bytes(space.priced)[space.priced.state_key], space.family.base
     held = np.where((base.optimizer_offload > 0) | (base.parameter_offload > 0), 0.0, held)
     rows = every_row(space)
-    found, least = None, below
+    smallest, least = None, below
     for block in least_first(held[rows.row], CHUNK):
         some = rows.take(block)
         if held[some.row[0]] >= least:
@@ -262,8 +262,8 @@ def smallest_row(space: Space, below: float = np.inf) -> tuple[Layouts, float] |
         needs = memory_needs(layouts, priced).memory_bytes
         at = int(np.argmin(needs))
         if needs[at] < least:
-            found, least = layouts[at], float(needs[at])
-    return None if found is None else (found, least)
+            smallest, least = layouts[at], float(needs[at])
+    return None if smallest is None else (smallest, least)
 
 
 def least_first(values: Floats, size: int) -> Iterator[Ints]:
@@ -317,8 +317,8 @@ def _by_kind(space: Space, rows: list[Ints], work: Any) -> list[list[Any]]:
         for kind, some in enumerate(rows)
         for start in range(0, len(some), CHUNK)
     ]
-    found: list[list[Any]] = [[] for _ in rows]
+    by_kind: list[list[Any]] = [[] for _ in rows]
     done: Iterator[Any] = in_threads(lambda piece: work(*space.table(*piece)), pieces)
     for (kind, _), result in zip(pieces, done, strict=True):
-        found[kind].append(result)
-    return found
+        by_kind[kind].append(result)
+    return by_kind

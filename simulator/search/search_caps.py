@@ -40,36 +40,36 @@ def search_caps(scenario: Scenario) -> list[str]:
     chunks above 20 a rank are not tried: 40 with pp 2
     """
     arch, can = scenario.workload.architecture, scenario.software.supports
-    cluster, pinned, found = scenario.cluster, scenario.pinned, []
+    cluster, pinned, caps = scenario.cluster, scenario.pinned, []
     shares = divisors(cluster.gpus)
     if "tp" not in pinned and can.tensor:
         most = widest_tp(cluster.domain)
         if cut := [d for d in shares if most < d <= attention_heads(arch)]:
             why = "two fast domains" if cluster.domain > 1 else "no fast domain"
-            found.append(f"tp above {most:,} ({why}) is not tried: {_listed(cut)}")
+            caps.append(f"tp above {most:,} ({why}) is not tried: {_listed(cut)}")
     if "cp" not in pinned and can.cp_kinds:
         length = scenario.workload.recipe.sequence_length
         longest = longest_cp(length)
         most = min(longest, MOST_CP)
         if cut := [d for d in shares if d > most and length % d == 0]:
             why = f" ({FEWEST_TOKENS:,} tokens a rank)" if longest <= MOST_CP else ""
-            found.append(f"cp above {most:,}{why} is not tried: {_listed(cut)}")
+            caps.append(f"cp above {most:,}{why} is not tried: {_listed(cut)}")
     pps = [d for d in shares if d <= (arch.layers if can.pipeline else 1)]
     pps = [int(pinned["pp"])] if "pp" in pinned else pps
-    found += _chunks(scenario, pps) if "vpp" not in pinned and "stages" not in pinned else []
-    return [*found, *_layers(scenario, pps, pinned)]
+    caps += _chunks(scenario, pps) if "vpp" not in pinned and "stages" not in pinned else []
+    return [*caps, *_layers(scenario, pps, pinned)]
 
 
 def _chunks(scenario: Scenario, pps: list[int]) -> list[str]:
     """Chunks of a rank that are not tried."""
     arch, software = scenario.workload.architecture, scenario.software
     named = scenario.pinned.get("schedule")
-    each = []
+    cuts = []
     for pp in pps:
         every = chunk_axis(arch, software, pp, named, most=arch.layers + 2)
         if cut := [str(v) for v in every if v > MOST_CHUNKS]:
-            each.append(f"{', '.join(cut)} with pp {pp}")
-    return [f"chunks above {MOST_CHUNKS} a rank are not tried: {'; '.join(each)}"] if each else []
+            cuts.append(f"{', '.join(cut)} with pp {pp}")
+    return [f"chunks above {MOST_CHUNKS} a rank are not tried: {'; '.join(cuts)}"] if cuts else []
 
 
 def _layers(scenario: Scenario, pps: list[int], pinned: Mapping[str, Any]) -> list[str]:

@@ -74,9 +74,9 @@ def _regroups(
 ) -> list[int]:
     """Numbers of ranks to reshard to after the forward pass; 0 is all that share."""
     kept = pp > 1 and software.fsdp2.keeps_gathered_with_pipeline
-    given = pinned.get("reshard_after_forward")
-    if given is not None:
-        number = int(given) if not isinstance(given, bool) and given > 1 else 0
+    resharded = pinned.get("reshard_after_forward")
+    if resharded is not None:
+        number = int(resharded) if not isinstance(resharded, bool) and resharded > 1 else 0
         return [] if word == "zero3" and kept else [number]
     can = word == "zero3" and "group" in software.supports.reshard and not kept
     return [0, near] if can and 1 < near < group and group % near == 0 else [0]

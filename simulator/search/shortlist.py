@@ -52,6 +52,6 @@ def wanted(
 ) -> NDArray[np.bool_]:
     """Rows that some list may still take, by a lower bound on their value; `kinds` by list."""
     rows = np.zeros(len(least), dtype=bool)
-    for name, one in lists.items():
-        rows |= kinds[name] & (least <= one.cut)
+    for name, shortlist in lists.items():
+        rows |= kinds[name] & (least <= shortlist.cut)
     return rows

@@ -29,12 +29,14 @@ from simulator.layout.stages import even_pieces, pieces_of
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 
-MOST_DEALT = 8
-"""Of a list of layouts with pipelines, so many of the fastest are dealt anew, and so many of those
-that would be fastest with ranks all alike."""
+MOST_REBALANCED = 8
+"""Of a list of layouts with pipelines, so many of the fastest are rebalanced, and so many of
+those that would be fastest with ranks all alike."""
 
 
-def worth_dealing(layouts: Layouts, workload: Workload, software: Software) -> NDArray[np.bool_]:
+def worth_rebalancing(
+    layouts: Layouts, workload: Workload, software: Software
+) -> NDArray[np.bool_]:
     """Layouts with a pipeline whose ranks hold a piece of their own and more than a layer."""
     if not software.supports.uneven_stages:
         return np.full(len(layouts), False)
@@ -43,7 +45,7 @@ def worth_dealing(layouts: Layouts, workload: Workload, software: Software) -> N
     return np.asarray(able & (layouts.offload_layers == 0))
 
 
-def dealt_anew(layouts: Layouts, priced: Priced) -> tuple[Ints, Estimate] | None:
+def rebalanced_stages(layouts: Layouts, priced: Priced) -> tuple[Ints, Estimate] | None:
     """Deal the layers of some layouts so that they fit and are fastest.
 
     Returns which of them have such a split, and their estimates with it; None where none has.
@@ -92,10 +94,12 @@ class RankCosts:
         every = (layouts.recompute == FULL) & (layouts.recompute_layers == 0)
         block_s = passes.forward_s + passes.backward_s + passes.selective_s
         block_s = block_s + np.where(every[:, None], passes.full_s, 0.0)
-        beside = rows.parts.copy()
-        beside[:, :, np.unique(kinds)] = 0.0
+        other_parts = rows.parts.copy()
+        other_parts[:, :, np.unique(kinds)] = 0.0
         some = rows.covered * ~every[:, None, None]
-        fixed_s = over_parts(beside, block_s[:, None]) + over_parts(some, passes.full_s[:, None])
+        fixed_s = over_parts(other_parts, block_s[:, None]) + over_parts(
+            some, passes.full_s[:, None]
+        )
         counts, after = (x[:, :, np.unique(kinds)].sum(axis=2) for x in (rows.parts, moved))
         step = after - counts
         slope = np.maximum((then - held) / np.where(step == 0, np.inf, step), 0.0)
@@ -112,10 +116,10 @@ class RankCosts:
 
     def split(self, i: int) -> list[int] | None:
         """Layers of every piece of one layout; None where no split fits."""
-        return dealt_over([self] * int(self.layouts.pp[i]), i)
+        return balance_layers([self] * int(self.layouts.pp[i]), i)
 
 
-def dealt_over(ranks: Sequence[RankCosts], i: int) -> list[int] | None:
+def balance_layers(ranks: Sequence[RankCosts], i: int) -> list[int] | None:
     """Layers of every piece of layout `i`, of which rank s takes and holds what `ranks[s]` says.
 
     Ranks of one kind of servers all say the same; None where no split fits.
@@ -124,17 +128,17 @@ def dealt_over(ranks: Sequence[RankCosts], i: int) -> list[int] | None:
     rank = np.arange(len(ranks))
 
     def of(name: str) -> Floats:
-        return np.array([getattr(one, name)[i, s] for s, one in zip(rank, ranks, strict=True)])
+        return np.array([getattr(costs, name)[i, s] for s, costs in zip(rank, ranks, strict=True)])
 
-    found = split_layers(
-        np.stack([one.block_s[i, one.layer_kinds] for one in ranks], axis=1),
+    split = split_layers(
+        np.stack([costs.block_s[i, costs.layer_kinds] for costs in ranks], axis=1),
         of("layer_bytes"),
-        [one.usable_bytes for one in ranks],
+        [costs.usable_bytes for costs in ranks],
         fixed_s=of("fixed_s"),
         fixed_bytes=of("fixed_bytes"),
         micro_batches=int(layouts.micro_batches[i]),
     )
-    return None if found is None else _pieces(found.layers, layouts[i])
+    return None if split is None else _pieces(split.layers, layouts[i])
 
 
 def _pieces(layers: Ints, row: Layouts) -> list[int]:

@@ -28,10 +28,10 @@ def check_interval(outcome: Outcome, scenario: Scenario) -> None:
     InputError
         With the length of the run.
     """
-    given, days = scenario.run.checkpoints.interval_s, float(outcome.days_ideal[0])
-    if given is not None and given > days * DAY_S:
+    interval_s, days = scenario.run.checkpoints.interval_s, float(outcome.days_ideal[0])
+    if interval_s is not None and interval_s > days * DAY_S:
         rule = f"must be at most the length of the run, {days * DAY_S:.0f} s"
-        raise InputError(problem(scenario.where, "run.checkpoints.interval_s", rule, given))
+        raise InputError(problem(scenario.where, "run.checkpoints.interval_s", rule, interval_s))
 
 
 def priced(estimate: Estimate, scenario: Scenario, *, price: Price | None = None) -> Outcome:

@@ -20,8 +20,8 @@ from simulator.planner.prediction import predict
 from simulator.planner.scaling import scaling
 from simulator.scenario import Scenario, load_scenario, make_scenario
 from simulator.search.candidates import count
-from simulator.search.explore import Found, explore
-from simulator.search.stage_splits import dealt_anew, worth_dealing
+from simulator.search.explore import SearchResult, explore
+from simulator.search.stage_splits import rebalanced_stages, worth_rebalancing
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "llama-3.1-70b.toml"
@@ -68,7 +68,7 @@ LARGE_EXPERTS = {
 """A model of Kimi K2's size: 384 experts, 8 of them a token."""
 
 
-def search(scenario: Scenario) -> Found:
+def search(scenario: Scenario) -> SearchResult:
     """Enumerate, judge, evaluate, keep the best: what the rate counts."""
     return explore(scenario.workload, scenario.cluster, scenario.software, scenario.pinned)
 
@@ -78,7 +78,7 @@ def listed(scenario: Scenario) -> int:
     return count(scenario.workload, scenario.cluster, scenario.software, scenario.pinned)
 
 
-def show(benchmark: Any, found: Found) -> None:
+def show(benchmark: Any, found: SearchResult) -> None:
     benchmark.extra_info["layouts"] = found.layouts
     benchmark.extra_info["evaluated"] = found.evaluated
     benchmark.extra_info["timed"] = found.timed
@@ -128,9 +128,9 @@ def test_layers_of_llama_70b_dealt_anew(benchmark: Any) -> None:
     parts = made.workload, made.cluster, made.software
     even = explore(*parts, made.pinned | {"stages": ()}, keep=32)
     table = even.best.layouts
-    table = table[np.flatnonzero(worth_dealing(table, made.workload, made.software))[:16]]
+    table = table[np.flatnonzero(worth_rebalancing(table, made.workload, made.software))[:16]]
     priced = price_keys(table, *parts)
-    dealt = benchmark.pedantic(dealt_anew, args=(table, priced), rounds=5, warmup_rounds=1)
+    dealt = benchmark.pedantic(rebalanced_stages, args=(table, priced), rounds=5, warmup_rounds=1)
     assert dealt is not None
     assert len(dealt[0]) <= 16
 

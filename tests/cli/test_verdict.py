@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from simulator import plan
 from simulator.cli.main import app
-from simulator.planner.alternatives import alternatives
+from simulator.planner.plan import alternatives
 from simulator.scenario import load_scenario
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from simulator.planner.defaults_that_matter import Alternative, bearing_defaults
+from simulator.planner.defaults_that_matter import bearing_defaults
 from simulator.planner.prediction import predict
+from simulator.planner.variants import Variant
 from simulator.scenario import make_scenario
 
 DENSE: dict[str, Any] = {
@@ -24,7 +25,7 @@ MOE: dict[str, Any] = {
 }
 
 
-def alternatives(document: dict[str, Any], **choice: bool) -> list[Alternative]:
+def alternatives(document: dict[str, Any], **choice: bool) -> list[Variant]:
     prediction = predict(make_scenario(document))
     layout, filled = prediction.estimate.layouts, prediction.defaults
     return bearing_defaults(prediction.scenario, layout, filled=filled, **choice)
@@ -33,9 +34,9 @@ def alternatives(document: dict[str, Any], **choice: bool) -> list[Alternative]:
 @pytest.mark.parametrize("document", [DENSE, MOE])
 def test_an_alternative_is_what_asking_for_it_gives(document: dict[str, Any]) -> None:
     found = alternatives(document)
-    assert {one.default.partition(" ")[0] for one in found} >= {"gradients", "software"}
+    assert {one.name.partition(" ")[0] for one in found} >= {"gradients", "software"}
     for one in found:
-        path, value = one.alternative.split(" = ")
+        path, value = one.change.split(" = ")
         section, field = path.split(".")
         value = {"true": True, "false": False}.get(value, value)
         asked = {**document, section: {**document[section], field: value}}
@@ -48,15 +49,15 @@ def test_an_alternative_is_what_asking_for_it_gives(document: dict[str, Any]) ->
 
 
 def test_sequence_parallelism_that_nobody_asked_for_is_told_with_its_price() -> None:
-    (told,) = [one for one in alternatives(DENSE, software=False) if "sequence" in one.default]
-    assert told.alternative == "layout.sequence_parallel = false"
+    (told,) = [one for one in alternatives(DENSE, software=False) if "sequence" in one.name]
+    assert told.change == "layout.sequence_parallel = false"
     without = predict(make_scenario(DENSE), sequence_parallel=False)
     assert told.step_time_s == without.step_time_s
     assert told.sentence(1.0).startswith("sequence parallelism with tp 2; with layout.sequence_")
     given = {**DENSE, "layout": {"tp": 2, "sequence_parallel": True}}
-    assert not any("sequence" in one.default for one in alternatives(given, software=False))
+    assert not any("sequence" in one.name for one in alternatives(given, software=False))
     alone = {**DENSE, "layout": {"tp": 1}}
-    assert not any("sequence" in one.default for one in alternatives(alone, software=False))
+    assert not any("sequence" in one.name for one in alternatives(alone, software=False))
 
 
 def test_what_was_chosen_is_no_default() -> None:

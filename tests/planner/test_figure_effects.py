@@ -9,10 +9,10 @@ import pytest
 from simulator import predict
 from simulator.cost.step import evaluate
 from simulator.files import Figure
-from simulator.planner import figure_effects as room
+from simulator.planner import sensitivity as room
 from simulator.planner.answer_evidence import UsedFigure, used_figures
-from simulator.planner.figure_effects import figure_effects
 from simulator.planner.prediction import Prediction
+from simulator.planner.sensitivity import figure_effects
 
 NAMES = ("matrix_flop_per_s.bf16", "memory.bandwidth_bytes_per_s", "scale_out.adapter_bytes_per_s")
 

@@ -18,11 +18,17 @@ from simulator.events.simulated_step import simulate
 from simulator.hardware.cluster import load_cluster
 from simulator.layout.layouts import Layouts
 from simulator.layout.placement import Group
-from simulator.planner.layout_per_server_type import each_alone, own_layouts, with_batch
+from simulator.planner.layout_per_server_type import (
+    Pace,
+    layouts_per_kind,
+    runs_by_kind,
+    soonest,
+    split_batch,
+    with_batch,
+)
+from simulator.planner.mixed_outcome import mixed_outcome, outcome_of_kinds
 from simulator.planner.mixed_plan import plan_mixed
-from simulator.planner.mixed_totals import mixed_totals, own_totals
 from simulator.scenario import Scenario, make_scenario
-from simulator.search.batch_split import Pace, deal, soonest
 
 H, A = "dgx-h100", "dgx-a100"
 
@@ -55,7 +61,7 @@ def twin(tmp_path: Path) -> str:
 PACES = st.builds(
     Pace,
     begin_s=st.floats(0.0, 3.0),
-    each_s=st.floats(0.1, 5.0),
+    micro_batch_s=st.floats(0.1, 5.0),
     turn=st.integers(1, 3),
     unit=st.integers(1, 4),
 )
@@ -67,8 +73,10 @@ def test_the_batch_is_dealt_as_trying_all_deals_it(paces: list[Pace], batch: int
     for counts in product(range(1, batch + 1), repeat=len(paces)):
         whole = all(n % pace.turn == 0 for n, pace in zip(counts, paces, strict=True))
         if whole and sum(n * p.unit for n, p in zip(counts, paces, strict=True)) == batch:
-            every.append(max(p.begin_s + p.each_s * n for n, p in zip(counts, paces, strict=True)))
-    found = deal(paces, batch)
+            every.append(
+                max(p.begin_s + p.micro_batch_s * n for n, p in zip(counts, paces, strict=True))
+            )
+    found = split_batch(paces, batch)
     if not every:
         assert found is None
         return
@@ -167,7 +175,7 @@ def test_a_kind_with_few_ranks_holds_large_pieces_and_calls_more_often() -> None
 
 def test_the_whole_batch_is_dealt_and_closed_form_and_played_step_agree() -> None:
     scenario = made((H, 16), (A, 8), cp=1, pp=1)
-    found = own_layouts(scenario)
+    found = layouts_per_kind(scenario)
     assert found
     for one in found:
         assert sum(int(row.global_batch[0]) for row in one.rows) == 32
@@ -177,22 +185,22 @@ def test_the_whole_batch_is_dealt_and_closed_form_and_played_step_agree() -> Non
     best = found[0]
     played = [
         simulate(row, own.workload, own.cluster, own.software).step_time_s
-        for own, row in each_alone(scenario, best)
+        for own, row in runs_by_kind(scenario, best)
     ]
     assert max(played) + best.legs.between_s == pytest.approx(best.step_s, rel=0.01)
 
 
 def test_freedom_of_each_kind_is_never_slower_than_one_tensor_degree_for_both() -> None:
-    free = own_layouts(made((H, 16), (A, 8), cp=1, pp=1))[0]
+    free = layouts_per_kind(made((H, 16), (A, 8), cp=1, pp=1))[0]
     for tp in (1, 2, 4, 8):
-        pinned = own_layouts(made((H, 16), (A, 8), cp=1, pp=1, tp=tp))
+        pinned = layouts_per_kind(made((H, 16), (A, 8), cp=1, pp=1, tp=tp))
         assert all(free.step_s <= one.step_s * (1.0 + 1e-9) for one in pinned)
 
 
 def test_a_kind_too_small_for_the_layout_of_the_other_is_no_bar() -> None:
     """Three servers and one: no number of replicas of one layout on both divides the batch so."""
     scenario = made((H, 24), (A, 8), cp=1, pp=1, tp=1)
-    (best, *_) = own_layouts(scenario)
+    (best, *_) = layouts_per_kind(scenario)
     assert [int(row.dp[0]) for row in best.rows] == [24, 8]
     assert sum(int(row.global_batch[0]) for row in best.rows) == 32
 
@@ -200,15 +208,17 @@ def test_a_kind_too_small_for_the_layout_of_the_other_is_no_bar() -> None:
 def test_totals_of_two_equal_kinds_are_those_of_both_together(twin: str) -> None:
     """Days, money, energy, MFU and tokens: each kind on its own servers, or all as of one kind."""
     scenario = made((H, 8), (twin, 8), cp=1, pp=1, tp=1, micro_batch=1)
-    (one, *_) = own_layouts(scenario)
+    (one, *_) = layouts_per_kind(scenario)
     assert len({row.describe() for row in one.rows}) == 1
-    own = own_totals(scenario, each_alone(scenario, one), one.step_s)
+    own = outcome_of_kinds(scenario, runs_by_kind(scenario, one), one.step_s)
     row = Layouts.of(dp=16, sharding="zero1", global_batch=32, micro_batch=1)
-    both = mixed_totals(scenario, row, one.step_s)
-    assert own.tokens_per_s == both.tokens_per_s
-    assert own.mfu == pytest.approx(both.mfu, rel=1e-9)
+    both = mixed_outcome(scenario, row, one.step_s)
+    assert own.outcome.tokens_per_s == both.outcome.tokens_per_s
+    assert own.outcome.mfu == pytest.approx(both.outcome.mfu, rel=1e-9)
     for name, rel in (("days", 0.01), ("goodput", 0.01), ("kwh", 0.03), ("usd", 0.03)):
-        assert getattr(own, name) == pytest.approx(getattr(both, name), rel=rel), name
+        assert getattr(own.outcome, name) == pytest.approx(getattr(both.outcome, name), rel=rel), (
+            name
+        )
 
 
 def test_a_share_of_the_batch_is_as_many_steps() -> None:
@@ -246,8 +256,10 @@ def test_kinds_of_unlike_memory_and_speed_are_used_where_one_layout_fits_none() 
 def test_servers_of_a_loaded_profile_are_the_same_alone() -> None:
     """What a kind does by itself is what a scenario on its servers alone says."""
     scenario = made((H, 16), (A, 8), cp=1, pp=1)
-    one = own_layouts(scenario)[0]
-    for (own, row), name, seconds in zip(each_alone(scenario, one), (H, A), one.own_s, strict=True):
+    one = layouts_per_kind(scenario)[0]
+    for (own, row), name, seconds in zip(
+        runs_by_kind(scenario, one), (H, A), one.kind_s, strict=True
+    ):
         cluster = load_cluster(name, int(row.world[0]), where="test")
         found = evaluate(row, own.workload, cluster, scenario.software)
         assert float(found.step_time_s[0]) == pytest.approx(seconds, rel=1e-12)

@@ -14,10 +14,9 @@ from simulator.cli.main import app
 from simulator.errors import InfeasibleError
 from simulator.events.simulated_step import simulate
 from simulator.layout.layouts import Layouts
-from simulator.planner.mixed_answer import MixedPlan
+from simulator.planner.mixed_outcome import gpus_by_kind
 from simulator.planner.mixed_placement import _shared_step, kinds_of_blocks, shares_of
-from simulator.planner.mixed_plan import plan_mixed
-from simulator.planner.mixed_totals import own_gpus
+from simulator.planner.mixed_plan import MixedPlan, plan_mixed
 from simulator.scenario import Scenario, make_scenario
 
 H, A = "dgx-h100", "dgx-a100"
@@ -81,7 +80,7 @@ def test_shares_of_the_batch_are_the_best_of_all() -> None:
 
 def test_ranks_fill_groups_in_order() -> None:
     cluster = made((H, 16), (A, 8)).cluster
-    assert own_gpus(cluster) == (16, 8)
+    assert gpus_by_kind(cluster) == (16, 8)
     assert kinds_of_blocks(cluster, 8) == [0, 0, 1]
     assert kinds_of_blocks(cluster, 16) is None
 
@@ -112,7 +111,8 @@ def test_all_of_them_are_never_slower_than_the_best_alone() -> None:
     # two kinds together are no faster than their speeds added up
     added = 1.0 / (1.0 / best_of(found, f"{H} alone") + 1.0 / best_of(found, f"{A} alone"))
     assert found.best.step_s > 0.95 * added
-    assert found.best.totals.days is not None and found.best.totals.usd is not None
+    outcome = found.best.run.outcome
+    assert np.isfinite(outcome.days[0]) and np.isfinite(outcome.usd[0])
 
 
 @pytest.mark.evidence

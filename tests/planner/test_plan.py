@@ -20,7 +20,7 @@ from simulator.planner.sensitivity import binding, safest
 from simulator.scenario import Scenario, make_scenario
 from simulator.search import explore as exploring
 from simulator.search.candidates import candidates, families
-from simulator.search.explore import ROOM, TOO_LARGE, UNTRIED, explore
+from simulator.search.explore import HEADROOM, TOO_LARGE, UNTRIED, explore
 from simulator.search.memory_filter import every_row, least_first, open_space
 
 
@@ -85,7 +85,7 @@ def test_the_count_is_that_of_judging_and_evaluating_every_row() -> None:
     assert found.feasible == every.fits.sum()
     assert found.best.step_time_s.tolist() == np.sort(every.step_time_s[every.fits])[:100].tolist()
     assert found.best.fits.all()
-    near = every.memory_total_bytes <= ROOM * every.usable_bytes
+    near = every.memory_total_bytes <= HEADROOM * every.usable_bytes
     assert found.roomy.step_time_s.tolist() == np.sort(every.step_time_s[near])[:100].tolist()
     assert found.fastest_too_large is not None
     assert found.fastest_too_large.step_time_s[0] == every.step_time_s[near & ~every.fits].min()

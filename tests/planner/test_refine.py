@@ -7,7 +7,7 @@ import pytest
 
 from simulator.api import plan
 from simulator.planner.plan import Plan
-from simulator.planner.refine import played, refine
+from simulator.planner.simulated import played, refine
 
 COUNT = 6
 

@@ -7,7 +7,8 @@ import pytest
 
 from simulator.cost.step import evaluate
 from simulator.layout.layouts import Layouts
-from simulator.planner.remedies import Remedy, _lack, remedies
+from simulator.planner.remedies import _lack, remedies
+from simulator.planner.variants import Variant
 from simulator.scenario import Scenario, make_scenario
 from simulator.search.explore import explore
 
@@ -28,7 +29,7 @@ FEW = {"recompute": "full", "recompute_layers": 0, "sequence_parallel": True, "c
 
 
 @pytest.fixture(scope="module")
-def found() -> list[Remedy]:
+def found() -> list[Variant]:
     """70 B parameters on 8 L40S of 48 GB: states alone take 16 B each, 141 GB a GPU."""
     of = scenario("l40s-pcie", 8, "megatron-core", **FEW)
     miss = explore(of.workload, of.cluster, of.software, of.pinned, keep=1).nearest_miss
@@ -36,13 +37,13 @@ def found() -> list[Remedy]:
 
 
 @pytest.mark.evidence
-def test_remedies_stand_cheapest_first_and_other_trainings_last(found: list[Remedy]) -> None:
-    keys = [(one.another_training, one.gpus * one.step_time_s) for one in found]
+def test_remedies_stand_cheapest_first_and_other_trainings_last(found: list[Variant]) -> None:
+    keys = [(one.another_training, one.gpus * (one.step_time_s or 0.0)) for one in found]
     assert keys == sorted(keys)
     assert len(keys) >= 3
 
 
-def test_adapters_and_more_gpus_are_named(found: list[Remedy]) -> None:
+def test_adapters_and_more_gpus_are_named(found: list[Variant]) -> None:
     named = {one.change: one for one in found}
     assert "LoRA (training.lora_rank = 16)" in named
     assert named["LoRA (training.lora_rank = 16)"].another_training
@@ -50,7 +51,7 @@ def test_adapters_and_more_gpus_are_named(found: list[Remedy]) -> None:
     assert not any(one.another_training for one in found if "GPUs" in one.change)
 
 
-def test_a_remedy_fits_when_it_is_searched_again(found: list[Remedy]) -> None:
+def test_a_remedy_fits_when_it_is_searched_again(found: list[Variant]) -> None:
     more = next(one for one in found if one.gpus > 8)
     of = scenario("l40s-pcie", more.gpus, "megatron-core", **FEW)
     again = explore(of.workload, of.cluster, of.software, of.pinned, keep=1)

@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 
 from simulator.planner import sensitivity as module
-from simulator.planner.machine_changes import larger_memory, later_network
+from simulator.planner.changes import machine_with
 from simulator.planner.plan import Plan, plan
-from simulator.planner.sensitivity import Upgrade, binding, sensitivity
+from simulator.planner.sensitivity import binding, sensitivity
+from simulator.planner.variants import Variant
 from simulator.scenario import make_scenario
 from simulator.search.batch_division import batch_binds
 from simulator.search.explore import TOO_LARGE, explore
@@ -40,23 +41,24 @@ def answer() -> Plan:
 
 
 @pytest.fixture(scope="module")
-def upgrades(answer: Plan) -> list[Upgrade]:
+def upgrades(answer: Plan) -> list[Variant]:
     return sensitivity(answer)
 
 
 def test_better_is_never_slower_and_the_best_comes_first(
-    answer: Plan, upgrades: list[Upgrade]
+    answer: Plan, upgrades: list[Variant]
 ) -> None:
     assert {upgrade.name for upgrade in upgrades} == NAMES
     assert all(upgrade.gain >= 0.0 for upgrade in upgrades)
     assert [u.gain for u in upgrades] == sorted((u.gain for u in upgrades), reverse=True)
     before = float(answer.estimate.step_time_s[0])
     for upgrade in upgrades:
+        assert upgrade.step_time_s is not None and upgrade.same_layout_s is not None
         assert upgrade.step_time_s <= upgrade.same_layout_s <= before
         assert upgrade.gain == pytest.approx(before / upgrade.step_time_s - 1.0)
 
 
-def test_a_rate_gains_no_more_than_it_grew(upgrades: list[Upgrade]) -> None:
+def test_a_rate_gains_no_more_than_it_grew(upgrades: list[Variant]) -> None:
     for upgrade in upgrades:
         if "rate" in upgrade.name or "bandwidth" in upgrade.name:
             assert upgrade.gain <= module.BETTER - 1.0 + 1e-9
@@ -67,8 +69,10 @@ def test_gains_are_those_of_a_full_search(answer: Plan) -> None:
     scenario = answer.scenario
     found = {upgrade.name: upgrade for upgrade in sensitivity(answer)}
     machine = (scenario.cluster, scenario.software)
-    machines = {name: better(machine) for name, _, better in module._UPGRADES}
-    machines["usable memory"] = larger_memory(machine, module.BETTER)
+    machines = {
+        name: machine_with(machine, (thing, factor)) for name, _, thing, factor in module._UPGRADES
+    }
+    machines["usable memory"] = machine_with(machine, ("memory", module.BETTER))
     for name, (cluster, software) in machines.items():
         best = explore(scenario.workload, cluster, software, keep=1).best
         assert found[name].step_time_s == pytest.approx(float(best.step_time_s[0])), name
@@ -84,7 +88,7 @@ def test_an_upgrade_keeps_where_a_figure_comes_from(answer: Plan) -> None:
     cluster = answer.scenario.cluster
     before = cluster.accelerator.memory.usable_bytes
     machine = (cluster, answer.scenario.software)
-    after = larger_memory(machine, module.BETTER)[0].accelerator.memory.usable_bytes
+    after = machine_with(machine, ("memory", module.BETTER))[0].accelerator.memory.usable_bytes
     assert float(after) == pytest.approx(1.1 * float(before))
     assert (after.grade, after.source) == (before.grade, before.source)
     assert answer.scenario.cluster.accelerator.memory.usable_bytes == before
@@ -93,7 +97,7 @@ def test_an_upgrade_keeps_where_a_figure_comes_from(answer: Plan) -> None:
 def test_half_the_network_latency_leaves_the_links_inside_alone(answer: Plan) -> None:
     library = answer.scenario.cluster.library
     machine = (answer.scenario.cluster, answer.scenario.software)
-    nearer = later_network(machine, 0.5)[0].library
+    nearer = machine_with(machine, ("network.latency", 0.5))[0].library
     assert nearer.ring_hop_s["nvlink"] == library.ring_hop_s["nvlink"]
     assert nearer.ring_hop_s["network"].simple == pytest.approx(
         library.ring_hop_s["network"].simple / 2

@@ -9,9 +9,10 @@ import pytest
 from simulator.cost.step import evaluate
 from simulator.errors import InfeasibleError, InputError
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
+from simulator.planner.changes import MACHINE_CHANGES
 from simulator.planner.prediction import predict
 from simulator.questions.versus.answer import parse_side, versus
-from simulator.questions.versus.what_if import THINGS, WhatIf, parse_changes, what_if
+from simulator.questions.versus.what_if import WhatIf, parse_changes, what_if
 from simulator.scenario import Scenario, make_scenario
 from simulator.search.candidates import candidates
 
@@ -131,7 +132,7 @@ def test_networks_as_they_would_be_built() -> None:
     for text in ("network.gbps=200", "network.adapters=4"):
         (one,) = parse_changes([text])
         assert one.value is not None
-        cluster, _ = THINGS[one.name].change((some.cluster, some.software), one.value)
+        cluster, _ = MACHINE_CHANGES[one.name].made((some.cluster, some.software), one.value)
         rates.append(cluster.network_bytes_per_s_per_gpu)
     assert rates == pytest.approx([some.cluster.network_bytes_per_s_per_gpu / 2] * 2)
     slow = changed("network.oversubscription=8", "network.gbps=100")

@@ -15,7 +15,7 @@ from simulator.cost.step import evaluate
 from simulator.economics.unsure_totals import Span
 from simulator.goal import Goal
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
-from simulator.planner.mixed_answer import MixedOption, in_order
+from simulator.planner.mixed_plan import MixedOption, in_order
 from simulator.planner.plan import plan
 from simulator.questions.compare.answer import Comparison, compare_clusters
 from simulator.questions.compare.offers import Asked, Offer, offer
@@ -202,7 +202,9 @@ def test_relaxing_never_worsens_what_is_bought(
 
 def way(days: float, usd: float, kwh: float) -> MixedOption:
     """A way to use servers whose totals alone matter."""
-    totals: Any = SimpleNamespace(days=days, usd=usd, kwh=kwh)
+    of_run = {"days": days, "usd": usd, "kwh": kwh}
+    outcome = SimpleNamespace(**{name: np.array([value]) for name, value in of_run.items()})
+    run: Any = SimpleNamespace(outcome=outcome)
     nothing: Any = None
     return MixedOption(
         way="stages",
@@ -213,7 +215,7 @@ def way(days: float, usd: float, kwh: float) -> MixedOption:
         micro_batches=(),
         step_s=days,
         closed_form_s=None,
-        totals=totals,
+        run=run,
     )
 
 

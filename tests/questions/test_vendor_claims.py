@@ -12,7 +12,7 @@ from simulator.cost.step import evaluate
 from simulator.events.simulated_step import simulate
 from simulator.hardware.cluster import load_accelerator, weakened
 from simulator.layout.layouts import Layouts
-from simulator.planner.machine_changes import with_adapters
+from simulator.planner.changes import machine_with
 from simulator.questions.compare.offers import Asked, Offer, offer
 from simulator.scenario import Scenario, make_scenario
 
@@ -138,7 +138,9 @@ def step_s(layout: dict[str, Any], p2p_gb_per_s: float) -> float:
     """A step of Yuan 2.0-102B on 96 chips, appendix D: 85 % of the links, two adapters a server."""
     made = on_a100(yuan(84, 8192), 96, 1152)
     share = 0.85 * p2p_gb_per_s / 600.0  # both directions, as it is told of NVLink 3
-    cluster = weakened(with_adapters((made.cluster, made.software), 2)[0], share, 1.0)
+    cluster = weakened(
+        machine_with((made.cluster, made.software), ("network.adapters", 2))[0], share, 1.0
+    )
     row = Layouts.of(micro_batch=1, global_batch=1152, sharding="zero1", recompute="full", **layout)
     return float(evaluate(row, made.workload, cluster, made.software).step_time_s[0])
 

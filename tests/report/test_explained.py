@@ -13,7 +13,7 @@ from simulator.cli.main import app
 from simulator.cost.memory.peak import MEMORY_KINDS
 from simulator.cost.terms import TERMS
 from simulator.errors import InputError
-from simulator.planner import figure_effects
+from simulator.planner import sensitivity
 from simulator.report.explained import explained, term_names
 from simulator.report.zoo_list import zoo
 from simulator.workload import presets
@@ -40,9 +40,9 @@ FEW = ("matrix_flop_per_s.bf16", "scale_up.bus_bytes_per_s")
 def test_the_value_of_a_term_is_what_predict_says(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    every = figure_effects.used_figures
+    every = sensitivity.used_figures
     monkeypatch.setattr(
-        figure_effects, "used_figures", lambda *of: [one for one in every(*of) if one.name in FEW]
+        sensitivity, "used_figures", lambda *of: [one for one in every(*of) if one.name in FEW]
     )
     answer = predict(**RUN)
     value = explained(name, answer).value

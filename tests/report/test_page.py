@@ -10,9 +10,9 @@ import pytest
 from markupsafe import Markup
 from matplotlib.patches import Rectangle
 
-from simulator.planner.other_trainings import OtherTraining
 from simulator.planner.plan import Plan, plan
 from simulator.planner.scaling import scaling_beside
+from simulator.planner.variants import Variant
 from simulator.report.canvas import png_bytes, svg_bytes
 from simulator.report.evidence import NOT_MODELLED
 from simulator.report.inline_svg import inline
@@ -99,19 +99,22 @@ def test_every_section_is_there_and_every_picture_has_its_place(page: str) -> No
 
 def test_other_trainings_have_a_section_where_they_were_searched(numbers: PlanNumbers) -> None:
     step_s = numbers.best.step_time_s
-    faster = OtherTraining(
+    cluster = {"name": "dgx-h100", "gpus": 8}
+    training = {"sequence_length": 1024, "global_batch": 64}
+    scenario = make_scenario(
+        {"model": {"name": "gpt2-small"}, "training": training, "cluster": cluster}
+    )
+    faster = Variant(
         change="training.precision = fp8",
+        scenario=scenario,
         layout=numbers.best.described,
         step_time_s=0.75 * step_s,
         memory_total_bytes=40 * GIB,
         memory_verdict="FITS",
     )
-    none = OtherTraining(
+    none = Variant(
         change="training.optimizer = adamw_8bit",
-        layout=None,
-        step_time_s=None,
-        memory_total_bytes=None,
-        memory_verdict=None,
+        scenario=scenario,
     )
     page = render(replace(numbers, others=[faster, none]), launch=LAUNCH, drawings=DRAWN)
     reader = read(page)

@@ -6,8 +6,8 @@ import pytest
 
 from simulator.errors import InputError
 from simulator.goal import DECIDED
-from simulator.planner.other_trainings import other_trainings
 from simulator.planner.plan import plan
+from simulator.planner.variants import other_trainings
 from simulator.scenario import Scenario, make_scenario
 from simulator.search.allowed import decides, with_allowed
 from simulator.search.explore import explore
@@ -99,8 +99,8 @@ def test_another_training_is_searched_and_never_chosen() -> None:
     found = plan(scenario("precision", "lora_rank"))
     assert found.estimate.layouts.describe() == own.estimate.layouts.describe()
     assert found.scenario.workload.recipe == own.scenario.workload.recipe
-    others = {one.change: one for one in other_trainings(found)}
-    assert other_trainings(own) == []
+    others = {one.change: one for one in other_trainings(found.scenario)}
+    assert other_trainings(own.scenario) == []
     assert {"training.precision = fp8", "LoRA (training.lora_rank = 16)"} <= set(others)
     assert not any("nvfp4" in change or "bf16" in change for change in others)  # none on Hopper
 
@@ -121,7 +121,7 @@ def test_words_of_the_training_leave_the_layout_to_its_own_words() -> None:
 
 
 def test_pinned_fields_hold_for_another_training_too() -> None:
-    (one,) = other_trainings(plan(scenario("optimizer", tp=4, recompute="full")))
+    (one,) = other_trainings(plan(scenario("optimizer", tp=4, recompute="full")).scenario)
     assert one.change == "training.optimizer = adamw_8bit"
     assert one.layout is not None
     assert "tp4" in one.layout

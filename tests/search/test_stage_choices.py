@@ -18,8 +18,8 @@ from simulator.planner.plan import plan
 from simulator.planner.prediction import predict
 from simulator.scenario import Scenario, make_scenario
 from simulator.search.candidates import candidates
-from simulator.search.explore import Found, explore
-from simulator.search.stage_splits import RankCosts, worth_dealing
+from simulator.search.explore import SearchResult, explore
+from simulator.search.stage_splits import RankCosts, worth_rebalancing
 
 
 def scenario(model: str = "llama-3.1-8b", gpus: int = 64, **layout: Any) -> Scenario:
@@ -34,7 +34,7 @@ def scenario(model: str = "llama-3.1-8b", gpus: int = 64, **layout: Any) -> Scen
 
 
 @cache
-def found(evenly: bool = False, **layout: Any) -> tuple[Scenario, Found]:
+def found(evenly: bool = False, **layout: Any) -> tuple[Scenario, SearchResult]:
     made = scenario(**layout)
     pinned = made.pinned | ({"stages": ()} if evenly else {})
     return made, explore(made.workload, made.cluster, made.software, pinned, keep=8)
@@ -113,7 +113,7 @@ def test_what_ranks_take_is_that_of_the_estimates() -> None:
     made = scenario(pp=4, tp=1, cp=1, micro_batch=1)
     table = candidates(*setting(made), made.pinned)
     table = table[np.flatnonzero(reasons(table, *setting(made)) == FEASIBLE)]
-    table = table[worth_dealing(table, made.workload, made.software)][::23]
+    table = table[worth_rebalancing(table, made.workload, made.software)][::23]
     ranks = RankCosts.of(table, price_keys(table, *setting(made)))
     every = evaluate(table, *setting(made))
     for i in range(len(table)):

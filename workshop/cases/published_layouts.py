@@ -15,7 +15,7 @@ from simulator.cost.estimate import Estimate
 from simulator.errors import InputError
 from simulator.files import Number, build, read_toml, record
 from simulator.scenario import Scenario, make_scenario
-from simulator.search.explore import Found, explore
+from simulator.search.explore import SearchResult, explore
 
 NEAR = 0.05
 """A published layout within this of our best is as good as found."""
@@ -70,7 +70,7 @@ class Decided:
     published: Estimate
     """The published layout; where it leaves something open, the best of what fits, or else of what
     comes nearest; a single row."""
-    found: Found
+    found: SearchResult
     """Our search, which was not told."""
     model_flop_per_s: float
     """Model FLOP/s of one accelerator with the published layout."""
@@ -130,7 +130,7 @@ def decide(decision: Decision) -> Decided:
     )
 
 
-def _published(decision: Decision, told: Found) -> Estimate:
+def _published(decision: Decision, told: SearchResult) -> Estimate:
     """The published layout: what fits of it, what nearly fits, or what needs least memory."""
     for found in (told.best, told.roomy, told.nearest_miss):
         if found is not None and len(found):

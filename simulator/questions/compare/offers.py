@@ -30,7 +30,7 @@ from simulator.search.outcome import Outcome
 from simulator.search.with_failures import never_finishes, priced
 
 if TYPE_CHECKING:
-    from simulator.planner.mixed_answer import MixedOption
+    from simulator.planner.mixed_plan import MixedOption
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -260,7 +260,7 @@ def _offer(scenario: Scenario, asked: Asked, name: str) -> Offer:
         return replace(empty, reason=searched.reason, layouts=layouts)
     best = searched.best
     result = priced(best, scenario, price=asked.price_of(scenario))
-    first = ranked(best, result, scenario)[:1]
+    first = ranked(best.step_time_s, result, scenario.goal)[:1]
     filled = replace(empty, layouts=layouts)
     return _filled(filled, scenario, best.take(first), result.take(first), asked)
 
@@ -321,7 +321,7 @@ def _mixed_offer(scenario: Scenario, asked: Asked, name: str) -> Offer:
         best = plan_mixed(wanted, price_of=asked.price_of).best
     except InfeasibleError as error:
         return replace(empty, reason=str(error).removeprefix(f"{scenario.where}: "))
-    totals = best.totals
+    outcome = best.run.outcome
     days, usd, kwh = _mixed_spans(best)
     hours = None if usd is None or days is None else 24.0 * days.p50 * best.gpus
     region = asked.region or scenario.tariff_on(cluster.kinds[0]).site.region
@@ -331,18 +331,18 @@ def _mixed_offer(scenario: Scenario, asked: Asked, name: str) -> Offer:
         layout=best.layouts.row(),
         described=f"{best.way}: {best.described}",
         step_time_s=best.step_s,
-        tokens_per_s=totals.tokens_per_s,
-        tokens_per_s_per_gpu=totals.tokens_per_s / best.gpus,
-        mfu=totals.mfu,
-        goodput=totals.goodput,
+        tokens_per_s=float(outcome.tokens_per_s[0]),
+        tokens_per_s_per_gpu=float(outcome.tokens_per_s_per_gpu[0]),
+        mfu=float(outcome.mfu[0]),
+        goodput=float(outcome.goodput[0]),
         days=days,
         usd=usd,
         kwh=kwh,
         co2_kg=co2_kg(kwh.p50, region) if kwh else None,
         deadline_chance=days.chance_within(late) if days and late is not None else None,
         budget_chance=usd.chance_within(dear) if usd and dear is not None else None,
-        memory_headroom=totals.memory_headroom,
-        evidence=totals.evidence,
+        memory_headroom=best.run.memory_headroom,
+        evidence=best.run.evidence,
         price="of each kind" if usd else "",
         usd_per_gpu_hour=usd.p50 / hours if usd and hours else None,
     )
@@ -350,18 +350,17 @@ def _mixed_offer(scenario: Scenario, asked: Asked, name: str) -> Offer:
 
 def _mixed_spans(best: MixedOption) -> tuple[Span | None, Span | None, Span | None]:
     """Days, USD and kWh of the whole run, with the spread of time, price and power."""
-    totals = best.totals
-    time = log(totals.interval_s[1] / best.step_s) / quantile(0.9)
+    outcome = best.run.outcome
+    time = log(float(best.run.certainty.p90_s[0]) / best.step_s) / quantile(0.9)
 
-    def span(value: float | None, spread: float = 0.0) -> Span | None:
-        known = value is not None and isfinite(value)
-        both = hypot(time, totals.run_spread, spread)
-        return Span(p50=value, log_spread=both) if known and value is not None else None
+    def span(value: float, spread: float = 0.0) -> Span | None:
+        both = hypot(time, float(outcome.run_spread[0]), spread)
+        return Span(p50=value, log_spread=both) if isfinite(value) else None
 
     return (
-        span(totals.days),
-        span(totals.usd, totals.usd_spread),
-        span(totals.kwh, totals.kwh_spread),
+        span(float(outcome.days[0])),
+        span(float(outcome.usd[0]), float(outcome.usd_spread[0])),
+        span(float(outcome.kwh[0]), float(outcome.kwh_spread[0])),
     )
 
 

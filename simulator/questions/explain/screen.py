@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from simulator.cli.screen import amount, gib, seconds_like
-from simulator.planner.figure_effects import UNSTATED
+from simulator.planner.sensitivity import UNSTATED
 from simulator.questions.predict.screen import effects_table
 from simulator.report.explained import Explained, Value
 from simulator.units import show_percent, show_seconds

@@ -30,7 +30,7 @@ from simulator.questions.simulate.trace_file import Trace, check_trace, title, w
 if TYPE_CHECKING:
     from simulator.planner.plan import Plan
     from simulator.planner.scaling import Scaling
-    from simulator.planner.sensitivity import Upgrade
+    from simulator.planner.variants import Variant
     from simulator.scenario import Scenario
 
 Top = Annotated[
@@ -174,7 +174,7 @@ def _mixed(scenario: Scenario, of_one: dict[str, Any]) -> Reply:
     from simulator.cli.screen import waiting
     from simulator.errors import InputError
     from simulator.planner.mixed_plan import plan_mixed
-    from simulator.questions.simulate.mixed_plan_screen import mixed_plan_screen
+    from simulator.questions.simulate.mixed_screen import mixed_plan_screen
 
     if wrong := [option for option, value in of_one.items() if value]:
         rule = "must be left out with servers of several kinds"
@@ -187,7 +187,7 @@ def _mixed(scenario: Scenario, of_one: dict[str, Any]) -> Reply:
 def _screen(
     answer: Plan,
     assumed: dict[str, Any],
-    upgrades: Callable[[], list[Upgrade]],
+    upgrades: Callable[[], list[Variant]],
     launch: str,
     top: int | None,
 ) -> Iterator[Any]:
@@ -204,7 +204,7 @@ def _document(answer: Plan, top: int | None) -> dict[str, Any]:
     return answer.document(top=top)
 
 
-def _upgrades(answer: Plan) -> list[Upgrade]:
+def _upgrades(answer: Plan) -> list[Variant]:
     from simulator.cli.screen import waiting
     from simulator.planner.sensitivity import sensitivity
 
@@ -228,7 +228,7 @@ def _search(scenario: Scenario, *, keep: int, exhaustive: bool) -> Plan:
 
 def _refined(answer: Plan, count: int) -> Plan:
     from simulator.cli.screen import Progress
-    from simulator.planner.refine import refine
+    from simulator.planner.simulated import refine
 
     with Progress("playing layouts") as progress:
         return refine(answer, count, progress=progress)

@@ -6,12 +6,11 @@ from typing import Any
 
 from simulator.answers import encoded, head, plain
 from simulator.interop.launch import launch_flags
-from simulator.planner.alternatives import alternatives
 from simulator.planner.defaults_that_matter import bearing_defaults
 from simulator.planner.layout_row import LayoutRow, layout_rows
-from simulator.planner.other_trainings import other_trainings
-from simulator.planner.plan import Plan
+from simulator.planner.plan import Plan, alternatives
 from simulator.planner.sensitivity import binding, sensitivity
+from simulator.planner.variants import other_trainings
 from simulator.report.evidence import NOT_MODELLED, untimed
 from simulator.search.search_caps import search_caps
 
@@ -42,7 +41,7 @@ def plan_document(plan: Plan, *, top: int | None = None) -> dict[str, Any]:
         "alternatives": [{"rank": place + 1, "why": why} for place, why in alternatives(plan)],
         "pareto": [encoded(row, _PLACE) for row in layout_rows(plan, map(int, plan.pareto))],
         "bearing_defaults": bearing_defaults(plan.scenario, plan.estimate.layouts[:1]),
-        "other_trainings": other_trainings(plan),
+        "other_trainings": other_trainings(plan.scenario),
         "launch": launch_flags(plan.estimate.layouts, plan.scenario),
         "binds": binding(plan),
         "would_help": sensitivity(plan),

@@ -30,9 +30,9 @@ from simulator.goal import OFFERED
 from simulator.layout.layouts import dealt_words
 from simulator.planner.defaults_that_matter import bearing_defaults
 from simulator.planner.input_verdict import READY, input_verdict
-from simulator.planner.other_trainings import other_trainings
 from simulator.planner.plan import Plan
-from simulator.planner.sensitivity import Upgrade, binding
+from simulator.planner.sensitivity import binding
+from simulator.planner.variants import Variant, other_trainings
 from simulator.report.evidence import (
     FIT_RULE,
     FLOP_CONVENTION,
@@ -81,7 +81,7 @@ _UPGRADES = 3
 def screen(
     plan: Plan,
     assumed: dict[str, Any],
-    upgrades: Callable[[], list[Upgrade]],
+    upgrades: Callable[[], list[Variant]],
     launch: str,
     *,
     top: int,
@@ -328,7 +328,7 @@ def batches_tried(plan: Plan) -> list[str]:
     return lines
 
 
-def _upgrades(upgrades: list[Upgrade]) -> list[str]:
+def _upgrades(upgrades: list[Variant]) -> list[str]:
     return [
         f"{upgrade.name}, {upgrade.change}: {show_percent(upgrade.gain)} more tokens/s"
         f" ({upgrade.layout})"
@@ -349,7 +349,7 @@ def trained_otherwise(plan: Plan) -> list[str]:
     if not any(word in OFFERED for word in plan.scenario.allow or ()):
         return []
     with waiting("trying other trainings"):
-        found = other_trainings(plan)
+        found = other_trainings(plan.scenario)
     none = "software and device have no other of " + ", ".join(plan.scenario.allow or ())
     return [one.sentence(float(plan.estimate.step_time_s[0])) for one in found] or [none]
 

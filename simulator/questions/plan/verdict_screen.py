@@ -20,10 +20,10 @@ from simulator.cli.screen import (
     plain_table,
     took,
 )
-from simulator.planner.alternatives import alternatives
 from simulator.planner.input_verdict import input_verdict
-from simulator.planner.plan import Plan
-from simulator.planner.sensitivity import Upgrade, binding
+from simulator.planner.plan import Plan, alternatives
+from simulator.planner.sensitivity import binding
+from simulator.planner.variants import Variant
 from simulator.questions.plan.screen import (
     OTHERWISE,
     batches_tried,
@@ -54,7 +54,7 @@ _REST = "--more: ranking, time by term, memory by kind, defaults, caveats, the l
 
 
 def verdict_screen(
-    plan: Plan, assumed: dict[str, Any], upgrades: Callable[[], list[Upgrade]]
+    plan: Plan, assumed: dict[str, Any], upgrades: Callable[[], list[Variant]]
 ) -> Iterator[RenderableType]:
     """Give the verdict; `assumed` are training fields that nobody gave, `upgrades` tries some."""
     took("searched", plan.found.seconds)
@@ -187,6 +187,6 @@ def _others(plan: Plan) -> Table:
     return table
 
 
-def _pays(upgrades: list[Upgrade]) -> list[str]:
+def _pays(upgrades: list[Variant]) -> list[str]:
     best = [upgrade for upgrade in upgrades[:1] if upgrade.gain > 0]
     return [f"{one.name}, {one.change}: {show_percent(one.gain)} more tokens/s" for one in best]

@@ -79,7 +79,7 @@ def ask(
 
         fit = fitting(prediction)
     if figures:
-        from simulator.planner.figure_effects import figure_effects
+        from simulator.planner.sensitivity import figure_effects
 
         effects = figure_effects(prediction)
     if trace is not None:
@@ -126,7 +126,7 @@ def _asked(
 def _mixed(scenario: Scenario, of_one: dict[str, Any], trace: Path | None) -> Reply:
     """Predict on servers of several kinds; `of_one`: options that only those of one kind have."""
     from simulator.planner.mixed_prediction import predict_mixed  # brings the events along
-    from simulator.questions.simulate.mixed_plan_screen import mixed_prediction_screen
+    from simulator.questions.simulate.mixed_screen import mixed_prediction_screen
 
     if wrong := [option for option, value in of_one.items() if value]:
         rule = "must be left out with servers of several kinds"

@@ -15,8 +15,9 @@ from simulator.cli.screen import console, gib, heading, notes, plain_table, tabl
 from simulator.cost.estimate import VERDICTS
 from simulator.cost.memory.moments import MOMENTS
 from simulator.cost.terms import MEMORY_MEANING
-from simulator.planner.fitting import Change, Fitting
+from simulator.planner.fitting import Fitting
 from simulator.planner.prediction import Prediction
+from simulator.planner.variants import Variant
 from simulator.report.evidence import FIT_RULE, NO_INTERVAL
 from simulator.units import show_count, show_percent, show_seconds
 
@@ -143,35 +144,35 @@ def _changes(prediction: Prediction, fitting: Fitting) -> Any:
             " all layouts."
         ]
         if fitting.nearest is not None:
-            need = gib(fitting.nearest.memory_total_bytes)
-            lines.append(f"Nearest: {_words(prediction, fitting.nearest)}, which needs {need} GiB.")
+            need = gib(fitting.nearest.memory_total_bytes or 0.0)
+            lines.append(f"Nearest: {_words(fitting.nearest)}, which needs {need} GiB.")
         return notes("What would make it fit", lines)
     surely = " with its P90" if fitting.verdict == "TIGHT" else ""
     title = f"cheapest changes that make it fit{surely}"
 
-    def cost(change: Change) -> str:
+    def cost(change: Variant) -> str:
         share = change.added_s / prediction.step_time_s
         return f"{'+' if share >= 0 else '-'}{show_percent(abs(share))}"
 
-    def verdict(change: Change) -> Text:
-        return Text(change.memory_verdict, style=verdict_style(change.memory_verdict))
+    def verdict(change: Variant) -> Text:
+        word = str(change.memory_verdict)
+        return Text(word, style=verdict_style(word))
 
     return table_of(
         fitting.changes,
-        (title, lambda change: _words(prediction, change)),
-        ("step time", lambda change: show_seconds(change.step_time_s)),
+        (title, _words),
+        ("step time", lambda change: show_seconds(change.step_time_s or 0.0)),
         ("cost", cost),
-        ("GiB", lambda change: gib(change.memory_total_bytes)),
+        ("GiB", lambda change: gib(change.memory_total_bytes or 0.0)),
         ("", verdict),
-        ("layout", lambda change: change.layout),
+        ("layout", lambda change: str(change.layout)),
         left=(title, "layout"),
     )
 
 
-def _words(prediction: Prediction, change: Change) -> str:
+def _words(change: Variant) -> str:
     """``tp 4 -> 8, recompute none -> full``."""
-    before = prediction.layout
-    return ", ".join(f"{name} {before[name]} -> {value}" for name, value in change.set.items())
+    return ", ".join(f"{name} {a} -> {b}" for name, (a, b) in change.fields.items())
 
 
 def _number(value: float) -> str:

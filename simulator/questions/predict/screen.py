@@ -48,7 +48,7 @@ from simulator.units import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from simulator.planner.figure_effects import FigureEffect
+    from simulator.planner.sensitivity import FigureEffect
     from simulator.scoring.anchor import Correction
 
 _FELT = 0.002
@@ -258,7 +258,7 @@ def _caveats(prediction: Prediction) -> list[str]:
 
 def _figures(effects: Sequence[FigureEffect], step_s: float) -> Iterator[RenderableType]:
     """What every figure does to a step time; those that hardly move it are counted."""
-    from simulator.planner.figure_effects import UNSTATED
+    from simulator.planner.sensitivity import UNSTATED
 
     listed = [effect for effect in effects if abs(effect.change_s) > _LEAST * step_s]
     yield ""

@@ -9,7 +9,7 @@ from simulator.answers import Answer
 from simulator.events.played import SimulatedStep
 from simulator.frames import DataFrame
 from simulator.planner.layout_row import layout_fields
-from simulator.planner.mixed_servers import KindUse, ServerGroups, kinds_used, worst_verdict
+from simulator.planner.mixed_prediction import KindUse, ServerGroups, kinds_used, worst_verdict
 from simulator.planner.prediction import Prediction
 
 

@@ -165,7 +165,7 @@ def ask(
     servers of several kinds ([[cluster.groups]]) or a schedule of your own make of it.
     """
     from simulator.cli.screen import waiting
-    from simulator.planner.simulated_prediction import neighbour_job, predict_played
+    from simulator.planner.simulated import neighbour_job, predict_played
 
     described, _ = options.scenario(scenario)
     check_trace(trace)

@@ -1,18 +1,31 @@
-"""What `foreshard simulate` prints of servers of several kinds."""
+"""What `foreshard simulate`, `plan` and `predict` print of servers of several kinds."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from simulator.cli.screen import amount, gib, plain_table, seconds_like, verdict_style
+from simulator.cli.screen import (
+    amount,
+    gib,
+    heading,
+    notes,
+    plain_table,
+    seconds_like,
+    verdict_style,
+)
+from simulator.cost.mixed_gradient_sum import GradientSumPhases
+from simulator.cost.terms import LABELS
 from simulator.events.played import SimulatedStep
 from simulator.events.step.streams import STREAMS
 from simulator.events.step.timeline import Mixed
-from simulator.planner.mixed_servers import KindUse, usd_per_step
-from simulator.units import show_percent, show_seconds
+from simulator.planner.mixed_plan import MixedPlan
+from simulator.planner.mixed_prediction import KindUse, MixedPrediction, usd_per_step
+from simulator.units import show_percent, show_seconds, show_seconds_span, show_usd
 
 _PLACES = 8
 """Simulated ranks whose place is said at most."""
@@ -40,8 +53,8 @@ def kinds_table(step: SimulatedStep, mixed: Mixed, kinds: list[KindUse]) -> Tabl
     compute = STREAMS.index("compute")
     for kind in kinds:
         name = STREAMS[compute]
-        seconds = (kind.busy_s[name], kind.idle_s[name], kind.alone_s)
-        off = 100.0 * (mixed.steady_s / kind.alone_s - 1.0)
+        seconds = (kind.busy_s[name], kind.idle_s[name], kind.uniform_cluster_step_s)
+        off = 100.0 * (mixed.steady_s / kind.uniform_cluster_step_s - 1.0)
         cells = [f"{kind.gpus:,}", *(amount(scale * x) for x in seconds), f"{off:+.1f} %"]
         table.add_row(kind.name, *cells)
     return table
@@ -50,13 +63,17 @@ def kinds_table(step: SimulatedStep, mixed: Mixed, kinds: list[KindUse]) -> Tabl
 def mixed_lines(step: SimulatedStep, mixed: Mixed, kinds: list[KindUse]) -> list[str]:
     """What the slower servers cost, where ranks lie, and the price of a step."""
     first = kinds[0]
-    lost = mixed.steady_s - first.alone_s
+    lost = mixed.steady_s - first.uniform_cluster_step_s
     gpus = sum(kind.gpus for kind in kinds)
     lines = [
-        f"step {show_seconds(first.alone_s)} if all {gpus:,} GPUs were {first.name}:"
+        f"step {show_seconds(first.uniform_cluster_step_s)} if all {gpus:,} GPUs were {first.name}:"
         f" {show_seconds(abs(lost))} {'longer' if lost >= 0.0 else 'shorter'} as they are"
     ]
-    lines += [_without_others(kind, mixed.steady_s) for kind in kinds if kind.without_others_s > 0]
+    lines += [
+        _without_others(kind, mixed.steady_s)
+        for kind in kinds
+        if kind.these_servers_only_step_s > 0
+    ]
     shown = min(len(mixed.gpus), _PLACES)
     lines += [_place(mixed, rank) for rank in range(shown)]
     if shown < len(mixed.gpus):
@@ -70,7 +87,10 @@ def mixed_lines(step: SimulatedStep, mixed: Mixed, kinds: list[KindUse]) -> list
 
 def _without_others(kind: KindUse, steady_s: float) -> str:
     """Whether servers of one kind are faster without the others; closed form of their own step."""
-    alone, named = kind.without_others_s, f"the {kind.gpus:,} {kind.name} without the others"
+    alone, named = (
+        kind.these_servers_only_step_s,
+        f"the {kind.gpus:,} {kind.name} without the others",
+    )
     text = f"{named}: {show_seconds(alone)} by the closed form, the same layout with fewer replicas"
     gain = 1.0 - alone / steady_s
     return f"{text}: the others slow them by {show_percent(gain)}" if gain > 0.0 else text
@@ -81,3 +101,119 @@ def _place(mixed: Mixed, rank: int) -> str:
     stage, runs = mixed.place(rank)
     replicas = ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in runs)
     return f"rank {rank}: stage {stage} of replicas {replicas} on {mixed.servers(rank)}"
+
+
+_NOTES = (
+    "stages: pipeline stages lie on one kind of servers each, layers dealt by what each kind does"
+    " and holds; played on discrete events",
+    "shares: replicas lie on one kind each and take unlike numbers of micro-batches, which few"
+    " frameworks offer; each kind played with its share",
+    "days and USD: each kind fails, draws and is paid as its own servers do",
+)
+
+_OWN = (
+    "own layouts: as shares, and each kind cuts the model in its own way; gradients are reduced in"
+    " three legs, which no framework in wide use offers"
+)
+
+
+def mixed_plan_screen(answer: MixedPlan) -> Iterator[RenderableType]:
+    """Give every way to use the servers, best first."""
+    yield heading(answer.scenario)
+    yield Text(f"\n{answer.verdict}\n", style="bold")
+    unit, scale = seconds_like(answer.best.step_s)
+    fastest_s = min(option.step_s for option in answer.options)
+    table = plain_table(
+        "way", "GPUs", f"step ({unit})", "slower", "micro-batches", "days", "USD", "layout",
+        left=("way", "layout"),
+    )  # fmt: skip
+    for option in answer.options:
+        slower = show_percent(option.step_s / fastest_s - 1.0)
+        days, usd = (float(x[0]) for x in (option.run.outcome.days, option.run.outcome.usd))
+        table.add_row(
+            option.way,
+            f"{option.gpus:,}",
+            amount(scale * option.step_s),
+            slower,
+            " + ".join(f"{count:,}" for count in dict.fromkeys(option.micro_batches)),
+            "" if math.isnan(days) else f"{days:,.1f}",
+            "" if math.isnan(usd) else show_usd(usd),
+            option.described,
+        )
+    yield table
+    legs = [_legs(option.kinds, option.legs) for option in answer.options if option.legs][:1]
+    yield notes("Read this", [*_NOTES[:2], *([_OWN, *legs] if legs else []), *_NOTES[2:]])
+
+
+def _legs(kinds: tuple[str, ...], legs: GradientSumPhases) -> str:
+    """The three legs of the gradients of the first row with layouts of their own."""
+    named = (
+        ("reduce-scatter in each kind", legs.reduce_scatter_s),
+        ("exchange of pieces between the kinds", legs.exchange_s),
+        ("gather of weights in each kind", legs.gather_s),
+    )
+    words = []
+    for what, seconds in named:
+        each = (f"{show_seconds(s)} ({kind})" for kind, s in zip(kinds, seconds, strict=True))
+        words.append(f"{what} {', '.join(each)}")
+    return (
+        f"its legs: {'; '.join(words)}; the slowest exchange, {show_seconds(legs.between_s)},"
+        " is shown whole"
+    )
+
+
+def mixed_prediction_screen(answer: MixedPrediction) -> Iterator[RenderableType]:
+    """Give one layout on servers of several kinds: its played step and the whole run."""
+    step, kinds = answer.step, list(answer.kinds)
+    assert step.mixed is not None
+    yield heading(answer.scenario)
+    yield _verdict(answer)
+    yield _terms(answer)
+    yield ""
+    yield kinds_table(step, step.mixed, kinds)
+    yield notes("Servers of several kinds", mixed_lines(step, step.mixed, kinds))
+    assumed = ", ".join(f"{name} = {value}" for name, value in answer.defaults.items())
+    yield notes("Assumed, because not given", [assumed])
+    yield notes("Read this with the numbers", list(_PLAYED))
+
+
+_PLAYED = (
+    "played on discrete events: stages on unlike servers have no closed form; P10 to P90 are those"
+    " of the kind that is least sure",
+    "days, USD and kWh: each kind fails, draws and is paid as its own servers do",
+)
+
+
+def _verdict(answer: MixedPrediction) -> Text:
+    """Layout, step time, memory of each kind, the whole run."""
+    outcome = answer.outcome
+    text = Text(f"\n{answer.estimate.layouts.describe()}\n", style="bold")
+    text.append(
+        f"step {show_seconds(answer.step_time_s)} (P10 to P90: "
+        f"{show_seconds_span(*answer.interval_s)}),"
+        f" {float(outcome.tokens_per_s_per_gpu[0]):,.0f} tokens/s/GPU,"
+        f" MFU {show_percent(answer.mfu)}\n",
+        style="not bold",
+    )
+    text.append_text(verdicts(list(answer.kinds)))
+    if answer.days is not None:
+        usd = "no price" if answer.usd is None else show_usd(answer.usd)
+        kwh = "" if answer.kwh is None else f", {answer.kwh:,.0f} kWh"
+        text.append(
+            f"whole run: {answer.days:,.1f} days, {usd}{kwh}; goodput"
+            f" {show_percent(float(outcome.goodput[0]))}\n",
+            style="not bold",
+        )
+    text.append(f"evidence: {answer.evidence.grade}\n", style="not bold")
+    return text
+
+
+def _terms(answer: MixedPrediction) -> Table:
+    """Terms of the rank that paces the step."""
+    unit, scale = seconds_like(answer.step_time_s)
+    table = plain_table("time of a step", f"played ({unit})", left=("time of a step",))
+    for name, seconds in answer.step.terms_s.items():
+        if seconds:
+            table.add_row(LABELS.get(name, name), amount(scale * seconds))
+    table.add_row("sum = step time", amount(scale * answer.step_time_s))
+    return table

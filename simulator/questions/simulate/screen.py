@@ -26,9 +26,8 @@ from simulator.cost.terms import LABELS
 from simulator.events.played import SimulatedStep
 from simulator.events.step.streams import STREAMS
 from simulator.events.step.timeline import Jittered, Loading, Sharing
-from simulator.planner.mixed_servers import KindUse, kinds_used
-from simulator.planner.prediction import Prediction
-from simulator.planner.refine import with_times
+from simulator.planner.mixed_prediction import KindUse, kinds_used
+from simulator.planner.prediction import Prediction, with_times
 from simulator.questions.simulate.mixed_screen import kinds_table, mixed_lines, verdicts
 from simulator.units import show_percent, show_seconds
 

@@ -26,13 +26,9 @@ from simulator.errors import InfeasibleError, InputError
 from simulator.files import Figure
 from simulator.frames import DataFrame, frame_of_rows
 from simulator.layout.layouts import Layouts
-from simulator.planner.machine_changes import (
-    with_adapter_rate,
-    with_adapters,
-    with_domain,
-    with_oversubscription,
-)
+from simulator.planner.changes import machine_with
 from simulator.planner.prediction import refuse_mixed
+from simulator.planner.variants import Variant
 from simulator.scenario import Scenario
 from simulator.search.allowed import with_allowed
 from simulator.search.explore import explore
@@ -49,12 +45,12 @@ _KEEP = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FabricChoice:
+class FabricChoice(Variant):
     """One fabric and the best layout on it."""
 
-    KEYS: ClassVar[tuple[str, ...]] = (
-        *("adapters", "gbps", "rails", "oversubscription", "domain", "layout=described"),
-        *("step_time_s=step_s", "days", "network_usd", "usd"),
+    KEYS: tuple[str, ...] = (
+        *("adapters", "gbps", "rails", "oversubscription", "domain", "layout"),
+        *("step_time_s", "days", "network_usd", "usd"),
     )
 
     adapters: int
@@ -62,8 +58,7 @@ class FabricChoice:
     rails: bool
     oversubscription: int
     domain: int
-    described: str
-    step_s: float
+    step_time_s: float
     days: float | None
     """Of the real run; None without tokens."""
     network_usd: float | None
@@ -89,7 +84,7 @@ class FabricChoices(Answer):
     @property
     def line(self) -> str:
         """How many there are, and the shortest step."""
-        return f"{len(self.rows)} fabrics, {self.rows[0].step_s:.3g} s at best"
+        return f"{len(self.rows)} fabrics, {self.rows[0].step_time_s:.3g} s at best"
 
     def to_frame(self) -> DataFrame:
         """One row per fabric."""
@@ -119,7 +114,7 @@ class FabricChoices(Answer):
         """
         fabric_choices: list[FabricChoice] = []
         known = [row for row in self.rows if row.network_usd is not None or not self.priced]
-        for row in sorted(known, key=lambda one: (one.step_s, _dear(one))):
+        for row in sorted(known, key=lambda row: (row.step_time_s, _dear(row))):
             if not fabric_choices or _dear(row) < _dear(fabric_choices[-1]):
                 fabric_choices.append(row)
         return fabric_choices
@@ -154,7 +149,8 @@ def fabric_choices(scenario: Scenario) -> FabricChoices:
     if not rows:
         raise InfeasibleError(f"{scenario.where}: no layout can run and fit on any fabric")
     return FabricChoices(
-        scenario=scenario, rows=tuple(sorted(rows, key=lambda row: (row.step_s, row.usd or 0.0)))
+        scenario=scenario,
+        rows=tuple(sorted(rows, key=lambda row: (row.step_time_s, row.usd or 0.0))),
     )
 
 
@@ -178,10 +174,11 @@ def _bought(scenario: Scenario) -> tuple[RentOrBuyPage | None, Use]:
 
 def _layouts(scenario: Scenario, domain: int) -> Layouts | None:
     """The best on the narrowest and the widest fabric, and as the cluster is."""
+    machine = scenario.cluster, scenario.software
     ends = (
         _changed(scenario, (ADAPTERS[0], GBPS[0], False, NARROW[-1], domain)),
         _changed(scenario, (ADAPTERS[-1], GBPS[-1], True, NARROW[0], domain)),
-        replace(scenario, cluster=with_domain((scenario.cluster, scenario.software), domain)[0]),
+        replace(scenario, cluster=machine_with(machine, ("scale_up.domain", domain))[0]),
     )
     pinned = with_allowed(scenario)
     tables = []
@@ -194,14 +191,20 @@ def _layouts(scenario: Scenario, domain: int) -> Layouts | None:
 def _changed(scenario: Scenario, kind: tuple[int, int, bool, int, int]) -> Scenario:
     """The scenario on another fabric: adapters, Gbit/s, rails, over-subscription, domain."""
     adapters, gbps, rails, narrow, domain = kind
-    machine = with_adapters((scenario.cluster, scenario.software), adapters)
-    machine = with_adapter_rate(machine, gbps)
-    machine = with_oversubscription(with_domain(machine, domain), narrow)
+    cluster, _ = machine_with(
+        (scenario.cluster, scenario.software),
+        ("network.adapters", adapters),
+        ("network.gbps", gbps),
+        ("scale_up.domain", domain),
+        ("network.oversubscription", narrow),
+    )
     below = _RAIL_SERVERS if rails else max(_RAIL_SERVERS // adapters, 1)
-    fabric = replace(machine[0].fabric, topology="leaf-spine", leaf_servers=below)
-    if rails:
-        fabric = replace(fabric, topology="rail-optimised")
-    return replace(scenario, cluster=replace(machine[0], fabric=fabric))
+    fabric = replace(
+        cluster.fabric,
+        topology="rail-optimised" if rails else "leaf-spine",
+        leaf_servers=below,
+    )
+    return replace(scenario, cluster=replace(cluster, fabric=fabric))
 
 
 def _on_each(
@@ -227,13 +230,17 @@ def _on_each(
             network, hourly = _owned(made, page, use, (adapters * gbps * 1e9, narrow), racks)
         hours = float(result.gpu_hours[0]) if known else None
         yield FabricChoice(
+            change=f"{adapters} x {gbps} Gbit/s {narrow}:1, domain {domain}",
+            scenario=made,
             adapters=adapters,
             gbps=gbps,
             rails=rails,
             oversubscription=narrow,
             domain=domain,
-            described=take.layouts.describe(),
-            step_s=float(take.step_time_s[0]),
+            layout=take.layouts.describe(),
+            step_time_s=float(take.step_time_s[0]),
+            memory_total_bytes=float(take.memory_total_bytes[0]),
+            memory_verdict=take.verdict_word(),
             days=float(result.days[0]) if known else None,
             network_usd=network,
             usd=None if hourly is None or hours is None else hourly * hours,

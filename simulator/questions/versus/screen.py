@@ -121,7 +121,7 @@ def fabrics_screen(answer: FabricChoices) -> Iterator[RenderableType]:
     if not answer.priced:
         words = f"no prices are known: {len(front)} have no other that is as fast with fewer bits"
     yield f"\n{len(answer.rows)} fabrics; {words}\n"
-    yield _fabrics(front[:_MOST], answer.rows[0].step_s)
+    yield _fabrics(front[:_MOST], answer.rows[0].step_time_s)
     unpriced = answer.priced and any(row.network_usd is None for row in answer.rows)
     said = [_USD] * answer.priced
     if unpriced:
@@ -138,12 +138,12 @@ def _fabrics(rows: Sequence[FabricChoice], best_s: float) -> Table:
         ("narrow", lambda row: f"{row.oversubscription}:1"),
         ("rails", lambda row: "yes" if row.rails else "no"),
         ("domain", lambda row: f"{row.domain}"),
-        (f"step ({unit})", lambda row: amount(scale * row.step_s)),
-        ("slower", lambda row: show_percent(row.step_s / best_s - 1.0)),
+        (f"step ({unit})", lambda row: amount(scale * row.step_time_s)),
+        ("slower", lambda row: show_percent(row.step_time_s / best_s - 1.0)),
         ("days", lambda row: "" if row.days is None else f"{row.days:,.1f}"),
         ("network USD", lambda row: "" if row.network_usd is None else show_usd(row.network_usd)),
         ("run USD", lambda row: "" if row.usd is None else show_usd(row.usd)),
-        ("layout", lambda row: row.described),
+        ("layout", lambda row: str(row.layout)),
         left=("adapters", "layout"),
     )
 
@@ -155,7 +155,7 @@ def _other_domains(answer: FabricChoices) -> list[str]:
         if row.network_usd is None:
             fastest.setdefault(row.domain, row)
     return [
-        f"domain {domain}, without a price: {amount(row.step_s)} s a step at best, on"
-        f" {row.adapters} x {row.gbps} Gbit/s {row.oversubscription}:1, {row.described}"
+        f"domain {domain}, without a price: {amount(row.step_time_s)} s a step at best, on"
+        f" {row.adapters} x {row.gbps} Gbit/s {row.oversubscription}:1, {row.layout}"
         for domain, row in fastest.items()
     ]

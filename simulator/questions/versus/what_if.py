@@ -7,81 +7,25 @@ A change is of the machine (``network.adapter=0.5``) or of any field of the scen
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from simulator.answers import Answer
 from simulator.errors import InputError, problem
 from simulator.frames import DataFrame, Table, frame_of_rows
-from simulator.planner.layout_row import LayoutRow, layout_fields, layout_rows
-from simulator.planner.machine_changes import (
-    Machine,
-    faster_host,
-    faster_links,
-    faster_matrices,
-    faster_memory,
-    faster_network,
-    larger_memory,
-    later_network,
-    with_adapter_rate,
-    with_adapters,
-    with_domain,
-    with_oversubscription,
-)
+from simulator.planner.changes import MACHINE_CHANGES, MachineChange, machine_with
+from simulator.planner.layout_row import LayoutRow, layout_rows
 from simulator.planner.plan import Plan, plan
 from simulator.planner.prediction import Prediction, predict
 from simulator.scenario import Scenario, make_scenario
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Thing:
-    """What can be changed of a machine."""
-
-    meaning: str
-    change: Callable[[Machine, float], Machine]
-    kind: Literal["factor", "number", "count"] = "factor"
-    """A factor on what is there, or the new value itself."""
-    least: float = 0.0
-    """Values are above 0 and at least as large."""
-    most: float = 1e3
-
-
-THINGS = {
-    "matrix": Thing(meaning="FLOP/s of every matrix type", change=faster_matrices),
-    "memory": Thing(meaning="bytes of device memory", change=larger_memory),
-    "memory.bandwidth": Thing(meaning="bytes/s of device memory", change=faster_memory),
-    "scale_up": Thing(meaning="bytes/s inside the fast domain", change=faster_links),
-    "scale_up.domain": Thing(
-        meaning="accelerators of the fast domain",
-        change=with_domain,
-        kind="count",
-        least=1,
-        most=1 << 16,
-    ),
-    "network.adapter": Thing(meaning="bytes/s of every adapter", change=faster_network),
-    "network.gbps": Thing(
-        meaning="Gbit/s of every adapter", change=with_adapter_rate, kind="number", most=1e5
-    ),
-    "network.adapters": Thing(
-        meaning="adapters of a server", change=with_adapters, kind="count", least=1, most=64
-    ),
-    "network.latency": Thing(meaning="seconds of a network hop", change=later_network),
-    "network.oversubscription": Thing(
-        meaning="downlinks for an uplink above the leaves",
-        change=with_oversubscription,
-        kind="number",
-        least=1.0,
-    ),
-    "host": Thing(meaning="kernels that a host enqueues per second", change=faster_host),
-}
-"""What ``--change`` takes beside the fields of a scenario."""
+from simulator.search.defaults import stated_layout
 
 _SECTIONS = ("model", "training", "cluster", "layout", "goal")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Change:
+class TypedChange:
     """One change as it was typed."""
 
     name: str
@@ -96,7 +40,7 @@ class Change:
         >>> print(*parse_changes(["memory=2", "matrix=-10%", "network.gbps=400"]), sep=", ")
         memory x 2, matrix -10%, network.gbps = 400
         """
-        if self.name not in THINGS or THINGS[self.name].kind != "factor":
+        if self.name not in MACHINE_CHANGES or MACHINE_CHANGES[self.name].kind != "factor":
             return f"{self.name} = {self.text}"
         if self.text.endswith("%"):
             return f"{self.name} {self.text}"
@@ -113,7 +57,7 @@ class WhatIf(Answer):
         *("change", "*rows", "same_layout_reason?=same_reason", "step_time_ratio=ratio"),
     )
 
-    changes: tuple[Change, ...]
+    changes: tuple[TypedChange, ...]
     before: Plan
     after: Plan
     same: Prediction | None
@@ -150,7 +94,7 @@ class WhatIf(Answer):
         return float(self.after.estimate.step_time_s[0] / self.before.estimate.step_time_s[0])
 
 
-def parse_changes(texts: Sequence[str], *, where: str = "command line") -> list[Change]:
+def parse_changes(texts: Sequence[str], *, where: str = "command line") -> list[TypedChange]:
     """Read changes: ``name=0.5``, ``name=+20%``, ``name=x2``, ``section.field=value``.
 
     Raises
@@ -163,26 +107,28 @@ def parse_changes(texts: Sequence[str], *, where: str = "command line") -> list[
     >>> [(one.name, one.value) for one in parse_changes(["memory=+20%", "network.adapter=0.5"])]
     [('memory', 1.2), ('network.adapter', 0.5)]
     """
-    problems, found = [], []
+    problems, changes = [], []
     for text in texts:
         name, equals, value = (part.strip() for part in text.partition("="))
         if not equals:
             problems.append(problem(where, "--change", "must be name=value", text))
-        elif name in THINGS:
-            number = _number(value, THINGS[name])
+        elif name in MACHINE_CHANGES:
+            number = _number(value, MACHINE_CHANGES[name])
             if number is None:
-                problems.append(problem(where, f"--change {name}", _rule(THINGS[name]), value))
-            found.append(Change(name=name, text=value, value=number))
+                problems.append(
+                    problem(where, f"--change {name}", _rule(MACHINE_CHANGES[name]), value)
+                )
+            changes.append(TypedChange(name=name, text=value, value=number))
         elif name.partition(".")[0] in _SECTIONS and "." in name:
-            found.append(Change(name=name, text=value, value=None))
+            changes.append(TypedChange(name=name, text=value, value=None))
         else:
             rule = "unknown; give one of these, or a field of the scenario"
-            problems.append(problem(where, "--change", rule, name, THINGS))
+            problems.append(problem(where, "--change", rule, name, MACHINE_CHANGES))
     if not texts:
         problems.append(f"{where}: --change: at least one must be given")
     if problems:
         raise InputError(problems)
-    return found
+    return changes
 
 
 def what_if(scenario: Scenario, changes: Sequence[str]) -> WhatIf:
@@ -200,13 +146,14 @@ def what_if(scenario: Scenario, changes: Sequence[str]) -> WhatIf:
     before, after = plan(scenario), plan(changed)
     same, reason = None, ""
     try:
-        same = predict(changed, **_typed(before))
+        row = before.estimate.layouts.row(0)
+        same = predict(changed, **stated_layout(row, before.scenario.software))
     except InputError as error:
         reason = error.problems[0].removeprefix(f"{scenario.where}: ")
     return WhatIf(changes=tuple(parsed), before=before, after=after, same=same, same_reason=reason)
 
 
-def _changed(scenario: Scenario, changes: Sequence[Change]) -> Scenario:
+def _changed(scenario: Scenario, changes: Sequence[TypedChange]) -> Scenario:
     """The scenario with all changes made, those of fields first."""
     fields = [f"{change.name}={change.text}" for change in changes if change.value is None]
     made = scenario
@@ -218,24 +165,12 @@ def _changed(scenario: Scenario, changes: Sequence[Change]) -> Scenario:
             overrides=fields,
             architecture=None if other else scenario.workload.architecture,
         )
-    machine: Machine = (made.cluster, made.software)
-    for one in changes:
-        if one.value is not None:
-            machine = THINGS[one.name].change(machine, one.value)
-    return replace(made, cluster=machine[0], software=machine[1])
+    values = [(change.name, change.value) for change in changes if change.value is not None]
+    cluster, software = machine_with((made.cluster, made.software), *values)
+    return replace(made, cluster=cluster, software=software)
 
 
-def _typed(plan: Plan) -> dict[str, object]:
-    """The best layout of a plan as predict takes it back; dp and groups follow the cluster."""
-    row = layout_fields(plan.scenario, plan.estimate.layouts)
-    del row["global_batch"]
-    if row["shard_group"] == row["dp"] * row["cp"]:
-        del row["shard_group"]
-    del row["dp"]
-    return row
-
-
-def _number(text: str, thing: Thing) -> float | None:
+def _number(text: str, thing: MachineChange) -> float | None:
     """Read a value; None where it is none, or out of bounds."""
     percent = re.fullmatch(r"([+-]\d+(?:\.\d+)?)\s*%", text)
     plain = re.fullmatch(r"x?\s*(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)", text)
@@ -250,7 +185,7 @@ def _number(text: str, thing: Thing) -> float | None:
     return value if value >= thing.least and value > 0.0 else None
 
 
-def _rule(thing: Thing) -> str:
+def _rule(thing: MachineChange) -> str:
     """What a value may be."""
     if thing.kind == "factor":
         return f"must be a factor on {thing.meaning}: 0.5, x2, +20% or -10%, up to {thing.most:g}"

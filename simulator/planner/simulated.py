@@ -1,18 +1,81 @@
-"""The best layouts of a plan once more, played on discrete events: `foreshard plan --refine N`."""
+"""What `simulate` and `plan --refine` play on discrete events: a layout, or the best of a plan."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simulator.cost.estimate import Estimate
-from simulator.cost.terms import HIDDEN, TERMS
+from simulator.assembly import Source, assemble
+from simulator.errors import InputError
 from simulator.events.played import SimulatedStep
-from simulator.planner.plan import Plan, Refinement, ranked
+from simulator.planner.plan import Plan, Refinement, plan, ranked
+from simulator.planner.prediction import Prediction, predict, with_times
+from simulator.scenario import Scenario
 from simulator.search.certainty import certainty
 from simulator.search.with_failures import priced
+
+if TYPE_CHECKING:
+    from simulator.events.sharing.neighbour_jobs import Job
+
+
+def predict_best(scenario: Scenario) -> Prediction:
+    """Predict a scenario's layout, or the best there is where it names no field of one.
+
+    Raises
+    ------
+    InputError
+        If the layout cannot run at all.
+    InfeasibleError
+        If none is named, and none fits.
+    """
+    if scenario.pinned:
+        return predict(scenario)
+    best, first = plan(scenario), np.array([0])
+    made, estimate = best.scenario, best.estimate.take(first)
+    return Prediction(
+        scenario=made,
+        estimate=estimate,
+        outcome=best.outcome.take(first),
+        certainty=certainty(estimate, made.workload, made.cluster, made.software),
+        defaults={},
+        searched=best.found.layouts,
+    )
+
+
+def predict_played(scenario: Scenario, *, search: bool = True) -> Prediction:
+    """Do the same for a step; servers of several kinds take stated defaults.
+
+    Parameters
+    ----------
+    search : bool
+        Search where no layout is named; a schedule of the user's own fits only the one it is for.
+    """
+    if search and not scenario.cluster.kinds:
+        return predict_best(scenario)
+    from simulator.planner.mixed_prediction import predict_first  # brings the events along
+
+    return predict_first(scenario)
+
+
+def neighbour_job(source: Source) -> Job:
+    """Describe another job by its scenario, for what shares a fabric with it."""
+    from simulator.events.sharing.neighbour_jobs import Job  # brings the events along
+
+    scenario = assemble(source, {})[0]
+    if scenario.cluster.kinds:
+        rule = "must be left out of a job beside another: its servers are of one kind"
+        raise InputError(f"{scenario.where}: cluster.groups: {rule}")
+    prediction = predict_best(scenario)
+    made = prediction.scenario
+    return Job(
+        layout=prediction.estimate.layouts,
+        workload=made.workload,
+        cluster=made.cluster,
+        software=made.software,
+    )
 
 
 def refine(plan: Plan, count: int, *, progress: Callable[[int, int], None] | None = None) -> Plan:
@@ -40,7 +103,7 @@ def refine(plan: Plan, count: int, *, progress: Callable[[int, int], None] | Non
     cluster = scenario.cluster
     first = np.arange(count)
     best = estimate.take(first)
-    order = ranked(best, priced(best, scenario), scenario)
+    order = ranked(best.step_time_s, priced(best, scenario), scenario.goal)
     rows = np.concatenate([order, np.arange(count, len(estimate))])
     estimate = estimate.take(rows)
     return replace(
@@ -80,18 +143,3 @@ def _numbers(plan: Plan, i: int) -> SimulatedStep:
         draw=lambda: played(plan, i).timeline,
         weigh=lambda: played(plan, i).memory,
     )
-
-
-def with_times(estimate: Estimate, steps: list[SimulatedStep]) -> Estimate:
-    """Put step times and terms of simulated steps into the first rows."""
-    count = len(steps)
-    total = estimate.step_time_s.copy()
-    total[:count] = [step.step_time_s for step in steps]
-    terms = {term.name: estimate.terms_s[term.name].copy() for term in TERMS}
-    hidden = {name: estimate.hidden_s[name].copy() for name in HIDDEN}
-    for i, step in enumerate(steps):
-        for name in terms:
-            terms[name][i] = step.terms_s[name]
-        for name in hidden:
-            hidden[name][i] = step.hidden_s[name]
-    return replace(estimate, step_time_s=total, terms_s=terms, hidden_s=hidden)
