@@ -282,7 +282,7 @@ def _curve(answer: Plan, *, wanted: bool) -> Iterator[Callable[[], Scaling] | No
 
 
 def _write_trace(answer: Plan, path: Path) -> str:
-    from simulator.planner.refine import played
+    from simulator.planner.simulated import played
 
     write_trace(played(answer, 0), path, title(answer.scenario, answer.estimate))
     return f"Trace: {path}"
