@@ -30,6 +30,7 @@ from simulator.scoring.validation import Validation, validate
 from workshop.cases.ablation import NEUTRAL, STEPS, ablation, step_figures
 from workshop.cases.certainty_scores import certainty_scores
 from workshop.cases.effects import effects
+from workshop.cases.first_sight import first_sight
 from workshop.cases.goodput import compared, months_errors, read_cases
 from workshop.cases.gpu_hours import hours_errors, hours_of, read_hour_cases
 from workshop.cases.holdout_groups import groups_left_out
@@ -72,7 +73,8 @@ def accuracy() -> dict[str, Any]:
         term taken out alone; ``microbenchmarks``: errors of the shipped tables by kernel and by
         device; ``left_out``: errors of fits on shapes that they have not seen; ``effects``:
         published effect sizes and their predictions; ``switches``: pairs of runs that differ in
-        one switch; and ``goodput``: errors of whole runs.
+        one switch; ``first_sight``: tables as predicted before anybody looked at them, and what was
+        edited since; and ``goodput``: errors of whole runs.
     """
     found = validated()
     measured = [row for row in found.rows if row.step_error is not None and not row.composed]
@@ -82,7 +84,7 @@ def accuracy() -> dict[str, Any]:
     ablated = {"neutral": NEUTRAL, "steps": listed, "without": without_terms(known)}
     extra: dict[str, Any] = {"ablation": ablated, "microbenchmarks": _microbenchmarks()}
     extra |= {"left_out": pooled_errors(), "groups_left_out": groups_left_out()}
-    extra |= {"mutations": mutated_inputs()}
+    extra |= {"mutations": mutated_inputs(), "first_sight": first_sight()}
     extra |= {"effects": [effect.figures() for effect in effects()]}
     extra |= {"switches": switch_figures(found.rows)}
     months = [row for case in read_cases() for row in compared(case)]

@@ -53,12 +53,23 @@ Page = Annotated[
     typer.Option("--html", metavar="OUT", help="Write the page that shows every row to this file."),
 ]
 
+FirstSeen = Annotated[
+    Path | None,
+    typer.Option(
+        "--first-seen",
+        metavar="OUT.csv",
+        help="Keep the predictions of one new table before anybody looks at its rows, and the table"
+        " beside them: written once, never again.",
+    ),
+]
+
 
 @taking
 def command(
     runs: RunFiles = None,
     as_json: Json = False,
     html: Page = None,
+    first_seen: FirstSeen = None,
     mapped: Map = None,
     megatron_log: MegatronLog = None,
     torchtitan_log: TorchtitanLog = None,
@@ -83,12 +94,13 @@ def command(
 
         logs = {"megatron": megatron_log, "torchtitan": torchtitan_log, "mlperf": mlperf_log}
         others = {**{f"--{name}-log": log for name, log in logs.items()}, "--warm-up": warm_up}
+        tables = {"RUNS.csv": runs, "--html": html, "--first-seen": first_seen}
         if validate_trace(
             trace,
             scenario,
             names=names,
             steps=trace_steps,
-            others={"RUNS.csv": runs, "--html": html, **others},
+            others={**tables, **others},
             as_json=as_json,
         ):
             return
@@ -97,13 +109,18 @@ def command(
             scenario,
             names=names,
             warm_up=warm_up,
-            others={"RUNS.csv": runs, "--html": html},
+            others=tables,
             as_json=as_json,
         ):
             return
         if html is not None and html.is_dir():
             raise InputError(f"--html: must be a file, got the folder {str(html)!r}")
         check_out("--html", html)
+        if first_seen is not None:
+            from simulator.scoring.first_sight import check_unwritten
+
+            check_unwritten("--first-seen", first_seen, runs or ())
+            check_out("--first-seen", first_seen)
         validate = _validate(runs, names.software or "", mapped, as_json)
         if as_json:
             print_json(validate.document())
@@ -114,6 +131,8 @@ def command(
         if html is not None:
             _write(validate, html)
             say(f"Page: {html}", err=as_json)
+        if first_seen is not None and runs:
+            _keep(validate, first_seen, runs[0], as_json)
         for problem in validate.problems[:_MOST_PROBLEMS]:
             say(problem, err=True)
         if len(validate.problems) > _MOST_PROBLEMS:
@@ -152,3 +171,11 @@ def _write(validation: Validation, path: Path) -> None:
 
     with writing(path, "--html"), waiting("writing the page"):
         write_validation(validation, path)
+
+
+def _keep(validation: Validation, path: Path, table: Path, as_json: bool) -> None:
+    from simulator.scoring.first_sight import write_first_sight
+
+    with writing(path, "--first-seen"):
+        for place in write_first_sight(validation.rows, path, table):
+            say(f"First sight: {place}", err=as_json)

@@ -1,7 +1,6 @@
 """docs/accuracy.md: what a stranger needs first, on one page. `make accuracy` writes it.
 
-The page is a function of the document (workshop/cases/accuracy.py) and of what was said of new
-tables at first sight (validation/first_seen/tables.toml); it holds no number of its own.
+The page is a function of the document (workshop/cases/accuracy.py); it holds no number of its own.
 """
 
 from __future__ import annotations
@@ -9,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from simulator import catalogue
-from simulator.files import Number, Whole, build, read_toml, record
+from workshop.pages.accuracy.first_sight import new_runs
 
 __all__ = ["front_page"]
 
@@ -48,58 +46,17 @@ _REPRODUCE = """\
 holds what was said of new tables before anybody looked at them."""
 
 
-@record
-class FirstSight:
-    """How far off one table was when it was predicted for the first time."""
-
-    split: str
-    sources: Whole
-    predicted: Whole
-    mean: Number
-    median: Number
-    inside: Number
-    """Share of runs between P10 and P90."""
-
-
-@record
-class _Tables:
-    table: tuple[FirstSight, ...]
-
-
 def front_page(document: Mapping[str, Any], table: Table, percent: Percent) -> str:
     """Write the first page of a document; `table` and `percent` are those of the details."""
-    path = catalogue.folder("validation") / "first_seen" / "tables.toml"
-    first = build(_Tables, read_toml(path), where=str(path)).table
     parts = [
         _INTRO,
-        *_new_runs(document, first, table, percent),
+        *new_runs(document.get("first_sight", ()), table, percent),
         *_by_kind(document, table, percent),
         *_intervals(document, table, percent),
         *_weak_side(document, table, percent),
         _REPRODUCE,
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def _new_runs(
-    document: Mapping[str, Any], first: tuple[FirstSight, ...], table: Table, percent: Percent
-) -> Iterator[str]:
-    yield "## A run that is in none of the tables"
-    yield (
-        "Published runs were collected twice and predicted before anything was changed for them."
-        " The figures at first sight are what to expect of a new run; those of today were reached"
-        " with these errors in sight, and no figure is fitted to them."
-    )
-    rows = []
-    for sight in first:
-        today = document["kinds"][sight.split]["all"]
-        inside = document["certainty"]["by_split"][sight.split]["coverage_80"]
-        name = f"{sight.split}: {sight.sources} sources"
-        seen = map(percent, (sight.mean, sight.median, sight.inside))
-        now = map(percent, (today["mape"], today["median_ape"], inside))
-        rows.append([f"{name}, first sight", str(sight.predicted), *seen])
-        rows.append([f"{name}, today", str(today["n"]), *now])
-    yield table(("table", "runs", "mean", "median", "inside"), rows)
 
 
 def _by_kind(document: Mapping[str, Any], table: Table, percent: Percent) -> Iterator[str]:

@@ -15,6 +15,7 @@ from simulator.report.write import write_file
 from workshop.cases.accuracy import accuracy, compare, regressions
 from workshop.pages.accuracy.certainty import certainty_section
 from workshop.pages.accuracy.effects import effects_section
+from workshop.pages.accuracy.first_sight import changes_section
 from workshop.pages.accuracy.front import front_page
 from workshop.pages.accuracy.goodput import goodput_section
 from workshop.pages.accuracy.groups import groups_section
@@ -103,6 +104,7 @@ def _details(document: Mapping[str, Any]) -> str:
         *left_out_section(document.get("left_out", ()), _table, _percent),
         *_peers(document),
         *mutations_section(document.get("mutations", ()), _table),
+        *changes_section(document.get("first_sight", ()), _table, _percent),
         *_skipped(document["skipped"]),
     ]
     return "\n\n".join(parts) + "\n"
