@@ -207,7 +207,7 @@ def _part(
         estimate=found,
         outcome=result,
         interval=(float(sure.p10_s[0]) / own_s, float(sure.p90_s[0]) / own_s),
-        evidence=scenario_evidence(scenario, result),
+        evidence=scenario_evidence(scenario, found, result),
     )
 
 

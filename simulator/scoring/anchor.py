@@ -19,7 +19,14 @@ from simulator.arrays import Floats
 from simulator.cost.correction import correct
 from simulator.cost.estimate import Estimate
 from simulator.cost.step import evaluate
-from simulator.cost.uncertainty import SHARED, Belief, bearing, belief, same_kernels
+from simulator.cost.uncertainty import (
+    SHARED,
+    Belief,
+    bearing,
+    belief,
+    evidence_spread,
+    same_kernels,
+)
 from simulator.errors import InputError
 from simulator.layout.layouts import Layouts
 from simulator.measured.checks import readings
@@ -167,8 +174,11 @@ def anchored(prediction: Prediction, anchors: Sequence[Anchor]) -> tuple[Predict
 
 def correction(estimate: Estimate, run: Run, anchors: Sequence[Anchor]) -> Correction:
     """Correct the estimate (one row) of a run by measured runs."""
-    prior = belief(run.cluster, run.software, run.workload)
+    machine = run.cluster, run.software, run.workload
     target = bearing(estimate, experts=run.workload.architecture.is_moe)
+    wide = evidence_spread(estimate, run.workload, run.cluster, run.software)[0]
+    terms = belief(*machine).log_spread(target)[0]
+    prior = belief(*machine, spread=float(np.sqrt(max(wide**2 - terms**2, 0.0))))
     low, high = prior.interval(estimate.step_time_s, target)
     parts = [_heard(anchor, run) for anchor in anchors]
     heard, others = (np.concatenate(part) for part in zip(*parts, strict=True))

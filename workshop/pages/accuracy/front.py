@@ -127,12 +127,12 @@ def _weak_side(document: Mapping[str, Any], table: Table, percent: Percent) -> I
     if devices:
         everything = devices.pop("all")
         worst = "; ".join(
-            f"{name} {percent(line['mape'])} ({percent(line['inside'])} inside)"
+            f"{name} {percent(line['mape'])}"
             for name, line in sorted(devices.items(), key=lambda item: -item[1]["mape"])
         )
         yield (
             "A GPU whose kernels nobody timed, predicted with the tables of another generation:"
-            f" {percent(everything['mape'])} ({percent(everything['inside'])} inside); {worst}."
+            f" {percent(everything['mape'])}; {worst}."
         )
     yield (
         "What is not modelled, with its measured size, stands at the end of [design.md](design.md)."
