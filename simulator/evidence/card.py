@@ -39,7 +39,7 @@ class Card:
     """Measured runs that are near (``likeness.NEAR``)."""
     mean_error: float | None
     """Absolute error that is to be expected, relative to the prediction."""
-    runs_error: float | None
+    runs_error: float | None = None
     """Mean of the absolute errors of the runs near, the nearest weighing most; each was predicted
     without its source, or before anybody looked at it. None without such a run."""
     nearest_run: str | None
@@ -47,7 +47,7 @@ class Card:
     """Predicted over measured step time of that run, less 1."""
     nearest_distance: str
     """In words, what it has in common with the answer and what not."""
-    differs: tuple[tuple[str, float], ...]
+    differs: tuple[tuple[str, float], ...] = ()
     """The same by difference, and how much it adds to the distance, largest first."""
     borrowed: tuple[tuple[str, str], ...]
     """Figures of the accelerator that are another's, and whose."""
