@@ -348,6 +348,9 @@ def traits(estimate: Estimate, workload: Workload, cluster: Cluster, software: S
     device, layouts, shape = cluster.accelerator, estimate.layouts, workload.architecture
     whole, step_s = np.ones(len(estimate)), estimate.step_time_s
     release = parsed(software.stands_for or software.name)
+    peaks = device.matrix_flop_per_s
+    flop = estimate.model_flop / workload.recipe.global_batch * layouts.global_batch
+    rate = flop / step_s / layouts.world
     words = {
         "device": device.name,
         "generation": device.generation,
@@ -382,6 +385,7 @@ def traits(estimate: Estimate, workload: Workload, cluster: Cluster, software: S
             "communication": share(*BEARS_ON["links"]),
             "attention": share("attention"),
             "memory_bound": share("memory_bound", "optimizer"),
+            "mfu": rate / float(peaks.get("bf16", max(peaks.values()))),
             "fullness": np.minimum(estimate.memory_total_bytes / estimate.usable_bytes, _FULL),
         },
         axes={

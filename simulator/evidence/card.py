@@ -111,7 +111,6 @@ def evidence_card(
     *,
     assumed: int,
     without: str = "",
-    remarks: tuple[str, ...] = (),
 ) -> Card:
     """Find the measured runs that stand behind an answer.
 
@@ -125,8 +124,6 @@ def evidence_card(
         Figures behind the answer that were neither measured nor fitted.
     without : str
         Family of sources that does not count: that of the run which is predicted.
-    remarks : tuple of str
-        What else makes the answer doubtful.
     """
     found = nearness(traits, without)
     expected = float(found.expected[0])
@@ -147,7 +144,21 @@ def evidence_card(
         borrowed=_borrowed(accelerator),
         assumed=assumed,
         widened_by=found.widened_by(),
-        remarks=remarks,
+        remarks=_too_fast(traits, found),
+    )
+
+
+def _too_fast(traits: Traits, found: Nearness) -> tuple[str, ...]:
+    """A remark where no run on the device has made as much of it."""
+    predicted, best = float(traits.numbers["mfu"][0]), float(found.best_mfu[0])
+    if not predicted > best:
+        return ()
+    run, words = found.runs.words, traits.words
+    i = int(found.best[0])
+    return (
+        f"MFU {100.0 * predicted:.1f} %: above the best that was measured on {words['device']} in"
+        f" {words['precision']} ({run['kind'][i]}: {100.0 * best:.1f} %, {run['run_id'][i]});"
+        " the interval reaches it",
     )
 
 

@@ -37,11 +37,12 @@ software (``vendor``, ``plain``), or its figures are another's."""
 NUMBERS = (
     *("gpus", "parameters", "expert_share", "sequence", "tokens"),
     *("launch", "communication", "attention", "memory_bound", "fullness"),
+    "mfu",
 )
 """Columns of numbers: accelerators; parameters that one token passes; all parameters over these;
 tokens of a sample; tokens of a micro-batch of a rank; shares of the predicted step that are host
 launches, exposed communication, attention, memory-bound kernels and the optimizer; predicted memory
-over what is usable."""
+over what is usable; MFU as measured, of a question as predicted."""
 
 COLUMNS = ("run_id", "source", "table", *WORDS, "months", *NUMBERS, "uses", "leaves", "error")
 """Of the table; `table` of ``validation`` that it stands in; `months` of the release since the year

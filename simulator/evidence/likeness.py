@@ -9,7 +9,7 @@ near, is a power away from the error to expect (``hardware_profiles/uncertainty/
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -124,6 +124,15 @@ class Nearness:
     """Weighted mean error of runs within NEAR alone; NaN where there are none."""
     expected: Floats
     """Absolute error of the logarithm of the step time that is to be expected, by layout."""
+    best: NDArray[np.intp]
+    """The run with the highest MFU that was measured on the device with these products, of the same
+    kind where there is one; -1 without any. By layout."""
+
+    @property
+    def best_mfu(self) -> Floats:
+        """Its MFU; NaN without one."""
+        known = self.best >= 0
+        return np.where(known, self.runs.numbers["mfu"][self.best] if known.any() else 0.0, np.nan)
 
     def widened_by(self, i: int = 0) -> dict[str, float]:
         """How much narrower the interval of a layout would be had runs been alike, by cause."""
@@ -160,7 +169,24 @@ def nearness(
         out = np.array([without] * layouts if isinstance(without, str) else without, dtype=object)
         distance = np.where(runs.words["family"] == out[:, None], np.inf, distance)
     error, own, expected = _expected(runs, distance)
-    return Nearness(runs, parts, distance, error, own, expected)
+    best = _best(traits, runs, np.isfinite(distance))
+    found = Nearness(runs, parts, distance, error, own, expected, best)
+    above = np.log(traits.numbers["mfu"] / found.best_mfu) / P90_T4
+    return replace(found, expected=np.fmax(expected, above))
+
+
+def _best(traits: Traits, runs: EvidenceRuns, counts: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """Find the run of the highest MFU for each layout."""
+    same = np.full(len(runs.error), True)
+    for name in ("device", "precision"):
+        same = same & (runs.words[name] == traits.words[name])
+    counts = counts & same
+    kind = counts & (runs.words["kind"] == traits.words["kind"])
+    counts = np.where(kind.any(axis=1, keepdims=True), kind, counts)
+    if not counts.size:
+        return np.full(len(counts), -1)
+    best = np.argmax(np.where(counts, runs.numbers["mfu"], -1.0), axis=1)
+    return np.where(counts.any(axis=1), best, -1)
 
 
 def _expected(runs: EvidenceRuns, distance: Floats) -> tuple[Floats, Floats, Floats]:

@@ -54,7 +54,7 @@ def _of_shipped_tables(left_out: Mapping[str, float]) -> Iterator[dict[str, Any]
                 continue
             run, measured_s = _run(row, words), _measured(row)
             if run is not None and measured_s is not None:
-                step_s, known = _traits(row, run)
+                step_s, known = _traits(row, run, measured_s)
                 error = left_out.get(row.get("run_id"), step_s / measured_s - 1.0)
                 yield _line(row, name, known, error)
 
@@ -77,7 +77,7 @@ def _of_first_sight() -> Iterator[dict[str, Any]]:
             known = _run(named, words) if named is not None else None
             if known is not None:
                 run = replace(run, software=_named(run, known))
-            yield _line(row, name, _traits(row, run)[1], first[0] / measured_s - 1.0)
+            yield _line(row, name, _traits(row, run, measured_s)[1], first[0] / measured_s - 1.0)
 
 
 def _named(run: Run, known: Run) -> Any:
@@ -101,13 +101,15 @@ def _measured(row: MeasuredRun) -> float | None:
         return None
 
 
-def _traits(row: MeasuredRun, run: Run) -> tuple[float, Traits]:
-    """Predicted step in seconds, and what sets it."""
+def _traits(row: MeasuredRun, run: Run, measured_s: float) -> tuple[float, Traits]:
+    """Predicted step in seconds, and what sets it, with the MFU that was measured."""
     estimate = evaluate(run.layout, run.workload, run.cluster, run.software)
     known = traits(estimate, run.workload, run.cluster, run.software)
     if row.get("moe_balanced").lower() == "false" and run.workload.architecture.is_moe:
         known = replace(known, words={**known.words, "routing": "natural"})
-    return float(estimate.step_time_s[0]), known
+    step_s = float(estimate.step_time_s[0])
+    mfu = known.numbers["mfu"] * step_s / measured_s
+    return step_s, replace(known, numbers={**known.numbers, "mfu": mfu})
 
 
 def _line(row: MeasuredRun, table: str, known: Traits, error: float) -> dict[str, Any]:

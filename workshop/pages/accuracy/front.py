@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from workshop.pages.accuracy.first_sight import new_runs
+from workshop.pages.accuracy.intervals import coverage
 
 __all__ = ["front_page"]
 
@@ -20,7 +21,6 @@ _UNSEEN = ("test", "second-test", "vendor-test", "fresh-test", "fresh-test-2")
 _KINDS = {"all": "all", "dense": "dense", "MoE": "experts"}
 _FEWEST_RUNS = 3
 _WORST_SOURCES = 10
-_NOMINAL = 0.8
 _INTRO = """\
 # Accuracy
 
@@ -52,7 +52,7 @@ def front_page(document: Mapping[str, Any], table: Table, percent: Percent) -> s
         _INTRO,
         *new_runs(document.get("first_sight", ()), table, percent),
         *_by_kind(document, table, percent),
-        *_intervals(document, table, percent),
+        *coverage(document.get("intervals", {}), table, percent),
         *_weak_side(document, table, percent),
         _REPRODUCE,
     ]
@@ -83,27 +83,6 @@ def _by_kind(document: Mapping[str, Any], table: Table, percent: Percent) -> Ite
         f" {percent(floor['median'])} apart (median), P90 {percent(floor['p90'])}. Tiny test"
         f" models far below a full GPU (*second-memory*): {percent(tiny['mape'])}."
     )
-
-
-def _intervals(document: Mapping[str, Any], table: Table, percent: Percent) -> Iterator[str]:
-    yield "## Whether the intervals hold"
-    yield "P10 to P90 should hold 80 % of the measured steps."
-    certainty = document["certainty"]
-    rows = []
-    for split in _UNSEEN:
-        values = certainty["by_split"][split]
-        shares = map(percent, (values["coverage_80"], values["interval_width"]))
-        rows.append([split, str(document["kinds"][split]["all"]["n"]), *shares])
-    yield table(("table", "runs", "inside", "median width"), rows)
-    short = [
-        f"{name} {percent(values['coverage_80'])} of {values['n']}"
-        for name, values in sorted(
-            certainty["by_group"].items(), key=lambda item: item[1]["coverage_80"]
-        )
-        if values["coverage_80"] < _NOMINAL
-    ]
-    if short:
-        yield f"Of precisions and GPUs with ten and more runs too narrow for: {'; '.join(short)}."
 
 
 def _weak_side(document: Mapping[str, Any], table: Table, percent: Percent) -> Iterator[str]:
