@@ -28,6 +28,9 @@ NEAR = 2.0
 
 _YEAR = 12.0
 
+_SOURCES = 3
+"""Sources of runs from which on the fastest of them says what can be had."""
+
 CAUSES = {
     "device": ("device", "generation"),
     "software": ("stack", "tuned"),
@@ -165,28 +168,36 @@ def nearness(
     parts = _parts(traits, runs, rules)
     layouts = len(traits.numbers["gpus"])
     distance = np.broadcast_to(sum(parts.values()), (layouts, len(runs.error)))
-    if without:
-        out = np.array([without] * layouts if isinstance(without, str) else without, dtype=object)
-        distance = np.where(runs.words["family"] == out[:, None], np.inf, distance)
+    families = [without] * layouts if isinstance(without, str) else list(without)
+    if any(families):
+        out = np.array(families, dtype=object)[:, None]
+        distance = np.where((runs.words["family"] == out) & (out != ""), np.inf, distance)
     error, own, expected = _expected(runs, distance)
-    best = _best(traits, runs, np.isfinite(distance))
+    best = _best(traits, runs, families)
     found = Nearness(runs, parts, distance, error, own, expected, best)
     above = np.log(traits.numbers["mfu"] / found.best_mfu) / P90_T4
     return replace(found, expected=np.fmax(expected, above))
 
 
-def _best(traits: Traits, runs: EvidenceRuns, counts: NDArray[np.bool_]) -> NDArray[np.intp]:
-    """Find the run of the highest MFU for each layout."""
+def _best(traits: Traits, runs: EvidenceRuns, families: Sequence[str]) -> NDArray[np.intp]:
+    """Find the run of the highest MFU for each layout, without the family of each.
+
+    Fewer than `_SOURCES` sources bound nothing: they may not have tried to be fast.
+    """
     same = np.full(len(runs.error), True)
     for name in ("device", "precision"):
         same = same & (runs.words[name] == traits.words[name])
-    counts = counts & same
-    kind = counts & (runs.words["kind"] == traits.words["kind"])
-    counts = np.where(kind.any(axis=1, keepdims=True), kind, counts)
-    if not counts.size:
-        return np.full(len(counts), -1)
-    best = np.argmax(np.where(counts, runs.numbers["mfu"], -1.0), axis=1)
-    return np.where(counts.any(axis=1), best, -1)
+    kind = same & (runs.words["kind"] == traits.words["kind"])
+    best = {}
+    for family in dict.fromkeys(families):
+        counts = runs.words["family"] != family
+        some = next((some & counts for some in (kind, same) if _bounds(runs, some & counts)), None)
+        best[family] = -1 if some is None else np.argmax(np.where(some, runs.numbers["mfu"], -1.0))
+    return np.array([best[family] for family in families], dtype=np.intp)
+
+
+def _bounds(runs: EvidenceRuns, some: NDArray[np.bool_]) -> bool:
+    return len(set(runs.words["source"][some].tolist())) >= _SOURCES
 
 
 def _expected(runs: EvidenceRuns, distance: Floats) -> tuple[Floats, Floats, Floats]:

@@ -230,3 +230,24 @@ def test_the_table_holds_runs_of_both_sides_and_their_words() -> None:
 )
 def test_a_framework_is_the_root_of_its_releases(profile: str, stack: str) -> None:
     assert stack_of(profile) == stack
+
+
+def test_more_than_the_best_mfu_that_was_measured_is_said_and_reached() -> None:
+    """60 % asked, 40 % the best of three sources: P90 is 1.5 times the step at the least."""
+    sources = [{"source": f"{i}-1", "mfu": f"0.{4 - i}", "error": "0"} for i in range(3)]
+    found = nearness(asked(mfu="0.6"), among=runs(*sources))
+    assert found.best_mfu[0] == pytest.approx(0.4)
+    assert np.exp(P90_T4 * found.expected[0]) >= 1.5 - 1e-9
+    assert np.isnan(nearness(asked(mfu="0.6"), among=runs(*sources[:2])).best_mfu[0])
+    usual = nearness(asked(mfu="0.39"), among=runs(*sources)).expected[0]
+    assert usual == pytest.approx(float(load_likeness().least))
+
+
+def test_an_mfu_that_nobody_reached_is_remarked() -> None:
+    found = prediction(software="megatron-bridge", layout={"tp": 2})
+    whole = found.scenario
+    known = traits(found.estimate, whole.workload, whole.cluster, whole.software)
+    fast = replace(known, numbers={**known.numbers, "mfu": np.array([0.9])})
+    cards = [evidence_card(one, whole.cluster.accelerator, assumed=0) for one in (known, fast)]
+    assert cards[0].remarks == () and cards[1].remarks[0].startswith("MFU 90.0 %: above the best")
+    assert cards[1].remarks[0] in cards[1].sentences()
