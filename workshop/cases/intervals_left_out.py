@@ -2,7 +2,7 @@
 
 Each run of a table of first sight, and of Megatron-LM's small tests, is set against the runs of all
 other tables, without its source; the expected error is fitted without its table. Nothing but the
-table of measured runs is read (``workshop/fits/training/interval_fit.py``).
+table of measured runs is read (``workshop/cases/interval_fit.py``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from simulator.evidence.likeness import P90_T4, load_likeness
 from simulator.hardware.cluster import load_accelerator
 from simulator.scoring.first_sight import read_first_sight
 from simulator.search.certainty import heavy_tailed
-from workshop.fits.training.interval_fit import (
+from workshop.cases.interval_fit import (
     MOST_OFF,
     expected_left_out,
     first_tables,

@@ -13,7 +13,7 @@ residuals have the best interval score.
 profiles hold (three to five minutes) and writes ``hardware_profiles/uncertainty/step.toml`` again,
 the errors of groups left out and the table of measured runs. These spreads say what a ranking of
 layouts is worth and what a measured run corrects; how wide an interval is, follows from the errors
-of measured runs near (``interval_fit.py``).
+of measured runs near (``workshop/cases/interval_fit.py``).
 """
 
 from __future__ import annotations

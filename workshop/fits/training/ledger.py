@@ -28,7 +28,7 @@ from simulator.measured.checks import readings
 from simulator.measured.replay import NotReplayable, Run, Tables, load_tables, replay
 from simulator.measured.rows import MeasuredRun, flag, read_runs
 from simulator.scoring.first_sight import AS_WRITTEN, read_first_sight
-from workshop.fits.training.interval_fit import fitted_spread
+from workshop.cases.interval_fit import fitted_spread
 
 TABLES = ("calibrate", "test", "second_calibrate", "second_test", "vendor_test", "second_memory")
 """Of ``validation/runs``, in the order in which they joined; tables of first sight come after."""

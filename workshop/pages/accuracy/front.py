@@ -20,7 +20,7 @@ _UNSEEN = ("test", "second-test", "vendor-test", "fresh-test", "fresh-test-2")
 """Tables that no step time was ever fitted to."""
 _KINDS = {"all": "all", "dense": "dense", "MoE": "experts"}
 _FEWEST_RUNS = 3
-_WORST_SOURCES = 10
+_WORST_SOURCES = 5
 _INTRO = """\
 # Accuracy
 

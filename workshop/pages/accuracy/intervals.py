@@ -55,7 +55,7 @@ def coverage_details(found: Mapping[str, Any], table: Table, percent: Percent) -
         " time were when they were predicted (`hardware_profiles/uncertainty/likeness.toml`,"
         " `runs.csv`). Here the runs of one table at a time, as first predicted"
         " (*second-memory*: today), see the runs of all others, never those of their own source,"
-        " and the width is fitted without their table (`workshop/fits/training/interval_fit.py`)."
+        " and the width is fitted without their table (`workshop/cases/interval_fit.py`)."
         " *width*: median of ln P90 - ln P10; *score*: interval score, smaller is better;"
         " *before*: the intervals that were said at first sight."
     )
