@@ -75,6 +75,9 @@ ERRORS = (*SHARED, "run")
 P90 = 1.2815515655446004
 """The 90th percentile of a standard normal distribution; the 10th is its negative."""
 
+_USUAL = 0.1 * P90_T4 / P90
+"""Largest spread of a step that counts as measured (``evidence/card.py``)."""
+
 _FULL = 1.3
 """Predicted memory over the usable beyond which it counts as so much."""
 
@@ -432,7 +435,12 @@ def evidence_spread(
 
 
 def belief(
-    cluster: Cluster, software: Software, workload: Workload, spread: float | None = None
+    cluster: Cluster,
+    software: Software,
+    workload: Workload,
+    spread: float | None = None,
+    *,
+    wide: float = 0.0,
 ) -> Belief:
     """Return what is believed of the errors on this machine with this software, nothing measured.
 
@@ -445,6 +453,9 @@ def belief(
     spread : float, optional
         Standard deviation of the logarithm of the step that the terms do not explain: most of it
         is shared by all that this software runs here, the rest is each run's own (`shared`).
+    wide : float
+        :func:`evidence_spread` of the step: where more is to be expected than of what was measured,
+        the errors of terms, by which layouts are compared, grow in proportion.
     """
     recipe = workload.recipe
     steps = load_step_errors()
@@ -452,6 +463,8 @@ def belief(
     if recipe.matrix_type not in steps.covered.get(cluster.accelerator.name, ()):
         for name, stated in stated_spreads(cluster, software, recipe).items():
             deviation[name] = float(np.hypot(deviation[name], stated))
+    grown = max(1.0, wide / _USUAL)
+    deviation |= {name: grown * deviation[name] for name in SHARED}
     scale = {"links": float(steps.links_tail), "run": 1.0}
     wide = {name: scale.get(name, float(steps.tail)) * deviation[name] for name in ERRORS}
     if spread is not None:

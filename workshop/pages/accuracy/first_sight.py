@@ -19,7 +19,8 @@ def new_runs(tables: Sequence[Mapping[str, Any]], table: Table, percent: Percent
     yield (
         "New tables are predicted before anybody looks at them (`foreshard validate TABLE"
         " --first-seen OUT.csv`), which is what to expect of a new run. Mean errors of today were"
-        " reached with these in sight: the simulator changed, and so did rows ([every edit](accuracy_details.md))."
+        " reached with these in sight: the simulator changed, and so did rows"
+        " ([every edit](accuracy_details.md))."
     )
     rows = []
     for sight in tables:
