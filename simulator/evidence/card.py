@@ -94,7 +94,7 @@ class Card:
         others = sorted({other for _, other in self.borrowed})
         if others:
             said.append(f"Figures borrowed from {', '.join(others)}")
-        grown = [f"{name} x {f:.3g}" for name, f in self.widened_by.items() if f >= 1.005]
+        grown = [f"{name} x {f:.3g}" for name, f in self.widened_by.items() if f >= 1.05]
         if grown:
             said.append(f"Intervals widened, no run near was alike: {', '.join(grown)}")
         return [*said, *self.remarks]
