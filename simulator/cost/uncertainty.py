@@ -466,15 +466,15 @@ def belief(
     grown = max(1.0, wide / _USUAL)
     deviation |= {name: grown * deviation[name] for name in SHARED}
     scale = {"links": float(steps.links_tail), "run": 1.0}
-    wide = {name: scale.get(name, float(steps.tail)) * deviation[name] for name in ERRORS}
+    spreads = {name: scale.get(name, float(steps.tail)) * deviation[name] for name in ERRORS}
     if spread is not None:
         shared = float(steps.shared)
-        wide["software"] = float(np.hypot(wide["software"], spread * np.sqrt(shared)))
-        wide["run"] = float(np.hypot(wide["run"], spread * np.sqrt(1.0 - shared)))
+        spreads["software"] = float(np.hypot(spreads["software"], spread * np.sqrt(shared)))
+        spreads["run"] = float(np.hypot(spreads["run"], spread * np.sqrt(1.0 - shared)))
     return Belief(
         mean=np.zeros(len(SHARED)),
-        covariance=np.diag([wide[name] ** 2 for name in SHARED]),
-        kernels=wide["kernels"],
-        layout=wide["layout"],
-        run=wide["run"],
+        covariance=np.diag([spreads[name] ** 2 for name in SHARED]),
+        kernels=spreads["kernels"],
+        layout=spreads["layout"],
+        run=spreads["run"],
     )

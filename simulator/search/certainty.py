@@ -136,7 +136,7 @@ def certainty(
         wide = evidence_spread(estimate, workload, cluster, software, without)
         reach = np.exp(P90 * np.maximum(wide, known.log_spread(shares)))
         low, high = step_s / reach, step_s * reach
-        known = belief(cluster, software, workload, wide=float(wide[0]))
+        known = belief(cluster, software, workload, wide=float(wide.mean()))
     fastest = beats = np.full(len(step_s), np.nan)
     if compared:
         kernels = same_kernels(estimate.layouts)

@@ -57,7 +57,7 @@ def _forecasts(rows: Sequence[ScoredRow], tables: Tables) -> Forecasts:
     first = runs[0]
     setting = first.workload, first.cluster, first.software
     family = rows[0].run.get("source").partition("-")[0]
-    wide = float(evidence_spread(estimates[0], *setting, family)[0])
+    wide = float(np.mean([evidence_spread(e, *setting, family)[0] for e in estimates]))
     known = belief(first.cluster, first.software, first.workload, wide=wide)
     experts = first.workload.architecture.is_moe
     shares = np.concatenate([bearing(estimate, experts=experts) for estimate in estimates])
