@@ -110,17 +110,20 @@ def _scatter(groups: Mapping[str, Any], grades: Mapping[str, Any]) -> Iterator[s
         at = tenth * _SIDE / 5
         yield _text(_LEFT + at, bottom + 16, f"{10 * tenth} %", anchor="middle")
         yield _text(_LEFT - 6, bottom - at + 4, f"{10 * tenth} %", anchor="end")
-    yield _text(_LEFT + _SIDE / 2, bottom + 36, "stated (circles: grades)", anchor="middle")
+    yield _text(
+        _LEFT + _SIDE / 2, bottom + 36, "stated, by grade (circles) and group", anchor="middle"
+    )
     for lines, size, fill in ((groups, 4, "#a3c6ef"), (grades, 6, "#2458a6")):
         for name, line in lines.items():
             x = _LEFT + min(line["stated"], _MOST) / _MOST * _SIDE
             y = bottom - min(line["true"], _MOST) / _MOST * _SIDE
-            if size == 6:
+            if lines is grades:
                 yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{size}" fill="{fill}"/>'
-            else:
+                yield _text(x + 9, y + 14, name, size=11)
+            else:  # some lie close to one another: names are told where a pointer rests
                 corner = f'x="{x - size:.1f}" y="{y - size:.1f}"'
-                yield f'<rect {corner} width="{2 * size}" height="{2 * size}" fill="{fill}"/>'
-            yield _text(x + 9, y + 4, name, size=10)
+                shape = f'<rect {corner} width="{2 * size}" height="{2 * size}" fill="{fill}">'
+                yield f"{shape}<title>{name}</title></rect>"
 
 
 def _bars(groups: Mapping[str, Any]) -> Iterator[str]:
