@@ -38,7 +38,7 @@ class Card:
     runs: int
     """Measured runs that are near (``likeness.NEAR``)."""
     mean_error: float | None
-    """Absolute error that is to be expected, relative to the prediction."""
+    """Absolute error that is to be expected, of the logarithm of the step time."""
     runs_error: float | None = None
     """Mean of the absolute errors of the runs near, the nearest weighing most; each was predicted
     without its source, or before anybody looked at it. None without such a run."""
@@ -135,8 +135,8 @@ def evidence_card(
     return Card(
         grade=_grade(traits, found, expected),
         runs=int((apart <= NEAR).sum()),
-        mean_error=float(np.expm1(expected)),
-        runs_error=None if np.isnan(own) else float(np.expm1(own)),
+        mean_error=expected,
+        runs_error=None if np.isnan(own) else own,
         nearest_run=str(found.runs.words["run_id"][nearest]) if known else None,
         nearest_error=float(found.runs.error[nearest]) if known else None,
         nearest_distance=_in_words(found, nearest, differs) if nearest is not None else "",
