@@ -9,6 +9,7 @@ it bears on.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import erf
@@ -20,11 +21,13 @@ from numpy.typing import NDArray
 from simulator import catalogue
 from simulator.arrays import Floats
 from simulator.cost.estimate import Estimate
+from simulator.evidence.likeness import P90_T4, Traits, nearness
 from simulator.files import Figure, read_profile, record
 from simulator.hardware.cluster import Cluster
 from simulator.layout.keys import unique_rows
 from simulator.layout.layouts import Layouts
 from simulator.software.profile import Software
+from simulator.software.releases import parsed
 from simulator.workload.recipe import Recipe, Workload
 
 BEARS_ON = {
@@ -55,37 +58,17 @@ ERRORS = (*SHARED, "run")
 P90 = 1.2815515655446004
 """The 90th percentile of a standard normal distribution; the 10th is its negative."""
 
+_USUAL = 0.1 * P90_T4 / P90
+"""Largest spread of a step that counts as measured (``evidence/card.py``)."""
+
+_FULL = 1.3
+"""Predicted memory over the usable beyond which it counts as so much."""
+
 OUTSIDE = 0.2
 """Share of measurements that may lie outside P10 to P90."""
 
 DRAWS = 4000
 SEED = 20261121
-
-
-@record
-class Widening:
-    """Factors on the spread, each shown by leaving out what it names.
-
-    Several together: variances add, ``f^2 = 1 + sum (f_i^2 - 1)``.
-    """
-
-    kind: Figure
-    """Models with experts."""
-    work: Figure
-    """A kind of work (``Workload.kind``) that fewer than `few_runs` calibration runs were."""
-    release: Figure
-    """A release that no calibration run had, of a framework that some had."""
-    software: Figure
-    """A framework that no calibration run had."""
-    stand_in: Figure
-    """A framework whose figures are another's (``Software.framework``), on top of `software`."""
-    scale: Figure
-    """More accelerators than any calibration run had, beyond what the deviation `scale` adds."""
-    precision: Figure
-    """A type of matrix products that fewer than `few_runs` calibration runs had."""
-    device: Figure
-    """An accelerator that no calibration run had."""
-    few_runs: int = 10
 
 
 @record
@@ -121,18 +104,9 @@ class StepErrors:
     runs have the best interval score: errors are not quite normally distributed."""
     links_tail: Figure
     """The same of `links`: most runs hide their communication, and say little of its error."""
-    widening: Widening
-    """What intervals grow by where no calibration run was alike."""
-    largest_run: int
-    """Accelerators of the largest calibration run."""
-    fitted_software: tuple[str, ...]
-    """Software profiles that calibration runs had."""
-    fitted_stacks: tuple[str, ...]
-    """Their frameworks, whatever the release (``Software.stack``)."""
-    runs_of_types: dict[str, int]
-    """By type of matrix products, how many calibration runs had it."""
-    runs_of_kinds: dict[str, int]
-    """By kind of work, how many calibration runs were of it."""
+    shared: Figure
+    """Part of what the terms do not explain (as variance) that runs of one software, device, kind
+    and precision have in common."""
     covered: dict[str, tuple[str, ...]]
     """By accelerator, the types of matrix products that calibration runs had: the deviations above
     hold what figures of these may be off; of others, the spread that they state comes on top."""
@@ -361,53 +335,135 @@ def _times(rows: Floats, matrix: Floats) -> Floats:
     return product[:, 0] if matrix.ndim == 1 else product
 
 
-def widened_by(cluster: Cluster, software: Software, workload: Workload) -> dict[str, float]:
-    """Factors by which intervals grow because no calibration run was alike, by cause.
+def traits(estimate: Estimate, workload: Workload, cluster: Cluster, software: Software) -> Traits:
+    """Gather what sets the time of some layouts: what measured runs are compared by."""
+    device, layouts, shape = cluster.accelerator, estimate.layouts, workload.architecture
+    whole, step_s = np.ones(len(estimate)), estimate.step_time_s
+    release = parsed(software.stands_for or software.name)
+    peaks = device.matrix_flop_per_s
+    flop = estimate.model_flop / workload.recipe.global_batch * layouts.global_batch
+    rate = flop / step_s / layouts.world
+    words = {
+        "device": device.name,
+        "generation": device.generation,
+        "stack": software.stack,
+        "software": software.framework or software.name,
+        "kind": _kind(workload),
+        "precision": workload.recipe.matrix_type,
+        "routing": _routing(workload),
+        "tuned": _tuned(software, device.vendor),
+    }
 
-    1 where some were.
+    def share(*terms: str) -> Floats:
+        return np.asarray(sum(estimate.terms_s[term] for term in terms) / step_s)
+
+    length = workload.recipe.sequence_length
+    active = shape.active_parameters
+    degrees = np.stack([layouts.tp, layouts.cp, layouts.pp, layouts.ep], axis=-1)
+    near = layouts.tp * layouts.cp
+    groups = (layouts.tp, near, near * layouts.dp * layouts.pp, layouts.ep * layouts.etp)
+    uses = degrees > 1
+    return Traits(
+        words=words,
+        months=float(release.months or np.nan) if release else np.nan,
+        known=not software.stands_for,
+        numbers={
+            "gpus": layouts.world.astype(float),
+            "parameters": whole * active,
+            "expert_share": whole * shape.parameters / active,
+            "sequence": whole * length,
+            "tokens": layouts.micro_batch * length / layouts.cp,
+            "launch": share("launch"),
+            "communication": share(*BEARS_ON["links"]),
+            "attention": share("attention"),
+            "memory_bound": share("memory_bound", "optimizer"),
+            "mfu": rate / float(peaks.get("bf16", max(peaks.values()))),
+            "fullness": np.minimum(estimate.memory_total_bytes / estimate.usable_bytes, _FULL),
+        },
+        axes={
+            "uses": uses,
+            "leaves": uses & (np.stack(groups, axis=-1) > cluster.domain),
+        },
+    )
+
+
+def _kind(workload: Workload) -> str:
+    """Kind of work; a model whose tokens see those behind them is an encoder."""
+    sees_all = any(not mixer.causal for mixer in workload.architecture.attentions)
+    return "encoder" if workload.kind == "dense" and sees_all else workload.kind
+
+
+def _tuned(software: Software, vendor: str) -> str:
+    """Whether the vendor of a device tunes a software for it, or its figures are another's."""
+    if software.framework:
+        return "another's"
+    return "vendor" if software.tuned_by == vendor else "plain"
+
+
+def _routing(workload: Workload) -> str:
+    """Whether tokens are forced to go to all experts alike."""
+    if not workload.architecture.is_moe:
+        return "none"
+    return "forced" if workload.recipe.expert_load == 1.0 else "natural"
+
+
+def evidence_spread(
+    estimate: Estimate,
+    workload: Workload,
+    cluster: Cluster,
+    software: Software,
+    without: Sequence[str] | str = "",
+) -> Floats:
+    """Standard deviations of the logarithm of step times by how far off runs near them were.
+
+    Those of the normal distribution that has the P10 and P90 of what errors are: Student's t with
+    four degrees of freedom, whose mean size is the error that is to be expected.
     """
-    steps, kind = load_step_errors(), workload.recipe.matrix_type
-    foreign = software.name not in steps.fitted_software
-    lent = bool(software.framework)
-    unknown = (foreign or lent) and software.stack not in steps.fitted_stacks
-    causes = {
-        "device": cluster.accelerator.name not in steps.covered,
-        "release": bool(software.stands_for) or (foreign and not unknown),
-        "software": unknown,
-        "stand_in": lent,
-        "scale": cluster.gpus > steps.largest_run,
-        "precision": steps.runs_of_types.get(kind, 0) < steps.widening.few_runs,
-        "kind": workload.architecture.is_moe,
-        "work": steps.runs_of_kinds.get(workload.kind, 0) < steps.widening.few_runs,
-    }
-    return {
-        name: float(getattr(steps.widening, name)) if unlike else 1.0
-        for name, unlike in causes.items()
-    }
+    found = nearness(traits(estimate, workload, cluster, software), without)
+    return np.asarray(found.expected * P90_T4 / P90)
 
 
-def belief(cluster: Cluster, software: Software, workload: Workload) -> Belief:
+def belief(
+    cluster: Cluster,
+    software: Software,
+    workload: Workload,
+    spread: float | None = None,
+    *,
+    wide: float = 0.0,
+) -> Belief:
     """Return what is believed of the errors on this machine with this software, nothing measured.
 
-    What steps of calibration runs show, scaled by `tail` and `links_tail`, wider where none was
-    alike (:func:`widened_by`); how far two runs alike are apart is measured and stays. On an
-    accelerator, or with a type of matrix products, that none of these runs had, the spreads that
-    the figures of a term state themselves add as squares.
+    What steps of calibration runs show, scaled by `tail` and `links_tail`. On an accelerator, or
+    with a type of matrix products, that none of these runs had, the spreads that the figures of a
+    term state themselves add as squares.
+
+    Parameters
+    ----------
+    spread : float, optional
+        Standard deviation of the logarithm of the step that the terms do not explain: most of it
+        is shared by all that this software runs here, the rest is each run's own (`shared`).
+    wide : float
+        :func:`evidence_spread` of the step: where more is to be expected than of what was measured,
+        the errors of terms, by which layouts are compared, grow in proportion.
     """
     recipe = workload.recipe
     steps = load_step_errors()
-    spread = {name: float(getattr(steps, name)) for name in ERRORS}
+    deviation = {name: float(getattr(steps, name)) for name in ERRORS}
     if recipe.matrix_type not in steps.covered.get(cluster.accelerator.name, ()):
         for name, stated in stated_spreads(cluster, software, recipe).items():
-            spread[name] = float(np.hypot(spread[name], stated))
-    factors = widened_by(cluster, software, workload).values()
-    grown = float(np.sqrt(1.0 + sum(f**2 - 1.0 for f in factors)))
-    scale = {"links": float(steps.links_tail), "run": 1.0 / grown}
-    wide = {name: grown * scale.get(name, float(steps.tail)) * spread[name] for name in ERRORS}
+            deviation[name] = float(np.hypot(deviation[name], stated))
+    grown = max(1.0, wide / _USUAL)
+    deviation |= {name: grown * deviation[name] for name in SHARED}
+    scale = {"links": float(steps.links_tail), "run": 1.0}
+    spreads = {name: scale.get(name, float(steps.tail)) * deviation[name] for name in ERRORS}
+    if spread is not None:
+        shared = float(steps.shared)
+        spreads["software"] = float(np.hypot(spreads["software"], spread * np.sqrt(shared)))
+        spreads["run"] = float(np.hypot(spreads["run"], spread * np.sqrt(1.0 - shared)))
     return Belief(
         mean=np.zeros(len(SHARED)),
-        covariance=np.diag([wide[name] ** 2 for name in SHARED]),
-        kernels=wide["kernels"],
-        layout=wide["layout"],
-        run=wide["run"],
+        covariance=np.diag([spreads[name] ** 2 for name in SHARED]),
+        kernels=spreads["kernels"],
+        layout=spreads["layout"],
+        run=spreads["run"],
     )

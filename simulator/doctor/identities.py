@@ -12,6 +12,8 @@ from simulator.cost.operators.block_operators import model_parts
 from simulator.cost.operators.model_flop import step_flop
 from simulator.cost.operators.operations import Ranks
 from simulator.cost.rank_memory import rank_memory
+from simulator.cost.uncertainty import traits
+from simulator.evidence.likeness import nearness
 from simulator.layout.layouts import Layouts
 from simulator.layout.placement import place
 from simulator.planner.prediction import Prediction
@@ -61,6 +63,16 @@ def _interval(prediction: Prediction) -> Iterator[str]:
     low, high = prediction.interval_s
     if not low <= prediction.step_time_s <= high:
         yield f"P10 {low:.6g} s, median {prediction.step_time_s:.6g} s, P90 {high:.6g} s"
+
+
+def _plausible(prediction: Prediction) -> Iterator[str]:
+    """Where no run of a device was as fast, the interval reaches the fastest that was measured."""
+    found, whole = prediction.estimate, prediction.scenario
+    known = traits(found, whole.workload, whole.cluster, whole.software).take(0)
+    best = float(nearness(known).best_mfu[0])
+    slowest = float(known.numbers["mfu"][0]) * prediction.step_time_s / prediction.interval_s[1]
+    if slowest > best * (1.0 + _EQUAL):
+        yield f"MFU {slowest:.4g} at P90, {best:.4g} is the best that was measured"
 
 
 def _flop(prediction: Prediction) -> Iterator[str]:
@@ -208,6 +220,7 @@ IDENTITIES: dict[str, Callable[[Prediction], Iterator[str]]] = {
     "FLOPs by three roads": _flop,
     "bytes by two roads": _bytes,
     "no device beyond its peak": _utilisation,
+    "no device beyond what was measured": _plausible,
     "money is hours by price": _money,
     "energy between idle and busy": _energy,
 }

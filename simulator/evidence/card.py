@@ -4,28 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from simulator import catalogue
 from simulator.answers import Encoded
-from simulator.evidence.evidence_runs import EvidenceRuns, Flags, RunKind, load_evidence_runs
+from simulator.evidence.evidence_runs import Flags
+from simulator.evidence.likeness import NEAR, Nearness, Traits, axes_text, nearness
 from simulator.files import read_toml
 from simulator.hardware.accelerator import Accelerator
-from simulator.software.profile import Software
-from simulator.workload.recipe import Workload
 
 GRADES = ("measured here", "measured like it", "extrapolated", "unmeasured")
-"""In words, strongest first: runs of this device, framework, kind and precision at such a size; of
-its generation, kind, class of model and framework or precision; of its generation; none."""
+"""In words, in the order of the errors to expect."""
 
-_ENOUGH = 3
-"""Runs from which on a grade holds: fewer may agree by chance."""
-_SAME_SIZE = 2.0
-"""Doublings: four times as many accelerators or parameters, or as few, are still a run's size."""
-_SAME_CLASS = 4.0
-"""Doublings: a model sixteen times as large, or as small, keeps other parts of a machine busy."""
+LARGEST = (0.10, 0.16, 0.25)
+"""Expected error up to which the first three hold."""
+
+_ENOUGH = (3, 3, 0)
+"""Runs near that each needs besides, alike in some columns."""
+_SAME = (("device", "stack", "kind", "precision"), (), ())
+_MOST_TOLD = 4
+"""Differences from the nearest run that are told in words."""
+_TOLD = 0.1
+"""Addend of the distance from which on a difference is told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,41 +35,56 @@ class Card(Encoded):
     """The evidence of one answer."""
 
     KEYS: ClassVar[tuple[str, ...]] = (
-        *("grade", "runs", "mean_error", "nearest_run", "nearest_error", "nearest_distance"),
-        *("borrowed=borrowed_figures", "assumed", "widened_by"),
+        *("grade", "runs", "mean_error", "runs_error", "nearest_run", "nearest_error"),
+        *("nearest_distance", "differs=named_differences", "borrowed=borrowed_figures"),
+        *("assumed", "widened_by", "remarks"),
     )
 
     grade: str
     """One of GRADES."""
     runs: int
-    """Measured runs of that grade."""
+    """Measured runs that are near (``likeness.NEAR``)."""
     mean_error: float | None
-    """Mean of their absolute errors, each run predicted without its source."""
+    """Absolute error that is to be expected, of the logarithm of the step time."""
+    runs_error: float | None = None
+    """Mean of the absolute errors of the runs near, the nearest weighing most; each was predicted
+    without its source, or before anybody looked at it. None without such a run."""
     nearest_run: str | None
     nearest_error: float | None
     """Predicted over measured step time of that run, less 1."""
     nearest_distance: str
     """In words, what it has in common with the answer and what not."""
+    differs: tuple[tuple[str, float], ...] = ()
+    """The same by difference, and how much it adds to the distance, largest first."""
     borrowed: tuple[tuple[str, str], ...]
     """Figures of the accelerator that are another's, and whose."""
     assumed: int
     """Figures of the profiles that bear on the answer and were neither measured nor fitted."""
     widened_by: Mapping[str, float]
-    """Factors on the interval because no calibration run was alike, by cause; 1 where some were."""
+    """Factors on the interval because no run near was alike, by cause; 1 where some were."""
+    remarks: tuple[str, ...] = ()
+    """What else makes it doubtful."""
 
     @property
     def borrowed_figures(self) -> list[dict[str, str]]:
         """The same by name, as JSON says them."""
         return [{"figure": name, "from": other} for name, other in self.borrowed]
 
+    @property
+    def named_differences(self) -> list[dict[str, Any]]:
+        """In what the nearest run is not alike, as JSON says it."""
+        return [{"what": what, "distance": distance} for what, distance in self.differs]
+
     def sentences(self) -> list[str]:
         """What a reader has to know, most important first."""
         words = {"unmeasured": "nobody has measured anything like it"}
         said = [f"Evidence: {words.get(self.grade, self.grade)}"]
         if self.mean_error is not None:
+            said[0] += f"; error to expect {100 * self.mean_error:.0f} %"
+        if self.runs_error is not None:
             said[0] += (
-                f"; {self.runs} such runs were {100 * self.mean_error:.1f} % off in the mean,"
-                " predicted without their source"
+                f" ({self.runs} run{'s' if self.runs > 1 else ''} near it"
+                f" {100 * self.runs_error:.0f} % off)"
             )
         if self.nearest_run is not None and self.nearest_error is not None:
             off = f"{100 * abs(self.nearest_error):.1f} % too {_side(self.nearest_error)}"
@@ -77,10 +94,10 @@ class Card(Encoded):
         others = sorted({other for _, other in self.borrowed})
         if others:
             said.append(f"Figures borrowed from {', '.join(others)}")
-        grown = [f"{name} x {f:.3g}" for name, f in self.widened_by.items() if f > 1.0]
+        grown = [f"{name} x {f:.3g}" for name, f in self.widened_by.items() if f >= 1.05]
         if grown:
-            said.append(f"Intervals widened, no calibration run was alike: {', '.join(grown)}")
-        return said
+            said.append(f"Intervals widened, no run near was alike: {', '.join(grown)}")
+        return [*said, *self.remarks]
 
 
 def _side(error: float) -> str:
@@ -89,12 +106,9 @@ def _side(error: float) -> str:
 
 
 def evidence_card(
-    workload: Workload,
+    traits: Traits,
     accelerator: Accelerator,
-    software: Software,
-    gpus: int,
     *,
-    widened_by: Mapping[str, float],
     assumed: int,
     without: str = "",
 ) -> Card:
@@ -102,100 +116,120 @@ def evidence_card(
 
     Parameters
     ----------
-    workload, accelerator, software
-        What is trained, on what, with what.
-    gpus : int
-        Accelerators of the run.
-    widened_by : mapping
-        See ``cost/uncertainty.py``.
+    traits : Traits
+        Of the layout of the answer.
+    accelerator : Accelerator
+        Its device.
     assumed : int
         Figures behind the answer that were neither measured nor fitted.
     without : str
-        Name of a run that does not count: that which is predicted.
+        Family of sources that does not count: that of the run which is predicted.
     """
-    asked, runs = run_kind(workload, accelerator, software, gpus), load_evidence_runs()
-    others = runs.words["run_id"] != without
-    grade, alike = _graded(asked, runs, others, exact=not software.stands_for)
-    nearest = _nearest(asked, runs, others)
-    known = nearest is not None
+    found = nearness(traits, without)
+    expected = float(found.expected[0])
+    apart = found.distance[0]
+    known = bool(np.isfinite(apart).any())
+    nearest = int(np.argmin(apart)) if known else None
+    own = float(found.own[0])
+    differs = _differs(traits, found, nearest) if nearest is not None else ()
     return Card(
-        grade=grade,
-        runs=int(alike.sum()),
-        mean_error=float(np.abs(runs.error[alike]).mean()) if alike.any() else None,
-        nearest_run=str(runs.words["run_id"][nearest]) if known else None,
-        nearest_error=float(runs.error[nearest]) if known else None,
-        nearest_distance=_in_words(asked, runs.kind_of(nearest)) if nearest is not None else "",
+        grade=_grade(traits, found, expected),
+        runs=int((apart <= NEAR).sum()),
+        mean_error=expected,
+        runs_error=None if np.isnan(own) else own,
+        nearest_run=str(found.runs.words["run_id"][nearest]) if known else None,
+        nearest_error=float(found.runs.error[nearest]) if known else None,
+        nearest_distance=_in_words(found, nearest, differs) if nearest is not None else "",
+        differs=differs,
         borrowed=_borrowed(accelerator),
         assumed=assumed,
-        widened_by=dict(widened_by),
+        widened_by=found.widened_by(),
+        remarks=_too_fast(traits, found),
     )
 
 
-def run_kind(
-    workload: Workload, accelerator: Accelerator, software: Software, gpus: int
-) -> RunKind:
-    """What counts of a run where others are looked for that are alike."""
-    return RunKind(
-        device=accelerator.name,
-        generation=accelerator.generation,
-        stack=software.stack,
-        software=software.framework or software.name,
-        kind=workload.kind,
-        precision=workload.recipe.matrix_type,
-        gpus=gpus,
-        parameters=workload.architecture.active_parameters,
+def _too_fast(traits: Traits, found: Nearness) -> tuple[str, ...]:
+    """A remark where no run on the device has made as much of it."""
+    predicted, best = float(traits.numbers["mfu"][0]), float(found.best_mfu[0])
+    if not predicted > best:
+        return ()
+    run, words = found.runs.words, traits.words
+    i = int(found.best[0])
+    return (
+        f"MFU {100.0 * predicted:.1f} %: above the best that was measured on {words['device']} in"
+        f" {words['precision']} ({run['kind'][i]}: {100.0 * best:.1f} %, {run['run_id'][i]});"
+        " the interval reaches it",
     )
 
 
-def _graded(asked: RunKind, runs: EvidenceRuns, others: Flags, *, exact: bool) -> tuple[str, Flags]:
-    """The strongest grade of which there are enough runs, and which they are."""
-    generation = others & runs.same(asked, "generation")
-    like = generation & runs.same(asked, "kind")
-    here = like & runs.same(asked, "device", "stack", "precision") & exact
-    model = runs.doublings(asked, "parameters")
-    sized = (runs.doublings(asked, "gpus") <= _SAME_SIZE) & (model <= _SAME_SIZE)
-    half = runs.same(asked, "stack") | runs.same(asked, "precision")
-    classed = like & half & (model <= _SAME_CLASS)
-    levels = ((here & sized, _ENOUGH), (classed, _ENOUGH), (generation, 1))
-    for grade, (alike, enough) in zip(GRADES, levels, strict=False):
-        if alike.sum() >= enough:
-            return grade, alike
-    return GRADES[-1], np.zeros_like(others)
+def _grade(traits: Traits, found: Nearness, expected: float) -> str:
+    """The strongest grade whose error is not exceeded and of which there are enough runs."""
+    for grade, largest, names, enough in zip(GRADES, LARGEST, _SAME, _ENOUGH, strict=False):
+        exact = traits.known or grade != GRADES[0]
+        if exact and expected <= largest and _same(traits, found, names).sum() >= enough:
+            return grade
+    return GRADES[-1]
 
 
-_UNLIKE = {
-    **{"generation": 4.0, "kind": 3.0, "stack": 2.0, "precision": 1.5},
-    **{"device": 1.0, "software": 0.5},
+def _same(traits: Traits, found: Nearness, names: tuple[str, ...]) -> Flags:
+    """Which runs near agree in some columns."""
+    alike = found.distance[0] <= NEAR
+    for name in names:
+        alike = alike & (found.runs.words[name] == traits.words[name])
+    return np.asarray(alike)
+
+
+_SIZES = {
+    "gpus": "{:,.0f} GPUs",
+    "parameters": "{:.3g} B parameters a token",
+    "expert_share": "{:.3g} times as many parameters as a token passes",
+    "sequence": "sequence length {:,.0f}",
+    "tokens": "{:,.0f} tokens a micro-batch",
 }
-"""How much it counts that a run is another in this."""
-_A_DOUBLING = {"gpus": 0.1, "parameters": 0.3}
-"""How much it counts that a run has twice as many, or half."""
+_SHARES = {
+    "launch": "host launches {:.0f} % of the step",
+    "communication": "communication {:.0f} % of the step",
+    "attention": "attention {:.0f} % of the step",
+    "memory_bound": "memory-bound kernels {:.0f} % of the step",
+    "fullness": "memory {:.0f} % full",
+}
+_AXES = {"uses": "axes", "leaves": "between servers"}
 
 
-def _nearest(asked: RunKind, runs: EvidenceRuns, others: Flags) -> int | None:
-    """The run that is least unlike, the first by name of several; None without any."""
-    if not others.any():
-        return None
-    unlike = np.zeros(len(runs.error))
-    for name, weight in _A_DOUBLING.items():
-        unlike = unlike + weight * runs.doublings(asked, name)
-    for name, weight in _UNLIKE.items():
-        unlike = unlike + weight * ~runs.same(asked, name)
-    return int(np.argmin(np.where(others, unlike, np.inf)))
+def _differs(traits: Traits, found: Nearness, i: int) -> tuple[tuple[str, float], ...]:
+    """In what a run is not alike, the largest addend of its distance first."""
+    names = [*traits.words, *_SIZES, *_SHARES, *_AXES]
+    apart = {
+        name: float(np.broadcast_to(found.parts[name], (1, len(found.runs.error)))[0, i])
+        for name in names
+    }
+    told = sorted((name for name in names if apart[name] >= _TOLD), key=lambda n: -apart[n])
+    return tuple((_word(name, found, i), apart[name]) for name in told)
 
 
-def _in_words(asked: RunKind, run: RunKind) -> str:
+def _word(name: str, found: Nearness, i: int) -> str:
+    """What a run is, in words."""
+    runs = found.runs
+    if name in _SIZES:
+        size = float(runs.numbers[name][i])
+        return _SIZES[name].format(size / 1e9 if name == "parameters" else size)
+    if name in _SHARES:
+        return _SHARES[name].format(100.0 * float(runs.numbers[name][i]))
+    if name in _AXES:
+        return f"{_AXES[name]} {axes_text(runs.axes[name][i]) or 'none'}"
+    return f"{name} {runs.words[name][i]}"
+
+
+def _in_words(found: Nearness, i: int, differs: tuple[tuple[str, float], ...]) -> str:
     """What a run is that the answer is not, and its size."""
-    names = ("device", "software", "kind", "precision")
-    unlike = [f"{n} {getattr(run, n)}" for n in names if getattr(run, n) != getattr(asked, n)]
-    alike = f"alike but for {', '.join(unlike)}" if unlike else "alike"
-    size = f"{run.parameters / 1e9:.3g} B parameters a token, " if _other_size(asked, run) else ""
-    return f"{alike}; {size}{run.gpus:,} GPU{'s' if run.gpus > 1 else ''}"
-
-
-def _other_size(asked: RunKind, run: RunKind) -> bool:
-    """Whether a run trained a model of a size that is not the answer's."""
-    return abs(np.log2(run.parameters / asked.parameters)) > _SAME_SIZE
+    alike = (
+        f"alike but for {', '.join(what for what, _ in differs[:_MOST_TOLD])}"
+        if differs
+        else "alike"
+    )
+    gpus = int(found.runs.numbers["gpus"][i])
+    size = f"{gpus:,} GPU{'s' if gpus > 1 else ''}"
+    return alike if size in alike else f"{alike}; {size}"
 
 
 def _borrowed(accelerator: Accelerator) -> tuple[tuple[str, str], ...]:

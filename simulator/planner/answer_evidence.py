@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from simulator.cost.uncertainty import widened_by
+from simulator.cost.estimate import Estimate
+from simulator.cost.uncertainty import traits
 from simulator.economics.price import Price, Site
 from simulator.evidence.card import Card, evidence_card
 from simulator.files import Figure, figures
@@ -34,6 +35,7 @@ class UsedFigure:
 
 
 def answer_evidence(
+    estimate: Estimate,
     workload: Workload,
     cluster: Cluster,
     software: Software,
@@ -41,29 +43,22 @@ def answer_evidence(
     assumed: int,
     without: str = "",
 ) -> Card:
-    """Gather the evidence of an answer.
+    """Gather the evidence of the first layout of an estimate.
 
-    `assumed` figures behind it (:func:`used_figures`) have that grade; `without` is a measured run
-    that is not to count: that which is predicted.
+    `assumed` figures behind it (:func:`used_figures`) have that grade; `without` is the family of
+    sources that is not to count: that of the measured run which is predicted.
     """
-    return evidence_card(
-        workload,
-        cluster.accelerator,
-        software,
-        cluster.gpus,
-        widened_by=widened_by(cluster, software, workload),
-        without=without,
-        assumed=assumed,
-    )
+    first = traits(estimate, workload, cluster, software).take(0)
+    return evidence_card(first, cluster.accelerator, without=without, assumed=assumed)
 
 
-def scenario_evidence(scenario: Scenario, result: Outcome) -> Card:
+def scenario_evidence(scenario: Scenario, estimate: Estimate, result: Outcome) -> Card:
     """Gather the evidence of a scenario's answer; its money counts where it has tokens."""
     priced = scenario.workload.recipe.tokens is not None
     money = (result.price, result.site) if priced else ()
     workload, cluster, software = scenario.workload, scenario.cluster, scenario.software
     used = used_figures(workload.recipe, cluster, software, *money)
-    return answer_evidence(workload, cluster, software, assumed=count_assumed(used))
+    return answer_evidence(estimate, workload, cluster, software, assumed=count_assumed(used))
 
 
 def count_assumed(used: Sequence[UsedFigure]) -> int:

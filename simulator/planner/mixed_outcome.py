@@ -216,7 +216,7 @@ def _part(
         estimate=estimate,
         outcome=outcome,
         interval=(float(sure.p10_s[0]) / kind_s, float(sure.p90_s[0]) / kind_s),
-        evidence=scenario_evidence(scenario, outcome),
+        evidence=scenario_evidence(scenario, estimate, outcome),
     )
 
 

@@ -100,7 +100,7 @@ class Plan(BestLayout):
     @property
     def evidence(self) -> Card:
         """What measured runs and figures stand behind it."""
-        return scenario_evidence(self.scenario, self.outcome)
+        return scenario_evidence(self.scenario, self.estimate, self.outcome)
 
     @property
     def in_time(self) -> NDArray[np.bool_]:

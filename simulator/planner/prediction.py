@@ -70,7 +70,7 @@ class Prediction(BestLayout):
     @property
     def evidence(self) -> Card:
         """What measured runs and figures stand behind it."""
-        return scenario_evidence(self.scenario, self.outcome)
+        return scenario_evidence(self.scenario, self.estimate, self.outcome)
 
 
 def predict(scenario: Scenario, **layout: Any) -> Prediction:

@@ -14,7 +14,8 @@ FIT_RULE = (
 """What the verdict on memory means."""
 
 FLOP_CONVENTION = (
-    "MFU: model FLOPs (three times the forward pass, causal attention counted half, output head"
+    "MFU: model FLOPs (three times the forward pass, with adapters less the gradients of frozen"
+    " weights: about twice; causal attention counted half, output head"
     " included, embedding look-up not) over GPUs x dense bf16 peak x step time. HFU adds what"
     " recomputation repeats."
 )

@@ -20,7 +20,14 @@ from simulator.arrays import Floats
 from simulator.cost.correction import correct
 from simulator.cost.estimate import Estimate
 from simulator.cost.step import evaluate
-from simulator.cost.uncertainty import SHARED, Belief, bearing, belief, same_kernels
+from simulator.cost.uncertainty import (
+    SHARED,
+    Belief,
+    bearing,
+    belief,
+    evidence_spread,
+    same_kernels,
+)
 from simulator.errors import InputError
 from simulator.layout.layouts import Layouts
 from simulator.measured.checks import readings
@@ -169,11 +176,14 @@ def anchored(prediction: Prediction, anchors: Sequence[Anchor]) -> tuple[Predict
 
 def correction(estimate: Estimate, run: Run, anchors: Sequence[Anchor]) -> Correction:
     """Correct the estimate (one row) of a run by measured runs."""
-    prior = belief(run.cluster, run.software, run.workload)
+    machine = run.cluster, run.software, run.workload
     target = bearing(estimate, experts=run.workload.architecture.is_moe)
-    low, high = prior.interval(estimate.step_time_s, target)
     parts = [_heard(anchor, run) for anchor in anchors]
     heard, others = (np.concatenate(part) for part in zip(*parts, strict=True))
+    terms = belief(*machine).log_spread(heard).min()
+    wide = max(_wide(estimate, run), *(_wide(anchor.estimate, anchor.run) for anchor in anchors))
+    prior = belief(*machine, spread=float(np.sqrt(max(wide**2 - terms**2, 0.0))))
+    alone = certainty(estimate, run.workload, run.cluster, run.software)
     target[:, _OWN] = heard[:, _OWN].max(axis=0)
     ratios = np.array([anchor.log_ratio for anchor in anchors])
     posterior = prior.corrected(heard, ratios, others**2 @ np.diag(prior.covariance))
@@ -185,9 +195,14 @@ def correction(estimate: Estimate, run: Run, anchors: Sequence[Anchor]) -> Corre
         ),
         factors=_factors(prior, posterior, target),
         uncorrected_s=float(estimate.step_time_s[0]),
-        uncorrected_span_s=(float(low[0]), float(high[0])),
+        uncorrected_span_s=(float(alone.p10_s[0]), float(alone.p90_s[0])),
         runs=tuple((a.where, a.measured_s, float(a.estimate.step_time_s[0])) for a in anchors),
     )
+
+
+def _wide(estimate: Estimate, run: Run) -> float:
+    """How far off runs near one were, as standard deviation of the logarithm."""
+    return float(evidence_spread(estimate, run.workload, run.cluster, run.software)[0])
 
 
 def _factors(

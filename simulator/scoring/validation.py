@@ -262,13 +262,24 @@ def _predict(members: Sequence[_Replayed]) -> dict[int, ScoredRow]:
         return {one.index: _skipped(one.row, str(error), one.measured) for one in members}
     used = used_figures(run.workload.recipe, run.cluster, run.software)
     assumed = count_assumed(used)
-    sure = certainty(estimate, run.workload, run.cluster, run.software)
+    sure = certainty(
+        estimate,
+        run.workload,
+        run.cluster,
+        run.software,
+        without=[_family(one.row) for one in members],
+    )
     batch = float(run.workload.recipe.global_batch)
     flop = estimate.model_flop / batch * layouts.global_batch
     return {
         one.index: _score(one, estimate, sure, i, flop=float(flop[i]), assumed=assumed)
         for i, one in enumerate(members)
     }
+
+
+def _family(row: MeasuredRun) -> str:
+    """The source of a run up to its first hyphen: no run of it is evidence of its prediction."""
+    return row.get("source").partition("-")[0]
 
 
 def _score(
@@ -298,11 +309,12 @@ def _score(
         p90_s=float(sure.p90_s[i]),
         predicted_memory_gib=read_gib(one.row.fields, run, estimate, i, measured.memory_kind),
         evidence=answer_evidence(
+            estimate.take([i]),
             run.workload,
             run.cluster,
             run.software,
             assumed=assumed,
-            without=one.row.get("run_id"),
+            without=_family(one.row),
         ),
         assumed_software=run.stands.text if run.stands else None,
         terms_s={name: float(seconds[i]) for name, seconds in estimate.terms_s.items()},

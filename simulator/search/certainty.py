@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from simulator.arrays import Floats
 from simulator.cost.estimate import Estimate
-from simulator.cost.uncertainty import P90, Belief, bearing, belief, same_kernels
+from simulator.cost.uncertainty import (
+    P90,
+    Belief,
+    bearing,
+    belief,
+    evidence_spread,
+    same_kernels,
+)
+from simulator.evidence.likeness import P90_T4
 from simulator.hardware.cluster import Cluster
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
@@ -62,7 +70,7 @@ class Certainty:
         """Chance that values which grow with the step time stay within a limit.
 
         Parameters are those of :meth:`span`; NaN without a limit. On each side of the median the
-        logarithm is normal, through P10 and P90.
+        logarithm has the tails of Student's t with four degrees of freedom, through P10 and P90.
 
         Examples
         --------
@@ -79,16 +87,18 @@ class Certainty:
         away = np.log(limit / values)
         side = np.where(away < 0.0, low, high)
         with np.errstate(divide="ignore", invalid="ignore"):
-            return _normal(P90 * away / side)
+            return heavy_tailed(P90_T4 * away / side)
 
     def _sides(self, step_s: Floats) -> tuple[Floats, Floats]:
         """Logarithms from P10 to the step time, and from there to P90."""
         return np.log(step_s / self.p10_s), np.log(self.p90_s / step_s)
 
 
-def _normal(score: Floats) -> Floats:
-    """Cumulative standard normal distribution."""
-    return np.asarray([0.5 * math.erfc(-x / math.sqrt(2.0)) for x in score.tolist()])
+def heavy_tailed(score: Floats) -> Floats:
+    """Cumulative distribution of Student's t with four degrees of freedom."""
+    part = np.clip(score, -1e8, 1e8) / 2.0
+    sine = part / np.sqrt(1.0 + part**2)
+    return np.asarray(np.where(np.isnan(score), np.nan, 0.5 + 0.25 * sine * (3.0 - sine**2)))
 
 
 def certainty(
@@ -100,6 +110,7 @@ def certainty(
     compared: bool = False,
     believed: Belief | None = None,
     shares: Floats | None = None,
+    without: Sequence[str] | str = "",
 ) -> Certainty:
     """Judge how sure the step times of an estimate are.
 
@@ -112,12 +123,20 @@ def certainty(
     shares : ndarray, optional
         What each error bears on, as :func:`simulator.cost.uncertainty.bearing` returns it for the
         estimate, unless something is to be added.
+    without : str or sequence of str
+        Family of sources whose runs are no evidence, see
+        :func:`simulator.evidence.likeness.nearness`.
     """
     known = believed or belief(cluster, software, workload)
     if shares is None:
         shares = bearing(estimate, experts=workload.architecture.is_moe)
     step_s = estimate.step_time_s
     low, high = known.interval(step_s, shares)
+    if believed is None:
+        wide = evidence_spread(estimate, workload, cluster, software, without)
+        reach = np.exp(P90 * np.maximum(wide, known.log_spread(shares)))
+        low, high = step_s / reach, step_s * reach
+        known = belief(cluster, software, workload, wide=float(wide.mean()))
     fastest = beats = np.full(len(step_s), np.nan)
     if compared:
         kernels = same_kernels(estimate.layouts)

@@ -48,6 +48,8 @@ class Software:
     """The release or period the figures hold for."""
     launcher: Launcher
     """Whose launch command a plan prints; script: nobody's, the run has a script of its own."""
+    tuned_by: str = ""
+    """The vendor of accelerators that makes it and tunes it for them; none: nobody does."""
     platforms: tuple[Platform, ...] = ("cuda",)
     """Accelerators it runs on, by what programs for them are built on."""
     supports: Supports

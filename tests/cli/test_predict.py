@@ -69,7 +69,7 @@ def test_verdict_convention_and_evidence() -> None:
         "USD",
         "kWh",
         "causal attention counted half",
-        "Evidence: measured like it",  # no run of Megatron-Core had so small a model on such GPUs
+        "Evidence: measured here",  # runs of 1.7 B parameters with Megatron-Bridge on such GPUs
         "Not modelled: ",
     ):
         assert words in text, words

@@ -15,10 +15,12 @@ from simulator.cost.uncertainty import (
     Belief,
     bearing,
     belief,
+    evidence_spread,
     load_step_errors,
     same_kernels,
-    widened_by,
+    traits,
 )
+from simulator.evidence.evidence_runs import load_evidence_runs
 from simulator.layout.layouts import Layouts
 from simulator.planner.prediction import predict
 from simulator.scenario import Scenario, make_scenario
@@ -179,33 +181,33 @@ def test_what_a_figure_states_widens_its_error_on_a_device_without_steps(
     after = belief(replace(cluster, groups=(unheard,)), software, workload)
     spreads = [np.sqrt(np.diag(one.covariance)) for one in (before, after)]
     place, steps, links = SHARED.index("compute"), load_step_errors(), SHARED.index("links")
-    wider = float(steps.widening.device)  # all of it: nobody has measured such a device
     of_figure = math.hypot(spreads[0][place], 0.5 * float(steps.tail))
-    assert spreads[1][place] == pytest.approx(wider * of_figure)
-    assert spreads[1][links] == pytest.approx(wider * spreads[0][links])
+    assert spreads[1][place] == pytest.approx(of_figure)
+    assert spreads[1][links] == pytest.approx(spreads[0][links])
 
 
-def test_intervals_widen_by_what_no_run_had(scenario: Scenario) -> None:
-    """A release nobody ran, and FP4: f^2 = 1 + (f_release^2 - 1) + (f_precision^2 - 1)."""
-    workload, cluster, software = scenario.workload, scenario.cluster, scenario.software
-    known = widened_by(cluster, software, workload)
-    assert set(known.values()) == {1.0}
-    recipe = replace(workload.recipe, precision="nvfp4")
-    later = replace(software, stands_for="megatron-core-1.0")
-    found = widened_by(cluster, later, replace(workload, recipe=recipe))
-    grown = {name for name, factor in found.items() if factor > 1.0}
-    assert {"precision"} <= grown <= {"release", "precision"}  # releases may have shown nothing
-    before, after = (belief(cluster, some, workload) for some in (software, later))
-    links = SHARED.index("links")
-    ratio = after.covariance[links, links] / before.covariance[links, links]
-    assert ratio == pytest.approx(found["release"] ** 2)
-    assert after.run == before.run  # how far two runs alike are apart is measured
-    both = belief(cluster, later, replace(workload, recipe=recipe))
-    ratio = (
-        both.covariance[links, links] / belief(cluster, software, workload).covariance[links, links]
-    )
-    squares = [found[name] ** 2 - 1.0 for name in ("release", "precision")]
-    assert ratio == pytest.approx(1.0 + sum(squares))
+def test_what_terms_do_not_explain_is_shared_and_each_runs_own(scenario: Scenario) -> None:
+    """A spread of 0.1, four fifths of its variance shared."""
+    machine = scenario.cluster, scenario.software, scenario.workload
+    known, wide = belief(*machine), belief(*machine, spread=0.1)
+    place, part = SHARED.index("software"), float(load_step_errors().shared)
+    grown = wide.covariance - known.covariance
+    assert grown[place, place] == pytest.approx(part * 0.01)
+    assert wide.run**2 - known.run**2 == pytest.approx((1.0 - part) * 0.01)
+    grown[place, place] = 0.0
+    assert not grown.any()
+
+
+def test_traits_are_those_of_the_step(scenario: Scenario, estimate: Estimate) -> None:
+    known = traits(estimate, scenario.workload, scenario.cluster, scenario.software)
+    assert known.words["kind"] == "dense" and known.words["tuned"] == "vendor"
+    assert known.numbers["gpus"].tolist() == [64.0]
+    assert known.numbers["tokens"].tolist() == [8192.0]
+    # tp4 pp4 dp4: tensor groups stay in a server of eight, pipelines leave it.
+    assert known.axes["uses"].tolist() == [[True, False, True, False]]
+    assert known.axes["leaves"].tolist() == [[False, False, True, False]]
+    shares = ("launch", "communication", "attention", "memory_bound")
+    assert 0.0 < sum(float(known.numbers[name][0]) for name in shares) < 1.0
 
 
 @pytest.mark.parametrize("word", sorted(load_releases().stand_ins))
@@ -216,26 +218,31 @@ def test_what_only_stands_in_is_less_sure_than_the_framework_itself(
     lent = make_scenario(document)
     assert lent.assumed_software is not None and word in lent.assumed_software
     own = load_software(lent.software.name)
+    estimate = predict(lent, tp=1, sharding="zero3").estimate
     workload, cluster = scenario.workload, scenario.cluster
-    here, there = (widened_by(cluster, one, workload) for one in (own, lent.software))
-    assert there["software"] > 1.0 and there["stand_in"] > here["stand_in"] == 1.0
-    assert all(there[name] >= factor for name, factor in here.items())
-    known, guessed = (belief(cluster, one, workload) for one in (own, lent.software))
-    assert (np.diag(guessed.covariance) >= np.diag(known.covariance)).all()
-    if own.stack in load_step_errors().fitted_stacks:
-        assert (np.diag(guessed.covariance) > np.diag(known.covariance)).all()
+    here, there = (
+        traits(estimate, workload, cluster, software) for software in (own, lent.software)
+    )
+    assert there.words["tuned"] == "another's" != here.words["tuned"]
+    assert there.words["stack"] != here.words["stack"]
+    sure, guessed = (
+        evidence_spread(estimate, workload, cluster, software)[0]
+        for software in (own, lent.software)
+    )
+    measured = set(load_evidence_runs().words["stack"])  # some have runs of their own
+    assert guessed > sure or word in measured
 
 
-def test_a_kind_of_work_that_no_run_had_is_less_sure(scenario: Scenario) -> None:
+def test_a_kind_of_work_that_few_runs_had_is_less_sure(scenario: Scenario) -> None:
     workload, cluster, software = scenario.workload, scenario.cluster, scenario.software
     recipe = replace(workload.recipe, lora_rank=16, lora_targets=("q", "v"))
     adapters = replace(workload, recipe=recipe)
     assert (workload.kind, adapters.kind) == ("dense", "adapter")
-    found = widened_by(cluster, software, adapters)
-    assert {name for name, factor in found.items() if factor > 1.0} == {"work"}
-    before, after = (belief(cluster, software, one) for one in (workload, adapters))
-    ratio = np.diag(after.covariance) / np.diag(before.covariance)
-    assert ratio == pytest.approx(found["work"] ** 2)
+    step = predict(scenario, tp=4, pp=4).estimate
+    sure, guessed = (
+        evidence_spread(step, work, cluster, software)[0] for work in (workload, adapters)
+    )
+    assert guessed > sure
 
 
 # --- what a measured run corrects --------------------------------------------------------

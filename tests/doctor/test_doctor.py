@@ -78,6 +78,8 @@ def spoilt(sound: Prediction, identity: str) -> Prediction:
         return replace(
             sound, estimate=replace(estimate, executed_flop=estimate.executed_flop * 10.0)
         )
+    if identity == "no device beyond what was measured":
+        return replace(sound, estimate=replace(estimate, model_flop=estimate.model_flop * 10.0))
     if identity == "money is hours by price":
         return replace(sound, outcome=replace(outcome, usd=outcome.usd * 1.001))
     return replace(sound, outcome=replace(outcome, kwh=outcome.kwh * 10.0))

@@ -1,161 +1,227 @@
-"""What stands behind an answer: grades by hand, the nearest run, nothing where nobody measured."""
+"""What stands behind an answer: likeness by hand, grades, the nearest run, questions far off."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from simulator import catalogue
-from simulator.evidence.card import GRADES, Card, _graded, _nearest, evidence_card
+from simulator.cost.uncertainty import traits
+from simulator.evidence.card import GRADES, LARGEST, Card, evidence_card
 from simulator.evidence.evidence_runs import (
     COLUMNS,
-    NUMBERS,
+    WORDS,
     EvidenceRuns,
-    RunKind,
     load_evidence_runs,
+    runs_of,
 )
-from simulator.scenario import Scenario, make_scenario
+from simulator.evidence.likeness import P90_T4, Traits, load_likeness, nearness
+from simulator.planner.prediction import Prediction, predict
+from simulator.scenario import make_scenario
 from simulator.software.releases import load_releases, stack_of
 
-ASKED = RunKind(
-    device="h100-sxm",
-    generation="hopper",
-    stack="megatron-core",
-    software="megatron-bridge",
-    kind="dense",
-    precision="bf16",
-    gpus=64,
-    parameters=8_000_000_000,
-)
-"""What every run of a table is, but for what a test changes."""
+RUN = {
+    **{"run_id": "run", "source": "a-1", "table": "test", "device": "h100-sxm"},
+    **{"generation": "hopper", "stack": "megatron-core", "software": "megatron-bridge"},
+    **{"kind": "dense", "precision": "bf16", "routing": "none", "tuned": "vendor"},
+    **{"months": "24300", "gpus": "64", "parameters": "8e9", "expert_share": "1"},
+    **{"sequence": "8192", "tokens": "8192", "launch": "0", "communication": "0.1"},
+    **{"attention": "0.1", "memory_bound": "0.1", "fullness": "0.8", "uses": "tp"},
+    **{"leaves": "", "mfu": "0.4", "error": "0.1"},
+}
+"""A run of the table, and what is asked for but for what a test changes."""
 
 
-def table(*changes: Mapping[str, str | int]) -> EvidenceRuns:
-    rows = [{name: getattr(ASKED, name) for name in COLUMNS[1:-1]} | dict(one) for one in changes]
-    columns = {name: np.array([row[name] for row in rows], dtype=object) for name in COLUMNS[1:-1]}
-    sizes = {name: columns.pop(name).astype(float) for name in NUMBERS}
-    columns["run_id"] = np.array([f"run-{i}" for i in range(len(rows))], dtype=object)
-    return EvidenceRuns(columns, sizes, np.linspace(-0.1, 0.1, len(rows)))
+def runs(*changes: dict[str, str]) -> EvidenceRuns:
+    return runs_of([{**RUN, "run_id": f"run-{i}", **line} for i, line in enumerate(changes)])
 
 
-def grade(runs: EvidenceRuns, *, exact: bool = True) -> tuple[str, int]:
-    word, alike = _graded(ASKED, runs, np.full(len(runs.error), True), exact=exact)
-    return word, int(alike.sum())
+def asked(**changes: str) -> Traits:
+    known = runs_of([{**RUN, **changes}])
+    return Traits(
+        words={name: str(known.words[name][0]) for name in WORDS},
+        months=float(known.months[0]),
+        known=True,
+        numbers=known.numbers,
+        axes=known.axes,
+    )
 
 
-SMALL = {"gpus": 8}
-FP8 = {"precision": "fp8"}
-MOE = {"kind": "experts"}
-OTHER = {"device": "h200-sxm"}
-AMPERE = {"device": "a100-sxm-80", "generation": "ampere"}
+def test_the_distance_by_hand() -> None:
+    rules = load_likeness()
+    other = {"device": "h200-sxm", "gpus": "256", "launch": "0.5", "uses": "tp+pp+ep"}
+    found = nearness(asked(), among=runs({}, {**other, "months": "24306"}))
+    want = float(rules.differs["device"]) + 2 * float(rules.doubling["gpus"])
+    want += 0.5 * float(rules.share["launch"]) + 2 * float(rules.axis["uses"])
+    want += 0.5 * float(rules.year)
+    assert found.distance[0].tolist() == pytest.approx([0.0, want])
+
+
+def test_the_expected_error_by_hand() -> None:
+    """Two runs of one source at distance 0 weigh 1 / sqrt(2) each, against three at 20 %."""
+    rules = load_likeness()
+    off = float(np.log(1.1))
+    found = nearness(asked(), among=runs({}, {"error": str(1 / 1.1 - 1)}))
+    mass = 2**0.5
+    error = (mass * off + 3 * 0.2) / (mass + 3)
+    assert found.error[0] == pytest.approx(error) and found.own[0] == pytest.approx(off)
+    want = float(rules.spread) * (error / 0.2) ** float(rules.power)
+    assert found.expected[0] == pytest.approx(want)
+    assert float(rules.least) < want < float(rules.most)
+
+
+def test_an_interval_is_never_narrower_than_the_error_of_its_own_evidence() -> None:
+    """Hundred sound runs a little further off do not hide that the near one was 50 % off."""
+    far = {"error": "0", "precision": "fp8", "device": "b200-sxm", "generation": "blackwell"}
+    far |= {"stack": "torchtitan", "software": "torchtitan", "uses": "tp+pp", "launch": "0.1"}
+    sources = [{"source": f"s{i}-1", **far} for i in range(100)]
+    found = nearness(asked(), among=runs({"error": "0.5"}, *sources))
+    assert found.own[0] == pytest.approx(np.log(1.5))
+    assert P90_T4 * found.expected[0] >= found.own[0]
+
+
+def test_a_run_is_never_evidence_of_its_own_source() -> None:
+    table = runs({"error": "0"}, {"error": "0.1", "source": "b-1", "table": "other"})
+    assert np.isinf(nearness(asked(), "a", among=table).distance[0]).tolist() == [True, False]
+    both = nearness(asked(), among=table)
+    assert nearness(asked(), "a", among=table).expected[0] > both.expected[0]
+
+
+def test_nothing_near_is_as_far_off_as_new_runs_are() -> None:
+    found = nearness(asked(), among=runs())
+    assert found.error[0] == pytest.approx(float(load_likeness().prior_error))
+    assert found.expected[0] == pytest.approx(min(0.4, float(load_likeness().spread)))
+    assert set(found.widened_by().values()) == {1.0}
+
+
+def test_beyond_the_largest_run_the_interval_grows() -> None:
+    table = runs({"error": "0", "gpus": "64"}, {"error": "0", "source": "b-1", "gpus": "1024"})
+    spread = [
+        nearness(asked(gpus=str(gpus)), among=table).distance.min() for gpus in (1024, 2048, 8192)
+    ]
+    one = float(load_likeness().doubling["gpus"]) + float(load_likeness().beyond)
+    assert spread == pytest.approx([0.0, one, 3 * one])
+
+
+def test_what_widens_is_said_by_cause() -> None:
+    table = runs(*({"error": "0.01", "source": f"{i}-1"} for i in range(5)))
+    found = nearness(asked(precision="nvfp4", months="24324"), among=table).widened_by()
+    assert found["precision"] > 1.0 and found["release"] > 1.0
+    assert {found[name] for name in ("device", "software", "scale", "kind", "work")} == {1.0}
+
+
+def prediction(cluster: str = "dgx-h100", gpus: int = 64, **changes: Any) -> Prediction:
+    software = changes.pop("software", None)
+    layout = changes.pop("layout", {})
+    training = {"sequence_length": 8192, "global_batch": 128, **changes.pop("training", {})}
+    place = {"name": cluster, "gpus": gpus} | ({"software": software} if software else {})
+    model = {"name": changes.pop("model", "llama-3.1-8b")}
+    return predict(
+        make_scenario({"model": model, "training": training, "cluster": place}), **layout
+    )
+
+
+def half_widths(found: Prediction) -> tuple[float, float]:
+    step_s = float(found.estimate.step_time_s[0])
+    sure = found.certainty
+    return float(sure.p10_s[0]) / step_s - 1.0, float(sure.p90_s[0]) / step_s - 1.0
+
+
+def test_what_ran_here_is_said_with_its_errors() -> None:
+    found = prediction(software="megatron-bridge", layout={"tp": 2})
+    card = found.evidence
+    assert card.grade == "measured here" and card.runs >= 3 and card.borrowed == ()
+    assert card.mean_error is not None and 0.0 < card.mean_error < 0.12
+    assert card.runs_error is not None and card.runs_error < half_widths(found)[1]
+    words = " ".join(card.sentences())
+    assert "Evidence: measured here; error to expect" in words and "Nearest run: " in words
+
+
+MILLION = {"training": {"sequence_length": 1_048_576, "global_batch": 8}}
 
 
 @pytest.mark.parametrize(
-    ("runs", "expected"),
+    "question",
     [
-        ([{}, {}, {"gpus": 256}], ("measured here", 3)),
-        ([{}, {}, {"gpus": 257}], ("measured like it", 3)),  # four times as many are its size
-        ([{}, {}, {"parameters": 2_000_000_000}], ("measured here", 3)),
-        ([{}, {}, {"parameters": 1_900_000_000}], ("measured like it", 3)),
-        ([{}, {}, {"parameters": 400_000_000}], ("extrapolated", 3)),  # a model of another class
-        ([{}, {}], ("extrapolated", 2)),  # two may agree by chance
-        ([SMALL, FP8, OTHER], ("measured like it", 3)),
-        ([{**FP8, "stack": "torchtitan"}] * 9, ("extrapolated", 9)),
-        ([MOE], ("extrapolated", 1)),
-        ([AMPERE] * 9, ("unmeasured", 0)),
-        ([], ("unmeasured", 0)),
+        {**MILLION, "layout": {"tp": 4, "cp": 8}},
+        {"model": "bert-large", "gpus": 8, "training": {"sequence_length": 512}},
+        {"model": "gpt2-small", "gpus": 8, "training": {"sequence_length": 1024}},
+        {"gpus": 131_072, "training": {"global_batch": 131_072}, "layout": {"tp": 2}},
     ],
+    ids=["a million tokens", "an encoder", "a tiny model", "a hundred thousand GPUs"],
 )
-def test_grades(runs: list[Mapping[str, str | int]], expected: tuple[str, int]) -> None:
-    assert grade(table(*runs)) == expected
+def test_what_nobody_ran_is_not_measured_here(question: dict[str, Any]) -> None:
+    usual = prediction(layout={"tp": 2})
+    found = prediction(**question)
+    assert GRADES.index(found.evidence.grade) > GRADES.index(usual.evidence.grade)
+    assert half_widths(found)[1] > 1.5 * half_widths(usual)[1]
+    assert found.evidence.nearest_distance.startswith("alike but for ")
 
 
-def test_an_unknown_release_was_never_measured_here() -> None:
-    runs = table({}, {}, {})
-    assert (grade(runs)[0], grade(runs, exact=False)[0]) == GRADES[:2]
+def test_a_long_sequence_has_a_long_run_for_its_nearest() -> None:
+    card = prediction(**MILLION, layout={"tp": 4, "cp": 8}).evidence
+    assert card.nearest_run is not None and card.nearest_run.startswith("nemo-long-")
 
 
-def test_the_nearest_run_is_the_least_unlike() -> None:
-    runs = table(AMPERE, {**MOE, **OTHER}, {**OTHER, **SMALL}, {"gpus": 4096, **FP8})
-    others = np.full(4, True)
-    assert _nearest(ASKED, runs, others) == 2
-    others[2] = False  # the run that is predicted
-    assert _nearest(ASKED, runs, others) == 3
-    assert _nearest(ASKED, runs, ~np.full(4, True)) is None
-
-
-def scenario(cluster: str, software: str) -> Scenario:
-    model = {"name": "llama-3.1-8b"}
-    training = {"sequence_length": 8192, "global_batch": 128}
-    place = {"name": cluster, "gpus": 64, "software": software}
-    return make_scenario({"model": model, "training": training, "cluster": place})
-
-
-def card(cluster: str, software: str) -> Card:
-    asked = scenario(cluster, software)
-    return evidence_card(
-        asked.workload,
-        asked.cluster.accelerator,
-        asked.software,
-        64,
-        widened_by={"device": 1.5, "release": 1.0},
-        assumed=7,
-    )
+def test_an_encoder_is_no_decoder() -> None:
+    found = prediction(model="bert-large", gpus=8, training={"sequence_length": 512})
+    whole = found.scenario
+    known = traits(found.estimate, whole.workload, whole.cluster, whole.software)
+    assert known.words["kind"] == "encoder"
+    assert found.evidence.differs[0][1] >= found.evidence.differs[-1][1]
 
 
 @pytest.mark.parametrize("word", sorted(load_releases().stand_ins))
 def test_runs_of_a_framework_say_nothing_of_what_it_stands_in_for(word: str) -> None:
     for cluster in ("dgx-h100", "dgx-a100"):
-        own = scenario(cluster, word).software.name
-        here, there = card(cluster, own), card(cluster, word)
+        there = prediction(cluster, software=word, layout={"sharding": "zero3"}).evidence
         assert there.grade != "measured here"
-        assert GRADES.index(there.grade) >= GRADES.index(here.grade)
-        assert "software" in there.nearest_distance
+        if word not in load_evidence_runs().words["stack"]:
+            assert any(what.startswith(("stack", "tuned")) for what, _ in there.differs)
 
 
-def test_what_ran_here_is_said_with_its_errors() -> None:
-    found = card("dgx-h100", "megatron-bridge")
-    assert found.grade == "measured here" and found.runs >= 3 and found.borrowed == ()
-    assert found.mean_error is not None and 0.0 < found.mean_error < 0.2
-    words = " ".join(found.sentences())
-    assert "Evidence: measured here" in words and "Nearest run: " in words
+def test_an_unknown_release_was_never_measured_here() -> None:
+    found = prediction(software="megatron-bridge", layout={"tp": 2})
+    whole = found.scenario
+    known = traits(found.estimate, whole.workload, whole.cluster, whole.software)
+    device = whole.cluster.accelerator
+    grades = [
+        evidence_card(replace(known, known=exact), device, assumed=0).grade
+        for exact in (True, False)
+    ]
+    assert grades == list(GRADES[:2])
 
 
-def test_borrowed_figures_and_wider_intervals_are_said() -> None:
-    found = card("l40-pcie", "torchtitan")
+def test_grades_follow_the_expected_error() -> None:
+    assert list(LARGEST) == sorted(LARGEST) and len(LARGEST) == len(GRADES) - 1
+
+
+def test_borrowed_figures_are_said() -> None:
+    found: Card = prediction("l40-pcie", 8, software="torchtitan").evidence
     words = " ".join(found.sentences())
     assert found.borrowed[0] == ("gemm.cublas", "l40s") and "Figures borrowed from l40s" in words
-    assert "device x 1.5" in words and "release" not in words
-    document = found.document()
-    assert document["assumed"] == 7 and document["borrowed"][0] == {
-        "figure": "gemm.cublas",
-        "from": "l40s",
-    }
-
-
-def test_nobody_has_measured_an_l40() -> None:
-    found = card("l40-pcie", "torchtitan")
-    assert (found.grade, found.runs, found.mean_error) == ("unmeasured", 0, None)
-    assert "nobody has measured anything like it" in found.sentences()[0]
-    assert found.nearest_run is not None and "device" in found.nearest_distance
+    assert found.document()["borrowed"][0] == {"figure": "gemm.cublas", "from": "l40s"}
+    assert GRADES.index(found.grade) >= 2 and "device" in " ".join(w for w, _ in found.differs)
 
 
 def test_the_table_holds_runs_of_both_sides_and_their_words() -> None:
-    runs = load_evidence_runs()
-    assert set(runs.words["device"]) <= set(catalogue.names("accelerators"))
-    assert set(runs.words["software"]) <= set(catalogue.names("software"))
-    assert len(set(runs.words["run_id"])) == len(runs.error)
+    known = load_evidence_runs()
+    assert set(known.words["device"]) <= set(catalogue.names("accelerators"))
+    stand_ins = set(load_releases().stand_ins)
+    assert set(known.words["software"]) <= {*catalogue.names("software"), *stand_ins}
+    assert len(set(known.words["run_id"])) == len(known.error)
     splits = set()
-    for name in ("calibrate", "test", "second_calibrate", "second_test"):
+    for name in ("calibrate", "test", "second_calibrate", "second_test", "fresh_test"):
         path: Path = catalogue.folder("validation") / "runs" / f"{name}.csv"
         with path.open(newline="", encoding="utf-8") as file:
-            if {row["run_id"] for row in csv.DictReader(file)} & set(runs.words["run_id"]):
+            if {row["run_id"] for row in csv.DictReader(file)} & set(known.words["run_id"]):
                 splits.add(name)
-    assert len(splits) == 4
+    assert len(splits) == 5 and set(COLUMNS) >= {"table", "error"}
 
 
 @pytest.mark.parametrize(
@@ -164,3 +230,24 @@ def test_the_table_holds_runs_of_both_sides_and_their_words() -> None:
 )
 def test_a_framework_is_the_root_of_its_releases(profile: str, stack: str) -> None:
     assert stack_of(profile) == stack
+
+
+def test_more_than_the_best_mfu_that_was_measured_is_said_and_reached() -> None:
+    """60 % asked, 40 % the best of three sources: P90 is 1.5 times the step at the least."""
+    sources = [{"source": f"{i}-1", "mfu": f"0.{4 - i}", "error": "0"} for i in range(3)]
+    found = nearness(asked(mfu="0.6"), among=runs(*sources))
+    assert found.best_mfu[0] == pytest.approx(0.4)
+    assert np.exp(P90_T4 * found.expected[0]) >= 1.5 - 1e-9
+    assert np.isnan(nearness(asked(mfu="0.6"), among=runs(*sources[:2])).best_mfu[0])
+    usual = nearness(asked(mfu="0.39"), among=runs(*sources)).expected[0]
+    assert usual == pytest.approx(float(load_likeness().least))
+
+
+def test_an_mfu_that_nobody_reached_is_remarked() -> None:
+    found = prediction(software="megatron-bridge", layout={"tp": 2})
+    whole = found.scenario
+    known = traits(found.estimate, whole.workload, whole.cluster, whole.software)
+    fast = replace(known, numbers={**known.numbers, "mfu": np.array([0.9])})
+    cards = [evidence_card(one, whole.cluster.accelerator, assumed=0) for one in (known, fast)]
+    assert cards[0].remarks == () and cards[1].remarks[0].startswith("MFU 90.0 %: above the best")
+    assert cards[1].remarks[0] in cards[1].sentences()

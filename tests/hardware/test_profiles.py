@@ -13,6 +13,7 @@ from simulator import catalogue
 from simulator.cost.uncertainty import StepErrors
 from simulator.economics.price import load_price, load_site
 from simulator.errors import InputError
+from simulator.evidence.likeness import Likeness
 from simulator.files import GRADES, figures, read_profile, read_toml
 from simulator.hardware import cluster as hardware
 from simulator.hardware.cluster import load_cluster, load_node
@@ -54,7 +55,8 @@ def place(kind: str, name: str) -> Path:
 
 
 def load(kind: str, name: str) -> Any:
-    return read_profile(SCHEMAS[kind], place(kind, name), kind=kind)
+    schema = Likeness if name == "likeness" else SCHEMAS[kind]
+    return read_profile(schema, place(kind, name), kind=kind)
 
 
 def written(raw: Any, dotted: str) -> bool:

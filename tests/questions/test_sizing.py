@@ -60,7 +60,7 @@ def sized(**asked: Any) -> Sized:
     return size_run(scenario(), largest=LARGEST, jobs=1, **asked)
 
 
-@pytest.mark.parametrize("days", [0.1, 1.3, 2.2, 4.0, 9.0, 40.0])
+@pytest.mark.parametrize("days", [0.1, 1.3, 2.6, 5.0, 10.5, 40.0])
 def test_the_fewest_is_the_fewest_of_all(days: float) -> None:
     found = sized(deadline_days=days)
     in_time = [r for r in every() if r.feasible and r.days and r.days.p90 <= days]

@@ -30,10 +30,12 @@ from simulator.scoring.validation import Validation, validate
 from workshop.cases.ablation import NEUTRAL, STEPS, ablation, step_figures
 from workshop.cases.certainty_scores import certainty_scores
 from workshop.cases.effects import effects
+from workshop.cases.first_sight import first_sight
 from workshop.cases.goodput import compared, months_errors, read_cases
 from workshop.cases.gpu_hours import hours_errors, hours_of, read_hour_cases
 from workshop.cases.holdout_groups import groups_left_out
 from workshop.cases.holdout_shapes import pooled_errors
+from workshop.cases.intervals_left_out import intervals_left_out
 from workshop.cases.mutated_inputs import mutated_inputs
 from workshop.cases.published_layouts import decide, load_decisions
 from workshop.cases.recipes import recipes, retimed, search_recipe
@@ -69,7 +71,9 @@ def accuracy() -> dict[str, Any]:
         term taken out alone; ``microbenchmarks``: errors of the shipped tables by kernel and by
         device; ``left_out``: errors of fits on shapes that they have not seen; ``effects``:
         published effect sizes and their predictions; ``switches``: pairs of runs that differ in
-        one switch; and ``goodput``: errors of whole runs.
+        one switch; ``first_sight``: tables as predicted before anybody looked at them, and what was
+        edited since; ``intervals``: what P10 to P90 hold on tables left out; and ``goodput``:
+        errors of whole runs.
     """
     found = validated()
     measured = [row for row in found.rows if row.step_error is not None and not row.composed]
@@ -79,7 +83,8 @@ def accuracy() -> dict[str, Any]:
     ablated = {"neutral": NEUTRAL, "steps": listed, "without": without_terms(known)}
     extra: dict[str, Any] = {"ablation": ablated, "microbenchmarks": _microbenchmarks()}
     extra |= {"left_out": pooled_errors(), "groups_left_out": groups_left_out()}
-    extra |= {"mutations": mutated_inputs()}
+    extra |= {"mutations": mutated_inputs(), "first_sight": first_sight()}
+    extra |= {"intervals": intervals_left_out()}
     extra |= {"effects": [effect.figures() for effect in effects()]}
     extra |= {"switches": switch_figures(found.rows)}
     months = [row for case in read_cases() for row in compared(case)]

@@ -14,7 +14,7 @@ import numpy as np
 
 from simulator.arrays import Floats
 from simulator.cost.step import evaluate
-from simulator.cost.uncertainty import bearing, belief, same_kernels
+from simulator.cost.uncertainty import bearing, belief, evidence_spread, same_kernels
 from simulator.layout.layouts import Layouts
 from simulator.measured.replay import Tables, load_tables, replay
 from simulator.scoring.rankings import FEWEST_LAYOUTS
@@ -55,7 +55,10 @@ def _forecasts(rows: Sequence[ScoredRow], tables: Tables) -> Forecasts:
     runs = [replay(row.run.fields, tables, where=row.run.where) for row in rows]
     estimates = [evaluate(r.layout, r.workload, r.cluster, r.software) for r in runs]
     first = runs[0]
-    known = belief(first.cluster, first.software, first.workload)
+    setting = first.workload, first.cluster, first.software
+    family = rows[0].run.get("source").partition("-")[0]
+    wide = float(np.mean([evidence_spread(e, *setting, family)[0] for e in estimates]))
+    known = belief(first.cluster, first.software, first.workload, wide=wide)
     experts = first.workload.architecture.is_moe
     shares = np.concatenate([bearing(estimate, experts=experts) for estimate in estimates])
     kernels = same_kernels(Layouts.concatenate([run.layout for run in runs]))

@@ -1,4 +1,4 @@
-"""Errors and intervals of runs whose whole group no fit has seen: the table that a fit writes.
+"""Errors of runs whose whole group no fit has seen: the table that a fit writes.
 
 ``python -m workshop.fits.training.errors`` writes it; here it is read.
 """
@@ -15,13 +15,12 @@ TABLE = Path("uncertainty") / "left_out.csv"
 """Below ``hardware_profiles``."""
 
 _WORDS = ("left_out", "group")
-_NUMBERS = ("mape", "bias", "inside", "score", "constant_score")
+_NUMBERS = ("mape", "bias")
 _COUNTS = ("runs", "dense_runs", "expert_runs")
 _KINDS = ("dense_mape", "expert_mape")
 COLUMNS = (*_WORDS, *_COUNTS, *_NUMBERS, *_KINDS)
-"""What was left out, and which; its runs, those of dense models and of models with experts; errors;
-share inside P10 to P90; interval scores of ours and of one width that is best for the other groups;
-errors of dense models and of models with experts, blank where a group has none."""
+"""What was left out, and which; its runs, those of dense models and of models with experts; errors,
+those of dense models and of models with experts blank where a group has none."""
 
 
 def groups_left_out() -> list[dict[str, Any]]:

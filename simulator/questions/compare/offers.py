@@ -294,7 +294,7 @@ def _filled(
         budget_chance=usd.chance_within(dear) if usd and dear is not None else None,
         memory_headroom=free,
         memory_verdict=best.verdict_word(),
-        evidence=scenario_evidence(scenario, result),
+        evidence=scenario_evidence(scenario, best, result),
         price=price.name,
         usd_per_gpu_hour=_number(price.usd_per_gpu_hour),
     )

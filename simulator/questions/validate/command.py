@@ -55,6 +55,16 @@ Page = Annotated[
     typer.Option("--html", metavar="OUT", help="Write the page that shows every row to this file."),
 ]
 
+FirstSeen = Annotated[
+    Path | None,
+    typer.Option(
+        "--first-seen",
+        metavar="OUT.csv",
+        help="Keep the predictions of one new table before anybody looks at its rows, and the table"
+        " beside them: written once, never again.",
+    ),
+]
+
 
 @question(
     "validate",
@@ -69,6 +79,7 @@ def ask(
     runs: RunFiles = None,
     as_json: Json = False,
     html: Page = None,
+    first_seen: FirstSeen = None,
     mapped: Map = None,
     megatron_log: MegatronLog = None,
     torchtitan_log: TorchtitanLog = None,
@@ -93,7 +104,7 @@ def ask(
 
     logs = {"megatron": megatron_log, "torchtitan": torchtitan_log, "mlperf": mlperf_log}
     others = {**{f"--{name}-log": log for name, log in logs.items()}, "--warm-up": warm_up}
-    of_table = {"RUNS.csv": runs, "--html": html}
+    of_table = {"RUNS.csv": runs, "--html": html, "--first-seen": first_seen}
     if reply := validate_trace(
         trace, scenario, options, steps=trace_steps, others={**of_table, **others}
     ):
@@ -103,8 +114,15 @@ def ask(
     if html is not None and html.is_dir():
         raise InputError(f"--html: must be a file, got the folder {str(html)!r}")
     check_out("--html", html)
+    if first_seen is not None:
+        from simulator.scoring.first_sight import check_unwritten
+
+        check_unwritten("--first-seen", first_seen, runs or ())
+        check_out("--first-seen", first_seen)
     validation = _validate(runs, options.software or "", mapped, as_json)
-    return Reply(validation, screen, write=partial(_write, runs=runs, html=html))
+    return Reply(
+        validation, screen, write=partial(_write, runs=runs, html=html, first_seen=first_seen)
+    )
 
 
 def _validate(
@@ -128,8 +146,10 @@ def _validate(
         raise
 
 
-def _write(validation: Validation, runs: list[Path] | None, html: Path | None) -> Iterator[str]:
-    """Write the page, and say which rows could not be used."""
+def _write(
+    validation: Validation, runs: list[Path] | None, html: Path | None, first_seen: Path | None
+) -> Iterator[str]:
+    """Write page and first sight, and say which rows could not be used."""
     from simulator.cli.screen import waiting
     from simulator.errors import InputError
     from simulator.report.validation_page import write_validation
@@ -138,6 +158,12 @@ def _write(validation: Validation, runs: list[Path] | None, html: Path | None) -
         with writing(html, "--html"), waiting("writing the page"):
             write_validation(validation, html)
         yield f"Page: {html}"
+    if first_seen is not None and runs:
+        from simulator.scoring.first_sight import write_first_sight
+
+        with writing(first_seen, "--first-seen"):
+            for place in write_first_sight(validation.rows, first_seen, runs[0]):
+                yield f"First sight: {place}"
     for problem in validation.problems[:_MOST_PROBLEMS]:
         print_line(problem, err=True)
     if len(validation.problems) > _MOST_PROBLEMS:

@@ -10,12 +10,15 @@ prior on every deviation; then one factor for the tails, and one for those of li
 residuals have the best interval score.
 
 ``python -m workshop.fits.training.errors`` takes the figures of training that the
-profiles hold (three to five minutes) and writes ``hardware_profiles/uncertainty/step.toml`` again.
+profiles hold (three to five minutes) and writes ``hardware_profiles/uncertainty/step.toml`` again,
+the errors of groups left out and the table of measured runs. These spreads say what a ranking of
+layouts is worth and what a measured run corrects; how wide an interval is, follows from the errors
+of measured runs near (``workshop/cases/interval_fit.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 
@@ -27,8 +30,6 @@ from simulator import catalogue
 from simulator.arrays import Floats
 from simulator.cost.uncertainty import P90, SHARED, interval_scores, load_step_errors
 from simulator.measured.rows import MeasuredRun
-from simulator.software.releases import stack_of
-from workshop.fits.training.evidence_table import write_evidence_runs
 from workshop.fits.training.fit import TrainingFit, TrainingRun, as_shipped
 from workshop.fits.training.holdout_runs import (
     Unseen,
@@ -39,11 +40,7 @@ from workshop.fits.training.holdout_runs import (
     without_group,
 )
 from workshop.fits.training.holdout_table import write_left_out
-from workshop.fits.training.widening import (
-    fit_widening,
-    runs_of_kinds,
-    runs_of_types,
-)
+from workshop.fits.training.ledger import write_ledger, write_spread
 
 _PRIOR_SD = 0.15
 """Standard deviation of the half-normal prior of every deviation: few terms are off by more."""
@@ -198,22 +195,14 @@ def left_out_report(fit: TrainingFit, residuals: Floats) -> list[str]:
 def with_deviations(
     text: str,
     fitted: Mapping[str, float],
-    widening: Mapping[str, float],
     runs: Sequence[TrainingRun],
 ) -> str:
     """Return the text of ``step.toml`` with fitted deviations and what calibration runs had."""
     document = tomlkit.parse(text)
-    for table, values in ((document, fitted), (document["widening"], widening)):
-        for name, value in values.items():
-            table[name]["value"] = float(f"{value:.3g}")
-    document["largest_run"] = max(training.run.cluster.gpus for training in runs)
-    document["fitted_software"] = sorted({training.run.software.name for training in runs})
-    document["fitted_stacks"] = sorted({stack_of(name) for name in document["fitted_software"]})
-    document["runs_of_types"] = runs_of_types(runs)
-    document["runs_of_kinds"] = runs_of_kinds(runs)
+    for name, value in fitted.items():
+        document[name]["value"] = float(f"{value:.3g}")
     document["covered"] = {name: list(found) for name, found in covered(runs).items()}
-    for source in ("left_out", "widening"):
-        document["sources"][source]["date"] = f"{date.today()}"
+    document["sources"]["left_out"]["date"] = f"{date.today()}"
     return tomlkit.dumps(document)
 
 
@@ -225,19 +214,14 @@ def main() -> None:
     print(*left_out_report(shipped, unseen.errors), sep="\n", flush=True)
     path = catalogue.find("uncertainty", "step")
     fitted = fit_errors(unseen, newer)
-    widening = fit_widening(shipped, newer, fitted)
-    text = with_deviations(path.read_text(encoding="utf-8"), fitted, widening, shipped.runs)
+    text = with_deviations(path.read_text(encoding="utf-8"), fitted, shipped.runs)
     path.write_text(text, encoding="utf-8")
-    for table, values in (("deviation", fitted), ("widening", widening)):
-        for name, value in values.items():
-            print(f"{table} {name} = {value:.3g}")
-
-    def refit(some: Callable[[TrainingRun], bool]) -> dict[str, float]:
-        return fit_errors(unseen.some(some), newer.some(some))
-
-    print("written:", write_left_out(shipped, fitted, refit))
-    tested = kept_back("second_calibrate.csv", "test.csv", "second_test.csv")
-    print("written:", path, write_evidence_runs(unseen, tested))
+    for name, value in fitted.items():
+        print(f"deviation {name} = {value:.3g}")
+    print("written:", write_left_out(shipped))
+    names = [training.row.get("run_id") for training in unseen.runs]
+    print("written:", path, write_ledger(dict(zip(names, np.expm1(unseen.errors), strict=True))))
+    print(f"spread = {write_spread():.3g}")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,7 +11,7 @@ from simulator import catalogue
 from simulator.arrays import Floats
 from simulator.cost.estimate import Estimate
 from simulator.cost.step import evaluate
-from simulator.cost.uncertainty import P90, SHARED, bearing, load_step_errors
+from simulator.cost.uncertainty import SHARED, bearing
 from simulator.errors import InputError
 from simulator.measured.checks import readings
 from simulator.measured.replay import NotReplayable, load_tables, replay
@@ -70,51 +69,11 @@ class Unseen:
         errors = np.concatenate([self.errors, other.errors])
         return Unseen(runs, errors, np.concatenate([self.shares, other.shares]))
 
-    def over_reach(
-        self, fitted: Mapping[str, float], stated: Mapping[str, float] | None = None
-    ) -> Floats:
-        """Factors on the deviations with which P10 to P90 would just hold each run."""
-        rest = (self.errors / P90) ** 2 - float(load_step_errors().run) ** 2
-        return np.asarray(np.sqrt(np.maximum(rest, 0.0) / self._variance(fitted, stated)))
-
-    def reach(
-        self,
-        fitted: Mapping[str, float],
-        stated: Mapping[str, float] | None = None,
-        *,
-        grown: Floats | float = 1.0,
-    ) -> Floats:
-        """How far P10 and P90 lie from the prediction, as logarithm, by fitted deviations.
-
-        Parameters
-        ----------
-        fitted : mapping
-            Deviations of SHARED, ``tail`` and ``links_tail``.
-        stated : mapping, optional
-            Spreads that figures state themselves, added as squares, by error.
-        grown : float or ndarray
-            Factor on the deviations of a run.
-        """
-        run = float(load_step_errors().run)
-        return np.asarray(P90 * np.sqrt(grown**2 * self._variance(fitted, stated) + run**2))
-
-    def _variance(self, fitted: Mapping[str, float], stated: Mapping[str, float] | None) -> Floats:
-        """Of all errors but each run's own."""
-        extra = stated or {}
-        spread = [float(np.hypot(fitted[name], extra.get(name, 0.0))) for name in SHARED]
-        return np.asarray(np.sum((self.shares * scaled(np.array(spread), fitted)) ** 2, axis=1))
-
     def groups(self, by: Callable[[TrainingRun], str] | None = None) -> list[Hashable]:
         """Of every run, what it shares its fortune with: its source and GPU, or what is given."""
         if by is not None:
             return [by(training) for training in self.runs]
         return [(source_family(training.row), training.row.get("gpu")) for training in self.runs]
-
-    def weights(self, by: Callable[[TrainingRun], str] | None = None) -> Floats:
-        """A group of n runs weighs as root n: many runs of one source say little of the next."""
-        groups = self.groups(by)
-        size = Counter(groups)
-        return np.array([size[group] ** -0.5 for group in groups])
 
 
 def without_group(fit: TrainingFit, group: Callable[[TrainingRun], str]) -> Unseen:

@@ -14,11 +14,10 @@ def certainty_section(
     found: Mapping[str, Any], table: Table, percent: Callable[..., str]
 ) -> Iterator[str]:
     """Word the intervals of a document; `table` and `percent` are those of the whole page."""
-    yield "## Intervals"
+    yield "## Intervals of today's predictions"
     yield (
-        "P10 to P90 should hold eight measured steps of ten. The errors behind it are fitted to"
-        " calibration runs whose source was left out of the fit"
-        " (`workshop/fits/training/errors.py`)."
+        "P10 to P90 should hold eight measured steps of ten that are new; of runs that have been in"
+        " view it holds more. Every run is predicted without the evidence of its own source."
         " *constant width*: the prediction plus and minus one share that holds 80 % of the"
         " calibration runs as the finished fit meets them, which is the narrower of two choices:"
         " with every source left out in turn it would be wider. The score charges the width and"

@@ -1,7 +1,6 @@
 """docs/accuracy.md: what a stranger needs first, on one page. `make accuracy` writes it.
 
-The page is a function of the document (workshop/cases/accuracy.py) and of what was said of new
-tables at first sight (validation/first_seen/tables.toml); it holds no number of its own.
+The page is a function of the document (workshop/cases/accuracy.py); it holds no number of its own.
 """
 
 from __future__ import annotations
@@ -9,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from simulator import catalogue
-from simulator.files import Number, Whole, build, read_toml, record
+from workshop.pages.accuracy.first_sight import new_runs
+from workshop.pages.accuracy.intervals import coverage
 
 Table = Callable[..., str]
 Percent = Callable[..., str]
@@ -19,8 +18,7 @@ _UNSEEN = ("test", "second-test", "vendor-test", "fresh-test", "fresh-test-2")
 """Tables that no step time was ever fitted to."""
 _KINDS = {"all": "all", "dense": "dense", "MoE": "experts"}
 _FEWEST_RUNS = 3
-_WORST_SOURCES = 10
-_NOMINAL = 0.8
+_WORST_SOURCES = 5
 _INTRO = """\
 # Accuracy
 
@@ -46,58 +44,17 @@ _REPRODUCE = """\
 holds what was said of new tables before anybody looked at them."""
 
 
-@record
-class FirstSight:
-    """How far off one table was when it was predicted for the first time."""
-
-    split: str
-    sources: Whole
-    predicted: Whole
-    mean: Number
-    median: Number
-    inside: Number
-    """Share of runs between P10 and P90."""
-
-
-@record
-class _Tables:
-    table: tuple[FirstSight, ...]
-
-
 def front_page(document: Mapping[str, Any], table: Table, percent: Percent) -> str:
     """Write the first page of a document; `table` and `percent` are those of the details."""
-    path = catalogue.folder("validation") / "first_seen" / "tables.toml"
-    first = build(_Tables, read_toml(path), where=str(path)).table
     parts = [
         _INTRO,
-        *_new_runs(document, first, table, percent),
+        *new_runs(document.get("first_sight", ()), table, percent),
         *_by_kind(document, table, percent),
-        *_intervals(document, table, percent),
+        *coverage(document.get("intervals", {}), table, percent),
         *_weak_side(document, table, percent),
         _REPRODUCE,
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def _new_runs(
-    document: Mapping[str, Any], first: tuple[FirstSight, ...], table: Table, percent: Percent
-) -> Iterator[str]:
-    yield "## A run that is in none of the tables"
-    yield (
-        "Published runs were collected twice and predicted before anything was changed for them."
-        " The figures at first sight are what to expect of a new run; those of today were reached"
-        " with these errors in sight, and no figure is fitted to them."
-    )
-    rows = []
-    for sight in first:
-        today = document["kinds"][sight.split]["all"]
-        inside = document["certainty"]["by_split"][sight.split]["coverage_80"]
-        name = f"{sight.split}: {sight.sources} sources"
-        seen = map(percent, (sight.mean, sight.median, sight.inside))
-        now = map(percent, (today["mape"], today["median_ape"], inside))
-        rows.append([f"{name}, first sight", str(sight.predicted), *seen])
-        rows.append([f"{name}, today", str(today["n"]), *now])
-    yield table(("table", "runs", "mean", "median", "inside"), rows)
 
 
 def _by_kind(document: Mapping[str, Any], table: Table, percent: Percent) -> Iterator[str]:
@@ -126,27 +83,6 @@ def _by_kind(document: Mapping[str, Any], table: Table, percent: Percent) -> Ite
     )
 
 
-def _intervals(document: Mapping[str, Any], table: Table, percent: Percent) -> Iterator[str]:
-    yield "## Whether the intervals hold"
-    yield "P10 to P90 should hold 80 % of the measured steps."
-    certainty = document["certainty"]
-    rows = []
-    for split in _UNSEEN:
-        values = certainty["by_split"][split]
-        shares = map(percent, (values["coverage_80"], values["interval_width"]))
-        rows.append([split, str(document["kinds"][split]["all"]["n"]), *shares])
-    yield table(("table", "runs", "inside", "median width"), rows)
-    short = [
-        f"{name} {percent(values['coverage_80'])} of {values['n']}"
-        for name, values in sorted(
-            certainty["by_group"].items(), key=lambda item: item[1]["coverage_80"]
-        )
-        if values["coverage_80"] < _NOMINAL
-    ]
-    if short:
-        yield f"Of precisions and GPUs with ten and more runs too narrow for: {'; '.join(short)}."
-
-
 def _weak_side(document: Mapping[str, Any], table: Table, percent: Percent) -> Iterator[str]:
     yield "## Where not to trust it"
     sources = [
@@ -168,12 +104,12 @@ def _weak_side(document: Mapping[str, Any], table: Table, percent: Percent) -> I
     if devices:
         everything = devices.pop("all")
         worst = "; ".join(
-            f"{name} {percent(line['mape'])} ({percent(line['inside'])} inside)"
+            f"{name} {percent(line['mape'])}"
             for name, line in sorted(devices.items(), key=lambda item: -item[1]["mape"])
         )
         yield (
             "A GPU whose kernels nobody timed, predicted with the tables of another generation:"
-            f" {percent(everything['mape'])} ({percent(everything['inside'])} inside); {worst}."
+            f" {percent(everything['mape'])}; {worst}."
         )
     yield (
         "What is not modelled, with its measured size, stands at the end of [design.md](design.md)."

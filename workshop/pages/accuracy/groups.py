@@ -16,14 +16,13 @@ def groups_section(
         return
     yield "## Groups that no fit has seen"
     yield (
-        "Every group in turn is left out of the fit of training figures and of the fit of the"
-        " intervals; what is shown is its error then, of all, of dense models and of models with"
-        " experts (runs in brackets), and the share that lies inside P10 to P90. *generation*: runs"
+        "Every group in turn is left out of the fit of training figures; what is shown is its"
+        " error then, of all, of dense models and of models with experts (runs in brackets)."
+        " *generation*: runs"
         " on all devices of one chip generation, whose kernels stay timed. *release*: figures"
         " fitted to releases before December 2025, runs of 2026 predicted (both sides of the"
-        " tables, widths as shipped). *device*: predicted with the kernel tables of another"
-        " generation, as a device that nobody timed; its widening is that which the other devices"
-        " show. The last column has the scores of one width, the best for the other groups."
+        " tables). *device*: predicted with the kernel tables of another generation, as a device"
+        " that nobody timed."
         " `python -m workshop.fits.training.errors` writes the table."
     )
     rows = [
@@ -34,14 +33,10 @@ def groups_section(
             percent(line["mape"]),
             percent(line["bias"], "+"),
             *(_kind(line, kind, percent) for kind in ("dense", "expert")),
-            percent(line["inside"]),
-            f"{line['score']:.3f}",
-            f"{line['constant_score']:.3f}",
         ]
         for line in lines
     ]
-    errors = ("error", "bias", "dense", "experts")
-    head = ("left out", "group", "runs", *errors, "inside", "score", "one width")
+    head = ("left out", "group", "runs", "error", "bias", "dense", "experts")
     yield table(head, rows, left=2)
 
 

@@ -15,6 +15,7 @@ from simulator.report.write import write_file
 from workshop.cases.accuracy import accuracy, compare, regressions
 from workshop.pages.accuracy.certainty import certainty_section
 from workshop.pages.accuracy.effects import effects_section
+from workshop.pages.accuracy.first_sight import changes_section
 from workshop.pages.accuracy.front import front_page
 from workshop.pages.accuracy.goodput import goodput_section
 from workshop.pages.accuracy.groups import groups_section
@@ -24,6 +25,7 @@ from workshop.pages.accuracy.holdout_layouts import (
     recipes_section,
     retimed_section,
 )
+from workshop.pages.accuracy.intervals import PICTURE_NAME, coverage_details, picture
 from workshop.pages.accuracy.mutations import mutations_section
 from workshop.pages.accuracy.switches import switches_section
 from workshop.pages.accuracy.without_terms import without_section
@@ -79,7 +81,9 @@ It is compared with two baselines, computed from the same rows:
 def pages(document: Mapping[str, Any]) -> dict[str, str]:
     """Write the document of :func:`workshop.cases.accuracy.accuracy` as Markdown, by file."""
     front = front_page(document, _table, _percent)
-    return {FRONT_NAME: front, DETAILS_NAME: _details(document)}
+    files = {FRONT_NAME: front, DETAILS_NAME: _details(document)}
+    found = document.get("intervals")
+    return {**files, PICTURE_NAME: picture(found)} if found else files
 
 
 def _details(document: Mapping[str, Any]) -> str:
@@ -97,12 +101,14 @@ def _details(document: Mapping[str, Any]) -> str:
         *recipes_section(document.get("recipes", ()), _table, _percent),
         *retimed_section(document.get("retimed", ()), _table, _percent),
         *goodput_section(document.get("goodput"), _percent),
+        *coverage_details(document.get("intervals", {}), _table, _percent),
         *certainty_section(document["certainty"], _table, _percent),
         *_microbenchmarks(document["microbenchmarks"]),
         *groups_section(document.get("groups_left_out", ()), _table, _percent),
         *left_out_section(document.get("left_out", ()), _table, _percent),
         *_peers(document),
         *mutations_section(document.get("mutations", ()), _table),
+        *changes_section(document.get("first_sight", ()), _table, _percent),
         *_skipped(document["skipped"]),
     ]
     return "\n\n".join(parts) + "\n"
