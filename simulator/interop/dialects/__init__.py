@@ -5,5 +5,6 @@ what it has no words for (``NAME_unsaid``) and what it reads (``read_NAME(settin
 as rows of ``table.py`` where that is shorter; a line in ``interop/launch.py: LAUNCHERS`` or
 ``interop/exporting.py: FORMS``; a line in ``launch_files/recognising.py``, which knows its files;
 its keys that bear on nothing in ``idle_keys.toml``; a case in ``tests/interop/test_round_trip.py``,
-which asks that every field of [layout] comes back or is named; its line in docs/commands.md.
+which asks that every field of [layout] comes back or is named; its seed in tests/mutations. One
+that is only read (``torchtune.py``) has no writer, and tests of its own in place of a round trip.
 """

@@ -8,7 +8,6 @@ settings are put as ``section.key=value``.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Any
 
 from simulator.interop.dialects.settings import Reading, Settings, idle_in
@@ -152,7 +151,6 @@ def neuronx_unsaid(row: dict[str, Any], scenario: Scenario) -> dict[str, str]:
 
 # --- read ----------------------------------------------------------------------------------------
 
-_REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
 _READ_TARGETS = {
     theirs: tuple(name for name, word in _TARGETS.items() if word == theirs)
     for theirs in _TARGETS.values()
@@ -166,7 +164,7 @@ _OPTIMIZERS = {"adamw": "adamw", "adamw_fp32optstate": "adamw"}
 
 def read_neuronx(settings: Settings) -> Reading:
     """State what settings say; keys are dotted."""
-    _resolve(settings)
+    settings.resolve()
     read_words((*_DEGREES, *_ADDED, *_BATCH, *_RUN, *_SIZES), settings)
     _states(settings)
     _recompute(settings)
@@ -179,15 +177,6 @@ def read_neuronx(settings: Settings) -> Reading:
     return settings.reading(
         "NeuronX Distributed Training", idle_in("neuronx"), software=("neuronx-distributed",)
     )
-
-
-def _resolve(settings: Settings) -> None:
-    """Put values in the place of references to other keys: ``${model.encoder_seq_length}``."""
-    for key, setting in settings.found.items():
-        named = _REFERENCE.fullmatch(setting.value) if isinstance(setting.value, str) else None
-        other = settings.found.get(named[1]) if named else None
-        if other is not None:
-            settings.found[key] = replace(setting, value=other.value)
 
 
 def _states(settings: Settings) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -98,6 +98,7 @@ class Reading:
 
 
 _VARIABLE = re.compile(r"[$`]")
+_REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
 
 
 _OTHER_FILES = (
@@ -129,6 +130,14 @@ class Settings:
         given = [self.found[key] for key in keys if key in self.found]
         self.taken.update(setting.key for setting in given)
         return given[0] if given else None
+
+    def resolve(self) -> None:
+        """Put values in the place of references to other keys: ``${model.encoder_seq_length}``."""
+        for key, setting in self.found.items():
+            named = _REFERENCE.fullmatch(setting.value) if isinstance(setting.value, str) else None
+            other = self.found.get(named[1]) if named else None
+            if other is not None:
+                self.found[key] = replace(setting, value=other.value)
 
     def at(self, *keys: str) -> Setting:
         """The setting of the first of some names that is there; one of them is."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from simulator.interop.dialects.settings import (
 )
 from simulator.interop.dialects.torchrun import PLAIN_VARIABLES, read_variables
 from simulator.interop.dialects.torchtitan import SECTIONS, read_torchtitan
+from simulator.interop.dialects.torchtune import is_torchtune, read_torchtune
 from simulator.interop.dialects.trainer import (
     TRAINER_KEYS,
     read_accelerate,
@@ -64,6 +66,7 @@ KINDS = (
     "an accelerate configuration (YAML)",
     "a configuration of NeuronX Distributed Training (YAML)",
     "a recipe of NeMo, Megatron-Bridge or Primus (YAML)",
+    "a configuration of torchtune (YAML), or tune run with it",
     "an MLPerf configuration (shell)",
     "a job of SLURM",
     "nvidia-smi topo -m",
@@ -213,18 +216,20 @@ def _of_sections(found: dict[str, Any], path: str) -> list[Reading]:
     return _of_recipe(_settings(found, path), path)
 
 
-def _of_yaml(found: Any, path: str) -> list[Reading]:
-    if not isinstance(found, dict):
+def _of_yaml(sections: Any, path: str) -> list[Reading]:
+    if not isinstance(sections, dict):
         return []
-    if "distributed_type" in found or "compute_environment" in found:
-        return [read_accelerate(Settings.of(path, _settings(found, path)))]
-    if MAXTEXT_KEYS & set(found):
-        own = Settings.of(path, _settings(found, path))
+    if "distributed_type" in sections or "compute_environment" in sections:
+        return [read_accelerate(Settings.of(path, _settings(sections, path)))]
+    if is_torchtune(sections):
+        return [read_torchtune(Settings.of(path, _settings(sections, path)))]
+    if MAXTEXT_KEYS & set(sections):
+        own = Settings.of(path, _settings(sections, path))
         whole = own.take("base_config") is not None
         return [read_maxtext(own, kind="MaxText configuration", whole=whole)]
-    if TRAINER_KEYS & set(found):
-        return _of_json(found, path)
-    return _of_sections(found, path)
+    if TRAINER_KEYS & set(sections):
+        return _of_json(sections, path)
+    return _of_sections(sections, path)
 
 
 def _of_recipe(found: list[Setting], path: str) -> list[Reading]:
@@ -290,8 +295,7 @@ def _of_shell(
         job = Settings.of(path, directives)
         read_directives(job)
         found.append(job.reading("job of SLURM", idle_in("slurm")))
-    command = training_command(script)
-    found += _of_command(command, script)
+    found += _of_tune(script, beside or {}) or _of_command(training_command(script), script)
     if reads := frozenset(read) - frozenset(script.beside):
         found.append(Reading(path=path, kind="script", reads=reads))
     for document in script.documents:
@@ -372,6 +376,38 @@ def _of_slice(script: Script) -> list[Reading]:
     job.take("command")
     read_slice(job)
     return [job.reading("job of xpk", idle_in("xpk"))]
+
+
+def _of_tune(script: Script, beside: Mapping[str, Path | str]) -> list[Reading]:
+    """What torchtune's command runs: a recipe, with its configuration where that is given too."""
+    for words in script.commands:
+        texts = [word.text for word in words]
+        if "tune" not in texts or "--config" not in texts[texts.index("tune") :]:
+            continue
+        start, end = texts.index("tune") + 1, texts.index("--config")  # tune run OPTIONS RECIPE
+        bare = [
+            i for i in range(start, end) if texts[i][:1] not in ("", "-") and "=" not in texts[i]
+        ]
+        at = bare[-1] if bare else start
+        if texts[start] != "run" or at == start:
+            continue
+        launcher = Settings.of(script.path, settings_of(words[start + 1 : at], script.path))
+        read_launcher(launcher)
+        said = {item.key: item for item in settings_of(words[at + 1 :], script.path)}
+        config = said.pop("config")
+        name = Path(str(config.value)).name
+        started = launcher.reading("launcher", lambda key: True)
+        if (text := script.beside.pop(name, None)) is None:
+            rule = f"stands in {config.value}: give that file with --from too"
+            return [replace(started, problems=(f"{config.place}: what the recipe does {rule}",))]
+        path = str(beside[name])
+        stated = yaml_of(text, path)
+        if not isinstance(stated, dict):
+            raise InputError(f"{path}: must be a table of settings, as torchtune's are")
+        recipe = Setting("recipe", texts[at], Place(script.path, "recipe", words[at].line))
+        whole = Settings.of(path, [*_settings(stated, path), *said.values()])
+        return [started, read_torchtune(whole, recipe)]
+    return []
 
 
 def _variables(script: Script) -> list[Setting]:
