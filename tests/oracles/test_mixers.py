@@ -20,10 +20,8 @@ from simulator.layout.layouts import Layouts
 from simulator.layout.placement import place
 from simulator.software.profile import load_software
 from simulator.workload.architecture import Block
-from simulator.workload.delta_rule import GatedDelta
-from simulator.workload.mixers import Mixer
+from simulator.workload.mixers import GatedDelta, Mamba2, Mixer
 from simulator.workload.recipe import Recipe
-from simulator.workload.state_space import Mamba2
 
 KERNELS = load_software("megatron-core").kernels
 DELTA = GatedDelta(
