@@ -215,5 +215,69 @@ class GatedDelta:
         ]
 
 
-Mixer = Mamba2 | GatedDelta
+@record
+class LightningAttention:
+    """Linear attention whose heads forget at fixed rates (MiniMax-01, arXiv 2501.08313).
+
+    Queries, keys and values pass a SiLU; a norm over all heads and a gate of the input's come
+    behind. Rates of decay follow from head and layer and are no parameters.
+    """
+
+    heads: Positive
+    head_dim: Positive
+    chunk: Positive = 256
+    """Tokens whose outputs are computed as one masked product (``block_size``)."""
+
+    @property
+    def inner(self) -> int:
+        """Width of queries, keys, values and gate."""
+        return self.heads * self.head_dim
+
+    @property
+    def word(self) -> str:
+        """What lists of models call it."""
+        return "lightning attention"
+
+    @property
+    def assumption(self) -> str:
+        """What its prediction assumes, for the reader of one."""
+        return (
+            "lightning attention runs kernels that nobody timed here: chunks are priced as batched"
+            " products, the rest by the bytes it moves"
+        )
+
+    @property
+    def shares(self) -> tuple[int, ...]:
+        """Counts that tensor parallelism has to divide."""
+        return (self.heads,)
+
+    def weights(self, hidden: int) -> list[Weight]:
+        """List its weights in a model of width `hidden`."""
+        return [
+            Weight(name="mixer_in", rows=4 * self.inner, columns=hidden, cut="rows"),
+            vector("norm of heads", self.inner, cut="rows"),
+            Weight(name="mixer_out", rows=hidden, columns=self.inner, cut="columns"),
+        ]
+
+    def products(self, length: int) -> list[ChunkProduct]:
+        """List its products over a sequence of `length` tokens (algorithm 2 of the report).
+
+        Queries by keys within a chunk, those by values; queries by the state before the chunk; what
+        the chunk adds to the state. A last chunk is padded.
+        """
+        size, head = min(self.chunk, length), self.head_dim
+        count = self.heads * -(-length // size)
+
+        def product(name: str, m: int, n: int, k: int, *, causal: bool = False) -> ChunkProduct:
+            return ChunkProduct(name=f"chunk {name}", count=count, m=m, n=n, k=k, causal=causal)
+
+        return [
+            product("scores", size, size, head, causal=True),
+            product("output", size, head, size, causal=True),
+            product("state output", size, head, head),
+            product("update", head, head, size),
+        ]
+
+
+Mixer = Mamba2 | GatedDelta | LightningAttention
 """What may stand in a block as its mixer."""

@@ -3,8 +3,9 @@
 Kernels are those that Megatron-Core calls. Of Mamba-2 (ssm/mamba_mixer.py) mamba_ssm's: convolution
 and scan are one function to autograd, which keeps what the projection gave and the output before
 the gate, and computes all else again. Of the gated delta rule (ssm/gated_delta_net.py) fla's
-(``chunk_gated_delta_rule``, ``l2norm``) and causal-conv1d's. Nobody timed them here: products over
-chunks are priced as batched products, the rest by the bytes that it moves.
+(``chunk_gated_delta_rule``, ``l2norm``) and causal-conv1d's. Lightning attention's are
+OpenNLPLab's (lightning_attn2.py) between torch's own. Nobody timed them here: products over chunks
+are priced as batched products, the rest by the bytes that it moves.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from simulator.cost.operators.operations import (
+    Collective,
     Gemm,
     Operators,
     Ranks,
@@ -26,7 +28,7 @@ from simulator.cost.operators.tensor_parallel import (
     reduce_cast_output,
 )
 from simulator.software.kernels import Kernels
-from simulator.workload.mixers import GatedDelta, Mamba2, Mixer
+from simulator.workload.mixers import GatedDelta, LightningAttention, Mamba2, Mixer
 from simulator.workload.recipe import Recipe
 
 _MAMBA2_KERNELS = 7.0
@@ -37,6 +39,10 @@ _DELTA_KERNELS = 24.0
 """Kernels of a forward pass between the projections: convolution and copies around it 5, norms of
 queries and keys with their copies 4, repeated keys 2, decays and rates 5, the chunked rule 6 (sums,
 keys by keys, inverse, its products, states, outputs: fla/ops/gated_delta_rule/chunk.py), gate 2."""
+
+_LIGHTNING_KERNELS = 9.0
+"""Kernels of lightning attention between its projections: SiLU, copies by head 3, the chunks,
+outputs copied back, norm, sigmoid, gate."""
 
 
 def mix(
@@ -173,5 +179,44 @@ def _kept_by_the_rule(ops: Operators, mixer: GatedDelta, ranks: Ranks, recipe: R
     ops.keep("ungated output", tokens * mixer.values * size)
 
 
-MIXERS: Mapping[type, Callable[..., float]] = {GatedDelta: _gated_delta, Mamba2: _mamba2}
+def _lightning(
+    ops: Operators, mixer: LightningAttention, ranks: Ranks, recipe: Recipe, kernels: Kernels
+) -> float:
+    """SiLU, chunks, the norm over the heads of all ranks, and the gate.
+
+    Bytes forward, in elements of the inner width: SiLU 6, queries, keys and values by head 6,
+    outputs copied back 2, sigmoid 2, gate 3; backward 9, 6, 2, 3 and 5. States of chunks are
+    written and read, backward with their gradients. The kernel keeps queries, keys and values, and
+    computes states again. Ranks agree on the norm's mean of squares, a number for each token.
+    """
+    size, tokens = element_bytes(recipe), ranks.tokens(recipe)
+    inner = tokens * mixer.inner / ranks.tp
+    ops.keep("queries, keys and values before SiLU", 3 * inner * size)
+    ops.keep("queries, keys and values by head", 3 * inner * size)
+    _chunk_products(ops, mixer, ranks, recipe)
+    states = 2 * mixer.head_dim * inner / min(mixer.chunk, recipe.sequence_length)
+    ops.streams.append(
+        Stream(
+            name="SiLU, copies and gate",
+            kind="elementwise",
+            forward_bytes=size * (19.0 * inner + states),
+            backward_bytes=size * (25.0 * inner + 2.0 * states),
+            calls=_LIGHTNING_KERNELS - 2.0,
+        )
+    )
+    norm(ops, "norm of heads", inner, mixer.inner, size, kernels, kind="rms")
+    ops.collectives += [
+        Collective(operation="all_reduce", group="tp", size_bytes=4.0 * tokens, backward=backward)
+        for backward in (False, True)
+    ]
+    ops.keep("gate", inner * size)
+    ops.keep("normed output", inner * size)
+    return _LIGHTNING_KERNELS
+
+
+MIXERS: Mapping[type, Callable[..., float]] = {
+    GatedDelta: _gated_delta,
+    LightningAttention: _lightning,
+    Mamba2: _mamba2,
+}
 """What lists the operators of each mixer between its projections, and counts its kernels."""
