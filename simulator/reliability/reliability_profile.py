@@ -99,6 +99,9 @@ class Checkpoints:
     servers restart from the copies."""
     interval_s: Annotated[Number, Gt(0)] | None = None
     """Training time between checkpoints on storage; none given: the best."""
+    every_steps: Annotated[Whole, Ge(1)] | None = None
+    """Steps between checkpoints on storage, in place of `interval_s`: so many of the layout's own
+    predicted step times."""
     memory_interval_s: Annotated[Number, Gt(0)] | None = None
     """Between copies to peers; none given: the best, no less than a step."""
     size_bytes: Annotated[Number, Gt(0)] | None = None
@@ -305,6 +308,10 @@ def wrong_run(run: Reliability, where: str) -> list[str]:
     if not run.checkpoints.copy_bytes_per_s > 0.0:
         rate = float(run.checkpoints.copy_bytes_per_s)
         problems.append(problem(where, "run.checkpoints.copy_bytes_per_s", "must be above 0", rate))
+    every_steps, interval_s = run.checkpoints.every_steps, run.checkpoints.interval_s
+    if every_steps is not None and interval_s is not None:
+        rule = f"cannot stand beside run.checkpoints.interval_s, {interval_s:g} s: give one of both"
+        problems.append(problem(where, "run.checkpoints.every_steps", rule, every_steps))
     shares = {
         "restart.failing_fraction": run.restart.failing_fraction,
         "restart.manual_fraction": run.restart.manual_fraction,

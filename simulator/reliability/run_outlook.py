@@ -115,7 +115,7 @@ def outlook(terms: RunTerms, *, scale: float = 1.0, interval_s: Any = None) -> O
         terms = _scaled(terms, scale)
     copies = best_copy_interval(terms)
     least = _least_interval(terms, copies)
-    stated_s = terms.run.checkpoints.interval_s if interval_s is None else interval_s
+    stated_s = _stated_interval(terms) if interval_s is None else interval_s
     if stated_s is None:
         most = _most_interval(terms)
         goodput = goodput_by_interval(terms, copies)
@@ -140,6 +140,14 @@ def outlook(terms: RunTerms, *, scale: float = 1.0, interval_s: Any = None) -> O
         copy_interval_s=copies[:, 0],
         hot_spares=terms.hot[:, 0],
     )
+
+
+def _stated_interval(terms: RunTerms) -> Any:
+    """Interval that the run states, in seconds or in steps of each layout; None: the best."""
+    every_steps = terms.run.checkpoints.every_steps
+    if every_steps is None:
+        return terms.run.checkpoints.interval_s
+    return every_steps * terms.step_s
 
 
 def relief(terms: RunTerms) -> float:

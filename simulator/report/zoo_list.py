@@ -76,9 +76,5 @@ def _kind(arch: Architecture) -> str:
         words.append(f"{arch.moes[0].experts} experts, top {arch.moes[0].top_k}")
     else:
         words.append("dense")
-    words += sorted({_MIXERS[type(mixer).__name__] for mixer in arch.mixers})
+    words += sorted({mixer.word for mixer in arch.mixers})
     return ", ".join(words)
-
-
-_MIXERS = {"Mamba2": "Mamba-2", "GatedDelta": "gated delta rule"}
-"""Mixers of tokens beside attention."""

@@ -26,12 +26,16 @@ def check_interval(outcome: Outcome, scenario: Scenario) -> None:
     Raises
     ------
     InputError
-        With the length of the run.
+        With the length of the run, or its steps.
     """
     interval_s, days = scenario.run.checkpoints.interval_s, float(outcome.days_ideal[0])
     if interval_s is not None and interval_s > days * DAY_S:
         rule = f"must be at most the length of the run, {days * DAY_S:.0f} s"
         raise InputError(problem(scenario.where, "run.checkpoints.interval_s", rule, interval_s))
+    every_steps, steps = scenario.run.checkpoints.every_steps, scenario.workload.recipe.steps
+    if every_steps is not None and steps is not None and every_steps > steps:
+        rule = f"must be at most the steps of the run, {steps:g}"
+        raise InputError(problem(scenario.where, "run.checkpoints.every_steps", rule, every_steps))
 
 
 def priced(estimate: Estimate, scenario: Scenario, *, price: Price | None = None) -> Outcome:

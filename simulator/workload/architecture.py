@@ -14,10 +14,8 @@ from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 from simulator.files import record
-from simulator.workload.delta_rule import GatedDelta
 from simulator.workload.mixers import Mixer
 from simulator.workload.modules import MLP, Attention, Count, MoE, Positive
-from simulator.workload.state_space import Mamba2
 from simulator.workload.tasks import TaskHeads
 from simulator.workload.traced import TracedPart
 from simulator.workload.weights import Weight, active_parameters, parameters, vector
@@ -43,7 +41,7 @@ class Block:
 
     attention: Attention | None
     mlp: MLP | MoE | None
-    mixer: Mamba2 | GatedDelta | None = None
+    mixer: Mixer | None = None
     """What mixes tokens in place of attention."""
     norm: Norm = "rms"
     """RMS norm has one weight vector, layer norm a weight and (except in MPT) a bias."""

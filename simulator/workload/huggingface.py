@@ -38,6 +38,8 @@ FAMILIES: Mapping[str, Callable[[Fields], Architecture]] = {
     "gpt_oss": llama.gpt_oss,
     "llama": llama.llama,
     "llama4_text": llama.llama4_text,
+    "minimax": llama.minimax,
+    "minimax_text_01": llama.minimax,
     "mistral": llama.mistral,
     "mixtral": llama.mixtral,
     "mpt": gpt.mpt,

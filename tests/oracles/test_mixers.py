@@ -20,15 +20,14 @@ from simulator.layout.layouts import Layouts
 from simulator.layout.placement import place
 from simulator.software.profile import load_software
 from simulator.workload.architecture import Block
-from simulator.workload.delta_rule import GatedDelta
-from simulator.workload.mixers import Mixer
+from simulator.workload.mixers import GatedDelta, LightningAttention, Mamba2, Mixer
 from simulator.workload.recipe import Recipe
-from simulator.workload.state_space import Mamba2
 
 KERNELS = load_software("megatron-core").kernels
 DELTA = GatedDelta(
     key_heads=2, value_heads=4, key_head_dim=32, value_head_dim=16, chunk=16, convolution=3
 )
+LIGHTNING = LightningAttention(heads=4, head_dim=32, chunk=64)
 MAMBA2 = Mamba2(heads=8, head_dim=32, state_size=16, groups=2, chunk=64)
 HIDDEN = 96
 
@@ -121,8 +120,8 @@ def chunked_delta_rule(
     return torch.cat(outputs, 2), state
 
 
-def operators(mixer: Mixer, length: int, batch: int) -> Operators:
-    layout = Layouts.of(micro_batch=batch)
+def operators(mixer: Mixer, length: int, batch: int, tp: int = 1) -> Operators:
+    layout = Layouts.of(micro_batch=batch, tp=tp)
     ranks = Ranks(
         **{x: getattr(layout, x).astype(float) for x in ("tp", "cp", "ep", "etp", "micro_batch")},
         sequence_parallel=layout.sequence_parallel.astype(bool),
@@ -344,6 +343,106 @@ def test_kept_bytes_of_the_delta_rule(heads: int) -> None:
     with FakeTensorMode():
         # the slope of the decay, a number for each head, is no tensor of tokens
         assert kept(run) - 4 * heads == saved(operators(mixer, *reversed(rows)))
+
+
+def lightning(q: Tensor, k: Tensor, v: Tensor, rate: Tensor) -> Tensor:
+    """Lightning attention token by token: S = exp(-rate) S + k v, y = S q (arXiv 2501.08313).
+
+    `rate` is a number for each head, the others (batch, heads, length, head).
+    """
+    state, outputs = q.new_zeros(*q.shape[:2], q.shape[3], q.shape[3]), []
+    for at in range(q.shape[2]):
+        state = state * (-rate).exp()[:, None, None]
+        state = state + k[:, :, at, :, None] * v[:, :, at, None]
+        outputs.append((state * q[:, :, at, :, None]).sum(-2))
+    return torch.stack(outputs, 2)
+
+
+def chunked_lightning(
+    q: Tensor, k: Tensor, v: Tensor, rate: Tensor, state: Tensor, size: int
+) -> tuple[Tensor, Tensor]:
+    """The same over chunks of `size` tokens (algorithm 2): four products a chunk."""
+    at = torch.arange(size, device=q.device) + 1.0
+    apart, rate = (at[:, None] - at), rate[:, None, None]
+    between = torch.where(apart >= 0, -rate * apart, -torch.inf).exp()
+    outputs = []
+    for part in zip(*(t.split(size, 2) for t in (q, k, v)), strict=True):
+        queries, keys, values = part
+        inside = (queries @ keys.transpose(-1, -2) * between) @ values
+        outputs.append(inside + queries * (-rate * at[:, None]).exp() @ state)
+        left = keys * (-rate * (size - at[:, None])).exp()
+        state = state * (-rate * size).exp() + left.transpose(-1, -2) @ values
+    return torch.cat(outputs, 2), state
+
+
+def test_chunks_of_lightning_attention_are_its_definition() -> None:
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 2, 3, 24, 5).unbind()
+    rate = torch.tensor([0.1, 0.4, 0.9])
+    chunked, _ = chunked_lightning(q, k, v, rate, torch.zeros(2, 3, 5, 5), 8)
+    torch.testing.assert_close(chunked, lightning(q, k, v, rate), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("length", "batch"), [(128, 1), (256, 3), (48, 2)])
+def test_flop_of_lightning_attention(length: int, batch: int) -> None:
+    """Every chunk reads a state and leaves one, as in kernels that serve all chunks alike."""
+    mixer = LIGHTNING
+    inner, head = mixer.inner, (mixer.heads, mixer.head_dim)
+
+    def run() -> Tensor:
+        x = leaf(batch, length, HIDDEN)
+        wide, gate = F.linear(x, leaf(4 * inner, HIDDEN)).split([3 * inner, inner], -1)
+        by_head = F.silu(wide).reshape(batch, length, mixer.heads, -1).transpose(1, 2)
+        state, rate = leaf(batch, *head, mixer.head_dim), leaf(mixer.heads)
+        size = min(mixer.chunk, length)
+        y, state = chunked_lightning(*by_head.chunk(3, -1), rate, state, size)
+        y = y.transpose(1, 2).reshape(batch, length, inner)
+        y = F.rms_norm(y, (inner,), leaf(inner)) * gate.sigmoid()
+        return F.linear(y, leaf(HIDDEN, inner)).sum() + state.sum()
+
+    forward, backward = counted(run)
+    ops, aten = operators(mixer, length, batch), torch.ops.aten
+    assert forward[aten.mm] == flop(ops, "linear")
+    assert backward[aten.mm] == 2 * flop(ops, "linear")
+    assert forward[aten.bmm] == flop(ops, "attention")
+    assert backward[aten.bmm] == 2 * flop(ops, "attention")
+
+
+@pytest.mark.parametrize(("length", "batch"), [(128, 1), (256, 3)])
+def test_kept_bytes_of_lightning_attention(length: int, batch: int) -> None:
+    """SiLU, sigmoid and products are torch's own; the chunks' kernel keeps what it read.
+
+    lightning_attn/ops/triton/lightning_attn2.py: queries, keys and values by head (and rates, which
+    are no tensor of tokens); the norm, a kernel of its own, its input and a statistic.
+    """
+    mixer, rows, fp32 = LIGHTNING, (batch, length), torch.float32
+    inner = mixer.inner
+
+    def run() -> Tensor:
+        stream = parameter(*rows, HIDDEN) * 1
+        x = Keeps.apply([((*rows, 1), fp32)], False, (*rows, HIDDEN), stream)
+        wide = F.silu(F.linear(x, parameter(3 * inner, HIDDEN)))
+        by_head = wide.reshape(*rows, mixer.heads, -1).transpose(1, 2).chunk(3, -1)
+        q, k, v = (t.contiguous() for t in by_head)
+        y = Keeps.apply([], False, q.shape, q, k, v)
+        y = y.transpose(1, 2).reshape(*rows, inner)
+        y = Keeps.apply([((*rows, 1), fp32)], False, (*rows, inner), y)
+        y = F.linear(x, parameter(inner, HIDDEN)).sigmoid() * y
+        return stream + F.linear(y, parameter(HIDDEN, inner))
+
+    with FakeTensorMode():
+        assert kept(run) == saved(operators(mixer, length, batch))
+
+
+def test_tensor_parallel_ranks_share_the_heads_of_lightning_attention() -> None:
+    """Half the heads of two ranks, and two numbers for each token that they agree on."""
+    mixer, length = LIGHTNING, 128
+    whole, half = (operators(mixer, length, 1, tp=tp) for tp in (1, 2))
+    assert flop(whole, "linear") == 2 * flop(half, "linear")
+    assert flop(whole, "attention") == 2 * flop(half, "attention")
+    agreed = [c for c in half.collectives if c.size_bytes == 4 * length]
+    assert [(c.operation, c.group) for c in agreed] == [("all_reduce", "tp")] * 2
+    assert mixer.shares == (4,)
 
 
 class Kernel(torch.autograd.Function):

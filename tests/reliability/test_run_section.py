@@ -2,10 +2,12 @@
 
 import pytest
 
+from simulator import predict
 from simulator.errors import InputError
 from simulator.files import figures
 from simulator.reliability.reliability_profile import load_reliability, read_run
 
+NAMES = {"model": "llama-3.1-8b", "cluster": "dgx-h100", "gpus": 256}
 PER_SERVER = {"gpu": 8, "adapter": 8, "node": 1, "leaf": 0, "spine": 0}
 
 
@@ -36,6 +38,14 @@ def test_every_default_has_a_source_and_a_date() -> None:
         ({"set": "matur"}, "unknown reliability 'matur' (did you mean 'mature'?)"),
         ({"checkpoints": {"mode": "asynch"}}, "must be 'sync', 'async' or 'memory'"),
         ({"checkpoints": {"interval_s": 0}}, "run.checkpoints.interval_s: must be greater than 0"),
+        (
+            {"checkpoints": {"every_steps": 0}},
+            "run.checkpoints.every_steps: must be greater than or equal to 1",
+        ),
+        (
+            {"checkpoints": {"every_steps": 50, "interval_s": 600}},
+            "run.checkpoints.every_steps: cannot stand beside run.checkpoints.interval_s, 600 s",
+        ),
         ({"restart": {"failing_fraction": 1.0}}, "must be below 1, got 1.0"),
         ({"lemons": 1}, "run.lemons: unknown field"),
     ],
@@ -45,3 +55,21 @@ def test_what_is_wrong_is_said(raw: dict[str, object], said: str) -> None:
         read_run(raw, where="run.toml")
     (problem,) = error.value.problems
     assert problem.startswith("run.toml: run.") and said in problem
+
+
+def test_an_interval_in_steps_is_that_many_predicted_step_times() -> None:
+    """The same run as with as many seconds, of a long step and of one half as long."""
+
+    def priced(batch: int, **checkpoints: float) -> tuple[float, float, float]:
+        sizes = {"tp": 2, "sequence_length": 8192, "global_batch": batch, "tokens": 2e12}
+        outcome = predict(**NAMES, **sizes, run={"checkpoints": checkpoints}).outcome
+        assert outcome.real is not None
+        step_s = float(outcome.real.terms.step_s[0, 0])
+        return step_s, float(outcome.real.interval_s[0]), float(outcome.goodput[0])
+
+    for batch in (512, 1024):
+        step_s, interval_s, goodput = priced(batch, every_steps=200)
+        assert interval_s == pytest.approx(200 * step_s, rel=1e-12)
+        assert priced(batch, interval_s=interval_s) == (step_s, interval_s, goodput)
+    with pytest.raises(InputError, match=r"every_steps: must be at most the steps of the run, 47"):
+        priced(512, every_steps=1_000_000)

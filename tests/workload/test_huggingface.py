@@ -2,6 +2,7 @@
 
 import pytest
 
+from simulator.errors import InputError
 from simulator.workload.architecture import MLP, MoE
 from simulator.workload.huggingface import FAMILIES, from_hf
 
@@ -252,6 +253,61 @@ def test_dense_width_is_not_needed_where_every_layer_has_experts():
     assert read(config, first_k_dense_replace=0).parameters == 2 * 403 + 60
 
 
+MINIMAX = {
+    "model_type": "minimax",
+    "hidden_size": 64,
+    "intermediate_size": 48,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "num_local_experts": 4,
+    "vocab_size": 100,
+}
+TEXT_01 = {
+    "model_type": "minimax_text_01",
+    "attn_type_list": [*[0] * 7, 1] * 10,
+    "head_dim": 128,
+    "hidden_size": 6144,
+    "intermediate_size": 9216,
+    "num_attention_heads": 64,
+    "num_experts_per_tok": 2,
+    "num_hidden_layers": 80,
+    "num_key_value_heads": 8,
+    "num_local_experts": 32,
+    "vocab_size": 200_064,
+}
+
+
+def test_minimax_has_the_parameters_of_transformers_class():
+    """MiniMaxForCausalLM of transformers 5.24.0 on the meta device."""
+    assert read(MINIMAX).parameters == 227_520
+    types = ["linear_attention", "linear_attention", "full_attention"]
+    sizes = {"num_hidden_layers": 3, "head_dim": 24, "tie_word_embeddings": True}
+    assert read(MINIMAX, **sizes, layer_types=types).parameters == 198_272
+    assert read(TEXT_01).parameters == 456_089_655_296
+
+
+def test_minimax_text_01_passes_the_published_parameters():
+    """The report has 45.9 billion for each token, tables apart (arXiv 2501.08313)."""
+    model = read(TEXT_01)
+    tables = 2 * model.vocabulary * model.hidden
+    assert round((model.active_parameters - tables) / 1e9, 1) == 45.9
+
+
+def test_layers_of_minimax():
+    def linear(config, **changes):
+        model = read(config, **changes)
+        return [model.blocks[kind].mixer is not None for kind in model.layer_kinds]
+
+    assert linear(MINIMAX) == [False, True, False, True]
+    assert linear(MINIMAX, attn_type_list=[0, 0, 0, 1]) == [True, True, True, False]
+    types = ["full_attention", *["linear_attention"] * 3]
+    assert linear(MINIMAX, layer_types=types) == [False, True, True, True]
+    assert sum(linear(TEXT_01)) == 70
+    with pytest.raises(InputError, match=r"attn_type_list: must have a number for each of"):
+        read(MINIMAX, attn_type_list=[0, 1])
+
+
 def test_unknown_keys_are_ignored():
     extra = {"rope_scaling": {"type": "yarn"}, "auto_map": [], "torch_dtype": 7, "eos": None}
     assert read(LLAMA, **extra) == read(LLAMA)
@@ -269,8 +325,8 @@ def test_multimodal_configs_are_unwrapped():
 def test_families():
     assert sorted(FAMILIES) == [
         *("bert", "deberta-v2", "deepseek_v2", "deepseek_v3", "falcon", "gemma2", "gpt2"),
-        *("gpt_neox", "gpt_oss", "llama", "llama4_text", "mistral", "mixtral", "mpt", "nemotron"),
-        *("nemotron_h", "opt", "phi3"),
+        *("gpt_neox", "gpt_oss", "llama", "llama4_text", "minimax", "minimax_text_01"),
+        *("mistral", "mixtral", "mpt", "nemotron", "nemotron_h", "opt", "phi3"),
         *("qwen2", "qwen3", "qwen3_moe", "qwen3_next", "swin", "switch_transformers"),
         *("t5", "traced", "vit", "yuan"),
     ]

@@ -11,19 +11,14 @@ from hypothesis import strategies as st
 from simulator.errors import InputError
 from simulator.workload import presets
 from simulator.workload.architecture import Architecture
-from simulator.workload.huggingface import from_hf
+from simulator.workload.huggingface import FAMILIES, from_hf
 
 ZOO = {
     path.stem: json.loads(path.read_text())
     for path in sorted((Path(presets.__file__).parent / "zoo").glob("*.json"))
 }
 SIZE = "must be a whole number from 1 to 2147483648"
-KNOWN = (
-    "bert, deberta-v2, deepseek_v2, deepseek_v3, falcon, gemma2, gpt2, gpt_neox, gpt_oss, llama, "
-    "llama4_text, mistral, mixtral, mpt, nemotron, nemotron_h, opt, phi3, qwen2, qwen3, "
-    "qwen3_moe, qwen3_next, swin, "
-    "switch_transformers, t5, traced, vit, yuan"
-)
+KNOWN = ", ".join(sorted(FAMILIES))
 GONE = object()
 
 

@@ -8,7 +8,6 @@ the list.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -18,8 +17,7 @@ from simulator.cost.operators.attention import attention, cross_attention
 from simulator.cost.operators.biases import linear_biases
 from simulator.cost.operators.casts import casts
 from simulator.cost.operators.ends import embedding, head, layer_recipe, look_up
-from simulator.cost.operators.gated_delta import gated_delta
-from simulator.cost.operators.mamba2 import mamba2
+from simulator.cost.operators.mixers import mix
 from simulator.cost.operators.mlp import experts, mlp
 from simulator.cost.operators.operations import (
     Gemm,
@@ -38,12 +36,7 @@ from simulator.cost.operators.tensor_parallel import gather_input
 from simulator.cost.operators.traced_blocks import traced
 from simulator.software.kernels import Kernels
 from simulator.workload.architecture import Architecture, Block, MoE
-from simulator.workload.delta_rule import GatedDelta
 from simulator.workload.recipe import Recipe, Workload
-from simulator.workload.state_space import Mamba2
-
-MIXERS: Mapping[type, Callable[..., None]] = {GatedDelta: gated_delta, Mamba2: mamba2}
-"""What lists the operators of each mixer that a block may have in place of attention."""
 
 _NORMS = (StreamRole.ATTENTION_NORM, StreamRole.MLP_NORM)
 """Of a block's norms; a third and fourth stand behind attention and MLP."""
@@ -123,7 +116,7 @@ def _computed(
     if kind.attention is not None:
         attention(ops, kind, hidden, ranks, recipe, kernels, position=position)
     if kind.mixer is not None:
-        MIXERS[type(kind.mixer)](ops, kind.mixer, hidden, ranks, recipe, kernels)
+        mix(ops, kind.mixer, hidden, ranks, recipe, kernels)
     if kind.convolution:
         _convolve(ops, kind, hidden, ranks, recipe, kernels)
     if kind.cross_attention is not None:

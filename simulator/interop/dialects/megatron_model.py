@@ -17,8 +17,8 @@ from simulator.interop.dialects.table import Word, field_values, write_words
 from simulator.software.profile import Software
 from simulator.workload import presets
 from simulator.workload.architecture import MLP, Architecture, Attention, Block, MoE
+from simulator.workload.mixers import Mamba2
 from simulator.workload.recipe import Recipe
-from simulator.workload.state_space import Mamba2
 
 _POSITIONS = {
     "rope": "rope", "learned": "learned_absolute", "none": "none", "alibi": "none",

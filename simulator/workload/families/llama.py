@@ -15,6 +15,7 @@ from simulator.workload.families.pieces import (
     windowed,
 )
 from simulator.workload.fields import Fields
+from simulator.workload.mixers import LightningAttention
 
 
 def llama(f: Fields) -> Architecture:
@@ -38,6 +39,28 @@ def mixtral(f: Fields) -> Architecture:
     routed = experts(f, "num_local_experts", 8, 2, f.size("intermediate_size"))
     block = Block(attention=attention, mlp=routed)
     return model(f, [block] * f.layers(), positions=131_072)
+
+
+def minimax(f: Fields) -> Architecture:
+    """Mixtral's layers, in most of them lightning attention (MiniMax-Text-01).
+
+    Older configs name layers by ``attn_type_list``: 1 for attention, 0 for lightning attention.
+    """
+    layers = f.layers()
+    attention = grouped(f, kv=8, window=f.size("sliding_window", 0, 0))
+    mixer = LightningAttention(
+        heads=attention.heads, head_dim=attention.head_dim, chunk=f.size("block_size", 256)
+    )
+    codes = f.items("attn_type_list", int)
+    rule = f"must have a number for each of num_hidden_layers ({layers}) layers"
+    fits = len(codes) in (0, layers)
+    f.require(fits, "attn_type_list", rule, len(codes), "num_hidden_layers")
+    full = [word == "full_attention" for word in layer_types(f, layers)] or [c != 0 for c in codes]
+    routed = experts(f, "num_local_experts", 8, 2, f.size("intermediate_size"))
+    softmax = Block(attention=attention, mlp=routed)
+    linear = Block(attention=None, mixer=mixer, mlp=routed)
+    blocks = [softmax if here else linear for here in full or [at % 2 == 0 for at in range(layers)]]
+    return model(f, blocks, positions=131_072)
 
 
 def qwen2(f: Fields) -> Architecture:

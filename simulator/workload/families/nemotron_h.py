@@ -7,7 +7,7 @@ from dataclasses import replace
 from simulator.workload.architecture import Architecture, Block
 from simulator.workload.families.pieces import dense, grouped, model
 from simulator.workload.fields import Fields
-from simulator.workload.state_space import Mamba2
+from simulator.workload.mixers import Mamba2
 
 _WORDS = {
     "linear_attention": "M",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from simulator.workload.architecture import Architecture, Block
-from simulator.workload.delta_rule import GatedDelta
 from simulator.workload.families.pieces import dense, experts, grouped, layer_types, model
 from simulator.workload.fields import Fields
+from simulator.workload.mixers import GatedDelta
 
 
 def qwen3_next(f: Fields) -> Architecture:
