@@ -21,9 +21,10 @@ from simulator.interop.dialects.megatron import layers_by_stage
 from simulator.interop.exporting import FORMS, export
 from simulator.interop.launch import LAUNCHERS, launch_flags
 from simulator.interop.launch_files.merging import import_launch
+from simulator.layout.layout_section import LayoutSection
 from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
-from simulator.scenario import LayoutSection, Scenario, make_scenario
+from simulator.scenario import Scenario, make_scenario
 from simulator.search.candidates import candidates
 from simulator.search.defaults import complete
 from simulator.software.profile import load_software
