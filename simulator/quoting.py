@@ -12,6 +12,7 @@ import shlex
 from typing import Any
 
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", '"': '\\"', "\\": "\\\\"}
+_STANDS_FOR = "\ufffd"
 _PLAIN_YAML = re.compile(r"[A-Za-z0-9_./][\w.,/+-]*(?: [\w./+-]+)*", re.ASCII)
 
 
@@ -71,7 +72,8 @@ def _shell_character(character: str) -> str:
         return f"\\{character}"
     if character.isprintable():
         return character
-    raw = "\ufffd" if character == "\0" else character
+    byte = "\udc80" <= character <= "\udcff"  # of a path that is no UTF-8
+    raw = character if byte else _held(character.replace("\0", _STANDS_FOR))
     return "".join(f"\\x{byte:02x}" for byte in raw.encode("utf-8", "surrogateescape"))
 
 
@@ -90,6 +92,11 @@ def here_document(path: str, text: str, *, end: str) -> str:
     return f"cat > {shell_word(path)} <<'{end}'\n{text}\n{end}"
 
 
+def _held(character: str) -> str:
+    """A character, or what stands for half of one, which no file of text can hold."""
+    return _STANDS_FOR if "\ud800" <= character <= "\udfff" else character
+
+
 def _quoted(text: str) -> str:
     """A string in double quotes, as TOML, YAML and Python all read it."""
     return f'"{"".join(map(_quoted_character, text))}"'
@@ -100,9 +107,7 @@ def _quoted_character(character: str) -> str:
         return _ESCAPES[character]
     if character.isprintable():
         return character
-    number = ord(character)
-    if 0xD800 <= number < 0xE000:  # half of a character: a byte that was no UTF-8
-        number = 0xFFFD
+    number = ord(_held(character))
     return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
 
 
