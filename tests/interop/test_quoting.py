@@ -109,7 +109,7 @@ def run(script: str) -> tuple[list[list[str]], dict[str, Any]]:
             )
             assert (done.returncode, done.stderr) == (0, b""), (script, done.stderr)
         noted = Path(place) / "words"
-        raw = noted.read_text("utf-8", "surrogateescape") if noted.exists() else ""
+        raw = noted.read_bytes().decode("utf-8", "surrogateescape") if noted.exists() else ""
         started = sorted(command.split("\0") for command in raw.split("\0END\0") if command)
         written: dict[str, Any] = {}
         for path in folder.iterdir():
