@@ -10,8 +10,10 @@ import os
 import shutil
 import subprocess
 import tomllib
+from collections import Counter
 from dataclasses import replace
 from functools import cache
+from html.parser import HTMLParser
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -290,3 +292,32 @@ def test_the_command_quotes_a_folder(tmp_path: Path) -> None:
     ((program, *rest),) = run(done.stdout)[0]
     assert program == "torchrun"
     assert "dir $(touch PWNED)_pretrain_config" in rest
+
+
+class _Elements(HTMLParser):
+    """Elements of a page, counted, and the text between them."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.counts[tag] += 1
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_a_page_has_no_elements_of_a_name(tmp_path: Path) -> None:
+    name = "</script><script>alert(1)</script><xyz onload='alert(2)'>\"'&lt;"
+    path = tmp_path / "e.toml"
+    path.write_text(SCENARIO.format(name=toml_value(name), software="megatron-core"))
+    done = CliRunner().invoke(app, ["plan", os.fspath(path), "--out", os.fspath(tmp_path / "page")])
+    assert done.exit_code == 0, done.output
+    (page,) = (tmp_path / "page").glob("*.html")
+    elements = _Elements(page.read_text(encoding="utf-8"))
+    assert name in elements.text
+    assert elements.counts["xyz"] == 0
+    assert elements.counts["script"] == 1

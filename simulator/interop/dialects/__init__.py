@@ -6,4 +6,7 @@ as rows of ``table.py`` where that is shorter; a line in ``interop/launch.py: LA
 ``interop/exporting.py: FORMS``; a line in ``launch_files/recognising.py``, which knows its files;
 its keys that bear on nothing in ``idle_keys.toml``; a case in ``tests/interop/test_round_trip.py``,
 which asks that every field of [layout] comes back or is named; its line in docs/commands.md.
+
+What may come from input (names, paths) is written by ``simulator/quoting.py`` alone: a writer for
+each language, never an f-string.
 """
