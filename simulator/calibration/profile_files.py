@@ -16,6 +16,7 @@ from simulator.errors import InputError
 from simulator.files import read_profile
 from simulator.profiles import KINDS
 from simulator.profiles.check import check
+from simulator.quoting import comment_line
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +61,8 @@ def _text(calibration: Calibration, fits: tuple[ClassFit, ...], target: Target) 
     for key, value in target.settings.items():
         document[key] = value
     what = f"fitted to {calibration.source} ({calibration.date})" if fits else "not measured itself"
-    return f"# {target.path.stem}: {target.base}, {what}.\n{tomlkit.dumps(document)}"
+    head = comment_line(f"{target.path.stem}: {target.base}, {what}.")
+    return f"{head}\n{tomlkit.dumps(document)}"
 
 
 def _check(text: str, target: Target) -> None:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 import tomlkit
 from tomlkit.items import InlineTable, Table
 
+from simulator.quoting import toml_value
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureText:
@@ -89,8 +91,8 @@ def _table(document: tomlkit.TOMLDocument, path: tuple[str, ...]) -> Table | tom
 
 
 def _inline(figure: FigureText, source: str) -> InlineTable:
-    parts = [f"value = {_number(figure.value, 3)}", f'grade = "{figure.grade}"']
-    parts.append(f'source = "{source}"')
+    parts = [f"value = {_number(figure.value, 3)}", f"grade = {toml_value(figure.grade)}"]
+    parts.append(f"source = {toml_value(source)}")
     if figure.spread is not None:
         parts.append(f"spread = {_number(figure.spread, 2)}")
     # Parsed, not built: only so do the spaces inside the braces match the hand-written figures.

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from simulator.cli.options import print_line
 from simulator.cli.runner import question
+
+if TYPE_CHECKING:
+    from socket import socket
 
 Port = Annotated[
     int, typer.Option("--port", metavar="N", min=1, max=65535, help="Port to listen on.")
@@ -44,17 +48,38 @@ def ask(*, port: Port = 8021, host: Host = "127.0.0.1") -> None:
         raise InputError(f"serve: {rule}") from None
     local = ("127.0.0.1", "localhost", "[::1]")
     hosts = local if host in ("127.0.0.1", "localhost", "::1") else (*local, host)
-    print_line(f"Explorer: http://{host}:{port}/ (Ctrl-C stops it)")
-    if hosts != local:
-        print_line(
-            "It listens beyond this machine: whoever reaches the address can use it.", err=True
+    with _listening(host, port) as listener, suppress(KeyboardInterrupt):
+        print_line(f"Explorer: http://{host}:{port}/ (Ctrl-C stops it)")
+        if hosts != local:
+            print_line(
+                "It listens beyond this machine: whoever reaches the address can use it.", err=True
+            )
+        config = uvicorn.Config(
+            application(hosts),
+            log_level="warning",
+            limit_concurrency=64,
+            timeout_keep_alive=10,
+            server_header=False,
         )
-    uvicorn.run(
-        application(hosts),
-        host=host,
-        port=port,
-        log_level="warning",
-        limit_concurrency=64,
-        timeout_keep_alive=10,
-        server_header=False,
-    )
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+def _listening(host: str, port: int) -> socket:
+    """Open the socket before the server starts, so that what is wrong with it is one line.
+
+    Raises
+    ------
+    InputError
+        If the host is not known or not of this machine, or the port is taken.
+    """
+    import socket
+
+    from simulator.errors import InputError
+
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address, family=family, backlog=2048)
+    except (OSError, ValueError) as error:  # ValueError: no name of a host
+        said = (getattr(error, "strerror", None) or str(error)).partition(" (")[0]
+        rule = "must be a free port of an address of this machine"
+        raise InputError(f"serve: --host, --port: {rule}, got {host}:{port} ({said})") from None

@@ -103,5 +103,5 @@ def slurm_job(block: str, cluster: Cluster, *, name: str = "foreshard") -> str:
     ]
     if cluster.nodes > 1:
         head.append('export HEAD_NODE=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)')
-    lines = block.splitlines()
+    lines = block.split("\n")
     return "\n".join([*head, *(f"srun {x}" if x.startswith("torchrun ") else x for x in lines)])

@@ -18,6 +18,7 @@ from simulator.interop.dialects.primus import primus_block, primus_unsaid
 from simulator.interop.dialects.torchrun import layout_notes, plain_block, script_block
 from simulator.interop.dialects.torchtitan import torchtitan_block, torchtitan_unsaid
 from simulator.layout.layouts import Layouts
+from simulator.quoting import comment_line
 from simulator.scenario import Scenario
 from simulator.software.profile import Launcher
 from simulator.workload.recipe import Recipe
@@ -76,7 +77,9 @@ def launch_flags(layouts: Layouts, scenario: Scenario) -> str:
     """
     arch = scenario.workload.architecture
     if arch.traced is not None:
-        return f"# {arch.name} is a traced module: start it with a training script of its own."
+        return comment_line(
+            f"{arch.name} is a traced module: start it with a training script of its own."
+        )
     return written(LAUNCHERS[scenario.software.launcher], layouts.row(0), scenario)
 
 
@@ -86,9 +89,8 @@ def written(dialect: Dialect, row: dict[str, Any], scenario: Scenario) -> str:
     write = dialect.adapters if recipe.lora_rank and dialect.adapters else dialect.write
     lines = [write(row, scenario), *layout_notes(row, dialect.unsaid(row, scenario))]
     if unsaid := _unsaid(recipe, dialect):
-        lines.append(
-            f"# The prediction also counts on what no flag here says: {', '.join(unsaid)}."
-        )
+        said = f"The prediction also counts on what no flag here says: {', '.join(unsaid)}."
+        lines.append(comment_line(said))
     return "\n".join(lines)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from simulator.hardware.cluster import ClusterProfile, load_node
 from simulator.hardware.node import Node, ScaleOut, wrong_domain
 from simulator.profiles import load
 from simulator.profiles.check import check
+from simulator.quoting import comment_line, toml_value
 
 GBIT = 125e6
 """Bytes per second of a gigabit per second."""
@@ -157,9 +157,11 @@ def _source(today: str) -> list[str]:
 def _node_text(asked: OwnCluster, node: Node, today: str) -> str:
     per_server = asked.per_server or node.accelerators
     lines = [
-        f"# {asked.name}: servers with {per_server} x {asked.gpu}; what is not said here is that of"
-        f" {node.name}.",
-        f"base = {json.dumps(node.name)}",
+        comment_line(
+            f"{asked.name}: servers with {per_server} x {asked.gpu}; what is not said here is that"
+            f" of {node.name}."
+        ),
+        f"base = {toml_value(node.name)}",
         f"accelerators = {per_server}",
         "",
         *_source(today),
@@ -175,17 +177,17 @@ def _node_text(asked: OwnCluster, node: Node, today: str) -> str:
             f'adapter_bytes_per_s = {{ value = {rate:.6g}, grade = "datasheet", source = "own" }}'
         )
     if asked.network is not None:
-        out.append(f"kind = {json.dumps(asked.network)}")
+        out.append(f"kind = {toml_value(asked.network)}")
     if out:
         lines += ["", "[scale_out]", *out]
     return "\n".join(lines) + "\n"
 
 
 def _cluster_text(asked: OwnCluster, base: str, today: str) -> str:
-    lines = [f"# {asked.name}, after {base}.", f"base = {json.dumps(base)}"]
-    lines.append(f"node = {json.dumps(asked.name)}")
+    lines = [comment_line(f"{asked.name}, after {base}."), f"base = {toml_value(base)}"]
+    lines.append(f"node = {toml_value(asked.name)}")
     if asked.usd_per_gpu_hour is not None:
-        lines.append(f"price = {json.dumps(asked.name)}")
+        lines.append(f"price = {toml_value(asked.name)}")
     if asked.largest is not None:
         lines.append(f"largest = {asked.largest}")
     if asked.oversubscription is not None:
@@ -196,7 +198,11 @@ def _cluster_text(asked: OwnCluster, base: str, today: str) -> str:
 
 def _price_text(asked: OwnCluster, today: str) -> str:
     value = f'{{ value = {asked.usd_per_gpu_hour:g}, grade = "datasheet", source = "own" }}'
-    lines = [f"# What {asked.name} costs.", f"usd_per_gpu_hour = {value}", "included_power = true"]
+    lines = [
+        comment_line(f"What {asked.name} costs."),
+        f"usd_per_gpu_hour = {value}",
+        "included_power = true",
+    ]
     return "\n".join([*lines, "", *_source(today)])
 
 

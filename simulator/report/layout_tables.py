@@ -8,6 +8,7 @@ from typing import Any
 
 from simulator.errors import InputError
 from simulator.planner.plan import Plan
+from simulator.quoting import markdown_cell
 
 TABLES = ("csv", "markdown", "parquet")
 
@@ -46,4 +47,4 @@ def layout_table(plan: Plan, form: str, top: int) -> bytes:
 def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}" if math.isfinite(value) else ""
-    return str(value).replace("|", "\\|")
+    return markdown_cell(str(value))

@@ -9,6 +9,7 @@ from simulator.answers import encoded, head
 from simulator.calibration.local_profiles import LocalProfiles
 from simulator.calibration.measured_steps import CAUSES, LocalStep
 from simulator.measured.measurements import Measurements
+from simulator.quoting import markdown_cell, one_line
 
 _SIDES = ("predicted", "measured")
 
@@ -46,7 +47,7 @@ def local_markdown(document: Mapping[str, Any]) -> str:
     lines = [
         "# Predicted and measured training steps of one machine",
         "",
-        f"{document['device']}, {document['date']}, {document['source']}. Times in ms.",
+        one_line(f"{document['device']}, {document['date']}, {document['source']}. Times in ms."),
         "Foreign: cores that other processes took meanwhile; figures mean little where it is not",
         "near zero.",
         "",
@@ -137,7 +138,7 @@ def _host_work(host_s: Mapping[str, float]) -> list[str]:
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     lines = [head, ["---"] * len(head), *rows]
-    return [f"| {' | '.join(line)} |" for line in lines]
+    return [f"| {' | '.join(map(markdown_cell, line))} |" for line in lines]
 
 
 def _ms(seconds: float, *, sign: bool = False) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 import resource
+import socket
 import time
 import tomllib
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +18,18 @@ pytest.importorskip("starlette")
 pytest.importorskip("httpx")
 
 from starlette.testclient import TestClient
+from typer.testing import CliRunner
 
 import simulator.explorer.web as web
 from simulator.api import predict
+from simulator.cli.main import app
 from simulator.explorer.answering import Answers
 from simulator.explorer.asked import question_of
 from simulator.explorer.repriced import repriced
 from simulator.explorer.web import application
 from simulator.planner.plan import Plan
 
+needs_uvicorn = pytest.mark.skipif(find_spec("uvicorn") is None, reason="serve needs uvicorn")
 ASSETS = Path(web.__file__).parent / "assets"
 QUESTION = {
     "model": "gpt2-small", "cluster": "dgx-a100", "gpus": 8, "tokens": 1e10, "global_batch": 64,
@@ -206,3 +211,22 @@ def test_hundreds_of_questions_leave_memory_flat() -> None:
     later = click(240, 120)
     assert len(answers.plans) <= 24
     assert later - warm < 60  # MiB
+
+
+@needs_uvicorn
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "192.0.2.1", "a" * 300, "x\0y"])
+def test_an_address_that_is_not_here_is_one_line(host: str) -> None:
+    done = CliRunner().invoke(app, ["serve", "--host", host])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith("serve: --host, --port: must be a free port")
+    assert done.stderr.count("\n") == 1
+
+
+@needs_uvicorn
+def test_a_used_port_is_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = CliRunner().invoke(app, ["serve", "--port", str(port)])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert f"127.0.0.1:{port} (Address already in use)" in done.stderr
+    assert done.stderr.count("\n") == 1

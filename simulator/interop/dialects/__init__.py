@@ -7,4 +7,7 @@ as rows of ``table.py`` where that is shorter; a line in ``interop/launch.py: LA
 its keys that bear on nothing in ``idle_keys.toml``; a case in ``tests/interop/test_round_trip.py``,
 which asks that every field of [layout] comes back or is named; its seed in tests/mutations. One
 that is only read (``torchtune.py``) has no writer, and tests of its own in place of a round trip.
+
+What may come from input (names, paths) is written by ``simulator/quoting.py`` alone: a writer for
+each language, never an f-string.
 """

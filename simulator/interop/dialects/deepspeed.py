@@ -12,6 +12,7 @@ from typing import Any
 
 from simulator.interop.dialects.settings import Reading, Settings, Unset, idle_in
 from simulator.interop.dialects.torchrun import torchrun
+from simulator.quoting import comment_line, here_document
 from simulator.scenario import Scenario
 from simulator.software.profile import Software
 from simulator.workload.recipe import Recipe
@@ -30,11 +31,11 @@ def deepspeed_block(row: dict[str, Any], scenario: Scenario) -> str:
     told = " --gradient_checkpointing" if row["recompute"] == "full" else ""
     if rank := scenario.workload.recipe.lora_rank:
         told += f' --model_name_or_path "$CHECKPOINT" --lora_rank {rank}'
-    notes = "".join(f"# {note}\n" for note in _notes(row))
+    notes = "".join(f"{comment_line(note)}\n" for note in _notes(row))
     return (
         "# train.py is your script: deepspeed.initialize with this configuration. Yours to set:\n"
         "# model, data, learning rate.\n"
-        f"{notes}cat > ds_config.json <<'JSON'\n{text}\nJSON\n"
+        f"{notes}{here_document('ds_config.json', text, end='JSON')}\n"
         f"{torchrun(scenario.cluster)} train.py --deepspeed ds_config.json{told}"
     )
 

@@ -15,6 +15,7 @@ from typing import Any
 from simulator.errors import InputError
 from simulator.interop.dialects.settings import Place, Reading, Setting, Settings, as_whole
 from simulator.interop.dialects.torchrun import steps, torchrun
+from simulator.quoting import comment_line, python_literal
 from simulator.scenario import Scenario
 
 # --- written -------------------------------------------------------------------------------------
@@ -34,7 +35,7 @@ def fsdp2_block(row: dict[str, Any], scenario: Scenario) -> str:
     """Write the lines and, above them, the command that runs them."""
     recipe = scenario.workload.recipe
     lines = [
-        f"# {torchrun(scenario.cluster)} train.py",
+        comment_line(f"{torchrun(scenario.cluster)} train.py"),
         "# In train.py, your script: build `model` (its blocks are model.layers), then:",
         f"MICRO_BATCH = {row['micro_batch']}",
         f"GRADIENT_ACCUMULATION = {row['global_batch'] // (row['dp'] * row['micro_batch'])}",
@@ -57,9 +58,8 @@ def fsdp2_block(row: dict[str, Any], scenario: Scenario) -> str:
     else:
         rest = _sharded(row, recipe, again)
     if recipe.lora_rank:
-        targets = ", ".join(f'"{name}"' for name in recipe.lora_targets)
         lines += [f"LORA_RANK = {recipe.lora_rank}  # a fine-tuning: the model itself is frozen"]
-        lines += [f"LORA_TARGETS = [{targets}]"]
+        lines += [f"LORA_TARGETS = {python_literal(recipe.lora_targets)}"]
     return "\n".join([*lines, *rest])
 
 

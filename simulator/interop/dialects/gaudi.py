@@ -11,6 +11,7 @@ from typing import Any
 
 from simulator.interop.dialects.deepspeed import deepspeed_config
 from simulator.interop.dialects.torchrun import steps, unsaid_stashes, wrapped
+from simulator.quoting import comment_line, here_document
 from simulator.scenario import Scenario
 
 _TARGETS = {
@@ -38,12 +39,12 @@ def gaudi_block(row: dict[str, Any], scenario: Scenario) -> str:
         ["--do_train", "--output_dir out", "--deepspeed ds_config.json"],
     ]
     text = json.dumps(deepspeed_config(row, scenario), indent=2)
-    notes = [f"# {note}" for note in unsaid_stashes(recipe)]
+    notes = [comment_line(note) for note in unsaid_stashes(recipe)]
     return "\n".join(
         [
             "# In examples/language-modeling of Optimum Habana. Yours to set: model, data, learning"
             " rate" + (", hostfile." if cluster.nodes > 1 else "."),
-            f"cat > ds_config.json <<'JSON'\n{text}\nJSON",
+            here_document("ds_config.json", text, end="JSON"),
             wrapped(start, groups),
             *notes,
         ]

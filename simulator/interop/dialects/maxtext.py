@@ -16,6 +16,7 @@ from typing import Any
 from simulator.errors import InputError, problem
 from simulator.interop.dialects.settings import Place, Reading, Setting, Settings, as_whole, idle_in
 from simulator.interop.dialects.torchrun import steps, unsaid_stashes, wrapped
+from simulator.quoting import comment_line
 from simulator.scenario import Scenario
 from simulator.workload import presets
 from simulator.workload.architecture import MLP, Architecture
@@ -67,7 +68,7 @@ def maxtext_block(row: dict[str, Any], scenario: Scenario) -> str:
         [*data, 'run_name="$RUN"', 'base_output_directory="$OUTPUT"'],
     ]
     head = f"# MaxText, started on every host of the slice (xpk does it). Yours to set: {what}."
-    notes = [f"# {note}" for note in _notes(row, scenario)]
+    notes = [comment_line(note) for note in _notes(row, scenario)]
     return "\n".join([head, wrapped(start, [group for group in groups if group]), *notes])
 
 

@@ -27,6 +27,7 @@ from simulator.interop.dialects.table import (
 from simulator.interop.dialects.torchrun import SAMPLE_STEPS, torchrun, unsaid_stashes, wrapped
 from simulator.layout.stage_words import read_stages
 from simulator.layout.stages import stages
+from simulator.quoting import comment_line
 from simulator.scenario import Scenario
 from simulator.software.profile import Software
 from simulator.workload import presets
@@ -160,7 +161,7 @@ def megatron_block(row: dict[str, Any], scenario: Scenario) -> str:
             " learning rate, checkpoints.",
             *_environment(row, scenario.workload.recipe),
             wrapped(f"{torchrun(scenario.cluster)} pretrain_gpt.py", flags),
-            *(f"# {note}" for note in megatron_notes(row, scenario)),
+            *(comment_line(note) for note in megatron_notes(row, scenario)),
         ]
     )
 

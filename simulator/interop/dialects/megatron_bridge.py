@@ -11,6 +11,7 @@ from typing import Any
 
 from simulator.interop.dialects.megatron import TARGETS, Arguments, megatron_arguments, stem_of
 from simulator.interop.dialects.torchrun import steps, torchrun, unsaid_stashes, wrapped
+from simulator.quoting import comment_line, shell_word
 from simulator.scenario import Scenario
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import Recipe
@@ -42,17 +43,17 @@ def bridge_block(row: dict[str, Any], scenario: Scenario) -> str:
     """
     if scenario.workload.recipe.lora_rank:
         return bridge_adapter_block(row, scenario)
-    stem = stem_of(scenario.workload.architecture.name)
+    recipe = f"{stem_of(scenario.workload.architecture.name)}_pretrain_config"
     start = (
         f"{torchrun(scenario.cluster)} scripts/training/run_recipe.py"
-        f" --recipe {stem}_pretrain_config --dataset llm-pretrain-mock"
+        f" --recipe {shell_word(recipe)} --dataset llm-pretrain-mock"
     )
     return "\n".join(
         [
             "# In a checkout of Megatron-Bridge. Yours to set: data (mock data here), tokenizer,"
             " learning rate, checkpoints; the recipe where there is none of this name.",
             wrapped(start, _settings(row, scenario)),
-            *(f"# {note}" for note in unsaid_stashes(scenario.workload.recipe)),
+            *(comment_line(note) for note in unsaid_stashes(scenario.workload.recipe)),
         ]
     )
 
@@ -106,8 +107,7 @@ def _setting(key: str, value: Any) -> str:
         return ""
     if isinstance(value, list):
         value = f"[{','.join(map(str, value))}]"
-    text = f"{section}.{key}={'true' if value is True else value}"
-    return f"'{text}'" if set(text) & set("[]|*()") else text
+    return shell_word(f"{section}.{key}={'true' if value is True else value}")
 
 
 def bridge_adapter_block(row: dict[str, Any], scenario: Scenario) -> str:
@@ -138,7 +138,7 @@ def bridge_adapter_block(row: dict[str, Any], scenario: Scenario) -> str:
             "# A fine-tuning in a checkout of Megatron-Bridge: Megatron-LM itself has no adapters."
             " Yours to set: checkpoint, data, learning rate.",
             wrapped(start, groups),
-            *(f"# {note}" for note in notes),
+            *(comment_line(note) for note in notes),
         ]
     )
 
@@ -148,5 +148,5 @@ def _adapters(recipe: Recipe) -> list[str]:
     return [
         f"peft.dim={recipe.lora_rank}",
         f"peft.alpha={2 * recipe.lora_rank}",
-        f"'peft.target_modules=[{','.join(targets)}]'",
+        shell_word(f"peft.target_modules=[{','.join(targets)}]"),
     ]

@@ -17,6 +17,7 @@ from simulator.interop.dialects.megatron import (
 )
 from simulator.interop.dialects.table import as_flags
 from simulator.interop.dialects.torchrun import torchrun, wrapped
+from simulator.quoting import Variable, comment_line
 from simulator.scenario import Scenario
 from simulator.workload.recipe import Recipe
 
@@ -47,7 +48,7 @@ def mindspeed_block(row: dict[str, Any], scenario: Scenario) -> str:
             "export PYTORCH_NPU_ALLOC_CONF=expandable_segments:True HCCL_CONNECT_TIMEOUT=3600"
             " CUDA_DEVICE_MAX_CONNECTIONS=1",
             wrapped(f"{torchrun(scenario.cluster)} {script}", as_flags(groups)),
-            *(f"# {note}" for note in megatron_notes(row, scenario)),
+            *(comment_line(note) for note in megatron_notes(row, scenario)),
         ]
     )
 
@@ -59,9 +60,12 @@ def _translated(group: Arguments) -> Arguments:
         if key == "vocab_size":
             arguments["padded_vocab_size"] = value + 1
         elif key == "mock_data":
-            arguments |= {"data_path": '"$DATA_PATH"', "split": "100,0,0"}
+            arguments |= {"data_path": Variable("DATA_PATH"), "split": "100,0,0"}
         elif key == "tokenizer_type":
-            arguments |= {key: "PretrainedFromHF", "tokenizer_name_or_path": '"$TOKENIZER_PATH"'}
+            arguments |= {
+                key: "PretrainedFromHF",
+                "tokenizer_name_or_path": Variable("TOKENIZER_PATH"),
+            }
         elif key == "attention_backend":
             arguments |= {"use_flash_attn": True} if value == "flash" else {}
         elif key in _OWN:
@@ -105,7 +109,7 @@ def _adapters(recipe: Recipe) -> Arguments:
         "finetune": True,
         "stage": "sft",
         "is_instruction_dataset": True,
-        "load": '"$CKPT"',
+        "load": Variable("CKPT"),
         "lora_r": recipe.lora_rank,
         "lora_alpha": 2 * recipe.lora_rank,
         "lora_fusion": True,

@@ -13,6 +13,7 @@ from typing import Any
 from simulator.interop.dialects.settings import Reading, Settings, idle_in
 from simulator.interop.dialects.table import Word, field_values, read_words, write_words
 from simulator.interop.dialects.torchrun import steps, torchrun, unsaid_stashes, wrapped
+from simulator.quoting import comment_line
 from simulator.scenario import Scenario
 from simulator.workload.recipe import Recipe
 
@@ -62,7 +63,7 @@ def neuronx_block(row: dict[str, Any], scenario: Scenario) -> str:
         f" --config-path=conf --config-name={name}"
     )
     groups = [_trainer(scenario), _layout(row, recipe), _model(row, scenario), _types(recipe)]
-    notes = [f"# {note}" for note in _notes(row, scenario)]
+    notes = [comment_line(note) for note in _notes(row, scenario)]
     return "\n".join(
         [
             "# In examples/ of neuronx-distributed-training. Yours to set: data.train_dir, the"

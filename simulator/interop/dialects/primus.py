@@ -17,6 +17,7 @@ from simulator.interop.dialects.megatron import (
 )
 from simulator.interop.dialects.megatron_bridge import recipe_note, recipe_stem
 from simulator.interop.dialects.torchrun import steps
+from simulator.quoting import comment_line, here_document, yaml_value
 from simulator.scenario import Scenario
 
 _OTHERS = {
@@ -45,7 +46,7 @@ def primus_block(row: dict[str, Any], scenario: Scenario) -> str:
             " (mock data here), learning rate, checkpoints.",
             _experiment([*module, "  model: language_model.yaml"], overrides),
             *_start(scenario, "pretrain"),
-            *(f"# {note}" for note in megatron_notes(row, scenario)),
+            *(comment_line(note) for note in megatron_notes(row, scenario)),
         ]
     )
 
@@ -54,8 +55,7 @@ def _setting(key: str, value: Any) -> tuple[str, str]:
     if key in _OTHERS:
         return _OTHERS[key], "false"
     words = " ".join(map(str, value)) if isinstance(value, list) else str(value)
-    quoted = f"'{words}'" if set(words) & set("()|*[]") else words
-    return _NAMES.get(key, key), "true" if value is True else quoted
+    return _NAMES.get(key, key), yaml_value(True if value is True else words)
 
 
 def _experiment(module: list[str], overrides: dict[str, str]) -> str:
@@ -69,7 +69,7 @@ def _experiment(module: list[str], overrides: dict[str, str]) -> str:
         "    overrides:",
         *(f"      {name}: {value}" for name, value in overrides.items()),
     ]
-    return "\n".join(["cat > foreshard.yaml <<'YAML'", *lines, "YAML"])
+    return here_document("foreshard.yaml", "\n".join(lines), end="YAML")
 
 
 def _start(scenario: Scenario, what: str) -> list[str]:
@@ -100,15 +100,15 @@ def _adapting(row: dict[str, Any], scenario: Scenario) -> str:
     }
     for group in megatron_arguments(row, scenario):
         overrides |= dict(_setting(k, value) for k, value in group.items() if k in _RECIPE_TAKES)
-    stem = recipe_stem(scenario.workload.architecture)
+    stem = recipe_stem(scenario.workload.architecture) or "yours"
     module = ["post_trainer:", "  framework: megatron_bridge", "  config: sft_trainer.yaml"]
     return "\n".join(
         [
             "# With Primus in AMD's container, on every server: a fine-tuning by Megatron-Bridge."
             " Yours to set: checkpoint, data, learning rate.",
-            _experiment([*module, f"  model: {stem or 'yours'}.yaml"], overrides),
+            _experiment([*module, f"  model: {yaml_value(f'{stem}.yaml')}"], overrides),
             *_start(scenario, "posttrain"),
-            *(f"# {note}" for note in recipe_note(scenario.workload.architecture)),
+            *(comment_line(note) for note in recipe_note(scenario.workload.architecture)),
         ]
     )
 

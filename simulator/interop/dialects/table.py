@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from simulator.interop.dialects.settings import Settings
+from simulator.quoting import shell_word
 from simulator.workload.recipe import Recipe
 
 _IDLE = (None, 0, 1, "none", False)
@@ -98,6 +99,5 @@ def _flag(key: str, value: Any) -> str:
     if value is True:
         return name
     if isinstance(value, (list, tuple)):
-        return f"{name} {' '.join(map(str, value))}"
-    quoted = set(str(value)) & set("()|*[]")
-    return f"{name} '{value}'" if quoted else f"{name} {value}"
+        return f"{name} {' '.join(map(shell_word, value))}"
+    return f"{name} {shell_word(value)}"

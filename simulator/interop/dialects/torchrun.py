@@ -11,6 +11,7 @@ from typing import Any
 
 from simulator.hardware.cluster import Cluster
 from simulator.interop.dialects.settings import Reading, Settings, as_whole
+from simulator.quoting import comment_line, shell_word
 from simulator.scenario import Scenario
 from simulator.workload.recipe import Recipe
 
@@ -50,7 +51,7 @@ def layout_notes(row: Mapping[str, Any], unsaid: Mapping[str, str]) -> list[str]
     said = {reason: list[str]() for reason in unsaid.values()}
     for name, reason in unsaid.items():
         said[reason].append(f"layout.{name} = {'usual' if row[name] == '' else row[name]}")
-    return [f"# {', '.join(named)}: {reason}" for reason, named in said.items()]
+    return [comment_line(f"{', '.join(named)}: {reason}") for reason, named in said.items()]
 
 
 def unsaid_stashes(recipe: Recipe, flags: Sequence[str] = ()) -> list[str]:
@@ -84,7 +85,7 @@ def wrapped(start: str, groups: list[list[str]]) -> str:
 
 def plain_block(row: dict[str, Any], scenario: Scenario) -> str:
     """Plain data parallelism: torchrun, and what the training script has to be told."""
-    notes = "".join(f"# {note}\n" for note in unsaid_stashes(scenario.workload.recipe))
+    notes = "".join(f"{comment_line(note)}\n" for note in unsaid_stashes(scenario.workload.recipe))
     return (
         "# train.py is your script: DistributedDataParallel around the model, told by these.\n"
         f"{notes}"
@@ -96,8 +97,9 @@ def script_block(row: dict[str, Any], scenario: Scenario) -> str:
     """Software without a launcher: what the training script has to be told on every host."""
     cluster, software = scenario.cluster, scenario.software
     hosts = f"each of the {cluster.nodes:,} hosts" if cluster.nodes > 1 else "the host"
+    start = f"{software.name} has no launcher: start train.py, your script, once on {hosts}"
     return (
-        f"# {software.name} has no launcher: start train.py, your script, once on {hosts}\n"
+        f"{comment_line(start)}\n"
         f"# ({cluster.gpus:,} devices; data-parallel ranks share states as {row['sharding']}).\n"
         f"export {_told(row, scenario)}\npython train.py"
     )
@@ -146,7 +148,7 @@ def _told(row: dict[str, Any], scenario: Scenario) -> str:
             values[name.upper()] = ",".join(map(str, row[name])) if name == "stages" else row[name]
     if row["sharding"] != "ddp" and row["shard_group"] != row["dp"] * row["cp"]:
         values["SHARD_GROUP"] = row["shard_group"]
-    return " ".join(f"{name}={value}" for name, value in values.items())
+    return " ".join(f"{name}={shell_word(value)}" for name, value in values.items())
 
 
 # --- read ----------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from simulator.interop.dialects.megatron import layers_by_stage
 from simulator.interop.dialects.settings import Reading, Setting, Settings, as_whole, idle_in
 from simulator.interop.dialects.table import read_as
 from simulator.interop.dialects.torchrun import steps, torchrun, unsaid_stashes
+from simulator.quoting import comment_line, here_document, toml_value
 from simulator.scenario import Scenario
 from simulator.workload import presets
 from simulator.workload.architecture import Architecture
@@ -83,11 +84,11 @@ def torchtitan_block(row: dict[str, Any], scenario: Scenario) -> str:
     """Write the job file with a here-document, then the command."""
     tables = torchtitan_tables(row, scenario)
     text = "\n".join(
-        "\n".join([f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in table.items())])
+        "\n".join([f"[{name}]", *(f"{key} = {toml_value(value)}" for key, value in table.items())])
         for name, table in tables.items()
     )
-    notes = "".join(f"# {note}\n" for note in _notes(row, scenario))
-    job = f"{notes}cat > foreshard.toml <<'TOML'\n{text}\nTOML\n"
+    notes = "".join(f"{comment_line(note)}\n" for note in _notes(row, scenario))
+    job = f"{notes}{here_document('foreshard.toml', text, end='TOML')}\n"
     if scenario.workload.recipe.lora_rank:
         return (
             "# torchtitan 0.2 has no low-rank adapters: no launch command is written for this"
@@ -215,16 +216,6 @@ def torchtitan_unsaid(row: dict[str, Any], scenario: Scenario) -> dict[str, str]
     offload = ("optimizer_offload", "parameter_offload")
     reason = "no setting that is written here moves states to the host."
     return unsaid | {name: reason for name in offload if row[name] != "none"}
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list):
-        nested = any(isinstance(item, list) for item in value)
-        start, between, end = ("[\n  ", ",\n  ", "\n]") if nested else ("[", ", ", "]")
-        return start + between.join(_toml(item) for item in value) + end
-    return f'"{value}"' if isinstance(value, str) else str(value)
 
 
 # --- read ----------------------------------------------------------------------------------------

@@ -49,6 +49,7 @@ from simulator.interop.shell.job_size import (
 )
 from simulator.interop.shell.shell_words import Script, read_script
 from simulator.plain_files import read_text
+from simulator.quoting import shell_word
 from simulator.workload.huggingface import from_hf
 
 LAUNCH_FILE_LIMIT_BYTES = 2**20
@@ -134,7 +135,7 @@ def read_launch_file(
         return measured
     text = read_text(path, LAUNCH_FILE_LIMIT_BYTES)
     if _COLLECTIVES.search(text):
-        make = f"foreshard calibrate {path} --base-cluster NAME --out-cluster OWN.toml"
+        make = f"foreshard calibrate {shell_word(path)} --base-cluster NAME --out-cluster OWN.toml"
         note = f"{path} measures collectives: {make} makes the cluster to give with --cluster"
         return [Reading(path=str(path), kind="log of nccl-tests", notes=(note,))]
     found = _by_content(text, str(path), beside)

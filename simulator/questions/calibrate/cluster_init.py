@@ -81,6 +81,7 @@ def init(
     from simulator.errors import InputError
     from simulator.plain_files import write_files
     from simulator.profiles.own_cluster import OwnCluster, own_profiles
+    from simulator.quoting import shell_word
 
     check_out("--out", out, folder=True)
     asked = OwnCluster(
@@ -106,7 +107,8 @@ def init(
         write_files(files)
     for path in files:
         print_line(f"Written: {path}")
-    print_line(f"Use it: export FORESHARD_PROFILES={out}; foreshard plan ... --cluster {name}")
+    place = shell_word(out)
+    print_line(f"Use it: export FORESHARD_PROFILES={place}; foreshard plan ... --cluster {name}")
 
 
 def _differs(path: Path, content: bytes) -> bool:
