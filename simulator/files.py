@@ -493,6 +493,21 @@ def read_csv(
             yield line, dict(zip_longest(header, cells[: len(header)], fillvalue=""))
 
 
+def read_columns(path: Path | str) -> dict[str, tuple[str, ...]]:
+    """Return the columns of a CSV file that ships, by the words of its header, read at once.
+
+    InputError where a row has more or fewer cells than the header.
+    """
+    text = read_text(path, LIMIT_BYTES)
+    header, *rows = csv.reader(io.StringIO(text, newline=""))
+    try:
+        columns = list(zip(*rows, strict=True)) or [()] * len(header)
+        return dict(zip(header, columns, strict=True))
+    except ValueError:
+        rule = f"every row must have {len(header)} cells as the header has"
+        raise InputError(f"{path}: {rule}") from None
+
+
 def read_rows(path: Path | str) -> Iterator[tuple[int, list[str]]]:
     """Yield (line number, cells) for each line of a CSV file; InputError where it is none.
 

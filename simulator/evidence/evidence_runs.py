@@ -8,7 +8,8 @@ predict them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from simulator import catalogue
 from simulator.arrays import Floats
-from simulator.files import read_csv
+from simulator.files import read_columns
 
 Flags = NDArray[np.bool_]
 
@@ -88,29 +89,30 @@ class EvidenceRuns:
 def load_evidence_runs() -> EvidenceRuns:
     """Read the table; no rows where a catalogue has none."""
     path = catalogue.folder("hardware_profiles") / "uncertainty" / "runs.csv"
-    rows = [row for _, row in read_csv(path)] if path.is_file() else []
-    return runs_of(rows)
+    return runs_of(read_columns(path) if path.is_file() else dict.fromkeys(COLUMNS, ()))
 
 
-def runs_of(rows: list[dict[str, str]]) -> EvidenceRuns:
-    """Make the columns of rows."""
+def runs_of(columns: Mapping[str, Sequence[str]]) -> EvidenceRuns:
+    """Make arrays of the columns of the table."""
     names = ("run_id", "source", "table", *WORDS)
-    words = {name: np.array([row[name] for row in rows], dtype=object) for name in names}
-    words["family"] = np.array([row["source"].partition("-")[0] for row in rows], dtype=object)
-    numbers = {name: np.array([float(row[name]) for row in rows]) for name in NUMBERS}
-    sources = [row["source"] for row in rows]
-    counts = {name: sources.count(name) for name in set(sources)}
-    axes = {name: [row[name].split("+") for row in rows] for name in ("uses", "leaves")}
-    flags = {
-        name: np.array([[axis in used for axis in AXES] for used in some], dtype=bool)
-        for name, some in axes.items()
-    }
+    words = {name: np.array(columns[name], dtype=object) for name in names}
+    sources = columns["source"]
+    words["family"] = np.array([name.partition("-")[0] for name in sources], dtype=object)
+    numbers = {name: np.array(columns[name], dtype=float) for name in NUMBERS}
+    counts = Counter(sources)
+    flags = {name: _flags(columns[name]) for name in ("uses", "leaves")}
     return EvidenceRuns(
         words=words,
-        months=np.array([float(row["months"] or "nan") for row in rows]),
+        months=np.array([text or "nan" for text in columns["months"]], dtype=float),
         numbers=numbers,
         doublings={name: np.log2(numbers[name]) for name in NUMBERS[:5]},
-        axes={name: some.reshape(len(rows), len(AXES)) for name, some in flags.items()},
-        error=np.array([float(row["error"]) for row in rows]),
+        axes=flags,
+        error=np.array(columns["error"], dtype=float),
         weight=np.array([counts[name] ** -0.5 for name in sources]),
     )
+
+
+def _flags(joined: Sequence[str]) -> Flags:
+    """Which of AXES each text names, of names joined by +: a row a text."""
+    texts = np.char.add(np.char.add("+", np.array(joined, dtype=str)), "+")
+    return np.stack([np.char.find(texts, f"+{axis}+") >= 0 for axis in AXES], axis=1)

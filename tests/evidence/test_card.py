@@ -38,11 +38,12 @@ RUN = {
 
 
 def runs(*changes: dict[str, str]) -> EvidenceRuns:
-    return runs_of([{**RUN, "run_id": f"run-{i}", **line} for i, line in enumerate(changes)])
+    rows = [{**RUN, "run_id": f"run-{i}", **line} for i, line in enumerate(changes)]
+    return runs_of({name: [row[name] for row in rows] for name in RUN})
 
 
 def asked(**changes: str) -> Traits:
-    known = runs_of([{**RUN, **changes}])
+    known = runs_of({name: [text] for name, text in {**RUN, **changes}.items()})
     return Traits(
         words={name: str(known.words[name][0]) for name in WORDS},
         months=float(known.months[0]),
