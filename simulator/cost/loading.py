@@ -85,13 +85,13 @@ def _readers(layouts: Layouts, cluster: Cluster, software: Software) -> Readers:
     """
     gpus = float(cluster.node.accelerators)
     group = (layouts.tp * layouts.cp).astype(float)
-    each = np.where(software.input.broadcast, layouts.cp, group)
+    where = np.where(software.input.broadcast, layouts.cp, group)
     stages = np.minimum(layouts.pp, 2)
     loading = np.minimum(gpus, stages * layouts.dp * group)  # ranks of such stages on a server
     return Readers(
         samples=layouts.global_batch / layouts.dp,
-        ranks=layouts.dp * stages * each,
-        server_ranks=np.maximum(loading * each / group, 1.0),
+        ranks=layouts.dp * stages * where,
+        server_ranks=np.maximum(loading * where / group, 1.0),
         fetches=layouts.dp * stages * np.maximum(group / gpus, 1.0),
         server_fetches=np.maximum(loading / group, 1.0),
     )

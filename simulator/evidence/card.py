@@ -148,13 +148,13 @@ def evidence_card(
     )
 
 
-def _too_fast(traits: Traits, found: Nearness) -> tuple[str, ...]:
+def _too_fast(traits: Traits, nearness: Nearness) -> tuple[str, ...]:
     """A remark where no run on the device has made as much of it."""
-    predicted, best = float(traits.numbers["mfu"][0]), float(found.best_mfu[0])
+    predicted, best = float(traits.numbers["mfu"][0]), float(nearness.best_mfu[0])
     if not predicted > best:
         return ()
-    run, words = found.runs.words, traits.words
-    i = int(found.best[0])
+    run, words = nearness.runs.words, traits.words
+    i = int(nearness.best[0])
     return (
         f"MFU {100.0 * predicted:.1f} %: above the best that was measured on {words['device']} in"
         f" {words['precision']} ({run['kind'][i]}: {100.0 * best:.1f} %, {run['run_id'][i]});"
@@ -162,20 +162,20 @@ def _too_fast(traits: Traits, found: Nearness) -> tuple[str, ...]:
     )
 
 
-def _grade(traits: Traits, found: Nearness, expected: float) -> str:
+def _grade(traits: Traits, nearness: Nearness, expected: float) -> str:
     """The strongest grade whose error is not exceeded and of which there are enough runs."""
     for grade, largest, names, enough in zip(GRADES, LARGEST, _SAME, _ENOUGH, strict=False):
         exact = traits.known or grade != GRADES[0]
-        if exact and expected <= largest and _same(traits, found, names).sum() >= enough:
+        if exact and expected <= largest and _same(traits, nearness, names).sum() >= enough:
             return grade
     return GRADES[-1]
 
 
-def _same(traits: Traits, found: Nearness, names: tuple[str, ...]) -> Flags:
+def _same(traits: Traits, nearness: Nearness, names: tuple[str, ...]) -> Flags:
     """Which runs near agree in some columns."""
-    alike = found.distance[0] <= NEAR
+    alike = nearness.distance[0] <= NEAR
     for name in names:
-        alike = alike & (found.runs.words[name] == traits.words[name])
+        alike = alike & (nearness.runs.words[name] == traits.words[name])
     return np.asarray(alike)
 
 
@@ -196,20 +196,20 @@ _SHARES = {
 _AXES = {"uses": "axes", "leaves": "between servers"}
 
 
-def _differs(traits: Traits, found: Nearness, i: int) -> tuple[tuple[str, float], ...]:
+def _differs(traits: Traits, nearness: Nearness, i: int) -> tuple[tuple[str, float], ...]:
     """In what a run is not alike, the largest addend of its distance first."""
     names = [*traits.words, *_SIZES, *_SHARES, *_AXES]
     apart = {
-        name: float(np.broadcast_to(found.parts[name], (1, len(found.runs.error)))[0, i])
+        name: float(np.broadcast_to(nearness.parts[name], (1, len(nearness.runs.error)))[0, i])
         for name in names
     }
     told = sorted((name for name in names if apart[name] >= _TOLD), key=lambda n: -apart[n])
-    return tuple((_word(name, found, i), apart[name]) for name in told)
+    return tuple((_word(name, nearness, i), apart[name]) for name in told)
 
 
-def _word(name: str, found: Nearness, i: int) -> str:
+def _word(name: str, nearness: Nearness, i: int) -> str:
     """What a run is, in words."""
-    runs = found.runs
+    runs = nearness.runs
     if name in _SIZES:
         size = float(runs.numbers[name][i])
         return _SIZES[name].format(size / 1e9 if name == "parameters" else size)
@@ -220,14 +220,14 @@ def _word(name: str, found: Nearness, i: int) -> str:
     return f"{name} {runs.words[name][i]}"
 
 
-def _in_words(found: Nearness, i: int, differs: tuple[tuple[str, float], ...]) -> str:
+def _in_words(nearness: Nearness, i: int, differs: tuple[tuple[str, float], ...]) -> str:
     """What a run is that the answer is not, and its size."""
     alike = (
         f"alike but for {', '.join(what for what, _ in differs[:_MOST_TOLD])}"
         if differs
         else "alike"
     )
-    gpus = int(found.runs.numbers["gpus"][i])
+    gpus = int(nearness.runs.numbers["gpus"][i])
     size = f"{gpus:,} GPU{'s' if gpus > 1 else ''}"
     return alike if size in alike else f"{alike}; {size}"
 

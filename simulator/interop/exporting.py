@@ -92,13 +92,13 @@ def slurm_job(block: str, cluster: Cluster, *, name: str = "foreshard") -> str:
     >>> print(slurm_job("torchrun train.py", load_cluster("dgx-h100", 8)).splitlines()[-1])
     srun torchrun train.py
     """
-    each = min(cluster.node.accelerators, cluster.gpus)
+    accelerator = min(cluster.node.accelerators, cluster.gpus)
     head = [
         "#!/bin/bash",
         f"#SBATCH --job-name={name}",
         f"#SBATCH --nodes={cluster.nodes}",
         "#SBATCH --ntasks-per-node=1",
-        f"#SBATCH --gpus-per-node={each}",
+        f"#SBATCH --gpus-per-node={accelerator}",
         "#SBATCH --exclusive",
     ]
     if cluster.nodes > 1:

@@ -99,10 +99,10 @@ def _unsaid(recipe: Recipe, dialect: Dialect) -> list[str]:
     said = {*_ALWAYS, *dialect.said}
     if recipe.optimizer in dialect.optimizers:
         said.add("optimizer")
-    found = []
+    unsaid = []
     for field in fields(recipe):
         value = getattr(recipe, field.name)
         if field.name not in said and value != field.default:
             shown = repr(value)
-            found.append(f"{field.name} = {shown if len(shown) <= 60 else shown[:57] + '...'}")
-    return found
+            unsaid.append(f"{field.name} = {shown if len(shown) <= 60 else shown[:57] + '...'}")
+    return unsaid

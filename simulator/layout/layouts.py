@@ -145,14 +145,14 @@ class Layouts:
         dealt = given.pop("stages", ())
         coded = {name: _coded(name, value) for name, value in given.items()}
         coded["stages"], splits = _dealt(dealt)
-        one = np.ones(1, dtype=np.int32)
+        ones = np.ones(1, dtype=np.int32)
         for name in ("tp", "pp", "vpp", "cp", "cp_a2a", "dp", "ep", "etp", "micro_batch"):
-            coded.setdefault(name, one)
+            coded.setdefault(name, ones)
         coded.setdefault("global_batch", coded["dp"] * coded["micro_batch"])
         coded.setdefault("shard_group", coded["dp"] * coded["cp"])
         coded.setdefault("sequence_parallel", (coded["tp"] > 1).astype(np.int32))
         coded.setdefault("schedule", usual_codes(coded["vpp"]))
-        coded.setdefault("rank_order", one * RANK_ORDERS.index("tp-cp-dp-pp"))
+        coded.setdefault("rank_order", ones * RANK_ORDERS.index("tp-cp-dp-pp"))
         for name in (
             "cp_kind",
             "dispatcher",
@@ -165,7 +165,7 @@ class Layouts:
             "optimizer_offload",
             "parameter_offload",
         ):
-            coded.setdefault(name, 0 * one)
+            coded.setdefault(name, 0 * ones)
         wide = dict(zip(coded, np.broadcast_arrays(*coded.values()), strict=True))
         _resolve_reshard(wide)
         columns = {name: _stored(column) for name, column in wide.items()}

@@ -191,42 +191,42 @@ def read_a2a(table: Table, words: Words) -> CollectiveCalls:
 def _contradicted(table: Table) -> Masks:
     """Calls that took a quarter longer than one at least as large of the same series."""
     columns = [table.text(name) for name in _SERIES]
-    found = np.zeros(len(table), dtype=bool)
+    zeros = np.zeros(len(table), dtype=bool)
     size, took = (_or_nan(table.text(name)) for name in ("message_bytes", "time_us"))
     for _, rows in groups(np.isfinite(size) & np.isfinite(took), *columns):
         order = rows[np.argsort(size[rows], kind="stable")]
         shortest = np.minimum.accumulate(took[order][::-1])[::-1]
         first = np.searchsorted(size[order], size[order])  # where calls of the same size begin
-        found[order] = took[order] > _QUARTER_LONGER * shortest[first]
-    return found
+        zeros[order] = took[order] > _QUARTER_LONGER * shortest[first]
+    return zeros
 
 
 def _or_nan(text: Texts) -> Floats:
     """Numbers of a column, NaN for what is none: that is refused where the column is read."""
-    found = np.full(len(text), np.nan)
+    full = np.full(len(text), np.nan)
     for row, word in enumerate(text.tolist()):
         with suppress(ValueError):
-            found[row] = float(word)
-    return found
+            full[row] = float(word)
+    return full
 
 
 def _releases(text: Texts) -> Texts:
     """First two numbers of a release of NCCL; blank for anything else."""
-    found = [re.match(r"NCCL (\d+\.\d+)", word) for word in text.tolist()]
-    return np.array([match[1] if match else "" for match in found], dtype=str)
+    matches = [re.match(r"NCCL (\d+\.\d+)", word) for word in text.tolist()]
+    return np.array([match[1] if match else "" for match in matches], dtype=str)
 
 
 def _units(table: Table, label: Texts) -> Floats:
     """Compute units that each call was given."""
-    given = np.where(label == "combine", table.text("combine_sms"), table.text("dispatch_sms"))
-    return np.array([float(word) if _NUMBER.fullmatch(word) else _UNITS for word in given.tolist()])
+    where = np.where(label == "combine", table.text("combine_sms"), table.text("dispatch_sms"))
+    return np.array([float(word) if _NUMBER.fullmatch(word) else _UNITS for word in where.tolist()])
 
 
 def _with_units(table: Table, label: Texts) -> Texts:
     """Library, and the multiprocessors that it was given where the row says so."""
     combine = label == "combine"
-    given = np.where(combine, table.text("combine_sms"), table.text("dispatch_sms")).tolist()
-    pairs = zip(table.text("library").tolist(), given, strict=True)
+    tolist = np.where(combine, table.text("combine_sms"), table.text("dispatch_sms")).tolist()
+    pairs = zip(table.text("library").tolist(), tolist, strict=True)
     named = (f"{name}, {sms.removesuffix('.0')} SMs" if sms else name for name, sms in pairs)
     return np.array(list(named), dtype=str)
 
@@ -279,9 +279,9 @@ def _calls(
 
 def _cluster(sieve: Sieve, words: Words) -> Texts:
     """Cluster of each row: that of its system, else of its GPU."""
-    own = set(catalogue.names("clusters"))
+    names = set(catalogue.names("clusters"))
     systems = (words.systems.get(word, word) for word in sieve.table.text("system").tolist())
-    named = np.array([name if name in own else "" for name in systems], dtype=str)
+    named = np.array([name if name in names else "" for name in systems], dtype=str)
     return np.where(named == "", profiles(sieve, "clusters", words.clusters, named == ""), named)
 
 

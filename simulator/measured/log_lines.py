@@ -97,8 +97,8 @@ def rank_of(text: str) -> int | None:
     >>> [rank_of(s) for s in ("[rank3]:[titan] x", "[default0]: x", "12: x", "12:30:01 x", "x")]
     [3, 0, 12, None, None]
     """
-    found = _RANK.match(text)
-    return int(found.group(1) or found.group(2)) if found else None
+    match = _RANK.match(text)
+    return int(match.group(1) or match.group(2)) if match else None
 
 
 def _refuse_binary(path: Path, file: BinaryIO) -> None:

@@ -147,24 +147,24 @@ def _problems(record: Any, where: str) -> list[str]:
         return [f"{where}: must be an object, got {type(record).__name__}"]
     if not isinstance(record.get("kernel"), str):
         return [problem(where, "kernel", "must be a word", record.get("kernel"))]
-    found = []
+    problems = []
     where = f"{where} ({record['kernel']})"
     shape, times = record.get("shape"), record.get("times_s")
     if not isinstance(shape, dict):
-        found.append(problem(where, "shape", "must be an object of sizes", shape))
+        problems.append(problem(where, "shape", "must be an object of sizes", shape))
     else:
         for name, size in shape.items():
             if type(size) in (int, float) and not _is_size(size):
-                found.append(problem(where, f"shape.{name}", "must be a size", size))
+                problems.append(problem(where, f"shape.{name}", "must be a size", size))
     if not isinstance(times, list) or not times:
-        found.append(problem(where, "times_s", "must be a list of seconds", times))
+        problems.append(problem(where, "times_s", "must be a list of seconds", times))
     elif not all(map(_is_time, times)):
         wrong = next(time for time in times if not _is_time(time))
-        found.append(problem(where, "times_s", "must be positive numbers of seconds", wrong))
+        problems.append(problem(where, "times_s", "must be positive numbers of seconds", wrong))
     moved = record.get("bytes")
     if moved is not None and not (_is_size(moved) and moved > 0):
-        found.append(problem(where, "bytes", "must be a positive number", moved))
-    return found
+        problems.append(problem(where, "bytes", "must be a positive number", moved))
+    return problems
 
 
 def _call(record: Mapping[str, Any], where: str) -> Call:

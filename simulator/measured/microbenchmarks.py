@@ -252,9 +252,9 @@ def profiles(
     text = sieve.table.text("gpu")
     where = sieve.kept if where is None else where & sieve.kept
     sieve.refuse(where & (text == ""), "gpu", "required field is blank")
-    own = set(catalogue.names(kind))
+    names = set(catalogue.names(kind))
     named = (words.get(word, word) for word in text.tolist())
-    profile = np.array([name if name in own else "" for name in named], dtype=str)
+    profile = np.array([name if name in names else "" for name in named], dtype=str)
     sieve.skip_each(f"no {kind.removesuffix('s')} profile for {{}}", where & (profile == ""), "gpu")
     return profile
 

@@ -188,7 +188,7 @@ def _check_header(path: Path | str, header: Sequence[str]) -> None:
 def _unique(runs: Iterable[MeasuredRun]) -> list[MeasuredRun]:
     """Mark rows whose run id is blank or stands in an earlier row."""
     first: dict[str, str] = {}
-    found = []
+    unique = []
     for run in runs:
         name = run.get("run_id")
         if not run.fault and name in first:
@@ -197,8 +197,8 @@ def _unique(runs: Iterable[MeasuredRun]) -> list[MeasuredRun]:
         elif not run.fault and not name:
             run = replace(run, fault="run_id: required field is blank")
         first.setdefault(name, run.where)
-        found.append(run)
-    return found
+        unique.append(run)
+    return unique
 
 
 # --- fields ------------------------------------------------------------------------------

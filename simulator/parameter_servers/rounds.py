@@ -150,7 +150,7 @@ def stale_period_s(crew: WorkerGroup, staleness: Any, exchange_s: Any = 0.0) -> 
 
 
 def synchronous_s(
-    ready_s: Any, one: SyncRound, *, together: bool = True, backups: int = 0
+    ready_s: Any, sync_round: SyncRound, *, together: bool = True, backups: int = 0
 ) -> Floats:
     """Seconds of a step in which all gradients are summed, then applied, then all pull.
 
@@ -184,23 +184,23 @@ def synchronous_s(
     ready = ready[: len(ready) - backups]
     workers = len(ready)
     left = np.arange(workers, 0, -1.0).reshape(-1, *[1] * (ready.ndim - 1))
-    push, sums, pull = (np.asarray(x, float) for x in one.stations_s)
-    rate = np.asarray(one.worker_bytes_per_s, float)
+    push, sums, pull = (np.asarray(x, float) for x in sync_round.stations_s)
+    rate = np.asarray(sync_round.worker_bytes_per_s, float)
     stages = np.broadcast_arrays(
-        np.maximum(left * push, one.push_bytes / rate),
-        left * sums + one.update_s,
-        np.maximum((workers if together else left) * pull, one.pull_bytes / rate),
+        np.maximum(left * push, sync_round.push_bytes / rate),
+        left * sums + sync_round.update_s,
+        np.maximum((workers if together else left) * pull, sync_round.pull_bytes / rate),
         ready,
     )[:3]
-    done = ready + in_pieces(stages, one.pieces)
-    return np.asarray(done.max(axis=0) + 2.0 * np.asarray(one.latency_s))
+    done = ready + in_pieces(stages, sync_round.pieces)
+    return np.asarray(done.max(axis=0) + 2.0 * np.asarray(sync_round.latency_s))
 
 
 _ROUNDS = 10_000
 _CLOSE = 1e-10
 
 
-def asynchronous_rounds(crew: WorkerGroup, one: SyncRound) -> Floats:
+def asynchronous_rounds(crew: WorkerGroup, sync_round: SyncRound) -> Floats:
     """Rounds per second of every class of workers that wait for nobody.
 
     A closed network of the servers' three stations, shared evenly, and of time that workers spend
@@ -222,16 +222,16 @@ def asynchronous_rounds(crew: WorkerGroup, one: SyncRound) -> Floats:
     [0.47619]
     """
     step, count = crew.step_s.astype(float), crew.workers.astype(float)
-    push, sums, pull = one.stations_s
-    demand = np.array([push, sums + one.update_s, pull], float)[:, None]
-    own_push, own_pull = one.own_s
-    alone = step + 2.0 * float(one.latency_s)
+    push, sums, pull = sync_round.stations_s
+    demand = np.array([push, sums + sync_round.update_s, pull], float)[:, None]
+    own_push, own_pull = sync_round.own_s
+    alone = step + 2.0 * float(sync_round.latency_s)
     there = np.tile(count / 3.0, (3, 1))  # messages of each class at each station
     for _ in range(_ROUNDS):
         met = there.sum(axis=1, keepdims=True) - there / count
         stays = demand * (1.0 + met)
         stages = stays + np.array([own_push, 0.0, own_pull], float)[:, None]
-        rate = count / (alone + in_pieces(stages, one.pieces))
+        rate = count / (alone + in_pieces(stages, sync_round.pieces))
         new = np.minimum(rate * stays, count)
         if np.abs(new - there).max() < _CLOSE:
             break
@@ -239,7 +239,7 @@ def asynchronous_rounds(crew: WorkerGroup, one: SyncRound) -> Floats:
     return np.asarray(rate / count)
 
 
-def stale_synchronous_s(crew: WorkerGroup, staleness: int, one: SyncRound) -> Floats:
+def stale_synchronous_s(crew: WorkerGroup, staleness: int, sync_round: SyncRound) -> Floats:
     """Seconds between rounds of stale-synchronous workers, with what they wait for servers.
 
     With staleness 0 all push in the same round, as synchronous workers do, but each push is applied
@@ -247,12 +247,14 @@ def stale_synchronous_s(crew: WorkerGroup, staleness: int, one: SyncRound) -> Fl
     an exchange takes what it takes of workers that come as rarely as these.
     """
     if staleness == 0:
-        apart = one.pieces * float(crew.workers.sum())
-        each = replace(one, sum_s=one.sum_s + one.update_s, update_s=0.0, pieces=apart)
+        apart = sync_round.pieces * float(crew.workers.sum())
+        each = replace(
+            sync_round, sum_s=sync_round.sum_s + sync_round.update_s, update_s=0.0, pieces=apart
+        )
         return synchronous_s(crew.ready_s, each, together=False)
     rarely = float(stale_period_s(crew, staleness))
     alike = replace(crew, step_s=np.array([rarely]), workers=np.array([crew.workers.sum()]))
-    exchange = 1.0 / float(asynchronous_rounds(alike, one)[0]) - rarely
+    exchange = 1.0 / float(asynchronous_rounds(alike, sync_round)[0]) - rarely
     return stale_period_s(crew, staleness, exchange)
 
 

@@ -102,21 +102,21 @@ def read_parameter_server(raw: Any, *, where: str) -> ParameterServer:
     InputError
         With every problem, each naming its field.
     """
-    found = build_section(ParameterServer, raw, where=where, name="parameter_server")
-    if found.staleness and found.consistency != "stale-synchronous":
-        rule = f"must be 0 with consistency = {found.consistency!r}"
-        raise InputError(problem(where, "parameter_server.staleness", rule, found.staleness))
-    if found.backup_workers and found.consistency != "synchronous":
-        rule = f"must be 0 with consistency = {found.consistency!r}"
+    section = build_section(ParameterServer, raw, where=where, name="parameter_server")
+    if section.staleness and section.consistency != "stale-synchronous":
+        rule = f"must be 0 with consistency = {section.consistency!r}"
+        raise InputError(problem(where, "parameter_server.staleness", rule, section.staleness))
+    if section.backup_workers and section.consistency != "synchronous":
+        rule = f"must be 0 with consistency = {section.consistency!r}"
         raise InputError(
-            problem(where, "parameter_server.backup_workers", rule, found.backup_workers)
+            problem(where, "parameter_server.backup_workers", rule, section.backup_workers)
         )
-    if found.time_variation is not None and found.time_variation > 1.0:
-        got = float(found.time_variation)
+    if section.time_variation is not None and section.time_variation > 1.0:
+        got = float(section.time_variation)
         raise InputError(
             problem(where, "parameter_server.time_variation", "must be at most 1", got)
         )
-    return found
+    return section
 
 
 PARAMETER_SERVER = Section(

@@ -231,4 +231,9 @@ def _collectives(
         for code, collective in enumerate(trace.collectives)
         if shares.exposed_s[code] + shares.hidden_s[code] > 0.0
     ]
-    return tuple(sorted(collective_times, key=lambda one: (-one.exposed_s, -one.hidden_s)))
+    return tuple(
+        sorted(
+            collective_times,
+            key=lambda collective_time: (-collective_time.exposed_s, -collective_time.hidden_s),
+        )
+    )

@@ -79,13 +79,15 @@ def parsed(word: str) -> Release | None:
     >>> parsed("megatron-core") is None
     True
     """
-    found = _WORD.fullmatch(word)
-    if found is None:
+    fullmatch = _WORD.fullmatch(word)
+    if fullmatch is None:
         return None
-    release = found["release"]
+    release = fullmatch["release"]
     number = _NEWEST if release == "HEAD" else tuple(int(x) for x in re.findall("[0-9]+", release))
     letter = (ord(release[-1]) - ord("a") + 1,) if release[-1].islower() else ()
-    return Release(family=found["family"], number=number + letter, variant=found["variant"] or "")
+    return Release(
+        family=fullmatch["family"], number=number + letter, variant=fullmatch["variant"] or ""
+    )
 
 
 class UnknownFamily(InputError):

@@ -8,7 +8,6 @@ import pytest
 from typer.testing import CliRunner
 
 from simulator.cli.main import app
-from simulator.workload.tasks import TaskHeads
 
 RUNNER = CliRunner()
 SCENARIO = """
@@ -60,17 +59,6 @@ def test_a_plan_with_tasks(
     result = RUNNER.invoke(app, ["plan", str(path), *pins, "--json", *report])
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["layouts"][0]["fits"]
-
-
-def test_shares_of_the_batch_by_hand() -> None:
-    """Three tasks of 2, 2 and 5 outputs, a tower each: two see half and a tenth of the samples."""
-    heads = {"outputs": (2, 2, 5), "tower_hidden": 256, "experts": 8, "expert_hidden": 2048}
-    every, some = TaskHeads(**heads), TaskHeads(**heads, batch_fractions=(1.0, 0.5, 0.1))
-    h, e, t = 1024, 2048, 256
-    assert some.parameters(h) == every.parameters(h)
-    shared = 8 * 2 * h * e + 3 * 8 * h
-    towers = (1.0 + 0.5 + 0.1) * (h * t + 8 * h) + t * (2 + 0.5 * 2 + 0.1 * 5)
-    assert some.forward_flop(h) == pytest.approx(2 * (shared + towers))
 
 
 def test_tasks_that_few_samples_have_take_less(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_it_says_what_one_decides_by() -> None:
         f"begun on 2027-01-01 it ends on {ends.isoformat()} (",
         " M USD (",
         " USD per GPU-hour; ",
-        "goals over 99.9 % chance to end within 240 days, ",
+        "goals 99.8 % chance to end within 240 days, ",
         " chance to cost at most 20.0 M USD",
         "evidence measured here; ",
         "first that FITS",

@@ -146,3 +146,14 @@ def test_every_tensor_rank_has_the_tasks_whole() -> None:
     arch = replace(presets.load("llama-3.1-8b"), tasks=MMOE)
     one, eight = (rank_parameters(arch, tp=t, pp=1, kernels=UNFUSED)[-1] for t in (1, 8))
     assert one == eight == 4096 + MMOE.parameters(4096)
+
+
+def test_shares_of_the_batch_by_hand() -> None:
+    """Three tasks of 2, 2 and 5 outputs, a tower each: two see half and a tenth of the samples."""
+    heads = {"outputs": (2, 2, 5), "tower_hidden": 256, "experts": 8, "expert_hidden": 2048}
+    every, some = TaskHeads(**heads), TaskHeads(**heads, batch_fractions=(1.0, 0.5, 0.1))
+    h, e, t = 1024, 2048, 256
+    assert some.parameters(h) == every.parameters(h)
+    shared = 8 * 2 * h * e + 3 * 8 * h
+    towers = (1.0 + 0.5 + 0.1) * (h * t + 8 * h) + t * (2 + 0.5 * 2 + 0.1 * 5)
+    assert forward_flop(some, h) == pytest.approx(2 * (shared + towers))

@@ -90,6 +90,8 @@ def hours_errors(trainings: list[Hours]) -> dict[str, float]:
     """Errors of cases: how many, and medians without and with goodput."""
     return {
         "n": len(trainings),
-        "ideal_median_ape": median(abs(one.ideal / one.case.gpu_hours - 1.0) for one in trainings),
+        "ideal_median_ape": median(
+            abs(training.ideal / training.case.gpu_hours - 1.0) for training in trainings
+        ),
         "median_ape": median(abs(one.real / one.case.gpu_hours - 1.0) for one in trainings),
     }

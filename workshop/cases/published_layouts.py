@@ -130,9 +130,9 @@ def decide(decision: Decision) -> Decided:
     )
 
 
-def _published(decision: Decision, told: SearchResult) -> Estimate:
+def _published(decision: Decision, search_result: SearchResult) -> Estimate:
     """The published layout: what fits of it, what nearly fits, or what needs least memory."""
-    for found in (told.best, told.roomy, told.nearest_miss):
+    for found in (search_result.best, search_result.roomy, search_result.nearest_miss):
         if found is not None and len(found):
             return found.take(slice(0, 1))
-    raise InputError(f"decision {decision.name!r}: its layout cannot run: {told.dropped}")
+    raise InputError(f"decision {decision.name!r}: its layout cannot run: {search_result.dropped}")

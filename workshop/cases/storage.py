@@ -128,10 +128,10 @@ def from_others(rows: list[Fed]) -> Iterator[tuple[Fed, Fed, int]]:
     """
     fed_runs: dict[tuple[str, str, str], dict[str, Fed]] = defaultdict(dict)
     for row in rows:
-        one = fed_runs[row.submitter, _plain(row.system), row.workload]
-        best = one.get(row.accelerator)
+        fed_run = fed_runs[row.submitter, _plain(row.system), row.workload]
+        best = fed_run.get(row.accelerator)
         if best is None or row.bytes_per_s > best.bytes_per_s:
-            one[row.accelerator] = row
+            fed_run[row.accelerator] = row
     workloads = read_workloads()
     for (_, _, workload), both in fed_runs.items():
         if len(both) == 2:

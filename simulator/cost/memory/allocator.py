@@ -131,9 +131,9 @@ class CachingAllocator:
         del self._blocks[block.key]
 
 
-def _merged(one: Block, other: Block) -> Block:
+def _merged(block: Block, other: Block) -> Block:
     """Join two free neighbours into the first of them."""
-    first, second = (one, other) if one.start < other.start else (other, one)
+    first, second = (block, other) if block.start < other.start else (other, block)
     first.size += second.size
     first.after = second.after
     if second.after is not None:

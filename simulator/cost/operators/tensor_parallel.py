@@ -49,9 +49,9 @@ def _share_scales(ops: Operators, ranks: Ranks, recipe: Recipe, kernels: Kernels
     """
     if recipe.precision not in _SCALED_WHOLE or not kernels.gathers_quantised:
         return
-    one = np.where(ranks.sequence_parallel, 4.0, 0.0)
+    where = np.where(ranks.sequence_parallel, 4.0, 0.0)
     ops.collectives += [
-        Collective(operation="all_reduce", group="tp", size_bytes=one, backward=backward)
+        Collective(operation="all_reduce", group="tp", size_bytes=where, backward=backward)
         for backward in (False, True)
     ]
 

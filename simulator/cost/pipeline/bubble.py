@@ -100,7 +100,7 @@ def fill_and_drain(
     path_s, steady_s : tuple of ndarray
         What the path, and the slowest stage for as many micro-batches, take forward and backward.
     """
-    forward, backward = (x - own for x, own in zip(path_s, steady_s, strict=True))
+    forward, backward = (x - steady for x, steady in zip(path_s, steady_s, strict=True))
     idle = np.maximum(forward + backward, 0.0)
     fill = np.clip(forward, 0.0, idle)
     return fill, idle - fill

@@ -236,11 +236,11 @@ def _split(
 
 def _quantised(matrices: list[Matrix], shape: tuple[int, ...], arch: Architecture) -> Floats:
     """Parameters of the blocks' matrices, which are quantised; routers and convolutions are not."""
-    found = np.zeros(shape)
+    zeros = np.zeros(shape)
     for w in matrices:
         if w.part < len(arch.blocks) and w.name not in NO_LINEARS:
-            found[int(w.routed), :, w.part] += w.parameters
-    return found
+            zeros[int(w.routed), :, w.part] += w.parameters
+    return zeros
 
 
 def gradient_bytes(recipe: Recipe, states: StateBytes) -> float:

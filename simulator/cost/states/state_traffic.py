@@ -20,7 +20,11 @@ def micro_batch_traffic_s(cluster: Cluster, software: Software, parameters: Floa
 
 
 def accumulation_s(
-    recipe: Recipe, cluster: Cluster, software: Software, each: PartStates, once: NDArray[np.bool_]
+    recipe: Recipe,
+    cluster: Cluster,
+    software: Software,
+    part_states: PartStates,
+    once: NDArray[np.bool_],
 ) -> Floats:
     """Seconds of casting the first gradients of a step, and of adding up those of a later pass.
 
@@ -29,7 +33,10 @@ def accumulation_s(
     `accumulate_unsharded_grad_if_needed` reads the sum and the gradient and writes the sum, as
     autograd does where it is not. Shape (2, keys, parts).
     """
-    trained, reduced = each.trained[0] + each.trained[1], each.reduce[0] + each.reduce[1]
+    trained, reduced = (
+        part_states.trained[0] + part_states.trained[1],
+        part_states.reduce[0] + part_states.reduce[1],
+    )
     adds = trained * float(software.states.accumulation_traffic)
     traffic = np.stack([np.zeros_like(adds), adds])
     if software.fsdp2.adds_unreduced:

@@ -27,16 +27,16 @@ def parse_deviations(texts: Iterable[str], gpus: int, where: str) -> list[Deviat
     InputError
         With everything that is wrong in any of them.
     """
-    found: list[Deviation] = []
+    deviations: list[Deviation] = []
     wrong: list[str] = []
     for text in texts:
         try:
-            found.append(_parsed(text, gpus, where))
+            deviations.append(_parsed(text, gpus, where))
         except InputError as error:
             wrong += error.problems
     if wrong:
         raise InputError(wrong)
-    return found
+    return deviations
 
 
 def _parsed(text: str, gpus: int, where: str) -> Deviation:
@@ -83,7 +83,7 @@ def parse_link_degradation(texts: Iterable[str], where: str) -> dict[str, float]
     InputError
         With everything that is wrong in any of them but whether there is such a link.
     """
-    found: dict[str, float] = {}
+    link_degradation: dict[str, float] = {}
     wrong: list[str] = []
     for text in texts:
         name, equals, share = (word.strip() for word in text.rpartition("=")[:3])
@@ -91,14 +91,14 @@ def parse_link_degradation(texts: Iterable[str], where: str) -> dict[str, float]
         if not equals or not name:
             rule = "must be LINK=SHARE ('adapter-up 3.1=0.5')"
             wrong.append(problem(where, "", rule, text))
-        elif name in found:
+        elif name in link_degradation:
             wrong.append(problem(where, name, "must be given once", text))
         else:
             try:
-                found[name] = float(share)
+                link_degradation[name] = float(share)
             except ValueError:
                 rule = "must be the share of its capacity that is left, 0 to 1"
                 wrong.append(problem(where, name, rule, share))
     if wrong:
         raise InputError(wrong)
-    return found
+    return link_degradation

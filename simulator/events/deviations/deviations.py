@@ -97,17 +97,17 @@ def replicas_of(
 
 
 def _on_servers(
-    given: Sequence[Deviation], servers: tuple[Cluster, ...], base: Cluster
+    deviations: Sequence[Deviation], servers: tuple[Cluster, ...], base: Cluster
 ) -> list[Deviation]:
     """Deviations of one replica that put every stage on its servers, and those given over them."""
     if all(cluster is base for cluster in servers):
-        return list(given)
+        return list(deviations)
     made = [
         Deviation(stage=s, cluster=cluster)
         for s, cluster in enumerate(servers)
         if cluster is not base
     ]
-    for deviation in given:
+    for deviation in deviations:
         stages = range(len(servers)) if deviation.stage is None else (deviation.stage,)
         made += [
             replace(deviation, stage=s, cluster=deviation.cluster or servers[s]) for s in stages

@@ -29,24 +29,24 @@ def partners(schedule: str, pp: int, chunks: int) -> Ints:
     """
     rank, chunk = np.indices((pp, chunks))
     held = SCHEDULES[schedule].piece(pp, rank, chunk)
-    found = np.empty((2, pp, chunks), np.int64)
+    empty = np.empty((2, pp, chunks), np.int64)
     for way, step in ((AHEAD, 1), (BACK, -1)):
         before, after = _holder(schedule, held, -step), _holder(schedule, held, step)
-        own = np.where((before < 0) | (before == rank), rank, before)
-        found[way] = np.where((after < 0) | (after == rank), own, after)
-    return found
+        where = np.where((before < 0) | (before == rank), rank, before)
+        empty[way] = np.where((after < 0) | (after == rank), where, after)
+    return empty
 
 
 def _holder(schedule: str, held: Ints, step: int) -> Ints:
     """The rank of the piece so many further on; -1: there is none."""
-    found = np.full_like(held, -1)
+    full_like = np.full_like(held, -1)
     for rank, chunk in np.ndindex(*held.shape):
         there = held == held[rank, chunk] + step
         if SCHEDULES[schedule].copies > 1:  # each way through the model has a chunk of its own
             there &= np.arange(held.shape[1]) == chunk
         if there.any():
-            found[rank, chunk] = np.argwhere(there)[0, 0]
-    return found
+            full_like[rank, chunk] = np.argwhere(there)[0, 0]
+    return full_like
 
 
 def slower_hops(passes: Passes, kinds: list[str], schedule: str, shares: list[float]) -> Passes:

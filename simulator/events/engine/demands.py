@@ -106,45 +106,45 @@ def demands(
     return found
 
 
-def check(given: Demands) -> None:
+def check(demands: Demands) -> None:
     """Refuse demands with which no task could run, or whose numbers name nothing."""
-    amounts, entries, first = given.amount, len(given.resource), given.first
+    amounts, entries, first = demands.amount, len(demands.resource), demands.first
     if (
-        len(first) != len(given) + 1
+        len(first) != len(demands) + 1
         or first[0]
         or first[-1] != entries
         or (np.diff(first) < 0).any()
     ):
-        raise InputError(f"demands: first must rise from 0 to {entries} in {len(given) + 1} rows")
-    rows = np.repeat(np.arange(len(given)), np.diff(given.first))
-    free = np.ones(len(given), np.bool_)
-    free[rows[~given.held]] = False
+        raise InputError(f"demands: first must rise from 0 to {entries} in {len(demands) + 1} rows")
+    rows = np.repeat(np.arange(len(demands)), np.diff(demands.first))
+    free = np.ones(len(demands), np.bool_)
+    free[rows[~demands.held]] = False
     wrong: dict[str, tuple[Any, NDArray[np.bool_], str]] = {
         "capacity": (
-            given.capacity,
-            ~((given.capacity > 0) & np.isfinite(given.capacity)),
+            demands.capacity,
+            ~((demands.capacity > 0) & np.isfinite(demands.capacity)),
             "must be positive and finite",
         ),
         "amount": (amounts, ~((amounts > 0) & np.isfinite(amounts)), "must be positive and finite"),
         "resource": (
-            given.resource,
-            (given.resource < 0) | (given.resource >= len(given.capacity)),
-            f"must be from 0 to {len(given.capacity) - 1}",
+            demands.resource,
+            (demands.resource < 0) | (demands.resource >= len(demands.capacity)),
+            f"must be from 0 to {len(demands.capacity) - 1}",
         ),
         "work": (
-            given.work,
-            ~((given.work >= 0) & np.isfinite(given.work)),
+            demands.work,
+            ~((demands.work >= 0) & np.isfinite(demands.work)),
             "must be finite and not negative",
         ),
-        "limit": (given.limit, ~(given.limit > 0), "must be positive"),
+        "limit": (demands.limit, ~(demands.limit > 0), "must be positive"),
         "weight": (
-            given.weight,
-            ~((given.weight > 0) & np.isfinite(given.weight)),
+            demands.weight,
+            ~((demands.weight > 0) & np.isfinite(demands.weight)),
             "must be positive and finite",
         ),
         "limit of a task that shares nothing": (
-            given.limit,
-            free & np.isinf(given.limit),
+            demands.limit,
+            free & np.isinf(demands.limit),
             "must be finite",
         ),
     }

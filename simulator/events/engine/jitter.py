@@ -53,7 +53,7 @@ def slowest_factor(
 @compiled
 def _normal(above):  # type: ignore[no-untyped-def]
     """Find the normal deviate that a given share of draws exceeds, by Newton's method."""
-    found = np.empty(len(above))
+    empty = np.empty(len(above))
     for i in range(len(above)):
         small = max(min(above[i], 1.0 - above[i]), 1e-300)
         # start: the tail is near exp(-z^2 / 2) / 2 at most, so this lies above the root
@@ -66,5 +66,5 @@ def _normal(above):  # type: ignore[no-untyped-def]
             z += step
             if abs(step) < 1e-14 * (1.0 + abs(z)):
                 break
-        found[i] = z if above[i] <= 0.5 else -z
-    return found
+        empty[i] = z if above[i] <= 0.5 else -z
+    return empty

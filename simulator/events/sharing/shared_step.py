@@ -185,9 +185,9 @@ def _held(played: Played, rows: Rows, given: _Given, times: Times, busy: Ints) -
 
 def _noted(played: Played, takes: Profiles, rows: Rows, late: Floats) -> tuple[Ints, Floats]:
     """Which passes were late for want of links, and by what cause."""
-    own = np.flatnonzero((late != 0.0) & (rows.action >= 0))
-    beside = rows.phase[own] == COMPUTING
-    waits, hides = own[~beside], own[beside]
+    flatnonzero = np.flatnonzero((late != 0.0) & (rows.action >= 0))
+    beside = rows.phase[flatnonzero] == COMPUTING
+    waits, hides = flatnonzero[~beside], flatnonzero[beside]
     named = np.array([CAUSE[names[0]] for names in PHASE_TERMS])
     delays = [np.column_stack([rows.action[waits], named[rows.phase[waits]]])]
     delays_s, listed = [late[waits]], played.program

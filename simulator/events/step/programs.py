@@ -265,17 +265,17 @@ def action_seconds(program: Program, pass_s: ArrayLike) -> Floats:
 
     Of an overlapped pair the first takes the time of both.
     """
-    given = np.asarray(pass_s, np.float64)
-    if given.ndim == 1:
-        if len(given) != len(program):
-            raise InputError(f"{len(program)} actions need as many seconds, got {len(given)}")
-        seconds = given.copy()
+    asarray = np.asarray(pass_s, np.float64)
+    if asarray.ndim == 1:
+        if len(asarray) != len(program):
+            raise InputError(f"{len(program)} actions need as many seconds, got {len(asarray)}")
+        seconds = asarray.copy()
     else:
         shape = (program.ranks, program.chunks, len(KINDS))
         try:
-            table = np.broadcast_to(given, shape)
+            table = np.broadcast_to(asarray, shape)
         except ValueError:
-            raise InputError(f"pass_s must have shape {shape}, got {given.shape}") from None
+            raise InputError(f"pass_s must have shape {shape}, got {asarray.shape}") from None
         seconds = table[program.rank, program.chunk, program.kind].astype(np.float64)
     first = np.flatnonzero(program.with_next)
     seconds[first] += seconds[first + 1]

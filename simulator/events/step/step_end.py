@@ -75,11 +75,11 @@ def step_end_work(rows: Selection, priced: Priced, passes: Passes) -> StepEndWor
     once = bool(states.keeps_gathered[grid[0]])
     whole = passes.window_s.sum(axis=1)
     shares = passes.window_s / np.maximum(whole, 1e-300)[:, None, :]
-    given = np.empty((2, 1, len(order)))
-    given[:, 0, order] = whole.T
+    empty = np.empty((2, 1, len(order)))
+    empty[:, 0, order] = whole.T
     times = float(reductions(layouts, software, states.keeps_gathered[grid])[0])
     _, covered = rank_tails(
-        priced, layouts, grid, (given[AHEAD], given[BACK]), np.full((1, 1), times)
+        priced, layouts, grid, (empty[AHEAD], empty[BACK]), np.full((1, 1), times)
     )
     slowed = [covered[1 - way][0, order][:, None] * shares[:, :, way] for way in (AHEAD, BACK)]
     slowed[BACK], before = slowed[BACK] / times, slowed[BACK] * (1.0 - 1.0 / times) / float(m[0])
@@ -94,10 +94,10 @@ def step_end_work(rows: Selection, priced: Priced, passes: Passes) -> StepEndWor
     optimizer_s, gradients = states.optimizer_s[grid[0], order], [np.zeros(1), np.zeros(1)]
     host_s, copied_s, copies = np.zeros(len(order)), np.zeros(len(order)), 1.0
     if uses_host(layouts):
-        _, *gradients = host_step_s(priced, layouts, grid, m, given[BACK])
+        _, *gradients = host_step_s(priced, layouts, grid, m, empty[BACK])
         device, host, copy, count = host_parts_s(priced, layouts, grid, m)
         optimizer_s, host_s = device[0, order], host[0, order]
-        copied_s, copies = np.minimum(copy, given[BACK])[0, order], float(count[0, 0])
+        copied_s, copies = np.minimum(copy, empty[BACK])[0, order], float(count[0, 0])
     return StepEndWork(
         reduce_s=reduce_s,
         gather_s=gather_s,

@@ -111,7 +111,7 @@ def _zero(row: dict[str, Any], recipe: Recipe, software: Software) -> dict[str, 
 
 
 def _offload(row: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    offload: dict[str, Any] = {}
     tier = row["optimizer_offload"]
     if tier != "none":
         table: dict[str, Any] = {"device": tier, "pin_memory": True}
@@ -124,14 +124,14 @@ def _offload(row: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
                 "pipeline_read": True,
                 "pipeline_write": True,
             }
-        found["offload_optimizer"] = table
+        offload["offload_optimizer"] = table
     tier = row["parameter_offload"]
     if tier != "none":
         table = {"device": tier, "pin_memory": True}
         if tier == "nvme":
             table |= {"nvme_path": _NVME_PATH, "max_in_cpu": 0}
-        found["offload_param"] = table
-    return found
+        offload["offload_param"] = table
+    return offload
 
 
 def deepspeed_unsaid(row: dict[str, Any], scenario: Scenario) -> dict[str, str]:

@@ -187,12 +187,12 @@ def _states(settings: Settings) -> None:
 
 def _settings(tree: ast.AST, path: str) -> list[Setting]:
     """Assignments of names, and the calls and keywords that matter."""
-    found: list[Setting] = []
+    settings: list[Setting] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             name, value = node.targets[0].id, _value(node.value)
             if name.isupper() and value is not None:
-                found.append(Setting(name, value, Place(path, name, node.lineno)))
+                settings.append(Setting(name, value, Place(path, name, node.lineno)))
         if not isinstance(node, ast.Call):
             continue
         called = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
@@ -200,14 +200,14 @@ def _settings(tree: ast.AST, path: str) -> list[Setting]:
         if called == "init_device_mesh" and len(node.args) > 1:
             sizes = _value(node.args[1])
             if isinstance(sizes, list) and all(type(x) is int and 0 < x < 10**7 for x in sizes):
-                found.append(Setting("mesh", sizes[:3], place))
+                settings.append(Setting("mesh", sizes[:3], place))
         elif called in ("fully_shard", "checkpoint_wrapper", "CPUOffloadPolicy"):
-            found.append(Setting(called, True, place))
+            settings.append(Setting(called, True, place))
         for keyword in node.keywords:
             if keyword.arg in ("reshard_after_forward", "param_dtype", "reduce_dtype", "dtype"):
                 at = Place(path, f"{called}({keyword.arg})", node.lineno)
-                found.append(Setting(keyword.arg, _value(keyword.value), at))
-    return found
+                settings.append(Setting(keyword.arg, _value(keyword.value), at))
+    return settings
 
 
 def _value(node: ast.AST) -> Any:

@@ -118,12 +118,12 @@ def _mesh(row: dict[str, Any], scenario: Scenario) -> list[str]:
         }
     )
     always = ("ici_data", "ici_fsdp")
-    found = [
+    mesh = [
         f"{axis}_parallelism={size}" for axis, size in sizes.items() if size > 1 or axis in always
     ]
     if row["cp"] > 1:
-        found.append(f"context_parallel_strategy={CP_KINDS[row['cp_kind']]}")
-    return found
+        mesh.append(f"context_parallel_strategy={CP_KINDS[row['cp_kind']]}")
+    return mesh
 
 
 def _dealt(axes: dict[str, int], domain: int) -> dict[str, int]:
@@ -362,9 +362,9 @@ def _states(settings: Settings, known: bool) -> None:
 def _recompute(settings: Settings) -> None:
     """What of a layer is computed again, by the tensors that are kept; the nearest is taken."""
     policy = settings.take("remat_policy")
-    places = {key: one for key in _KEEPABLE if (one := settings.take(key)) is not None}
+    places = {key: take for key in _KEEPABLE if (take := settings.take(key)) is not None}
     kept = {key for key, one in places.items() if str(one.value) == "device"}
-    moved = [one for one in places.values() if str(one.value) == "offload"]
+    moved = [place for place in places.values() if str(place.value) == "offload"]
     inputs = settings.take("decoder_layer_input")
     if policy is None:
         return

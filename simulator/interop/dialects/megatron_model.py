@@ -213,8 +213,8 @@ def shape_of(settings: Settings) -> Shape:
     if layers > 10_000:
         settings.problems.append(f"{settings.found['num_layers'].place}: at most 10000 layers")
         return Shape()
-    given = _Given(settings, layers, hidden, heads, sizes, words, flags, pattern)
-    architecture = given.architecture(vocabulary or 1)
+    Given = _Given(settings, layers, hidden, heads, sizes, words, flags, pattern)
+    architecture = Given.architecture(vocabulary or 1)
     if vocabulary is not None:
         return Shape(layers=layers, architecture=_named(architecture)[0], notes=notes)
     architecture, alike = _named(architecture, any_vocabulary=True)
@@ -465,20 +465,20 @@ class _Given:
         every = as_whole(text)
         if every:
             return [int(layer % every == 0) for layer in range(self.layers)]
-        found: list[int] = []
+        pattern: list[int] = []
         if re.fullmatch(r"\[[01](,[01])*\](\*\d{1,4})?(\+\[[01](,[01])*\](\*\d{1,4})?)*", text):
             for part in text.split("+"):
                 items, _, times = part.partition("*")
-                found += [int(x) for x in items.strip("[]").split(",")] * int(times or 1)
-                if len(found) > self.layers:
+                pattern += [int(x) for x in items.strip("[]").split(",")] * int(times or 1)
+                if len(pattern) > self.layers:
                     break
-        if len(found) != self.layers:
+        if len(pattern) != self.layers:
             place = setting.place if setting is not None else name
             self.settings.problems.append(
                 f"{place}: must say 0 or 1 for {self.layers} layers, got {text[:80]!r}"
             )
             return [1] * self.layers
-        return found
+        return pattern
 
     def _windows(self) -> list[int]:
         """Tokens that each layer sees: one more than are to its left."""
@@ -496,17 +496,22 @@ def _zoo() -> list[Architecture]:
     return [presets.load(name) for name in presets.names()]
 
 
-def _named(found: Architecture, *, any_vocabulary: bool = False) -> tuple[Architecture, bool]:
+def _named(
+    architecture: Architecture, *, any_vocabulary: bool = False
+) -> tuple[Architecture, bool]:
     """The model of the zoo that is the same but for what costs nothing, or the one found."""
     alike = []
     for known in _zoo():
-        if known.layers == found.layers and known.hidden == found.hidden:
-            near = any_vocabulary or abs(known.vocabulary - found.vocabulary) <= 1024
-            short = found.position == "learned" and known.max_positions != found.max_positions
-            if near and not short and _sizes(known) == _sizes(found):
+        if known.layers == architecture.layers and known.hidden == architecture.hidden:
+            near = any_vocabulary or abs(known.vocabulary - architecture.vocabulary) <= 1024
+            short = (
+                architecture.position == "learned"
+                and known.max_positions != architecture.max_positions
+            )
+            if near and not short and _sizes(known) == _sizes(architecture):
                 alike.append(known)
-    longest = [known for known in alike if known.max_positions == found.max_positions]
-    return next(iter(longest or alike), found), bool(alike)
+    longest = [known for known in alike if known.max_positions == architecture.max_positions]
+    return next(iter(longest or alike), architecture), bool(alike)
 
 
 def _sizes(arch: Architecture) -> tuple[Any, ...]:

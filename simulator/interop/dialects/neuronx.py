@@ -99,7 +99,7 @@ def _layout(row: dict[str, Any], recipe: Recipe) -> list[str]:
 
 def _model(row: dict[str, Any], scenario: Scenario) -> list[str]:
     arch, recipe = scenario.workload.architecture, scenario.workload.recipe
-    found = [
+    model = [
         'model.model_config="$MODEL_CONFIG"',
         f"model.num_layers={arch.layers}",
         f"model.hidden_size={arch.hidden}",
@@ -107,15 +107,15 @@ def _model(row: dict[str, Any], scenario: Scenario) -> list[str]:
         f"model.max_position_embeddings={max(arch.max_positions, recipe.sequence_length)}",
     ]
     granularity = {"none": "null"}.get(row["recompute"], row["recompute"])
-    found.append(f"model.activations_checkpoint_granularity={granularity}")
+    model.append(f"model.activations_checkpoint_granularity={granularity}")
     if row["recompute"] == "selective":
         usual = scenario.software.kernels.selective_modules
         names = row["recompute_modules"].split("+") if row["recompute_modules"] else usual
         modules = ",".join(_MODULES[name] for name in names if name in _MODULES)
-        found.append(f"'model.activations_checkpoint_recompute=[{modules}]'")
+        model.append(f"'model.activations_checkpoint_recompute=[{modules}]'")
     if row["cp"] > 1:
-        found.append("+model.fusions.ring_attention=True")
-    return found
+        model.append("+model.fusions.ring_attention=True")
+    return model
 
 
 def _types(recipe: Recipe) -> list[str]:

@@ -121,9 +121,9 @@ class Settings:
     taken: set[str] = field(default_factory=set)
 
     @classmethod
-    def of(cls, path: str, found: Iterable[Setting]) -> Settings:
+    def of(cls, path: str, settings: Iterable[Setting]) -> Settings:
         """Settings of a file, in its order."""
-        return cls(path=path, found={setting.key: setting for setting in found})
+        return cls(path=path, found={setting.key: setting for setting in settings})
 
     def take(self, *keys: str) -> Setting | None:
         """The setting of the first of some names of a thing, which counts as understood."""

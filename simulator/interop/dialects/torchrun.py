@@ -25,11 +25,11 @@ _WIDTH = 96
 
 def torchrun(cluster: Cluster) -> str:
     """Start one process per accelerator; on several servers the head node is yours to name."""
-    each = min(cluster.node.accelerators, cluster.gpus)
+    accelerator = min(cluster.node.accelerators, cluster.gpus)
     if cluster.nodes == 1:
-        return f"torchrun --standalone --nproc_per_node {each}"
+        return f"torchrun --standalone --nproc_per_node {accelerator}"
     return (
-        f"torchrun --nnodes {cluster.nodes} --nproc_per_node {each}"
+        f"torchrun --nnodes {cluster.nodes} --nproc_per_node {accelerator}"
         ' --rdzv_id 101 --rdzv_backend c10d --rdzv_endpoint "$HEAD_NODE:29500"'
     )
 

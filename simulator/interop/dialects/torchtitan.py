@@ -346,13 +346,13 @@ def _read_pipeline(settings: Settings) -> None:
     schedule = settings.word("layout.schedule", read_as(_SCHEDULES), *named)
     for end in ("first", "last"):
         settings.take(f"parallelism.pipeline_parallel_{end}_stage_less_layers")
-    each = settings.whole("run.layers_per_stage", "parallelism.pipeline_parallel_layers_per_stage")
+    whole = settings.whole("run.layers_per_stage", "parallelism.pipeline_parallel_layers_per_stage")
     parts = settings.take("parallelism.module_fqns_per_model_part")
     if parts is not None and isinstance(parts.value, list) and len(parts.value) % pp == 0:
         settings.say("layout.vpp", max(len(parts.value) // pp, 1), parts)
         layers = [str(part).count("layers.") for part in parts.value]
         settings.say("layout.stages", layers, parts)
-    elif each is None and schedule in (*_CHUNKED, *_V_SHAPED):
+    elif whole is None and schedule in (*_CHUNKED, *_V_SHAPED):
         at = settings.found.get("parallelism.pipeline_parallel_schedule")
         if at is not None:
             settings.say("layout.vpp", 2, at)

@@ -113,14 +113,14 @@ def read_accelerate(settings: Settings) -> Reading:
     elif kind is not None and str(kind.value).upper().startswith("MULTI_"):
         settings.say("layout.sharding", "ddp", kind)
     for key in list(settings.found):
-        if found := _DEGREE.fullmatch(key):
+        if fullmatch := _DEGREE.fullmatch(key):
             name = {
                 "tp": "layout.tp",
                 "cp": "layout.cp",
                 "dp_replicate": "run.shard_replicas",
                 "dp_shard": "run.shard_degree",
             }
-            settings.whole(name[found[1]], key)
+            settings.whole(name[fullmatch[1]], key)
     return settings.reading("accelerate configuration", idle_in("accelerate"), software=software)
 
 

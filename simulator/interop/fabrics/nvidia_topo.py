@@ -156,8 +156,8 @@ def _nvlinks(gpus: list[str], cells: Cells, rate: float) -> list[tuple[str, str,
     most = max(sum(n for pair, n in links.items() if gpu in pair) for gpu in gpus)
     if most <= MOST_NVLINKS:
         return [(a, b, rate / most, n) for (a, b), n in links.items()]
-    each = max(links.values())
-    return [(gpu, "nvswitch {}", rate / each, each) for gpu in gpus]
+    link = max(links.values())
+    return [(gpu, "nvswitch {}", rate / link, link) for gpu in gpus]
 
 
 def _tree(devices: list[str], cells: Cells, rate: float) -> list[tuple[str, str, float, int]]:

@@ -111,13 +111,13 @@ def _written(row: dict[str, Any], scenario: Scenario) -> Arguments:
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in table.items():
         if isinstance(value, Mapping):
-            found |= _flat(value, f"{prefix}{key}.")
+            flat |= _flat(value, f"{prefix}{key}.")
         else:
-            found[f"{prefix}{key}"] = value
-    return found
+            flat[f"{prefix}{key}"] = value
+    return flat
 
 
 def _trainer(row: dict[str, Any]) -> dict[str, Any]:

@@ -113,7 +113,11 @@ def _of_trace(trace: Trace, path: str, kind: str) -> Reading:
         place = Place(path, "distributedInfo.world_size")
         stated.append(Stated("cluster.gpus", trace.world, place))
     for name, pattern in _GROUPS:
-        sizes = {one.size for one in trace.collectives if pattern.match(one.description)}
+        sizes = {
+            collective.size
+            for collective in trace.collectives
+            if pattern.match(collective.description)
+        }
         if len(sizes) == 1 and (size := sizes.pop()) and size > 1:
             stated.append(Stated(name, size, Place(path, f"groups of {name.partition('.')[2]}")))
     try:

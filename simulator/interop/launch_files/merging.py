@@ -187,11 +187,11 @@ class _Merging:
 
     def _choose_architecture(self) -> None:
         """The model of a config.json, else that of arguments; their sizes must agree."""
-        found = [reading for reading in self.readings if reading.architecture is not None]
-        if self.model is not None or not found:
+        readings = [reading for reading in self.readings if reading.architecture is not None]
+        if self.model is not None or not readings:
             return
-        configs = [reading for reading in found if reading.kind == "Hugging Face config"]
-        chosen = (configs or found)[0]
+        configs = [reading for reading in readings if reading.kind == "Hugging Face config"]
+        chosen = (configs or readings)[0]
         arch = chosen.architecture
         assert arch is not None, "readings without one were left out"
         if not arch.vocabulary:
@@ -225,25 +225,31 @@ class _Merging:
         if isinstance(said, str) and "=" in said:
             text = said.partition("=")[2].strip().strip("'\"")
             return text if name in _WORDS else as_whole(text)
-        found = self.fields.get(name)
-        return None if found is None else found.value
+        field = self.fields.get(name)
+        return None if field is None else field.value
 
     def _source(self, name: str) -> str:
-        found = self.fields.get(name)
+        field = self.fields.get(name)
         if name in self.given and not isinstance(self.given[name], str):
             return f"--{name.rpartition('.')[2]}"
-        return "--set" if found is None or name in self.given else found.source
+        return "--set" if field is None or name in self.given else field.source
 
     def _put(self, name: str, value: Any, source: str) -> None:
         self.fields[name] = Origin(name, value, source)
 
     def _count_gpus(self) -> None:
-        nodes, each = self._get("run.nodes"), self._get("run.per_node")
+        nodes, accelerators = self._get("run.nodes"), self._get("run.per_node")
         source = "run.nodes" if nodes else "run.per_node"
-        if nodes and not each and isinstance(self.given.get("cluster.name"), str):
-            each = load_cluster(self.given["cluster.name"], 1, where="--cluster").node.accelerators
-        if nodes and each:
-            self._put("cluster.gpus", nodes * each, f"{nodes} x {each}, {self._source(source)}")
+        if nodes and not accelerators and isinstance(self.given.get("cluster.name"), str):
+            accelerators = load_cluster(
+                self.given["cluster.name"], 1, where="--cluster"
+            ).node.accelerators
+        if nodes and accelerators:
+            self._put(
+                "cluster.gpus",
+                nodes * accelerators,
+                f"{nodes} x {accelerators}, {self._source(source)}",
+            )
 
     def _programs(self) -> int:
         """Devices that a program sees in an accelerator of the cluster."""

@@ -98,18 +98,18 @@ def read_launch_files(paths: Iterable[Path | str]) -> list[Reading]:
         As :func:`read_launch_file`.
     """
     given = [Path(path) for path in paths]
-    found: list[list[Reading] | InputError] = []
+    readings: list[list[Reading] | InputError] = []
     for path in given:
         beside = {other.name: other for other in given if other is not path}
         try:
-            found.append(read_launch_file(path, beside))
+            readings.append(read_launch_file(path, beside))
         except InputError as error:
-            found.append(error)
-    reads = [set().union(*(r.reads for r in x)) if isinstance(x, list) else set() for x in found]
+            readings.append(error)
+    reads = [set().union(*(r.reads for r in x)) if isinstance(x, list) else set() for x in readings]
     wanted = set[str]().union(*reads)
     taken, kept = set[str](), list[Reading]()
     for at in sorted(range(len(given)), key=lambda at: given[at].name in wanted):
-        one = found[at]
+        one = readings[at]
         if given[at].name in taken:
             continue
         if isinstance(one, InputError):
@@ -138,11 +138,11 @@ def read_launch_file(
         make = f"foreshard calibrate {shell_word(path)} --base-cluster NAME --out-cluster OWN.toml"
         note = f"{path} measures collectives: {make} makes the cluster to give with --cluster"
         return [Reading(path=str(path), kind="log of nccl-tests", notes=(note,))]
-    found = _by_content(text, str(path), beside)
-    if not found:
+    content = _by_content(text, str(path), beside)
+    if not content:
         known = "; ".join(KINDS)
         raise InputError(f"{path}: not recognised as a launch file; these are: {known}")
-    return found
+    return content
 
 
 def _by_content(
@@ -176,10 +176,10 @@ def _flat(table: Mapping[Any, Any], path: str, prefix: str = "") -> Iterable[Set
 
 
 def _settings(table: Mapping[Any, Any], path: str) -> list[Setting]:
-    found = list(_flat(table, path))
-    if len(found) > MOST_SETTINGS:
-        raise InputError(f"{path}: must have at most {MOST_SETTINGS} settings, got {len(found)}")
-    return found
+    settings = list(_flat(table, path))
+    if len(settings) > MOST_SETTINGS:
+        raise InputError(f"{path}: must have at most {MOST_SETTINGS} settings, got {len(settings)}")
+    return settings
 
 
 def _of_json(found: Any, path: str) -> list[Reading]:
@@ -192,8 +192,8 @@ def _of_json(found: Any, path: str) -> list[Reading]:
     if TRAINER_KEYS & set(found):
         inner = found.get("deepspeed")
         rest = {**found, "deepspeed": "inline"} if isinstance(inner, dict) else found
-        own = read_trainer(Settings.of(path, _settings(rest, path)))
-        return [own, *(_of_json(inner, path) if isinstance(inner, dict) else [])]
+        trainer = read_trainer(Settings.of(path, _settings(rest, path)))
+        return [trainer, *(_of_json(inner, path) if isinstance(inner, dict) else [])]
     return _of_sections(found, path)
 
 
@@ -233,12 +233,14 @@ def _of_yaml(sections: Any, path: str) -> list[Reading]:
     return _of_sections(sections, path)
 
 
-def _of_recipe(found: list[Setting], path: str) -> list[Reading]:
+def _of_recipe(settings: list[Setting], path: str) -> list[Reading]:
     """Fields of Megatron's configuration under whatever sections a framework has."""
-    tails = [Setting(_tail(item.key), item.value, item.place) for item in found]
+    tails = [Setting(_tail(item.key), item.value, item.place) for item in settings]
     if not MEGATRON_KEYS & {item.key for item in tails}:
         return []
-    flags = [item for item, whole in zip(tails, found, strict=True) if _FLAGGED.search(whole.key)]
+    flags = [
+        item for item, whole in zip(tails, settings, strict=True) if _FLAGGED.search(whole.key)
+    ]
     if flags:  # Megatron-LM's own test cases: MODEL_ARGS with a flag in each line
         on = [item for item in flags if item.value is not False]
         return [read_megatron(Settings.of(path, on), flags=True, kind="arguments of Megatron-LM")]
@@ -291,19 +293,19 @@ def _of_shell(
     read = {name: read_text(at, LAUNCH_FILE_LIMIT_BYTES) for name, at in (beside or {}).items()
             if name in text}  # fmt: skip
     script = read_script(text, path, seeds_of(directives), read)
-    found = []
+    shell = []
     if directives:
         job = Settings.of(path, directives)
         read_directives(job)
-        found.append(job.reading("job of SLURM", idle_in("slurm")))
-    found += _of_tune(script, beside or {}) or _of_command(training_command(script), script)
+        shell.append(job.reading("job of SLURM", idle_in("slurm")))
+    shell += _of_tune(script, beside or {}) or _of_command(training_command(script), script)
     if reads := frozenset(read) - frozenset(script.beside):
-        found.append(Reading(path=path, kind="script", reads=reads))
+        shell.append(Reading(path=path, kind="script", reads=reads))
     for document in script.documents:
         place = f"{path}: {document.name or f'line {document.line}'}"
         if document.name.endswith((".json", ".toml", ".yaml", ".yml")):
-            found += _by_content(document.text, place)
-    return found
+            shell += _by_content(document.text, place)
+    return shell
 
 
 def _of_command(command: Command, script: Script) -> list[Reading]:
@@ -321,8 +323,8 @@ def _of_command(command: Command, script: Script) -> list[Reading]:
         notes.append(f"{path}: {rule}")
     notes += [f"{path}: of the values of {name!r} the first was read" for name in script.loops]
     dotted = {key.partition(".")[0] for key in keys if "." in key}
-    if own := _of_compilers(command, script, keys):
-        found += own
+    if compilers := _of_compilers(command, script, keys):
+        found += compilers
     elif dotted == {"job"}:
         places = tuple(item.place for item in settings)  # the job file says the rest
         found.append(Reading(path=path, kind="torchtitan command", idle=places))

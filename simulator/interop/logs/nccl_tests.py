@@ -328,14 +328,14 @@ def _not_numbers(row: Mapping[str, Any], where: str) -> list[str]:
 
     An all-to-all of a few bytes is no element for each rank, and prints a size of 0.
     """
-    found = []
+    not_numbers = []
     for name in ("size", "time", "ranks", "nodes"):
         value = row.get(name, 1)
         whole = name in ("ranks", "nodes")
         rule = "a whole number from 1 on" if whole else "a positive number"
         if not is_number(value) or value < (name != "size") * 1e-9 or (whole and value % 1):
-            found.append(f"{where}: {name}: must be {rule}, got {brief(value)}")
-    return found
+            not_numbers.append(f"{where}: {name}: must be {rule}, got {brief(value)}")
+    return not_numbers
 
 
 def _disagree(row: Mapping[str, Any], where: str) -> Iterator[str]:

@@ -119,7 +119,7 @@ def _taken_apart(words: list[Word], path: str) -> Command | None:
 
 def settings_of(words: list[Word], path: str) -> tuple[Setting, ...]:
     """Flags with the words behind them, and ``key=value``."""
-    found: list[Setting] = []
+    settings: list[Setting] = []
     at = 0
     while at < len(words):
         word = words[at]
@@ -133,13 +133,13 @@ def settings_of(words: list[Word], path: str) -> tuple[Setting, ...]:
                 at += 1
             given = True if not values else values[0] if len(values) == 1 else " ".join(values)
             place = Place(path, flag, word.line)
-            found.append(Setting(flag.lstrip("-").replace("-", "_"), given, place))
+            settings.append(Setting(flag.lstrip("-").replace("-", "_"), given, place))
         elif override:
             place = Place(path, override[1], word.line)
-            found.append(Setting(override[1], override[2].strip("'\""), place))
-        if len(found) > MOST_SETTINGS:
+            settings.append(Setting(override[1], override[2].strip("'\""), place))
+        if len(settings) > MOST_SETTINGS:
             raise InputError(f"{path}: must have at most {MOST_SETTINGS} settings in a command")
-    return tuple(found)
+    return tuple(settings)
 
 
 def _starts(text: str) -> bool:

@@ -16,8 +16,8 @@ def batch_directives(text: str, path: str) -> list[Setting]:
     """The ``#SBATCH`` lines of a job."""
     found = []
     for number, line in enumerate(text.split("\n"), 1):
-        if line.startswith("#SBATCH") and (given := _DIRECTIVE.match(line)):
-            long, value, short, other = given.groups()
+        if line.startswith("#SBATCH") and (match := _DIRECTIVE.match(line)):
+            long, value, short, other = match.groups()
             name = long.replace("-", "_") if long else _SHORT.get(short, short)
             written = f"#SBATCH --{long}" if long else f"#SBATCH -{short}"
             setting = value or other or True

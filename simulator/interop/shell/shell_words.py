@@ -158,8 +158,8 @@ def _filled(text: str, script: Script) -> str:
     """Put variables into a here-document."""
 
     def value(found: re.Match[str]) -> str:
-        given = script.variables.get(found[1] or found[2])
-        return given if isinstance(given, str) else found[0]
+        variable = script.variables.get(found[1] or found[2])
+        return variable if isinstance(variable, str) else found[0]
 
     filled = re.sub(r"\$(?:\{(\w+)\}|([A-Za-z_]\w*))", value, text)
     if len(filled) > _MOST_CHARACTERS:
@@ -241,8 +241,8 @@ class _Scanner:
                 self.at += len(self.end)
                 bare = True
                 yield None
-            elif found := _REDIRECTED.match(text, self.at):
-                self.at = found.end() - 1
+            elif match := _REDIRECTED.match(text, self.at):
+                self.at = match.end() - 1
                 self._redirection()
             else:
                 line = self.line
@@ -263,11 +263,11 @@ class _Scanner:
 
     def _assigned(self) -> bool:
         """Take an assignment, of a word or of an array, if one stands here."""
-        found = _ASSIGNMENT.match(self.text, self.at)
-        if found is None:
+        match = _ASSIGNMENT.match(self.text, self.at)
+        if match is None:
             return False
-        name, more = found[1], bool(found[2])
-        line, self.at = self.line, found.end()
+        name, more = match[1], bool(match[2])
+        line, self.at = self.line, match.end()
         value: str | list[str]
         if self.text[self.at : self.at + 1] == "(":
             value = self._array()
@@ -294,7 +294,7 @@ class _Scanner:
     def _array(self) -> list[str]:
         """Words up to the closing parenthesis, over any number of lines."""
         self.at += 1
-        found: list[str] = []
+        array: list[str] = []
         while self.at < len(self.text):
             char = self.text[self.at]
             if char == ")":
@@ -309,8 +309,8 @@ class _Scanner:
             elif char == "\\" and self.text[self.at + 1 : self.at + 2] == "\n":
                 self.at, self.line = self.at + 2, self.line + 1
             else:
-                found += self._word(" \t\r\n;|&<>()")
-        return found
+                array += self._word(" \t\r\n;|&<>()")
+        return array
 
     def _word(self, ends: str, *, split: bool = True) -> list[str]:
         """A word as the fields that it becomes: none, one, or those of an array."""
@@ -342,9 +342,9 @@ class _Scanner:
                 run = plain[0] if plain else char
                 current, some = current + run, True
                 self.at += len(run)
-        found = [*fields_, current] if current or some else fields_
-        self._count(found)
-        return found
+        word = [*fields_, current] if current or some else fields_
+        self._count(word)
+        return word
 
     def _quoted(self) -> list[str]:
         """What stands in double quotes: one field, or several where an array stands in it."""
@@ -396,14 +396,14 @@ class _Scanner:
             written = self._up_to(end)
             value = self._braced(inside)
             return written if value is None else value
-        found = _NAME.match(text, at + 1)
-        if found is None:
+        match = _NAME.match(text, at + 1)
+        if match is None:
             return self._up_to(at + 2)
-        self.at = found.end()
-        value = self.script.variables.get(found[0])
+        self.at = match.end()
+        value = self.script.variables.get(match[0])
         if isinstance(value, list):  # bash takes the first
             value = value[0] if value else ""
-        return f"${found[0]}" if value is None else value
+        return f"${match[0]}" if value is None else value
 
     def _up_to(self, end: int) -> str:
         written = self.text[self.at : end]
@@ -413,10 +413,12 @@ class _Scanner:
 
     def _braced(self, inside: str) -> str | list[str] | None:
         """``${NAME}``, ``${NAME:-default}``, ``${ARRAY[@]}``; None for any other form."""
-        found = re.fullmatch(r"(\w+|@|\*)(\[[@*]\]|\[\d{1,6}\])?(?:(:?[-=+])(.*))?", inside, re.S)
-        if found is None:
+        fullmatch = re.fullmatch(
+            r"(\w+|@|\*)(\[[@*]\]|\[\d{1,6}\])?(?:(:?[-=+])(.*))?", inside, re.S
+        )
+        if fullmatch is None:
             return None
-        name, index, form, other = found.groups()
+        name, index, form, other = fullmatch.groups()
         value = self.script.variables.get(name)
         if isinstance(value, list):
             if index and index[1:-1].isdigit():
@@ -472,8 +474,8 @@ def _arithmetic(text: str, variables: dict[str, str | list[str]]) -> int | None:
     """
 
     def value(found: re.Match[str]) -> str:
-        given = variables.get(found[1])
-        return given if isinstance(given, str) and len(given) < 20 else "unknown"
+        variable = variables.get(found[1])
+        return variable if isinstance(variable, str) and len(variable) < 20 else "unknown"
 
     if len(text) > 200:
         return None

@@ -145,11 +145,11 @@ class TraceFile:
     def _fields(self, text: str) -> None:
         """Take the fields of a JSON object; nothing where it is none."""
         try:
-            found = json.loads(text, strict=False)
+            loads = json.loads(text, strict=False)
         except (ValueError, RecursionError):
             return
-        if isinstance(found, dict):
-            self.head.update(found)
+        if isinstance(loads, dict):
+            self.head.update(loads)
 
     def _more_events(self) -> bool:
         """Move to the next event; at the end of the list read the fields after it."""

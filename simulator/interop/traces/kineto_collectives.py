@@ -33,16 +33,16 @@ class Groups:
         size = arguments.get("Group size", config.get("pg_size"))
         ranks = _ranks(arguments.get("Process Group Ranks", config.get("ranks")))
         described = arguments.get("Process Group Description", config.get("pg_desc"))
-        one = Collective(
+        collective = Collective(
             kind=kind,
             group=group or _text(config.get("pg_name")),
             description=_text(described),
             size=int(size) if isinstance(size, int) and is_number(size) else None,
             ranks=ranks if len(ranks) == size else (),
         )
-        code = self._codes.setdefault(one, len(self.found))
+        code = self._codes.setdefault(collective, len(self.found))
         if code == len(self.found):
-            self.found.append(one)
+            self.found.append(collective)
         return code
 
     def __post_init__(self) -> None:

@@ -185,9 +185,11 @@ class Events:
 
     def collective(self, position: int) -> Mapping[str, Any]:
         """Arguments of a collective kernel, its own or those of the call that issued it."""
-        own = self.arguments.get(position, {})
+        argument = self.arguments.get(position, {})
         return (
-            own if "Collective name" in own else {**self.described.get(_external(own), {}), **own}
+            argument
+            if "Collective name" in argument
+            else {**self.described.get(_external(argument), {}), **argument}
         )
 
     def launched_s(self) -> Floats:

@@ -181,7 +181,7 @@ def _collectives(
     own = _coded(events, work.take(at), arguments, groups)
     marked = events.ranges.spans(events.first_us)
     ranges = _coded(events, marked, events.range_arguments, groups)
-    sizes = [input_bytes(found) for found in events.range_arguments]
+    sizes = [input_bytes(range_argument) for range_argument in events.range_arguments]
     if not on_device:
         return Spans.join(own, ranges), ranges, np.array(sizes, dtype=float)
     both = Spans.join(own, ranges)
@@ -193,7 +193,7 @@ def _coded(
 ) -> Spans:
     """Spans with codes of names -> the same with codes of collectives."""
     names = (events.names[code] for code in spans.code)
-    codes = [groups.code(name, found) for name, found in zip(names, arguments, strict=True)]
+    codes = [groups.code(name, argument) for name, argument in zip(names, arguments, strict=True)]
     code = np.array(codes, dtype=np.int64)
     return Spans(start_s=spans.start_s, end_s=spans.end_s, code=code)
 

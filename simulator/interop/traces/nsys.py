@@ -108,7 +108,7 @@ def _read(base: sqlite3.Connection, where: str) -> Trace:
 
 def _tables(base: sqlite3.Connection, where: str) -> set[str]:
     """Tables of the file that have the columns that are read; views and others are none."""
-    found = set()
+    tables = set()
     listed = base.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table' LIMIT 1000")
     known = {name: str(sql) for name, sql in listed if name in _NEEDED}
     for name, sql in known.items():
@@ -121,8 +121,8 @@ def _tables(base: sqlite3.Connection, where: str) -> set[str]:
         columns = {row[1] for row in described}
         if missing := [column for column in _NEEDED[name] if column not in columns]:
             raise InputError(f"{where}: {name}: lacks the column {missing[0]}")
-        found.add(name)
-    return found
+        tables.add(name)
+    return tables
 
 
 def _rows(base: sqlite3.Connection, table: str, tables: set[str]) -> Iterator[tuple[Any, ...]]:

@@ -97,8 +97,8 @@ class Rule:
 
     def sentence(self, case: Case) -> str:
         """Word why one layout cannot run, with the nearest value that can."""
-        told = self.wording(case)
-        return case.line(told.field or self.field, told.must, told.got, told.near)
+        wording = self.wording(case)
+        return case.line(wording.field or self.field, wording.must, wording.got, wording.near)
 
 
 # --- masks ------------------------------------------------------------------------------------

@@ -346,19 +346,21 @@ def _memory_rate(scenario: Scenario, work: ServerWork) -> float:
     return float(adam) * float(work.update_bytes)
 
 
-def _rounds_of(kind: str, section: ParameterServer, crew: WorkerGroup, one: SyncRound) -> Any:
+def _rounds_of(
+    kind: str, section: ParameterServer, crew: WorkerGroup, sync_round: SyncRound
+) -> Any:
     """Rounds per second of every class of workers."""
     if kind == "asynchronous":
-        return asynchronous_rounds(crew, one)
+        return asynchronous_rounds(crew, sync_round)
     if kind == "synchronous":
-        period = synchronous_s(crew.ready_s, one, backups=section.backup_workers)
+        period = synchronous_s(crew.ready_s, sync_round, backups=section.backup_workers)
     elif kind == "stale-synchronous":
-        period = stale_synchronous_s(crew, section.staleness, one)
+        period = stale_synchronous_s(crew, section.staleness, sync_round)
     else:
-        pull = one.push_bytes
+        pull = sync_round.push_bytes
         total = float(crew.workers.sum())
         call = ring_s if kind == "all-reduce" else broadcast_s
-        period = crew.ready_s[-1] + call(pull, total, one.worker_bytes_per_s)
+        period = crew.ready_s[-1] + call(pull, total, sync_round.worker_bytes_per_s)
     return np.full(len(crew.workers), 1.0 / float(period))
 
 
@@ -371,7 +373,7 @@ def _ways(
     work: ServerWork,
     worker: Worker,
     crew: WorkerGroup | None,
-    one: SyncRound | None,
+    sync_round: SyncRound | None,
 ) -> tuple[ServedWay, ...]:
     """What was asked, the other kinds, all-reduce as planned, everyone to everyone."""
     first = section.consistency
@@ -382,10 +384,10 @@ def _ways(
         if kind in ("stale-synchronous", "asynchronous"):
             given = section.more_updates_fraction if kind == first else None
             more = float(work.asynchronous_more_updates if given is None else given)
-        if crew is None or one is None:
+        if crew is None or sync_round is None:
             rows.append(ServedWay(name=kind, more_updates=more, reason=worker.reason))
             continue
-        rounds = _rounds_of(kind, section, crew, one)
+        rounds = _rounds_of(kind, section, crew, sync_round)
         total = float((rounds * crew.workers).sum())
         every = float(crew.workers.sum())
         count = every - section.backup_workers if kind == "synchronous" else every
@@ -407,13 +409,13 @@ def _with_days(way: ServedWay, scenario: Scenario) -> ServedWay:
 
 
 def _backups(
-    scenario: Scenario, worker: Worker, crew: WorkerGroup, one: SyncRound
+    scenario: Scenario, worker: Worker, crew: WorkerGroup, sync_round: SyncRound
 ) -> tuple[Backups, ...]:
     """Steps of the same workers that wait for all of them, and for all but 1, 2, 4, ..."""
     every, found = int(crew.workers.sum()), []
     some = 0
     while some <= every // 4:
-        seconds = float(synchronous_s(crew.ready_s, one, backups=some))
+        seconds = float(synchronous_s(crew.ready_s, sync_round, backups=some))
         tokens = (every - some) * worker.batch * _tokens(scenario)
         found.append(Backups(workers=some, round_s=seconds, tokens_per_s=tokens / seconds))
         some = max(2 * some, 1)
@@ -451,7 +453,9 @@ def _all_reduce(scenario: Scenario, crew: WorkerGroup | None) -> ServedWay:
     return _with_days(ServedWay(name=name, round_s=step, tokens_per_s=rate), scenario)
 
 
-def _networks(section: ParameterServer, crew: WorkerGroup, one: SyncRound) -> tuple[Network, ...]:
+def _networks(
+    section: ParameterServer, crew: WorkerGroup, sync_round: SyncRound
+) -> tuple[Network, ...]:
     """Every way at other rates and spreads; all-reduce over rings of the same workers."""
     cases = [
         *((factor, crew.spread) for factor in NETWORKS),
@@ -460,9 +464,9 @@ def _networks(section: ParameterServer, crew: WorkerGroup, one: SyncRound) -> tu
     found = []
     for factor, spread in cases:
         there = replace(
-            one,
-            worker_bytes_per_s=factor * one.worker_bytes_per_s,
-            servers_bytes_per_s=factor * one.servers_bytes_per_s,
+            sync_round,
+            worker_bytes_per_s=factor * sync_round.worker_bytes_per_s,
+            servers_bytes_per_s=factor * sync_round.servers_bytes_per_s,
         )
         others = replace(crew, spread=spread)
         rounds = {

@@ -58,12 +58,13 @@ def _parts(answer: Served) -> list[str]:
     return lines
 
 
-def _messages(one: SyncRound) -> str:
-    into, sums, out = one.stations_s
+def _messages(sync_round: SyncRound) -> str:
+    into, sums, out = sync_round.stations_s
     return (
-        f"a push is {show_bytes(one.push_bytes)} in {one.pieces:,.0f} pieces, a pull"
-        f" {show_bytes(one.pull_bytes)}; of the servers they take {show_seconds(float(into))} in,"
-        f" {show_seconds(float(sums))} to sum, {show_seconds(float(one.update_s))} to update,"
+        f"a push is {show_bytes(sync_round.push_bytes)} in {sync_round.pieces:,.0f} pieces, a pull"
+        f" {show_bytes(sync_round.pull_bytes)}; of the servers they take"
+        f" {show_seconds(float(into))} in, {show_seconds(float(sums))} to sum,"
+        f" {show_seconds(float(sync_round.update_s))} to update,"
         f" {show_seconds(float(out))} out"
     )
 

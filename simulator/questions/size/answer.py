@@ -291,7 +291,7 @@ def _compute(
 ) -> Compute | None:
     """What the limits buy on the offer that makes most of them."""
     purchases = [_bought(scenario, row, asked, law) for row in rows if row.feasible]
-    known = [one for one in purchases if one is not None]
+    known = [purchase for purchase in purchases if purchase is not None]
     return max(known, key=lambda one: one.tokens, default=None)
 
 

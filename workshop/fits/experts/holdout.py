@@ -93,7 +93,7 @@ def grouped_lines(holdout_layers: Sequence[UnseenLayers] | None = None) -> list[
     holdout_layers = unseen_layers() if holdout_layers is None else holdout_layers
     lines = []
     for kernel, rows in (
-        (EVEN, [one.used for one in holdout_layers]),
+        (EVEN, [holdout_layer.used for holdout_layer in holdout_layers]),
         (_ALL, [one.pool.even for one in holdout_layers]),
     ):
         for method in _METHODS:
@@ -118,7 +118,10 @@ def _scored(
 ) -> list[LeftOut]:
     """Lines over everything, of every type and, where asked for, of every device and type."""
     predicted = np.concatenate([s[row] for s, row in zip(seconds, rows, strict=True)])
-    calls = [one.pool.calls.take(own) for one, own in zip(holdout_layers, rows, strict=True)]
+    calls = [
+        holdout_layer.pool.calls.take(own)
+        for holdout_layer, own in zip(holdout_layers, rows, strict=True)
+    ]
     measured = np.concatenate([each.rows["seconds"] for each in calls])
     device = np.concatenate([each.device for each in calls])
     dtype = np.concatenate([call.variant for call in calls])

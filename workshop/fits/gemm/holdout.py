@@ -159,7 +159,9 @@ def _line(
     device: str = "all",
     library: str = "all",
 ) -> list[LeftOut]:
-    predicted = np.concatenate([one.seconds[method][rows(one.series)] for one in holdouts])
+    predicted = np.concatenate(
+        [holdout.seconds[method][rows(holdout.series)] for holdout in holdouts]
+    )
     measured = np.concatenate([one.series.rows["seconds"][rows(one.series)] for one in holdouts])
     if not len(measured):
         return []
