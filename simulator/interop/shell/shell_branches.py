@@ -106,9 +106,9 @@ class Branches:
         if words and len(fork.tests) < 100:
             fork.tests.append(words[:1])
         if end == ")" and len(fork.tests) > 1:
-            near_runs = [_alike(fork.value or "", test[0]) for test in fork.tests[1:]]
+            equal = [_alike(fork.value or "", test[0]) for test in fork.tests[1:]]
             del fork.tests[1:]
-            self._enter(fork, True if True in near_runs else None if None in near_runs else False)
+            self._enter(fork, True if True in equal else None if None in equal else False)
 
     def _enter(self, fork: _Fork, holds: bool | None) -> None:
         if fork.taken or holds is False:
