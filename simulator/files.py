@@ -225,10 +225,14 @@ def build(schema: type[T], raw: Any, *, where: str, prefix: str = "") -> T:
     InputError
         One problem per wrong field: ``where: field: rule, got value (did you mean ...?)``.
     """
-    if (most := most_items(raw, dict, list)) > MOST_FIELDS:  # each may be a mistake of its own
-        place = f"{where}: {prefix}" if prefix else where
-        raise InputError(f"{place}: must hold at most {MOST_FIELDS} items a list, got {most}")
+    _check_items(raw, f"{where}: {prefix}" if prefix else where)
     return _validated(schema, raw, where, prefix)
+
+
+def _check_items(raw: Any, place: str) -> None:
+    """Refuse a document with a list so long that each of its items may be a mistake of its own."""
+    if (most := most_items(raw, dict, list)) > MOST_FIELDS:
+        raise InputError(f"{place}: must hold at most {MOST_FIELDS} items a list, got {most}")
 
 
 def _validated(schema: type[T], raw: Any, where: str, prefix: str) -> T:
@@ -601,6 +605,7 @@ def read_profile(schema: type[T], path: Path, *, kind: str = "") -> T:
 def _profile(schema: Any, where: str, tables: bytes) -> Any:
     """Build a profile; a session asks for the same ones again and again, and records are frozen."""
     raw, sources = pickle.loads(tables)
+    _check_items(raw, where)
     _make_figures(raw, sources, where)
     profile = _validated(schema, raw, where, "")
     zero = [name for name, figure in figures(profile) if figure == 0.0 and DIVIDES.search(name)]
