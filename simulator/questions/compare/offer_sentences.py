@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import isfinite
 from typing import TYPE_CHECKING
 
+from simulator.answers import CAVEATS
 from simulator.questions.compare.offers import excesses, nearest
 from simulator.units import (
     show_chance,
@@ -47,7 +48,7 @@ def views(answer: Comparison) -> list[tuple[str, list[str]]]:
         ("Speed-up over the number of GPUs", _curves(answer)),
         ("Useful time and carbon", _lost_and_carbon(answer)),
         ("Sizes", _sizes(answer)),
-        ("Read this with the numbers", _caveats(answer)),
+        (CAVEATS, _caveats(answer)),
     ]
     return [(title, lines) for title, lines in found if lines]
 

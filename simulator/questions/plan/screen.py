@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from simulator.answers import CAVEATS
 from simulator.arrays import Floats
 from simulator.cli.screen import (
     NO_FIT,
@@ -113,7 +114,7 @@ def screen(
     if trained := trained_otherwise(plan):
         yield notes(OTHERWISE, trained)
     yield notes("Searched", _searched(plan))
-    yield notes("Read this with the numbers", _caveats(plan))
+    yield notes(CAVEATS, _caveats(plan))
     yield Text("Launch the best layout", style="bold")
     yield Text(launch, no_wrap=True)
     yield ""

@@ -10,6 +10,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from simulator.answers import CAVEATS
 from simulator.cli.screen import (
     NO_FIT,
     amount,
@@ -95,7 +96,7 @@ def screen(
     if others:
         lines = [one.sentence(prediction.step_time_s) for one in others]
         yield notes("Defaults that bear on it, and what else there is", lines)
-    yield notes("Read this with the numbers", _caveats(prediction))
+    yield notes(CAVEATS, _caveats(prediction))
     if effects is not None:
         yield from _figures(effects, prediction.step_time_s)
 

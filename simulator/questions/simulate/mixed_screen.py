@@ -9,6 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from simulator.answers import CAVEATS
 from simulator.cli.screen import (
     amount,
     gib,
@@ -174,7 +175,7 @@ def mixed_prediction_screen(answer: MixedPrediction) -> Iterator[RenderableType]
     yield notes("Servers of several kinds", mixed_lines(step, step.mixed, kinds))
     assumed = ", ".join(f"{name} = {value}" for name, value in answer.defaults.items())
     yield notes("Assumed, because not given", [assumed])
-    yield notes("Read this with the numbers", list(_PLAYED))
+    yield notes(CAVEATS, list(_PLAYED))
 
 
 _PLAYED = (

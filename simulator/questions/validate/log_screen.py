@@ -9,6 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from simulator.answers import CAVEATS
 from simulator.cli.screen import (
     amount,
     gib,
@@ -44,7 +45,7 @@ def logs_screen(log_comparisons: Iterable[LogComparison]) -> Iterator[Renderable
         yield term_table({"predicted": (estimate, 0)}, formula=True)
         yield notes("", _hidden(comparison))
         yield ""
-        yield notes("Read this with the numbers", _remarks(comparison))
+        yield notes(CAVEATS, _remarks(comparison))
 
 
 def _read(comparison: LogComparison) -> Text:

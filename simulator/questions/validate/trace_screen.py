@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import RenderableType
 from rich.table import Table
 
+from simulator.answers import CAVEATS
 from simulator.cli.screen import amount, gib, heading, notes, plain_table, seconds_like, table_of
 from simulator.units import MIB, show_seconds
 
@@ -31,7 +32,7 @@ def trace_screen(trace_comparison: TraceComparison) -> Iterator[RenderableType]:
         if measured
     ]
     yield notes("peak memory", memory or ["not profiled (profile_memory=True records it)"])
-    yield notes("Read this with the numbers", trace_comparison.notes)
+    yield notes(CAVEATS, trace_comparison.notes)
 
 
 def _verdict(comparison: TraceComparison) -> str:

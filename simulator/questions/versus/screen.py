@@ -9,6 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from simulator.answers import CAVEATS
 from simulator.cli.screen import (
     NO_FIT,
     amount,
@@ -61,7 +62,7 @@ def versus_screen(answer: Versus, assumed: dict[str, Any]) -> Iterator[Renderabl
     yield ""
     yield term_table({f"a: {sides[0]}": (estimate, 0), f"b: {sides[1]}": (estimate, 1)})
     how = "searched: each is the best of its kind" if answer.searched else "stated defaults"
-    yield notes("Read this with the numbers", [f"What the sides do not say was {how}."])
+    yield notes(CAVEATS, [f"What the sides do not say was {how}."])
 
 
 def what_if_screen(answer: WhatIf, assumed: dict[str, Any]) -> Iterator[RenderableType]:
