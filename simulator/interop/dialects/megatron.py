@@ -16,6 +16,7 @@ from typing import Any
 from simulator.cost.blocks.tensor_overlap import usable
 from simulator.interop.dialects.deepspeed import say_zero
 from simulator.interop.dialects.megatron_model import CAPACITY, model_arguments, shape_of, unsaid
+from simulator.interop.dialects.model_names import zoo_model
 from simulator.interop.dialects.settings import Reading, Setting, Settings, Unset, as_whole, idle_in
 from simulator.interop.dialects.table import (
     Word,
@@ -128,7 +129,7 @@ _MIXED = {
     "bf16_with_fp8_subchannel_scaling_mixed": "fp8_blockwise", "bf16_with_nvfp4_mixed": "nvfp4",
 }  # fmt: skip
 """Words of recipes for a precision."""
-_MODULES = {
+MODULES = {
     "core_attn": "core_attn", "layernorm": "norm", "mlp": "mlp", "moe_act": "moe_act", "moe": "moe",
     "shared_experts": "shared_experts", "mla_up_proj": "mla_up_proj",
 }  # fmt: skip
@@ -285,7 +286,7 @@ def _recompute(row: dict[str, Any], software: Software, arch: Architecture) -> A
         return {}
     arguments: Arguments = {"recompute_granularity": kind}
     if kind == "selective":
-        theirs = {ours: word for word, ours in _MODULES.items()} | {"mlp_act": "moe_act"}
+        theirs = {ours: word for word, ours in MODULES.items()} | {"mlp_act": "moe_act"}
         modules = dict.fromkeys(
             theirs[name]
             for name in recomputed(row, software)
@@ -597,6 +598,8 @@ def _recipe_model(settings: Settings) -> None:
     alike = [stem for stem in stems if said == stem or said.startswith(f"{stem}_")]
     if alike:
         settings.say("model.name", stems[max(alike, key=len)], setting)
+    elif (known := zoo_model(said)) is not None:
+        settings.say("model.name", known, setting)
     elif re.fullmatch(r"[\w.-]{1,100}", said):
         settings.say("run.model", said, setting)
 
@@ -736,11 +739,11 @@ def say_recomputation(settings: Settings) -> None:
     if kind != "selective" or modules is None:
         return
     words = _listed(modules)
-    if unknown := [word for word in words if word not in _MODULES]:
-        rule = f"must be among {', '.join(_MODULES)}, got {unknown[0]!r}"
+    if unknown := [word for word in words if word not in MODULES]:
+        rule = f"must be among {', '.join(MODULES)}, got {unknown[0]!r}"
         settings.problems.append(f"{modules.place}: {rule}")
     elif words:
-        named = "+".join(dict.fromkeys(_MODULES[word] for word in words))
+        named = "+".join(dict.fromkeys(MODULES[word] for word in words))
         settings.say("layout.recompute_modules", named, modules)
 
 

@@ -11,6 +11,14 @@ _TUNED = re.compile(r"(?:-(?:hf|instruct|chat|base|it)|[-_]v0\.\d|\.ya?ml)$")
 """Endings of repositories whose weights were trained on, in the same sizes, and of files."""
 
 
+_SAME_SIZES = {
+    "llama3.370b": "llama-3.1-70b", "deepseekv3671b": "deepseek-v3",
+    "llama417b16e": "llama-4-scout", "llama417bx16e": "llama-4-scout",
+    "llama417b128e": "llama-4-maverick", "llama417bx128e": "llama-4-maverick",
+}  # fmt: skip
+"""Names without what parts their words -> the model of the zoo with those sizes."""
+
+
 def zoo_model(repository: str) -> str | None:
     """The zoo's model with the sizes of a repository or of a folder of its name.
 
@@ -28,7 +36,7 @@ def zoo_model(repository: str) -> str | None:
             return name
         if alike is None and spelled in map(_letters, known):
             alike = name
-    return alike
+    return alike or _SAME_SIZES.get(spelled)
 
 
 def _letters(name: str) -> str:

@@ -190,10 +190,13 @@ class _Merging:
     def _take_usual(self) -> None:
         """Defaults of trainers for what no file and no option says; each is printed."""
         usual = (item for reading in self.readings for item in reading.usual)
+        filled: dict[str, list[str]] = {}
         for item in sorted(usual, key=lambda item: (item.field, item.path)):
             if self._get(item.field) is None:
-                self._put(item.field, item.value, f"{item.path}: {item.why}")
-                self.notes.append(f"{item.path}: {item.why}: {item.field} = {shown(item.value)}")
+                source = f"{item.path}: {item.why}"
+                self._put(item.field, item.value, source)
+                filled.setdefault(source, []).append(f"{item.field} = {shown(item.value)}")
+        self.notes += [f"{source}: {', '.join(fields)}" for source, fields in filled.items()]
 
     def _choose_architecture(self) -> None:
         """The model of a config.json, else that of arguments; their sizes must agree."""

@@ -19,8 +19,16 @@ from simulator.interop.dialects.maxtext import (
     read_slice,
 )
 from simulator.interop.dialects.megatron import MEGATRON_KEYS, read_megatron
+from simulator.interop.dialects.megatron_bridge import (
+    is_setup_experiment,
+    performance_recipes,
+    say_recipe,
+    with_long_names,
+)
 from simulator.interop.dialects.mlperf import VARIABLES, read_mlperf_config
+from simulator.interop.dialects.model_names import say_model
 from simulator.interop.dialects.neuronx import NEURONX_SECTION, read_neuronx
+from simulator.interop.dialects.primus import frameworks_of, is_primus, with_defaults
 from simulator.interop.dialects.settings import (
     MOST_SETTINGS,
     Place,
@@ -233,6 +241,8 @@ def _of_yaml(sections: Any, path: str) -> list[Reading]:
         return []
     if "distributed_type" in sections or "compute_environment" in sections:
         return [read_accelerate(Settings.of(path, _settings(sections, path)))]
+    if is_primus(sections):
+        return _of_primus(with_defaults(sections), path)
     if is_torchtune(sections):
         return [read_torchtune(Settings.of(path, _settings(sections, path)))]
     if MAXTEXT_KEYS & set(sections):
@@ -240,6 +250,33 @@ def _of_yaml(sections: Any, path: str) -> list[Reading]:
         whole = own.take("base_config") is not None
         return [read_maxtext(own, kind="MaxText configuration", whole=whole)]
     return _of_settings(sections, path)
+
+
+def _of_primus(sections: dict[str, Any], path: str) -> list[Reading]:
+    """An experiment of Primus: overrides of a trainer's settings, and a model's file."""
+    readings = []
+    for word, module in sections["modules"].items():
+        overrides = module.get("overrides") if isinstance(module, dict) else None
+        if not isinstance(overrides, dict):
+            continue
+        prefix = f"modules.{word}."
+        inner = [
+            replace(item, place=replace(item.place, key=f"{prefix}overrides.{item.key}"))
+            for item in _settings(overrides, path)
+        ]
+        own = Settings.of(path, inner)
+        model = module.get("model")
+        if module["framework"] == "torchtitan":
+            if isinstance(model, str):
+                say_model(own, Setting("model", model, Place(path, f"{prefix}model")))
+            readings.append(read_torchtitan(own))
+        elif module["framework"] == "maxtext":
+            readings.append(read_maxtext(own, kind="MaxText configuration", whole=True))
+    if readings or set(frameworks_of(sections)) & {"megatron", "megatron_bridge"}:
+        return readings or _of_recipe(_settings(sections, path), path)
+    framework = ", ".join(frameworks_of(sections))
+    problem = f"{path}: an experiment of Primus by {framework}, which is not read here"
+    return [Reading(path=path, kind="experiment of Primus", problems=(problem,))]
 
 
 def _of_recipe(settings: list[Setting], path: str) -> list[Reading]:
@@ -376,6 +413,13 @@ def _of_program(command: Command, script: Script) -> list[Reading]:
     if way := way_of(command.script):
         place = f"{path}: {command.script}"
         return [Reading(path=path, kind="script", problems=(f"{place} asks for {refusal(way)}",))]
+    named = next((str(item.value) for item in settings if item.key == "recipe"), "")
+    if is_setup_experiment(command.script) or named in performance_recipes():
+        tails = [Setting(_tail(item.key), item.value, item.place) for item in settings]
+        own = Settings.of(path, with_long_names(tails))
+        task = next((str(item.value) for item in settings if item.key == "task"), "pretrain")
+        say_recipe(own, task)
+        return [read_megatron(own, flags=False, kind="Megatron-Bridge command")]
     if MEGATRON_KEYS & {_tail(key) for key in keys}:
         recipe = bool(dotted) or "recipe" in command.script or "model" in keys
         tails = [Setting(_tail(item.key), item.value, item.place) for item in settings]
