@@ -173,7 +173,7 @@ def _adapter_gbit(asked: OwnCluster, node: Node) -> float:
 
 
 _NVLINK_BYTES_PER_S = {900e9: 50e9}
-"""Rate of one NVLink, one direction, by that of a GPU (NVLink 5); 25 GB/s before (NVLink 2 to 4)."""
+"""Rate of a GPU, one direction -> that of one of its NVLinks (NVLink 5); before it was 25 GB/s."""
 
 
 def _links_share(asked: OwnCluster, node: Node) -> float:
