@@ -68,7 +68,7 @@ def shipped_base(gpu: str, links: str | None = None, per_server: int | None = No
     built = Counter(
         read_toml(catalogue.find("nodes", name)).get("base") for name in catalogue.names("nodes")
     )
-    found: dict[str, tuple[bool, bool, int, str]] = {}
+    holders: dict[str, tuple[bool, bool, int, str]] = {}
     kinds: set[str] = set()
     for name in catalogue.names("clusters"):
         path = catalogue.find("clusters", name)
@@ -81,9 +81,9 @@ def shipped_base(gpu: str, links: str | None = None, per_server: int | None = No
             raw = (read_toml(path), read_toml(catalogue.find("nodes", profile.node)))
             derived = "base" in raw[0] or "base" in raw[1]
             other_size = per_server is not None and node.accelerators != per_server
-            found[name] = (other_size, derived, -built[profile.node], name)
-    if found:
-        return min(found, key=lambda name: found[name])
+            holders[name] = (other_size, derived, -built[profile.node], name)
+    if holders:
+        return min(holders, key=lambda name: holders[name])
     if kinds:
         rule = f"shipped servers with {gpu} have {' or '.join(sorted(kinds))}"
         raise InputError(problem("cluster init", "--links", rule, links))
@@ -215,13 +215,15 @@ def _wrong(asked: OwnCluster, node: Node) -> Iterator[str]:
 
 
 def _domain(asked: OwnCluster, node: Node) -> int:
-    """GPUs that share the links of a server, or of a rack where the base joins several servers."""
-    own = asked.per_server or node.accelerators
+    """GPUs that share the links of a server, or of a rack where the base joins several servers.
+
+    A matrix of links shows all that there are: where it was read, no rack is assumed.
+    """
     if asked.domain is not None:
         return asked.domain
-    if asked.seen:
-        return own
-    return own if node.scale_up.domain <= node.accelerators else node.scale_up.domain
+    per_server = asked.per_server or node.accelerators
+    inside = asked.seen or node.scale_up.domain <= node.accelerators
+    return per_server if inside else node.scale_up.domain
 
 
 def _source(today: str) -> list[str]:

@@ -417,7 +417,7 @@ def megatron_unsaid(row: dict[str, Any], scenario: Scenario) -> dict[str, str]:
 
 
 _WAYS = {
-    **dict.fromkeys(("perform_rl_step", "rl_offload_optimizer_during_inference"), REINFORCEMENT),
+    **dict.fromkeys(("perform_rl_step", "grpo_group_size", "langrl_env_config"), REINFORCEMENT),
     **dict.fromkeys(("export_kd_teacher_load", "kd_teacher_load", "teacher"), "distillation"),
 }
 _MULTIMODAL = ("freeze_LM", "freeze_ViT", "language_model_type", "vision_model_type",

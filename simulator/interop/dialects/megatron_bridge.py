@@ -218,9 +218,9 @@ def with_long_names(settings: list[Setting]) -> list[Setting]:
     return [item for item in named if item.key not in _IDLE_OPTIONS or item.key == "gpu"]
 
 
-def recipe_name(found: dict[str, Setting]) -> str:
+def recipe_name(options: dict[str, Setting]) -> str:
     """Name of the recipe that options choose: model, GPUs, device and type."""
-    words = {key: str(setting.value).strip("'\"").lower() for key, setting in found.items()}
+    words = {key: str(setting.value).strip("'\"").lower() for key, setting in options.items()}
     dtype = words.get("compute_dtype", "bf16").replace("_", "")
     model, gpus, gpu = (words.get(key, "") for key in ("model_recipe_name", "num_gpus", "gpu"))
     return words.get("recipe", f"{model}_pretrain_{gpus}gpu_{gpu}_{dtype}_config")

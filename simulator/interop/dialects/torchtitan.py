@@ -467,9 +467,22 @@ def _read_pipeline(settings: Settings) -> None:
             settings.say("layout.vpp", 2, at)
 
 
+_CONVERTED = (
+    *("quantize.linear.float8.filter_fqns", "float8.filter_fqns", "quantize.linear.mx.filter_fqns"),
+    *("quantize.grouped_mm.float8.fqns", "quantize.grouped_mm.mx.fqns", "mx.filter_fqns"),
+)
+_COUNTED = {"output", "lm_head", "router.gate", "experts", "auto_filter_small_kn"}
+"""Modules that are left in 16 bit, or quantised, as it is counted in any case."""
+
+
 def _precision(settings: Settings) -> None:
     converters = settings.found.get("model.converters")
     said = str(converters.value) if converters else ""
+    for key in _CONVERTED:
+        listed = settings.found.get(key)
+        names = set(re.findall(r"[\w.]+", str(listed.value))) if listed is not None else set()
+        if names <= _COUNTED:
+            settings.take(key)
     if said in ("", "[]") or re.search("float8|mx|nvfp4", said):
         settings.take("model.converters")
     if converters and "nvfp4" in said:

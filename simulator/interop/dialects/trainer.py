@@ -69,6 +69,7 @@ _REFUSED = {
     "use_badam": "trains a block at a time",
     "mixture_of_depths": "lets tokens skip layers",
     "shift_attn": "attends within shifted groups",
+    "tensor_model_parallel_size": "trains by Megatron-Core, whose settings are not read here",
     "use_mca": "trains by Megatron-Core, whose settings are not read here",
     "use_megatron_bridge": "trains by Megatron-Bridge, whose settings are not read here",
     "activation_offloading": "keeps activations in host memory",

@@ -115,12 +115,12 @@ def read_launch_files(paths: Iterable[Path | str]) -> list[Reading]:
     wanted = set[str]().union(*reads)
     taken, kept = set[str](), list[Reading]()
     for at in sorted(range(len(given)), key=lambda at: given[at].name in wanted):
-        one = readings[at]
+        reading = readings[at]
         if given[at].name in taken:
             continue
-        if isinstance(one, InputError):
-            raise one
-        kept += one
+        if isinstance(reading, InputError):
+            raise reading
+        kept += reading
         taken |= reads[at]
     return kept
 
@@ -264,14 +264,14 @@ def _of_primus(sections: dict[str, Any], path: str) -> list[Reading]:
             replace(item, place=replace(item.place, key=f"{prefix}overrides.{item.key}"))
             for item in _settings(overrides, path)
         ]
-        own = Settings.of(path, inner)
+        options = Settings.of(path, inner)
         model = module.get("model")
         if module["framework"] == "torchtitan":
             if isinstance(model, str):
-                say_model(own, Setting("model", model, Place(path, f"{prefix}model")))
-            readings.append(read_torchtitan(own))
+                say_model(options, Setting("model", model, Place(path, f"{prefix}model")))
+            readings.append(read_torchtitan(options))
         elif module["framework"] == "maxtext":
-            readings.append(read_maxtext(own, kind="MaxText configuration", whole=True))
+            readings.append(read_maxtext(options, kind="MaxText configuration", whole=True))
     if readings or set(frameworks_of(sections)) & {"megatron", "megatron_bridge"}:
         return readings or _of_recipe(_settings(sections, path), path)
     framework = ", ".join(frameworks_of(sections))
@@ -416,10 +416,10 @@ def _of_program(command: Command, script: Script) -> list[Reading]:
     named = next((str(item.value) for item in settings if item.key == "recipe"), "")
     if is_setup_experiment(command.script) or named in performance_recipes():
         tails = [Setting(_tail(item.key), item.value, item.place) for item in settings]
-        own = Settings.of(path, with_long_names(tails))
+        options = Settings.of(path, with_long_names(tails))
         task = next((str(item.value) for item in settings if item.key == "task"), "pretrain")
-        say_recipe(own, task)
-        return [read_megatron(own, flags=False, kind="Megatron-Bridge command")]
+        say_recipe(options, task)
+        return [read_megatron(options, flags=False, kind="Megatron-Bridge command")]
     if MEGATRON_KEYS & {_tail(key) for key in keys}:
         recipe = bool(dotted) or "recipe" in command.script or "model" in keys
         tails = [Setting(_tail(item.key), item.value, item.place) for item in settings]
