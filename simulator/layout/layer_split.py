@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from simulator.arrays import Floats, Ints
 
@@ -156,7 +156,7 @@ class _Problem:
         return float(self.times.min(axis=(0, 2)).sum() + self.fixed.sum()) + self.more * slowest
 
 
-def _of_length(problem: _Problem, layers: int) -> tuple[Floats, Floats]:
+def _of_length(problem: _Problem, layers: int) -> tuple[Floats, NDArray[np.bool_]]:
     """Time of so many layers, and whether they fit: shape (ways, first layers, stages)."""
     taken = _runs(problem.times, layers) + problem.fixed
     limit = problem.limit
