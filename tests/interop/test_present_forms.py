@@ -15,27 +15,9 @@ from simulator.errors import InputError
 from simulator.interop.dialects.megatron_bridge import performance_recipes
 from simulator.interop.launch_files.imported import Imported
 from simulator.interop.launch_files.merging import import_launch
+from tests.interop import launch_samples
 
-PRIMUS = """\
-work_group: ${PRIMUS_TEAM:amd}
-exp_name: ${PRIMUS_EXP_NAME:mine}
-modules:
-  pre_trainer:
-    framework: megatron
-    config: pre_trainer.yaml
-    model: llama3.1_8B.yaml
-    overrides:
-      train_iters: 20
-      micro_batch_size: ${MBS:4}
-      global_batch_size: 256
-      seq_length: ${LENGTH:4096}
-      tensor_model_parallel_size: ${TP:2}
-      pipeline_model_parallel_size: ${PP:1}
-      moe_expert_capacity_factor: null
-      recompute_granularity: full
-      recompute_method: block
-      recompute_num_layers: LAYERS
-"""
+PRIMUS = launch_samples.PRIMUS.replace("recompute_num_layers: 12", "recompute_num_layers: LAYERS")
 
 
 def read(folder: Path, text: str, name: str = "run.sh", **names: Any) -> Imported:
@@ -47,7 +29,7 @@ def read(folder: Path, text: str, name: str = "run.sh", **names: Any) -> Importe
 def test_an_experiment_of_primus_with_defaults(tmp_path: Path, layers: str, recompute: str) -> None:
     found = read(tmp_path, PRIMUS.replace("LAYERS", layers), "exp.yaml")
     pinned = found.scenario.pinned
-    assert (pinned["tp"], pinned["pp"], pinned["micro_batch"]) == (2, 1, 4)
+    assert (pinned["tp"], pinned["micro_batch"]) == (2, 4)
     assert pinned["recompute"] == recompute
     assert pinned.get("recompute_layers", 0) == int(layers)
     assert found.scenario.workload.recipe.sequence_length == 4096

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from importlib.util import find_spec
 
 from simulator.interop.dialects.settings import Setting, Settings
 
@@ -50,9 +51,15 @@ def way_of(program: str) -> str:
     return next((way for way, words in _WORDS.items() if words.search(name)), "")
 
 
+_ELSEWHERE = {REINFORCEMENT: ("simulator.questions.rl", "foreshard rl --from FILE prices it")}
+"""A way that is a question of its own, where this version has it -> its folder, how it is asked."""
+
+
 def refusal(way: str) -> str:
-    """What is said of a file that trains so, behind its place."""
-    return f"{WAYS[way]}: nothing is answered"
+    """What is said of a file that trains so, behind its place; and who answers it, if any."""
+    folder, how = _ELSEWHERE.get(way, ("", ""))
+    there = bool(folder) and find_spec(folder) is not None
+    return f"{WAYS[way]}: {how if there else 'nothing is answered'}"
 
 
 def refuse_way(settings: Settings, way: str, setting: Setting) -> None:
