@@ -520,3 +520,54 @@ def test_every_job_of_the_registry_is_whole() -> None:
             == 0
         )
         assert {"model.name", "model.flavor", "activation_checkpoint.mode"} <= set(base), name
+
+
+@pytest.mark.parametrize(
+    ("said", "stages"),
+    [
+        ("", [8, 9, 8, 7]),  # 34 with embedding and head: 9, 9, 8, 8
+        ("pipeline_parallel_first_stage_less_layers = 0\n", [9, 8, 8, 7]),  # 33: 9, 8, 8, 8
+        ("pipeline_parallel_last_stage_less_layers = 2\n", [8, 9, 9, 6]),  # 35: 9, 9, 9, 8
+    ],
+)
+def test_torchtitans_first_and_last_stage_hold_fewer_layers(
+    tmp_path: Path, said: str, stages: list[int]
+) -> None:
+    """torchtitan 0.2, distributed/pipeline_parallel.py: generate_llm_fqn_per_model_part."""
+    text = JOB.replace("local_batch_size = 1", "local_batch_size = 8")
+    text += 'selective_ac_option = "op"\n[parallelism]\npipeline_parallel_degree = 4\n' + said
+    found = read(tmp_path, {"job.toml": text}, {"gpus": 16})
+    assert list(found.scenario.pinned["stages"]) == stages
+    even = text + "pipeline_parallel_last_stage_less_layers = 0\n"
+    if not said:
+        even += "pipeline_parallel_first_stage_less_layers = 0\n"
+        assert "stages" not in read(tmp_path, {"job.toml": even}, {"gpus": 16}).scenario.pinned
+
+
+def test_switches_of_megatrons_kernels_are_read(tmp_path: Path) -> None:
+    found = megatron(
+        tmp_path, "--no-gradient-accumulation-fusion --ddp-bucket-size 50000000"
+        " --cross-entropy-loss-fusion --cross-entropy-fusion-impl native"
+    )  # fmt: skip
+    software = found.scenario.software
+    assert "gradient_accumulation" not in software.kernels.fused
+    assert "loss" not in software.kernels.fused
+    assert float(software.states.bucket_bytes) == 4 * 50_000_000  # gradients in fp32
+    assert not software.overlap.parameter_gather  # --overlap-param-gather was not asked for
+    eager = megatron(tmp_path, "--attention-backend unfused --overlap-param-gather")
+    assert eager.scenario.software.kernels.attention == "unfused"
+    assert eager.scenario.software.overlap.parameter_gather
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("run.sh", "python3 -m MaxText.train MaxText/configs/base.yml use_dpo=true"
+         " per_device_batch_size=2 max_target_length=2048 model_name=llama3-8b"),
+        ("neuron.yaml", "distributed_strategy:\n  tensor_model_parallel_size: 8\ntrainer:\n"
+         "  max_steps: 9\nmodel_alignment_strategy:\n  dpo:\n    kl_beta: 0.1\n"),
+    ],
+)  # fmt: skip
+def test_pairs_are_refused_by_every_trainers_word(tmp_path: Path, name: str, text: str) -> None:
+    with pytest.raises(InputError, match="training on pairs"):
+        read(tmp_path, {name: text})

@@ -331,6 +331,8 @@ class _Merging:
             self._put("software.bucket_bytes", bucket_bytes, self._source("run.bucket_by_width"))
         if each and layers and layers % (each * pp) == 0 and layers // (each * pp) > 0:
             self._put("layout.vpp", layers // (each * pp), self._source("run.layers_per_stage"))
+        if layers and pp > 1 and self._get("layout.stages") is None:
+            self._follow_ends(layers, pp)
         if layers and (every := self._get("run.recompute_every")):
             count, source = layers // pp // every, self._source("run.recompute_every")
             if count == 0:
@@ -348,6 +350,26 @@ class _Merging:
         if self._get("training.tokens") is None and length and (samples or (steps and batch)):
             source = self._source("run.samples" if samples else "run.steps")
             self._put("training.tokens", float((samples or steps * batch) * length), source)
+
+    def _follow_ends(self, layers: int, pp: int) -> None:
+        """Stages of torchtitan: embedding and head count as so many layers of the first and last.
+
+        distributed/pipeline_parallel.py of 0.2: generate_llm_fqn_per_model_part.
+        """
+        first, last = self._get("run.first_less"), self._get("run.last_less")
+        if first is None or last is None:
+            return
+        whole, per_stage = layers + first + last, self._get("run.layers_per_stage")
+        count = -(-whole // per_stage) if per_stage else pp * (self._get("layout.vpp") or 1)
+        if count % pp or count > whole:
+            return
+        dealt = [whole // count + (stage < whole % count) for stage in range(count)]
+        dealt[0] -= first
+        dealt[-1] -= last
+        source = self._source("run.first_less")
+        if min(dealt) >= 0 and len(set(dealt)) > 1:
+            self._put("layout.vpp", count // pp, source)
+            self._put("layout.stages", dealt, source)
 
     def _model(self) -> Architecture | None:
         """The model as files have it, or the zoo's of the name that is given."""

@@ -394,10 +394,14 @@ def _of_program(command: Command, script: Script) -> list[Reading]:
     """What the options of the program that trains say, in the words of its trainer."""
     path, settings = script.path, list(command.settings)
     keys = {item.key for item in settings}
-    if compilers := _of_compilers(command, script, keys):
-        return compilers
     if (foreign := of_another_trainer(path, keys, command.script)) is not None:
         return [foreign]
+    trainer = (TRAINER_KEYS | {"deepspeed"}) & keys and not _MEGATRON_ALONE & keys
+    if settings and not trainer and (way := way_of(command.script)):
+        place = f"{path}: {command.script}"
+        return [Reading(path=path, kind="script", problems=(f"{place} asks for {refusal(way)}",))]
+    if compilers := _of_compilers(command, script, keys):
+        return compilers
     dotted = {key.partition(".")[0] for key in keys if "." in key}
     if dotted == {"job"}:
         places = tuple(item.place for item in settings)  # the job file says the rest
@@ -408,11 +412,8 @@ def _of_program(command: Command, script: Script) -> list[Reading]:
     sectioned = dotted & {"parallelism", "activation_checkpoint"}
     if registered or sectioned or (dotted and dotted <= set(SECTIONS)):
         return [read_torchtitan(Settings.of(path, settings))]
-    if (TRAINER_KEYS | {"deepspeed"}) & keys and not _MEGATRON_ALONE & keys:
+    if trainer:
         return [read_trainer(Settings.of(path, settings), command.script)]
-    if way := way_of(command.script):
-        place = f"{path}: {command.script}"
-        return [Reading(path=path, kind="script", problems=(f"{place} asks for {refusal(way)}",))]
     named = next((str(item.value) for item in settings if item.key == "recipe"), "")
     if is_setup_experiment(command.script) or named in performance_recipes():
         tails = [Setting(_tail(item.key), item.value, item.place) for item in settings]
