@@ -12,6 +12,7 @@ from simulator._version import __version__
 if TYPE_CHECKING:
     from simulator.api import (
         compare,
+        diagnose,
         distil,
         fabrics,
         parameter_server,
@@ -45,6 +46,7 @@ __all__ = [
     "Workload",
     "__version__",
     "compare",
+    "diagnose",
     "distil",
     "fabrics",
     "parameter_server",

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from simulator.planner.simulated_run import SimulatedRun
     from simulator.questions.compare.answer import Comparison
     from simulator.questions.compare.offers import Offer
+    from simulator.questions.diagnose.answer import Diagnoses
     from simulator.questions.distillation.answer import Distilled
     from simulator.questions.job_schedule.answer import JobSchedule
     from simulator.questions.parameter_server.answer import Served
@@ -422,6 +423,51 @@ def versus(
     return compared(
         _scenario(scenario, given, model, cluster, gpus, software), *sides, search=search
     )
+
+
+def diagnose(
+    scenario: Source = None,
+    *,
+    log: str | os.PathLike[str] | None = None,
+    trace: str | os.PathLike[str] | None = None,
+    step_time_s: float | None = None,
+    model: str | Workload | None = None,
+    cluster: str | None = None,
+    gpus: int | None = None,
+    software: SaidSoftware = None,
+    **given: Any,
+) -> Diagnoses:
+    """Find why a run is slower than predicted; other arguments as in :func:`predict`.
+
+    Parameters
+    ----------
+    log : path, optional
+        What the trainer printed.
+    trace : path, optional
+        A profiled step of one rank.
+    step_time_s : float, optional
+        The measured step, in seconds, where there is neither.
+
+    Raises
+    ------
+    InputError
+        With every problem of the input.
+
+    Examples
+    --------
+    >>> run = dict(model="llama-3.1-8b", cluster="dgx-h100", gpus=8, global_batch=64, tp=2, pp=1)
+    >>> answer = diagnose(None, step_time_s=1.02 * predict(None, **run).step_time_s, **run)
+    >>> answer.nothing_wrong > answer.causes[0].probability
+    True
+    """
+    from simulator.questions.diagnose.answer import diagnose as weighed
+    from simulator.questions.diagnose.command import read_run
+
+    described = _scenario(scenario, given, model, cluster, gpus, software)
+    if log is None and trace is None and step_time_s is None:
+        raise InputError("diagnose: must be given log, trace or step_time_s")
+    paths = [None if path is None else Path(path) for path in (log, trace)]
+    return weighed(*read_run(described, paths[0], paths[1], step_time_s))
 
 
 def what_if(

@@ -22,6 +22,7 @@ def test_public_names_are_frozen() -> None:
         *("Cluster", "Deviation", "Jitter", "Layouts", "Network", "Workload", "__version__"),
         *(
             "compare",
+            "diagnose",
             "distil",
             "fabrics",
             "parameter_server",

@@ -33,6 +33,7 @@ QUESTIONS = {
     "schedule": "simulator.questions.job_schedule.command",
     "distil": "simulator.questions.distillation.command",
     "validate": "simulator.questions.validate.command",
+    "diagnose": "simulator.questions.diagnose.command",
     "measure": "simulator.questions.calibrate.measure_command",
     "calibrate": "simulator.questions.calibrate.command",
     "calibrate-here": "simulator.questions.calibrate.here_command",
@@ -97,6 +98,9 @@ HELP = {
     "schedule": "Find who gets which part of a cluster, how much of it and when, by planned times.",
     "distil": "Find what a step takes with the teacher of [distillation] in it, and ahead of time.",
     "validate": "Predict measured runs and show how far off the predictions are.",
+    "diagnose": (
+        "Find why a run is slower than predicted: which cause, how much of it, and how to tell."
+    ),
     "measure": "Measure kernels, collectives and training steps on this machine's GPUs or CPU.",
     "calibrate": "Fit a profile to measurements of your machine, with a shipped profile as prior.",
     "calibrate-here": (
