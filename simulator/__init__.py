@@ -11,6 +11,7 @@ from simulator._version import __version__
 
 if TYPE_CHECKING:
     from simulator.api import (
+        admit,
         compare,
         diagnose,
         distil,
@@ -45,6 +46,7 @@ __all__ = [
     "Network",
     "Workload",
     "__version__",
+    "admit",
     "compare",
     "diagnose",
     "distil",

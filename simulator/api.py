@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from simulator.planner.mixed_prediction import MixedPrediction
     from simulator.planner.plan import Plan
     from simulator.planner.simulated_run import SimulatedRun
+    from simulator.questions.admit.answer import Admission
     from simulator.questions.compare.answer import Comparison
     from simulator.questions.compare.offers import Offer
     from simulator.questions.diagnose.answer import Diagnoses
@@ -468,6 +469,50 @@ def diagnose(
         raise InputError("diagnose: must be given log, trace or step_time_s")
     paths = [None if path is None else Path(path) for path in (log, trace)]
     return weighed(*read_run(described, paths[0], paths[1], step_time_s))
+
+
+def admit(
+    file: str | os.PathLike[str],
+    *beside: str | os.PathLike[str],
+    within_days: float | None = None,
+    budget_usd: float | None = None,
+    model: str | None = None,
+    cluster: str | None = None,
+    gpus: int | None = None,
+    software: str | None = None,
+    sets: Sequence[str] = (),
+) -> Admission:
+    """Say whether a job may start as it is asked for.
+
+    Parameters
+    ----------
+    file : path
+        An sbatch script, a TrainJob, PyTorchJob, Job or TrainingWorkload, a task of SkyPilot.
+    beside : paths
+        What its script reads.
+    within_days : float, optional
+        Days that it has; what its file says unless given.
+    budget_usd : float, optional
+        Most that it may cost.
+    sets : sequence of str
+        ``section.field=value``, above what the file says.
+
+    Raises
+    ------
+    InputError
+        With every problem of the files.
+    """
+    from simulator.questions.admit.answer import admit as decided
+    from simulator.units import DAY_S
+
+    return decided(
+        Path(file),
+        {"model": model, "cluster": cluster, "gpus": gpus, "software": software},
+        sets,
+        beside=[Path(path) for path in beside],
+        limit_s=None if within_days is None else within_days * DAY_S,
+        budget_usd=budget_usd,
+    )
 
 
 def what_if(

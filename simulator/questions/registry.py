@@ -23,6 +23,7 @@ QUESTIONS = {
     "what-if": "simulator.questions.versus.command",
     "versus": "simulator.questions.versus.command",
     "sweep": "simulator.questions.sweep.command",
+    "admit": "simulator.questions.admit.command",
     "models": "simulator.questions.catalogue.command",
     "fields": "simulator.questions.catalogue.command",
     "schema": "simulator.questions.schema.command",
@@ -72,6 +73,9 @@ HELP = {
     "versus": "Compare two layouts term by term, with the chance that each is the faster one.",
     "sweep": (
         "Search every combination of some fields; what is done is kept, so it can be interrupted."
+    ),
+    "admit": (
+        "Say whether a job may start as it is asked for: it fits, ends in time, stays under a cap."
     ),
     "models": (
         "List the models of the zoo: parameters, kind, layers, and where their sizes are published."

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,7 @@ class Injected:
     seen: Seen
 
 
+@cache
 def predictions() -> dict[str, Prediction]:
     """Of the runs as they should be."""
     return {name: predict(make_scenario(document)) for name, document in RUNS.items()}
@@ -84,12 +86,12 @@ def injected(
         return None
     amount, changed, added = None, prediction, 0.0
     deviations: tuple[Deviation, ...] = ()
-    base_s = _played(prediction)[0]
+    plain_s = base_s(run)
     if not cause.is_switch:
         amount = cause.typical * math.exp(cause.spread * float(rng.standard_normal()))
         amount = float(np.clip(amount, cause.least or None, cause.most or None))
     if cause.adds_seconds:
-        amount = (amount or 0.0) * base_s
+        amount = (amount or 0.0) * plain_s
         added = added_s(prediction, cause, amount)
     elif cause.shows == "data":
         deviations = (Deviation(replica=0, stage=0, compute=amount or 1.0),)
@@ -101,10 +103,10 @@ def injected(
     step_s, parts = _played(changed, deviations)
     if deviations:
         parts = predicted_parts(prediction) | {}
-        parts["data"] = parts.get("data", 0.0) + step_s - base_s
+        parts["data"] = parts.get("data", 0.0) + step_s - plain_s
     if cause.adds_seconds:
         parts[cause.shows] = parts.get(cause.shows, 0.0) + added
-    if abs((step_s + added) / base_s - 1.0) < 0.1:
+    if abs((step_s + added) / plain_s - 1.0) < 0.1:
         return None
     blurred = {part: s * math.exp(0.05 * rng.standard_normal()) for part, s in parts.items()}
     measured_s = sum(blurred.values())
@@ -118,6 +120,12 @@ def injected(
         course=course_of(steps),
     )
     return Injected(run=run, cause=name, amount=amount, prediction=prediction, seen=seen)
+
+
+@cache
+def base_s(run: str) -> float:
+    """Step of a run as it should be, played."""
+    return _played(predictions()[run])[0]
 
 
 def _played(
