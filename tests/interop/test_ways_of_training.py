@@ -121,6 +121,20 @@ def test_weights_loaded_in_sixteen_bit_are_trained_in_it(tmp_path: Path, key: st
     assert arguments(tmp_path, **{key: "float32"}).scenario.workload.recipe.master_weights is None
 
 
+@pytest.mark.parametrize(
+    ("more", "precision"),
+    [({}, "fp32"), ({"bf16": True}, "bf16"), ({"fp16": True}, "fp16"), ({"dtype": "bfloat16"}, "bf16")],
+)  # fmt: skip
+def test_a_trainer_computes_in_fp32_unless_told(
+    tmp_path: Path, more: dict[str, Any], precision: str
+) -> None:
+    """transformers 5.24, training_args.py: bf16 and fp16 are off by default."""
+    said = {key: value for key, value in JSON.items() if key != "bf16"}
+    found = read(tmp_path, {"args.json": {**said, **more}})
+    assert found.scenario.workload.recipe.precision == precision
+    assert any("takes for fp32" in note for note in found.notes) == (precision == "fp32")
+
+
 def test_fsdp_under_mixed_precision_updates_fp32_weights_whatever_was_loaded(
     tmp_path: Path,
 ) -> None:

@@ -104,8 +104,8 @@ def read_trainer(settings: Settings, program: str = "") -> Reading:
     _way(settings, program)
     _adapters(settings, trainer)
     settings.word("layout.sharding", _STAGES, "zero_stage")
-    _switches(settings, trainer)
     _loaded(settings)
+    _switches(settings, trainer)
     software = _shards(settings)
     if "deepspeed" in settings.found:
         software = ("deepspeed", "optimum-habana")
@@ -239,6 +239,11 @@ def _switches(settings: Settings, trainer: str) -> None:
     for word in ("bf16", "fp16"):
         if settings.flag(word):
             settings.say("training.precision", word, settings.found[word])
+    if trainer == "trl":
+        settings.usually("training.precision", "bf16", "neither bf16 nor fp16 said: trl's default")
+    elif settings.value_of("run.loaded_dtype") in (None, "fp32"):
+        why = "neither bf16 nor fp16 said, which the Trainer takes for fp32"
+        settings.usually("training.precision", "fp32", why)
     _say_checkpoints(settings, "activation_checkpointing", "gradient_checkpointing")
     keywords = ("gradient_checkpointing_kwargs", "gradient_checkpointing_kwargs.use_reentrant")
     for setting in (settings.found.get(key) for key in (*keywords, "use_reentrant_gc")):
