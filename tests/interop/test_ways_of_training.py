@@ -123,7 +123,10 @@ def test_weights_loaded_in_sixteen_bit_are_trained_in_it(tmp_path: Path, key: st
 
 @pytest.mark.parametrize(
     ("more", "precision"),
-    [({}, "fp32"), ({"bf16": True}, "bf16"), ({"fp16": True}, "fp16"), ({"dtype": "bfloat16"}, "bf16")],
+    [
+        ({}, "fp32"), ({"bf16": True}, "bf16"), ({"fp16": True}, "fp16"),
+        ({"dtype": "bfloat16"}, "bf16"),
+    ],
 )  # fmt: skip
 def test_a_trainer_computes_in_fp32_unless_told(
     tmp_path: Path, more: dict[str, Any], precision: str
@@ -454,6 +457,15 @@ def test_a_window_that_the_model_of_the_zoo_has_not(tmp_path: Path, flags: str) 
     assert windows.count(1025) == (16 if "skip" in flags else 32)
     assert arch.parameters == plain.scenario.workload.architecture.parameters
     assert windowed.predicted().step_time_s < plain.predicted().step_time_s
+
+
+def test_a_tokenizer_of_another_family_leaves_the_vocabulary_open(tmp_path: Path) -> None:
+    sizes = MEGATRON.replace(" --vocab-size 128256", "")
+    ours = read(tmp_path, {"run.sh": f"{sizes} --tokenizer-model /data/llama3/tokenizer"})
+    assert ours.scenario.workload.architecture.vocabulary == 128_256
+    other = f"{sizes} --tokenizer-type HuggingFaceTokenizer --tokenizer-model mistralai/Large"
+    with pytest.raises(InputError, match=r"vocabulary \(--vocab-size\) not said"):
+        read(tmp_path, {"run.sh": other}, {"gpus": 16})
 
 
 @pytest.mark.parametrize("flags", ["--hidden-dropout 0.1", "--attention-dropout 0.1"])
