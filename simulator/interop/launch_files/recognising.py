@@ -383,7 +383,7 @@ def _of_command(command: Command, script: Script) -> list[Reading]:
         found.append(
             read_accelerate(launcher, "accelerate launch")
             if by_accelerate
-            else launcher.reading("launcher", lambda setting: True)
+            else launcher.reading("launcher", lambda key: True)
         )
     found += _of_slice(script)
     notes = [f"{path} reads {name!r}: give it with --from too" for name in script.sourced]
@@ -497,7 +497,7 @@ def _of_tune(script: Script, beside: Mapping[str, Path | str]) -> list[Reading]:
         said = {item.key: item for item in settings_of(words[at + 1 :], script.path)}
         config = said.pop("config")
         name = Path(str(config.value)).name
-        started = launcher.reading("launcher", lambda setting: True)
+        started = launcher.reading("launcher", lambda key: True)
         if (text := script.beside.pop(name, None)) is None:
             rule = f"stands in {config.value}: give that file with --from too"
             return [replace(started, problems=(f"{config.place}: what the recipe does {rule}",))]
