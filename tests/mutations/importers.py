@@ -39,7 +39,7 @@ from simulator.scoring.trace import measure
 from simulator.software.profile import load_software
 from simulator.workload.huggingface import read_config
 from simulator.workload.recipe import Recipe
-from tests.interop import launch_samples, test_torchtune
+from tests.interop import launch_samples, test_torchtune, trainer_samples
 from tests.mutations.mutator import mutated
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -267,6 +267,10 @@ def _from_files() -> Iterator[Importer]:
         ("maxtext.sh", ".sh", "text", (launch_samples.MAXTEXT,)),
         ("neuronx.yaml", ".yaml", "text", (launch_samples.NEURONX_SMALL,)),
         ("torchtune.yaml", ".yaml", "text", (test_torchtune.FULL,)),
+        *(
+            (name, Path(name).suffix, "text", (text,))
+            for name, text in trainer_samples.SAMPLES.items()
+        ),
     ):
         here = {"maxtext.sh": "tpu7x", "neuronx.yaml": "trn1-32xlarge"}.get(name, "dgx-h100")
         gpus = 32 if name == "launch.sh" else 8  # its MLPerf file has tp 4, pp 8

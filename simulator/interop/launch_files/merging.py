@@ -238,6 +238,11 @@ class _Merging:
         self.fields[name] = Origin(name, value, source)
 
     def _count_gpus(self) -> None:
+        dp = self._get("layout.dp")
+        if dp and self._get("run.nodes") is None:  # its degrees are all that there are
+            split = math.prod(self._get(f"layout.{name}") or 1 for name in ("tp", "pp", "cp"))
+            self._put("cluster.gpus", dp * split, self._source("layout.dp"))
+            return
         nodes, accelerators = self._get("run.nodes"), self._get("run.per_node")
         source = "run.nodes" if nodes else "run.per_node"
         if nodes and not accelerators and isinstance(self.given.get("cluster.name"), str):
@@ -301,13 +306,16 @@ class _Merging:
             self._put("layout.sequence_parallel", False, self._source("layout.tp"))
         self._follow_batch(dp)
         self._follow_groups(dp)
-        layers = self.architecture.layers if self.architecture else None
-        each, pp = self._get("run.layers_per_stage"), self._get("layout.pp") or 1
-        name = self._get("model.name") if self.model is None else str(self.model)
-        if layers is None and isinstance(name, str) and name in presets.names():
-            layers = presets.load(name).layers
-        if each and layers and layers % (each * pp) == 0 and layers // (each * pp) > 0:
-            self._put("layout.vpp", layers // (each * pp), self._source("run.layers_per_stage"))
+        model = self._model()
+        layers = model.layers if model else None
+        self._follow_loss(model)
+        per_stage, pp = self._get("run.layers_per_stage"), self._get("layout.pp") or 1
+        if per_stage and layers:
+            stages, rounded = -(-layers // per_stage), self._get("run.stages_rounded")
+            whole = layers % (per_stage * pp) == 0 or rounded
+            vpp = -(-stages // pp) if rounded == "up" else stages // pp
+            if whole and vpp > 0:
+                self._put("layout.vpp", vpp, self._source("run.layers_per_stage"))
         if layers and self._get("run.offload_inputs") and layers % pp == 0:
             source = self._source("run.offload_inputs")
             self._put("layout.offload_layers", layers // pp, source)
@@ -316,6 +324,26 @@ class _Merging:
         if self._get("training.tokens") is None and length and (samples or (steps and batch)):
             source = self._source("run.samples" if samples else "run.steps")
             self._put("training.tokens", float((samples or steps * batch) * length), source)
+
+    def _model(self) -> Architecture | None:
+        """The model of a config.json or of the zoo; None where it is not known yet."""
+        if self.architecture is not None:
+            return self.architecture
+        name = self._get("model.name") if self.model is None else str(self.model)
+        return presets.load(name) if isinstance(name, str) and name in presets.names() else None
+
+    def _follow_loss(self, model: Architecture | None) -> None:
+        """Pieces of liger-kernel's head and loss (ops/fused_linear_cross_entropy.py, 0.5).
+
+        Tokens over vocabulary / width, made a power of two, are those of a piece.
+        """
+        micro, length = self._get("layout.micro_batch"), self._get("training.sequence_length")
+        if not self._get("run.loss_by_width") or model is None or not micro or not length:
+            return
+        tokens = micro * length // (self._get("layout.cp") or 1)
+        piece = -(-tokens // -(-model.vocabulary // model.hidden))
+        pieces = -(-tokens // (1 << (piece - 1).bit_length())) if tokens else 1
+        self._put("training.loss_chunks", max(pieces, 1), self._source("run.loss_by_width"))
 
     def _follow_batch(self, dp: int | None) -> None:
         """DeepSpeed's law: batch = micro-batch x accumulated x data-parallel ranks."""

@@ -21,6 +21,7 @@ from simulator.interop.dialects.maxtext import (
 from simulator.interop.dialects.megatron import MEGATRON_KEYS, read_megatron
 from simulator.interop.dialects.mlperf import VARIABLES, read_mlperf_config
 from simulator.interop.dialects.neuronx import NEURONX_SECTION, read_neuronx
+from simulator.interop.dialects.python_calls import calls_of, imported
 from simulator.interop.dialects.settings import (
     MOST_SETTINGS,
     Place,
@@ -38,6 +39,7 @@ from simulator.interop.dialects.trainer import (
     read_accelerate,
     read_trainer,
 )
+from simulator.interop.dialects.trainer_tables import read_trained, trainer_of, trainers
 from simulator.interop.fabrics.nvidia_topo import is_nvidia_topology, topology_words
 from simulator.interop.launch_files.measured_files import read_measured
 from simulator.interop.shell.command_words import Command, settings_of, training_command
@@ -140,7 +142,7 @@ def read_launch_file(
         return [Reading(path=str(path), kind="log of nccl-tests", notes=(note,))]
     content = _by_content(text, str(path), beside)
     if not content:
-        known = "; ".join(KINDS)
+        known = "; ".join((*KINDS, *(f"a {x.table['kind']}" for x in trainers())))
         raise InputError(f"{path}: not recognised as a launch file; these are: {known}")
     return content
 
@@ -155,12 +157,15 @@ def _by_content(
         return _of_shell(text, path, beside)
     if is_fsdp2(text):
         return read_fsdp2(text, path)
+    if (packages := imported(text)) and (trained := _of_python(text, path, packages)):
+        return trained
     if is_nvidia_topology(text):
         return [_of_topology(text, path)]
     lines = [line for line in text.splitlines() if line.strip() and line.lstrip()[0] != "#"]
     if lines and _TOML_LINE.match(lines[0]) and _SECTION.search(text) and "=" in text:
         return _of_toml(toml_of(text, path), path)
-    if lines and sum(bool(_YAML_LINE.match(line)) for line in lines) > 0.6 * len(lines):
+    like = sum(bool(_YAML_LINE.match(line)) for line in lines)
+    if path.endswith((".yaml", ".yml")) or like > 0.6 * max(len(lines), 1):
         return _of_yaml(yaml_of(text, path), path)
     return _of_shell(text, path, beside)
 
@@ -182,9 +187,27 @@ def _settings(table: Mapping[Any, Any], path: str) -> list[Setting]:
     return settings
 
 
+def _of_trainer(table: Mapping[Any, Any], path: str) -> list[Reading]:
+    """A configuration of a trainer that a table describes."""
+    settings = _settings(table, path)
+    trainer = trainer_of(settings)
+    return [] if trainer is None else [read_trained(trainer, Settings.of(path, settings))]
+
+
+def _of_python(text: str, path: str, packages: frozenset[str]) -> list[Reading]:
+    """A script of a trainer that is set up in Python, and that a table describes."""
+    if not any(packages.issuperset(wanted[:1]) for x in trainers() for wanted in x.table["claims"]):
+        return []
+    settings = calls_of(text, path)
+    trainer = trainer_of(settings, packages)
+    return [] if trainer is None else [read_trained(trainer, Settings.of(path, settings))]
+
+
 def _of_json(found: Any, path: str) -> list[Reading]:
     if not isinstance(found, dict):
         return []
+    if trained := _of_trainer(found, path):
+        return trained
     if "model_type" in found or isinstance(found.get("text_config"), dict):
         return [_of_config(found, path)]
     if {"zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size"} & set(found):
@@ -220,6 +243,8 @@ def _of_sections(found: dict[str, Any], path: str) -> list[Reading]:
 def _of_yaml(sections: Any, path: str) -> list[Reading]:
     if not isinstance(sections, dict):
         return []
+    if trained := _of_trainer(sections, path):
+        return trained
     if "distributed_type" in sections or "compute_environment" in sections:
         return [read_accelerate(Settings.of(path, _settings(sections, path)))]
     if is_torchtune(sections):
@@ -323,7 +348,11 @@ def _of_command(command: Command, script: Script) -> list[Reading]:
         notes.append(f"{path}: {rule}")
     notes += [f"{path}: of the values of {name!r} the first was read" for name in script.loops]
     dotted = {key.partition(".")[0] for key in keys if "." in key}
-    if compilers := _of_compilers(command, script, keys):
+    runs = frozenset(f"run {words[0].text}" for words in script.commands if words)
+    trainer = trainer_of(settings, runs)
+    if trainer is not None:
+        found.append(read_trained(trainer, Settings.of(path, settings)))
+    elif compilers := _of_compilers(command, script, keys):
         found += compilers
     elif dotted == {"job"}:
         places = tuple(item.place for item in settings)  # the job file says the rest
