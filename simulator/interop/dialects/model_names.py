@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-import re
-
 from simulator.interop.dialects.settings import Setting, Settings
 from simulator.workload import presets
-
-_TUNED = re.compile(r"-(?:hf|instruct|chat|base|it)$")
-"""Endings of repositories whose weights were trained on, in the same sizes."""
 
 
 def zoo_model(repository: str) -> str | None:
     """The zoo's model with the sizes of a repository or of a folder of its name.
 
-    >>> zoo_model("meta-llama/Llama-2-7b-chat-hf"), zoo_model("Meta-Llama-3.1-8B-Instruct")
-    ('llama-2-7b', 'llama-3.1-8b')
-    >>> zoo_model("facebook/opt-13b")
+    >>> zoo_model("Meta-Llama-3.1-8B-Instruct"), zoo_model("llama3.1_70B.yaml")
+    ('llama-3.1-8b', 'llama-3.1-70b')
     """
-    plain = _plain(repository)
-    for name, source in presets.sources().items():
-        if plain in (name, _plain(source.removeprefix("hf:"))):
-            return name
-    return None
-
-
-def _plain(repository: str) -> str:
-    text = repository.rstrip("/").rpartition("/")[2].lower().removeprefix("meta-")
-    while found := _TUNED.search(text):
-        text = text[: found.start()]
-    return text
+    return presets.named(repository)
 
 
 def say_model(settings: Settings, setting: Setting) -> None:

@@ -187,7 +187,7 @@ def _settings(table: Mapping[Any, Any], path: str) -> list[Setting]:
     return settings
 
 
-def _of_trainer(table: Mapping[Any, Any], path: str) -> list[Reading]:
+def _of_trainer_table(table: Mapping[Any, Any], path: str) -> list[Reading]:
     """A configuration of a trainer that a table describes."""
     settings = _settings(table, path)
     trainer = trainer_of(settings)
@@ -206,7 +206,7 @@ def _of_python(text: str, path: str, packages: frozenset[str]) -> list[Reading]:
 def _of_json(found: Any, path: str) -> list[Reading]:
     if not isinstance(found, dict):
         return []
-    if trained := _of_trainer(found, path):
+    if trained := _of_trainer_table(found, path):
         return trained
     if "model_type" in found or isinstance(found.get("text_config"), dict):
         return [_of_config(found, path)]
@@ -243,7 +243,7 @@ def _of_sections(found: dict[str, Any], path: str) -> list[Reading]:
 def _of_yaml(sections: Any, path: str) -> list[Reading]:
     if not isinstance(sections, dict):
         return []
-    if trained := _of_trainer(sections, path):
+    if trained := _of_trainer_table(sections, path):
         return trained
     if "distributed_type" in sections or "compute_environment" in sections:
         return [read_accelerate(Settings.of(path, _settings(sections, path)))]
