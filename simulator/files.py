@@ -376,6 +376,16 @@ def toml_of(text: str, where: str) -> dict[str, Any]:
         raise InputError(f"{where}: not valid TOML: {brief_text(str(error))}") from None
 
 
+def read_document(path: Path | str) -> dict[str, Any]:
+    """Read a file of sections and fields: YAML where its name says so, else TOML."""
+    if Path(path).suffix not in (".yaml", ".yml"):
+        return read_toml(path)
+    document = yaml_of(read_text(path, TOML_LIMIT_BYTES), str(path))
+    if not isinstance(document, dict) or not all(isinstance(name, str) for name in document):
+        raise InputError(f"{path}: must be a table of sections and fields")
+    return document
+
+
 def toml_value(text: str) -> Any:
     """Read one value as TOML; what is none is a plain word."""
     try:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from simulator import catalogue
 from simulator.files import build, read_toml, record
@@ -123,3 +124,55 @@ def precision_named(word: str) -> str:
         if plain in (re.sub(r"[^a-z0-9]+", "", other) for other in (name, *others)):
             return name
     return word
+
+
+_SCALED = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s?([kKMGBT])")
+_TIMES = {"k": 1, "K": 1, "M": 2, "G": 3, "B": 3, "T": 4}
+_SUFFIX = re.compile(r"^\s*\d[\d.]*\s?[kKMGBT](?:\s*\.\.|\s*$)|\.\.\s*\d[\d.]*\s?[kKMGBT]\s*$")
+
+
+def numbers_written_out(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Sections whose fields say ``8k``, ``2M`` or ``1T`` as the numbers that these are.
+
+    Of lengths of sequences k is 1,024 and M its square, as models' contexts are named; of all else
+    1,000 and so on. Ends of ranges (``4k..16k``) and items of lists count as well.
+
+    >>> numbers_written_out({"training": {"tokens": "1.5T", "sequence_length": "4k..8k"}})
+    {'training': {'tokens': 1500000000000, 'sequence_length': '4096..8192'}}
+    """
+    return {
+        name: {key: number_written_out(key, value) for key, value in fields.items()}
+        if isinstance(fields, Mapping) and name != "model"
+        else fields
+        for name, fields in document.items()
+    }
+
+
+def number_written_out(field: str, value: Any) -> Any:
+    """A value of a field with its ``k``, ``M``, ``B`` or ``T`` as a number; others as they are."""
+    if isinstance(value, list):
+        return [number_written_out(field, item) for item in value]
+    if not isinstance(value, str) or len(value) > 60 or not _SUFFIX.search(value):
+        return value
+    base = 1024 if "length" in field else 1000
+    text = _SCALED.sub(lambda m: _whole(m[1], base ** _TIMES[m[2]]), value.strip())
+    return int(text) if text.isdigit() else text
+
+
+def _whole(digits: str, times: int) -> str:
+    """``1.5`` x 10**12 without the error of a float; a fraction that is left stays one."""
+    whole, _, part = digits.partition(".")
+    number, left = divmod(int(whole + part) * times, 10 ** len(part))
+    return str(number) if left == 0 else f"{int(whole + part) * times / 10 ** len(part):.9g}"
+
+
+def override_written_out(text: str) -> str:
+    """``training.tokens=1T`` with the number itself.
+
+    >>> override_written_out("training.sequence_length=8k")
+    'training.sequence_length=8192'
+    """
+    key, equals, value = text.partition("=")
+    if not equals or key.strip().startswith("model."):
+        return text
+    return f"{key}={number_written_out(key, value)}"

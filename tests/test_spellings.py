@@ -7,11 +7,20 @@ from pathlib import Path
 import pytest
 
 from simulator import catalogue
+from simulator.cli.option_groups import ScenarioOptions
 from simulator.errors import InputError
 from simulator.hardware.cluster import load_accelerator
+from simulator.interop.launch_files.merging import import_launch
 from simulator.measured.mapped_tables import read_mapped
 from simulator.measured.replay import load_tables, replay
-from simulator.spellings import accelerator_named, plain_device, plain_model, spellings
+from simulator.scenario import load_scenario
+from simulator.spellings import (
+    accelerator_named,
+    numbers_written_out,
+    plain_device,
+    plain_model,
+    spellings,
+)
 from simulator.workload import presets
 
 
@@ -113,3 +122,49 @@ def test_a_table_of_others_names_is_replayed(tmp_path: Path) -> None:
     assert slice_.node.scale_up.torus == (4, 4)
     assert third.fault is not None
     assert third.fault.startswith("model: must be of the zoo where no column has its sizes, got")
+
+
+@pytest.mark.parametrize(
+    ("field", "written", "number"),
+    [
+        ("tokens", "1T", 10**12),
+        ("tokens", "15T", 15 * 10**12),
+        ("tokens", "1.4B", 1_400_000_000),
+        ("tokens", "300 B", 300 * 10**9),
+        ("global_batch", "2k", 2000),
+        ("sequence_length", "8k", 8192),  # contexts are named by powers of two
+        ("sequence_length", "1M", 2**20),
+        ("sequence_length", "4k..16k", "4096..16384"),
+        ("global_batch", ["1k", 512], [1000, 512]),
+        ("lengths", ["2k"], [2048]),
+        ("tokens", "1Q", "1Q"),
+        ("schedule", "1f1b", "1f1b"),
+        ("tokens", 5, 5),
+        ("tokens", "T", "T"),
+        ("tokens", "1.2345k", "1234.5"),
+    ],
+)
+def test_numbers_with_a_letter(field: str, written: object, number: object) -> None:
+    document = {"training": {field: written}, "model": {"name": "7B"}}
+    out = numbers_written_out(document)
+    assert out == {"training": {field: number}, "model": {"name": "7B"}}
+
+
+def test_options_and_files_take_them(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(
+        "model: {name: LLAMA3-8B}\ncluster: {name: dgx-h100, gpus: 64}\n"
+        "training: {sequence_length: 8k, global_batch: 512, tokens: 15T}\n"
+    )
+    recipe = load_scenario(path).workload.recipe
+    assert (recipe.sequence_length, recipe.tokens) == (8192, 15e12)
+    changed = ScenarioOptions(tokens="2T", seq="4k", batch="1k", overrides=["layout.tp=2"])
+    scenario, _ = changed.scenario(path)
+    recipe = scenario.workload.recipe
+    assert (recipe.sequence_length, recipe.tokens, recipe.global_batch) == (4096, 2e12, 1000)
+    assert scenario.pinned == {"tp": 2}
+    read = import_launch([path], {}, ["training.tokens=3T"])
+    assert read.scenario.workload.recipe.tokens == 3e12
+    (tmp_path / "list.yml").write_text("- 1\n- 2\n")
+    with pytest.raises(InputError, match=r"list\.yml: must be a table of sections"):
+        load_scenario(tmp_path / "list.yml")

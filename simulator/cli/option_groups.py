@@ -22,7 +22,16 @@ from simulator.cli.decision_options import (
     prices_of,
     usd_of,
 )
-from simulator.cli.options import ClusterName, Gpus, ModelName, Set, SoftwareName
+from simulator.cli.options import (
+    Batch,
+    ClusterName,
+    Gpus,
+    ModelName,
+    Sequence,
+    Set,
+    SoftwareName,
+    Tokens,
+)
 
 if TYPE_CHECKING:
     from simulator.scenario import Scenario
@@ -36,7 +45,18 @@ class ScenarioOptions:
     cluster: ClusterName = None
     gpus: Gpus = None
     software: SoftwareName = None
+    tokens: Tokens = None
+    seq: Sequence = None
+    batch: Batch = None
     overrides: Set = None
+    """What ``--set`` says, and ``--tokens``, ``--seq`` and ``--batch`` before it."""
+
+    def __post_init__(self) -> None:
+        """Put the options that are fields of [training] among the overrides."""
+        fields = {"tokens": self.tokens, "sequence_length": self.seq, "global_batch": self.batch}
+        said = [f"training.{name}={value}" for name, value in fields.items() if value is not None]
+        if said:
+            object.__setattr__(self, "overrides", [*said, *(self.overrides or ())])
 
     @property
     def describes_something(self) -> bool:

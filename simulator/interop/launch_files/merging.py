@@ -16,6 +16,7 @@ from simulator.interop.launch_files.imported import Imported, Origin
 from simulator.interop.launch_files.recognising import read_launch_files
 from simulator.scenario import Scenario, make_scenario
 from simulator.software.platforms import first_running
+from simulator.spellings import override_written_out
 from simulator.workload import presets
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import LARGEST
@@ -59,7 +60,7 @@ def import_launch(
         With every unreadable value, every contradiction with both its places, or everything that
         is missing with the option that gives it.
     """
-    overrides = list(overrides)
+    overrides = [override_written_out(text) for text in overrides]
     readings = read_launch_files(files)
     given = {
         **{f"cluster.{k}": v for k, v in _named(names or {}).items() if k != "model"},

@@ -52,6 +52,7 @@ from simulator.interop.shell.job_size import (
 from simulator.interop.shell.shell_words import Script, read_script
 from simulator.plain_files import read_text
 from simulator.quoting import shell_word
+from simulator.sections import SECTIONS as SCENARIO_SECTIONS
 from simulator.workload.huggingface import from_hf
 
 LAUNCH_FILE_LIMIT_BYTES = 2**20
@@ -220,13 +221,15 @@ def _of_json(found: Any, path: str) -> list[Reading]:
     return _of_sections(found, path)
 
 
+def _is_scenario(sections: Mapping[str, Any]) -> bool:
+    """Whether a file has a scenario's sections, with fields that other files have not."""
+    training = sections.get("training")
+    said = isinstance(training, dict) and {"sequence_length", "global_batch"} & set(training)
+    return isinstance(sections.get("cluster"), dict) or bool(said)
+
+
 def _of_toml(found: dict[str, Any], path: str) -> list[Reading]:
-    if "cluster" in found or (
-        isinstance(found.get("training"), dict)
-        and ({"sequence_length", "global_batch"} & set(found["training"]))
-    ):
-        return [_of_scenario(found, path)]
-    return _of_sections(found, path)
+    return [_of_scenario(found, path)] if _is_scenario(found) else _of_sections(found, path)
 
 
 def _of_sections(found: dict[str, Any], path: str) -> list[Reading]:
@@ -245,6 +248,8 @@ def _of_yaml(sections: Any, path: str) -> list[Reading]:
         return []
     if trained := _of_trainer_table(sections, path):
         return trained
+    if _is_scenario(sections) and set(map(str, sections)) <= set(SCENARIO_SECTIONS):
+        return [_of_scenario(sections, path)]
     if "distributed_type" in sections or "compute_environment" in sections:
         return [read_accelerate(Settings.of(path, _settings(sections, path)))]
     if is_torchtune(sections):
