@@ -64,6 +64,14 @@ class ScenarioOptions:
         return any((self.model, self.cluster, self.gpus, self.overrides))
 
     @property
+    def complete(self) -> bool:
+        """Whether model, machine and number of accelerators are all given."""
+        said = {text.partition("=")[0].strip() for text in self.overrides or ()}
+        sized = any(name.startswith("model.") for name in said)
+        machine = self.cluster or "cluster.name" in said
+        return bool((self.model or sized) and machine and (self.gpus or "cluster.gpus" in said))
+
+    @property
     def named(self) -> dict[str, Any]:
         """All of them but the overrides, as ``assembly.assemble`` takes names."""
         return {name: getattr(self, name) for name in ("model", "cluster", "gpus", "software")}
