@@ -111,6 +111,28 @@ def event_file(tag: str = "train/loss") -> bytes:
     return records
 
 
+def wandb_file(padding: int = 0) -> bytes:
+    """An offline run of W&B: a record a step, parted where a block of 32 KiB ends."""
+    out = bytearray(b":W&B\xe1\xbe\x00")
+    for step in STEPS:
+        named = {"loss": 2.5, "_timestamp": clock(step), "_step": step, "note": "x" * padding}
+        items = b"".join(
+            _field(1, _field(2, name.encode()) + _field(16, json.dumps(value).encode()))
+            for name, value in named.items()
+        )
+        data, first = _field(2, items), True
+        while data or first:
+            left = 2**15 - len(out) % 2**15
+            if left < 7:
+                out += bytes(left)
+                continue
+            piece, data = data[: left - 7], data[left - 7 :]
+            kind = (1 if not data else 2) if first else (4 if not data else 3)
+            out += bytes(4) + struct.pack("<HB", len(piece), kind) + piece
+            first = False
+    return bytes(out)
+
+
 def mlflow_run(folder: Path) -> Path:
     """A run's folder as MLflow writes it."""
     (folder / "metrics" / "train").mkdir(parents=True)

@@ -93,7 +93,11 @@ def test_histories(tmp_path: Path) -> None:
     board.mkdir()
     (board / "events.out.tfevents.1").write_bytes(samples.event_file("perf/step_time"))
     mlflow = samples.mlflow_run(tmp_path / "0" / "abc")
+    run = tmp_path / "offline-run-2" / "run-abc.wandb"
+    run.parent.mkdir()
+    run.write_bytes(samples.wandb_file(padding=9_000))  # records that go on in the next block
     files = [*(tmp_path / name for name in places), offline.parent, events, board, mlflow]
+    files += [run, run.parent]
     for path in files:
         assert log_kind(path) == "history"
         log = read(path)
@@ -119,6 +123,8 @@ def test_the_mean_of_a_run_of_the_trainer(tmp_path: Path) -> None:
         ("run.csv", "step,_timestamp\nx,y\n2,nan\n"),
         ("x.jsonl", '{"_step": 1}\n[]\n{'),
         ("events.out.tfevents.1", "\x00" * 40),
+        ("run-1.wandb", ":W&B" + "\x01" * 40),
+        ("run-1.wandb", "no run of theirs"),
     ],
 )
 def test_a_history_without_times_is_refused(name: str, text: str, tmp_path: Path) -> None:
@@ -128,9 +134,12 @@ def test_a_history_without_times_is_refused(name: str, text: str, tmp_path: Path
         read(path)
 
 
-def test_an_event_file_that_is_cut_is_read_to_there(tmp_path: Path) -> None:
-    path = tmp_path / "events.out.tfevents.1"
-    whole = samples.event_file()
+@pytest.mark.parametrize(
+    ("name", "whole"),
+    [("events.out.tfevents.1", samples.event_file()), ("run-1.wandb", samples.wandb_file())],
+)
+def test_a_file_that_is_cut_is_read_to_there(name: str, whole: bytes, tmp_path: Path) -> None:
+    path = tmp_path / name
     for length in range(0, len(whole), 7):
         path.write_bytes(whole[:length] or b"\x00")
         try:

@@ -237,6 +237,7 @@ def _log_kinds() -> Iterator[Importer]:
         "history.jsonl": ("text", _text(log_samples.JSONL)),
         "trainer_state.json": ("json", _text(log_samples.TRAINER_STATE)),
         "events.out.tfevents": ("text", (log_samples.event_file(),)),
+        "run.wandb": ("text", (log_samples.wandb_file(),)),
     }
     logs = {f"{kind}.log": ("text", _text(text)) for kind, text in log_samples.LOGS.items()}
     for name, (structure, seeds) in {**logs, **histories}.items():

@@ -2,7 +2,9 @@
 
 - CSV of W&B (or of any tracker): a column of steps, and one of times (``_timestamp``,
   ``_runtime``, ``wall_time``) or of what a step took.
-- ``wandb-history.jsonl`` of an offline run's folder, JSON lines of any tracker.
+- ``run-ID.wandb`` of W&B's offline runs: records in blocks of 32 KiB (LevelDB's log format,
+  wandb/sdk/internal/datastore.py), whose histories are names and JSON (wandb_internal.proto).
+- JSON lines of any tracker, as ``wandb-history.jsonl`` of older offline runs.
 - TensorBoard's event files: TFRecords of ``Event`` messages (tensorflow/core/util/event.proto).
 - MLflow's folders: ``metrics/NAME`` of lines "milliseconds value step".
 - ``trainer_state.json`` of transformers' Trainer, which has the run's mean alone.
@@ -69,14 +71,13 @@ def is_history(path: Path | str) -> bool:
     """Whether a path is a file or folder that :func:`read_history` knows."""
     place = Path(path)
     if place.is_dir():
-        return (
-            (place / "metrics").is_dir() or bool(_event_files(place)) or _jsonl(place) is not None
-        )
+        kept = (_event_files(place), _wandb_files(place), _jsonl(place))
+        return (place / "metrics").is_dir() or any(kept)
     name = place.name
     return (
         name.startswith("events.out.tfevents")
         or name == "trainer_state.json"
-        or name.endswith((".jsonl", "-history.csv"))
+        or name.endswith((".jsonl", ".wandb"))
         or (name.endswith(".csv") and _has_steps(place))
     )
 
@@ -125,6 +126,9 @@ def _series(place: Path) -> History:
     history = History()
     if place.is_dir() and (place / "metrics").is_dir():
         _of_mlflow(history, place / "metrics")
+    elif (files := _wandb_files(place) if place.is_dir() else []) or place.suffix == ".wandb":
+        for file in files or [place]:
+            _of_rows(history, _wandb_rows(file))
     elif place.is_dir() and (lines := _jsonl(place)) is not None:
         _of_rows(history, _json_rows(lines))
     elif place.is_dir() or place.name.startswith("events.out.tfevents"):
@@ -255,6 +259,56 @@ def _trainer_state(reading: LogReading, place: Path) -> None:
             reading.notes.append(f"train_runtime over {int(step)} steps: {rule}")
 
 
+# --- W&B's offline runs ---------------------------------------------------------------------
+
+_BLOCK_BYTES, _HEAD_BYTES = 2**15, 7
+_WHOLE, _FIRST, _LAST = 1, 2, 4
+
+
+def _wandb_files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.wandb"))[:_MOST_FILES]
+
+
+def _wandb_rows(place: Path) -> Iterator[Mapping[Any, Any]]:
+    """Rows of names and numbers that a run logged; a file that is cut ends there."""
+    with open_file(place) as file:
+        raw = file.read(_LIMIT_BYTES)
+    if raw[:4] != b":W&B":
+        raise InputError(f"{place}: is no file of an offline run of W&B: it begins otherwise")
+    at, record = _HEAD_BYTES, b""
+    while at + _HEAD_BYTES <= len(raw):
+        left = _BLOCK_BYTES - at % _BLOCK_BYTES
+        if left < _HEAD_BYTES:
+            at += left
+            continue
+        length, kind = struct.unpack_from("<HB", raw, at + 4)
+        at += _HEAD_BYTES
+        if not _WHOLE <= kind <= _LAST or length > len(raw) - at:
+            return
+        record = (b"" if kind in (_WHOLE, _FIRST) else record) + raw[at : at + length]
+        at += length
+        if kind in (_WHOLE, _LAST):
+            history = dict(_fields(record)).get(2)
+            if isinstance(history, bytes):
+                yield _wandb_row(history)
+
+
+def _wandb_row(history: bytes) -> dict[str, Any]:
+    row = {}
+    for number, item in _fields(history):
+        if number != 1 or not isinstance(item, bytes):
+            continue
+        parts = list(_fields(item))
+        names = [_text(x) for k, x in parts if k in (1, 2)]
+        row["/".join(names)[:200]] = next((_text(x) for k, x in parts if k == 16), "")
+    return row
+
+
+def _text(value: int | bytes) -> str:
+    """The beginning of a text; blank for a number."""
+    return value[:200].decode("utf-8", "replace") if isinstance(value, bytes) else ""
+
+
 # --- TensorBoard --------------------------------------------------------------------------
 
 
@@ -288,8 +342,7 @@ def _of_event(history: History, raw: bytes) -> None:
         entry = dict(_fields(value))
         tag, scalar = entry.get(1), _scalar(entry)
         if isinstance(tag, bytes) and scalar is not None:
-            name = tag[:200].decode("utf-8", "replace")
-            history.add(name, step if isinstance(step, int) else 0, time_s, scalar)
+            history.add(_text(tag), step if isinstance(step, int) else 0, time_s, scalar)
 
 
 def _scalar(entry: Mapping[int, int | bytes]) -> float | None:
