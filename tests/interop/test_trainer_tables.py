@@ -127,6 +127,17 @@ def test_names_of_a_script_stand_for_their_values(tmp_path: Path) -> None:
     assert notebook.scenario.pinned["offload_layers"] == 32
 
 
+def test_a_script_of_a_trainer_and_its_adapters(tmp_path: Path) -> None:
+    found = read(tmp_path, "sft.py", samples.HUGGING_FACE)
+    recipe = found.scenario.workload.recipe
+    assert (found.scenario.workload.architecture.name, recipe.lora_rank) == ("llama-2-7b", 16)
+    assert (recipe.quantised_base, recipe.lora_targets) == (True, ("q", "v"))
+    assert (recipe.global_batch, recipe.sequence_length) == (4 * 2 * 8, 1024)
+    assert (found.scenario.pinned["recompute"], recipe.optimizer) == ("full", "adamw_8bit")
+    preferences = samples.HUGGING_FACE.replace("SFTConfig(", "DPOConfig(")
+    assert "foreshard rl prices it" in problems(tmp_path, "dpo.py", preferences)
+
+
 def test_a_command_with_short_flags(tmp_path: Path) -> None:
     found = read(tmp_path, "run.sh", samples.COLOSSAL_AI)
     pinned, recipe = found.scenario.pinned, found.scenario.workload.recipe
@@ -243,6 +254,7 @@ BEARS_ON_NOTHING = {
     "streaming_multipack_buffer_size": "how the loader makes packs, ahead of the step",
     "eval_sample_packing": "evaluation is no training step",
     "fp8.precompute_float8_dynamic_scale_for_fsdp": "scales of all weights by one reduction",
+    "AutoModelForCausalLM.from_pretrained.quantization_config": "a call that is read by itself",
     "distributed.patch_is_packed_sequence": "spares one synchronisation of the host a layer",
 }
 """Keys that speak of what may bear on time or memory, and why they do not."""

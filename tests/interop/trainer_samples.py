@@ -273,6 +273,24 @@ trainer = SFTTrainer(
 )
 """
 
+HUGGING_FACE = """\
+import torch
+from peft import LoraConfig
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+from trl import SFTConfig, SFTTrainer
+
+quantised = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4")
+model = AutoModelForCausalLM.from_pretrained(
+    "meta-llama/Llama-2-7b-hf", quantization_config=quantised, device_map="auto"
+)
+adapters = LoraConfig(r=16, lora_alpha=32, target_modules=["q_proj", "v_proj"])
+arguments = SFTConfig(
+    output_dir="out", per_device_train_batch_size=4, gradient_accumulation_steps=2, bf16=True,
+    max_length=1024, max_steps=100, optim="paged_adamw_8bit", gradient_checkpointing=True,
+)
+SFTTrainer(model=model, args=arguments, train_dataset=None, peft_config=adapters).train()
+"""
+
 XTUNER = """\
 import torch
 from peft import LoraConfig
@@ -307,6 +325,6 @@ SAMPLES = {
     "axolotl.yaml": AXOLOTL, "automodel.yaml": AUTOMODEL, "litgpt.yaml": LITGPT,
     "nanotron.yaml": NANOTRON, "arctic.yaml": ARCTIC, "llm_foundry.yaml": LLM_FOUNDRY,
     "mindformers.yaml": MINDFORMERS, "olmo_core.py": OLMO_CORE, "unsloth.py": UNSLOTH,
-    "xtuner.py": XTUNER, "colossal_ai.sh": COLOSSAL_AI,
+    "hugging_face.py": HUGGING_FACE, "xtuner.py": XTUNER, "colossal_ai.sh": COLOSSAL_AI,
 }  # fmt: skip
 """A sample of each table, by its name."""

@@ -59,6 +59,9 @@ def _names(tree: ast.AST) -> dict[str, ast.expr]:
             names.setdefault(node.targets[0].id, node.value)
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value:
             names.setdefault(node.target.id, node.value)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            imports = (name.asname or name.name.partition(".")[0] for name in node.names)
+            names |= {f"import {name}": ast.Constant(True) for name in imports}
         elif isinstance(node, ast.keyword) and isinstance(node.value, (ast.Constant, ast.Name)):
             names.setdefault(f".{node.arg}", node.value)
     return names
@@ -122,7 +125,11 @@ def _value(node: ast.expr, names: Mapping[str, ast.expr], depth: int) -> Any:
         return _value(known, names, depth + 1)
     if isinstance(node, ast.Attribute):
         known = names.get(f".{node.attr}")
-        return node.attr if known is None else _value(known, names, depth + 1)
+        if known is not None:
+            return _value(known, names, depth + 1)
+        base = node.value.id if isinstance(node.value, ast.Name) else ""
+        given = base[:1].islower() and f"import {base}" not in names  # args.rank of a parser
+        return "$(...)" if given else node.attr
     if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or):
         return _value(node.values[-1], names, depth + 1)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):

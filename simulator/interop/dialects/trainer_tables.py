@@ -3,7 +3,8 @@
 A trainer is added by its table alone, with a case in ``tests/interop/test_trainer_tables.py``:
 
 - ``kind``, ``source``: what a file is called, where names and defaults stand.
-- ``claims``: lists of keys or sections; a file that has all of one list is the trainer's.
+- ``claims``: lists of keys or sections; a file that has all of one list is the trainer's, but for
+  one that has any of ``unless``.
 - ``model``: keys that name a repository, ``[architecture]`` a section with a config.json's keys.
 - ``[same]``: a key and other names of it; with a point at its end, of a section.
 - ``[numbers]``, ``[reals]``: a key and the field that its number states; ``[numbers_or_none]``: 0
@@ -59,6 +60,8 @@ class Trainer:
 
     def claims(self, keys: frozenset[str]) -> bool:
         """Whether a file with these keys and sections is this trainer's."""
+        if not keys.isdisjoint(self.table.get("unless", ())):
+            return False
         return any(keys.issuperset(wanted) for wanted in self.table["claims"])
 
 
