@@ -40,6 +40,9 @@ from simulator.workload import presets
         ("Qwen/Qwen3-235B-A22B", "qwen3-235b-a22b"),
         # other models, whose names are near
         ("LLaMA-7B", None),
+        ("mistralai/Mistral-7B-v0.1", "mistral-7b"),
+        ("mistralai/Mistral-7B-v0.3", None),  # another vocabulary, and no window
+        ("mixtral", None),
         ("llama-3.1-80b", None),
         ("facebook/opt-13b", None),
         ("gpt3-27b", None),

@@ -56,6 +56,25 @@ def test_adapters_over_four_bit_weights_under_fsdp(tmp_path: Path) -> None:
     assert found.scenario.pinned == {"micro_batch": 2, "sharding": "zero3", "recompute": "full"}
 
 
+def test_a_repository_of_four_bit_weights_says_so(tmp_path: Path) -> None:
+    text = samples.UNSLOTH.replace("load_in_4bit = True", "load_in_4bit = False")
+    assert not read(tmp_path, "a.py", text).scenario.workload.recipe.quantised_base
+    text = text.replace("Meta-Llama-3.1-8B", "Meta-Llama-3.1-8B-bnb-4bit")
+    assert read(tmp_path, "b.py", text).scenario.workload.recipe.quantised_base
+
+
+def test_shards_as_a_shipped_configuration_of_deepspeed_says(tmp_path: Path) -> None:
+    text = samples.AXOLOTL_FULL.replace("context_parallel_size: 2", "context_parallel_size: 1")
+    plain = text[: text.index("dp_shard_size")] + "deepspeed: deepspeed_configs/zero3_bf16.json\n"
+    found = read(tmp_path, "a.yaml", plain.replace("adamw_torch_8bit", "adamw_torch"))
+    assert (found.scenario.software.name, found.scenario.pinned["sharding"]) == (
+        "deepspeed",
+        "zero3",
+    )
+    asked = problems(tmp_path, "b.yaml", plain.replace("deepspeed_configs/zero3_bf16", "own/ds"))
+    assert "--set layout.sharding=MODE" in asked
+
+
 def test_context_parallel_ranks_share_a_batch(tmp_path: Path) -> None:
     found = read(tmp_path, "full.yaml", samples.AXOLOTL_FULL)
     recipe = found.scenario.workload.recipe
@@ -134,6 +153,12 @@ def test_a_script_of_a_trainer_and_its_adapters(tmp_path: Path) -> None:
     assert (recipe.quantised_base, recipe.lora_targets) == (True, ("q", "v"))
     assert (recipe.global_batch, recipe.sequence_length) == (4 * 2 * 8, 1024)
     assert (found.scenario.pinned["recompute"], recipe.optimizer) == ("full", "adamw_8bit")
+    quiet = samples.HUGGING_FACE.replace(" gradient_checkpointing=True,", "")
+    assert read(tmp_path, "a.py", quiet).scenario.pinned["recompute"] == "full"  # TRL's default
+    plain = quiet.replace("SFTConfig", "TrainingArguments")
+    assert read(tmp_path, "b.py", plain).scenario.pinned["recompute"] == "none"  # transformers'
+    zero = samples.HUGGING_FACE.replace("bf16=True", 'deepspeed="ds.json"')
+    assert "--set layout.sharding=N says it" in problems(tmp_path, "c.py", zero)
     preferences = samples.HUGGING_FACE.replace("SFTConfig(", "DPOConfig(")
     assert "foreshard rl prices it" in problems(tmp_path, "dpo.py", preferences)
 

@@ -23,7 +23,7 @@ A trainer is added by its table alone, with a case in ``tests/interop/test_train
   memory depends for that reason.
 
 ``when``: a key and one of its values (a word or a list of words); ``on`` is anything but none,
-false, off, 0 and empty, ``off`` those and a key that is not there.
+false, off, 0 and empty, ``off`` those and a key that is not there, ``absent`` that alone.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ _FOLDER = Path(__file__).resolve().parent / "trainers"
 _OFF = ("none", "null", "false", "off", "0", "0.0", "", "[]", "{}", "no")
 _REPEATED = re.compile(r"\(\??:?([a-z_]+(?:\|[a-z_]+)+)\)(_proj)")
 _MATRIX = re.compile(r"[a-z][a-z_0-9]*")
+_FOUR_BIT = re.compile(r"bnb-(?:4bit|nf4)|-4bit$|-nf4\b", re.I)
 _LONGEST = 2_000
 """Characters of a list of matrices that are looked at."""
 
@@ -105,6 +106,7 @@ def read_trained(trainer: Trainer, settings: Settings) -> Reading:
         _say_words(settings, key, words)
     for key in table.get("adapted", ()):
         _say_matrices(settings, key)
+    _say_quantised(settings, table.get("model", ()))
     for rule in table.get("follows", ()):
         _follow(settings, rule)
     fitting = (x["names"] for x in table.get("software", ()) if _holds(settings, x.get("when", {})))
@@ -201,7 +203,8 @@ def _holds(settings: Settings, when: Mapping[str, Any]) -> bool:
         off = setting is None or _off(setting.value)
         words = [wanted] if isinstance(wanted, str) else wanted
         said = "" if setting is None else _word(setting.value)
-        if not any(off if x == "off" else not off if x == "on" else said == x for x in words):
+        states = {"off": off, "on": not off, "absent": setting is None}
+        if not any(states.get(word, said == word) for word in words):
             return False
     return True
 
@@ -268,6 +271,14 @@ def _follow(settings: Settings, rule: Mapping[str, Any]) -> None:
 @cache
 def _matrices() -> dict[str, list[str]]:
     return dict(read_toml(_FOLDER.parent / "adapted_matrices.toml"))
+
+
+def _say_quantised(settings: Settings, keys: Iterable[str]) -> None:
+    """State that frozen weights are of 4 bit where the name of their repository says so."""
+    named = [settings.found[key] for key in keys if key in settings.found]
+    four_bit = next((x for x in named if _FOUR_BIT.search(str(x.value)[:_LONGEST])), None)
+    if four_bit is not None and settings.value_of("training.lora_rank"):
+        settings.say("training.quantised_base", True, four_bit)
 
 
 def _say_matrices(settings: Settings, key: str) -> None:
