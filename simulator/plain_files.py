@@ -37,6 +37,9 @@ TOML_LIMIT_BYTES = 2**20
 YAML_LIMIT_BYTES = 2**18
 """Largest YAML text, of which a MiB takes ten seconds to parse. Recipes of frameworks: 20 KiB."""
 
+YAML_VALUES = 20_000
+"""Values of a YAML file, those of aliases written out: frameworks' have some hundred."""
+
 DEEPEST = 64
 """Levels of tables and lists in a document; the deepest that means anything has 8."""
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from simulator.errors import InputError, nearest, problem
 from simulator.files import read_toml
+from simulator.spellings import model_named
 from simulator.workload.architecture import Architecture
 from simulator.workload.huggingface import read_config
 
@@ -31,10 +32,23 @@ def sources() -> dict[str, str]:
     return read_toml(_ZOO / "sources.toml")
 
 
+def named(name: str) -> str | None:
+    """The model of the zoo that a repository, a folder or a table means; None: it has none.
+
+    >>> named("meta-llama/Llama-2-7b-chat-hf"), named("LLAMA3-8B"), named("facebook/opt-13b")
+    ('llama-2-7b', 'llama-3-8b', None)
+    """
+    published = sources()
+    hubs = {known: published.get(known, "") for known in names()}
+    repositories = {k: v.removeprefix("hf:") if v[:3] == "hf:" else "" for k, v in hubs.items()}
+    return model_named(name, repositories)
+
+
 def load(name_or_path: str, *, where: str = "model", field: str = "name") -> Architecture:
     """Load a model of the zoo, or a ``config.json`` (or a folder with one) from its path.
 
-    A name of the zoo comes before a file or folder of the same name.
+    A name of the zoo comes before a file or folder of the same name, either before another
+    spelling of a name (:func:`named`).
 
     Parameters
     ----------
@@ -61,6 +75,8 @@ def load(name_or_path: str, *, where: str = "model", field: str = "name") -> Arc
         return read_config(_ZOO / f"{text}.json")
     if text and os.path.exists(text):
         return read_config(text)
+    if (spelled := named(text)) is not None:
+        return read_config(_ZOO / f"{spelled}.json")
     if text.endswith(".json"):
         raise InputError(problem(where, field, "no such file", text))
     rule = "must be a model of the zoo or the path of a config.json"

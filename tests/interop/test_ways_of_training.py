@@ -294,8 +294,8 @@ def test_commands_that_train_otherwise_are_refused(
 @pytest.mark.parametrize(
     ("name", "text", "trainer"),
     [
-        ("a.yaml", "type: sft\nmicro_batch_size: 2\ndeepspeed:\n  zero_optimization:\n"
-         "    stage: 2\nmodel:\n  name_or_path: Qwen/Qwen3-8B\n", "ArcticTraining"),
+        ("a.yaml", "trainer:\n  mp: p=f32,c=bfloat16\n  train_batch_size: 512\nmodel:\n"
+         "  type: llama\n", "Levanter"),
         ("rl.toml", 'max_async_level = 2\nseq_len = 2048\n[orchestrator]\nbatch_size = 512\n',
          "prime-rl"),
         ("g.yaml", "grpo:\n  num_prompts_per_step: 32\npolicy:\n  model_name: Qwen/Qwen3-8B\n"

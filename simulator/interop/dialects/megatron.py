@@ -605,7 +605,7 @@ def _recipe_model(settings: Settings) -> None:
     alike = [stem for stem in stems if said == stem or said.startswith(f"{stem}_")]
     if alike:
         settings.say("model.name", stems[max(alike, key=len)], setting)
-    elif (known := zoo_model(said)) is not None:
+    elif (known := zoo_model(re.sub(r"\.ya?ml$", "", said))) is not None:
         settings.say("model.name", known, setting)
     elif re.fullmatch(r"[\w.-]{1,100}", said):
         settings.say("run.model", said, setting)
