@@ -198,6 +198,9 @@ def test_offload_of_fsdp_is_never_dropped(tmp_path: Path) -> None:
     found = read(tmp_path, {"args.json": said})
     assert found.scenario.pinned["parameter_offload"] == "cpu"
     assert found.scenario.pinned["optimizer_offload"] == "cpu"
+    kept = read(tmp_path, {"args.json": {**JSON, "fsdp": "full_shard auto_wrap"}})
+    # sharded fp32 weights, gradients and two moments leave the GPU: 16 B a parameter of eight ranks
+    assert gib(kept) - gib(found) > 0.6 * PARAMETERS * 16 / 8 / GIB
     nested = {
         **JSON,
         "fsdp": True,
