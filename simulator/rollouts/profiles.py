@@ -28,9 +28,12 @@ class Engine:
     """Host time between two iterations: scheduling, inputs, sampled tokens back."""
     host_s_per_sequence: Figure
     """What each running sequence adds to it: its tables, its token, its stop conditions."""
+    listed_host_s_per_sequence: Figure
+    """What it adds besides where a list of requests is handed over: the words and probabilities of
+    its token are made in the same process, which other callers do beside the iteration."""
     spread_host_s: Figure
-    """What ranks of their own processes add in a replica of several, where the engine is called as
-    a list: messages there and back."""
+    """What ranks of their own processes add in a replica of several where messages to them and back
+    are not by shared memory: called as a list, or on several servers."""
     launch_s: Figure
     """Host time of a kernel without CUDA graphs."""
     kernel_s: Figure
