@@ -101,7 +101,7 @@ class _Clock:
         """Cache that a prompt takes anew, in tokens."""
         group = sequence // self.work.group
         known = self.sharing and group in self.seen_prompts
-        return self.context[sequence] - (self.work.prompt if known else 0.0)
+        return float(self.context[sequence] - (self.work.prompt if known else 0.0))
 
     def admit(self) -> None:
         """Take in what waits, in order, while there is room."""

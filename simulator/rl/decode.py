@@ -169,7 +169,7 @@ class Replica:
     def steady_s(self, sequences: Any) -> Floats:
         """An iteration but for attention: what does not hang on the lengths of contexts."""
         rows = np.asarray(sequences, float)
-        return np.interp(rows, *self._table())
+        return np.asarray(np.interp(rows, *self._table()))
 
     def _table(self) -> tuple[Floats, Floats]:
         """Times of some numbers of sequences, between which it is a straight line."""
@@ -368,10 +368,10 @@ def _attention_products(attention: Attention, width: int, cut: int) -> list[tupl
     latent, rope = attention.kv_lora_rank, attention.rope_head_dim
     rank = attention.q_lora_rank
     down = [(float(rank + latent + rope), float(width))]
-    query = (heads * attention.head_dim, float(rank or width))
+    up = (heads * attention.head_dim, float(rank or width))
     absorbed = [(heads * latent, float(attention.head_dim - rope)),
                 (heads * attention.value_dim, float(latent))]  # fmt: skip
-    return [*down, query, *absorbed, (float(width), heads * attention.value_dim)]
+    return [*down, up, *absorbed, (float(width), heads * attention.value_dim)]
 
 
 def _dense_parts(kind: Block) -> list[tuple[int, bool]]:

@@ -19,7 +19,7 @@ from simulator.hardware.cluster import Cluster
 from simulator.rl.batching import Work, Written, closed_form_s, deal, longest_context, play
 from simulator.rl.decode import Replica
 from simulator.rl.refit import Refit, refit
-from simulator.rl.trainer import Trainer, best_layout, train, with_gpus
+from simulator.rl.trainer import Trainer, best_trainer, train, with_gpus
 from simulator.rollouts.lengths import answer_lengths, sequence_lengths
 from simulator.rollouts.profiles import Framework, load_framework
 from simulator.rollouts.rl_section import RL
@@ -234,8 +234,10 @@ def rl_step(scenario: Scenario, *, playing: bool = True) -> RLStep:
     answers = answer_lengths(rl, longest, where=scenario.where)
     sequences = sequence_lengths(rl, answers)
     cluster = with_gpus(scenario.cluster, training)
-    pinned = scenario.pinned or best_layout(scenario, rl, sequences, cluster)
-    trainer = train(scenario, rl, sequences, cluster, framework, pinned)
+    if scenario.pinned:
+        trainer = train(scenario, rl, sequences, cluster, framework, scenario.pinned)
+    else:
+        trainer = best_trainer(scenario, rl, sequences, cluster, framework)
     return joined(scenario, rl, trainer, generate(scenario, rl, answers, generating, playing))
 
 
@@ -367,27 +369,35 @@ def _reward_s(scenario: Scenario, rl: RL, generated: Generated) -> float:
 
 
 def _memory(step: RLStep, cluster: Cluster) -> dict[str, Side]:
-    """Memory of a device by phase: while it trains and while it generates."""
+    """Memory of a device by phase: while it trains, while it generates, while weights move.
+
+    Colocated, optimizer states and gradients wait on the host while weights move, the trainer's
+    weights too while answers are written; of a sleeping engine its context stays.
+    """
     estimate, replica = step.trainer.estimate, step.generated.replica
     usable = float(cluster.accelerator.memory.usable_bytes)
-    together = step.rl.mode == "colocated"
     training = {name: float(kind[0]) for name, kind in estimate.memory_bytes.items()}
-    models = 2.0 if step.rl.algorithm == "ppo" else 1.0
-    for name in ("weights", "gradients", "optimizer"):
-        training[name] *= models
-    if together:
-        training["engine asleep"] = float(replica.engine.asleep_bytes)
-    share = step.generated.memory_share
+    if step.rl.algorithm == "ppo":
+        for name in ("weights", "gradients", "optimizer"):
+            training[name] *= 2.0
     generation = {
         "engine weights": replica.weight_bytes,
-        "cache": replica.cache_bytes(share),
+        "cache": replica.cache_bytes(step.generated.memory_share),
         "engine workspace": replica.reserve_bytes,
     }
-    if together:
-        generation["trainer's weights"] = training["weights"]
-        generation["trainer's context"] = training["context"] + training["communicators"]
+    phases = {"training": training, "generation": generation}
+    if step.rl.mode == "colocated":
+        stays = training["context"] + training["communicators"]
+        training["engine asleep"] = float(replica.engine.asleep_bytes)
+        generation["trainer asleep"] = stays
+        phases["refit"] = {
+            "weights": training["weights"],
+            "trainer asleep": stays,
+            "engine weights": replica.weight_bytes,
+            "engine workspace": replica.reserve_bytes,
+        }
+    spread = {"training": float(estimate.memory_spread[0])}
     return {
-        "training": Side(kinds=training, usable_bytes=usable,
-                         spread=float(estimate.memory_spread[0])),
-        "generation": Side(kinds=generation, usable_bytes=usable),
-    }  # fmt: skip
+        name: Side(kinds=kinds, usable_bytes=usable, spread=spread.get(name, 0.0))
+        for name, kinds in phases.items()
+    }

@@ -65,7 +65,7 @@ def is_rl_table(header: list[str]) -> bool:
 
 def read_rl_table(path: Path) -> list[RLRun]:
     """Read a table; InputError with every problem of its header."""
-    runs = []
+    runs: list[RLRun] = []
     for line, row in read_csv(path):
         if not runs:
             check_header(path, list(row), required=REQUIRED, known=COLUMNS)
@@ -130,7 +130,7 @@ def _document(
             "global_batch": int(fields["train_global_batch"]),
         },
         "cluster": {
-            "name": _cluster(run, said),
+            "name": _cluster(run),
             "gpus": gpus,
             "software": "megatron-bridge",
         },
@@ -149,9 +149,8 @@ def _document(
     }
 
 
-def _cluster(run: RLRun, said: Mapping[str, Any]) -> str:
+def _cluster(run: RLRun) -> str:
     """The cluster that a table's section names."""
-    del said
     words = _recipes()["clusters"][run.fields["source"]]
     section = run.fields.get("section", "")
     for word, cluster in words.items():

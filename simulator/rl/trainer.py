@@ -19,7 +19,7 @@ from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.planner.forward_pass import forward_pass_s
 from simulator.rollouts.lengths import packed_bins
-from simulator.rollouts.profiles import Framework
+from simulator.rollouts.profiles import Framework, load_engine
 from simulator.rollouts.rl_section import RL
 from simulator.scenario import Scenario
 from simulator.search.defaults import complete
@@ -53,9 +53,21 @@ class Trainer:
     """All scorings."""
 
     @property
-    def layouts(self) -> Layouts:
-        """The layout."""
-        return self.estimate.layouts
+    def layout(self) -> dict[str, Any]:
+        """The layout, as fields of [layout]."""
+        row = self.estimate.layouts.row(0)
+        return {name: row[name] for name in _FIELDS if name in row}
+
+    @property
+    def described(self) -> str:
+        """The layout in a few words."""
+        return self.estimate.layouts.describe(0)
+
+    @property
+    def micro_batches(self) -> float:
+        """Micro-batches of a data-parallel rank in an update."""
+        layouts = self.estimate.layouts
+        return self.bins / float(layouts.dp[0] * layouts.micro_batch[0])
 
 
 def with_gpus(cluster: Cluster, gpus: int) -> Cluster:
@@ -158,29 +170,52 @@ def priced_trainer(
     )
 
 
-def best_layout(scenario: Scenario, rl: RL, sequences: Floats, cluster: Cluster) -> dict[str, Any]:
-    """The fastest layout for an update on so many accelerators, as fields of [layout].
+def best_trainer(
+    scenario: Scenario, rl: RL, sequences: Floats, cluster: Cluster, framework: Framework
+) -> Trainer:
+    """The fastest layout that fits for an update on so many accelerators, beside a sleeping engine.
+
+    A search with as many sequences as there would be bins lists layouts; the first of them are
+    priced with the bins that each really has.
 
     Raises
     ------
     InfeasibleError
         If none fits.
     """
-    alone = replace(scenario, cluster=cluster)
+    alone = replace(scenario, cluster=cluster, pinned={})
     row, _ = complete(alone, {})
-    workload, bins, _ = packed_workload(
-        scenario.workload, rl, sequences, {**row, "dp": 1, "pp": 2, "micro_batch": 1}
-    )
-    # Bins that every data-parallel degree divides: the search tries them all.
+    whole = {**row, "dp": 1, "pp": 2, "micro_batch": 1}
+    workload, bins, _ = packed_workload(scenario.workload, rl, sequences, whole)
     rounded = int(2 ** np.ceil(np.log2(max(bins, 1))))
-    recipe = replace(workload.recipe, global_batch=max(rounded, 1))
-    alone = replace(alone, workload=replace(workload, recipe=recipe))
-    found = fastest(alone)
+    recipe = replace(workload.recipe, global_batch=rounded)
+    found = fastest(replace(alone, workload=replace(workload, recipe=recipe)))
     if found.reason:
         raise InfeasibleError(f"{scenario.where}: {cluster.gpus} accelerators: {found.reason}")
-    fields: dict[str, Any] = found.best.layouts.row(0)
-    return {name: fields[name] for name in _FIELDS if name in fields}
+    asleep = 0.0
+    if rl.mode == "colocated":
+        asleep = float(load_engine(rl.generation.engine).asleep_bytes)
+    trainers = []
+    for index in range(min(len(found.best), _LISTED)):
+        fields = found.best.layouts.row(index)
+        pinned = {name: fields[name] for name in _FIELDS if name in fields}
+        try:
+            trainer = train(scenario, rl, sequences, cluster, framework, pinned)
+        except InputError:
+            continue
+        estimate = trainer.estimate
+        if float(estimate.memory_total_bytes[0]) + asleep <= estimate.usable_bytes:
+            trainers.append(trainer)
+        if len(trainers) == _PRICED:
+            break
+    if not trainers:
+        rule = "no layout has bins of packed sequences in equal rounds"
+        raise InfeasibleError(f"{scenario.where}: {cluster.gpus} accelerators: {rule}")
+    return min(trainers, key=lambda trainer: trainer.update_s)
 
+
+_LISTED, _PRICED = 64, 6
+"""Layouts of a search that are looked at, and that are priced with their bins."""
 
 _FIELDS = (
     *("tp", "pp", "vpp", "cp", "ep", "etp", "micro_batch", "sharding", "sequence_parallel"),

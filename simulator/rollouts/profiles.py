@@ -43,7 +43,7 @@ class Engine:
     kernels_per_expert_block: Figure
     """The same of a block of experts, routing included."""
     sampler_bytes: Figure
-    """Memory traffic of an output of the head: raise, scale, softmax, probabilities, noise, rank."""
+    """Memory traffic of an output of the head: raise, scale, softmax, noise, rank."""
     sampler_s: Figure
     """Starts of the sampler's kernels."""
     reserve_bytes: Figure
@@ -69,7 +69,7 @@ class Framework:
     colocated_switch_s: Figure
     """Changing sides on the same devices once each way: calls to all ranks, sleep, wake."""
     refit_tensor_s: Figure
-    """Host time of each tensor that is gathered from the trainer's ranks, renamed and handed over."""
+    """Host time of each tensor that is gathered from the trainer's ranks and handed over."""
     refit_bytes_per_s: Figure
     """Rate at which all weights pass one rank, where every rank gathers all of them."""
     offload_fraction: Figure

@@ -1,4 +1,4 @@
-"""The sections [rl] and [rl.generation] of a scenario: a policy that learns from its own answers."""
+"""The sections [rl] and [rl.generation]: a policy that learns from its own answers."""
 
 from __future__ import annotations
 
@@ -63,9 +63,11 @@ class Generation:
 
 @record
 class RL:
-    """A policy that learns from its own answers, which `foreshard rl` prices; [training] says how
-    an update is made: sequence_length is the longest prompt with its answer, global_batch the
-    answers of an update."""
+    """A policy that learns from its own answers, which `foreshard rl` prices.
+
+    [training] says how an update is made: sequence_length is the longest prompt with its answer,
+    global_batch the answers of an update.
+    """
 
     algorithm: Literal["grpo", "dapo", "rloo", "ppo", "distillation"] = "grpo"
     """What an update minimises. dapo: groups whose answers are all right or all wrong are dropped
@@ -124,7 +126,7 @@ class RL:
     """With staleness: the engine takes new weights between two iterations and goes on; false: it
     finishes what it runs first."""
     framework: str = "nemo-rl"
-    """A profile of hardware_profiles/rl_frameworks: what moving weights and changing sides takes."""
+    """A profile of hardware_profiles/rl_frameworks: what moving weights takes, and more."""
     generation: Generation = Generation()
     """The engine."""
 
@@ -222,10 +224,9 @@ def check_with_others(
     if apart is not None and apart >= cluster.gpus:
         rule = f"must leave accelerators to train on: be below cluster.gpus = {cluster.gpus}"
         problems.append(problem(where, "rl.generation.gpus", rule, apart))
-    if rl.mode == "colocated" or apart is not None:
-        if gpus % engine.tp:
-            rule = f"must divide the {gpus} accelerators that generate"
-            problems.append(problem(where, "rl.generation.tp", rule, engine.tp))
+    if (rl.mode == "colocated" or apart is not None) and gpus % engine.tp:
+        rule = f"must divide the {gpus} accelerators that generate"
+        problems.append(problem(where, "rl.generation.tp", rule, engine.tp))
     heads = min((attention.heads for attention in model.attentions), default=1)
     if heads % (engine.tp // engine.dp_attention):
         rule = f"over dp_attention must divide {heads} attention heads of {model.name}"

@@ -18,6 +18,7 @@ from scipy.optimize import least_squares
 
 from simulator import catalogue
 from simulator.arrays import Floats
+from simulator.cost.kernels.residual import matern
 from simulator.files import read_csv
 from simulator.hardware.cluster import load_accelerator
 from simulator.rl.decode_kernels import (
@@ -26,7 +27,6 @@ from simulator.rl.decode_kernels import (
     decode_attention_s,
     expert_features,
     expert_layer_s,
-    matern,
     reached_experts,
 )
 
@@ -103,7 +103,7 @@ def fit(law: Law, x: dict[str, Any], measured_s: Floats, shapes: Floats) -> Fitt
         some = {name: np.broadcast_to(v, measured_s.shape)[rows] for name, v in x.items()}
 
         def off(values: Floats) -> Floats:
-            return np.log(law.seconds(law.at(values), some) / measured_s[rows])
+            return np.asarray(np.log(law.seconds(law.at(values.tolist()), some) / measured_s[rows]))
 
         found = least_squares(off, start, bounds=(low, high), loss="soft_l1", f_scale=0.1)
         return [float(value) for value in found.x]
@@ -247,7 +247,8 @@ def _toml(device: str, release: str, parts: dict[str, tuple[Law, Fitted]]) -> st
         text = (
             f"fit of simulator/rl/decode_kernels.py by workshop/fits/decode/fit.py to {found.rows}"
             f" calls of vLLM {release}, ai-dynamo/aiconfigurator@095f58a5 (Apache-2.0);"
-            f" {what[name]} left out one after the other: median {found.median:.1%}, p90 {found.p90:.0%}"
+            f" {what[name]} left out one after the other: median {found.median:.1%},"
+            f" p90 {found.p90:.0%}"
         )
         lines += ["", f"[sources.{name}]", f'text = "{text}"', 'date = "2026-11-26"']
     return "\n".join(lines) + "\n"
