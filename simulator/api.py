@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from simulator.questions.job_schedule.answer import JobSchedule
     from simulator.questions.parameter_server.answer import Served
     from simulator.questions.rl.answer import PricedRL
-    from simulator.rl.split_search import By
     from simulator.questions.sites.answer import SeveralSites
     from simulator.questions.size.answer import Sized
     from simulator.questions.sparse.answer import Recommended
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from simulator.questions.versus.answer import Versus
     from simulator.questions.versus.fabrics import FabricChoices
     from simulator.questions.versus.what_if import WhatIf
+    from simulator.rl.split_search import By
     from simulator.scenario import Scenario
 
 
@@ -635,10 +635,10 @@ def rl(
     InputError
         With every problem of the input.
     """
-    from simulator.questions.rl.answer import rl as found
+    from simulator.questions.rl.answer import rl as price_rl
 
     made = _scenario(scenario, given, model, cluster, gpus, software)
-    return found(made, by=by, search=search, progress=progress)
+    return price_rl(made, by=by, search=search, progress=progress)
 
 
 def schedule(jobs: str | os.PathLike[str], *, processes: int | None = None) -> JobSchedule:

@@ -147,12 +147,12 @@ class _Clock:
         middle = self.used + count * self.per * (stretch + 1.0) / 2.0
         shared = self._shared_prompts()
         tokens = middle + shared
-        each = self.steady[count] + float(self.replica.attention_s(count, tokens))
+        iteration_s = self.steady[count] + float(self.replica.attention_s(count, tokens))
         if self.away and len(self.running) < self.replica.most_sequences:
-            stretch = min(stretch, max(ceil((self.away[0][0] - self.now) / each), 1))
+            stretch = min(stretch, max(ceil((self.away[0][0] - self.now) / iteration_s), 1))
         self.iterations += stretch
-        self.now += stretch * each
-        self.sequence_s += stretch * each * count
+        self.now += stretch * iteration_s
+        self.sequence_s += stretch * iteration_s * count
         self.used += count * self.per * stretch
         while self.ends and self.ends[0][0] <= self.iterations:
             self.end_turn()

@@ -198,10 +198,10 @@ class Replica:
         """Host time between two iterations, which nothing hides."""
         engine, far = self.engine, self.section.tp > self.cluster.node.accelerators
         spread = engine.spread_host_s if self.section.tp > 1 and (far or not self.one_by_one) else 0
-        each = engine.host_s_per_sequence + 0.0
+        sequence_s = engine.host_s_per_sequence + 0.0
         if not self.one_by_one:
-            each += engine.listed_host_s_per_sequence
-        return np.asarray(engine.host_s + each * np.asarray(sequences, float) + spread)
+            sequence_s += engine.listed_host_s_per_sequence
+        return np.asarray(engine.host_s + sequence_s * np.asarray(sequences, float) + spread)
 
     def parts_s(self, rows: Any) -> dict[str, Floats]:
         """Device time of `rows` tokens by kind, attention to caches left out, all layers."""

@@ -69,11 +69,12 @@ def seen_steps() -> tuple[SeenStep, ...]:
     return tuple(steps)
 
 
-def step_evidence(scenario: Scenario, step: RLStep) -> Card:
-    """The evidence of a step."""
+def step_evidence(scenario: Scenario, step: RLStep, *, without: str = "") -> Card:
+    """The evidence of a step; no run is evidence of itself, `without` leaves it out."""
     asked = traits_of(scenario, step.rl)
     weighed = sorted(
-        ((_weight(asked, seen), seen) for seen in seen_steps()), key=lambda item: -item[0]
+        ((_weight(asked, seen), seen) for seen in seen_steps() if seen.run_id != without),
+        key=lambda item: -item[0],
     )
     near = [seen for weight, seen in weighed if weight >= _NEAR]
     whole = sum(weight for weight, _ in weighed) + PRIOR_RUNS

@@ -68,8 +68,8 @@ def refit(
         kinds = estimate.memory_bytes
         states = float(kinds["optimizer"][0] + kinds["gradients"][0])
         host = float(cluster.node.host_bytes_per_s or 25.0 * GB)
-        each = host * float(framework.offload_fraction)
-        switch_s = float(framework.colocated_switch_s) + 2.0 * states / each
+        link_rate = host * float(framework.offload_fraction)
+        switch_s = float(framework.colocated_switch_s) + 2.0 * states / link_rate
     return Refit(
         tensors=tensors,
         weight_bytes=size,

@@ -40,7 +40,7 @@ def remedies(scenario: Scenario, step: RLStep | None) -> list[Remedy]:
     """
     rl = scenario.required(RL)
     fits = step is not None and step.verdict != "OOM"
-    found = []
+    helping = []
     for field, value, why, changed in _changes(scenario, rl, step):
         try:
             new = _with(changed, step, same_trainer=not field.startswith("layout"))
@@ -49,11 +49,11 @@ def remedies(scenario: Scenario, step: RLStep | None) -> list[Remedy]:
         if new.verdict == "OOM":
             continue
         if not fits or (step and new.step_time_s < (1.0 - _GAIN) * step.step_time_s):
-            found.append(
+            helping.append(
                 Remedy(field=field, value=value, why=why, step_time_s=new.step_time_s,
                        verdict=new.verdict)
             )  # fmt: skip
-    return sorted(found, key=lambda remedy: remedy.step_time_s)
+    return sorted(helping, key=lambda remedy: remedy.step_time_s)
 
 
 def _with(scenario: Scenario, step: RLStep | None, *, same_trainer: bool) -> RLStep:

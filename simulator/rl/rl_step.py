@@ -281,19 +281,21 @@ def generate(
     sharing = rl.generation.prefix_sharing
     if playing:
         written = tuple(play(replica, work, room, sharing=sharing) for work in works)
-        each = np.array([one.seconds for one in written])
+        replica_seconds = np.array([replica_work.seconds for replica_work in written])
     else:
         written = ()
-        each = np.array([replica_s(replica, work, room, sharing=sharing) for work in works])
+        replica_seconds = np.array(
+            [replica_s(replica, work, room, sharing=sharing) for work in works]
+        )
     batches = _OVERLAPPED if rl.partial_rollouts else max(rl.staleness, 1)
-    seconds = float(each.max()) / batches
+    seconds = float(replica_seconds.max()) / batches
     running = min(replica.most_sequences, answers.size / replicas, room / max(answers.mean(), 1.0))
     mean = float(replica.iteration_s(running, running * (rl.prompt_tokens + answers.mean() / 2.0)))
     return Generated(
         replica=replica,
         replicas=replicas,
         seconds=seconds,
-        mean_s=float(each.mean()) / batches,
+        mean_s=float(replica_seconds.mean()) / batches,
         memory_share=share,
         cache_tokens=room,
         written=written,

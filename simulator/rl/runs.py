@@ -1,7 +1,7 @@
 """Measured steps of reinforcement learning: a row of a table as a scenario.
 
-A table is known by its columns ``algorithm`` and ``generation_tp_pp``. What its rows leave out
-stands in the public recipes of the framework (hardware_profiles/rl_recipes.toml).
+A table is known by its columns (``measured/table_kinds.py``). What its rows leave out stands in the
+public recipes of the framework (hardware_profiles/rl_recipes.toml).
 """
 
 from __future__ import annotations
@@ -16,19 +16,8 @@ from typing import Any
 from simulator import catalogue
 from simulator.errors import InputError
 from simulator.files import check_header, read_csv, read_toml
+from simulator.measured.table_kinds import HEADERS
 from simulator.scenario import Scenario, make_scenario
-
-REQUIRED = (
-    *("run_id", "source", "algorithm", "model", "policy_lag", "train_max_seq"),
-    *("avg_generated_len", "gpus", "gen_global_batch", "train_global_batch"),
-    *("generation_tp_pp", "training_tp_cp_ep_pp_vpp", "step_time_s"),
-)
-COLUMNS = (
-    *REQUIRED,
-    *("release", "section", "tokens_per_s_per_gpu", "source_path", "source_url", "notes"),
-)
-KNOWN_BY = ("algorithm", "generation_tp_pp")
-"""Columns that no other table has."""
 
 FITTED = ("nemo-rl-01", "nemo-rl-02", "nemo-rl-09", "nemo-rl-10")
 """Rows that figures of engines and frameworks were fitted to: Llama 3.1 8B and Qwen3 32B of 0.4."""
@@ -58,17 +47,13 @@ class RLRun:
         return self.fields["policy_lag"].lower().startswith("on")
 
 
-def is_rl_table(header: list[str]) -> bool:
-    """Whether a table of these columns holds steps of reinforcement learning."""
-    return all(name in header for name in KNOWN_BY)
-
-
 def read_rl_table(path: Path) -> list[RLRun]:
     """Read a table; InputError with every problem of its header."""
     runs: list[RLRun] = []
     for line, row in read_csv(path):
         if not runs:
-            check_header(path, list(row), required=REQUIRED, known=COLUMNS)
+            header = HEADERS["rl"]
+            check_header(path, list(row), required=header.required, known=header.columns)
         runs.append(RLRun(where=f"{path}: line {line}", fields=row))
     return runs
 
@@ -116,11 +101,13 @@ def _document(
     if (stages := recipe.get("stages", {}).get(str(layout["pp"]))) is not None:
         layout["stages"] = list(stages)
     engine: dict[str, Any] = {"tp": int(generation[0])}
-    if "precision" in fields:
-        engine["precision"] = fields["precision"]
+    training: dict[str, Any] = {}
+    if "FP8" in fields.get("section", ""):
+        engine |= {"precision": "fp8", **recipe.get("fp8", {})}
+        training["precision"] = said["fp8_training"]
     lag = 0 if run.on_policy else int(fields["policy_lag"].split("-")[0])
     if lag:
-        engine["gpus"] = gpus // 2
+        engine["gpus"] = recipe.get("generating", {}).get(str(gpus), gpus // 2)
     elif recipe.get("asynchronous"):
         engine["asynchronous"] = True
     return {
@@ -128,6 +115,7 @@ def _document(
         "training": {
             "sequence_length": int(fields["train_max_seq"]),
             "global_batch": int(fields["train_global_batch"]),
+            **training,
         },
         "cluster": {
             "name": _cluster(run),

@@ -70,7 +70,7 @@ def try_splits(
     longest = scenario.workload.recipe.sequence_length - rl.prompt_tokens
     answers = answer_lengths(rl, longest, where=scenario.where)
     trainers: dict[tuple[str, int], Trainer | str] = {}
-    found = []
+    tried = []
     listed = list(_candidates(scenario, rl))
     for index, (training, generating, asked) in enumerate(listed):
         if progress is not None:
@@ -78,10 +78,10 @@ def try_splits(
         key = (asked.mode, training)
         if key not in trainers:
             trainers[key] = _trainer(scenario, asked, answers, training)
-        found.append(_tried(scenario, asked, answers, generating, trainers[key]))
+        tried.append(_tried(scenario, asked, answers, generating, trainers[key]))
     if progress is not None:
         progress(len(listed), len(listed))
-    return found
+    return tried
 
 
 def _candidates(scenario: Scenario, rl: RL) -> Iterator[tuple[int, int, RL]]:
@@ -156,9 +156,9 @@ def _tried(
 
 def best_of(tried: list[Tried], by: By) -> Tried | None:
     """The best split that fits, a tight one only where no other does; None where none does."""
-    fitting = [one for one in tried if one.fits]
-    safe = [one for one in fitting if _step(one).verdict == "FITS"]
-    return min(safe or fitting, key=lambda one: score(_step(one), by), default=None)
+    fitting = [split for split in tried if split.fits]
+    safe = [split for split in fitting if _step(split).verdict == "FITS"]
+    return min(safe or fitting, key=lambda split: score(_step(split), by), default=None)
 
 
 def _step(tried: Tried) -> RLStep:
@@ -169,11 +169,11 @@ def _step(tried: Tried) -> RLStep:
 def by_generating(tried: list[Tried], by: By) -> list[Tried]:
     """The best of each number of accelerators that only generate, fewest first."""
     best: dict[int, Tried] = {}
-    for one in tried:
-        if one.fits and one.rl.mode == "apart":
-            gpus = one.rl.generation.gpus or 0
-            if gpus not in best or score(_step(one), by) < score(_step(best[gpus]), by):
-                best[gpus] = one
+    for split in tried:
+        if split.fits and split.rl.mode == "apart":
+            gpus = split.rl.generation.gpus or 0
+            if gpus not in best or score(_step(split), by) < score(_step(best[gpus]), by):
+                best[gpus] = split
     return [best[gpus] for gpus in sorted(best)]
 
 

@@ -189,15 +189,15 @@ def best_trainer(
     workload, bins, _ = packed_workload(scenario.workload, rl, sequences, whole)
     rounded = int(2 ** np.ceil(np.log2(max(bins, 1))))
     recipe = replace(workload.recipe, global_batch=rounded)
-    found = fastest(replace(alone, workload=replace(workload, recipe=recipe)))
-    if found.reason:
-        raise InfeasibleError(f"{scenario.where}: {cluster.gpus} accelerators: {found.reason}")
+    searched = fastest(replace(alone, workload=replace(workload, recipe=recipe)))
+    if searched.reason:
+        raise InfeasibleError(f"{scenario.where}: {cluster.gpus} accelerators: {searched.reason}")
     asleep = 0.0
     if rl.mode == "colocated":
         asleep = float(load_engine(rl.generation.engine).asleep_bytes)
     trainers = []
-    for index in range(min(len(found.best), _LISTED)):
-        fields = found.best.layouts.row(index)
+    for index in range(min(len(searched.best), _LISTED)):
+        fields = searched.best.layouts.row(index)
         pinned = {name: fields[name] for name in _FIELDS if name in fields}
         try:
             trainer = train(scenario, rl, sequences, cluster, framework, pinned)

@@ -139,12 +139,12 @@ def packed_bins(lengths: Floats, size: float) -> int:
 
 def _fill(room: Ints, free: int, length: int, left: int) -> int:
     """Put sequences into bins with so much room; returns how many are left."""
-    each = free // length
-    full = min(int(room[free]), left // each)
+    fitting = free // length
+    full = min(int(room[free]), left // fitting)
     room[free] -= full
-    room[free - each * length] += full
-    left -= full * each
-    if left < each and left and room[free]:
+    room[free - fitting * length] += full
+    left -= full * fitting
+    if left < fitting and left and room[free]:
         room[free] -= 1
         room[free - left * length] += 1
         return 0

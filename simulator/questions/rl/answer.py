@@ -107,7 +107,7 @@ class PricedRL(Answer):
     def feasible(self) -> bool:
         """Whether anything fits."""
         shown = (self.asked, self.best)
-        return any(one is not None and one.step.verdict != "OOM" for one in shown)
+        return any(step is not None and step.step.verdict != "OOM" for step in shown)
 
     @property
     def line(self) -> str:
@@ -148,9 +148,9 @@ class PricedRL(Answer):
     def told_remedies(self) -> list[dict[str, Any]]:
         """Changes that would help, as JSON says them."""
         return [
-            {"field": one.field, "value": one.value, "why": one.why,
-             "step_time_s": one.step_time_s, "verdict": one.verdict}
-            for one in self.told
+            {"field": remedy.field, "value": remedy.value, "why": remedy.why,
+             "step_time_s": remedy.step_time_s, "verdict": remedy.verdict}
+            for remedy in self.told
         ]  # fmt: skip
 
     def to_frame(self) -> DataFrame:
@@ -218,11 +218,11 @@ def rl(
         reason = str(error)
     tried = tuple(try_splits(scenario, progress=progress)) if search else ()
     best = best_of(list(tried), by)
-    found = None if best is None or best.step is None else priced(scenario, best.step)
+    best_step = None if best is None or best.step is None else priced(scenario, best.step)
     return PricedRL(
         scenario=scenario,
         asked=asked,
-        best=found,
+        best=best_step,
         tried=tried,
         by=by,
         told=tuple(remedies(scenario, asked.step if asked else None)),

@@ -12,6 +12,7 @@ from simulator.units import show_percent, show_seconds, show_usd
 
 if TYPE_CHECKING:
     from simulator.questions.rl.answer import PricedRL
+    from simulator.rl.remedies import Remedy
 
 _COLUMNS = {
     "mode": True,
@@ -46,11 +47,15 @@ def rl_page(answer: PricedRL) -> str:
         naming=3,
         picture=("Two steps", inline(drawn[0], drawn[1], name="rl", alt=alt)),
         views=[
-            ("Would help", [f"{one.field} = {one.value}: {show_seconds(one.step_time_s)} a step"
-                            f" ({one.why})" for one in answer.told]),
+            ("Would help", [_told(remedy) for remedy in answer.told]),
             ("Read this with the numbers", list(answer.caveats)),
         ],
     )  # fmt: skip
+
+
+def _told(remedy: Remedy) -> str:
+    step = show_seconds(remedy.step_time_s)
+    return f"{remedy.field} = {remedy.value}: {step} a step ({remedy.why})"
 
 
 def _cells(row: dict[str, Any]) -> list[Cell]:

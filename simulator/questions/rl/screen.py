@@ -70,7 +70,8 @@ def _sides(shown: Priced) -> list[str]:
         f"{step.rl.answers:,} answers, {step.trainer.updates} updates a step; {spread}",
         *shown.card.sentences(),
         f"trainer: {step.gpus['training']:,} accelerators, {step.trainer.described};"
-        f" {step.trainer.bins:,} packed sequences an update, {show_percent(step.trainer.fill)} full",
+        f" {step.trainer.bins:,} packed sequences an update,"
+        f" {show_percent(step.trainer.fill)} full",
         f"generator: {made.replicas:,} replicas of tp {rl.generation.tp} on"
         f" {step.gpus['generation']:,}, up to {made.replica.most_sequences:,} sequences each, cache"
         f" of {made.cache_tokens:,.0f} tokens, {show_seconds(made.iterations_s)} an iteration",
@@ -111,15 +112,15 @@ def _memory(shown: Priced) -> Table:
 
 def _splits(answer: PricedRL) -> list[str]:
     words = {"time": "time of an update", "usd": "money of an update", "throughput": "throughput"}
-    fit = sum(one.fits for one in answer.tried)
+    fit = sum(split.fits for split in answer.tried)
     lines = [f"{len(answer.tried)} tried, {fit} fit; best by {words[answer.by]}:"]
     best, asked = answer.best, answer.asked
     if best is not None:
         step = best.step
         where = f"{step.gpus['training']:,} train, {step.gpus['generation']:,} generate"
         lines.append(
-            f"{step.rl.mode}, {where}, tp {step.rl.generation.tp}, trainer {step.trainer.described}:"
-            f" {show_seconds(step.step_time_s)} a step"
+            f"{step.rl.mode}, {where}, tp {step.rl.generation.tp}, trainer"
+            f" {step.trainer.described}: {show_seconds(step.step_time_s)} a step"
         )
         if asked is not None:
             gain = asked.step.step_time_s / step.step_time_s
@@ -153,10 +154,10 @@ def _table(answer: PricedRL) -> Table:
 
 
 def _remedy(answer: PricedRL, index: int) -> str:
-    one = answer.told[index]
-    value = f'"{one.value}"' if isinstance(one.value, str) else one.value
-    text = f"{one.field} = {value}: {show_seconds(one.step_time_s)} a step ({one.why})"
+    remedy = answer.told[index]
+    value = f'"{remedy.value}"' if isinstance(remedy.value, str) else remedy.value
+    text = f"{remedy.field} = {value}: {show_seconds(remedy.step_time_s)} a step ({remedy.why})"
     if answer.asked is not None and answer.asked.step.verdict != "OOM":
-        saved = 1.0 - one.step_time_s / answer.asked.step.step_time_s
+        saved = 1.0 - remedy.step_time_s / answer.asked.step.step_time_s
         text += f", {show_percent(saved)} less"
     return text

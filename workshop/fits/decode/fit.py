@@ -105,8 +105,8 @@ def fit(law: Law, x: dict[str, Any], measured_s: Floats, shapes: Floats) -> Fitt
         def off(values: Floats) -> Floats:
             return np.asarray(np.log(law.seconds(law.at(values.tolist()), some) / measured_s[rows]))
 
-        found = least_squares(off, start, bounds=(low, high), loss="soft_l1", f_scale=0.1)
-        return [float(value) for value in found.x]
+        solution = least_squares(off, start, bounds=(low, high), loss="soft_l1", f_scale=0.1)
+        return [float(value) for value in solution.x]
 
     out = np.empty(len(measured_s))
     for shape in np.unique(shapes):
@@ -237,18 +237,18 @@ def _toml(device: str, release: str, parts: dict[str, tuple[Law, Fitted]]) -> st
     lines = [
         f"# Kernels of an engine's iterations on {device}: written by workshop/fits/decode/fit.py"
     ]
-    for name, (law, found) in parts.items():
-        for (figure, (_, _, _, unit)), value in zip(law.figures.items(), found.values, strict=True):
-            spread = round(max(found.median, 0.02), 3)
+    for name, (law, part) in parts.items():
+        for (figure, (_, _, _, unit)), value in zip(law.figures.items(), part.values, strict=True):
+            spread = round(max(part.median, 0.02), 3)
             said = f'value = {value * unit:.4g}, grade = "fitted", source = "{name}"'
             lines.append(f"{figure} = {{ {said}, spread = {spread} }}")
     what = {"attention": "key heads", "experts": "shapes of a layer", "all_reduce": "group sizes"}
-    for name, (_, found) in parts.items():
+    for name, (_, part) in parts.items():
         text = (
-            f"fit of simulator/rl/decode_kernels.py by workshop/fits/decode/fit.py to {found.rows}"
+            f"fit of simulator/rl/decode_kernels.py by workshop/fits/decode/fit.py to {part.rows}"
             f" calls of vLLM {release}, ai-dynamo/aiconfigurator@095f58a5 (Apache-2.0);"
-            f" {what[name]} left out one after the other: median {found.median:.1%},"
-            f" p90 {found.p90:.0%}"
+            f" {what[name]} left out one after the other: median {part.median:.1%},"
+            f" p90 {part.p90:.0%}"
         )
         lines += ["", f"[sources.{name}]", f'text = "{text}"', 'date = "2026-11-26"']
     return "\n".join(lines) + "\n"
