@@ -136,13 +136,15 @@ class _Clock:
             self.sequence_s += seconds * len(self.running)
 
     def advance(self) -> None:
-        """Run until the next answer or turn ends, a tool returns, or the cache is full."""
+        """Run until the next answer or turn ends, a tool returns, or the cache is full.
+
+        What a full cache throws out is not admitted again before an iteration has run.
+        """
+        while len(self.running) > 1 and self.room - self.used < len(self.running) * self.per:
+            self.preempt()
         count = len(self.running)
         stretch = self.ends[0][0] - self.iterations
         full = (self.room - self.used) / (count * self.per)
-        if full < 1.0 and count > 1:
-            self.preempt()
-            return
         stretch = min(stretch, max(int(full), 1), _LONGEST_STRETCH)
         middle = self.used + count * self.per * (stretch + 1.0) / 2.0
         shared = self._shared_prompts()
