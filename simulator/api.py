@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from simulator.questions.versus.answer import Versus
     from simulator.questions.versus.fabrics import FabricChoices
     from simulator.questions.versus.what_if import WhatIf
-    from simulator.rl.split_search import By
+    from simulator.reinforcement.split_search import By
     from simulator.scenario import Scenario
 
 

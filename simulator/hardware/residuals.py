@@ -28,7 +28,7 @@ SIZES = {
 }
 """Sizes of a timed shape, by kernel. `heads` counts those of all sequences, `groups` the heads that
 share a key head; `tokens` are those of each expert, `experts` those of the rank. Of an engine's
-layer (``simulator/rl/decode_kernels.py``) `tokens` are those of the iteration."""
+layer (``simulator/reinforcement/decode_kernels.py``) `tokens` are those of the iteration."""
 
 SHARED = "*"
 """Library, and type, of what all of them share."""

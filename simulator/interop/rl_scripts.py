@@ -44,7 +44,10 @@ def settings_of_file(path: Path) -> dict[str, Any]:
     if path.suffix in (".yaml", ".yml"):
         return dict(_of_yaml(path, text, 0))
     command = training_command(read_script(text, str(path)))
-    return {setting.key.lstrip("-+~"): _plain(setting.value) for setting in command.settings}
+    return {
+        setting.key.lstrip("-+~").replace("-", "_"): _plain(setting.value)
+        for setting in command.settings
+    }
 
 
 def dialect_of(settings: Mapping[str, Any]) -> str:

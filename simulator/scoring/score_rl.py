@@ -8,9 +8,9 @@ from typing import Any
 
 from simulator.errors import InfeasibleError, InputError
 from simulator.measured.rows import MeasuredRun
-from simulator.rl.evidence import interval_s, step_evidence
-from simulator.rl.rl_step import rl_step
-from simulator.rl.runs import RLRun, read_rl_table, scenario_of
+from simulator.reinforcement.evidence import interval_s, step_evidence
+from simulator.reinforcement.rl_step import rl_step
+from simulator.reinforcement.runs import RLRun, read_rl_table, scenario_of
 from simulator.scoring.scores import ScoredRow, step_errors
 
 

@@ -13,11 +13,11 @@ from simulator.errors import InfeasibleError
 from simulator.evidence.card import Card
 from simulator.frames import DataFrame, frame_of_rows
 from simulator.planner.prediction import refuse_mixed
-from simulator.rl.evidence import interval_s, step_evidence
-from simulator.rl.remedies import Remedy, remedies
-from simulator.rl.rl_step import RLStep, rl_step
-from simulator.rl.split_search import By, Tried, best_of, flips, try_splits, update_s
-from simulator.rl.trainer import with_gpus
+from simulator.reinforcement.evidence import interval_s, step_evidence
+from simulator.reinforcement.remedies import Remedy, remedies
+from simulator.reinforcement.rl_step import RLStep, rl_step
+from simulator.reinforcement.split_search import By, Tried, best_of, flips, try_splits, update_s
+from simulator.reinforcement.trainer import with_gpus
 from simulator.rollouts.rl_section import RL
 from simulator.scenario import Scenario
 from simulator.units import show_percent, show_seconds

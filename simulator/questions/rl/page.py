@@ -12,7 +12,7 @@ from simulator.units import show_percent, show_seconds, show_usd
 
 if TYPE_CHECKING:
     from simulator.questions.rl.answer import PricedRL
-    from simulator.rl.remedies import Remedy
+    from simulator.reinforcement.remedies import Remedy
 
 _COLUMNS = {
     "mode": True,

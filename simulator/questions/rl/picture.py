@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from simulator.reinforcement.timeline import LANES, timeline
 from simulator.report.canvas import DPI, NARROW, headline, ink_on, legend, plain_axes
 from simulator.report.palette import colour
-from simulator.rl.timeline import LANES, timeline
 from simulator.units import show_percent, show_seconds
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from simulator.arrays import Floats
 from simulator.cost.kernels.residual import matern
 from simulator.files import read_csv
 from simulator.hardware.cluster import load_accelerator
-from simulator.rl.decode_kernels import (
+from simulator.reinforcement.decode_kernels import (
     ROUTING_EXPONENT,
     all_reduce_in_domain_s,
     decode_attention_s,
@@ -245,8 +245,8 @@ def _toml(device: str, release: str, parts: dict[str, tuple[Law, Fitted]]) -> st
     what = {"attention": "key heads", "experts": "shapes of a layer", "all_reduce": "group sizes"}
     for name, (_, part) in parts.items():
         text = (
-            f"fit of simulator/rl/decode_kernels.py by workshop/fits/decode/fit.py to {part.rows}"
-            f" calls of vLLM {release}, ai-dynamo/aiconfigurator@095f58a5 (Apache-2.0);"
+            f"fit of simulator/reinforcement/decode_kernels.py by workshop/fits/decode/fit.py to"
+            f" {part.rows} calls of vLLM {release}, ai-dynamo/aiconfigurator@095f58a5 (Apache-2.0);"
             f" {what[name]} left out one after the other: median {part.median:.1%},"
             f" p90 {part.p90:.0%}"
         )

@@ -14,8 +14,8 @@ from math import exp, log
 from simulator import catalogue
 from simulator.evidence.card import GRADES, LARGEST, Card
 from simulator.files import figures, read_csv
-from simulator.rl.rl_step import RLStep
-from simulator.rl.runs import FITTED, RLRun, scenario_of
+from simulator.reinforcement.rl_step import RLStep
+from simulator.reinforcement.runs import FITTED, RLRun, scenario_of
 from simulator.rollouts.rl_section import RL
 from simulator.scenario import Scenario
 

@@ -16,10 +16,17 @@ from simulator.arrays import Floats
 from simulator.cost.estimate import VERDICTS, memory_verdict
 from simulator.errors import InfeasibleError
 from simulator.hardware.cluster import Cluster
-from simulator.rl.batching import Work, Written, closed_form_s, deal, longest_context, play
-from simulator.rl.decode import Replica
-from simulator.rl.refit import Refit, refit
-from simulator.rl.trainer import Trainer, best_trainer, train, with_gpus
+from simulator.reinforcement.batching import (
+    Work,
+    Written,
+    closed_form_s,
+    deal,
+    longest_context,
+    play,
+)
+from simulator.reinforcement.decode import Replica
+from simulator.reinforcement.refit import Refit, refit
+from simulator.reinforcement.trainer import Trainer, best_trainer, train, with_gpus
 from simulator.rollouts.lengths import answer_lengths, sequence_lengths
 from simulator.rollouts.profiles import Framework, load_framework
 from simulator.rollouts.rl_section import RL

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from simulator.errors import InfeasibleError, InputError
-from simulator.rl.rl_step import RLStep, generate, joined, rl_step, split_gpus
+from simulator.reinforcement.rl_step import RLStep, generate, joined, rl_step, split_gpus
 from simulator.rollouts.profiles import load_engine
 from simulator.rollouts.rl_section import RL
 from simulator.scenario import Scenario

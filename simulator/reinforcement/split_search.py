@@ -14,8 +14,8 @@ from typing import Literal
 from simulator.arrays import Floats
 from simulator.errors import InfeasibleError, InputError
 from simulator.layout.degrees import divisors
-from simulator.rl.rl_step import Generated, RLStep, generate, joined
-from simulator.rl.trainer import Trainer, best_trainer, train, with_gpus
+from simulator.reinforcement.rl_step import Generated, RLStep, generate, joined
+from simulator.reinforcement.trainer import Trainer, best_trainer, train, with_gpus
 from simulator.rollouts.lengths import answer_lengths, sequence_lengths
 from simulator.rollouts.profiles import load_framework
 from simulator.rollouts.rl_section import RL

@@ -19,7 +19,7 @@ from simulator.cost.kernels.residual import residual_factor
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.residuals import load_residuals
 from simulator.layout.placement import Group
-from simulator.rl.decode_kernels import (
+from simulator.reinforcement.decode_kernels import (
     ROUTING_EXPONENT,
     all_reduce_in_domain_s,
     decode_attention_s,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from simulator.rl.decode import Replica
+from simulator.reinforcement.decode import Replica
 from simulator.rollouts.rl_section import RL
 from simulator.scenario import Scenario, make_scenario
 

@@ -17,7 +17,7 @@ from math import ceil, inf
 import numpy as np
 
 from simulator.arrays import Floats
-from simulator.rl.decode import Replica
+from simulator.reinforcement.decode import Replica
 
 _LONGEST_STRETCH = 256
 """Iterations that are timed by their middle at most."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from itertools import pairwise
 from math import ceil
 from typing import Any
 
@@ -11,9 +12,9 @@ import numpy as np
 import pytest
 import simpy
 
-from simulator.rl.batching import Work, closed_form_s, deal, play
-from simulator.rl.decode import Replica
-from tests.rl.scenes import replica, scene
+from simulator.reinforcement.batching import Work, closed_form_s, deal, play
+from simulator.reinforcement.decode import Replica
+from tests.reinforcement.scenes import replica, scene
 
 _WATERMARK = 0.01
 
@@ -133,7 +134,9 @@ def test_a_second_engine_comes_to_the_same(seed: int) -> None:
     engine, work, room = _drawn(seed)
     played = play(engine, work, room, sharing=False)
     tolerance = 0.01 if work.turns == 1 else 0.03
-    assert played.seconds == pytest.approx(SecondEngine(engine, work, room).seconds(), rel=tolerance)
+    assert played.seconds == pytest.approx(
+        SecondEngine(engine, work, room).seconds(), rel=tolerance
+    )
 
 
 @pytest.mark.parametrize("limit", [16, 128, 1024])
@@ -174,7 +177,7 @@ def test_more_cache_is_never_slower(seed: int) -> None:
     rooms = np.linspace(least * 1.2, whole, 5)
     seconds = [play(engine, work, room, sharing=False).seconds for room in rooms]
     # who stands first in the queue decides a few iterations (Graham's anomalies)
-    assert all(b <= a * 1.02 for a, b in zip(seconds, seconds[1:], strict=False))
+    assert all(b <= a * 1.02 for a, b in pairwise(seconds))
 
 
 @pytest.mark.parametrize("seed", range(8))

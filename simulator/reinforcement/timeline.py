@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulator.rl.rl_step import RLStep
+from simulator.reinforcement.rl_step import RLStep
 
 LANES = ("generator", "trainer")
 
