@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.questions.compare.offers_page import Cell, offers_page
 from simulator.questions.rl.picture import rl_picture
-from simulator.report.canvas import svg_bytes
 from simulator.report.inline_svg import inline
 from simulator.units import show_percent, show_seconds, show_usd
 
@@ -33,7 +32,7 @@ def rl_page(answer: PricedRL) -> str:
     """Write an answer as one page that needs nothing else."""
     shown, rows = answer.shown, answer.rows
     assert shown is not None
-    drawn = [svg_bytes(rl_picture(answer, narrow=narrow)) for narrow in (False, True)]
+    wide, narrow = (rl_picture(answer, narrow=phone, svg=True).svg() for phone in (False, True))
     name = answer.scenario.workload.architecture.name
     alt = "What generator and trainer do in two steps, and when each waits"
     return offers_page(
@@ -45,7 +44,7 @@ def rl_page(answer: PricedRL) -> str:
         [_cells(row) for row in rows],
         table="Splits",
         naming=3,
-        picture=("Two steps", inline(drawn[0], drawn[1], name="rl", alt=alt)),
+        picture=("Two steps", inline(wide, narrow, alt=alt)),
         views=[
             ("Would help", [_told(remedy) for remedy in answer.told]),
             ("Read this with the numbers", list(answer.caveats)),

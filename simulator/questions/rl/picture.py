@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from simulator.reinforcement.timeline import LANES, timeline
-from simulator.report.canvas import DPI, NARROW, headline, ink_on, legend, plain_axes
+from simulator.report.canvas import NARROW, headline, ink_on, legend, new_figure, plain_axes
 from simulator.report.palette import colour
 from simulator.units import show_percent, show_seconds
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
     from simulator.questions.rl.answer import Priced, PricedRL
 
 INKS = {
@@ -31,7 +28,7 @@ _WIDE_ENOUGH = 0.06
 """Share of the picture from which on a phase carries its time."""
 
 
-def draw_lanes(axes: Axes, shown: Priced) -> None:
+def draw_lanes(axes: Any, shown: Priced) -> None:
     """Draw two steps: what the generator and the trainer do, and when they wait."""
     spans = timeline(shown.step)
     whole = 2.0 * shown.step.step_time_s
@@ -55,14 +52,12 @@ def draw_lanes(axes: Axes, shown: Priced) -> None:
     axes.set_xlabel("seconds, two steps")
 
 
-def rl_picture(answer: PricedRL, *, narrow: bool = False) -> Figure:
-    """Draw the step of an answer."""
-    from matplotlib.figure import Figure
-
+def rl_picture(answer: PricedRL, *, narrow: bool = False, svg: bool = False) -> Any:
+    """Draw the step of an answer; with `svg`, as the inline drawing of a page."""
     shown = answer.shown
     assert shown is not None
     size = (NARROW, 4.4) if narrow else (12.0, 3.6)
-    figure = Figure(figsize=size, dpi=DPI, layout="constrained")
+    figure = new_figure(*size, svg=svg)
     axes = figure.subplots()
     plain_axes(axes)
     draw_lanes(axes, shown)

@@ -1,6 +1,6 @@
 """Fit the kernels of an engine's iterations, and write their profiles.
 
-``python -m workshop.fits.decode.fit`` reads validation/microbenchmarks/decode.csv, fits each device
+``python -m workshop.fits.decode.fit`` reads validation/serving/decode.csv, fits each device
 alone, leaves one shape after the other out, and writes hardware_profiles/decode_kernels/*.toml with
 that error in their sources, and hardware_profiles/residuals/decode_experts/*.csv.
 """
@@ -128,7 +128,7 @@ def fit(law: Law, x: dict[str, Any], measured_s: Floats, shapes: Floats) -> Fitt
 
 def rows_of(kernel: str) -> dict[str, list[dict[str, str]]]:
     """Timed calls of a kernel by device."""
-    path = catalogue.folder("validation") / "microbenchmarks" / "decode.csv"
+    path = catalogue.folder("validation") / "serving" / "decode.csv"
     rows: dict[str, list[dict[str, str]]] = {}
     for _, row in read_csv(path):
         if row["kernel"] == kernel and row["dtype"] == "bf16":
