@@ -22,7 +22,10 @@ from simulator.scenario import Scenario
 PRIOR_ERROR, PRIOR_RUNS = 0.15, 2.0
 """Error that is expected where nothing is near, and the runs that this is worth."""
 
-_FAR = {"device": 0.4, "kind": 0.6, "mode": 0.6, "servers": 0.6, "framework": 0.4}
+_FAR = {
+    **{"device": 0.4, "kind": 0.6, "mode": 0.6, "servers": 0.6, "framework": 0.4},
+    **{"engine": 0.4, "tools": 0.4},
+}
 """Weight of a run that differs in a trait."""
 _NEAR = 0.5
 _P90 = 1.2816
@@ -48,6 +51,8 @@ def traits_of(scenario: Scenario, rl: RL) -> dict[str, str]:
         "mode": "on policy" if rl.staleness == 0 else "stale",
         "servers": "several" if far else "one",
         "framework": rl.framework,
+        "engine": rl.generation.engine,
+        "tools": "none" if rl.turns == 1 else "used",
     }
 
 
@@ -124,7 +129,7 @@ def _grade(error: float, alike: int, near: int) -> str:
 
 def _differences(asked: dict[str, str], seen: SeenStep) -> str:
     other = [f"another {name}" for name, value in seen.traits if asked[name] != value]
-    return ", ".join(other) or "alike in device, framework, kind of model and mode"
+    return ", ".join(other) or "alike in device, framework, engine, kind of model and mode"
 
 
 def _mean(errors: Iterable[float]) -> float | None:
