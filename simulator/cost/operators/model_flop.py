@@ -119,6 +119,8 @@ def _layer(kind: Block, arch: Architecture, length: int, behind: int) -> float:
         pairs = seen_keys(att, own) * att.heads
         flop += 2.0 * pairs * (att.head_dim + att.value_dim)
         flop += 4.0 * att.disentangled * att.heads * att.head_dim
+        if att.indexer is not None:
+            flop += float(att.indexer.heads * att.indexer.head_dim * own)  # causal scores
     if kind.mixer is not None:
         flop += sum(product.flop for product in kind.mixer.products(own)) / own
     flop += 2.0 * kind.predicts_ahead * arch.vocabulary * arch.hidden
