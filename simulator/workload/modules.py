@@ -205,17 +205,11 @@ class Attention:
 
     def _projections(self, hidden: int) -> list[Weight]:
         """Queries, keys and values, with what belongs to heads or stands in front of them."""
-        query, half = self.heads * self.head_dim, hidden // 2
+        query = self.heads * self.head_dim
         both = [("k", self.head_dim), ("v", self.value_dim)]
         if self.shares_keys or self.keys_are_values:
             both = [] if self.shares_keys else both[:1]
-        weights = []
-        if self.filtered:
-            weights += [
-                Weight(name="filter", rows=half, columns=2 * hidden, bias=True),
-                Weight(name="filter", rows=hidden, columns=2 * half, bias=True),
-                vector("filter norm", hidden),
-            ]
+        weights = _filter(hidden) if self.filtered else []
         weights.append(
             Weight(
                 name="q",
@@ -257,6 +251,16 @@ class Attention:
                 )
             )
         return weights
+
+
+def _filter(hidden: int) -> list[Weight]:
+    """Two convolutions over two tokens, to half the width and back, and a norm of the sum."""
+    half = hidden // 2
+    return [
+        Weight(name="filter", rows=half, columns=2 * hidden, bias=True),
+        Weight(name="filter", rows=hidden, columns=2 * half, bias=True),
+        vector("filter norm", hidden),
+    ]
 
 
 @record

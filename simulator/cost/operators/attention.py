@@ -52,8 +52,6 @@ def attention(
     again, widths = _UP * att.is_mla, _widths(att, ranks)
     if att.is_mla:
         _latent_projections(ops, att, hidden, ranks, recipe)
-        if att.output_gate:
-            ops.gemms.append(Gemm(name="gate", m=tokens, n=widths.result, k=hidden))
         wide = ranks.own_tokens(recipe) * hidden * size
         summed_gradients(ops, "down-projections", 2, wide, kernels)
     else:
@@ -82,11 +80,7 @@ def attention(
         Gemm(name="proj", role=GemmRole.ATTENTION_OUTPUT, m=tokens, n=hidden, k=widths.result)
     )
     ops.keep("attention output", tokens * widths.result * size, SavedRole.ATTENTION_OUTPUT)
-    if att.output_gate:
-        _gate(ops, tokens * widths.result, size)
-    if att.head_gate:
-        ops.gemms.append(Gemm(name="head gate", m=tokens, n=heads, k=hidden, kind="head"))
-        _gate(ops, tokens * widths.result, size)
+    _gates(ops, att, hidden, tokens, widths, size)
     wide = tokens * hidden * size
     if att.is_mla:
         latent = (att.q_lora_rank or hidden) + att.kv_lora_rank
@@ -273,6 +267,19 @@ def _readers(kind: Block, att: Attention) -> tuple[str, ...]:
         ours = ("q", "k", "v")
     beside = kind.parallel_residual and kind.norms == 1
     return (*ours, "gate", "up") if beside else ours
+
+
+def _gates(
+    ops: Operators, att: Attention, hidden: int, tokens: Any, widths: Widths, size: float
+) -> None:
+    """Gates on attention's result; latent attention's is a product of its own."""
+    if att.output_gate and att.is_mla:
+        ops.gemms.append(Gemm(name="gate", m=tokens, n=widths.result, k=hidden))
+    if att.head_gate:
+        heads = widths.result / att.value_dim
+        ops.gemms.append(Gemm(name="head gate", m=tokens, n=heads, k=hidden, kind="head"))
+    if att.output_gate or att.head_gate:
+        _gate(ops, tokens * widths.result, size)
 
 
 def _gate(ops: Operators, elements: Any, size: float) -> None:
