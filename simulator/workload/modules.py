@@ -100,6 +100,8 @@ class Attention:
     """They are layer norms, with biases (Phi)."""
     output_gate: bool = False
     """A gate as wide as the queries, projected with them, on the result (Qwen3-Next)."""
+    gate_bias: bool = True
+    """Whether that gate has biases where queries do."""
     head_gate: bool = False
     """A number for each head and token, projected from the input, scales its result (Laguna)."""
     shares_keys: bool = False
@@ -210,10 +212,13 @@ class Attention:
         if self.shares_keys or self.keys_are_values:
             both = [] if self.shares_keys else both[:1]
         weights = _filter(hidden) if self.filtered else []
+        apart = self.output_gate and self.qkv_bias and not self.gate_bias
+        if apart:
+            weights.append(Weight(name="output_gate", rows=query, columns=hidden, cut="rows"))
         weights.append(
             Weight(
                 name="q",
-                rows=query * (1 + self.output_gate),
+                rows=query * (1 + (self.output_gate and not apart)),
                 columns=hidden,
                 cut="rows",
                 bias=self.qkv_bias,

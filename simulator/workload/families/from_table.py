@@ -192,6 +192,7 @@ _ATTENTION_FLAGS = {
     "chunked": "chunked",
     "causal": "causal",
     "sinks": "sinks",
+    "gate_bias": "gateb",
     "softcap": "softcap",
     "filtered": "filtered",
 }
@@ -327,7 +328,7 @@ def _part(outer: Words, key: str, family: str) -> Architecture:
     """Read a part of a config by the row of its own family."""
     fields = outer.config.inner(key, family)
     named = fields.config.get("model_type") if key != "." else None
-    if isinstance(named, str) and has(named):
+    if isinstance(named, str) and has(named) and named not in row(family).bases:
         family = fields.family = named
     if "outertie" in outer.family.words and key == "text_config":
         fields.config = {**fields.config, "tie_word_embeddings": bool(outer["outertie"])}

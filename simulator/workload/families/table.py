@@ -28,8 +28,13 @@ class Row:
     ``also`` among the defaults has other spellings of fields (``attribute_map`` of the class).
     """
 
-    def __init__(self, family: str, words: Mapping[str, str], defaults: Mapping[str, Any]) -> None:
-        self.family, self.words, self.defaults = family, words, defaults
+    def __init__(
+        self,
+        bases: tuple[str, ...],
+        words: Mapping[str, str],
+        defaults: Mapping[str, Any],
+    ) -> None:
+        self.bases, self.words, self.defaults = bases, words, defaults
         self.also: Mapping[str, str] = defaults.get("also", {})
         self.compiled: dict[str, Expression] = {}
 
@@ -82,11 +87,11 @@ def has(family: str) -> bool:
 def row(family: str) -> Row:
     """Look a family up."""
     base, words, defaults = _rows()[family]
-    before = row(base) if base else Row("", {}, {})
+    before = row(base) if base else Row((), {}, {})
     pairs = dict([pair.split("=", 1) for pair in words.split("; ") if pair])
     merged = {**before.words, **pairs}
     filled = {**before.defaults, **(json.loads(defaults) if defaults else {})}
-    return Row(family, merged, filled)
+    return Row((family, *before.bases), merged, filled)
 
 
 @cache
