@@ -82,9 +82,9 @@ def _family(config: Mapping[str, Any], where: str, prefix: str) -> str:
     if "model_type" not in config:
         raise InputError(f"{where}: {place}: required field is missing")
     rule = (
-        f"must be one of {len(families())} known types (foreshard list models --families); another"
-        " is traced where torch and transformers are installed (--trace), or its sizes given as"
-        " llama or qwen3_moe"
+        f"must be one of {len(families())} types that have a row; a model of another type is traced"
+        " from Python (Workload.from_torch, needs torch), or given by the sizes of a type that is"
+        " built alike (llama, qwen3_moe, ...)"
     )
     raise InputError(problem(where, place, rule, family))
 

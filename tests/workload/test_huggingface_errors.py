@@ -20,9 +20,9 @@ ZOO = {
 SIZE = "must be a whole number from 1 to 2147483648"
 COUNT = "must be a whole number from 0 to 2147483648"
 KNOWN = (
-    f"must be one of {len(families())} known types (foreshard list models --families); another is "
-    "traced where torch and transformers are installed (--trace), or its sizes given as llama or "
-    "qwen3_moe"
+    f"must be one of {len(families())} types that have a row; a model of another type is traced "
+    "from Python (Workload.from_torch, needs torch), or given by the sizes of a type that is "
+    "built alike (llama, qwen3_moe, ...)"
 )
 GONE = object()
 

@@ -328,7 +328,8 @@ def _part(outer: Words, key: str, family: str) -> Architecture:
     """Read a part of a config by the row of its own family."""
     fields = outer.config.inner(key, family)
     named = fields.config.get("model_type") if key != "." else None
-    if isinstance(named, str) and has(named) and named not in row(family).bases:
+    stands = isinstance(named, str) and has(named) and named not in row(family).bases
+    if stands and "parts" not in row(named).words:
         family = fields.family = named
     if "outertie" in outer.family.words and key == "text_config":
         fields.config = {**fields.config, "tie_word_embeddings": bool(outer["outertie"])}
@@ -361,7 +362,13 @@ def _behind(tower: Architecture, arch: Architecture) -> Architecture:
     joined = Architecture.of_layers(
         layers, name=arch.name, family=arch.family, hidden=1, vocabulary=0
     )
-    return replace(arch, blocks=joined.blocks, layer_kinds=joined.layer_kinds)
+    note = f"the tower of {tower.family} sees an image, or a clip, of {tokens} patches a sample"
+    return replace(
+        arch,
+        blocks=joined.blocks,
+        layer_kinds=joined.layer_kinds,
+        notes=(*arch.notes, *tower.notes, note),
+    )
 
 
 def _blocks(model: Words, layers: int) -> list[Block]:
