@@ -61,7 +61,8 @@ def shipped_base(gpu: str, links: str | None = None) -> str:
         If there is no such accelerator, or no server with it.
     """
     built = Counter(
-        read_toml(catalogue.find("nodes", name)).get("base") for name in catalogue.names("nodes")
+        str(read_toml(catalogue.find("nodes", name)).get("base"))
+        for name in catalogue.names("nodes")
     )
     found: dict[str, tuple[bool, int, str]] = {}
     kinds: set[str] = set()
