@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from simulator.layout.keys import UniqueRows, unique_rows
 from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, REASONS
 from simulator.search.candidates import EVERY, Degrees, Family, Range, count, families
-from simulator.search.in_threads import in_threads
+from simulator.search.in_threads import in_threads, may_go_on
 from simulator.search.memory_filter import (
     HEADROOM,
     Rows,
@@ -40,6 +40,7 @@ from simulator.search.memory_filter import (
     smallest_row,
     with_bounds,
 )
+from simulator.search.neighbours import Walk, by_step, walk
 from simulator.search.shortlist import Shortlist, wanted
 from simulator.search.stage_splits import MOST_REBALANCED, rebalanced_stages, worth_rebalancing
 from simulator.software.profile import Software
@@ -84,6 +85,24 @@ class SearchResult:
     fastest_safe: Estimate | None
     """The fastest layout whose P90 of memory fits too."""
     seconds: float
+    walked: int = 0
+    """Layouts beside the grid, a step in a field from the best, that were looked at."""
+
+    def with_walk(self, walk: Walk, places: Ints) -> SearchResult:
+        """The same with what a walk from its best layouts came to.
+
+        `places` are those of all of the walk's better layouts and the best ones, in that order, of
+        which as many are kept as there were.
+        """
+        if walk.better is None:
+            return replace(self, walked=walk.tried)
+        both = concatenate([walk.better, self.best]).take(places)
+        safe = np.flatnonzero(both.verdict == 0)
+        fastest_safe = self.fastest_safe
+        if fastest_safe is not None and len(safe):
+            several = concatenate([fastest_safe, both.take(safe)])
+            fastest_safe = several.take(np.argsort(several.step_time_s, kind="stable")[:1])
+        return replace(self, best=both, fastest_safe=fastest_safe, walked=walk.tried)
 
 
 _SPARE = 4
@@ -125,26 +144,32 @@ class _Search:
         self.layouts = self.numbered = self.fitting = self.timed = 0
 
     def sweep(
-        self, pinned: Mapping[str, Any] | None, progress: Callable[[int, int], None] | None
+        self,
+        pinned: Mapping[str, Any] | None,
+        progress: Callable[[int, int], None] | None,
+        *,
+        wide: bool = False,
     ) -> int:
-        """Take in all families, larger micro-batches where they can fit; count those left out."""
+        """Take in all families, larger micro-batches where they can fit; count those left out.
+
+        With `wide`, those of degrees that are not tried otherwise.
+        """
         span: Range = EVERY if self.exhaustive else (0, _MICRO_BATCH)
         outer: set[Degrees] | None = None
         untried, whole, memo = 0, 0, dict[tuple[Any, ...], Any]()
         while outer is None or outer:
             grown: set[Degrees] = set()
+            shared: dict[str, Any] = {"memo": memo, "wide": wide}
+            ranges = {"micro": span, "outer": outer, **shared}
             if progress is not None:
-                whole = self.layouts + count(
-                    *self.setting, pinned, micro=span, outer=outer, memo=memo
-                )
-            ranges: dict[str, Any] = {"micro": span, "outer": outer, "memo": memo}
+                whole = self.layouts + count(*self.setting, pinned, **ranges)
             for family in families(*self.setting, pinned, most=PIECE, **ranges):
                 grown |= self.take(family)
                 if progress is not None:
                     progress(self.layouts, max(whole, self.layouts))
             rest: Range = (span[1], EVERY[1])
-            larger = count(*self.setting, pinned, micro=rest, outer=grown, memo=memo)
-            untried += count(*self.setting, pinned, micro=rest, outer=outer, memo=memo) - larger
+            larger = count(*self.setting, pinned, micro=rest, outer=grown, **shared)
+            untried += count(*self.setting, pinned, micro=rest, outer=outer, **shared) - larger
             span, outer = (span[1], span[1] * _TIMES), grown if larger else set()
         if progress is not None and whole != self.layouts:
             progress(self.layouts, self.layouts)
@@ -157,6 +182,7 @@ class _Search:
         lies above the slowest that the full list holds. Returns the degrees (tp, pp, cp) whose
         largest micro-batch comes near to fitting.
         """
+        may_go_on()
         space, count = open_space(family, self.setting, self.numbered)
         self.layouts += len(family)
         self.numbered += len(family.base) * len(family.kinds)
@@ -410,6 +436,7 @@ def explore(
     keep: int = KEEP,
     exhaustive: bool = False,
     counts: bool = True,
+    walks: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> SearchResult:
     """Search all layouts and keep the fastest that fit.
@@ -427,6 +454,9 @@ def explore(
         memory is looked at only of layouts whose lower bound on time lies below what is kept:
         `best` and `roomy` are the same, `feasible` is no more than 0 or not, and what does not fit
         is counted among the dropped only where nothing fits.
+    walks : bool
+        Walk on from the fastest, a step in a field at a time (``search/neighbours.py``), until none
+        is faster. Without, the best are those of the grid.
     progress : callable, optional
         Called with (candidates done, candidates in all) after every piece.
     """
@@ -435,6 +465,8 @@ def explore(
     wide = max(keep, _FEWEST_TO_REBALANCE) if decides else keep
     search = _Search((workload, cluster, software), wide, exhaustive, counts)
     untried = search.sweep(pinned, progress)
+    if not search.fitting:
+        untried += search.sweep(pinned, progress, wide=True)
     known = search.fine()
     if decides:
         known = _with_rebalanced(search, known, wide)
@@ -447,7 +479,7 @@ def explore(
         dropped[UNTRIED] = untried
     nothing = Layouts.of(dp=cluster.gpus)
     none = evaluate(nothing, workload, cluster, software).take(slice(0, 0))
-    return SearchResult(
+    result = SearchResult(
         best=fine.get("best", none).take(slice(0, keep)),
         roomy=fine.get("roomy", none).take(slice(0, keep)),
         layouts=search.layouts + untried,
@@ -460,3 +492,13 @@ def explore(
         fastest_safe=fine.get("safe"),
         seconds=time.perf_counter() - begun,
     )
+    return _walked(result, search.setting, pinned or {}) if walks and len(result.best) else result
+
+
+def _walked(result: SearchResult, setting: Setting, pinned: Mapping[str, Any]) -> SearchResult:
+    """The same with what a walk from the fastest comes to."""
+    walked = walk(result.best, setting, pinned, by_step)
+    if walked.better is None:
+        return result.with_walk(walked, np.arange(0))
+    size, keep = len(walked.better), len(result.best)
+    return result.with_walk(walked, np.arange(size + keep)[:keep])
