@@ -25,6 +25,7 @@ from simulator.hardware.cluster import Cluster
 from simulator.layout.keys import UniqueRows, unique_rows
 from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, REASONS
+from simulator.layout.rules.launch_rules import UNSAID
 from simulator.search.candidates import EVERY, Degrees, Family, Range, count, families
 from simulator.search.in_threads import in_threads, may_go_on
 from simulator.search.memory_filter import (
@@ -133,14 +134,23 @@ _LOOKED_AT = 16384
 class _Search:
     """One exploration: families of layouts come in, the fastest of them stay."""
 
-    def __init__(self, setting: Setting, keep: int, exhaustive: bool, counts: bool) -> None:
-        self.setting, self.exhaustive, self.counts = setting, exhaustive, counts
+    def __init__(
+        self,
+        setting: Setting,
+        pinned: Mapping[str, Any],
+        *,
+        keep: int,
+        exhaustive: bool,
+        counts: bool,
+    ) -> None:
+        self.setting, self.pinned = setting, pinned
+        self.exhaustive, self.counts = exhaustive, counts
         self.sizes = {"best": keep, "roomy": keep} | ({"near": 1, "safe": 1} if counts else {})
         self.lists = {
             name: Shortlist(_SPARE * max(size, _FEW)) for name, size in self.sizes.items()
         }
         self.spaces: list[Space] = []
-        self.dropped = np.zeros(len(REASONS), dtype=np.int64)
+        self.dropped = np.zeros(len(REASONS) + 1, dtype=np.int64)
         self.layouts = self.numbered = self.fitting = self.timed = 0
 
     def sweep(
@@ -183,7 +193,7 @@ class _Search:
         largest micro-batch comes near to fitting.
         """
         may_go_on()
-        space, count = open_space(family, self.setting, self.numbered)
+        space, count = open_space(family, self.setting, self.numbered, self.pinned)
         self.layouts += len(family)
         self.numbered += len(family.base) * len(family.kinds)
         self.dropped += count
@@ -412,7 +422,7 @@ def _smallest(setting: Setting, pinned: Mapping[str, Any] | None) -> Estimate | 
     smallest: Layouts | None = None
     least = np.inf
     for family in families(*setting, pinned, most=PIECE):
-        space, _ = open_space(family, setting, 0)
+        space, _ = open_space(family, setting, 0, pinned or {})
         if space is None:
             continue
         candidate: tuple[Layouts, float] | None
@@ -463,7 +473,13 @@ def explore(
     begun = time.perf_counter()
     decides = "stages" not in (pinned or {})
     wide = max(keep, _FEWEST_TO_REBALANCE) if decides else keep
-    search = _Search((workload, cluster, software), wide, exhaustive, counts)
+    search = _Search(
+        (workload, cluster, software),
+        pinned or {},
+        keep=wide,
+        exhaustive=exhaustive,
+        counts=counts,
+    )
     untried = search.sweep(pinned, progress)
     if not search.fitting:
         untried += search.sweep(pinned, progress, wide=True)
@@ -471,7 +487,8 @@ def explore(
     if decides:
         known = _with_rebalanced(search, known, wide)
     fine = {name: listed.estimate for name, listed in known.items()}
-    dropped = {REASONS[i]: int(n) for i, n in enumerate(search.dropped) if n and i != FEASIBLE}
+    names = (*REASONS, UNSAID)
+    dropped = {names[i]: int(n) for i, n in enumerate(search.dropped) if n and i != FEASIBLE}
     evaluated = int(search.dropped[FEASIBLE])
     if evaluated > search.fitting and (counts or not search.fitting):
         dropped[TOO_LARGE] = evaluated - search.fitting

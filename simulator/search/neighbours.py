@@ -24,6 +24,8 @@ from simulator.cost.step import least_step_s, priced_estimate
 from simulator.layout.degrees import divisors
 from simulator.layout.layouts import RANK_ORDERS, RECOMPUTE, SHARDINGS, Layouts, mask_of
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
+from simulator.layout.rules.launch_rules import sayable
+from simulator.layout.rules.rule import Setting as RuleSetting
 from simulator.layout.stages import even_pieces
 from simulator.schedules.registry import SCHEDULES, WORDS, usual
 from simulator.search.candidates import MOST_CHUNKS, MOST_CP, attention_heads, module_sets
@@ -51,7 +53,8 @@ _REBALANCED = 4
 """Neighbours of a round whose layers are dealt anew."""
 
 _FEW_PIECES = 12
-"""Of a pipeline, so many may give a layer to any other; of more, to the next one."""
+"""Of a pipeline, so many may give a layer to any other; of more, to the next one, and first and
+last, which hold embedding and head, to any."""
 
 _DEGREES = ("tp", "pp", "cp", "dp")
 _SLOWER = 1.0
@@ -125,7 +128,10 @@ def _priced(
     table: Layouts, setting: Setting, most_s: float, pinned: Mapping[str, Any]
 ) -> Estimate | None:
     """Neighbours that can run, fit and may be better, some of them with layers dealt anew."""
-    table = table[np.flatnonzero(reasons(table, *setting) == FEASIBLE)]
+    workload, cluster, software = setting
+    at = RuleSetting(workload=workload, cluster=cluster, software=software)
+    able = (reasons(table, *setting) == FEASIBLE) & sayable(table, at, pinned)
+    table = table[np.flatnonzero(able)]
     if not len(table):
         return None
     known = price_keys(table, *setting)
@@ -136,10 +142,9 @@ def _priced(
     known = with_paths(known, table, coarse=False)
     pieces = [priced_estimate(table, known, slice(None))]
     if "stages" not in pinned:
-        workload, _, software = setting
         bound = pieces[0].step_time_s - pieces[0].imbalance_s
-        able = worth_rebalancing(table, workload, software) & (bound <= most_s)
-        chosen = np.flatnonzero(able)
+        worth = worth_rebalancing(table, workload, software) & (bound <= most_s)
+        chosen = np.flatnonzero(worth)
         chosen = chosen[np.argsort(bound[chosen], kind="stable")[:_REBALANCED]]
         if len(chosen) and (split := rebalanced_stages(table[chosen], known.of(chosen))):
             pieces.append(split[1])
@@ -193,15 +198,16 @@ class _Moves:
         alike = len(set(self.arch.layer_kinds)) == 1
         many = self.batch // (row["dp"] * row["micro_batch"]) > row["pp"]
         fixed = not self.can.uneven_stages or "stages" in self.fixed
-        if row["pp"] == 1 or fixed or (alike and many):
+        pieces = row["pp"] * row["vpp"]
+        if row["pp"] == 1 or fixed or (alike and many and pieces > _FEW_PIECES):
             return
         ahead = len(self.arch.layer_kinds) - self.arch.layers
-        pieces = row["pp"] * row["vpp"]
         even = tuple(even_pieces(self.arch.layers, pieces, ahead=ahead).tolist())
         split = layouts.splits[row["stages"]] or even
         near = 1 if pieces > _FEW_PIECES else pieces
         for source, target in permutations(range(pieces), 2):
-            if split[source] and abs(source - target) <= near:
+            ends = {source, target} & {0, pieces - 1}
+            if split[source] and (ends or abs(source - target) <= near):
                 dealt = list(split)
                 dealt[source], dealt[target] = dealt[source] - 1, dealt[target] + 1
                 yield tuple(dealt)
@@ -233,6 +239,8 @@ class _Moves:
                     continue
                 if (made := self._followed(row, {**row, **moved})) is not None:
                     yield made
+                    if made["etp"] != row["etp"] and made["tp"] % row["etp"] == 0:
+                        yield {**made, "etp": row["etp"]}
 
     def _followed(self, before: Row, row: Row) -> Row | None:
         """Fields that follow from changed degrees; None where they leave the caps."""
@@ -291,7 +299,7 @@ class _Moves:
         ranks = row["tp"] * row["cp"] * row["dp"]
         for ep in _next([d for d in divisors(self.experts) if ranks % d == 0], row["ep"]):
             yield from self._with(row, ep=ep)
-        for etp in {1, row["tp"]}:
+        for etp in {1, row["tp"], *_next(divisors(row["tp"]), row["etp"])}:
             yield from self._with(row, etp=etp)
 
     def _states(self, row: Row) -> Iterator[Row]:
@@ -305,7 +313,7 @@ class _Moves:
             yield from self._with(row, sharding=level, reshard_after_forward=again)
         groups = divisors(replicas)
         if SHARDINGS[row["sharding"]] in self.can.hybrid_sharding:
-            for group in groups[1:]:
+            for group in groups:
                 again = row["reshard_after_forward"]
                 again = again if again and group % again == 0 and again < group else 0
                 yield from self._with(row, shard_group=group, reshard_after_forward=again)

@@ -22,6 +22,8 @@ from simulator.cost.step import evaluate
 from simulator.errors import InfeasibleError, InputError
 from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
+from simulator.layout.rules.launch_rules import sayable
+from simulator.layout.rules.rule import Setting
 from simulator.planner.plan import Plan, by_goal, goal_value, plan
 from simulator.scenario import Scenario, make_scenario
 from simulator.search.candidates import (
@@ -39,6 +41,8 @@ MODELS = (
 )
 TRIES = 200
 MARGIN = 1e-3
+
+_NOUNS = ("workload", "cluster", "software")
 
 Row = dict[str, Any]
 
@@ -186,7 +190,9 @@ def runnable(rows: list[Row], scenario: Scenario, *, capped: bool) -> Layouts | 
     )
     setting = scenario.workload, scenario.cluster, scenario.software
     able = reasons(table, *setting) == FEASIBLE
+    able &= sayable(table, Setting(**dict(zip(_NOUNS, setting, strict=True))), {})
     able &= (table.vpp <= MOST_CHUNKS) & (table.cp <= MOST_CP)
+    able &= table.pp <= scenario.workload.architecture.layers  # every rank of a pipeline has one
     if capped:
         able &= table.tp <= widest_tp(scenario.cluster.domain)
         able &= table.cp <= longest_cp(scenario.workload.recipe.sequence_length)
