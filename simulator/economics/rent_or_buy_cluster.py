@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf
 from typing import get_args
 
 import numpy as np
@@ -21,6 +20,9 @@ from simulator.economics.price import Site, load_site
 from simulator.errors import InputError, problem
 from simulator.files import Figure
 from simulator.hardware.cluster import Cluster
+
+MOST_USD_PER_GPU_HOUR = 1e6
+"""Of a price that somebody types; the dearest offer is some hundred USD."""
 
 
 def rent_or_buy_cluster(
@@ -64,8 +66,8 @@ def rent_or_buy_cluster(
         for name, value in (("in_use", use.in_use), ("goodput", use.goodput), ("busy", busy))
         if not 0.0 < value <= 1.0
     ]
-    if usd_per_gpu_hour is not None and not 0.0 < usd_per_gpu_hour < inf:
-        rule = "must be a positive number"
+    if usd_per_gpu_hour is not None and not 0.0 < usd_per_gpu_hour <= MOST_USD_PER_GPU_HOUR:
+        rule = f"must be above 0 and at most {MOST_USD_PER_GPU_HOUR:,.0f}"
         problems.append(problem(where, "usd_per_gpu_hour", rule, usd_per_gpu_hour))
     if not 1 <= use.months <= 240:
         problems.append(problem(where, "months", "must be 1 to 240", use.months))

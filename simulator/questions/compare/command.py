@@ -11,6 +11,7 @@ from simulator.cli.decision_options import (
     Confidence,
     Counts,
     OutFolder,
+    clusters_of,
 )
 from simulator.cli.option_groups import Limits, Money, ScenarioOptions
 from simulator.cli.options import (
@@ -53,7 +54,7 @@ def ask(
     from simulator.questions.compare.gpu_counts import parse_counts
     from simulator.questions.compare.screen import begin, screen
 
-    names = [name for name in (clusters or "").split(",") if name]
+    names = clusters_of(clusters)
     sizes = parse_counts(gpus) if gpus else [None]
     described, assumed = ScenarioOptions(
         model=model,
