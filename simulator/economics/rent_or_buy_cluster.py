@@ -11,16 +11,36 @@ import numpy as np
 from simulator.economics.energy import draw_watt, mean_activity
 from simulator.economics.ownership import (
     Cooling,
+    Rent,
     RentOrBuy,
     RentOrBuyPage,
     Use,
+    load_page,
     page_of,
     rent_or_buy,
 )
-from simulator.economics.price import Site, load_site
+from simulator.economics.price import Price, Site, load_price, load_site
 from simulator.errors import InputError, problem
 from simulator.files import Figure
 from simulator.hardware.cluster import Cluster
+
+USUAL_PAGE = "h100"
+"""Page of prices whose figures are shown where no accelerator is named."""
+
+
+def rent_of(cluster: Cluster) -> Rent:
+    """What a cluster's own price says of renting it: nobody's discount but its provider's.
+
+    How often spot servers are interrupted is published by none; the usual page has a guess.
+    """
+    price, usual = load_price(cluster.price), load_page(USUAL_PAGE).rent
+    rented = price.included_power
+    return replace(
+        usual,
+        on_demand_usd_per_gpu_hour=price.usd_per_gpu_hour if rented else None,
+        reserved_discount_fraction=price.reserved_discount_fraction,
+        spot_discount_fraction=price.spot_discount_fraction,
+    )
 
 
 def rent_or_buy_cluster(
@@ -40,21 +60,33 @@ def rent_or_buy_cluster(
     use : Use
         Its `gpus` are those of the cluster.
     page : RentOrBuyPage, optional
-        That of the accelerator unless given.
+        Unless given, that of the accelerator for what servers cost; rent is the cluster's own
+        price.
     busy : float, optional
         Share of a job's time in which accelerators compute; as the page says unless given.
     usd_per_gpu_hour : float, optional
-        What an hour costs on demand, in place of the page's; reserved and spot are less by the
-        page's discounts.
+        What an hour costs on demand, in place of any other; reserved and spot are less by the
+        discounts of page or cluster.
     site : Site, optional
         Where owned servers stand; as the page says unless given.
 
     Raises
     ------
     InputError
-        If a share is none, cooling is of no known kind, or no page is known for the accelerator.
+        If a share is none, cooling is of no known kind, no page is known for the accelerator, or
+        no price on demand.
     """
-    chosen = page or page_of(cluster, where=where)
+    chosen = page or replace(page_of(cluster, where=where), rent=rent_of(cluster))
+    origin = None
+    if usd_per_gpu_hour is not None:
+        origin = Price(
+            name="given",
+            usd_per_gpu_hour=Figure(usd_per_gpu_hour, "measured", "given"),
+            included_power=True,
+            base="typed",
+        ).origin
+    elif page is None:
+        origin = load_price(cluster.price).origin
     if usd_per_gpu_hour is not None:
         asked = Figure(usd_per_gpu_hour)
         chosen = replace(chosen, rent=replace(chosen.rent, on_demand_usd_per_gpu_hour=asked))
@@ -72,6 +104,8 @@ def rent_or_buy_cluster(
     if use.cooling not in get_args(Cooling):
         rule = f"must be {' or '.join(get_args(Cooling))}"
         problems.append(problem(where, "cooling", rule, use.cooling, get_args(Cooling)))
+    if not problems and chosen.rent.on_demand_usd_per_gpu_hour is None and page is None:
+        problems.append(f"{where}: usd_per_gpu_hour: needed, {cluster.name} has no known price")
     if problems:
         raise InputError(problems)
     site = site or load_site(chosen.site)
@@ -86,7 +120,7 @@ def rent_or_buy_cluster(
         busy_watt=float(device.power.busy_watt),
         activity=np.array([1.0, use.in_use * working]),
     ).tolist()
-    return rent_or_buy(
+    found = rent_or_buy(
         chosen,
         site,
         use,
@@ -95,3 +129,4 @@ def rent_or_buy_cluster(
         mean_watt=mean / (1.0 - float(site.network_watt_fraction)),
         cluster=cluster.name,
     )
+    return replace(found, price=origin)

@@ -32,7 +32,14 @@ from simulator.report.comparison import (
     why_it_wins,
 )
 from simulator.report.report_identity import question
-from simulator.report.wording import goodput_words, length_words, played_words, price_words
+from simulator.report.wording import (
+    goodput_words,
+    hours_words,
+    length_words,
+    planned_words,
+    played_words,
+    price_words,
+)
 from simulator.scenario import Scenario
 from simulator.search.outcome import Outcome
 from simulator.units import DAY_S, HOUR_S, show_count
@@ -124,6 +131,10 @@ class PlanNumbers:
     """Parts of the best layout's money; empty where it is not known."""
     price: str
     """What an hour costs, and how sure that is."""
+    planned: str
+    """Days and money with what published runs took on top; blank without a length."""
+    hours: str
+    """GPU-hours, and which GPUs beside the run's are paid for."""
     tied: int
     """How many leading layouts cannot be told apart, more than `layouts` perhaps."""
     memory: MemoryReport
@@ -213,6 +224,8 @@ def collect(
         front=layout_rows(plan, [int(i) for i in plan.pareto[:_FRONT]]),
         costs=cost_lines(plan.outcome, gpus),
         price=price_words(plan.outcome),
+        planned=planned_words(plan),
+        hours=hours_words(plan.outcome, gpus),
         tied=plan.certainty.tied,
         memory=memory_report(plan),
         bars=bars,
@@ -290,10 +303,14 @@ def cost_lines(outcome: Outcome, gpus: int, i: int = 0) -> list[CostLine]:
         return []
     ideal = float(outcome.days_ideal[i]) * _HOURS * gpus
     held = float(outcome.days[i]) * _HOURS * gpus
+    paid, real = float(outcome.gpu_hours[i]), outcome.real
+    spare = 0.0 if real is None else float(real.hot_spares[i]) * outcome.gpus_per_server
+    waiting = held / gpus * spare
     parts = (
         ("training", ideal),
         ("failures, checkpoints, restarts and slow steps", held - ideal),
-        ("hot spares", float(outcome.gpu_hours[i]) - held),
+        ("hot spares", waiting),
+        ("rest of racks that are let whole", paid - held - waiting),
     )
     lines = [
         CostLine(what=what, amount=f"{show_count(hours)} GPU-hours", usd=hours * float(rate))

@@ -120,19 +120,21 @@ class Comparison(Answer):
 
     @property
     def budget_usd(self) -> float | None:
-        """The budget, or what the reference costs (P50); None where it has no price."""
+        """The budget, or what to plan for the reference (P50); None where it has no price."""
         if self.asked.budget_usd is not None:
             return self.asked.budget_usd
         chosen = self.reference
-        return chosen.usd.p50 if chosen is not None and chosen.usd is not None else None
+        money = None if chosen is None else chosen.usd_to_plan
+        return None if money is None else money.p50
 
     @property
     def deadline_days(self) -> float | None:
-        """The deadline, or what the reference takes (P50); None without tokens."""
+        """The deadline, or what to plan for the reference (P50); None without tokens."""
         if self.asked.deadline_days is not None:
             return self.asked.deadline_days
         chosen = self.reference
-        return chosen.days.p50 if chosen is not None and chosen.days is not None else None
+        days = None if chosen is None else chosen.days_to_plan
+        return None if days is None else days.p50
 
     def at_equal_gpus(self) -> dict[int, list[Offer]]:
         """By number of accelerators, offers from the fastest to the slowest."""
@@ -366,11 +368,16 @@ def _curve(rows: Sequence[Offer]) -> Curve:
     )
 
 
+_TOTALS = ("days", "usd", "kwh", "planned_days", "planned_usd")
+
 _ROW = (
     *("cluster", "accelerator", "gpus", "feasible", "software", "global_batch", "step_time_s"),
     *("tokens_per_s_per_gpu", "mfu", "deadline_chance", "budget_chance", "co2_kg"),
-    *("goodput", "memory_headroom", "memory_verdict", "usd_per_gpu_hour", "price", "note"),
-    *(f"{name}_{end}={name}.{end}" for name in ("days", "usd", "kwh") for end in Span.KEYS),
+    *("deadline_chance_without_factor", "budget_chance_without_factor"),
+    *("goodput", "memory_headroom", "memory_verdict", "usd_per_gpu_hour", "note"),
+    *(f"price_{name}=price.{name}" for name in ("provider", "term", "date", "grade", "base")),
+    *("price_source=price.source", "paid_gpus"),
+    *(f"{name}_{end}={name}.{end}" for name in _TOTALS for end in Span.KEYS),
     *("layout=described", "evidence=evidence.grade"),
 )
 

@@ -283,7 +283,7 @@ def _least(scenario: Scenario, asked: Asked) -> float:
 
 
 def _days(row: Offer, asked: Asked) -> float:
-    return row.days.at(asked.confidence) if row.days else float("inf")
+    return row.days_to_plan.at(asked.confidence) if row.days_to_plan else float("inf")
 
 
 def _compute(
@@ -298,13 +298,14 @@ def _compute(
 def _bought(scenario: Scenario, row: Offer, asked: Asked, law: ScalingLaw) -> Compute | None:
     """What the limits buy on one offer: the whole run's share that fits into them."""
     tokens = scenario.workload.recipe.tokens
-    if tokens is None or row.days is None:
+    days, usd = row.days_to_plan, row.usd_to_plan
+    if tokens is None or days is None:
         return None
     shares = {}
     if asked.deadline_days is not None:
-        shares["deadline"] = asked.deadline_days / row.days.at(asked.confidence)
-    if asked.budget_usd is not None and row.usd is not None:
-        shares["budget"] = asked.budget_usd / row.usd.at(asked.confidence)
+        shares["deadline"] = asked.deadline_days / days.at(asked.confidence)
+    if asked.budget_usd is not None and usd is not None:
+        shares["budget"] = asked.budget_usd / usd.at(asked.confidence)
     if not shares:
         return None
     binding = min(shares, key=lambda name: shares[name])
@@ -313,7 +314,7 @@ def _bought(scenario: Scenario, row: Offer, asked: Asked, law: ScalingLaw) -> Co
     flop = step_flop(scenario.workload) * bought / recipe.tokens_per_step
     return Compute(
         offer=row,
-        days=shares[binding] * row.days.at(asked.confidence),
+        days=shares[binding] * days.at(asked.confidence),
         binding=binding,
         tokens=bought,
         flop=flop,

@@ -45,12 +45,11 @@ def screen(answer: Sized) -> Iterator[RenderableType]:
 def _bought(answer: Sized, compute: Compute) -> list[str]:
     """Tokens, and the best model for the same compute with the law's coefficients."""
     arch, law, best = answer.scenario.workload.architecture, compute.law, compute.optimum
-    usd, named = compute.offer.usd, "GPU" if compute.offer.gpus == 1 else "GPUs"
-    paid = (
-        f", {show_usd(usd.p50 * compute.days / compute.offer.days.p50)}"
-        if (usd is not None and compute.offer.days is not None)
-        else ""
-    )
+    named = "GPU" if compute.offer.gpus == 1 else "GPUs"
+    usd, days = compute.offer.usd, compute.offer.days
+    paid = ""
+    if usd is not None and days is not None:
+        paid = f", {show_usd(usd.p50 * compute.days / days.p50)}"
     return [
         f"{compute.offer.gpus:,} {named} for {show_days(compute.days)}{paid};"
         f" the {compute.binding} is used up",
