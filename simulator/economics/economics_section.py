@@ -213,11 +213,11 @@ def _price_of(economics: Economics | None, cluster: Cluster) -> Price:
         idle = f"{figure.source}; paid in idle hours, too"
         paid = float(figure) / economics.in_use
         figure = Figure(paid, figure.grade, idle, figure.date, figure.spread)
-    asked, own = rent.on_demand_usd_per_gpu_hour, profile.usd_per_gpu_hour
+    asked, listed = rent.on_demand_usd_per_gpu_hour, profile.usd_per_gpu_hour
     of_cluster = (
-        own is not None
+        listed is not None
         and asked is not None
-        and (float(asked), asked.source) == (float(own), own.source)
+        and (float(asked), asked.source) == (float(listed), listed.source)
     )
     return dataclasses.replace(
         profile,

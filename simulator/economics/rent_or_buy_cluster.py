@@ -77,36 +77,14 @@ def rent_or_buy_cluster(
         no price on demand.
     """
     chosen = page or replace(page_of(cluster, where=where), rent=rent_of(cluster))
-    origin = None
+    origin = None if page is not None else load_price(cluster.price).origin
     if usd_per_gpu_hour is not None:
-        origin = Price(
-            name="given",
-            usd_per_gpu_hour=Figure(usd_per_gpu_hour, "measured", "given"),
-            included_power=True,
-            base="typed",
-        ).origin
-    elif page is None:
-        origin = load_price(cluster.price).origin
-    if usd_per_gpu_hour is not None:
-        asked = Figure(usd_per_gpu_hour)
+        asked = Figure(usd_per_gpu_hour, "measured", "given")
+        typed = Price(name="given", usd_per_gpu_hour=asked, included_power=True, base="typed")
+        origin = typed.origin
         chosen = replace(chosen, rent=replace(chosen.rent, on_demand_usd_per_gpu_hour=asked))
     busy = float(chosen.own.busy_fraction) if busy is None else busy
-    problems = [
-        problem(where, name, "must be above 0 and at most 1", value)
-        for name, value in (("in_use", use.in_use), ("goodput", use.goodput), ("busy", busy))
-        if not 0.0 < value <= 1.0
-    ]
-    if usd_per_gpu_hour is not None and not 0.0 < usd_per_gpu_hour < inf:
-        rule = "must be a positive number"
-        problems.append(problem(where, "usd_per_gpu_hour", rule, usd_per_gpu_hour))
-    if not 1 <= use.months <= 240:
-        problems.append(problem(where, "months", "must be 1 to 240", use.months))
-    if use.cooling not in get_args(Cooling):
-        rule = f"must be {' or '.join(get_args(Cooling))}"
-        problems.append(problem(where, "cooling", rule, use.cooling, get_args(Cooling)))
-    if not problems and chosen.rent.on_demand_usd_per_gpu_hour is None and page is None:
-        problems.append(f"{where}: usd_per_gpu_hour: needed, {cluster.name} has no known price")
-    if problems:
+    if problems := _wrong(chosen, use, busy, where):
         raise InputError(problems)
     site = site or load_site(chosen.site)
     device, node = cluster.accelerator, cluster.node
@@ -120,7 +98,7 @@ def rent_or_buy_cluster(
         busy_watt=float(device.power.busy_watt),
         activity=np.array([1.0, use.in_use * working]),
     ).tolist()
-    found = rent_or_buy(
+    comparison = rent_or_buy(
         chosen,
         site,
         use,
@@ -129,4 +107,24 @@ def rent_or_buy_cluster(
         mean_watt=mean / (1.0 - float(site.network_watt_fraction)),
         cluster=cluster.name,
     )
-    return replace(found, price=origin)
+    return replace(comparison, price=origin)
+
+
+def _wrong(page: RentOrBuyPage, use: Use, busy: float, where: str) -> list[str]:
+    """What of a use, or of the price on demand, makes no sense; all at once."""
+    problems = [
+        problem(where, name, "must be above 0 and at most 1", value)
+        for name, value in (("in_use", use.in_use), ("goodput", use.goodput), ("busy", busy))
+        if not 0.0 < value <= 1.0
+    ]
+    if not 1 <= use.months <= 240:
+        problems.append(problem(where, "months", "must be 1 to 240", use.months))
+    if use.cooling not in get_args(Cooling):
+        rule = f"must be {' or '.join(get_args(Cooling))}"
+        problems.append(problem(where, "cooling", rule, use.cooling, get_args(Cooling)))
+    asked = page.rent.on_demand_usd_per_gpu_hour
+    if asked is None:
+        problems.append(f"{where}: usd_per_gpu_hour: needed, no price of this cluster is known")
+    elif not 0.0 < asked < inf:
+        problems.append(problem(where, "usd_per_gpu_hour", "must be a positive number", asked))
+    return problems

@@ -117,6 +117,10 @@ class Cluster:
         racks = links.kind == "nvlink" and links.domain > self.node.accelerators
         return links.domain if racks else 1
 
+    def rented(self, gpus: Any) -> Any:
+        """Accelerators that are paid for where so many are needed."""
+        return -(-gpus // self.rented_together) * self.rented_together
+
     @property
     def domain(self) -> int:
         """Accelerators of this run that share one scale-up domain.

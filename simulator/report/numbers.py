@@ -203,18 +203,14 @@ def collect(
     report(searches, searches)
     others = bearing_defaults(scenario, plan.estimate.layouts[:1])
     step = played(plan, 0)
-    best = plan.estimate.layouts[:1]
-    form = evaluate(best, scenario.workload, scenario.cluster, scenario.software)
-    closed = {name: float(column[0]) for name, column in form.terms_s.items()}
-    gpus, device = scenario.cluster.gpus, scenario.cluster.accelerator
-    model = scenario.workload.architecture.name
+    gpus, model = scenario.cluster.gpus, scenario.workload.architecture.name
     return PlanNumbers(
         title=f"{model} on {gpus:,} GPU{'s' if gpus > 1 else ''} of {scenario.cluster.name}",
         question=question(scenario, played=0 if plan.refined is None else len(plan.refined.steps)),
         job=job_line(scenario, plan.outcome.price),
         model=model,
         cluster=scenario.cluster.name,
-        accelerator=device.name,
+        accelerator=scenario.cluster.accelerator.name,
         gpus=gpus,
         software=f"{scenario.software.name} ({scenario.software.release})",
         minimize=scenario.goal.minimize,
@@ -242,9 +238,16 @@ def collect(
         evidence=plan.evidence,
         assumed=[figure for figure in _used(plan) if figure.grade == "assumed"],
         step=step,
-        played=played_words(step.terms_s, closed),
+        played=played_words(step.terms_s, _closed_terms(plan)),
         refined=refined_rows(plan),
     )
+
+
+def _closed_terms(plan: Plan) -> dict[str, float]:
+    """Seconds of each term of the best layout by the closed form."""
+    best, made = plan.estimate.layouts[:1], plan.scenario
+    form = evaluate(best, made.workload, made.cluster, made.software)
+    return {name: float(column[0]) for name, column in form.terms_s.items()}
 
 
 def _used(plan: Plan) -> list[UsedFigure]:

@@ -215,8 +215,7 @@ def outcome(
         never = ~real.finishes & ~np.isnan(ideal_s)
         spare_gpus = real.hot_spares * cluster.node.accelerators
         joule = _real_joule(cluster, site, run_s=run_s, step_s=step_s, real=real, joule=per_step)
-    together = cluster.rented_together
-    held = np.ceil((gpus + spare_gpus) / together) * together
+    held = cluster.rented(gpus + spare_gpus)
     hourly = np.nan if price.usd_per_gpu_hour is None else price.usd_per_gpu_hour
     usd = cost_usd(
         seconds=run_s,

@@ -32,7 +32,7 @@ ROW = [
     *("planning_factor", "planned_days", "planned_usd", "deadline_chance", "budget_chance"),
     *("deadline_chance_without_factor", "budget_chance_without_factor"),
     *("memory_headroom", "memory_verdict", "usd_per_gpu_hour", "price"),
-    *("batch_divides", "next_good_gpus", "evidence"),
+    *("batch_divides", "next_good_gpus", "evidence", "offer", "beside_usd"),
 ]
 
 

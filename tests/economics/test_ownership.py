@@ -145,7 +145,7 @@ def test_rent_is_the_price_of_the_cluster() -> None:
         found = rent_or_buy_cluster(load_cluster(name, 64), Use(gpus=64))
         assert found.rents_usd_per_month == pytest.approx({"on demand": 64 * 730.5 * usd})
         assert any("reserved is left out" in line for line in found.caveats)
-    with pytest.raises(InputError, match="gcp-a3-mega has no known price"):
+    with pytest.raises(InputError, match="needed, no price of this cluster is known"):
         rent_or_buy_cluster(load_cluster("gcp-a3-mega", 64), Use(gpus=64))
 
 

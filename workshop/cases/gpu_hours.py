@@ -101,8 +101,8 @@ def hours_of(case: HourCase) -> Hours:
     }
     if case.switches:
         document["software"] = dict(case.switches)
-    found = predict(make_scenario(document, where=case.name))
-    outcome, sure = found.outcome, found.certainty
+    prediction = predict(make_scenario(document, where=case.name))
+    outcome, sure = prediction.outcome, prediction.certainty
     hours = case.gpus * DAY_S / HOUR_S
     wide = log(float(sure.p90_s[0]) / float(sure.p10_s[0]))
     return Hours(
@@ -129,13 +129,13 @@ class OnTop:
 
 def on_top(hours: Sequence[Hours]) -> OnTop:
     """Mean and deviation of the logarithm of reported over predicted hours."""
-    ratios = [log(one.ratio) for one in hours]
+    ratios = [log(run.ratio) for run in hours]
     runs = len(ratios)
     return OnTop(
         factor=exp(fmean(ratios)),
         log_spread=stdev(ratios) * sqrt(1.0 + 1.0 / runs),
         runs=runs,
-        step_spread=sqrt(fmean([one.step_spread**2 for one in hours])),
+        step_spread=sqrt(fmean([run.step_spread**2 for run in hours])),
     )
 
 
@@ -157,12 +157,12 @@ class Planned:
 def planned_by_others(hours: Sequence[Hours]) -> list[Planned]:
     """Plan every case by what the other cases of its kind took on top."""
     plans = []
-    for one in hours:
-        others = [x for x in hours if x.case.kind == one.case.kind and x is not one]
+    for run in hours:
+        others = [x for x in hours if x.case.kind == run.case.kind and x is not run]
         top = on_top(others)
         low, high = interval(top.factor, top.log_spread, top.runs)
-        p10, p50, p90 = (one.real * by for by in (low, top.factor, high))
-        plans.append(Planned(hours=one, p10=p10, p50=p50, p90=p90))
+        p10, p50, p90 = (run.real * by for by in (low, top.factor, high))
+        plans.append(Planned(hours=run, p10=p10, p50=p50, p90=p90))
     return plans
 
 
@@ -171,10 +171,10 @@ def hours_errors(trainings: list[Hours]) -> dict[str, Any]:
     plans = planned_by_others(trainings)
     kinds = {}
     for kind in KINDS:
-        runs = [one for one in trainings if one.case.kind == kind]
+        runs = [run for run in trainings if run.case.kind == kind]
         top = on_top(runs)
         low, high = interval(top.factor, top.log_spread, top.runs)
-        inside = [one.inside for one in plans if one.hours.case.kind == kind]
+        inside = [run.inside for run in plans if run.hours.case.kind == kind]
         kinds[kind] = {
             "n": top.runs,
             "factor": top.factor,
@@ -187,9 +187,9 @@ def hours_errors(trainings: list[Hours]) -> dict[str, Any]:
         "ideal_median_ape": median(
             abs(training.ideal / training.case.gpu_hours - 1.0) for training in trainings
         ),
-        "median_ape": median(abs(one.real / one.case.gpu_hours - 1.0) for one in trainings),
+        "median_ape": median(abs(run.real / run.case.gpu_hours - 1.0) for run in trainings),
         "planned_median_ape": median(
-            abs(one.p50 / one.hours.case.gpu_hours - 1.0) for one in plans
+            abs(run.p50 / run.hours.case.gpu_hours - 1.0) for run in plans
         ),
         "kinds": kinds,
     }
@@ -197,5 +197,5 @@ def hours_errors(trainings: list[Hours]) -> dict[str, Any]:
 
 def largest_and_least(trainings: Sequence[Hours], kind: Kind) -> tuple[float, float]:
     """Fewest and most reported hours of a kind."""
-    hours = [one.case.gpu_hours for one in trainings if one.case.kind == kind]
+    hours = [run.case.gpu_hours for run in trainings if run.case.kind == kind]
     return min(hours, default=inf), max(hours, default=0.0)

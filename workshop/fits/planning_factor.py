@@ -39,7 +39,7 @@ def profile(hours: Sequence[Hours]) -> str:
         f'date = "{_DATE}"',
     ]
     for kind in KINDS:
-        runs = [one for one in hours if one.case.kind == kind]
+        runs = [run for run in hours if run.case.kind == kind]
         top, (least, most) = on_top(runs), largest_and_least(runs, kind)
         lines += [
             "",
@@ -60,7 +60,7 @@ def effects(hours: Sequence[Hours]) -> dict[str, tuple[float, float]]:
     ``steady`` against whole runs, ``size`` by doubling of parameters, ``year`` by year, ``gpus`` by
     doubling of accelerators.
     """
-    cases = [one.case for one in hours]
+    cases = [run.case for run in hours]
     columns = {
         "whole": np.ones(len(cases)),
         "steady": np.array([float(case.kind == "steady") for case in cases]),
@@ -69,12 +69,12 @@ def effects(hours: Sequence[Hours]) -> dict[str, tuple[float, float]]:
         "gpus": np.log2([case.gpus / 512.0 for case in cases]),
     }
     table = np.column_stack(list(columns.values()))
-    ratio = np.log([one.ratio for one in hours])
-    found = np.linalg.lstsq(table, ratio, rcond=None)[0]
-    left = ratio - table @ found
+    ratio = np.log([run.ratio for run in hours])
+    slopes = np.linalg.lstsq(table, ratio, rcond=None)[0]
+    left = ratio - table @ slopes
     variance = float(left @ left) / (len(ratio) - table.shape[1])
     errors = np.sqrt(variance * np.diag(np.linalg.inv(table.T @ table)))
-    return {name: (float(x), float(e)) for name, x, e in zip(columns, found, errors, strict=True)}
+    return {name: (float(x), float(e)) for name, x, e in zip(columns, slopes, errors, strict=True)}
 
 
 def main() -> None:

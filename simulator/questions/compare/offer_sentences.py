@@ -75,14 +75,14 @@ def missed(asked: Asked, rows: Sequence[Offer], tokens: float | None = None) -> 
     chance = f" with a chance of {show_percent(asked.confidence)}"
     timed = [(row.days_to_plan.at(asked.confidence), row) for row in able if row.days_to_plan]
     if asked.deadline_days is not None and timed:
-        days, best = min(timed, key=lambda one: one[0])
+        days, best = min(timed, key=lambda pair: pair[0])
         words.append(
             f"the soonest{chance} is {best.cluster} x {best.gpus:,} in {show_days(days)},"
             f" {show_days(asked.deadline_days)} asked"
         )
     paid = [(row.usd_to_plan.at(asked.confidence), row) for row in able if row.usd_to_plan]
     if asked.budget_usd is not None and paid:
-        usd, best = min(paid, key=lambda one: one[0])
+        usd, best = min(paid, key=lambda pair: pair[0])
         words.append(
             f"the cheapest{chance} is {best.cluster} x {best.gpus:,} for {show_usd(usd)},"
             f" {show_usd(asked.budget_usd)} asked"
@@ -165,11 +165,12 @@ def _equal_gpus(answer: Comparison) -> list[str]:
     """The order of the clusters at every size that several have."""
     lines = []
     for gpus, rows in answer.at_equal_gpus().items():
-        if len({row.cluster for row in rows}) < 2:
+        several = list({row.cluster: row for row in reversed(rows)}.values())[::-1]
+        if len(several) < 2:
             continue
-        first = rows[0].step_time_s or 1.0
-        words = [f"{r.cluster} {(r.step_time_s or 0.0) / first:.2f}" for r in rows[1:]]
-        lines.append(f"{gpus:,}: {rows[0].cluster}; times as long: {', '.join(words)}")
+        first = several[0].step_time_s or 1.0
+        words = [f"{r.cluster} {(r.step_time_s or 0.0) / first:.2f}" for r in several[1:]]
+        lines.append(f"{gpus:,}: {several[0].cluster}; times as long: {', '.join(words)}")
     return lines
 
 
@@ -204,8 +205,8 @@ def _by_cluster(answer: Comparison) -> dict[str, list[Offer]]:
     """Offers that can run by cluster, the fewest accelerators first."""
     offers: dict[str, list[Offer]] = {}
     for row in sorted(answer.feasible, key=lambda one: one.gpus):
-        offers.setdefault(row.cluster, []).append(row)
-    return {row.cluster: offers[row.cluster] for row in answer.feasible}
+        offers.setdefault(row.named, []).append(row)
+    return {row.named: offers[row.named] for row in answer.feasible}
 
 
 def _ends(values: Sequence[str]) -> str:
@@ -244,6 +245,9 @@ def _caveats(answer: Comparison) -> list[str]:
     factor = next((row.planning_factor for row in answer.feasible if row.planning_factor), None)
     if factor is not None:
         lines.append(f"Plan for: {factor.sentence()}. Deadline and budget are held against it.")
+    for row in prices.values():
+        for what, usd in (row.beside_usd or {}).items():
+            lines.append(f"{row.named}: beside its money, {what} of one checkpoint {show_usd(usd)}")
     if racks := sorted({row.named for row in answer.feasible if row.of_racks}):
         lines.append(f"Paid for by whole racks: {', '.join(racks)}")
     energy = sum(row.kwh.p50 for row in answer.feasible if row.kwh)

@@ -13,6 +13,7 @@ from simulator.economics.carbon import co2_kg
 from simulator.economics.economics_section import Economics
 from simulator.economics.planning_factor import PlanningFactor
 from simulator.economics.price import Price
+from simulator.economics.quotes import Quote
 from simulator.economics.unsure_totals import UNKNOWN, Span, quantile
 from simulator.errors import InfeasibleError, InputError
 from simulator.evidence.card import Card
@@ -29,10 +30,13 @@ from simulator.search.candidates import widest_tp
 from simulator.search.certainty import Certainty, certainty
 from simulator.search.fastest import KEEP, fastest
 from simulator.search.outcome import Outcome
-from simulator.search.with_failures import never_finishes, priced
+from simulator.search.with_failures import machine_of, never_finishes, priced
 
 if TYPE_CHECKING:
     from simulator.planner.mixed_plan import MixedOption
+
+
+_MONTH_DAYS = 365.25 / 12.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,11 +53,15 @@ class Asked:
     """USD of an accelerator's hour, by cluster; ``*`` for those that are not named."""
     region: str | None = None
     """Where the electricity comes from; None: as the site of the price says."""
+    quote: Quote | None = None
+    """Row of a table of offers whose price is paid."""
 
     def price_of(self, scenario: Scenario) -> Price:
         """Return the price of a scenario's cluster: the one given, else the scenario's."""
         cluster = scenario.cluster
         price = scenario.tariff.price
+        if self.quote is not None:
+            return self.quote.price(price.site)
         given = self.prices.get(cluster.name, self.prices.get("*"))
         if given is None:
             return price
@@ -72,7 +80,7 @@ class Offer:
         *("planning_factor", "planned_days", "planned_usd", "deadline_chance", "budget_chance"),
         *("deadline_chance_without_factor", "budget_chance_without_factor"),
         *("memory_headroom", "memory_verdict", "usd_per_gpu_hour", "price", "batch_divides"),
-        *("next_good_gpus=next_good", "evidence"),
+        *("next_good_gpus=next_good", "evidence", "offer=quote", "beside_usd"),
     )
 
     cluster: str
@@ -116,8 +124,12 @@ class Offer:
     """What an hour costs, who asks it and how sure that is (``Price.origin``)."""
     price_name: str = ""
     """Name of the price profile, or ``given``."""
+    quote: Quote | None = None
+    """Row of a table of offers that its price is of."""
     quoted: str = ""
-    """Provider, instance and term of a table of offers; blank where the price is not of one."""
+    """Provider, instance and term of it; blank where the price is not of one."""
+    checkpoint_bytes: float | None = None
+    """Of one checkpoint: what there is to keep, and to take away in the end."""
     rented_together: int = 1
     """Accelerators that are let as one (``Cluster.rented_together``)."""
     paid_gpus: int = 0
@@ -150,6 +162,26 @@ class Offer:
     def of_racks(self) -> bool:
         """Whether more is paid for than the run and its spares hold: racks are let whole."""
         return self.rented_together > 1
+
+    @property
+    def beside_usd(self) -> dict[str, float] | None:
+        """What an offer asks beside the hours: one checkpoint kept for the run, and taken away.
+
+        None where it says neither.
+        """
+        quote, days, size = self.quote, self.days_to_plan, self.checkpoint_bytes
+        if quote is None or days is None or size is None:
+            return None
+        asked = {
+            "storage": (quote.storage_usd_per_gb_month, days.p50 / _MONTH_DAYS),
+            "egress": (quote.egress_usd_per_gb, 1.0),
+        }
+        beside = {
+            name: usd * size / 1e9 * times
+            for name, (usd, times) in asked.items()
+            if usd is not None
+        }
+        return beside or None
 
     @property
     def days_to_plan(self) -> Span | None:
@@ -233,11 +265,13 @@ def on_cluster(scenario: Scenario, name: str, gpus: int) -> Scenario:
 
 def offer_of(scenario: Scenario, name: str, gpus: int, asked: Asked) -> Offer:
     """Search one cluster and size; what it cannot do is the reason of an offer, not an error."""
+    label = "" if asked.quote is None else asked.quote.label
     try:
-        return offer(on_cluster(scenario, name, gpus), asked, name=name)
+        best = offer(on_cluster(scenario, name, gpus), asked, name=name)
     except InputError as error:
         reason = error.problems[0].removeprefix(f"{scenario.where}: ")
-        return Offer(cluster=name, gpus=gpus, feasible=False, reason=reason)
+        best = Offer(cluster=name, gpus=gpus, feasible=False, reason=reason)
+    return replace(best, quoted=label, quote=asked.quote)
 
 
 def offer(scenario: Scenario, asked: Asked, *, name: str = "") -> Offer:
@@ -344,6 +378,7 @@ def _filled(
         price=price.origin,
         price_name=price.name,
         paid_gpus=_paid(result),
+        checkpoint_bytes=float(machine_of(best, scenario).checkpoint_bytes),
         rented_together=cluster.rented_together,
         usd_per_gpu_hour=_number(price.usd_per_gpu_hour),
     )

@@ -138,8 +138,8 @@ def _money(plan: Plan, whole: Spans) -> str:
         span = show_usd_span(float(whole.usd[0][0]), float(whole.usd[1][0]))
         words = f"{show_usd(cost)} ({span})"
     price, gpus = result.price, plan.scenario.cluster.gpus
-    each = "" if price.usd_per_gpu_hour is None else f" at {price.words()}"
-    return f"{words}{each}; {hours_words(result, gpus)}, {show_kwh(float(result.kwh[0]))}"
+    rate = "" if price.usd_per_gpu_hour is None else f" at {price.words()}"
+    return f"{words}{rate}; {hours_words(result, gpus)}, {show_kwh(float(result.kwh[0]))}"
 
 
 def _goals(plan: Plan) -> str:

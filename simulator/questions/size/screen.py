@@ -35,11 +35,25 @@ def screen(answer: Sized) -> Iterator[RenderableType]:
         near = answer.nearest
         if near is not None:
             yield notes("Nearest to all that is asked", in_words([near]))
+    if left := _left(answer):
+        yield notes("The budget", left)
     if answer.compute is not None:
         yield notes("What the limits buy", _bought(answer, answer.compute))
     if answer.question != "given":
         tried = ", ".join(f"{row.gpus:,}" for row in answer.tried)
         yield notes("Tried", [f"{tried}: whole servers that the batch divides over"])
+
+
+def _left(answer: Sized) -> list[str]:
+    """How much of the budget is left, and how soon the run ends with all of it."""
+    left, share, budget = answer.budget_left_usd, answer.budget_left_share, answer.asked.budget_usd
+    if left is None or share is None:
+        return []
+    lines = [f"{show_usd(left)} of {show_usd(budget)} are left ({show_percent(share)})"]
+    if answer.larger is not None:
+        (words,) = in_words([answer.larger])
+        lines.append(f"the soonest end within it: {words}")
+    return lines
 
 
 def _bought(answer: Sized, compute: Compute) -> list[str]:
