@@ -9,6 +9,7 @@ from simulator.answers import Answer, plain
 from simulator.arrays import Floats
 from simulator.cost.step import Estimate
 from simulator.economics.planning_factor import PlanningFactor, planning_factor
+from simulator.economics.unsure_totals import Span
 from simulator.frames import DataFrame, Table
 from simulator.scenario import Scenario
 from simulator.search.certainty import Certainty
@@ -72,12 +73,12 @@ class BestLayout(Answer):
         return planned_totals(self.estimate, self.outcome, self.certainty, factor)
 
     @property
-    def planned_days(self) -> tuple[float, float, float] | None:
+    def planned_days(self) -> dict[str, float] | None:
         """P10, P50 and P90 of the days with the planning factor; None without one."""
         return None if self.planned is None else _ends(self.planned.days)
 
     @property
-    def planned_usd(self) -> tuple[float, float, float] | None:
+    def planned_usd(self) -> dict[str, float] | None:
         """The same of the money; None without a price, too."""
         return None if self.planned is None else _ends(self.planned.usd)
 
@@ -160,10 +161,10 @@ def factor_of(scenario: Scenario) -> PlanningFactor | None:
     return planning_factor()
 
 
-def _ends(columns: tuple[Floats, Floats, Floats]) -> tuple[float, float, float] | None:
+def _ends(columns: tuple[Floats, Floats, Floats]) -> dict[str, float] | None:
     """P10, P50 and P90 of the first layout; None where they are not known."""
-    low, middle, high = (float(column[0]) for column in columns)
-    return (low, middle, high) if isfinite(middle) else None
+    ends = {name: float(column[0]) for name, column in zip(Span.KEYS, columns, strict=True)}
+    return ends if isfinite(ends["p50"]) else None
 
 
 def _first(column: Floats) -> float | None:

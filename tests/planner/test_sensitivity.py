@@ -120,7 +120,7 @@ def test_memory_sentence_has_the_numbers_of_the_search(answer: Plan) -> None:
 
 def test_deadline_and_budget_bind_when_missed(answer: Plan) -> None:
     assert answer.planned_days is not None and answer.planned_usd is not None
-    days, usd = answer.planned_days[1], answer.planned_usd[1]
+    days, usd = answer.planned_days["p50"], answer.planned_usd["p50"]
     loose, tight, even = (
         replace(
             answer,
