@@ -200,24 +200,25 @@ def _price_of(economics: Economics | None, cluster: Cluster) -> Price:
     if economics is None:
         return profile
     if economics.usd_per_gpu_hour is not None:
-        return _made("given", economics.usd_per_gpu_hour, profile.site, base="typed")
+        return _made("given", _typed(economics.usd_per_gpu_hour), profile.site, base="typed")
     if economics.basis == "profile":
         return profile
     if economics.basis == "own":
         return _owned(economics, cluster, profile.site)
     rent = economics.rent
     assert rent is not None
-    figure = hourly_usd(rent, economics.basis)
+    asked, listed = rent.on_demand_usd_per_gpu_hour, profile.usd_per_gpu_hour
+    assert asked is not None
+    typed = dataclasses.replace(rent, on_demand_usd_per_gpu_hour=_typed(asked))
+    figure = hourly_usd(typed, economics.basis)
     assert figure is not None
     if economics.basis == "reserved" and economics.in_use < 1.0:
         idle = f"{figure.source}; paid in idle hours, too"
         paid = float(figure) / economics.in_use
         figure = Figure(paid, figure.grade, idle, figure.date, figure.spread)
-    asked, listed = rent.on_demand_usd_per_gpu_hour, profile.usd_per_gpu_hour
-    of_cluster = (
-        listed is not None
-        and asked is not None
-        and (float(asked), asked.source) == (float(listed), listed.source)
+    of_cluster = listed is not None and (float(asked), asked.source) == (
+        float(listed),
+        listed.source,
     )
     return dataclasses.replace(
         profile,
@@ -228,6 +229,13 @@ def _price_of(economics: Economics | None, cluster: Cluster) -> Price:
         usd_per_gpu_hour=figure,
         included_power=True,
     )
+
+
+def _typed(figure: Figure) -> Figure:
+    """A figure that was typed as a plain number: its owner's, and no guess of ours."""
+    if figure.source != "user":
+        return figure
+    return Figure(float(figure), "measured", "given", figure.date, figure.spread)
 
 
 def _made(name: str, figure: Figure, site: str, *, term: Term = "on demand", base: Base) -> Price:

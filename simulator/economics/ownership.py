@@ -114,7 +114,8 @@ def hourly_usd(rent: Rent, tier: Tier) -> Figure | None:
     spread = asked.spread or 0.0
     if left > 0.0:
         spread = hypot(spread, float(discount) / left * (discount.spread or 0.0))
-    grade = "assumed" if "assumed" in (asked.grade, discount.grade) else asked.grade
+    guessed = discount.grade == "assumed" and discount.source != "user"
+    grade = "assumed" if guessed else asked.grade
     source = f"{asked.source}; {100.0 * float(discount):.3g} % less: {discount.source}"
     return Figure(float(asked) * left, grade, source, asked.date, spread)
 

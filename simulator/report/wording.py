@@ -29,6 +29,9 @@ from simulator.workload.recipe import Recipe
 _MOST = 3
 """Losses, or terms, that are named."""
 
+MARK = "*"
+"""Of money at a price that is assumed."""
+
 _LEAST_GAP = 0.001
 """Differences of terms below this share of the step are not named."""
 

@@ -146,3 +146,18 @@ def test_size_says_what_is_left_of_the_budget_and_what_it_would_buy() -> None:
     assert done.exit_code == 0, done.stderr
     assert "of 1.00 M USD are left (" in text
     assert "the soonest end within it: dgx-h100 x 64" in text
+
+
+def test_a_price_that_was_typed_is_nobodys_guess() -> None:
+    for typed in (["economics.usd_per_gpu_hour=2.1"], [
+        "economics.basis=on demand", "economics.rent.on_demand_usd_per_gpu_hour=2.1"
+    ]):  # fmt: skip
+        sets = [word for text in typed for word in ("--set", text)]
+        price = layout("--cluster", "oci-h100", "--gpus", "8", *sets)["price"]
+        assert isinstance(price, dict)
+        assert (price["usd_per_gpu_hour"], price["base"]) == (2.1, "typed")
+        assert price["grade"] != "assumed"
+    named = ["--clusters", "oci-h100", "--gpus", "8", "--jobs", "1", "--price", "2.1"]
+    done = RUNNER.invoke(app, ["compare", *SMALL, *named])
+    assert done.exit_code == 0 and "*" not in done.stdout
+    assert "oci-h100 2.10 (yours)" in done.stdout

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from simulator.answers import CAVEATS
 from simulator.questions.compare.offers import excesses, nearest
-from simulator.report.wording import chance_words
+from simulator.report.wording import MARK, chance_words
 from simulator.units import (
     show_co2,
     show_count,
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 
 _MOST = 8
 """Lines of one view."""
-
-MARK = "*"
-"""Of money at a price that is assumed."""
 
 
 def views(answer: Comparison) -> list[tuple[str, list[str]]]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from simulator.questions.compare.offer_sentences import MARK, missed, price_words, views
+from simulator.questions.compare.offer_sentences import missed, price_words, views
 from simulator.questions.compare.offers import Offer
 from simulator.questions.compare.offers_page import Cell, offers_page
 from simulator.report.inline_svg import inline
-from simulator.report.wording import length_words
+from simulator.report.wording import MARK, length_words
 from simulator.units import (
     show_chance,
     show_co2,

@@ -10,7 +10,8 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from simulator.cli.screen import NO_FIT, assumptions, console, heading, notes
-from simulator.questions.compare.offer_sentences import MARK, missed, views
+from simulator.questions.compare.offer_sentences import missed, views
+from simulator.report.wording import MARK
 from simulator.units import show_days_span, show_kwh, show_percent, show_usd, show_usd_span
 
 if TYPE_CHECKING:

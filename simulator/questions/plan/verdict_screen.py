@@ -32,6 +32,7 @@ from simulator.questions.plan.screen import (
 )
 from simulator.report.evidence import ties
 from simulator.report.wording import (
+    MARK,
     chance_words,
     end_words,
     goodput_words,
@@ -172,7 +173,8 @@ def _others(plan: Plan) -> Table:
     estimate, result = plan.estimate, plan.outcome
     short = float(result.days[0]) < 1.0  # as above, where it is told in hours
     length = "hours" if short else "days"
-    table = plain_table(title, "", "time", length, "USD", "GiB", "", left=(title,))
+    money = "USD" + MARK * result.price.assumed
+    table = plain_table(title, "", "time", length, money, "GiB", "", left=(title,))
     table.columns[1].justify = "left"
     for i, why in alternatives(plan):
         slower = float(estimate.step_time_s[i]) / float(estimate.step_time_s[0]) - 1.0
