@@ -328,9 +328,9 @@ def _part(outer: Words, key: str, family: str) -> Architecture:
     """Read a part of a config by the row of its own family."""
     fields = outer.config.inner(key, family)
     named = fields.config.get("model_type") if key != "." else None
-    if isinstance(named, str) and has(named) and named not in row(family).bases:
-        if "parts" not in row(named).words:
-            family = fields.family = named
+    known = isinstance(named, str) and has(named) and named not in row(family).bases
+    if isinstance(named, str) and known and "parts" not in row(named).words:
+        family = fields.family = named
     if "outertie" in outer.family.words and key == "text_config":
         fields.config = {**fields.config, "tie_word_embeddings": bool(outer["outertie"])}
     return _alone(Words(row(family), fields))
