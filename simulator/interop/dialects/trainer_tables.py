@@ -114,7 +114,7 @@ def read_trained(trainer: Trainer, settings: Settings) -> Reading:
     sections = {key for keys in table.get("idle_sections", {}).values() for key in keys.split()}
     reading = settings.reading(
         str(table["kind"]),
-        lambda key: key in idle or not sections.isdisjoint(_with_sections(key)),
+        lambda item: item.key in idle or not sections.isdisjoint(_with_sections(item.key)),
         software=tuple(next(fitting, ())),
         architecture=architecture,
     )
