@@ -168,10 +168,14 @@ def most_items(value: Any, *kinds: type) -> int:
     most = 0
     level = [value] if isinstance(value, (dict, list)) else []
     while level:
+        below = []
         for table in level:
             if type(table) in kinds and len(table) > most:
                 most = len(table)
-        level = _one_level_down(level)
+            for item in table.values() if isinstance(table, dict) else table:
+                if isinstance(item, (dict, list)):
+                    below.append(item)
+        level = below
     return most
 
 
