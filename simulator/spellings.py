@@ -18,6 +18,7 @@ from simulator.files import build, read_toml, record
 _LONGEST = 200
 """Characters of the longest name that is looked at."""
 
+_FILE = re.compile(r"\.(?:ya?ml|json|toml)$")
 _SIZE = re.compile(r"(?<![a-z0-9.])(\d+x)?(\d+)(?:\.0)?(\.\d+)?b(?![a-z0-9])")
 
 
@@ -54,6 +55,7 @@ def plain_model(name: str) -> str:
     """
     table = spellings()
     text = name[:_LONGEST].strip().rstrip("/").rpartition("/")[2].lower()
+    text = _FILE.sub("", text)
     size = next(iter(_SIZE.finditer(text)), None)
     if size is not None:
         text = f"{text[: size.start()]} {text[size.end() :]}"
@@ -141,7 +143,12 @@ def numbers_written_out(document: Mapping[str, Any]) -> dict[str, Any]:
     {'training': {'tokens': 1500000000000, 'sequence_length': '4096..8192'}}
     """
     return {
-        name: {key: number_written_out(key, value) for key, value in fields.items()}
+        name: {
+            key: number_written_out(key, value)
+            if value.__class__ is list or (value.__class__ is str and _SUFFIX.search(value))
+            else value
+            for key, value in fields.items()
+        }
         if isinstance(fields, Mapping) and name != "model"
         else fields
         for name, fields in document.items()

@@ -46,7 +46,7 @@ from simulator.workload import presets
         ("llama-3.1-80b", None),
         ("facebook/opt-13b", None),
         ("gpt3-27b", None),
-        ("Qwen/Qwen2.5-7B", None),
+        ("Qwen/Qwen2.5-9B", None),
         ("llama", None),
         ("", None),
         ("8b", None),

@@ -110,6 +110,20 @@ class Cluster:
         return self.groups[0].accelerator
 
     @property
+    def rented_together(self) -> int:
+        """Accelerators that are let as one: a rack whose fast domain joins several servers; else 1.
+
+        Racks of NVL72 are let whole; parts of a server are to be had.
+        """
+        links = self.node.scale_up
+        racks = links.kind == "nvlink" and links.domain > self.node.accelerators
+        return links.domain if racks else 1
+
+    def rented(self, gpus: Any) -> Any:
+        """Accelerators that are paid for where so many are needed."""
+        return -(-gpus // self.rented_together) * self.rented_together
+
+    @property
     def domain(self) -> int:
         """Accelerators of this run that share one scale-up domain.
 

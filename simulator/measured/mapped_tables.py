@@ -94,6 +94,8 @@ def read_mapped(
                 where = f"{path}: line {line}"
                 fault = uneven.get(line) or _without_sizes(fields)
                 runs.append(MeasuredRun(where=where, fields=fields, fault=fault))
+            if len(runs) == before:
+                raise InputError(f"{path}: the table has a header and no rows")
         except InputError as error:
             problems += error.problems
     return runs, problems

@@ -66,7 +66,8 @@ def shipped_base(gpu: str, links: str | None = None, per_server: int | None = No
         If there is no such accelerator, or no server with it.
     """
     built = Counter(
-        read_toml(catalogue.find("nodes", name)).get("base") for name in catalogue.names("nodes")
+        str(read_toml(catalogue.find("nodes", name)).get("base"))
+        for name in catalogue.names("nodes")
     )
     holders: dict[str, tuple[bool, bool, int, str]] = {}
     kinds: set[str] = set()

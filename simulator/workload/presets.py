@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from simulator.files import read_toml
 from simulator.spellings import model_named
 from simulator.workload.architecture import Architecture
 from simulator.workload.huggingface import read_config
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 
 _ZOO = Path(__file__).resolve().parent / "zoo"
 
@@ -44,16 +47,32 @@ def named(name: str) -> str | None:
     return model_named(name, repositories)
 
 
+def _of_hub(repository: str) -> Path | None:
+    """Find a model by its Hugging Face id among what was downloaded here.
+
+    The cache is where huggingface_hub keeps it: ``HF_HUB_CACHE``, ``HF_HOME/hub``, or
+    ``~/.cache/huggingface/hub``; the snapshot is that of the branch main, else the only one.
+    """
+    home = os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface"
+    hub = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub")
+    folder = hub / f"models--{repository.replace('/', '--')}"
+    branch = folder / "refs" / "main"
+    revision = branch.read_text(encoding="utf-8").strip() if branch.is_file() else "*"
+    configs = sorted(folder.glob(f"snapshots/{revision}/config.json"))
+    return configs[0] if len(configs) == 1 else None
+
+
 def load(name_or_path: str, *, where: str = "model", field: str = "name") -> Architecture:
-    """Load a model of the zoo, or a ``config.json`` (or a folder with one) from its path.
+    """Load a model of the zoo, a ``config.json`` (or a folder with one), or a Hugging Face id.
 
     A name of the zoo comes before a file or folder of the same name, either before another
-    spelling of a name (:func:`named`).
+    spelling of a name (:func:`named`); an id (``owner/name``) is one
+    of the zoo's sources or in the local cache of Hugging Face. Nothing is downloaded.
 
     Parameters
     ----------
     name_or_path : str
-        A name that :func:`names` lists, or a path.
+        A name that :func:`names` lists, a path, or a Hugging Face id.
     where, field : str
         The file and field that asked for it, for messages.
 
@@ -80,6 +99,11 @@ def load(name_or_path: str, *, where: str = "model", field: str = "name") -> Arc
     if text.endswith(".json"):
         raise InputError(problem(where, field, "no such file", text))
     rule = "must be a model of the zoo or the path of a config.json"
+    if _HUB_ID.fullmatch(text):
+        rule += ", or the id of a model in the local cache of Hugging Face"
+        there = _of_hub(text)
+        if there is not None:
+            return replace(read_config(there), name=text.partition("/")[2])
     raise InputError(problem(where, field, rule, text) + _of_the_same_size(text, known))
 
 

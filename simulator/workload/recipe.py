@@ -76,7 +76,7 @@ class Recipe:
     to themselves only. padded (fixed): every one is padded to `sequence_length`; dynamic: to the
     longest of its micro-batch; sorted (uniform dynamic): the same, with sequences of like length
     together."""
-    tokens: Annotated[Number, Gt(0), Unit("tokens")] | None = None
+    tokens: Annotated[Number, Ge(1), Unit("tokens")] | None = None
     """Tokens that the whole run sees; none given: only one step is asked about."""
     critical_batch: Annotated[Number, Gt(0), Unit("sequences")] | None = None
     """Batch at which twice the tokens of a small one are needed to the same loss (McCandlish et al.

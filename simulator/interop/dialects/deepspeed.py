@@ -12,6 +12,7 @@ from typing import Any
 
 from simulator.interop.dialects.settings import Reading, Settings, Unset, idle_in
 from simulator.interop.dialects.torchrun import torchrun
+from simulator.layout.layouts import SHARDINGS
 from simulator.quoting import comment_line, here_document
 from simulator.scenario import Scenario
 from simulator.software.profile import Software
@@ -80,7 +81,7 @@ def _precision(recipe: Recipe) -> dict[str, Any]:
 
 def _zero(row: dict[str, Any], recipe: Recipe, software: Software) -> dict[str, Any]:
     """The stage, its buckets, and where states wait."""
-    stage = int(row["sharding"].removeprefix("zero"))
+    stage = SHARDINGS.index(row["sharding"])  # stage 0 is plain data parallelism
     elements = round(float(software.states.bucket_bytes) / 2)
     table: dict[str, Any] = {
         "stage": stage,

@@ -214,7 +214,7 @@ def _pipeline(row: dict[str, Any], arch: Architecture) -> Arguments:
     pieces, count = row["pp"] * row["vpp"], row["global_batch"] // (row["dp"] * row["micro_batch"])
     group = {}
     if row["vpp"] > 1 and count % row["pp"]:
-        size = count // (count // row["pp"])
+        size = count // max(count // row["pp"], 1)
         group = {"microbatch_group_size_per_virtual_pipeline_stage": size}
     if arch.layers % pieces or len(set(row["stages"])) > 1:
         return {"pipeline_model_parallel_layout": pipeline_layout(row, arch)} | group
