@@ -10,7 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
 
 from simulator.cli.decision_options import (
     Budget,
@@ -61,6 +63,28 @@ class ScenarioOptions:
         return assemble(
             file, self.named, overrides=overrides, where="command line", several=several
         )
+
+
+AllowTight = Annotated[
+    bool,
+    typer.Option(
+        "--allow-tight",
+        help="Let a layout win whose P90 of memory is more than is usable (search.allow_tight).",
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SearchOptions(ScenarioOptions):
+    """The same for what searches layouts."""
+
+    allow_tight: AllowTight = False
+
+    def __post_init__(self) -> None:
+        """Put what is allowed among the fields that are set."""
+        if self.allow_tight:
+            allowed = [*(self.overrides or ()), "search.allow_tight=true"]
+            object.__setattr__(self, "overrides", allowed)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

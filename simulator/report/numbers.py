@@ -21,7 +21,7 @@ from simulator.planner.fitting import StageMemory, stage_memory
 from simulator.planner.layout_row import LayoutRow, layout_rows
 from simulator.planner.plan import Plan
 from simulator.planner.scaling import Scaling, scaling
-from simulator.planner.sensitivity import binding, safest, sensitivity
+from simulator.planner.sensitivity import binding, memory_margin, sensitivity
 from simulator.planner.simulated import played
 from simulator.planner.variants import Variant, other_trainings
 from simulator.report.comparison import (
@@ -79,7 +79,7 @@ class MemoryReport:
     usable_bytes: float
     capacity_bytes: float
     advice: str = ""
-    """For a layout that is TIGHT: the fastest one that is not."""
+    """What a TIGHT layout would bring, or what FITS where the best is TIGHT."""
 
     @property
     def kinds(self) -> list[str]:
@@ -316,7 +316,7 @@ def memory_report(plan: Plan, index: int = 0) -> MemoryReport:
         stages=stage_memory(ranks, float(memory.usable_bytes)),
         usable_bytes=float(memory.usable_bytes),
         capacity_bytes=float(memory.capacity_bytes),
-        advice=safest(plan) if index == 0 else "",
+        advice=memory_margin(plan) if index == 0 else "",
     )
 
 

@@ -66,7 +66,7 @@ def memory_picture(numbers: PlanNumbers, *, narrow: bool = False) -> Figure:
     axes.set_yticks(range(0, count, every), names)
     axes.set_ylim(count - 0.4, -0.85)
     axes.set_xlabel("GiB per GPU at the stage's fullest moment")
-    verdict = max((stage.memory_verdict for stage in report.stages), key=VERDICTS.index)
+    verdict = max((stage.verdict for stage in report.stages), key=VERDICTS.index)
     title = f"{show_bytes(fullest)} of {show_bytes(report.usable_bytes)} usable: {verdict}"
     ink = dict(zip(VERDICTS, ("fits", "tight", "does not fit"), strict=True))[verdict]
     headline(figure, title, f"{numbers.title}\n{numbers.best.described}", ink)

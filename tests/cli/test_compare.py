@@ -29,7 +29,8 @@ ROW = [
     *("cluster", "accelerator", "gpus", "feasible", "reason", "software", "global_batch"),
     *("layout", "step_time_s"),
     *("tokens_per_s_per_gpu", "mfu", "days", "usd", "kwh", "co2_kg", "goodput", "deadline_chance"),
-    *("budget_chance", "memory_headroom", "memory_verdict", "usd_per_gpu_hour", "price"),
+    *("budget_chance", "memory_headroom", "verdict", "memory_total_bytes", "memory_p90_bytes"),
+    *("usable_bytes", "tight_alternative", "usd_per_gpu_hour", "price"),
     *("batch_divides", "next_good_gpus", "evidence"),
 ]
 

@@ -14,6 +14,7 @@ from simulator import plan
 from simulator.cli.main import app
 from simulator.planner.plan import alternatives
 from simulator.scenario import load_scenario
+from simulator.units import show_chance
 
 ROOT = Path(__file__).resolve().parents[2]
 WHOLE = str(ROOT / "examples" / "llama-3.1-70b.toml")
@@ -50,15 +51,17 @@ def test_it_says_what_one_decides_by() -> None:
     days = float(best.outcome.days[0])
     ends = datetime.date(2027, 1, 1) + datetime.timedelta(days=math.ceil(days))
     for words in (
-        f"TIGHT {best.estimate.layouts.describe(0)} time {days:,.1f} days (",
+        f"FITS {best.estimate.layouts.describe(0)} time {days:,.1f} days (",
         f"begun on 2027-01-01 it ends on {ends.isoformat()} (",
         " M USD (",
         " USD per GPU-hour; ",
-        "goals 99.8 % chance to end within 240 days, ",
+        f"goals {show_chance(best.deadline_chance or 0.0)} chance to end within 240 days, ",
         " chance to cost at most 20.0 M USD",
         "evidence measured here; ",
-        "first that FITS",
+        "better, if it fits",
         "most memory free",
+        "faster, if a trial run shows that it fits",
+        "Assumed, and what the other choice would change software megatron-core; ",
         "What binds",
         "What would pay most",
         "--more: ",
@@ -72,8 +75,9 @@ def test_three_alternatives_say_what_speaks_for_them() -> None:
     estimate = best.estimate
     found = {why: i for i, why in alternatives(best)}
     assert found["next best"] == 1
-    assert estimate.verdict_word(found["first that FITS"]) == "FITS"
-    assert all(estimate.verdict_word(i) != "FITS" for i in range(found["first that FITS"]))
+    tight = found["better, if it fits"]
+    assert tight == best.tight_alternative and estimate.verdict_word(tight) == "TIGHT"
+    assert all(estimate.verdict_word(i) == "FITS" for i in range(tight))
     free = found["most memory free"]
     assert estimate.memory_total_bytes[free] == estimate.memory_total_bytes[best.pareto].min()
     assert len(found) == 3

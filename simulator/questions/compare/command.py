@@ -12,7 +12,7 @@ from simulator.cli.decision_options import (
     Counts,
     OutFolder,
 )
-from simulator.cli.option_groups import Limits, Money, ScenarioOptions
+from simulator.cli.option_groups import AllowTight, Limits, Money, SearchOptions
 from simulator.cli.options import (
     Json,
     ModelName,
@@ -41,6 +41,7 @@ def ask(
     overrides: Set = None,
     limits: Limits,
     confidence: Confidence = 0.5,
+    allow_tight: AllowTight = False,
     money: Money,
     as_json: Json = False,
     out: OutFolder = None,
@@ -55,11 +56,12 @@ def ask(
 
     names = [name for name in (clusters or "").split(",") if name]
     sizes = parse_counts(gpus) if gpus else [None]
-    described, assumed = ScenarioOptions(
+    described, assumed = SearchOptions(
         model=model,
         cluster=names[0] if names and scenario is None else None,
         gpus=sizes[0] if scenario is None else None,
         software=software,
+        allow_tight=allow_tight,
         overrides=overrides,
     ).scenario(scenario)
     asked = {**limits.read, **money.read}

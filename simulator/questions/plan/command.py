@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simulator.cli.option_groups import ScenarioOptions
+from simulator.cli.option_groups import SearchOptions
 from simulator.cli.options import (
     Json,
     check_out,
@@ -91,7 +91,7 @@ def ask(
     *,
     scenario: ScenarioFiles = None,
     from_files: FromFiles = None,
-    options: ScenarioOptions,
+    options: SearchOptions,
     as_json: Json = False,
     more: More = False,
     top: Top = None,

@@ -6,10 +6,11 @@ from typing import Any
 
 from simulator.answers import encoded, head, plain
 from simulator.interop.launch import launch_flags
+from simulator.planner.assumptions import assumptions
 from simulator.planner.defaults_that_matter import bearing_defaults
 from simulator.planner.layout_row import LayoutRow, layout_rows
 from simulator.planner.plan import Plan, alternatives
-from simulator.planner.sensitivity import binding, sensitivity
+from simulator.planner.sensitivity import binding, memory_margin, sensitivity
 from simulator.planner.variants import other_trainings
 from simulator.report.evidence import NOT_MODELLED, untimed
 from simulator.search.search_caps import search_caps
@@ -36,6 +37,8 @@ def plan_document(plan: Plan, *, top: int | None = None) -> dict[str, Any]:
         **plan.asked,
         "search": search,
         "layouts": [_layout(plan, row) for row in best],
+        "tight_alternative": _tight(plan),
+        "assumptions": assumptions(plan),
         "even_stages": None if even is None else encoded(even, _EVENLY),
         "tried": plan.tried,
         "alternatives": [{"rank": place + 1, "why": why} for place, why in alternatives(plan)],
@@ -52,6 +55,21 @@ def plan_document(plan: Plan, *, top: int | None = None) -> dict[str, Any]:
         },
     }
     return {**head("plan"), **plain(document)}
+
+
+def _tight(plan: Plan) -> dict[str, Any] | None:
+    """The layout that is faster, if a trial run shows that it fits."""
+    place = plan.tight_alternative
+    if place is None:
+        return None
+    step_s, (row,) = plan.estimate.step_time_s, layout_rows(plan, [place])
+    return {
+        "rank": row.rank,
+        **row.document(),
+        "faster": 1.0 - float(step_s[place] / step_s[0]),
+        "fit_chance": float(plan.estimate.fit_chance[place]),
+        "sentence": memory_margin(plan),
+    }
 
 
 def _layout(plan: Plan, row: LayoutRow) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from simulator.cli.screen import (
 from simulator.cost.step import Estimate
 from simulator.goal import OFFERED
 from simulator.layout.layouts import dealt_words
+from simulator.planner.assumptions import ASSUMED, assumption_lines
 from simulator.planner.defaults_that_matter import bearing_defaults
 from simulator.planner.input_verdict import READY, input_verdict
 from simulator.planner.plan import Plan
@@ -96,6 +97,7 @@ def screen(
         yield Text(line, style=NO_FIT)
     yield ""
     yield _ranking(plan, top, wide)
+    yield notes(ASSUMED, assumption_lines(plan))
     yield ""
     yield _why(plan, wide)
     yield ""

@@ -20,6 +20,7 @@ from simulator.cli.screen import (
     plain_table,
     took,
 )
+from simulator.planner.assumptions import ASSUMED, assumption_lines
 from simulator.planner.input_verdict import input_verdict
 from simulator.planner.plan import Plan, alternatives
 from simulator.planner.sensitivity import binding
@@ -64,6 +65,7 @@ def verdict_screen(
         yield Text(line, style=NO_FIT)
     yield ""
     yield _best(plan)
+    yield notes(ASSUMED, assumption_lines(plan, brief=True))
     yield ""
     yield _others(plan)
     if tie := ties(plan.certainty.tied, len(plan.estimate)):
