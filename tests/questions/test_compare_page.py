@@ -10,7 +10,6 @@ import pytest
 from simulator.questions.compare.answer import Comparison, compare_clusters
 from simulator.questions.compare.page import compare_page
 from simulator.questions.compare.picture import comparison_picture
-from simulator.report.canvas import svg_bytes
 from simulator.scenario import make_scenario
 
 
@@ -54,7 +53,7 @@ def answer() -> Comparison:
 
 
 def page(answer: Comparison) -> str:
-    drawn = (svg_bytes(comparison_picture(answer, narrow=narrow)) for narrow in (False, True))
+    drawn = (comparison_picture(answer, narrow=narrow, svg=True).svg() for narrow in (False, True))
     return compare_page(answer, *drawn)
 
 

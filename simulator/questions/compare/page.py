@@ -45,13 +45,13 @@ _ASIDE = ("step", "MFU", "goodput", "energy", "CO2")
 """Columns on demand: what is left fits a small window and paper."""
 
 
-def compare_page(answer: Comparison, wide: bytes, narrow: bytes) -> str:
+def compare_page(answer: Comparison, wide: str, narrow: str) -> str:
     """Write a comparison as one page that needs nothing else.
 
     Parameters
     ----------
     answer : Comparison
-    wide, narrow : bytes
+    wide, narrow : str
         Its picture as SVG, for screens and for phones.
     """
     workload = answer.scenario.workload
@@ -67,7 +67,7 @@ def compare_page(answer: Comparison, wide: bytes, narrow: bytes) -> str:
         naming=2,
         aside=_ASIDE,
         missed=missed(answer.asked, answer.rows, workload.recipe.run_tokens),
-        picture=("Over the number of GPUs", inline(wide, narrow, name="compare", alt=alt)),
+        picture=("Over the number of GPUs", inline(wide, narrow, alt=alt)),
         views=views(answer),
     )
 

@@ -294,6 +294,6 @@ def _write(answer: Plan, folder: Path, parts: dict[str, Any], *, pictures: bool)
     from simulator.report.write import write_plan_report
 
     with writing(folder, "--out"), waiting("writing the report"):
-        written = write_plan_report(answer, folder, **parts, pictures=pictures, processes=2)
+        written = write_plan_report(answer, folder, **parts, pictures=pictures)
     beside = f", with {len(written) - 1} pictures beside it" if pictures else ""
     return f"Report: {written[0]}{beside}"
