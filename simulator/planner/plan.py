@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
@@ -266,6 +266,17 @@ def _naive(scenario: Scenario) -> Estimate | None:
     rows = rows if rows.any() else np.full(len(estimate), True)
     chosen = np.flatnonzero(rows)
     return estimate.take(chosen[[np.argmin(estimate.step_time_s[chosen])]])
+
+
+def pinned_words(scenario: Scenario, layout: Mapping[str, Any] | None = None) -> str:
+    """Layout fields that a scenario fixed, ``pp = 1, tp = 2``; those that `layout` has otherwise.
+
+    Blank where there are none: the rest was searched.
+    """
+    pinned = {name: value for name, value in scenario.pinned.items() if value != "any"}
+    if layout is not None:
+        pinned = {name: value for name, value in pinned.items() if layout.get(name) != value}
+    return ", ".join(f"{name} = {value}" for name, value in sorted(pinned.items()))
 
 
 def alternatives(plan: Plan) -> list[tuple[int, str]]:

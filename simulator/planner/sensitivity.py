@@ -18,7 +18,7 @@ from simulator.files import Figure, with_figure
 from simulator.hardware.cluster import Cluster
 from simulator.planner.answer_evidence import UsedFigure, used_figures
 from simulator.planner.changes import machine_with
-from simulator.planner.plan import WORTH_A_TRIAL, Plan, goal_value, meets
+from simulator.planner.plan import WORTH_A_TRIAL, Plan, goal_value, meets, pinned_words
 from simulator.planner.prediction import Prediction
 from simulator.planner.variants import Variant, variant_of
 from simulator.scenario import Scenario
@@ -247,11 +247,8 @@ def _largest_terms(plan: Plan) -> list[str]:
 
 def _pinned(plan: Plan) -> list[str]:
     """Name the layout fields that the scenario fixed, since only the rest was searched."""
-    pinned = {name: value for name, value in plan.scenario.pinned.items() if value != "any"}
-    if not pinned:
-        return []
-    fixed = ", ".join(f"{name} = {value}" for name, value in sorted(pinned.items()))
-    return [f"Pinned by the scenario, so not searched: {fixed}."]
+    fixed = pinned_words(plan.scenario)
+    return [f"Pinned by the scenario, so not searched: {fixed}."] if fixed else []
 
 
 def _show_days(days: float) -> str:

@@ -16,6 +16,7 @@ from simulator.economics.price import Price
 from simulator.events.played import SimulatedStep
 from simulator.evidence.card import Card
 from simulator.planner.answer_evidence import UsedFigure, used_figures
+from simulator.planner.assumptions import assumption_lines
 from simulator.planner.defaults_that_matter import bearing_defaults
 from simulator.planner.fitting import StageMemory, stage_memory
 from simulator.planner.layout_row import LayoutRow, layout_rows
@@ -141,6 +142,8 @@ class PlanNumbers:
     """Goodput of the real run, and what takes most of the rest."""
     losses: list[tuple[str, float]]
     """Shares of the wall time that do not train, the largest first."""
+    assumptions: list[str]
+    """Those that change the answer most, with the price of the other choice."""
     defaults: list[str]
     """What nobody chose and bears on the verdict, with the price of its alternative."""
     search: SearchStatistics
@@ -217,13 +220,14 @@ def collect(
         memory=memory_report(plan),
         bars=bars,
         changes=time_changes(bars),
-        reasons=[*why_it_wins(bars, scenario.pinned), *_no_naive(plan)],
+        reasons=[*why_it_wins(bars), *_no_naive(plan)],
         curve=curve,
         upgrades=upgrades,
         others=other_trainings(plan.scenario),
         binding=binding(plan),
         run=goodput_words(plan.outcome),
         losses=_losses(plan),
+        assumptions=assumption_lines(plan),
         defaults=[one.sentence(bars[0].step_time_s) for one in others],
         search=search_statistics(plan),
         evidence=plan.evidence,
