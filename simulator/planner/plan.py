@@ -26,7 +26,7 @@ from simulator.scenario import Scenario
 from simulator.search.allowed import with_allowed
 from simulator.search.best_layout import BestLayout
 from simulator.search.candidates import candidates
-from simulator.search.certainty import Certainty, certainty
+from simulator.search.certainty import Certainty, by_expectation, certainty
 from simulator.search.explore import KEEP, SearchResult
 from simulator.search.fastest import explore_scenario
 from simulator.search.outcome import Outcome
@@ -233,11 +233,19 @@ def _check_priced(scenario: Scenario) -> None:
 def ranked(estimate: Estimate, result: Outcome, scenario: Scenario) -> NDArray[np.intp]:
     """Order by the goal; what misses deadline or budget comes after what meets both.
 
-    What is TIGHT comes after all that FITS, unless the scenario allows it.
+    What is TIGHT comes after all that FITS, unless the scenario allows it. The first are ordered by
+    what is to be expected of them (``search/certainty.py: by_expectation``).
     """
     step_s, goal = estimate.step_time_s, scenario.goal
     risky = np.zeros(len(estimate)) if scenario.allow_tight else estimate.verdict
-    return np.lexsort((step_s, goal_value(step_s, result, goal), ~meets(result, goal), risky))
+    value, missed = goal_value(step_s, result, goal), ~meets(result, goal)
+    order = np.lexsort((step_s, value, missed, risky))
+    alike = (missed[order] == missed[order[0]]) & (risky[order] == risky[order[0]])
+    first, rest = order[alike], order[~alike]
+    setting = scenario.workload, scenario.cluster, scenario.software
+    return np.concatenate(
+        [first[by_expectation(value[first], estimate.take(first), *setting)], rest]
+    )
 
 
 def goal_value(step_s: NDArray[np.float64], result: Outcome, goal: Goal) -> NDArray[np.float64]:

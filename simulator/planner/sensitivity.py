@@ -23,6 +23,7 @@ from simulator.planner.prediction import Prediction
 from simulator.planner.variants import Variant, variant_of
 from simulator.scenario import Scenario
 from simulator.search.batch_division import batch_binds
+from simulator.search.certainty import CLOSE, expected_errors
 from simulator.search.explore import TOO_LARGE
 from simulator.search.memory_filter import HEADROOM
 from simulator.software.profile import Software
@@ -145,6 +146,28 @@ def memory_margin(plan: Plan) -> str:
         return f"{lacks} No layout FITS (has a P90 within the usable {usable}): try it first."
     slower = show_change(float(safe.step_time_s[0]), float(estimate.step_time_s[0]))
     return f"{lacks} The fastest that FITS is {safe.layouts.describe()}, {slower}."
+
+
+def surer_words(plan: Plan) -> str:
+    """Where one that FITS is faster by prediction than the best: why it is not taken; else blank.
+
+    (``simulator/search/certainty.py: by_expectation``)
+    """
+    estimate, scenario = plan.estimate, plan.scenario
+    value = goal_value(estimate.step_time_s, plan.outcome, scenario.goal)[:CLOSE]
+    alike = estimate.verdict[:CLOSE] == estimate.verdict[0]
+    alike &= meets(plan.outcome, scenario.goal)[:CLOSE] == meets(plan.outcome, scenario.goal)[0]
+    least = int(np.argmin(np.where(alike, value, np.inf)))
+    if value[least] >= value[0] * (1.0 - WORTH_A_TRIAL):
+        return ""
+    spread = expected_errors(
+        estimate.take([0, least]), scenario.workload, scenario.cluster, scenario.software
+    )
+    return (
+        f"{estimate.layouts.describe(least)} is {better_words(plan, least)} by prediction, but"
+        f" further from what was measured: {spread[1]:.0%} off is to be expected of it,"
+        f" {spread[0]:.0%} of the best".replace("%", " %").replace("  %", " %")
+    )
 
 
 def lack_words(estimate: Estimate, i: int) -> str:

@@ -29,6 +29,7 @@ from simulator.layout.keys import UniqueRows, unique_rows
 from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, REASONS
 from simulator.search.candidates import EVERY, Degrees, Family, Range, count, families
+from simulator.search.certainty import CLOSE, by_expectation
 from simulator.search.in_threads import in_threads
 from simulator.search.memory_filter import (
     HEADROOM,
@@ -66,8 +67,9 @@ class SearchResult:
     """What one exploration of the layout space saw."""
 
     best: Estimate
-    """The fastest layouts that FIT, best first; TIGHT ones where none does. Where TIGHT ones are
-    allowed, the fastest of both."""
+    """The fastest layouts that FIT; TIGHT ones where none does. Where TIGHT ones are allowed, the
+    fastest of both. The first by what is to be expected of them
+    (``search/certainty.py: by_expectation``), the others by their step times."""
     tight: Estimate
     """The fastest TIGHT layouts beside `best`, none of which is; empty where `best` may hold
     them."""
@@ -99,9 +101,6 @@ pipelines are up to some 8 % too short (``cost/pipeline/rounded.py``)."""
 
 _FEW = 8
 """How many are remembered of those of which one is told."""
-
-_FEWEST_TO_REBALANCE = 32
-"""So many are kept, if fewer were asked for, to see which are worth rebalancing."""
 
 UNTRIED = "a larger micro-batch than one with which nothing fits"
 """Reason of layouts that were not looked at: the next smaller micro-batches that their tp, pp and
@@ -449,7 +448,7 @@ def explore(
     """
     begun = time.perf_counter()
     decides = "stages" not in (pinned or {})
-    wide = max(keep, _FEWEST_TO_REBALANCE) if decides else keep
+    wide = max(keep, CLOSE)
     search = _Search((workload, cluster, software), wide, exhaustive, counts)
     untried = search.sweep(pinned, progress)
     known = search.fine()
@@ -466,9 +465,10 @@ def explore(
     none = evaluate(nothing, workload, cluster, software).take(slice(0, 0))
     fits, safe = fine.get("fits", none), fine.get("safe")
     best = fits if safe is None or allow_tight else safe
+    order = by_expectation(best.step_time_s, best, workload, cluster, software)
     tight = none if best is fits else fits.take(fits.verdict == VERDICTS.index("TIGHT"))
     return SearchResult(
-        best=best.take(slice(0, keep)),
+        best=best.take(order[:keep]),
         tight=tight.take(slice(0, keep)),
         roomy=fine.get("roomy", none).take(slice(0, keep)),
         layouts=search.layouts + untried,

@@ -10,9 +10,10 @@ from simulator.planner.assumptions import assumptions
 from simulator.planner.defaults_that_matter import bearing_defaults
 from simulator.planner.layout_row import LayoutRow, layout_rows
 from simulator.planner.plan import Plan, alternatives
-from simulator.planner.sensitivity import binding, memory_margin, sensitivity
+from simulator.planner.sensitivity import binding, memory_margin, sensitivity, surer_words
 from simulator.planner.variants import other_trainings
-from simulator.report.evidence import NOT_MODELLED, untimed
+from simulator.report.evidence import NOT_MODELLED, ties, untimed
+from simulator.search.certainty import TIE
 from simulator.search.search_caps import search_caps
 
 TOP = 20
@@ -38,6 +39,11 @@ def plan_document(plan: Plan, *, top: int | None = None) -> dict[str, Any]:
         "search": search,
         "layouts": [_layout(plan, row) for row in best],
         "tight_alternative": _tight(plan),
+        "tie": {
+            "layouts": plan.certainty.tied,
+            "chance": TIE,
+            "sentences": [*filter(None, (ties(plan.certainty.tied, len(best)), surer_words(plan)))],
+        },
         "assumptions": assumptions(plan),
         "even_stages": None if even is None else encoded(even, _EVENLY),
         "tried": plan.tried,

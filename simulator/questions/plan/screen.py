@@ -33,7 +33,7 @@ from simulator.planner.assumptions import ASSUMED, assumption_lines
 from simulator.planner.defaults_that_matter import bearing_defaults
 from simulator.planner.input_verdict import READY, input_verdict
 from simulator.planner.plan import Plan
-from simulator.planner.sensitivity import binding
+from simulator.planner.sensitivity import binding, surer_words
 from simulator.planner.variants import Variant, other_trainings
 from simulator.report.evidence import (
     FIT_RULE,
@@ -172,6 +172,7 @@ def _ranking(plan: Plan, top: int, wide: bool) -> Table:
         table.add_row(*(cells[column] for column in shown), style="bold" if i == 0 else "")
     said = (
         ties(plan.certainty.tied, min(top, len(plan.estimate))),
+        surer_words(plan),
         "Below a value: its P10 to P90.",
         FIT_RULE,
         "" if wide else _left_out(columns),

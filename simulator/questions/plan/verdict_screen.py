@@ -23,7 +23,7 @@ from simulator.cli.screen import (
 from simulator.planner.assumptions import ASSUMED, assumption_lines
 from simulator.planner.input_verdict import input_verdict
 from simulator.planner.plan import Plan, alternatives
-from simulator.planner.sensitivity import binding
+from simulator.planner.sensitivity import binding, surer_words
 from simulator.planner.variants import Variant
 from simulator.questions.plan.screen import (
     OTHERWISE,
@@ -70,6 +70,8 @@ def verdict_screen(
     yield _others(plan)
     if tie := ties(plan.certainty.tied, len(plan.estimate)):
         yield Text(tie)
+    if surer := surer_words(plan):
+        yield Text(surer)
     if plan.tried:
         yield notes("Batches tried, by tokens per second", batches_tried(plan))
     yield notes("What binds", binding(plan)[:_BINDING])
