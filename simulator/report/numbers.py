@@ -193,9 +193,8 @@ def collect(
         curve, searches = (lambda: found), len(found.points) + 1
     upgrades = sensitivity(plan) if upgrades is None else upgrades
     report(searches, searches)
-    others = bearing_defaults(scenario, plan.estimate.layouts[:1])
-    step = played(plan, 0)
-    best = plan.estimate.layouts[:1]
+    best, step = plan.estimate.layouts[:1], played(plan, 0)
+    others = bearing_defaults(scenario, best)
     form = evaluate(best, scenario.workload, scenario.cluster, scenario.software)
     closed = {name: float(column[0]) for name, column in form.terms_s.items()}
     gpus, device = scenario.cluster.gpus, scenario.cluster.accelerator
