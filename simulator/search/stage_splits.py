@@ -55,10 +55,7 @@ def rebalanced_stages(layouts: Layouts, priced: Priced) -> tuple[Ints, Estimate]
     the prices of `layouts`, as they are.
     """
     ranks = RankCosts.of(layouts, priced)
-    both = [
-        {ranks.split(i, surely=surely) for surely in (True, False)} for i in range(len(layouts))
-    ]
-    splits = [(i, split) for i, of in enumerate(both) for split in sorted(filter(None, of))]
+    splits = [(i, split) for i in range(len(layouts)) for split in ranks.splits(i)]
     if not splits:
         return None
     rows = np.array([i for i, _ in splits])
@@ -125,9 +122,21 @@ class RankCosts:
             memory_spread=memory_spread(layouts, priced.software),
         )
 
-    def split(self, i: int, *, surely: bool) -> tuple[int, ...] | None:
-        """Layers of every piece of one layout; None where no split fits."""
-        return balance_layers([self] * int(self.layouts.pp[i]), i, surely=surely)
+    def splits(self, i: int) -> list[tuple[int, ...]]:
+        """Layers of every piece of one layout: of the fastest split that fits, and that FITS.
+
+        Where the fastest that fits FITS, it is both.
+        """
+        ranks = [self] * int(self.layouts.pp[i])
+        fits = balance_layers(ranks, i, surely=False)
+        if fits is None:
+            return []
+        counts = np.array(fits)[pieces_of(self.layouts[i])].sum(axis=1)
+        held = self.fixed_bytes[i, : len(ranks)] + self.layer_bytes[i, : len(ranks)] * counts
+        if held.max() <= self.most_bytes(i, surely=True):
+            return [fits]
+        sure = balance_layers(ranks, i, surely=True)
+        return [fits] if sure is None else [fits, sure]
 
     def most_bytes(self, i: int, *, surely: bool) -> float:
         """The P50 of memory with which a rank of a layout fits, `surely`: with which it FITS."""

@@ -387,16 +387,18 @@ def _caveats(plan: Plan) -> list[str]:
 def missed_goals(plan: Plan) -> list[str]:
     """Name the goals that no layout meets, and by how much the best one misses them."""
     goal, days, usd = plan.scenario.goal, plan.outcome.days[0], plan.outcome.usd[0]
+    able = plan.estimate.able(allow_tight=plan.scenario.allow_tight)
+    which = "layout" if able.all() else "layout that FITS"
     lines = []
-    if goal.deadline_days is not None and not plan.in_time.any():
+    if goal.deadline_days is not None and not plan.in_time[able].any():
         lines.append(
-            f"MISSED: No layout meets the deadline. The best takes {show_days(days)} of"
+            f"MISSED: No {which} meets the deadline. The best takes {show_days(days)} of"
             f" {show_days(goal.deadline_days)}: it needs {days / goal.deadline_days:,.3g} times the"
             " speed."
         )
-    if goal.budget_usd is not None and not plan.in_budget.any():
+    if goal.budget_usd is not None and not plan.in_budget[able].any():
         lines.append(
-            f"MISSED: No layout meets the budget. The best costs {show_usd(usd)} of"
+            f"MISSED: No {which} meets the budget. The best costs {show_usd(usd)} of"
             f" {show_usd(goal.budget_usd)}: it needs prices"
             f" {100.0 * (1.0 - goal.budget_usd / usd):.3g} % lower."
         )
