@@ -25,6 +25,7 @@ from simulator.planner.scaling import Scaling, scaling
 from simulator.planner.sensitivity import binding, memory_margin, sensitivity
 from simulator.planner.simulated import played
 from simulator.planner.variants import Variant, other_trainings
+from simulator.planner.verdict import verdict_sentences
 from simulator.report.comparison import (
     TimeBar,
     TimeChange,
@@ -142,6 +143,8 @@ class PlanNumbers:
     """Goodput of the real run, and what takes most of the rest."""
     losses: list[tuple[str, float]]
     """Shares of the wall time that do not train, the largest first."""
+    summary: list[str]
+    """The verdict in sentences."""
     assumptions: list[str]
     """Those that change the answer most, with the price of the other choice."""
     defaults: list[str]
@@ -197,15 +200,14 @@ def collect(
     others = bearing_defaults(scenario, best)
     form = evaluate(best, scenario.workload, scenario.cluster, scenario.software)
     closed = {name: float(column[0]) for name, column in form.terms_s.items()}
-    gpus, device = scenario.cluster.gpus, scenario.cluster.accelerator
-    model = scenario.workload.architecture.name
+    gpus, model = scenario.cluster.gpus, scenario.workload.architecture.name
     return PlanNumbers(
         title=f"{model} on {gpus:,} GPU{'s' if gpus > 1 else ''} of {scenario.cluster.name}",
         question=question(scenario, played=0 if plan.refined is None else len(plan.refined.steps)),
         job=job_line(scenario, plan.outcome.price),
         model=model,
         cluster=scenario.cluster.name,
-        accelerator=device.name,
+        accelerator=scenario.cluster.accelerator.name,
         gpus=gpus,
         software=f"{scenario.software.name} ({scenario.software.release})",
         minimize=scenario.goal.minimize,
@@ -226,6 +228,7 @@ def collect(
         binding=binding(plan),
         run=goodput_words(plan.outcome),
         losses=_losses(plan),
+        summary=verdict_sentences(plan),
         assumptions=assumption_lines(plan),
         defaults=[one.sentence(bars[0].step_time_s) for one in others],
         search=search_statistics(plan),

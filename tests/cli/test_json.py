@@ -64,8 +64,8 @@ def test_keys_are_frozen(command: str) -> None:
     others = ["other_trainings"] if command == "plan" else []
     around = ["launch", "binds", "would_help", "limits"] if command == "plan" else []
     said = ["tight_alternative", "tie", "assumptions"] if command == "plan" else []
-    rest = ["bearing_defaults", *others, *around]
-    assert list(found) == [*HEAD, *search, "layouts", *said, *front, *rest]
+    rest, summary = ["bearing_defaults", *others, *around], ["summary"] * (command == "plan")
+    assert list(found) == [*HEAD, *search, *summary, "layouts", *said, *front, *rest]
     if around:
         assert found["launch"].splitlines()[1:]
         assert list(found["would_help"][0])[:3] == ["name", "change", "gain"]

@@ -12,6 +12,7 @@ from simulator.planner.layout_row import LayoutRow, layout_rows
 from simulator.planner.plan import Plan, alternatives
 from simulator.planner.sensitivity import binding, memory_margin, sensitivity, surer_words
 from simulator.planner.variants import other_trainings
+from simulator.planner.verdict import verdict_sentences
 from simulator.report.evidence import NOT_MODELLED, ties, untimed
 from simulator.search.certainty import TIE
 from simulator.search.search_caps import search_caps
@@ -37,6 +38,7 @@ def plan_document(plan: Plan, *, top: int | None = None) -> dict[str, Any]:
     document = {
         **plan.asked,
         "search": search,
+        "summary": verdict_sentences(plan),
         "layouts": [_layout(plan, row) for row in best],
         "tight_alternative": _tight(plan),
         "tie": {
