@@ -11,12 +11,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from simulator.errors import InputError
 from simulator.layout.layouts import Layouts
 from simulator.planner.changes import with_recipe
 from simulator.planner.variants import Variant, priced_variant
 from simulator.scenario import Scenario
 from simulator.software.overrides import said_flag, with_overrides
 from simulator.software.platforms import sound_software
+from simulator.software.profile import Software
 from simulator.software.releases import load_releases
 
 _KEYS = (
@@ -159,20 +161,30 @@ def _switches(scenario: Scenario, layout: Layouts) -> Iterator[Alternative]:
         if not needed[name]:
             continue
         on = said_flag(scenario.software, name)
-        other = with_overrides(scenario.software, {name: not on})
-        yield Alternative(
-            assumed=words[on],
-            change=f"software.{name} = {str(not on).lower()}",
-            scenario=replace(scenario, software=other),
-        )
+        other = _stated(scenario.software, {name: not on})
+        if other is not None:
+            yield Alternative(
+                assumed=words[on],
+                change=f"software.{name} = {str(not on).lower()}",
+                scenario=replace(scenario, software=other),
+            )
+
+
+def _stated(software: Software, stated: Mapping[str, Any]) -> Software | None:
+    """A software with what is stated put over it; None where it has no such thing."""
+    try:
+        return with_overrides(software, stated) if stated else software
+    except InputError:
+        return None
 
 
 def _software(scenario: Scenario) -> Iterator[Alternative]:
     """Other software that a team may run in place of this."""
     ours, device = scenario.software, scenario.cluster.accelerator
     others = (name for name in load_releases().also if name != ours.name)
-    for other in sound_software(others):
-        if device.platform in other.platforms:
+    for profile in sound_software(others):
+        other = _stated(profile, scenario.document.get("software", {}))
+        if other is not None and device.platform in other.platforms:
             yield Alternative(
                 assumed=f"software {ours.name}",
                 change=f"cluster.software = {other.name}",

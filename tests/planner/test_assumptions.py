@@ -83,3 +83,14 @@ def test_what_is_stated_is_no_assumption() -> None:
     stated["training"] = {**DENSE["training"], "gradient_dtype": "bf16"}
     names = {one.name.partition(" ")[0] for one in assumptions(plan(make_scenario(stated)))}
     assert names <= {"software"}
+
+
+def test_what_a_software_has_not_is_not_tried() -> None:
+    """torchtune's recipes capture no graphs; what is stated is put over every other software."""
+    no_graphs = {**DENSE, "model": {"name": "llama-3.2-1b"}}
+    no_graphs["cluster"] = {**DENSE["cluster"], "software": "torchtune-2024"}
+    best = plan(make_scenario(no_graphs))
+    assert not any("graphs" in one.change for one in assumptions(best))
+    stated = {**DENSE, "software": {"overlap_grad_reduce": False}}
+    for one in assumptions(plan(make_scenario(stated))):
+        assert not one.scenario.software.overlap.gradient_reduce
