@@ -378,7 +378,8 @@ def _curve(rows: Sequence[Offer]) -> Curve:
 _ROW = (
     *("cluster", "accelerator", "gpus", "feasible", "software", "global_batch", "step_time_s"),
     *("tokens_per_s_per_gpu", "mfu", "deadline_chance", "budget_chance", "co2_kg"),
-    *("goodput", "memory_headroom", "memory_verdict", "usd_per_gpu_hour", "price", "note"),
+    *("goodput", "memory_headroom", "verdict=memory_verdict", "memory_p90_bytes", "usable_bytes"),
+    *("usd_per_gpu_hour", "price", "note"),
     *(f"{name}_{end}={name}.{end}" for name in ("days", "usd", "kwh") for end in Span.KEYS),
     *("layout=described", "evidence=evidence.grade"),
 )

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -388,18 +390,22 @@ def missed_goals(plan: Plan) -> list[str]:
     """Name the goals that no layout meets, and by how much the best one misses them."""
     goal, days, usd = plan.scenario.goal, plan.outcome.days[0], plan.outcome.usd[0]
     able = plan.estimate.able(allow_tight=plan.scenario.allow_tight)
-    which = "layout" if able.all() else "layout that FITS"
     lines = []
     if goal.deadline_days is not None and not plan.in_time[able].any():
         lines.append(
-            f"MISSED: No {which} meets the deadline. The best takes {show_days(days)} of"
+            f"MISSED: {_none(plan.in_time)} meets the deadline. The best takes {show_days(days)} of"
             f" {show_days(goal.deadline_days)}: it needs {days / goal.deadline_days:,.3g} times the"
             " speed."
         )
     if goal.budget_usd is not None and not plan.in_budget[able].any():
         lines.append(
-            f"MISSED: No {which} meets the budget. The best costs {show_usd(usd)} of"
+            f"MISSED: {_none(plan.in_budget)} meets the budget. The best costs {show_usd(usd)} of"
             f" {show_usd(goal.budget_usd)}: it needs prices"
             f" {100.0 * (1.0 - goal.budget_usd / usd):.3g} % lower."
         )
     return lines
+
+
+def _none(met: NDArray[np.bool_]) -> str:
+    """What does not meet a goal: one that is TIGHT may."""
+    return "No layout that FITS" if met.any() else "No layout"
