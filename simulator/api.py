@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from simulator.questions.distillation.answer import Distilled
     from simulator.questions.job_schedule.answer import JobSchedule
     from simulator.questions.parameter_server.answer import Served
+    from simulator.questions.rl.answer import PricedRL
     from simulator.questions.sites.answer import SeveralSites
     from simulator.questions.size.answer import Sized
     from simulator.questions.sparse.answer import Recommended
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from simulator.questions.versus.answer import Versus
     from simulator.questions.versus.fabrics import FabricChoices
     from simulator.questions.versus.what_if import WhatIf
+    from simulator.reinforcement.split_search import By
     from simulator.scenario import Scenario
 
 
@@ -268,6 +270,7 @@ def compare(
     budget_usd: float | None = None,
     confidence: float = 0.5,
     prices: Mapping[str, float] | None = None,
+    offers: str | Path | None = None,
     region: str | None = None,
     jobs: int | None = None,
     on_row: Callable[[Offer], None] | None = None,
@@ -285,6 +288,8 @@ def compare(
     counts : sequence of int, or str
         Accelerators: ``[64, 512]`` or ``"64..4096"``, which doubles; two doublings around the
         scenario's own number unless given.
+    offers : path, optional
+        A table of offers, each row compared at its own price; "published" is the shipped one.
     deadline_days, budget_usd, confidence, prices, region, jobs, on_row
         See :func:`simulator.questions.compare.answer.compare_clusters`.
 
@@ -300,12 +305,14 @@ def compare(
     >>> [row.cluster for row in found.at_equal_gpus()[8]]
     ['dgx-h100', 'dgx-a100']
     """
+    from simulator.economics.quotes import quotes_on
     from simulator.questions.compare.answer import compare_clusters, own_clusters
     from simulator.questions.compare.gpu_counts import parse_counts
 
     if "gpus" in given:
         raise InputError('arguments: gpus: compare takes counts=[64, 512] or counts="64..4096"')
     wanted = clusters.split(",") if isinstance(clusters, str) else list(clusters or ())
+    quotes, wanted = quotes_on(offers, wanted, where="arguments")
     cluster, gpus = None, None
     if scenario is None:
         text = counts if isinstance(counts, str) or counts is None else ",".join(map(str, counts))
@@ -320,6 +327,7 @@ def compare(
         budget_usd=budget_usd,
         confidence=confidence,
         prices=prices,
+        quotes=quotes,
         region=region,
         jobs=jobs,
         on_row=on_row,
@@ -692,6 +700,42 @@ def distil(scenario: Source, **given: Any) -> Distilled:
     from simulator.questions.distillation.answer import distil as found
 
     return found(_scenario(scenario, given))
+
+
+def rl(
+    scenario: Source = None,
+    *,
+    model: str | Workload | None = None,
+    cluster: str | None = None,
+    gpus: int | None = None,
+    software: SaidSoftware = None,
+    by: By = "time",
+    search: bool = True,
+    progress: Callable[[int, int], None] | None = None,
+    **given: Any,
+) -> PricedRL:
+    """Find what a step of [rl] takes, and the best split of its accelerators.
+
+    Parameters
+    ----------
+    by : time, usd or throughput
+        What the best split is best in: time or money of an update, or tokens per accelerator.
+    search : bool
+        Whether splits besides the scenario's own are tried.
+    progress : callable, optional
+        Told how many splits are done, of how many.
+    **given
+        As in :func:`predict`; and ``rl=``, a mapping of the fields of [rl].
+
+    Raises
+    ------
+    InputError
+        With every problem of the input.
+    """
+    from simulator.questions.rl.answer import rl as price_rl
+
+    made = _scenario(scenario, given, model, cluster, gpus, software)
+    return price_rl(made, by=by, search=search, progress=progress)
 
 
 def schedule(jobs: str | os.PathLike[str], *, processes: int | None = None) -> JobSchedule:

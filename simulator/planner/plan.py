@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -29,6 +30,7 @@ from simulator.search.candidates import candidates
 from simulator.search.certainty import Certainty, by_expectation, certainty
 from simulator.search.explore import KEEP, SearchResult
 from simulator.search.fastest import explore_scenario
+from simulator.search.neighbours import walk
 from simulator.search.outcome import Outcome
 from simulator.search.pareto import front
 from simulator.search.refusal import contradictions, not_kept
@@ -45,6 +47,10 @@ WORTH_A_TRIAL = 0.001
 
 KEEP_FOR_ENERGY = 4096
 """A slower layout may need less energy, so more of the fastest are ranked then."""
+
+SLOWER = {"time": 1.02, "cost": 1.02, "energy": 1.5}
+"""Times the step of the best by a goal up to which a layout may be better by it: of equal steps
+the run that writes checkpoints faster is shorter, and devices that wait draw less."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,13 +203,19 @@ def plan(
     scenario = replace(scenario, pinned=with_allowed(scenario))
     keep = max(keep, KEEP_FOR_ENERGY if scenario.goal.minimize == "energy" else KEEP)
     searched = explore_scenario(
-        scenario, scenario.pinned, keep=keep, exhaustive=exhaustive, progress=progress
+        scenario,
+        scenario.pinned,
+        keep=keep,
+        exhaustive=exhaustive,
+        walks=False,
+        progress=progress,
     )
     if not len(searched.best):
         can_run = searched.nearest_miss is not None
         raise InfeasibleError(why_nothing_fits(searched, scenario), can_run=can_run)
     if wrong := not_kept(scenario, searched.best.layouts):
         raise InputError(wrong)
+    searched = _walked(searched, scenario)
     both = concatenate([searched.best, searched.tight.take(slice(0, _FEW_TIGHT))])
     result = priced(both, scenario)
     order = ranked(both, result, scenario)
@@ -221,6 +233,45 @@ def plan(
     )
 
 
+def _walked(searched: SearchResult, scenario: Scenario) -> SearchResult:
+    """A search with what a walk from its best layouts by the goal comes to.
+
+    The same from its TIGHT ones where one of them would be the best if such were allowed.
+    """
+    bold = replace(scenario, allow_tight=True)
+    every = concatenate([searched.best, searched.tight])
+    tempting = len(searched.tight) and by_goal(bold, every)[0] >= len(searched.best)
+    searched = _walked_from(searched, scenario)
+    if not tempting:
+        return searched
+    tight = _walked_from(replace(searched, best=every), bold)
+    rows = np.flatnonzero(tight.best.verdict == VERDICTS.index("TIGHT"))
+    return replace(searched, tight=tight.best.take(rows), walked=searched.walked + tight.walked)
+
+
+def _walked_from(searched: SearchResult, scenario: Scenario) -> SearchResult:
+    """The same with a walk from its best layouts.
+
+    The goal is more than the step: layouts up to so much slower may be better by it.
+    """
+    best = searched.best.take(by_goal(scenario, searched.best))
+    searched = replace(searched, best=best)
+    setting = scenario.workload, scenario.cluster, scenario.software
+    slower = SLOWER[scenario.goal.minimize] if searched.best.verdict[0] == 0 else math.inf
+    walked = walk(
+        best,
+        setting,
+        scenario.pinned,
+        partial(by_goal, scenario),
+        slower=slower,
+        surely=bool(best.verdict[0] == 0) and not scenario.allow_tight,
+    )
+    if walked.better is None:
+        return replace(searched, walked=walked.tried)
+    both = concatenate([walked.better, best])
+    return searched.with_walk(walked, by_goal(scenario, both)[: len(best)])
+
+
 def _check_priced(scenario: Scenario) -> None:
     """Refuse a budget where nobody knows the price."""
     cluster, budget = scenario.cluster, scenario.goal.budget_usd
@@ -230,22 +281,37 @@ def _check_priced(scenario: Scenario) -> None:
     raise InputError(problem("scenario", "goal.budget_usd", rule, budget))
 
 
-def ranked(estimate: Estimate, result: Outcome, scenario: Scenario) -> NDArray[np.intp]:
-    """Order by the goal; what misses deadline or budget comes after what meets both.
+def by_goal(scenario: Scenario, estimate: Estimate) -> NDArray[np.intp]:
+    """Places of layouts of a scenario, the best by its goal first, as predicted."""
+    return _by_value(estimate, priced(estimate, scenario), scenario)[0]
 
-    What is TIGHT comes after all that FITS, unless the scenario allows it. The first are ordered by
-    what is to be expected of them (``search/certainty.py: by_expectation``).
+
+def _by_value(
+    estimate: Estimate, result: Outcome, scenario: Scenario
+) -> tuple[NDArray[np.intp], int]:
+    """Places by the goal; what misses deadline or budget comes after what meets both.
+
+    What is TIGHT comes after all that FITS, unless the scenario allows it. With it how many of the
+    first are alike in both.
     """
     step_s, goal = estimate.step_time_s, scenario.goal
     risky = np.zeros(len(estimate)) if scenario.allow_tight else estimate.verdict
     value, missed = goal_value(step_s, result, goal), ~meets(result, goal)
     order = np.lexsort((step_s, value, missed, risky))
     alike = (missed[order] == missed[order[0]]) & (risky[order] == risky[order[0]])
-    first, rest = order[alike], order[~alike]
+    return order, int(alike.sum())
+
+
+def ranked(estimate: Estimate, result: Outcome, scenario: Scenario) -> NDArray[np.intp]:
+    """Order by the goal, the first of them by what is to be expected of them.
+
+    (``search/certainty.py: by_expectation``)
+    """
+    order, alike = _by_value(estimate, result, scenario)
+    first, rest = order[:alike], order[alike:]
+    value = goal_value(estimate.step_time_s, result, scenario.goal)[first]
     setting = scenario.workload, scenario.cluster, scenario.software
-    return np.concatenate(
-        [first[by_expectation(value[first], estimate.take(first), *setting)], rest]
-    )
+    return np.concatenate([first[by_expectation(value, estimate.take(first), *setting)], rest])
 
 
 def goal_value(step_s: NDArray[np.float64], result: Outcome, goal: Goal) -> NDArray[np.float64]:

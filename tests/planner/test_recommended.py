@@ -86,10 +86,13 @@ def test_the_first_layout_fits_and_each_says_whether_it_does(name: str) -> None:
 
 def test_the_summary_says_time_money_goal_and_memory() -> None:
     told, best = document("flagship")["summary"], document("flagship")["layouts"][0]
-    run, goal, memory = told
+    run, planned, goal, memory = told
     assert run.startswith("llama-3.1-70b on 1,024 x dgx-h100: ready in ")
     assert f"{best['days']:.1f} days (" in run and f"{best['usd'] / 1e6:.1f} M USD (" in run
-    assert goal == f"{100.0 * best['deadline_chance']:.1f} % chance to end within 240.0 days."
+    assert planned.startswith(f"Plan for {best['planned_days']['p50']:.1f} days (")
+    chance, without = (best[f"deadline_chance{end}"] for end in ("", "_without_factor"))
+    said = f"{100.0 * chance:.1f} % chance ({100.0 * without:.1f} % without the planning factor)"
+    assert goal == f"Within 240 days: {said}."
     spare = (best["usable_bytes"] - best["memory_p90_bytes"]) / 2**30
     assert memory == f"Memory FITS with {spare:.1f} GiB to spare at its P90."
     step, _ = document("long")["summary"]

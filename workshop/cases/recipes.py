@@ -99,7 +99,7 @@ class Searched:
         known = belief(*setting, wide=float(wide.mean()))
         shares = bearing(both, experts=run.workload.architecture.is_moe)
         kernels, step_s = same_kernels(both.layouts), both.step_time_s
-        variance = known.contrast(shares, kernels)
+        variance = known.apart(shares, kernels)
         claimed = np.log(step_s[1:] / step_s[0])
         return Gain(
             claimed=float(np.expm1(claimed)[0]),

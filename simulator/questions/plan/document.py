@@ -12,8 +12,8 @@ from simulator.planner.layout_row import LayoutRow, layout_rows
 from simulator.planner.plan import Plan, alternatives
 from simulator.planner.sensitivity import binding, memory_margin, sensitivity, surer_words
 from simulator.planner.variants import other_trainings
-from simulator.planner.verdict import verdict_sentences
 from simulator.report.evidence import NOT_MODELLED, ties, untimed
+from simulator.report.verdict import verdict_sentences
 from simulator.search.certainty import TIE
 from simulator.search.search_caps import search_caps
 

@@ -32,11 +32,16 @@ from simulator.questions.plan.screen import (
     trained_otherwise,
 )
 from simulator.report.evidence import ties
-from simulator.report.wording import end_words, goodput_words
+from simulator.report.verdict import goal_words
+from simulator.report.wording import (
+    MARK,
+    end_words,
+    goodput_words,
+    hours_words,
+    planned_words,
+)
 from simulator.search.outcome import Spans, spans
 from simulator.units import (
-    show_chance,
-    show_count,
     show_days_span,
     show_kwh,
     show_number_of_days,
@@ -100,9 +105,11 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
     if math.isfinite(float(result.days[0])):
         yield "time", _time(plan, whole)
         yield "money", _money(plan, whole)
+        if planned := planned_words(plan):
+            yield "planned", planned
     else:
         yield "time", "no training.tokens given: no days, money or energy"
-    if goals := _goals(plan):
+    if goals := ", ".join(goal_words(plan)):
         yield "goals", goals
     step = show_seconds(float(estimate.step_time_s[0]))
     span = show_seconds_span(float(sure.p10_s[0]), float(sure.p90_s[0]))
@@ -135,23 +142,9 @@ def _money(plan: Plan, whole: Spans) -> str:
     if math.isfinite(cost):
         span = show_usd_span(float(whole.usd[0][0]), float(whole.usd[1][0]))
         words = f"{show_usd(cost)} ({span})"
-    hours, kwh = show_count(float(result.gpu_hours[0])), show_kwh(float(result.kwh[0]))
-    rate = plan.outcome.price.usd_per_gpu_hour
-    each = "" if rate is None else f" at {float(rate):,.2f} USD per GPU-hour"
-    return f"{words}{each}; {hours} GPU-hours, {kwh}"
-
-
-def _goals(plan: Plan) -> str:
-    """How likely it is to meet deadline and budget."""
-    goal, chances = plan.scenario.goal, plan.goal_chances
-    words = []
-    if goal.deadline_days is not None:
-        chance = show_chance(float(chances.deadline[0]))
-        words.append(f"{chance} chance to end within {goal.deadline_days:,g} days")
-    if goal.budget_usd is not None:
-        chance = show_chance(float(chances.budget[0]))
-        words.append(f"{chance} chance to cost at most {show_usd(goal.budget_usd)}")
-    return ", ".join(words)
+    price, gpus = result.price, plan.scenario.cluster.gpus
+    rate = "" if price.usd_per_gpu_hour is None else f" at {price.words()}"
+    return f"{words}{rate}; {hours_words(result, gpus)}, {show_kwh(float(result.kwh[0]))}"
 
 
 def _played(plan: Plan) -> str:
@@ -171,7 +164,8 @@ def _others(plan: Plan) -> Table:
     estimate, result = plan.estimate, plan.outcome
     short = float(result.days[0]) < 1.0  # as above, where it is told in hours
     length = "hours" if short else "days"
-    table = plain_table(title, "", "time", length, "USD", "GiB", "", left=(title,))
+    money = "USD" + MARK * result.price.assumed
+    table = plain_table(title, "", "time", length, money, "GiB", "", left=(title,))
     table.columns[1].justify = "left"
     for i, why in alternatives(plan):
         slower = float(estimate.step_time_s[i]) / float(estimate.step_time_s[0]) - 1.0

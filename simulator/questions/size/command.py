@@ -7,7 +7,9 @@ from typing import Annotated
 import typer
 
 from simulator.cli.decision_options import (
+    IDEAL,
     Confidence,
+    Ideal,
     Largest,
     Law,
 )
@@ -49,6 +51,7 @@ def ask(
     largest: Largest = None,
     allow_tight: AllowTight = False,
     money: Money,
+    ideal: Ideal = False,
     as_json: Json = False,
 ) -> Reply:
     """Find the fewest GPUs for a deadline, or the soonest end for a budget.
@@ -65,7 +68,11 @@ def ask(
         gpus=(gpus or 8) if scenario is None else None,
         software=software,
         allow_tight=allow_tight,
-        overrides=[*(overrides or ()), *([f"cluster.name={cluster}"] if cluster else [])],
+        overrides=[
+            *(overrides or ()),
+            *([f"cluster.name={cluster}"] if cluster else []),
+            *[IDEAL] * ideal,
+        ],
     ).scenario(scenario)
     asked = {**limits.read, **money.read}
     on_row = None

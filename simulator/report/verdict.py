@@ -6,15 +6,13 @@ Each is made here alone; the page and the document read them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 from simulator.planner.plan import Plan
 from simulator.planner.sensitivity import lack_words
+from simulator.report.wording import chance_words, planned_words
 from simulator.search.outcome import spans
 from simulator.units import (
     show_bytes,
-    show_chance,
-    show_days,
     show_days_span,
     show_seconds,
     show_seconds_span,
@@ -24,8 +22,23 @@ from simulator.units import (
 
 
 def verdict_sentences(plan: Plan) -> list[str]:
-    """What to expect of the best layout, a sentence each: the run, its goals, its memory."""
-    return [_run(plan), *_goals(plan), _memory(plan)]
+    """What to expect of the best layout, a sentence each: run, what to plan for, goals, memory."""
+    planned, goals = planned_words(plan), goal_words(plan)
+    said = [f"{words[0].upper()}{words[1:]}." for words in (planned, *goals) if words]
+    return [_run(plan), *said, _memory(plan)]
+
+
+def goal_words(plan: Plan) -> list[str]:
+    """How likely it is to meet deadline and budget."""
+    goal, chances = plan.scenario.goal, plan.goal_chances
+    words = []
+    if goal.deadline_days is not None:
+        both = float(chances.deadline[0]), float(chances.deadline_without_factor[0])
+        words.append(f"within {goal.deadline_days:,g} days: {chance_words(*both)}")
+    if goal.budget_usd is not None:
+        both = float(chances.budget[0]), float(chances.budget_without_factor[0])
+        words.append(f"at most {show_usd(goal.budget_usd)}: {chance_words(*both)}")
+    return words
 
 
 def _run(plan: Plan) -> str:
@@ -44,17 +57,6 @@ def _run(plan: Plan) -> str:
         span = show_usd_span(float(whole.usd[0][0]), float(whole.usd[1][0]))
         words.append(f"{show_usd(usd)} ({span})")
     return f"{', '.join(words)}."
-
-
-def _goals(plan: Plan) -> Iterator[str]:
-    """How likely deadline and budget are kept."""
-    goal = plan.scenario.goal
-    if plan.deadline_chance is not None and goal.deadline_days is not None:
-        chance = show_chance(plan.deadline_chance)
-        yield f"{chance} chance to end within {show_days(goal.deadline_days)}."
-    if plan.budget_chance is not None and goal.budget_usd is not None:
-        chance = show_chance(plan.budget_chance)
-        yield f"{chance} chance to cost at most {show_usd(goal.budget_usd)}."
 
 
 def _memory(plan: Plan) -> str:
