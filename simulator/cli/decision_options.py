@@ -38,6 +38,12 @@ Deadline = Annotated[
 Budget = Annotated[
     str | None, typer.Option("--budget", metavar="USD", help="Most money: 2e6, 2M or 800k.")
 ]
+Ideal = Annotated[
+    bool,
+    typer.Option(
+        "--ideal", help="Steps x step time alone: neither failures nor the planning factor."
+    ),
+]
 Confidence = Annotated[
     float,
     typer.Option(
@@ -66,6 +72,15 @@ Price = Annotated[
         help="USD of an accelerator's hour, of every cluster or of one; may be repeated.",
     ),
 ]
+Offers = Annotated[
+    str | None,
+    typer.Option(
+        "--offers",
+        metavar="CSV",
+        help="Table of offers (docs/decisions.md has its columns), each row compared at its own"
+        " price; published: the one that is shipped.",
+    ),
+]
 Region = Annotated[
     str | None,
     typer.Option(
@@ -83,6 +98,9 @@ OutFolder = Annotated[
     "Path | None",
     typer.Option("--out", metavar="DIR", help="Write pictures, the JSON document and a CSV there."),
 ]
+
+IDEAL = "goal.ideal=true"
+"""What --ideal says of a scenario."""
 
 _SECONDS = {"d": 1.0, "day": 1.0, "days": 1.0, "w": 7.0, "weeks": 7.0, "h": 1.0 / 24.0}
 """Days of each unit."""

@@ -44,7 +44,10 @@ _KEEP = 64
 
 _TABLE = 12
 
-_ROW = ("words=described", "layout", "step_time_s", "memory_total_bytes", "days", "usd", "mfu")
+_ROW = (
+    *("words=described", "layout", "step_time_s", "memory_total_bytes", "days", "usd", "mfu"),
+    *("planned_days", "planned_usd", "price"),
+)
 """A layout of the table and of the front."""
 
 

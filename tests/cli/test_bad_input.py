@@ -153,8 +153,8 @@ def test_weights_in_8_bit_that_nothing_keeps_so(here: Path, more: str, rule: str
 def test_unknown_model_type(here: Path, command: str) -> None:
     (here / "run.toml").write_text(GOOD.replace('name = "llama-3.1-8b"', 'model_type = "lama"'))
     message = refused(command, "run.toml")
-    assert message.startswith("run.toml: model: model_type: must be one of bert, deberta-v2, ")
-    assert message.endswith(", got 'lama' (did you mean 'llama'?)\n")
+    assert message.startswith("run.toml: model: model_type: must be one of ")
+    assert message.endswith(", got 'lama'\n")
     assert message.count("\n") == 1
 
 
