@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from simulator.files import read_json
 from simulator.workload.architecture import Architecture
 from simulator.workload.families import encoders, from_table, t5, table, traced_model
 from simulator.workload.fields import Fields
+
+_TOWERS = ("vision_config", "audio_config", "speech_config", "video_config", "perceiver_config")
 
 READERS: Mapping[str, Callable[[Fields], Architecture]] = {
     "deberta-v2": encoders.deberta_v2,
@@ -59,15 +62,29 @@ def from_hf(config: Mapping[str, Any], *, name: str, where: str) -> Architecture
     """
     if not isinstance(config, Mapping):
         raise InputError(f"{where}: must be a table of fields, got {type(config).__name__}")
-    prefix, inner = "", config.get("text_config")
+    notes, prefix, inner = _passed_over(config), "", config.get("text_config")
     if isinstance(inner, Mapping) and not _is_known(config.get("model_type")):
         outer = {key: value for key, value in config.items() if key == "tie_word_embeddings"}
+        towers = [key for key in config if key.endswith("_config") and key in _TOWERS]
+        notes += [f"{tower} of {where} is left out, with its projector" for tower in towers]
         config, prefix = {**outer, **inner}, "text_config."
     fields = Fields(config, name=visible(name), where=where, prefix=prefix)
     fields.family = _family(config, where, prefix)
     architecture = READERS.get(fields.family, from_table.from_row)(fields)
     fields.finish()
-    return architecture
+    return replace(architecture, notes=(*architecture.notes, *notes)) if notes else architecture
+
+
+def _passed_over(config: Mapping[str, Any]) -> list[str]:
+    """Say what a config tells of its checkpoint and not of the training of it."""
+    stored = config.get("quantization_config")
+    if not isinstance(stored, Mapping):
+        return []
+    method = visible(str(stored.get("quant_method", "unknown method")))
+    return [
+        f"quantization_config ({method}) says how a checkpoint is stored: weights are those of the"
+        " recipe; adapters on a base in 4 bit are training.lora_rank and training.quantised_base"
+    ]
 
 
 def _is_known(family: object) -> bool:
