@@ -93,10 +93,11 @@ def _is_known(family: object) -> bool:
 
 def _family(config: Mapping[str, Any], where: str, prefix: str) -> str:
     """Read ``model_type``; an unknown one is raised at once, for nothing else can be read."""
-    family, place = config.get("model_type"), f"{prefix}model_type"
+    place = f"{prefix}model_type"
+    family = config.get("model_type", config.get("_class_name"))
     if isinstance(family, str) and _is_known(family):
         return family
-    if "model_type" not in config:
+    if family is None and "model_type" not in config:
         raise InputError(f"{where}: {place}: required field is missing")
     rule = (
         f"must be one of {len(families())} types that have a row; a model of another type is traced"
@@ -109,13 +110,22 @@ def _family(config: Mapping[str, Any], where: str, prefix: str) -> str:
 def read_config(path: Path | str) -> Architecture:
     """Read a ``config.json``, or the one in a folder, and name it after its file or folder.
 
+    Of a folder of diffusers (with a ``model_index.json``) the transformer is read: it is what is
+    trained, on latents and text embeddings that come ready made.
+
     Raises
     ------
     InputError
         If the file cannot be read or describes no model; all its problems at once.
     """
     path = Path(path)
-    path = path / "config.json" if os.path.isdir(path) else path
+    folder = path if os.path.isdir(path) else path.parent
+    pipeline = path.name == "model_index.json" or (folder / "model_index.json").is_file()
+    if pipeline and (os.path.isdir(path) or path.name == "model_index.json"):
+        path = folder / "transformer" / "config.json"
+    elif os.path.isdir(path):
+        path = folder / "config.json"
     raw = read_json(path)
-    name = path.absolute().parent.name if path.name == "config.json" else path.stem
+    named = folder if pipeline else path.absolute().parent
+    name = named.absolute().name if path.name == "config.json" else path.stem
     return from_hf(raw, name=name, where=str(path))
