@@ -278,7 +278,8 @@ class Architecture:
     @property
     def has_fixed_length(self) -> bool:
         """Whether every sample has `max_positions` tokens, as images have."""
-        return self.patch_values > 0 or (self.traced is not None and self.max_positions == 1)
+        traced = self.traced is not None and self.max_positions < 1_048_576
+        return self.patch_values > 0 or traced
 
     @property
     def output_rows(self) -> int:

@@ -100,18 +100,31 @@ def _family(config: Mapping[str, Any], where: str, prefix: str) -> str:
     if family is None and "model_type" not in config:
         raise InputError(f"{where}: {place}: required field is missing")
     rule = (
-        f"must be one of {len(families())} types that have a row; a model of another type is traced"
-        " from Python (Workload.from_torch, needs torch), or given by the sizes of a type that is"
-        " built alike (llama, qwen3_moe, ...)"
+        f"must be one of {len(families())} types that have a row; with model.trace_tokens another"
+        " is traced by torch and transformers where they are installed"
     )
     raise InputError(problem(where, place, rule, family))
 
 
-def read_config(path: Path | str) -> Architecture:
+def _traced(config: Mapping[str, Any], tokens: int, *, name: str, where: str) -> Architecture:
+    """Make an architecture of a type that no row describes, by tracing transformers' class."""
+    from simulator.workload.torch_module import trace_type
+
+    model = trace_type(config, tokens, where=where)
+    note = (
+        f"the layers are those of transformers' class of {config.get('model_type')}, traced at"
+        f" {model.tokens} tokens a sample: each operator of torch by its own bytes and products"
+    )
+    made = traced_model.traced_architecture(name, model.layers, model.layer_kinds, model.rest)
+    return replace(made, max_positions=model.tokens, notes=(note,))
+
+
+def read_config(path: Path | str, *, trace_tokens: int = 0) -> Architecture:
     """Read a ``config.json``, or the one in a folder, and name it after its file or folder.
 
     Of a folder of diffusers (with a ``model_index.json``) the transformer is read: it is what is
-    trained, on latents and text embeddings that come ready made.
+    trained, on latents and text embeddings that come ready made. With `trace_tokens` a type that
+    no row describes is built by transformers and traced at so many tokens a sample.
 
     Raises
     ------
@@ -128,4 +141,7 @@ def read_config(path: Path | str) -> Architecture:
     raw = read_json(path)
     named = folder if pipeline else path.absolute().parent
     name = named.absolute().name if path.name == "config.json" else path.stem
+    kind = raw.get("model_type") if isinstance(raw, Mapping) else None
+    if trace_tokens and isinstance(kind, str) and not _is_known(kind) and "text_config" not in raw:
+        return _traced(raw, trace_tokens, name=name, where=str(path))
     return from_hf(raw, name=name, where=str(path))
