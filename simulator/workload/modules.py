@@ -7,13 +7,16 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 
 from simulator.files import record
 from simulator.workload.weights import Weight, active_parameters, parameters, vector
 
 Positive = Annotated[int, Gt(0)]
 Count = Annotated[int, Ge(0)]
+
+MOST_PICKS = 4_096
+"""Experts of a token; published models have up to some hundreds."""
 
 
 @record
@@ -297,7 +300,7 @@ class MoE:
 
     experts: Positive
     """Routed experts."""
-    top_k: Positive
+    top_k: Annotated[int, Gt(0), Le(MOST_PICKS)]
     """Experts per token."""
     ffn_hidden: Positive
     """Inner width of one routed expert."""

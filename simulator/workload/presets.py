@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 
-from simulator.errors import InputError, problem
+from simulator.errors import InputError, nearest, problem
 from simulator.files import read_toml
 from simulator.workload.architecture import Architecture
 from simulator.workload.huggingface import read_config
@@ -77,7 +78,7 @@ def load(
     Raises
     ------
     InputError
-        If there is no such model, with the nearest name; or with every problem of the config.
+        If there is no such model, with a name for the same sizes; or every problem of the config.
 
     Examples
     --------
@@ -104,4 +105,25 @@ def load(
             return replace(
                 read_config(there, trace_tokens=trace_tokens), name=text.partition("/")[2]
             )
-    raise InputError(problem(where, field, rule, text, known))
+    raise InputError(problem(where, field, rule, text) + _of_the_same_size(text, known))
+
+
+_KINDS = (
+    "decoders of text (llama-3.1-8b), mixtures of experts (mixtral-8x7b), encoders (bert-large),"
+    " encoder-decoders (t5-11b), images (vit-large-16, resnet-50)"
+)
+"""Kinds of models in the zoo, one of each."""
+
+
+def _of_the_same_size(text: str, known: Iterable[str]) -> str:
+    """A name that is spelled alike and says the same numbers, if any; else all, and their kinds.
+
+    >>> _of_the_same_size("llama3.1-8b", ["llama-3.1-8b"])
+    " (did you mean 'llama-3.1-8b'?)"
+    >>> _of_the_same_size("qwen3-14b", ["qwen3-8b"])[:18]
+    ' (known: qwen3-8b;'
+    """
+    names = sorted(known)
+    numbers = re.findall(r"\d+", text)
+    alike = [name for name in names if not numbers or re.findall(r"\d+", name) == numbers]
+    return nearest(text, alike) or f" (known: {', '.join(names)}; kinds: {_KINDS})"

@@ -41,7 +41,9 @@ WRONG_FIELDS = {
     "training.global_batch=-64": (
         "run.toml: training.global_batch: must be greater than 0, got -64"
     ),
-    "training.tokens=-5.0": "run.toml: training.tokens: must be greater than 0, got -5.0",
+    "training.tokens=-5.0": (
+        "run.toml: training.tokens: must be greater than or equal to 1, got -5.0"
+    ),
     "training.tokens=nan": "run.toml: training.tokens: must be a finite number, got nan",
     "training.tokens=inf": "run.toml: training.tokens: must be a finite number, got inf",
     "goal.budget_usd=-inf": "run.toml: goal.budget_usd: must be a finite number, got -inf",
