@@ -311,7 +311,7 @@ class Architecture:
         if self.patch_values:
             patches = Weight(name="patches", rows=hidden, columns=self.patch_values, bias=True)
             weights.append(patches)
-        return [weight for weight in weights if weight.parameters]
+        return [weight for weight in weights if weight.rows * weight.columns]
 
     @property
     def embedding_parameters(self) -> int:
@@ -337,7 +337,7 @@ class Architecture:
             Weight(name="projection", rows=columns, columns=self.hidden),
             *(self.tasks.weights(width) if self.tasks is not None else []),
         ]
-        return [weight for weight in weights if weight.parameters]
+        return [weight for weight in weights if weight.rows * weight.columns]
 
     @property
     def small_head_parameters(self) -> int:

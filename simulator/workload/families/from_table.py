@@ -119,7 +119,8 @@ class Words(dict[str, Any]):
         if given is None and kind != "flag":
             config.known.add(field)
             return None
-        if type(given) is int and kind == "size" and 0 < given <= LARGEST:
+        plain = type(given) is bool if kind == "flag" else type(given) is int and kind == "size"
+        if plain and given <= LARGEST and (given > 0 or kind == "flag"):
             config.known.add(field)
             return given
         return config.value(field, default, kind)
@@ -364,14 +365,8 @@ def _endings(words: Words) -> tuple[str, ...]:
 def _part(outer: Words, key: str, family: str) -> Architecture:
     """Read a part of a config by the row of its own family."""
     fields = outer.config.inner(key, family)
-<<<<<<< HEAD
     named = str(fields.config.get("model_type", "")) if key != "." else ""
     if has(named) and named not in row(family).bases and "parts" not in row(named).words:
-=======
-    named = fields.config.get("model_type") if key != "." else None
-    known = isinstance(named, str) and has(named) and named not in row(family).bases
-    if isinstance(named, str) and known and "parts" not in row(named).words:
->>>>>>> main
         family = fields.family = named
     if "outertie" in outer.family.words and key == "text_config":
         fields.config = {**fields.config, "tie_word_embeddings": bool(outer["outertie"])}
