@@ -87,8 +87,8 @@ def ask(
             print_line(line)
     with Progress("trying splits") as progress:
         answer = rl(described, by=by, search=not as_given, progress=progress)
-    places = {"page": page, "picture": picture}
-    return Reply(answer, screen, write=partial(_write, **places), feasible=answer.feasible)
+    write = partial(_write, page=page, picture=picture)
+    return Reply(answer, screen, write=write, feasible=answer.feasible)
 
 
 def _write(answer: PricedRL, page: Path | None, picture: Path | None) -> Iterator[str]:
