@@ -114,8 +114,7 @@ def prepare(folder: Path) -> None:
         (folder / "run.toml").read_text() + '[distillation]\nteacher = "gpt2-xl"\n'
     )
     (folder / "rl.toml").write_text(
-        (folder / "run.toml").read_text()
-        + "[rl]\nprompts = 16\nsamples = 4\nanswer_tokens = 200\n"
+        (folder / "run.toml").read_text() + "[rl]\nprompts = 16\nsamples = 4\nanswer_tokens = 200\n"
     )
     (folder / "sites.toml").write_text((folder / "run.toml").read_text() + SITES)
     table = "".join(
