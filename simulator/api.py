@@ -270,6 +270,7 @@ def compare(
     budget_usd: float | None = None,
     confidence: float = 0.5,
     prices: Mapping[str, float] | None = None,
+    offers: str | Path | None = None,
     region: str | None = None,
     jobs: int | None = None,
     on_row: Callable[[Offer], None] | None = None,
@@ -287,6 +288,8 @@ def compare(
     counts : sequence of int, or str
         Accelerators: ``[64, 512]`` or ``"64..4096"``, which doubles; two doublings around the
         scenario's own number unless given.
+    offers : path, optional
+        A table of offers, each row compared at its own price; "published" is the shipped one.
     deadline_days, budget_usd, confidence, prices, region, jobs, on_row
         See :func:`simulator.questions.compare.answer.compare_clusters`.
 
@@ -302,12 +305,14 @@ def compare(
     >>> [row.cluster for row in found.at_equal_gpus()[8]]
     ['dgx-h100', 'dgx-a100']
     """
+    from simulator.economics.quotes import quotes_on
     from simulator.questions.compare.answer import compare_clusters, own_clusters
     from simulator.questions.compare.gpu_counts import parse_counts
 
     if "gpus" in given:
         raise InputError('arguments: gpus: compare takes counts=[64, 512] or counts="64..4096"')
     wanted = clusters.split(",") if isinstance(clusters, str) else list(clusters or ())
+    quotes, wanted = quotes_on(offers, wanted, where="arguments")
     cluster, gpus = None, None
     if scenario is None:
         text = counts if isinstance(counts, str) or counts is None else ",".join(map(str, counts))
@@ -322,6 +327,7 @@ def compare(
         budget_usd=budget_usd,
         confidence=confidence,
         prices=prices,
+        quotes=quotes,
         region=region,
         jobs=jobs,
         on_row=on_row,

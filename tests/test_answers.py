@@ -169,7 +169,7 @@ def test_numbers_of_a_plan_are_those_of_its_best_layout() -> None:
     low, high = best.interval_s
     assert low < best.step_time_s < high
     assert best.meets_deadline is True and best.meets_budget is True
-    assert best.deadline_chance == pytest.approx(1.0)
+    assert best.deadline_chance == pytest.approx(1.0, abs=1e-3)
     assert best.budget_chance is None
     assert repr(best).startswith("Plan(llama-3.2-1b on 8 x dgx-h100, dp8 mb2")
 

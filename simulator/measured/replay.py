@@ -89,9 +89,6 @@ class Tables:
     fp8_weights: dict[str, tuple[str, ...]]
     """Types with which runs of a software keep the weights of their linears in 8 bit alone, where
     ranks share optimizer states; a software that is not there does as its profile says."""
-    flash_attn: dict[str, tuple[str, ...]]
-    """Models, by software, whose runs turn cuDNN's attention off: Transformer Engine calls
-    flash-attn on every device."""
     fabric: dict[str, Figure]
     """Share of the adapter rate that collectives reach, by kind of fabric."""
     context_bytes: Figure
@@ -166,7 +163,7 @@ def replay(row: Mapping[str, str], tables: Tables, *, where: str = "row") -> Run
         "architecture": lambda: _architecture(said, tables.family(said)),
         "recipe": lambda: _recipe(said, _stands(said, tables), tables),
         "cluster": lambda: _cluster(said, tables),
-        "software": lambda: _software(said, _stands(said, tables), tables),
+        "software": lambda: _software(said, _stands(said, tables)),
         "layout": lambda: _layout(said, _software_profile(_stands(said, tables).profile)),
     }
     for name, step in steps.items():
@@ -420,7 +417,7 @@ def _cluster(said: Said, tables: Tables) -> Cluster:
     return replace(base, groups=(group,), fabric=fabric)
 
 
-def _software(said: Said, stands: Nearest, tables: Tables) -> Software:
+def _software(said: Said, stands: Nearest) -> Software:
     """The profile, with what the row states put over it."""
     software = _software_profile(stands.profile).standing_for(stands)
     stated = {
@@ -430,8 +427,6 @@ def _software(said: Said, stands: Nearest, tables: Tables) -> Software:
     }
     if str(stated.get("cuda_graphs", "false")).lower() == "false":
         stated.pop("cuda_graph_scope", None)
-    if said.get("model") in tables.flash_attn.get(stands.known, ()):
-        stated.setdefault("attention_library", "flash_attn")
     return with_overrides(software, stated) if stated else software
 
 

@@ -15,6 +15,7 @@ from simulator.data_input.data_section import Store, Usual
 from simulator.economics.carbon import CarbonTable
 from simulator.economics.money_spread import DrawError
 from simulator.economics.ownership import RentOrBuyPage
+from simulator.economics.planning_factor import PublishedRuns
 from simulator.economics.price import Price, Site
 from simulator.economics.scaling_law import ScalingLaw
 from simulator.errors import InputError, did_you_mean
@@ -45,6 +46,7 @@ KINDS: dict[str, type] = {
     "rent_or_buy": RentOrBuyPage,
     "carbon": CarbonTable,
     "draws": DrawError,
+    "planning_factors": PublishedRuns,
     "compressions": Compression,
     "outer_steps": OuterStep,
     "parameter_servers": ServerWork,

@@ -219,18 +219,21 @@ def _fabrics(answer: FabricChoices, axes: Axes) -> None:
 
 
 def _rent_or_buy(answer: RentOrBuy, axes: Axes) -> None:
-    """Money spent until the end of each month, what owned servers would sell for taken off."""
-    month = np.arange(1, answer.use.months + 1)
-    axes.plot(month, answer.owned_usd / 1e6, color=colour("text").light, lw=2.0, label="bought")
-    for i, (tier, usd) in enumerate(answer.rented_usd.items()):
+    """Cash spent until the end of each month; less what owned servers are assumed to sell for."""
+    month, ink = np.arange(1, answer.use.months + 1), colour("text").light
+    spent = answer.owned_cash_usd / 1e6
+    axes.plot(month, spent, color=ink, lw=2.0, label="bought")
+    left = spent - answer.resale_usd / 1e6
+    axes.plot(month, left, color=ink, ls="--", label="bought, sold then (assumed)")
+    for i, (tier, usd) in enumerate(answer.rented_cash_usd.items()):
         ink = CATEGORIES[category(i)].light
         axes.plot(month, usd / 1e6, color=ink, label=f"rented, {tier}")
-        ahead = answer.break_even_month[tier]
+        ahead = answer.pay_back_month[tier]
         if ahead is not None:
             axes.plot(ahead, usd[ahead - 1] / 1e6, "o", color=ink, mfc="none", ms=10.0)
     axes.set_ylim(bottom=0.0)
-    axes.set_xlabel("months; rings: buying is ahead from here")
-    axes.set_ylabel("million USD, discounted")
+    axes.set_xlabel("months; rings: buying has paid back")
+    axes.set_ylabel("million USD spent")
     axes.legend(frameon=False, fontsize=8.5)
 
 

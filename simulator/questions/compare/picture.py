@@ -75,7 +75,7 @@ def draw_front(axes: Axes | SvgAxes, answer: Comparison) -> None:
     for row in answer.feasible:
         if row.days is None or row.usd is None:
             continue
-        ink = CATEGORIES[category(names.index(row.cluster))].light
+        ink = CATEGORIES[category(names.index(row.named))].light
         filled = ink if id(row) in best else "white"
         axes.plot(row.days.p50, row.usd.p50 / scale, "o", color=ink, mfc=filled, ms=6.0)
     plain_log(axes, "x")

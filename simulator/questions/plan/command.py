@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from simulator.cli.decision_options import IDEAL, Ideal
 from simulator.cli.option_groups import ScenarioOptions
 from simulator.cli.options import (
     Json,
@@ -92,6 +93,7 @@ def ask(
     scenario: ScenarioFiles = None,
     from_files: FromFiles = None,
     options: ScenarioOptions,
+    ideal: Ideal = False,
     as_json: Json = False,
     more: More = False,
     top: Top = None,
@@ -111,6 +113,7 @@ def ask(
     """
     from simulator.interop.launch import launch_flags
 
+    options = options.with_set(IDEAL) if ideal else options
     _check_report(out, pictures=pictures, no_report=no_report, as_json=as_json)
     file, launch_files = sorted_files(scenario, from_files)
     if launch_files:
