@@ -84,7 +84,7 @@ def _changes(
             yield _engine(scenario, rl, "max_sequences", more, why)
     if not rl.asks_one_by_one:
         why = (
-            "requests one by one: dealt evenly, words made beside iterations, not between them; with"
+            "requests one by one: dealt evenly, words made beside iterations, not between; with"
             f" max_sequences = {limit or engine.listed_sequences:,}"
         )
         section = replace(
