@@ -11,7 +11,9 @@ from simulator._version import __version__
 
 if TYPE_CHECKING:
     from simulator.api import (
+        admit,
         compare,
+        diagnose,
         distil,
         fabrics,
         parameter_server,
@@ -44,7 +46,9 @@ __all__ = [
     "Network",
     "Workload",
     "__version__",
+    "admit",
     "compare",
+    "diagnose",
     "distil",
     "fabrics",
     "parameter_server",

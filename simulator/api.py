@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from simulator.planner.mixed_prediction import MixedPrediction
     from simulator.planner.plan import Plan
     from simulator.planner.simulated_run import SimulatedRun
+    from simulator.questions.admit.answer import Admission
     from simulator.questions.compare.answer import Comparison
     from simulator.questions.compare.offers import Offer
+    from simulator.questions.diagnose.answer import Diagnoses
     from simulator.questions.distillation.answer import Distilled
     from simulator.questions.job_schedule.answer import JobSchedule
     from simulator.questions.parameter_server.answer import Served
@@ -427,6 +429,95 @@ def versus(
     sides = (parse_side(x, where="arguments") if isinstance(x, str) else dict(x) for x in (a, b))
     return compared(
         _scenario(scenario, given, model, cluster, gpus, software), *sides, search=search
+    )
+
+
+def diagnose(
+    scenario: Source = None,
+    *,
+    log: str | os.PathLike[str] | None = None,
+    trace: str | os.PathLike[str] | None = None,
+    step_time_s: float | None = None,
+    model: str | Workload | None = None,
+    cluster: str | None = None,
+    gpus: int | None = None,
+    software: SaidSoftware = None,
+    **given: Any,
+) -> Diagnoses:
+    """Find why a run is slower than predicted; other arguments as in :func:`predict`.
+
+    Parameters
+    ----------
+    log : path, optional
+        What the trainer printed.
+    trace : path, optional
+        A profiled step of one rank.
+    step_time_s : float, optional
+        The measured step, in seconds, where there is neither.
+
+    Raises
+    ------
+    InputError
+        With every problem of the input.
+
+    Examples
+    --------
+    >>> run = dict(model="llama-3.1-8b", cluster="dgx-h100", gpus=8, global_batch=64, tp=2, pp=1)
+    >>> answer = diagnose(None, step_time_s=1.02 * predict(None, **run).step_time_s, **run)
+    >>> answer.nothing_wrong > answer.causes[0].probability
+    True
+    """
+    from simulator.questions.diagnose.answer import diagnose as weighed
+    from simulator.questions.diagnose.command import read_run
+
+    described = _scenario(scenario, given, model, cluster, gpus, software)
+    if log is None and trace is None and step_time_s is None:
+        raise InputError("diagnose: must be given log, trace or step_time_s")
+    paths = [None if path is None else Path(path) for path in (log, trace)]
+    return weighed(*read_run(described, paths[0], paths[1], step_time_s))
+
+
+def admit(
+    file: str | os.PathLike[str],
+    *beside: str | os.PathLike[str],
+    within_days: float | None = None,
+    budget_usd: float | None = None,
+    model: str | None = None,
+    cluster: str | None = None,
+    gpus: int | None = None,
+    software: str | None = None,
+    sets: Sequence[str] = (),
+) -> Admission:
+    """Say whether a job may start as it is asked for.
+
+    Parameters
+    ----------
+    file : path
+        An sbatch script, a TrainJob, PyTorchJob, Job or TrainingWorkload, a task of SkyPilot.
+    beside : paths
+        What its script reads.
+    within_days : float, optional
+        Days that it has; what its file says unless given.
+    budget_usd : float, optional
+        Most that it may cost.
+    sets : sequence of str
+        ``section.field=value``, above what the file says.
+
+    Raises
+    ------
+    InputError
+        With every problem of the files.
+    """
+    from simulator.questions.admit.answer import admit as decided
+    from simulator.units import DAY_S
+
+    return decided(
+        Path(file),
+        {"model": model, "cluster": cluster, "gpus": gpus, "software": software},
+        sets,
+        beside=[Path(path) for path in beside],
+        limit_s=None if within_days is None else within_days * DAY_S,
+        budget_usd=budget_usd,
     )
 
 

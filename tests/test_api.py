@@ -21,7 +21,9 @@ def test_public_names_are_frozen() -> None:
     assert simulator.__all__ == [
         *("Cluster", "Deviation", "Jitter", "Layouts", "Network", "Workload", "__version__"),
         *(
+            "admit",
             "compare",
+            "diagnose",
             "distil",
             "fabrics",
             "parameter_server",

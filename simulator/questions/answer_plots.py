@@ -17,6 +17,7 @@ from simulator.planner.prediction import Prediction
 from simulator.planner.simulated_run import SimulatedRun
 from simulator.questions.compare.answer import Comparison
 from simulator.questions.compare.picture import draw_front
+from simulator.questions.diagnose.answer import Diagnoses
 from simulator.questions.distillation.answer import Distilled
 from simulator.questions.job_schedule.answer import JobSchedule
 from simulator.questions.parameter_server.answer import Served
@@ -76,6 +77,15 @@ def _what_if(answer: WhatIf, axes: Axes) -> None:
             for name, plan in both.items()
         },
     )
+
+
+def _diagnosed(answer: Diagnoses, axes: Axes) -> None:
+    """The probability of every cause."""
+    names = ["the prediction is off", *(cause.name for cause in answer.causes)]
+    chances = [answer.nothing_wrong, *(cause.probability for cause in answer.causes)]
+    axes.barh(names, [100.0 * p for p in chances], color=colour("speed").light)
+    axes.invert_yaxis()
+    axes.set_xlabel("probability, %")
 
 
 def _sized(answer: Sized, axes: Axes) -> None:
@@ -247,6 +257,7 @@ _DRAWERS: dict[type, Callable[..., None]] = {
     Prediction: _prediction,
     Versus: _versus,
     WhatIf: _what_if,
+    Diagnoses: _diagnosed,
     Sized: _sized,
     Comparison: _comparison,
     Sweep: _sweep,

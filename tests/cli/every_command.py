@@ -42,6 +42,8 @@ COMMANDS: dict[str, list[str]] = {
     "rent-or-buy": ["rent-or-buy", "--cluster", "dgx-h100", "--gpus", "64"],
     "what-if": ["what-if", "run.toml", "--change", "network.adapter=0.5"],
     "versus": ["versus", "run.toml", "tp=1", "tp=2", "--json"],
+    "admit": ["admit", str(ROOT / "examples/admission/trainjob.yaml"), *RUN[2:4], "--json"],
+    "diagnose": ["diagnose", *RUN, *NEXT, "--step-time", "1.5"],
     "sweep": ["sweep", "grid.toml", "--out", "sweep", *JOBS],
     "parameter-server": ["parameter-server", "servers.toml", "--play", "--json"],
     "schedule": ["schedule", "jobs.toml", *JOBS],

@@ -39,6 +39,7 @@ from simulator.interop.dialects.trainer import (
     read_trainer,
 )
 from simulator.interop.fabrics.nvidia_topo import is_nvidia_topology, topology_words
+from simulator.interop.launch_files.job_manifests import MANIFEST, read_manifest
 from simulator.interop.launch_files.measured_files import read_measured
 from simulator.interop.shell.command_words import Command, settings_of, training_command
 from simulator.interop.shell.job_size import (
@@ -70,6 +71,7 @@ KINDS = (
     "a configuration of torchtune (YAML), or tune run with it",
     "an MLPerf configuration (shell)",
     "a job of SLURM",
+    "a TrainJob, PyTorchJob, Job or TrainingWorkload, or a task of SkyPilot (YAML)",
     "nvidia-smi topo -m",
     "a log of nccl-tests or rccl-tests",
     "a log of Megatron-LM, torchtitan or MLPerf",
@@ -151,6 +153,8 @@ def _by_content(
     start = text.lstrip()
     if start[:1] == "{":
         return _of_json(json_of(text, path), path)
+    if MANIFEST.search(text):
+        return _of_yaml(yaml_of(text, path), path)
     if _HERE_DOCUMENT.search(text):
         return _of_shell(text, path, beside)
     if is_fsdp2(text):
@@ -220,6 +224,9 @@ def _of_sections(found: dict[str, Any], path: str) -> list[Reading]:
 def _of_yaml(sections: Any, path: str) -> list[Reading]:
     if not isinstance(sections, dict):
         return []
+    if manifest := read_manifest(sections, path):
+        job = Reading(path=path, kind=manifest.kind, stated=manifest.stated, notes=manifest.notes)
+        return [job, *_of_shell(manifest.script, f"{path}: script")]
     if "distributed_type" in sections or "compute_environment" in sections:
         return [read_accelerate(Settings.of(path, _settings(sections, path)))]
     if is_torchtune(sections):

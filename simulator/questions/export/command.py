@@ -34,9 +34,9 @@ Form = Annotated[
     typer.Option(
         "--as",
         metavar="FORM",
-        help="megatron-lm, megatron-bridge, torchtitan, deepspeed, fsdp2, torchrun, slurm (a job"
-        " around the software's own command), chakra (execution traces of the step, one a rank);"
-        " csv, markdown, parquet (a table of the best layouts).",
+        help="megatron-lm, megatron-bridge, torchtitan, deepspeed, fsdp2, torchrun; slurm,"
+        " trainjob, skypilot (a job around the software's own command); chakra (execution traces of"
+        " the step, one a rank); csv, markdown, parquet (a table of the best layouts).",
         autocompletion=_forms,
     ),
 ]
