@@ -17,7 +17,6 @@ from simulator.economics.money_spread import DrawError
 from simulator.economics.ownership import RentOrBuyPage
 from simulator.economics.planning_factor import PublishedRuns
 from simulator.economics.price import Price, Site
-from simulator.economics.quotes import UsualServers
 from simulator.economics.scaling_law import ScalingLaw
 from simulator.errors import InputError, did_you_mean
 from simulator.files import GRADES, Figure, figures, read_profile, read_toml
@@ -47,7 +46,6 @@ KINDS: dict[str, type] = {
     "carbon": CarbonTable,
     "draws": DrawError,
     "planning_factors": PublishedRuns,
-    "offers": UsualServers,
     "compressions": Compression,
     "outer_steps": OuterStep,
     "parameter_servers": ServerWork,
