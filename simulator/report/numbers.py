@@ -297,8 +297,8 @@ def cost_lines(outcome: Outcome, gpus: int, i: int = 0) -> list[CostLine]:
     """Split the money of a layout; nothing where tokens or price are not known.
 
     Hours of the ideal run are steps x step time; what the real run takes longer is lost to
-    failures, checkpoints and slow steps; what is paid beyond `gpus` waits as hot spares, or is the rest
-    of racks that are let whole.
+    failures, checkpoints and slow steps; what is paid beyond `gpus` waits as hot spares, or is the
+    rest of racks that are let whole.
     """
     usd, rate = float(outcome.usd[i]), outcome.price.usd_per_gpu_hour
     if rate is None or not math.isfinite(usd):
