@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from simulator.questions.distillation.answer import Distilled
     from simulator.questions.job_schedule.answer import JobSchedule
     from simulator.questions.parameter_server.answer import Served
+    from simulator.questions.rl.answer import PricedRL
     from simulator.questions.sites.answer import SeveralSites
     from simulator.questions.size.answer import Sized
     from simulator.questions.sparse.answer import Recommended
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from simulator.questions.versus.answer import Versus
     from simulator.questions.versus.fabrics import FabricChoices
     from simulator.questions.versus.what_if import WhatIf
+    from simulator.reinforcement.split_search import By
     from simulator.scenario import Scenario
 
 
@@ -698,6 +700,42 @@ def distil(scenario: Source, **given: Any) -> Distilled:
     from simulator.questions.distillation.answer import distil as found
 
     return found(_scenario(scenario, given))
+
+
+def rl(
+    scenario: Source = None,
+    *,
+    model: str | Workload | None = None,
+    cluster: str | None = None,
+    gpus: int | None = None,
+    software: SaidSoftware = None,
+    by: By = "time",
+    search: bool = True,
+    progress: Callable[[int, int], None] | None = None,
+    **given: Any,
+) -> PricedRL:
+    """Find what a step of [rl] takes, and the best split of its accelerators.
+
+    Parameters
+    ----------
+    by : time, usd or throughput
+        What the best split is best in: time or money of an update, or tokens per accelerator.
+    search : bool
+        Whether splits besides the scenario's own are tried.
+    progress : callable, optional
+        Told how many splits are done, of how many.
+    **given
+        As in :func:`predict`; and ``rl=``, a mapping of the fields of [rl].
+
+    Raises
+    ------
+    InputError
+        With every problem of the input.
+    """
+    from simulator.questions.rl.answer import rl as price_rl
+
+    made = _scenario(scenario, given, model, cluster, gpus, software)
+    return price_rl(made, by=by, search=search, progress=progress)
 
 
 def schedule(jobs: str | os.PathLike[str], *, processes: int | None = None) -> JobSchedule:

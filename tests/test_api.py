@@ -31,6 +31,7 @@ def test_public_names_are_frozen() -> None:
             "predict",
             "recommender",
             "rent_or_buy",
+            "rl",
         ),
         "schedule",
         *("several_sites", "simulate", "simulate_run", "size", "sweep", "validate", "versus"),

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+_MOST = 1e15
+"""Days and USD that somebody types; more of them no sum holds."""
+
 Clusters = Annotated[
     str | None,
     typer.Option(
@@ -150,9 +153,24 @@ def _positive(number: str, text: str, field: str, scale: float | None, rule: str
         value = float(number) * (scale or float("nan"))
     except ValueError:
         value = float("nan")
-    if not 0.0 < value < float("inf"):
-        raise InputError(problem("command line", field, f"{rule}, above 0", text))
+    if not 0.0 < value <= _MOST:
+        rule = f"{rule}, above 0 and at most {_MOST:g}"
+        raise InputError(problem("command line", field, rule, text))
     return value
+
+
+def clusters_of(text: str | None) -> list[str]:
+    """Read names of clusters with commas between them; none where nobody gave any.
+
+    Raises
+    ------
+    InputError
+        If what is given names none.
+    """
+    names = [name.strip() for name in (text or "").split(",") if name.strip()]
+    if text is not None and not names:
+        raise InputError(problem("command line", "--clusters", "must be names of clusters", text))
+    return names
 
 
 def prices_of(texts: list[str] | None) -> dict[str, float]:
@@ -170,7 +188,9 @@ def prices_of(texts: list[str] | None) -> dict[str, float]:
     """
     prices = {}
     for text in texts or ():
-        name, _, number = text.rpartition("=")
+        name, equals, number = text.rpartition("=")
         rule = "must be USD or CLUSTER=USD"
+        if equals and not name.strip():
+            raise InputError(problem("command line", "--price", rule, text))
         prices[name.strip() or "*"] = _positive(number, text, "--price", 1.0, rule)
     return prices

@@ -84,6 +84,15 @@ class _Group(TyperGroup):
         self.commands = _listed()
         return super().shell_complete(ctx, incomplete)
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Refuse a blank word, which an unset variable of a shell leaves: nobody named a place."""
+        for before, word in zip(["", *args], args, strict=False):
+            if not word.strip() or (word.startswith("--") and word.endswith("=")):
+                option = word.rstrip("=") if word.strip() else before
+                typer.echo(f"command line: {option}: must not be blank, got {word!r}", err=True)
+                ctx.exit(2)
+        return super().parse_args(ctx, args)
+
 
 def _listed() -> dict[str, Any]:
     """Commands that have nothing but a name and a help."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf
 from typing import get_args
 
 import numpy as np
@@ -23,6 +22,9 @@ from simulator.economics.price import Price, Site, load_price, load_site
 from simulator.errors import InputError, problem
 from simulator.files import Figure
 from simulator.hardware.cluster import Cluster
+
+MOST_USD_PER_GPU_HOUR = 1e6
+"""Of a price that somebody types; the dearest offer is some hundred USD."""
 
 USUAL_PAGE = "h100"
 """Page of prices whose figures are shown where no accelerator is named."""
@@ -125,6 +127,7 @@ def _wrong(page: RentOrBuyPage, use: Use, busy: float, where: str) -> list[str]:
     asked = page.rent.on_demand_usd_per_gpu_hour
     if asked is None:
         problems.append(f"{where}: usd_per_gpu_hour: needed, no price of this cluster is known")
-    elif not 0.0 < asked < inf:
-        problems.append(problem(where, "usd_per_gpu_hour", "must be a positive number", asked))
+    elif not 0.0 < asked <= MOST_USD_PER_GPU_HOUR:
+        rule = f"must be above 0 and at most {MOST_USD_PER_GPU_HOUR:,.0f}"
+        problems.append(problem(where, "usd_per_gpu_hour", rule, asked))
     return problems

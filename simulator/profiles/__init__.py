@@ -26,6 +26,7 @@ from simulator.hardware.fabric import CollectiveLibrary
 from simulator.hardware.node import Node
 from simulator.parameter_servers.server_section import ServerWork
 from simulator.reliability.reliability_profile import Reliability
+from simulator.rollouts.profiles import DecodeKernels, Engine, Framework
 from simulator.software.profile import Software
 
 __all__ = ["KINDS", "Profile", "find_named", "load", "load_all"]
@@ -49,6 +50,9 @@ KINDS: dict[str, type] = {
     "compressions": Compression,
     "outer_steps": OuterStep,
     "parameter_servers": ServerWork,
+    "engines": Engine,
+    "rl_frameworks": Framework,
+    "decode_kernels": DecodeKernels,
 }
 """Folder of hardware_profiles -> what a file in it describes."""
 

@@ -21,6 +21,8 @@ from simulator.questions.diagnose.answer import Diagnoses
 from simulator.questions.distillation.answer import Distilled
 from simulator.questions.job_schedule.answer import JobSchedule
 from simulator.questions.parameter_server.answer import Served
+from simulator.questions.rl.answer import PricedRL
+from simulator.questions.rl.picture import draw_lanes
 from simulator.questions.run_options import Way
 from simulator.questions.sites.answer import SeveralSites
 from simulator.questions.size.answer import Sized
@@ -143,6 +145,12 @@ def _distilled(answer: Distilled, axes: Axes) -> None:
                  for w in rows.index})  # fmt: skip
 
 
+def _rl(answer: PricedRL, axes: Axes) -> None:
+    if answer.shown is not None:
+        draw_lanes(axes, answer.shown)
+        axes.legend(fontsize=8, ncols=4, frameon=False, loc="upper center")
+
+
 def _recommended(answer: Recommended, axes: Axes) -> None:
     _bars(axes, {"shown": answer.terms_s, "hidden": answer.hidden_s})
 
@@ -260,6 +268,7 @@ _DRAWERS: dict[type, Callable[..., None]] = {
     Diagnoses: _diagnosed,
     Sized: _sized,
     Comparison: _comparison,
+    PricedRL: _rl,
     Sweep: _sweep,
     SimulatedStep: _played,
     Distilled: _distilled,

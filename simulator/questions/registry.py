@@ -33,6 +33,7 @@ QUESTIONS = {
     "recommender": "simulator.questions.sparse.command",
     "schedule": "simulator.questions.job_schedule.command",
     "distil": "simulator.questions.distillation.command",
+    "rl": "simulator.questions.rl.command",
     "validate": "simulator.questions.validate.command",
     "diagnose": "simulator.questions.diagnose.command",
     "measure": "simulator.questions.calibrate.measure_command",

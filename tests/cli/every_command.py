@@ -34,6 +34,8 @@ COMMANDS: dict[str, list[str]] = {
     "compare": ["compare", *RUN[:2], "--clusters", "dgx-a100,dgx-h100", "--gpus", "8", *SET, *JOBS],
     "size": ["size", *RUN[:4], *SET, "--deadline", "2d", "--largest", "16", "--json", *JOBS],
     "distil": ["distil", "distil.toml", "--json"],
+    "rl": ["rl", "rl.toml"],
+    "rl --json": ["rl", "rl.toml", "--json", "--as-given"],
     "doctor": ["doctor"],
     "explain": ["explain", "gemm", *RUN],
     "fields": ["fields"],
@@ -110,6 +112,9 @@ def prepare(folder: Path) -> None:
     )
     (folder / "distil.toml").write_text(
         (folder / "run.toml").read_text() + '[distillation]\nteacher = "gpt2-xl"\n'
+    )
+    (folder / "rl.toml").write_text(
+        (folder / "run.toml").read_text() + "[rl]\nprompts = 16\nsamples = 4\nanswer_tokens = 200\n"
     )
     (folder / "sites.toml").write_text((folder / "run.toml").read_text() + SITES)
     table = "".join(

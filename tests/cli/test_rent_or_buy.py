@@ -71,7 +71,7 @@ def test_screen() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--price", "0"], "usd_per_gpu_hour: must be a positive number"),
+        (["--price", "0"], "usd_per_gpu_hour: must be above 0 and at most"),
         (["--in-use", "1.2"], "in_use: must be above 0 and at most 1"),
         (["--page", "h101"], "did you mean 'h100'"),
         (["--cluster", "dgx-1v"], "no page says what it costs"),

@@ -220,11 +220,13 @@ def experts(
 
     The rank described is the one at which most tokens arrive, which the others wait for.
     """
-    size, own_tokens = element_bytes(recipe), ranks.own_tokens(recipe)
+    size, own_tokens, width = element_bytes(recipe), ranks.own_tokens(recipe), hidden
     ops.padded_experts = recipe.moe_pads_to_capacity
     ops.keep("moe input", own_tokens * hidden * size, SavedRole.ROUTED_INPUT, module="norm")
     _router(ops, moe, hidden, own_tokens, size, kernels)
     load = rank_load(recipe, moe, ranks.ep)
+    if moe.latent:
+        hidden = _latent_tokens(ops, moe, hidden, own_tokens, size)
     arriving = own_tokens * moe.top_k * hidden * size * ranks.etp * load
     gathered = _exchange(ops, moe, hidden, ranks, recipe, load)
     per_expert = load * own_tokens * moe.top_k * ranks.etp * ranks.ep / moe.experts
@@ -257,7 +259,18 @@ def experts(
     elif moe.bias:
         expert_biases(ops, moe, ranks, arriving, arriving / hidden * moe.ffn_hidden / ranks.etp)
     if moe.shared_ffn_hidden:
-        _shared_experts(ops, moe, hidden, ranks, recipe, kernels)
+        _shared_experts(ops, moe, width, ranks, recipe, kernels)
+
+
+def _latent_tokens(ops: Operators, moe: MoE, hidden: int, own_tokens: Any, size: float) -> int:
+    """Projections of tokens to the width that experts work on, and back; returns that width.
+
+    Kept: what the experts read before it is permuted, and their sum, which the way back reads.
+    """
+    for name, n, k in (("latent down", moe.latent, hidden), ("latent up", hidden, moe.latent)):
+        ops.gemms.append(Gemm(name=name, m=own_tokens, n=n, k=k, kind="head", module="moe"))
+    ops.keep("latent tokens", 2 * own_tokens * moe.latent * size, module="moe")
+    return moe.latent
 
 
 def _router(
@@ -269,7 +282,7 @@ def _router(
             name="router",
             role=GemmRole.ROUTER,
             m=own_tokens,
-            n=moe.experts,
+            n=moe.experts + moe.idle_experts,
             k=hidden,
             kind="head",
             module="moe",

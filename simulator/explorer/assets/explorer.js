@@ -51,9 +51,18 @@ function question() {
   return asked;
 }
 
+const page = crypto.randomUUID ? crypto.randomUUID() : String(Math.random()), asking = {};
+
+// A newer question of the same kind takes the place of the one that is still asked.
 async function ask(path, more = {}) {
-  const query = new URLSearchParams({ q: JSON.stringify(question()), ...more });
-  const reply = await fetch(`${path}?${query}`);
+  if (asking[path]) asking[path].abort();
+  const { signal } = (asking[path] = new AbortController());
+  const query = new URLSearchParams({ q: JSON.stringify(question()), page, ...more });
+  const reply = await fetch(`${path}?${query}`, { signal });
+  if (reply.status === 503) {
+    await new Promise((again) => setTimeout(again, 1000));
+    return ask(path, more);
+  }
   if (reply.status === 429) throw new Error("too many questions at once: wait a second");
   const found = await reply.json();
   if (!reply.ok) throw new Error((found.problems || ["no answer"]).join("\n"));
@@ -65,6 +74,7 @@ function changed() {
   const query = new URLSearchParams({ q: JSON.stringify(question()) });
   for (const [id, path] of [["scenario_file", "scenario.toml"], ["launch_file", "launch.sh"], ["report_file", "report.html"]]) $(id).href = `${path}?${query}`;
   clearTimeout(timer); clearTimeout(searchTimer);
+  if (asking["api/search"]) asking["api/search"].abort();
   put($("otherwise"));
   timer = setTimeout(now, 40);
 }

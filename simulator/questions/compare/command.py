@@ -14,6 +14,7 @@ from simulator.cli.decision_options import (
     Ideal,
     Offers,
     OutFolder,
+    clusters_of,
 )
 from simulator.cli.option_groups import Limits, Money, ScenarioOptions
 from simulator.cli.options import (
@@ -61,8 +62,7 @@ def ask(
     from simulator.questions.compare.gpu_counts import parse_counts
     from simulator.questions.compare.screen import begin, screen
 
-    asked = [name for name in (clusters or "").split(",") if name]
-    quotes, names = quotes_on(offers, asked, where="command line")
+    quotes, names = quotes_on(offers, clusters_of(clusters), where="command line")
     sizes = parse_counts(gpus) if gpus else [None]
     described, assumed = ScenarioOptions(
         model=model,

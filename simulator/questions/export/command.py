@@ -54,7 +54,11 @@ Best = Annotated[
         "--best", help="Search first and take the best layout; else what \\[layout] says."
     ),
 ]
-Top = Annotated[int, typer.Option("--top", metavar="N", min=1, help="Layouts of a table.")]
+_MOST_ROWS = 4096
+
+Top = Annotated[
+    int, typer.Option("--top", metavar="N", min=1, max=_MOST_ROWS, help="Layouts of a table.")
+]
 
 _BINARY = ("parquet", "chakra")
 
