@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from simulator.answers import SCENARIO, Answer
 from simulator.economics.energy import cluster_energy_joule
-from simulator.economics.price import cost_usd
+from simulator.economics.price import Price, cost_usd
 from simulator.errors import InfeasibleError
 from simulator.evidence.card import Card
 from simulator.frames import DataFrame, frame_of_rows
@@ -36,6 +36,7 @@ class Priced:
     p90_s: float
     usd_per_1000_updates: float | None
     """None where no price is known."""
+    price: Price
 
     def document(self) -> dict[str, Any]:
         """As JSON says it."""
@@ -72,6 +73,7 @@ class Priced:
             "memory": {name: side.document() for name, side in step.memory.items()},
             "verdict": step.verdict,
             "usd_per_1000_updates": self.usd_per_1000_updates,
+            "price": self.price.origin,
             "evidence": self.card.document(),
         }
 
@@ -237,6 +239,7 @@ def priced(scenario: Scenario, step: RLStep) -> Priced:
     return Priced(
         step=step, card=card, p10_s=p10_s, p90_s=p90_s,
         usd_per_1000_updates=usd_per_1000_updates(scenario, step),
+        price=scenario.tariff.price,
     )  # fmt: skip
 
 
@@ -266,7 +269,7 @@ def usd_per_1000_updates(scenario: Scenario, step: RLStep) -> float | None:
     steps = THOUSAND / step.trainer.updates
     usd = cost_usd(
         seconds=step.step_time_s * steps,
-        gpus=step.all_gpus,
+        gpus=scenario.cluster.rented(step.all_gpus),
         energy_joule=energy * steps,
         usd_per_gpu_hour=float(price.usd_per_gpu_hour),
         electricity_usd_per_kwh=float(site.electricity_usd_per_kwh),

@@ -94,7 +94,8 @@ def _sides(shown: Priced) -> list[str]:
         f"refit: {moved.tensors:,} tensors, {show_bytes(moved.weight_bytes)} by {moved.link}"
     )
     if shown.usd_per_1000_updates is not None:
-        lines.append(f"{show_usd(shown.usd_per_1000_updates)} for 1,000 updates")
+        usd, price = show_usd(shown.usd_per_1000_updates), shown.price.words()
+        lines.append(f"{usd} for 1,000 updates at {price}")
     return lines
 
 
