@@ -46,7 +46,7 @@ FROZEN = {
     *("mode", "step_time_s", "p10_s", "p90_s", "updates", "generation_s", "reward_s"),
     *("log_probabilities_s", "training_s", "refit_s", "phase_change_s", "driver_s", "waiting"),
     *("staleness", "gpus", "tokens_per_s_per_gpu", "preempted", "layouts", "memory", "verdict"),
-    *("usd_per_1000_updates", "kwh_per_1000_updates", "goodput", "evidence"),
+    *("usd_per_1000_updates", "kwh_per_1000_updates", "goodput", "price", "evidence"),
 }
 
 

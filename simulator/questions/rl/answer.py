@@ -10,7 +10,7 @@ import numpy as np
 
 from simulator.answers import SCENARIO, Answer
 from simulator.economics.energy import cluster_energy_joule
-from simulator.economics.price import cost_usd
+from simulator.economics.price import Price, cost_usd
 from simulator.errors import InfeasibleError
 from simulator.evidence.card import Card
 from simulator.frames import DataFrame, frame_of_rows
@@ -44,6 +44,7 @@ class Priced:
     goodput: float
     """Ideal time over real time: what failures of the trainer's side, restarts and checkpoints
     leave."""
+    price: Price
 
     def document(self) -> dict[str, Any]:
         """As JSON says it."""
@@ -82,6 +83,7 @@ class Priced:
             "usd_per_1000_updates": self.usd_per_1000_updates,
             "kwh_per_1000_updates": self.kwh_per_1000_updates,
             "goodput": self.goodput,
+            "price": self.price.origin,
             "evidence": self.card.document(),
         }
 
@@ -255,6 +257,7 @@ def priced(scenario: Scenario, step: RLStep) -> Priced:
         usd_per_1000_updates=None if usd is None else usd / goodput,
         kwh_per_1000_updates=_joule_per_1000_updates(scenario, step) / KWH_J / goodput,
         goodput=goodput,
+        price=scenario.tariff.price,
     )
 
 

@@ -94,9 +94,10 @@ def _sides(shown: Priced) -> list[str]:
         f"refit: {moved.tensors:,} tensors, {show_bytes(moved.weight_bytes)} by {moved.link}"
     )
     if shown.usd_per_1000_updates is not None:
+        usd, price = show_usd(shown.usd_per_1000_updates), shown.price.words()
         lines.append(
-            f"{show_usd(shown.usd_per_1000_updates)} and {show_kwh(shown.kwh_per_1000_updates)} for"
-            f" 1,000 updates, goodput {show_percent(shown.goodput)}"
+            f"{usd} at {price} and {show_kwh(shown.kwh_per_1000_updates)} for 1,000 updates,"
+            f" goodput {show_percent(shown.goodput)}"
         )
     return lines
 
