@@ -97,9 +97,6 @@ HELP = {
     "parameter-server": (
         "Find what a run takes with the servers of [parameter_server], and with all-reduce."
     ),
-    "rl": (
-        "Find what a step of [rl] takes, who waits for whom, and the best split of accelerators."
-    ),
     "recommender": (
         "Find what a step of [sparse] takes: tables split over the GPUs, next to a dense model."
     ),
