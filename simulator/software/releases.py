@@ -164,8 +164,8 @@ class Releases:
         releases = self._releases(known)
         alike = {name: x for name, x in releases.items() if x.family in lineage}
         if alike:
-            found = self._latest_before(word, asked, alike, known, lineage)
-            return replace(found, framework=framework)
+            nearest = self._latest_before(word, asked, alike, known, lineage)
+            return replace(nearest, framework=framework)
         if lineage[-1] in known:
             return _undated(word, known[lineage[-1]], known[lineage[-1]], framework)
         if self.fallback:
@@ -188,8 +188,12 @@ class Releases:
 
     def _releases(self, known: dict[str, str]) -> dict[str, Release]:
         """Words that are releases, and profiles named by a month."""
-        found = {name: release for name in known if (release := parsed(name)) is not None}
-        return {name: x for name, x in found.items() if name in self.words or x.months is not None}
+        releases = {name: release for name in known if (release := parsed(name)) is not None}
+        return {
+            name: release
+            for name, release in releases.items()
+            if name in self.words or release.months is not None
+        }
 
     def _date(self, release: Release, *, rest: int = 0) -> tuple[int, ...] | None:
         """Year, month and what follows; None where the number is no date.
@@ -239,10 +243,10 @@ class Releases:
         else:
             eldest = [x for x in alike if alike[x].variant in (variant, "")] or list(alike)
             before = [min(eldest, key=place)]
-        found = before[-1]
-        here, there = (_months(when) for when in (dated[found], date))
+        newest = before[-1]
+        here, there = (_months(when) for when in (dated[newest], date))
         months = None if here is None or there is None else abs(there - here)
-        return Nearest(word=word, known=found, profile=known[found], months=months)
+        return Nearest(word=word, known=newest, profile=known[newest], months=months)
 
 
 def _months(date: tuple[int, ...] | None) -> int | None:
