@@ -11,7 +11,9 @@ from simulator._version import __version__
 
 if TYPE_CHECKING:
     from simulator.api import (
+        admit,
         compare,
+        diagnose,
         distil,
         fabrics,
         parameter_server,
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
         predict,
         recommender,
         rent_or_buy,
+        rl,
         schedule,
         several_sites,
         simulate,
@@ -44,7 +47,9 @@ __all__ = [
     "Network",
     "Workload",
     "__version__",
+    "admit",
     "compare",
+    "diagnose",
     "distil",
     "fabrics",
     "parameter_server",
@@ -52,6 +57,7 @@ __all__ = [
     "predict",
     "recommender",
     "rent_or_buy",
+    "rl",
     "schedule",
     "several_sites",
     "simulate",

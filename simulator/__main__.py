@@ -1,8 +1,22 @@
-"""``python -m simulator``: the command ``foreshard`` where it is not on the path."""
+"""The command ``foreshard``, and ``python -m simulator`` where it is not on the path."""
 
 from __future__ import annotations
 
-from simulator.cli.main import app
+import os
+import sys
+
+
+def main() -> None:
+    """Run the command; an interrupt while it is still loading is one line like any other."""
+    try:
+        from simulator.cli.main import app
+
+        app(prog_name="foreshard")
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        sys.stderr.flush()
+        os._exit(130)
+
 
 if __name__ == "__main__":
-    app(prog_name="foreshard")
+    main()

@@ -25,11 +25,14 @@ if TYPE_CHECKING:
     from simulator.planner.mixed_prediction import MixedPrediction
     from simulator.planner.plan import Plan
     from simulator.planner.simulated_run import SimulatedRun
+    from simulator.questions.admit.answer import Admission
     from simulator.questions.compare.answer import Comparison
     from simulator.questions.compare.offers import Offer
+    from simulator.questions.diagnose.answer import Diagnoses
     from simulator.questions.distillation.answer import Distilled
     from simulator.questions.job_schedule.answer import JobSchedule
     from simulator.questions.parameter_server.answer import Served
+    from simulator.questions.rl.answer import PricedRL
     from simulator.questions.sites.answer import SeveralSites
     from simulator.questions.size.answer import Sized
     from simulator.questions.sparse.answer import Recommended
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from simulator.questions.versus.answer import Versus
     from simulator.questions.versus.fabrics import FabricChoices
     from simulator.questions.versus.what_if import WhatIf
+    from simulator.reinforcement.split_search import By
     from simulator.scenario import Scenario
 
 
@@ -266,6 +270,7 @@ def compare(
     budget_usd: float | None = None,
     confidence: float = 0.5,
     prices: Mapping[str, float] | None = None,
+    offers: str | Path | None = None,
     region: str | None = None,
     jobs: int | None = None,
     on_row: Callable[[Offer], None] | None = None,
@@ -283,6 +288,8 @@ def compare(
     counts : sequence of int, or str
         Accelerators: ``[64, 512]`` or ``"64..4096"``, which doubles; two doublings around the
         scenario's own number unless given.
+    offers : path, optional
+        A table of offers, each row compared at its own price; "published" is the shipped one.
     deadline_days, budget_usd, confidence, prices, region, jobs, on_row
         See :func:`simulator.questions.compare.answer.compare_clusters`.
 
@@ -298,12 +305,14 @@ def compare(
     >>> [row.cluster for row in found.at_equal_gpus()[8]]
     ['dgx-h100', 'dgx-a100']
     """
+    from simulator.economics.quotes import quotes_on
     from simulator.questions.compare.answer import compare_clusters, own_clusters
     from simulator.questions.compare.gpu_counts import parse_counts
 
     if "gpus" in given:
         raise InputError('arguments: gpus: compare takes counts=[64, 512] or counts="64..4096"')
     wanted = clusters.split(",") if isinstance(clusters, str) else list(clusters or ())
+    quotes, wanted = quotes_on(offers, wanted, where="arguments")
     cluster, gpus = None, None
     if scenario is None:
         text = counts if isinstance(counts, str) or counts is None else ",".join(map(str, counts))
@@ -318,6 +327,7 @@ def compare(
         budget_usd=budget_usd,
         confidence=confidence,
         prices=prices,
+        quotes=quotes,
         region=region,
         jobs=jobs,
         on_row=on_row,
@@ -421,6 +431,95 @@ def versus(
     sides = (parse_side(x, where="arguments") if isinstance(x, str) else dict(x) for x in (a, b))
     return compared(
         _scenario(scenario, given, model, cluster, gpus, software), *sides, search=search
+    )
+
+
+def diagnose(
+    scenario: Source = None,
+    *,
+    log: str | os.PathLike[str] | None = None,
+    trace: str | os.PathLike[str] | None = None,
+    step_time_s: float | None = None,
+    model: str | Workload | None = None,
+    cluster: str | None = None,
+    gpus: int | None = None,
+    software: SaidSoftware = None,
+    **given: Any,
+) -> Diagnoses:
+    """Find why a run is slower than predicted; other arguments as in :func:`predict`.
+
+    Parameters
+    ----------
+    log : path, optional
+        What the trainer printed.
+    trace : path, optional
+        A profiled step of one rank.
+    step_time_s : float, optional
+        The measured step, in seconds, where there is neither.
+
+    Raises
+    ------
+    InputError
+        With every problem of the input.
+
+    Examples
+    --------
+    >>> run = dict(model="llama-3.1-8b", cluster="dgx-h100", gpus=8, global_batch=64, tp=2, pp=1)
+    >>> answer = diagnose(None, step_time_s=1.02 * predict(None, **run).step_time_s, **run)
+    >>> answer.nothing_wrong > answer.causes[0].probability
+    True
+    """
+    from simulator.questions.diagnose.answer import diagnose as weighed
+    from simulator.questions.diagnose.command import read_run
+
+    described = _scenario(scenario, given, model, cluster, gpus, software)
+    if log is None and trace is None and step_time_s is None:
+        raise InputError("diagnose: must be given log, trace or step_time_s")
+    paths = [None if path is None else Path(path) for path in (log, trace)]
+    return weighed(*read_run(described, paths[0], paths[1], step_time_s))
+
+
+def admit(
+    file: str | os.PathLike[str],
+    *beside: str | os.PathLike[str],
+    within_days: float | None = None,
+    budget_usd: float | None = None,
+    model: str | None = None,
+    cluster: str | None = None,
+    gpus: int | None = None,
+    software: str | None = None,
+    sets: Sequence[str] = (),
+) -> Admission:
+    """Say whether a job may start as it is asked for.
+
+    Parameters
+    ----------
+    file : path
+        An sbatch script, a TrainJob, PyTorchJob, Job or TrainingWorkload, a task of SkyPilot.
+    beside : paths
+        What its script reads.
+    within_days : float, optional
+        Days that it has; what its file says unless given.
+    budget_usd : float, optional
+        Most that it may cost.
+    sets : sequence of str
+        ``section.field=value``, above what the file says.
+
+    Raises
+    ------
+    InputError
+        With every problem of the files.
+    """
+    from simulator.questions.admit.answer import admit as decided
+    from simulator.units import DAY_S
+
+    return decided(
+        Path(file),
+        {"model": model, "cluster": cluster, "gpus": gpus, "software": software},
+        sets,
+        beside=[Path(path) for path in beside],
+        limit_s=None if within_days is None else within_days * DAY_S,
+        budget_usd=budget_usd,
     )
 
 
@@ -601,6 +700,42 @@ def distil(scenario: Source, **given: Any) -> Distilled:
     from simulator.questions.distillation.answer import distil as found
 
     return found(_scenario(scenario, given))
+
+
+def rl(
+    scenario: Source = None,
+    *,
+    model: str | Workload | None = None,
+    cluster: str | None = None,
+    gpus: int | None = None,
+    software: SaidSoftware = None,
+    by: By = "time",
+    search: bool = True,
+    progress: Callable[[int, int], None] | None = None,
+    **given: Any,
+) -> PricedRL:
+    """Find what a step of [rl] takes, and the best split of its accelerators.
+
+    Parameters
+    ----------
+    by : time, usd or throughput
+        What the best split is best in: time or money of an update, or tokens per accelerator.
+    search : bool
+        Whether splits besides the scenario's own are tried.
+    progress : callable, optional
+        Told how many splits are done, of how many.
+    **given
+        As in :func:`predict`; and ``rl=``, a mapping of the fields of [rl].
+
+    Raises
+    ------
+    InputError
+        With every problem of the input.
+    """
+    from simulator.questions.rl.answer import rl as price_rl
+
+    made = _scenario(scenario, given, model, cluster, gpus, software)
+    return price_rl(made, by=by, search=search, progress=progress)
 
 
 def schedule(jobs: str | os.PathLike[str], *, processes: int | None = None) -> JobSchedule:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from simulator.errors import InputError, brief, did_you_mean
+from simulator.errors import InputError, brief, did_you_mean, nearest
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -68,7 +68,12 @@ def find(kind: str, name: str, *, where: str = "profiles", field: str = "") -> P
         path = place / f"{name}.toml"
         if os.path.isfile(path):
             return path
-    hint = did_you_mean(name, names(kind))
+    known = names(kind)
+    if kind == "software":  # a trainer that is spelled like another is another
+        alike = [other for other in known if other[:4] == name[:4].lower()]
+        hint = nearest(name, alike) or f" (known: {', '.join(known)})"
+    else:
+        hint = did_you_mean(name, known)
     raise InputError(
         f"{where}: {field or kind}: unknown {kind.removesuffix('s')} {brief(name)}{hint}"
     )

@@ -31,6 +31,7 @@ from simulator.inheritance import lent, merged, taken_over
 from simulator.plain_files import (
     DEEPEST,
     LIMIT_BYTES,
+    MOST_DIGITS,
     MOST_FIELDS,
     MOST_VALUES,
     TOML_LIMIT_BYTES,
@@ -40,6 +41,7 @@ from simulator.plain_files import (
     open_file,
     read_text,
     reading,
+    refuse_long_numbers,
     text_within,
 )
 
@@ -524,6 +526,8 @@ def read_rows(path: Path | str) -> Iterator[tuple[int, list[str]]]:
         line = 1
         try:
             for cells in reader:
+                if lines.row > MOST_DIGITS:
+                    refuse_long_numbers(",".join(cells).encode(), f"{path}: line {line}")
                 yield line, cells
                 line, lines.row = reader.line_num + 1, 0
         except csv.Error as error:

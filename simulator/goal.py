@@ -67,6 +67,8 @@ class Goal:
     """The run must finish within this many days."""
     budget_usd: Annotated[Number, Gt(0)] | None = None
     """The run must cost no more than this."""
+    ideal: bool = False
+    """Steps x step time alone: neither failures nor the planning factor."""
     smallest_batch: Annotated[Positive, Unit("sequences")] | None = None
     """plan may shrink the global batch to this; none given: training.global_batch is the smallest,
     unless largest_batch is below it."""

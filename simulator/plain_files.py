@@ -40,6 +40,9 @@ YAML_LIMIT_BYTES = 2**18
 DEEPEST = 64
 """Levels of tables and lists in a document; the deepest that means anything has 8."""
 
+MOST_DIGITS = 4_300
+"""Of one number: Python turns no more into a whole number, and nothing has as many."""
+
 _NEIGHBOURS = 500
 """Files of a folder among which the nearest name is looked for."""
 
@@ -110,7 +113,28 @@ def read_text(path: Path | str, most_bytes: int = DOCUMENT_LIMIT_BYTES) -> str:
     """Read a text file as a whole; InputError where it is too large or not UTF-8."""
     with open_file(path) as file, reading(path):
         text_within(file, path, most_bytes)
-        return file.read(most_bytes + 1).decode("utf-8-sig")
+        raw = file.read(most_bytes + 1)
+        refuse_long_numbers(raw, path)
+        return raw.decode("utf-8-sig")
+
+
+_AS_ZERO = bytes.maketrans(b"123456789", b"0" * 9)
+_TOO_LONG = b"0" * (MOST_DIGITS + 1)
+
+
+def refuse_long_numbers(raw: bytes, where: Path | str) -> None:
+    """Refuse a text that holds a number of more digits than Python reads.
+
+    Examples
+    --------
+    >>> refuse_long_numbers(b"1" * 4_300 + b" " + b"2" * 4_300, "job.sh")
+    >>> refuse_long_numbers(b"--gpus " + b"9" * 4_301, "job.sh")
+    Traceback (most recent call last):
+        ...
+    simulator.errors.InputError: job.sh: holds a number of more than 4300 digits
+    """
+    if len(raw) > MOST_DIGITS and _TOO_LONG in raw.translate(_AS_ZERO):
+        raise InputError(f"{where}: holds a number of more than {MOST_DIGITS} digits")
 
 
 def is_deeper(value: Any, most: int = DEEPEST) -> bool:

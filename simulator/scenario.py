@@ -238,4 +238,6 @@ def _override(document: dict[str, Any], text: str) -> None:
     key, equals, value = text.partition("=")
     if not (equals and "." in key and all(key.strip().split("."))):
         raise InputError(problem("--set", "", "must be section.field=value", text))
+    if value.strip() and len(value.strip().splitlines()) > 1:
+        raise InputError(problem("--set", key.strip(), "must be a single line", value))
     put(document, key.strip(), toml_value(value), where="--set")

@@ -14,6 +14,7 @@ from simulator.hardware.cluster_section import CLUSTER
 from simulator.layout.layout_section import LAYOUT
 from simulator.parameter_servers.server_section import PARAMETER_SERVER
 from simulator.reliability.reliability_profile import RUN
+from simulator.rollouts.rl_section import RL_SECTION
 from simulator.software.software_section import RELEASE, SOFTWARE
 from simulator.sparse_tables.dense_model import SPARSE
 from simulator.workload.training_section import MODEL, TRAINING
@@ -21,6 +22,7 @@ from simulator.workload.training_section import MODEL, TRAINING
 READ = (
     *(MODEL, TRAINING, CLUSTER, RELEASE, SOFTWARE, LAYOUT, GOAL, RUN, SEARCH),
     *(DATA, SITES, PARAMETER_SERVER, DISTILLATION, ECONOMICS, SPARSE),
+    RL_SECTION,
 )
 """Sections and what is made of them; one that needs another's record stands behind it."""
 

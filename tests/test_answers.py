@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 
 from simulator import (
     compare,
+    diagnose,
     distil,
     fabrics,
     parameter_server,
@@ -71,6 +72,7 @@ def answer(kind: str) -> Any:
         "simulate": lambda: simulate(**RUN, pp=2, micro_batch=2),
         "versus": lambda: versus(None, {"tp": 1}, {"tp": 2}, search=False, **RUN),
         "what_if": lambda: what_if(None, ["matrix=0.5"], **RUN, **PINS),
+        "diagnose": lambda: diagnose(**RUN, **PINS, step_time_s=3.0),
         "fabrics": lambda: fabrics(**RUN, **PINS),
         "rent_or_buy": lambda: rent_or_buy("dgx-h100", 1024, months=24),
         "simulate_run": lambda: simulate_run(**RUN, **PINS, seeds=20, deadline_days=30.0),
@@ -92,7 +94,7 @@ def checked(found: Any) -> None:
 
 KINDS = (
     *("plan", "predict", "simulate", "versus", "what_if", "size", "compare"),
-    "rent_or_buy",
+    *("diagnose", "rent_or_buy"),
     *(pytest.param(name, marks=pytest.mark.evidence) for name in ("fabrics", "simulate_run")),
 )
 
@@ -167,7 +169,7 @@ def test_numbers_of_a_plan_are_those_of_its_best_layout() -> None:
     low, high = best.interval_s
     assert low < best.step_time_s < high
     assert best.meets_deadline is True and best.meets_budget is True
-    assert best.deadline_chance == pytest.approx(1.0)
+    assert best.deadline_chance == pytest.approx(1.0, abs=1e-3)
     assert best.budget_chance is None
     assert repr(best).startswith("Plan(llama-3.2-1b on 8 x dgx-h100, dp8 mb2")
 

@@ -21,7 +21,9 @@ def test_public_names_are_frozen() -> None:
     assert simulator.__all__ == [
         *("Cluster", "Deviation", "Jitter", "Layouts", "Network", "Workload", "__version__"),
         *(
+            "admit",
             "compare",
+            "diagnose",
             "distil",
             "fabrics",
             "parameter_server",
@@ -29,6 +31,7 @@ def test_public_names_are_frozen() -> None:
             "predict",
             "recommender",
             "rent_or_buy",
+            "rl",
         ),
         "schedule",
         *("several_sites", "simulate", "simulate_run", "size", "sweep", "validate", "versus"),
@@ -101,7 +104,7 @@ def test_none_means_not_given() -> None:
         ({**NAMES, "model": "lama", "cluster": "dgx-h10", "tokens": -1},
          ["arguments: model.name: must be a model of the zoo or the path of a config.json, got "
           "'lama' (did you mean 'llama-3-8b'?)",
-          "arguments: training.tokens: must be greater than 0, got -1",
+          "arguments: training.tokens: must be greater than or equal to 1, got -1",
           "arguments: cluster.name: unknown cluster 'dgx-h10' (did you mean 'dgx-h100'?)"]),
     ],
 )  # fmt: skip

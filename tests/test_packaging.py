@@ -96,7 +96,7 @@ def test_wheel_holds_the_data_folder(wheel: Path, folder: str) -> None:
 def test_wheel_installs_the_command(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         text = archive.read(f"foreshard-{__version__}.dist-info/entry_points.txt").decode()
-    assert "foreshard = simulator.cli.main:app" in text.splitlines()
+    assert "foreshard = simulator.__main__:main" in text.splitlines()
 
 
 def test_the_source_archive_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:

@@ -31,6 +31,8 @@ _ABOVE_LIMIT = 1.05
 _OTHER_UNIT = 100.0
 """The median of a class this far from the base is no other machine but another unit."""
 _MOST_PLACES = 3
+_MOST_LEFT = 0.2
+"""Median error of shapes left out of a fit above which its figures say nothing of the machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +62,21 @@ class ClassFit:
     measured_s: Floats
     before_s: Floats
     after_s: Floats
+    at_end: tuple[str, ...] = ()
+    """Figures that stand at an end of the range in which they were sought."""
+
+    @property
+    def misfit(self) -> str:
+        """What does not fit: more than a fifth is left over, or links that no figure explains."""
+        said = []
+        if self.left_out.median > _MOST_LEFT:
+            said.append(f"{self.left_out.median:.0%} are left over (at most {_MOST_LEFT:.0%})")
+        if self.path[0] in ("scale_up", "fabric"):
+            said += [
+                f"{name} stands at the end of its range ({self.figures[name][1]:.3g})"
+                for name in self.at_end
+            ]
+        return f"{self.name}: {', '.join(said)}" if said else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +91,12 @@ class Calibration:
     source: str
     date: str
     """Day of the last measurement."""
+
+    @property
+    def misfits(self) -> list[str]:
+        """Classes that no figures of the base explain, each with what is wrong."""
+        fits = (*self.accelerator, *self.node, *self.fabric)
+        return [fit.misfit for fit in fits if fit.misfit]
 
     def sections(self, fits: Iterable[ClassFit]) -> list[Section]:
         """Tables of a profile with what was fitted; the same key names one source for a class."""
@@ -117,10 +140,12 @@ def calibrate(
     Raises
     ------
     InputError
-        If the device is another one, a call is impossible, or nothing can be fitted.
+        If the device or the servers are others, a call is impossible, or nothing can be fitted.
     """
     if accelerator is not None:
         _check_device(documents, accelerator)
+    if cluster is not None:
+        _check_servers(documents, cluster)
     calls = [call for document in documents for call in document.calls]
     kernels = [call for call in calls if call.kernel not in COLLECTIVES]
     collectives = [call for call in calls if call.kernel in COLLECTIVES]
@@ -202,6 +227,18 @@ def _check_device(documents: Iterable[Measurements], base: Accelerator) -> None:
             )
     if problems:
         raise InputError(problems)
+
+
+def _check_servers(documents: Iterable[Measurements], base: Cluster) -> None:
+    """Refuse collectives of servers that hold more ranks than the base's have accelerators."""
+    most = base.node.accelerators
+    for document in documents:
+        for call in document.calls:
+            ranks, nodes = call.shape.get("ranks", 0.0), call.shape.get("nodes", 0.0)
+            if call.kernel in COLLECTIVES and nodes >= 1 and ranks > most * nodes:
+                rule = f"{ranks / nodes:g} ranks in a server, but one of {base.name} has {most}"
+                cure = "--base-cluster with such servers (foreshard profiles list clusters)"
+                raise InputError(f"{call.place}: {rule}: {cure}")
 
 
 def _check_possible(classes: Iterable[FitClass]) -> None:
@@ -303,6 +340,11 @@ def _class_fit(fit_class: FitClass, fit: Fit, before_s: Floats, predict: Any) ->
         before_s=before_s,
         after_s=after_s,
         figures={name: (fit_class.base[name], value) for name, value in fit.values.items()},
+        at_end=tuple(
+            name
+            for name, prior in fit_class.priors.items()
+            if not prior.low * 1.01 < fit.values[name] < prior.high * 0.999
+        ),
     )
 
 

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+_MOST = 1e15
+"""Days and USD that somebody types; more of them no sum holds."""
+
 Clusters = Annotated[
     str | None,
     typer.Option(
@@ -34,6 +37,12 @@ Deadline = Annotated[
 ]
 Budget = Annotated[
     str | None, typer.Option("--budget", metavar="USD", help="Most money: 2e6, 2M or 800k.")
+]
+Ideal = Annotated[
+    bool,
+    typer.Option(
+        "--ideal", help="Steps x step time alone: neither failures nor the planning factor."
+    ),
 ]
 Confidence = Annotated[
     float,
@@ -63,6 +72,15 @@ Price = Annotated[
         help="USD of an accelerator's hour, of every cluster or of one; may be repeated.",
     ),
 ]
+Offers = Annotated[
+    str | None,
+    typer.Option(
+        "--offers",
+        metavar="CSV",
+        help="Table of offers (docs/decisions.md has its columns), each row compared at its own"
+        " price; published: the one that is shipped.",
+    ),
+]
 Region = Annotated[
     str | None,
     typer.Option(
@@ -80,6 +98,9 @@ OutFolder = Annotated[
     "Path | None",
     typer.Option("--out", metavar="DIR", help="Write pictures, the JSON document and a CSV there."),
 ]
+
+IDEAL = "goal.ideal=true"
+"""What --ideal says of a scenario."""
 
 _SECONDS = {"d": 1.0, "day": 1.0, "days": 1.0, "w": 7.0, "weeks": 7.0, "h": 1.0 / 24.0}
 """Days of each unit."""
@@ -132,9 +153,24 @@ def _positive(number: str, text: str, field: str, scale: float | None, rule: str
         value = float(number) * (scale or float("nan"))
     except ValueError:
         value = float("nan")
-    if not 0.0 < value < float("inf"):
-        raise InputError(problem("command line", field, f"{rule}, above 0", text))
+    if not 0.0 < value <= _MOST:
+        rule = f"{rule}, above 0 and at most {_MOST:g}"
+        raise InputError(problem("command line", field, rule, text))
     return value
+
+
+def clusters_of(text: str | None) -> list[str]:
+    """Read names of clusters with commas between them; none where nobody gave any.
+
+    Raises
+    ------
+    InputError
+        If what is given names none.
+    """
+    names = [name.strip() for name in (text or "").split(",") if name.strip()]
+    if text is not None and not names:
+        raise InputError(problem("command line", "--clusters", "must be names of clusters", text))
+    return names
 
 
 def prices_of(texts: list[str] | None) -> dict[str, float]:
@@ -152,7 +188,9 @@ def prices_of(texts: list[str] | None) -> dict[str, float]:
     """
     prices = {}
     for text in texts or ():
-        name, _, number = text.rpartition("=")
+        name, equals, number = text.rpartition("=")
         rule = "must be USD or CLUSTER=USD"
+        if equals and not name.strip():
+            raise InputError(problem("command line", "--price", rule, text))
         prices[name.strip() or "*"] = _positive(number, text, "--price", 1.0, rule)
     return prices

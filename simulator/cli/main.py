@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from simulator._version import __version__
 from simulator.cli.standard_streams import sound_streams
@@ -37,8 +37,8 @@ def _command(word: str) -> Any:
     for name in registry.QUESTIONS:
         if name.partition(" ")[0] == word:
             question = registry.load(name)
-            text = question.help.replace("[", "\\[")  # sections are no markup
-            add = program.command(name.rpartition(" ")[2], help=text, epilog=question.epilog)
+            last = name.rpartition(" ")[2]
+            add = program.command(last, help=_plain(question.help), epilog=question.epilog)
             add(question.command())
     made: Any = typer.main.get_command(program)
     for command in (made, *(made.commands.values() if is_group else ())):
@@ -68,11 +68,42 @@ class _Commands(MutableMapping[str, Any]):
 
 
 class _Group(TyperGroup):
-    """The program; its commands are made as they are asked for."""
+    """The program; its commands are made as they are asked for, a list of them makes none."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.commands = _Commands()
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """List the commands by their names and first sentences."""
+        self.commands = _listed()
+        super().format_help(ctx, formatter)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Complete the name of a command."""
+        self.commands = _listed()
+        return super().shell_complete(ctx, incomplete)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Refuse a blank word, which an unset variable of a shell leaves: nobody named a place."""
+        for before, word in zip(["", *args], args, strict=False):
+            if not word.strip() or (word.startswith("--") and word.endswith("=")):
+                option = word.rstrip("=") if word.strip() else before
+                typer.echo(f"command line: {option}: must not be blank, got {word!r}", err=True)
+                ctx.exit(2)
+        return super().parse_args(ctx, args)
+
+
+def _listed() -> dict[str, Any]:
+    """Commands that have nothing but a name and a help."""
+    registry = _registry()
+    texts = {**registry.HELP, **registry.GROUPS}
+    return {word: TyperCommand(word, help=_plain(texts[word])) for word in _Commands()}
+
+
+def _plain(text: str) -> str:
+    """Keep sections, such as [rl], from being read as markup."""
+    return text.replace("[", "\\[")
 
 
 def _lighten() -> None:

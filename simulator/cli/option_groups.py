@@ -7,7 +7,7 @@ the record in its place, and makes the record of what was typed.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
@@ -42,6 +42,10 @@ class ScenarioOptions:
     def describes_something(self) -> bool:
         """Whether a model, a machine or a field is given."""
         return any((self.model, self.cluster, self.gpus, self.overrides))
+
+    def with_set(self, *overrides: str) -> ScenarioOptions:
+        """Return the same with fields set that another option stands for."""
+        return replace(self, overrides=[*(self.overrides or ()), *overrides])
 
     @property
     def named(self) -> dict[str, Any]:

@@ -36,6 +36,8 @@ class Reply:
     """Writes files once the answer is printed; gives lines that say where they are."""
     feasible: bool = True
     """Whether something fits and meets what is asked; the exit code is 1 otherwise."""
+    code: int | None = None
+    """Exit code of a question that has codes of its own."""
 
 
 _Ask = TypeVar("_Ask", bound=Callable[..., Reply | int | None])
@@ -112,4 +114,6 @@ def print_answer(reply: Reply, *, as_json: bool) -> int:
         print_screen(reply.screen(reply.answer))
     for line in reply.write(reply.answer) if reply.write else ():
         print_line(line, err=as_json)
+    if reply.code is not None:
+        return reply.code
     return 0 if reply.feasible else INFEASIBLE

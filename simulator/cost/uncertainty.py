@@ -240,20 +240,26 @@ class Belief:
         their kernels where these differ (`kernels`, see :func:`same_kernels`). Errors of runs do
         not count: the question is which is faster, not which run.
         """
-        apart, of_layouts, shapes = (
-            shares - shares[best],
-            self._layout(shares),
-            self._kernels(shares),
-        )
-        variance = (
-            np.sum(_times(apart, self.covariance) * apart, axis=-1) + of_layouts + of_layouts[best]
-        )
-        variance += np.where(kernels == kernels[best], 0.0, shapes + shapes[best])
-        variance = np.maximum(variance, 1e-18)
+        variance = self.apart(shares, kernels, best=best)
         behind = np.log(step_s / step_s[best]) / np.sqrt(2.0 * variance)
         chance = np.array([0.5 * (1.0 - erf(value)) for value in behind.tolist()])
         chance[best] = 0.5
         return chance
+
+    def apart(
+        self, shares: Floats, kernels: NDArray[np.intp], *, best: int = 0, same: bool = False
+    ) -> Floats:
+        """Variance of the logarithm of each step time over that of the layout `best`.
+
+        With `same` all are one layout on several machines, whose own error they share.
+        """
+        away, shapes = shares - shares[best], self._kernels(shares)
+        of_layouts = np.zeros(len(shares)) if same else self._layout(shares)
+        variance = (
+            np.sum(_times(away, self.covariance) * away, axis=-1) + of_layouts + of_layouts[best]
+        )
+        variance += np.where(kernels == kernels[best], 0.0, shapes + shapes[best])
+        return np.asarray(np.maximum(variance, 1e-18))
 
     def fastest(self, step_s: Floats, shares: Floats, kernels: NDArray[np.intp]) -> Floats:
         """Probability that each layout is the fastest of the table.

@@ -8,32 +8,30 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from math import hypot
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
 
 from simulator.economics.carbon import co2_kg
 from simulator.economics.ownership import (
+    TIERS,
     Cooling,
     Purchase,
     Rent,
     RentOrBuyPage,
     Use,
+    hourly_usd,
     load_page,
     page_of,
 )
-from simulator.economics.price import Price, Site, load_price, load_site
-from simulator.economics.rent_or_buy_cluster import rent_or_buy_cluster
+from simulator.economics.price import Base, Price, Site, Term, load_price, load_site
+from simulator.economics.rent_or_buy_cluster import USUAL_PAGE, rent_of, rent_or_buy_cluster
 from simulator.errors import InputError, problem
 from simulator.files import Figure, Number, Whole, build, record
 from simulator.hardware.cluster import Cluster
 from simulator.inheritance import merged
 from simulator.record_cache import for_same_records
 from simulator.section import Rule, Section
-
-USUAL_PAGE = "h100"
-"""Page of prices whose figures are shown where no accelerator is named."""
 
 Basis = Literal["profile", "on demand", "reserved", "spot", "own"]
 
@@ -43,15 +41,16 @@ class Economics:
     """What the run costs: an hour's price, or what servers cost that are rented or bought."""
 
     basis: Basis = "profile"
-    """profile: the cluster's own price. on demand, reserved, spot: as [economics.rent] says;
-    reserved is paid in idle hours too, and spot is interrupted as often as it says ([run.causes]
-    may say otherwise). own: [economics.own], all that is spent in `months`, less what the servers
-    then sell for, over the hours in use."""
+    """profile: the cluster's own price. on demand, reserved, spot: that price, less its provider's
+    discount; what [economics.rent] says comes first, and where neither knows the price or the
+    discount it must be given. Reserved is paid in idle hours too, and spot is interrupted as often
+    as [economics.rent] says ([run.causes] may say otherwise). own: [economics.own], all that is
+    spent in `months`, less what the servers then sell for, over the hours in use."""
     usd_per_gpu_hour: Figure | None = None
     """Your price of an accelerator's hour, power included, in place of any other."""
     page: str | None = None
-    """Page of prices (hardware_profiles/rent_or_buy) that lies below; the accelerator's own unless
-    given."""
+    """Page of prices (hardware_profiles/rent_or_buy) that lies below [economics.rent], in place of
+    the cluster's price, and below [economics.own], where it is the accelerator's unless given."""
     in_use: Annotated[Number, Gt(0), Le(1)] = 1.0
     """Share of the hours in which a job runs; reserved and owned servers cost the others, too."""
     months: Annotated[Whole, Ge(1), Le(240)] = 48
@@ -61,14 +60,11 @@ class Economics:
     region: str | None = None
     """Where the electricity comes from, for its carbon; that of the site unless given."""
     rent: Rent | None = None
-    """What a cloud asks; every field over that of the page."""
+    """What a cloud asks; every field over that of the cluster's price."""
     own: Purchase | None = None
     """What servers cost that are bought; every field over that of the page."""
     site: Site | None = None
     """Where they stand; every field over that of the price's site."""
-
-
-_TABLES = ("rent", "own")
 
 
 def read_economics(raw: Any, cluster: Cluster, *, where: str) -> Economics:
@@ -83,21 +79,22 @@ def read_economics(raw: Any, cluster: Cluster, *, where: str) -> Economics:
         raise InputError(problem(where, "economics", "must be a table", raw))
     tables_given = dict(raw)
     basis, name = tables_given.get("basis", "profile"), tables_given.get("page")
-    tables = [word for word in _TABLES if word in tables_given]
     page = None
     if cluster.kinds and basis != "profile":
         rule = "must be profile with servers of several kinds, each at the price of its cluster"
         raise InputError(problem(where, "economics.basis", rule, basis))
-    if tables or name is not None or basis not in ("profile",):
+    if name is not None or basis == "own" or "own" in tables_given:
         page = _page(cluster, name, tables_given, where)
-    for word in _TABLES:
-        if page is not None:
-            tables_given[word] = _over(getattr(page, word), tables_given.get(word, {}))
+    if page is not None:
+        tables_given["own"] = _over(page.own, tables_given.get("own", {}))
+    if "rent" in tables_given or basis in TIERS:
+        asked = page.rent if page is not None and name is not None else rent_of(cluster)
+        tables_given["rent"] = _over(asked, tables_given.get("rent", {}))
     if "site" in tables_given:
         below = load_site(page.site if page is not None else load_price(cluster.price).site)
         tables_given["site"] = _over(below, tables_given["site"])
     economics: Economics = build(Economics, tables_given, where=where, prefix="economics")
-    if wrong := _wrong(economics, where):
+    if wrong := _wrong(economics, cluster, where):
         raise InputError(wrong)
     if economics.region is not None:
         co2_kg(1.0, economics.region, where=where, field="economics.region")
@@ -115,10 +112,9 @@ def _page(
     try:
         return page_of(cluster, where=where)
     except InputError as error:
-        needed = "own" if section.get("basis") == "own" else "rent"
-        if isinstance(section.get(needed), Mapping):
+        if isinstance(section.get("own"), Mapping):
             return None
-        rule = f"needs [economics.{needed}], or economics.page: no page of prices is known for"
+        rule = "needs [economics.own], or economics.page: no page of prices is known for"
         known = f"{where}: economics.basis: {rule} {cluster.accelerator.name}"
         raise InputError([known]) from error
 
@@ -131,13 +127,16 @@ def _over(below: Any, table: Any) -> Any:
     return merged(fields, table)
 
 
-def _wrong(economics: Economics, where: str) -> list[str]:
+def _wrong(economics: Economics, cluster: Cluster, where: str) -> list[str]:
     """What each field allows but the whole does not."""
-    if economics.basis in ("on demand", "reserved", "spot") and economics.rent is None:
-        return [f"{where}: economics.rent: required with basis = {economics.basis!r}"]
-    if economics.basis == "own" and economics.own is None:
+    basis, rent = economics.basis, economics.rent
+    if basis in TIERS and economics.usd_per_gpu_hour is None:
+        assert rent is not None
+        if hourly_usd(rent, basis) is None:
+            return [_unknown(economics, cluster, where)]
+    if basis == "own" and economics.own is None:
         return [f"{where}: economics.own: required with basis = 'own'"]
-    shares: dict[str, Figure] = {}
+    shares: dict[str, Figure | None] = {}
     if economics.rent is not None:
         shares["rent.reserved_discount_fraction"] = economics.rent.reserved_discount_fraction
         shares["rent.spot_discount_fraction"] = economics.rent.spot_discount_fraction
@@ -147,8 +146,26 @@ def _wrong(economics: Economics, where: str) -> list[str]:
     return [
         problem(where, f"economics.{name}", "must be at most 1", float(share))
         for name, share in shares.items()
-        if share > 1.0
+        if share is not None and share > 1.0
     ]
+
+
+def _unknown(economics: Economics, cluster: Cluster, where: str) -> str:
+    """Say which figure of a tier is not known, and what may be given instead."""
+    tier, rent = economics.basis, economics.rent
+    field = {"reserved": "reserved_discount_fraction", "spot": "spot_discount_fraction"}.get(tier)
+    asked = None if rent is None else rent.on_demand_usd_per_gpu_hour
+    name = cluster.price
+    if asked is None:
+        known = f"no price on demand of {cluster.name} is known ({name})"
+        field = "on_demand_usd_per_gpu_hour"
+    else:
+        who = load_price(name).provider or name
+        known = f"no discount of {who} on {float(asked):,.2f} USD an hour ({name}) is known"
+    return (
+        f"{where}: economics.basis: {known}: give economics.rent.{field}, or the price itself as"
+        f" economics.usd_per_gpu_hour, got {tier!r}"
+    )
 
 
 def usual_economics() -> Economics:
@@ -183,27 +200,48 @@ def _price_of(economics: Economics | None, cluster: Cluster) -> Price:
     if economics is None:
         return profile
     if economics.usd_per_gpu_hour is not None:
-        return _made("given", economics.usd_per_gpu_hour, profile.site)
+        return _made("given", _typed(economics.usd_per_gpu_hour), profile.site, base="typed")
     if economics.basis == "profile":
         return profile
     if economics.basis == "own":
         return _owned(economics, cluster, profile.site)
     rent = economics.rent
     assert rent is not None
-    asked = rent.on_demand_usd_per_gpu_hour
-    discount = {"on demand": None, "reserved": rent.reserved_discount_fraction,
-                "spot": rent.spot_discount_fraction}[economics.basis]  # fmt: skip
-    paid = economics.in_use if economics.basis == "reserved" else 1.0
-    left = 1.0 if discount is None else 1.0 - float(discount)
-    spread = asked.spread or 0.0
-    if discount is not None and left > 0.0:
-        spread = hypot(spread, float(discount) / left * (discount.spread or 0.0))
-    figure = Figure(float(asked) * left / paid, "assumed", asked.source, asked.date, spread)
-    return _made(economics.basis, figure, profile.site)
+    asked, listed = rent.on_demand_usd_per_gpu_hour, profile.usd_per_gpu_hour
+    assert asked is not None
+    typed = dataclasses.replace(rent, on_demand_usd_per_gpu_hour=_typed(asked))
+    figure = hourly_usd(typed, economics.basis)
+    assert figure is not None
+    if economics.basis == "reserved" and economics.in_use < 1.0:
+        idle = f"{figure.source}; paid in idle hours, too"
+        paid = float(figure) / economics.in_use
+        figure = Figure(paid, figure.grade, idle, figure.date, figure.spread)
+    of_cluster = listed is not None and (float(asked), asked.source) == (
+        float(listed),
+        listed.source,
+    )
+    return dataclasses.replace(
+        profile,
+        name=f"{profile.name if of_cluster else 'given'}, {economics.basis}",
+        provider=profile.provider if of_cluster else economics.page or "",
+        term=economics.basis,
+        base="cluster" if of_cluster else "typed",
+        usd_per_gpu_hour=figure,
+        included_power=True,
+    )
 
 
-def _made(name: str, figure: Figure, site: str) -> Price:
-    return Price(name=name, usd_per_gpu_hour=figure, included_power=True, site=site)
+def _typed(figure: Figure) -> Figure:
+    """A figure that was typed as a plain number: its owner's, and no guess of ours."""
+    if figure.source != "user":
+        return figure
+    return Figure(float(figure), "measured", "given", figure.date, figure.spread)
+
+
+def _made(name: str, figure: Figure, site: str, *, term: Term = "on demand", base: Base) -> Price:
+    return Price(
+        name=name, usd_per_gpu_hour=figure, included_power=True, site=site, term=term, base=base
+    )
 
 
 def owned_page(economics: Economics, cluster: Cluster) -> RentOrBuyPage:
@@ -228,7 +266,7 @@ def _owned(economics: Economics, cluster: Cluster, site: str) -> Price:
     spread = purchase.server_usd.spread or 0.0
     usd = comparison.usd_per_useful_gpu_hour["own"]
     figure = Figure(usd, "assumed", purchase.server_usd.source, purchase.server_usd.date, spread)
-    return _made("own", figure, site)
+    return _made("own", figure, site, term="owned", base="cluster")
 
 
 def _interrupted(
@@ -238,8 +276,9 @@ def _interrupted(
     causes = document.get("run", {}).get("causes", {})
     if economics.basis != "spot" or "preemption" in causes:
         return run
-    assert economics.rent is not None
-    often = economics.rent.spot_interruptions_per_day
+    rent = economics.rent
+    assert rent is not None
+    often = rent.spot_interruptions_per_day
     rate = Figure(float(often) / cluster.nodes, often.grade, often.source, often.date, often.spread)
     preemption = dataclasses.replace(run.causes["preemption"], per_device_day=rate)
     return dataclasses.replace(run, causes={**run.causes, "preemption": preemption})

@@ -38,8 +38,12 @@ def draw_watt(
     idle_watt: float,
     busy_watt: float,
     activity: Any,
+    whole: bool = True,
 ) -> Floats:
     """Draw of the servers that hold `gpus` devices; devices left over in the last one idle.
+
+    With `whole` false the last server counts by the share of its devices that are held: the others
+    are somebody else's.
 
     Examples
     --------
@@ -49,7 +53,8 @@ def draw_watt(
     ...                 busy_watt=650.0, activity=1.0))
     7200.0
     """
-    servers = np.ceil(np.asarray(gpus, dtype=float) / gpus_per_server)
+    servers = np.asarray(gpus, dtype=float) / gpus_per_server
+    servers = np.ceil(servers) if whole else servers
     resting = servers * (host_watt + gpus_per_server * idle_watt)
     return np.asarray(resting + np.asarray(gpus) * (busy_watt - idle_watt) * np.asarray(activity))
 
@@ -78,6 +83,8 @@ def energy_joule(
 def cluster_energy_joule(cluster: Cluster, site: Site, *, step_time_s: Any, busy_s: Any) -> Floats:
     """Energy of one step on the whole cluster, at the meter of `site`.
 
+    A part of a server burns its part.
+
     Parameters
     ----------
     step_time_s : array_like
@@ -97,6 +104,7 @@ def cluster_energy_joule(cluster: Cluster, site: Site, *, step_time_s: Any, busy
             idle_watt=float(group.accelerator.power.idle_watt),
             busy_watt=float(group.accelerator.power.busy_watt),
             activity=activity,
+            whole=False,
         )
     return energy_joule(
         seconds=step_time_s,

@@ -1,12 +1,15 @@
 """Rent or buy: what a cluster costs month by month either way, and when buying is ahead.
 
-Money of later months counts less by the cost of capital: all flows are discounted to the day of the
-purchase. Owned servers can be sold at the end of any month for what they are worth then.
+Cash comes first: what was spent until a month either way. Then the same with the cost of capital,
+on both sides: money of later months counts less, all flows are discounted to the day of the
+purchase. What owned servers would sell for at the end of a month is assumed, and stands apart.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from math import hypot
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -34,13 +37,16 @@ TIERS: tuple[Tier, ...] = ("on demand", "reserved", "spot")
 
 @record
 class Rent:
-    """What a cloud asks, by the hour of an accelerator with its share of server and network."""
+    """What a cloud asks, by the hour of an accelerator with its share of server and network.
 
-    on_demand_usd_per_gpu_hour: Figure
+    Of what is not known there is no figure: nobody's discount stands in for another's.
+    """
+
+    on_demand_usd_per_gpu_hour: Figure | None = None
     """Paid for the hours in use."""
-    reserved_discount_fraction: Figure
+    reserved_discount_fraction: Figure | None = None
     """Less than on demand, paid for every hour of the term, in use or not."""
-    spot_discount_fraction: Figure
+    spot_discount_fraction: Figure | None = None
     """Less than on demand, paid for the hours in use; the job may be interrupted at any time."""
     spot_interruptions_per_day: Figure
     """Of the whole job."""
@@ -92,6 +98,28 @@ class Purchase:
     the cluster alone."""
 
 
+def hourly_usd(rent: Rent, tier: Tier) -> Figure | None:
+    """What an hour costs on a tier: the price on demand less the tier's discount; None: not known.
+
+    Its spread holds both, its source names both.
+    """
+    asked = rent.on_demand_usd_per_gpu_hour
+    discount = {"on demand": Figure(0.0), "reserved": rent.reserved_discount_fraction,
+                "spot": rent.spot_discount_fraction}[tier]  # fmt: skip
+    if asked is None or discount is None:
+        return None
+    if tier == "on demand":
+        return asked
+    left = 1.0 - float(discount)
+    spread = asked.spread or 0.0
+    if left > 0.0:
+        spread = hypot(spread, float(discount) / left * (discount.spread or 0.0))
+    guessed = discount.grade == "assumed" and discount.source != "user"
+    grade = "assumed" if guessed else asked.grade
+    source = f"{asked.source}; {100.0 * float(discount):.3g} % less: {discount.source}"
+    return Figure(float(asked) * left, grade, source, asked.date, spread)
+
+
 @record
 class RentOrBuyPage:
     """Both ways for one accelerator, as hardware_profiles/rent_or_buy/NAME.toml gives them."""
@@ -133,13 +161,15 @@ class Buying:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RentOrBuy(Answer):
-    """Both ways month by month. All amounts are discounted to the day of the purchase."""
+    """Both ways month by month."""
 
     COMMAND: ClassVar[str] = "rent-or-buy"
     KEYS: ClassVar[tuple[str, ...]] = (
         *("cluster", "gpus=use.gpus", "page=page.name", "use", "once_usd=buying.once"),
-        *("per_month_usd=buying.per_month", "rents_usd_per_month", "break_even_month"),
-        *("usd_per_useful_gpu_hour", "owned_usd", "rented_usd", "caveats"),
+        *("per_month_usd=buying.per_month", "price", "rents_usd_per_month", "pay_back_month"),
+        *("pay_back_month_with_capital", "break_even_month", "resale_at_break_even_usd"),
+        *("usd_per_useful_gpu_hour", "usd_per_useful_gpu_hour_with_capital"),
+        *("owned_cash_usd", "rented_cash_usd", "resale_usd", "owned_usd", "rented_usd", "caveats"),
     )
 
     cluster: str = ""
@@ -149,24 +179,49 @@ class RentOrBuy(Answer):
     buying: Buying
     rents_usd_per_month: dict[str, float]
     """By tier, not discounted."""
+    price: dict[str, Any] | None = None
+    """Of an hour on demand, who asks it and how sure it is; None where a page said it."""
+    owned_cash_usd: Floats
+    """Spent until the end of each month on servers that are bought."""
+    rented_cash_usd: dict[str, Floats]
+    """Rent until the end of each month, by tier."""
+    resale_usd: Floats
+    """What the servers would sell for at the end of each month: assumed."""
     owned_usd: Floats
-    """Spent until the end of each month, less what the servers then sell for."""
+    """Spent until the end of each month, less what the servers then sell for, discounted."""
     rented_usd: dict[str, Floats]
-    """Spent until the end of each month, by tier."""
+    """Spent until the end of each month, by tier, discounted."""
+    pay_back_month: dict[str, int | None]
+    """By tier, the first month at whose end buying has taken no more cash; None: not in this time.
+    """
+    pay_back_month_with_capital: dict[str, int | None]
+    """The same with both sides discounted."""
     break_even_month: dict[str, int | None]
-    """By tier, the first month at whose end owning has cost no more; None: not in this time."""
+    """The same, the servers sold at the end of that month."""
     usd_per_useful_gpu_hour: dict[str, float]
-    """By tier, and ``own``: all months, over hours in which a job runs and makes progress."""
+    """By tier, and ``own``: all months, over hours in which a job runs and makes progress; of
+    ``own`` less what the servers then sell for."""
+    usd_per_useful_gpu_hour_with_capital: dict[str, float]
+    """The same with money and hours discounted: what an hour must earn on either side."""
+
+    @property
+    def resale_at_break_even_usd(self) -> dict[str, float | None]:
+        """By tier, what the servers are assumed to sell for in the month of `break_even_month`."""
+        return {
+            tier: None if month is None else float(self.resale_usd[month - 1])
+            for tier, month in self.break_even_month.items()
+        }
 
     @property
     def line(self) -> str:
-        """When buying is ahead of renting on demand, and what a useful hour costs either way."""
-        month, hours = self.break_even_month["on demand"], self.usd_per_useful_gpu_hour
-        ahead = "never" if month is None else f"from month {month}"
+        """When buying has taken less cash than renting, and what a useful hour costs either way."""
+        tier, hours = next(iter(self.pay_back_month)), self.usd_per_useful_gpu_hour
+        month = self.pay_back_month[tier]
+        ahead = "never" if month is None else f"in month {month}"
         return (
-            f"{self.use.gpus:,} of {self.page.accelerator}, {self.use.months} months: buying ahead"
-            f" {ahead}; a useful GPU-hour {hours['own']:.2f} USD bought,"
-            f" {hours['on demand']:.2f} on demand"
+            f"{self.use.gpus:,} of {self.page.accelerator}, {self.use.months} months: buying pays"
+            f" back {ahead}, in cash; a useful GPU-hour {hours['own']:.2f} USD bought,"
+            f" {hours[tier]:.2f} {tier}"
         )
 
     @property
@@ -178,13 +233,20 @@ class RentOrBuy(Answer):
             for name, figure in figures(page)
             if figure.source.startswith(("no source", "no published"))
         ]
+        kept = float(page.own.remaining_value_fraction)
+        capital = 100.0 * float(page.own.capital_cost_fraction)
+        missing = [tier for tier in TIERS if tier not in self.rents_usd_per_month]
         return (
-            f"Prices are those of {page.name} (hardware_profiles/rent_or_buy), dated there; put"
-            " yours over them with --page.",
-            "Break-even discounts all months by the cost of capital and sells the servers at the"
-            " end.",
+            f"What servers cost is that of {page.name} (hardware_profiles/rent_or_buy), dated"
+            " there; put yours over it with --page. Rent is the cluster's own price unless --page"
+            " or --price says another.",
+            "Pays back: the month at whose end buying has taken no more cash than renting; with the"
+            f" cost of capital, both sides discounted by {capital:.3g} % a year.",
+            f"Resale is assumed: {100.0 * kept:.3g} % of the price of the servers is left after a"
+            " year, and again after each further one, from the first day on.",
             "Reserved is paid for every hour, on demand and spot for those in use; spot repeats"
             " what interruptions lose.",
+            *(f"No discount of this provider is known: {tier} is left out." for tier in missing),
             *([f"No source was found for: {', '.join(unknown)}"] if unknown else ()),
             *filter(None, [page.note]),
         )
@@ -268,6 +330,8 @@ def buying(
 def renting_usd_per_month(rent: Rent, use: Use) -> dict[str, float]:
     """Rent of a month by tier: on demand and spot for the hours in use, reserved for all of them.
 
+    A tier whose price is not known is left out.
+
     Examples
     --------
     >>> page = load_page("h100")
@@ -276,12 +340,9 @@ def renting_usd_per_month(rent: Rent, use: Use) -> dict[str, float]:
     8736.78
     """
     hours = use.gpus * HOURS_PER_MONTH
-    price = float(rent.on_demand_usd_per_gpu_hour)
-    return {
-        "on demand": hours * use.in_use * price,
-        "reserved": hours * price * (1.0 - float(rent.reserved_discount_fraction)),
-        "spot": hours * use.in_use * price * (1.0 - float(rent.spot_discount_fraction)),
-    }
+    asked = {tier: hourly_usd(rent, tier) for tier in TIERS}
+    paid = {tier: 1.0 if tier == "reserved" else use.in_use for tier in TIERS}
+    return {tier: hours * paid[tier] * float(usd) for tier, usd in asked.items() if usd is not None}
 
 
 def spot_useful(rent: Rent) -> float:
@@ -314,26 +375,46 @@ def rent_or_buy(
     worth = (1.0 + float(purchase.capital_cost_fraction)) ** (-month / 12.0)
     so_far = np.cumsum(worth)
     resale = bought.servers_usd * float(purchase.remaining_value_fraction) ** (month / 12.0)
-    running = sum(bought.per_month.values())
-    owned = sum(bought.once.values()) + running * so_far - resale * worth
+    running, spent = sum(bought.per_month.values()), sum(bought.once.values())
     rents = renting_usd_per_month(page.rent, use)
-    rents["spot"] /= spot_useful(page.rent)
+    if "spot" in rents:
+        rents["spot"] /= spot_useful(page.rent)
+    owned_cash, owned = spent + running * month, spent + running * so_far
+    rented_cash = {tier: usd * month for tier, usd in rents.items()}
     rented = {tier: usd * so_far for tier, usd in rents.items()}
-    useful = use.gpus * HOURS_PER_MONTH * use.months * use.in_use * use.goodput
-    totals: dict[str, Any] = {tier: usd * use.months for tier, usd in rents.items()}
-    last = sum(bought.once.values()) + running * use.months - float(resale[-1])
-    per_hour = {name: float(usd) / useful for name, usd in {**totals, "own": last}.items()}
+    hours = use.gpus * HOURS_PER_MONTH * use.in_use * use.goodput
+    last = {
+        "own": owned_cash[-1] - resale[-1],
+        **{tier: usd[-1] for tier, usd in rented_cash.items()},
+    }
+    now = {
+        "own": owned[-1] - resale[-1] * worth[-1],
+        **{tier: usd[-1] for tier, usd in rented.items()},
+    }
     return RentOrBuy(
         cluster=cluster,
         page=page,
         use=use,
         buying=bought,
         rents_usd_per_month=rents,
-        owned_usd=owned,
+        owned_cash_usd=owned_cash,
+        rented_cash_usd=rented_cash,
+        resale_usd=resale,
+        owned_usd=owned - resale * worth,
         rented_usd=rented,
-        break_even_month={tier: _first(owned <= usd) for tier, usd in rented.items()},
-        usd_per_useful_gpu_hour=per_hour,
+        pay_back_month={tier: _first(owned_cash <= usd) for tier, usd in rented_cash.items()},
+        pay_back_month_with_capital={tier: _first(owned <= usd) for tier, usd in rented.items()},
+        break_even_month={
+            tier: _first(owned - resale * worth <= usd) for tier, usd in rented.items()
+        },
+        usd_per_useful_gpu_hour=_per_hour(last, hours * use.months),
+        usd_per_useful_gpu_hour_with_capital=_per_hour(now, hours * float(so_far[-1])),
     )
+
+
+def _per_hour(usd: Mapping[str, Any], hours: float) -> dict[str, float]:
+    """Amounts over hours, tiers of rent first."""
+    return {name: float(usd[name]) / hours for name in (*TIERS, "own") if name in usd}
 
 
 def _first(true: Any) -> int | None:

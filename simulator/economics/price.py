@@ -5,7 +5,7 @@ Money is linear: hours of accelerators, and kilowatt-hours where the price leave
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +14,20 @@ from simulator import catalogue
 from simulator.files import Figure, read_profile, record
 from simulator.units import HOUR_S, KWH_J
 
+Base = Literal["cluster", "offer", "typed"]
+Term = Literal["on demand", "reserved", "spot", "owned"]
+
 
 @record
 class Price:
     """The price of one accelerator, as hardware_profiles/prices/NAME.toml gives it."""
 
     name: str
+    provider: str = ""
+    """Who asks it."""
+    term: Term = "on demand"
+    base: Base = "cluster"
+    """Where it comes from: the cluster's profile, a row of a table of offers, what was typed."""
     usd_per_gpu_hour: Figure | None = None
     """One accelerator with its share of server and network, for one hour; None: not known, and so
     is every cost."""
@@ -29,6 +37,40 @@ class Price:
     """What the figure is and is not: list price, middle of a range, purchase amortised."""
     site: str = "default"
     """Name of the site profile."""
+    reserved_discount_fraction: Figure | None = None
+    """Less for a year's commitment, paid for every hour of it; None: not known."""
+    spot_discount_fraction: Figure | None = None
+    """Less where the job may be interrupted at any time; None: not known."""
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """What an hour costs, who asks it and how sure that is, as JSON says it."""
+        figure = self.usd_per_gpu_hour
+        known = figure is not None
+        return {
+            "usd_per_gpu_hour": float(figure) if figure is not None else None,
+            "provider": self.provider or None,
+            "term": self.term if known else None,
+            "date": (figure.date if figure is not None else "") or None,
+            "source": figure.source if figure is not None else None,
+            "grade": figure.grade if figure is not None else None,
+            "base": self.base if known else None,
+        }
+
+    @property
+    def assumed(self) -> bool:
+        """Whether the figure is a guess: no quote, no list that was read."""
+        return self.usd_per_gpu_hour is not None and self.usd_per_gpu_hour.grade == "assumed"
+
+    def words(self) -> str:
+        """Say what an hour costs, of whom, when, and whether it is assumed."""
+        figure = self.usd_per_gpu_hour
+        if figure is None:
+            return "no price known"
+        if self.base == "typed" and not figure.date:
+            return f"{float(figure):,.2f} USD per GPU-hour, yours"
+        said = [self.term, self.provider, figure.date, "assumed" * self.assumed]
+        return f"{float(figure):,.2f} USD per GPU-hour ({', '.join(filter(None, said))})"
 
 
 @record

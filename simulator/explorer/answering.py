@@ -24,9 +24,17 @@ from simulator.planner.plan import Plan, plan
 from simulator.planner.prediction import Prediction, predict
 from simulator.planner.variants import other_trainings
 from simulator.scenario import Scenario
+from simulator.search.allowed import with_allowed
+from simulator.search.candidates import count
 
 _SEARCHES = 1
 """Searches at a time: each takes all processors."""
+
+MOST_LAYOUTS = 8_000_000
+"""Layouts of a question that is searched: some ten seconds. DeepSeek-V3 on 2,048 GPUs has half."""
+
+_MICRO_BATCH = 16
+"""Micro-batches that are tried in any case."""
 
 _REMEMBERED = 24
 """Plans that are kept."""
@@ -36,7 +44,10 @@ _KEEP = 64
 
 _TABLE = 12
 
-_ROW = ("words=described", "layout", "step_time_s", "memory_total_bytes", "days", "usd", "mfu")
+_ROW = (
+    *("words=described", "layout", "step_time_s", "memory_total_bytes", "days", "usd", "mfu"),
+    *("planned_days", "planned_usd", "price"),
+)
 """A layout of the table and of the front."""
 
 
@@ -46,6 +57,7 @@ class Answers:
 
     plans: OrderedDict[str, Plan | str] = field(default_factory=OrderedDict)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    most_layouts: int = MOST_LAYOUTS
     searching: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(_SEARCHES))
 
     def now(
@@ -104,7 +116,9 @@ class Answers:
                 return self.plans[key]
             found: Plan | str
             try:
-                found = plan(scenario_of_question(question), keep=_KEEP)
+                scenario = scenario_of_question(question)
+                self._refuse_large(scenario)
+                found = plan(scenario, keep=_KEEP)
             except InfeasibleError as error:
                 found = str(error)
             finally:
@@ -114,6 +128,14 @@ class Answers:
             while len(self.plans) > _REMEMBERED:
                 self.plans.popitem(last=False)
         return found
+
+    def _refuse_large(self, scenario: Scenario) -> None:
+        """Refuse a question whose search would hold all others up."""
+        setting = scenario.workload, scenario.cluster, scenario.software
+        layouts = count(*setting, with_allowed(scenario), micro=(0, _MICRO_BATCH))
+        if layouts > self.most_layouts:
+            rule = f"has {layouts:,} layouts, of which this page searches {self.most_layouts:,}"
+            raise InputError(f"question: {rule}: pin a field (tp, pp, ep), or ask foreshard plan")
 
     def otherwise(self, question: Question) -> dict[str, Any]:
         """What each other training takes that software and device have, beside the best layout."""

@@ -42,6 +42,7 @@ def ask(*, port: Port = 8021, host: Host = "127.0.0.1") -> None:
     try:
         import uvicorn
 
+        from simulator.explorer.connections import WAITED_S, Connection
         from simulator.explorer.web import application
     except ImportError:
         rule = 'needs starlette and uvicorn: pip install "foreshard[ui]"'
@@ -57,8 +58,9 @@ def ask(*, port: Port = 8021, host: Host = "127.0.0.1") -> None:
         config = uvicorn.Config(
             application(hosts),
             log_level="warning",
-            limit_concurrency=64,
-            timeout_keep_alive=10,
+            http=Connection,
+            limit_concurrency=1024,
+            timeout_keep_alive=int(WAITED_S),
             server_header=False,
         )
         uvicorn.Server(config).run(sockets=[listener])

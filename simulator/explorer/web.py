@@ -7,16 +7,22 @@ a page of another origin makes are refused, and nothing is loaded from anywhere 
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
+import anyio
+import anyio.to_thread
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -27,6 +33,7 @@ from simulator.explorer.answering import Answers
 from simulator.explorer.asked import LONGEST, Question, question_of
 from simulator.files import json_of
 from simulator.report.palette import PALETTE
+from simulator.search.in_threads import Stopped, stoppable
 from simulator.workload import presets
 
 _ASSETS = Path(__file__).resolve().parent / "assets"
@@ -46,9 +53,75 @@ _LONGEST_TARGET = 4 * LONGEST
 """Characters of a path with its query."""
 
 _BURST, _PER_S = 60.0, 20.0
-"""Requests of one address: so many at once, so many a second after that."""
+"""Questions of one page: so many at once, so many a second after that."""
 
-_ADDRESSES = 256
+_RATED = ("/api/", "/scenario.toml", "/launch.sh", "/report.html")
+"""What takes work to answer."""
+
+_PAGES = 1024
+"""Pages whose questions are counted, those that asked last."""
+
+
+_QUICK = 4
+"""Answers without a search that are worked out at a time."""
+
+_WAITING = 256
+"""Searches that wait for their turn; more are refused."""
+
+
+@dataclass
+class _Searches:
+    """One search at a time, one of a page, ended where nobody waits for its answer."""
+
+    turn: anyio.Semaphore = field(default_factory=lambda: anyio.Semaphore(1))
+    asked: dict[str, Callable[[], None]] = field(default_factory=dict)
+    """By page, what ends its search."""
+
+    async def answer(self, request: Request, work: Callable[[], Response]) -> Response:
+        """Wait for a turn and work; a newer search of the page, or its end, ends this one."""
+        page = request.query_params.get("page") or (request.client.host if request.client else "")
+        key, stop = f"{request.url.path} {page[:_LONGEST_PAGE]}", threading.Event()
+        if (end := self.asked.pop(key, None)) is not None:
+            end()
+        if len(self.asked) >= _WAITING:
+            return _said(503, "busy with other questions: ask again in a second")
+
+        def stopped() -> Response:
+            with stoppable(stop):
+                return work()
+
+        reply: Response | None = None
+        async with anyio.create_task_group() as group:
+
+            def end_it() -> None:
+                stop.set()
+                group.cancel_scope.cancel()
+
+            async def watch() -> None:
+                while (await request.receive())["type"] != "http.disconnect":
+                    pass
+                end_it()
+
+            self.asked[key] = end_it
+            group.start_soon(watch)
+            try:
+                async with self.turn:
+                    reply = await anyio.to_thread.run_sync(stopped)
+            except Stopped:
+                pass
+            finally:
+                if self.asked.get(key) is end_it:
+                    del self.asked[key]
+            group.cancel_scope.cancel()
+        return reply or _said(409, "a newer question of this page took its place")
+
+
+_LONGEST_PAGE = 64
+"""Characters of the name that a page gives itself."""
+
+
+def _said(status: int, text: str) -> Response:
+    return JSONResponse({"problems": [text]}, status, {"retry-after": "1"})
 
 
 class _Guard:
@@ -90,15 +163,22 @@ class _Guard:
         target = len(scope.get("raw_path") or b"") + len(scope.get("query_string") or b"")
         if target > _LONGEST_TARGET or int(headers.get("content-length") or 0) > 0:
             return 413, "too large"
+        if not scope["path"].startswith(_RATED):
+            return None
+        page = parse_qs((scope.get("query_string") or b"").decode("latin-1")).get("page", [""])[0]
         address = (scope.get("client") or ("",))[0]
-        return None if self._has_room(address) else (429, "too many requests: wait a second")
+        return (
+            None
+            if self._has_room(f"{address} {page[:_LONGEST_PAGE]}")
+            else (429, "too many requests: wait a second")
+        )
 
-    def _has_room(self, address: str) -> bool:
+    def _has_room(self, page: str) -> bool:
         now = self.clock()
-        room, before = self.rooms.pop(address, (_BURST, now))
+        room, before = self.rooms.pop(page, (_BURST, now))
         room = min(room + _PER_S * (now - before), _BURST)
-        self.rooms[address] = (max(room - 1.0, 0.0), now)
-        while len(self.rooms) > _ADDRESSES:
+        self.rooms[page] = (max(room - 1.0, 0.0), now)
+        while len(self.rooms) > _PAGES:
             self.rooms.popitem(last=False)
         return room >= 1.0
 
@@ -110,32 +190,62 @@ def application(
     clock: Callable[[], float] = time.monotonic,
 ) -> Starlette:
     """The application for the names of a host, as ``foreshard serve`` and its tests run it."""
-    known = answers or Answers()
+    known, searches = answers or Answers(), _Searches()
+    quick = anyio.CapacityLimiter(_QUICK)
 
-    def answered(make: Callable[[Question, Request], Response]) -> Callable[[Request], Response]:
-        def respond(request: Request) -> Response:
-            try:
-                return make(question_of(request.query_params.get("q", "")), request)
-            except ForeshardError as error:
-                problems = error.problems if isinstance(error, InputError) else (str(error),)
-                return JSONResponse({"problems": [visible(text) for text in problems]}, 422)
+    def worked(make: _Make, request: Request) -> Response:
+        try:
+            return make(question_of(request.query_params.get("q", "")), request)
+        except ForeshardError as error:
+            problems = error.problems if isinstance(error, InputError) else (str(error),)
+            return JSONResponse({"problems": [visible(text) for text in problems]}, 422)
+
+    def answered(make: _Make) -> Callable[[Request], Awaitable[Response]]:
+        async def respond(request: Request) -> Response:
+            work = partial(worked, make, request)
+            return await anyio.to_thread.run_sync(work, limiter=quick)
+
+        return respond
+
+    def searched(make: _Make) -> Callable[[Request], Awaitable[Response]]:
+        async def respond(request: Request) -> Response:
+            return await searches.answer(request, partial(worked, make, request))
 
         return respond
 
     routes = [
-        Route("/", lambda request: FileResponse(_ASSETS / "explorer.html")),
-        Route("/explorer.js", lambda request: FileResponse(_ASSETS / "explorer.js")),
-        Route("/explorer.css", lambda request: FileResponse(_ASSETS / "explorer.css")),
-        Route("/api/choices", _choices),
+        Route("/", _asset("explorer.html", "text/html")),
+        Route("/explorer.js", _asset("explorer.js", "text/javascript")),
+        Route("/explorer.css", _asset("explorer.css", "text/css")),
+        Route("/health", _healthy),
+        Route("/api/choices", _chosen_from),
         Route("/api/now", answered(lambda q, r: _json(known.now(q, _near(r), _last(r))))),
-        Route("/api/search", answered(lambda q, _: _json(known.searched(q)))),
-        Route("/api/otherwise", answered(lambda q, _: _json(known.otherwise(q)))),
+        Route("/api/search", searched(lambda q, _: _json(known.searched(q)))),
+        Route("/api/otherwise", searched(lambda q, _: _json(known.otherwise(q)))),
         Route("/scenario.toml", answered(lambda q, _: _file(known.scenario_file(q), "toml"))),
-        Route("/launch.sh", answered(lambda q, _: _file(known.launch(q), "sh"))),
-        Route("/report.html", answered(lambda q, _: _file(known.report(q), "html"))),
+        Route("/launch.sh", searched(lambda q, _: _file(known.launch(q), "sh"))),
+        Route("/report.html", searched(lambda q, _: _file(known.report(q), "html"))),
     ]
     guard = Middleware(_Guard, hosts=hosts, clock=clock)
     return Starlette(routes=routes, middleware=[guard])
+
+
+_Make = Callable[[Question, Request], Response]
+
+
+def _asset(name: str, media_type: str) -> Callable[[Request], Awaitable[Response]]:
+    """A file of the page, held ready: it waits for nothing."""
+    content = (_ASSETS / name).read_bytes()
+
+    async def respond(request: Request) -> Response:
+        return Response(content, media_type=media_type)
+
+    return respond
+
+
+async def _healthy(request: Request) -> Response:
+    """Whether it answers, whatever is searched."""
+    return PlainTextResponse("ok")
 
 
 def _near(request: Request) -> dict[str, Any]:
@@ -159,7 +269,11 @@ _NEAR = (
 )
 
 
-def _choices(request: Request) -> Response:
+async def _chosen_from(request: Request) -> Response:
+    return await anyio.to_thread.run_sync(_choices)
+
+
+def _choices() -> Response:
     """What the page offers, names of terms, and the colours of meanings."""
     return JSONResponse(
         {

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from simulator import catalogue
-from simulator.errors import InputError
-from simulator.files import Count, Figure, read_profile, record
+from simulator.errors import InputError, brief
+from simulator.files import Count, Figure, read_profile, read_toml, record
 from simulator.hardware.accelerator import STREAMS, Accelerator
 from simulator.hardware.edge_list import (
     Edge,
@@ -108,6 +109,20 @@ class Cluster:
         return self.groups[0].accelerator
 
     @property
+    def rented_together(self) -> int:
+        """Accelerators that are let as one: a rack whose fast domain joins several servers; else 1.
+
+        Racks of NVL72 are let whole; parts of a server are to be had.
+        """
+        links = self.node.scale_up
+        racks = links.kind == "nvlink" and links.domain > self.node.accelerators
+        return links.domain if racks else 1
+
+    def rented(self, gpus: Any) -> Any:
+        """Accelerators that are paid for where so many are needed."""
+        return -(-gpus // self.rented_together) * self.rented_together
+
+    @property
     def domain(self) -> int:
         """Accelerators of this run that share one scale-up domain.
 
@@ -196,6 +211,44 @@ def load_library(name: str, *, where: str = "profiles", field: str = "") -> Coll
     return read_profile(CollectiveLibrary, path, kind="collectives")
 
 
+def _clusters_with(name: str) -> list[str]:
+    """Clusters, with domain and price, where a name is no cluster's but of accelerators."""
+    known = catalogue.names("clusters")
+    word = re.sub(r"[^a-z0-9]", "", name.lower())
+    if name in known or name.endswith(".toml") or len(word) < 2:
+        return []
+    devices = {
+        device
+        for device in catalogue.names("accelerators")
+        if device == name or word in (device.partition("-")[0], re.sub(r"[^a-z0-9]", "", device))
+    }
+    if not devices:
+        return []
+    holders = []
+    for cluster in known:
+        path = catalogue.find("clusters", cluster)
+        profile = read_profile(ClusterProfile, path, kind="clusters")
+        node = load_node(profile.node)
+        if node.accelerator in devices:
+            shared = f"{node.accelerator}, domain of {node.scale_up.domain}"
+            holders.append(f"{cluster} ({shared}, {_hourly(profile.price)})")
+    return holders
+
+
+def _hourly(price: str) -> str:
+    """The price of an accelerator's hour as its profile, or the one it builds on, states it."""
+    for _ in range(4):
+        table = read_toml(catalogue.find("prices", price))
+        stated = table.get("usd_per_gpu_hour")
+        value = stated.get("value") if isinstance(stated, dict) else stated
+        if isinstance(value, (int, float)):
+            return f"{value:g} USD a GPU hour"
+        price = str(table.get("base", ""))
+        if not price:
+            break
+    return "price not known"
+
+
 _MOST = 10_000_000
 """Accelerators of a cluster: a hundred times the largest; products of degrees stay in 32 bit."""
 
@@ -210,6 +263,9 @@ def load_cluster(
     InputError
         If a profile is unknown or wrong, or `gpus` is not a positive number that fills servers.
     """
+    if holders := _clusters_with(name):
+        rule = f"is no cluster; those with such accelerators: {'; '.join(holders)}"
+        raise InputError(f"{where}: {field}.name: {brief(name)} {rule}")
     path = catalogue.find("clusters", name, where=where, field=f"{field}.name")
     profile = read_profile(ClusterProfile, path, kind="clusters")
     node = load_node(profile.node, where=str(path), field="node")

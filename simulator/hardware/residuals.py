@@ -24,9 +24,11 @@ SIZES = {
     "gemm": ("m", "n", "k"),
     "attention": ("heads", "queries", "groups", "head_size"),
     "experts": ("tokens", "experts", "hidden", "ffn", "gated", "all_tokens", "top_k"),
+    "decode_experts": ("tokens", "experts", "hidden", "ffn", "top_k"),
 }
 """Sizes of a timed shape, by kernel. `heads` counts those of all sequences, `groups` the heads that
-share a key head; `tokens` are those of each expert, `experts` those of the rank."""
+share a key head; `tokens` are those of each expert, `experts` those of the rank. Of an engine's
+layer (``simulator/reinforcement/decode_kernels.py``) `tokens` are those of the iteration."""
 
 SHARED = "*"
 """Library, and type, of what all of them share."""
@@ -37,7 +39,7 @@ class TimedShapes:
     """Shapes of one device, library and type, and how far each pulls its surroundings."""
 
     kernel: str
-    """``gemm``, ``attention`` or ``experts``."""
+    """``gemm``, ``attention``, ``experts`` or ``decode_experts``."""
     sizes: Mapping[str, NDArray[np.float64]]
     """By name (``SIZES``)."""
     weight: NDArray[np.float64]

@@ -14,6 +14,7 @@ from simulator.interop.dialects.megatron_bridge import bridge_block
 from simulator.interop.dialects.torchtitan import torchtitan_unsaid
 from simulator.interop.launch import LAUNCHERS, MEGATRON_SAYS, Dialect, launch_flags, written
 from simulator.layout.layouts import Layouts
+from simulator.quoting import yaml_value
 from simulator.scenario import Scenario
 
 
@@ -44,9 +45,11 @@ FORMS: dict[str, Dialect] = {
     "fsdp2": Dialect(fsdp2_block, said=("reduce_dtype",), lacks=fsdp2_lacks),
     "torchrun": replace(LAUNCHERS["torchrun"], lacks=_plain_lacks),
 }
-"""By the word that asks for it; ``slurm`` puts a job's head above the software's own command."""
+"""By the word that asks for it; a scheduler's job is put around the software's own command."""
 
-WORDS = (*FORMS, "slurm", "chakra", "csv", "markdown", "parquet")
+_SCHEDULERS = ("slurm", "trainjob", "skypilot")
+
+WORDS = (*FORMS, *_SCHEDULERS, "chakra", "csv", "markdown", "parquet")
 """All that ``foreshard export --as`` takes."""
 
 
@@ -60,12 +63,13 @@ def export(layouts: Layouts, scenario: Scenario, form: str) -> str:
         the layout.
     """
     platform = scenario.cluster.accelerator.platform
-    if form == "slurm":
+    if form in _SCHEDULERS:
         block = launch_flags(layouts, scenario)
         if not any(line.startswith("torchrun ") for line in block.splitlines()):
             name = scenario.software.name
-            raise InputError(f"--as slurm: {name} is not started by torchrun")
-        return slurm_job(block, scenario.cluster)
+            raise InputError(f"--as {form}: {name} is not started by torchrun")
+        writers = {"slurm": slurm_job, "trainjob": train_job, "skypilot": skypilot_task}
+        return writers[form](block, scenario.cluster)
     if form not in FORMS:
         raise InputError(f"--as: unknown form {form!r}{did_you_mean(form, WORDS)}")
     if scenario.workload.architecture.traced is not None:
@@ -105,3 +109,71 @@ def slurm_job(block: str, cluster: Cluster, *, name: str = "foreshard") -> str:
         head.append('export HEAD_NODE=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)')
     lines = block.split("\n")
     return "\n".join([*head, *(f"srun {x}" if x.startswith("torchrun ") else x for x in lines)])
+
+
+def train_job(block: str, cluster: Cluster, *, name: str = "foreshard") -> str:
+    """Put Kubeflow's TrainJob around a command that torchrun starts.
+
+    Its runtime for torch tells every node where the first one is (PET_MASTER_ADDR).
+    """
+    return "\n".join(
+        [
+            "apiVersion: trainer.kubeflow.org/v1alpha1",
+            "kind: TrainJob",
+            "metadata:",
+            f"  name: {yaml_value(name)}",
+            "spec:",
+            "  runtimeRef:",
+            "    name: torch-distributed",
+            "  trainer:",
+            f"    numNodes: {cluster.nodes}",
+            f"    numProcPerNode: {_per_node(cluster)}",
+            "    resourcesPerNode:",
+            "      limits:",
+            f"        {_DEVICE[cluster.accelerator.platform]}: {_per_node(cluster)}",
+            "    command:",
+            "    - bash",
+            "    - -c",
+            "    args:",
+            "    - |",
+            *_indented(["export HEAD_NODE=$PET_MASTER_ADDR", *block.split("\n")], 6),
+        ]
+    )
+
+
+def skypilot_task(block: str, cluster: Cluster, *, name: str = "foreshard") -> str:
+    """Put a task of SkyPilot around a command that torchrun starts."""
+    kind, size = cluster.accelerator.name, float(cluster.accelerator.memory.capacity_bytes)
+    word = kind.partition("-")[0].upper()
+    if word == "A100" and size > 60e9:
+        word = "A100-80GB"  # as sky show-gpus lists it
+    head = 'export HEAD_NODE=$(echo "$SKYPILOT_NODE_IPS" | head -n 1)'
+    return "\n".join(
+        [
+            f"name: {yaml_value(name)}",
+            f"num_nodes: {cluster.nodes}",
+            "resources:",
+            f"  accelerators: {yaml_value(f'{word}:{_per_node(cluster)}')}",
+            "run: |",
+            *_indented([head, *block.split("\n")], 2),
+        ]
+    )
+
+
+_DEVICE = {
+    "cuda": "nvidia.com/gpu",
+    "cpu": "cpu",
+    "neuron": "aws.amazon.com/neuron",
+    "cann": "huawei.com/Ascend910",
+    "rocm": "amd.com/gpu",
+    "synapseai": "habana.ai/gaudi",
+    "xla": "google.com/tpu",
+}
+
+
+def _per_node(cluster: Cluster) -> int:
+    return min(cluster.node.accelerators, cluster.gpus)
+
+
+def _indented(lines: list[str], spaces: int) -> list[str]:
+    return [f"{' ' * spaces}{line}".rstrip() for line in lines]

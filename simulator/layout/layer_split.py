@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from simulator.arrays import Floats, Ints
 
@@ -83,7 +83,10 @@ def split_layers(
 
     Notes
     -----
-    ``cost[i, j, s]`` is what layers i to j - 1 take on stage s, infinite where they do not fit.
+    A stage holds few layers more than the mean, so that only stages of at most so many layers are
+    looked at: ``cost[s, i, j]`` is what the layers before j take on stage s, of the length of row
+    i, infinite where they do not fit. The result stands where no longer stage can be part of a
+    split that is as good, else longer ones are looked at as well (`_band`).
     Under a cap on the slowest stage the least sum is found stage by stage. A first pass finds the
     least cap, the next ones lower it from the largest that can pay: a solution whose slowest stage
     is t is best under every cap from its own down to t, so that the next cap lies below t. All
@@ -108,20 +111,75 @@ def split_layers(
     stages = times.shape[-1]
     fixed = _wide(fixed_s, stages)
     unit = _unit(times, fixed)
-    cost, way = _segments(
-        np.round(times / unit),
-        np.broadcast_to(np.asarray(held_bytes, dtype=float), times.shape),
-        np.round(fixed / unit),
-        _wide(limit_bytes, stages) - _wide(fixed_bytes, stages),
-        _wide(fewest, stages),
+    problem = _Problem(
+        times=np.round(times / unit),
+        held=np.broadcast_to(np.asarray(held_bytes, dtype=float), times.shape),
+        fixed=np.round(fixed / unit),
+        limit=_wide(limit_bytes, stages) - _wide(fixed_bytes, stages),
+        fewest=_wide(fewest, stages),
+        more=max(micro_batches - 1, 0),
     )
-    last = cost.shape[1] - 1
-    least = float(_deal(cost, np.maximum).best[-1, last])
+    layers = problem.times.shape[1]
+    longest = _band(problem)
+    while longest < layers:
+        split = _split(problem, longest, unit)
+        step = split.step_s / unit if split else np.inf
+        bound = problem.least_step_of_a_stage_of(longest + 1)
+        if bound > step or np.isinf(bound):
+            return split
+        longest = min(2 * longest, layers)
+    return _split(problem, layers, unit)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Problem:
+    """What is dealt, in whole units of time: arrays as `split_layers` takes them."""
+
+    times: Floats
+    held: Floats
+    fixed: Floats
+    limit: Floats
+    fewest: Floats
+    more: int
+    """Micro-batches after the first one."""
+
+    def least_step_of_a_stage_of(self, layers: int) -> float:
+        """No split of which a stage holds so many layers or more takes less; inf where none fits.
+
+        It holds for lengths above, too, since a longer stage takes and holds what a part of it
+        does, if nothing is negative.
+        """
+        if min(self.times.min(), self.held.min()) < 0.0:
+            return 0.0
+        taken, fits = _of_length(self, layers)
+        slowest = float(np.where(fits, taken, np.inf).min())
+        return float(self.times.min(axis=(0, 2)).sum() + self.fixed.sum()) + self.more * slowest
+
+
+def _of_length(problem: _Problem, layers: int) -> tuple[Floats, NDArray[np.bool_]]:
+    """Time of so many layers, and whether they fit: shape (ways, first layers, stages)."""
+    taken = _runs(problem.times, layers) + problem.fixed
+    limit = problem.limit
+    room = limit + 1e-12 * np.where(np.isfinite(limit), np.abs(limit), 0.0)
+    fits = (_runs(problem.held, layers) <= room) & (layers >= problem.fewest)
+    return taken, fits
+
+
+def _band(problem: _Problem) -> int:
+    """Layers of the longest stage that is looked at first."""
+    _, layers, stages = problem.times.shape
+    return int(min(layers, max(6, 3 * -(-layers // stages), problem.fewest.max())))
+
+
+def _split(problem: _Problem, longest: int, unit: float) -> LayerSplit | None:
+    """The best split of which no stage holds more than `longest` layers."""
+    cost, way = _segments(problem, longest)
+    least = float(_deal(cost, np.maximum).best[-1, -1])
     if not np.isfinite(least):
         return None
-    cap = _best_cap(cost, least, max(micro_batches - 1, 0))
+    cap = _best_cap(cost, least, problem.more)
     dealt = _deal(np.where(cost <= cap, cost, np.inf), np.add, _sum_of_squares)
-    return _result(dealt.starts(last), cost, way, unit, micro_batches)
+    return _result(dealt.starts(problem.times.shape[1]), cost, way, unit, problem.more)
 
 
 def _best_cap(cost: Floats, least: float, more: int) -> float:
@@ -133,16 +191,16 @@ def _best_cap(cost: Floats, least: float, more: int) -> float:
         slowest = float(dealt.tie[-1, -1])
         return slowest, float(dealt.best[-1, -1]) + more * slowest
 
-    found, best = capped(least)
+    cap_s, best = capped(least)
     below = np.inf
     while (pays := min(below, (best - floor) / more if more else np.inf)) > least:
         slowest, step = capped(pays)
         if step < best:
-            found, best = slowest, step
+            cap_s, best = slowest, step
         if slowest <= least:
             break
         below = float(np.nextafter(slowest, 0.0))
-    return found
+    return cap_s
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -170,22 +228,30 @@ def _deal(
 ) -> _Dealt:
     """Take in one stage after the other; `join` and `tie` add a stage to what is before it.
 
-    `cost` is of shape (layers + 1, layers + 1, stages): first layer, end, stage.
+    `cost` is of shape (stages, longest + 1, layers + 1): row i holds stages of longest - i layers,
+    by their end.
     """
-    size, stages = cost.shape[1], cost.shape[2]
-    best, ties = np.full((stages + 1, size), np.inf), np.full((stages + 1, size), np.inf)
+    stages, rows, size = cost.shape
+    best, ties = np.full((2, stages + 1, rows - 1 + size), np.inf)
     start = np.zeros((stages + 1, size), dtype=np.int64)
-    best[0, 0] = ties[0, 0] = 0.0
+    end = np.arange(size)
+    best[0, rows - 1] = ties[0, rows - 1] = 0.0
     for s in range(stages):
-        whole = join(best[s][:, None], cost[:, :, s])
-        best[s + 1] = whole.min(axis=0)
+        whole = join(_before(best[s], rows), cost[s])
+        best[s + 1, rows - 1 :] = least = whole.min(axis=0)
         if tie is None:
-            start[s + 1] = whole.argmin(axis=0)
-            continue
-        second = np.where(whole == best[s + 1], tie(ties[s][:, None], cost[:, :, s]), np.inf)
-        start[s + 1] = second.argmin(axis=0)
-        ties[s + 1] = second.min(axis=0)
-    return _Dealt(best=best, tie=ties, start=start)
+            row = whole.argmin(axis=0)
+        else:
+            second = np.where(whole == least, tie(_before(ties[s], rows), cost[s]), np.inf)
+            row = second.argmin(axis=0)
+            ties[s + 1, rows - 1 :] = second.min(axis=0)
+        start[s + 1] = end - (rows - 1 - row)
+    return _Dealt(best=best[:, rows - 1 :], tie=ties[:, rows - 1 :], start=start)
+
+
+def _before(values: Floats, rows: int) -> Floats:
+    """Values at the first layer of stages, by row and end: shape (rows, layers + 1)."""
+    return np.lib.stride_tricks.sliding_window_view(values, len(values) - rows + 1)
 
 
 def _sum_of_squares(before: Floats, cost: Floats) -> Floats:
@@ -193,28 +259,27 @@ def _sum_of_squares(before: Floats, cost: Floats) -> Floats:
     return before + cost * cost
 
 
-def _segments(
-    times: Floats, held: Floats, fixed: Floats, limit: Floats, fewest: Floats
-) -> tuple[Floats, Ints]:
-    """Cost of layers i to j - 1 on every stage, and the way of running them that is fastest."""
-    size, stages = times.shape[1] + 1, times.shape[2]
-    count = np.arange(size) - np.arange(size)[:, None]
-    cost = np.full((size, size, stages), np.inf)
-    way = np.zeros((size, size, stages), dtype=np.int64)
-    for w, (seconds, data) in enumerate(zip(times, held, strict=True)):
-        taken, bytes_held = _between(seconds) + fixed, _between(data)
-        room = limit + 1e-12 * np.where(np.isfinite(limit), np.abs(limit), 0.0)
-        able = (count[:, :, None] >= fewest) & (count >= 0)[:, :, None] & (bytes_held <= room)
-        better = able & (taken < cost)
-        cost[better], way[better] = taken[better], w
+def _segments(problem: _Problem, longest: int) -> tuple[Floats, Ints]:
+    """Cost of stages of at most `longest` layers, and the way of running them that is fastest.
+
+    Both of shape (stages, longest + 1, layers + 1), as `_deal` reads them.
+    """
+    _, layers, stages = problem.times.shape
+    cost = np.full((stages, longest + 1, layers + 1), np.inf)
+    way = np.zeros((stages, longest + 1, layers + 1), dtype=np.int64)
+    for length in range(longest + 1):
+        taken, fits = _of_length(problem, length)
+        taken = np.where(fits, taken, np.inf)
+        cost[:, longest - length, length:] = taken.min(axis=0).T
+        way[:, longest - length, length:] = taken.argmin(axis=0).T
     return cost, way
 
 
-def _between(values: Floats) -> Floats:
-    """Sums over layers i to j - 1, shape (layers + 1, layers + 1, stages)."""
-    before = np.zeros((values.shape[0] + 1, values.shape[1]))
-    np.cumsum(values, axis=0, out=before[1:])
-    return np.asarray(before[None] - before[:, None])
+def _runs(values: Floats, layers: int) -> Floats:
+    """Sums over every run of so many layers, shape (ways, layers - run + 1, stages)."""
+    before = np.zeros((values.shape[0], values.shape[1] + 1, values.shape[2]))
+    np.cumsum(values, axis=1, out=before[:, 1:])
+    return before[:, layers:] - before[:, : before.shape[1] - layers]
 
 
 def _unit(times: Floats, fixed: Floats) -> float:
@@ -227,15 +292,13 @@ def _wide(values: ArrayLike, stages: int) -> Floats:
     return np.array(np.broadcast_to(np.asarray(values, dtype=float), (stages,)))
 
 
-def _result(
-    starts: list[int], cost: Floats, way: Ints, unit: float, micro_batches: int
-) -> LayerSplit:
+def _result(starts: list[int], cost: Floats, way: Ints, unit: float, more: int) -> LayerSplit:
     first, end = np.array(starts[:-1]), np.array(starts[1:])
-    stage = np.arange(len(first))
-    stage_s = cost[first, end, stage] * unit
+    place = np.arange(len(first)), cost.shape[1] - 1 - (end - first), end
+    stage_s = cost[place] * unit
     return LayerSplit(
         layers=end - first,
-        way=way[first, end, stage],
+        way=way[place],
         stage_s=stage_s,
-        step_s=float(stage_s.sum() + max(micro_batches - 1, 0) * stage_s.max()),
+        step_s=float(stage_s.sum() + more * stage_s.max()),
     )

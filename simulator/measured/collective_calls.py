@@ -27,6 +27,7 @@ from simulator.measured.microbenchmarks import (
     profiles,
     refuse_impossible,
 )
+from simulator.workload.modules import MOST_PICKS
 
 _OPERATIONS = {
     "all_reduce": "all_reduce",
@@ -161,6 +162,7 @@ def read_a2a(table: Table, words: Words) -> CollectiveCalls:
     tokens, hidden = (sieve.positive(name, sieve.kept) for name in ("tokens_per_rank", "hidden"))
     copies = sieve.positive("topk", sieve.kept)
     sieve.refuse(copies % 1.0 > 0.0, "topk", "must be a whole number")
+    sieve.refuse(copies > MOST_PICKS, "topk", f"must be at most {MOST_PICKS}")
     once = family == "DeepEP"
     experts = np.where(once, sieve.positive("experts", sieve.kept & once), copies)
     sieve.refuse(once & (experts < copies), "experts", "must be at least topk")

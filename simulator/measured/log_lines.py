@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from simulator.errors import InputError
-from simulator.plain_files import open_file
+from simulator.plain_files import open_file, refuse_long_numbers
 
 Progress = Callable[[int, int], None]
 """Told how many bytes of a file are read, of how many."""
@@ -61,17 +61,20 @@ def marked_lines(
         while block := file.read(_BLOCK_BYTES):
             block += b"" if block.endswith(b"\n") else file.readline(_LONGEST_BYTES)
             if any(mark in block for mark in marks):
-                yield from _marked(block, marks, number)
+                yield from _marked(block, marks, number, path)
             number += block.count(b"\n")
             if progress is not None and file.tell() >= report:
                 progress(file.tell(), total)
                 report = file.tell() + _REPORT_BYTES
 
 
-def _marked(block: bytes, marks: Collection[bytes], first: int) -> Iterator[tuple[int, str]]:
+def _marked(
+    block: bytes, marks: Collection[bytes], first: int, path: Path
+) -> Iterator[tuple[int, str]]:
     """Lines of a block that contain a mark; most blocks of a long log have none."""
     for number, raw in enumerate(io.BytesIO(block), first):
         if any(mark in raw for mark in marks):
+            refuse_long_numbers(raw, f"{path}: line {number}")
             for piece in _JOINT.split(raw.replace(b"\r\n", b"\n")):
                 if any(mark in piece for mark in marks):
                     yield number, piece.decode("utf-8", "replace")

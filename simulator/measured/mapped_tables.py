@@ -93,6 +93,8 @@ def read_mapped(
                 fields = _fields(cells, names, f"{Path(path).stem}-{line}")
                 where = f"{path}: line {line}"
                 runs.append(MeasuredRun(where=where, fields=fields, fault=uneven.get(line)))
+            if len(runs) == before:
+                raise InputError(f"{path}: the table has a header and no rows")
         except InputError as error:
             problems += error.problems
     return runs, problems

@@ -1,7 +1,6 @@
-"""Sizes that a row of measured runs leaves blank: by the model's name, by a framework's default.
+"""Sizes that a row of measured runs leaves blank: by its family, by a framework's default.
 
-A size with a published source is filled in as if the row had it; one that is taken for want of any
-is named in the row's column ``assumed``.
+One that is taken is named in the row's column ``assumed``. The name of a model says nothing.
 """
 
 from __future__ import annotations
@@ -18,8 +17,6 @@ from simulator.files import build, read_toml, record
 class _Models:
     """validation/models.toml."""
 
-    sizes: dict[str, dict[str, str]]
-    """By model, text by column."""
     vocabulary: dict[str, str]
     """By family, and ``other``."""
 
@@ -42,8 +39,6 @@ def with_sizes(fields: Mapping[str, str]) -> dict[str, str]:
     """
     known = _models(catalogue.folder("validation") / "models.toml")
     filled = dict(fields)
-    for column, word in known.sizes.get(_word(fields, "model"), {}).items():
-        filled[column] = _word(fields, column) or word
     if not _word(filled, "layers"):
         return filled  # nothing is known of the model: its vocabulary alone would not help
     assumed = []

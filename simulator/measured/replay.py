@@ -90,9 +90,6 @@ class Tables:
     fp8_weights: dict[str, tuple[str, ...]]
     """Types with which runs of a software keep the weights of their linears in 8 bit alone, where
     ranks share optimizer states; a software that is not there does as its profile says."""
-    flash_attn: dict[str, tuple[str, ...]]
-    """Models, by software, whose runs turn cuDNN's attention off: Transformer Engine calls
-    flash-attn on every device."""
     fabric: dict[str, Figure]
     """Share of the adapter rate that collectives reach, by kind of fabric."""
     context_bytes: Figure
@@ -437,8 +434,6 @@ def _software(said: Said, stands: Nearest, tables: Tables) -> Software:
     }
     if str(stated.get("cuda_graphs", "false")).lower() == "false":
         stated.pop("cuda_graph_scope", None)
-    if said.get("model") in tables.flash_attn.get(stands.known, ()):
-        stated.setdefault("attention_library", "flash_attn")
     return with_overrides(software, stated) if stated else software
 
 

@@ -1,7 +1,8 @@
 """Which kind of table a CSV file is, told by its header alone.
 
-Measured training runs, or microbenchmarks: kernels, collectives, expert all-to-all. The columns
-are described in validation/README.md and validation/microbenchmarks/README.md.
+Measured training runs, steps of reinforcement learning, or microbenchmarks: kernels, collectives,
+expert all-to-all. The columns are described in validation/README.md and
+validation/microbenchmarks/README.md.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from simulator.errors import InputError
 from simulator.files import read_csv
 from simulator.measured.rows import COLUMNS, REQUIRED
 
-Kind = Literal["runs", "kernels", "collectives", "a2a"]
+Kind = Literal["runs", "kernels", "collectives", "a2a", "rl"]
 
 LEFT_OUT = "left_out.csv"
 """Errors of fits, shipped among the microbenchmarks: no measurements, so that nothing is priced."""
@@ -28,6 +29,12 @@ _COLLECTIVE_OTHERS = """system nodes dtype algbw_GBps busbw_GBps lib_version pla
 
 _A2A_OTHERS = """mode nodes experts framework source combine_us dispatch_GBps combine_GBps
     dispatch_notify_us combine_notify_us dispatch_sms combine_sms excluded"""
+
+_RL_NEEDED = """run_id source algorithm model policy_lag train_max_seq avg_generated_len gpus
+    gen_global_batch train_global_batch generation_tp_pp training_tp_cp_ep_pp_vpp step_time_s"""
+
+_RL_OTHERS = """release section precision tokens_per_s_per_gpu source_path source_url split
+    excluded notes"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,6 +65,7 @@ HEADERS: dict[Kind, Header] = {
         "gpu library gpus tokens_per_rank hidden topk dispatch_us",
         _A2A_OTHERS,
     ),
+    "rl": _header("steps of reinforcement learning", _RL_NEEDED, _RL_OTHERS),
 }
 
 

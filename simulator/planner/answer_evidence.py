@@ -118,7 +118,7 @@ def _bears(name: str, kind: str, recipe: Recipe, cluster: Cluster, software: Sof
         return words[1] == _attention_library(cluster, software)
     if words[0] == "matrix_flop_per_s":
         return words[1] in _types(recipe)
-    return True
+    return not (kind == "price" and words[0].endswith("_discount_fraction"))  # in the price by now
 
 
 def _types(recipe: Recipe) -> tuple[str, ...]:

@@ -13,6 +13,8 @@ from typing import Any, ClassVar
 
 from simulator.answers import Encoded, plain
 from simulator.cost.terms import TERMS
+from simulator.economics.planning_factor import PlanningFactor
+from simulator.economics.unsure_totals import Span
 from simulator.layout.layouts import Layouts
 from simulator.planner.input_verdict import InputVerdict, input_verdict
 from simulator.scenario import Scenario
@@ -34,7 +36,9 @@ class LayoutRow(Encoded):
         *("host_memory_bytes", "nvme_bytes", "memory_p10_bytes", "memory_p90_bytes", "fits"),
         *("memory_verdict", "goodput", "lost", "interruption_every_s", "days_ideal", "days"),
         *("days_p10", "days_p90", "gpu_hours", "usd_per_gpu_hour", "usd", "usd_p10", "usd_p90"),
-        *("kwh", "kwh_p10", "kwh_p90", "deadline_chance", "budget_chance"),
+        *("kwh", "kwh_p10", "kwh_p90", "price", "planning_factor", "planned_days", "planned_usd"),
+        *("deadline_chance", "budget_chance"),
+        *("deadline_chance_without_factor", "budget_chance_without_factor"),
     )
 
     rank: int
@@ -94,9 +98,18 @@ class LayoutRow(Encoded):
     kwh_p90: float | None
     meets_deadline: bool
     meets_budget: bool
+    price: dict[str, Any]
+    """Of an accelerator's hour, where it comes from and how sure it is."""
+    planning_factor: PlanningFactor | None
+    """What published runs took on top of their prediction; None without a length, or all ideal."""
+    planned_days: dict[str, float | None] | None
+    planned_usd: dict[str, float | None] | None
+    """Days and money with it: P10, P50 and P90."""
     deadline_chance: float | None
     budget_chance: float | None
-    """None where no goal was set."""
+    """With the planning factor. None where no goal was set."""
+    deadline_chance_without_factor: float | None
+    budget_chance_without_factor: float | None
 
     @property
     def communication_share(self) -> float:
@@ -122,7 +135,7 @@ def layout_rows(answer: BestLayout, places: Iterable[int] = (0,)) -> list[Layout
     """Tabulate layouts of an answer by their places, from 0."""
     estimate, outcome, sure = answer.estimate, answer.outcome, answer.certainty
     whole, chances, goal = spans(estimate, outcome, sure), answer.goal_chances, answer.scenario.goal
-    price = outcome.price.usd_per_gpu_hour
+    price, planned = outcome.price.usd_per_gpu_hour, answer.planned
     columns = {
         **answer_columns(estimate, outcome, sure),
         "tokens_per_s": outcome.tokens_per_s,
@@ -131,6 +144,8 @@ def layout_rows(answer: BestLayout, places: Iterable[int] = (0,)) -> list[Layout
         "nvme_bytes": estimate.offloaded_bytes["nvme"],
         "deadline_chance": chances.deadline,
         "budget_chance": chances.budget,
+        "deadline_chance_without_factor": chances.deadline_without_factor,
+        "budget_chance_without_factor": chances.budget_without_factor,
         **{f"{name}_p10": getattr(whole, name)[0] for name in ("days", "usd", "kwh")},
         **{f"{name}_p90": getattr(whole, name)[1] for name in ("days", "usd", "kwh")},
     }
@@ -144,6 +159,10 @@ def layout_rows(answer: BestLayout, places: Iterable[int] = (0,)) -> list[Layout
             input=input_verdict(answer.scenario, estimate, i),
             usable_bytes=float(estimate.usable_bytes),
             usd_per_gpu_hour=None if price is None else float(price),
+            price=outcome.price.origin,
+            planning_factor=answer.planning_factor,
+            planned_days=None if planned is None else _thirds(planned.days, i),
+            planned_usd=None if planned is None else _thirds(planned.usd, i),
             meets_deadline=_meets(outcome.days[i], goal.deadline_days),
             meets_budget=_meets(outcome.usd[i], goal.budget_usd),
             **_lost(outcome, i),
@@ -179,6 +198,11 @@ def _lost(outcome: Outcome, i: int) -> dict[str, Any]:
     per_s = float(outcome.real.failures[i].sum())
     every_s = 1.0 / per_s if per_s > 0.0 else None
     return {"lost": _row(outcome.real.phases, i), "interruption_every_s": every_s}
+
+
+def _thirds(columns: tuple[Any, Any, Any], i: int) -> dict[str, float | None]:
+    """P10, P50 and P90 of a layout."""
+    return {name: plain(column[i]) for name, column in zip(Span.KEYS, columns, strict=True)}
 
 
 def _row(columns: Mapping[str, Any], i: int) -> Any:

@@ -17,6 +17,7 @@ from simulator.search.batch_division import batch_binds
 from simulator.search.explore import SearchResult
 from simulator.software.profile import load_software
 from simulator.software.releases import load_releases
+from simulator.software.software_section import wrong_machine
 from simulator.units import show_bytes, show_seconds
 
 _DEVICES = 3
@@ -141,11 +142,11 @@ def _offloaded(scenario: Scenario) -> Iterator[Variant]:
 
 def _other_software(scenario: Scenario) -> Iterator[Variant]:
     """Frameworks of the same platform that shard or keep less."""
-    platform, precision = scenario.cluster.accelerator.platform, scenario.workload.recipe.precision
+    cluster, recipe = scenario.cluster, scenario.workload.recipe
     for name in load_releases().instead:
         software = load_software(name)
-        runs = platform in software.platforms and precision in software.supports.precisions
-        if runs and name != scenario.software.name:
+        wrong = wrong_machine(recipe, cluster, software, where=scenario.where)
+        if not wrong and name != scenario.software.name:
             other = replace(scenario, software=software)
             yield from _tried(other, f"cluster.software = {name}", scenario.pinned)
 
@@ -153,6 +154,7 @@ def _other_software(scenario: Scenario) -> Iterator[Variant]:
 def _larger(scenario: Scenario, miss: Estimate) -> Iterator[Variant]:
     """The same number of devices with more memory, the smallest that is enough."""
     platform, need = scenario.cluster.accelerator.platform, float(miss.memory_total_bytes[0])
+    recipe = scenario.workload.recipe
     if need <= miss.usable_bytes:
         return
     devices: dict[str, tuple[float, str, Cluster]] = {}
@@ -162,7 +164,8 @@ def _larger(scenario: Scenario, miss: Estimate) -> Iterator[Variant]:
         except InputError:  # a size that this cluster does not have
             continue
         device, usable = cluster.accelerator, float(cluster.accelerator.memory.usable_bytes)
-        if device.platform == platform and usable >= need:
+        wrong = wrong_machine(recipe, cluster, scenario.software, where=scenario.where)
+        if device.platform == platform and usable >= need and not wrong:
             devices.setdefault(device.name, (usable, name, cluster))
     for _, name, cluster in sorted(devices.values(), key=lambda device: device[:2])[:_DEVICES]:
         other = replace(scenario, cluster=cluster)

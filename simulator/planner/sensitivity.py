@@ -185,6 +185,7 @@ def _limits(plan: Plan) -> list[str]:
     """Deadline and budget: how likely the best layout stays within each, and by how much."""
     goal, result, chances = plan.scenario.goal, plan.outcome, plan.goal_chances
     sentences = []
+    with_factor = "" if plan.planning_factor is None else " with the planning factor"
     for name, limit, value, chance, show in (
         ("deadline", goal.deadline_days, result.days, chances.deadline, _show_days),
         ("budget", goal.budget_usd, result.usd, chances.budget, show_usd),
@@ -195,7 +196,7 @@ def _limits(plan: Plan) -> list[str]:
         word = _verdict(float(chance[0]))
         over = f"{show(abs(taken - limit))} {'over' if taken > limit else 'to spare'}"
         sentences.append(
-            f"The {name} is {word}: {show_chance(float(chance[0]))} chance;"
+            f"The {name} is {word}: {show_chance(float(chance[0]))} chance{with_factor};"
             f" {show(taken)} of {show(limit)}, {over}."
         )
     return sentences

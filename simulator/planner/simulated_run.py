@@ -11,7 +11,7 @@ import numpy as np
 
 from simulator.answers import Answer
 from simulator.arrays import Floats
-from simulator.errors import InputError
+from simulator.errors import InputError, problem
 from simulator.frames import DataFrame, choose, frame
 from simulator.planner.layout_row import layout_fields
 from simulator.planner.plan import Plan
@@ -238,6 +238,9 @@ def simulate_run(
     if scenario.workload.recipe.tokens is None:
         rule = "required: whole runs are played to their last token"
         raise InputError(f"{scenario.where}: training.tokens: {rule}")
+    if scenario.goal.ideal:
+        rule = "must be false: what is played is what goes wrong"
+        raise InputError(problem(scenario.where, "goal.ideal", rule, True))
     read = None
     if incidents is not None:
         read = read_incidents(incidents, scenario.run, devices_of(scenario))

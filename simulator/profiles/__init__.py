@@ -15,6 +15,7 @@ from simulator.data_input.data_section import Store, Usual
 from simulator.economics.carbon import CarbonTable
 from simulator.economics.money_spread import DrawError
 from simulator.economics.ownership import RentOrBuyPage
+from simulator.economics.planning_factor import PublishedRuns
 from simulator.economics.price import Price, Site
 from simulator.economics.scaling_law import ScalingLaw
 from simulator.errors import InputError, did_you_mean
@@ -25,6 +26,7 @@ from simulator.hardware.fabric import CollectiveLibrary
 from simulator.hardware.node import Node
 from simulator.parameter_servers.server_section import ServerWork
 from simulator.reliability.reliability_profile import Reliability
+from simulator.rollouts.profiles import DecodeKernels, Engine, Framework
 from simulator.software.profile import Software
 
 __all__ = ["KINDS", "Profile", "find_named", "load", "load_all"]
@@ -44,9 +46,13 @@ KINDS: dict[str, type] = {
     "rent_or_buy": RentOrBuyPage,
     "carbon": CarbonTable,
     "draws": DrawError,
+    "planning_factors": PublishedRuns,
     "compressions": Compression,
     "outer_steps": OuterStep,
     "parameter_servers": ServerWork,
+    "engines": Engine,
+    "rl_frameworks": Framework,
+    "decode_kernels": DecodeKernels,
 }
 """Folder of hardware_profiles -> what a file in it describes."""
 

@@ -17,6 +17,9 @@ from simulator.events.network.topology_graph import regular_graph
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.edge_list import Edge, endpoint
 
+MOST_GPUS = 16_384
+"""Of a network whose cuts are looked for: one of twice as many takes four times as long."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkRow:
@@ -60,6 +63,9 @@ def summary(cluster: Cluster) -> LinkSummary:
     """
     if cluster.gpus < 2:
         raise InputError(f"cluster {cluster.name}: gpus: must be at least 2, got {cluster.gpus}")
+    if cluster.gpus > MOST_GPUS:
+        rule = f"must be at most {MOST_GPUS} to have its links counted"
+        raise InputError(f"cluster {cluster.name}: gpus: {rule}, got {cluster.gpus}")
     laid = topology(cluster)
     graph = laid.graph or regular_graph(laid)
     gpu, first = graph.parts.gpu, laid.gpus_of_server

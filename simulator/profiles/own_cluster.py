@@ -39,6 +39,10 @@ class OwnCluster:
     """What joins the GPUs of a server: nvlink, pcie, xgmi, ..."""
     domain: int | None = None
     """GPUs that share those links; those of a server unless given."""
+    nvlinks: int | None = None
+    """NVLinks of a GPU, where a matrix of links shows them."""
+    seen: bool = False
+    """A matrix of links says what joins the GPUs: all of them are there."""
     adapters: int | None = None
     adapter_gbit: float | None = None
     """Gbit/s of one adapter, one direction."""
@@ -50,10 +54,11 @@ class OwnCluster:
     """Most GPUs of one job."""
 
 
-def shipped_base(gpu: str, links: str | None = None) -> str:
+def shipped_base(gpu: str, links: str | None = None, per_server: int | None = None) -> str:
     """Return the shipped cluster whose servers hold such GPUs, joined so.
 
-    Of several the plainest: built on no other, and what most others are built on.
+    Of several one with as many GPUs in a server, then the plainest: built on no other, and what
+    most others are built on.
 
     Raises
     ------
@@ -61,9 +66,10 @@ def shipped_base(gpu: str, links: str | None = None) -> str:
         If there is no such accelerator, or no server with it.
     """
     built = Counter(
-        read_toml(catalogue.find("nodes", name)).get("base") for name in catalogue.names("nodes")
+        str(read_toml(catalogue.find("nodes", name)).get("base"))
+        for name in catalogue.names("nodes")
     )
-    found: dict[str, tuple[bool, int, str]] = {}
+    holders: dict[str, tuple[bool, bool, int, str]] = {}
     kinds: set[str] = set()
     for name in catalogue.names("clusters"):
         path = catalogue.find("clusters", name)
@@ -75,9 +81,10 @@ def shipped_base(gpu: str, links: str | None = None) -> str:
         if links in (None, node.scale_up.kind):
             raw = (read_toml(path), read_toml(catalogue.find("nodes", profile.node)))
             derived = "base" in raw[0] or "base" in raw[1]
-            found[name] = (derived, -built[profile.node], name)
-    if found:
-        return min(found, key=lambda name: found[name])
+            other_size = per_server is not None and node.accelerators != per_server
+            holders[name] = (other_size, derived, -built[profile.node], name)
+    if holders:
+        return min(holders, key=lambda name: holders[name])
     if kinds:
         rule = f"shipped servers with {gpu} have {' or '.join(sorted(kinds))}"
         raise InputError(problem("cluster init", "--links", rule, links))
@@ -97,7 +104,7 @@ def own_profiles(asked: OwnCluster, *, today: str) -> dict[Path, str]:
     InputError
         With every problem of what was stated, or of the profiles that it would make.
     """
-    base = shipped_base(asked.gpu, asked.links)
+    base = shipped_base(asked.gpu, asked.links, asked.per_server)
     cluster: ClusterProfile = load("clusters", catalogue.find("clusters", base)).value
     node = load_node(cluster.node)
     if wrong := list(_wrong(asked, node)):
@@ -111,6 +118,72 @@ def own_profiles(asked: OwnCluster, *, today: str) -> dict[Path, str]:
     if problems := _problems(files):
         raise InputError(problems)
     return files
+
+
+def filled_in(asked: OwnCluster) -> list[str]:
+    """What no option and no file says, and which shipped profile it was taken from."""
+    base = shipped_base(asked.gpu, asked.links, asked.per_server)
+    cluster: ClusterProfile = load("clusters", catalogue.find("clusters", base)).value
+    node = load_node(cluster.node)
+    out = node.scale_out
+    count = asked.adapters or out.adapters
+    taken = {
+        f"{asked.per_server or node.accelerators} GPUs in a server": asked.per_server,
+        f"{_domain(asked, node)} GPUs that share its links (--domain)": (
+            asked.domain or asked.seen or None
+        ),
+        f"{count} network adapters (--adapters)": asked.adapters,
+        f"{_adapter_gbit(asked, node):g} Gbit/s each (--adapter-gbit)": asked.adapter_gbit,
+        f"{out.kind} (--network)": asked.network,
+    }
+    lines = [f"After {base}, as nothing says otherwise: "]
+    lines[0] += ", ".join(text for text, said in taken.items() if said is None)
+    lines[0] += f"; the fabric of {base}"
+    if asked.seen and asked.domain is None and node.scale_up.domain > _domain(asked, node):
+        lines.append(
+            f"{_domain(asked, node)} GPUs share the links, all that the matrix shows: where they"
+            f" lead on to other servers, as the {node.scale_up.domain} of {base}, --domain says so"
+        )
+    if asked.adapter_gbit is None and (usual := _usual_gbit(node)) > _adapter_gbit(asked, node):
+        lines.append(
+            f"{count} adapters are no faster together than the {out.adapters} of {usual:g} Gbit/s"
+            f" of {base}: a matrix names ports, not speeds; --adapter-gbit says theirs"
+        )
+    if (share := _links_share(asked, node)) != 1.0:
+        lines.append(
+            f"{asked.nvlinks} NVLinks a GPU, {share:.0%} of those of {base}: rates inside a server"
+            " are that share of its"
+        )
+    return lines
+
+
+def _usual_gbit(node: Node) -> float:
+    return float(node.scale_out.adapter_bytes_per_s) / GBIT
+
+
+def _adapter_gbit(asked: OwnCluster, node: Node) -> float:
+    """Gbit/s of an adapter; more adapters a GPU than the base has share what the base's have."""
+    if asked.adapter_gbit is not None:
+        return asked.adapter_gbit
+    usual = _usual_gbit(node)
+    if asked.adapters is None:
+        return usual
+    gpus = asked.per_server or node.accelerators
+    same = node.scale_out.adapters * gpus / node.accelerators
+    return min(usual, usual * same / asked.adapters)
+
+
+_NVLINK_BYTES_PER_S = {900e9: 50e9}
+"""Rate of a GPU, one direction -> that of one of its NVLinks (NVLink 5); before it was 25 GB/s."""
+
+
+def _links_share(asked: OwnCluster, node: Node) -> float:
+    """NVLinks of a GPU that a matrix shows, as a share of those of the base."""
+    rate = float(node.scale_up.bandwidth_bytes_per_s)
+    if asked.nvlinks is None or node.scale_up.kind != "nvlink":
+        return 1.0
+    links = round(rate / _NVLINK_BYTES_PER_S.get(rate, 25e9))
+    return min(asked.nvlinks / links, 1.0)
 
 
 def _wrong(asked: OwnCluster, node: Node) -> Iterator[str]:
@@ -143,11 +216,15 @@ def _wrong(asked: OwnCluster, node: Node) -> Iterator[str]:
 
 
 def _domain(asked: OwnCluster, node: Node) -> int:
-    """GPUs that share the links of a server, or of a rack where the base joins several servers."""
-    own = asked.per_server or node.accelerators
+    """GPUs that share the links of a server, or of a rack where the base joins several servers.
+
+    A matrix of links shows all that there are: where it was read, no rack is assumed.
+    """
     if asked.domain is not None:
         return asked.domain
-    return own if node.scale_up.domain <= node.accelerators else node.scale_up.domain
+    per_server = asked.per_server or node.accelerators
+    inside = asked.seen or node.scale_up.domain <= node.accelerators
+    return per_server if inside else node.scale_up.domain
 
 
 def _source(today: str) -> list[str]:
@@ -167,20 +244,39 @@ def _node_text(asked: OwnCluster, node: Node, today: str) -> str:
         *_source(today),
         "[scale_up]",
         f"domain = {_domain(asked, node)}",
+        *_scaled(node, _links_share(asked, node)),
     ]
     out = []
     if asked.adapters is not None:
         out.append(f"adapters = {asked.adapters}")
-    if asked.adapter_gbit is not None:
-        rate = asked.adapter_gbit * GBIT
+    gbit = _adapter_gbit(asked, node)
+    if asked.adapter_gbit is not None or gbit != _usual_gbit(node):
+        grade = "assumed" if asked.adapter_gbit is None else "datasheet"
         out.append(
-            f'adapter_bytes_per_s = {{ value = {rate:.6g}, grade = "datasheet", source = "own" }}'
+            f"adapter_bytes_per_s = {{ value = {gbit * GBIT:.6g},"
+            f' grade = "{grade}", source = "own" }}'
         )
     if asked.network is not None:
         out.append(f"kind = {toml_value(asked.network)}")
     if out:
         lines += ["", "[scale_out]", *out]
     return "\n".join(lines) + "\n"
+
+
+_RATES = ("bandwidth", "bus", "all_to_all", "send", "nvls")
+
+
+def _scaled(node: Node, share: float) -> list[str]:
+    """Rates inside a server with fewer NVLinks than the base has."""
+    if share == 1.0:
+        return []
+    rates = {name: getattr(node.scale_up, f"{name}_bytes_per_s") for name in _RATES}
+    return [
+        f"{name}_bytes_per_s = {{ value = {float(rate) * share:.6g},"
+        ' grade = "assumed", source = "own", spread = 0.2 }'
+        for name, rate in rates.items()
+        if rate is not None
+    ]
 
 
 def _cluster_text(asked: OwnCluster, base: str, today: str) -> str:

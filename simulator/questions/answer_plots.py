@@ -17,9 +17,12 @@ from simulator.planner.prediction import Prediction
 from simulator.planner.simulated_run import SimulatedRun
 from simulator.questions.compare.answer import Comparison
 from simulator.questions.compare.picture import draw_front
+from simulator.questions.diagnose.answer import Diagnoses
 from simulator.questions.distillation.answer import Distilled
 from simulator.questions.job_schedule.answer import JobSchedule
 from simulator.questions.parameter_server.answer import Served
+from simulator.questions.rl.answer import PricedRL
+from simulator.questions.rl.picture import draw_lanes
 from simulator.questions.run_options import Way
 from simulator.questions.sites.answer import SeveralSites
 from simulator.questions.size.answer import Sized
@@ -78,6 +81,15 @@ def _what_if(answer: WhatIf, axes: Axes) -> None:
     )
 
 
+def _diagnosed(answer: Diagnoses, axes: Axes) -> None:
+    """The probability of every cause."""
+    names = ["the prediction is off", *(cause.name for cause in answer.causes)]
+    chances = [answer.nothing_wrong, *(cause.probability for cause in answer.causes)]
+    axes.barh(names, [100.0 * p for p in chances], color=colour("speed").light)
+    axes.invert_yaxis()
+    axes.set_xlabel("probability, %")
+
+
 def _sized(answer: Sized, axes: Axes) -> None:
     """Days over accelerators, with what is asked."""
     rows = [row for row in answer.tried if row.feasible and row.days is not None]
@@ -131,6 +143,12 @@ def _distilled(answer: Distilled, axes: Axes) -> None:
     parts = {"student_s": "student", "teacher_s": "teacher", "loss_s": "divergence"}
     _bars(axes, {w: {name: float(rows.at[w, key]) for key, name in parts.items()}
                  for w in rows.index})  # fmt: skip
+
+
+def _rl(answer: PricedRL, axes: Axes) -> None:
+    if answer.shown is not None:
+        draw_lanes(axes, answer.shown)
+        axes.legend(fontsize=8, ncols=4, frameon=False, loc="upper center")
 
 
 def _recommended(answer: Recommended, axes: Axes) -> None:
@@ -201,18 +219,21 @@ def _fabrics(answer: FabricChoices, axes: Axes) -> None:
 
 
 def _rent_or_buy(answer: RentOrBuy, axes: Axes) -> None:
-    """Money spent until the end of each month, what owned servers would sell for taken off."""
-    month = np.arange(1, answer.use.months + 1)
-    axes.plot(month, answer.owned_usd / 1e6, color=colour("text").light, lw=2.0, label="bought")
-    for i, (tier, usd) in enumerate(answer.rented_usd.items()):
+    """Cash spent until the end of each month; less what owned servers are assumed to sell for."""
+    month, ink = np.arange(1, answer.use.months + 1), colour("text").light
+    spent = answer.owned_cash_usd / 1e6
+    axes.plot(month, spent, color=ink, lw=2.0, label="bought")
+    left = spent - answer.resale_usd / 1e6
+    axes.plot(month, left, color=ink, ls="--", label="bought, sold then (assumed)")
+    for i, (tier, usd) in enumerate(answer.rented_cash_usd.items()):
         ink = CATEGORIES[category(i)].light
         axes.plot(month, usd / 1e6, color=ink, label=f"rented, {tier}")
-        ahead = answer.break_even_month[tier]
+        ahead = answer.pay_back_month[tier]
         if ahead is not None:
             axes.plot(ahead, usd[ahead - 1] / 1e6, "o", color=ink, mfc="none", ms=10.0)
     axes.set_ylim(bottom=0.0)
-    axes.set_xlabel("months; rings: buying is ahead from here")
-    axes.set_ylabel("million USD, discounted")
+    axes.set_xlabel("months; rings: buying has paid back")
+    axes.set_ylabel("million USD spent")
     axes.legend(frameon=False, fontsize=8.5)
 
 
@@ -244,8 +265,10 @@ _DRAWERS: dict[type, Callable[..., None]] = {
     Prediction: _prediction,
     Versus: _versus,
     WhatIf: _what_if,
+    Diagnoses: _diagnosed,
     Sized: _sized,
     Comparison: _comparison,
+    PricedRL: _rl,
     Sweep: _sweep,
     SimulatedStep: _played,
     Distilled: _distilled,

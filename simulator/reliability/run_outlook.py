@@ -56,9 +56,15 @@ class Outlook:
 
     @property
     def relative_deviation(self) -> Floats:
-        """Standard deviation of the wall time over it; 0 where its length is not known."""
-        with np.errstate(invalid="ignore"):
-            return np.nan_to_num(self.deviation_s / self.wall_s, nan=0.0)
+        """Standard deviation of the wall time over it; 0 where its length is not known.
+
+        And 0 where nine runs in ten see no interruption: neither P10 nor P90 has one then, however
+        much longer than the run it would be.
+        """
+        with np.errstate(invalid="ignore", over="ignore"):
+            none = np.exp(-self.terms.rate.sum(axis=1) * self.wall_s)
+            deviation = np.nan_to_num(self.deviation_s / self.wall_s, nan=0.0)
+        return np.where(none >= 0.9, 0.0, deviation)
 
     @property
     def finishes(self) -> Any:

@@ -6,6 +6,7 @@ import io
 from typing import TYPE_CHECKING, Any, Literal
 
 from simulator.report.palette import colour
+from simulator.report.svg_figure import SvgAxes, SvgFigure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,23 +24,28 @@ def ink_on(background: str) -> str:
     return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 150 else colour("on bar").light
 
 
-def load() -> None:
-    """Load the drawing library: once, before several processes draw."""
-    import matplotlib.figure  # noqa: F401
-
-
-def canvas(width: float, height: float) -> tuple[Figure, Axes]:
-    """Return a picture of so many inches with one quiet frame."""
+def new_figure(width: float, height: float, *, svg: bool) -> Any:
+    """Return an empty picture of so many inches: `svg` for a page, else of matplotlib."""
+    if svg:
+        return SvgFigure(width, height)
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
+    return Figure(figsize=(width, height), dpi=DPI, layout="constrained")
+
+
+def canvas(width: float, height: float, *, svg: bool) -> tuple[Any, Any]:
+    """Return a picture of so many inches with one quiet frame."""
+    figure = new_figure(width, height, svg=svg)
     axes = figure.subplots()
     plain_axes(axes)
     return figure, axes
 
 
-def plain_axes(axes: Axes) -> None:
+def plain_axes(axes: Axes | SvgAxes) -> None:
     """A quiet frame: two spines and a light grid along the values."""
+    if isinstance(axes, SvgAxes):
+        axes.grid(axis="x")
+        return
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="x", color=colour("grid").light, lw=0.7)
     axes.set_axisbelow(True)
@@ -50,8 +56,15 @@ _FEW, _MORE = (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
 """Marks in a decade: as banknotes; closer where an axis spans less than a factor of 5."""
 
 
-def plain_log(axes: Axes, side: Literal["x", "y"], *, base: int = 10, suffix: str = "") -> None:
+def plain_log(
+    axes: Axes | SvgAxes, side: Literal["x", "y"], *, base: int = 10, suffix: str = ""
+) -> None:
     """Make an axis logarithmic, its marks plain numbers: 1, 2, 5, 10, or doubled with base 2."""
+    if isinstance(axes, SvgAxes):
+        (axes.set_xscale if side == "x" else axes.set_yscale)("log", base=base)
+        scale = axes.xaxis if side == "x" else axes.yaxis
+        scale.set_major_formatter(lambda value, _: f"{value:,.12g}{suffix}")
+        return
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     axis = axes.xaxis if side == "x" else axes.yaxis
@@ -73,12 +86,15 @@ def money_axis(most_usd: float) -> tuple[float, str]:
     return 1.0, "USD"
 
 
-def headline(figure: Figure, title: str, below: str, verdict: str = "text") -> None:
+def headline(figure: Figure | SvgFigure, title: str, below: str, verdict: str = "text") -> None:
     """Title and what it is about, flush left; the blank lines reserve the room of the second.
 
     A narrow picture stands on a page that says both, and has neither.
     """
     if figure.get_figwidth() <= NARROW:
+        return
+    if isinstance(figure, SvgFigure):
+        figure.headline(title, below, colour(verdict).light)
         return
     lines = below.count("\n") + 1
     figure.suptitle(
@@ -93,8 +109,12 @@ def headline(figure: Figure, title: str, below: str, verdict: str = "text") -> N
     figure.text(0.01, top, _escaped(below), fontsize=9, va="top", linespacing=1.35)
 
 
-def legend(figure: Figure, axes: Axes) -> None:
+def legend(figure: Figure | SvgFigure, axes: Axes | SvgAxes) -> None:
     """Put the legend below the frames."""
+    if isinstance(figure, SvgFigure) or isinstance(axes, SvgAxes):
+        assert isinstance(figure, SvgFigure) and isinstance(axes, SvgAxes)
+        figure.legend(axes.keys.values())
+        return
     handles, labels = axes.get_legend_handles_labels()
     if handles:
         width = figure.get_figwidth()

@@ -55,7 +55,8 @@ NOT_MODELLED = (
 
 def untimed(arch: Architecture) -> list[str]:
     """Say of every mixer in place of attention what its prediction assumes."""
-    return [f"Assumed: {words}." for words in dict.fromkeys(m.assumption for m in arch.mixers)]
+    said = [*(mixer.assumption for mixer in arch.mixers), *arch.notes]
+    return [f"Assumed: {words}." for words in dict.fromkeys(said)]
 
 
 def ties(count: int, shown: int) -> str:

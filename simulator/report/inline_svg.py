@@ -1,7 +1,6 @@
-"""A drawing as a part of a page: matplotlib's SVG, with the page's own light and dark inks.
+"""A drawing as a part of a page: SVG of `svg_figure.py` with the page's own light and dark inks.
 
-Every picture is drawn once for wide screens and once for phones; style sheets choose. A shape whose
-gid begins with NOTE carries a text that browsers show where the pointer rests on it.
+Every picture is drawn once for wide screens and once for phones; style sheets choose.
 """
 
 from __future__ import annotations
@@ -10,24 +9,13 @@ import re
 from typing import TYPE_CHECKING
 
 from simulator.report.palette import inks
+from simulator.report.svg_figure import NOTE
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-NOTE = "note: "
-"""Begins the gid of a shape that has something to say."""
-
-_HEAD = re.compile(
-    r"^.*?(?=<svg)|<metadata>.*?</metadata>|<style.*?</style>|<defs>\s*</defs>", re.S
-)
 _SIZE = re.compile(r'(<svg [^>]*?)width="[^"]*" height="[^"]*"([^>]*>)')
-_NOTED = re.compile(rf'<g id="{NOTE}([^"]*)">')
-_COLOUR = re.compile(r"#([0-9a-f]{6})\b")
-_UNUSED = re.compile(r' id="(?:patch|line2d|text|xtick|ytick|axes|figure|matplotlib)[^"]*"')
-_PLACES = re.compile(r' (?:d|x|y|transform)="[^"]*"')
-_DIGITS = re.compile(r"(\d\.\d\d)\d+")
-"""A hundredth of a point is finer than any screen."""
-_NAMED = re.compile(r'(\bid="|xlink:href="#|url\(#)')
+_INK = re.compile(r'="#([0-9a-f]{6})"')
 
 
 def noted(text: str) -> str:
@@ -35,33 +23,27 @@ def noted(text: str) -> str:
     return NOTE + text
 
 
-def inline(wide: bytes, narrow: bytes, *, name: str, alt: str) -> Markup:
+def inline(wide: str, narrow: str, *, alt: str) -> Markup:
     """Put two drawings of one picture into a page, which shows the one that fits.
 
     Parameters
     ----------
-    wide, narrow : bytes
-        SVG files, for screens and paper and for phones.
-    name : str
-        Sets the names inside them apart from those of other pictures.
+    wide, narrow : str
+        SVG, for screens and paper and for phones.
     alt : str
         What is seen, for those who do not see it.
     """
     from markupsafe import Markup, escape
 
     parts = [
-        f'<div class="{shape}">{_part(svg, f"{name}-{shape}", str(escape(alt)))}</div>'
+        f'<div class="{shape}">{_part(svg, str(escape(alt)))}</div>'
         for shape, svg in (("wide-picture", wide), ("narrow-picture", narrow))
     ]
-    return Markup("".join(parts))  # matplotlib escapes what is written in a picture
+    return Markup("".join(parts))  # svg_figure.py escapes what is written in a picture
 
 
-def _part(svg: bytes, name: str, alt: str) -> str:
-    text = _HEAD.sub("", svg.decode())
-    text = _SIZE.sub(r"\1\2", text, count=1)
-    text = _NOTED.sub(r"<g><title>\1</title>", text)
-    text = _NAMED.sub(rf"\g<1>{name}-", _UNUSED.sub("", text))
-    text = _PLACES.sub(lambda found: _DIGITS.sub(r"\1", found[0]), text)
+def _part(svg: str, alt: str) -> str:
     known = set(inks("light"))
-    text = _COLOUR.sub(lambda found: f"var(--i{found[1]})" if found[1] in known else found[0], text)
+    text = _SIZE.sub(r"\1\2", svg, count=1)
+    text = _INK.sub(lambda ink: f'="var(--i{ink[1]})"' if ink[1] in known else ink[0], text)
     return text.replace("<svg ", f'<svg class="picture" role="img" aria-label="{alt}" ', 1)

@@ -32,7 +32,14 @@ from simulator.report.comparison import (
     why_it_wins,
 )
 from simulator.report.report_identity import question
-from simulator.report.wording import goodput_words, length_words, played_words, price_words
+from simulator.report.wording import (
+    goodput_words,
+    hours_words,
+    length_words,
+    planned_words,
+    played_words,
+    price_words,
+)
 from simulator.scenario import Scenario
 from simulator.search.outcome import Outcome
 from simulator.units import DAY_S, HOUR_S, show_count
@@ -124,6 +131,10 @@ class PlanNumbers:
     """Parts of the best layout's money; empty where it is not known."""
     price: str
     """What an hour costs, and how sure that is."""
+    planned: str
+    """Days and money with what published runs took on top; blank without a length."""
+    hours: str
+    """GPU-hours, and which GPUs beside the run's are paid for."""
     tied: int
     """How many leading layouts cannot be told apart, more than `layouts` perhaps."""
     memory: MemoryReport
@@ -192,18 +203,14 @@ def collect(
     report(searches, searches)
     others = bearing_defaults(scenario, plan.estimate.layouts[:1])
     step = played(plan, 0)
-    best = plan.estimate.layouts[:1]
-    form = evaluate(best, scenario.workload, scenario.cluster, scenario.software)
-    closed = {name: float(column[0]) for name, column in form.terms_s.items()}
-    gpus, device = scenario.cluster.gpus, scenario.cluster.accelerator
-    model = scenario.workload.architecture.name
+    gpus, model = scenario.cluster.gpus, scenario.workload.architecture.name
     return PlanNumbers(
         title=f"{model} on {gpus:,} GPU{'s' if gpus > 1 else ''} of {scenario.cluster.name}",
         question=question(scenario, played=0 if plan.refined is None else len(plan.refined.steps)),
         job=job_line(scenario, plan.outcome.price),
         model=model,
         cluster=scenario.cluster.name,
-        accelerator=device.name,
+        accelerator=scenario.cluster.accelerator.name,
         gpus=gpus,
         software=f"{scenario.software.name} ({scenario.software.release})",
         minimize=scenario.goal.minimize,
@@ -213,6 +220,8 @@ def collect(
         front=layout_rows(plan, [int(i) for i in plan.pareto[:_FRONT]]),
         costs=cost_lines(plan.outcome, gpus),
         price=price_words(plan.outcome),
+        planned=planned_words(plan),
+        hours=hours_words(plan.outcome, gpus),
         tied=plan.certainty.tied,
         memory=memory_report(plan),
         bars=bars,
@@ -229,9 +238,16 @@ def collect(
         evidence=plan.evidence,
         assumed=[figure for figure in _used(plan) if figure.grade == "assumed"],
         step=step,
-        played=played_words(step.terms_s, closed),
+        played=played_words(step.terms_s, _closed_terms(plan)),
         refined=refined_rows(plan),
     )
+
+
+def _closed_terms(plan: Plan) -> dict[str, float]:
+    """Seconds of each term of the best layout by the closed form."""
+    best, made = plan.estimate.layouts[:1], plan.scenario
+    form = evaluate(best, made.workload, made.cluster, made.software)
+    return {name: float(column[0]) for name, column in form.terms_s.items()}
 
 
 def _used(plan: Plan) -> list[UsedFigure]:
@@ -290,10 +306,14 @@ def cost_lines(outcome: Outcome, gpus: int, i: int = 0) -> list[CostLine]:
         return []
     ideal = float(outcome.days_ideal[i]) * _HOURS * gpus
     held = float(outcome.days[i]) * _HOURS * gpus
+    paid, real = float(outcome.gpu_hours[i]), outcome.real
+    spare = 0.0 if real is None else float(real.hot_spares[i]) * outcome.gpus_per_server
+    waiting = held / gpus * spare
     parts = (
         ("training", ideal),
         ("failures, checkpoints, restarts and slow steps", held - ideal),
-        ("hot spares", float(outcome.gpu_hours[i]) - held),
+        ("hot spares", waiting),
+        ("rest of racks that are let whole", paid - held - waiting),
     )
     lines = [
         CostLine(what=what, amount=f"{show_count(hours)} GPU-hours", usd=hours * float(rate))

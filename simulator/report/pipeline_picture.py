@@ -10,13 +10,20 @@ from numpy.typing import NDArray
 from simulator.events.played import SimulatedStep
 from simulator.events.step.streams import SPAN_KINDS, STREAMS
 from simulator.events.step.timeline import Timeline
-from simulator.report.canvas import DPI, NARROW, headline, ink_on, legend, plain_axes
+from simulator.report.canvas import (
+    NARROW,
+    headline,
+    ink_on,
+    legend,
+    new_figure,
+    plain_axes,
+)
 from simulator.report.palette import colour
+from simulator.report.svg_figure import SvgAxes
 from simulator.units import show_percent, show_seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _INKS = {
     "forward": ("gemm", "forward"),
@@ -54,7 +61,9 @@ _PASS, _TRAFFIC = (0.1, 0.56), (0.7, 0.2)
 """Offset and height within a row: compute above, communication below."""
 
 
-def pipeline_picture(step: SimulatedStep, *, title: str, narrow: bool = False) -> Figure:
+def pipeline_picture(
+    step: SimulatedStep, *, title: str, narrow: bool = False, svg: bool = False
+) -> Any:
     """Draw who does what when: passes with their micro-batch, communication below, idle time grey.
 
     Parameters
@@ -65,8 +74,6 @@ def pipeline_picture(step: SimulatedStep, *, title: str, narrow: bool = False) -
     narrow : bool
         For a phone, which shows the beginning of a step alone.
     """
-    from matplotlib.figure import Figure
-
     line = step.timeline
     ranks = np.unique(line.rank)
     ranks = ranks[np.unique(np.linspace(0, len(ranks) - 1, min(len(ranks), _ROWS)).astype(int))]
@@ -76,7 +83,7 @@ def pipeline_picture(step: SimulatedStep, *, title: str, narrow: bool = False) -
     roomy = len(ranks) <= _ROOMY
     height = 2.0 + (0.42 if roomy else 0.21) * len(ranks)
     size = (NARROW if narrow else 11.0, min(height, 12.0))
-    figure = Figure(figsize=size, dpi=DPI, layout="constrained")
+    figure = new_figure(*size, svg=svg)
     frames = figure.subplots(1, len(windows), sharey=True, squeeze=False)[0]
     named: dict[str, str] = {}
     for axes, (start, end) in zip(frames, windows, strict=True):
@@ -129,7 +136,7 @@ def _windows(line: Timeline) -> list[tuple[float, float]]:
 
 
 def _row(
-    axes: Axes,
+    axes: Axes | SvgAxes,
     line: Timeline,
     rank: int,
     row: int,
@@ -142,7 +149,7 @@ def _row(
     start, end = window
     own = (line.rank == rank) & (line.end_s > start) & (line.start_s < end)
     edges = np.array([[start], [end]])
-    _boxes(axes, edges, row + _PASS[0], _PASS[1], color=colour("grid").light, lw=0, zorder=0)
+    _boxes(axes, edges, row + _PASS[0], _PASS[1], facecolor=colour("grid").light, lw=0, zorder=0)
     compute = STREAMS.index("compute")
     for kind in np.unique(line.kind[own]).tolist():
         ink, word = _INKS[SPAN_KINDS[kind]]
@@ -160,13 +167,16 @@ def _row(
 
 
 def _boxes(
-    axes: Axes, spans_s: NDArray[np.float64], bottom: float, height: float, **inks: Any
+    axes: Axes | SvgAxes, spans_s: NDArray[np.float64], bottom: float, height: float, **inks: Any
 ) -> None:
     """Rectangles of one height, from and to seconds of shape (2, boxes), as one path.
 
     Added by hand: `broken_barh` looks at the limits of the axes again for each call, and they are
     given; and a file with a shape for every box is several times as long.
     """
+    if isinstance(axes, SvgAxes):
+        axes.boxes(spans_s, bottom, height, **inks)
+        return
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path
 
@@ -179,7 +189,11 @@ def _boxes(
 
 
 def _numbers(
-    axes: Axes, line: Timeline, rows: NDArray[np.bool_], row: int, window: tuple[float, float]
+    axes: Axes | SvgAxes,
+    line: Timeline,
+    rows: NDArray[np.bool_],
+    row: int,
+    window: tuple[float, float],
 ) -> None:
     """Micro-batch in every pass that has room for it."""
     least = (window[1] - window[0]) / 50.0

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from simulator.cost.estimate import VERDICTS
 from simulator.cost.terms import LABELS, MEMORY_MEANING, TERMS
 from simulator.planner.scaling import CAUSES, ScalingPoint
 from simulator.report.canvas import (
-    DPI,
     NARROW,
     canvas,
     headline,
     ink_on,
     legend,
+    new_figure,
     plain_axes,
     wrapped,
 )
@@ -22,6 +22,7 @@ from simulator.report.comparison import TimeBar
 from simulator.report.inline_svg import noted
 from simulator.report.numbers import MemoryReport, PlanNumbers
 from simulator.report.palette import colour
+from simulator.report.svg_figure import SvgAxes
 from simulator.units import (
     GIB,
     show_bytes,
@@ -33,7 +34,6 @@ from simulator.units import (
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
     from simulator.planner.plan import Plan
 
@@ -46,12 +46,12 @@ _SMALL = 0.002
 """Shares of a bar below this are drawn but get no legend entry."""
 
 
-def memory_picture(numbers: PlanNumbers, *, narrow: bool = False) -> Figure:
+def memory_picture(numbers: PlanNumbers, *, narrow: bool = False, svg: bool = False) -> Any:
     """Draw memory by kind for every pipeline stage, against usable memory and capacity."""
     report = numbers.memory
     count = len(report.stages)
     room = 3.4 if narrow else 2.7
-    figure, axes = canvas(NARROW if narrow else 10.0, min(room + 0.34 * count, 11.0))
+    figure, axes = canvas(NARROW if narrow else 10.0, min(room + 0.34 * count, 11.0), svg=svg)
     columns = {k: [s.memory_bytes[k] / GIB for s in report.stages] for k in report.kinds}
     notes = {kind: _memory_notes(report, kind) for kind in report.kinds}
     _stack(axes, columns, {k: f"{k} {max(v):.1f}" for k, v in columns.items()}, notes)
@@ -85,10 +85,12 @@ def _memory_notes(report: MemoryReport, kind: str) -> list[str]:
     ]
 
 
-def time_picture(numbers: PlanNumbers, *, narrow: bool = False) -> Figure:
+def time_picture(numbers: PlanNumbers, *, narrow: bool = False, svg: bool = False) -> Any:
     """Draw the step term by term for the best layout, the runner-up and plain data parallelism."""
     bars = numbers.bars
-    figure, axes = canvas(NARROW if narrow else 10.0, (3.6 if narrow else 2.9) + 0.62 * len(bars))
+    figure, axes = canvas(
+        NARROW if narrow else 10.0, (3.6 if narrow else 2.9) + 0.62 * len(bars), svg=svg
+    )
     names = [c.name for c in numbers.changes]
     longest = max(bar.p90_s for bar in bars)
     columns = {name: [bar.terms_s[name] for bar in bars] for name in names}
@@ -130,12 +132,9 @@ def _time_note(name: str, bar: TimeBar) -> str:
     )
 
 
-def speedup_picture(numbers: PlanNumbers, *, narrow: bool = False) -> Figure:
+def speedup_picture(numbers: PlanNumbers, *, narrow: bool = False, svg: bool = False) -> Any:
     """Draw speed-up over the number of GPUs, and what eats the speed-up ratio at each."""
-    from matplotlib.figure import Figure
-
-    size = (NARROW, 8.6) if narrow else (11.0, 5.2)
-    figure = Figure(figsize=size, dpi=DPI, layout="constrained")
+    figure = new_figure(*((NARROW, 8.6) if narrow else (11.0, 5.2)), svg=svg)
     if narrow:
         left, right = figure.subplots(2, 1)
     else:
@@ -156,7 +155,9 @@ def speedup_picture(numbers: PlanNumbers, *, narrow: bool = False) -> Figure:
     return figure
 
 
-def _speed(axes: Axes, points: Sequence[ScalingPoint], fitting: Sequence[ScalingPoint]) -> None:
+def _speed(
+    axes: Axes | SvgAxes, points: Sequence[ScalingPoint], fitting: Sequence[ScalingPoint]
+) -> None:
     """Speed-up on log axes beside the ideal line; sizes that do not fit are crosses at its foot."""
     text, ink, grey = colour("text").light, colour("speed").light, colour("ideal").light
     if not fitting:
@@ -196,7 +197,7 @@ def _speed(axes: Axes, points: Sequence[ScalingPoint], fitting: Sequence[Scaling
     axes.legend(frameon=False, fontsize=9, loc="upper left")
 
 
-def _eaten(axes: Axes, fitting: Sequence[ScalingPoint]) -> None:
+def _eaten(axes: Axes | SvgAxes, fitting: Sequence[ScalingPoint]) -> None:
     """By size, the share of GPU time that each cause adds (right) or saves (left)."""
     rows = [p for p in fitting if any(p.eaten.values())]
     if not rows:
@@ -231,7 +232,7 @@ def _eaten(axes: Axes, fitting: Sequence[ScalingPoint]) -> None:
 
 
 def _stack(
-    axes: Axes,
+    axes: Axes | SvgAxes,
     columns: Mapping[str, Sequence[float]],
     labels: Mapping[str, str],
     notes: Mapping[str, Sequence[str]],
@@ -270,7 +271,7 @@ def _stack(
         left = [start + value for start, value in zip(left, values, strict=True)]
 
 
-def _intervals(axes: Axes, report: MemoryReport) -> None:
+def _intervals(axes: Axes | SvgAxes, report: MemoryReport) -> None:
     """A thin line from P10 to P90 below the middle of every stage that has them."""
     known = [
         (y, stage.memory_p10_bytes / GIB, stage.memory_p90_bytes / GIB)
@@ -283,7 +284,7 @@ def _intervals(axes: Axes, report: MemoryReport) -> None:
         axes.hlines(lines, low, high, color=colour("text").light, lw=1.4, label="P10 to P90")
 
 
-def _limit_lines(axes: Axes, usable: float, capacity: float) -> None:
+def _limit_lines(axes: Axes | SvgAxes, usable: float, capacity: float) -> None:
     """The line that decides (usable memory) and the datasheet's, labelled on the outer sides."""
     red, grey = colour("does not fit").light, colour("quiet").light
     first = usable <= capacity
@@ -305,9 +306,9 @@ def _limit_lines(axes: Axes, usable: float, capacity: float) -> None:
         )
 
 
-def front_picture(plan: Plan, title: str, *, narrow: bool = False) -> Figure:
+def front_picture(plan: Plan, title: str, *, narrow: bool = False, svg: bool = False) -> Any:
     """Draw time against free memory of a plan's layouts; those on the Pareto front are filled."""
-    figure, axes = canvas(NARROW if narrow else 10.0, 4.2 if narrow else 4.6)
+    figure, axes = canvas(NARROW if narrow else 10.0, 4.2 if narrow else 4.6, svg=svg)
     axes.grid(axis="y", color=colour("grid").light, lw=0.7)
     estimate, best = plan.estimate, plan.pareto
     free = 100.0 * (1.0 - estimate.memory_total_bytes / estimate.usable_bytes)

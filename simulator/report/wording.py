@@ -9,18 +9,28 @@ from collections.abc import Mapping
 from simulator.arrays import Floats
 from simulator.cost.terms import LABELS
 from simulator.scenario import Scenario
+from simulator.search.best_layout import BestLayout
 from simulator.search.outcome import Outcome
 from simulator.units import (
+    DAY_S,
+    HOUR_S,
+    show_chance,
     show_count,
     show_days,
+    show_days_span,
     show_percent,
     show_seconds,
     show_signed_percent,
+    show_usd,
+    show_usd_span,
 )
 from simulator.workload.recipe import Recipe
 
 _MOST = 3
 """Losses, or terms, that are named."""
+
+MARK = "*"
+"""Of money at a price that is assumed."""
 
 _LEAST_GAP = 0.001
 """Differences of terms below this share of the step are not named."""
@@ -77,6 +87,45 @@ def end_words(outcome: Outcome, scenario: Scenario, days: tuple[Floats, Floats],
     return f"begun on {start.isoformat()} it ends on {ends[0]} ({ends[1]} to {ends[2]})"
 
 
+def hours_words(outcome: Outcome, gpus: int, i: int = 0) -> str:
+    """GPU-hours of a layout, and which GPUs beside the run's `gpus` are paid for in them."""
+    hours, days = float(outcome.gpu_hours[i]), float(outcome.days[i])
+    shown = f"{show_count(hours)} GPU-hours"
+    if not days > 0.0 or not math.isfinite(days):
+        return shown
+    paid = round(hours / (days * DAY_S / HOUR_S))
+    real = outcome.real
+    spares = 0 if real is None else round(float(real.hot_spares[i]) * outcome.gpus_per_server)
+    beside = [f"{spares:,} of hot spares"] * (spares > 0)
+    if rest := paid - gpus - spares:
+        beside.append(f"{rest:,} of racks that are let whole")
+    return f"{shown} on {paid:,} GPUs, {' and '.join(beside)}" if beside else shown
+
+
+def planned_words(answer: BestLayout, i: int = 0) -> str:
+    """What to plan for: days and money with what published runs took on top; blank without."""
+    planned, factor = answer.planned, answer.planning_factor
+    if planned is None or factor is None or not math.isfinite(float(planned.days[1][i])):
+        return ""
+    low, middle, high = (float(column[i]) for column in planned.days)
+    words = f"plan for {show_days_span(middle, low, high)}"
+    low, middle, high = (float(column[i]) for column in planned.usd)
+    if math.isfinite(middle):
+        words += f", {show_usd(middle)} ({show_usd_span(low, high)})"
+    return f"{words}: {factor.sentence(float(answer.outcome.gpu_hours[i]))}"
+
+
+def chance_words(held: float, without: float, what: str = "") -> str:
+    """A chance of something with the planning factor, and without it where that is another.
+
+    >>> chance_words(0.55, 0.9995), chance_words(0.5, 0.5, "in time")
+    ('55.0 % chance (over 99.9 % without the planning factor)', '50.0 % chance in time')
+    """
+    shown, other = show_chance(held), show_chance(without)
+    beside = "" if shown == other else f" ({other} without the planning factor)"
+    return f"{shown} chance {what}".strip() + beside
+
+
 def price_words(outcome: Outcome) -> str:
     """Say what the price is, how sure, and whether it holds electricity."""
     price = outcome.price
@@ -86,8 +135,9 @@ def price_words(outcome: Outcome) -> str:
     spread = "" if rate.spread is None else f", give or take {show_percent(rate.spread)}"
     power = "with" if price.included_power else "without"
     source = f"; {rate.source}" if rate.source else ""
+    said = [*filter(None, (price.term, price.provider, price.name, rate.grade, rate.date))]
     return (
-        f"{float(rate):,.2f} USD per GPU-hour ({price.name}, {rate.grade}{spread}), {power}"
+        f"{float(rate):,.2f} USD per GPU-hour ({', '.join(said)}{spread}), {power}"
         f" electricity{source}. {price.note}".strip()
     )
 

@@ -5,31 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from simulator.plain_files import write_files
 from simulator.planner.plan import Plan
 from simulator.planner.scaling import Scaling
 from simulator.planner.simulated_run import run_curves
 from simulator.planner.variants import Variant
-from simulator.report.canvas import load, png_bytes, svg_bytes
+from simulator.report.canvas import png_bytes
 from simulator.report.inline_svg import inline
 from simulator.report.numbers import PlanNumbers, collect
 from simulator.report.page import render
 from simulator.report.pipeline_picture import pipeline_picture
 from simulator.report.plots import front_picture, memory_picture, speedup_picture, time_picture
 from simulator.report.run_picture import curves_picture
-from simulator.second_process import run_in_process
 
 if TYPE_CHECKING:
     from markupsafe import Markup
-    from matplotlib.figure import Figure
-
-_Files = tuple[bytes, bytes, bytes | None]
-"""A picture as SVG, the narrow one as SVG, and as PNG where it is asked for."""
-
-_AWAITED = "speedup"
-"""The picture that is drawn last: of what may still be searched."""
 
 
 def write_plan_report(
@@ -40,7 +32,6 @@ def write_plan_report(
     upgrades: list[Variant] | None = None,
     curve: Callable[[], Scaling] | None = None,
     pictures: bool = False,
-    processes: int = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Path]:
     """Write ``plan.html``, with its pictures in it; return the paths of what was written.
@@ -62,9 +53,6 @@ def write_plan_report(
         Waits for what ``scaling`` gives for the plan's scenario, if that was begun already.
     pictures : bool
         Write each picture beside the page too, as PNG and SVG: PNG takes as long as the page.
-    processes : int
-        2 draws half of the pictures in a copy of this process (``second_process.py``): for one
-        without threads of its own at work.
     progress : callable, optional
         Called with (searches done, searches in all): other sizes and upgrades are searched here,
         each about as long as the plan itself.
@@ -73,44 +61,22 @@ def write_plan_report(
     contents: dict[str, bytes] = {}
     drawings: dict[str, Markup] = {}
     shown = _pictures(plan, numbers)
-    drawn = _drawn({name: draw for name, (_, draw) in shown.items()}, processes, png=pictures)
-    for name, (alt, _) in shown.items():
-        svg, narrow, png = drawn[name]
-        if png is not None:
-            contents |= {f"{name}.png": png, f"{name}.svg": svg}
-        drawings[name] = inline(svg, narrow, name=name, alt=alt)
+    for name, (alt, draw) in shown.items():
+        wide = draw(svg=True).svg()
+        if pictures:
+            contents |= {f"{name}.png": png_bytes(draw()), f"{name}.svg": wide.encode()}
+        drawings[name] = inline(wide, draw(narrow=True, svg=True).svg(), alt=alt)
     page = render(numbers, launch=launch, drawings=drawings).encode()
     placed = {out_dir / name: content for name, content in {"plan.html": page, **contents}.items()}
     write_files(placed)
     return list(placed)
 
 
-def _drawn(
-    draws: dict[str, Callable[..., Figure]], processes: int, *, png: bool
-) -> dict[str, _Files]:
-    """The files of every picture by its name."""
-    if processes < 2:
-        return {name: _files(draw, png=png) for name, draw in draws.items()}
-    load()
-    names = sorted(draws, key=lambda name: name == _AWAITED)
-    with run_in_process(
-        lambda: {name: _files(draws[name], png=png) for name in names[::2]}
-    ) as others:
-        own = {name: _files(draws[name], png=png) for name in names[1::2]}
-        return own | others()
-
-
-def _files(draw: Callable[..., Figure], *, png: bool) -> _Files:
-    whole = draw(narrow=False)
-    drawn = svg_bytes(whole)  # first: it finds room for texts, so that the page stays the same
-    return drawn, svg_bytes(draw(narrow=True)), png_bytes(whole) if png else None
-
-
-def _pictures(plan: Plan, numbers: PlanNumbers) -> dict[str, tuple[str, Callable[..., Figure]]]:
+def _pictures(plan: Plan, numbers: PlanNumbers) -> dict[str, tuple[str, Callable[..., Any]]]:
     """Pictures of the report by name: what each shows, and what draws it, wide or narrow."""
     about = f"{numbers.title}\n{numbers.best.described}"
     curves = run_curves(plan) if numbers.run else None
-    pictures: dict[str, tuple[str, Callable[..., Figure]]] = {
+    pictures: dict[str, tuple[str, Callable[..., Any]]] = {
         "time": ("Step time by term, layout by layout", partial(time_picture, numbers)),
         "memory": ("Memory by kind, stage by stage", partial(memory_picture, numbers)),
         "pipeline": (

@@ -71,7 +71,9 @@ def _kind(arch: Architecture) -> str:
     elif arch.is_encoder_decoder:
         words = ["encoder-decoder"]
     else:
-        words = ["decoder" if all(attention.causal for attention in arch.attentions) else "encoder"]
+        last = [block.attention for block in arch.blocks if block.attention and not block.width]
+        words = ["decoder" if all(attention.causal for attention in last) else "encoder"]
+        words += ["tower of images or sound"] if any(block.width for block in arch.blocks) else []
     if arch.moes:
         words.append(f"{arch.moes[0].experts} experts, top {arch.moes[0].top_k}")
     else:

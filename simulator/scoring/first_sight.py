@@ -16,6 +16,7 @@ from simulator import catalogue
 from simulator._version import __version__
 from simulator.errors import InputError
 from simulator.files import read_csv
+from simulator.measured.table_kinds import table_kind
 from simulator.plain_files import read_text, write_files
 from simulator.scoring.scores import ScoredRow
 
@@ -28,6 +29,12 @@ AS_WRITTEN = ".as_first_written.csv"
 def as_written(predictions: Path) -> Path:
     """Where the table of runs stands whose first predictions a file holds."""
     return predictions.with_name(predictions.stem + AS_WRITTEN)
+
+
+def written_tables() -> list[Path]:
+    """Tables of training runs as they were at first sight, in the order of their names."""
+    folder = catalogue.folder("validation") / "first_seen"
+    return [path for path in sorted(folder.glob(f"*{AS_WRITTEN}")) if table_kind(path) == "runs"]
 
 
 def check_unwritten(option: str, path: Path, tables: Iterable[Path]) -> None:

@@ -127,6 +127,15 @@ class LogComparison:
                 )
         return memory
 
+    def memory_of_a_whole_step(self) -> dict[str, float]:
+        """Measured peaks, by kind, as they would be once moments and activations are both there."""
+        estimate = self.prediction.estimate
+        return {
+            kind: size * memory_of_kind_gib(estimate, 0, kind) / self._memory_gib(kind)
+            for kind in SCORED_MEMORY
+            if (size := self.log.memory_bytes.get(kind))
+        }
+
     @property
     def memory_is_of_the_first_step(self) -> bool:
         """Whether its memory was read before any step had activations and moments at once."""

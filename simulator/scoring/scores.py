@@ -232,6 +232,11 @@ def _errors(rows: Iterable[ScoredRow]) -> list[float]:
     return [row.step_error for row in rows if row.step_error is not None]
 
 
+def step_errors(rows: Sequence[ScoredRow]) -> dict[str, Any]:
+    """Errors of step times, and how good their intervals are, of rows that stand alone."""
+    return _step_errors(rows, constant_half_width(_errors(rows)))
+
+
 def _step_errors(rows: Sequence[ScoredRow], half_width: float | None) -> dict[str, Any]:
     """Errors of the step time, and how good their intervals are."""
     known = [row for row in rows if row.step_error is not None and row.interval is not None]

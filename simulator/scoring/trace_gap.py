@@ -155,22 +155,38 @@ def compare_trace(step: StepTime, scenario: Scenario) -> TraceComparison:
 
 def _causes(step: StepTime, prediction: Prediction) -> list[Cause]:
     """Every cause; a term that no cause takes stands for itself."""
-    terms = _traced_terms(prediction)
+    predicted = predicted_parts(prediction)
     hidden = {name: float(prediction.estimate.hidden_s[name][0]) for name in HIDDEN}
     measured, beside = _measured(step, prediction)
-    taken = {term for _, some in CAUSES.values() for term in some}
-    own = {term.name: (term.label, (term.name,)) for term in TERMS if term.name not in taken}
     return [
         Cause(
             name=name,
             label=label,
-            predicted_s=sum(terms[term] for term in some),
+            predicted_s=predicted[name],
             measured_s=measured.get(name, 0.0),
             predicted_hidden_s=sum(hidden.get(term, 0.0) for term in some),
             measured_hidden_s=beside.get(name, 0.0),
         )
-        for name, (label, some) in {**CAUSES, **own}.items()
+        for name, (label, some) in _every_cause().items()
     ]
+
+
+def _every_cause() -> dict[str, tuple[str, tuple[str, ...]]]:
+    """CAUSES; a term that none of them takes stands for itself."""
+    taken = {term for _, some in CAUSES.values() for term in some}
+    alone = {term.name: (term.label, (term.name,)) for term in TERMS if term.name not in taken}
+    return {**CAUSES, **alone}
+
+
+def predicted_parts(prediction: Prediction) -> dict[str, float]:
+    """Seconds of a predicted step by the causes that a trace can tell apart."""
+    terms = _traced_terms(prediction)
+    return {name: sum(terms[term] for term in some) for name, (_, some) in _every_cause().items()}
+
+
+def measured_parts(step: StepTime, prediction: Prediction) -> dict[str, float]:
+    """The same of a traced step of the run that was predicted."""
+    return _measured(step, prediction)[0]
 
 
 def _possible(step: StepTime, prediction: Prediction) -> None:

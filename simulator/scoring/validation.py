@@ -52,9 +52,11 @@ class _Replayed:
 class Validation(Encoded):
     """Measured runs, all rows in the order of their files, and microbenchmarks."""
 
-    KEYS: ClassVar[tuple[str, ...]] = ("rows", "summary", "problems")
+    KEYS: ClassVar[tuple[str, ...]] = ("rows=all_rows", "summary", "problems")
 
     rows: tuple[ScoredRow, ...]
+    rl: tuple[ScoredRow, ...] = ()
+    """Steps of reinforcement learning, which stay out of every figure of the others."""
     benchmarks: tuple[BenchmarkScore, ...] = ()
     """One per table of kernels, collectives or expert all-to-all."""
     problems: tuple[str, ...] = ()
@@ -62,9 +64,14 @@ class Validation(Encoded):
     right."""
 
     @property
+    def all_rows(self) -> tuple[ScoredRow, ...]:
+        """Runs of both kinds."""
+        return (*self.rows, *self.rl)
+
+    @property
     def predicted(self) -> tuple[ScoredRow, ...]:
         """Rows that were predicted."""
-        return tuple(row for row in self.rows if row.status == "ok")
+        return tuple(row for row in self.all_rows if row.status == "ok")
 
     @property
     def used(self) -> bool:
@@ -73,17 +80,20 @@ class Validation(Encoded):
 
     def to_frame(self) -> DataFrame:
         """One row per measured run beside its prediction: the columns of its table, then ours."""
-        rows = ({**row.run.fields, **row.document()} for row in self.rows)
+        rows = ({**row.run.fields, **row.document()} for row in self.all_rows)
         return frame_of_rows(rows).set_index("run_id")
 
     def summary(self) -> dict[str, Any]:
         """Summarise errors and rankings, see :func:`simulator.scoring.scores.summary`.
 
-        ``kernels`` and ``collectives`` sum up the microbenchmarks, None without such a table.
+        ``kernels`` and ``collectives`` sum up the microbenchmarks, ``rl`` steps of reinforcement
+        learning; None without such a table.
         """
         from simulator.scoring.benchmark_score import summaries  # predict starts without it
+        from simulator.scoring.score_rl import rl_summary
 
-        return {**summary(self.rows), **summaries(self.benchmarks)}
+        runs, benchmarks = summary(self.rows), summaries(self.benchmarks)
+        return {**runs, **benchmarks, "rl": rl_summary(self.rl)}
 
 
 def validate(
@@ -128,15 +138,28 @@ def validate(
     tables, problems = sort_tables([] if columns else places)
     read = tables.pop("runs", [])
     runs, wrong = read_mapped(places, columns) if columns else read_tables(read)
+    rl_rows, wrong_rl = _score_rl(tables.pop("rl", []), progress)
     benchmarks, more = _score_benchmarks([path for some in tables.values() for path in some])
-    problems += [*wrong, *more]
-    if not runs and not benchmarks:
+    problems += [*wrong, *wrong_rl, *more]
+    if not runs and not rl_rows and not benchmarks:
         raise InputError(problems)
     return Validation(
         rows=_validate_runs(runs, software, progress),
+        rl=tuple(rl_rows),
         benchmarks=tuple(benchmarks),
         problems=tuple(problems),
     )
+
+
+def _score_rl(
+    paths: list[Path], progress: Callable[[int, int], None] | None
+) -> tuple[list[ScoredRow], list[str]]:
+    """Score tables of steps of reinforcement learning."""
+    if not paths:
+        return [], []
+    from simulator.scoring.score_rl import score_rl  # other tables go without
+
+    return score_rl(paths, progress)
 
 
 def _shipped() -> list[Path]:

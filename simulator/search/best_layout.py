@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Any
 
 from simulator.answers import Answer, plain
 from simulator.arrays import Floats
 from simulator.cost.step import Estimate
+from simulator.economics.planning_factor import PlanningFactor, planning_factor
+from simulator.economics.unsure_totals import Span
 from simulator.frames import DataFrame, Table
 from simulator.scenario import Scenario
 from simulator.search.certainty import Certainty
-from simulator.search.outcome import GoalChances, Outcome, answer_frame, goal_chances
+from simulator.search.outcome import (
+    GoalChances,
+    Outcome,
+    PlannedTotals,
+    answer_frame,
+    goal_chances,
+    planned_totals,
+)
 from simulator.units import show_seconds, show_usd
 
 
@@ -46,7 +56,31 @@ class BestLayout(Answer):
     @property
     def goal_chances(self) -> GoalChances:
         """How likely each layout is to meet deadline and budget."""
-        return goal_chances(self.estimate, self.outcome, self.certainty, self.scenario.goal)
+        goal, factor = self.scenario.goal, self.planning_factor
+        return goal_chances(self.estimate, self.outcome, self.certainty, goal, factor)
+
+    @property
+    def planning_factor(self) -> PlanningFactor | None:
+        """What published runs took on top; None where no length is known or all is ideal."""
+        return factor_of(self.scenario)
+
+    @property
+    def planned(self) -> PlannedTotals | None:
+        """Days and money of every layout with the planning factor; None without one."""
+        factor = self.planning_factor
+        if factor is None:
+            return None
+        return planned_totals(self.estimate, self.outcome, self.certainty, factor)
+
+    @property
+    def planned_days(self) -> dict[str, float] | None:
+        """P10, P50 and P90 of the days with the planning factor; None without one."""
+        return None if self.planned is None else _ends(self.planned.days)
+
+    @property
+    def planned_usd(self) -> dict[str, float] | None:
+        """The same of the money; None without a price, too."""
+        return None if self.planned is None else _ends(self.planned.usd)
 
     @property
     def step_time_s(self) -> float:
@@ -118,6 +152,19 @@ class BestLayout(Answer):
         if self.usd is not None:
             words.append(show_usd(self.usd))
         return ", ".join(words)
+
+
+def factor_of(scenario: Scenario) -> PlanningFactor | None:
+    """Return the planning factor of a scenario's run; None where it has none."""
+    if scenario.goal.ideal or scenario.workload.recipe.steps is None:
+        return None
+    return planning_factor()
+
+
+def _ends(columns: tuple[Floats, Floats, Floats]) -> dict[str, float] | None:
+    """P10, P50 and P90 of the first layout; None where they are not known."""
+    ends = {name: float(column[0]) for name, column in zip(Span.KEYS, columns, strict=True)}
+    return ends if isfinite(ends["p50"]) else None
 
 
 def _first(column: Floats) -> float | None:

@@ -57,8 +57,8 @@ MOST_CP = 64
 FEWEST_TOKENS = 2048
 """Of a sequence on a context-parallel rank."""
 
-MOST_DOMAINS = 2
-"""Fast domains that tensor parallelism may span."""
+MOST_DOMAINS, SMALL_TP = 2, 8
+"""Fast domains that tensor parallelism may span, and ranks that it may have whatever they are."""
 
 MOST_CHUNKS = 20
 """Virtual pipeline chunks per rank above this are not tried unless pinned."""
@@ -177,6 +177,7 @@ def families(
     micro: Range = EVERY,
     outer: Collection[Degrees] | None = None,
     memo: Memo | None = None,
+    wide: bool = False,
 ) -> Iterator[Family]:
     """The same layouts, those that differ in recomputation alone together.
 
@@ -190,18 +191,21 @@ def families(
         Degrees (tp, pp, cp) to list; not given, all.
     memo : dict, optional
         What calls for the same setting and pins share, empty at first.
+    wide : bool
+        The degrees alone that MOST_DOMAINS and FEWEST_TOKENS leave out: what is left to try where
+        nothing fits.
     """
     pinned, memo = dict(pinned or {}), {} if memo is None else memo
+    ranges: dict[str, Any] = {"micro": micro, "outer": outer, "memo": memo, "wide": wide}
     for field, choice in _CHOICES.items():
         if pinned.get(field) == "any":
             for i, word in enumerate(choice.words(software.supports, workload.architecture)):
                 fixed = {**pinned, field: word}
-                ranges: dict[str, Any] = {"micro": micro, "outer": outer, "memo": memo}
                 for family in families(workload, cluster, software, fixed, most=most, **ranges):
                     yield family if i == 0 else _only(family, choice.matters(family.base))
             return
     grids, size = list[dict[str, NDArray[Any]]](), 0
-    for grid in _grids(workload, cluster, software, pinned, micro=micro, outer=outer, memo=memo):
+    for grid in _grids(workload, cluster, software, pinned, **ranges):
         grids.append(grid)
         size += len(grid["tp"])
         if most is not None and size >= most:
@@ -220,10 +224,11 @@ def count(
     micro: Range = EVERY,
     outer: Collection[Degrees] | None = None,
     memo: Memo | None = None,
+    wide: bool = False,
 ) -> int:
     """How many layouts there are, those counted twice that a word of "any" does not tell apart.
 
-    `micro`, `outer` and `memo` as in :func:`families`.
+    `micro`, `outer`, `memo` and `wide` as in :func:`families`.
     """
     pinned, times, layouts = dict(pinned or {}), 1, 0
     memo = {} if memo is None else memo
@@ -231,7 +236,7 @@ def count(
         if pinned.get(field) == "any":
             words = choice.words(software.supports, workload.architecture)
             times, pinned[field] = times * len(words), words[0]
-    for (tp, pp, cp), dp in _degrees(workload, cluster, software, pinned):
+    for (tp, pp, cp), dp in _degrees(workload, cluster, software, pinned, wide):
         if outer is not None and (tp, pp, cp) not in outer:
             continue
         axes, shared = _known(memo, workload, cluster, software, pinned, tp=tp, pp=pp, cp=cp, dp=dp)
@@ -310,10 +315,11 @@ def _grids(
     micro: Range,
     outer: Collection[Degrees] | None,
     memo: Memo,
+    wide: bool,
 ) -> Iterator[dict[str, NDArray[Any]]]:
     """One product of the inner choices per (tp, pp, cp); at least one row, be it to blame."""
     some = False
-    for (tp, pp, cp), dp in _degrees(workload, cluster, software, pinned):
+    for (tp, pp, cp), dp in _degrees(workload, cluster, software, pinned, wide):
         if outer is not None and (tp, pp, cp) not in outer:
             continue
         axes, shared = _known(memo, workload, cluster, software, pinned, tp=tp, pp=pp, cp=cp, dp=dp)
@@ -332,7 +338,7 @@ def _grids(
             for name, value in (("tp", tp), ("pp", pp), ("cp", cp), ("dp", dp))
         }
         yield grid
-    if not some and micro[0] == 0:
+    if not some and micro[0] == 0 and not wide:
         yield _nearest(cluster, pinned)
 
 
@@ -344,17 +350,29 @@ def _within(sizes: NDArray[Any], span: Range, pinned: Mapping[str, Any]) -> NDAr
 
 
 def _degrees(
-    workload: Workload, cluster: Cluster, software: Software, pinned: Mapping[str, Any]
+    workload: Workload,
+    cluster: Cluster,
+    software: Software,
+    pinned: Mapping[str, Any],
+    wide: bool,
 ) -> Iterator[tuple[Degrees, int]]:
     """Degrees (tp, pp, cp) with the dp that they leave, but those that a pinned dp rules out."""
-    for tp, pp, cp in _outer(workload, cluster, software, pinned):
+    every = _outer(workload, cluster, software, pinned, wide)
+    if wide:
+        narrow = set(_outer(workload, cluster, software, pinned, False))
+        every = [degrees for degrees in every if degrees not in narrow]
+    for tp, pp, cp in every:
         dp = data_parallel_degree(cluster.gpus, tp, pp, cp)
         if pinned.get("dp", dp) == dp:
             yield (tp, pp, cp), dp
 
 
 def _outer(
-    workload: Workload, cluster: Cluster, software: Software, pinned: Mapping[str, Any]
+    workload: Workload,
+    cluster: Cluster,
+    software: Software,
+    pinned: Mapping[str, Any],
+    wide: bool,
 ) -> list[tuple[int, int, int]]:
     """Degrees (tp, pp, cp) whose product divides the number of accelerators."""
     gpus, arch = cluster.gpus, workload.architecture
@@ -366,13 +384,14 @@ def _outer(
             return [int(pinned[name])]
         return [d for d in shares if d <= (most if supported else 1)]
 
-    tps = choices("tp", min(attention_heads(arch), widest_tp(cluster.domain)), can.tensor)
+    heads = attention_heads(arch)
+    tps = choices("tp", heads if wide else min(heads, widest_tp(cluster.domain)), can.tensor)
     pps = choices("pp", arch.layers, can.pipeline)
     if pieces := len(pinned.get("stages", ())):
         chunks = int(pinned.get("vpp", 0))
         some = [d for d in pps if pieces % d == 0 and chunks in (0, pieces // d)]
         pps = some or [max(pieces // max(chunks, 1), 1)]
-    longest = longest_cp(workload.recipe.sequence_length)
+    longest = MOST_CP if wide else longest_cp(workload.recipe.sequence_length)
     cps = choices("cp", min(longest, MOST_CP), bool(can.cp_kinds))
     return [
         (tp, pp, cp)
@@ -440,7 +459,7 @@ def _codes(words: Sequence[str], values: Sequence[Any]) -> list[int]:
 
 def widest_tp(domain: int) -> int:
     """Tensor-parallel ranks that are tried at the most on fast domains of so many accelerators."""
-    return MOST_DOMAINS * domain
+    return max(MOST_DOMAINS * domain, SMALL_TP)
 
 
 def longest_cp(sequence_length: int) -> int:
@@ -521,7 +540,7 @@ def _recomputation(
         if mode not in RECOMPUTE:
             continue
         code = RECOMPUTE.index(mode)
-        for words in _module_sets(arch, software, pinned) if mode == "selective" else [""]:
+        for words in module_sets(arch, software, pinned) if mode == "selective" else [""]:
             yield Recomputed(recompute=code, modules=mask_of(words), layers=layers, rows=every)
     if "recompute_layers" in pinned or "full" not in modes:
         return
@@ -535,7 +554,7 @@ def _recomputation(
             yield Recomputed(recompute=full, modules=0, layers=count.astype(np.int32), rows=rows)
 
 
-def _module_sets(arch: Architecture, software: Software, pinned: Mapping[str, Any]) -> list[str]:
+def module_sets(arch: Architecture, software: Software, pinned: Mapping[str, Any]) -> list[str]:
     """What selective recomputation may name, without what the model lacks; "": the usual."""
     if "recompute_modules" in pinned:
         return [pinned["recompute_modules"]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from simulator.cost.uncertainty import (
     evidence_spread,
     same_kernels,
 )
+from simulator.economics.planning_factor import PlanningFactor
 from simulator.evidence.likeness import P90_T4
 from simulator.hardware.cluster import Cluster
 from simulator.software.profile import Software
@@ -88,6 +89,18 @@ class Certainty:
         side = np.where(away < 0.0, low, high)
         with np.errstate(divide="ignore", invalid="ignore"):
             return heavy_tailed(P90_T4 * away / side)
+
+    def planned(self, step_s: Floats, factor: PlanningFactor) -> Certainty:
+        """Return the certainty of values that a planning factor was put on.
+
+        The interval of the factor holds the error of the steps it was learnt of; what a step is
+        less sure than those comes on top.
+        """
+        known = P90 * factor.step_spread
+        low, high = (np.sqrt(np.maximum(side**2 - known**2, 0.0)) for side in self._sides(step_s))
+        low = np.hypot(low, np.log(factor.value / factor.p10))
+        high = np.hypot(high, np.log(factor.p90 / factor.value))
+        return replace(self, p10_s=step_s * np.exp(-low), p90_s=step_s * np.exp(high))
 
     def _sides(self, step_s: Floats) -> tuple[Floats, Floats]:
         """Logarithms from P10 to the step time, and from there to P90."""

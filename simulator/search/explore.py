@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,9 @@ from simulator.hardware.cluster import Cluster
 from simulator.layout.keys import UniqueRows, unique_rows
 from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, REASONS
+from simulator.layout.rules.launch_rules import UNSAID
 from simulator.search.candidates import EVERY, Degrees, Family, Range, count, families
-from simulator.search.in_threads import in_threads
+from simulator.search.in_threads import in_threads, may_go_on
 from simulator.search.memory_filter import (
     HEADROOM,
     Rows,
@@ -40,6 +41,7 @@ from simulator.search.memory_filter import (
     smallest_row,
     with_bounds,
 )
+from simulator.search.neighbours import Walk, by_step, walk
 from simulator.search.shortlist import Shortlist, wanted
 from simulator.search.stage_splits import MOST_REBALANCED, rebalanced_stages, worth_rebalancing
 from simulator.software.profile import Software
@@ -84,6 +86,24 @@ class SearchResult:
     fastest_safe: Estimate | None
     """The fastest layout whose P90 of memory fits too."""
     seconds: float
+    walked: int = 0
+    """Layouts beside the grid, a step in a field from the best, that were looked at."""
+
+    def with_walk(self, walk: Walk, places: Ints) -> SearchResult:
+        """The same with what a walk from its best layouts came to.
+
+        `places` are those of all of the walk's better layouts and the best ones, in that order, of
+        which as many are kept as there were.
+        """
+        if walk.better is None:
+            return replace(self, walked=walk.tried)
+        both = concatenate([walk.better, self.best]).take(places)
+        safe = np.flatnonzero(both.verdict == 0)
+        fastest_safe = self.fastest_safe
+        if fastest_safe is not None and len(safe):
+            several = concatenate([fastest_safe, both.take(safe)])
+            fastest_safe = several.take(np.argsort(several.step_time_s, kind="stable")[:1])
+        return replace(self, best=both, fastest_safe=fastest_safe, walked=walk.tried)
 
 
 _SPARE = 4
@@ -114,37 +134,52 @@ _LOOKED_AT = 16384
 class _Search:
     """One exploration: families of layouts come in, the fastest of them stay."""
 
-    def __init__(self, setting: Setting, keep: int, exhaustive: bool, counts: bool) -> None:
-        self.setting, self.exhaustive, self.counts = setting, exhaustive, counts
+    def __init__(
+        self,
+        setting: Setting,
+        pinned: Mapping[str, Any],
+        *,
+        keep: int,
+        exhaustive: bool,
+        counts: bool,
+    ) -> None:
+        self.setting, self.pinned = setting, pinned
+        self.exhaustive, self.counts = exhaustive, counts
         self.sizes = {"best": keep, "roomy": keep} | ({"near": 1, "safe": 1} if counts else {})
         self.lists = {
             name: Shortlist(_SPARE * max(size, _FEW)) for name, size in self.sizes.items()
         }
         self.spaces: list[Space] = []
-        self.dropped = np.zeros(len(REASONS), dtype=np.int64)
+        self.dropped = np.zeros(len(REASONS) + 1, dtype=np.int64)
         self.layouts = self.numbered = self.fitting = self.timed = 0
 
     def sweep(
-        self, pinned: Mapping[str, Any] | None, progress: Callable[[int, int], None] | None
+        self,
+        pinned: Mapping[str, Any] | None,
+        progress: Callable[[int, int], None] | None,
+        *,
+        wide: bool = False,
     ) -> int:
-        """Take in all families, larger micro-batches where they can fit; count those left out."""
+        """Take in all families, larger micro-batches where they can fit; count those left out.
+
+        With `wide`, those of degrees that are not tried otherwise.
+        """
         span: Range = EVERY if self.exhaustive else (0, _MICRO_BATCH)
         outer: set[Degrees] | None = None
         untried, whole, memo = 0, 0, dict[tuple[Any, ...], Any]()
         while outer is None or outer:
             grown: set[Degrees] = set()
+            shared: dict[str, Any] = {"memo": memo, "wide": wide}
+            ranges = {"micro": span, "outer": outer, **shared}
             if progress is not None:
-                whole = self.layouts + count(
-                    *self.setting, pinned, micro=span, outer=outer, memo=memo
-                )
-            ranges: dict[str, Any] = {"micro": span, "outer": outer, "memo": memo}
+                whole = self.layouts + count(*self.setting, pinned, **ranges)
             for family in families(*self.setting, pinned, most=PIECE, **ranges):
                 grown |= self.take(family)
                 if progress is not None:
                     progress(self.layouts, max(whole, self.layouts))
             rest: Range = (span[1], EVERY[1])
-            larger = count(*self.setting, pinned, micro=rest, outer=grown, memo=memo)
-            untried += count(*self.setting, pinned, micro=rest, outer=outer, memo=memo) - larger
+            larger = count(*self.setting, pinned, micro=rest, outer=grown, **shared)
+            untried += count(*self.setting, pinned, micro=rest, outer=outer, **shared) - larger
             span, outer = (span[1], span[1] * _TIMES), grown if larger else set()
         if progress is not None and whole != self.layouts:
             progress(self.layouts, self.layouts)
@@ -157,7 +192,8 @@ class _Search:
         lies above the slowest that the full list holds. Returns the degrees (tp, pp, cp) whose
         largest micro-batch comes near to fitting.
         """
-        space, count = open_space(family, self.setting, self.numbered)
+        may_go_on()
+        space, count = open_space(family, self.setting, self.numbered, self.pinned)
         self.layouts += len(family)
         self.numbered += len(family.base) * len(family.kinds)
         self.dropped += count
@@ -386,7 +422,7 @@ def _smallest(setting: Setting, pinned: Mapping[str, Any] | None) -> Estimate | 
     smallest: Layouts | None = None
     least = np.inf
     for family in families(*setting, pinned, most=PIECE):
-        space, _ = open_space(family, setting, 0)
+        space, _ = open_space(family, setting, 0, pinned or {})
         if space is None:
             continue
         candidate: tuple[Layouts, float] | None
@@ -410,6 +446,7 @@ def explore(
     keep: int = KEEP,
     exhaustive: bool = False,
     counts: bool = True,
+    walks: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> SearchResult:
     """Search all layouts and keep the fastest that fit.
@@ -427,19 +464,31 @@ def explore(
         memory is looked at only of layouts whose lower bound on time lies below what is kept:
         `best` and `roomy` are the same, `feasible` is no more than 0 or not, and what does not fit
         is counted among the dropped only where nothing fits.
+    walks : bool
+        Walk on from the fastest, a step in a field at a time (``search/neighbours.py``), until none
+        is faster. Without, the best are those of the grid.
     progress : callable, optional
         Called with (candidates done, candidates in all) after every piece.
     """
     begun = time.perf_counter()
     decides = "stages" not in (pinned or {})
     wide = max(keep, _FEWEST_TO_REBALANCE) if decides else keep
-    search = _Search((workload, cluster, software), wide, exhaustive, counts)
+    search = _Search(
+        (workload, cluster, software),
+        pinned or {},
+        keep=wide,
+        exhaustive=exhaustive,
+        counts=counts,
+    )
     untried = search.sweep(pinned, progress)
+    if not search.fitting:
+        untried += search.sweep(pinned, progress, wide=True)
     known = search.fine()
     if decides:
         known = _with_rebalanced(search, known, wide)
     fine = {name: listed.estimate for name, listed in known.items()}
-    dropped = {REASONS[i]: int(n) for i, n in enumerate(search.dropped) if n and i != FEASIBLE}
+    names = (*REASONS, UNSAID)
+    dropped = {names[i]: int(n) for i, n in enumerate(search.dropped) if n and i != FEASIBLE}
     evaluated = int(search.dropped[FEASIBLE])
     if evaluated > search.fitting and (counts or not search.fitting):
         dropped[TOO_LARGE] = evaluated - search.fitting
@@ -447,7 +496,7 @@ def explore(
         dropped[UNTRIED] = untried
     nothing = Layouts.of(dp=cluster.gpus)
     none = evaluate(nothing, workload, cluster, software).take(slice(0, 0))
-    return SearchResult(
+    result = SearchResult(
         best=fine.get("best", none).take(slice(0, keep)),
         roomy=fine.get("roomy", none).take(slice(0, keep)),
         layouts=search.layouts + untried,
@@ -460,3 +509,13 @@ def explore(
         fastest_safe=fine.get("safe"),
         seconds=time.perf_counter() - begun,
     )
+    return _walked(result, search.setting, pinned or {}) if walks and len(result.best) else result
+
+
+def _walked(result: SearchResult, setting: Setting, pinned: Mapping[str, Any]) -> SearchResult:
+    """The same with what a walk from the fastest comes to."""
+    walked = walk(result.best, setting, pinned, by_step)
+    if walked.better is None:
+        return result.with_walk(walked, np.arange(0))
+    size, keep = len(walked.better), len(result.best)
+    return result.with_walk(walked, np.arange(size + keep)[:keep])

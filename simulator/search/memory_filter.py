@@ -7,7 +7,7 @@ computed once for them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,6 +29,8 @@ from simulator.layout.rules.feasibility import (
     RULES,
     reasons,
 )
+from simulator.layout.rules.launch_rules import sayable
+from simulator.layout.rules.rule import Setting as RuleSetting
 from simulator.search.candidates import Family
 from simulator.search.in_threads import in_threads
 from simulator.software.profile import Software
@@ -140,24 +142,31 @@ class Rows:
         )
 
 
-def open_space(family: Family, setting: Setting, first: int) -> tuple[Space | None, Ints]:
+def open_space(
+    family: Family, setting: Setting, first: int, pinned: Mapping[str, Any]
+) -> tuple[Space | None, Ints]:
     """The layouts of a family that can run, and how many fall by each of REASONS.
 
     `first` is the number of the family's first layout. Rules that do not look at recomputation are
-    asked once for all kinds of it.
+    asked once for all kinds of it. What the software's command cannot say (``layout/rules/
+    launch_rules.py``) is left out, unless it is pinned: the last count is that of it.
     """
+    at = RuleSetting(workload=setting[0], cluster=setting[1], software=setting[2])
     rules = tuple(rule for rule in RULES if rule not in DEPEND_ON_RECOMPUTATION)
     code = reasons(family.base, *setting, rules=rules)
-    count = np.zeros(len(REASONS), dtype=np.int64)
+    count = np.zeros(len(REASONS) + 1, dtype=np.int64)
     able = code == FEASIBLE
     place = np.cumsum(able) - 1
     kinds = []
     for kind in family.kinds:
         fallen = code[kind.rows]
-        count += np.bincount(fallen[fallen != FEASIBLE], minlength=len(REASONS))
+        count += np.bincount(fallen[fallen != FEASIBLE], minlength=len(count))
         rows = kind.rows[fallen == FEASIBLE]
-        recompute_code = reasons(family.of(kind, rows), *setting, rules=DEPEND_ON_RECOMPUTATION)
-        count += np.bincount(recompute_code, minlength=len(REASONS))
+        table = family.of(kind, rows)
+        recompute_code = reasons(table, *setting, rules=DEPEND_ON_RECOMPUTATION)
+        unsaid = (recompute_code == FEASIBLE) & ~sayable(table, at, pinned)
+        recompute_code = np.where(unsaid, len(REASONS), recompute_code)
+        count += np.bincount(recompute_code, minlength=len(count))
         rows = place[rows[recompute_code == FEASIBLE]]
         if len(rows):
             kinds.append(replace(kind, layers=kind.layers[able], rows=rows))

@@ -11,6 +11,7 @@ from simulator.arrays import Floats
 from simulator.cost.step import Estimate
 from simulator.economics.energy import cluster_energy_joule
 from simulator.economics.money_spread import energy_spread, usd_spread
+from simulator.economics.planning_factor import PlanningFactor
 from simulator.economics.price import Price, Site, cost_usd, load_price, load_site
 from simulator.files import Figure
 from simulator.frames import DataFrame, Table
@@ -45,7 +46,7 @@ class Outcome:
     goodput: Floats
     """Ideal time over real time; 1 where nobody asked what goes wrong."""
     gpu_hours: Floats
-    """Of the real run, hot spares included."""
+    """Of the real run, hot spares and the rest of racks that are let whole included."""
     usd: Floats
     kwh: Floats
     usd_spread: Floats
@@ -54,6 +55,7 @@ class Outcome:
     """The same of the energy: draws, cooling, network."""
     price: Price
     site: Site
+    gpus_per_server: int = 1
     real: Outlook | None = None
     """Where the time of the real run goes."""
 
@@ -79,6 +81,26 @@ class Spans:
     kwh: tuple[Floats, Floats]
 
 
+@dataclass(frozen=True, kw_only=True)
+class PlannedTotals:
+    """P10, P50 and P90 per layout of a run with the planning factor on it."""
+
+    days: tuple[Floats, Floats, Floats]
+    usd: tuple[Floats, Floats, Floats]
+
+
+def planned_totals(
+    estimate: Estimate, outcome: Outcome, sure: Certainty, factor: PlanningFactor
+) -> PlannedTotals:
+    """Give days and money what published runs took on top, with intervals."""
+    step_s = estimate.step_time_s
+    wide = sure.planned(step_s, factor)
+    days, usd = factor.value * outcome.days, factor.value * outcome.usd
+    early, late = wide.span(days, step_s, outcome.run_spread)
+    cheap, dear = wide.span(usd, step_s, np.hypot(outcome.usd_spread, outcome.run_spread))
+    return PlannedTotals(days=(early, days, late), usd=(cheap, usd, dear))
+
+
 def spans(estimate: Estimate, outcome: Outcome, sure: Certainty) -> Spans:
     """Give days, money and energy their intervals."""
     step_s = estimate.step_time_s
@@ -95,16 +117,36 @@ class GoalChances:
 
     deadline: Floats
     budget: Floats
+    """With the planning factor, where there is one."""
+    deadline_without_factor: Floats
+    budget_without_factor: Floats
 
 
-def goal_chances(estimate: Estimate, outcome: Outcome, sure: Certainty, goal: Goal) -> GoalChances:
+def goal_chances(
+    estimate: Estimate,
+    outcome: Outcome,
+    sure: Certainty,
+    goal: Goal,
+    factor: PlanningFactor | None = None,
+) -> GoalChances:
     """Say how likely every layout is to finish in time and within the budget."""
     step_s = estimate.step_time_s
+    money = np.hypot(outcome.usd_spread, outcome.run_spread)
+
+    def chances(known: Certainty, value: float) -> tuple[Floats, Floats]:
+        days, usd = value * outcome.days, value * outcome.usd
+        return (
+            known.chance_within(days, step_s, goal.deadline_days, outcome.run_spread),
+            known.chance_within(usd, step_s, goal.budget_usd, money),
+        )
+
+    without = chances(sure, 1.0)
+    held = chances(sure.planned(step_s, factor), factor.value) if factor else without
     return GoalChances(
-        deadline=sure.chance_within(outcome.days, step_s, goal.deadline_days, outcome.run_spread),
-        budget=sure.chance_within(
-            outcome.usd, step_s, goal.budget_usd, np.hypot(outcome.usd_spread, outcome.run_spread)
-        ),
+        deadline=held[0],
+        budget=held[1],
+        deadline_without_factor=without[0],
+        budget_without_factor=without[1],
     )
 
 
@@ -173,7 +215,7 @@ def outcome(
         never = ~real.finishes & ~np.isnan(ideal_s)
         spare_gpus = real.hot_spares * cluster.node.accelerators
         joule = _real_joule(cluster, site, run_s=run_s, step_s=step_s, real=real, joule=per_step)
-    held = gpus + spare_gpus
+    held = cluster.rented(gpus + spare_gpus)
     hourly = np.nan if price.usd_per_gpu_hour is None else price.usd_per_gpu_hour
     usd = cost_usd(
         seconds=run_s,
@@ -200,6 +242,7 @@ def outcome(
         kwh_spread=energy,
         price=price,
         site=site,
+        gpus_per_server=cluster.node.accelerators,
         real=real,
     )
 

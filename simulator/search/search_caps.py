@@ -11,12 +11,16 @@ from simulator.search.candidates import (
     FEWEST_TOKENS,
     MOST_CHUNKS,
     MOST_CP,
+    MOST_DOMAINS,
     MOST_RECOMPUTE_STEPS,
     attention_heads,
     chunk_axis,
     longest_cp,
     widest_tp,
 )
+
+_ALONE = "is tried a step from the best alone"
+"""Beyond the grid (``search/neighbours.py``); where nothing fits, all of it."""
 
 
 def search_caps(scenario: Scenario) -> list[str]:
@@ -35,8 +39,8 @@ def search_caps(scenario: Scenario) -> list[str]:
     ...     "layout": {"recompute": "none"},
     ... })):
     ...     print(line)
-    tp above 16 (two fast domains) is not tried: 32, 64
-    cp above 4 (2,048 tokens a rank) is not tried: 8, 16, 32, 64
+    tp above 16 (two fast domains) is tried a step from the best alone: 32, 64
+    cp above 4 (2,048 tokens a rank) is tried a step from the best alone: 8, 16, 32, 64
     chunks above 20 a rank are not tried: 40 with pp 2
     """
     arch, can = scenario.workload.architecture, scenario.software.supports
@@ -45,15 +49,16 @@ def search_caps(scenario: Scenario) -> list[str]:
     if "tp" not in pinned and can.tensor:
         most = widest_tp(cluster.domain)
         if cut := [d for d in shares if most < d <= attention_heads(arch)]:
-            why = "two fast domains" if cluster.domain > 1 else "no fast domain"
-            caps.append(f"tp above {most:,} ({why}) is not tried: {_listed(cut)}")
+            domains = most == MOST_DOMAINS * cluster.domain
+            why = "two fast domains" if domains else "servers are small"
+            caps.append(f"tp above {most:,} ({why}) {_ALONE}: {_listed(cut)}")
     if "cp" not in pinned and can.cp_kinds:
         length = scenario.workload.recipe.sequence_length
         longest = longest_cp(length)
         most = min(longest, MOST_CP)
         if cut := [d for d in shares if d > most and length % d == 0]:
             why = f" ({FEWEST_TOKENS:,} tokens a rank)" if longest <= MOST_CP else ""
-            caps.append(f"cp above {most:,}{why} is not tried: {_listed(cut)}")
+            caps.append(f"cp above {most:,}{why} {_ALONE}: {_listed(cut)}")
     pps = [d for d in shares if d <= (arch.layers if can.pipeline else 1)]
     pps = [int(pinned["pp"])] if "pp" in pinned else pps
     caps += _chunks(scenario, pps) if "vpp" not in pinned and "stages" not in pinned else []
@@ -85,7 +90,7 @@ def _layers(scenario: Scenario, pps: list[int], pinned: Mapping[str, Any]) -> li
         return []
     return [
         f"full recomputation of n layers of a rank: {MOST_RECOMPUTE_STEPS} of the up to {most:,}"
-        " values of n are tried, evenly spaced"
+        " values of n are tried, evenly spaced, the others a step from the best alone"
     ]
 
 

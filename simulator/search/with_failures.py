@@ -41,7 +41,7 @@ def check_interval(outcome: Outcome, scenario: Scenario) -> None:
 def priced(estimate: Estimate, scenario: Scenario, *, price: Price | None = None) -> Outcome:
     """Price the real run of every layout of an estimate on the scenario's cluster."""
     recipe, cluster = scenario.workload.recipe, scenario.cluster
-    real = real_run(estimate, scenario)
+    real = None if scenario.goal.ideal else real_run(estimate, scenario)
     tariff = scenario.tariff
     site = load_site(price.site) if price and price.site != tariff.price.site else tariff.site
     return outcome(estimate, recipe, cluster, price=price or tariff.price, site=site, real=real)

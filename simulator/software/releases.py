@@ -171,7 +171,10 @@ class Releases:
         if self.fallback:
             return _undated(word, self.fallback, self.fallback, own)
         families = sorted({x.family for x in releases.values()} | {*self.families, *self.stand_ins})
-        problem = f"{where}: unknown software {word!r}{did_you_mean(word, (*known, *families))}"
+        names = sorted({*known, *families})  # a trainer spelled like another is another
+        near = [name for name in names if name[:4] == word[:4].lower()]
+        hint = did_you_mean(word, near) if near else f" (known: {', '.join(names)})"
+        problem = f"{where}: unknown software {word!r}{hint}"
         if asked:
             problem += (
                 f"; an unknown release of {', '.join(families)} takes the nearest known;"

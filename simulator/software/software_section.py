@@ -109,6 +109,14 @@ def _untrained(training: Recipe, software: Software, where: str) -> list[str]:
     return problems
 
 
+def wrong_machine(
+    training: Recipe, cluster: Cluster, software: Software, *, where: str
+) -> list[str]:
+    """Why a training cannot run on these devices with this software, before any layout is asked."""
+    wrong = _wrong_devices(software, cluster, where=where)
+    return wrong + _wrong_precision(training, cluster, software, where=where)
+
+
 RELEASE = Section(
     name="release",
     read=Rule(nearest_release, needs=("document",), uses=("cluster",)),

@@ -11,11 +11,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any, ClassVar, Literal
 
 from simulator.files import record
 from simulator.workload.mixers import Mixer
-from simulator.workload.modules import MLP, Attention, Count, MoE, Positive
+from simulator.workload.modules import (
+    MLP,
+    Attention,
+    Count,
+    Linear,
+    MoE,
+    Positive,
+    beside,
+)
 from simulator.workload.tasks import TaskHeads
 from simulator.workload.traced import TracedPart
 from simulator.workload.weights import Weight, active_parameters, parameters, vector
@@ -70,6 +79,10 @@ class Block:
     """Tokens per sequence in this layer; 0 means the recipe's (Swin quarters them)."""
     frozen: bool = False
     """Not trained, like everything before it: no backward pass."""
+    linears: tuple[Linear, ...] = ()
+    """Small linears beside the modules, each on every token."""
+    scales: Count = 0
+    """Other elements that nothing multiplies by a token: scalars, gates, biases of routers."""
     predicts_ahead: bool = False
     """A multi-token-prediction layer: it joins the hidden state with the embedding of the next
     token by a projection, and has a norm and a loss of its own over the model's output head
@@ -100,11 +113,12 @@ class Block:
         joins = self.predicts_ahead or self.merges_patches
         return [
             _norm(self.norm, width, self.norm_vectors),
-            *(weight for module in mixing if module for weight in module.weights(width)),
-            *(weight for weight in mlp if not weight.active),
+            *[weight for module in mixing if module for weight in module.weights(width)],
+            *[weight for weight in mlp if not weight.active],
             *(self._joint_weights(width) if joins else []),
             *(self._convolution_weights(width) if self.convolution else []),
-            *(weight for weight in mlp if weight.active),
+            *(beside(self.linears, self.scales) if self.linears or self.scales else []),
+            *[weight for weight in mlp if weight.active],
         ]
 
     def parameters(self, hidden: int) -> int:
@@ -172,6 +186,10 @@ class Architecture:
     (DeBERTa), the two first positions of OPT."""
     embedding_norms: Count = 0
     """Layer norms of the embedding's tables (BERT has one; DeBERTa one more on its positions)."""
+    linears: tuple[Linear, ...] = ()
+    """Small linears between embedding and blocks, each on every token."""
+    scales: Count = 0
+    """Other elements there that nothing multiplies by a token, tables of further ids among them."""
     patch_values: Count = 0
     """Input values of one image patch, which a linear layer takes in; 0 for text."""
     logit_softcap: bool = False
@@ -184,6 +202,12 @@ class Architecture:
     """The output over the vocabulary has a bias."""
     classes: Count = 0
     """Outputs of a classifier of one vector per sequence, beside the head over the vocabulary."""
+    class_bias: bool = True
+    """Whether the classifier has biases (reward models of decoders have none)."""
+    headless: bool = False
+    """No output over the vocabulary: reward and embedding models."""
+    notes: tuple[str, ...] = ()
+    """What a reader of its prediction is told: what was left out, or priced as something else."""
     tasks: TaskHeads | None = None
     """Heads of several tasks; without `keeps_output` they stand instead of the model's own."""
     mtp_layers: Count = 0
@@ -195,7 +219,7 @@ class Architecture:
     def of_layers(cls, layers: Iterable[Block], **rest: Any) -> Architecture:
         """Put the blocks of all layers, first to last, between embedding and head."""
         kinds: dict[Block, int] = {}
-        layer_kinds = tuple(kinds.setdefault(block, len(kinds)) for block in layers)
+        layer_kinds = tuple([kinds.setdefault(block, len(kinds)) for block in layers])
         return cls(blocks=tuple(kinds), layer_kinds=layer_kinds, **rest)
 
     def predicting_ahead(self, count: int) -> Architecture:
@@ -214,7 +238,7 @@ class Architecture:
     def layers(self) -> int:
         """Number of transformer layers, those that predict ahead not counted."""
         ahead = {kind for kind, block in enumerate(self.blocks) if block.predicts_ahead}
-        return len(self.layer_kinds) - sum(self.layer_kinds.count(kind) for kind in ahead)
+        return len(self.layer_kinds) - sum(map(self.layer_kinds.count, ahead))
 
     @property
     def attentions(self) -> list[Attention]:
@@ -239,12 +263,12 @@ class Architecture:
     @property
     def is_moe(self) -> bool:
         """Whether any layer holds experts."""
-        return any(self.blocks[kind].is_moe for kind in set(self.layer_kinds))
+        return any(map(attrgetter("is_moe"), map(self.blocks.__getitem__, set(self.layer_kinds))))
 
     @property
     def is_encoder_decoder(self) -> bool:
         """Whether a part of the layers reads the output of the others by cross attention."""
-        return any(kind.cross_attention is not None for kind in self.blocks)
+        return any(map(attrgetter("cross_attention"), self.blocks))
 
     @property
     def last_width(self) -> int:
@@ -259,7 +283,8 @@ class Architecture:
     @property
     def output_rows(self) -> int:
         """Rows of the output table: the vocabulary, or none where only tasks are answered."""
-        return self.vocabulary if self.tasks is None or self.tasks.keeps_output else 0
+        answers = self.tasks is None or self.tasks.keeps_output
+        return self.vocabulary if answers and not self.headless else 0
 
     @property
     def table_columns(self) -> int:
@@ -280,6 +305,7 @@ class Architecture:
             Weight(name="types", rows=self.extra_embeddings, columns=hidden, per="none"),
             _norm("layer", hidden, norms),
             Weight(name="projection", rows=hidden, columns=self.table_width),
+            *(beside(self.linears, self.scales) if self.linears or self.scales else []),
         ]
         if self.patch_values:
             patches = Weight(name="patches", rows=hidden, columns=self.patch_values, bias=True)
@@ -299,7 +325,9 @@ class Architecture:
         width = self.last_width or self.hidden
         columns = self.table_width if self.output_rows else 0
         square = Weight(name="transform", rows=width, columns=width, bias=True)
-        once = replace(square, name="classes", rows=self.classes, per="sequence")
+        once = replace(
+            square, name="classes", rows=self.classes, per="sequence", bias=self.class_bias
+        )
         weights = [
             _norm(self.final_norm, width),
             *([square] if self.head_transform else []),
@@ -332,5 +360,7 @@ class Architecture:
         return self._sum("active_parameters") + self.embedding_parameters + self.head_parameters
 
     def _sum(self, count: str) -> int:
-        kinds = Counter(self.layer_kinds)
-        return sum(n * getattr(self.blocks[kind], count)(self.hidden) for kind, n in kinds.items())
+        total = 0
+        for kind, layers in Counter(self.layer_kinds).items():
+            total += layers * getattr(self.blocks[kind], count)(self.hidden)
+        return total

@@ -7,12 +7,13 @@ A published ``config.json`` holds dozens of keys that no size depends on, so unl
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from simulator.errors import InputError, nearest, problem
 
-_LARGEST = 2**31
+LARGEST = 2**31
+"""Largest size that is taken for meant."""
 _MOST_LAYERS = 10_000
 _MISSING = object()
 
@@ -35,6 +36,63 @@ def _brief(value: object) -> object:
     return _Shown(type(value).__name__)
 
 
+def _are(value: object, kind: type) -> bool:
+    return isinstance(value, (list, tuple)) and all(type(item) is kind for item in value)
+
+
+REQUIRED = frozenset(
+    (
+        *("hidden_size", "n_embd", "d_model", "intermediate_size", "vocab_size"),
+        *("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+        *("num_attention_heads", "n_head", "n_heads"),
+    )
+)
+"""Sizes that make a model what it is. transformers leaves out of a nested config what equals the
+default of its class, and writes all of one that is not nested: there these have no default."""
+
+KINDS: Mapping[str, tuple[Callable[[Any], bool], str, Any]] = {
+    "size": (
+        lambda x: type(x) is int and 0 < x <= LARGEST,
+        f"a whole number from 1 to {LARGEST}",
+        1,
+    ),
+    "count": (
+        lambda x: type(x) is int and 0 <= x <= LARGEST,
+        f"a whole number from 0 to {LARGEST}",
+        0,
+    ),
+    "layers": (
+        lambda x: type(x) is int and 0 < x <= _MOST_LAYERS,
+        f"a whole number from 1 to {_MOST_LAYERS}",
+        1,
+    ),
+    "flag": (lambda x: isinstance(x, bool), "true or false", False),
+    "probability": (
+        lambda x: isinstance(x, (int, float)) and not isinstance(x, bool) and 0 <= x <= 1,
+        "a probability from 0 to 1",
+        0,
+    ),
+    "number": (
+        lambda x: isinstance(x, (int, float)) and not isinstance(x, bool) and 0 < x < LARGEST,
+        "a number above 0",
+        1,
+    ),
+    "word": (lambda x: isinstance(x, str), "a word", ""),
+    "words": (lambda x: _are(x, str), "a list of words", []),
+    "layer words": (lambda x: _are(x, str), "a list of words", []),
+    "numbers": (lambda x: _are(x, int), "a list of whole numbers", []),
+    "layer numbers": (lambda x: _are(x, int), "a list of whole numbers", []),
+    "table": (lambda x: isinstance(x, Mapping), "a table of fields", {}),
+    "any": (lambda x: True, "", 1),
+}
+"""What a field may hold, how a message says so, and what stands in for what it may not."""
+
+_BY_LAYER = {
+    "layer words": "must name the type of each of {} layers",
+    "layer numbers": "must have a number for each of {} layers",
+}
+
+
 class Fields:
     """Typed reads from one config; a problem is noted and a harmless value handed back.
 
@@ -51,7 +109,10 @@ class Fields:
     def __init__(self, config: Mapping[str, Any], *, name: str, where: str, prefix: str) -> None:
         self.config, self.name, self.where, self.prefix = config, name, where, prefix
         self.family = ""
-        self._known: set[str] = set()
+        self.depth = 0
+        self.filled: dict[str, Any] = {}
+        self._below: list[Fields] = []
+        self.known: set[str] = set()
         self._problems: dict[str, tuple[str, object]] = {}
 
     def choose_family(self, known: Iterable[str]) -> str:
@@ -75,10 +136,10 @@ class Fields:
         null: int | None = None,
         *,
         least: int = 1,
-        most: int = _LARGEST,
+        most: int = LARGEST,
     ) -> int:
         """Read an integer; `absent` stands in for a missing key, `null` for a null."""
-        self._known.add(field)
+        self.known.add(field)
         value = self.config.get(field, _MISSING)
         if value is _MISSING or value is None:
             default = absent if value is _MISSING or null is None else null
@@ -92,6 +153,49 @@ class Fields:
         """Read the number of layers, which is bounded more tightly than a size."""
         return self.size(field, most=_MOST_LAYERS)
 
+    def inner(self, key: str, family: str) -> Fields:
+        """Return a table of fields as a config of its own; ``.`` is this one."""
+        config = self.config if key == "." else self.table(key)
+        prefix = self.prefix if key == "." else f"{self.prefix}{key}."
+        below = Fields(config, name=self.name, where=self.where, prefix=prefix)
+        below.family = family
+        self._below.append(below)
+        return below
+
+    def value(self, field: str, default: Any, kind: str = "size") -> Any:
+        """Read a field of a `kind` of `KINDS`; null stays null, except of what is true or false.
+
+        A list of an item for each layer is `depth` long, once that is known.
+        """
+        self.known.add(field)
+        value = self.config.get(field, default)
+        if value is None:
+            return default if kind == "flag" else None
+        holds, rule, harmless = KINDS[kind]
+        if not holds(value):
+            self._note(field, f"must be {rule}", value)
+            return harmless
+        if kind in _BY_LAYER and value and self.depth and len(value) != self.depth:
+            rule = _BY_LAYER[kind].format(f"num_hidden_layers ({self.depth})")
+            self.require(False, field, rule, len(value), "num_hidden_layers")
+            return []
+        return value
+
+    def blame(self, fields: Iterable[str]) -> None:
+        """Note that some fields give no size: the first that is missing, or all together."""
+        listed = list(fields)
+        if self._problems.keys() & set(listed):
+            return
+        absent = [field for field in listed if self.config.get(field) is None]
+        absent.sort(key=REQUIRED.__contains__, reverse=True)
+        if absent:
+            value = self.config.get(absent[0], _MISSING)
+            self._note(absent[0], f"must be {KINDS['size'][1]}", value)
+        elif listed:
+            beside = f" beside {', '.join(listed[1:4])}" if listed[1:] else ""
+            value = self.config[listed[0]]
+            self._note(listed[0], f"must give a size{beside}", value)
+
     def per_head(self, width: str, heads: str, unless: str = "") -> int:
         """Split the field `width` evenly over the field `heads`."""
         wide, count = self.size(width), self.size(heads)
@@ -101,7 +205,7 @@ class Fields:
 
     def flag(self, field: str, default: bool) -> bool:
         """Read true or false; missing and null mean `default`."""
-        self._known.add(field)
+        self.known.add(field)
         value = self.config.get(field)
         if value is None or isinstance(value, bool):
             return default if value is None else value
@@ -110,7 +214,7 @@ class Fields:
 
     def drops(self, field: str, default: float) -> bool:
         """Read a dropout probability and say whether it is above zero; null means zero."""
-        self._known.add(field)
+        self.known.add(field)
         value = self.config.get(field, default)
         value = 0.0 if value is None else value
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
@@ -124,18 +228,18 @@ class Fields:
 
     def number(self, field: str, default: float, null: float | None = None) -> float:
         """Read a number above zero; `default` stands in for a missing key, `null` for a null."""
-        self._known.add(field)
+        self.known.add(field)
         value = self.config.get(field, default)
         if value is None and null is not None:
             return null
         fits = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if fits and 0 < value < _LARGEST:
+        if fits and 0 < value < LARGEST:
             return float(value)
         return float(self._note(field, "must be a number above 0", value))
 
     def word(self, field: str, default: str) -> str:
         """Read a word; missing and null mean `default`."""
-        self._known.add(field)
+        self.known.add(field)
         value = self.config.get(field)
         if value is None or isinstance(value, str):
             return default if value is None else value
@@ -155,7 +259,7 @@ class Fields:
 
     def table(self, field: str) -> Mapping[str, Any]:
         """Read a table of fields; missing and null mean an empty one."""
-        self._known.add(field)
+        self.known.add(field)
         value = self.config.get(field)
         if value is not None and not isinstance(value, Mapping):
             self._note(field, "must be a table of fields", value)
@@ -170,7 +274,7 @@ class Fields:
 
     def items(self, field: str, kind: type) -> list[Any]:
         """Read a list whose items are all of one type; missing and null mean an empty list."""
-        self._known.add(field)
+        self.known.add(field)
         value = self.config.get(field)
         if value is None:
             return []
@@ -187,8 +291,13 @@ class Fields:
         self._note(field, rule + default, got)
 
     def refuse(self, field: str, why: str) -> None:
-        """Note a switch that must be off because `why`."""
-        if self.flag(field, False):
+        """Note a switch, of a table inside behind a full stop, that must be off because `why`."""
+        if "." not in field:
+            on = self.flag(field, False)
+        else:
+            table, _, name = field.partition(".")
+            on = bool(self.table(table).get(name))
+        if on:
             self._note(field, f"must be false ({why})", True)
 
     def _note(self, field: str, rule: str, got: object, value: int = 1) -> int:
@@ -197,14 +306,19 @@ class Fields:
 
     def finish(self) -> None:
         """Raise every noted problem at once."""
-        if self._problems:
-            raise InputError([self._line(field, *noted) for field, noted in self._problems.items()])
+        if problems := self._lines():
+            raise InputError(problems)
+
+    def _lines(self) -> list[str]:
+        """Word every problem, those of tables inside too."""
+        below = [line for fields in self._below for line in fields._lines()]
+        return [self._line(field, *noted) for field, noted in self._problems.items()] + below
 
     def _line(self, field: str, rule: str, got: object) -> str:
         if got is not _MISSING:
             return problem(self.where, self.prefix + field, rule, _brief(got))
         missing = "required field is missing"
-        rest = [key for key in self.config if isinstance(key, str) and key not in self._known]
+        rest = [key for key in self.config if isinstance(key, str) and key not in self.known]
         near = difflib.get_close_matches(field, rest, n=1, cutoff=0.8)
         if near:
             return problem(self.where, self.prefix + field, missing, _brief(near[0]), [field])

@@ -1,4 +1,4 @@
-"""Hugging Face ``config.json`` to :class:`Architecture`: one small function per family.
+"""Hugging Face ``config.json`` to :class:`Architecture`, by the row of its ``model_type``.
 
 The sizes that make a model what it is are required; every other missing key means the default
 of the transformers class (5.x) of that ``model_type``. Keys that no size depends on are ignored.
@@ -11,54 +11,26 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from simulator.errors import InputError, visible
+from simulator.errors import InputError, problem, visible
 from simulator.files import read_json
 from simulator.workload.architecture import Architecture
-from simulator.workload.families import (
-    deepseek,
-    encoders,
-    gpt,
-    llama,
-    nemotron_h,
-    qwen3_next,
-    t5,
-    traced_model,
-)
+from simulator.workload.families import encoders, from_table, t5, table, traced_model
 from simulator.workload.fields import Fields
 
-FAMILIES: Mapping[str, Callable[[Fields], Architecture]] = {
-    "bert": encoders.bert,
+READERS: Mapping[str, Callable[[Fields], Architecture]] = {
     "deberta-v2": encoders.deberta_v2,
-    "deepseek_v2": deepseek.deepseek_v2,
-    "deepseek_v3": deepseek.deepseek_v3,
-    "falcon": gpt.falcon,
-    "gemma2": llama.gemma2,
-    "gpt2": gpt.gpt2,
-    "gpt_neox": gpt.gpt_neox,
-    "gpt_oss": llama.gpt_oss,
-    "llama": llama.llama,
-    "llama4_text": llama.llama4_text,
-    "minimax": llama.minimax,
-    "minimax_text_01": llama.minimax,
-    "mistral": llama.mistral,
-    "mixtral": llama.mixtral,
-    "mpt": gpt.mpt,
-    "nemotron": gpt.nemotron,
-    "nemotron_h": nemotron_h.nemotron_h,
-    "opt": gpt.opt,
-    "phi3": llama.phi3,
-    "qwen2": llama.qwen2,
-    "qwen3": llama.qwen3,
-    "qwen3_moe": llama.qwen3_moe,
-    "qwen3_next": qwen3_next.qwen3_next,
     "swin": encoders.swin,
     "switch_transformers": t5.switch_transformers,
     "t5": t5.t5,
     "traced": traced_model.traced_model,
     "vit": encoders.vit,
-    "yuan": llama.yuan,
 }
-"""The reader of each ``model_type``."""
+"""Readers of what no row says; all other families are rows of ``families/families.csv``."""
+
+
+def families() -> list[str]:
+    """List every ``model_type`` that is read."""
+    return sorted({*READERS, *table.names()})
 
 
 def from_hf(config: Mapping[str, Any], *, name: str, where: str) -> Architecture:
@@ -67,8 +39,8 @@ def from_hf(config: Mapping[str, Any], *, name: str, where: str) -> Architecture
     Parameters
     ----------
     config : mapping
-        The document of a ``config.json``. Of a multimodal model only the part under
-        ``text_config`` is described; its vision or audio tower is left out.
+        The document of a ``config.json``. Of a multimodal model whose own type has no row only the
+        part under ``text_config`` is described; its vision or audio tower is left out.
     name : str
         Name of the architecture.
     where : str
@@ -88,13 +60,33 @@ def from_hf(config: Mapping[str, Any], *, name: str, where: str) -> Architecture
     if not isinstance(config, Mapping):
         raise InputError(f"{where}: must be a table of fields, got {type(config).__name__}")
     prefix, inner = "", config.get("text_config")
-    if isinstance(inner, Mapping):
+    if isinstance(inner, Mapping) and not _is_known(config.get("model_type")):
         outer = {key: value for key, value in config.items() if key == "tie_word_embeddings"}
         config, prefix = {**outer, **inner}, "text_config."
     fields = Fields(config, name=visible(name), where=where, prefix=prefix)
-    architecture = FAMILIES[fields.choose_family(FAMILIES)](fields)
+    fields.family = _family(config, where, prefix)
+    architecture = READERS.get(fields.family, from_table.from_row)(fields)
     fields.finish()
     return architecture
+
+
+def _is_known(family: object) -> bool:
+    return isinstance(family, str) and (family in READERS or table.has(family))
+
+
+def _family(config: Mapping[str, Any], where: str, prefix: str) -> str:
+    """Read ``model_type``; an unknown one is raised at once, for nothing else can be read."""
+    family, place = config.get("model_type"), f"{prefix}model_type"
+    if isinstance(family, str) and _is_known(family):
+        return family
+    if "model_type" not in config:
+        raise InputError(f"{where}: {place}: required field is missing")
+    rule = (
+        f"must be one of {len(families())} types that have a row; a model of another type is traced"
+        " from Python (Workload.from_torch, needs torch), or given by the sizes of a type that is"
+        " built alike (llama, qwen3_moe, ...)"
+    )
+    raise InputError(problem(where, place, rule, family))
 
 
 def read_config(path: Path | str) -> Architecture:

@@ -2,17 +2,73 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 
 from simulator.files import record
 from simulator.workload.weights import Weight, active_parameters, parameters, vector
 
 Positive = Annotated[int, Gt(0)]
 Count = Annotated[int, Ge(0)]
+
+MOST_PICKS = 4_096
+"""Experts of a token; published models have up to some hundreds."""
+
+
+@record
+class Linear:
+    """A small linear on every token: what it reads and writes, held by every rank."""
+
+    outputs: Positive
+    inputs: Positive
+    bias: bool = False
+    count: Positive = 1
+
+
+def beside(linears: Iterable[Linear], scales: int) -> list[Weight]:
+    """List weights that stand beside a part's modules."""
+    return [
+        *(
+            Weight(name="beside", rows=x.outputs, columns=x.inputs, bias=x.bias, count=x.count)
+            for x in linears
+        ),
+        *([vector("scales", scales)] if scales else []),
+    ]
+
+
+@record
+class Indexer:
+    """Picks the tokens that each query sees (DeepSeek-V3.2, arXiv 2512.02556, section 2.1).
+
+    Small heads with one key score them: a sum over heads of weight x rectified score.
+    """
+
+    heads: Positive
+    head_dim: Positive
+    top_k: Positive
+    """Tokens that a query sees, at most."""
+    block: Positive = 1
+    """Neighbouring tokens that are picked together."""
+    compression: Positive = 1
+    """Tokens that lie in one key of the indexer."""
+    weighted: bool = True
+    """Weights of the heads are projected from the input."""
+    biased_norm: bool = True
+    """A layer norm on the key; else an RMS norm on queries and on the key."""
+
+    def weights(self, hidden: int, q_lora_rank: int) -> list[Weight]:
+        """List its weights; queries come from latent attention's compressed ones where it has."""
+        rows, columns = self.heads * self.head_dim, q_lora_rank or hidden
+        return [
+            Weight(name="indexer", rows=rows, columns=columns),
+            Weight(name="indexer", rows=self.head_dim, columns=hidden),
+            vector("indexer norm", 2 * self.head_dim),
+            *([Weight(name="indexer", rows=self.heads, columns=hidden)] if self.weighted else []),
+        ]
 
 
 @record
@@ -34,13 +90,29 @@ class Attention:
     rope_head_dim: Count = 0
     """MLA: part of `head_dim` that carries the rotary position, shared by all heads for keys."""
     qkv_bias: bool = False
-    """Whether the query, key and value projections have biases."""
+    """Whether the query, key and value projections have biases; of MLA the down-projections."""
+    key_bias: bool = True
+    """Whether keys have one where queries do (Whisper's have none)."""
     output_bias: bool = False
     """Whether the output projection has a bias."""
     qk_norm: bool = False
     """RMS norms of `head_dim` weights on queries and keys (Qwen3)."""
+    qk_norm_width: Literal["head", "all"] = "head"
+    """Weights of those norms: of a head, or of all heads side by side (OLMo 2, Cohere)."""
+    qk_norm_bias: bool = False
+    """They are layer norms, with biases (Phi)."""
     output_gate: bool = False
     """A gate as wide as the queries, projected with them, on the result (Qwen3-Next)."""
+    gate_bias: bool = True
+    """Whether that gate has biases where queries do."""
+    head_gate: bool = False
+    """A number for each head and token, projected from the input, scales its result (Laguna)."""
+    shares_keys: bool = False
+    """Keys and values are those of an earlier layer (last layers of Gemma 3n and 4)."""
+    keys_are_values: bool = False
+    """Values are the keys before their norm and rotation (global layers of Gemma 4)."""
+    indexer: Indexer | None = None
+    """What picks the tokens that a query sees; None: it sees its whole window."""
     plain_qk_norm: bool = False
     """The same without weights (Llama 4)."""
     rotary: bool = True
@@ -82,6 +154,14 @@ class Attention:
         """Size of one value head."""
         return self.value_head_dim or self.head_dim
 
+    def _query_and_key_norm(self) -> Weight:
+        """Weights and biases of the norms on queries and keys."""
+        heads = (self.heads, self.kv_heads) if self.qk_norm_width == "all" else (1, 1)
+        normed = heads[0] + (0 if self.shares_keys else heads[1])
+        elements = normed * self.head_dim * (1 + self.qk_norm_bias)
+        whole = self.qk_norm_width == "all"
+        return vector("query and key norm", elements, cut="rows" if whole else "whole")
+
     def weights(self, hidden: int) -> list[Weight]:
         """List the weights of the module in a model of width `hidden`."""
         return [
@@ -91,8 +171,10 @@ class Attention:
                 rows=hidden,
                 columns=self.heads * self.value_dim,
                 cut="columns",
-                bias=self.output_bias and not self.is_mla,
+                bias=self.output_bias,
             ),
+            *([Weight(name="head_gate", rows=self.heads, columns=hidden)] * self.head_gate),
+            *(self.indexer.weights(hidden, self.q_lora_rank) if self.indexer else []),
         ]
 
     def parameters(self, hidden: int) -> int:
@@ -109,29 +191,37 @@ class Attention:
             columns=rank or hidden,
             cut="rows",
         )
-        down = Weight(name="q_down", rows=rank, columns=hidden)
+        down = Weight(name="q_down", rows=rank, columns=hidden, bias=self.qkv_bias)
+        gate = Weight(name="output_gate", rows=heads * self.value_dim, columns=hidden, cut="rows")
         return [
             *([down, vector("query norm", rank)] if rank else []),
             query,
-            Weight(name="kv_down", rows=latent + self.rope_head_dim, columns=hidden),
+            Weight(
+                name="kv_down",
+                rows=latent + self.rope_head_dim,
+                columns=hidden,
+                bias=self.qkv_bias,
+            ),
             vector("key norm", latent),
             Weight(name="kv_up", rows=up, columns=latent, cut="rows"),
+            *([gate] if self.output_gate else []),
+            *([vector("sink", heads, cut="rows")] if self.sinks else []),
         ]
 
     def _projections(self, hidden: int) -> list[Weight]:
         """Queries, keys and values, with what belongs to heads or stands in front of them."""
-        query, half = self.heads * self.head_dim, hidden // 2
-        weights = []
-        if self.filtered:
-            weights += [
-                Weight(name="filter", rows=half, columns=2 * hidden, bias=True),
-                Weight(name="filter", rows=hidden, columns=2 * half, bias=True),
-                vector("filter norm", hidden),
-            ]
+        query = self.heads * self.head_dim
+        both = [("k", self.head_dim), ("v", self.value_dim)]
+        if self.shares_keys or self.keys_are_values:
+            both = [] if self.shares_keys else both[:1]
+        weights = _filter(hidden) if self.filtered else []
+        apart = self.output_gate and self.qkv_bias and not self.gate_bias
+        if apart:
+            weights.append(Weight(name="output_gate", rows=query, columns=hidden, cut="rows"))
         weights.append(
             Weight(
                 name="q",
-                rows=query * (1 + self.output_gate),
+                rows=query * (1 + (self.output_gate and not apart)),
                 columns=hidden,
                 cut="rows",
                 bias=self.qkv_bias,
@@ -144,12 +234,12 @@ class Attention:
                 columns=hidden,
                 cut="rows",
                 pieces=self.kv_heads,
-                bias=self.qkv_bias,
+                bias=self.qkv_bias and (self.key_bias or name == "v"),
             )
-            for name, size in (("k", self.head_dim), ("v", self.value_dim))
+            for name, size in both
         ]
         if self.qk_norm:
-            weights.append(vector("query and key norm", 2 * self.head_dim))
+            weights.append(self._query_and_key_norm())
         by_head = (("sink", int(self.sinks)), ("distances", self.relative_buckets))
         weights += [
             Weight(name=name, rows=self.heads, columns=columns, cut="rows", per="none")
@@ -169,6 +259,16 @@ class Attention:
                 )
             )
         return weights
+
+
+def _filter(hidden: int) -> list[Weight]:
+    """Two convolutions over two tokens, to half the width and back, and a norm of the sum."""
+    half = hidden // 2
+    return [
+        Weight(name="filter", rows=half, columns=2 * hidden, bias=True),
+        Weight(name="filter", rows=hidden, columns=2 * half, bias=True),
+        vector("filter norm", hidden),
+    ]
 
 
 @record
@@ -200,7 +300,7 @@ class MoE:
 
     experts: Positive
     """Routed experts."""
-    top_k: Positive
+    top_k: Annotated[int, Gt(0), Le(MOST_PICKS)]
     """Experts per token."""
     ffn_hidden: Positive
     """Inner width of one routed expert."""
@@ -212,6 +312,13 @@ class MoE:
     """Biases on router and routed experts (gpt-oss); one that only balances loads is a buffer."""
     shared_gate: bool = False
     """A number per token scales the shared experts' result (Qwen3-Next)."""
+    router_bias: bool = False
+    """A bias of the router that is a parameter, with or without biases of the experts."""
+    latent: Count = 0
+    """Width that tokens are projected to before they go to their experts, and back from (Nemotron 3
+    Super); 0: the model's."""
+    idle_experts: Count = 0
+    """Experts that hand their input on and cost nothing (LongCat-Flash)."""
     clamped: bool = False
     """Gate and linear part of the routed experts are cut to limits before the activation (gpt-oss,
     ``swiglu_limit``)."""
@@ -242,9 +349,16 @@ class MoE:
     def weights(self, hidden: int) -> list[Weight]:
         """List router, shared experts and routed experts, these last."""
         shared = _feed_forward(hidden, self.shared_ffn_hidden, gated=self.gated)
-        routed = _feed_forward(hidden, self.ffn_hidden, gated=self.gated, bias=self.bias)
+        inner = self.latent or hidden
+        routed = _feed_forward(inner, self.ffn_hidden, gated=self.gated, bias=self.bias)
+        scored = self.experts + self.idle_experts
+        biased = self.bias or self.router_bias
         return [
-            Weight(name="router", rows=self.experts, columns=hidden, bias=self.bias),
+            Weight(name="router", rows=scored, columns=hidden, bias=biased),
+            *(
+                [Weight(name="latent", rows=self.latent, columns=hidden, count=2)]
+                * (inner < hidden)
+            ),
             *(shared if self.shared_ffn_hidden else []),
             *([Weight(name="shared_gate", rows=1, columns=hidden)] if self.shared_gate else []),
             *(replace(weight, count=self.experts, active=self.top_k) for weight in routed),

@@ -8,13 +8,18 @@ The files are ``zoo/*.json``, each a Hugging Face ``config.json`` with its publi
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterable
+from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 
-from simulator.errors import InputError, problem
+from simulator.errors import InputError, nearest, problem
 from simulator.files import read_toml
 from simulator.workload.architecture import Architecture
 from simulator.workload.huggingface import read_config
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 
 _ZOO = Path(__file__).resolve().parent / "zoo"
 
@@ -29,22 +34,47 @@ def sources() -> dict[str, str]:
     return read_toml(_ZOO / "sources.toml")
 
 
-def load(name_or_path: str, *, where: str = "model", field: str = "name") -> Architecture:
-    """Load a model of the zoo, or a ``config.json`` (or a folder with one) from its path.
+def _untuned(source: str) -> str:
+    """Cut off what only says how the same sizes were trained or stored."""
+    return re.sub(r"-(instruct|chat|it|base|pt|hf|bf16)$", "", source.lower())
 
-    A name of the zoo comes before a file or folder of the same name.
+
+def _of_hub(repository: str) -> Path | str | None:
+    """Find a model by its Hugging Face id: in the zoo, or among what was downloaded here.
+
+    The cache is where huggingface_hub keeps it: ``HF_HUB_CACHE``, ``HF_HOME/hub``, or
+    ``~/.cache/huggingface/hub``; the snapshot is that of the branch main, else the only one.
+    """
+    wanted = _untuned(f"hf:{repository}")
+    listed = [name for name, source in sources().items() if _untuned(source) == wanted]
+    if listed:
+        return listed[0]
+    home = os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface"
+    hub = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub")
+    folder = hub / f"models--{repository.replace('/', '--')}"
+    branch = folder / "refs" / "main"
+    revision = branch.read_text(encoding="utf-8").strip() if branch.is_file() else "*"
+    configs = sorted(folder.glob(f"snapshots/{revision}/config.json"))
+    return configs[0] if len(configs) == 1 else None
+
+
+def load(name_or_path: str, *, where: str = "model", field: str = "name") -> Architecture:
+    """Load a model of the zoo, a ``config.json`` (or a folder with one), or a Hugging Face id.
+
+    A name of the zoo comes before a file or folder of the same name; an id (``owner/name``) is one
+    of the zoo's sources or in the local cache of Hugging Face. Nothing is downloaded.
 
     Parameters
     ----------
     name_or_path : str
-        A name that :func:`names` lists, or a path.
+        A name that :func:`names` lists, a path, or a Hugging Face id.
     where, field : str
         The file and field that asked for it, for messages.
 
     Raises
     ------
     InputError
-        If there is no such model, with the nearest name; or with every problem of the config.
+        If there is no such model, with a name for the same sizes; or every problem of the config.
 
     Examples
     --------
@@ -62,4 +92,32 @@ def load(name_or_path: str, *, where: str = "model", field: str = "name") -> Arc
     if text.endswith(".json"):
         raise InputError(problem(where, field, "no such file", text))
     rule = "must be a model of the zoo or the path of a config.json"
-    raise InputError(problem(where, field, rule, text, known))
+    if _HUB_ID.fullmatch(text):
+        rule += ", or the id of a model in the local cache of Hugging Face"
+        there = _of_hub(text)
+        if isinstance(there, str):
+            return load(there)
+        if there is not None:
+            return replace(read_config(there), name=text.partition("/")[2])
+    raise InputError(problem(where, field, rule, text) + _of_the_same_size(text, known))
+
+
+_KINDS = (
+    "decoders of text (llama-3.1-8b), mixtures of experts (mixtral-8x7b), encoders (bert-large),"
+    " encoder-decoders (t5-11b), images (vit-large-16, resnet-50)"
+)
+"""Kinds of models in the zoo, one of each."""
+
+
+def _of_the_same_size(text: str, known: Iterable[str]) -> str:
+    """A name that is spelled alike and says the same numbers, if any; else all, and their kinds.
+
+    >>> _of_the_same_size("llama3.1-8b", ["llama-3.1-8b"])
+    " (did you mean 'llama-3.1-8b'?)"
+    >>> _of_the_same_size("qwen3-14b", ["qwen3-8b"])[:18]
+    ' (known: qwen3-8b;'
+    """
+    names = sorted(known)
+    numbers = re.findall(r"\d+", text)
+    alike = [name for name in names if not numbers or re.findall(r"\d+", name) == numbers]
+    return nearest(text, alike) or f" (known: {', '.join(names)}; kinds: {_KINDS})"

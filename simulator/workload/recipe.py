@@ -77,7 +77,7 @@ class Recipe:
     to themselves only. padded (fixed): every one is padded to `sequence_length`; dynamic: to the
     longest of its micro-batch; sorted (uniform dynamic): the same, with sequences of like length
     together."""
-    tokens: Annotated[Number, Gt(0), Unit("tokens")] | None = None
+    tokens: Annotated[Number, Ge(1), Unit("tokens")] | None = None
     """Tokens that the whole run sees; none given: only one step is asked about."""
     critical_batch: Annotated[Number, Gt(0), Unit("sequences")] | None = None
     """Batch at which twice the tokens of a small one are needed to the same loss (McCandlish et al.
@@ -143,6 +143,8 @@ class Recipe:
     """The first layers that are not trained, together with the embedding below them."""
     frozen_embedding: bool = False
     """The embedding, and a head tied to it, is not trained."""
+    frozen_head: bool = False
+    """The output head is not trained."""
 
     decoder_length: Annotated[Whole, Ge(0), Le(LARGEST), Unit("tokens")] = 0
     """Tokens per sequence that the decoder of an encoder-decoder writes; 0 means as many as the
@@ -193,16 +195,17 @@ class Recipe:
     @property
     def freezes(self) -> bool:
         """Whether any part of the model is not trained."""
-        return self.lora_rank > 0 or self.frozen_layers > 0 or self.frozen_embedding
+        return not self.trains_embedding or self.frozen_head
 
     @property
     def trains_embedding(self) -> bool:
         """Whether the embedding is trained."""
-        return not self.freezes
+        return self.lora_rank == 0 and self.frozen_layers == 0 and not self.frozen_embedding
 
     def trains_head(self, *, tied: bool) -> bool:
         """Whether the output table, which may be `tied` to the embedding, is trained."""
-        return self.lora_rank == 0 and (self.trains_embedding or not tied)
+        trained = self.trains_embedding if tied else self.lora_rank == 0
+        return trained and not self.frozen_head
 
     @property
     def pads(self) -> bool:
@@ -353,6 +356,7 @@ def beyond_traces(recipe: Recipe) -> list[str]:
             ("lora_rank", recipe.lora_rank > 0),
             ("frozen_layers", recipe.frozen_layers > 0),
             ("frozen_embedding", recipe.frozen_embedding),
+            ("frozen_head", recipe.frozen_head),
             ("lengths", recipe.lengths is not None),
             ("loss_chunks", recipe.loss_chunks > 1),
             ("stash_bytes", recipe.stash_bytes is not None),

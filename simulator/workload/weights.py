@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Literal
 
 
@@ -63,9 +64,9 @@ def vector(name: str, elements: int, *, cut: Literal["whole", "rows"] = "whole")
 
 def parameters(weights: Iterable[Weight]) -> int:
     """Count the parameters of some weights."""
-    return sum(weight.parameters for weight in weights)
+    return sum(map(attrgetter("parameters"), weights))
 
 
 def active_parameters(weights: Iterable[Weight]) -> int:
     """Count those that one token passes."""
-    return sum(weight.active_parameters for weight in weights)
+    return sum(map(attrgetter("active_parameters"), weights))

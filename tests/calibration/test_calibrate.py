@@ -247,6 +247,37 @@ def test_a_collective_faster_than_the_wires_is_refused(
     assert not node.exists()
 
 
+def test_a_network_that_is_not_the_bases_is_refused(
+    collective_document: dict[str, Any], log_text: Callable[..., str], write: Write, tmp_path: Path
+) -> None:
+    """Two servers over one 10 GbE port: 1.1 GB/s of bus bandwidth where eight adapters have 300."""
+    for record in collective_document["records"]:
+        shape = record["shape"]
+        if shape["nodes"] > 1:
+            factor = 2 * (shape["ranks"] - 1) / shape["ranks"]
+            record["times_s"] = [5e-4 + factor * shape["message_bytes"] / 1.1e9]
+    log = write(log_text(collective_document, "all_reduce", 16, 2), "all_reduce.log")
+    cluster = tmp_path / "cluster.toml"
+    words = (log, "--base-cluster", "hgx-h200", "--out-cluster", cluster)
+    result = run(*words, code=2)
+    assert "collectives between servers: " in result.stderr
+    assert "usable_fraction stands at the end of its range" in result.stderr
+    assert "hgx-h200 has 8 adapters of 400 Gbit/s a server (infiniband)" in result.stderr
+    assert "--adapter-gbit RATE" in result.stderr
+    assert not cluster.exists()
+    run(*words, "--misfit")
+    assert read_profile(ClusterProfile, cluster).fabric.usable_fraction == pytest.approx(0.05)
+
+
+def test_servers_with_more_gpus_than_the_bases_are_refused(
+    collective_document: dict[str, Any], log_text: Callable[..., str], write: Write, tmp_path: Path
+) -> None:
+    log = write(log_text(collective_document, "all_reduce", 16, 2), "all_reduce.log")
+    out = tmp_path / "cluster.toml"
+    result = run(log, "--base-cluster", "gh200", "--out-cluster", out, code=2)
+    assert "8 ranks in a server, but one of gh200 has 1" in result.stderr
+
+
 def test_accelerator_node_and_cluster_name_one_another(
     kernel_document: dict[str, Any], write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

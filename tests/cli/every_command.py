@@ -34,6 +34,8 @@ COMMANDS: dict[str, list[str]] = {
     "compare": ["compare", *RUN[:2], "--clusters", "dgx-a100,dgx-h100", "--gpus", "8", *SET, *JOBS],
     "size": ["size", *RUN[:4], *SET, "--deadline", "2d", "--largest", "16", "--json", *JOBS],
     "distil": ["distil", "distil.toml", "--json"],
+    "rl": ["rl", "rl.toml"],
+    "rl --json": ["rl", "rl.toml", "--json", "--as-given"],
     "doctor": ["doctor"],
     "explain": ["explain", "gemm", *RUN],
     "fields": ["fields"],
@@ -42,6 +44,8 @@ COMMANDS: dict[str, list[str]] = {
     "rent-or-buy": ["rent-or-buy", "--cluster", "dgx-h100", "--gpus", "64"],
     "what-if": ["what-if", "run.toml", "--change", "network.adapter=0.5"],
     "versus": ["versus", "run.toml", "tp=1", "tp=2", "--json"],
+    "admit": ["admit", str(ROOT / "examples/admission/trainjob.yaml"), *RUN[2:4], "--json"],
+    "diagnose": ["diagnose", *RUN, *NEXT, "--step-time", "1.5"],
     "sweep": ["sweep", "grid.toml", "--out", "sweep", *JOBS],
     "parameter-server": ["parameter-server", "servers.toml", "--play", "--json"],
     "schedule": ["schedule", "jobs.toml", *JOBS],
@@ -108,6 +112,9 @@ def prepare(folder: Path) -> None:
     )
     (folder / "distil.toml").write_text(
         (folder / "run.toml").read_text() + '[distillation]\nteacher = "gpt2-xl"\n'
+    )
+    (folder / "rl.toml").write_text(
+        (folder / "run.toml").read_text() + "[rl]\nprompts = 16\nsamples = 4\nanswer_tokens = 200\n"
     )
     (folder / "sites.toml").write_text((folder / "run.toml").read_text() + SITES)
     table = "".join(

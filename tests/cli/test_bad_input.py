@@ -41,7 +41,9 @@ WRONG_FIELDS = {
     "training.global_batch=-64": (
         "run.toml: training.global_batch: must be greater than 0, got -64"
     ),
-    "training.tokens=-5.0": "run.toml: training.tokens: must be greater than 0, got -5.0",
+    "training.tokens=-5.0": (
+        "run.toml: training.tokens: must be greater than or equal to 1, got -5.0"
+    ),
     "training.tokens=nan": "run.toml: training.tokens: must be a finite number, got nan",
     "training.tokens=inf": "run.toml: training.tokens: must be a finite number, got inf",
     "goal.budget_usd=-inf": "run.toml: goal.budget_usd: must be a finite number, got -inf",
@@ -151,8 +153,8 @@ def test_weights_in_8_bit_that_nothing_keeps_so(here: Path, more: str, rule: str
 def test_unknown_model_type(here: Path, command: str) -> None:
     (here / "run.toml").write_text(GOOD.replace('name = "llama-3.1-8b"', 'model_type = "lama"'))
     message = refused(command, "run.toml")
-    assert message.startswith("run.toml: model: model_type: must be one of bert, deberta-v2, ")
-    assert message.endswith(", got 'lama' (did you mean 'llama'?)\n")
+    assert message.startswith("run.toml: model: model_type: must be one of ")
+    assert message.endswith(", got 'lama'\n")
     assert message.count("\n") == 1
 
 

@@ -28,9 +28,11 @@ TOP = [
 ROW = [
     *("cluster", "accelerator", "gpus", "feasible", "reason", "software", "global_batch"),
     *("layout", "step_time_s"),
-    *("tokens_per_s_per_gpu", "mfu", "days", "usd", "kwh", "co2_kg", "goodput", "deadline_chance"),
-    *("budget_chance", "memory_headroom", "memory_verdict", "usd_per_gpu_hour", "price"),
-    *("batch_divides", "next_good_gpus", "evidence"),
+    *("tokens_per_s_per_gpu", "mfu", "days", "usd", "kwh", "co2_kg", "goodput"),
+    *("planning_factor", "planned_days", "planned_usd", "deadline_chance", "budget_chance"),
+    *("deadline_chance_without_factor", "budget_chance_without_factor"),
+    *("memory_headroom", "memory_verdict", "usd_per_gpu_hour", "price"),
+    *("batch_divides", "next_good_gpus", "evidence", "offer", "beside_usd"),
 ]
 
 
@@ -65,13 +67,13 @@ def test_screen() -> None:
     for words in (
         "cluster GPUs days P10 to P90 in time USD",
         "At equal GPUs, the fastest",
-        "(money of the reference)",
+        "(money of dgx-h100 x 8, to plan for)",
         "Within 400.0 days (deadline), the cheapest",
         "Beaten by no other",
         "knee",
         "Useful time and carbon",
         "of CO2",
-        "mi325x-8 1.50 (given)",
+        "mi325x-8 1.50 (yours)",
         "measured like it",
     ):
         assert words in text, words
@@ -83,7 +85,7 @@ def test_an_impossible_deadline_names_the_nearest() -> None:
     assert "MISSED: no offer meets what is asked; the soonest" in done.stdout
     document = json.loads(RUNNER.invoke(app, [*RUN, "--deadline", "1h", "--json"]).stdout)
     near = document["nearest"]
-    days = [row["days"]["p50"] for row in document["rows"]]
+    days = [row["planned_days"]["p50"] for row in document["rows"]]
     assert near["row"] == days.index(min(days)) and document["at_deadline"] == []
     # one hour is a 24th of a day: what the soonest takes over it
     text = " ".join(done.stdout.split())
@@ -93,9 +95,9 @@ def test_an_impossible_deadline_names_the_nearest() -> None:
 def test_an_impossible_budget_says_what_it_would_take() -> None:
     done = RUNNER.invoke(app, [*RUN, "--budget", "100"])
     document = json.loads(RUNNER.invoke(app, [*RUN, "--budget", "100", "--json"]).stdout)
-    usd = min(row["usd"]["p50"] for row in document["rows"] if row["usd"]["p50"])
+    usd = min(row["planned_usd"]["p50"] for row in document["rows"] if row["planned_usd"])
     near = document["rows"][document["nearest"]["row"]]
-    assert done.exit_code == 1 and near["usd"]["p50"] == usd
+    assert done.exit_code == 1 and near["planned_usd"]["p50"] == usd
     text = " ".join(done.stdout.split())
     assert f"prices {100.0 * (1.0 - 100.0 / usd):.3g} % lower" in text
     within = ["--budget", str(2.0 * usd), "--json"]
@@ -107,9 +109,9 @@ def test_both_missed_a_faster_run_is_cheaper_too() -> None:
     options = ["--deadline", "1h", "--budget", "1"]
     document = json.loads(RUNNER.invoke(app, [*RUN, *options, "--json"]).stdout)
     near = document["rows"][document["nearest"]["row"]]
-    faster = 24.0 * near["days"]["p50"]
+    faster = 24.0 * near["planned_days"]["p50"]
     text = " ".join(RUNNER.invoke(app, [*RUN, *options]).stdout.split())
-    lower = 100.0 * (1.0 - faster / near["usd"]["p50"])
+    lower = 100.0 * (1.0 - faster / near["planned_usd"]["p50"])
     assert 0.0 < lower < 100.0
     words = f"it would take {faster:,.3g} times the speed and prices {lower:.3g} % lower"
     assert words in text
@@ -118,8 +120,8 @@ def test_both_missed_a_faster_run_is_cheaper_too() -> None:
 def test_both_limits_met_name_the_cheapest() -> None:
     document = json.loads(RUNNER.invoke(app, [*RUN, "--json"]).stdout)
     rows = [row for row in document["rows"] if row["usd"] and row["usd"]["p50"]]
-    limits = {"days": 1.01 * max(row["days"]["p50"] for row in rows),
-              "usd": 1.01 * max(row["usd"]["p50"] for row in rows)}  # fmt: skip
+    limits = {"days": 1.01 * max(row["planned_days"]["p50"] for row in rows),
+              "usd": 1.01 * max(row["planned_usd"]["p50"] for row in rows)}  # fmt: skip
     options = ["--deadline", f"{limits['days']}d", "--budget", str(limits["usd"])]
     done = RUNNER.invoke(app, [*RUN, *options])
     cheapest = min(rows, key=lambda row: row["usd"]["p50"])

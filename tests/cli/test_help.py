@@ -17,7 +17,7 @@ from simulator.cli.main import app
 from simulator.questions.catalogue import command as catalogue
 from simulator.questions.explain import command as explain
 from simulator.questions.export import command as export
-from simulator.questions.registry import QUESTIONS, load
+from simulator.questions.registry import GROUPS, HELP, QUESTIONS, load
 from workshop.pages.commands import page
 
 PROGRAM = typer.main.get_command(app)
@@ -100,3 +100,9 @@ def test_the_page_of_commands_is_what_the_program_writes() -> None:
     again = "run: python -m workshop.pages.commands docs"
     committed = README.parent / "docs" / "commands.md"
     assert committed.read_text(encoding="utf-8") == page(), again
+
+
+def test_the_list_of_commands_says_of_each_how_its_help_begins() -> None:
+    first = {name: load(name).help.split("\n\n")[0] for name in QUESTIONS if " " not in name}
+    assert {name: " ".join(text.split()) for name, text in first.items()} == HELP
+    assert {name.partition(" ")[0] for name in QUESTIONS} == set(HELP) | set(GROUPS)

@@ -183,7 +183,7 @@ def test_size_says_what_limits_buy_on_the_servers_that_are_there(tmp_path: Path)
     assert found["answer"]["cluster"] == "dgx-h100 + dgx-a100" and len(found["tried"]) == 1
     for name in ("days", "usd", "layout", "gpus"):
         assert found["answer"][name] == row[name], name
-    half = 0.5 * row["days"]["p90"]
+    half = 0.5 * row["planned_days"]["p90"]
     late = RUNNER.invoke(app, ["size", *given, "--deadline", f"{half}d", "--json"])
     said = json.loads(late.stdout)
     assert late.exit_code == 1 and said["answer"] is None

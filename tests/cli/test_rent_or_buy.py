@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 import simulator
 from simulator.cli.main import app
 from simulator.economics.ownership import load_page
+from simulator.economics.price import load_price
 from simulator.errors import InputError
 from simulator.units import show_usd
 
@@ -23,8 +24,10 @@ def test_document_and_own_page(tmp_path: Path) -> None:
     mine = json.loads(RUNNER.invoke(app, [*RUN, "--page", str(page), "--json"]).stdout)
     assert list(mine) == [
         *("schema", "version", "command", "cluster", "gpus", "page", "use", "once_usd"),
-        *("per_month_usd", "rents_usd_per_month", "break_even_month", "usd_per_useful_gpu_hour"),
-        *("owned_usd", "rented_usd", "caveats"),
+        *("per_month_usd", "price", "rents_usd_per_month", "pay_back_month"),
+        *("pay_back_month_with_capital", "break_even_month", "resale_at_break_even_usd"),
+        *("usd_per_useful_gpu_hour", "usd_per_useful_gpu_hour_with_capital", "owned_cash_usd"),
+        *("rented_cash_usd", "resale_usd", "owned_usd", "rented_usd", "caveats"),
     ]
     assert mine["once_usd"]["servers"] == shipped["once_usd"]["servers"] / 2 == 8 * 155_000
     assert mine["break_even_month"]["on demand"] < shipped["break_even_month"]["on demand"]
@@ -46,7 +49,7 @@ def test_python_says_the_same_and_refuses_the_same() -> None:
 
 def test_a_price_stands_for_that_of_the_page_and_the_discounts_stay() -> None:
     shipped = json.loads(RUNNER.invoke(app, [*RUN, "--json"]).stdout)
-    half = float(load_page("h100").rent.on_demand_usd_per_gpu_hour) / 2
+    half = float(load_price("neocloud-h100").usd_per_gpu_hour or 0.0) / 2
     mine = json.loads(RUNNER.invoke(app, [*RUN, "--price", str(half), "--json"]).stdout)
     for tier, usd in shipped["rents_usd_per_month"].items():
         assert mine["rents_usd_per_month"][tier] == pytest.approx(usd / 2), tier
@@ -59,15 +62,16 @@ def test_screen() -> None:
     done = RUNNER.invoke(app, [*RUN, "--in-use", "0.8", "--liquid"])
     assert (done.exit_code, done.stderr) == (0, "")
     text = " ".join(done.stdout.split())
-    for words in ("rented, on demand", "rented, spot", "bought", "buying ahead", "in use 80 %",
-                  "No source was found for", "support_fraction"):  # fmt: skip
+    for words in ("rented, on demand", "rented, spot", "bought", "pays back",
+                  "if sold then, assumed", "in use 80 %", "No source was found for",
+                  "support_fraction"):  # fmt: skip
         assert words in text, words
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--price", "0"], "usd_per_gpu_hour: must be a positive number"),
+        (["--price", "0"], "usd_per_gpu_hour: must be above 0 and at most"),
         (["--in-use", "1.2"], "in_use: must be above 0 and at most 1"),
         (["--page", "h101"], "did you mean 'h100'"),
         (["--cluster", "dgx-1v"], "no page says what it costs"),

@@ -21,10 +21,16 @@ def test_document() -> None:
     assert done.exit_code == 0, done.stderr
     document = json.loads(done.stdout)
     keys = [*("schema", "version", "command", "scenario", "workload", "asked", "answer"),
-            *("nearest", "tried", "compute")]  # fmt: skip
+            *("nearest", "tried", "compute", "budget_left_usd", "budget_left_share"),
+            "budget_would_buy"]  # fmt: skip
     assert list(document) == keys
     answer = document["answer"]
-    assert answer["confidence"] == 0.9 and answer["days"]["p90"] <= 30.0
+    assert answer["confidence"] == 0.9 and answer["planned_days"]["p90"] <= 30.0
+    left = 1e6 - answer["planned_usd"]["p90"]
+    assert document["budget_left_usd"] == pytest.approx(left)
+    assert document["budget_left_share"] == pytest.approx(left / 1e6)
+    larger = document["budget_would_buy"]
+    assert larger["gpus"] > answer["gpus"] and larger["days_p50"] < answer["days"]["p50"]
     assert document["compute"]["law"]["name"] == "hoffmann-2022"
     assert document["compute"]["law"]["parameter_exponent"] == 0.3392
     assert [row["gpus"] for row in document["tried"]][-1] >= answer["gpus"]

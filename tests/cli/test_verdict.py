@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import re
 from functools import cache
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 
 from simulator import plan
 from simulator.cli.main import app
+from simulator.economics.planning_factor import planning_factor
 from simulator.planner.plan import alternatives
 from simulator.scenario import load_scenario
 
@@ -43,6 +45,9 @@ def test_it_fits_a_terminal(words: tuple[str, ...]) -> None:
     assert len(lines) < 40, "and the line of the report"
 
 
+FACTOR = planning_factor().value
+
+
 def test_it_says_what_one_decides_by() -> None:
     text = shown(WHOLE, "--set", "run.start=2027-01-01", "--set", "goal.budget_usd=2e7")
     flat = " ".join(text.split())
@@ -53,9 +58,10 @@ def test_it_says_what_one_decides_by() -> None:
         f"TIGHT {best.estimate.layouts.describe(0)} time {days:,.1f} days (",
         f"begun on 2027-01-01 it ends on {ends.isoformat()} (",
         " M USD (",
-        " USD per GPU-hour; ",
-        "goals 99.8 % chance to end within 240 days, ",
-        " chance to cost at most 20.0 M USD",
+        " USD per GPU-hour (on demand, specialised clouds, 2026-05-01, assumed); ",
+        f"planned plan for {days * FACTOR:,.1f} days (",
+        " published runs took on top: restarts, ",
+        "at most 20.0 M USD: ",
         "evidence measured here; ",
         "first that FITS",
         "most memory free",
@@ -64,6 +70,9 @@ def test_it_says_what_one_decides_by() -> None:
         "--more: ",
     ):
         assert words in flat, words
+    chances = r"goals within 240 days: ([\d.]+) % chance \(([\d.]+) % without the planning factor\)"
+    (with_it, without), *_ = re.findall(chances, flat)
+    assert float(with_it) < float(without)
 
 
 @pytest.mark.evidence

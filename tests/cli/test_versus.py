@@ -41,7 +41,15 @@ def test_what_if() -> None:
     assert done.exit_code == 0, done.stderr
     found = json.loads(done.stdout)
     keys = ["change", "before", "after", "same_layout", "same_layout_reason", "step_time_ratio"]
-    assert list(found) == [*HEAD, *keys]
+    keys += ["step_time_ratio_p10", "step_time_ratio_p90", "within_error"]
+    assert list(found) == [*HEAD, *keys, "days_change", "usd_change"]
+    low, high = found["step_time_ratio_p10"], found["step_time_ratio_p90"]
+    assert low < found["step_time_ratio"] < high
+    assert found["within_error"] == (low <= 1.0 <= high)
+    for name in ("days", "usd"):
+        before, after = found["before"][name], found["after"][name]
+        changed = None if before is None else pytest.approx(after - before)
+        assert found[f"{name}_change"] == changed
     assert found["change"] == {"network.adapter": "0.25", "memory": "+20%"}
     assert found["step_time_ratio"] == pytest.approx(
         found["after"]["step_time_s"] / found["before"]["step_time_s"]

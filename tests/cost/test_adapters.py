@@ -242,6 +242,11 @@ def test_frozen_layers_beyond_the_model_are_all() -> None:
     assert run(CORE, frozen_layers=1000).step_time_s == run(CORE, frozen_layers=L).step_time_s
 
 
+def test_a_frozen_head() -> None:
+    whole_model = part_states(workload(frozen_head=True), CORE, Layouts.of())
+    assert whole(whole_model, "trained") == PARAMETERS - V * H
+
+
 def test_a_frozen_embedding() -> None:
     found = part_states(workload(frozen_embedding=True), CORE, Layouts.of())
     assert whole(found, "trained") == PARAMETERS - V * H

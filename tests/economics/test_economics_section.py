@@ -51,6 +51,53 @@ def test_rent_is_paid_as_its_terms_say(section: dict[str, Any], usd: float) -> N
     assert hourly(**section, rent=RENT) == pytest.approx(usd, rel=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("cluster", "basis", "usd"),
+    [
+        ("oci-h100", "on demand", 10.00),
+        ("azure-ndv5", "on demand", 12.29),
+        ("aws-p5", "on demand", 6.88),
+        ("dgx-h100", "on demand", 2.99),
+        ("dgx-h100", "reserved", 2.99 * 0.625),
+        ("dgx-h100", "spot", 2.99 * 0.425),
+        ("aws-p5en", "spot", 26.57 / 8),  # per instance of eight, dstackai/dstack#4110
+    ],
+)
+def test_a_basis_starts_from_the_price_of_the_cluster(cluster: str, basis: str, usd: float) -> None:
+    made = load_cluster(cluster, 64)
+    own = load_price(made.price)
+    price = tariff_of(read_economics({"basis": basis}, made, where="test"), made).price
+    origin = price.origin
+    assert origin["usd_per_gpu_hour"] == pytest.approx(usd, rel=2e-3)
+    assert (origin["provider"], origin["term"]) == (own.provider, basis)
+    assert origin["base"] == "cluster" and own.usd_per_gpu_hour is not None
+    assert str(origin["source"]).startswith(own.usd_per_gpu_hour.source)
+    if basis != "on demand":
+        assert " % less: " in str(origin["source"]), "the discount has its source"
+
+
+@pytest.mark.parametrize(
+    ("cluster", "basis", "said"),
+    [
+        ("oci-h100", "reserved", "no discount of Oracle Cloud on 10.00 USD an hour (oci-h100)"),
+        ("azure-ndv5", "reserved", "no discount of Azure on 12.29 USD an hour (azure-ndv5)"),
+        ("aws-p5", "spot", "no discount of AWS on 6.88 USD an hour (aws-p5) is known: give"),
+        ("gcp-a3-mega", "spot", "no price on demand of gcp-a3-mega is known"),
+    ],
+)
+def test_no_discount_is_borrowed(cluster: str, basis: str, said: str) -> None:
+    made = load_cluster(cluster, 64)
+    with pytest.raises(InputError) as error:
+        read_economics({"basis": basis}, made, where="run.toml")
+    (line,) = error.value.problems
+    assert line.startswith("run.toml: economics.basis: ") and said in line
+    field = "reserved" if basis == "reserved" else "spot"
+    rent = {"on_demand_usd_per_gpu_hour": 8.0, f"{field}_discount_fraction": 0.25}
+    told = read_economics({"basis": basis, "rent": rent}, made, where="run.toml")
+    assert tariff_of(told, made).price.origin["usd_per_gpu_hour"] == pytest.approx(6.0)
+    assert tariff_of(told, made).price.origin["base"] == "typed"
+
+
 def test_servers_that_are_bought_are_paid_in_the_hours_in_use() -> None:
     """8 servers of 240,000 USD over 24 months, half in use: 64 x 8,766 x 2 x 0.5 hours."""
     section = {"basis": "own", "months": 24, "in_use": 0.5, "site": {"electricity_usd_per_kwh": 0}}
@@ -103,7 +150,8 @@ def test_compare_pays_by_it_and_counts_carbon_of_its_region() -> None:
         **{"global_batch": 128, "tokens": 1e12, "tp": 2, "pp": 1, "cp": 1, "micro_batch": 1},
     )
     (row,) = found.rows
-    assert (row.usd_per_gpu_hour, row.price) == (1.7, "given")
+    assert (row.usd_per_gpu_hour, row.price_name) == (1.7, "given")
+    assert row.price is not None and row.price["base"] == "typed"
     assert row.kwh is not None and row.co2_kg == pytest.approx(co2_kg(row.kwh.p50, "france"))
 
 

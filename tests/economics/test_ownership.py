@@ -1,5 +1,6 @@
 """Rent or buy by hand: every amount of two cases, and what must hold whatever the prices."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -85,10 +86,17 @@ def test_two_servers_for_three_years_by_hand() -> None:
     assert found.owned_usd[11] == pytest.approx(234_600 + 51_549 - 50_000)
     assert found.owned_usd[35] == pytest.approx(234_600 + 154_647 - 3_125)
     assert found.rented_usd["on demand"][11] == pytest.approx(280_512)
-    # month 8: 234,600 + 34,366 - 79,370 = 189,596 against 187,008; month 9: 202,551 against 210,384
+    # cash: 234,600 / (23,376 - 4,295.75) = 12.3; / (11,688 - 4,295.75) = 31.7
+    assert found.pay_back_month == {"on demand": 13, "reserved": 32, "spot": 32}
+    assert found.pay_back_month_with_capital == found.pay_back_month, "capital costs nothing here"
+    assert found.owned_cash_usd[11] == pytest.approx(234_600 + 51_549)
+    # sold then: month 8: 234,600 + 34,366 - 79,370 = 189,596 against 187,008; month 9: 202,551
+    # against 210,384
     # month 30 (reserved): 234,600 + 128,873 - 6,250 = 357,223 against 350,640; month 31:
     # 234,600 + 133,168 - 5,568 = 362,200 against 362,328
     assert found.break_even_month == {"on demand": 9, "reserved": 31, "spot": 31}
+    sold = {"on demand": 200_000 * 0.25**0.75, "reserved": 5_568, "spot": 5_568}
+    assert found.resale_at_break_even_usd == pytest.approx(sold, rel=1e-3)
     hours = 16 * 730.5 * 36
     assert found.usd_per_useful_gpu_hour == pytest.approx(
         {
@@ -107,6 +115,38 @@ def test_capital_at_a_hundredth_a_month_by_hand() -> None:
     assert dear.owned_usd[-1] == pytest.approx(owned)
     assert dear.rented_usd["reserved"][-1] == pytest.approx(11_688 * 11.25507747)
     assert dear.break_even_month["reserved"] is None
+    # on either side an hour's money and the hour itself count at the same worth
+    hours = 16 * 730.5 * 11.25507747
+    levelled = dear.usd_per_useful_gpu_hour_with_capital
+    assert levelled["on demand"] == pytest.approx(2.0)
+    assert levelled["own"] == pytest.approx(owned / hours) != dear.usd_per_useful_gpu_hour["own"]
+
+
+def test_cash_pays_back_when_the_rent_saved_is_the_purchase() -> None:
+    """Two racks of GB200: 6.66 M USD once, rent of 6.00 USD an hour less 60.8 k to run them.
+
+    11.7 months on demand, 20.0 reserved; 1,024 H100 at 2.99: 46.1 M over 2.24 - 0.292 M, 23.7.
+    """
+    for name, gpus, months in (("gb200-nvl72", 144, (12, 20)), ("dgx-h100", 1024, (24, 42))):
+        found = rent_or_buy_cluster(load_cluster(name, gpus), Use(gpus=gpus, months=60))
+        once, running = sum(found.buying.once.values()), sum(found.buying.per_month.values())
+        for tier, month in zip(("on demand", "reserved"), months, strict=True):
+            exact = once / (found.rents_usd_per_month[tier] - running)
+            assert found.pay_back_month[tier] == math.ceil(exact) == month
+            capital = found.pay_back_month_with_capital[tier]
+            assert capital is not None and capital >= month
+            sold = found.break_even_month[tier]
+            assert sold is not None and sold < month, "resale at almost the price of purchase"
+
+
+def test_rent_is_the_price_of_the_cluster() -> None:
+    """10.00 at Oracle, 6.88 at AWS; none has a discount of a specialised cloud."""
+    for name, usd in (("oci-h100", 10.0), ("aws-p5", 6.88), ("azure-ndv5", 12.29)):
+        found = rent_or_buy_cluster(load_cluster(name, 64), Use(gpus=64))
+        assert found.rents_usd_per_month == pytest.approx({"on demand": 64 * 730.5 * usd})
+        assert any("reserved is left out" in line for line in found.caveats)
+    with pytest.raises(InputError, match="needed, no price of this cluster is known"):
+        rent_or_buy_cluster(load_cluster("gcp-a3-mega", 64), Use(gpus=64))
 
 
 def test_half_the_hours_and_a_tenth_lost() -> None:

@@ -242,3 +242,45 @@ NEURONX_SMALL = NEURONX.replace("size: 32", "size: 4").replace(
     "parallel_size: 8", "parallel_size: 1"
 )
 """The same on one server."""
+
+REGISTERED = """\
+#!/bin/bash
+#SBATCH --nodes=4
+#SBATCH --gpus-per-node=8
+srun torchrun --nnodes 4 --nproc_per_node 8 -m torchtitan.train --module llama3 --config llama3_8b \
+  --parallelism.tensor_parallel_degree 2 --training.max_context_length 8192 --compile.enable
+"""
+
+LAUNCHED_FSDP = """\
+accelerate launch --use_fsdp --fsdp_sharding_strategy HYBRID_SHARD --num_processes 32 \
+  --num_machines 4 trl/scripts/sft.py --model_name_or_path meta-llama/Llama-3.1-8B --use_peft \
+  --lora_r 16 --lora_target_modules q_proj v_proj --per_device_train_batch_size 2 \
+  --gradient_accumulation_steps 4 --max_length 2048 --bf16 --load_in_4bit
+"""
+
+PRIMUS = """\
+work_group: ${PRIMUS_TEAM:amd}
+modules:
+  pre_trainer:
+    framework: megatron
+    config: pre_trainer.yaml
+    model: llama3.1_8B.yaml
+    overrides:
+      train_iters: 20
+      micro_batch_size: ${MBS:4}
+      global_batch_size: 256
+      seq_length: ${LENGTH:4096}
+      tensor_model_parallel_size: ${TP:2}
+      moe_expert_capacity_factor: null
+      recompute_granularity: full
+      recompute_method: block
+      recompute_num_layers: 12
+"""
+
+FACTORY: dict[str, Any] = {
+    "model_name_or_path": "meta-llama/Llama-3.1-8B", "stage": "sft", "finetuning_type": "freeze",
+    "freeze_trainable_layers": 4, "cutoff_len": 2048, "per_device_train_batch_size": 1,
+    "gradient_accumulation_steps": 8, "pure_bf16": True, "fsdp": "hybrid_shard offload",
+    "fsdp_config": {"version": 1, "activation_checkpointing": False},
+    "gradient_checkpointing_kwargs": {"use_reentrant": False}, "quantization_bit": None,
+}  # fmt: skip

@@ -395,7 +395,7 @@ def test_hybrid_sharding_wins_where_gathers_over_the_network_show() -> None:
     )
     best = plan(scenario).estimate
     whole = predict(scenario).step_time_s
-    assert best.layouts.shard_group[0] == 8 or best.layouts.reshard_after_forward[0] == 8
+    assert best.layouts.shard_group[0] < 512 or 0 < best.layouts.reshard_after_forward[0] < 512
     assert best.step_time_s[0] < whole
 
 

@@ -119,7 +119,8 @@ def test_memory_sentence_has_the_numbers_of_the_search(answer: Plan) -> None:
 
 
 def test_deadline_and_budget_bind_when_missed(answer: Plan) -> None:
-    days, usd = float(answer.outcome.days[0]), float(answer.outcome.usd[0])
+    assert answer.planned_days is not None and answer.planned_usd is not None
+    days, usd = answer.planned_days["p50"], answer.planned_usd["p50"]
     loose, tight, even = (
         replace(
             answer,

@@ -99,8 +99,107 @@ def test_a_matrix_of_links_says_gpus_links_and_adapters(
     assert (node.accelerators, node.scale_up.kind, node.scale_out.adapters) == (4, "pcie", 1)
 
 
+def matrix(cells: list[list[str]], adapters: int = 0) -> str:
+    """The text of ``nvidia-smi topo -m``: words between GPUs, adapters behind bridges of GPU0."""
+    gpus = [f"GPU{i}" for i in range(len(cells))]
+    nics = [f"NIC{i}" for i in range(adapters)]
+    lines = ["\t" + "\t".join([*gpus, *nics, "CPU Affinity"])]
+    for name, row in zip(gpus, cells, strict=True):
+        lines.append("\t".join([name, *row, *["PXB"] * adapters, "0-31"]))
+    for i, name in enumerate(nics):
+        row = [" X " if i == j else "PXB" for j in range(adapters)]
+        lines.append("\t".join([name, *["PXB"] * len(gpus), *row]))
+    return "\n".join(lines) + "\n"
+
+
+def joined(words: dict[tuple[int, int], str], gpus: int) -> list[list[str]]:
+    return [
+        [
+            " X " if a == b else words.get((min(a, b), max(a, b)), words.get((-1, -1), "SYS"))
+            for b in range(gpus)
+        ]
+        for a in range(gpus)
+    ]
+
+
+CUBE = {
+    (0, 1): "NV1", (0, 2): "NV1", (0, 3): "NV2", (0, 4): "NV2", (1, 2): "NV2", (1, 3): "NV1",
+    (1, 5): "NV2", (2, 3): "NV1", (2, 6): "NV2", (3, 7): "NV1", (4, 5): "NV1", (4, 6): "NV1",
+    (4, 7): "NV2", (5, 6): "NV2", (5, 7): "NV1", (6, 7): "NV1",
+}  # fmt: skip
+"""Cube mesh of a DGX-1V as its owners post it; GPU 3 and 7 have five links here, others six."""
+
+
+@pytest.mark.parametrize(
+    ("gpu", "words", "gpus", "base", "domain"),
+    [
+        ("gb200", {(-1, -1): "NV18"}, 4, "gb200-nvl72", 4),  # a board of four, not a rack
+        ("v100-sxm2-32", CUBE, 8, "aws-p3dn", 8),
+        ("a100-sxm-80", {(-1, -1): "NV4"}, 4, "dgx-a100", 4),  # Juwels Booster, Leonardo
+    ],
+)
+def test_all_links_that_a_matrix_shows_are_all_there_are(
+    own: Path, monkeypatch: pytest.MonkeyPatch, gpu: str, words: Any, gpus: int, base: str,
+    domain: int,
+) -> None:  # fmt: skip
+    (own / "topo.txt").write_text(matrix(joined(words, gpus), 4))
+    done = init(own, "box", "--gpu", gpu, "--topo", str(own / "topo.txt"))
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert f"After {base}, as nothing says otherwise" in done.stdout
+    monkeypatch.setenv("FORESHARD_PROFILES", str(own / "own"))
+    node = load_cluster("box", gpus).node
+    assert (node.accelerators, node.scale_up.domain) == (gpus, domain)
+    if base == "gb200-nvl72":
+        assert "as the 72 of gb200-nvl72, --domain says so" in done.stdout
+        rack = init(own, "rack", "--gpu", gpu, "--topo", str(own / "topo.txt"), "--domain", "72")
+        assert rack.exit_code == 0 and load_cluster("rack", gpus).node.scale_up.domain == 72
+    if words is CUBE:
+        assert "unlike numbers of NVLinks, the fewest of which count: GPU0 6" in done.stdout
+        assert "no NVLink between GPU0 and GPU5, GPU0 and GPU6" in done.stdout
+        shipped = float(load_cluster("aws-p3dn", 8).node.scale_up.bandwidth_bytes_per_s)
+        assert float(node.scale_up.bandwidth_bytes_per_s) == pytest.approx(shipped * 5 / 6)
+
+
+def test_bridges_between_pairs_are_named(own: Path) -> None:
+    pairs = {(0, 1): "NV4", (2, 3): "NV4"}
+    (own / "topo.txt").write_text(matrix(joined(pairs, 4), 1))
+    words = ("--gpu", "rtxa6000", "--topo", str(own / "topo.txt"))
+    done = init(own, "box", *words)
+    assert done.exit_code == 2 and "NVLink joins groups of 2 of the 4 GPUs" in done.stderr
+    done = init(own, "box", *words, "--links", "pcie")
+    assert (done.exit_code, done.stderr) == (0, "")
+    (own / "topo.txt").write_text(matrix(joined({(0, 1): "NV4"}, 4), 1))
+    done = init(own, "odd", *words)
+    assert done.exit_code == 2 and "NVLink joins groups of 1 and 2 GPUs" in done.stderr
+
+
+def test_more_adapters_than_the_base_has_are_no_faster_together(
+    own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (own / "topo.txt").write_text(matrix(joined({(-1, -1): "NV18"}, 8), 16))
+    done = init(own, "box", "--gpu", "h100-sxm", "--topo", str(own / "topo.txt"))
+    assert "16 adapters are no faster together than the 8 of 400 Gbit/s of dgx-h100" in done.stdout
+    monkeypatch.setenv("FORESHARD_PROFILES", str(own / "own"))
+    out = load_cluster("box", 8).node.scale_out
+    shipped = load_cluster("dgx-h100", 8).node.scale_out
+    whole = out.adapters * float(out.adapter_bytes_per_s)
+    assert whole == shipped.adapters * float(shipped.adapter_bytes_per_s)
+    words = ("fast", "--gpu", "h100-sxm", "--topo", str(own / "topo.txt"), "--adapter-gbit", "400")
+    done = init(own, *words)
+    assert "no faster together" not in done.stdout
+    assert float(load_cluster("fast", 8).node.scale_out.adapter_bytes_per_s) == 50e9
+
+
+def test_a_matrix_that_an_option_contradicts_is_refused(own: Path) -> None:
+    (own / "topo.txt").write_text(TOPO)
+    done = init(own, "box", "--gpu", "l40s", "--topo", str(own / "topo.txt"), "--per-server", "8")
+    assert done.exit_code == 2 and "--per-server: must be the 4 GPUs that" in done.stderr
+
+
 def test_what_is_built_on_is_the_plainest_shipped_cluster() -> None:
     assert shipped_base("h100-sxm") == "dgx-h100"
+    assert shipped_base("v100-sxm2-32") == "dgx-2"
+    assert shipped_base("v100-sxm2-32", None, 8) == "aws-p3dn"
     assert shipped_base("gb200") == "gb200-nvl72"
 
 

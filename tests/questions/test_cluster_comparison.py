@@ -63,8 +63,8 @@ def test_views_hold_what_they_say(found: Comparison) -> None:
         assert {row.gpus for row in rows} == {gpus} and steps == sorted(steps)
     own = next(row for row in found.rows if (row.cluster, row.gpus) == ("dgx-h100", 16))
     assert found.reference is own
-    assert own.days is not None and own.usd is not None
-    assert found.deadline_days == own.days.p50
+    assert own.days is not None and own.usd is not None and own.planned_days is not None
+    assert found.deadline_days == own.planned_days.p50
     for row in found.at_deadline():
         assert row.days is not None and row.days.p50 <= own.days.p50 * (1 + 1e-8)
     for row in found.at_equal_budget():

@@ -10,7 +10,6 @@ import pytest
 from simulator.questions.compare.answer import Comparison, compare_clusters
 from simulator.questions.compare.page import compare_page
 from simulator.questions.compare.picture import comparison_picture
-from simulator.report.canvas import svg_bytes
 from simulator.scenario import make_scenario
 
 
@@ -54,7 +53,7 @@ def answer() -> Comparison:
 
 
 def page(answer: Comparison) -> str:
-    drawn = (svg_bytes(comparison_picture(answer, narrow=narrow)) for narrow in (False, True))
+    drawn = (comparison_picture(answer, narrow=narrow, svg=True).svg() for narrow in (False, True))
     return compare_page(answer, *drawn)
 
 
@@ -69,9 +68,18 @@ def test_every_offer_has_its_row(answer: Comparison) -> None:
     assert memory.startswith(str(answer.rows[0].memory_verdict)) and memory.endswith("% free")
     row = answer.rows[0]
     assert row.days is not None and row.co2_kg is not None and row.goodput is not None
-    days, low, _, high = first[heads.index("days")].split()
-    for said, found in ((days, row.days.p50), (low, row.days.p10), (high, row.days.p90)):
-        assert float(said) == pytest.approx(found, rel=0.02)
+    shown, _, planned = first[heads.index("days")].partition("; plan for ")
+    days, low, _, high = shown.split()
+    held = row.planned_days
+    assert held is not None
+    middle, early, _, late = planned.replace("(", "").replace(")", "").split()
+    for said, found in (
+        *((days, row.days.p50), (low, row.days.p10), (high, row.days.p90)),
+        *((middle, held.p50), (early, held.p10), (late, held.p90)),
+    ):
+        assert float(said) == pytest.approx(found, rel=0.05)
+    assert "*" in first[heads.index("USD")], "an assumed price is marked"
+    assert "assumed" in more[more_heads.index("USD an hour")]
     mass, unit = more[more_heads.index("CO2")].split()
     assert float(mass) * {"kg": 1.0, "t": 1e3}[unit] == pytest.approx(row.co2_kg, rel=0.01)
     assert more[more_heads.index("goodput")].split() == [f"{100.0 * row.goodput:.1f}", "%"]

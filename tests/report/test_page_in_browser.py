@@ -17,7 +17,6 @@ from simulator.planner.plan import plan
 from simulator.questions.compare.answer import compare_clusters
 from simulator.questions.compare.page import compare_page
 from simulator.questions.compare.picture import comparison_picture
-from simulator.report.canvas import svg_bytes
 from simulator.report.palette import PALETTE
 from simulator.report.write import write_plan_report
 from simulator.scenario import make_scenario
@@ -59,7 +58,7 @@ def comparison() -> str:
     }
     scenario = make_scenario(document)
     answer = compare_clusters(scenario, ["dgx-h100", "gb200-nvl72"], "8..32", jobs=1)
-    drawn = (svg_bytes(comparison_picture(answer, narrow=narrow)) for narrow in (False, True))
+    drawn = (comparison_picture(answer, narrow=narrow, svg=True).svg() for narrow in (False, True))
     return compare_page(answer, *drawn)
 
 

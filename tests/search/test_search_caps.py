@@ -40,7 +40,7 @@ def test_what_is_said_to_be_cut_is_what_a_higher_cap_would_list(
     of = scenario(layout={"recompute": "none", "micro_batch": 1, "vpp": 1})
     before = tried(of, field)
     (said,) = (line for line in search_caps(of) if line.startswith(field))
-    assert said.endswith("is not tried: " + ", ".join(map(str, sorted(cut))))
+    assert said.endswith("a step from the best alone: " + ", ".join(map(str, sorted(cut))))
     monkeypatch.setattr(listing, cap, 1 if cap == "FEWEST_TOKENS" else 64)
     assert tried(of, field) - before == cut
 

@@ -143,7 +143,11 @@ def test_switch_routes_every_second_layer():
         ),
         ("deberta-v2", {"embedding_size": 32}, r"embedding_size: must be hidden_size \(64\)"),
         ("bert", {"is_decoder": True}, "is_decoder: must be false"),
-        ("bert", {"architectures": ["BertForTokenClassification"]}, "must end in Model or ForMask"),
+        (
+            "bert",
+            {"architectures": ["BertForTokenClassification"]},
+            "must end in LMHeadModel or ForMask",
+        ),
         ("opt", {"ffn_dim": 96, "word_embed_proj_dim": 0}, "word_embed_proj_dim: must be a whole"),
         ("yuan", {"use_moe": True}, "use_moe: must be false"),
         (

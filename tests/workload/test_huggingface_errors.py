@@ -11,14 +11,19 @@ from hypothesis import strategies as st
 from simulator.errors import InputError
 from simulator.workload import presets
 from simulator.workload.architecture import Architecture
-from simulator.workload.huggingface import FAMILIES, from_hf
+from simulator.workload.huggingface import families, from_hf
 
 ZOO = {
     path.stem: json.loads(path.read_text())
     for path in sorted((Path(presets.__file__).parent / "zoo").glob("*.json"))
 }
 SIZE = "must be a whole number from 1 to 2147483648"
-KNOWN = ", ".join(sorted(FAMILIES))
+COUNT = "must be a whole number from 0 to 2147483648"
+KNOWN = (
+    f"must be one of {len(families())} types that have a row; a model of another type is traced "
+    "from Python (Workload.from_torch, needs torch), or given by the sizes of a type that is "
+    "built alike (llama, qwen3_moe, ...)"
+)
 GONE = object()
 
 
@@ -133,7 +138,7 @@ def test_a_size_must_be_a_positive_whole_number(field, value, shown):
             "got True",
         ),
         ("mistral-7b", {"sliding_window": -1}, f"sliding_window: {SIZE}, got -1"),
-        ("mixtral-8x7b", {"num_local_experts": "8"}, f"num_local_experts: {SIZE}, got '8'"),
+        ("mixtral-8x7b", {"num_local_experts": "8"}, f"num_local_experts: {COUNT}, got '8'"),
         (
             "mixtral-8x7b",
             {"num_experts_per_tok": 9},
@@ -155,16 +160,6 @@ def test_a_size_must_be_a_positive_whole_number(field, value, shown):
             "layer_types: must be a list of words, got 'full'",
         ),
         (
-            "deepseek-v3",
-            {"attention_bias": True},
-            "attention_bias: must be false (biases of latent attention are not counted), got True",
-        ),
-        (
-            "deepseek-v2",
-            {"mlp_bias": True},
-            "mlp_bias: must be false (biases of experts are not counted), got True",
-        ),
-        (
             "deepseek-v2",
             {"num_experts_per_tok": GONE},
             "num_experts_per_tok: required field is missing",
@@ -183,12 +178,12 @@ def test_one_problem(model, changes, message):
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("lama", f"must be one of {KNOWN}, got 'lama' (did you mean 'llama'?)"),
-        ("Mixtral", f"must be one of {KNOWN}, got 'Mixtral' (did you mean 'mixtral'?)"),
-        ("xlnet", f"must be one of {KNOWN}, got 'xlnet'"),
-        (None, f"must be one of {KNOWN}, got None"),
-        (["llama"], f"must be one of {KNOWN}, got list"),
-        (GONE, f"required field is missing (must be one of {KNOWN})"),
+        ("lama", f"{KNOWN}, got 'lama'"),
+        ("Mixtral", f"{KNOWN}, got 'Mixtral'"),
+        ("informer", f"{KNOWN}, got 'informer'"),
+        (None, f"{KNOWN}, got None"),
+        (["llama"], f"{KNOWN}, got ['llama']"),
+        (GONE, "required field is missing"),
     ],
 )
 def test_unknown_model_type(value, message):
@@ -211,9 +206,9 @@ def test_all_problems_are_reported_at_once():
         tie_word_embeddings=3,
     )
     assert problems(config) == [
+        "config.json: num_hidden_layers: required field is missing",
         f"config.json: num_attention_heads: {SIZE}, got None",
         f"config.json: hidden_size: {SIZE}, got 0",
-        "config.json: num_hidden_layers: required field is missing",
         f"config.json: vocab_size: {SIZE}, got 'big'",
         "config.json: tie_word_embeddings: must be true or false, got 3",
     ]
@@ -222,11 +217,10 @@ def test_all_problems_are_reported_at_once():
 def test_problems_of_a_nested_config_name_the_nesting():
     config = {"model_type": "llava", "text_config": changed("llama-3.1-8b", hidden_size=0)}
     assert problems(config) == [f"config.json: text_config.hidden_size: {SIZE}, got 0"]
-    nothing = {"model_type": "llava", "text_config": {}}
+    nothing = {"model_type": "aya_vision", "text_config": {}}
     assert problems(nothing)[0].startswith("config.json: text_config.model_type: required field")
-    assert problems({"model_type": "llava", "text_config": 3})[0].startswith(
-        "config.json: model_type: must be one of"
-    )
+    wrong = {"model_type": "llava", "text_config": 3}
+    assert problems(wrong) == ["config.json: text_config: must be a table of fields, got 3"]
 
 
 @pytest.mark.parametrize("config", [[], None, "llama", 7, [{"model_type": "llama"}]])

@@ -96,7 +96,7 @@ def test_a_zoo_name_wins_over_a_folder_of_that_name(tmp_path, monkeypatch):
     [
         ("llama-3.1-70", "llama-3.1-70b"),
         ("Llama-3.1-70B", "llama-3.1-70b"),
-        ("meta-llama/Llama-3.1-8B", "llama-3.1-8b"),
+        ("meta-llama/Llama-3.1-8C", "llama-3.1-8b"),
         ("mixtral8x7b", "mixtral-8x7b"),
         ("deepseek", "deepseek-v3"),
     ],
@@ -104,15 +104,18 @@ def test_a_zoo_name_wins_over_a_folder_of_that_name(tmp_path, monkeypatch):
 def test_unknown_name_gets_the_nearest(wrong, near):
     with pytest.raises(InputError) as error:
         presets.load(wrong, where="run.toml", field="model.name")
+    beside = ", or the id of a model in the local cache of Hugging Face" * ("/" in wrong)
     assert str(error.value) == (
-        "run.toml: model.name: must be a model of the zoo or the path of a config.json, "
-        f"got {wrong!r} (did you mean {near!r}?)"
+        "run.toml: model.name: must be a model of the zoo or the path of a config.json"
+        f"{beside}, got {wrong!r} (did you mean {near!r}?)"
     )
 
 
 @pytest.mark.parametrize("wrong", ["", "zzz", "x\0", "?" * 5000])
 def test_a_name_like_no_other_lists_the_zoo(wrong):
-    with pytest.raises(InputError, match=r"^model: name: must be a model of the zoo.*known: bert-"):
+    with pytest.raises(
+        InputError, match=r"^model: name: must be a model of the zoo.*known: apertus-"
+    ):
         presets.load(wrong)
 
 
@@ -132,3 +135,23 @@ def test_a_folder_without_a_config(tmp_path):
 def test_a_name_that_is_no_text(wrong):
     with pytest.raises(InputError, match=r"^model: name: must be the name or path of a model, got"):
         presets.load(wrong)
+
+
+def test_a_hugging_face_id_is_that_of_the_zoo():
+    assert presets.load("Qwen/Qwen3-8B").name == "qwen3-8b"
+    assert presets.load("meta-llama/Llama-3.1-8B-Instruct").name == "llama-3.1-8b"
+    assert presets.load("qwen/qwen3-8b") == presets.load("qwen3-8b")
+
+
+def test_a_hugging_face_id_is_looked_up_in_the_local_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    folder = tmp_path / "models--my--small"
+    for revision, model in (("abc", "gpt2-small"), ("def", "gpt2-xl")):
+        (folder / "snapshots" / revision).mkdir(parents=True)
+        shutil.copy(ZOO / f"{model}.json", folder / "snapshots" / revision / "config.json")
+    with pytest.raises(InputError, match="must be a model of the zoo"):
+        presets.load("my/small")  # two snapshots and no branch
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text("abc")
+    model = presets.load("my/small")
+    assert (model.name, model.parameters) == ("small", 124_439_808)

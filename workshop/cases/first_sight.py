@@ -17,7 +17,7 @@ import numpy as np
 from simulator import catalogue
 from simulator.files import read_csv
 from simulator.measured.rows import MeasuredRun
-from simulator.scoring.first_sight import AS_WRITTEN, as_written, read_first_sight
+from simulator.scoring.first_sight import AS_WRITTEN, as_written, read_first_sight, written_tables
 from simulator.scoring.scores import ScoredRow
 from simulator.scoring.validation import validate
 
@@ -37,8 +37,7 @@ def first_sight() -> list[dict[str, Any]]:
         stand (None where the table joined no other); ``changes``: every kind of later exclusion and
         edit, with its runs and their mean error before and after.
     """
-    folder = catalogue.folder("validation") / "first_seen"
-    paths = sorted(folder.glob(f"*{AS_WRITTEN}"))
+    paths = written_tables()
     return [_table(path.with_name(path.name.replace(AS_WRITTEN, ".csv"))) for path in paths]
 
 

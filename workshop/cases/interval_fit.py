@@ -12,13 +12,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from simulator import catalogue
 from simulator.arrays import Floats
 from simulator.cost.uncertainty import OUTSIDE
 from simulator.evidence.evidence_runs import AXES, NUMBERS, WORDS, EvidenceRuns, load_evidence_runs
 from simulator.evidence.likeness import P90_T4, Traits, load_likeness, nearness
 from simulator.files import Figure
-from simulator.scoring.first_sight import AS_WRITTEN
+from simulator.scoring.first_sight import AS_WRITTEN, written_tables
 
 MOST_OFF = 1.2
 """Errors (logarithms) beyond this count as this where intervals are scored."""
@@ -27,8 +26,7 @@ _SPREADS = np.linspace(0.2, 0.8, 121)
 
 def first_tables() -> list[str]:
     """Tables that were kept at first sight, by name."""
-    folder = catalogue.folder("validation") / "first_seen"
-    return sorted(path.name.removesuffix(AS_WRITTEN) for path in folder.glob(f"*{AS_WRITTEN}"))
+    return [path.name.removesuffix(AS_WRITTEN) for path in written_tables()]
 
 
 def traits_of(runs: EvidenceRuns, i: int) -> Traits:

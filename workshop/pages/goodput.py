@@ -6,18 +6,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from simulator.report.write import write_file
 from workshop.cases.goodput import Case, Compared, compared, months_errors, read_cases
 from workshop.cases.gpu_hours import (
     HourCase,
     Hours,
+    Planned,
     hours_errors,
     hours_of,
+    planned_by_others,
     read_hour_cases,
 )
+from workshop.fits.planning_factor import effects
 
 _NAME = "goodput.md"
 
@@ -35,10 +39,12 @@ as a bound. Detection, restarts and spares are those of the set, which few of th
 figures called *recalled* in the sources were not read again when the table was made."""
 
 _HOURS = """\
-Steps x step time x GPUs, without and with goodput, next to the hours that were reported
-(`validation/gpu_hours.toml`). What a run spent on evaluation, longer contexts and attempts that
-were given up is in some reports and in none of ours; where the layout was not published it is our
-best. The step time errs more than goodput takes: [accuracy.md](accuracy.md) says by how much."""
+Steps x step time x GPUs, with goodput, next to the hours that were reported
+(`validation/gpu_hours.toml`): software of the day and the fabric it ran on, the published layout
+where there is one (`p`), else the best that `plan` finds. *Steady* hours are tokens over a measured
+rate; a *whole* run holds what it took beside: restarts, evaluation, attempts given up, slower
+software and layouts. *(r)*: a figure that was recalled and not read again. Over: reported over
+predicted. Planned: what the factor of all **other** runs of its kind gives, P10 to P90."""
 
 _UNITS = {"goodput": "goodput", "days": "days", "gpu_hours": "GPU-hours",
           "hours_between": "hours between failures", "gpu_failures": "GPU failures"}  # fmt: skip
@@ -49,8 +55,8 @@ def page() -> str:
     cases = read_cases()
     rows = [row for case in cases for row in compared(case)]
     months = months_errors(rows)
-    hours = [hours_of(case) for case in read_hour_cases()]
-    errors = hours_errors(hours)
+    plans = planned_by_others([hours_of(case) for case in read_hour_cases()])
+    errors = hours_errors([plan.hours for plan in plans])
     lines = [
         _INTRO,
         "",
@@ -67,17 +73,16 @@ def page() -> str:
         "",
         _HOURS,
         "",
-        "| run | layout of | GPUs | without goodput | with | reported | error without | with |",
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
-        *(_hour_line(hour) for hour in hours),
+        "| run | hours | software | GPUs | predicted | reported | over | planned | |",
+        "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | --- |",
+        *(_hour_line(plan) for plan in plans),
         "",
-        f"Median absolute error {100 * errors['ideal_median_ape']:.0f} % without goodput,"
-        f" {100 * errors['median_ape']:.0f} % with.",
+        *_factors(errors, [plan.hours for plan in plans]),
         "",
         "## Sources",
         "",
         *_sources(cases),
-        *_sources(read_hour_cases()),
+        *_sources(read_hour_cases(compared=False)),
     ]
     return "\n".join(lines) + "\n"
 
@@ -95,11 +100,47 @@ def _line(row: Compared) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _hour_line(one: Hours) -> str:
-    case, reported = one.case, one.case.gpu_hours
-    hours = (f"{value:,.0f}" for value in (one.ideal, one.real, reported))
-    errors = (f"{100 * (value / reported - 1.0):+.0f} %" for value in (one.ideal, one.real))
-    return f"| {' | '.join((case.name, case.layout_of, f'{case.gpus:,}', *hours, *errors))} |"
+def _hour_line(plan: Planned) -> str:
+    case, predicted = plan.hours.case, plan.hours.real
+    layout = "p" if case.layout_of == "published" else ""
+    name = case.name + " (r)" * (case.reading == "recalled")
+    gpus = f"{case.gpus:,}" + "?" * (case.gpus_of == "plan")
+    cells = (name, case.kind, f"{case.software} {layout}".strip(), gpus, _shown(predicted),
+             _shown(case.gpu_hours), f"{plan.hours.ratio:.2f}",
+             f"{_shown(plan.p10)} to {_shown(plan.p90)}",
+             "" if plan.inside else "outside")  # fmt: skip
+    return f"| {' | '.join(cells)} |"
+
+
+def _factors(errors: Mapping[str, Any], hours: Sequence[Hours]) -> Iterator[str]:
+    """What runs of each kind took over their prediction, and what it does not depend on."""
+    for kind, figures in errors["kinds"].items():
+        yield (
+            f"- {kind}: {figures['n']} runs, x {figures['factor']:.2f} ({figures['p10']:.2f} to"
+            f" {figures['p90']:.2f}); {100 * figures['inside']:.0f} % of them lie between the P10"
+            " and P90 of the others"
+        )
+    yield ""
+    said = ", ".join(
+        f"{name} {value:+.3f} (standard error {error:.3f})"
+        for name, (value, error) in effects(hours).items()
+        if name != "whole"
+    )
+    yield (
+        "Tried beside the kind, as the logarithm of the factor by doubling of parameters and"
+        f" accelerators, and by year: {said}. None but the kind is told apart from nothing, so the"
+        " factor depends on the kind alone."
+    )
+    yield ""
+    yield (
+        f"Median absolute error {100 * errors['ideal_median_ape']:.0f} % without goodput,"
+        f" {100 * errors['median_ape']:.0f} % with, {100 * errors['planned_median_ape']:.0f} % as"
+        " planned by the others. Not compared:"
+    )
+    yield ""
+    for case in read_hour_cases(compared=False):
+        if case.left_out:
+            yield f"- {case.name}: {case.gpu_hours:,.0f} hours; {case.left_out}"
 
 
 def _remarks(cases: Iterable[Case]) -> list[str]:
@@ -113,10 +154,13 @@ def _shown(value: float) -> str:
 
 
 def _sources(cases: Iterable[Case | HourCase]) -> Iterator[str]:
-    """Each source once, in the order of the cases."""
+    """Each source once, in the order of the cases, with the runs that it is of."""
+    named: dict[str, list[str]] = {}
     for case in cases:
         if case.source != "the same":
-            yield f"- {case.name.partition(',')[0]}: {case.source}"
+            named.setdefault(case.source, []).append(case.name.partition(",")[0])
+    for source, names in named.items():
+        yield f"- {', '.join(dict.fromkeys(names))}: {source}"
 
 
 def main() -> None:

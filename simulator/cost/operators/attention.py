@@ -29,6 +29,7 @@ from simulator.cost.operators.tensor_parallel import (
 )
 from simulator.software.kernels import Kernels
 from simulator.workload.architecture import Attention, Block
+from simulator.workload.modules import Indexer
 from simulator.workload.recipe import Recipe
 
 _UP = "mla_up_proj"
@@ -63,10 +64,9 @@ def attention(
     ops.streams.append(_rotary(att, widths, tokens, size, kernels, position=position))
     ops.streams.append(_split_and_merge(att, widths, tokens, size, kernels))
     if att.qk_norm or att.plain_qk_norm:
-        kind_of = "rms" if att.qk_norm else "plain"
-        for tensor, width in (("queries", widths.query), ("keys", widths.key)):
-            name = f"norm of {tensor}"
-            norm(ops, name, tokens * width, att.head_dim, size, kernels, kind=kind_of)
+        _norm_heads(ops, att, widths, tokens, size, kernels)
+    if att.indexer is not None:
+        _pick(ops, att.indexer, att.q_lora_rank or hidden, hidden, ranks, recipe)
     heads, kv_heads = _heads(att, ranks)
     copies = heads / kv_heads if kernels.repeats_keys else 1.0
     for role, width in (
@@ -80,8 +80,7 @@ def attention(
         Gemm(name="proj", role=GemmRole.ATTENTION_OUTPUT, m=tokens, n=hidden, k=widths.result)
     )
     ops.keep("attention output", tokens * widths.result * size, SavedRole.ATTENTION_OUTPUT)
-    if att.output_gate:
-        _gate(ops, tokens * widths.result, size)
+    _gates(ops, att, hidden, tokens, widths, size)
     wide = tokens * hidden * size
     if att.is_mla:
         latent = (att.q_lora_rank or hidden) + att.kv_lora_rank
@@ -124,10 +123,75 @@ def _project(
     """Queries, keys and values of the block's input, in one product or in three."""
     tokens, size, role = ranks.tokens(recipe), element_bytes(recipe), GemmRole.QUERY_KEY_VALUE
     widths = _widths(att, ranks)
-    part_widths = (widths.query * (1 + att.output_gate), widths.key, widths.value)
+    keys, values = widths.key * (not att.shares_keys), widths.value
+    if att.shares_keys or att.keys_are_values:
+        values = values * 0.0
+    part_widths = (widths.query * (1 + att.output_gate), keys, values)
     apart = separate_linears(ops, "qkv", part_widths, tokens * hidden, size, kernels)
-    width = part_widths[0] + widths.key + widths.value
+    width = part_widths[0] + keys + values
     ops.gemms.append(Gemm(name="qkv", role=role, m=tokens, n=width, k=hidden, linears=apart))
+
+
+def _norm_heads(
+    ops: Operators, att: Attention, widths: Widths, tokens: Any, size: float, kernels: Kernels
+) -> None:
+    """Norms of queries and of keys, by head or over all heads of all ranks.
+
+    Over all heads ranks agree on the mean of squares: a number in fp32 for each token.
+    """
+    kind = "plain" if not att.qk_norm else "layer" if att.qk_norm_bias else "rms"
+    whole = att.qk_norm_width == "all"
+    tensors = [("queries", widths.query, att.heads), ("keys", widths.key, att.kv_heads)]
+    for tensor, width, heads in tensors[: 1 if att.shares_keys else 2]:
+        normed = att.head_dim * (heads if whole else 1)
+        norm(ops, f"norm of {tensor}", tokens * width, normed, size, kernels, kind=kind)
+        if whole:
+            ops.collectives += [
+                Collective(
+                    operation="all_reduce", group="tp", size_bytes=4.0 * tokens, backward=backward
+                )
+                for backward in (False, True)
+            ]
+
+
+def _pick(
+    ops: Operators, indexer: Indexer, reads: int, hidden: int, ranks: Ranks, recipe: Recipe
+) -> None:
+    """The indexer on every rank whole: queries, key and weights, scores, and what it picks.
+
+    Scores of all heads are rectified, weighted and summed in the kernel that makes them; their sum
+    is written and read once in fp32 for the choice. Kept are queries, key, weights and indices.
+    """
+    size, tokens = element_bytes(recipe), ranks.tokens(recipe)
+    heads, head = indexer.heads, indexer.head_dim
+    wide = heads * head
+    for n, k in ((wide, reads), (head + heads * indexer.weighted, hidden)):
+        ops.gemms.append(Gemm(name="indexer", m=tokens, n=n, k=k, kind="head"))
+    length = recipe.sequence_length
+    keys = length / indexer.compression
+    ops.gemms.append(
+        Gemm(
+            name="index scores",
+            m=length / ranks.cp,
+            n=keys,
+            k=head,
+            batch=ranks.micro_batch * heads,
+            kind="attention",
+            causal=True,
+        )
+    )
+    ops.streams.append(
+        Stream(
+            name="picked tokens",
+            kind="elementwise",
+            forward_bytes=2 * 4.0 * tokens * keys / 2,
+            backward_bytes=0.0,
+            calls=3,
+            backward_calls=0.0,
+        )
+    )
+    picked = min(indexer.top_k, length) / indexer.block
+    ops.keep("indexer", tokens * ((wide + head + heads) * size + 4.0 * picked))
 
 
 def _rotary(
@@ -203,6 +267,19 @@ def _readers(kind: Block, att: Attention) -> tuple[str, ...]:
         ours = ("q", "k", "v")
     beside = kind.parallel_residual and kind.norms == 1
     return (*ours, "gate", "up") if beside else ours
+
+
+def _gates(
+    ops: Operators, att: Attention, hidden: int, tokens: Any, widths: Widths, size: float
+) -> None:
+    """Gates on attention's result; latent attention's is a product of its own."""
+    if att.output_gate and att.is_mla:
+        ops.gemms.append(Gemm(name="gate", m=tokens, n=widths.result, k=hidden))
+    if att.head_gate:
+        heads = widths.result / att.value_dim
+        ops.gemms.append(Gemm(name="head gate", m=tokens, n=heads, k=hidden, kind="head"))
+    if att.output_gate or att.head_gate:
+        _gate(ops, tokens * widths.result, size)
 
 
 def _gate(ops: Operators, elements: Any, size: float) -> None:

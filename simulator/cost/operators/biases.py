@@ -31,7 +31,7 @@ def linear_biases(
     behind = "bias_dropout_add" in kernels.fused
     if att is not None and att.qkv_bias and not att.is_mla:
         kv_heads = np.maximum(att.kv_heads / ranks.tp, 1.0)
-        keys = kv_heads * (att.head_dim + att.value_dim)
+        keys = kv_heads * (att.head_dim * att.key_bias + att.value_dim)
         queries = att.heads / ranks.tp * att.head_dim * (1 + att.output_gate)
         wide = tokens * (queries + keys)
         streams.append(_bias("qkv", GemmRole.QUERY_KEY_VALUE, wide, size, kernels))

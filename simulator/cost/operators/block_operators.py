@@ -17,7 +17,7 @@ from simulator.cost.operators.attention import attention, cross_attention
 from simulator.cost.operators.biases import linear_biases
 from simulator.cost.operators.casts import casts
 from simulator.cost.operators.ends import embedding, head, layer_recipe, look_up
-from simulator.cost.operators.mixers import mix
+from simulator.cost.operators.mixers import mix, small_linear
 from simulator.cost.operators.mlp import experts, mlp
 from simulator.cost.operators.operations import (
     Gemm,
@@ -36,6 +36,7 @@ from simulator.cost.operators.tensor_parallel import gather_input
 from simulator.cost.operators.traced_blocks import traced
 from simulator.software.kernels import Kernels
 from simulator.workload.architecture import MLP, Architecture, Block, MoE
+from simulator.workload.modules import beside
 from simulator.workload.recipe import Recipe, Workload
 
 _NORMS = (StreamRole.ATTENTION_NORM, StreamRole.MLP_NORM)
@@ -116,7 +117,9 @@ def _computed(
     if kind.attention is not None:
         attention(ops, kind, hidden, ranks, recipe, kernels, position=position)
     if kind.mixer is not None:
-        mix(ops, kind.mixer, hidden, ranks, recipe, kernels)
+        mix(ops, kind.mixer, hidden, ranks, recipe, kernels, alone=kind.attention is None)
+    for weight in beside(kind.linears, 0):
+        small_linear(ops, weight, hidden, ranks, recipe)
     if kind.convolution:
         _convolve(ops, kind, hidden, ranks, recipe, kernels)
     if kind.cross_attention is not None:

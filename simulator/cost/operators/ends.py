@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from simulator.arrays import Floats
 from simulator.cost.operators.casts import casts
+from simulator.cost.operators.mixers import small_linear
 from simulator.cost.operators.operations import (
     Gemm,
     Operators,
@@ -26,6 +27,7 @@ from simulator.cost.operators.tensor_parallel import gather_input, reduce_output
 from simulator.cost.operators.traced_blocks import traced
 from simulator.software.kernels import Kernels
 from simulator.workload.architecture import Architecture, Block
+from simulator.workload.modules import beside
 from simulator.workload.recipe import Recipe
 
 
@@ -72,6 +74,8 @@ def embedding(arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels
             Gemm(name="project in", m=few, n=arch.hidden, k=arch.table_width, kind="head")
         )
         ops.keep("embedding before projection", few * arch.table_width * size)
+    for weight in beside(arch.linears, 0):
+        small_linear(ops, weight, arch.hidden, ranks, recipe)
     if arch.embedding_norms:
         norm(ops, "embedding norm", elements, arch.hidden, size, kernels, kind="layer")
     if arch.blocks[0].dropout:

@@ -17,7 +17,10 @@ from simulator.software.kernels import Kernels
 from simulator.workload.architecture import Architecture
 from simulator.workload.weights import Weight
 
-NO_LINEARS = ("router", "shared_gate", "convolution", "filter")
+NO_LINEARS = (
+    *("router", "shared_gate", "convolution", "filter"),
+    *("head_gate", "indexer", "latent", "beside", "mixer_side"),
+)
 """Matrices of blocks that no linear layer of the framework holds: kept in 16 bit where those are
 quantised, without copies of their own."""
 
@@ -27,9 +30,9 @@ class Matrix:
     """`count` equal matrices of one part; sizes are arrays over the layout keys."""
 
     name: str
-    """q, k, v, o, q_down, q_up, kv_down, kv_up, mixer_in, mixer_out, filter, gate, up, down,
-    router, shared_gate, join, convolution, table, positions, projection, task; linear in a traced
-    module."""
+    """q, k, v, o, q_down, q_up, kv_down, kv_up, output_gate, head_gate, indexer, mixer_in,
+    mixer_side, mixer_out, filter, gate, up, down, latent, router, shared_gate, join, convolution,
+    beside, table, positions, projection, task; linear in a traced module."""
     part: int
     """Block kind, then embedding, then head."""
     rows: Any

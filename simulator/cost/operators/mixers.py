@@ -11,7 +11,9 @@ are priced as batched products, the rest by the bytes that it moves.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
+from simulator.cost.operators.matrices import columns_on_rank, rows_on_rank
 from simulator.cost.operators.operations import (
     Collective,
     Gemm,
@@ -30,6 +32,7 @@ from simulator.cost.operators.tensor_parallel import (
 from simulator.software.kernels import Kernels
 from simulator.workload.mixers import GatedDelta, LightningAttention, Mamba2, Mixer
 from simulator.workload.recipe import Recipe
+from simulator.workload.weights import Weight
 
 _MAMBA2_KERNELS = 7.0
 """Kernels of the scan's forward pass: convolution; sums of decays, state of each chunk, states
@@ -46,16 +49,32 @@ outputs copied back, norm, sigmoid, gate."""
 
 
 def mix(
-    ops: Operators, mixer: Mixer, hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels
+    ops: Operators,
+    mixer: Mixer,
+    hidden: int,
+    ranks: Ranks,
+    recipe: Recipe,
+    kernels: Kernels,
+    *,
+    alone: bool = True,
 ) -> None:
-    """List the operators of a mixer, its heads cut over tp, with the collectives."""
+    """List the operators of a mixer, its heads cut over tp, with the collectives.
+
+    Where it is not `alone`, attention beside it reads, keeps and gathers the same input.
+    """
     size, tokens = element_bytes(recipe), ranks.tokens(recipe)
-    weights = {weight.name: weight for weight in mixer.weights(hidden)}
-    projected = weights["mixer_in"].rows / ranks.tp
+    listed = mixer.weights(hidden)
+    weights = {weight.name: weight for weight in listed}
+    projected = rows_on_rank(weights["mixer_in"], ranks.tp)
     inner = weights["mixer_out"].columns / ranks.tp
-    keep_input(ops, "mixer input", hidden, ranks, recipe, kernels, linears=("mixer_in",))
+    if alone:
+        keep_input(ops, "mixer input", hidden, ranks, recipe, kernels, linears=("mixer_in",))
     ops.gemms.append(Gemm(name="mixer in", m=tokens, n=projected, k=hidden))
-    between = MIXERS[type(mixer)](ops, mixer, ranks, recipe, kernels)
+    for weight in listed:
+        if weight.name == "mixer_side":
+            side(ops, weight, tokens, ranks.tp)
+    kind: Callable[..., float] = MIXERS.get(type(mixer), _scanned)
+    between = kind(ops, mixer, ranks, recipe, kernels)
     ops.keep(
         "mixer output",
         tokens * inner * size,
@@ -64,9 +83,58 @@ def mix(
     )
     ops.gemms.append(Gemm(name="mixer out", m=tokens, n=hidden, k=inner))
     wide = tokens * hidden * size
-    gather_cast_input(ops, wide, ranks, "mixer in", recipe, kernels)
+    if alone:
+        gather_cast_input(ops, wide, ranks, "mixer in", recipe, kernels)
     reduce_cast_output(ops, wide, ranks, "mixer out", recipe, kernels)
     ops.mixer_kernels = 2.0 + between
+
+
+def side(ops: Operators, weight: Weight, tokens: Any, ranks: Any = 1.0) -> None:
+    """List the product with a small linear that is kept in 16 bit whatever the precision."""
+    ops.gemms.append(
+        Gemm(
+            name=weight.name.replace("_", " "),
+            m=tokens,
+            n=rows_on_rank(weight, ranks),
+            k=columns_on_rank(weight, ranks),
+            batch=float(weight.count),
+            kind="head",
+        )
+    )
+
+
+def small_linear(ops: Operators, weight: Weight, hidden: int, ranks: Ranks, recipe: Recipe) -> None:
+    """List a linear that every rank has whole, on its own tokens.
+
+    Inputs that are not as wide as the model are tensors of their own and wait for the backward
+    pass.
+    """
+    own_tokens = ranks.own_tokens(recipe)
+    side(ops, weight, own_tokens)
+    if weight.columns != hidden:
+        ops.keep("input of small linears", own_tokens * weight.columns * element_bytes(recipe))
+
+
+def _scanned(ops: Operators, mixer: Any, ranks: Ranks, recipe: Recipe, kernels: Kernels) -> float:
+    """What lies between the projections of a mixer that says itself what it keeps and moves.
+
+    Backward reads what was kept and what came back and writes gradients: twice the forward bytes,
+    and those once more that the kernel computes again.
+    """
+    size, tokens, length = element_bytes(recipe), ranks.tokens(recipe), recipe.sequence_length
+    _chunk_products(ops, mixer, ranks, recipe)
+    ops.keep("mixer state", tokens * mixer.kept(length) * size / ranks.tp)
+    moved = size * tokens * mixer.moved(length) / ranks.tp
+    ops.streams.append(
+        Stream(
+            name=mixer.word,
+            kind="elementwise",
+            forward_bytes=moved,
+            backward_bytes=3.0 * moved,
+            calls=mixer.kernels,
+        )
+    )
+    return float(mixer.kernels)
 
 
 def _chunk_products(ops: Operators, mixer: Mixer, ranks: Ranks, recipe: Recipe) -> None:
@@ -94,7 +162,8 @@ def _mamba2(ops: Operators, mixer: Mamba2, ranks: Ranks, recipe: Recipe, kernels
     _scan(ops, mixer, ranks, recipe)
     ops.keep("scan output", tokens * inner * size)
     width = mixer.inner // mixer.groups
-    norm(ops, "gated norm", tokens * inner, width, size, kernels, kind="rms")
+    if mixer.gated_norm:
+        norm(ops, "gated norm", tokens * inner, width, size, kernels, kind="rms")
     return _MAMBA2_KERNELS
 
 

@@ -221,13 +221,16 @@ def experts(
 
     The rank described is the one at which most tokens arrive, which the others wait for.
     """
-    size, own_tokens = element_bytes(recipe), ranks.own_tokens(recipe)
+    size, own_tokens, width = element_bytes(recipe), ranks.own_tokens(recipe), hidden
     ops.padded_experts = recipe.moe_pads_to_capacity
     ops.keep("moe input", own_tokens * hidden * size, SavedRole.ROUTED_INPUT, module="norm")
     _router(ops, moe, hidden, own_tokens, size, kernels)
-    load, before = rank_load(recipe, moe, ranks.ep), len(ops.saved)
+    load = rank_load(recipe, moe, ranks.ep)
     # another rank is the fullest in every layer, so that what waits is nearer the mean
     kept = (1.0 + load_expert_routing().kept_excess * (load - 1.0)) / load
+    if moe.latent:
+        hidden = _latent_tokens(ops, moe, hidden, own_tokens, size)
+    before = len(ops.saved)
     arriving = own_tokens * moe.top_k * hidden * size * ranks.etp * load
     gathered = _exchange(ops, moe, hidden, ranks, recipe, load)
     per_expert = load * own_tokens * moe.top_k * ranks.etp * ranks.ep / moe.experts
@@ -264,7 +267,18 @@ def experts(
             replace(x, size_bytes=x.size_bytes * kept) for x in ops.saved[before:]
         ]
     if moe.shared_ffn_hidden:
-        _shared_experts(ops, moe, hidden, ranks, recipe, kernels)
+        _shared_experts(ops, moe, width, ranks, recipe, kernels)
+
+
+def _latent_tokens(ops: Operators, moe: MoE, hidden: int, own_tokens: Any, size: float) -> int:
+    """Projections of tokens to the width that experts work on, and back; returns that width.
+
+    Kept: what the experts read before it is permuted, and their sum, which the way back reads.
+    """
+    for name, n, k in (("latent down", moe.latent, hidden), ("latent up", hidden, moe.latent)):
+        ops.gemms.append(Gemm(name=name, m=own_tokens, n=n, k=k, kind="head", module="moe"))
+    ops.keep("latent tokens", 2 * own_tokens * moe.latent * size, module="moe")
+    return moe.latent
 
 
 def _router(
@@ -276,7 +290,7 @@ def _router(
             name="router",
             role=GemmRole.ROUTER,
             m=own_tokens,
-            n=moe.experts,
+            n=moe.experts + moe.idle_experts,
             k=hidden,
             kind="head",
             module="moe",

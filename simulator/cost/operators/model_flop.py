@@ -113,20 +113,22 @@ def _layer(kind: Block, arch: Architecture, length: int, behind: int) -> float:
     if kind.traced is not None:
         return kind.traced.flop_per_sample / length
     att, width, cross = kind.attention, kind.width or arch.hidden, kind.cross_attention
-    own = kind.tokens or (behind if cross is not None else length)
+    here = kind.tokens or (behind if cross is not None else length)
     flop = _products(kind, arch.hidden)
     if att is not None:
-        pairs = seen_keys(att, own) * att.heads
+        pairs = seen_keys(att, here) * att.heads
         flop += 2.0 * pairs * (att.head_dim + att.value_dim)
         flop += 4.0 * att.disentangled * att.heads * att.head_dim
+        if att.indexer is not None:
+            flop += float(att.indexer.heads * att.indexer.head_dim * here)  # causal scores
     if kind.mixer is not None:
-        flop += sum(product.flop for product in kind.mixer.products(own)) / own
+        flop += sum(product.flop for product in kind.mixer.products(here)) / here
     flop += 2.0 * kind.predicts_ahead * arch.vocabulary * arch.hidden
     if cross is None:
-        return flop if own == length else flop * (own / length)
+        return flop if here == length else flop * (here / length)
     inputs = 2.0 * width * cross.kv_heads * (cross.head_dim + cross.value_dim)
     flop += 2.0 * length * cross.heads * (cross.head_dim + cross.value_dim) - inputs
-    return flop * (own / length) + inputs
+    return flop * (here / length) + inputs
 
 
 def _products(kind: Block, hidden: int) -> float:

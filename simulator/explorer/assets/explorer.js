@@ -51,9 +51,18 @@ function question() {
   return asked;
 }
 
+const page = crypto.randomUUID ? crypto.randomUUID() : String(Math.random()), asking = {};
+
+// A newer question of the same kind takes the place of the one that is still asked.
 async function ask(path, more = {}) {
-  const query = new URLSearchParams({ q: JSON.stringify(question()), ...more });
-  const reply = await fetch(`${path}?${query}`);
+  if (asking[path]) asking[path].abort();
+  const { signal } = (asking[path] = new AbortController());
+  const query = new URLSearchParams({ q: JSON.stringify(question()), page, ...more });
+  const reply = await fetch(`${path}?${query}`, { signal });
+  if (reply.status === 503) {
+    await new Promise((again) => setTimeout(again, 1000));
+    return ask(path, more);
+  }
   if (reply.status === 429) throw new Error("too many questions at once: wait a second");
   const found = await reply.json();
   if (!reply.ok) throw new Error((found.problems || ["no answer"]).join("\n"));
@@ -65,6 +74,7 @@ function changed() {
   const query = new URLSearchParams({ q: JSON.stringify(question()) });
   for (const [id, path] of [["scenario_file", "scenario.toml"], ["launch_file", "launch.sh"], ["report_file", "report.html"]]) $(id).href = `${path}?${query}`;
   clearTimeout(timer); clearTimeout(searchTimer);
+  if (asking["api/search"]) asking["api/search"].abort();
   put($("otherwise"));
   timer = setTimeout(now, 40);
 }
@@ -127,6 +137,12 @@ function show(found) {
   const spans = [];
   if (found.days_p90) spans.push(`${days(found.days_p10)} to ${days(found.days_p90)}`);
   if (found.usd_p90) spans.push(`${money(found.usd_p10)} to ${money(found.usd_p90)}`);
+  const rate = found.price && found.price.usd_per_gpu_hour !== null
+    ? `${found.price.usd_per_gpu_hour.toFixed(2)} USD per GPU-hour (${[found.price.term, found.price.provider, found.price.date, found.price.grade].filter(Boolean).join(", ")})` : "";
+  const plan = found.planned_days && found.planned_days.p50
+    ? `plan for ${days(found.planned_days.p50)} (${days(found.planned_days.p10)} to ${days(found.planned_days.p90)})`
+      + (found.planned_usd && found.planned_usd.p50 !== null ? `, ${money(found.planned_usd.p50)}` : "")
+      + `: x ${found.planning_factor.value.toFixed(2)}, which ${found.planning_factor.from} published runs took on top` : "";
   const chances = [["deadline", found.deadline_chance], ["budget", found.budget_chance]].filter(([, p]) => p !== null && p !== undefined);
   const sure = spans.length ? `P10 to P90: ${spans.join(", ")}` : "";
   const goals = chances.map(([goal, p]) => `${share(p)} chance to keep the ${goal}`).join(", ");
@@ -134,7 +150,7 @@ function show(found) {
   const p90 = found.memory_p90_bytes ? ` (P90 ${gib(found.memory_p90_bytes)})` : "";
   const line = element("p", `: ${gib(found.memory_total_bytes)}${p90} of ${gib(found.usable_bytes)} GiB on the fullest GPU`);
   line.prepend(element("span", found.verdict, { class: "word" }));
-  put(place, element("p", whole, { class: "large" }), ...(sure ? [element("p", sure)] : []),
+  put(place, element("p", whole, { class: "large" }), ...[sure, plan, rate].filter(Boolean).map((words) => element("p", words)),
     ...(goals ? [element("p", goals, { class: "goals" })] : []),
     element("p", `${found.words}${found.searched ? "" : " (of the last answer's layouts; the search runs)"}`),
     element("p", `step ${seconds(found.step_time_s)} (${span}), ${Math.round(found.tokens_per_s_per_gpu).toLocaleString("en")} tokens/s/GPU, MFU ${(100 * found.mfu).toFixed(1)} %, ${found.software}`),

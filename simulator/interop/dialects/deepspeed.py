@@ -12,6 +12,7 @@ from typing import Any
 
 from simulator.interop.dialects.settings import Reading, Settings, Unset, idle_in
 from simulator.interop.dialects.torchrun import torchrun
+from simulator.layout.layouts import SHARDINGS
 from simulator.quoting import comment_line, here_document
 from simulator.scenario import Scenario
 from simulator.software.profile import Software
@@ -80,7 +81,7 @@ def _precision(recipe: Recipe) -> dict[str, Any]:
 
 def _zero(row: dict[str, Any], recipe: Recipe, software: Software) -> dict[str, Any]:
     """The stage, its buckets, and where states wait."""
-    stage = int(row["sharding"].removeprefix("zero"))
+    stage = SHARDINGS.index(row["sharding"])  # stage 0 is plain data parallelism
     elements = round(float(software.states.bucket_bytes) / 2)
     table: dict[str, Any] = {
         "stage": stage,
@@ -176,6 +177,7 @@ def read_deepspeed(settings: Settings) -> Reading:
     if (settings.value_of("layout.cp") or 1) > 1:
         settings.say("layout.cp_kind", "all_to_all", settings.found["sequence_parallel_size"])
     say_zero(settings, "zero_optimization.")
+    _buckets(settings)
     for word in ("fp16", "bf16", "bfloat16"):
         if settings.flag(f"{word}.enabled"):
             at = settings.found[f"{word}.enabled"]
@@ -194,6 +196,43 @@ def read_deepspeed(settings: Settings) -> Reading:
         idle_in("deepspeed"),
         software=("deepspeed", "optimum-habana"),
     )
+
+
+_MOST_ELEMENTS = 10**13
+
+
+def _buckets(settings: Settings) -> None:
+    """Buckets of gradients, whether they are reduced beside compute, and stage 3's live weights.
+
+    Defaults as in deepspeed/runtime/zero/config.py of deepspeedai/DeepSpeed@edaa7221: buckets of
+    5e8 elements, reduced beside the backward pass in stage 3 alone; "auto" is the Trainer's, the
+    square of the width (transformers/integrations/deepspeed.py).
+    """
+    prefix = "zero_optimization."
+    bucket = settings.found.get(f"{prefix}reduce_bucket_size")
+    if bucket is not None and str(bucket.value) == "auto":
+        settings.take(bucket.key)
+        settings.say("run.bucket_by_width", True, bucket)
+    elements = settings.whole("", f"{prefix}reduce_bucket_size", most=_MOST_ELEMENTS)
+    if elements is not None and bucket is not None:
+        settings.say("software.bucket_bytes", 2 * elements, bucket)
+    beside = settings.flag(f"{prefix}overlap_comm")
+    if beside is not None:
+        settings.say(
+            "software.overlap_grad_reduce", beside, settings.found[f"{prefix}overlap_comm"]
+        )
+    elif settings.value_of("layout.sharding") in ("zero1", "zero2"):
+        why = "overlap_comm not said: DeepSpeed has it on in stage 3 alone"
+        settings.usually("software.overlap_grad_reduce", False, why)
+    if settings.value_of("layout.sharding") != "zero3":
+        return
+    keys = [f"{prefix}stage3_max_{tail}" for tail in ("live_parameters", "reuse_distance")]
+    live, reuse = (settings.whole("", key, least=0, most=_MOST_ELEMENTS) for key in keys)
+    if live is None and reuse is None:
+        return
+    fewest = min(size for size in (live, reuse) if size is not None)
+    setting = settings.at(*(keys if fewest == live else keys[::-1]))
+    settings.say("software.deepspeed_zero.live_parameters", fewest / 2, setting)
 
 
 def _states(settings: Settings) -> None:
@@ -236,6 +275,9 @@ def say_zero(settings: Settings, prefix: str) -> None:
                   f"{prefix}offload_optimizer_device")  # fmt: skip
     settings.word("layout.parameter_offload", tiers, f"{prefix}offload_param.device",
                   f"{prefix}offload_param_device")  # fmt: skip
+    for old, name in (("cpu_offload", "optimizer"), ("cpu_offload_param", "parameter")):
+        if settings.flag(f"{prefix}{old}"):  # before ZeRO-Infinity
+            settings.say(f"layout.{name}_offload", "cpu", settings.found[f"{prefix}{old}"])
     ratio = settings.take(f"{prefix}offload_optimizer.ratio")
     if ratio is not None and isinstance(ratio.value, (int, float)) and 0 < ratio.value <= 1:
         settings.say("training.optimizer_offload_fraction", float(ratio.value), ratio)

@@ -265,12 +265,36 @@ def read_maxtext(settings: Settings, *, kind: str, whole: bool) -> Reading:
     _read_mesh(settings)
     _recompute(settings)
     _read_types(settings)
+    _read_kernels(settings)
     if settings.flag("lora.enable_lora", "enable_lora"):
         settings.whole("training.lora_rank", "lora.lora_rank", "lora_rank")
     named = _read_model(settings)
     shape = None if named else _shape(settings)
     own = ("maxtext", "maxtext-gpu")
     return settings.reading(kind, idle_in("maxtext"), software=own, architecture=shape)
+
+
+_FUSED_ATTENTION = ("autoselected", "flash", "cudnn_flash_te", "cudnn_flash_jax")
+_STORED = {"float32": "fp32", "bfloat16": "bf16"}
+
+
+def _read_kernels(settings: Settings) -> None:
+    """Attention, pieces of the loss, and the types in which weights and gradients are kept."""
+    attention = settings.found.get("attention")
+    if attention is not None and str(attention.value) in _FUSED_ATTENTION:
+        settings.take("attention")
+    elif attention is not None and str(attention.value) == "dot_product":
+        settings.take("attention")
+        settings.say("software.flash_attention", False, attention)
+    settings.whole("training.loss_chunks", "num_vocab_tiling")
+    if settings.word("", _STORED, "weight_dtype") == "bf16":
+        settings.say("training.master_weights", False, settings.found["weight_dtype"])
+    gradient = settings.found.get("grad_dtype")
+    if gradient is not None and settings.word("", _STORED, "grad_dtype") == "bf16":
+        settings.say("training.gradient_dtype", "bf16", gradient)
+    if settings.flag("packing") is False:
+        rule = "every sample is counted as long as max_target_length; shorter ones take less"
+        settings.notes.append(f"{settings.found['packing'].place}: {rule}")
 
 
 def _fill(settings: Settings) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 from simulator.cost.blocks.tensor_overlap import usable
 from simulator.interop.dialects.deepspeed import say_zero
 from simulator.interop.dialects.megatron_model import CAPACITY, model_arguments, shape_of, unsaid
+from simulator.interop.dialects.model_names import zoo_model
 from simulator.interop.dialects.settings import Reading, Setting, Settings, Unset, as_whole, idle_in
 from simulator.interop.dialects.table import (
     Word,
@@ -25,6 +26,7 @@ from simulator.interop.dialects.table import (
     write_words,
 )
 from simulator.interop.dialects.torchrun import SAMPLE_STEPS, torchrun, unsaid_stashes, wrapped
+from simulator.interop.dialects.training_ways import REINFORCEMENT, refuse_way, way_of
 from simulator.layout.stage_words import read_stages
 from simulator.layout.stages import stages
 from simulator.quoting import comment_line
@@ -127,7 +129,7 @@ _MIXED = {
     "bf16_with_fp8_subchannel_scaling_mixed": "fp8_blockwise", "bf16_with_nvfp4_mixed": "nvfp4",
 }  # fmt: skip
 """Words of recipes for a precision."""
-_MODULES = {
+MODULES = {
     "core_attn": "core_attn", "layernorm": "norm", "mlp": "mlp", "moe_act": "moe_act", "moe": "moe",
     "shared_experts": "shared_experts", "mla_up_proj": "mla_up_proj",
 }  # fmt: skip
@@ -212,7 +214,7 @@ def _pipeline(row: dict[str, Any], arch: Architecture) -> Arguments:
     pieces, count = row["pp"] * row["vpp"], row["global_batch"] // (row["dp"] * row["micro_batch"])
     group = {}
     if row["vpp"] > 1 and count % row["pp"]:
-        size = count // (count // row["pp"])
+        size = count // max(count // row["pp"], 1)
         group = {"microbatch_group_size_per_virtual_pipeline_stage": size}
     if arch.layers % pieces or len(set(row["stages"])) > 1:
         return {"pipeline_model_parallel_layout": pipeline_layout(row, arch)} | group
@@ -284,7 +286,7 @@ def _recompute(row: dict[str, Any], software: Software, arch: Architecture) -> A
         return {}
     arguments: Arguments = {"recompute_granularity": kind}
     if kind == "selective":
-        theirs = {ours: word for word, ours in _MODULES.items()} | {"mlp_act": "moe_act"}
+        theirs = {ours: word for word, ours in MODULES.items()} | {"mlp_act": "moe_act"}
         modules = dict.fromkeys(
             theirs[name]
             for name in recomputed(row, software)
@@ -414,12 +416,43 @@ def megatron_unsaid(row: dict[str, Any], scenario: Scenario) -> dict[str, str]:
 # --- read -----------------------------------------------------------------------------------------
 
 
-def read_megatron(settings: Settings, *, flags: bool, kind: str) -> Reading:
+_WAYS = {
+    **dict.fromkeys(("perform_rl_step", "grpo_group_size", "langrl_env_config"), REINFORCEMENT),
+    **dict.fromkeys(("export_kd_teacher_load", "kd_teacher_load", "teacher"), "distillation"),
+}
+_MULTIMODAL = ("freeze_LM", "freeze_ViT", "language_model_type", "vision_model_type",
+               "vision_pretraining", "decoder_seq_length", "decoder_num_layers",
+               "retro_add_retriever")  # fmt: skip
+"""Arguments of programs that train another model than a decoder of text."""
+_OTHER_MODELS = re.compile(r"pretrain_(?:t5|bert|ict|retro|vlm|vision|mimo|multimodal)|multimodal/")
+
+
+def _refuse_programs(settings: Settings, program: str) -> None:
+    """Refuse Megatron's programs that train otherwise, or another kind of model."""
+    for key, way in _WAYS.items():
+        setting = settings.take(key)
+        if setting is not None and str(setting.value).lower() not in ("false", "none", "null"):
+            refuse_way(settings, way, setting)
+    stage = settings.found.get("stage")  # MindSpeed-LLM's
+    if stage is not None and str(stage.value) in ("sft", "pt"):
+        settings.take("stage")
+    elif stage is not None and (way := way_of(str(stage.value))):
+        refuse_way(settings, way, stage)
+    given = [settings.take(key) for key in _MULTIMODAL]
+    marks = [s for s in given if s and str(s.value).lower() not in ("false", "none", "null")]
+    if marks or _OTHER_MODELS.search(program):
+        places = ", ".join(str(s.place) for s in marks) or f"{settings.path}: {program}"
+        rule = "an encoder beside the decoder of text, with lengths and frozen parts of its own, is"
+        settings.problems.append(f"{places}: {rule} not read: nothing is answered")
+
+
+def read_megatron(settings: Settings, *, flags: bool, kind: str, program: str = "") -> Reading:
     """State what Megatron's arguments say.
 
     `flags` says that what is not there is off, as with Megatron-LM's own command; recipes have
-    values of their own for what they do not name.
+    values of their own for what they do not name. `program` is the script that takes them.
     """
+    _refuse_programs(settings, program)
     read_words((*_PARALLEL, _CONTEXT[0], *_EXPERTS[:2], *_BATCH, *_SIZE_OF_RUN), settings)
     settings.whole(
         "run.samples", "train_samples", most=10**12
@@ -438,6 +471,7 @@ def read_megatron(settings: Settings, *, flags: bool, kind: str) -> Reading:
     say_recomputation(settings)
     _read_precision(settings, flags)
     _adapters(settings)
+    _kernels_said(settings, flags)
     on = settings.flag("sequence_parallel")
     tp = settings.value_of("layout.tp")
     if on is not None or (flags and (tp or 1) > 1):
@@ -456,13 +490,75 @@ def read_megatron(settings: Settings, *, flags: bool, kind: str) -> Reading:
 
 def _software(settings: Settings, flags: bool, by_deepspeed: bool) -> tuple[str, ...]:
     """Profiles that do what the arguments ask for."""
-    overlapped = "overlap_grad_reduce" in settings.found
+    overlapped = _is_on(settings, "overlap_grad_reduce")
     own = ("megatron-core",) if overlapped else ("megatron-core-defaults", "megatron-core")
     if by_deepspeed and (settings.value_of("layout.ep") or 1) == 1:
         plain = settings.value_of("layout.sharding") in (None, "ddp", "zero1")
         piped = plain and (settings.value_of("layout.cp") or 1) == 1
         own = (*(("megatron-deepspeed-2023",) if piped else ()), "deepspeed", *own)
     return (*(own if flags else ("megatron-bridge",)), "primus", "mindspeed")
+
+
+def _is_on(settings: Settings, key: str) -> bool:
+    setting = settings.found.get(key)
+    return setting is not None and str(setting.value).lower() not in ("false", "none", "null", "0")
+
+
+_LOSS = {"native": "compiled", "te": "transformer_engine", "linear": "transformer_engine"}
+_TURNED_OFF = {
+    "gradient_accumulation_fusion": "software.fused_gradient_accumulation",
+    "create_attention_mask_in_dataloader": "software.mask_in_dataloader",
+    "overlap_p2p_comm": "software.overlap.pipeline_send",
+}
+_TURNS_OFF = {
+    "no_gradient_accumulation_fusion": "software.fused_gradient_accumulation",
+    "no_create_attention_mask_in_dataloader": "software.mask_in_dataloader",
+    "no_overlap_p2p_communication": "software.overlap.pipeline_send",
+}
+"""Arguments that say of a kernel or an overlap that it is off, where profiles have it on."""
+
+
+_ON_ASCEND = {"use_fused_rmsnorm", "use_fused_swiglu", "use_fused_rotary_pos_emb"}
+"""Switches of MindSpeed for kernels of its own."""
+
+
+def _kernels_said(settings: Settings, flags: bool) -> None:
+    """What the arguments say of kernels and overlap otherwise than the software's profile.
+
+    Only what is stated: an argument that is not there leaves what the profile counts with, but for
+    gathers of parameters, which Megatron-LM hides only where ``--overlap-param-gather`` asks.
+    """
+    if _ON_ASCEND & set(settings.found):  # whose profile is of these kernels
+        settings.taken |= {key for key in (*_ON_ASCEND, *_TURNS_OFF) if _is_on(settings, key)}
+        settings.take("transformer_impl", "use_flash_attn", "lora_fusion")
+        return
+    for key, name in {**_TURNED_OFF, **_TURNS_OFF}.items():
+        on = settings.flag(key)
+        if on is not None and on == (key in _TURNS_OFF):
+            settings.say(name, False, settings.found[key])
+    gathers = settings.flag("overlap_param_gather")
+    reduces = settings.flag("overlap_grad_reduce")
+    if reduces and flags and not gathers:
+        at = settings.at("overlap_param_gather", "overlap_grad_reduce")
+        settings.say("software.overlap_param_gather", False, at)
+    if settings.flag("tp_comm_overlap") and (settings.value_of("layout.tp") or 1) > 1:
+        settings.say("software.tp_comm_overlap", True, settings.found["tp_comm_overlap"])
+    fused = settings.flag("cross_entropy_loss_fusion")
+    how = settings.take("cross_entropy_fusion_impl")
+    if fused is not None:
+        impl = "native" if how is None else str(how.value).strip("'\"").lower()
+        word = _LOSS.get(impl, "compiled") if fused else "none"
+        settings.say("software.loss_fusion", word, settings.found["cross_entropy_loss_fusion"])
+    attention = settings.take("attention_backend")
+    settings.flag("use_flash_attn")
+    said = "" if attention is None else str(attention.value).lower().rpartition(".")[2]
+    if attention is not None and said in ("unfused", "local"):
+        settings.say("software.flash_attention", False, attention)
+    built = settings.take("transformer_impl")
+    if built is not None and str(built.value) == "local":
+        settings.say("software.transformer_impl", "local", built)
+    if settings.flag("deterministic_mode"):
+        settings.say("software.deterministic", True, settings.found["deterministic_mode"])
 
 
 def _growing_batch(settings: Settings) -> None:
@@ -502,6 +598,8 @@ def _recipe_model(settings: Settings) -> None:
     alike = [stem for stem in stems if said == stem or said.startswith(f"{stem}_")]
     if alike:
         settings.say("model.name", stems[max(alike, key=len)], setting)
+    elif (known := zoo_model(said)) is not None:
+        settings.say("model.name", known, setting)
     elif re.fullmatch(r"[\w.-]{1,100}", said):
         settings.say("run.model", said, setting)
 
@@ -571,6 +669,7 @@ def _read_context(settings: Settings) -> None:
 
 def _read_experts(settings: Settings, flags: bool) -> None:
     read_words((_EXPERTS[2], *CAPACITY), settings)
+    settings.take("moe_enable_deepep")  # beside the dispatcher flex, which is read as DeepEP
     tp, experts = settings.value_of("layout.tp"), settings.found.get("num_experts")
     if flags and tp and experts and settings.value_of("layout.etp") is None:
         settings.say("layout.etp", tp, settings.at("tensor_model_parallel_size"))
@@ -627,9 +726,12 @@ def say_recomputation(settings: Settings) -> None:
             break
     settings.take("checkpoint_num_layers", "deepspeed_activation_checkpointing")
     method = settings.take("recompute_method", "activations_checkpoint_method")
-    count = settings.whole("", "recompute_num_layers", "activations_checkpoint_num_layers")
+    counts = ("recompute_num_layers", "activations_checkpoint_num_layers")
+    count = settings.whole("", *counts, least=0)
     modules = settings.take("recompute_modules")
-    if kind == "full" and method and str(method.value) == "block" and count:
+    if kind == "full" and count == 0:
+        settings.say("layout.recompute", "none", settings.at(*counts))
+    elif kind == "full" and method and str(method.value) == "block" and count:
         settings.say(
             "layout.recompute_layers", count * (settings.value_of("layout.vpp") or 1), method
         )
@@ -637,11 +739,11 @@ def say_recomputation(settings: Settings) -> None:
     if kind != "selective" or modules is None:
         return
     words = _listed(modules)
-    if unknown := [word for word in words if word not in _MODULES]:
-        rule = f"must be among {', '.join(_MODULES)}, got {unknown[0]!r}"
+    if unknown := [word for word in words if word not in MODULES]:
+        rule = f"must be among {', '.join(MODULES)}, got {unknown[0]!r}"
         settings.problems.append(f"{modules.place}: {rule}")
     elif words:
-        named = "+".join(dict.fromkeys(_MODULES[word] for word in words))
+        named = "+".join(dict.fromkeys(MODULES[word] for word in words))
         settings.say("layout.recompute_modules", named, modules)
 
 
@@ -695,17 +797,58 @@ def _types(settings: Settings, flags: bool, half: dict[str, bool | None]) -> Non
     """Types of gradients and moments."""
     keys = ("grad_reduce_in_bf16", "accumulate_allreduce_grads_in_fp32", "grad_reduce_in_fp32")
     low, full = settings.flag(keys[0]), settings.flag(*keys[1:])
+    aware = bool(settings.flag("use_precision_aware_optimizer"))
+    main = settings.take("main_grads_dtype")
+    kept_low = aware and main is not None and _DTYPES.get(_dtype(main)) == "bf16"
     word = ""
-    if low or (full is False and (half["bf16"] or not flags)):
+    if low or (kept_low and not full) or (full is False and (half["bf16"] or not flags)):
         word = "bf16"
     elif full or (flags and half["bf16"]):
         word = "fp32"
+    at = (
+        (*keys, "main_grads_dtype", "bf16")
+        if low or full is not None
+        else ("main_grads_dtype", *keys)
+    )
     for name in ("gradient_dtype", "reduce_dtype") if word else ():
-        settings.say(f"training.{name}", word, settings.at(*keys, "bf16"))
-    if settings.flag("use_precision_aware_optimizer"):
-        moment = settings.take("exp_avg_dtype")
-        if moment is not None and str(moment.value).removeprefix("torch.") in ("bf16", "bfloat16"):
-            settings.say("training.moment_dtype", "bf16", moment)
+        settings.say(f"training.{name}", word, settings.at(*at, "bf16"))
+    _optimizer_types(settings, aware)
+
+
+_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
+_DTYPES = {word: word for word in _BYTES} | {
+    "float32": "fp32", "float": "fp32", "bfloat16": "bf16", "float16": "fp16", "half": "fp16",
+    "uint8": "fp8",
+}  # fmt: skip
+
+
+def _dtype(setting: Setting) -> str:
+    return str(setting.value).strip("'\"").lower().removeprefix("torch.")
+
+
+def _optimizer_types(settings: Settings, aware: bool) -> None:
+    """Types of main weights and moments, which the precision-aware optimizer alone may change."""
+    keys = ("exp_avg_dtype", "exp_avg_sq_dtype", "main_params_dtype")
+    given = [settings.take(key) for key in keys]
+    sizes = []
+    for setting in given:
+        word = "fp32" if setting is None or setting.value is None else _dtype(setting)
+        if word not in _DTYPES and setting is not None:
+            rule = f"must be one of {', '.join(_BYTES)}"
+            settings.problems.append(f"{setting.place}: {rule}, got {word[:40]!r}")
+            return
+        sizes.append(_DTYPES[word])
+    first, second, main = sizes
+    moments = given[0] or given[1]
+    if not aware or sizes == ["fp32"] * 3:
+        return
+    if moments is not None and first == second and first in ("bf16", "fp16"):
+        settings.say("training.moment_dtype", first, moments)
+    elif moments is not None and (first, second) != ("fp32", "fp32"):
+        mean_bytes = (_BYTES[first] + _BYTES[second]) / 2
+        settings.say("software.states.moment", mean_bytes, moments)
+    if given[2] is not None and main != "fp32":
+        settings.say("software.states.master", _BYTES[main], given[2])
 
 
 def adapted_matrices(modules: Iterable[str]) -> list[str]:
@@ -719,6 +862,10 @@ def adapted_matrices(modules: Iterable[str]) -> list[str]:
 
 def _adapters(settings: Settings) -> None:
     kind = settings.take("peft")  # of a recipe of Megatron-Bridge, which has a rank of its own
+    mode = settings.found.get("mode")
+    if mode is not None and str(mode.value).lower() in ("lora", "dora", "pretrain", "sft"):
+        settings.take("mode")
+        kind = kind or mode
     said = kind is not None and str(kind.value).lower() in ("lora", "dora")
     if kind is not None and said and settings.value_of("training.lora_rank") is None:
         why = "names adapters, but not their rank"

@@ -7,9 +7,21 @@ KEY=VALUE.
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
-from simulator.interop.dialects.megatron import TARGETS, Arguments, megatron_arguments, stem_of
+from simulator.files import read_columns
+from simulator.interop.dialects.megatron import (
+    MODULES,
+    TARGETS,
+    Arguments,
+    megatron_arguments,
+    stem_of,
+)
+from simulator.interop.dialects.settings import Setting, Settings, Unset
 from simulator.interop.dialects.torchrun import steps, torchrun, unsaid_stashes, wrapped
 from simulator.quoting import comment_line, shell_word
 from simulator.scenario import Scenario
@@ -150,3 +162,94 @@ def _adapters(recipe: Recipe) -> list[str]:
         f"peft.alpha={2 * recipe.lora_rank}",
         shell_word(f"peft.target_modules=[{','.join(targets)}]"),
     ]
+
+
+# --- read ----------------------------------------------------------------------------------------
+
+_SHORT = {
+    "m": "model_family_name", "mr": "model_recipe_name", "ng": "num_gpus", "g": "gpu",
+    "c": "compute_dtype", "gn": "gpus_per_node", "ms": "max_steps", "gb": "global_batch_size",
+    "mb": "micro_batch_size", "sl": "seq_length", "tp": "tensor_model_parallel_size",
+    "pp": "pipeline_model_parallel_size", "cp": "context_parallel_size",
+    "vp": "virtual_pipeline_model_parallel_size", "ep": "expert_model_parallel_size",
+    "et": "expert_tensor_parallel_size", "a": "account", "p": "partition", "i": "container_image",
+    "t": "time_limit", "hf": "hf_token", "l": "log_dir", "v": "config_variant", "d": "dryrun",
+}  # fmt: skip
+"""Short options of scripts/performance/setup_experiment.py (argument_parser.py)."""
+_IDLE_OPTIONS = (
+    *("gpu", "model_family_name", "task", "account", "partition", "container_image", "time_limit"),
+    *("hf_token", "log_dir", "dryrun", "domain", "use_recipes", "nemo_home", "detach", "csp"),
+    *("max_retries", "custom_mounts", "custom_env_vars", "env", "custom_srun_args", "packager"),
+    *("custom_bash_cmds", "gres", "additional_slurm_params", "data", "offline", "config_variant"),
+    *("preempt_time", "enable_pct_binding", "warmup_iters"),
+)
+_PRECISIONS = {
+    "bf16": "bf16", "fp8_cs": "fp8_current", "fp8_mx": "mxfp8", "fp8_sc": "fp8_blockwise",
+    "nvfp4": "nvfp4",
+}  # fmt: skip
+_TABLE = Path(__file__).resolve().parent / "bridge_recipes.csv"
+_RECIPE_FIELDS = {
+    "tp": "layout.tp", "pp": "layout.pp", "cp": "layout.cp", "vpp": "layout.vpp",
+    "ep": "layout.ep", "etp": "layout.etp", "global_batch": "training.global_batch",
+    "micro_batch": "layout.micro_batch", "sequence_length": "training.sequence_length",
+}  # fmt: skip
+
+
+@cache
+def performance_recipes() -> dict[str, dict[str, str]]:
+    """What Megatron-Bridge's performance recipes for pre-training set, by their name.
+
+    NVIDIA-NeMo/Megatron-Bridge@067f987d, src/megatron/bridge/perf_recipes, and recipes/ for the
+    length of what they build on; read 2026-11-26.
+    """
+    columns = read_columns(_TABLE)
+    rows = zip(*columns.values(), strict=True)
+    return {row[0]: dict(zip(columns, row, strict=True)) for row in rows}
+
+
+def is_setup_experiment(program: str) -> bool:
+    """Whether a program is the launcher of performance recipes."""
+    return program.rpartition("/")[2] == "setup_experiment.py"
+
+
+def with_long_names(settings: list[Setting]) -> list[Setting]:
+    """Options of the launcher by their long names; what starts the job alone is left out."""
+    named = [replace(item, key=_SHORT.get(item.key, item.key)) for item in settings]
+    return [item for item in named if item.key not in _IDLE_OPTIONS or item.key == "gpu"]
+
+
+def recipe_name(options: dict[str, Setting]) -> str:
+    """Name of the recipe that options choose: model, GPUs, device and type."""
+    words = {key: str(setting.value).strip("'\"").lower() for key, setting in options.items()}
+    dtype = words.get("compute_dtype", "bf16").replace("_", "")
+    model, gpus, gpu = (words.get(key, "") for key in ("model_recipe_name", "num_gpus", "gpu"))
+    return words.get("recipe", f"{model}_pretrain_{gpus}gpu_{gpu}_{dtype}_config")
+
+
+def say_recipe(settings: Settings, task: str) -> None:
+    """State what the recipe says that the options choose; where it is not known, ask for it."""
+    gpu = settings.take("gpu")
+    settings.word("training.precision", _PRECISIONS, "compute_dtype")
+    name = recipe_name({**settings.found, **({} if gpu is None else {"gpu": gpu})})
+    if gpu is not None:
+        settings.notes.append(f"{gpu.place}: asks for accelerators called {gpu.value!r}")
+    row = performance_recipes().get(name) if task == "pretrain" else None
+    if row is None:
+        at = settings.at("model_recipe_name", "recipe", *settings.found)
+        if "tensor_model_parallel_size" not in settings.found:
+            why = "is a recipe that is not known here, which says the layout and what is recomputed"
+            settings.unset.append(Unset("layout.tp", name, at.place, why))
+        return
+    why = f"said by Megatron-Bridge's recipe {name}"
+    for key, field in _RECIPE_FIELDS.items():
+        if row[key]:
+            settings.usually(field, int(row[key]), why)
+    if int(row["tp"]) > 1:
+        settings.usually("layout.sequence_parallel", row["sequence_parallel"] == "1", why)
+    settings.usually("layout.recompute", row["recompute"] or "none", why)
+    words = [MODULES[word] for word in row["recompute_modules"].split("+") if word in MODULES]
+    if words and row["recompute"] == "selective":
+        settings.usually("layout.recompute_modules", "+".join(dict.fromkeys(words)), why)
+    gpus = re.search(r"_(\d+)gpu_", name)
+    if gpus is not None:
+        settings.usually("cluster.gpus", int(gpus[1]), why)

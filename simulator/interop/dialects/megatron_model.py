@@ -216,8 +216,8 @@ def shape_of(settings: Settings) -> Shape:
     Given = _Given(settings, layers, hidden, heads, sizes, words, flags, pattern)
     architecture = Given.architecture(vocabulary or 1)
     if vocabulary is not None:
-        return Shape(layers=layers, architecture=_named(architecture)[0], notes=notes)
-    architecture, alike = _named(architecture, any_vocabulary=True)
+        return Shape(layers=layers, architecture=_named(architecture, settings)[0], notes=notes)
+    architecture, alike = _named(architecture, settings, any_vocabulary=True)
     if alike:
         note = f"vocabulary: that of {architecture.name}, whose other sizes are the same"
         return Shape(layers=layers, architecture=architecture, notes=(note,))
@@ -497,10 +497,10 @@ def _zoo() -> list[Architecture]:
 
 
 def _named(
-    architecture: Architecture, *, any_vocabulary: bool = False
+    architecture: Architecture, settings: Settings, *, any_vocabulary: bool = False
 ) -> tuple[Architecture, bool]:
     """The model of the zoo that is the same but for what costs nothing, or the one found."""
-    alike = []
+    alike, sizes = [], _sizes(architecture, settings)
     for known in _zoo():
         if known.layers == architecture.layers and known.hidden == architecture.hidden:
             near = any_vocabulary or abs(known.vocabulary - architecture.vocabulary) <= 1024
@@ -508,25 +508,54 @@ def _named(
                 architecture.position == "learned"
                 and known.max_positions != architecture.max_positions
             )
-            if near and not short and _sizes(known) == _sizes(architecture):
+            if near and not short and _sizes(known, settings) == sizes:
                 alike.append(known)
     longest = [known for known in alike if known.max_positions == architecture.max_positions]
     return next(iter(longest or alike), architecture), bool(alike)
 
 
-def _sizes(arch: Architecture) -> tuple[Any, ...]:
-    """Sizes by which models are told apart."""
+_SAID_OF_ATTENTION = {
+    "window_size": "window", "window_attn_skip_freq": "window", "attention_dropout": "dropout",
+    "q_lora_rank": "q_lora_rank", "qk_pos_emb_head_dim": "rope_head_dim",
+    "v_head_dim": "value_head_dim",
+}  # fmt: skip
+_SAID_OF_EXPERTS = {
+    "moe_shared_expert_intermediate_size": "shared_ffn_hidden",
+    "moe_router_num_groups": "groups", "moe_router_group_topk": "top_groups",
+}  # fmt: skip
+_SAID_OF_MODEL = {
+    "untie_embeddings_and_output_weights": "tied_embeddings",
+    "share_embeddings_and_output_weights": "tied_embeddings",
+    "position_embedding_type": "position",
+}
+"""Arguments -> fields in which a model that a command states must be the zoo's where it is said."""
+
+
+def _sizes(arch: Architecture, settings: Settings) -> tuple[Any, ...]:
+    """Sizes by which models are told apart, and whatever else of a model the command says."""
+    said = set(settings.found)
+    attention, experts, model = (
+        sorted({name for key, name in table.items() if key in said})
+        for table in (_SAID_OF_ATTENTION, _SAID_OF_EXPERTS, _SAID_OF_MODEL)
+    )
+    drops = "hidden_dropout" in said
     each = [arch.blocks[kind] for kind in arch.layer_kinds]
-    return tuple(
+    layers = tuple(
         (
             block.attention and (
                 block.attention.heads, block.attention.kv_heads, block.attention.head_dim,
                 block.attention.kv_lora_rank, block.attention.qk_norm, block.attention.qkv_bias,
+                *(getattr(block.attention, name) for name in attention),
             ),
             block.norm,
-            isinstance(block.mlp, MoE) and (block.mlp.experts, block.mlp.top_k),
+            isinstance(block.mlp, MoE) and (
+                block.mlp.experts, block.mlp.top_k,
+                *(getattr(block.mlp, name) for name in experts),
+            ),
             block.mlp and (block.mlp.ffn_hidden, block.mlp.gated),
             block.mixer,
+            drops and block.dropout,
         )
         for block in each
     )  # fmt: skip
+    return (*(getattr(arch, name) for name in model), layers)

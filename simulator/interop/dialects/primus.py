@@ -8,6 +8,8 @@ function takes is left out of the call (primus/backends/megatron_bridge/config_u
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Any
 
 from simulator.interop.dialects.megatron import (
@@ -142,3 +144,35 @@ def primus_unsaid(row: dict[str, Any], scenario: Scenario) -> dict[str, str]:
         name: f"a recipe has no word for it, {_RECIPE_MEANS.get(name, 'its own')} holds."
         for name in lost
     }
+
+
+# --- read ----------------------------------------------------------------------------------------
+
+_DEFAULTED = re.compile(r"\$\{\w+:([^}$]*)\}")
+
+
+def is_primus(sections: Mapping[Any, Any]) -> bool:
+    """Whether a YAML document is an experiment of Primus: modules with a framework each."""
+    modules = sections.get("modules")
+    return isinstance(modules, Mapping) and any(
+        isinstance(module, Mapping) and "framework" in module for module in modules.values()
+    )
+
+
+def with_defaults(value: Any) -> Any:
+    """Values with ``${NAME:default}`` replaced by the default, at any depth.
+
+    >>> with_defaults({"tensor_model_parallel_size": "${PRIMUS_TP:2}", "save": "${OUT}"})
+    {'tensor_model_parallel_size': '2', 'save': '${OUT}'}
+    """
+    if isinstance(value, Mapping):
+        return {key: with_defaults(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [with_defaults(inner) for inner in value]
+    return _DEFAULTED.sub(r"\1", value) if isinstance(value, str) else value
+
+
+def frameworks_of(sections: Mapping[Any, Any]) -> list[str]:
+    """Frameworks that the modules of an experiment run."""
+    modules = [module for module in sections["modules"].values() if isinstance(module, Mapping)]
+    return [str(module["framework"]) for module in modules if "framework" in module]

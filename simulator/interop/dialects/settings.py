@@ -70,6 +70,17 @@ class Unset:
     why: str = "stands in a variable that no file given sets"
 
 
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """A field that a trainer's own default fills."""
+
+    field: str
+    value: Any
+    why: str
+    """What is not said, and whose default this is."""
+    path: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Reading:
     """What one file says."""
@@ -84,6 +95,10 @@ class Reading:
     """Known keys on which neither time nor memory depends here: learning rate, paths, logging."""
     software: tuple[str, ...] = ()
     """Software profiles that do what the file asks for, the most fitting first."""
+    otherwise: tuple[str, ...] = ()
+    """Software profiles that are meant where no file of the run asks for any."""
+    usual: tuple[Usual, ...] = ()
+    """Defaults of the trainer, which hold where no file and no option says the field."""
     architecture: Architecture | None = None
     """Of vocabulary 0 where the file does not say how many tokens there are."""
     notes: tuple[str, ...] = ()
@@ -118,6 +133,7 @@ class Settings:
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     unset: list[Unset] = field(default_factory=list)
+    usual: list[Usual] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)
 
     @classmethod
@@ -146,6 +162,10 @@ class Settings:
     def say(self, name: str, value: Any, setting: Setting) -> None:
         """State a field."""
         self.stated.append(Stated(name, value, setting.place))
+
+    def usually(self, name: str, value: Any, why: str) -> None:
+        """State what a trainer's default fills where nothing says the field."""
+        self.usual.append(Usual(name, value, why, self.path))
 
     def value_of(self, name: str) -> Any:
         """What was stated of a field; None where nothing was."""
@@ -224,15 +244,15 @@ class Settings:
         value = self.found[key].value if key in self.found else None
         return isinstance(value, str) and value.endswith((".json", ".yaml", ".yml"))
 
-    def rest(self, idle: Callable[[str], bool]) -> tuple[list[Place], list[Place]]:
+    def rest(self, idle: Callable[[Setting], bool]) -> tuple[list[Place], list[Place]]:
         """Places of what nobody took: those that bear on nothing, and those not known."""
         left = [setting for key, setting in self.found.items() if key not in self.taken]
         quiet, unknown = list[Place](), list[Place]()
         for item in left:
-            (quiet if item.value is None or idle(item.key) else unknown).append(item.place)
+            (quiet if item.value is None or idle(item) else unknown).append(item.place)
         return quiet, unknown
 
-    def reading(self, kind: str, idle: Callable[[str], bool], **more: Any) -> Reading:
+    def reading(self, kind: str, idle: Callable[[Setting], bool], **more: Any) -> Reading:
         """All of it as the record that is handed on."""
         quiet, unknown = self.rest(idle)
         return Reading(
@@ -244,6 +264,7 @@ class Settings:
             notes=(*self.notes, *more.pop("notes", ())),
             problems=tuple(self.problems),
             unset=tuple(self.unset),
+            usual=tuple(self.usual),
             named=tuple(self.found[key] for key in _OTHER_FILES if self._is_file(key)),
             **more,
         )
@@ -252,8 +273,8 @@ class Settings:
 def as_whole(value: Any) -> int | None:
     """A whole number of a number or of its text; None for anything else.
 
-    >>> as_whole("8"), as_whole(8.0), as_whole("1_000"), as_whole(True), as_whole("1.5")
-    (8, 8, 1000, None, None)
+    >>> as_whole("8"), as_whole(8.0), as_whole("1_000"), as_whole("5e8"), as_whole("1.5")
+    (8, 8, 1000, 500000000, None)
     """
     if isinstance(value, bool):
         return None
@@ -263,6 +284,8 @@ def as_whole(value: Any) -> int | None:
         return int(value) if value.is_integer() else None
     if isinstance(value, str) and re.fullmatch(r"\s*\d{1,18}(_\d+)*\s*", value):
         return int(value)
+    if isinstance(value, str) and re.fullmatch(r"\s*\d{1,9}(\.\d{1,9})?[eE]\+?\d{1,2}\s*", value):
+        return as_whole(float(value))
     return None
 
 
@@ -275,13 +298,28 @@ _TABLE = Path(__file__).resolve().parent / "idle_keys.toml"
 
 
 @cache
-def idle_in(dialect: str) -> Callable[[str], bool]:
-    """The test for a dialect's idle keys.
+def idle_in(dialect: str) -> Callable[[Setting], bool]:
+    """The test whether a setting of a dialect bears on nothing: by its name, or with its value.
 
-    >>> idle_in("megatron")("lr_decay_style"), idle_in("megatron")("cuda_graph_impl")
-    (True, False)
+    >>> place = Place("run.sh", "--lr")
+    >>> idle_in("megatron")(Setting("lr_decay_style", "cosine", place))
+    True
+    >>> [idle_in("megatron")(Setting("test_mode", on, place)) for on in (False, True)]
+    [True, False]
     """
-    words = read_toml(_TABLE)[dialect].split()
-    forms = (re.escape(word).replace(r"\*", ".*").replace(r"\?", ".") for word in words)
-    pattern = re.compile("|".join(forms), re.S)
-    return lambda key: pattern.fullmatch(key) is not None
+    table = read_toml(_TABLE)
+    names = frozenset(word for words in table[dialect].values() for word in words.split())
+    usual = {key: _plain(value) for key, value in table["at"].get(dialect, {}).items()}
+
+    def idle(setting: Setting) -> bool:
+        key = setting.key
+        return key in names or (key in usual and _plain(setting.value) in (usual[key], "auto"))
+
+    return idle
+
+
+def _plain(value: Any) -> str:
+    """A value as one of its spellings: numbers without notation, words in small letters."""
+    number = as_whole(value)
+    word = str(value if number is None else number).strip("'\"").lower()
+    return {"no": "false", "yes": "true", "null": "none", "": "none"}.get(word, word)

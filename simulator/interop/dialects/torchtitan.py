@@ -8,10 +8,21 @@ batch_size instead of local_batch_size. The same is read as options ``--section.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
+from simulator.files import read_toml
 from simulator.interop.dialects.megatron import layers_by_stage
-from simulator.interop.dialects.settings import Reading, Setting, Settings, as_whole, idle_in
+from simulator.interop.dialects.settings import (
+    Reading,
+    Setting,
+    Settings,
+    Unset,
+    as_whole,
+    idle_in,
+)
 from simulator.interop.dialects.table import read_as
 from simulator.interop.dialects.torchrun import steps, torchrun, unsaid_stashes
 from simulator.quoting import comment_line, here_document, toml_value
@@ -240,22 +251,55 @@ _CHUNKED = ("interleaved", "looped_bfs", "interleaved_zb")
 _V_SHAPED = ("zb_v", "dualpipe_v")
 
 
+_REGISTRY = Path(__file__).resolve().parent / "torchtitan_registry.toml"
+
+
+@cache
+def registered_jobs() -> dict[str, dict[str, Any]]:
+    """Settings of the jobs of torchtitan's registries in Python, by the name of their function."""
+    return read_toml(_REGISTRY)
+
+
+def _of_registry(settings: Settings) -> None:
+    """Put the settings of the job that ``--config`` names under those of the command."""
+    named = settings.take("config")
+    settings.take("module")
+    if named is None:
+        return
+    name = str(named.value).strip("'\"")
+    job = registered_jobs().get(name)
+    if job is None:
+        why = "is a job in Python that is not known here, which says what is computed again"
+        settings.unset.append(Unset("layout.recompute", name, named.place, why))
+        return
+    base = registered_jobs().get(str(job.get("base")), {})
+    for key, value in {**base, **job}.items():
+        if key != "base":
+            place = replace(named.place, key=f"{named.place.key} {name}: {key}")
+            settings.found.setdefault(key, Setting(key, value, place))
+
+
 def read_torchtitan(settings: Settings) -> Reading:
-    """State what a job's settings say; keys are ``section.key``."""
+    """State what a job's settings say; keys are ``section.key``.
+
+    Names as in torchtitan 0.2 (config/job_config.py) and in pytorch/torchtitan@b5bcd76c, whose
+    jobs are functions of a registry and count in tokens (config/configs.py).
+    """
     kind = "torchtitan job"
+    _of_registry(settings)
     for name, key in (
         ("layout.tp", "tensor_parallel_degree"), ("layout.pp", "pipeline_parallel_degree"),
         ("layout.cp", "context_parallel_degree"), ("layout.ep", "expert_parallel_degree"),
         ("layout.etp", "expert_tensor_parallel_degree"),
     ):  # fmt: skip
         settings.whole(name, *(f"{section}.{key}" for section in _FROM))
-    settings.whole("training.sequence_length", "training.seq_len")
+    settings.whole("training.sequence_length", "training.seq_len", "training.max_context_length")
     settings.whole("run.steps", "training.steps")
+    _batch_in_tokens(settings)
     _batch(settings)
     _states(settings)
     _read_pipeline(settings)
-    modes = {word: word for word in ("none", "selective", "full")}
-    settings.word("layout.recompute", modes, "activation_checkpoint.mode")
+    _checkpoints(settings)
     rotated = tuple(f"{section}.context_parallel_rotate_method" for section in _FROM)
     if (settings.value_of("layout.cp") or 1) > 1:
         settings.word("layout.cp_kind", read_as(_ROTATIONS), *rotated)
@@ -270,11 +314,72 @@ def read_torchtitan(settings: Settings) -> Reading:
     settings.word("training.optimizer", {"adamw": "adamw", "adam": "adamw"}, "optimizer.name")
     _read_model(settings)
     compiled = settings.flag("compile.enable", "training.compile")
+    parts = settings.take("compile.components")
+    compiled = compiled and (parts is None or "model" in str(parts.value))
     asynchronous = settings.flag("parallelism.enable_async_tensor_parallel",
+                                 "compile.enable_async_tensor_parallel",
                                  "experimental.enable_async_tensor_parallel")  # fmt: skip
+    if settings.flag("optimizer.early_step_in_backward"):
+        at = settings.found["optimizer.early_step_in_backward"]
+        settings.say("training.optimizer_in_backward", True, at)
+    if settings.flag("training.enable_cpu_offload"):
+        at = settings.found["training.enable_cpu_offload"]
+        settings.say("layout.parameter_offload", "cpu", at)
+        settings.say("layout.optimizer_offload", "cpu", at)
     software = ("torchtitan-async",) if asynchronous else ()
     software = (*software, *(("torchtitan",) if compiled else ("torchtitan-eager",)))
     return settings.reading(kind, idle_in("torchtitan"), software=software)
+
+
+_MOST_TOKENS = 10**11
+
+
+def _batch_in_tokens(settings: Settings) -> None:
+    """Tokens of a forward pass and of a step, as sequences of the longest context."""
+    keys = ("training.num_tokens_per_microbatch_per_dp_rank", "training.num_tokens_per_train_step")
+    length = settings.value_of("training.sequence_length")
+    for key, target in zip(
+        keys, ("training.local_batch_size", "training.global_batch_size"), strict=True
+    ):
+        setting = settings.take(key)
+        tokens = (
+            None
+            if setting is None or str(setting.value) == "-1"
+            else settings.whole("", key, most=_MOST_TOKENS)
+        )
+        if setting is None or tokens is None:
+            continue
+        if not length or tokens % length:
+            rule = f"must be a multiple of training.max_context_length = {length}"
+            settings.problems.append(f"{setting.place}: {rule}, got {tokens}")
+            continue
+        settings.found[target] = replace(setting, key=target, value=tokens // length)
+
+
+def _checkpoints(settings: Settings) -> None:
+    """What is computed again: operators, every n-th block whole, or all.
+
+    torchtitan/distributed/activation_checkpoint.py of 0.2: a number recomputes the blocks n, 2n and
+    on, and keeps the others; ``op`` keeps the results of products and attention.
+    """
+    modes = {word: word for word in ("none", "selective", "full")}
+    mode = settings.word("layout.recompute", modes, "activation_checkpoint.mode")
+    option = settings.take("activation_checkpoint.selective_ac_option")
+    if mode != "selective":
+        return
+    said = "2" if option is None else str(option.value).strip("'\"").lower()
+    every, at = as_whole(said), option or settings.found["activation_checkpoint.mode"]
+    if said == "op":
+        return
+    if option is None:
+        why = "selective_ac_option not said: every second block whole is torchtitan's default"
+        settings.notes.append(f"{at.place}: {why}")
+    if not every:
+        rule = "must be op or the number of blocks of which the last is computed again"
+        settings.problems.append(f"{at.place}: {rule}, got {said[:40]!r}")
+        return
+    settings.say("layout.recompute", "full", at)
+    settings.say("run.recompute_every", every, at)
 
 
 def _batch(settings: Settings) -> None:
@@ -283,7 +388,11 @@ def _batch(settings: Settings) -> None:
     setting = settings.found.get(key) or settings.found.get("training.batch_size")
     pp = settings.value_of("layout.pp") or 1
     micro = settings.whole("", "parallelism.pipeline_parallel_microbatch_size")
-    if local is not None and setting is not None:
+    pieces = settings.whole("", "parallelism.num_pp_microbatches")
+    if local is not None and setting is not None and pieces and pp > 1:
+        settings.say("run.local_batch", local * pieces, setting)  # tokens of each forward pass
+        settings.say("layout.micro_batch", local, setting)
+    elif local is not None and setting is not None:
         settings.say("run.local_batch", local, setting)
         if pp == 1:
             settings.say("layout.micro_batch", local, setting)
@@ -358,17 +467,34 @@ def _read_pipeline(settings: Settings) -> None:
             settings.say("layout.vpp", 2, at)
 
 
+_CONVERTED = (
+    *("quantize.linear.float8.filter_fqns", "float8.filter_fqns", "quantize.linear.mx.filter_fqns"),
+    *("quantize.grouped_mm.float8.fqns", "quantize.grouped_mm.mx.fqns", "mx.filter_fqns"),
+)
+_COUNTED = {"output", "lm_head", "router.gate", "experts", "auto_filter_small_kn"}
+"""Modules that are left in 16 bit, or quantised, as it is counted in any case."""
+
+
 def _precision(settings: Settings) -> None:
     converters = settings.found.get("model.converters")
     said = str(converters.value) if converters else ""
-    if converters and "float8" in said:
+    for key in _CONVERTED:
+        listed = settings.found.get(key)
+        names = set(re.findall(r"[\w.]+", str(listed.value))) if listed is not None else set()
+        if names <= _COUNTED:
+            settings.take(key)
+    if said in ("", "[]") or re.search("float8|mx|nvfp4", said):
+        settings.take("model.converters")
+    if converters and "nvfp4" in said:
+        settings.say("training.precision", "nvfp4", converters)
+    elif converters and "float8" in said:
         recipe = settings.take("quantize.linear.float8.recipe_name", "float8.recipe_name")
         gathered = settings.flag("quantize.linear.float8.enable_fsdp_float8_all_gather",
                                  "float8.enable_fsdp_float8_all_gather")  # fmt: skip
         settings.say("training.precision", "fp8_current", recipe or converters)
         if gathered:
             settings.say("training.fp8_weights", True, converters)
-    elif (converters and ".mx" in said) or said == "['mx']":
+    elif (converters and ".mx" in said) or said in ("['mx']", "mx"):
         settings.say("training.precision", "mxfp8", converters) if converters else None
     computed = settings.take("training.mixed_precision_param")
     if computed is not None and not said and str(computed.value) == "float32":

@@ -9,6 +9,7 @@ leads to a switch. Adapters that are no GPU's nearest (for storage, for manageme
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from simulator.errors import InputError
@@ -45,6 +46,61 @@ def topology_words(text: str) -> tuple[int, bool]:
     )
     rows = [words for words in lines if words and words[0] in names]
     return len(set(names)), any(re.fullmatch(r"NV\d+", word) for words in rows for word in words)
+
+
+@dataclass(frozen=True, slots=True)
+class SeenLinks:
+    """What a matrix shows of a server."""
+
+    gpus: int
+    adapters: int
+    """Those that are a GPU's nearest."""
+    joined: int
+    """GPUs that NVLink joins with one another; 1: none."""
+    nvlinks: dict[str, int]
+    """NVLinks of each GPU."""
+    apart: tuple[tuple[str, str], ...]
+    """Pairs of GPUs, joined by way of others, that no NVLink joins directly."""
+
+
+def seen_links(path: Path | str) -> SeenLinks:
+    """Count what a matrix shows: GPUs, their NVLinks, the groups that these join.
+
+    Raises
+    ------
+    InputError
+        As :func:`read_nvidia_topology`; if NVLink joins groups of unlike sizes.
+    """
+    devices, cells = _matrix(path)
+    gpus = [name for name in devices if name.startswith("GPU")]
+    nics = _near_gpus(gpus, [name for name in devices if name not in gpus], cells)
+    wires = {
+        (a, b): int(cells[a, b][2:])
+        for a in gpus
+        for b in gpus
+        if a != b and cells[a, b].startswith("NV")
+    }
+    groups: list[set[str]] = []
+    for gpu in gpus:
+        near = {gpu, *(b for a, b in wires if a == gpu)}
+        joined = [group for group in groups if group & near]
+        groups = [group for group in groups if group not in joined]
+        groups.append(near.union(*joined))
+    sizes = sorted({len(group) for group in groups})
+    if len(sizes) > 1:
+        said = " and ".join(map(str, sizes))
+        raise InputError(f"{path}: NVLink joins groups of {said} GPUs: --domain N says which count")
+    total = {gpu: sum(n for (a, _), n in wires.items() if a == gpu) for gpu in gpus}
+    if max(total.values(), default=0) > MOST_NVLINKS:  # all lead to a switch
+        total = {gpu: max(n for (a, _), n in wires.items() if a == gpu) for gpu in gpus}
+    apart = tuple(
+        (a, b)
+        for group in groups
+        for a in sorted(group)
+        for b in sorted(group)
+        if a < b and (a, b) not in wires
+    )
+    return SeenLinks(len(gpus), len(nics), sizes[0] if sizes else 1, total, apart)
 
 
 def _header(lines: list[str]) -> int | None:

@@ -175,6 +175,8 @@ def _of_torchtitan(text: str, path: str) -> Reading:
     for key, pattern in _SAID.items():
         if said := pattern.search(text):
             settings[key] = "true" if key == "compile.enable" else said[1]
+    if settings.get("activation_checkpoint.mode") == "selective":  # logs do not say which
+        settings["activation_checkpoint.selective_ac_option"] = "op"
     if model := _MODEL.search(text):
         settings |= {"model.name": model[1], "model.flavor": model[2]}
     listed = [Setting(key, value, Place(path, key)) for key, value in settings.items()]

@@ -12,6 +12,7 @@ from simulator.errors import InputError, first_of
 from simulator.hardware.cluster import load_cluster
 from simulator.interop.dialects.megatron import layers_by_stage
 from simulator.interop.dialects.settings import Reading, Stated, Unset, as_whole, shown
+from simulator.interop.dialects.trainer import TRAINERS
 from simulator.interop.launch_files.imported import Imported, Origin
 from simulator.interop.launch_files.recognising import read_launch_files
 from simulator.scenario import Scenario, make_scenario
@@ -105,6 +106,7 @@ class _Merging:
             for item in last.values():
                 self._take(item)
         self._ask_for_files()
+        self._take_usual()
         self._choose_architecture()
         self._count_devices()
         self._check_links()
@@ -185,6 +187,17 @@ class _Merging:
                 f" {shown(item.value)} ({item.place}); {decides}"
             )
 
+    def _take_usual(self) -> None:
+        """Defaults of trainers for what no file and no option says; each is printed."""
+        usual = (item for reading in self.readings for item in reading.usual)
+        filled: dict[str, list[str]] = {}
+        for item in sorted(usual, key=lambda item: (item.field, item.path)):
+            if self._get(item.field) is None:
+                source = f"{item.path}: {item.why}"
+                self._put(item.field, item.value, source)
+                filled.setdefault(source, []).append(f"{item.field} = {shown(item.value)}")
+        self.notes += [f"{source}: {', '.join(fields)}" for source, fields in filled.items()]
+
     def _choose_architecture(self) -> None:
         """The model of a config.json, else that of arguments; their sizes must agree."""
         readings = [reading for reading in self.readings if reading.architecture is not None]
@@ -251,6 +264,14 @@ class _Merging:
                 f"{nodes} x {accelerators}, {self._source(source)}",
             )
 
+    def _per_node(self) -> int | None:
+        """Accelerators of a server: as the files say, else as the cluster has."""
+        name = self.given.get("cluster.name") or self._get("cluster.name")
+        stated = self._get("run.per_node")
+        if stated is not None or not isinstance(name, str) or "=" in name:
+            return None if stated is None else int(stated)
+        return load_cluster(name, 1, where="--cluster").node.accelerators
+
     def _programs(self) -> int:
         """Devices that a program sees in an accelerator of the cluster."""
         name = self.given.get("cluster.name") or self._get("cluster.name")
@@ -301,13 +322,24 @@ class _Merging:
             self._put("layout.sequence_parallel", False, self._source("layout.tp"))
         self._follow_batch(dp)
         self._follow_groups(dp)
-        layers = self.architecture.layers if self.architecture else None
+        architecture = self._model()
+        layers = architecture.layers if architecture else None
         each, pp = self._get("run.layers_per_stage"), self._get("layout.pp") or 1
-        name = self._get("model.name") if self.model is None else str(self.model)
-        if layers is None and isinstance(name, str) and name in presets.names():
-            layers = presets.load(name).layers
+        self._follow_states(layers)
+        if architecture and self._get("run.bucket_by_width"):
+            bucket_bytes = 2 * architecture.hidden**2
+            self._put("software.bucket_bytes", bucket_bytes, self._source("run.bucket_by_width"))
         if each and layers and layers % (each * pp) == 0 and layers // (each * pp) > 0:
             self._put("layout.vpp", layers // (each * pp), self._source("run.layers_per_stage"))
+        if layers and (every := self._get("run.recompute_every")):
+            count, source = layers // pp // every, self._source("run.recompute_every")
+            if count == 0:
+                self._put("layout.recompute", "none", source)
+            elif count < layers // pp:
+                self._put("layout.recompute_layers", count, source)
+        elif self._get("run.recompute_every"):
+            at = self._source("run.recompute_every")
+            self.problems.append(f"{at}: layers of the model are not known: --model NAME says them")
         if layers and self._get("run.offload_inputs") and layers % pp == 0:
             source = self._source("run.offload_inputs")
             self._put("layout.offload_layers", layers // pp, source)
@@ -317,6 +349,39 @@ class _Merging:
             source = self._source("run.samples" if samples else "run.steps")
             self._put("training.tokens", float((samples or steps * batch) * length), source)
 
+    def _model(self) -> Architecture | None:
+        """The model as files have it, or the zoo's of the name that is given."""
+        name = self._get("model.name") if self.model is None else str(self.model)
+        if self.model is None and self.architecture is not None:
+            return self.architecture
+        return presets.load(name) if isinstance(name, str) and name in presets.names() else None
+
+    def _follow_states(self, layers: int | None) -> None:
+        """Frozen first layers, and states of the type in which weights were loaded."""
+        trained = self._get("run.trained_layers")
+        if trained and layers is None:
+            at = self._source("run.trained_layers")
+            self.problems.append(f"{at}: layers of the model are not known: --model NAME says them")
+        elif trained and layers and trained < layers:
+            self._put(
+                "training.frozen_layers", layers - trained, self._source("run.trained_layers")
+            )
+        dtype, source = self._get("run.loaded_dtype"), self._source("run.loaded_dtype")
+        sharded = self._get("layout.sharding") not in (None, "ddp") or any(
+            "deepspeed" in reading.software for reading in self.readings
+        )
+        mixed = self._get("training.precision") is not None
+        if dtype in (None, "fp32") or self._get("training.lora_rank"):
+            return
+        if sharded and mixed:  # accelerate's FSDP and DeepSpeed keep fp32 weights beside these
+            rule = "FSDP and DeepSpeed update fp32 weights under mixed precision"
+            self.notes.append(f"{source}: {rule}: only loading is in {dtype}")
+            return
+        fields = {"precision": dtype, "master_weights": False}
+        for name, value in {**fields, "gradient_dtype": dtype, "moment_dtype": dtype}.items():
+            if self._get(f"training.{name}") is None:
+                self._put(f"training.{name}", value, source)
+
     def _follow_batch(self, dp: int | None) -> None:
         """DeepSpeed's law: batch = micro-batch x accumulated x data-parallel ranks."""
         self._share_device_batch(dp)
@@ -324,7 +389,7 @@ class _Merging:
         times, local = self._get("run.accumulation"), self._get("run.local_batch")
         if dp is None or "training.global_batch" in self.given:
             return
-        trainer = any("TrainingArguments" in reading.kind for reading in self.readings)
+        trainer = any(reading.kind in TRAINERS for reading in self.readings)
         if trainer and micro and batch is None and times is None:
             times, source = 1, f"{self._source('layout.micro_batch')}, accumulated once"
             self._put("run.accumulation", times, source)  # the Trainer's default
@@ -371,6 +436,9 @@ class _Merging:
         ranks = dp * (self._get("layout.cp") or 1)
         cp = self._get("layout.cp") or 1
         members = self._get("run.shard_degree")
+        servers = self._get("run.shard_servers")
+        if servers and (per_node := self._per_node()) and 0 < servers * per_node < ranks:
+            self._put("layout.shard_group", servers * per_node, self._source("run.shard_servers"))
         for name in ("run.shard_degree", "run.shard_replicas", "run.shard_instances"):
             number = self._get(name)
             group = members * cp if number and members else ranks // number if number else 0
@@ -411,7 +479,7 @@ class _Merging:
 
     def _batch_follows(self) -> bool:
         """Whether the batch is known as soon as the number of accelerators is."""
-        trainer = any("TrainingArguments" in reading.kind for reading in self.readings)
+        trainer = any(reading.kind in TRAINERS for reading in self.readings)
         each = self._get("layout.micro_batch") and (self._get("run.accumulation") or trainer)
         return bool(each or self._get("run.local_batch") or self._get("run.device_batch"))
 
@@ -435,19 +503,31 @@ class _Merging:
             raise InputError(missing)
 
     def _choose_software(self, document: dict[str, dict[str, Any]]) -> None:
-        """The profile that the files ask for, of those that run on these machines."""
+        """The profile that all files ask for together, of those that run on these machines.
+
+        Of files that each name some, the one that all of them name; the order of files counts for
+        nothing. What a file would have otherwise holds where no other names any.
+        """
         table = document.setdefault("cluster", {})
-        wanted = list(dict.fromkeys(name for r in self.readings for name in r.software))
-        if table.get("software") is not None or "cluster.software" in self.given or not wanted:
+        if table.get("software") is not None or "cluster.software" in self.given:
             return
+        asking = sorted((r for r in self.readings if r.software), key=lambda r: -len(r.software))
+        wanted = [r.software for r in asking]
+        if not wanted:
+            asking = [r for r in self.readings if r.otherwise]
+            wanted = [r.otherwise for r in asking]
         gpus = table.get("gpus")
-        if not isinstance(table.get("name"), str) or not isinstance(gpus, int):
+        if not wanted or not isinstance(table.get("name"), str) or not isinstance(gpus, int):
             return
         cluster = load_cluster(table["name"], gpus, where="--from")
-        name = first_running(wanted, cluster.accelerator.platform)
+        shared = [name for name in wanted[0] if all(name in names for names in wanted)]
+        if not shared:
+            said = " but ".join(f"{r.kind} ({r.path}) asks for {r.software[0]}" for r in asking)
+            raise InputError(f"--from: {said}: --software NAME decides")
+        name = first_running(shared, cluster.accelerator.platform)
         if name is not None:
             table["software"] = name
-            kinds = " and ".join(r.kind for r in self.readings if name in r.software)
+            kinds = " and ".join(sorted({r.kind for r in asking}))
             self._put("cluster.software", name, f"{kinds} (--software NAME chooses another)")
 
 

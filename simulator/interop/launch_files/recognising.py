@@ -19,8 +19,16 @@ from simulator.interop.dialects.maxtext import (
     read_slice,
 )
 from simulator.interop.dialects.megatron import MEGATRON_KEYS, read_megatron
+from simulator.interop.dialects.megatron_bridge import (
+    is_setup_experiment,
+    performance_recipes,
+    say_recipe,
+    with_long_names,
+)
 from simulator.interop.dialects.mlperf import VARIABLES, read_mlperf_config
+from simulator.interop.dialects.model_names import say_model
 from simulator.interop.dialects.neuronx import NEURONX_SECTION, read_neuronx
+from simulator.interop.dialects.primus import frameworks_of, is_primus, with_defaults
 from simulator.interop.dialects.settings import (
     MOST_SETTINGS,
     Place,
@@ -33,12 +41,11 @@ from simulator.interop.dialects.settings import (
 from simulator.interop.dialects.torchrun import PLAIN_VARIABLES, read_variables
 from simulator.interop.dialects.torchtitan import SECTIONS, read_torchtitan
 from simulator.interop.dialects.torchtune import is_torchtune, read_torchtune
-from simulator.interop.dialects.trainer import (
-    TRAINER_KEYS,
-    read_accelerate,
-    read_trainer,
-)
+from simulator.interop.dialects.trainer import TRAINER_KEYS, read_accelerate, read_trainer
+from simulator.interop.dialects.training_ways import refusal, way_of
 from simulator.interop.fabrics.nvidia_topo import is_nvidia_topology, topology_words
+from simulator.interop.launch_files.foreign_trainers import of_another_trainer
+from simulator.interop.launch_files.job_manifests import MANIFEST, read_manifest
 from simulator.interop.launch_files.measured_files import read_measured
 from simulator.interop.shell.command_words import Command, settings_of, training_command
 from simulator.interop.shell.job_size import (
@@ -70,6 +77,7 @@ KINDS = (
     "a configuration of torchtune (YAML), or tune run with it",
     "an MLPerf configuration (shell)",
     "a job of SLURM",
+    "a TrainJob, PyTorchJob, Job or TrainingWorkload, or a task of SkyPilot (YAML)",
     "nvidia-smi topo -m",
     "a log of nccl-tests or rccl-tests",
     "a log of Megatron-LM, torchtitan or MLPerf",
@@ -109,12 +117,12 @@ def read_launch_files(paths: Iterable[Path | str]) -> list[Reading]:
     wanted = set[str]().union(*reads)
     taken, kept = set[str](), list[Reading]()
     for at in sorted(range(len(given)), key=lambda at: given[at].name in wanted):
-        one = readings[at]
+        reading = readings[at]
         if given[at].name in taken:
             continue
-        if isinstance(one, InputError):
-            raise one
-        kept += one
+        if isinstance(reading, InputError):
+            raise reading
+        kept += reading
         taken |= reads[at]
     return kept
 
@@ -151,6 +159,8 @@ def _by_content(
     start = text.lstrip()
     if start[:1] == "{":
         return _of_json(json_of(text, path), path)
+    if MANIFEST.search(text):
+        return _of_yaml(yaml_of(text, path), path)
     if _HERE_DOCUMENT.search(text):
         return _of_shell(text, path, beside)
     if is_fsdp2(text):
@@ -189,12 +199,25 @@ def _of_json(found: Any, path: str) -> list[Reading]:
         return [_of_config(found, path)]
     if {"zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size"} & set(found):
         return [read_deepspeed(Settings.of(path, _settings(found, path)))]
-    if TRAINER_KEYS & set(found):
-        inner = found.get("deepspeed")
-        rest = {**found, "deepspeed": "inline"} if isinstance(inner, dict) else found
-        trainer = read_trainer(Settings.of(path, _settings(rest, path)))
-        return [trainer, *(_of_json(inner, path) if isinstance(inner, dict) else [])]
-    return _of_sections(found, path)
+    return _of_settings(found, path)
+
+
+def _of_settings(found: dict[str, Any], path: str) -> list[Reading]:
+    """Settings that nothing but their names tells apart."""
+    settings = _settings(found, path)
+    if (foreign := of_another_trainer(path, [item.key for item in settings])) is not None:
+        return [foreign]
+    return _of_trainer(found, path) or _of_sections(found, path)
+
+
+def _of_trainer(found: dict[str, Any], path: str) -> list[Reading]:
+    """Arguments of a Trainer, and DeepSpeed's configuration where they hold it."""
+    if not TRAINER_KEYS & set(found):
+        return []
+    inner = found.get("deepspeed")
+    rest = {**found, "deepspeed": "inline"} if isinstance(inner, dict) else found
+    trainer = read_trainer(Settings.of(path, _settings(rest, path)))
+    return [trainer, *(_of_json(inner, path) if isinstance(inner, dict) else [])]
 
 
 def _of_toml(found: dict[str, Any], path: str) -> list[Reading]:
@@ -203,7 +226,7 @@ def _of_toml(found: dict[str, Any], path: str) -> list[Reading]:
         and ({"sequence_length", "global_batch"} & set(found["training"]))
     ):
         return [_of_scenario(found, path)]
-    return _of_sections(found, path)
+    return _of_settings(found, path)
 
 
 def _of_sections(found: dict[str, Any], path: str) -> list[Reading]:
@@ -220,17 +243,47 @@ def _of_sections(found: dict[str, Any], path: str) -> list[Reading]:
 def _of_yaml(sections: Any, path: str) -> list[Reading]:
     if not isinstance(sections, dict):
         return []
+    if manifest := read_manifest(sections, path):
+        job = Reading(path=path, kind=manifest.kind, stated=manifest.stated, notes=manifest.notes)
+        return [job, *_of_shell(manifest.script, f"{path}: script")]
     if "distributed_type" in sections or "compute_environment" in sections:
         return [read_accelerate(Settings.of(path, _settings(sections, path)))]
+    if is_primus(sections):
+        return _of_primus(with_defaults(sections), path)
     if is_torchtune(sections):
         return [read_torchtune(Settings.of(path, _settings(sections, path)))]
     if MAXTEXT_KEYS & set(sections):
         own = Settings.of(path, _settings(sections, path))
         whole = own.take("base_config") is not None
         return [read_maxtext(own, kind="MaxText configuration", whole=whole)]
-    if TRAINER_KEYS & set(sections):
-        return _of_json(sections, path)
-    return _of_sections(sections, path)
+    return _of_settings(sections, path)
+
+
+def _of_primus(sections: dict[str, Any], path: str) -> list[Reading]:
+    """An experiment of Primus: overrides of a trainer's settings, and a model's file."""
+    readings = []
+    for word, module in sections["modules"].items():
+        overrides = module.get("overrides") if isinstance(module, dict) else None
+        if not isinstance(overrides, dict):
+            continue
+        prefix = f"modules.{word}."
+        inner = [
+            replace(item, place=replace(item.place, key=f"{prefix}overrides.{item.key}"))
+            for item in _settings(overrides, path)
+        ]
+        options = Settings.of(path, inner)
+        model = module.get("model")
+        if module["framework"] == "torchtitan":
+            if isinstance(model, str):
+                say_model(options, Setting("model", model, Place(path, f"{prefix}model")))
+            readings.append(read_torchtitan(options))
+        elif module["framework"] == "maxtext":
+            readings.append(read_maxtext(options, kind="MaxText configuration", whole=True))
+    if readings or set(frameworks_of(sections)) & {"megatron", "megatron_bridge"}:
+        return readings or _of_recipe(_settings(sections, path), path)
+    framework = ", ".join(frameworks_of(sections))
+    problem = f"{path}: an experiment of Primus by {framework}, which is not read here"
+    return [Reading(path=path, kind="experiment of Primus", problems=(problem,))]
 
 
 def _of_recipe(settings: list[Setting], path: str) -> list[Reading]:
@@ -245,7 +298,20 @@ def _of_recipe(settings: list[Setting], path: str) -> list[Reading]:
         on = [item for item in flags if item.value is not False]
         return [read_megatron(Settings.of(path, on), flags=True, kind="arguments of Megatron-LM")]
     kept = [item for item in tails if item.key]
-    return [read_megatron(Settings.of(path, kept), flags=False, kind="recipe")]
+    return _claimed(read_megatron(Settings.of(path, kept), flags=False, kind="recipe"), len(kept))
+
+
+def _claimed(reading: Reading, keys: int) -> list[Reading]:
+    """A reading by names that other trainers have as well: only where it knows most of them."""
+    known = keys - len(reading.unknown)
+    if 2 * known >= keys or keys <= _FEW_KEYS:
+        return [reading]
+    rule = f"only {known} of {keys} keys are known as those of a {reading.kind}"
+    problem = f"{reading.path}: {rule}, so it is read as none; these are: {'; '.join(KINDS)}"
+    return [replace(reading, stated=(), problems=(problem,))]
+
+
+_FEW_KEYS = 3
 
 
 _FLAGGED = re.compile(r"(?:^|\.)--[a-z]")
@@ -313,42 +379,73 @@ def _of_command(command: Command, script: Script) -> list[Reading]:
     if command.launcher:
         launcher = Settings.of(path, command.launcher)
         read_launcher(launcher)
-        found.append(launcher.reading("launcher", lambda key: True))
+        by_accelerate = command.starter == "accelerate"
+        found.append(
+            read_accelerate(launcher, "accelerate launch")
+            if by_accelerate
+            else launcher.reading("launcher", lambda setting: True)
+        )
     found += _of_slice(script)
-    settings = list(command.settings)
-    keys = {item.key for item in settings}
     notes = [f"{path} reads {name!r}: give it with --from too" for name in script.sourced]
     if script.branches:
         rule = "branches that nothing in it decides were all read, one after the other"
         notes.append(f"{path}: {rule}")
     notes += [f"{path}: of the values of {name!r} the first was read" for name in script.loops]
-    dotted = {key.partition(".")[0] for key in keys if "." in key}
-    if compilers := _of_compilers(command, script, keys):
-        found += compilers
-    elif dotted == {"job"}:
-        places = tuple(item.place for item in settings)  # the job file says the rest
-        found.append(Reading(path=path, kind="torchtitan command", idle=places))
-    elif dotted & {"parallelism", "activation_checkpoint"} or (dotted and dotted <= set(SECTIONS)):
-        found.append(read_torchtitan(Settings.of(path, settings)))
-    elif MEGATRON_KEYS & {_tail(key) for key in keys}:
-        recipe = bool(dotted) or "recipe" in command.script or "model" in keys
-        tails = [Setting(_tail(item.key), item.value, item.place) for item in settings]
-        kind = "Megatron-Bridge command" if recipe else "Megatron-LM command"
-        found.append(read_megatron(Settings.of(path, tails), flags=not recipe, kind=kind))
-    elif TRAINER_KEYS & keys or "deepspeed" in keys:
-        found.append(read_trainer(Settings.of(path, settings)))
-    elif len(VARIABLES & set(script.variables)) >= 2:
-        found.append(read_mlperf_config(Settings.of(path, _variables(script))))
-    elif len(PLAIN_VARIABLES & set(script.variables)) >= 2:
-        found.append(read_variables(Settings.of(path, _variables(script))))
-    elif settings and not command.script:
-        return []
-    elif settings:
-        places = tuple(item.place for item in settings)
-        found.append(Reading(path=path, kind=f"command of {command.script}", unknown=places))
+    found += _of_program(command, script)
     if notes and found:
         found.append(Reading(path=path, kind="script", notes=tuple(notes)))
     return found
+
+
+def _of_program(command: Command, script: Script) -> list[Reading]:
+    """What the options of the program that trains say, in the words of its trainer."""
+    path, settings = script.path, list(command.settings)
+    keys = {item.key for item in settings}
+    if compilers := _of_compilers(command, script, keys):
+        return compilers
+    if (foreign := of_another_trainer(path, keys, command.script)) is not None:
+        return [foreign]
+    dotted = {key.partition(".")[0] for key in keys if "." in key}
+    if dotted == {"job"}:
+        places = tuple(item.place for item in settings)  # the job file says the rest
+        return [Reading(path=path, kind="torchtitan command", idle=places)]
+    registered = {"module", "config"} <= keys or (
+        "config" in keys and "torchtitan" in command.script
+    )
+    sectioned = dotted & {"parallelism", "activation_checkpoint"}
+    if registered or sectioned or (dotted and dotted <= set(SECTIONS)):
+        return [read_torchtitan(Settings.of(path, settings))]
+    if (TRAINER_KEYS | {"deepspeed"}) & keys and not _MEGATRON_ALONE & keys:
+        return [read_trainer(Settings.of(path, settings), command.script)]
+    if way := way_of(command.script):
+        place = f"{path}: {command.script}"
+        return [Reading(path=path, kind="script", problems=(f"{place} asks for {refusal(way)}",))]
+    named = next((str(item.value) for item in settings if item.key == "recipe"), "")
+    if is_setup_experiment(command.script) or named in performance_recipes():
+        tails = [Setting(_tail(item.key), item.value, item.place) for item in settings]
+        options = Settings.of(path, with_long_names(tails))
+        task = next((str(item.value) for item in settings if item.key == "task"), "pretrain")
+        say_recipe(options, task)
+        return [read_megatron(options, flags=False, kind="Megatron-Bridge command")]
+    if MEGATRON_KEYS & {_tail(key) for key in keys}:
+        recipe = bool(dotted) or "recipe" in command.script or "model" in keys
+        tails = [Setting(_tail(item.key), item.value, item.place) for item in settings]
+        kind = "Megatron-Bridge command" if recipe else "Megatron-LM command"
+        reading = read_megatron(
+            Settings.of(path, tails), flags=not recipe, kind=kind, program=command.script
+        )
+        return _claimed(reading, len(tails)) if recipe else [reading]
+    if len(VARIABLES & set(script.variables)) >= 2:
+        return [read_mlperf_config(Settings.of(path, _variables(script)))]
+    if len(PLAIN_VARIABLES & set(script.variables)) >= 2:
+        return [read_variables(Settings.of(path, _variables(script)))]
+    if settings and command.script:
+        places = tuple(item.place for item in settings)
+        return [Reading(path=path, kind=f"command of {command.script}", unknown=places)]
+    return []
+
+
+_MEGATRON_ALONE = {"tensor_model_parallel_size", "num_layers", "micro_batch_size"}
 
 
 def _of_compilers(command: Command, script: Script, keys: set[str]) -> list[Reading]:
@@ -399,7 +496,7 @@ def _of_tune(script: Script, beside: Mapping[str, Path | str]) -> list[Reading]:
         said = {item.key: item for item in settings_of(words[at + 1 :], script.path)}
         config = said.pop("config")
         name = Path(str(config.value)).name
-        started = launcher.reading("launcher", lambda key: True)
+        started = launcher.reading("launcher", lambda setting: True)
         if (text := script.beside.pop(name, None)) is None:
             rule = f"stands in {config.value}: give that file with --from too"
             return [replace(started, problems=(f"{config.place}: what the recipe does {rule}",))]

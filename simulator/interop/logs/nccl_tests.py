@@ -20,7 +20,7 @@ from typing import Any
 from simulator.errors import InputError, brief
 from simulator.files import is_number, read_json
 from simulator.measured.measurements import Call, Device, Measurements
-from simulator.plain_files import open_file
+from simulator.plain_files import open_file, refuse_long_numbers
 
 OPERATIONS = {
     "allreduce": "all_reduce",
@@ -110,6 +110,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
                 raise InputError(f"{path}: line {number}: longer than {_LONGEST} characters")
             if not line:
                 return
+            refuse_long_numbers(line.encode(), f"{path}: line {number}")
             yield number, line
 
 

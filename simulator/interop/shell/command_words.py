@@ -15,6 +15,8 @@ _STARTERS = {
     "torch.distributed.run",
     "torch.distributed.launch",
 }
+_ENTRIES = ("trl", "llamafactory-cli", "axolotl", "swift")
+"""Commands whose next word says what is done, and whose options follow it."""
 _PRINTS = ("echo", "printf")
 _SCRIPT = re.compile(r"[^\s=]+\.py")
 _FLAG = re.compile(r"--?[A-Za-z][\w.-]*(?:=.*)?", re.S)
@@ -45,6 +47,8 @@ class Command:
     """Options of what starts it: torchrun, deepspeed, srun."""
     settings: tuple[Setting, ...]
     """Options of the program itself."""
+    starter: str = ""
+    """What starts it: torchrun, accelerate."""
 
 
 def training_command(script: Script) -> Command:
@@ -68,7 +72,7 @@ def training_command(script: Script) -> Command:
     loose = settings_of(words, script.path)
     if best is None:
         return Command("", (), loose)
-    return Command(best.script, best.launcher, loose)
+    return replace(best, settings=loose)
 
 
 def _placed(settings: tuple[Setting, ...], text: str) -> tuple[Setting, ...]:
@@ -104,16 +108,21 @@ def _plain(script: Script) -> dict[str, str]:
 def _taken_apart(words: list[Word], path: str) -> Command | None:
     """Launcher, program and settings of a command; None if it starts no program."""
     names = [word.text.rpartition("/")[2] for word in words]
+    if (entry := next((at for at, name in enumerate(names) if name in _ENTRIES), None)) is not None:
+        rest = settings_of(words[entry + 2 :], path)
+        return Command(" ".join(names[entry : entry + 2]), settings_of(words[:entry], path), rest)
     if not any(name in _STARTERS or _SCRIPT.fullmatch(name) for name in names):
         return None
+    starter = next((name for name in names if name in _STARTERS), "")
     for at, word in enumerate(words):
         before = names[at - 1] if at else ""
-        module = before == "-m" and word.text not in _LAUNCHES
+        by_module = before == "-m" or (before == "--module" and starter == "deepspeed")
+        module = by_module and word.text not in _LAUNCHES
         program = _SCRIPT.fullmatch(word.text) and names[at] not in _LAUNCHES
         valued = before.startswith("--") and "=" not in before and before != "--use_deepspeed"
         if module or (program and not valued):
             started = settings_of(words[:at], path)
-            return Command(word.text, started, settings_of(words[at + 1 :], path))
+            return Command(word.text, started, settings_of(words[at + 1 :], path), starter)
     return None
 
 

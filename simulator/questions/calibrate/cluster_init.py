@@ -80,7 +80,7 @@ def init(
 
     from simulator.errors import InputError
     from simulator.plain_files import write_files
-    from simulator.profiles.own_cluster import OwnCluster, own_profiles
+    from simulator.profiles.own_cluster import OwnCluster, filled_in, own_profiles
     from simulator.quoting import shell_word
 
     check_out("--out", out, folder=True)
@@ -105,6 +105,8 @@ def init(
         raise InputError([f"{path}: {rule}" for path in edited])
     with writing(out, "--out"):
         write_files(files)
+    for line in filled_in(asked):
+        print_line(line)
     for path in files:
         print_line(f"Written: {path}")
     place = shell_word(out)
@@ -120,18 +122,34 @@ def _seen(asked: OwnCluster, topo: Path | None) -> OwnCluster:
     """Fill in what a matrix of links shows and no flag says."""
     if topo is None:
         return asked
-    from simulator.interop.fabrics.nvidia_topo import read_nvidia_topology, topology_words
-    from simulator.plain_files import read_text
+    from simulator.errors import InputError
+    from simulator.interop.fabrics.nvidia_topo import seen_links
 
-    edges = read_nvidia_topology(topo, nvlink_bytes_per_s=1.0, pcie_bytes_per_s=1.0)
-    gpus, has_nvlink = topology_words(read_text(topo))
-    ends = {end for edge in edges for end in (edge.end_a, edge.end_b)}
-    nics = sum(end.startswith("adapter ") for end in ends)
+    seen = seen_links(topo)
+    counts = set(seen.nvlinks.values())
+    if len(counts) > 1 and asked.domain is None:
+        said = ", ".join(f"{gpu} {count}" for gpu, count in seen.nvlinks.items())
+        rule = "GPUs have unlike numbers of NVLinks, the fewest of which count"
+        print_line(f"{topo}: {rule}: {said}")
+    if seen.apart:
+        said = ", ".join(f"{a} and {b}" for a, b in seen.apart[:4])
+        more = f" and {len(seen.apart) - 4} pairs more" if len(seen.apart) > 4 else ""
+        rule = "are joined by way of others, as on a DGX-1"
+        print_line(f"{topo}: no NVLink between {said}{more}: they {rule}")
+    links = "nvlink" if seen.joined > 1 else "pcie"
+    if 1 < seen.joined < seen.gpus and asked.links != "pcie":
+        rule = f"NVLink joins groups of {seen.joined} of the {seen.gpus} GPUs, which no profile"
+        raise InputError(f"{topo}: {rule} can say: --links pcie takes them as over PCIe alone")
+    if asked.per_server is not None and asked.per_server != seen.gpus:
+        rule = f"must be the {seen.gpus} GPUs that {topo} shows"
+        raise InputError(f"cluster init: --per-server: {rule}, got {asked.per_server}")
     return replace(
         asked,
-        per_server=asked.per_server or gpus,
-        links=asked.links or ("nvlink" if has_nvlink else "pcie"),
-        adapters=asked.adapters or nics or None,
+        per_server=seen.gpus,
+        links=asked.links or links,
+        adapters=asked.adapters or seen.adapters or None,
+        nvlinks=min(counts) if seen.joined > 1 else None,
+        seen=True,
     )
 
 
@@ -148,7 +166,7 @@ def _asked(asked: OwnCluster) -> OwnCluster:
         asked = replace(asked, gpu=typer.prompt("GPU (foreshard profiles list accelerators)"))
     from simulator.hardware.cluster import load_cluster
 
-    node = load_cluster(shipped_base(asked.gpu, asked.links), 1).node
+    node = load_cluster(shipped_base(asked.gpu, asked.links, asked.per_server), 1).node
     usual = {
         "per_server": ("GPUs of a server", node.accelerators),
         "adapters": ("Network adapters of a server", node.scale_out.adapters),

@@ -57,13 +57,17 @@ def ask(
         Path | None,
         typer.Option("--plot", metavar="FILE.png", help="Picture; beside --out if not given."),
     ] = None,
+    misfit: Annotated[
+        bool, typer.Option("--misfit", help="Write profiles that do not fit what was measured.")
+    ] = False,
 ) -> Reply:
     """Fit a profile to measurements of your machine, with a shipped profile as prior.
 
     Kernels go into --out, an accelerator profile. Collectives inside a server go into --out-node,
     those between servers into --out-cluster; both start from --base-cluster. A new node names the
     new accelerator, a new cluster the new node. Comments of the base stay. Either every file is
-    written or none.
+    written or none; none where more than a fifth is left over, or a link's figure stands at the end
+    of its range: the machine is then another one than the base.
     """
     from simulator.calibration.profile_files import new_profiles
     from simulator.questions.calibrate.screen import screen
@@ -72,6 +76,8 @@ def ask(
     check_out("--plot", plot)
     base, targets = _targets(base, base_cluster, out, out_node, out_cluster)
     calibrate = _calibrate(_read(files), base, base_cluster, targets)
+    if calibrate.misfits and not misfit:
+        _refuse(calibrate.misfits, base_cluster)
     texts: dict[Path, bytes] = {
         path: text.encode() for path, text in new_profiles(calibrate, targets).items()
     }
@@ -86,6 +92,23 @@ def ask(
         files={name: written.get(part) for name, part in names.items()} | {"plot": str(picture)},
     )
     return Reply(calibrate, partial(screen, written=written), document)
+
+
+def _refuse(misfits: list[str], base_cluster: str | None) -> None:
+    """Say what does not fit, and what of the base to state first."""
+    from simulator.errors import InputError
+    from simulator.hardware.cluster import load_cluster
+
+    lines = [f"calibrate: {said}: --misfit writes it all the same" for said in misfits]
+    if base_cluster is not None:
+        node = load_cluster(base_cluster, 1).node
+        out, gbit = node.scale_out, float(node.scale_out.adapter_bytes_per_s) / 125e6
+        lines.append(
+            f"calibrate: {base_cluster} has {out.adapters} adapters of {gbit:g} Gbit/s a server"
+            f" ({out.kind}) and {node.scale_up.kind} inside: where yours are others, foreshard"
+            " cluster init NAME --adapters N --adapter-gbit RATE --network KIND makes a base"
+        )
+    raise InputError(lines)
 
 
 def _targets(

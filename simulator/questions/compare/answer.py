@@ -16,6 +16,7 @@ import numpy as np
 
 from simulator.answers import SCENARIO, Answer, encoded
 from simulator.economics.carbon import co2_kg
+from simulator.economics.quotes import Quote
 from simulator.economics.unsure_totals import Span
 from simulator.errors import InputError, problem
 from simulator.frames import DataFrame, frame_of_rows
@@ -120,19 +121,21 @@ class Comparison(Answer):
 
     @property
     def budget_usd(self) -> float | None:
-        """The budget, or what the reference costs (P50); None where it has no price."""
+        """The budget, or what to plan for the reference (P50); None where it has no price."""
         if self.asked.budget_usd is not None:
             return self.asked.budget_usd
         chosen = self.reference
-        return chosen.usd.p50 if chosen is not None and chosen.usd is not None else None
+        money = None if chosen is None else chosen.usd_to_plan
+        return None if money is None else money.p50
 
     @property
     def deadline_days(self) -> float | None:
-        """The deadline, or what the reference takes (P50); None without tokens."""
+        """The deadline, or what to plan for the reference (P50); None without tokens."""
         if self.asked.deadline_days is not None:
             return self.asked.deadline_days
         chosen = self.reference
-        return chosen.days.p50 if chosen is not None and chosen.days is not None else None
+        days = None if chosen is None else chosen.days_to_plan
+        return None if days is None else days.p50
 
     def at_equal_gpus(self) -> dict[int, list[Offer]]:
         """By number of accelerators, offers from the fastest to the slowest."""
@@ -165,10 +168,10 @@ class Comparison(Answer):
 
     def _best(self, asked: Asked, key: Callable[[Offer], float]) -> list[Offer]:
         able = [row for row in self.feasible if row.meets(asked)]
-        clusters = dict.fromkeys(row.cluster for row in able)
+        offered = dict.fromkeys(row.named for row in able)
         best = [
-            min((r for r in able if r.cluster == name), key=lambda r: (key(r), r.gpus))
-            for name in clusters
+            min((r for r in able if r.named == name), key=lambda r: (key(r), r.gpus))
+            for name in offered
         ]
         return sorted(best, key=lambda row: (key(row), row.gpus))
 
@@ -182,8 +185,8 @@ class Comparison(Answer):
 
     def curves(self) -> list[Curve]:
         """Speed-up, MFU and cost over the number of accelerators, a curve for each cluster."""
-        names = dict.fromkeys(row.cluster for row in self.feasible)
-        return [_curve([r for r in self.feasible if r.cluster == name]) for name in names]
+        names = dict.fromkeys(row.named for row in self.feasible)
+        return [_curve([r for r in self.feasible if r.named == name]) for name in names]
 
 
 def _usd(row: Offer) -> float:
@@ -203,6 +206,7 @@ def compare_clusters(
     budget_usd: float | None = None,
     confidence: float = 0.5,
     prices: Mapping[str, float] | None = None,
+    quotes: Sequence[Quote] = (),
     region: str | None = None,
     jobs: int | None = None,
     on_row: Callable[[Offer], None] | None = None,
@@ -226,6 +230,9 @@ def compare_clusters(
         Chance with which they must be met, between 0 and 1.
     prices : mapping, optional
         USD of an accelerator's hour by cluster, ``*`` for the others.
+    quotes : sequence of Quote, optional
+        Rows of a table of offers (``economics/quotes.py``), each on its own cluster at its own
+        price; of `clusters` those alone that an offer is put on.
     region : str, optional
         Where the electricity comes from, for its carbon; that of the site unless given.
     jobs : int, optional
@@ -254,6 +261,13 @@ def compare_clusters(
         for name in dict.fromkeys(clusters)
         for size in _sizes(scenario, name, counts)
     ]
+    if quotes:
+        points = [
+            (_quoted(scenario, quote), name, size, replace(asked, quote=quote))
+            for quote in quotes
+            for _, name, size, _ in points
+            if name == quote.cluster
+        ]
     if scenario.cluster.kinds:
         points.insert(0, (scenario, scenario.cluster.name, scenario.cluster.gpus, asked))
     rows = []
@@ -262,6 +276,14 @@ def compare_clusters(
         if on_row is not None:
             on_row(row)
     return Comparison(scenario=scenario, asked=asked, rows=tuple(rows))
+
+
+def _quoted(scenario: Scenario, quote: Quote) -> Scenario:
+    """A scenario at the price of an offer, interrupted as often as its servers are on spot."""
+    given = scenario.document.get("economics", {})
+    basis = "spot" if quote.term == "spot" else "profile"
+    paid = {**given, "basis": basis, "usd_per_gpu_hour": quote.usd_per_gpu_hour}
+    return replace(scenario, document={**scenario.document, "economics": paid})
 
 
 def own_cluster(scenario: Scenario) -> str:
@@ -356,7 +378,7 @@ def _curve(rows: Sequence[Offer]) -> Curve:
         marginal.append(gained / (row.gpus - before.gpus) / first)
     low = next((i for i, value in enumerate(marginal) if value < KNEE), None)
     return Curve(
-        cluster=rows[0].cluster,
+        cluster=rows[0].named,
         gpus=tuple(row.gpus for row in rows),
         speedup=tuple(value / speed[0] for value in speed),
         mfu=tuple(row.mfu or 0.0 for row in rows),
@@ -366,11 +388,16 @@ def _curve(rows: Sequence[Offer]) -> Curve:
     )
 
 
+_TOTALS = ("days", "usd", "kwh", "planned_days", "planned_usd")
+
 _ROW = (
     *("cluster", "accelerator", "gpus", "feasible", "software", "global_batch", "step_time_s"),
     *("tokens_per_s_per_gpu", "mfu", "deadline_chance", "budget_chance", "co2_kg"),
-    *("goodput", "memory_headroom", "memory_verdict", "usd_per_gpu_hour", "price", "note"),
-    *(f"{name}_{end}={name}.{end}" for name in ("days", "usd", "kwh") for end in Span.KEYS),
+    *("deadline_chance_without_factor", "budget_chance_without_factor"),
+    *("goodput", "memory_headroom", "memory_verdict", "usd_per_gpu_hour", "note"),
+    *(f"price_{name}=price.{name}" for name in ("provider", "term", "date", "grade", "base")),
+    *("price_source=price.source", "paid_gpus"),
+    *(f"{name}_{end}={name}.{end}" for name in _TOTALS for end in Span.KEYS),
     *("layout=described", "evidence=evidence.grade"),
 )
 

@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simulator.cli.decision_options import (
+    IDEAL,
     Clusters,
     Confidence,
     Counts,
+    Ideal,
+    Offers,
     OutFolder,
+    clusters_of,
 )
 from simulator.cli.option_groups import Limits, Money, ScenarioOptions
 from simulator.cli.options import (
@@ -29,7 +33,9 @@ if TYPE_CHECKING:
 
 
 @question(
-    "compare", "compare run.toml --clusters dgx-h100,gb200-nvl72 --gpus 64..4096 --deadline 90d"
+    "compare",
+    "compare run.toml --clusters dgx-h100,gb200-nvl72 --gpus 64..4096 --deadline 90d",
+    "compare run.toml --offers published --gpus 64,512",
 )
 def ask(
     *,
@@ -42,6 +48,8 @@ def ask(
     limits: Limits,
     confidence: Confidence = 0.5,
     money: Money,
+    offers: Offers = None,
+    ideal: Ideal = False,
     as_json: Json = False,
     out: OutFolder = None,
 ) -> Reply:
@@ -49,20 +57,21 @@ def ask(
 
     Exit 0: done; 1: nothing can run, or nothing meets deadline and budget; 2: bad input.
     """
+    from simulator.economics.quotes import quotes_on
     from simulator.questions.compare.answer import compare_clusters, own_clusters
     from simulator.questions.compare.gpu_counts import parse_counts
     from simulator.questions.compare.screen import begin, screen
 
-    names = [name for name in (clusters or "").split(",") if name]
+    quotes, names = quotes_on(offers, clusters_of(clusters), where="command line")
     sizes = parse_counts(gpus) if gpus else [None]
     described, assumed = ScenarioOptions(
         model=model,
         cluster=names[0] if names and scenario is None else None,
         gpus=sizes[0] if scenario is None else None,
         software=software,
-        overrides=overrides,
+        overrides=[*(overrides or ()), *[IDEAL] * ideal],
     ).scenario(scenario)
-    asked = {**limits.read, **money.read}
+    limited = {**limits.read, **money.read}
     if out is not None:
         check_out("--out", out, folder=True)
     on_row = None
@@ -73,8 +82,9 @@ def ask(
         names or own_clusters(described),
         gpus,
         confidence=confidence,
+        quotes=quotes,
         on_row=on_row,
-        **asked,
+        **limited,
     )
     return Reply(
         answer,

@@ -6,11 +6,14 @@ The first is done here while workers start, so that a screen has its first row e
 from __future__ import annotations
 
 import os
+import signal
+import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from simulator.errors import InputError
+from simulator.errors import ForeshardError, InputError
 from simulator.search.in_threads import one_thread
 
 T = TypeVar("T")
@@ -53,10 +56,12 @@ def done_in_order(
         return
     from joblib import Parallel, delayed  # a single search needs none of it
 
-    pool = Parallel(n_jobs=count, return_as="generator", pre_dispatch="all")
-    rest = pool(delayed(_in_one_thread)(work, *argument) for argument in arguments[1:])
-    yield work(*arguments[0])
-    yield from rest
+    with _ending_quietly():
+        pool = Parallel(n_jobs=count, return_as="generator", pre_dispatch="all")
+        with _starting_workers():
+            rest = pool(delayed(_in_one_thread)(work, *argument) for argument in arguments[1:])
+        yield work(*arguments[0])
+        yield from rest
 
 
 def done_as_they_come(
@@ -69,12 +74,15 @@ def done_as_they_come(
 ) -> Iterator[T]:
     """Yield what `work` makes of each of the arguments, in any order.
 
+    What a worker had that died is done again, of this machine's by half as many: what kills a
+    worker is want of memory as a rule.
+
     Parameters
     ----------
     work, jobs
         As in :func:`done_in_order`.
     scheduler : str, optional
-        Address of a cluster whose workers do it; what a worker that dies had is done again.
+        Address of a cluster whose workers do it.
     backend : str
         What answers there: dask or ray.
 
@@ -82,6 +90,8 @@ def done_as_they_come(
     ------
     InputError
         If Dask or Ray is not installed, or nothing answers at the address.
+    ForeshardError
+        If a single worker dies, too.
     """
     if scheduler is not None and backend == "ray":
         yield from _on_ray(work, arguments, scheduler)
@@ -92,12 +102,74 @@ def done_as_they_come(
             yield work(*argument)
         return
     from joblib import Parallel, delayed
+    from joblib.externals.loky.process_executor import TerminatedWorkerError
 
-    with _backend(scheduler):
-        pool = Parallel(
-            n_jobs=-1 if scheduler else count, return_as="generator_unordered", pre_dispatch="all"
-        )
-        yield from pool(delayed(_in_one_thread)(work, *one) for one in arguments)
+    left = dict(enumerate(arguments))
+    with _ending_quietly(), _backend(scheduler):
+        while left:
+            pool = Parallel(
+                n_jobs=-1 if scheduler else count,
+                return_as="generator_unordered",
+                pre_dispatch="all",
+            )
+            try:
+                with _starting_workers():
+                    results = pool(
+                        delayed(_numbered)(place, work, *argument)
+                        for place, argument in tuple(left.items())
+                    )
+                for place, result in results:
+                    del left[place]
+                    yield result
+            except TerminatedWorkerError:
+                count //= 2
+                if not count:
+                    rule = "a worker was killed, for want of memory as a rule, and so was one alone"
+                    raise ForeshardError(f"{rule}: {len(left)} searches are not done") from None
+
+
+@contextmanager
+def _ending_quietly() -> Iterator[None]:
+    """End the workers where nobody waits for them any more: no warning, no trace of their threads.
+
+    joblib takes away what it had handed out while a thread of its own still hands out more, which
+    then misses it.
+    """
+    hook = threading.excepthook
+
+    def without_missing(fault: threading.ExceptHookArgs) -> None:
+        if fault.exc_type is not KeyError:
+            hook(fault)
+
+    threading.excepthook = without_missing
+    try:
+        yield
+    except (KeyboardInterrupt, GeneratorExit):
+        from joblib.externals.loky import get_reusable_executor
+
+        warnings.filterwarnings("ignore", module="joblib")
+        get_reusable_executor().shutdown(wait=True, kill_workers=True)
+        raise
+    finally:
+        threading.excepthook = hook
+
+
+@contextmanager
+def _starting_workers() -> Iterator[None]:
+    """Workers do not hear the interrupt that a terminal sends to all: they are ended from here."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, heard)
+
+
+def _numbered(place: int, work: Callable[..., T], *arguments: Any) -> tuple[int, T]:
+    """What a worker does, beside the number of it."""
+    return place, _in_one_thread(work, *arguments)
 
 
 def _in_one_thread(work: Callable[..., T], *arguments: Any) -> T:

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 
 from simulator.answers import CAVEATS
 from simulator.questions.compare.offers import excesses, nearest
+from simulator.report.wording import MARK, chance_words
 from simulator.units import (
-    show_chance,
     show_co2,
     show_count,
     show_days,
+    show_days_span,
     show_percent,
     show_usd,
+    show_usd_span,
 )
 
 if TYPE_CHECKING:
@@ -30,10 +32,10 @@ def views(answer: Comparison) -> list[tuple[str, list[str]]]:
     """Say what to make of the offers: headings, and lines below each; nothing if none can run."""
     if not answer.feasible:
         return []
-    said = "budget" if answer.asked.budget_usd is not None else "money of the reference"
+    said = "budget" if answer.asked.budget_usd is not None else f"money of {_reference(answer)}"
     budget = answer.budget_usd
     money = f"For {show_usd(budget)} ({said})" if budget else "For equal money"
-    said = "deadline" if answer.asked.deadline_days is not None else "time of the reference"
+    said = "deadline" if answer.asked.deadline_days is not None else f"time of {_reference(answer)}"
     days = answer.deadline_days
     time = f"Within {show_days(days)} ({said}), the cheapest" if days else "By equal time"
     front = "Beaten by no other in all of time, money, free memory and energy"
@@ -53,6 +55,12 @@ def views(answer: Comparison) -> list[tuple[str, list[str]]]:
     return [(title, lines) for title, lines in found if lines]
 
 
+def _reference(answer: Comparison) -> str:
+    """The offer that stands for what nobody gave, with the planning factor."""
+    row = answer.reference
+    return "no offer" if row is None else f"{row.named} x {row.gpus:,}, to plan for"
+
+
 def missed(asked: Asked, rows: Sequence[Offer], tokens: float | None = None) -> str:
     """What no offer meets, the nearest, and what it would take; nothing where one does."""
     able = [row for row in rows if row.feasible]
@@ -62,18 +70,16 @@ def missed(asked: Asked, rows: Sequence[Offer], tokens: float | None = None) -> 
         return ""
     words = []
     chance = f" with a chance of {show_percent(asked.confidence)}"
-    timed = [row for row in able if row.days]
+    timed = [(row.days_to_plan.at(asked.confidence), row) for row in able if row.days_to_plan]
     if asked.deadline_days is not None and timed:
-        best = min(timed, key=lambda row: row.days.at(asked.confidence) if row.days else 0.0)
-        days = best.days.at(asked.confidence) if best.days else 0.0
+        days, best = min(timed, key=lambda pair: pair[0])
         words.append(
             f"the soonest{chance} is {best.cluster} x {best.gpus:,} in {show_days(days)},"
             f" {show_days(asked.deadline_days)} asked"
         )
-    paid = [row for row in able if row.usd]
+    paid = [(row.usd_to_plan.at(asked.confidence), row) for row in able if row.usd_to_plan]
     if asked.budget_usd is not None and paid:
-        best = min(paid, key=lambda row: row.usd.at(asked.confidence) if row.usd else 0.0)
-        usd = best.usd.at(asked.confidence) if best.usd else 0.0
+        usd, best = min(paid, key=lambda pair: pair[0])
         words.append(
             f"the cheapest{chance} is {best.cluster} x {best.gpus:,} for {show_usd(usd)},"
             f" {show_usd(asked.budget_usd)} asked"
@@ -113,17 +119,34 @@ def in_words(rows: Sequence[Offer]) -> list[str]:
     for row in rows[:_MOST]:
         days = _days(row.days)
         usd = f"{show_usd(row.usd.p50)} (P90 {show_usd(row.usd.p90)})" if row.usd else "no price"
+        usd += MARK * row.assumed_price
         headroom = show_percent(row.memory_headroom or 0.0)
-        words = f"{row.cluster} x {row.gpus:,}: {days}, {usd}, {headroom} of memory free"
+        words = f"{row.named} x {row.gpus:,}: {days}, {usd}, {headroom} of memory free"
         words += " (TIGHT)" * (row.memory_verdict == "TIGHT")
-        if row.deadline_chance is not None:
-            words += f", {show_chance(row.deadline_chance)} chance in time"
+        if row.planned_days is not None:
+            words += f"; plan for {_planned(row)}"
+        for what, held, without in (
+            ("in time", row.deadline_chance, row.deadline_chance_without_factor),
+            ("within the budget", row.budget_chance, row.budget_chance_without_factor),
+        ):
+            if held is not None and without is not None:
+                words += f", {chance_words(held, without, what)}"
         if row.evidence and row.evidence.runs == 0:
             words += ", unmeasured"
         lines.append(words)
     if len(rows) > _MOST:
         lines.append(f"and {len(rows) - _MOST} more, in --json and --out")
     return lines
+
+
+def _planned(row: Offer) -> str:
+    """Days and money with the planning factor, P10 to P90."""
+    days, usd = row.planned_days, row.planned_usd
+    assert days is not None
+    words = show_days_span(days.p50, days.p10, days.p90)
+    if usd is not None:
+        words += f", {show_usd(usd.p50)} ({show_usd_span(usd.p10, usd.p90)})"
+    return words
 
 
 def _days(days: Span | None) -> str:
@@ -139,11 +162,12 @@ def _equal_gpus(answer: Comparison) -> list[str]:
     """The order of the clusters at every size that several have."""
     lines = []
     for gpus, rows in answer.at_equal_gpus().items():
-        if len({row.cluster for row in rows}) < 2:
+        several = list({row.cluster: row for row in reversed(rows)}.values())[::-1]
+        if len(several) < 2:
             continue
-        first = rows[0].step_time_s or 1.0
-        words = [f"{r.cluster} {(r.step_time_s or 0.0) / first:.2f}" for r in rows[1:]]
-        lines.append(f"{gpus:,}: {rows[0].cluster}; times as long: {', '.join(words)}")
+        first = several[0].step_time_s or 1.0
+        words = [f"{r.cluster} {(r.step_time_s or 0.0) / first:.2f}" for r in several[1:]]
+        lines.append(f"{gpus:,}: {several[0].cluster}; times as long: {', '.join(words)}")
     return lines
 
 
@@ -178,8 +202,8 @@ def _by_cluster(answer: Comparison) -> dict[str, list[Offer]]:
     """Offers that can run by cluster, the fewest accelerators first."""
     offers: dict[str, list[Offer]] = {}
     for row in sorted(answer.feasible, key=lambda one: one.gpus):
-        offers.setdefault(row.cluster, []).append(row)
-    return {row.cluster: offers[row.cluster] for row in answer.feasible}
+        offers.setdefault(row.named, []).append(row)
+    return {row.named: offers[row.named] for row in answer.feasible}
 
 
 def _ends(values: Sequence[str]) -> str:
@@ -206,17 +230,23 @@ def _no_price(answer: Comparison) -> list[str]:
 def _caveats(answer: Comparison) -> list[str]:
     """Prices and evidence."""
     lines = []
-    prices = {row.cluster: row for row in answer.feasible}
+    prices = {row.named: row for row in answer.feasible}
     for name, row in prices.items():
         if row.usd_per_gpu_hour is None:
-            lines.append(f"{name}: no price known, give --price {name}=USD")
-    named = [
-        f"{name} {row.usd_per_gpu_hour:.2f} ({row.price})"
-        for name, row in prices.items()
-        if row.usd_per_gpu_hour is not None
-    ]
+            lines.append(f"{name}: no price known, give --price {row.cluster}=USD")
+    named = [f"{name} {price_words(row)}" for name, row in prices.items() if row.usd_per_gpu_hour]
     if named:
-        lines.append(f"USD per accelerator and hour: {', '.join(named)}")
+        lines.append(f"USD per accelerator and hour: {'; '.join(named)}")
+    if any(row.assumed_price for row in answer.feasible):
+        lines.append(f"{MARK} at an assumed price: a guess or a page read second hand, no quote")
+    factor = next((row.planning_factor for row in answer.feasible if row.planning_factor), None)
+    if factor is not None:
+        lines.append(f"Plan for: {factor.sentence()}. Deadline and budget are held against it.")
+    for row in prices.values():
+        for what, usd in (row.beside_usd or {}).items():
+            lines.append(f"{row.named}: beside its money, {what} of one checkpoint {show_usd(usd)}")
+    if racks := sorted({row.named for row in answer.feasible if row.of_racks}):
+        lines.append(f"Paid for by whole racks: {', '.join(racks)}")
     energy = sum(row.kwh.p50 for row in answer.feasible if row.kwh)
     if energy:
         lines.append(f"g CO2 per kWh: {_grams(answer)} (--region)")
@@ -233,6 +263,15 @@ def _caveats(answer: Comparison) -> list[str]:
     searched = sum(row.layouts for row in answer.rows)
     lines.append(f"Searched {show_count(searched)} layouts in all.")
     return lines
+
+
+def price_words(row: Offer) -> str:
+    """What an hour costs, who asks it on what terms and when, and whether it is assumed."""
+    price = row.price or {}
+    said = [price.get(name) for name in ("term", "provider", "date")]
+    words = ", ".join([*filter(None, said), *["assumed"] * row.assumed_price])
+    typed = price.get("base") == "typed"
+    return f"{row.usd_per_gpu_hour:.2f} ({'yours' if typed else words or row.price_name})"
 
 
 def _grams(answer: Comparison) -> str:

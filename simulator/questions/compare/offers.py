@@ -11,7 +11,9 @@ from simulator.answers import encoded
 from simulator.cost.step import Estimate
 from simulator.economics.carbon import co2_kg
 from simulator.economics.economics_section import Economics
+from simulator.economics.planning_factor import PlanningFactor
 from simulator.economics.price import Price
+from simulator.economics.quotes import Quote
 from simulator.economics.unsure_totals import UNKNOWN, Span, quantile
 from simulator.errors import InfeasibleError, InputError
 from simulator.evidence.card import Card
@@ -23,14 +25,18 @@ from simulator.planner.plan import KEEP_FOR_ENERGY, ranked
 from simulator.planner.prediction import refuse_tables
 from simulator.questions.compare.gpu_counts import batch_divides, next_good
 from simulator.scenario import Scenario, make_scenario
+from simulator.search.best_layout import factor_of
 from simulator.search.candidates import widest_tp
 from simulator.search.certainty import Certainty, certainty
 from simulator.search.fastest import KEEP, fastest
 from simulator.search.outcome import Outcome
-from simulator.search.with_failures import never_finishes, priced
+from simulator.search.with_failures import machine_of, never_finishes, priced
 
 if TYPE_CHECKING:
     from simulator.planner.mixed_plan import MixedOption
+
+
+_MONTH_DAYS = 365.25 / 12.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,16 +53,21 @@ class Asked:
     """USD of an accelerator's hour, by cluster; ``*`` for those that are not named."""
     region: str | None = None
     """Where the electricity comes from; None: as the site of the price says."""
+    quote: Quote | None = None
+    """Row of a table of offers whose price is paid."""
 
     def price_of(self, scenario: Scenario) -> Price:
         """Return the price of a scenario's cluster: the one given, else the scenario's."""
         cluster = scenario.cluster
         price = scenario.tariff.price
+        if self.quote is not None:
+            return self.quote.price(price.site)
         given = self.prices.get(cluster.name, self.prices.get("*"))
         if given is None:
             return price
         figure = Figure(given, "measured", "given", "", None)
-        return replace(price, name="given", usd_per_gpu_hour=figure, included_power=True, note="")
+        typed: dict[str, Any] = {"name": "given", "provider": "", "base": "typed", "note": ""}
+        return replace(price, usd_per_gpu_hour=figure, included_power=True, **typed)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,8 +77,10 @@ class Offer:
     KEYS: ClassVar[tuple[str, ...]] = (
         *("cluster", "accelerator", "gpus", "feasible", "reason?", "software?", "global_batch"),
         *("layout", "step_time_s", "tokens_per_s_per_gpu", "mfu", "*totals", "co2_kg", "goodput"),
-        *("deadline_chance", "budget_chance", "memory_headroom", "memory_verdict"),
-        *("usd_per_gpu_hour", "price?", "batch_divides", "next_good_gpus=next_good", "evidence"),
+        *("planning_factor", "planned_days", "planned_usd", "deadline_chance", "budget_chance"),
+        *("deadline_chance_without_factor", "budget_chance_without_factor"),
+        *("memory_headroom", "memory_verdict", "usd_per_gpu_hour", "price", "batch_divides"),
+        *("next_good_gpus=next_good", "evidence", "offer=quote", "beside_usd"),
     )
 
     cluster: str
@@ -92,16 +105,35 @@ class Offer:
     kwh: Span | None = None
     co2_kg: float | None = None
     goodput: float | None = None
+    planning_factor: PlanningFactor | None = None
+    """What published runs took on top; None where everything is to be ideal."""
+    planned_days: Span | None = None
+    planned_usd: Span | None = None
+    """With it: what deadline, budget and their chances are held against."""
     deadline_chance: float | None = None
     budget_chance: float | None = None
+    deadline_chance_without_factor: float | None = None
+    budget_chance_without_factor: float | None = None
     memory_headroom: float | None = None
     """Share of usable memory that stays free on the fullest accelerator."""
     memory_verdict: str | None = None
     """FITS, or TIGHT where the P90 of its memory is more than is usable; None on servers of several
     kinds, which are told by their headroom alone."""
     evidence: Card | None = None
-    price: str = ""
+    price: dict[str, Any] | None = None
+    """What an hour costs, who asks it and how sure that is (``Price.origin``)."""
+    price_name: str = ""
     """Name of the price profile, or ``given``."""
+    quote: Quote | None = None
+    """Row of a table of offers that its price is of."""
+    quoted: str = ""
+    """Provider, instance and term of it; blank where the price is not of one."""
+    checkpoint_bytes: float | None = None
+    """Of one checkpoint: what there is to keep, and to take away in the end."""
+    rented_together: int = 1
+    """Accelerators that are let as one (``Cluster.rented_together``)."""
+    paid_gpus: int = 0
+    """Accelerators that are paid for, hot spares and whole racks included."""
     usd_per_gpu_hour: float | None = None
     batch_divides: bool = True
     """Some degrees split the batch evenly (``gpu_counts.py``)."""
@@ -121,18 +153,54 @@ class Offer:
         names = ("cluster", "gpus", "step_time_s", "days_p50=days.p50", "usd_p50=usd.p50")
         return encoded(self, names)
 
+    @property
+    def named(self) -> str:
+        """The cluster, or the offer of a table that its price is of."""
+        return self.quoted or self.cluster
+
+    @property
+    def of_racks(self) -> bool:
+        """Whether more is paid for than the run and its spares hold: racks are let whole."""
+        return self.rented_together > 1
+
+    @property
+    def beside_usd(self) -> dict[str, float] | None:
+        """What an offer asks beside the hours: one checkpoint kept for the run, and taken away.
+
+        None where it says neither.
+        """
+        quote, days, size = self.quote, self.days_to_plan, self.checkpoint_bytes
+        if quote is None or days is None or size is None:
+            return None
+        asked = {
+            "storage": (quote.storage_usd_per_gb_month, days.p50 / _MONTH_DAYS),
+            "egress": (quote.egress_usd_per_gb, 1.0),
+        }
+        beside = {
+            name: usd * size / 1e9 * times
+            for name, (usd, times) in asked.items()
+            if usd is not None
+        }
+        return beside or None
+
+    @property
+    def days_to_plan(self) -> Span | None:
+        """Days with the planning factor, where there is one."""
+        return self.planned_days or self.days
+
+    @property
+    def usd_to_plan(self) -> Span | None:
+        """Money with the planning factor, where there is one."""
+        return self.planned_usd or self.usd
+
+    @property
+    def assumed_price(self) -> bool:
+        """Whether its money rests on a price that nobody quoted."""
+        return self.price is not None and self.price["grade"] == "assumed"
+
     def meets(self, asked: Asked) -> bool:
         """Whether deadline and budget are met with the confidence that is asked for."""
-        if not self.feasible:
-            return False
-        chance = asked.confidence
-        late = asked.deadline_days is not None and (
-            self.days is None or self.days.at(chance) > asked.deadline_days
-        )
-        dear = asked.budget_usd is not None and (
-            self.usd is None or self.usd.at(chance) > asked.budget_usd
-        )
-        return not (late or dear)
+        return self.feasible and max(excesses(self, asked).values(), default=0.0) <= 1.0
 
     @property
     def note(self) -> str:
@@ -148,9 +216,12 @@ class Offer:
 def excesses(row: Offer, asked: Asked) -> dict[str, float]:
     """By which factor an offer takes more than is asked for, ``time`` and ``money``; inf: unknown.
 
-    Of limits that nobody asked for there is none.
+    Of limits that nobody asked for there is none; days and money hold the planning factor.
     """
-    limits = {"time": (row.days, asked.deadline_days), "money": (row.usd, asked.budget_usd)}
+    limits = {
+        "time": (row.days_to_plan, asked.deadline_days),
+        "money": (row.usd_to_plan, asked.budget_usd),
+    }
     return {
         name: span.at(asked.confidence) / limit if span is not None else inf
         for name, (span, limit) in limits.items()
@@ -194,11 +265,13 @@ def on_cluster(scenario: Scenario, name: str, gpus: int) -> Scenario:
 
 def offer_of(scenario: Scenario, name: str, gpus: int, asked: Asked) -> Offer:
     """Search one cluster and size; what it cannot do is the reason of an offer, not an error."""
+    label = "" if asked.quote is None else asked.quote.label
     try:
-        return offer(on_cluster(scenario, name, gpus), asked, name=name)
+        best = offer(on_cluster(scenario, name, gpus), asked, name=name)
     except InputError as error:
         reason = error.problems[0].removeprefix(f"{scenario.where}: ")
-        return Offer(cluster=name, gpus=gpus, feasible=False, reason=reason)
+        best = Offer(cluster=name, gpus=gpus, feasible=False, reason=reason)
+    return replace(best, quoted=label, quote=asked.quote)
 
 
 def offer(scenario: Scenario, asked: Asked, *, name: str = "") -> Offer:
@@ -274,6 +347,8 @@ def _filled(
         return replace(empty, reason=reason)
     sure = certainty(best, workload, cluster, scenario.software)
     days, usd, kwh = _totals(best, result, sure)
+    factor = factor_of(scenario)
+    planned_days, planned_usd = _planned(best, result, sure, factor)
     free = 1.0 - float(best.memory_total_bytes[0]) / float(best.usable_bytes)
     late, dear = asked.deadline_days, asked.budget_usd
     return replace(
@@ -290,12 +365,21 @@ def _filled(
         usd=usd,
         kwh=kwh,
         co2_kg=co2_kg(kwh.p50, _region(scenario, result, asked)) if kwh else None,
-        deadline_chance=days.chance_within(late) if days and late is not None else None,
-        budget_chance=usd.chance_within(dear) if usd and dear is not None else None,
+        planning_factor=factor,
+        planned_days=planned_days,
+        planned_usd=planned_usd,
+        deadline_chance=_chance(planned_days or days, late),
+        budget_chance=_chance(planned_usd or usd, dear),
+        deadline_chance_without_factor=_chance(days, late),
+        budget_chance_without_factor=_chance(usd, dear),
         memory_headroom=free,
         memory_verdict=best.verdict_word(),
         evidence=scenario_evidence(scenario, best, result),
-        price=price.name,
+        price=price.origin,
+        price_name=price.name,
+        paid_gpus=_paid(result),
+        checkpoint_bytes=float(machine_of(best, scenario).checkpoint_bytes),
+        rented_together=cluster.rented_together,
         usd_per_gpu_hour=_number(price.usd_per_gpu_hour),
     )
 
@@ -323,6 +407,8 @@ def _mixed_offer(scenario: Scenario, asked: Asked, name: str) -> Offer:
         return replace(empty, reason=str(error).removeprefix(f"{scenario.where}: "))
     outcome = best.run.outcome
     days, usd, kwh = _mixed_spans(best)
+    factor = factor_of(scenario)
+    planned_days, planned_usd = _with_factor(days, factor), _with_factor(usd, factor)
     hours = None if usd is None or days is None else 24.0 * days.p50 * best.gpus
     region = asked.region or scenario.tariff_on(cluster.kinds[0]).site.region
     return replace(
@@ -339,11 +425,16 @@ def _mixed_offer(scenario: Scenario, asked: Asked, name: str) -> Offer:
         usd=usd,
         kwh=kwh,
         co2_kg=co2_kg(kwh.p50, region) if kwh else None,
-        deadline_chance=days.chance_within(late) if days and late is not None else None,
-        budget_chance=usd.chance_within(dear) if usd and dear is not None else None,
+        planning_factor=factor,
+        planned_days=planned_days,
+        planned_usd=planned_usd,
+        deadline_chance=_chance(planned_days or days, late),
+        budget_chance=_chance(planned_usd or usd, dear),
+        deadline_chance_without_factor=_chance(days, late),
+        budget_chance_without_factor=_chance(usd, dear),
         memory_headroom=best.run.memory_headroom,
         evidence=best.run.evidence,
-        price="of each kind" if usd else "",
+        price_name="of each kind" if usd else "",
         usd_per_gpu_hour=usd.p50 / hours if usd and hours else None,
     )
 
@@ -383,6 +474,38 @@ def _totals(
     days = span(float(result.days[0]), happens)
     usd = span(float(result.usd[0]), hypot(happens, float(result.usd_spread[0])))
     return days, usd, span(float(result.kwh[0]), hypot(happens, float(result.kwh_spread[0])))
+
+
+def _planned(
+    best: Estimate, result: Outcome, sure: Certainty, factor: PlanningFactor | None
+) -> tuple[Span | None, Span | None]:
+    """Days and USD with the planning factor; None without one."""
+    if factor is None:
+        return None, None
+    days, usd, _ = _totals(best, result, sure.planned(best.step_time_s, factor))
+
+    def over(span: Span | None) -> Span | None:
+        return replace(span, p50=factor.value * span.p50) if span is not None else None
+
+    return over(days), over(usd)
+
+
+def _with_factor(span: Span | None, factor: PlanningFactor | None) -> Span | None:
+    """A total with the planning factor, whose spread adds to its own."""
+    if span is None or factor is None:
+        return None
+    wide = log(factor.p90 / factor.value) / quantile(0.9)
+    return Span(p50=factor.value * span.p50, log_spread=hypot(span.log_spread, wide))
+
+
+def _chance(span: Span | None, limit: float | None) -> float | None:
+    return None if span is None or limit is None else span.chance_within(limit)
+
+
+def _paid(result: Outcome) -> int:
+    """Accelerators that are paid for; 0 where the length of the run is not known."""
+    hours = 24.0 * float(result.days[0])
+    return round(float(result.gpu_hours[0]) / hours) if isfinite(hours) and hours > 0.0 else 0
 
 
 def _number(figure: Figure | None) -> float | None:

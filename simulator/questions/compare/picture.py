@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from simulator.report.canvas import (
-    DPI,
     NARROW,
     headline,
     legend,
     money_axis,
+    new_figure,
     plain_axes,
     plain_log,
 )
 from simulator.report.palette import CATEGORIES, category, colour
+from simulator.report.svg_figure import SvgAxes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
     from simulator.questions.compare.answer import Comparison, Curve
 
 _DAYS = "days (P50)"
 
 
-def comparison_picture(answer: Comparison, *, narrow: bool = False) -> Figure:
+def comparison_picture(answer: Comparison, *, narrow: bool = False, svg: bool = False) -> Any:
     """Draw curves over the number of accelerators, and money against days with the Pareto front."""
-    from matplotlib.figure import Figure
-
     size, shape = ((NARROW, 15.0), (4, 1)) if narrow else ((12.0, 8.0), (2, 2))
-    figure = Figure(figsize=size, dpi=DPI, layout="constrained")
+    figure = new_figure(*size, svg=svg)
     speed, mfu, money, front = figure.subplots(*shape).flat
     curves = answer.curves()
     scale, unit = _money(answer)
@@ -69,7 +67,7 @@ def _money(answer: Comparison) -> tuple[float, str]:
     return money_axis(max((row.usd.p50 for row in answer.feasible if row.usd), default=1.0))
 
 
-def draw_front(axes: Axes, answer: Comparison) -> None:
+def draw_front(axes: Axes | SvgAxes, answer: Comparison) -> None:
     """Draw money against days of every offer; those on the Pareto front are filled."""
     best = {id(row) for row in answer.pareto()}
     names = [curve.cluster for curve in answer.curves()]
@@ -77,7 +75,7 @@ def draw_front(axes: Axes, answer: Comparison) -> None:
     for row in answer.feasible:
         if row.days is None or row.usd is None:
             continue
-        ink = CATEGORIES[category(names.index(row.cluster))].light
+        ink = CATEGORIES[category(names.index(row.named))].light
         filled = ink if id(row) in best else "white"
         axes.plot(row.days.p50, row.usd.p50 / scale, "o", color=ink, mfc=filled, ms=6.0)
     plain_log(axes, "x")
@@ -86,7 +84,12 @@ def draw_front(axes: Axes, answer: Comparison) -> None:
 
 
 def _line(
-    axes: Axes, curve: Curve, values: tuple[float, ...], ink: str, *, label: str | None = None
+    axes: Axes | SvgAxes,
+    curve: Curve,
+    values: tuple[float, ...],
+    ink: str,
+    *,
+    label: str | None = None,
 ) -> None:
     """One curve; its knee is a ring."""
     axes.plot(curve.gpus, values, color=ink, marker="o", ms=3.5, lw=1.4, label=label)

@@ -11,7 +11,8 @@ from rich.text import Text
 
 from simulator.cli.screen import NO_FIT, assumptions, console, heading, notes
 from simulator.questions.compare.offer_sentences import missed, views
-from simulator.units import show_kwh, show_percent, show_usd, show_usd_span
+from simulator.report.wording import MARK
+from simulator.units import show_days_span, show_kwh, show_percent, show_usd, show_usd_span
 
 if TYPE_CHECKING:
     from simulator.economics.unsure_totals import Span
@@ -61,7 +62,7 @@ def _head(screen: Console, scenario: Scenario, assumed: dict[str, Any]) -> None:
 
 def line(row: Offer) -> str:
     """One offer under HEADER: its numbers, below them its layout and how well that is known."""
-    ahead, name = ("", row.cluster) if len(row.cluster) <= _NAME else (f"{row.cluster}\n", "")
+    ahead, name = ("", row.named) if len(row.named) <= _NAME else (f"{row.named}\n", "")
     if not row.feasible:
         return f"{ahead}{name:<{_NAME}} {row.gpus:>6,} {'-':>8}\n{_below(row.reason)}"
     days, usd, kwh = row.days, row.usd, row.kwh
@@ -72,14 +73,16 @@ def line(row: Offer) -> str:
         days=_days(days.p50, days) if days else "-",
         days_span=f"{_days(days.p10, days)}-{_days(days.p90, days)}" if days else "-",
         chance="-" if chance is None else f"{100.0 * chance:.0f} %",
-        usd=show_usd(usd.p50).removesuffix(" USD") if usd else "-",
+        usd=show_usd(usd.p50).removesuffix(" USD") + MARK * row.assumed_price if usd else "-",
         usd_span=_usd_ends(usd) if usd else "no price",
         energy=show_kwh(kwh.p50) if kwh else "-",
         mfu=show_percent(row.mfu or 0.0),
     )
     known = f"; {row.evidence.grade}" if row.evidence else ""
     tight = "; memory TIGHT" if row.memory_verdict == "TIGHT" else ""
-    return f"{ahead}{numbers}\n{_below(row.described + known + tight)}"
+    held = row.planned_days
+    plan = f"; plan for {show_days_span(held.p50, held.p10, held.p90)}" if held else ""
+    return f"{ahead}{numbers}\n{_below(row.described + known + tight + plan)}"
 
 
 def _below(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,14 +12,13 @@ from simulator.cost.step import Estimate, evaluate
 from simulator.distillation.teacher_section import Distillation, loss_bytes, stored_bytes
 from simulator.errors import InfeasibleError, InputError, problem
 from simulator.frames import DataFrame, frame_of_rows
-from simulator.layout.rules.feasibility import FEASIBLE, reasons
+from simulator.planner.forward_pass import forward_pass_s, frozen, only_forward
 from simulator.planner.prediction import refuse_mixed
 from simulator.scenario import Scenario
 from simulator.search.fastest import fastest
 from simulator.units import DAY_S, HOUR_S, show_seconds
 from simulator.workload import presets
 from simulator.workload.architecture import Architecture
-from simulator.workload.recipe import Workload
 
 _ROWS = 24
 """Fastest layouts of the student that are tried with the teacher."""
@@ -200,22 +199,11 @@ def _teacher(scenario: Scenario, section: Distillation) -> Architecture:
 def _beside(scenario: Scenario, teacher: Architecture, student: Estimate) -> list[Beside]:
     """Put the teacher into those of the student's layouts that it can have."""
     recipe, cluster, software = scenario.workload.recipe, scenario.cluster, scenario.software
-    plain = student.layouts.replace(
-        recompute="none", recompute_layers=0, recompute_modules="", offload_layers=0,
-        optimizer_offload="none",
-    )  # fmt: skip
-    # Tied to a frozen embedding the head is not trained either: only forward passes are left.
-    frozen = replace(
-        recipe, lora_rank=0, quantised_base=False, frozen_layers=teacher.layers,
-        frozen_embedding=True,
-    )  # fmt: skip
-    passing = Workload(architecture=replace(teacher, tied_embeddings=True), recipe=frozen)
-    whole = Workload(architecture=teacher, recipe=frozen)
-    can = np.flatnonzero(reasons(plain, passing, cluster, software) == FEASIBLE)
+    can, teacher_s = forward_pass_s(teacher, student.layouts, scenario.workload, cluster, software)
     if not len(can):
         return []
-    student, plain = student.take(can), plain[can]
-    passes = evaluate(plain, passing, cluster, software)
+    student = student.take(can)
+    plain, whole = only_forward(student.layouts), frozen(teacher, scenario.workload, head=True)
     kinds = evaluate(plain, whole, cluster, software).memory_bytes
     tokens = plain.micro_batch * recipe.sequence_length / plain.cp
     outputs = teacher.vocabulary / plain.tp
@@ -223,7 +211,6 @@ def _beside(scenario: Scenario, teacher: Architecture, student: Estimate) -> lis
     rate = float(kernel.memory_fraction * cluster.accelerator.memory.bandwidth_bytes_per_s)
     times = recipe.global_batch / (plain.micro_batch * plain.dp)
     loss_s = times * loss_bytes(tokens, outputs) / rate
-    teacher_s = passes.step_time_s - passes.terms_s["optimizer"] - passes.terms_s["input"]
     bytes_ = kinds["weights"] + kinds["gathered"] + 4.0 * tokens * outputs
     return [
         Beside(

@@ -34,9 +34,9 @@ Form = Annotated[
     typer.Option(
         "--as",
         metavar="FORM",
-        help="megatron-lm, megatron-bridge, torchtitan, deepspeed, fsdp2, torchrun, slurm (a job"
-        " around the software's own command), chakra (execution traces of the step, one a rank);"
-        " csv, markdown, parquet (a table of the best layouts).",
+        help="megatron-lm, megatron-bridge, torchtitan, deepspeed, fsdp2, torchrun; slurm,"
+        " trainjob, skypilot (a job around the software's own command); chakra (execution traces of"
+        " the step, one a rank); csv, markdown, parquet (a table of the best layouts).",
         autocompletion=_forms,
     ),
 ]
@@ -54,7 +54,11 @@ Best = Annotated[
         "--best", help="Search first and take the best layout; else what \\[layout] says."
     ),
 ]
-Top = Annotated[int, typer.Option("--top", metavar="N", min=1, help="Layouts of a table.")]
+_MOST_ROWS = 4096
+
+Top = Annotated[
+    int, typer.Option("--top", metavar="N", min=1, max=_MOST_ROWS, help="Layouts of a table.")
+]
 
 _BINARY = ("parquet", "chakra")
 

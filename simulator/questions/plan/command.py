@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from simulator.cli.decision_options import IDEAL, Ideal
 from simulator.cli.option_groups import ScenarioOptions
 from simulator.cli.options import (
     Json,
@@ -92,6 +93,7 @@ def ask(
     scenario: ScenarioFiles = None,
     from_files: FromFiles = None,
     options: ScenarioOptions,
+    ideal: Ideal = False,
     as_json: Json = False,
     more: More = False,
     top: Top = None,
@@ -111,6 +113,7 @@ def ask(
     """
     from simulator.interop.launch import launch_flags
 
+    options = options.with_set(IDEAL) if ideal else options
     _check_report(out, pictures=pictures, no_report=no_report, as_json=as_json)
     file, launch_files = sorted_files(scenario, from_files)
     if launch_files:
@@ -294,6 +297,6 @@ def _write(answer: Plan, folder: Path, parts: dict[str, Any], *, pictures: bool)
     from simulator.report.write import write_plan_report
 
     with writing(folder, "--out"), waiting("writing the report"):
-        written = write_plan_report(answer, folder, **parts, pictures=pictures, processes=2)
+        written = write_plan_report(answer, folder, **parts, pictures=pictures)
     beside = f", with {len(written) - 1} pictures beside it" if pictures else ""
     return f"Report: {written[0]}{beside}"

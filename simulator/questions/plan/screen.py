@@ -42,7 +42,7 @@ from simulator.report.evidence import (
     untimed,
 )
 from simulator.report.numbers import refined_rows
-from simulator.report.wording import end_words, goodput_words
+from simulator.report.wording import MARK, end_words, goodput_words
 from simulator.search.allowed import decides
 from simulator.search.outcome import Spans, spans
 from simulator.search.search_caps import search_caps
@@ -160,7 +160,7 @@ def _ranking(plan: Plan, top: int, wide: bool) -> Table:
         "",
         "days",
         "GPU-\nhours",
-        "USD",
+        "USD" + MARK * plan.outcome.price.assumed,
         "kWh",
     )
     shown = range(len(columns)) if wide else _NARROW

@@ -31,11 +31,16 @@ from simulator.questions.plan.screen import (
     trained_otherwise,
 )
 from simulator.report.evidence import ties
-from simulator.report.wording import end_words, goodput_words
+from simulator.report.wording import (
+    MARK,
+    chance_words,
+    end_words,
+    goodput_words,
+    hours_words,
+    planned_words,
+)
 from simulator.search.outcome import Spans, spans
 from simulator.units import (
-    show_chance,
-    show_count,
     show_days_span,
     show_kwh,
     show_number_of_days,
@@ -96,6 +101,8 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
     if math.isfinite(float(result.days[0])):
         yield "time", _time(plan, whole)
         yield "money", _money(plan, whole)
+        if planned := planned_words(plan):
+            yield "planned", planned
     else:
         yield "time", "no training.tokens given: no days, money or energy"
     if goals := _goals(plan):
@@ -131,10 +138,9 @@ def _money(plan: Plan, whole: Spans) -> str:
     if math.isfinite(cost):
         span = show_usd_span(float(whole.usd[0][0]), float(whole.usd[1][0]))
         words = f"{show_usd(cost)} ({span})"
-    hours, kwh = show_count(float(result.gpu_hours[0])), show_kwh(float(result.kwh[0]))
-    rate = plan.outcome.price.usd_per_gpu_hour
-    each = "" if rate is None else f" at {float(rate):,.2f} USD per GPU-hour"
-    return f"{words}{each}; {hours} GPU-hours, {kwh}"
+    price, gpus = result.price, plan.scenario.cluster.gpus
+    rate = "" if price.usd_per_gpu_hour is None else f" at {price.words()}"
+    return f"{words}{rate}; {hours_words(result, gpus)}, {show_kwh(float(result.kwh[0]))}"
 
 
 def _goals(plan: Plan) -> str:
@@ -142,11 +148,11 @@ def _goals(plan: Plan) -> str:
     goal, chances = plan.scenario.goal, plan.goal_chances
     words = []
     if goal.deadline_days is not None:
-        chance = show_chance(float(chances.deadline[0]))
-        words.append(f"{chance} chance to end within {goal.deadline_days:,g} days")
+        both = float(chances.deadline[0]), float(chances.deadline_without_factor[0])
+        words.append(f"within {goal.deadline_days:,g} days: {chance_words(*both)}")
     if goal.budget_usd is not None:
-        chance = show_chance(float(chances.budget[0]))
-        words.append(f"{chance} chance to cost at most {show_usd(goal.budget_usd)}")
+        both = float(chances.budget[0]), float(chances.budget_without_factor[0])
+        words.append(f"at most {show_usd(goal.budget_usd)}: {chance_words(*both)}")
     return ", ".join(words)
 
 
@@ -167,7 +173,8 @@ def _others(plan: Plan) -> Table:
     estimate, result = plan.estimate, plan.outcome
     short = float(result.days[0]) < 1.0  # as above, where it is told in hours
     length = "hours" if short else "days"
-    table = plain_table(title, "", "time", length, "USD", "GiB", "", left=(title,))
+    money = "USD" + MARK * result.price.assumed
+    table = plain_table(title, "", "time", length, money, "GiB", "", left=(title,))
     table.columns[1].justify = "left"
     for i, why in alternatives(plan):
         slower = float(estimate.step_time_s[i]) / float(estimate.step_time_s[0]) - 1.0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from simulator.cli.decision_options import IDEAL, Ideal
 from simulator.cli.option_groups import ScenarioOptions
 from simulator.cli.options import (
     Json,
@@ -21,6 +22,7 @@ from simulator.questions.simulate.trace_file import Trace, check_trace, title, w
 from simulator.scenario import Scenario
 
 if TYPE_CHECKING:
+    from simulator.interop.launch_files.imported import Imported
     from simulator.planner.prediction import Prediction
 
 Memory = Annotated[
@@ -50,6 +52,7 @@ def ask(
     scenario: ScenarioFiles = None,
     from_files: FromFiles = None,
     options: ScenarioOptions,
+    ideal: Ideal = False,
     memory: Memory = False,
     figures: Figures = False,
     anchored_by: AnchoredBy = None,
@@ -64,7 +67,8 @@ def ask(
     """
     from simulator.planner.prediction import predict
 
-    made, assumed = _asked(scenario, from_files, options, as_json=as_json)
+    options = options.with_set(IDEAL) if ideal else options
+    made, assumed, launch = _asked(scenario, from_files, options, as_json=as_json)
     check_trace(trace)
     if isinstance(made, Scenario) and made.cluster.kinds:
         of_one = {"--memory": memory, "--figures": figures, "--anchored-by": anchored_by,
@@ -102,7 +106,7 @@ def ask(
     def document(prediction: Prediction) -> dict[str, Any]:
         from simulator.answers import plain
 
-        parts = {"anchored_by": correction, "memory": fit, "figures": effects}
+        parts = {"anchored_by": correction, "memory": fit, "figures": effects, "from": launch}
         parts = {name: part for name, part in parts.items() if part is not None}
         return {**prediction.document(), **plain(parts)}
 
@@ -115,12 +119,13 @@ def _asked(
     options: ScenarioOptions,
     *,
     as_json: bool,
-) -> tuple[Scenario | Prediction, dict[str, Any]]:
+) -> tuple[Scenario | Prediction, dict[str, Any], Imported | None]:
     """What a file, launch files (predicted already) or names describe, and what they assumed."""
     file, launch_files = sorted_files(scenario, from_files)
     if launch_files:
-        return imported(launch_files, options, as_json=as_json).predicted(), {}
-    return options.scenario(file)
+        launch = imported(launch_files, options, as_json=as_json)
+        return launch.predicted(), {}, launch
+    return *options.scenario(file), None
 
 
 def _mixed(scenario: Scenario, of_one: dict[str, Any], trace: Path | None) -> Reply:

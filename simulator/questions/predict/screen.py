@@ -34,10 +34,15 @@ from simulator.report.evidence import (
     NOT_MODELLED,
     untimed,
 )
-from simulator.report.wording import end_words, goodput_words
+from simulator.report.wording import (
+    chance_words,
+    end_words,
+    goodput_words,
+    hours_words,
+    planned_words,
+)
 from simulator.search.outcome import Spans, spans
 from simulator.units import (
-    show_chance,
     show_days_span,
     show_percent,
     show_seconds,
@@ -129,12 +134,16 @@ def verdict(prediction: Prediction) -> Text:
     days = float(result.days[0])
     if math.isfinite(days):
         cost = f"{show_usd(float(result.usd[0]))}{_usd_span(prediction)}"
+        if result.price.usd_per_gpu_hour is not None:
+            cost += f" at {result.price.words()}"
         text.append(
             f"whole run: {show_days_span(days, *_ends(prediction))}, "
-            f"{float(result.gpu_hours[0]):,.0f} GPU-hours, "
+            f"{hours_words(result, prediction.scenario.cluster.gpus)}, "
             f"{cost}, {float(result.kwh[0]):,.0f} kWh{_kwh_span(prediction)}\n",
             style="not bold",
         )
+        if planned := planned_words(prediction):
+            text.append(f"{planned}\n", style="not bold")
         text.append(_goal_words(prediction), style="not bold")
     if (supplied := input_verdict(prediction.scenario, estimate)) is not None:
         late = NO_FIT if supplied.waiting_s > 0.0 else "not bold"
@@ -150,11 +159,11 @@ def _goal_words(prediction: Prediction) -> str:
     goal, chances = prediction.scenario.goal, prediction.goal_chances
     words = []
     if goal.deadline_days is not None:
-        chance = show_chance(float(chances.deadline[0]))
-        words.append(f"deadline of {goal.deadline_days:,.1f} days: {chance} chance")
+        both = float(chances.deadline[0]), float(chances.deadline_without_factor[0])
+        words.append(f"deadline of {goal.deadline_days:,.1f} days: {chance_words(*both)}")
     if goal.budget_usd is not None and math.isfinite(float(chances.budget[0])):
-        chance = show_chance(float(chances.budget[0]))
-        words.append(f"budget of {show_usd(goal.budget_usd)}: {chance} chance")
+        both = float(chances.budget[0]), float(chances.budget_without_factor[0])
+        words.append(f"budget of {show_usd(goal.budget_usd)}: {chance_words(*both)}")
     return "".join(f"{line}\n" for line in words)
 
 

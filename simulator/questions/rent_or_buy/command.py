@@ -17,8 +17,8 @@ Page = Annotated[
     typer.Option(
         "--page",
         metavar="NAME",
-        help="Page of prices (hardware_profiles/rent_or_buy), or path of one; the accelerator's"
-        " unless given.",
+        help="Page of prices (hardware_profiles/rent_or_buy), or path of one; unless given the"
+        " accelerator's for servers, and the cluster's own price for rent.",
     ),
 ]
 InUse = Annotated[
@@ -37,8 +37,8 @@ Price = Annotated[
     typer.Option(
         "--price",
         metavar="USD",
-        help="USD of an accelerator's hour on demand; reserved and spot are less by the page's"
-        " discounts.",
+        help="USD of an accelerator's hour on demand; reserved and spot are less by the discounts"
+        " of page or provider.",
     ),
 ]
 Liquid = Annotated[bool, typer.Option("--liquid", help="Liquid cooling instead of air.")]
@@ -57,7 +57,7 @@ def ask(
     price: Price = None,
     liquid: Liquid = False,
 ) -> Reply:
-    """Compare renting a cluster with buying it: costs by cause, and the month of break-even."""
+    """Compare renting a cluster with buying it: costs by cause, and when buying pays back."""
     from simulator.economics.ownership import Use, load_page
     from simulator.economics.rent_or_buy_cluster import rent_or_buy_cluster
     from simulator.hardware.cluster import load_cluster

@@ -16,6 +16,14 @@ if TYPE_CHECKING:
     from simulator.economics.ownership import RentOrBuy
 
 
+_AHEAD = {
+    "pay_back_month": "pays back",
+    "pay_back_month_with_capital": "with capital",
+    "break_even_month": "if sold then, assumed",
+}
+"""Months from which buying is ahead, in cash first."""
+
+
 def screen(answer: RentOrBuy) -> Iterator[RenderableType]:
     """Give both ways and what they are made of."""
     use = answer.use
@@ -23,34 +31,43 @@ def screen(answer: RentOrBuy) -> Iterator[RenderableType]:
     yield Text(f"{title}, in use {100 * use.in_use:.0f} % of the hours", style="bold")
     yield ""
     table = plain_table(
-        "", "USD a month", "all months", "useful GPU-hour", "buying ahead", left=("",)
+        "", "USD a month", "all months", "useful GPU-hour", *_AHEAD.values(), left=("",)
     )
+    months = f"not in {use.months} months"
     for tier, usd in answer.rents_usd_per_month.items():
-        month = answer.break_even_month[tier]
+        ahead = (getattr(answer, name)[tier] for name in _AHEAD)
+        sold = answer.resale_at_break_even_usd[tier]
+        cells = [f"month {month}" if month else months for month in ahead]
+        if sold is not None:
+            cells[-1] += f" ({show_usd(sold)})"
         table.add_row(
             f"rented, {tier}",
             _usd(usd),
             _usd(usd * use.months),
-            f"{answer.usd_per_useful_gpu_hour[tier]:.2f}",
-            f"month {month}" if month else f"not in {use.months} months",
+            _hours(answer, tier),
+            *cells,
         )
-    own = answer.usd_per_useful_gpu_hour["own"]
-    running = sum(answer.buying.per_month.values())
-    table.add_row("bought", _usd(running), _usd(_whole(answer)), f"{own:.2f}", "")
+    running, spent = sum(answer.buying.per_month.values()), float(answer.owned_cash_usd[-1])
+    table.add_row("bought", _usd(running), _usd(spent), _hours(answer, "own"), *[""] * len(_AHEAD))
     yield table
     yield ""
+    if answer.price is not None:
+        said = (answer.price[name] for name in ("provider", "date", "grade", "source"))
+        words = "; ".join(filter(None, said))
+        yield notes("Rent", [f"{answer.price['usd_per_gpu_hour']:.2f} USD on demand: {words}"])
     yield notes("Bought, once", _items(answer.buying.once))
     yield notes("Bought, a month", _items(answer.buying.per_month))
-    spent = sum(answer.buying.once.values()) + running * use.months
-    sold = f"servers {show_usd(spent - _whole(answer))}, taken off the {show_usd(spent)} spent"
-    yield notes(f"Sold after {use.months} months", [sold])
+    resale = float(answer.resale_usd[-1])
+    left = f"servers {show_usd(resale)}, taken off the {show_usd(spent)} spent"
+    yield notes(f"Sold after {use.months} months (assumed)", [left])
     yield notes(CAVEATS, answer.caveats)
 
 
-def _whole(answer: RentOrBuy) -> float:
-    """What buying takes in all, less what servers are sold for, not discounted."""
-    per_hour, rent = answer.usd_per_useful_gpu_hour, answer.rents_usd_per_month["reserved"]
-    return per_hour["own"] / per_hour["reserved"] * rent * answer.use.months
+def _hours(answer: RentOrBuy, name: str) -> str:
+    """USD of a useful hour, and the same with the cost of capital where that is another."""
+    cash = f"{answer.usd_per_useful_gpu_hour[name]:.2f}"
+    capital = f"{answer.usd_per_useful_gpu_hour_with_capital[name]:.2f}"
+    return cash if cash == capital else f"{cash} ({capital} with capital)"
 
 
 def _usd(amount: float) -> str:

@@ -26,6 +26,7 @@ from simulator.events.step.streams import STREAMS
 from simulator.events.step.timeline import Mixed
 from simulator.planner.mixed_plan import MixedPlan
 from simulator.planner.mixed_prediction import KindUse, MixedPrediction, usd_per_step
+from simulator.report.wording import planned_words
 from simulator.units import show_percent, show_seconds, show_seconds_span, show_usd
 
 _PLACES = 8
@@ -205,6 +206,7 @@ def _verdict(answer: MixedPrediction) -> Text:
             f" {show_percent(float(outcome.goodput[0]))}\n",
             style="not bold",
         )
+        text.append(f"{planned_words(answer)}\n", style="not bold")
     text.append(f"evidence: {answer.evidence.grade}\n", style="not bold")
     return text
 

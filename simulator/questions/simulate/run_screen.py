@@ -22,7 +22,7 @@ from simulator.cli.screen import (
 from simulator.planner.prediction import Prediction
 from simulator.planner.simulated_run import SimulatedRun
 from simulator.reliability.incidents import Incidents
-from simulator.report.wording import end_words
+from simulator.report.wording import end_words, planned_words
 from simulator.units import DAY_S, show_bytes, show_percent, show_seconds, show_usd
 
 if TYPE_CHECKING:
@@ -74,6 +74,8 @@ def _verdict(prediction: Prediction, played: PlayedRuns) -> Text:
         f" {show_seconds(float(real.daly_s[0]))}), {int(real.hot_spares[0])} hot spares of"
         f" {int(real.terms.pool[0, 0])}",
     ]
+    if planned := planned_words(prediction):
+        lines.append(planned)
     goal = prediction.scenario.goal.deadline_days
     if goal is not None:
         chance = show_percent(float(np.mean(days <= goal)))

@@ -36,6 +36,10 @@ _BETWEEN = 8
 """Most sizes tried between the smallest of these that is in time and the one before it."""
 
 
+_MUCH = 0.5
+"""Where the fewest in time cost less than this of the budget, it is said what the rest buys."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Compute:
     """What the limits buy on one offer, with the confidence that was asked for."""
@@ -70,6 +74,7 @@ class Sized(Answer):
     KEYS: ClassVar[tuple[str, ...]] = (
         *SCENARIO,
         *("asked=limits", "answer=met", "nearest=nearest_miss.short", "tried", "compute"),
+        *("budget_left_usd", "budget_left_share", "budget_would_buy=larger.short"),
     )
 
     scenario: Scenario
@@ -82,6 +87,20 @@ class Sized(Answer):
     """Fewest accelerators first."""
     compute: Compute | None
     """None without a deadline or a budget, or where nothing can run."""
+    larger: Offer | None = None
+    """The largest size that was tried with what is left of the budget; None where nothing is."""
+
+    @property
+    def budget_left_usd(self) -> float | None:
+        """What the answer leaves of the budget, with the confidence that was asked for."""
+        budget, money = self.asked.budget_usd, self.answer and self.answer.usd_to_plan
+        return budget - money.at(self.asked.confidence) if budget and money else None
+
+    @property
+    def budget_left_share(self) -> float | None:
+        """The same over the budget."""
+        left, budget = self.budget_left_usd, self.asked.budget_usd
+        return None if left is None or budget is None else left / budget
 
     @property
     def line(self) -> str:
@@ -185,6 +204,9 @@ def size_run(
         question, answer = "fewest", _fewest(scenario, asked, search, largest, jobs)
     else:
         question, answer = "soonest", _soonest(scenario, asked, search, largest)
+    larger = None
+    if question == "fewest" and answer is not None:
+        larger = _with_the_rest(scenario, answer, asked, search, largest)
     tried = tuple(sorted(rows, key=lambda row: row.gpus))
     compute = _compute(scenario, tried if answer is None else (answer,), asked, chosen)
     fits = answer if answer is not None and answer.meets(asked) else None
@@ -195,6 +217,7 @@ def size_run(
         answer=fits,
         tried=tried,
         compute=compute,
+        larger=larger,
     )
 
 
@@ -221,6 +244,34 @@ def _fewest(
     between = _thinned(_good(scenario, range(below + 1, found.gpus)))
     inside = [size for size in between if size >= least]
     return next((row for row in search(inside) if row.meets(asked)), found)
+
+
+def _with_the_rest(
+    scenario: Scenario,
+    answer: Offer,
+    asked: Asked,
+    search: Callable[[Sequence[int]], Iterator[Offer]],
+    largest: int | None,
+) -> Offer | None:
+    """The soonest end that the budget buys, where much of it is left.
+
+    Money hardly depends on the size, so the largest comes first, then halves of it, until one is
+    within the budget and a smaller one ends later.
+    """
+    money = answer.usd_to_plan
+    if asked.budget_usd is None or money is None:
+        return None
+    if money.at(asked.confidence) > _MUCH * asked.budget_usd:
+        return None
+    ahead = [size for size in _sizes(scenario, largest) if size > answer.gpus]
+    powers = [size for size in ahead if size & (size - 1) == 0] or ahead[-1:]
+    soonest: Offer | None = None
+    for size in powers[::-1]:
+        row = next(search([size]))
+        if soonest is not None and _days(row, asked) >= _days(soonest, asked):
+            break
+        soonest = row if row.meets(asked) else soonest
+    return soonest
 
 
 def _soonest(
@@ -283,7 +334,7 @@ def _least(scenario: Scenario, asked: Asked) -> float:
 
 
 def _days(row: Offer, asked: Asked) -> float:
-    return row.days.at(asked.confidence) if row.days else float("inf")
+    return row.days_to_plan.at(asked.confidence) if row.days_to_plan else float("inf")
 
 
 def _compute(
@@ -298,13 +349,14 @@ def _compute(
 def _bought(scenario: Scenario, row: Offer, asked: Asked, law: ScalingLaw) -> Compute | None:
     """What the limits buy on one offer: the whole run's share that fits into them."""
     tokens = scenario.workload.recipe.tokens
-    if tokens is None or row.days is None:
+    days, usd = row.days_to_plan, row.usd_to_plan
+    if tokens is None or days is None:
         return None
     shares = {}
     if asked.deadline_days is not None:
-        shares["deadline"] = asked.deadline_days / row.days.at(asked.confidence)
-    if asked.budget_usd is not None and row.usd is not None:
-        shares["budget"] = asked.budget_usd / row.usd.at(asked.confidence)
+        shares["deadline"] = asked.deadline_days / days.at(asked.confidence)
+    if asked.budget_usd is not None and usd is not None:
+        shares["budget"] = asked.budget_usd / usd.at(asked.confidence)
     if not shares:
         return None
     binding = min(shares, key=lambda name: shares[name])
@@ -313,7 +365,7 @@ def _bought(scenario: Scenario, row: Offer, asked: Asked, law: ScalingLaw) -> Co
     flop = step_flop(scenario.workload) * bought / recipe.tokens_per_step
     return Compute(
         offer=row,
-        days=shares[binding] * row.days.at(asked.confidence),
+        days=shares[binding] * days.at(asked.confidence),
         binding=binding,
         tokens=bought,
         flop=flop,

@@ -7,7 +7,9 @@ from typing import Annotated
 import typer
 
 from simulator.cli.decision_options import (
+    IDEAL,
     Confidence,
+    Ideal,
     Largest,
     Law,
 )
@@ -48,6 +50,7 @@ def ask(
     law: Law = "hoffmann-2022",
     largest: Largest = None,
     money: Money,
+    ideal: Ideal = False,
     as_json: Json = False,
 ) -> Reply:
     """Find the fewest GPUs for a deadline, or the soonest end for a budget.
@@ -63,7 +66,11 @@ def ask(
         cluster=cluster if scenario is None else None,
         gpus=(gpus or 8) if scenario is None else None,
         software=software,
-        overrides=[*(overrides or ()), *([f"cluster.name={cluster}"] if cluster else [])],
+        overrides=[
+            *(overrides or ()),
+            *([f"cluster.name={cluster}"] if cluster else []),
+            *[IDEAL] * ideal,
+        ],
     ).scenario(scenario)
     asked = {**limits.read, **money.read}
     on_row = None

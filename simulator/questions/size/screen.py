@@ -35,6 +35,8 @@ def screen(answer: Sized) -> Iterator[RenderableType]:
         near = answer.nearest
         if near is not None:
             yield notes("Nearest to all that is asked", in_words([near]))
+    if left := _left(answer):
+        yield notes("The budget", left)
     if answer.compute is not None:
         yield notes("What the limits buy", _bought(answer, answer.compute))
     if answer.question != "given":
@@ -42,15 +44,26 @@ def screen(answer: Sized) -> Iterator[RenderableType]:
         yield notes("Tried", [f"{tried}: whole servers that the batch divides over"])
 
 
+def _left(answer: Sized) -> list[str]:
+    """How much of the budget is left, and how soon the run ends with all of it."""
+    left, share, budget = answer.budget_left_usd, answer.budget_left_share, answer.asked.budget_usd
+    if left is None or share is None:
+        return []
+    lines = [f"{show_usd(left)} of {show_usd(budget)} are left ({show_percent(share)})"]
+    if answer.larger is not None:
+        (words,) = in_words([answer.larger])
+        lines.append(f"the soonest end within it: {words}")
+    return lines
+
+
 def _bought(answer: Sized, compute: Compute) -> list[str]:
     """Tokens, and the best model for the same compute with the law's coefficients."""
     arch, law, best = answer.scenario.workload.architecture, compute.law, compute.optimum
-    usd, named = compute.offer.usd, "GPU" if compute.offer.gpus == 1 else "GPUs"
-    paid = (
-        f", {show_usd(usd.p50 * compute.days / compute.offer.days.p50)}"
-        if (usd is not None and compute.offer.days is not None)
-        else ""
-    )
+    named = "GPU" if compute.offer.gpus == 1 else "GPUs"
+    usd, days = compute.offer.usd, compute.offer.days
+    paid = ""
+    if usd is not None and days is not None:
+        paid = f", {show_usd(usd.p50 * compute.days / days.p50)}"
     return [
         f"{compute.offer.gpus:,} {named} for {show_days(compute.days)}{paid};"
         f" the {compute.binding} is used up",

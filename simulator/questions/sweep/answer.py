@@ -249,14 +249,16 @@ def _key(point: Point, salt: str) -> str:
 
 
 def _read(store: Path) -> dict[str, dict[str, Any]]:
-    """Rows by key; a last line that was cut off is left out."""
+    """Rows by key; a line that is damaged or cut off is left out."""
     if not store.is_file():
         return {}
     found = {}
-    for line in store.read_text(encoding="utf-8").splitlines():
+    for line in store.read_bytes().splitlines():
         try:
-            loads = json.loads(line)
-            found[str(loads["key"])] = dict(loads["row"])
+            loads = json.loads(line.decode())
+            row = dict(loads["row"])
+            if loads["sum"] == _sum(row):
+                found[str(loads["key"])] = row
         except (ValueError, KeyError, TypeError):
             continue
     return found
@@ -267,7 +269,13 @@ def _append(store: Path, key: str, row: dict[str, Any]) -> None:
     store.parent.mkdir(parents=True, exist_ok=True)
     cut = store.is_file() and store.stat().st_size > 0 and not _ends_a_line(store)
     with store.open("a", encoding="utf-8") as file:
-        file.write(("\n" if cut else "") + json.dumps({"key": key, "row": row}) + "\n")
+        line = json.dumps({"key": key, "sum": _sum(row), "row": row})
+        file.write(("\n" if cut else "") + line + "\n")
+
+
+def _sum(row: Mapping[str, Any]) -> str:
+    """What shows that a row is as it was written."""
+    return hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _ends_a_line(store: Path) -> bool:

@@ -162,7 +162,7 @@ def _write(
         from simulator.scoring.first_sight import write_first_sight
 
         with writing(first_seen, "--first-seen"):
-            for place in write_first_sight(validation.rows, first_seen, runs[0]):
+            for place in write_first_sight(validation.all_rows, first_seen, runs[0]):
                 yield f"First sight: {place}"
     for problem in validation.problems[:_MOST_PROBLEMS]:
         print_line(problem, err=True)

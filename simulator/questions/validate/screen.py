@@ -43,7 +43,30 @@ def screen(validation: Validation) -> Iterator[RenderableType]:
     summary = validation.summary()
     if validation.rows:
         yield from _runs(validation, summary)
+    if validation.rl:
+        yield from _rl(validation, summary["rl"])
     yield from _benchmark_tables(summary)
+
+
+def _rl(validation: Validation, errors: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Steps of reinforcement learning: errors by what was fitted, policy, device and model."""
+    predicted = sum(row.status == "ok" for row in validation.rl)
+    yield (
+        f"{len(validation.rl)} steps of reinforcement learning: {predicted} predicted,"
+        f" {errors['skipped']} skipped. Error = predicted / measured step time - 1.\n"
+    )
+    table = plain_table("steps", "rows", *_ERRORS, "bias", left=("steps",))
+    parts = {"all": errors}
+    for key in ("by_use", "by_policy", "by_device", "by_model"):
+        parts |= dict(errors[key])
+    for name, some in parts.items():
+        sizes = [_percent(some[key]) for key in _ERRORS.values()]
+        table.add_row(name, str(some["n"]), *sizes, _percent(some["bias"], "+"))
+    yield table
+    if errors["coverage_80"] is not None:
+        yield f"\nP10 to P90 holds {_percent(errors['coverage_80'])} of them"
+    lines = (f"{row.run_id}: {row.reason}" for row in validation.rl if row.status == "skipped")
+    yield notes("skipped", _cut(lines))
 
 
 def _runs(validation: Validation, summary: Mapping[str, Any]) -> Iterator[RenderableType]:

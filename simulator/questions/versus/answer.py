@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from simulator.answers import SCENARIO, Answer
 from simulator.cost.estimate import Estimate, concatenate
+from simulator.economics.unsure_totals import Span
 from simulator.errors import InfeasibleError, InputError, problem
 from simulator.files import build
 from simulator.frames import DataFrame, Table
@@ -17,7 +18,7 @@ from simulator.planner.prediction import predict, refuse_mixed
 from simulator.scenario import Scenario
 from simulator.search.certainty import TIE, Certainty, certainty
 from simulator.search.explore import explore
-from simulator.search.outcome import Outcome, answer_frame
+from simulator.search.outcome import Outcome, answer_frame, spans
 from simulator.search.with_failures import priced
 from simulator.units import show_percent, show_seconds
 
@@ -60,6 +61,7 @@ class Versus(Answer):
     def both(self) -> dict[str, dict[str, Any]]:
         """The sides as JSON says them."""
         estimate, sure = self.estimate, self.certainty
+        whole = spans(estimate, self.outcome, sure)
         return {
             name: {
                 "asked": self.sides[i],
@@ -68,6 +70,9 @@ class Versus(Answer):
                 "p10_s": sure.p10_s[i],
                 "p90_s": sure.p90_s[i],
                 "mfu": self.outcome.mfu[i],
+                "days": _ends(whole.days, self.outcome.days, i),
+                "usd": _ends(whole.usd, self.outcome.usd, i),
+                "price": self.outcome.price.origin,
                 "memory_total_bytes": estimate.memory_total_bytes[i],
                 "fits": estimate.fits[i],
             }
@@ -89,6 +94,11 @@ class Versus(Answer):
         """Seconds of each term, a and b."""
         columns = self.estimate.terms_s
         return {name: (float(s[0]), float(s[1])) for name, s in columns.items() if s.any()}
+
+
+def _ends(ends: tuple[Any, Any], middle: Any, i: int) -> dict[str, Any]:
+    """P10, P50 and P90 of one side; null where they are not known."""
+    return dict(zip(Span.KEYS, (ends[0][i], middle[i], ends[1][i]), strict=True))
 
 
 def parse_side(text: str, *, where: str = "command line") -> dict[str, Any]:

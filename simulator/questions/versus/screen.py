@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
@@ -20,13 +21,23 @@ from simulator.cli.screen import (
     table_of,
     term_table,
 )
-from simulator.units import show_percent, show_seconds, show_seconds_span, show_usd
+from simulator.search.outcome import spans
+from simulator.units import (
+    show_days_span,
+    show_percent,
+    show_seconds,
+    show_seconds_span,
+    show_usd,
+    show_usd_span,
+)
 
 if TYPE_CHECKING:
     from simulator.cost.step import Estimate
     from simulator.questions.versus.answer import Versus
     from simulator.questions.versus.fabrics import FabricChoice, FabricChoices
     from simulator.questions.versus.what_if import WhatIf
+    from simulator.search.certainty import Certainty
+    from simulator.search.outcome import Outcome
 
 _MOST = 12
 _RAILS = (
@@ -58,6 +69,15 @@ def versus_screen(answer: Versus, assumed: dict[str, Any]) -> Iterator[Renderabl
     yield ""
     yield Text(verdict, style="bold")
     lines = [_line(f"{name} ({sides[i]})", answer, i) for i, name in enumerate("ab")]
+    if isfinite(float(answer.outcome.days[0])):
+        lines += [
+            f"whole run {name}: {_totals(estimate, answer.outcome, answer.certainty, i)}"
+            for i, name in enumerate("ab")
+        ]
+        saved = float(answer.outcome.usd[1 - first] - answer.outcome.usd[first])
+        if isfinite(saved):
+            which = "within the error" if answer.tie else "beyond the error"
+            lines.append(f"{'ab'[first]} costs {show_usd(saved)} less, {which}")
     yield notes("", lines)
     yield ""
     yield term_table({f"a: {sides[0]}": (estimate, 0), f"b: {sides[1]}": (estimate, 1)})
@@ -72,8 +92,12 @@ def what_if_screen(answer: WhatIf, assumed: dict[str, Any]) -> Iterator[Renderab
     yield from assumptions(assumed)
     changes = ", ".join(map(str, answer.changes))
     yield ""
+    low, high = answer.span
+    sure = "within the error" if answer.within_error else "beyond the error"
     yield Text(
-        f"with {changes}: step time x {answer.ratio:.3f}, the best layout of each", style="bold"
+        f"with {changes}: step time x {answer.ratio:.3f} ({low:.3f} to {high:.3f}, {sure}),"
+        " the best layout of each",
+        style="bold",
     )
     lines = [
         f"before: {_step(before)}, {before.layouts.describe()}",
@@ -88,11 +112,34 @@ def what_if_screen(answer: WhatIf, assumed: dict[str, Any]) -> Iterator[Renderab
     yield notes("", lines)
     if answer.same is None:
         yield Text(f"the old layout cannot run then: {answer.same_reason}", style=NO_FIT)
-    days = [float(plan.outcome.days[0]) for plan in (answer.before, answer.after)]
-    if days[0] == days[0] and days[1] == days[1]:
-        yield Text(f"whole run: {days[0]:,.1f} days before, {days[1]:,.1f} after")
+    if answer.days_change is not None:
+        yield notes("", [*_whole_run(answer)])
     yield ""
     yield term_table(columns)
+
+
+def _whole_run(answer: WhatIf) -> Iterator[str]:
+    """Days and money before and after, with P10 to P90, and what the change makes of them."""
+    for name, plan in (("before", answer.before), ("after", answer.after)):
+        yield f"whole run {name}: {_totals(plan.estimate, plan.outcome, plan.certainty)}"
+    days, usd = answer.days_change, answer.usd_change
+    assert days is not None
+    change = f"{days:+,.1f} days"
+    if usd is not None:
+        change += f", {'-' if usd < 0.0 else '+'}{show_usd(abs(usd))}"
+    yield f"the change: {change}"
+
+
+def _totals(estimate: Estimate, outcome: Outcome, sure: Certainty, i: int = 0) -> str:
+    """Days and money of a layout with P10 to P90, at which price."""
+    whole, days, usd = spans(estimate, outcome, sure), float(outcome.days[i]), float(outcome.usd[i])
+    low, high = (float(end[i]) for end in whole.days)
+    words = show_days_span(days, low, high)
+    if not isfinite(usd):
+        return f"{words}, no price known"
+    low, high = (float(end[i]) for end in whole.usd)
+    money = f"{show_usd(usd)} ({show_usd_span(low, high)})"
+    return f"{words}, {money} at {outcome.price.words()}"
 
 
 def _words(side: dict[str, Any]) -> str:

@@ -9,9 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import exp
 from typing import ClassVar
 
+import numpy as np
+
 from simulator.answers import Answer
+from simulator.cost.estimate import concatenate
+from simulator.cost.uncertainty import P90, bearing, belief, same_kernels
 from simulator.errors import InputError, problem
 from simulator.frames import DataFrame, Table, frame_of_rows
 from simulator.planner.changes import MACHINE_CHANGES, MachineChange, machine_with
@@ -55,6 +60,8 @@ class WhatIf(Answer):
     KEYS: ClassVar[tuple[str, ...]] = (
         *("scenario=before.scenario.document", "workload=before.scenario.workload.architecture"),
         *("change", "*rows", "same_layout_reason?=same_reason", "step_time_ratio=ratio"),
+        *("step_time_ratio_p10=span.0", "step_time_ratio_p90=span.1", "within_error"),
+        *("days_change", "usd_change"),
     )
 
     changes: tuple[TypedChange, ...]
@@ -83,6 +90,35 @@ class WhatIf(Answer):
         answers = {"before": self.before, "after": self.after, "same_layout": self.same}
         return {name: layout_rows(x)[0] if x else None for name, x in answers.items()}
 
+    @property
+    def span(self) -> tuple[float, float]:
+        """P10 and P90 of the ratio of the step times: errors that both share cancel."""
+        before, after = (plan.estimate.take([0]) for plan in (self.before, self.after))
+        made = self.before.scenario
+        known = belief(made.cluster, made.software, made.workload)
+        experts = made.workload.architecture.is_moe
+        shares = np.concatenate([bearing(side, experts=experts) for side in (before, after)])
+        both = concatenate([before, after]).layouts
+        same = before.layouts.row() == after.layouts.row()
+        spread = float(np.sqrt(known.apart(shares, same_kernels(both), same=same)[1]))
+        return self.ratio * exp(-P90 * spread), self.ratio * exp(P90 * spread)
+
+    @property
+    def within_error(self) -> bool:
+        """Whether the change may well be none: P10 to P90 of the ratio hold 1."""
+        low, high = self.span
+        return low <= 1.0 <= high
+
+    @property
+    def days_change(self) -> float | None:
+        """Days of the best layout after less those before; None where they are not known."""
+        return _less(self.after.days, self.before.days)
+
+    @property
+    def usd_change(self) -> float | None:
+        """The same of the money."""
+        return _less(self.after.usd, self.before.usd)
+
     def to_frame(self, table: Table = "layouts") -> DataFrame:
         """One row per answer, before and after: the best layout's row of ``Plan.to_frame``."""
         rows = [plan.to_frame(table).iloc[0].to_dict() for plan in (self.before, self.after)]
@@ -92,6 +128,10 @@ class WhatIf(Answer):
     def ratio(self) -> float:
         """Step time of the best layout after over before."""
         return float(self.after.estimate.step_time_s[0] / self.before.estimate.step_time_s[0])
+
+
+def _less(after: float | None, before: float | None) -> float | None:
+    return None if after is None or before is None else after - before
 
 
 def parse_changes(texts: Sequence[str], *, where: str = "command line") -> list[TypedChange]:

@@ -27,7 +27,7 @@ from simulator.files import read_csv
 from simulator.measured.checks import readings
 from simulator.measured.replay import NotReplayable, Run, Tables, load_tables, replay
 from simulator.measured.rows import MeasuredRun, flag, read_runs
-from simulator.scoring.first_sight import AS_WRITTEN, read_first_sight
+from simulator.scoring.first_sight import AS_WRITTEN, read_first_sight, written_tables
 from workshop.cases.interval_fit import fitted_spread
 
 TABLES = ("calibrate", "test", "second_calibrate", "second_test", "vendor_test", "second_memory")
@@ -62,7 +62,7 @@ def _of_shipped_tables(left_out: Mapping[str, float]) -> Iterator[dict[str, Any]
 def _of_first_sight() -> Iterator[dict[str, Any]]:
     """Rows as first written; the name of their software as it stands, which may be known better."""
     words = load_tables()
-    for path in sorted((catalogue.folder("validation") / "first_seen").glob(f"*{AS_WRITTEN}")):
+    for path in written_tables():
         name = path.name.removesuffix(AS_WRITTEN)
         seen = read_first_sight(path.with_name(f"{name}.csv"))
         today = catalogue.folder("validation") / "runs" / f"{name}.csv"

@@ -25,11 +25,10 @@ _WORST_SOURCES = 5
 _INTRO = """\
 # Accuracy
 
-Predicted step times against those that others measured and published: what to expect, where not to
-trust it, how to see it for yourself. [accuracy_details.md](accuracy_details.md) has every source,
-kernels and collectives, memory, scaling, rankings and published decisions. `make accuracy` writes
-both pages and `accuracy.json`; a test fails when a committed figure no longer holds. Do not edit
-them.
+Predicted step times against those that others published: what to expect, where not to trust it.
+[accuracy_details.md](accuracy_details.md) has every source, kernels and collectives, memory,
+scaling, rankings and published decisions. `make accuracy` writes both pages and `accuracy.json`; a
+test fails when a committed figure no longer holds.
 
 Error = predicted / measured - 1. *mean* and *median* are of absolute errors, *bias* is the mean
 with its sign, *inside* is the share of runs between P10 and P90. *Constant efficiency* is the
@@ -54,6 +53,7 @@ def front_page(document: Mapping[str, Any], table: Table, percent: Percent) -> s
         *new_runs(document.get("first_sight", ()), table, percent),
         *_by_kind(document, table, percent),
         *coverage(document.get("intervals", {}), table, percent),
+        *_whole_runs(document),
         *_weak_side(document, table, percent),
         _REPRODUCE,
     ]
@@ -84,6 +84,16 @@ def _by_kind(document: Mapping[str, Any], table: Table, percent: Percent) -> Ite
         f" {percent(floor['median'])} apart (median), P90 {percent(floor['p90'])}. Tiny test"
         f" models far below a full GPU (*second-memory*): {percent(tiny['mape'])}."
     )
+
+
+def _whole_runs(document: Mapping[str, Any]) -> Iterator[str]:
+    """What published trainings took over their prediction, in a line."""
+    whole = document.get("goodput", {}).get("gpu_hours", {}).get("kinds", {}).get("whole")
+    if whole:
+        yield (
+            f"{whole['n']} published trainings took {whole['factor']:.2f} times the predicted"
+            f" GPU-hours ({whole['p10']:.2f} to {whole['p90']:.2f}): [every one](goodput.md)."
+        )
 
 
 def _weak_side(document: Mapping[str, Any], table: Table, percent: Percent) -> Iterator[str]:

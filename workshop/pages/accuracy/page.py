@@ -17,7 +17,7 @@ from workshop.pages.accuracy.certainty import certainty_section
 from workshop.pages.accuracy.effects import effects_section
 from workshop.pages.accuracy.first_sight import changes_section
 from workshop.pages.accuracy.front import front_page
-from workshop.pages.accuracy.goodput import goodput_section
+from workshop.pages.accuracy.goodput import goodput_section, planned_runs
 from workshop.pages.accuracy.groups import groups_section
 from workshop.pages.accuracy.holdout import left_out_section
 from workshop.pages.accuracy.holdout_layouts import (
@@ -104,6 +104,7 @@ def _details(document: Mapping[str, Any]) -> str:
         *recipes_section(document.get("recipes", ()), _table, _percent),
         *retimed_section(document.get("retimed", ()), _table, _percent),
         *goodput_section(document.get("goodput"), _percent),
+        *planned_runs(document.get("goodput"), _table, _percent),
         *coverage_details(document.get("intervals", {}), _table, _percent),
         *certainty_section(document["certainty"], _table, _percent),
         *_microbenchmarks(document["microbenchmarks"]),

@@ -1,0 +1,219 @@
+"""Scripts and configurations of RL frameworks as scenarios with [rl].
+
+What a setting becomes stands in rl_dialects.toml: names and defaults are facts of the frameworks,
+read here and put together. Nothing of a script is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from simulator.dotted_fields import put
+from simulator.errors import InputError
+from simulator.files import read_toml, yaml_of
+from simulator.interop.shell.command_words import training_command
+from simulator.interop.shell.shell_words import read_script
+from simulator.plain_files import read_text
+from simulator.scenario import Scenario, make_scenario
+from simulator.workload import presets
+
+_LIMIT_BYTES = 2**20
+_ENOUGH = 2
+"""Settings of a framework by which it is recognised."""
+
+_MOST_BASES = 8
+"""Configurations that one may stand over, one on the other."""
+
+_HALF = 0.5
+"""Share of the longest answer that is taken for the mean where a script says none."""
+
+_ENDINGS = ("-instruct", "-base", "-chat", "-hf", "-it")
+
+
+@cache
+def _dialects() -> dict[str, Any]:
+    return read_toml(Path(__file__).with_suffix("").parent / "rl_dialects.toml")
+
+
+def settings_of_file(path: Path) -> dict[str, Any]:
+    """Settings of a YAML file, those of its `defaults` below them, or of a script's command."""
+    text = read_text(path, _LIMIT_BYTES)
+    if path.suffix in (".yaml", ".yml"):
+        return dict(_of_yaml(path, text, 0))
+    command = training_command(read_script(text, str(path)))
+    return {
+        setting.key.lstrip("-+~").replace("-", "_"): _plain(setting.value)
+        for setting in command.settings
+    }
+
+
+def dialect_of(settings: Mapping[str, Any]) -> str:
+    """The framework whose settings these are; blank where they are none's."""
+    scores = {
+        name: sum(key in settings for key in dialect["known_by"])
+        for name, dialect in _dialects().items()
+    }
+    best = max(scores, key=lambda name: scores[name])
+    return best if scores[best] >= _ENOUGH else ""
+
+
+def document_of(settings: Mapping[str, Any], name: str) -> tuple[dict[str, Any], list[str]]:
+    """The sections that settings of a framework come to, and which settings were read."""
+    dialect = _dialects()[name]
+    known = {**dialect.get("usual", {}), **settings}
+    fields: dict[str, Any] = {
+        field: value for field, value in dialect.get("usual", {}).items() if "." in field
+        and field.split(".")[0] in ("rl", "cluster", "layout", "training")
+        and field not in settings
+    }  # fmt: skip
+    used = [key for key in dialect["model"] if key in settings]
+    formulas = dict(dialect["fields"])
+    for key, cases in dialect.get("when", {}).items():
+        word = str(known.get(key, "")).lower()
+        used += [key] if key in settings else []
+        for field, value in cases.get(word, {}).items():
+            if value == "":
+                formulas.pop(field, None)
+                fields.pop(field, None)
+            elif isinstance(value, str) and (field in formulas or "*" in value):
+                formulas[field] = value
+            else:
+                fields[field] = value
+    for field, formula in formulas.items():
+        value, keys = _value(formula, known)
+        if value is not None:
+            fields[field] = value
+            used += [key for key in keys if key in settings]
+    document: dict[str, Any] = {"rl": {"framework": dialect["framework"]}}
+    for field, value in fields.items():
+        put(document, field, value, where=name)
+    return document, used
+
+
+def scenario_from_script(
+    path: Path, names: Mapping[str, Any], overrides: Iterable[str] = ()
+) -> tuple[Scenario, list[str]]:
+    """Make the scenario of a script; `names` are model, cluster, gpus and software as given.
+
+    Returns
+    -------
+    scenario : Scenario
+    lines : list of str
+        What was read, what was assumed, and which settings stay out.
+
+    Raises
+    ------
+    InputError
+        If the file is of no framework that is known, or leaves out what [rl] needs.
+    """
+    settings = settings_of_file(path)
+    dialect = dialect_of(settings)
+    if not dialect:
+        known = ", ".join(_dialects())
+        raise InputError(f"{path}: not a script or configuration of {known}")
+    document, used = document_of(settings, dialect)
+    lines = [f"{path}: {dialect}, {len(used)} of {len(settings)} settings bear on the times"]
+    model = names.get("model") or _model(settings, dialect, path)
+    put(document, "model.name", model, where=str(path))
+    for name in ("gpus", "software"):
+        if names.get(name) is not None:
+            put(document, f"cluster.{name}", names[name], where=str(path))
+    if names.get("cluster") is None:
+        raise InputError(f"{path}: say on what: --cluster NAME (and --gpus, where it says none)")
+    put(document, "cluster.name", names["cluster"], where=str(path))
+    lines += _assume(document, overrides)
+    return make_scenario(document, where=str(path), overrides=overrides), lines
+
+
+def _assume(document: dict[str, Any], overrides: Iterable[str]) -> list[str]:
+    """Fill in what no script says, unless it is overridden; say so."""
+    rl, training = document["rl"], document.setdefault("training", {})
+    said = {text.partition("=")[0].strip() for text in overrides}
+    longest = rl.get("longest_answer")
+    lines = []
+    if "rl.prompt_tokens" not in said and longest and rl.get("prompt_tokens"):
+        lines.append(f"assumed: prompts as long as allowed, {rl['prompt_tokens']:,} tokens")
+    if not said & {"rl.answer_tokens", "rl.answer_lengths", "rl.answer_file"}:
+        room = longest or training.get("sequence_length", 0) - rl.get("prompt_tokens", 128)
+        if room > 0:
+            rl["answer_tokens"] = _HALF * room
+            lines.append(
+                f"assumed: answers have {rl['answer_tokens']:,.0f} tokens in the mean, half of the"
+                " longest; --set rl.answer_tokens=N says what yours have"
+            )
+    if "prompts" not in rl and "global_batch" in training and "samples" in rl:
+        rl["prompts"] = max(training["global_batch"] // rl["samples"], 1)
+    if "global_batch" not in training and {"prompts", "samples"} <= set(rl):
+        training["global_batch"] = rl["prompts"] * rl["samples"]
+        lines.append("assumed: one update a step")
+    return lines
+
+
+def _of_yaml(path: Path, text: str, depth: int) -> Iterator[tuple[str, Any]]:
+    """Leaves under dotted keys, those of the configurations below first."""
+    table = yaml_of(text, str(path))
+    if not isinstance(table, dict):
+        raise InputError(f"{path}: must be a table of settings")
+    bases = table.pop("defaults", [])
+    for name in [bases] if isinstance(bases, str) else bases or []:
+        base = path.parent / str(name)
+        if depth < _MOST_BASES and isinstance(name, str) and base.is_file():
+            yield from _of_yaml(base, read_text(base, _LIMIT_BYTES), depth + 1)
+    yield from _leaves(table, "")
+
+
+def _leaves(table: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _plain(value: Any) -> Any:
+    """A word of a command as the number or truth that it spells."""
+    if not isinstance(value, str):
+        return True if value is None else value
+    text = value.strip().strip("\"'")
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text if text else True
+
+
+def _value(formula: str, known: Mapping[str, Any]) -> tuple[Any, list[str]]:
+    """The value of sums of products of settings; None where one is missing or no number."""
+    keys = [key.strip() for term in formula.split("+") for key in term.split("*")]
+    if any(known.get(key) is None or isinstance(known[key], (str, list, dict)) for key in keys):
+        return None, keys
+    if len(keys) == 1:
+        return known[keys[0]], keys
+    total = 0
+    for term in formula.split("+"):
+        product = 1
+        for key in term.split("*"):
+            product *= known[key.strip()]
+        total += product
+    return total, keys
+
+
+def _model(settings: Mapping[str, Any], dialect: str, path: Path) -> str:
+    """The model of the zoo that a checkpoint's name means."""
+    for key in _dialects()[dialect]["model"]:
+        text = str(settings.get(key, "")).rstrip("/").rpartition("/")[2].lower()
+        text = text.removeprefix("meta-")
+        for ending in ("", *_ENDINGS):
+            name = text.removesuffix(ending) if ending else text
+            if name in presets.names():
+                return name
+        if text:
+            rule = "is no model of the zoo; name one, or a config.json, with --model"
+            raise InputError(f"{path}: {key}: {text} {rule}")
+    raise InputError(f"{path}: names no model; say which with --model")

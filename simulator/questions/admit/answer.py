@@ -1,0 +1,334 @@
+"""A job held against what it asks for: does it fit, does it end in time, what does it cost.
+
+The job's file is read as `plan --from` reads it. A reason refuses where even the good end (P10) of
+the prediction breaks a limit or memory cannot do, and warns where the bad end (P90) does.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from simulator.answers import Answer
+from simulator.errors import InputError
+from simulator.files import yaml_of
+from simulator.frames import DataFrame, frame_of_rows
+from simulator.interop.launch_files.imported import Imported
+from simulator.interop.launch_files.job_manifests import read_manifest
+from simulator.interop.launch_files.merging import import_launch
+from simulator.plain_files import read_text
+from simulator.planner.prediction import Prediction
+from simulator.questions.compare.offers import Asked, Offer, offer_of
+from simulator.scenario import Scenario
+from simulator.search.outcome import spans
+from simulator.units import DAY_S, show_bytes, show_number_of_days, show_usd
+
+Decision = Literal["allow", "warn", "refuse"]
+
+CODES: dict[Decision, int] = {"allow": 0, "warn": 3, "refuse": 1}
+"""Exit codes; 2 is bad input, as everywhere."""
+
+_WORST: dict[Decision, int] = {"allow": 0, "warn": 1, "refuse": 2}
+_FILE_BYTES = 2**20
+_TIME = re.compile(r"^#SBATCH\s+(?:--time[=\s]\s*|-t\s*)(\S+)", re.M)
+_DOUBLINGS = 6
+"""Of the job's servers up to which the smallest request is looked for; and as many halvings."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reason:
+    """What speaks for a decision."""
+
+    decision: Decision
+    about: Literal["layout", "memory", "end", "cost", "reading"]
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """The smallest number of accelerators that does it, with the best layout there."""
+
+    gpus: int
+    layout: str
+    hours_p90: float | None
+    """Time to ask for; None where nobody says how long the run is."""
+    usd_p90: float | None
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Admission(Answer):
+    """A job, and whether it may start."""
+
+    COMMAND: ClassVar[str] = "admit"
+    KEYS: ClassVar[tuple[str, ...]] = (
+        *("decision", "reasons", "memory", "ends", "cost", "smallest_request", "from=imported"),
+        "caveats",
+    )
+
+    imported: Imported
+    prediction: Prediction | None
+    """None where the layout cannot run."""
+    reasons: tuple[Reason, ...]
+    limit_s: float | None
+    """The job's own limit of time, or the one that was given."""
+    budget_usd: float | None
+    smallest_request: Request | None
+
+    @property
+    def decision(self) -> Decision:
+        """The worst of its reasons."""
+        return max((reason.decision for reason in self.reasons), key=_WORST.__getitem__)
+
+    @property
+    def code(self) -> int:
+        """Exit code."""
+        return CODES[self.decision]
+
+    @property
+    def memory(self) -> dict[str, Any] | None:
+        """Of the fullest accelerator."""
+        if self.prediction is None:
+            return None
+        estimate = self.prediction.estimate
+        return {
+            "p50_bytes": float(estimate.memory_total_bytes[0]),
+            "p90_bytes": float(estimate.memory_p90_bytes[0]),
+            "usable_bytes": float(estimate.usable_bytes),
+            "verdict": estimate.verdict_word(0),
+        }
+
+    @property
+    def ends(self) -> dict[str, Any] | None:
+        """Hours until the end, and those that the job has."""
+        span = _span(self.prediction, "days")
+        hours = None if span is None else {k: 24.0 * v for k, v in span.items()}
+        limit = None if self.limit_s is None else self.limit_s / 3600.0
+        return None if hours is None and limit is None else {"hours": hours, "limit_hours": limit}
+
+    @property
+    def cost(self) -> dict[str, Any] | None:
+        """USD of the run, and the cap."""
+        span = _span(self.prediction, "usd")
+        if span is None and self.budget_usd is None:
+            return None
+        return {"usd": span, "budget_usd": self.budget_usd}
+
+    @property
+    def line(self) -> str:
+        """All of it in a few words."""
+        return f"{self.decision}: {'; '.join(reason.text for reason in self.reasons)}"
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What it leaves out."""
+        return (
+            "A time limit is held against the whole run; a job that goes on from a checkpoint may"
+            " need less (--within says what this part has).",
+        )
+
+    def to_frame(self) -> DataFrame:
+        """One row per reason."""
+        return frame_of_rows(
+            [{"decision": r.decision, "about": r.about, "text": r.text} for r in self.reasons]
+        )
+
+
+def admit(
+    file: Path | str,
+    names: Mapping[str, Any] | None = None,
+    overrides: Iterable[str] = (),
+    *,
+    beside: Iterable[Path | str] = (),
+    limit_s: float | None = None,
+    budget_usd: float | None = None,
+) -> Admission:
+    """Decide about a job.
+
+    Parameters
+    ----------
+    file : path
+        A job of Slurm, Kubernetes, Run:ai or SkyPilot, or any launch file.
+    names, overrides
+        As in :func:`simulator.interop.launch_files.merging.import_launch`.
+    beside : paths
+        What its script reads: trainer configurations, config.json.
+    limit_s : float, optional
+        Seconds that the job has; what its file says unless given.
+    budget_usd : float, optional
+        Most that it may cost.
+
+    Raises
+    ------
+    InputError
+        As ``import_launch``.
+    """
+    limit = limit_s if limit_s is not None else time_limit_s(file)
+    imported = import_launch([file, *beside], names, overrides)
+    reasons = [*_unread(imported)]
+    prediction: Prediction | None = None
+    try:
+        prediction = imported.predicted()
+    except InputError as error:
+        reasons += [Reason(decision="refuse", about="layout", text=t) for t in error.problems]
+    if prediction is not None:
+        reasons.append(_fits(prediction))
+        reasons += _in_time(prediction, limit)
+        reasons += _affordable(prediction, budget_usd)
+    wrong = any(reason.decision != "allow" and reason.about != "reading" for reason in reasons)
+    asked = Asked(
+        deadline_days=None if limit is None else limit / DAY_S,
+        budget_usd=budget_usd,
+        confidence=0.9,
+    )
+    return Admission(
+        imported=imported,
+        prediction=prediction,
+        reasons=tuple(reasons),
+        limit_s=limit,
+        budget_usd=budget_usd,
+        smallest_request=_smallest(imported.scenario, asked) if wrong else None,
+    )
+
+
+def time_limit_s(file: Path | str) -> float | None:
+    """Seconds after which the scheduler ends the job, where its file says so.
+
+    Raises
+    ------
+    InputError
+        If it is not a time as Slurm writes one.
+    """
+    text = read_text(file, _FILE_BYTES)
+    if match := _TIME.search(text):
+        return slurm_seconds(match[1], f"{file}: #SBATCH --time")
+    if re.search(r"^kind:\s*\w", text, re.M):
+        document = yaml_of(text, str(file))
+        manifest = read_manifest(document, str(file)) if isinstance(document, dict) else None
+        return manifest.seconds if manifest else None
+    return None
+
+
+def slurm_seconds(text: str, where: str) -> float | None:
+    """Read minutes, M:S, H:M:S, D-H, D-H:M or D-H:M:S; None of UNLIMITED.
+
+    >>> slurm_seconds("2-12:00:00", "x"), slurm_seconds("90", "x"), slurm_seconds("1:30:00", "x")
+    (216000.0, 5400.0, 5400.0)
+    """
+    if text.upper() in ("UNLIMITED", "INFINITE"):
+        return None
+    days, dash, rest = text.rpartition("-") if "-" in text else ("", "", text)
+    parts = rest.split(":")
+    if not all(part.isdigit() for part in [*parts, *([days] if dash else [])]) or len(parts) > 3:
+        raise InputError(
+            f"{where}: must be a time as D-HH:MM:SS, HH:MM:SS or minutes, got {text!r}"
+        )
+    numbers = [int(part) for part in parts]
+    if dash:
+        hours, minutes, seconds = [*numbers, 0, 0][:3]
+    elif len(numbers) == 3:
+        hours, minutes, seconds = numbers
+    else:
+        hours, (minutes, seconds) = 0, [*numbers, 0][:2]
+    return float(((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+
+def _unread(imported: Imported) -> list[Reason]:
+    """Keys that nobody understands bear on nothing that is said here."""
+    if not imported.unknown:
+        return []
+    places = ", ".join(map(str, imported.unknown[:5]))
+    more = len(imported.unknown) - 5
+    return [
+        Reason(
+            decision="warn",
+            about="reading",
+            text=f"not understood: {places}{f' and {more} more' if more > 0 else ''}",
+        )
+    ]
+
+
+def _fits(prediction: Prediction) -> Reason:
+    estimate = prediction.estimate
+    word = estimate.verdict_word(0)
+    p90, usable = float(estimate.memory_p90_bytes[0]), float(estimate.usable_bytes)
+    need = show_bytes(float(estimate.memory_total_bytes[0]))
+    text = f"{need} (P90 {show_bytes(p90)}) of {show_bytes(usable)} on the fullest accelerator"
+    decisions: dict[str, Decision] = {"FITS": "allow", "TIGHT": "warn"}
+    return Reason(decision=decisions.get(word, "refuse"), about="memory", text=f"{word}: {text}")
+
+
+def _in_time(prediction: Prediction, limit_s: float | None) -> list[Reason]:
+    span = _span(prediction, "days")
+    if limit_s is None:
+        return []
+    limit = limit_s / DAY_S
+    if span is None:
+        text = "how long the run is nobody says (--set training.tokens=N): its end is not checked"
+        return [Reason(decision="warn", about="end", text=text)]
+    return [_held(span, limit, "end", show_number_of_days, "days until the end", "there are")]
+
+
+def _affordable(prediction: Prediction, budget_usd: float | None) -> list[Reason]:
+    span = _span(prediction, "usd")
+    if budget_usd is None:
+        return []
+    if span is None:
+        text = "price or length of the run is not known: its cost is not checked"
+        return [Reason(decision="warn", about="cost", text=text)]
+    return [_held(span, budget_usd, "cost", show_usd, "for the run", "the cap is")]
+
+
+def _held(
+    span: dict[str, float], limit: float, about: Any, show: Any, what: str, there: str
+) -> Reason:
+    """P10 and P90 against a limit."""
+    decision: Decision = "allow"
+    if span["p10"] > limit:
+        decision = "refuse"
+    elif span["p90"] > limit:
+        decision = "warn"
+    words = f"{show(span['p50'])} ({show(span['p10'])} to {show(span['p90'])}) {what}"
+    return Reason(decision=decision, about=about, text=f"{words}, {there} {show(limit)}")
+
+
+def _span(prediction: Prediction | None, name: str) -> dict[str, float] | None:
+    """P10, P50, P90 of days or USD of the whole run."""
+    if prediction is None:
+        return None
+    given = spans(prediction.estimate, prediction.outcome, prediction.certainty)
+    low, high = getattr(given, name)
+    values = (float(low[0]), float(getattr(prediction.outcome, name)[0]), float(high[0]))
+    if not all(math.isfinite(value) for value in values):
+        return None
+    return dict(zip(("p10", "p50", "p90"), values, strict=True))
+
+
+def _smallest(scenario: Scenario, asked: Asked) -> Request | None:
+    """The fewest accelerators on which some layout fits and meets what is asked."""
+    free = replace(scenario, pinned={}, document={**scenario.document, "layout": {}})
+    cluster = scenario.cluster
+    base, gpus = cluster.node.accelerators, cluster.gpus
+    sizes = {gpus}
+    for power in range(1, _DOUBLINGS + 1):
+        sizes |= {gpus << power, gpus >> power}
+    batch = scenario.workload.recipe.global_batch
+    good = sorted(n for n in sizes if n and (n % base == 0 or n < base) and n <= 8 * batch)
+    for size in good:
+        offer = offer_of(free, cluster.name, size, asked)
+        if offer.feasible and offer.memory_verdict != "TIGHT" and offer.meets(asked):
+            return _request(offer)
+    return None
+
+
+def _request(offer: Offer) -> Request:
+    days, usd = offer.days, offer.usd
+    return Request(
+        gpus=offer.gpus,
+        layout=offer.described,
+        hours_p90=None if days is None else 24.0 * days.p90,
+        usd_p90=None if usd is None else usd.p90,
+    )

@@ -1,0 +1,1 @@
+"""Why a run is slower than predicted: each cause solved for its size, and weighed."""

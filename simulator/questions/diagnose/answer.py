@@ -1,0 +1,457 @@
+"""The cause, and how much of it, that makes the prediction equal what was measured.
+
+Each cause is solved for the amount at which the predicted step is as long as the measured one. How
+probable it is follows from Bayes' rule: the chance that runs disappoint for it, times how well a
+run with it agrees with everything that was seen: step time, memory, the parts of a traced step, the
+course of step times, and what the log says in words. One more account stands among them: that
+nothing is wrong, and the prediction is as far off as its interval says.
+
+    P(cause | seen)  ~  prior x (integral over amounts of P(amount) P(step | amount))
+                        x P(memory) x P(parts of the step) x P(course) x P(words)
+
+Errors of the prediction have Student's t of 4 degrees of freedom, since their tails are heavy.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from simulator.answers import Answer
+from simulator.arrays import Floats
+from simulator.errors import InputError
+from simulator.frames import DataFrame, frame_of_rows
+from simulator.planner.prediction import Prediction
+from simulator.questions.diagnose.causes import Cause, added_s, can_have, causes, with_cause
+from simulator.scoring.memory_reading import memory_of_kind_gib
+from simulator.scoring.trace_gap import predicted_parts
+from simulator.units import GIB
+
+NOTHING = 0.35
+"""Chance, before anything is seen, that a run which somebody asks about is as it should be."""
+
+_AMOUNTS = 7
+"""At which a cause is priced, in equal ratios; between them step times are interpolated."""
+
+_FINE = 400
+
+_HALVINGS = 4
+"""Of the ratio of two amounts, after which the amount is within 3 % of what it is."""
+
+_MEMORY_SIGMA = 0.06
+"""Of the logarithm of predicted over measured peak memory (docs/accuracy.md: 2 to 6 %)."""
+
+_PART_SIGMA, _PART_FLOOR = 0.15, 0.02
+"""Of a part of a traced step: a share of the part, and of the step."""
+
+_COURSE = 0.7
+"""Chance that step times look as the cause makes them look; the rest is spread over the others."""
+
+_WORDS = 12.0
+"""Odds for a cause of which the log speaks, and against one that it denies."""
+
+_FEWEST = 20
+"""Step lines below which their course says nothing."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Diagnosis:
+    """One cause and the amount of it that explains the run."""
+
+    KEYS: ClassVar[tuple[str, ...]] = (
+        *("name", "says", "amount", "unit", "explains", "probability", "step_time_s"),
+        *("memory_bytes", "looks_like", "test", "words"),
+    )
+
+    name: str
+    says: str
+    amount: float | None
+    """None where it is there or not."""
+    unit: str
+    explains: float
+    """Share of the gap between prediction and measurement."""
+    probability: float
+    step_time_s: float
+    """Predicted with it."""
+    memory_bytes: float | None
+    """Peak predicted with it."""
+    looks_like: str
+    """Where else one would see it."""
+    test: str
+    """Five minutes that decide."""
+    words: tuple[str, ...] = ()
+    """Lines of the log that speak of it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Course:
+    """What step times of a run look like."""
+
+    kind: str
+    """steady, tails, drift, periodic; blank where too few are known."""
+    tail_share: float = 0.0
+    """Of steps that take over 1.25 times the median."""
+    drift: float = 0.0
+    """Growth from the first to the last step, as a share of the median."""
+    period: int = 0
+    """Steps between slow stretches."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seen:
+    """What is known of a run."""
+
+    measured_s: float
+    memory_bytes: Mapping[str, float] = field(default_factory=dict)
+    """Peak of the fullest rank by kind of reading: allocated, reserved."""
+    parts_s: Mapping[str, float] | None = None
+    """Of a traced step, by cause (``scoring/trace_gap.py``)."""
+    course: Course = Course(kind="")
+    lines: tuple[str, ...] = ()
+    """Lines of its log that speak of some cause."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Diagnoses(Answer):
+    """Causes of a run's step time, the most probable first."""
+
+    COMMAND: ClassVar[str] = "diagnose"
+    KEYS: ClassVar[tuple[str, ...]] = (
+        *("measured_step_s", "predicted_step_s", "p10_s", "p90_s", "gap_s", "course", "causes"),
+        *("unexplained", "nothing_wrong", "not_possible", "caveats"),
+    )
+
+    prediction: Prediction
+    measured_step_s: float
+    course: Course
+    causes: tuple[Diagnosis, ...]
+    nothing_wrong: float
+    """Probability that the prediction is off, and the run as it should be."""
+    not_possible: tuple[str, ...]
+    """Causes that this run cannot have."""
+
+    @property
+    def predicted_step_s(self) -> float:
+        """As predicted, without any of them."""
+        return self.prediction.step_time_s
+
+    @property
+    def p10_s(self) -> float:
+        """Of the prediction."""
+        return float(self.prediction.certainty.p10_s[0])
+
+    @property
+    def p90_s(self) -> float:
+        """Of the prediction."""
+        return float(self.prediction.certainty.p90_s[0])
+
+    @property
+    def gap_s(self) -> float:
+        """Measured less predicted."""
+        return self.measured_step_s - self.predicted_step_s
+
+    @property
+    def unexplained(self) -> float:
+        """Share of the gap that the most probable cause leaves."""
+        return 1.0 - self.causes[0].explains if self.causes else 1.0
+
+    @property
+    def line(self) -> str:
+        """All of it in a few words."""
+        if not self.causes or self.nothing_wrong > self.causes[0].probability:
+            return f"within what the prediction may be off ({self.nothing_wrong:.0%})"
+        return f"{self.causes[0].says} ({self.causes[0].probability:.0%})"
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What it leaves out."""
+        return (
+            "One cause at a time: two that act together look like a third.",
+            "Chances before anything is seen are assumed (hardware_profiles/causes.toml); the test"
+            " beside each cause decides, not its probability.",
+        )
+
+    def to_frame(self) -> DataFrame:
+        """One row per cause."""
+        keys = [key for key in Diagnosis.KEYS if key != "words"]
+        return frame_of_rows([{key: getattr(row, key) for key in keys} for row in self.causes])
+
+
+def course_of(step_times_s: Floats) -> Course:
+    """Say what step times look like: with tails, a drift, slow stretches that return, or steady."""
+    steps = np.asarray(step_times_s, float)
+    if len(steps) < _FEWEST:
+        return Course(kind="")
+    middle = float(np.median(steps))
+    slow = steps > 1.25 * middle
+    third = max(len(steps) // 3, 1)
+    drift = float(np.median(steps[-third:]) - np.median(steps[:third])) / middle
+    noise = float(np.median(np.abs(np.diff(steps)))) / middle
+    runs = _stretches(steps > middle + 3.0 * max(noise, 0.004) * middle)
+    gaps = np.diff([start for start, length in runs if length >= 3])
+    period = int(np.median(gaps)) if len(gaps) >= 2 and np.ptp(gaps) <= 0.5 * gaps.mean() else 0
+    kind = "steady"
+    if abs(drift) > max(0.04, 2.0 * noise):
+        kind = "drift"
+    elif period:
+        kind = "periodic"
+    elif 0.02 <= slow.mean() <= 0.4:
+        kind = "tails"
+    return Course(kind=kind, tail_share=float(slow.mean()), drift=drift, period=period)
+
+
+def _stretches(slow: Any) -> list[tuple[int, int]]:
+    """Starts and lengths of stretches of slow steps."""
+    edges = np.flatnonzero(np.diff(np.r_[0, np.asarray(slow, int), 0]))
+    return [(int(a), int(b - a)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
+
+
+def spoken(lines: Iterable[str]) -> tuple[str, ...]:
+    """Lines of a log that speak of some cause, the first of every kind."""
+    patterns = [
+        re.compile(pattern)
+        for cause in causes().values()
+        for pattern in (*cause.words, *cause.denied)
+    ]
+    first: dict[int, str] = {}
+    for line in lines:
+        short = line[:400]
+        for number, pattern in enumerate(patterns):
+            if number not in first and pattern.search(short):
+                first[number] = short.strip()
+        if len(first) == len(patterns):
+            break
+    return tuple(dict.fromkeys(first.values()))
+
+
+def diagnose(prediction: Prediction, seen: Seen) -> Diagnoses:
+    """Solve every cause for its amount and weigh it.
+
+    Parameters
+    ----------
+    prediction : Prediction
+        Of the run as it should be.
+    seen : Seen
+        What was measured.
+
+    Raises
+    ------
+    InputError
+        If the measured step time is not a positive number.
+    """
+    if not 0.0 < seen.measured_s < math.inf:
+        raise InputError(f"measured step time: must be above 0 s, got {seen.measured_s!r}")
+    weights: list[float] = []
+    solved: list[Diagnosis] = []
+    absent: list[str] = []
+    for name, cause in causes().items():
+        made = _solved(name, cause, prediction, seen) if can_have(cause, prediction) else None
+        if made is None:
+            absent.append(cause.says)
+        else:
+            solved.append(made[0])
+            weights.append(made[1])
+    sigma = _sigma(prediction)
+    nothing = _step_density(prediction.step_time_s, seen.measured_s, sigma)
+    nothing *= NOTHING * _rest(prediction, seen) * _of_course("steady", seen.course)
+    priors = sum(cause.prior for cause in causes().values())
+    scaled = [(1.0 - NOTHING) * weight / priors for weight in weights]
+    total = (nothing + sum(scaled)) or 1.0
+    ranked = sorted(zip(scaled, solved, strict=True), key=lambda pair: -pair[0])
+    return Diagnoses(
+        prediction=prediction,
+        measured_step_s=seen.measured_s,
+        course=seen.course,
+        causes=tuple(replace(made, probability=weight / total) for weight, made in ranked),
+        nothing_wrong=nothing / total,
+        not_possible=tuple(absent),
+    )
+
+
+def _sigma(prediction: Prediction) -> float:
+    """Of the logarithm of measured over predicted step time."""
+    low, high = float(prediction.certainty.p10_s[0]), float(prediction.certainty.p90_s[0])
+    return max(math.log(high / low) / 2.563, 0.01)
+
+
+def _student(x: Any) -> Any:
+    """Density of Student's t with 4 degrees of freedom."""
+    return 0.375 * (1.0 + np.square(x) / 4.0) ** -2.5
+
+
+def _step_density(predicted_s: Any, measured_s: float, sigma: float) -> Any:
+    return _student(np.log(measured_s / predicted_s) / sigma) / sigma
+
+
+def _solved(
+    name: str, cause: Cause, prediction: Prediction, seen: Seen
+) -> tuple[Diagnosis, float] | None:
+    """A cause with its amount, and what it weighs; None where it changes nothing."""
+    base, sigma = prediction.step_time_s, _sigma(prediction)
+    if cause.is_switch:
+        changed = with_cause(prediction, cause, 1.0)
+        if changed is None or abs(changed.step_time_s / base - 1.0) < 1e-4:
+            return None
+        amount, density = None, float(_step_density(changed.step_time_s, seen.measured_s, sigma))
+        step_s = changed.step_time_s
+    elif cause.adds_seconds or cause.shows:
+        changed = prediction
+        amount, step_s, density = _added(cause, prediction, seen.measured_s)
+    else:
+        reached = _priced(cause, prediction, seen.measured_s)
+        if reached is None:
+            return None
+        changed, amount, density = reached
+        step_s = changed.step_time_s
+    gap = seen.measured_s - base
+    explains = (step_s - base) / gap if gap else 0.0
+    if explains <= 0.0:
+        density *= 1e-3  # it makes a run slower, and this one is faster; or the other way round
+    words = tuple(line for line in seen.lines if any(re.search(p, line) for p in cause.words))
+    denied = any(re.search(p, line) for p in cause.denied for line in seen.lines)
+    odds = (_WORDS if words else 1.0) / (_WORDS if denied and not words else 1.0)
+    extra = added_s(prediction, cause, amount or 0.0)
+    weight = cause.prior * density * odds * _of_course(cause.series, seen.course)
+    weight *= _rest(changed, seen, cause.shows, extra)
+    memory = float(changed.estimate.memory_total_bytes[0])
+    made = Diagnosis(
+        name=name,
+        says=cause.says,
+        amount=amount,
+        unit=cause.unit,
+        explains=min(explains, 1.0) if abs(explains - 1.0) < 0.02 else explains,
+        probability=0.0,
+        step_time_s=step_s,
+        memory_bytes=memory,
+        looks_like=cause.elsewhere,
+        test=cause.test,
+        words=words,
+    )
+    return made, weight
+
+
+def _amounts(cause: Cause, count: int) -> Floats:
+    """Amounts from harmless to the worst, in equal ratios."""
+    if cause.typical < 1.0:
+        return np.geomspace(cause.most, cause.least, count)
+    return np.geomspace(cause.least, cause.most, count)
+
+
+def _amount_density(cause: Cause, amounts: Any) -> Any:
+    """Log-normal, over the logarithm of amounts."""
+    z = np.log(np.asarray(amounts) / cause.typical) / cause.spread
+    return np.exp(-0.5 * z * z) / (cause.spread * math.sqrt(2.0 * math.pi))
+
+
+def _added(cause: Cause, prediction: Prediction, measured_s: float) -> tuple[float, float, float]:
+    """Amount, step time and density of a cause that adds seconds to a step."""
+    base, sigma = prediction.step_time_s, _sigma(prediction)
+    if cause.adds_seconds:
+        shares = np.geomspace(1e-4, 30.0, _FINE)
+        amounts, prior = base * shares, _amount_density(cause, shares)
+        logs = np.log(shares)
+    else:
+        amounts = np.geomspace(cause.least, cause.most, _FINE)
+        prior, logs = _amount_density(cause, amounts), np.log(amounts)
+    per_amount = added_s(prediction, cause, 2.0) if cause.shows == "data" else 0.0
+    extra = amounts if cause.adds_seconds else (amounts - 1.0) * per_amount
+    density = prior * _step_density(base + extra, measured_s, sigma)
+    gap = max(measured_s - base, 0.0)
+    if cause.adds_seconds:
+        amount = gap
+    else:
+        amount = min(1.0 + gap / per_amount, cause.most) if per_amount else 1.0
+    step_s = base + added_s(prediction, cause, amount)
+    return amount, step_s, float(np.trapezoid(density, logs))
+
+
+def _priced(
+    cause: Cause, prediction: Prediction, measured_s: float
+) -> tuple[Prediction, float, float] | None:
+    """Run, amount and density of a cause that is priced by the model."""
+    amounts, steps = [], []
+    for amount in _amounts(cause, _AMOUNTS).tolist():
+        changed = with_cause(prediction, cause, amount)
+        if changed is not None:
+            amounts.append(amount)
+            steps.append(changed.step_time_s)
+    if len(steps) < 2 or max(steps) < 1.001 * min(steps):
+        return None
+    logs, log_steps = np.log(amounts), np.log(steps)
+    order = np.argsort(logs)
+    fine = np.linspace(logs.min(), logs.max(), _FINE)
+    fine_steps = np.exp(np.interp(fine, logs[order], log_steps[order]))
+    prior = _amount_density(cause, np.exp(fine))
+    density = prior * _step_density(fine_steps, measured_s, _sigma(prediction))
+    amount = _solve(cause, prediction, measured_s, (amounts, steps))
+    changed = with_cause(prediction, cause, amount)
+    if changed is None:
+        return None
+    return changed, amount, float(abs(np.trapezoid(density, fine)))
+
+
+def _solve(
+    cause: Cause,
+    prediction: Prediction,
+    measured_s: float,
+    priced: tuple[list[float], list[float]],
+) -> float:
+    """The amount at which the predicted step is the measured one, or the nearest that there is."""
+    amounts, steps = priced
+    worse = np.asarray(steps) >= measured_s
+    if not worse.any():
+        return amounts[int(np.argmax(steps))]
+    first = int(np.argmax(worse))
+    if first == 0:
+        return amounts[0]
+    low, high = math.log(amounts[first - 1]), math.log(amounts[first])
+    for _ in range(_HALVINGS):
+        middle = math.exp(0.5 * (low + high))
+        changed = with_cause(prediction, cause, middle)
+        if changed is None:
+            break
+        if changed.step_time_s >= measured_s:
+            high = math.log(middle)
+        else:
+            low = math.log(middle)
+    return math.exp(0.5 * (low + high))
+
+
+def _of_course(series: str, course: Course) -> float:
+    """Chance of what step times look like, of a cause that makes them look like `series`."""
+    if not course.kind:
+        return 1.0
+    return _COURSE if series == course.kind else (1.0 - _COURSE) / 3.0
+
+
+def _rest(prediction: Prediction, seen: Seen, shows: str = "", extra_s: float = 0.0) -> float:
+    """How well memory and the parts of a traced step agree with a changed run."""
+    weight = 1.0
+    for kind, measured in seen.memory_bytes.items():
+        predicted = GIB * memory_of_kind_gib(prediction.estimate, 0, kind)
+        weight *= float(_student(math.log(measured / predicted) / _MEMORY_SIGMA)) / 0.375
+    if seen.parts_s is not None:
+        weight *= _parts(predicted_parts(prediction), seen, shows, extra_s)
+    return weight * _room(prediction)
+
+
+def _room(prediction: Prediction) -> float:
+    """A run that would need far more memory than there is, would not have run."""
+    need = float(prediction.estimate.memory_total_bytes[0])
+    over = math.log(need / float(prediction.estimate.usable_bytes)) / _MEMORY_SIGMA
+    return 1.0 if over <= 0.0 else float(_student(over)) / 0.375
+
+
+def _parts(predicted_s: Mapping[str, float], seen: Seen, shows: str, extra_s: float) -> float:
+    """How well the parts of a step agree; each may be off by a share of itself and of the step."""
+    weight, measured = 1.0, seen.parts_s or {}
+    for name in {*predicted_s, *measured}:
+        part_s = predicted_s.get(name, 0.0) + (extra_s if name == shows else 0.0)
+        sigma = _PART_SIGMA * part_s + _PART_FLOOR * seen.measured_s
+        weight *= float(_student((measured.get(name, 0.0) - part_s) / sigma)) / 0.375
+    return weight

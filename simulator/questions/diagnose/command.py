@@ -1,0 +1,141 @@
+"""`foreshard diagnose`: from a log or a trace of a run to the cause of its step time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from simulator.cli.option_groups import ScenarioOptions
+from simulator.cli.runner import Reply, question
+
+if TYPE_CHECKING:
+    from simulator.measured.log import MeasuredLog
+    from simulator.planner.prediction import Prediction
+    from simulator.questions.diagnose.answer import Seen
+    from simulator.scenario import Scenario
+
+LogFile = Annotated[
+    Path | None,
+    typer.Option("--log", metavar="LOG", help="What the trainer printed, or an MLPerf log."),
+]
+TraceFile = Annotated[
+    Path | None,
+    typer.Option("--trace", metavar="TRACE", help="A profiled step of one rank, or more of them."),
+]
+RunFile = Annotated[
+    Path | None,
+    typer.Option("--scenario", metavar="SCENARIO", help="Scenario file (TOML) of the run."),
+]
+StepTime = Annotated[
+    float | None,
+    typer.Option("--step-time", metavar="SECONDS", min=0.0, help="Where there is no log."),
+]
+
+
+@question(
+    "diagnose",
+    "diagnose --log train.log --scenario run.toml",
+    "diagnose --trace rank0.json.gz --scenario run.toml",
+    "diagnose --step-time 12.4 --scenario run.toml",
+)
+def ask(
+    *,
+    log: LogFile = None,
+    trace: TraceFile = None,
+    step_time: StepTime = None,
+    scenario: RunFile = None,
+    options: ScenarioOptions,
+) -> Reply:
+    """Find why a run is slower than predicted: which cause, how much of it, and how to tell.
+
+    Each cause is solved for the amount that makes the prediction equal the measurement, and weighed
+    by all that is seen: step time, its course, memory, the parts of a traced step, words of the
+    log.
+
+    Exit 0: done; 2: bad input.
+    """
+    from simulator.cli.screen import waiting
+    from simulator.errors import InputError
+    from simulator.questions.diagnose.answer import diagnose
+    from simulator.questions.diagnose.screen import screen
+
+    if log is None and trace is None and step_time is None:
+        raise InputError("command line: must be given --log LOG, --trace TRACE or --step-time S")
+    if step_time is not None and (log or trace):
+        raise InputError("command line: --step-time: only where there is no log and no trace")
+    described, assumed = options.scenario(scenario)
+    with waiting("pricing every cause"):
+        prediction, seen = read_run(described, log, trace, step_time, assumed)
+        answer = diagnose(prediction, seen)
+    return Reply(answer, partial(screen, assumed=assumed))
+
+
+def read_run(
+    scenario: Scenario,
+    log: Path | None,
+    trace: Path | None,
+    step_time_s: float | None = None,
+    assumed: Iterable[str] = (),
+) -> tuple[Prediction, Seen]:
+    """Read what is known of a run, and predict it.
+
+    Raises
+    ------
+    InputError
+        With the problems of the log or the trace, or where it contradicts the scenario.
+    """
+    from simulator.interop.traces.kineto import read_trace
+    from simulator.interop.traces.nsys import is_nsys, read_nsys
+    from simulator.planner.prediction import predict
+    from simulator.questions.diagnose.answer import Course, Seen, course_of, spoken
+    from simulator.scoring.logs import compare
+    from simulator.scoring.trace import measure
+    from simulator.scoring.trace_gap import compare_trace, measured_parts
+
+    memory: dict[str, float] = {}
+    parts = None
+    course, measured_s = Course(kind=""), step_time_s
+    lines: tuple[str, ...] = ()
+    prediction = None
+    if log is not None:
+        read = _log(log, scenario)
+        comparison = compare(read, scenario, assumed)
+        prediction, measured_s = comparison.prediction, read.median_step_s
+        course, memory = course_of(read.kept_s), comparison.memory_of_a_whole_step()
+        with log.open(encoding="utf-8", errors="replace") as text:
+            lines = spoken(text)
+    if prediction is None:
+        prediction = predict(scenario)
+    if trace is not None:
+        step = measure(read_nsys(trace) if is_nsys(trace) else read_trace(trace), steps=None)
+        compare_trace(step, prediction.scenario)  # refuses a trace of another run
+        parts, measured_s = measured_parts(step, prediction), measured_s or step.step_s
+    seen = Seen(
+        measured_s=measured_s or 0.0,
+        memory_bytes=memory,
+        parts_s=parts,
+        course=course,
+        lines=lines,
+    )
+    return prediction, seen
+
+
+def _log(path: Path, scenario: Scenario) -> MeasuredLog:
+    """Read a log by the reader that finds steps in it."""
+    from simulator.errors import InputError
+    from simulator.interop.logs.megatron_log import read_megatron_log
+    from simulator.interop.logs.mlperf_log import read_mlperf_log
+    from simulator.interop.logs.torchtitan_log import read_torchtitan_log
+
+    recipe, gpus = scenario.workload.recipe, scenario.cluster.gpus
+    problems: list[str] = []
+    for reader in (read_megatron_log, read_torchtitan_log, read_mlperf_log):
+        try:
+            return reader(path, recipe, gpus)
+        except InputError as error:
+            problems += error.problems
+    raise InputError(dict.fromkeys(problems))

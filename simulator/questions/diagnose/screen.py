@@ -1,0 +1,91 @@
+"""The screen of a diagnosis: the gap, causes by probability, the test that decides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from simulator.answers import CAVEATS
+from simulator.cli.screen import heading, notes, plain_table
+from simulator.units import show_percent, show_seconds, show_seconds_span, show_signed_percent
+
+if TYPE_CHECKING:
+    from simulator.questions.diagnose.answer import Diagnoses, Diagnosis
+
+_ROWS = 8
+
+
+def screen(answer: Diagnoses, assumed: Mapping[str, Any] | None = None) -> Iterator[RenderableType]:
+    """Give the gap, then the causes, then what decides between them."""
+    yield heading(answer.prediction.scenario)
+    yield Text(f"\n{_verdict(answer)}", style="bold")
+    ratio = show_signed_percent(answer.measured_step_s / answer.predicted_step_s - 1.0)
+    span = show_seconds_span(answer.p10_s, answer.p90_s)
+    yield Text(
+        f"Measured {show_seconds(answer.measured_step_s)} a step, predicted"
+        f" {show_seconds(answer.predicted_step_s)} (P10 to P90: {span}): {ratio}.{_course(answer)}"
+    )
+    yield ""
+    table = plain_table(
+        "cause", "amount", "explains", "probability", "step with it", left=("cause",)
+    )
+    for cause in answer.causes[:_ROWS]:
+        table.add_row(
+            cause.says,
+            amount_words(cause),
+            show_percent(cause.explains),
+            show_percent(cause.probability),
+            show_seconds(cause.step_time_s),
+        )
+    nothing = show_percent(answer.nothing_wrong)
+    table.add_row("nothing: the prediction is off", "", "", nothing, "")
+    yield table
+    yield ""
+    likely = [cause for cause in answer.causes[:3] if cause.probability >= 0.02]
+    yield notes("What decides, in five minutes", [f"{c.says}: {c.test}" for c in likely])
+    yield notes("Where else it would show", [f"{c.says}: {c.looks_like}" for c in likely])
+    words = [f"{cause.says}: {line}" for cause in likely for line in cause.words]
+    yield notes("Said in the log", words)
+    if answer.not_possible:
+        yield notes("Not of this run", [", ".join(answer.not_possible)])
+    given = [f"assumed: {', '.join(assumed)}"] if assumed else []
+    yield notes(CAVEATS, [*answer.caveats, *given])
+
+
+def amount_words(cause: Diagnosis) -> str:
+    """The amount with its unit."""
+    if cause.amount is None:
+        return cause.unit
+    if cause.unit == "s per step":
+        return f"{show_seconds(cause.amount)} a step"
+    if cause.unit.startswith("share"):
+        return f"{show_percent(cause.amount)} {cause.unit.removeprefix('share ')}"
+    return f"{cause.amount:.2f} {cause.unit}"
+
+
+def _verdict(answer: Diagnoses) -> str:
+    if not answer.causes or answer.nothing_wrong >= answer.causes[0].probability:
+        return (
+            "Nothing that must be looked for: what is measured lies within what the prediction may"
+            f" be off (probability {show_percent(answer.nothing_wrong)})."
+        )
+    first = answer.causes[0]
+    return (
+        f"Most probably {first.says}: {amount_words(first)}, probability"
+        f" {show_percent(first.probability)}, {show_percent(first.explains)} of the gap."
+    )
+
+
+def _course(answer: Diagnoses) -> str:
+    course = answer.course
+    words = {
+        "": "",
+        "steady": " Step times are steady.",
+        "tails": f" {show_percent(course.tail_share)} of them take over 1.25 times the median.",
+        "drift": f" Step times drift by {show_signed_percent(course.drift)} over the log.",
+        "periodic": f" Slow stretches return every {course.period:,} steps.",
+    }
+    return words[course.kind]

@@ -1,0 +1,304 @@
+"""The answer of `foreshard rl`: a step by phase, who waits, what fits, the best split, money."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from simulator.answers import SCENARIO, Answer
+from simulator.economics.energy import cluster_energy_joule
+from simulator.economics.price import cost_usd
+from simulator.errors import InfeasibleError
+from simulator.evidence.card import Card
+from simulator.frames import DataFrame, frame_of_rows
+from simulator.planner.prediction import refuse_mixed
+from simulator.reinforcement.evidence import interval_s, step_evidence
+from simulator.reinforcement.remedies import Remedy, remedies
+from simulator.reinforcement.rl_step import RLStep, rl_step
+from simulator.reinforcement.split_search import By, Tried, best_of, flips, try_splits, update_s
+from simulator.reinforcement.trainer import with_gpus
+from simulator.rollouts.rl_section import RL
+from simulator.scenario import Scenario
+from simulator.units import show_percent, show_seconds
+
+THOUSAND = 1000.0
+"""Updates whose money is told."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Priced:
+    """A step with its interval, evidence and money."""
+
+    step: RLStep
+    card: Card
+    p10_s: float
+    p90_s: float
+    usd_per_1000_updates: float | None
+    """None where no price is known."""
+
+    def document(self) -> dict[str, Any]:
+        """As JSON says it."""
+        step, trainer = self.step, self.step.trainer
+        engine = step.rl.generation
+        generation = {
+            "engine": engine.engine,
+            "tp": engine.tp,
+            "ep": engine.ep,
+            "replicas": step.generated.replicas,
+            "max_sequences": step.generated.replica.most_sequences,
+            "memory_share": step.generated.memory_share,
+            "cache_tokens": step.generated.cache_tokens,
+        }
+        return {
+            "mode": step.rl.mode,
+            "step_time_s": step.step_time_s,
+            "p10_s": self.p10_s,
+            "p90_s": self.p90_s,
+            "updates": trainer.updates,
+            "generation_s": step.generation_s,
+            "reward_s": step.reward_s,
+            "log_probabilities_s": trainer.score_s,
+            "training_s": trainer.training_s,
+            "refit_s": step.moved.seconds,
+            "phase_change_s": step.moved.switch_s,
+            "driver_s": step.driver_s,
+            "waiting": step.waiting,
+            "staleness": step.staleness,
+            "gpus": step.gpus,
+            "tokens_per_s_per_gpu": step.tokens_per_s_per_gpu,
+            "preempted": step.generated.preempted,
+            "layouts": {"training": trainer.layout, "generation": generation},
+            "memory": {name: side.document() for name, side in step.memory.items()},
+            "verdict": step.verdict,
+            "usd_per_1000_updates": self.usd_per_1000_updates,
+            "evidence": self.card.document(),
+        }
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class PricedRL(Answer):
+    """The answer."""
+
+    COMMAND: ClassVar[str] = "rl"
+    KEYS: ClassVar[tuple[str, ...]] = (
+        *(*SCENARIO, "feasible", "reason?", "rl=chosen", "asked=given"),
+        *("tried=tried_rows", "flips", "remedies=told_remedies", "caveats"),
+    )
+
+    scenario: Scenario
+    asked: Priced | None
+    """The scenario's own split; None where it cannot be."""
+    best: Priced | None
+    """The best that was tried; None where nothing was searched, or nothing fits."""
+    tried: tuple[Tried, ...]
+    by: By
+    told: tuple[Remedy, ...]
+    """Changes of the scenario's own split that would help."""
+    reason: str = ""
+    """Why the scenario's own split cannot be."""
+
+    @property
+    def shown(self) -> Priced | None:
+        """What the answer is about: the scenario's own split, else the best."""
+        return self.asked or self.best
+
+    @property
+    def feasible(self) -> bool:
+        """Whether anything fits."""
+        shown = (self.asked, self.best)
+        return any(step is not None and step.step.verdict != "OOM" for step in shown)
+
+    @property
+    def line(self) -> str:
+        """All of it in a few words."""
+        shown = self.shown
+        if shown is None:
+            return self.reason
+        step = shown.step
+        waits = ", ".join(f"{side} waits {show_percent(x)}" for side, x in step.waiting.items())
+        return f"{show_seconds(step.step_time_s)} a step, {step.rl.mode}; {waits}"
+
+    @property
+    def chosen(self) -> dict[str, Any] | None:
+        """The step that the answer is about."""
+        return None if self.shown is None else self.shown.document()
+
+    @property
+    def given(self) -> bool:
+        """Whether that is the scenario's own split."""
+        return self.asked is not None
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Every split that was tried, as a row each."""
+        return [_row(self.scenario, tried) for tried in self.tried]
+
+    @property
+    def tried_rows(self) -> list[dict[str, Any]]:
+        """The same, as JSON says them."""
+        return self.rows
+
+    @property
+    def flips(self) -> list[dict[str, int]]:
+        """Numbers of generating accelerators between which the side that binds changes."""
+        return [{"from": a, "to": b} for a, b in flips(list(self.tried), self.by)]
+
+    @property
+    def told_remedies(self) -> list[dict[str, Any]]:
+        """Changes that would help, as JSON says them."""
+        return [
+            {"field": remedy.field, "value": remedy.value, "why": remedy.why,
+             "step_time_s": remedy.step_time_s, "verdict": remedy.verdict}
+            for remedy in self.told
+        ]  # fmt: skip
+
+    def to_frame(self) -> DataFrame:
+        """A row for each split that was tried; the scenario's own alone where none was."""
+        if self.tried:
+            return frame_of_rows(self.rows)
+        return frame_of_rows([] if self.shown is None else [_plain(self.shown.document())])
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What is taken for granted, and what is not in the numbers."""
+        said = [
+            "Steps and days are those of a run without failures; a generator that fails loses the"
+            " answers of its own replica alone.",
+            "Lengths of answers stay what they are; they drift while a policy learns.",
+        ]
+        shown = self.shown
+        if shown is None:
+            return tuple(said)
+        rl, replica = shown.step.rl, shown.step.generated.replica
+        if rl.answer_tokens is not None:
+            said.append(
+                "Answers are lognormal, cut at the longest: the cap matters more than the shape."
+            )
+        if replica.borrowed:
+            device = replica.cluster.accelerator.name
+            said.append(f"Decode kernels of {replica.borrowed} stand in for those of {device}.")
+        if rl.algorithm == "dapo":
+            said.append("DAPO's further rounds are one longer batch: prompts / kept_groups.")
+        if rl.algorithm == "ppo":
+            said.append("The critic is a second model of the policy's size and layout.")
+        return tuple(said)
+
+
+def rl(
+    scenario: Scenario,
+    *,
+    by: By = "time",
+    search: bool = True,
+    progress: Callable[[int, int], None] | None = None,
+) -> PricedRL:
+    """Price the step of [rl], and every split of its accelerators.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    by : time, usd or throughput
+        What the best split is best in: seconds or money of an update, or tokens per accelerator.
+    search : bool
+        Whether other splits are tried.
+    progress : callable, optional
+        Told how many splits are done, of how many.
+
+    Raises
+    ------
+    InputError
+        If there is no section [rl], or something of it is wrong.
+    """
+    scenario.required(RL)
+    refuse_mixed(scenario.without(RL))
+    asked, reason = None, ""
+    try:
+        asked = priced(scenario, rl_step(scenario))
+    except InfeasibleError as error:
+        reason = str(error)
+    tried = tuple(try_splits(scenario, progress=progress)) if search else ()
+    best = best_of(list(tried), by)
+    best_step = None if best is None or best.step is None else priced(scenario, best.step)
+    return PricedRL(
+        scenario=scenario,
+        asked=asked,
+        best=best_step,
+        tried=tried,
+        by=by,
+        told=tuple(remedies(scenario, asked.step if asked else None)),
+        reason=reason,
+    )
+
+
+def priced(scenario: Scenario, step: RLStep) -> Priced:
+    """Put interval, evidence and money to a step."""
+    card = step_evidence(scenario, step)
+    p10_s, p90_s = interval_s(card, step.step_time_s)
+    return Priced(
+        step=step, card=card, p10_s=p10_s, p90_s=p90_s,
+        usd_per_1000_updates=usd_per_1000_updates(scenario, step),
+    )  # fmt: skip
+
+
+def usd_per_1000_updates(scenario: Scenario, step: RLStep) -> float | None:
+    """Money of a thousand updates; None where no price is known.
+
+    Electricity, where the price leaves it out, is that of devices that are busy but while their
+    side waits.
+    """
+    price, site = scenario.tariff.price, scenario.tariff.site
+    if price.usd_per_gpu_hour is None:
+        return None
+    sides = {"training": "trainer"}
+    if step.rl.mode == "apart":
+        sides["generation"] = "generator"
+    energy = sum(
+        float(
+            cluster_energy_joule(
+                with_gpus(scenario.cluster, step.gpus[name]),
+                site,
+                step_time_s=step.step_time_s,
+                busy_s=(1.0 - step.waiting[side]) * step.step_time_s,
+            )
+        )
+        for name, side in sides.items()
+    )
+    steps = THOUSAND / step.trainer.updates
+    usd = cost_usd(
+        seconds=step.step_time_s * steps,
+        gpus=step.all_gpus,
+        energy_joule=energy * steps,
+        usd_per_gpu_hour=float(price.usd_per_gpu_hour),
+        electricity_usd_per_kwh=float(site.electricity_usd_per_kwh),
+        included_power=price.included_power,
+    )
+    return float(usd)
+
+
+def _row(scenario: Scenario, tried: Tried) -> dict[str, Any]:
+    step, rl = tried.step, tried.rl
+    row: dict[str, Any] = {
+        "mode": rl.mode,
+        "staleness": rl.staleness,
+        "training_gpus": scenario.cluster.gpus - (rl.generation.gpus or 0),
+        "generation_gpus": rl.generation.gpus or scenario.cluster.gpus,
+        "generation_tp": rl.generation.tp,
+        "reason": tried.reason or None,
+    }
+    if step is None:
+        names = ("layout", "step_time_s", "update_s", "trainer_waits", "generator_waits")
+        return row | dict.fromkeys((*names, "tokens_per_s_per_gpu", "verdict", "usd"))
+    return row | {
+        "layout": step.trainer.described,
+        "step_time_s": step.step_time_s,
+        "update_s": update_s(step),
+        "trainer_waits": step.waiting["trainer"],
+        "generator_waits": step.waiting["generator"],
+        "tokens_per_s_per_gpu": step.tokens_per_s_per_gpu,
+        "verdict": step.verdict,
+        "usd": usd_per_1000_updates(scenario, step),
+    }
+
+
+def _plain(document: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in document.items() if not isinstance(value, (dict, list))}

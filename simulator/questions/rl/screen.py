@@ -1,0 +1,163 @@
+"""The screen of `foreshard rl`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from simulator.answers import CAVEATS
+from simulator.cli.screen import heading, notes, plain_table, table_of, verdict_style
+from simulator.units import show_bytes, show_percent, show_seconds, show_usd
+
+if TYPE_CHECKING:
+    from simulator.questions.rl.answer import Priced, PricedRL
+
+_SHOWN = 10
+"""Splits on the screen, best first."""
+
+_WORDS = {
+    "generation": "generation",
+    "reward": "reward",
+    "log_probabilities": "log-probabilities",
+    "training": "training",
+    "refit": "refit",
+    "phase_change": "change of sides",
+    "driver": "driver",
+}
+
+
+def screen(answer: PricedRL) -> Iterator[RenderableType]:
+    """Give the step by phase, both sides, their memory, other splits, and what would help."""
+    yield heading(answer.scenario, priced="rl")
+    yield ""
+    if answer.asked is None:
+        yield notes("This split cannot be", [answer.reason])
+    if (shown := answer.shown) is not None:
+        yield _step(shown)
+        yield ""
+        yield notes("Both sides", _sides(shown))
+        yield _memory(shown)
+        yield ""
+    if answer.tried:
+        yield notes("Splits", _splits(answer))
+        yield _table(answer)
+        yield ""
+    if answer.told:
+        yield notes("Would help", [_remedy(answer, i) for i in range(len(answer.told))])
+    yield notes(CAVEATS, answer.caveats)
+
+
+def _step(shown: Priced) -> Table:
+    step = shown.step
+    table = plain_table("phase", "time", "of the step", left=("phase",))
+    for name, seconds in step.parts_s.items():
+        if seconds > 0.0:
+            share = show_percent(seconds / step.step_time_s)
+            table.add_row(_WORDS[name], show_seconds(seconds), share)
+    whole = show_seconds(step.step_time_s)
+    table.add_row(Text("a step", style="bold"), Text(whole, style="bold"), "")
+    return table
+
+
+def _sides(shown: Priced) -> list[str]:
+    step, rl, made = shown.step, shown.step.rl, shown.step.generated
+    spread = f"P10 {show_seconds(shown.p10_s)}, P90 {show_seconds(shown.p90_s)}"
+    lines = [
+        f"{step.rl.answers:,} answers, {step.trainer.updates} updates a step; {spread}",
+        *shown.card.sentences(),
+        f"trainer: {step.gpus['training']:,} accelerators, {step.trainer.described};"
+        f" {step.trainer.bins:,} packed sequences an update,"
+        f" {show_percent(step.trainer.fill)} full",
+        f"generator: {made.replicas:,} replicas of tp {rl.generation.tp} on"
+        f" {step.gpus['generation']:,}, up to {made.replica.most_sequences:,} sequences each, cache"
+        f" of {made.cache_tokens:,.0f} tokens, {show_seconds(made.iterations_s)} an iteration",
+    ]
+    if made.preempted:
+        lines.append(f"{made.preempted:,} times a sequence left a full cache and began anew")
+    if made.waited:
+        lines.append(f"{made.waited:,} of {rl.written:,} answers found no place at once")
+    slow = made.seconds / made.mean_s - 1.0
+    lines.append(f"the slowest replica takes {show_percent(slow)} longer than the mean")
+    if rl.mode == "apart":
+        wait = step.waiting
+        lines.append(
+            f"the trainer waits {show_percent(wait['trainer'])} of a step, the generator"
+            f" {show_percent(wait['generator'])}; weights are {step.staleness['p50']:.0f} updates"
+            f" old (P90 {step.staleness['p90']:.0f})"
+        )
+    moved = step.moved
+    lines.append(
+        f"refit: {moved.tensors:,} tensors, {show_bytes(moved.weight_bytes)} by {moved.link}"
+    )
+    if shown.usd_per_1000_updates is not None:
+        lines.append(f"{show_usd(shown.usd_per_1000_updates)} for 1,000 updates")
+    return lines
+
+
+def _memory(shown: Priced) -> Table:
+    table = plain_table("phase", "memory", "usable", "", "holds", left=("phase", "holds"))
+    for name, side in shown.step.memory.items():
+        kinds = sorted(side.kinds.items(), key=lambda item: -item[1])
+        holds = ", ".join(f"{kind} {show_bytes(size)}" for kind, size in kinds[:4] if size > 0.0)
+        verdict = Text(side.verdict, style=verdict_style(side.verdict))
+        table.add_row(
+            name, show_bytes(side.total_bytes), show_bytes(side.usable_bytes), verdict, holds
+        )
+    return table
+
+
+def _splits(answer: PricedRL) -> list[str]:
+    words = {"time": "time of an update", "usd": "money of an update", "throughput": "throughput"}
+    fit = sum(split.fits for split in answer.tried)
+    lines = [f"{len(answer.tried)} tried, {fit} fit; best by {words[answer.by]}:"]
+    best, asked = answer.best, answer.asked
+    if best is not None:
+        step = best.step
+        where = f"{step.gpus['training']:,} train, {step.gpus['generation']:,} generate"
+        lines.append(
+            f"{step.rl.mode}, {where}, tp {step.rl.generation.tp}, trainer"
+            f" {step.trainer.described}: {show_seconds(step.step_time_s)} a step"
+        )
+        if asked is not None:
+            gain = asked.step.step_time_s / step.step_time_s
+            lines.append(f"yours takes {gain:.2f} times as long a step")
+    for pair in answer.flips:
+        lines.append(
+            f"the generator binds with {pair['from']} generating accelerators, the trainer with"
+            f" {pair['to']}"
+        )
+    return lines
+
+
+def _table(answer: PricedRL) -> Table:
+    rows = [row for row in answer.rows if row["step_time_s"] is not None]
+    rows.sort(key=lambda row: (row["verdict"] == "OOM", row["update_s"]))
+    return table_of(
+        rows[:_SHOWN],
+        ("mode", lambda row: f"{row['mode']}, {row['staleness']} off" if row["staleness"] else
+            row["mode"]),
+        ("train", lambda row: f"{row['training_gpus']:,}"),
+        ("generate", lambda row: f"{row['generation_gpus']:,}"),
+        ("tp", lambda row: f"{row['generation_tp']}"),
+        ("step", lambda row: show_seconds(row["step_time_s"])),
+        ("trainer waits", lambda row: show_percent(row["trainer_waits"])),
+        ("generator waits", lambda row: show_percent(row["generator_waits"])),
+        ("1,000 updates", lambda row: show_usd(row["usd"])),
+        ("", lambda row: Text(row["verdict"], style=verdict_style(row["verdict"]))),
+        ("trainer's layout", lambda row: row["layout"]),
+        left=("mode", "trainer's layout"),
+    )  # fmt: skip
+
+
+def _remedy(answer: PricedRL, index: int) -> str:
+    remedy = answer.told[index]
+    value = f'"{remedy.value}"' if isinstance(remedy.value, str) else remedy.value
+    text = f"{remedy.field} = {value}: {show_seconds(remedy.step_time_s)} a step ({remedy.why})"
+    if answer.asked is not None and answer.asked.step.verdict != "OOM":
+        saved = 1.0 - remedy.step_time_s / answer.asked.step.step_time_s
+        text += f", {show_percent(saved)} less"
+    return text

@@ -1,0 +1,103 @@
+"""New weights from the trainer to the engine, and devices that change sides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simulator.cost.estimate import Estimate
+from simulator.hardware.cluster import Cluster
+from simulator.rollouts.profiles import Engine, Framework
+from simulator.units import GB
+from simulator.workload.architecture import Architecture
+
+_WIDE = 2.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Refit:
+    """What handing over one version of the weights takes."""
+
+    tensors: int
+    """As they are published, an expert's matrices each."""
+    weight_bytes: float
+    """All weights as the engine keeps them."""
+    host_s: float
+    """Gathering, renaming and handing over tensor by tensor."""
+    transfer_s: float
+    """Bytes by the slowest link on the way."""
+    link: str
+    """Which that is."""
+    states_bytes: float
+    """What a device moves to its host, and back, when it changes sides."""
+    switch_s: float
+    """Calls, sleep and wake, and those bytes."""
+
+    @property
+    def seconds(self) -> float:
+        """Weights alone."""
+        return self.host_s + self.transfer_s
+
+
+def refit(
+    architecture: Architecture,
+    framework: Framework,
+    engine: Engine,
+    cluster: Cluster,
+    estimate: Estimate,
+    *,
+    colocated: bool,
+    weight_bytes: float = _WIDE,
+) -> Refit:
+    """Price a hand-over.
+
+    Tensors are gathered one by one from the trainer's ranks, each to the layout of the engine: the
+    host's work for each, and all bytes once through a rank. On the same devices they pass by
+    memory handles; apart, from the first rank to all engines by broadcast, at what its adapters
+    carry. Colocated, optimizer states and gradients leave for the host before the engine wakes, and
+    come back.
+    """
+    tensors = published_tensors(architecture)
+    size = architecture.parameters * weight_bytes
+    rate, link = float(framework.refit_bytes_per_s), "gathers"
+    if not colocated and cluster.nodes > 1 and cluster.domain < cluster.gpus:
+        adapters = cluster.network_bytes_per_s_per_gpu
+        rate, link = adapters, "network adapters of a rank"
+    states = 0.0
+    switch_s = 0.0
+    if colocated:
+        kinds = estimate.memory_bytes
+        states = float(kinds["optimizer"][0] + kinds["gradients"][0])
+        host = float(cluster.node.host_bytes_per_s or 25.0 * GB)
+        link_rate = host * float(framework.offload_fraction)
+        switch_s = float(framework.colocated_switch_s) + 2.0 * states / link_rate
+    return Refit(
+        tensors=tensors,
+        weight_bytes=size,
+        host_s=tensors * float(framework.refit_tensor_s),
+        transfer_s=size / rate,
+        link=link,
+        states_bytes=states,
+        switch_s=switch_s,
+    )
+
+
+def published_tensors(architecture: Architecture) -> int:
+    """Tensors of the model as it is published: each expert's matrices on their own.
+
+    Examples
+    --------
+    Llama 3.1 8B: nine in each of 32 layers, embedding, norm and head.
+
+    >>> from simulator.workload import presets
+    >>> published_tensors(presets.load("llama-3.1-8b"))
+    291
+    """
+    total = 1 + (architecture.output_rows > 0 and not architecture.tied_embeddings)
+    total += sum(weight.count for weight in architecture.head_weights)
+    for index, kind in enumerate(architecture.blocks):
+        layers = architecture.layer_kinds.count(index)
+        weights = kind.weights(kind.width or architecture.hidden)
+        tensors = sum(weight.count * (1 + weight.bias) for weight in weights)
+        extra = kind.norm_vectors - 1
+        total += layers * (tensors + extra)
+    return int(total)

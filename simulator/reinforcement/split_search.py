@@ -1,0 +1,192 @@
+"""How to split accelerators between trainer and generator, and how to cut both sides.
+
+Every split, generator's tp and mode that the staleness allows is priced; trainers take the fastest
+layout that fits on so many accelerators, found once for each number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Literal
+
+from simulator.arrays import Floats
+from simulator.errors import InfeasibleError, InputError
+from simulator.layout.degrees import divisors
+from simulator.reinforcement.rl_step import Generated, RLStep, generate, joined
+from simulator.reinforcement.trainer import Trainer, best_trainer, train, with_gpus
+from simulator.rollouts.lengths import answer_lengths, sequence_lengths
+from simulator.rollouts.profiles import load_framework
+from simulator.rollouts.rl_section import RL
+from simulator.scenario import Scenario
+
+By = Literal["time", "usd", "throughput"]
+
+_EIGHTHS = (1, 2, 3, 4, 5, 6, 7)
+_MOST_TP = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tried:
+    """A split that was priced."""
+
+    rl: RL
+    step: RLStep | None
+    reason: str = ""
+    """Why it cannot be; blank where it can."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether both sides fit."""
+        return self.step is not None and self.step.verdict != "OOM"
+
+
+def update_s(step: RLStep) -> float:
+    """Seconds of an update."""
+    return step.step_time_s / step.trainer.updates
+
+
+def score(step: RLStep, by: By) -> float:
+    """What is to be small: seconds or accelerator-seconds of an update, or of a token."""
+    if by == "time":
+        return update_s(step)
+    if by == "usd":
+        return update_s(step) * step.all_gpus
+    return 1.0 / step.tokens_per_s_per_gpu
+
+
+def try_splits(
+    scenario: Scenario, *, progress: Callable[[int, int], None] | None = None
+) -> list[Tried]:
+    """Price every split of a scenario with [rl], in the order in which they are listed.
+
+    Raises
+    ------
+    InputError
+        If there is no section [rl].
+    """
+    rl = scenario.required(RL)
+    longest = scenario.workload.recipe.sequence_length - rl.prompt_tokens
+    answers = answer_lengths(rl, longest, where=scenario.where)
+    trainers: dict[tuple[str, int], Trainer | str] = {}
+    tried = []
+    listed = list(_candidates(scenario, rl))
+    for index, (training, generating, asked) in enumerate(listed):
+        if progress is not None:
+            progress(index, len(listed))
+        key = (asked.mode, training)
+        if key not in trainers:
+            trainers[key] = _trainer(scenario, asked, answers, training)
+        tried.append(_tried(scenario, asked, answers, generating, trainers[key]))
+    if progress is not None:
+        progress(len(listed), len(listed))
+    return tried
+
+
+def _candidates(scenario: Scenario, rl: RL) -> Iterator[tuple[int, int, RL]]:
+    """Accelerators of both sides, and the section that says so."""
+    gpus, server = scenario.cluster.gpus, scenario.cluster.node.accelerators
+    heads = min(attention.heads for attention in scenario.workload.architecture.attentions)
+    for tp in divisors(heads):
+        if tp > min(_MOST_TP, gpus) or (tp > server and tp % server):
+            continue
+        if gpus % tp == 0 and rl.generation.ep <= tp:
+            yield gpus, gpus, _section(rl, None, tp)
+        if rl.staleness == 0:
+            continue
+        for eighth in _EIGHTHS:
+            generating = gpus * eighth // 8
+            if generating > server:
+                generating = generating // server * server
+            enough = 0 < generating < gpus and generating % tp == 0
+            if enough and _whole(gpus - generating, server):
+                yield gpus - generating, generating, _section(rl, generating, tp)
+
+
+def _whole(gpus: int, server: int) -> bool:
+    """Whether so many accelerators are a part of a server or whole ones."""
+    return gpus <= server or gpus % server == 0
+
+
+def _section(rl: RL, generating: int | None, tp: int) -> RL:
+    """The section with another split: colocated without accelerators of the generator's own."""
+    engine = replace(
+        rl.generation,
+        tp=tp,
+        gpus=generating,
+        dp_attention=min(rl.generation.dp_attention, tp),
+    )
+    if generating is None:
+        return replace(rl, mode="colocated", staleness=0, partial_rollouts=False, generation=engine)
+    return replace(rl, mode="apart", generation=engine)
+
+
+def _trainer(scenario: Scenario, rl: RL, answers: Floats, gpus: int) -> Trainer | str:
+    """The trainer on so many accelerators: as [layout] says, else the fastest that fits."""
+    sequences, cluster = sequence_lengths(rl, answers), with_gpus(scenario.cluster, gpus)
+    framework = load_framework(rl.framework, where=scenario.where)
+    if scenario.pinned:
+        try:
+            return train(scenario, rl, sequences, cluster, framework, scenario.pinned)
+        except InputError:
+            pass  # made for another number of accelerators: the fastest stands for it
+    try:
+        return best_trainer(scenario, rl, sequences, cluster, framework)
+    except InfeasibleError as error:
+        return str(error).removeprefix(f"{scenario.where}: ")
+
+
+def _tried(
+    scenario: Scenario,
+    rl: RL,
+    answers: Floats,
+    generating: int,
+    trainer: Trainer | str,
+) -> Tried:
+    if isinstance(trainer, str):
+        return Tried(rl=rl, step=None, reason=trainer)
+    try:
+        generated: Generated = generate(scenario, rl, answers, generating, playing=False)
+    except InfeasibleError as error:
+        reason = str(error).removeprefix(f"{scenario.where}: ")
+        return Tried(rl=rl, step=None, reason=reason)
+    return Tried(rl=rl, step=joined(scenario, rl, trainer, generated))
+
+
+def best_of(tried: list[Tried], by: By) -> Tried | None:
+    """The best split that fits, a tight one only where no other does; None where none does."""
+    fitting = [split for split in tried if split.fits]
+    safe = [split for split in fitting if _step(split).verdict == "FITS"]
+    return min(safe or fitting, key=lambda split: score(_step(split), by), default=None)
+
+
+def _step(tried: Tried) -> RLStep:
+    assert tried.step is not None
+    return tried.step
+
+
+def by_generating(tried: list[Tried], by: By) -> list[Tried]:
+    """The best of each number of accelerators that only generate, fewest first."""
+    best: dict[int, Tried] = {}
+    for split in tried:
+        if split.fits and split.rl.mode == "apart":
+            gpus = split.rl.generation.gpus or 0
+            if gpus not in best or score(_step(split), by) < score(_step(best[gpus]), by):
+                best[gpus] = split
+    return [best[gpus] for gpus in sorted(best)]
+
+
+def flips(tried: list[Tried], by: By) -> list[tuple[int, int]]:
+    """Numbers of generating accelerators between which the side that binds changes."""
+    line = by_generating(tried, by)
+    return [
+        (a.rl.generation.gpus or 0, b.rl.generation.gpus or 0)
+        for a, b in pairwise(line)
+        if _generator_binds(a) != _generator_binds(b)
+    ]
+
+
+def _generator_binds(tried: Tried) -> bool:
+    step = _step(tried)
+    return step.generator_side_s > step.trainer_side_s

@@ -1,0 +1,223 @@
+"""The trainer's part of a step: scoring a batch and learning from it, by the model of a step.
+
+Sequences are packed into bins as long as [training] allows; a bin is what the model of a step takes
+for a sequence, with the lengths inside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from simulator.arrays import Floats
+from simulator.cost.step import Estimate, evaluate
+from simulator.errors import InfeasibleError, InputError
+from simulator.hardware.cluster import Cluster
+from simulator.layout.layouts import Layouts
+from simulator.layout.rules.feasibility import FEASIBLE, reasons
+from simulator.planner.forward_pass import forward_pass_s
+from simulator.rollouts.lengths import packed_bins
+from simulator.rollouts.profiles import Framework, load_engine
+from simulator.rollouts.rl_section import RL
+from simulator.scenario import Scenario
+from simulator.search.defaults import complete
+from simulator.search.fastest import fastest
+from simulator.search.refusal import contradictions, limits, refusal
+from simulator.workload.recipe import Workload
+
+_QUANTILES = 10
+_GRAIN = 64
+"""Tokens of which a bin's length is a multiple, for each rank that cuts it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trainer:
+    """What a layout of the trainer takes for one batch of answers."""
+
+    estimate: Estimate
+    """One row: an update."""
+    updates: int
+    """Updates that a batch gives."""
+    bins: int
+    """Packed sequences of an update."""
+    fill: float
+    """Share of a bin that tokens take."""
+    update_s: float
+    pass_s: float
+    """One scoring of the whole batch."""
+    training_s: float
+    """All updates, the critic's too."""
+    score_s: float
+    """All scorings."""
+
+    @property
+    def layout(self) -> dict[str, Any]:
+        """The layout, as fields of [layout]."""
+        row = self.estimate.layouts.row(0)
+        return {name: row[name] for name in _FIELDS if name in row}
+
+    @property
+    def described(self) -> str:
+        """The layout in a few words."""
+        return self.estimate.layouts.describe(0)
+
+    @property
+    def micro_batches(self) -> float:
+        """Micro-batches of a data-parallel rank in an update."""
+        layouts = self.estimate.layouts
+        return self.bins / float(layouts.dp[0] * layouts.micro_batch[0])
+
+
+def with_gpus(cluster: Cluster, gpus: int) -> Cluster:
+    """The same machines, so many of their accelerators."""
+    return replace(cluster, groups=(replace(cluster.groups[0], gpus=gpus),), edges=())
+
+
+def packed_workload(
+    workload: Workload, rl: RL, sequences: Floats, row: dict[str, Any]
+) -> tuple[Workload, int, float]:
+    """The workload of an update whose sequences are packed, its bins, and how full they are.
+
+    A pipeline's stages exchange tensors of one size, so that with it every bin is padded; alone,
+    a bin keeps its own length.
+    """
+    recipe = workload.recipe
+    size = float(recipe.sequence_length)
+    lengths = np.minimum(sequences.ravel(), size)
+    share = recipe.global_batch / lengths.size
+    tokens = float(lengths.sum()) * share
+    whole = packed_bins(lengths, size) * share
+    shards = max(int(row["dp"]) * int(row["micro_batch"]), 1)
+    bins = max(int(np.ceil(max(whole, 1.0) / shards - 1e-9)), 1) * shards
+    fill = tokens / (bins * size)
+    length = size
+    if row["pp"] == 1:
+        grain = _GRAIN * row["cp"] * max(row["tp"], 1)
+        length = min(float(np.ceil(fill * size / grain) * grain), size)
+    middle = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
+    quantiles = np.quantile(lengths, middle)
+    recipe = replace(
+        recipe,
+        sequence_length=int(length),
+        global_batch=bins,
+        lengths=tuple(int(min(max(x, 1.0), length)) for x in quantiles),
+        length_shares=None,
+        batching="packed",
+        tokens=None,
+    )
+    return replace(workload, recipe=recipe), bins, fill
+
+
+def train(
+    scenario: Scenario,
+    rl: RL,
+    sequences: Floats,
+    cluster: Cluster,
+    framework: Framework,
+    pinned: dict[str, Any],
+) -> Trainer:
+    """Price the trainer on its own accelerators, with a layout of which fields are pinned.
+
+    Raises
+    ------
+    InputError
+        If the layout cannot run at all.
+    """
+    alone = replace(scenario, cluster=cluster, pinned=pinned)
+    row, _ = complete(alone, pinned)
+    workload, bins, fill = packed_workload(scenario.workload, rl, sequences, row)
+    alone = replace(alone, workload=workload)
+    if problems := limits(alone, pinned) or contradictions(alone, pinned):
+        raise InputError(problems)
+    row, _ = complete(alone, pinned)
+    layouts = Layouts.of(**row)
+    code = int(reasons(layouts, workload, cluster, scenario.software)[0])
+    if code != FEASIBLE or int(layouts.world[0]) != cluster.gpus:
+        raise InputError(refusal(alone, pinned, row, code))
+    return priced_trainer(scenario, rl, framework, workload, layouts, (cluster, bins, fill))
+
+
+def priced_trainer(
+    scenario: Scenario,
+    rl: RL,
+    framework: Framework,
+    workload: Workload,
+    layouts: Layouts,
+    on: tuple[Cluster, int, float],
+) -> Trainer:
+    """Price the update and the scorings of one layout."""
+    cluster, bins, fill = on
+    software = scenario.software
+    estimate = evaluate(layouts, workload, cluster, software)
+    updates = rl.answers * rl.epochs // scenario.workload.recipe.global_batch
+    can, passes = forward_pass_s(workload.architecture, layouts, workload, cluster, software)
+    pass_s = float(passes[0]) if len(can) else float(estimate.step_time_s[0]) / 3.0
+    bin_s = float(framework.bin_host_s) * bins / float(layouts.dp[0] * layouts.micro_batch[0])
+    update_s = float(estimate.step_time_s[0]) + bin_s
+    models = 2 if rl.algorithm == "ppo" else 1
+    whole_pass_s = (pass_s + bin_s) * updates / rl.epochs
+    return Trainer(
+        estimate=estimate,
+        updates=updates,
+        bins=bins,
+        fill=fill,
+        update_s=update_s,
+        pass_s=whole_pass_s,
+        training_s=update_s * updates * models,
+        score_s=whole_pass_s * rl.forward_passes,
+    )
+
+
+def best_trainer(
+    scenario: Scenario, rl: RL, sequences: Floats, cluster: Cluster, framework: Framework
+) -> Trainer:
+    """The fastest layout that fits for an update on so many accelerators, beside a sleeping engine.
+
+    A search with as many sequences as there would be bins lists layouts; the first of them are
+    priced with the bins that each really has.
+
+    Raises
+    ------
+    InfeasibleError
+        If none fits.
+    """
+    alone = replace(scenario, cluster=cluster, pinned={})
+    row, _ = complete(alone, {})
+    whole = {**row, "dp": 1, "pp": 2, "micro_batch": 1}
+    workload, bins, _ = packed_workload(scenario.workload, rl, sequences, whole)
+    rounded = int(2 ** np.ceil(np.log2(max(bins, 1))))
+    recipe = replace(workload.recipe, global_batch=rounded)
+    searched = fastest(replace(alone, workload=replace(workload, recipe=recipe)))
+    if searched.reason:
+        raise InfeasibleError(f"{scenario.where}: {cluster.gpus} accelerators: {searched.reason}")
+    asleep = 0.0
+    if rl.mode == "colocated":
+        asleep = float(load_engine(rl.generation.engine).asleep_bytes)
+    trainers = []
+    for index in range(min(len(searched.best), _LISTED)):
+        fields = searched.best.layouts.row(index)
+        pinned = {name: fields[name] for name in _FIELDS if name in fields}
+        try:
+            trainer = train(scenario, rl, sequences, cluster, framework, pinned)
+        except InputError:
+            continue
+        estimate = trainer.estimate
+        if float(estimate.memory_total_bytes[0]) + asleep <= estimate.usable_bytes:
+            trainers.append(trainer)
+        if len(trainers) == _PRICED:
+            break
+    if not trainers:
+        rule = "no layout has bins of packed sequences in equal rounds"
+        raise InfeasibleError(f"{scenario.where}: {cluster.gpus} accelerators: {rule}")
+    return min(trainers, key=lambda trainer: trainer.update_s)
+
+
+_LISTED, _PRICED = 64, 6
+"""Layouts of a search that are looked at, and that are priced with their bins."""
+
+_FIELDS = (
+    *("tp", "pp", "vpp", "cp", "ep", "etp", "micro_batch", "sharding", "sequence_parallel"),
+    *("recompute", "recompute_layers", "recompute_modules", "schedule"),
+)

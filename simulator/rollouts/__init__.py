@@ -1,0 +1,1 @@
+"""What a step of reinforcement learning asks for: its sections, lengths of answers, profiles."""

@@ -1,0 +1,366 @@
+"""Layouts one step away in a field, and the walk along them from the best of the grid.
+
+The grid (``candidates.py``) leaves gaps: shard groups other than all replicas and a domain, chunks
+that do not divide the layers, numbers of recomputed layers between eighths, degrees beyond its
+caps. From the best layouts of different degrees every field is moved by a step, what can run, fits
+and may be better is priced in full, and so on from what was better, until nothing is. Fields that
+follow from a moved one keep what they meant: a shard group of all replicas stays that of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import permutations
+from math import gcd
+from typing import Any
+
+import numpy as np
+
+from simulator.arrays import Ints
+from simulator.cost.estimate import Estimate, concatenate
+from simulator.cost.pricing import price_keys, with_paths
+from simulator.cost.step import least_step_s, priced_estimate
+from simulator.layout.degrees import divisors
+from simulator.layout.layouts import RANK_ORDERS, RECOMPUTE, SHARDINGS, Layouts, mask_of
+from simulator.layout.rules.feasibility import FEASIBLE, reasons
+from simulator.layout.rules.launch_rules import sayable
+from simulator.layout.rules.rule import Setting as RuleSetting
+from simulator.layout.stages import even_pieces
+from simulator.schedules.registry import SCHEDULES, WORDS, usual
+from simulator.search.candidates import MOST_CHUNKS, MOST_CP, attention_heads, module_sets
+from simulator.search.in_threads import may_go_on
+from simulator.search.memory_filter import Setting
+from simulator.search.stage_splits import rebalanced_stages, worth_rebalancing
+
+Order = Callable[[Estimate], Ints]
+"""Places of layouts, best first."""
+
+
+def by_step(estimate: Estimate) -> Ints:
+    """Places of layouts, the fastest first."""
+    return np.argsort(estimate.step_time_s, kind="stable")
+
+
+STARTS = 4
+"""Best layouts of different degrees (tp, pp, cp) that a walk begins from."""
+
+_MOST_ROUNDS = 24
+_AHEAD = 3
+"""Better layouts of a round from which the next one goes on."""
+
+_REBALANCED = 4
+"""Neighbours of a round whose layers are dealt anew."""
+
+_FEW_PIECES = 12
+"""Of a pipeline, so many may give a layer to any other; of more, to the next one, and first and
+last, which hold embedding and head, to any."""
+
+_DEGREES = ("tp", "pp", "cp", "dp")
+_SLOWER = 1.0
+"""Times the step of the best so far above whose lower bound a neighbour is not priced."""
+
+Row = dict[str, int]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Walk:
+    """What a walk came to."""
+
+    better: Estimate | None
+    """Layouts better than the best of the grid, the best first; None where none is."""
+    tried: int
+    """Layouts that were looked at beside the grid's."""
+
+
+def walk(
+    best: Estimate,
+    setting: Setting,
+    pinned: Mapping[str, Any],
+    order: Order,
+    *,
+    slower: float = _SLOWER,
+) -> Walk:
+    """Walk from the best layouts of a search until no step of a field makes anything better.
+
+    Parameters
+    ----------
+    best : Estimate
+        Layouts that fit, the best first.
+    pinned : mapping
+        Layout fields with a fixed value.
+    order : callable
+        What is better: places of the layouts of an estimate, best first; equal ones keep theirs.
+    slower : float
+        Times the step of the best above whose lower bound a neighbour cannot be better.
+    """
+    moves = _Moves(setting, pinned)
+    leader, seen, tried = best.take(slice(0, 1)), set[tuple[int, ...]](), 0
+    ahead, better = best.take(_starts(best.layouts)).layouts, list[Estimate]()
+    for _ in range(_MOST_ROUNDS):
+        may_go_on()
+        table = moves.around(ahead, seen)
+        tried += len(table)
+        priced = _priced(table, setting, slower * float(leader.step_time_s[0]), pinned)
+        if priced is None:
+            break
+        places = order(concatenate([leader, priced]))
+        won = places[: int(np.flatnonzero(places == 0)[0])] - 1
+        if not len(won):
+            break
+        winners = priced.take(won[:_AHEAD])
+        better.insert(0, winners)
+        leader, ahead = winners.take(slice(0, 1)), winners.layouts
+    return Walk(better=concatenate(better) if better else None, tried=tried)
+
+
+def _starts(layouts: Layouts) -> Ints:
+    """Places of the best of each of the first few degrees."""
+    first: dict[tuple[int, ...], int] = {}
+    columns = (layouts.tp, layouts.pp, layouts.cp)
+    for place, degrees in enumerate(zip(*(x.tolist() for x in columns), strict=True)):
+        if len(first) < STARTS:
+            first.setdefault(degrees, place)
+    return np.array(list(first.values()))
+
+
+def _priced(
+    table: Layouts, setting: Setting, most_s: float, pinned: Mapping[str, Any]
+) -> Estimate | None:
+    """Neighbours that can run, fit and may be better, some of them with layers dealt anew."""
+    workload, cluster, software = setting
+    at = RuleSetting(workload=workload, cluster=cluster, software=software)
+    able = (reasons(table, *setting) == FEASIBLE) & sayable(table, at, pinned)
+    table = table[np.flatnonzero(able)]
+    if not len(table):
+        return None
+    known = price_keys(table, *setting)
+    some = np.flatnonzero(least_step_s(table, known) <= most_s)
+    if not len(some):
+        return None
+    table, known = table[some], known.of(some)
+    known = with_paths(known, table, coarse=False)
+    pieces = [priced_estimate(table, known, slice(None))]
+    if "stages" not in pinned:
+        bound = pieces[0].step_time_s - pieces[0].imbalance_s
+        worth = worth_rebalancing(table, workload, software) & (bound <= most_s)
+        chosen = np.flatnonzero(worth)
+        chosen = chosen[np.argsort(bound[chosen], kind="stable")[:_REBALANCED]]
+        if len(chosen) and (split := rebalanced_stages(table[chosen], known.of(chosen))):
+            pieces.append(split[1])
+    every = concatenate(pieces) if len(pieces) > 1 else pieces[0]
+    fits = np.flatnonzero(every.fits)
+    return every.take(fits) if len(fits) else None
+
+
+class _Moves:
+    """Steps of every field that is not pinned."""
+
+    def __init__(self, setting: Setting, pinned: Mapping[str, Any]) -> None:
+        workload, self.cluster, software = setting
+        self.arch, self.can = workload.architecture, software.supports
+        self.batch = workload.recipe.global_batch
+        self.fixed = {name for name, value in pinned.items() if value != "any"}
+        self.masks = [mask_of(words) for words in module_sets(self.arch, software, pinned)]
+        self.experts = min((moe.experts for moe in self.arch.moes), default=1)
+        self.kept_whole = software.fsdp2.keeps_gathered_with_pipeline
+        ends = 2 if self.can.uneven_stages else 0
+        self.pieces = self.arch.layers + ends
+
+    def around(self, layouts: Layouts, seen: set[tuple[int, ...]]) -> Layouts:
+        """Layouts one step from some of a table, those left out that were seen; `seen` grows."""
+        columns = {name: column.tolist() for name, column in layouts.columns().items()}
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        splits = list(layouts.splits)
+        made: list[Row] = []
+        for start in rows:
+            seen.add(_key(start, splits))
+            for row in self._of(start):
+                if (key := _key(row, splits)) not in seen:
+                    seen.add(key)
+                    made.append(row)
+        for split in self._dealt(rows[0], layouts):
+            row = {**rows[0], "stages": len(splits)}
+            splits.append(split)
+            if (key := _key(row, splits)) not in seen:
+                seen.add(key)
+                made.append(row)
+        table = {name: np.array([row[name] for row in made], dtype=np.int32) for name in columns}
+        return Layouts(**table, splits=tuple(splits))
+
+    def _dealt(self, row: Row, layouts: Layouts) -> Iterator[tuple[int, ...]]:
+        """A layer of one piece given to another, where the slowest rank is not all that counts.
+
+        That one ``search/stage_splits.py`` makes as fast as it can be. Of unlike layers it matters
+        which a piece gets; and few micro-batches wait for the sum of all pieces, so that what is
+        left of the gradients at the end decides.
+        """
+        alike = len(set(self.arch.layer_kinds)) == 1
+        many = self.batch // (row["dp"] * row["micro_batch"]) > row["pp"]
+        fixed = not self.can.uneven_stages or "stages" in self.fixed
+        pieces = row["pp"] * row["vpp"]
+        if row["pp"] == 1 or fixed or (alike and many and pieces > _FEW_PIECES):
+            return
+        ahead = len(self.arch.layer_kinds) - self.arch.layers
+        even = tuple(even_pieces(self.arch.layers, pieces, ahead=ahead).tolist())
+        split = layouts.splits[row["stages"]] or even
+        near = 1 if pieces > _FEW_PIECES else pieces
+        for source, target in permutations(range(pieces), 2):
+            ends = {source, target} & {0, pieces - 1}
+            if split[source] and (ends or abs(source - target) <= near):
+                dealt = list(split)
+                dealt[source], dealt[target] = dealt[source] - 1, dealt[target] + 1
+                yield tuple(dealt)
+
+    def _of(self, row: Row) -> Iterator[Row]:
+        yield from self._degrees(row)
+        yield from self._pipeline(row)
+        yield from self._experts(row)
+        yield from self._states(row)
+        yield from self._recomputation(row)
+        for size in _next(divisors(self.batch // row["dp"]), row["micro_batch"]):
+            yield from self._with(row, micro_batch=size)
+        for word in self.can.sequence_parallel if row["tp"] > 1 else ():
+            yield from self._with(row, sequence_parallel=int(word))
+        for order in self.can.rank_orders if row["pp"] > 1 and row["dp"] > 1 else ():
+            yield from self._with(row, rank_order=RANK_ORDERS.index(order))
+
+    def _with(self, row: Row, **changed: int) -> Iterator[Row]:
+        """The row with some fields changed, where none of them is pinned."""
+        if not self.fixed & {name for name, value in changed.items() if row[name] != value}:
+            yield {**row, **changed}
+
+    def _degrees(self, row: Row) -> Iterator[Row]:
+        """A prime factor moved from one degree to another; what follows from them follows."""
+        for source, target in permutations(_DEGREES, 2):
+            for prime in _primes(row[source]):
+                moved = {source: row[source] // prime, target: row[target] * prime}
+                if self.fixed & {*moved}:
+                    continue
+                if (made := self._followed(row, {**row, **moved})) is not None:
+                    yield made
+                    if made["etp"] != row["etp"] and made["tp"] % row["etp"] == 0:
+                        yield {**made, "etp": row["etp"]}
+
+    def _followed(self, before: Row, row: Row) -> Row | None:
+        """Fields that follow from changed degrees; None where they leave the caps."""
+        tp, pp, cp, dp = (row[name] for name in _DEGREES)
+        most_pp = self.arch.layers if self.can.pipeline else 1
+        if tp > attention_heads(self.arch) or cp > MOST_CP or pp > most_pp or self.batch % dp:
+            return None
+        all_before = before["shard_group"] == before["dp"] * before["cp"]
+        group = dp * cp if all_before else gcd(before["shard_group"], dp * cp)
+        again = before["reshard_after_forward"]
+        stays = pp == before["pp"]
+        vpp = max(min(row["vpp"], self.pieces // pp), 1) if pp > 1 else 1
+        micro = max(d for d in divisors(self.batch // dp) if d <= row["micro_batch"])
+        covered = row["recompute_layers"]
+        follows = {
+            "shard_group": group,
+            "reshard_after_forward": again if again and group % again == 0 else 0,
+            "vpp": vpp,
+            "micro_batch": micro,
+            "ep": gcd(row["ep"], tp * cp * dp),
+            "etp": tp if before["etp"] == before["tp"] else 1,
+            "sequence_parallel": self._sequence(before, tp),
+            "stages": row["stages"] if stays and vpp == row["vpp"] else 0,
+            "recompute_layers": covered if covered < self.arch.layers // pp else 0,
+            "schedule": self._schedule(row, pp, vpp),
+        }
+        pinned = {name for name in self.fixed & {*follows} if follows[name] != before[name]}
+        return None if pinned else {**row, **follows}
+
+    def _sequence(self, before: Row, tp: int) -> int:
+        if tp == 1:
+            return 0
+        if before["tp"] > 1:
+            return before["sequence_parallel"]
+        return int(True in self.can.sequence_parallel)
+
+    def _schedule(self, row: Row, pp: int, vpp: int) -> int:
+        """Its schedule where that was named; else the usual one of so many chunks."""
+        named = not SCHEDULES[WORDS[row["schedule"]]].by_default
+        return row["schedule"] if named and pp > 1 else WORDS.index(usual(vpp))
+
+    def _pipeline(self, row: Row) -> Iterator[Row]:
+        """Any number of chunks, since the best are not next to one another; layers by the rule."""
+        if row["pp"] == 1 or "stages" in self.fixed:
+            return
+        most = min(self.pieces // row["pp"], MOST_CHUNKS)
+        for vpp in range(1, most + 1):
+            schedule = self._schedule(row, row["pp"], vpp)
+            yield from self._with(row, vpp=vpp, stages=0, schedule=schedule)
+        if row["stages"]:
+            yield {**row, "stages": 0}
+
+    def _experts(self, row: Row) -> Iterator[Row]:
+        if not self.arch.is_moe or not self.can.expert:
+            return
+        ranks = row["tp"] * row["cp"] * row["dp"]
+        for ep in _next([d for d in divisors(self.experts) if ranks % d == 0], row["ep"]):
+            yield from self._with(row, ep=ep)
+        for etp in {1, row["tp"], *_next(divisors(row["tp"]), row["etp"])}:
+            yield from self._with(row, etp=etp)
+
+    def _states(self, row: Row) -> Iterator[Row]:
+        """Other shardings, and groups of the next size up and down."""
+        replicas = row["dp"] * row["cp"]
+        if replicas == 1:
+            return
+        for word in self.can.sharding:
+            level = SHARDINGS.index(word)
+            again = row["reshard_after_forward"] if word == "zero3" else 0
+            yield from self._with(row, sharding=level, reshard_after_forward=again)
+        groups = divisors(replicas)
+        if SHARDINGS[row["sharding"]] in self.can.hybrid_sharding:
+            for group in groups:
+                again = row["reshard_after_forward"]
+                again = again if again and group % again == 0 and again < group else 0
+                yield from self._with(row, shard_group=group, reshard_after_forward=again)
+        kept = row["pp"] > 1 and self.kept_whole
+        if SHARDINGS[row["sharding"]] == "zero3" and "group" in self.can.reshard and not kept:
+            sizes = [d for d in divisors(row["shard_group"]) if d > 1]
+            for again in _next(sizes, row["reshard_after_forward"] or row["shard_group"]):
+                again = 0 if again == row["shard_group"] else again
+                yield from self._with(row, reshard_after_forward=again)
+
+    def _recomputation(self, row: Row) -> Iterator[Row]:
+        """Other kinds and modules; layers of full recomputation one up, one down, and by halves."""
+        per_rank = self.arch.layers // row["pp"]
+        for mode in self.can.recompute:
+            code = RECOMPUTE.index(mode)
+            for mask in self.masks if mode == "selective" else (0,):
+                yield from self._with(
+                    row, recompute=code, recompute_modules=mask, recompute_layers=0
+                )
+        if "full" not in self.can.recompute:
+            return
+        full, layers = RECOMPUTE.index("full"), row["recompute_layers"] or per_rank
+        if row["recompute"] != full:
+            layers = 0
+        for count in {layers - 1, layers + 1, layers // 2, 1}:
+            if 0 < count <= per_rank:
+                covered = 0 if count == per_rank else count
+                yield from self._with(
+                    row, recompute=full, recompute_modules=0, recompute_layers=covered
+                )
+
+
+def _key(row: Row, splits: list[tuple[int, ...]]) -> tuple[int, ...]:
+    """What tells a layout from others, whatever table it stands in."""
+    return (*(value for name, value in row.items() if name != "stages"), *splits[row["stages"]])
+
+
+def _next(values: list[int], value: int) -> list[int]:
+    """The nearest of rising values on either side of one."""
+    below = [x for x in values if x < value][-1:]
+    return below + [x for x in values if x > value][:1]
+
+
+def _primes(number: int) -> list[int]:
+    """Prime factors, each once.
+
+    >>> _primes(12), _primes(1)
+    ([2, 3], [])
+    """
+    return [d for d in divisors(number)[1:] if all(d % p for p in range(2, int(d**0.5) + 1))]

@@ -1,0 +1,136 @@
+"""Trainers as they are started today: Primus' experiments, Megatron-Bridge's performance recipes.
+
+Degrees and batches are those of the trainers' own files (named in each test), worked out by hand.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from simulator.cli.main import app
+from simulator.errors import InputError
+from simulator.interop.dialects.megatron_bridge import performance_recipes
+from simulator.interop.launch_files.imported import Imported
+from simulator.interop.launch_files.merging import import_launch
+from tests.interop import launch_samples
+
+PRIMUS = launch_samples.PRIMUS.replace("recompute_num_layers: 12", "recompute_num_layers: LAYERS")
+
+
+def read(folder: Path, text: str, name: str = "run.sh", **names: Any) -> Imported:
+    (folder / name).write_text(text)
+    return import_launch([folder / name], {"cluster": "mi300x-8", "gpus": 8, **names})
+
+
+@pytest.mark.parametrize(("layers", "recompute"), [("0", "none"), ("12", "full")])
+def test_an_experiment_of_primus_with_defaults(tmp_path: Path, layers: str, recompute: str) -> None:
+    found = read(tmp_path, PRIMUS.replace("LAYERS", layers), "exp.yaml")
+    pinned = found.scenario.pinned
+    assert (pinned["tp"], pinned["micro_batch"]) == (2, 4)
+    assert pinned["recompute"] == recompute
+    assert pinned.get("recompute_layers", 0) == int(layers)
+    assert found.scenario.workload.recipe.sequence_length == 4096
+    assert found.scenario.workload.architecture.name == "llama-3.1-8b"
+    assert found.scenario.software.name == "primus"
+
+
+@pytest.mark.parametrize(
+    ("file", "model"),
+    [
+        ("llama3.1_70B.yaml", "llama-3.1-70b"), ("llama2_7B.yaml", "llama-2-7b"),
+        ("mixtral_8x7B_v0.1.yaml", "mixtral-8x7b"), ("deepseek_v3.yaml", "deepseek-v3"),
+        ("qwen3_8B.yaml", "qwen3-8b"), ("llama3.3_70B.yaml", "llama-3.1-70b"),
+        ("gpt_oss_20B.yaml", "gpt-oss-20b"),
+    ],
+)  # fmt: skip
+def test_model_files_of_primus_are_named_after_the_model(
+    tmp_path: Path, file: str, model: str
+) -> None:
+    """AMD-AGI/Primus@fd1eeabb, primus/configs/models/megatron; Llama 3.3 has the sizes of 3.1."""
+    text = PRIMUS.replace("llama3.1_8B.yaml", file).replace("LAYERS", "0")
+    assert read(tmp_path, text, "exp.yaml").scenario.workload.architecture.name == model
+
+
+def test_primus_starts_torchtitan_and_what_is_not_read(tmp_path: Path) -> None:
+    text = """\
+modules:
+  pre_trainer:
+    framework: torchtitan
+    model: llama3.1_8B.yaml
+    overrides:
+      training:
+        local_batch_size: 4
+        seq_len: ${SEQ:8192}
+      activation_checkpoint:
+        mode: full
+"""
+    found = read(tmp_path, text, "exp.yaml")
+    assert found.scenario.pinned["micro_batch"] == 4
+    assert found.scenario.pinned["recompute"] == "full"
+    assert found.scenario.workload.recipe.sequence_length == 8192
+    with pytest.raises(InputError, match="an experiment of Primus by maxdiffusion, which is not"):
+        read(tmp_path, text.replace("torchtitan", "maxdiffusion"), "other.yaml")
+
+
+EXPERIMENT = (
+    "uv run python scripts/performance/setup_experiment.py --account a -p batch -m llama"
+    " -mr llama31_405b -ng 1024 -gn 8 -g h100 -c fp8_cs {more}-hf TOKEN\n"
+)
+
+
+def test_a_performance_recipe_says_what_its_options_do_not(tmp_path: Path) -> None:
+    """perf_recipes/llama/h100/llama31.py: llama31_405b_pretrain_1024gpu_h100_fp8cs_config."""
+    row = performance_recipes()["llama31_405b_pretrain_1024gpu_h100_fp8cs_config"]
+    cluster = {"cluster": "dgx-h100", "gpus": None}
+    found = read(tmp_path, EXPERIMENT.format(more=""), **cluster)
+    pinned = found.scenario.pinned
+    assert [str(pinned[name]) for name in ("tp", "pp", "cp", "vpp")] == [
+        row["tp"], row["pp"], row["cp"], row["vpp"],
+    ]  # fmt: skip
+    assert found.scenario.cluster.gpus == 1024
+    assert found.scenario.workload.recipe.precision == "fp8_current"
+    assert str(found.scenario.workload.recipe.global_batch) == row["global_batch"]
+    assert any("said by Megatron-Bridge's recipe llama31_405b_pre" in note for note in found.notes)
+    more = read(tmp_path, EXPERIMENT.format(more="-tp 4 -pp 8 -gb 512 "), **cluster)
+    assert (more.scenario.pinned["tp"], more.scenario.workload.recipe.global_batch) == (4, 512)
+
+
+def test_a_recipe_that_is_not_known_is_asked_for(tmp_path: Path) -> None:
+    text = EXPERIMENT.format(more="").replace("-ng 1024", "-ng 24")
+    with pytest.raises(InputError, match="'llama31_405b_pretrain_24gpu_h100_fp8cs_config' is a"):
+        read(tmp_path, text, cluster="dgx-h100", gpus=None)
+
+
+def test_a_recipe_named_in_full(tmp_path: Path) -> None:
+    text = "scripts/training/train.sh\ntorchrun run_recipe.py --recipe"
+    text += " llama3_70b_pretrain_64gpu_h100_bf16_config train.global_batch_size=128\n"
+    found = read(tmp_path, text, cluster="dgx-h100", gpus=None)
+    assert (found.scenario.pinned["tp"], found.scenario.pinned["pp"]) == (4, 4)
+    assert found.scenario.workload.recipe.global_batch == 128
+    assert found.scenario.cluster.gpus == 64
+
+
+def test_every_performance_recipe_divides_its_accelerators() -> None:
+    """Megatron's laws: tp x cp x pp divides the ranks, and the batch a micro-batch of all."""
+    for name, row in performance_recipes().items():
+        gpus = int(name.partition("_pretrain_")[2].partition("gpu_")[0])
+        tp, pp, cp, batch, micro = (
+            int(row[key]) for key in ("tp", "pp", "cp", "global_batch", "micro_batch")
+        )
+        assert gpus % (tp * pp * cp) == 0, name
+        assert batch % (micro * (gpus // (tp * pp * cp))) == 0, name
+
+
+def test_predict_says_in_its_document_what_it_read(tmp_path: Path) -> None:
+    path = tmp_path / "exp.yaml"
+    path.write_text(PRIMUS.replace("LAYERS", "0") + "      my_own: 3\n")
+    words = ["predict", "--from", str(path), "--cluster", "mi300x-8", "--gpus", "8", "--json"]
+    done = CliRunner().invoke(app, words)
+    document = json.loads(done.stdout)["from"]
+    planned = json.loads(CliRunner().invoke(app, ["plan", *words[1:]]).stdout)["from"]
+    assert document == planned
+    assert [text for text in document["unknown"] if text.endswith("my_own")]
+    assert {"files", "fields", "unknown", "no_bearing", "notes"} <= set(document)

@@ -1,0 +1,82 @@
+"""What a search leaves out is what a command would have to leave unsaid, for every software."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulator import catalogue
+from simulator.errors import InfeasibleError, InputError
+from simulator.interop.launch import LAUNCHERS
+from simulator.layout.rules.launch_rules import LAUNCH_RULES, sayable
+from simulator.layout.rules.rule import Setting
+from simulator.planner.plan import plan
+from simulator.scenario import Scenario, make_scenario
+from simulator.search.explore import explore
+from tests.search.test_never_beaten import drawn_layout, runnable
+
+WITH_A_CALL = {"reshard_after_forward"}
+"""Fields that a comment of the command tells how to pass, for want of a setting."""
+
+
+def scenario_of(software: str, model: str = "llama-3.1-8b", **more: Any) -> Scenario | None:
+    for cluster in ("dgx-h100", *catalogue.names("clusters")):
+        try:
+            return make_scenario(
+                {
+                    "model": {"name": model},
+                    "cluster": {"name": cluster, "gpus": 16, "software": software},
+                    "training": {"sequence_length": 4096, "global_batch": 64, "tokens": 1e10},
+                    **more,
+                }
+            )
+        except InputError:
+            continue
+    return None
+
+
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "mixtral-8x7b"])
+@pytest.mark.parametrize("software", catalogue.names("software"))
+def test_rules_of_a_launcher_are_what_its_command_leaves_unsaid(software: str, model: str) -> None:
+    scenario = scenario_of(software, model)
+    if scenario is None:
+        pytest.skip("no machine of its platform, or no such model, in this size")
+    chance = random.Random(f"{software} {model}")
+    table = runnable([drawn_layout(scenario, chance) for _ in range(100)], scenario, capped=False)
+    if table is None:
+        return
+    at = Setting(workload=scenario.workload, cluster=scenario.cluster, software=scenario.software)
+    rules = LAUNCH_RULES.get(scenario.software.launcher)
+    lost = {} if rules is None else rules(table, at)
+    unsaid = LAUNCHERS[scenario.software.launcher].unsaid
+    for i in range(len(table)):
+        named = set(unsaid(table.row(i), scenario)) - WITH_A_CALL
+        assert {name for name, mask in lost.items() if mask[i]} == named, table.describe(i)
+
+
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("software", catalogue.names("software"))
+def test_a_winner_is_said_whole_by_its_command(software: str) -> None:
+    scenario = scenario_of(software)
+    if scenario is None:
+        pytest.skip("no machine of its platform in this size")
+    try:
+        best = plan(scenario).estimate.layouts
+    except InfeasibleError:
+        return
+    unsaid = LAUNCHERS[scenario.software.launcher].unsaid(best.row(0), scenario)
+    assert not set(unsaid) - WITH_A_CALL, best.describe(0)
+
+
+def test_what_is_pinned_is_searched_whatever_the_command_says() -> None:
+    scenario = scenario_of("torchtitan", layout={"recompute": "full", "recompute_layers": 3})
+    assert scenario is not None
+    setting = scenario.workload, scenario.cluster, scenario.software
+    found = explore(*setting, scenario.pinned, keep=8)
+    assert len(found.best) and np.all(found.best.layouts.recompute_layers == 3)
+    at = Setting(workload=setting[0], cluster=setting[1], software=setting[2])
+    assert not sayable(found.best.layouts, at, {}).any()

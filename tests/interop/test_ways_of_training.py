@@ -1,0 +1,522 @@
+"""How launch files train: every word of a value counts, and what is no plain step is refused.
+
+Names and defaults are those of the trainers' own sources, which each test names.
+"""
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.errors import InputError
+from simulator.interop.dialects.torchtitan import registered_jobs
+from simulator.interop.launch_files.imported import Imported
+from simulator.interop.launch_files.merging import import_launch
+from simulator.units import GIB
+
+EIGHT = {"cluster": "dgx-h100", "gpus": 8}
+JSON = {
+    "model_name_or_path": "meta-llama/Llama-3.1-8B", "per_device_train_batch_size": 2,
+    "gradient_accumulation_steps": 2, "bf16": True, "gradient_checkpointing": True,
+    "max_length": 2048,
+}  # fmt: skip
+PARAMETERS = 8_030_261_248
+"""Of Llama 3.1 8B: the model card's 8.03B, counted by hand from its config.json."""
+TRL = "accelerate launch --config_file fsdp.yaml {script} --model_name_or_path Qwen/Qwen3-8B"
+TRL += " --per_device_train_batch_size 1 --gradient_accumulation_steps 4 --max_length 4096 --bf16"
+FSDP = """\
+distributed_type: FSDP
+mixed_precision: bf16
+num_machines: 2
+num_processes: 16
+fsdp_config:
+  fsdp_reshard_after_forward: FULL_SHARD
+  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
+"""
+ZERO = """\
+distributed_type: DEEPSPEED
+mixed_precision: bf16
+num_machines: 2
+num_processes: 16
+deepspeed_config:
+  zero_stage: 3
+  zero3_init_flag: true
+"""
+
+
+def read(
+    folder: Path, files: dict[str, Any], names: dict[str, Any] | None = None, *sets: str
+) -> Imported:
+    paths = []
+    for name, content in files.items():
+        paths.append(folder / name)
+        paths[-1].write_text(content if isinstance(content, str) else json.dumps(content))
+    return import_launch(paths, {**EIGHT, **(names or {})}, sets)
+
+
+def arguments(folder: Path, **more: Any) -> Imported:
+    return read(folder, {"args.json": {**JSON, **more}})
+
+
+def gib(imported: Imported) -> float:
+    return imported.predicted().memory_bytes / GIB
+
+
+# --- type of the weights, low-bit bases ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", ["load_in_4bit", "quantization_bit"])
+def test_a_base_in_four_bit(tmp_path: Path, key: str) -> None:
+    half = arguments(tmp_path, lora_r=16, lora_rank=16)
+    four = arguments(
+        tmp_path,
+        lora_r=16,
+        lora_rank=16,
+        **{key: 4 if "bit" in key[-4:] and key[0] == "q" else True},
+    )
+    assert four.scenario.workload.recipe.quantised_base
+    assert four.scenario.workload.recipe.lora_rank == 16
+    # Dettmers et al. 2023: 4 bit and 0.127 bit of constants in place of 16 for the blocks' matrices
+    blocks = PARAMETERS - 2 * 128_256 * 4096
+    reserved = 1.1  # by the caching allocator (plain-ddp's fragmentation_fraction)
+    saved = blocks * (16 - 4.127) / 8 * reserved / GIB
+    assert gib(half) - gib(four) == pytest.approx(saved, rel=0.001)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"load_in_8bit": True, "lora_r": 8}, "8 bit, which is not modelled"),
+        ({"load_in_4bit": True}, "their rank is not said"),
+        ({"quantization_bit": 8, "lora_rank": 8}, "8 bit, which is not modelled"),
+        ({"lora_r": 8, "lora_modules_to_save": ["lm_head"]}, "whole modules beside the adapters"),
+        ({"finetuning_type": "oft"}, "must be lora, freeze or full"),
+        ({"finetuning_type": "full", "use_galore": True}, "low-rank optimizer states"),
+        ({"lora_r": 8, "lora_target_modules": ["q_proj", "own"]}, "must be among q_proj"),
+        ({"fsdp": "full_shard sideways"}, "got 'sideways'"),
+        ({"dtype": "int8"}, "must be auto or one of"),
+        ({"activation_offloading": True}, "activations in host memory"),
+    ],
+)
+def test_what_is_not_modelled_is_refused_by_its_key(
+    tmp_path: Path, more: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(InputError, match=words) as caught:
+        arguments(tmp_path, **more)
+    assert "args.json: " in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["torch_dtype", "dtype"])
+def test_weights_loaded_in_sixteen_bit_are_trained_in_it(tmp_path: Path, key: str) -> None:
+    usual, pure = arguments(tmp_path), arguments(tmp_path, **{key: "bfloat16"})
+    recipe = pure.scenario.workload.recipe
+    assert (recipe.master_weights, recipe.gradient_dtype, recipe.moment_dtype) == (
+        False, "bf16", "bf16",
+    )  # fmt: skip
+    # weights, gradients and DDP's buckets, two moments: 4+2+8+8 B become 2+4+4 B (an autocast copy,
+    # an fp32 master, fp32 gradients with their buckets, fp32 moments; all of 2 B)
+    assert gib(usual) - gib(pure) > PARAMETERS * 11.5 / GIB
+    assert arguments(tmp_path, **{key: "float32"}).scenario.workload.recipe.master_weights is None
+
+
+def test_fsdp_under_mixed_precision_updates_fp32_weights_whatever_was_loaded(
+    tmp_path: Path,
+) -> None:
+    found = arguments(tmp_path, torch_dtype="bfloat16", fsdp="full_shard auto_wrap")
+    assert found.scenario.workload.recipe.master_weights is None
+    assert any("only loading is in bf16" in note for note in found.notes)
+
+
+# --- words of fsdp, of accelerate ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "sharding", "group"),
+    [
+        ("no_shard", "ddp", None), ("full_shard auto_wrap", "zero3", None),
+        ("shard_grad_op", "zero2", None), ("hybrid_shard auto_wrap", "zero3", 8),
+        ("hybrid_shard_zero2", "zero2", 8), (["hybrid_shard", "auto_wrap"], "zero3", 8),
+    ],
+)  # fmt: skip
+def test_every_word_of_fsdp_counts(
+    tmp_path: Path, said: Any, sharding: str, group: int | None
+) -> None:
+    """transformers 4.57, trainer_utils.py: FSDPOption; torch: shards within a server, copies."""
+    found = read(tmp_path, {"args.json": {**JSON, "fsdp": said}}, {"gpus": 32})
+    assert found.scenario.pinned["sharding"] == sharding
+    assert found.scenario.pinned.get("shard_group") == group
+
+
+@pytest.mark.parametrize(
+    ("strategy", "sharding", "group"),
+    [
+        ("FULL_SHARD", "zero3", None), ("1", "zero3", None), ("SHARD_GRAD_OP", "zero2", None),
+        ("2", "zero2", None), ("NO_SHARD", "ddp", None), ("3", "ddp", None),
+        ("HYBRID_SHARD", "zero3", 8), ("4", "zero3", 8), ("HYBRID_SHARD_ZERO2", "zero2", 8),
+        ("5", "zero2", 8),
+    ],
+)  # fmt: skip
+def test_strategies_of_accelerate_in_its_file_and_as_options(
+    tmp_path: Path, strategy: str, sharding: str, group: int | None
+) -> None:
+    """accelerate 1.15, utils/constants.py: FSDP_SHARDING_STRATEGY, numbered from 1."""
+    script = TRL.format(script="sft.py")
+    config = FSDP.replace(
+        "fsdp_reshard_after_forward: FULL_SHARD", f"fsdp_sharding_strategy: {strategy}"
+    )
+    option = script.replace(
+        "--config_file fsdp.yaml",
+        f"--use_fsdp --fsdp_sharding_strategy {strategy} --num_processes 16 --num_machines 2",
+    )
+    for files in ({"fsdp.yaml": config, "run.sh": script}, {"run.sh": option}):
+        found = read(tmp_path, files, {"gpus": 16})
+        assert found.scenario.pinned["sharding"] == sharding
+        assert found.scenario.pinned.get("shard_group") == group
+
+
+def test_offload_of_fsdp_is_never_dropped(tmp_path: Path) -> None:
+    said = {**JSON, "fsdp": "full_shard auto_wrap offload"}
+    found = read(tmp_path, {"args.json": said})
+    assert found.scenario.pinned["parameter_offload"] == "cpu"
+    assert found.scenario.pinned["optimizer_offload"] == "cpu"
+    nested = {
+        **JSON,
+        "fsdp": True,
+        "fsdp_config": {"cpu_offload": True, "reshard_after_forward": False},
+    }
+    again = read(tmp_path, {"args.json": nested})
+    assert again.scenario.pinned["optimizer_offload"] == "cpu"
+    assert again.scenario.pinned["sharding"] == "zero2"
+
+
+@pytest.mark.parametrize("config", [FSDP, ZERO])
+@pytest.mark.parametrize(
+    "adapters", ["", " --use_peft --lora_r 32 --lora_target_modules q_proj v_proj"]
+)
+def test_the_order_of_files_counts_for_nothing(tmp_path: Path, config: str, adapters: str) -> None:
+    files = {"run.sh": TRL.format(script="trl/scripts/sft.py") + adapters, "fsdp.yaml": config}
+    answers = []
+    for order in itertools.permutations(files.items()):
+        found = read(tmp_path, dict(order), {"gpus": 16})
+        answers.append((found.scenario.document, found.predicted().step_time_s))
+    assert answers[0] == answers[1]
+    assert answers[0][0]["layout"]["sharding"] == "zero3"
+    assert found.scenario.software.name == ("torchtitan-eager" if config == FSDP else "deepspeed")
+    assert found.scenario.workload.recipe.lora_rank == (32 if adapters else 0)
+    assert not adapters or found.scenario.workload.recipe.lora_targets == ("q", "v")
+
+
+def test_files_that_ask_for_different_software_are_a_contradiction(tmp_path: Path) -> None:
+    deepspeed = {"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 3}}
+    files = {"run.sh": TRL.format(script="sft.py"), "fsdp.yaml": FSDP, "ds.json": deepspeed}
+    with pytest.raises(InputError, match=r"--software NAME decides"):
+        read(tmp_path, files, {"gpus": 16})
+
+
+# --- ways of training ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("trl/scripts/dpo.py", "training on pairs"), ("examples/kto.py", "training on pairs"),
+        ("grpo.py", "reinforcement learning"), ("scripts/ppo/ppo_tldr.py", "reinforcement"),
+        ("reward_modeling.py", "a reward model"), ("gkd.py", "distillation"),
+    ],
+)  # fmt: skip
+def test_a_program_that_trains_otherwise_is_refused(
+    tmp_path: Path, script: str, words: str
+) -> None:
+    with pytest.raises(InputError, match=words):
+        read(tmp_path, {"run.sh": TRL.format(script=script), "fsdp.yaml": FSDP}, {"gpus": 16})
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("trl dpo --model_name_or_path Qwen/Qwen3-8B --per_device_train_batch_size 1", "on pairs"),
+        ("trl grpo --model_name_or_path Qwen/Qwen3-8B --gradient_accumulation_steps 2", "learning"),
+        (
+            "ray job submit -- python3 -m verl.trainer.main_ppo data.train_batch_size=512"
+            " actor_rollout_ref.rollout.tensor_model_parallel_size=4 trainer.nnodes=2"
+            " actor_rollout_ref.model.path=Qwen/Qwen3-8B",
+            "a file of verl, reinforcement learning",
+        ),
+        (
+            "deepspeed --module openrlhf.cli.train_ppo_ray --vllm_num_engines 2 --zero_stage 3",
+            "a file of OpenRLHF, reinforcement learning",
+        ),
+        (
+            "torchrun --nproc_per_node 8 train_rl.py --tensor-model-parallel-size 2 --num-layers 32"
+            " --perform-rl-step --micro-batch-size 1 --global-batch-size 8",
+            "reinforcement learning",
+        ),
+        (
+            "torchrun --nproc_per_node 8 pretrain_t5.py --num-layers 12 --hidden-size 768"
+            " --num-attention-heads 12 --micro-batch-size 1 --global-batch-size 8",
+            "an encoder beside the decoder",
+        ),
+        (
+            "torchrun --nproc_per_node 8 train.py --num-layers 32 --hidden-size 4096"
+            " --num-attention-heads 32 --micro-batch-size 1 --global-batch-size 8 --seq-length 576"
+            " --freeze-ViT --decoder-seq-length 2048",
+            "--freeze-ViT, .*--decoder-seq-length: an encoder beside the decoder",
+        ),
+    ],
+)  # fmt: skip
+def test_commands_that_train_otherwise_are_refused(
+    tmp_path: Path, command: str, words: str
+) -> None:
+    with pytest.raises(InputError, match=words):
+        read(tmp_path, {"run.sh": command}, {"model": "qwen3-8b"}, "training.sequence_length=2048",
+             "training.global_batch=64")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "trainer"),
+    [
+        ("a.yaml", "type: sft\nmicro_batch_size: 2\ndeepspeed:\n  zero_optimization:\n"
+         "    stage: 2\nmodel:\n  name_or_path: Qwen/Qwen3-8B\n", "ArcticTraining"),
+        ("rl.toml", 'max_async_level = 2\nseq_len = 2048\n[orchestrator]\nbatch_size = 512\n',
+         "prime-rl"),
+        ("g.yaml", "grpo:\n  num_prompts_per_step: 32\npolicy:\n  model_name: Qwen/Qwen3-8B\n"
+         "  train_global_batch_size: 512\n", "NeMo-RL"),
+    ],
+)  # fmt: skip
+def test_files_of_other_trainers_are_known_by_name(
+    tmp_path: Path, name: str, text: str, trainer: str
+) -> None:
+    with pytest.raises(InputError, match=f"a file of {trainer}, "):
+        read(tmp_path, {name: text}, {"model": "qwen3-8b"}, "training.sequence_length=2048",
+             "training.global_batch=64")  # fmt: skip
+
+
+def test_a_file_of_which_most_keys_are_unknown_is_no_recipe(tmp_path: Path) -> None:
+    text = "micro_batch_size: 2\nbackbone: x\noptimiser: y\nstages:\n  stage: 3\nengine: z\n"
+    with pytest.raises(InputError, match=r"only 1 of 5 keys are known as those of a recipe"):
+        read(tmp_path, {"own.yaml": text}, {"model": "qwen3-8b"}, "training.sequence_length=2048",
+             "training.global_batch=64")  # fmt: skip
+
+
+# --- LLaMA-Factory -------------------------------------------------------------------------------
+
+FACTORY = {
+    "model_name_or_path": "Qwen/Qwen3-8B", "stage": "sft", "do_train": True, "template": "qwen3",
+    "per_device_train_batch_size": 1, "gradient_accumulation_steps": 8, "bf16": True,
+}  # fmt: skip
+
+
+def factory(folder: Path, **more: Any) -> Imported:
+    text = "\n".join(
+        f"{k}: {str(v).lower() if v is True else v}" for k, v in {**FACTORY, **more}.items()
+    )
+    return read(folder, {"train.yaml": text + "\n"})
+
+
+def test_llama_factorys_defaults_fill_what_its_file_leaves_out(tmp_path: Path) -> None:
+    """hparams: lora_rank 8, lora_target all, cutoff_len 2048; checkpointing is on (model_args)."""
+    found = factory(tmp_path, finetuning_type="lora")
+    recipe = found.scenario.workload.recipe
+    assert (recipe.lora_rank, recipe.sequence_length) == (8, 2048)
+    assert len(recipe.lora_targets) > 6
+    assert found.scenario.pinned["recompute"] == "full"
+    for words in (
+        "rank of adapters not said",
+        "checkpointing of activations not said",
+        "length not",
+    ):
+        assert any(words in note for note in found.notes), words
+    off = factory(tmp_path, finetuning_type="lora", lora_target="q_proj,v_proj",
+                  disable_gradient_checkpointing=True)  # fmt: skip
+    assert off.scenario.workload.recipe.lora_targets == ("q", "v")
+    assert off.scenario.pinned["recompute"] == "none"
+
+
+@pytest.mark.parametrize(("count", "frozen"), [(None, 34), (4, 32)])
+def test_llama_factory_freezes_all_but_the_last_layers(
+    tmp_path: Path, count: int | None, frozen: int
+) -> None:
+    """model/adapter.py: layers num_layers - n and on are trained; embedding and head are not."""
+    more = {} if count is None else {"freeze_trainable_layers": count}
+    recipe = factory(tmp_path, finetuning_type="freeze", **more).scenario.workload.recipe
+    assert (recipe.frozen_layers, recipe.frozen_head) == (frozen, True)  # of 36
+    with pytest.raises(InputError, match="first ones are not modelled"):
+        factory(tmp_path, finetuning_type="freeze", freeze_trainable_layers=-2)
+
+
+def test_llama_factory_in_pure_sixteen_bit(tmp_path: Path) -> None:
+    recipe = factory(tmp_path, finetuning_type="full", pure_bf16=True).scenario.workload.recipe
+    assert (recipe.master_weights, recipe.moment_dtype) == (False, "bf16")
+
+
+@pytest.mark.parametrize("stage", ["dpo", "kto", "ppo", "rm"])
+def test_stages_of_llama_factory_that_are_no_plain_step(tmp_path: Path, stage: str) -> None:
+    with pytest.raises(InputError, match=f"stage: '{stage}' asks for"):
+        factory(tmp_path, finetuning_type="lora", stage=stage)
+
+
+# --- buckets, optimizer types, windows -----------------------------------------------------------
+
+
+def test_deepspeeds_buckets_take_what_they_hold(tmp_path: Path) -> None:
+    """Two buckets of so many 16-bit elements with overlap_comm (DeepSpeed, zero/config.py)."""
+    memory = {}
+    for elements in (5e7, 5e8, 5e9):
+        config = {
+            "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 4,
+            "bf16": {"enabled": True},
+            "zero_optimization": {"stage": 2, "overlap_comm": True, "reduce_bucket_size": elements},
+        }  # fmt: skip
+        found = read(tmp_path, {"ds.json": config}, {"model": "llama-3.1-8b", "gpus": 16},
+                     "training.sequence_length=4096")  # fmt: skip
+        memory[elements] = found.predicted().memory_bytes
+    assert memory[5e9] - memory[5e8] == pytest.approx(2 * 2 * 4.5e9, rel=0.15)  # and fragmentation
+    assert memory[5e8] - memory[5e7] == pytest.approx(2 * 2 * 4.5e8, rel=0.15)
+
+
+def test_buckets_of_the_width_are_the_trainers_own(tmp_path: Path) -> None:
+    """transformers/integrations/deepspeed.py: reduce_bucket_size auto = hidden_size squared."""
+    config = {"train_micro_batch_size_per_gpu": "auto",
+              "zero_optimization": {"stage": 3, "reduce_bucket_size": "auto"}}  # fmt: skip
+    found = read(tmp_path, {"args.json": {**JSON, "deepspeed": "ds.json"}, "ds.json": config})
+    assert found.scenario.software.states.bucket_bytes == 2 * 4096**2
+    assert found.scenario.software.overlap.gradient_reduce
+
+
+def test_overlap_is_off_in_the_first_stages_unless_said(tmp_path: Path) -> None:
+    config = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1,
+              "zero_optimization": {"stage": 1}}  # fmt: skip
+    names = {"model": "llama-3.1-8b"}
+    found = read(tmp_path, {"ds.json": config}, names, "training.sequence_length=4096")
+    assert not found.scenario.software.overlap.gradient_reduce
+    assert any("overlap_comm not said" in note for note in found.notes)
+
+
+MEGATRON = (
+    "torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py --num-layers 32 --hidden-size 4096"
+    " --ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention"
+    " --num-query-groups 8 --swiglu --normalization RMSNorm --disable-bias-linear"
+    " --untie-embeddings-and-output-weights --position-embedding-type rope --vocab-size 128256"
+    " --max-position-embeddings 8192 --seq-length 8192 --micro-batch-size 1"
+    " --global-batch-size 64 --bf16 --use-distributed-optimizer --overlap-grad-reduce"
+    " --tensor-model-parallel-size 2"
+)
+
+
+def megatron(folder: Path, more: str = "") -> Imported:
+    return read(folder, {"run.sh": f"{MEGATRON} {more}\n"}, {"gpus": 16})
+
+
+def test_types_of_the_precision_aware_optimizer(tmp_path: Path) -> None:
+    """megatron/training/arguments.py: main gradients other than fp32 keep and reduce in 16 bit."""
+    aware = "--use-precision-aware-optimizer"
+    low = megatron(tmp_path, f"{aware} --main-grads-dtype bf16")
+    same = megatron(tmp_path, "--grad-reduce-in-bf16")
+    assert low.predicted().memory_bytes == same.predicted().memory_bytes
+    assert low.scenario.workload.recipe.reduce_dtype == "bf16"
+    asked = megatron(
+        tmp_path, f"{aware} --main-grads-dtype bf16 --accumulate-allreduce-grads-in-fp32"
+    )
+    assert asked.scenario.workload.recipe.gradient_dtype == "fp32"
+    eight = megatron(tmp_path, f"{aware} --exp-avg-dtype fp8 --exp-avg-sq-dtype fp8")
+    assert eight.scenario.software.states.moment == 1
+    assert (
+        megatron(tmp_path, f"{aware} --main-params-dtype fp16").scenario.software.states.master == 2
+    )
+    idle = megatron(tmp_path, "--exp-avg-dtype fp8")  # without the optimizer Megatron refuses it
+    assert idle.scenario.software.states.moment == 4
+
+
+@pytest.mark.parametrize(
+    "flags", ["--window-size 1024,0", "--window-size 1024,0 --window-attn-skip-freq 2"]
+)
+def test_a_window_that_the_model_of_the_zoo_has_not(tmp_path: Path, flags: str) -> None:
+    plain, windowed = megatron(tmp_path), megatron(tmp_path, flags)
+    assert plain.scenario.workload.architecture.name == "llama-3-8b"
+    arch = windowed.scenario.workload.architecture
+    windows = [arch.blocks[kind].attention.window for kind in arch.layer_kinds]  # type: ignore[union-attr]
+    assert windows.count(1025) == (16 if "skip" in flags else 32)
+    assert arch.parameters == plain.scenario.workload.architecture.parameters
+    assert windowed.predicted().step_time_s < plain.predicted().step_time_s
+
+
+@pytest.mark.parametrize("flags", ["--hidden-dropout 0.1", "--attention-dropout 0.1"])
+def test_dropout_that_the_model_of_the_zoo_has_not(tmp_path: Path, flags: str) -> None:
+    assert megatron(tmp_path, flags).scenario.workload.architecture.name == "of-the-command"
+    assert (
+        megatron(tmp_path, "--hidden-dropout 0.0").scenario.workload.architecture.name
+        == "llama-3-8b"
+    )
+
+
+# --- torchtitan ----------------------------------------------------------------------------------
+
+JOB = """\
+[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 1
+seq_len = 8192
+[activation_checkpoint]
+mode = "selective"
+"""
+
+
+@pytest.mark.parametrize(
+    ("option", "layers"), [("2", 16), ("4", 8), ("32", 1), ("1", 0), (None, 16)]
+)
+def test_a_number_computes_every_nth_block_again(
+    tmp_path: Path, option: str | None, layers: int
+) -> None:
+    """torchtitan 0.2, distributed/activation_checkpoint.py; its default is "2" (job_config.py)."""
+    text = JOB + (f'selective_ac_option = "{option}"\n' if option else "")
+    found = read(tmp_path, {"job.toml": text}, {"gpus": 16})
+    assert found.scenario.pinned["recompute"] == "full"
+    assert found.scenario.pinned.get("recompute_layers", 0) == layers
+
+
+def test_operators_are_kept_or_computed_again_by_name_and_never_beyond_the_model(
+    tmp_path: Path,
+) -> None:
+    op = read(tmp_path, {"job.toml": JOB + 'selective_ac_option = "op"\n'}, {"gpus": 16})
+    assert op.scenario.pinned["recompute"] == "selective"
+    none = read(tmp_path, {"job.toml": JOB + 'selective_ac_option = "33"\n'}, {"gpus": 16})
+    assert none.scenario.pinned["recompute"] == "none"
+
+
+@pytest.mark.parametrize(
+    ("config", "tp", "recompute", "micro"),
+    [
+        ("llama3_8b", None, "selective", 1),
+        ("llama3_70b", 8, "full", 8),
+        ("qwen3_32b", 1, "full", 2),
+    ],
+)
+def test_jobs_of_the_registry(
+    tmp_path: Path, config: str, tp: int | None, recompute: str, micro: int
+) -> None:
+    """pytorch/torchtitan@b5bcd76c, models/*/config_registry.py."""
+    module = config.partition("_")[0]
+    command = f"torchrun --nnodes 2 --nproc_per_node 8 -m torchtitan.train --module {module}"
+    found = read(
+        tmp_path, {"run.sh": f"{command} --config {config} --training.steps 5\n"}, {"gpus": 16}
+    )
+    assert found.scenario.pinned.get("tp") == tp
+    assert found.scenario.pinned["recompute"] == recompute
+    assert found.scenario.pinned["micro_batch"] == micro
+    with pytest.raises(InputError, match=r"'llama3_9b' is a job in Python that is not known here"):
+        read(tmp_path, {"run.sh": f"{command} --config llama3_9b\n"}, {"gpus": 16})
+
+
+def test_every_job_of_the_registry_is_whole() -> None:
+    for name, job in registered_jobs().items():
+        base = {**registered_jobs().get(str(job.get("base")), {}), **job}
+        assert (
+            base["training.num_tokens_per_microbatch_per_dp_rank"]
+            % base["training.max_context_length"]
+            == 0
+        )
+        assert {"model.name", "model.flavor", "activation_checkpoint.mode"} <= set(base), name

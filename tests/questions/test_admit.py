@@ -1,0 +1,196 @@
+"""Admission: what jobs of each scheduler ask for is read, held against limits, refused by code."""
+
+from __future__ import annotations
+
+import json
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from simulator.cli.main import app
+from simulator.interop.launch_files.job_manifests import read_manifest
+from simulator.questions.admit.answer import slurm_seconds
+
+RUNNER = CliRunner()
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples/admission/trainjob.yaml"
+ON = ["--cluster", "dgx-h100"]
+
+
+def command_of_the_example() -> str:
+    return str(yaml.safe_load(EXAMPLE.read_text())["spec"]["trainer"]["args"][0])
+
+
+def jobs() -> dict[str, str]:
+    """The same command as four schedulers take it, for 4 servers of 8."""
+    command = command_of_the_example()
+    given = command.replace("$PET_NNODES", "4").replace("$PET_NPROC_PER_NODE", "8")
+    container = {
+        "name": "pytorch",
+        "image": "x",
+        "command": ["bash", "-c", given],
+        "resources": {"limits": {"nvidia.com/gpu": 8}},
+    }
+    pod = {"spec": {"containers": [container]}}
+    replicas = {
+        "Master": {"replicas": 1, "template": pod},
+        "Worker": {"replicas": 3, "template": deepcopy(pod)},
+    }
+    sky = command.replace("$PET_NNODES", "$SKYPILOT_NUM_NODES")
+    sky = sky.replace("$PET_NPROC_PER_NODE", "$SKYPILOT_NUM_GPUS_PER_NODE")
+    pytorch = {"kind": "PyTorchJob", "spec": {"pytorchReplicaSpecs": replicas}}
+    head = "num_nodes: 4\nresources:\n  accelerators: H100:8\nrun: |\n"
+    task = head + "".join(f"  {line}\n" for line in sky.splitlines())
+    return {
+        "job.sbatch": f"#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --gpus-per-node=8\nsrun {given}",
+        "trainjob.yaml": EXAMPLE.read_text(),
+        "pytorchjob.yaml": yaml.safe_dump({"apiVersion": "kubeflow.org/v1", **pytorch}),
+        "task.yaml": task,
+    }
+
+
+def admitted(path: Path, *options: str) -> tuple[int, dict[str, Any]]:
+    result = RUNNER.invoke(app, ["admit", str(path), *ON, *options, "--json"])
+    return result.exit_code, json.loads(result.stdout) if result.exit_code != 2 else {}
+
+
+@pytest.mark.parametrize("name", ["job.sbatch", "trainjob.yaml", "pytorchjob.yaml", "task.yaml"])
+def test_every_scheduler_s_job_is_the_same_run(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text(jobs()[name])
+    code, document = admitted(path)
+    assert code == 0, document
+    fields = {field["field"]: field["value"] for field in document["from"]["fields"]}
+    assert fields["layout.tp"] == 2 and fields["training.global_batch"] == 256
+    assert fields["cluster.gpus"] == 32
+    assert document["memory"]["verdict"] == "FITS"
+
+
+def test_the_end_is_held_against_the_time_that_there_is() -> None:
+    """21e9 tokens in 0.9 days on 32 H100, as the prediction itself says: 7 days do, half a day
+    does not, and a job twice as large does."""
+    code, document = admitted(EXAMPLE, "--within", "7d")
+    hours = document["ends"]["hours"]
+    assert code == 0 and hours["p10"] < hours["p50"] < hours["p90"] < 168
+    between = f"{(hours['p10'] + hours['p90']) / 2:.3f}h"
+    assert admitted(EXAMPLE, "--within", between)[0] == 3
+    code, document = admitted(EXAMPLE, "--within", f"{0.7 * hours['p10']:.3f}h")
+    assert code == 1 and document["decision"] == "refuse"
+    assert document["smallest_request"]["gpus"] > 32
+    assert document["smallest_request"]["hours_p90"] <= 0.7 * hours["p10"]
+
+
+def test_the_cost_is_held_against_the_cap() -> None:
+    code, document = admitted(EXAMPLE, "--budget", "1M")
+    usd = document["cost"]["usd"]
+    assert code == 0 and usd["p10"] < usd["p90"] < 1e6
+    assert admitted(EXAMPLE, "--budget", f"{usd['p10'] / 2:.0f}")[0] == 1
+    assert admitted(EXAMPLE, "--budget", f"{(usd['p10'] + usd['p90']) / 2:.0f}")[0] == 3
+
+
+def test_a_layout_without_room_is_refused_with_a_request_that_has_it(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(EXAMPLE.read_text().replace("--micro-batch-size 1", "--micro-batch-size 8"))
+    code, document = admitted(path)
+    assert code == 1 and document["memory"]["verdict"] == "OOM"
+    assert document["smallest_request"]["gpus"] <= 32
+
+
+def test_a_layout_that_cannot_run_is_refused_and_not_bad_input(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(EXAMPLE.read_text().replace("parallel-size 2", "parallel-size 3"))
+    code, document = admitted(path)
+    assert code in (1, 2)
+    if code == 1:
+        assert document["reasons"][-1]["about"] == "layout"
+
+
+def test_a_limit_of_the_file_itself_counts(tmp_path: Path) -> None:
+    slurm = tmp_path / "job.sbatch"
+    script = jobs()["job.sbatch"].replace(
+        "#SBATCH --nodes", "#SBATCH --time=2:00:00\n#SBATCH --nodes"
+    )
+    slurm.write_text(script)
+    code, document = admitted(slurm)
+    assert code == 1 and document["ends"]["limit_hours"] == 2.0
+    kube = tmp_path / "trainjob.yaml"
+    kube.write_text(
+        EXAMPLE.read_text().replace("spec:\n  r", "spec:\n  activeDeadlineSeconds: 7200\n  r")
+    )
+    code, document = admitted(kube)
+    assert code == 1 and document["ends"]["limit_hours"] == 2.0
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("30", 1800.0),
+        ("10:30", 630.0),
+        ("1:00:00", 3600.0),
+        ("2-0", 172800.0),
+        ("2-12", 216000.0),
+        ("1-06:30", 109800.0),
+        ("1-06:30:15", 109815.0),
+        ("UNLIMITED", None),
+    ],
+)
+def test_times_as_slurm_s_manual_lists_them(text: str, seconds: float | None) -> None:
+    assert slurm_seconds(text, "x") == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("#SBATCH --nodes=1\n#SBATCH --time=soon\nsrun torchrun pretrain_gpt.py", "must be a time"),
+        ("hello\n", "not recognised"),
+        ("kind: TrainJob\nspec: 3\n", ""),
+        ("kind: Job\nspec: {template: {spec: {containers: 7}}}\n", ""),
+    ],
+)
+def test_bad_jobs_are_bad_input(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "job"
+    path.write_text(text)
+    result = RUNNER.invoke(app, ["admit", str(path), *ON])
+    assert result.exit_code == 2 and message in result.stderr and "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("form", ["trainjob", "skypilot", "slurm"])
+def test_what_is_exported_is_read_back(form: str, tmp_path: Path) -> None:
+    names = ["--model", "llama-3.1-8b", "--cluster", "dgx-h100", "--gpus", "16"]
+    sets = ["--set", "layout.tp=2", "--set", "layout.pp=2", "--set", "training.global_batch=64"]
+    path = tmp_path / f"{form}.job"
+    result = RUNNER.invoke(app, ["export", *names, *sets, "--as", form, "--out", str(path)])
+    assert result.exit_code == 0, result.output
+    fields = {f["field"]: f["value"] for f in admitted(path)[1]["from"]["fields"]}
+    assert fields["layout.tp"] == 2 and fields["layout.pp"] == 2 and fields["cluster.gpus"] == 16
+
+
+def test_devices_words_and_variables_of_a_manifest() -> None:
+    env = [{"name": "SEQ", "value": "4096"}, {"name": "SECRET", "valueFrom": {}}]
+    job = {
+        "kind": "Job",
+        "spec": {
+            "activeDeadlineSeconds": 60,
+            "completions": 2,
+            "template": {
+                "spec": {
+                    "containers": [
+                        {
+                            "command": ["torchrun", "a b.py"],
+                            "args": ["--seq-length", "$SEQ"],
+                            "env": env,
+                            "resources": {"requests": {"amd.com/gpu": "4"}},
+                        }
+                    ]
+                }
+            },
+        },
+    }
+    manifest = read_manifest(job, "x")
+    assert manifest is not None and manifest.seconds == 60.0
+    assert manifest.script == "export SEQ=4096\ntorchrun 'a b.py' --seq-length $SEQ"
+    assert [(s.field, s.value) for s in manifest.stated] == [("run.nodes", 2), ("run.per_node", 4)]
+    assert read_manifest({"kind": "Deployment"}, "x") is None

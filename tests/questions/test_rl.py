@@ -1,0 +1,346 @@
+"""`foreshard rl`: JSON, splits, remedies, bad input, and scripts of frameworks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import simulator
+from simulator.cli.main import app
+from simulator.errors import InputError
+from simulator.interop.rl_scripts import dialect_of, scenario_from_script, settings_of_file
+from simulator.questions.rl.answer import PricedRL, rl
+from simulator.questions.rl.page import rl_page
+from simulator.reinforcement.split_search import best_of, score
+from simulator.rollouts.rl_section import RL
+from simulator.scenario import make_scenario
+from tests.reinforcement.scenes import scene
+
+RUN = """
+[model]
+name = "llama-3.1-8b"
+[training]
+sequence_length = 4096
+global_batch = 512
+[cluster]
+name = "dgx-h100"
+gpus = 16
+software = "megatron-bridge"
+[layout]
+recompute = "full"
+[rl]
+prompts = 64
+samples = 32
+answer_tokens = 1000
+mode = "apart"
+staleness = 1
+[rl.generation]
+gpus = 8
+"""
+
+FROZEN = {
+    *("mode", "step_time_s", "p10_s", "p90_s", "updates", "generation_s", "reward_s"),
+    *("log_probabilities_s", "training_s", "refit_s", "phase_change_s", "driver_s", "waiting"),
+    *("staleness", "gpus", "tokens_per_s_per_gpu", "preempted", "layouts", "memory", "verdict"),
+    *("usd_per_1000_updates", "evidence"),
+}
+
+
+@pytest.fixture(scope="module")
+def answer() -> PricedRL:
+    stale = {"rl__mode": "apart", "rl__staleness": 1, "rl__generation__gpus": 8}
+    return rl(scene(**stale))
+
+
+def _run(folder: Path, *arguments: str) -> tuple[int, str]:
+    (folder / "run.toml").write_text(RUN)
+    result = CliRunner().invoke(app, ["rl", str(folder / "run.toml"), *arguments])
+    return result.exit_code, result.output
+
+
+def test_json_has_the_keys_that_stay(tmp_path: Path) -> None:
+    code, text = _run(tmp_path, "--json", "--as-given")
+    document = json.loads(text)
+    assert code == 0
+    assert set(document["rl"]) == FROZEN
+    assert set(document["rl"]["waiting"]) == {"trainer", "generator"}
+    assert set(document["rl"]["staleness"]) == {"p50", "p90"}
+    assert document["rl"]["gpus"] == {"training": 8, "generation": 8}
+    assert set(document["rl"]["layouts"]) == {"training", "generation"}
+    assert document["tried"] == []
+
+
+def test_screen_page_and_picture(tmp_path: Path) -> None:
+    page, picture = tmp_path / "rl.html", tmp_path / "rl.svg"
+    code, text = _run(tmp_path, "--as-given", "--page", str(page), "--picture", str(picture))
+    assert code == 0
+    for word in ("generation", "log-probabilities", "training", "refit", "128 sequences each"):
+        assert word in text
+    assert "<svg" in page.read_text()
+    assert "generator" in picture.read_text()
+
+
+def test_the_best_split_is_no_worse_than_the_scenarios_own(answer: PricedRL) -> None:
+    assert answer.asked is not None
+    assert answer.best is not None
+    for by in ("time", "usd", "throughput"):
+        best = best_of(list(answer.tried), by)  # type: ignore[arg-type]
+        assert best is not None
+        assert best.step is not None
+        own = score(answer.asked.step, by)  # type: ignore[arg-type]
+        assert score(best.step, by) <= own * 1.001  # type: ignore[arg-type]
+
+
+def test_where_the_binding_side_changes(answer: PricedRL) -> None:
+    for pair in answer.flips:
+        few = [row for row in answer.rows if row["generation_gpus"] == pair["from"]]
+        many = [row for row in answer.rows if row["generation_gpus"] == pair["to"]]
+        assert min(row["trainer_waits"] for row in many if row["mode"] == "apart") == 0.0
+        assert min(row["generator_waits"] for row in few if row["mode"] == "apart") == 0.0
+
+
+def test_an_engines_own_limit_is_a_remedy() -> None:
+    """vLLM's asynchronous engine runs 128 sequences unless told; nothing warns of it."""
+    stale = {"rl__mode": "apart", "rl__staleness": 1, "rl__generation__gpus": 4}
+    told = rl(scene(**stale, layout__pp=1), search=False).told
+    limits = [remedy for remedy in told if remedy.field == "rl.generation.max_sequences"]
+    assert limits[0].value == 1024
+    assert "128 sequences at once unless told" in limits[0].why
+
+
+def test_a_split_without_room_names_what_would_do() -> None:
+    big = rl(
+        scene(model="llama-3.1-70b", gpus=16, layout__tp=8, rl__generation__tp=1), search=False
+    )
+    assert big.asked is None
+    assert not big.feasible
+    assert "weights of tp = 1 and workspace take" in big.reason
+    assert any(remedy.field == "rl.generation.tp" for remedy in big.told) or not big.told
+
+
+def test_money_is_accelerator_hours_at_their_price() -> None:
+    made = rl(scene(economics__usd_per_gpu_hour=2.0), search=False).asked
+    assert made is not None
+    hours = made.step.step_time_s / 4 * 1000 / 3600 * 16
+    assert made.usd_per_1000_updates == pytest.approx(hours * 2.0)
+
+
+def test_python_takes_the_arguments_of_the_command() -> None:
+    section = {"prompts": 64, "samples": 32, "answer_tokens": 1000.0}
+    made = simulator.rl(
+        model="llama-3.1-8b", cluster="dgx-h100", gpus=16, software="megatron-bridge", pp=2,
+        recompute="full", sequence_length=4096, global_batch=512, rl=section, search=False,
+    )  # fmt: skip
+    assert made.document()["command"] == "rl"
+    assert "rl" in made.document()
+    assert len(made.to_frame()) == 1
+    assert "waits" in repr(made)
+
+
+def test_pages_say_what_they_show(answer: PricedRL) -> None:
+    page = rl_page(answer)
+    assert page.count("<tr") > len(answer.tried)
+    assert "Two steps" in page
+
+
+def test_plan_points_to_the_command(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(RUN)
+    result = CliRunner().invoke(app, ["plan", str(tmp_path / "run.toml")])
+    assert result.exit_code == 2
+    assert "use `foreshard rl`" in result.output
+
+
+# --- bad input -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"mode": "apart", "generation.gpus": 16}, "rl.generation.gpus: must leave accelerators"),
+        ({"mode": "apart", "generation.gpus": 24}, "rl.generation.gpus: must leave accelerators"),
+        ({"mode": "apart", "staleness": -1}, "rl.staleness: must be at least 0, got -1"),
+        ({"staleness": 1}, "rl.staleness: must be 0 with mode = 'colocated', got 1"),
+        ({"answer_tokens": 5000}, "rl.answer_tokens: must be at most 3,968"),
+        ({"longest_answer": 4096}, "rl.longest_answer: must be at most 3,968"),
+        ({"prompt_tokens": 5000}, "rl.prompt_tokens: must leave room for an answer"),
+        ({"generation.tp": 3}, "rl.generation.tp: must divide the 16 accelerators"),
+        (
+            {"generation.memory_share": 1.5},
+            "memory_share: must be less than or equal to 1, got 1.5",
+        ),
+        ({"prompts": 63}, "training.global_batch: must divide prompts x samples x epochs = 2,016"),
+        (
+            {"framework": "verll"},
+            "unknown rl_framework 'verll' (did you mean 'verl'?)",
+        ),
+        ({"kept_groups": 0.5}, "rl.kept_groups: must be 1 unless algorithm = 'dapo'"),
+        ({"reward": "model"}, "rl.reward_model: goes with reward = 'model'"),
+        ({"partial_rollouts": True}, "rl.partial_rollouts: must be false without staleness"),
+        ({"generation.engine": "vlm"}, "rl.generation.engine"),
+        ({"answer_lengths": [10, 20]}, "one of answer_tokens, answer_lengths, answer_file"),
+    ],
+)
+def test_one_message_with_field_and_rule(changes: dict[str, Any], said: str) -> None:
+    overrides = [f"rl.{name}={json.dumps(value)}" for name, value in changes.items()]
+    with pytest.raises(InputError) as caught:
+        rl(_made(overrides), search=False)
+    assert said in str(caught.value)
+    assert len(caught.value.problems) <= 2
+
+
+def test_an_engine_that_cannot_serve_the_model() -> None:
+    for model, said in (("bert-large", "is no decoder"), ("nemotron-h-8b", "mixes tokens without")):
+        with pytest.raises(InputError, match=said):
+            _made([f"model.name={model}", "training.sequence_length=512", "rl.answer_tokens=100"])
+
+
+def test_a_precision_that_the_device_lacks() -> None:
+    with pytest.raises(InputError, match=r"rl\.generation\.precision: must be a type of a100"):
+        _made(["cluster.name=dgx-a100", "rl.generation.precision=fp8"])
+
+
+def _made(overrides: list[str]) -> Any:
+    document = {
+        "model": {"name": "llama-3.1-8b"},
+        "training": {"sequence_length": 4096, "global_batch": 512},
+        "cluster": {"name": "dgx-h100", "gpus": 16},
+        "layout": {"pp": 2, "recompute": "full"},
+        "rl": {"prompts": 64, "samples": 32, "prompt_tokens": 128, "answer_tokens": 1000.0},
+    }
+    return make_scenario(document, overrides=overrides)
+
+
+# --- scripts --------------------------------------------------------------------------------
+
+NEMO = """
+grpo:
+  num_prompts_per_step: 64
+  num_generations_per_prompt: 32
+  async_grpo:
+    enabled: true
+    max_trajectory_age_steps: 1
+    in_flight_weight_updates: true
+policy:
+  model_name: meta-llama/Llama-3.1-8B-Instruct
+  train_global_batch_size: 512
+  max_total_sequence_length: 4096
+  megatron_cfg:
+    enabled: true
+    activation_checkpointing: true
+    tensor_model_parallel_size: 1
+    pipeline_model_parallel_size: 2
+  generation:
+    colocated:
+      enabled: false
+      resources:
+        num_nodes: 1
+        gpus_per_node: 8
+    vllm_cfg:
+      async_engine: true
+      tensor_parallel_size: 1
+      gpu_memory_utilization: 0.8
+cluster:
+  gpus_per_node: 8
+  num_nodes: 2
+"""
+
+VERL = """
+python3 -m verl.trainer.main_ppo \\
+    algorithm.adv_estimator=grpo \\
+    data.train_batch_size=1024 \\
+    data.max_prompt_length=512 \\
+    data.max_response_length=1024 \\
+    actor_rollout_ref.model.path=Qwen/Qwen3-8B \\
+    actor_rollout_ref.actor.ppo_mini_batch_size=256 \\
+    actor_rollout_ref.actor.use_kl_loss=True \\
+    actor_rollout_ref.rollout.tensor_model_parallel_size=2 \\
+    actor_rollout_ref.rollout.gpu_memory_utilization=0.6 \\
+    actor_rollout_ref.rollout.n=5 \\
+    trainer.n_gpus_per_node=8 \\
+    trainer.nnodes=2 $@
+"""
+
+OPENRLHF = """
+ray job submit --address="http://127.0.0.1:8265" -- python3 -m openrlhf.cli.train_ppo_ray \\
+   --actor_num_nodes 1 --actor_num_gpus_per_node 8 \\
+   --vllm_num_engines 4 --vllm_tensor_parallel_size 2 \\
+   --advantage_estimator rloo \\
+   --pretrain meta-llama/Llama-3.1-8B-Instruct \\
+   --train_batch_size 256 --rollout_batch_size 128 --n_samples_per_prompt 4 \\
+   --prompt_max_len 1024 --generate_max_len 1024 --zero_stage 3 --gradient_checkpointing
+"""
+
+
+def _script(folder: Path, name: str, text: str, **names: Any) -> tuple[Any, list[str]]:
+    path = folder / name
+    path.write_text(text)
+    return scenario_from_script(path, {"cluster": "dgx-h100", **names})
+
+
+def test_a_recipe_of_nemo_rl(tmp_path: Path) -> None:
+    made, lines = _script(tmp_path, "grpo.yaml", NEMO)
+    section = made.required(RL)
+    assert (section.prompts, section.samples, section.staleness) == (64, 32, 1)
+    assert (section.mode, section.generation.gpus) == ("apart", 8)
+    assert made.cluster.gpus == 16
+    assert made.pinned == {"tp": 1, "pp": 2, "recompute": "full"}
+    assert made.workload.recipe.global_batch == 512
+    assert any("half of the longest" in line for line in lines)
+
+
+def test_a_recipe_over_another(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text(NEMO)
+    over = "defaults: base.yaml\ngrpo:\n  num_prompts_per_step: 32\n"
+    made, _ = _script(tmp_path, "over.yaml", over)
+    assert made.required(RL).prompts == 32
+    assert made.required(RL).samples == 32
+
+
+def test_a_command_of_verl(tmp_path: Path) -> None:
+    made, _ = _script(tmp_path, "run.sh", VERL)
+    section = made.required(RL)
+    assert (section.algorithm, section.samples, section.framework) == ("grpo", 5, "verl")
+    # a mini-batch counts prompts: 256 x 5 answers an update, four updates
+    assert made.workload.recipe.global_batch == 1280
+    assert made.cluster.gpus == 16
+    assert made.pinned["sharding"] == "zero3"
+    assert section.generation.memory_share == 0.6
+
+
+def test_a_command_of_openrlhf(tmp_path: Path) -> None:
+    made, _ = _script(tmp_path, "run.sh", OPENRLHF)
+    section = made.required(RL)
+    assert (section.algorithm, section.mode) == ("rloo", "apart")
+    assert (made.cluster.gpus, section.generation.gpus) == (16, 8)
+    assert made.pinned == {"sharding": "zero3", "recompute": "full"}
+
+
+def test_scripts_of_no_known_framework(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not a script or configuration of"):
+        _script(tmp_path, "run.sh", "torchrun pretrain_gpt.py --num-layers 2\n")
+    with pytest.raises(InputError, match="is no model of the zoo"):
+        _script(tmp_path, "run.sh", VERL.replace("Qwen3-8B", "Qwen9-8B"))
+    path = tmp_path / "run.sh"
+    path.write_text(VERL)
+    with pytest.raises(InputError, match="say on what: --cluster"):
+        scenario_from_script(path, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("accelerate launch grpo.py --num_generations 8 --max_completion_length 512", "trl"),
+        (
+            "python3 train.py --rollout-max-response-len 8192 --rollout-num-gpus-per-engine 2",
+            "slime",
+        ),
+    ],
+)
+def test_other_frameworks_are_recognised(tmp_path: Path, text: str, name: str) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text(text + "\n")
+    assert dialect_of(settings_of_file(path)) == name

@@ -1,0 +1,265 @@
+"""A step as a whole: laws, published splits and totals, decisions of published runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from simulator import catalogue
+from simulator.errors import InfeasibleError
+from simulator.files import read_csv
+from simulator.reinforcement.rl_step import RLStep, joined, rl_step
+from simulator.reinforcement.runs import read_rl_table, scenario_of
+from simulator.reinforcement.timeline import timeline
+from simulator.rollouts.rl_section import RL
+from simulator.scenario import make_scenario
+from simulator.scoring.first_sight import read_first_sight
+from simulator.scoring.validation import validate
+from tests.reinforcement.scenes import scene
+
+APART: dict[str, Any] = {"rl__mode": "apart", "rl__generation__gpus": 8}
+
+
+def step(**changes: Any) -> RLStep:
+    return rl_step(scene(**changes))
+
+
+def test_phases_on_policy_add_up() -> None:
+    on_policy = step()
+    assert sum(on_policy.parts_s.values()) == pytest.approx(on_policy.step_time_s)
+    assert on_policy.waiting == {"trainer": 0.0, "generator": 0.0}
+    assert on_policy.trainer.updates == 4
+
+
+def test_a_stale_step_is_the_longer_of_both_sides() -> None:
+    stale = step(**APART, rl__staleness=1)
+    longer = max(stale.trainer_side_s, stale.generator_side_s)
+    assert stale.step_time_s == longer
+    assert min(stale.waiting.values()) == 0.0
+    assert stale.staleness == {"p50": 1.0, "p90": 1.0}
+
+
+def test_staleness_of_nothing_is_the_synchronous_step() -> None:
+    """Apart and on policy, both sides follow one another, and wait for the other one's time."""
+    apart = step(**APART, rl__staleness=0)
+    whole = apart.trainer_side_s + apart.generator_side_s
+    assert apart.step_time_s == pytest.approx(whole)
+    assert apart.waiting["trainer"] == pytest.approx(apart.generator_side_s / whole)
+    assert apart.staleness == {"p50": 0.0, "p90": 0.0}
+
+
+def test_a_generator_of_infinite_speed_leaves_the_trainers_time() -> None:
+    scenario = scene(**APART, rl__staleness=1)
+    normal = rl_step(scenario)
+    instant = replace(normal.generated, seconds=0.0, mean_s=0.0)
+    fast = joined(scenario, normal.rl, normal.trainer, instant)
+    assert fast.step_time_s == pytest.approx(normal.trainer_side_s)
+    assert fast.waiting["trainer"] == 0.0
+
+
+def test_more_staleness_is_never_slower() -> None:
+    seconds = [step(**APART, rl__staleness=lag).step_time_s for lag in (1, 2, 4)]
+    assert seconds[0] >= seconds[1] * 0.999 >= seconds[2] * 0.998
+    partial = step(**APART, rl__staleness=4, rl__partial_rollouts=True)
+    assert partial.generation_s <= step(**APART, rl__staleness=1).generation_s
+
+
+def test_longer_tails_are_never_faster() -> None:
+    seconds = [step(rl__spread=spread).generation_s for spread in (0.0, 0.4, 0.8, 1.2)]
+    assert seconds == sorted(seconds)
+
+
+def test_more_memory_for_caches_is_never_slower() -> None:
+    shares = (0.4, 0.5, 0.6, 0.8)
+    seconds = [
+        step(rl__generation__memory_share=share, rl__answer_tokens=3000).generation_s
+        for share in shares
+    ]
+    assert all(b <= a * 1.02 for a, b in pairwise(seconds))
+
+
+def test_engines_that_finish_first_make_the_generator_wait_for_weights() -> None:
+    flying = step(**APART, rl__staleness=1)
+    stopped = step(**APART, rl__staleness=1, rl__in_flight_updates=False)
+    late = stopped.generator_side_s - flying.generator_side_s
+    assert late == pytest.approx(flying.moved.seconds)
+
+
+def test_what_algorithms_add() -> None:
+    grpo = step()
+    ppo, plain = step(rl__algorithm="ppo"), step(rl__reference_model=False)
+    assert ppo.trainer.training_s == pytest.approx(2.0 * grpo.trainer.training_s)
+    assert ppo.trainer.score_s == pytest.approx(1.5 * grpo.trainer.score_s)
+    assert plain.trainer.score_s == pytest.approx(0.5 * grpo.trainer.score_s)
+    dapo = step(rl__algorithm="dapo", rl__kept_groups=0.5)
+    assert dapo.generation_s > 1.2 * grpo.generation_s
+    assert dapo.trainer.training_s == pytest.approx(grpo.trainer.training_s, rel=0.05)
+    twice = step(rl__epochs=2)
+    assert twice.trainer.training_s == pytest.approx(2.0 * grpo.trainer.training_s)
+
+
+def test_rewards_take_their_time() -> None:
+    # 2,048 answers, 64 at a time, 2 s each: 64 s
+    sandbox = step(rl__reward="sandbox", rl__reward_s=2.0)
+    assert sandbox.reward_s == pytest.approx(64.0)
+    judged = step(rl__reward="model", rl__reward_model="llama-3.2-1b")
+    assert 0.0 < judged.reward_s < 20.0
+
+
+def test_tools_are_waited_for() -> None:
+    plain = step(rl__turns=4)
+    slow = step(rl__turns=4, rl__tool_s=10.0)
+    assert plain.generation_s + 20.0 < slow.generation_s < plain.generation_s + 40.0
+
+
+def test_lanes_are_full_and_do_not_overlap() -> None:
+    for made in (step(), step(**APART, rl__staleness=1)):
+        spans = timeline(made)
+        for lane in ("generator", "trainer"):
+            row = [span for span in spans if span.lane == lane]
+            assert row[0].start_s == 0.0
+            for a, b in pairwise(row):
+                assert b.start_s == pytest.approx(a.end_s)
+        assert max(span.end_s for span in spans) == pytest.approx(2.0 * made.step_time_s)
+
+
+# --- what was published ------------------------------------------------------------------
+
+SPLIT = {
+    # NeMo-RL issue 959, Llama 3.1 8B on 8 H100, 2,048 answers of 795 tokens: both clusters' mean
+    "generation": 57.0,
+    "log_probabilities": 18.0,
+    "training": 27.5,
+    "refit": 6.5,
+}
+
+
+def _published(model: str, gpus: int, mean: float, layout: dict[str, Any], tp: int) -> RLStep:
+    return rl_step(
+        make_scenario(
+            {
+                "model": {"name": model},
+                "training": {"sequence_length": 4096, "global_batch": 512},
+                "cluster": {"name": "dgx-h100", "gpus": gpus, "software": "megatron-bridge"},
+                "layout": {**layout, "recompute": "full"},
+                "rl": {
+                    "prompts": 64,
+                    "samples": 32,
+                    "prompt_tokens": 128,
+                    "answer_tokens": mean,
+                    "generation": {"tp": tp},
+                },
+            }
+        )
+    )
+
+
+def test_parts_of_a_published_step_lie_within_a_fifth() -> None:
+    made = _published("llama-3.1-8b", 8, 795.0, {"pp": 2}, 1)
+    parts = dict(made.parts_s)
+    parts["refit"] += parts["phase_change"]
+    for name, seconds in SPLIT.items():
+        assert parts[name] == pytest.approx(seconds, rel=0.2), name
+    assert made.step_time_s == pytest.approx(114.0, rel=0.1)
+
+
+def test_parts_of_a_larger_published_step() -> None:
+    """Llama 3.1 70B on 64 H100 (issue 959); nothing was fitted to it, layout and batch assumed."""
+    made = _published("llama-3.1-70b", 64, 398.0, {"tp": 4, "pp": 4}, 4)
+    parts = made.parts_s
+    assert parts["generation"] == pytest.approx(85.5, rel=0.1)
+    assert parts["training"] == pytest.approx(29.5, rel=0.2)
+    assert parts["log_probabilities"] == pytest.approx(19.0, rel=0.3)
+    assert made.step_time_s == pytest.approx(147.0, rel=0.1)
+
+
+def test_published_totals() -> None:
+    """Asked: 10 % mean on rows nothing was fitted to, on policy 7, one step off 12."""
+    folder = catalogue.folder("validation")
+    summary = validate(folder / "runs" / "rl_runs.csv").summary()["rl"]
+    assert summary["n"] == 24
+    assert summary["skipped"] == 4
+    assert summary["by_use"]["not fitted"]["mape"] < 0.10
+    assert summary["by_policy"]["on policy"]["mape"] < 0.07
+    assert summary["by_policy"]["stale"]["mape"] < 0.12
+    assert summary["coverage_80"] >= 0.7
+
+
+def test_first_sight_stands_for_every_row() -> None:
+    folder = catalogue.folder("validation")
+    seen = read_first_sight(folder / "first_seen" / "rl_runs.csv")
+    rows = [row["run_id"] for _, row in read_csv(folder / "runs" / "rl_runs.csv")]
+    assert [run for run in rows if run in seen] == list(seen)
+    assert len(seen) == 24
+
+
+@pytest.mark.parametrize("number", range(0, 24, 4))
+def test_what_ran_fits(number: int) -> None:
+    """Published runs finished: none of them may be called out of memory."""
+    runs = read_rl_table(catalogue.folder("validation") / "runs" / "rl_runs.csv")
+    assert rl_step(scenario_of(runs[number])).verdict != "OOM"
+
+
+def test_weights_that_do_not_fit_an_engine() -> None:
+    """470 GB of Qwen3-235B in 16 bit over four H100 are 117 GB each; 8 bit halves it to 59."""
+    with pytest.raises(InfeasibleError, match=r"rl\.generation\.memory_share: weights of tp = 4"):
+        rl_step(scene(model="qwen3-235b-a22b", gpus=64, rl__generation__tp=4,
+                      layout__pp=8, layout__ep=8))  # fmt: skip
+
+
+def test_more_cache_for_a_large_model_gains_what_was_published() -> None:
+    """NeMo-RL pull request 3278: 0.80 to 0.88 of the memory, 235B with tp 8, shortens generation.
+
+    Published 174 to 137 s of exposed generation; the direction is asserted, not the size, since
+    the reserve of an engine is assumed.
+    """
+    base = {
+        "model": {"name": "qwen3-235b-a22b"},
+        "training": {"sequence_length": 8192, "global_batch": 512},
+        "cluster": {"name": "dgx-h100", "gpus": 256, "software": "megatron-bridge"},
+        "layout": {"tp": 4, "pp": 8, "ep": 16, "recompute": "full",
+                   "stages": [11, 12, 12, 12, 12, 12, 12, 11]},
+        "rl": {"prompts": 16, "samples": 32, "answer_tokens": 5700.0, "mode": "apart",
+               "staleness": 1, "generation": {"tp": 8, "gpus": 128}},
+    }  # fmt: skip
+    tight, roomy = (
+        rl_step(make_scenario(base, overrides=[f"rl.generation.memory_share={share}"]))
+        for share in (0.78, 0.88)
+    )
+    assert roomy.generation_s <= tight.generation_s
+
+
+def test_twice_the_generators_gain_little_once_the_longest_answer_binds() -> None:
+    """verl docs/advance/fully_async.md: a 7B model and answers of up to 28,672 tokens on H20.
+
+    Twice the accelerators, 64 to 128, took 151 and 178 s of generation: no faster at all.
+    """
+    document = {
+        "model": {"name": "qwen2-7b"},
+        "training": {"sequence_length": 30_720, "global_batch": 512},
+        "cluster": {"name": "hgx-h20", "gpus": 64},
+        "layout": {"cp": 4, "recompute": "full"},
+        "rl": {"algorithm": "dapo", "prompts": 512, "samples": 16, "prompt_tokens": 1000,
+               "answer_tokens": 2500.0, "spread": 1.2, "framework": "verl"},
+    }  # fmt: skip
+    few, many = (
+        rl_step(make_scenario(document, overrides=[f"cluster.gpus={gpus}"])) for gpus in (64, 128)
+    )
+    assert many.generation_s > 0.7 * few.generation_s
+
+
+def test_an_asynchronous_engine_with_few_sequences_is_slower_than_a_list() -> None:
+    """Qwen3-30B of NeMo-RL v0.4: one step off took 244 s, on policy 225 s on the same 32 H100."""
+    rows = read_rl_table(catalogue.folder("validation") / "runs" / "rl_runs.csv")
+    by_run = {run.fields["run_id"]: run for run in rows}
+    on_policy, stale = (rl_step(scenario_of(by_run[name])) for name in ("nemo-rl-07", "nemo-rl-08"))
+    assert stale.step_time_s > on_policy.step_time_s
+    rl = stale.rl
+    wide = replace(rl, generation=replace(rl.generation, max_sequences=1024))
+    scenario = scenario_of(by_run["nemo-rl-08"])
+    remedied = rl_step(replace(scenario, sections={**scenario.sections, "rl": wide}))
+    assert remedied.step_time_s < 0.9 * stale.step_time_s
+    assert scenario.required(RL).generation.max_sequences is None

@@ -1,0 +1,124 @@
+"""The table of families against facts of transformers' own classes (tests/data/families.json).
+
+``tests/oracles/count_families.py`` counted them, ``tests/oracles/test_transformers.py`` does it
+again.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from simulator.errors import InputError
+from simulator.workload.families import table
+from simulator.workload.families.expressions import Expression
+from simulator.workload.huggingface import families, from_hf
+
+FACTS = json.loads((Path(__file__).parents[1] / "data" / "families.json").read_text())
+
+UNLIKE = {
+    # up-matrices that the class allocates for experts that hand their input on, in no checkpoint
+    "longcat_flash": 6 * 256 * 2 * 2048 * 6144,
+}
+"""Elements that a class has and no model."""
+
+
+def read(config):
+    """Read as a nested config, which leaves out what its class has as default."""
+    outer = config if "parts" in table.row(config["model_type"]).words else {"text_config": config}
+    return from_hf(outer, name="small", where="config.json")
+
+
+def family(case):
+    return case["config"]["model_type"]
+
+
+@pytest.mark.parametrize("case", FACTS["cases"], ids=family)
+def test_parameters_are_those_of_the_class(case):
+    assert read(case["config"]).parameters + UNLIKE.get(family(case), 0) == case["parameters"]
+
+
+def test_the_facts_cover_the_causal_types():
+    assert len({family(case) for case in FACTS["cases"]}) >= 180
+
+
+def test_every_word_of_every_row_is_an_expression():
+    for name in table.names():
+        row = table.row(name)
+        assert all(row.expression(word).names is not None for word in row.words)
+        assert set(row.bases[1:]) <= set(table.names())
+
+
+@pytest.mark.parametrize(
+    "text", ["().__class__", "__import__('os')", "[x for x in y]", "a.b", "f()"]
+)
+def test_an_expression_computes_and_does_nothing_else(text):
+    with pytest.raises(ValueError, match="may not hold"):
+        Expression(text, "word")
+
+
+@pytest.mark.parametrize(
+    ("family_name", "base", "changes", "more"),
+    [
+        # an attention of 8 x 8 with gates by head, worked by hand: 2 x 8 more in each of 2 layers
+        ("arcee", "llama", {}, -2 * 8 * 16),  # no gate in the MLP
+        ("seed_oss", "llama", {"attention_bias": True, "attention_out_bias": True}, 2 * (16 + 8)),
+        ("olmo2", "llama", {}, 2 * (8 + 4)),  # norms over all heads of queries, and of keys
+        ("glm4", "llama", {"attention_bias": False}, 2 * 2 * 8),  # four norms instead of two
+        ("cohere", "llama", {"use_qk_norm": True}, -2 * 8 + 2 * (8 + 4)),  # one norm, no bias
+        ("olmo", "llama", {}, -(2 * 2 + 1) * 8),  # norms without weights
+    ],
+)
+def test_rows_by_what_differs(family_name, base, changes, more):
+    sizes = {
+        "hidden_size": 8,
+        "intermediate_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 4,
+        "vocab_size": 10,
+        "tie_word_embeddings": True,
+    }
+    with_base = from_hf({"model_type": base, **sizes}, name="x", where="c").parameters
+    other = from_hf({"model_type": family_name, **sizes, **changes}, name="x", where="c")
+    assert other.parameters == with_base + more
+
+
+# --- heads that the config names ------------------------------------------------
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 8,
+    "intermediate_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "vocab_size": 10,
+}
+
+
+def test_reward_and_embedding_models_have_no_output_over_the_vocabulary():
+    causal = from_hf(LLAMA, name="x", where="c")
+    bare = from_hf({**LLAMA, "architectures": ["LlamaModel"]}, name="x", where="c")
+    reward = {**LLAMA, "architectures": ["LlamaForSequenceClassification"], "num_labels": 1}
+    assert causal.parameters - bare.parameters == 80
+    assert from_hf(reward, name="x", where="c").parameters == bare.parameters + 8
+    assert bare.output_rows == 0
+
+
+def test_a_head_that_is_not_known_is_refused():
+    with pytest.raises(InputError, match="architectures: must end in ForCausalLM or"):
+        from_hf({**LLAMA, "architectures": ["LlamaForTokenWhatever"]}, name="x", where="c")
+
+
+def test_a_refusal_lists_no_name_that_only_looks_alike():
+    with pytest.raises(InputError) as error:
+        from_hf({**LLAMA, "model_type": "gemma9"}, name="x", where="c")
+    assert "did you mean" not in str(error.value)
+    assert str(len(families())) in str(error.value)
+
+
+def test_sizes_that_a_nested_config_leaves_to_its_class_are_told():
+    gemma = {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}}
+    model = from_hf({**gemma, "vision_config": {}}, name="x", where="c")
+    assert any("hidden_size 2304" in note for note in model.notes)

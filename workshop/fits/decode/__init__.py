@@ -1,0 +1,1 @@
+"""Kernels of engines: rows, fit, left-out error, profiles."""
