@@ -104,7 +104,7 @@ def test_none_means_not_given() -> None:
         ({**NAMES, "model": "lama", "cluster": "dgx-h10", "tokens": -1},
          ["arguments: model.name: must be a model of the zoo or the path of a config.json, got "
           "'lama' (did you mean 'llama-3-8b'?)",
-          "arguments: training.tokens: must be greater than 0, got -1",
+          "arguments: training.tokens: must be greater than or equal to 1, got -1",
           "arguments: cluster.name: unknown cluster 'dgx-h10' (did you mean 'dgx-h100'?)"]),
     ],
 )  # fmt: skip

@@ -68,7 +68,7 @@ HELP = {
         "Check the simulator against itself: what must hold for every answer, whatever its figures."
     ),
     "rent-or-buy": (
-        "Compare renting a cluster with buying it: costs by cause, and the month of break-even."
+        "Compare renting a cluster with buying it: costs by cause, and when buying pays back."
     ),
     "what-if": "Say what a change would do: the best layout before and after, both searched.",
     "versus": "Compare two layouts term by term, with the chance that each is the faster one.",
@@ -96,6 +96,9 @@ HELP = {
     ),
     "parameter-server": (
         "Find what a run takes with the servers of [parameter_server], and with all-reduce."
+    ),
+    "rl": (
+        "Find what a step of [rl] takes, who waits for whom, and the best split of accelerators."
     ),
     "recommender": (
         "Find what a step of [sparse] takes: tables split over the GPUs, next to a dense model."

@@ -29,7 +29,7 @@ def test_prices_that_are_listed_are_those_of_the_profiles() -> None:
     assert load_node("dgx-h100").accelerator == "h100-sxm"
 
 
-@pytest.mark.parametrize("name", ["whisper", "qwen3-14b", "llama-3.1-9b", "mamba"])
+@pytest.mark.parametrize("name", ["whisper", "qwen3-15b", "llama-3.1-9b", "mamba"])
 def test_a_model_of_another_size_is_no_hint(name: str) -> None:
     with pytest.raises(InputError) as caught:
         presets.load(name)

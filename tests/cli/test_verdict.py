@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import re
 from functools import cache
 from pathlib import Path
 
@@ -74,6 +75,9 @@ def test_it_says_what_one_decides_by() -> None:
         "--more: ",
     ):
         assert words in flat, words
+    chances = r"goals within 240 days: ([\d.]+) % chance \(([\d.]+) % without the planning factor\)"
+    (with_it, without), *_ = re.findall(chances, flat)
+    assert float(with_it) < float(without)
 
 
 @pytest.mark.evidence
