@@ -62,7 +62,9 @@ def _of_hub(repository: str) -> Path | None:
     return configs[0] if len(configs) == 1 else None
 
 
-def load(name_or_path: str, *, where: str = "model", field: str = "name") -> Architecture:
+def load(
+    name_or_path: str, *, where: str = "model", field: str = "name", trace_tokens: int = 0
+) -> Architecture:
     """Load a model of the zoo, a ``config.json`` (or a folder with one), or a Hugging Face id.
 
     A name of the zoo comes before a file or folder of the same name, either before another
@@ -75,6 +77,8 @@ def load(name_or_path: str, *, where: str = "model", field: str = "name") -> Arc
         A name that :func:`names` lists, a path, or a Hugging Face id.
     where, field : str
         The file and field that asked for it, for messages.
+    trace_tokens : int
+        Tokens of a sample at which a type that no row describes is traced; 0: it is refused.
 
     Raises
     ------
@@ -93,7 +97,7 @@ def load(name_or_path: str, *, where: str = "model", field: str = "name") -> Arc
     if text in known:
         return read_config(_ZOO / f"{text}.json")
     if text and os.path.exists(text):
-        return read_config(text)
+        return read_config(text, trace_tokens=trace_tokens)
     if (spelled := named(text)) is not None:
         return read_config(_ZOO / f"{spelled}.json")
     if text.endswith(".json"):
@@ -103,7 +107,9 @@ def load(name_or_path: str, *, where: str = "model", field: str = "name") -> Arc
         rule += ", or the id of a model in the local cache of Hugging Face"
         there = _of_hub(text)
         if there is not None:
-            return replace(read_config(there), name=text.partition("/")[2])
+            return replace(
+                read_config(there, trace_tokens=trace_tokens), name=text.partition("/")[2]
+            )
     raise InputError(problem(where, field, rule, text) + _of_the_same_size(text, known))
 
 
