@@ -117,7 +117,8 @@ def read_text(path: Path | str, most_bytes: int = DOCUMENT_LIMIT_BYTES) -> str:
     with open_file(path) as file, reading(path):
         text_within(file, path, most_bytes)
         raw = file.read(most_bytes + 1)
-        refuse_long_numbers(raw, path)
+        if len(raw) > MOST_DIGITS and _TOO_LONG in raw.translate(_AS_ZERO):
+            refuse_long_numbers(raw, path)
         return raw.decode("utf-8-sig")
 
 
