@@ -27,6 +27,7 @@ from simulator.events.step.timeline import Mixed
 from simulator.planner.mixed_plan import MixedPlan
 from simulator.planner.mixed_prediction import KindUse, MixedPrediction, usd_per_step
 from simulator.report.wording import planned_words
+from simulator.search.best_layout import factor_of
 from simulator.units import show_percent, show_seconds, show_seconds_span, show_usd
 
 _PLACES = 8
@@ -126,7 +127,7 @@ def mixed_plan_screen(answer: MixedPlan) -> Iterator[RenderableType]:
     unit, scale = seconds_like(answer.best.step_s)
     fastest_s = min(option.step_s for option in answer.options)
     table = plain_table(
-        "way", "GPUs", f"step ({unit})", "slower", "micro-batches", "days", "USD", "layout",
+        "way", "", "GPUs", f"step ({unit})", "slower", "micro-batches", "days", "USD", "layout",
         left=("way", "layout"),
     )  # fmt: skip
     for option in answer.options:
@@ -134,6 +135,7 @@ def mixed_plan_screen(answer: MixedPlan) -> Iterator[RenderableType]:
         days, usd = (float(x[0]) for x in (option.run.outcome.days, option.run.outcome.usd))
         table.add_row(
             option.way,
+            Text(option.run.memory.verdict, style=verdict_style(option.run.memory.verdict)),
             f"{option.gpus:,}",
             amount(scale * option.step_s),
             slower,
@@ -144,7 +146,11 @@ def mixed_plan_screen(answer: MixedPlan) -> Iterator[RenderableType]:
         )
     yield table
     legs = [_legs(option.kinds, option.legs) for option in answer.options if option.legs][:1]
-    yield notes("Read this", [*_NOTES[:2], *([_OWN, *legs] if legs else []), *_NOTES[2:]])
+    said = [*_NOTES[:2], *([_OWN, *legs] if legs else []), *_NOTES[2:]]
+    factor = factor_of(answer.scenario)
+    if factor is not None:
+        said.append(f"days and USD to plan for: {factor.sentence()}")
+    yield notes("Read this", said)
 
 
 def _legs(kinds: tuple[str, ...], legs: GradientSumPhases) -> str:
