@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.arrays import Floats
 from simulator.cost.blocks.block_costs import BlockCosts
@@ -23,7 +24,8 @@ from simulator.errors import InputError
 from simulator.hardware.cluster import NO_CLOSED_FORM, Cluster, with_release
 from simulator.layout.keys import distinct_codes
 from simulator.layout.layout_keys import LayoutKeys, layout_keys
-from simulator.layout.layouts import Layouts, modules_of
+from simulator.layout.layouts import RANK_ORDERS, Layouts, modules_of
+from simulator.layout.placement import Placement
 from simulator.schedules.action_tables import unpaired
 from simulator.schedules.registry import WORDS
 from simulator.software.profile import Software
@@ -102,7 +104,7 @@ def price_keys(
         ),
         state_key=keys.grids.inverse,
         send_s=send_s,
-        hop_crosses=(keys.placement.pp.local == 1).astype(np.int64),
+        hop_crosses=_hops(cluster, grids, keys.placement),
         model_flop=step_flop(workload),
         unpaired=_unpaired(keys, workload, software),
         paths=Paths.none(),
@@ -181,13 +183,39 @@ def _unpaired(keys: LayoutKeys, workload: Workload, software: Software) -> Float
 
 
 def _sends(cluster: Cluster, blocks: BlockCosts, ranks: Ranks, times: int) -> Floats:
-    """One send between stages inside a domain and across, of each set of recomputed modules."""
+    """One send between stages, by how far apart they are, of each set of recomputed modules."""
     boundaries = np.split(blocks.boundary_bytes, times)
-    sent = [[_send(cluster, x, ranks, crosses) for x in boundaries] for crosses in (False, True)]
+    sent = [[_send(cluster, x, ranks, reach) for x in boundaries] for reach in _reaches(cluster)]
     return np.stack([np.concatenate(sets) for sets in sent])
 
 
-def _send(cluster: Cluster, whole: Floats, ranks: Ranks, crosses: bool) -> Floats:
+def _reaches(cluster: Cluster) -> tuple[int, ...]:
+    """How far apart stages may be: a domain, the network, its over-subscribed layer if any."""
+    over, leaf = cluster.links_of("pp").fabric.narrow
+    return (0, 1, 2) if over > 1.0 and cluster.nodes > leaf else (0, 1)
+
+
+def _hops(cluster: Cluster, grids: Layouts, placement: Placement) -> NDArray[np.int64]:
+    """How far apart the stages of each rank grid are: 0, 1 or 2 as :func:`_reaches` counts.
+
+    They meet below the over-subscribed layer where a whole pipeline does, and a whole number of
+    pipelines fill what meets there.
+    """
+    crosses = (placement.pp.local == 1).astype(np.int64)
+    if len(_reaches(cluster)) == 2:
+        return np.asarray(crosses)
+    below = cluster.links_of("pp").fabric.narrow[1] * cluster.node.accelerators
+    spans = np.ones(len(grids), dtype=np.int64)
+    for code in distinct_codes(grids.rank_order):
+        order = RANK_ORDERS[code].split("-")
+        inner = order[: order.index("pp") + 1]
+        rows = grids.rank_order == code
+        degrees = [getattr(grids, name)[rows].astype(np.int64) for name in inner]
+        spans[rows] = np.prod(degrees, axis=0)
+    return np.asarray(crosses * np.where(below % spans == 0, 1, 2))
+
+
+def _send(cluster: Cluster, whole: Floats, ranks: Ranks, reach: int) -> Floats:
     """One send of `whole` bytes between stages.
 
     Without sequence parallelism every tensor-parallel rank sends its share and the receivers gather
@@ -196,5 +224,6 @@ def _send(cluster: Cluster, whole: Floats, ranks: Ranks, crosses: bool) -> Float
     split = ~ranks.sequence_parallel & (ranks.tp > 1)
     share = np.where(split, whole / ranks.tp, whole)
     gather = np.where(split, all_gather_s(cluster.links_of("tp"), whole, ranks.groups.tp), 0.0)
-    sent = send_s(cluster.links_of("pp"), share, np.full(len(whole), crosses))
+    far = np.full(len(whole), reach > 0)
+    sent = send_s(cluster.links_of("pp"), share, far, beyond=reach == 2)
     return sent + gather

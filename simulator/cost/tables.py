@@ -39,9 +39,10 @@ class Priced:
     states: StateCosts
     state_key: NDArray[Any]
     send_s: Floats
-    """One pipeline send, per block key and whether the hop crosses the network: shape (2, keys)."""
+    """One pipeline send, by how far the hop reaches and per block key: shape (2 or 3, keys)."""
     hop_crosses: NDArray[Any]
-    """Per state key: whether stages are joined by the network."""
+    """Per state key: 0 where stages are joined inside a domain, 1 by the network, 2 by its
+    over-subscribed layer."""
     model_flop: float
     """Of one step, the convention behind MFU."""
     unpaired: Floats

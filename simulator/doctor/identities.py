@@ -184,9 +184,13 @@ def _money(prediction: Prediction) -> Iterator[str]:
     outcome = prediction.outcome
     if not math.isfinite(float(outcome.usd[0])) or outcome.price.usd_per_gpu_hour is None:
         return
-    spares = 0.0 if outcome.real is None else float(outcome.real.hot_spares[0])
-    held = prediction.scenario.cluster.gpus + spares * prediction.scenario.cluster.node.accelerators
+    spares, cluster = 0.0, prediction.scenario.cluster
+    if outcome.real is not None:
+        spares = float(outcome.real.hot_spares[0])
+    held = float(cluster.rented(cluster.gpus + spares * cluster.node.accelerators))
     hours = float(outcome.days[0]) * 24.0 * held
+    if not _close(hours, float(outcome.gpu_hours[0])):
+        yield f"{held:,.0f} GPUs are held for {hours:.6g} hours, not {outcome.gpu_hours[0]:.6g}"
     due = hours * float(outcome.price.usd_per_gpu_hour)
     if not outcome.price.included_power:
         due += float(outcome.kwh[0]) * float(outcome.site.electricity_usd_per_kwh)
@@ -201,7 +205,7 @@ def _energy(prediction: Prediction) -> Iterator[str]:
         return
     servers = {"idle": 0.0, "busy": 0.0}
     for group in cluster.groups:
-        count = math.ceil(group.gpus / group.node.accelerators)
+        count = group.gpus / group.node.accelerators
         hosts, power = count * float(group.node.host_watt), group.accelerator.power
         held = count * group.node.accelerators
         servers["idle"] += hosts + held * float(power.idle_watt)

@@ -2,7 +2,7 @@
 
 A CSV with the columns of `COLUMNS`; `grade` may be added. Each row is put on a cluster profile: its
 instance where that is the name of one, else the usual server of its GPU
-(hardware_profiles/offers/servers.toml).
+(hardware_profiles/offer_servers.toml).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, ClassVar, get_args
 from simulator import catalogue
 from simulator.economics.price import Price, Term
 from simulator.errors import InputError, did_you_mean, problem
-from simulator.files import Figure, check_header, read_csv, read_profile, record
+from simulator.files import Figure, build, check_header, read_csv, read_toml, record
 
 COLUMNS = (
     *("provider", "instance", "gpu", "gpus", "term", "usd_per_gpu_hour", "egress_usd_per_gb"),
@@ -30,10 +30,8 @@ _GRADES = ("datasheet", "assumed")
 
 @record
 class UsualServers:
-    """Cluster profiles by words for GPUs, as hardware_profiles/offers/servers.toml has them."""
+    """Cluster profiles by words for GPUs, as hardware_profiles/offer_servers.toml has them."""
 
-    name: str
-    note: str
     servers: dict[str, str]
 
 
@@ -204,6 +202,6 @@ def _cluster(row: dict[str, str], where: str) -> str | list[str]:
 
 
 def _servers() -> dict[str, str]:
-    path = catalogue.folder("hardware_profiles") / "offers" / "servers.toml"
-    usual: UsualServers = read_profile(UsualServers, path)
+    path = catalogue.folder("hardware_profiles") / "offer_servers.toml"
+    usual: UsualServers = build(UsualServers, read_toml(path), where=str(path))
     return usual.servers

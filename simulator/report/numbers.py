@@ -292,14 +292,12 @@ def job_line(scenario: Scenario, price: Price) -> str:
     cluster = scenario.cluster
     size = show_count(arch.parameters)
     tokens = length_words(recipe)
-    hourly = price.usd_per_gpu_hour
-    cost = "no price known" if hourly is None else f"{float(hourly):.2f} USD a GPU-hour"
     left = "".join(f"; [{name}] not in these figures" for name in scenario.elsewhere)
     return (
         f"{arch.name} ({size} parameters), {tokens}, {recipe.global_batch:,} sequences of"
         f" {recipe.sequence_length:,}, {recipe.precision}, {recipe.optimizer};"
         f" {scenario.software.name} on {cluster.gpus:,} x {cluster.accelerator.name}"
-        f" ({cluster.name}), {cost} ({price.name}); best by {scenario.goal.minimize}{left}"
+        f" ({cluster.name}), {price.words()}; best by {scenario.goal.minimize}{left}"
     )
 
 
@@ -307,7 +305,8 @@ def cost_lines(outcome: Outcome, gpus: int, i: int = 0) -> list[CostLine]:
     """Split the money of a layout; nothing where tokens or price are not known.
 
     Hours of the ideal run are steps x step time; what the real run takes longer is lost to
-    failures, checkpoints and slow steps; what is paid beyond `gpus` waits as hot spares.
+    failures, checkpoints and slow steps; what is paid beyond `gpus` waits as hot spares, or is the
+    rest of racks that are let whole.
     """
     usd, rate = float(outcome.usd[i]), outcome.price.usd_per_gpu_hour
     if rate is None or not math.isfinite(usd):

@@ -202,7 +202,7 @@ class _Moves:
         many = self.batch // (row["dp"] * row["micro_batch"]) > row["pp"]
         fixed = not self.can.uneven_stages or "stages" in self.fixed
         pieces = row["pp"] * row["vpp"]
-        if row["pp"] == 1 or fixed or (alike and many and pieces > _FEW_PIECES):
+        if row["pp"] == 1 or fixed or (alike and many and pieces > 2 * _FEW_PIECES):
             return
         ahead = len(self.arch.layer_kinds) - self.arch.layers
         even = tuple(even_pieces(self.arch.layers, pieces, ahead=ahead).tolist())
@@ -306,20 +306,18 @@ class _Moves:
             yield from self._with(row, etp=etp)
 
     def _states(self, row: Row) -> Iterator[Row]:
-        """Other shardings, and groups of the next size up and down."""
+        """Other shardings, each with every size of its groups; and sizes to gather from."""
         replicas = row["dp"] * row["cp"]
         if replicas == 1:
             return
+        groups = divisors(replicas)
         for word in self.can.sharding:
             level = SHARDINGS.index(word)
-            again = row["reshard_after_forward"] if word == "zero3" else 0
-            yield from self._with(row, sharding=level, reshard_after_forward=again)
-        groups = divisors(replicas)
-        if SHARDINGS[row["sharding"]] in self.can.hybrid_sharding:
-            for group in groups:
-                again = row["reshard_after_forward"]
+            for group in groups if word in self.can.hybrid_sharding else [replicas]:
+                again = row["reshard_after_forward"] if word == "zero3" else 0
                 again = again if again and group % again == 0 and again < group else 0
-                yield from self._with(row, shard_group=group, reshard_after_forward=again)
+                changed = {"sharding": level, "shard_group": group, "reshard_after_forward": again}
+                yield from self._with(row, **changed)
         kept = row["pp"] > 1 and self.kept_whole
         if SHARDINGS[row["sharding"]] == "zero3" and "group" in self.can.reshard and not kept:
             sizes = [d for d in divisors(row["shard_group"]) if d > 1]

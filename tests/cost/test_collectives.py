@@ -27,6 +27,8 @@ from simulator.files import Figure
 from simulator.hardware.cluster import Cluster, load_cluster, with_release
 from simulator.hardware.tuning import Dispatch
 from simulator.layout.placement import Group
+from simulator.planner.prediction import predict
+from simulator.scenario import make_scenario
 
 US = 1e-6
 H100 = load_cluster("dgx-h100", 1024)
@@ -234,6 +236,28 @@ def test_pods_are_the_over_subscribed_layer_where_leaves_do_not_block() -> None:
     assert exchange_rate(one, 384) == adapters
     assert exchange_rate(two, 768) == pytest.approx(adapters / (7 * 384 / 767))
     assert load_cluster("meta-24k", 24_576).nodes == 8 * 384
+
+
+def test_neighbours_of_a_pod_do_not_send_above_it() -> None:
+    """Llama 3 405B: pipelines of 8 x 16 ranks, of which 24 fill a pod of 3,072 GPUs.
+
+    With pipeline ranks outermost a neighbour is 1,024 ranks away, some of them in another pod.
+    """
+    two = load_cluster("meta-24k", 16_384)
+    document = {
+        "model": {"name": "llama-3.1-405b"},
+        "training": {"sequence_length": 8192, "global_batch": 2048},
+        "cluster": {"name": "meta-24k", "gpus": 16_384, "software": "megatron-core"},
+    }
+    pins = {"tp": 8, "pp": 16, "vpp": 1, "cp": 1, "micro_batch": 1, "recompute": "full"}
+    near, far = (
+        float(predict(make_scenario(document), **pins, rank_order=order).estimate.terms_s["pp"][0])
+        for order in ("tp-cp-pp-dp", "tp-cp-dp-pp")
+    )
+    size = 8192 * 16_384 * 2 / 8
+    below, above = (send_s(two, size, True, beyond=beyond) for beyond in (False, True))
+    assert above - below == pytest.approx(6.0 * size / two.network_bytes_per_s_per_gpu, rel=1e-9)
+    assert near < far / 3.0
 
 
 def test_older_releases_send_larger_parts_of_an_all_to_all_with_ll() -> None:

@@ -15,6 +15,8 @@ from simulator.errors import InfeasibleError
 from simulator.files import Figure
 from simulator.layout.layouts import SHARDINGS
 from simulator.layout.rules.feasibility import FEASIBLE, REASONS, reasons
+from simulator.layout.rules.launch_rules import UNSAID, sayable
+from simulator.layout.rules.rule import Setting
 from simulator.planner.plan import Plan, alternatives, plan
 from simulator.planner.prediction import predict
 from simulator.planner.sensitivity import binding, memory_margin
@@ -71,16 +73,17 @@ def test_dropped_and_feasible_layouts_add_up_to_all(software: str) -> None:
     found = explore(*parts(scenario(cluster={"software": software, "gpus": 8})))
     assert found.feasible + sum(found.dropped.values()) == found.layouts
     assert found.evaluated == found.feasible + found.dropped.get(TOO_LARGE, 0)
-    assert set(found.dropped) <= {*REASONS[1:], TOO_LARGE, UNTRIED}
+    assert set(found.dropped) <= {*REASONS[1:], TOO_LARGE, UNTRIED, UNSAID}
     assert all(count > 0 for count in found.dropped.values())
 
 
 def test_the_count_is_that_of_judging_and_evaluating_every_row() -> None:
     of = scenario()
     table = candidates(*parts(of))
-    code = reasons(table, *parts(of)[:3])
-    every = evaluate(table[code == FEASIBLE], *parts(of)[:3])
-    found = explore(*parts(of)[:3], {**parts(of)[3], "stages": ()}, keep=100)
+    at = Setting(workload=of.workload, cluster=of.cluster, software=of.software)
+    able = (reasons(table, *parts(of)[:3]) == FEASIBLE) & sayable(table, at, of.pinned)
+    every = evaluate(table[able], *parts(of)[:3])
+    found = explore(*parts(of)[:3], {**parts(of)[3], "stages": ()}, keep=100, walks=False)
     assert found.layouts == len(table)
     if UNTRIED not in found.dropped:
         assert found.evaluated == len(every)
@@ -205,10 +208,11 @@ def test_micro_batches_grow_to_what_memory_holds() -> None:
 def test_no_step_is_shorter_than_its_lower_bound(name: str) -> None:
     of = scenario(**SPACES[name])
     for family in families(*parts(of)):
-        space, count = open_space(family, parts(of)[:3], 0)
+        space, count = open_space(family, parts(of)[:3], 0, {})
         table = family.table()
-        code = reasons(table, *parts(of)[:3])
-        assert count.tolist()[0] == (code == FEASIBLE).sum()
+        at = Setting(workload=of.workload, cluster=of.cluster, software=of.software)
+        able = (reasons(table, *parts(of)[:3]) == FEASIBLE) & sayable(table, at, {})
+        assert count.tolist()[0] == able.sum()
         assert count.sum() == len(table)
         if space is None:
             continue

@@ -252,8 +252,12 @@ def exchange_rate(cluster: Cluster, nodes: Any) -> Floats:
     return np.asarray(cluster.network_bytes_per_s_per_gpu / np.maximum(over * beyond, 1.0))
 
 
-def send_s(cluster: Cluster, size_bytes: Any, crosses_network: Any) -> Floats:
+def send_s(
+    cluster: Cluster, size_bytes: Any, crosses_network: Any, *, beyond: bool = True
+) -> Floats:
     """Time of one send to a neighbour while another neighbour's arrives, in seconds.
+
+    `beyond`: neighbours may meet only above the over-subscribed layer of the network.
 
     Inside a domain that is an all-to-all of two, and takes its start; training sends both ways at
     once (rings of context parallelism, forward and backward passes of a pipeline).
@@ -277,7 +281,7 @@ def send_s(cluster: Cluster, size_bytes: Any, crosses_network: Any) -> Floats:
         residual = here.residual(here.exchange_kind, regime, 2, 2.0 * size_bytes)
         near = near * residual * here.release_factor(regime)
     far = base["network"] + float(cluster.fabric.extra_hop_s)
-    far = far + size_bytes / send_rate(cluster, far=True)
+    far = far + size_bytes / send_rate(cluster, far=True, beyond=beyond)
     return np.where(crosses_network, far, near)
 
 
@@ -296,11 +300,15 @@ def one_way_send_s(cluster: Cluster, size_bytes: Any, crosses_network: Any) -> F
     return np.where(crosses_network, both, start_s + size_bytes / rate)
 
 
-def send_rate(cluster: Cluster, *, far: bool) -> float:
-    """Bytes per second of a send between neighbours, over an adapter or inside a domain."""
+def send_rate(cluster: Cluster, *, far: bool, beyond: bool = True) -> float:
+    """Bytes per second of a send between neighbours, over an adapter or inside a domain.
+
+    `beyond` as for :func:`send_s`.
+    """
     if far:
         over, leaf = cluster.fabric.narrow
-        return cluster.network_bytes_per_s_per_gpu / (over if cluster.nodes > leaf else 1.0)
+        narrowed = beyond and cluster.nodes > leaf
+        return cluster.network_bytes_per_s_per_gpu / (over if narrowed else 1.0)
     return float(cluster.node.scale_up.send_bytes_per_s)
 
 

@@ -57,6 +57,7 @@ def comparison_picture(answer: Comparison, *, narrow: bool = False, svg: bool = 
     knees = "; rings: knee" if any(curve.knee is not None for curve in curves) else ""
     able = f"{len(answer.feasible)} of {len(answer.rows)} offers can run"
     able += f"; Pareto front: of time, money, free memory and energy{knees}"
+    able += "; money at assumed prices" * any(row.assumed_price for row in answer.feasible)
     headline(figure, f"{arch.name} on {len(curves)} clusters", able)
     legend(figure, speed)
     return figure

@@ -27,6 +27,7 @@ from simulator.events.step.timeline import Mixed
 from simulator.planner.mixed_plan import MixedPlan
 from simulator.planner.mixed_prediction import KindUse, MixedPrediction, usd_per_step
 from simulator.report.wording import planned_words
+from simulator.search.best_layout import factor_of
 from simulator.units import show_percent, show_seconds, show_seconds_span, show_usd
 
 _PLACES = 8
@@ -145,7 +146,11 @@ def mixed_plan_screen(answer: MixedPlan) -> Iterator[RenderableType]:
         )
     yield table
     legs = [_legs(option.kinds, option.legs) for option in answer.options if option.legs][:1]
-    yield notes("Read this", [*_NOTES[:2], *([_OWN, *legs] if legs else []), *_NOTES[2:]])
+    said = [*_NOTES[:2], *([_OWN, *legs] if legs else []), *_NOTES[2:]]
+    factor = factor_of(answer.scenario)
+    if factor is not None:
+        said.append(f"days and USD to plan for: {factor.sentence()}")
+    yield notes("Read this", said)
 
 
 def _legs(kinds: tuple[str, ...], legs: GradientSumPhases) -> str:
