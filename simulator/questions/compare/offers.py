@@ -414,8 +414,9 @@ def _filled(
 
 
 _MEMORY = (
-    "memory_verdict=verdict",
-    *("memory_total_bytes", "memory_p90_bytes", "usable_bytes"),
+    *("memory_headroom", "memory_verdict=memory.verdict"),
+    *("memory_total_bytes=memory.memory_total_bytes", "memory_p90_bytes=memory.memory_p90_bytes"),
+    "usable_bytes=memory.usable_bytes",
 )
 """Of the fullest accelerator of servers of several kinds."""
 
@@ -468,8 +469,7 @@ def _mixed_offer(scenario: Scenario, asked: Asked, name: str) -> Offer:
         budget_chance=_chance(planned_usd or usd, dear),
         deadline_chance_without_factor=_chance(days, late),
         budget_chance_without_factor=_chance(usd, dear),
-        memory_headroom=best.run.memory_headroom,
-        **encoded(best.run.memory, _MEMORY),
+        **encoded(best.run, _MEMORY),
         evidence=best.run.evidence,
         price_name="of each kind" if usd else "",
         usd_per_gpu_hour=usd.p50 / hours if usd and hours else None,
