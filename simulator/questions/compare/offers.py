@@ -413,6 +413,14 @@ def _filled(
     )
 
 
+_MEMORY = (
+    *("memory_headroom", "memory_verdict=memory.verdict"),
+    *("memory_total_bytes=memory.memory_total_bytes", "memory_p90_bytes=memory.memory_p90_bytes"),
+    "usable_bytes=memory.usable_bytes",
+)
+"""Of the fullest accelerator of servers of several kinds."""
+
+
 def _mixed_offer(scenario: Scenario, asked: Asked, name: str) -> Offer:
     """The best way to use servers of several kinds."""
     from simulator.planner.mixed_plan import plan_mixed  # brings the events along
@@ -461,11 +469,7 @@ def _mixed_offer(scenario: Scenario, asked: Asked, name: str) -> Offer:
         budget_chance=_chance(planned_usd or usd, dear),
         deadline_chance_without_factor=_chance(days, late),
         budget_chance_without_factor=_chance(usd, dear),
-        memory_headroom=best.run.memory_headroom,
-        memory_verdict=best.run.memory.verdict,
-        memory_total_bytes=best.run.memory.memory_total_bytes,
-        memory_p90_bytes=plain(best.run.memory.memory_p90_bytes),
-        usable_bytes=best.run.memory.usable_bytes,
+        **encoded(best.run, _MEMORY),
         evidence=best.run.evidence,
         price_name="of each kind" if usd else "",
         usd_per_gpu_hour=usd.p50 / hours if usd and hours else None,
