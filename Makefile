@@ -100,7 +100,8 @@ $(STAMPS)/venv:
 
 # These two stamps are copies of the pyproject.toml that was installed: a file that is only newer
 # installs nothing. Without build isolation pip asks the network for nothing that is there.
-INSTALL := $(PIP) install hatchling && $(PIP) install --no-build-isolation --editable
+# constraints.txt has the versions of the last run that was green.
+INSTALL := $(PIP) install hatchling && $(PIP) install --no-build-isolation -c constraints.txt --editable
 
 $(STAMPS)/foreshard: pyproject.toml $(STAMPS)/venv
 	cmp -s pyproject.toml $@ || { $(INSTALL) .; }

@@ -14,7 +14,7 @@ from typing import Any
 
 from simulator.errors import InputError, did_you_mean, problem
 from simulator.files import build, read_toml
-from simulator.goal import Goal
+from simulator.goal import Goal, SearchSection
 from simulator.inheritance import merged
 from simulator.layout.layout_section import LayoutSection
 from simulator.scenario import Scenario, make_scenario
@@ -35,12 +35,17 @@ DEFAULT_BATCH = 1024
 
 _SECTIONS = {
     name: section
-    for section, schema in (("training", Recipe), ("layout", LayoutSection), ("goal", Goal))
+    for section, schema in (
+        ("training", Recipe),
+        ("layout", LayoutSection),
+        ("goal", Goal),
+        ("search", SearchSection),
+    )
     for name in map(attrgetter("name"), fields(schema))
 }
 """Section of every field that `plan` and `predict` take as a keyword."""
 
-_WHOLE = sorted(SECTIONS.keys() - {"model", "cluster", *_SECTIONS.values()})
+_WHOLE = sorted(SECTIONS.keys() - {"model", "cluster", "training", "layout", "goal"})
 """Sections that are taken whole, as a mapping of their fields."""
 
 
@@ -63,7 +68,7 @@ def assemble(
         ``model``, ``cluster``, ``gpus``, ``software``; None means not given. ``software`` may be a
         mapping of what is put over its profile, which "name" names.
     given : mapping, optional
-        Fields of [training], [layout] and [goal] by their own name.
+        Fields of [training], [layout], [goal] and [search] by their own name.
     overrides : iterable of str
         ``section.field=value``, as ``--set`` takes them.
     where : str
@@ -147,7 +152,7 @@ def _sections(
         if name not in _WHOLE:
             sections.setdefault(_SECTIONS[name], {})[name] = value
         elif isinstance(value, Mapping):
-            sections[name] = dict(value)
+            sections.setdefault(name, {}).update(value)
         else:
             raise InputError(problem(where, name, f"must be a mapping of [{name}]", value))
     return sections

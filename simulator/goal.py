@@ -40,6 +40,9 @@ class SearchSection:
     the usual ones (tp to stages), not schedule, dispatcher, cp_kind and offloads. What changes the
     result of the training is never decided: where precision, optimizer, moment_dtype,
     gradient_dtype or lora_rank is named, plan says what others of them would take."""
+    allow_tight: bool = False
+    """Rank layouts that are TIGHT (the P90 of their memory is more than is usable) as if they
+    fitted; otherwise they stand behind all that FIT."""
 
     def problems(self, where: str) -> list[str]:
         """Words that are no field of a layout, or a field of the training."""

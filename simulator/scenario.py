@@ -61,6 +61,8 @@ class Scenario:
     """The known release that stands for the one that was named; None where that is known."""
     allow: tuple[str, ...] | None = None
     """Layout fields that a search may decide ([search]); None: DECIDED."""
+    allow_tight: bool = False
+    """Whether a layout may win whose P90 of memory is more than is usable ([search])."""
     choices: dict[str, Choice] = dataclasses.field(default_factory=dict)
     """Fields of [training] that a plan chooses, of MAY_BE_SEVERAL."""
     sections: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -161,6 +163,7 @@ def make_scenario(
         document=document,
         assumed_software=records["release"].text,
         allow=records["search"].allow,
+        allow_tight=records["search"].allow_tight,
         choices=choices,
         sections={
             section.name: records[section.name]

@@ -225,6 +225,23 @@ def show_signed_percent(share: float) -> str:
     return f"{round(100 * share, 1) + 0.0:+.1f} %"
 
 
+def show_change(value: float, than: float, words: tuple[str, str] = ("faster", "slower")) -> str:
+    """Say how much less or more a value is than another one: of times, faster or slower.
+
+    Examples
+    --------
+    >>> show_change(15.4, 15.6), show_change(2.0, 1.0), show_change(1.0, 1.00001)
+    ('1.3 % faster', '100.0 % slower', 'less than 0.1 % faster')
+    """
+    change = value / than - 1.0
+    size = show_percent(abs(change)) if abs(change) >= _SHOWN else "less than 0.1 %"
+    return f"{size} {words[change >= 0.0]}"
+
+
+_SHOWN = 0.0005
+"""Relative change that is shown as more than 0.0 %."""
+
+
 def show_percent(share: float) -> str:
     """Format a share as a percentage with one digit: ``42.1 %``."""
     return f"{100 * share:.1f} %"

@@ -10,7 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Self, get_type_hints
+
+import typer
 
 from simulator.cli.decision_options import (
     Budget,
@@ -43,7 +45,7 @@ class ScenarioOptions:
         """Whether a model, a machine or a field is given."""
         return any((self.model, self.cluster, self.gpus, self.overrides))
 
-    def with_set(self, *overrides: str) -> ScenarioOptions:
+    def with_set(self, *overrides: str) -> Self:
         """Return the same with fields set that another option stands for."""
         return replace(self, overrides=[*(self.overrides or ()), *overrides])
 
@@ -65,6 +67,28 @@ class ScenarioOptions:
         return assemble(
             file, self.named, overrides=overrides, where="command line", several=several
         )
+
+
+AllowTight = Annotated[
+    bool,
+    typer.Option(
+        "--allow-tight",
+        help="Let a layout win whose P90 of memory is more than is usable (search.allow_tight).",
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SearchOptions(ScenarioOptions):
+    """The same for what searches layouts."""
+
+    allow_tight: AllowTight = False
+
+    def __post_init__(self) -> None:
+        """Put what is allowed among the fields that are set."""
+        if self.allow_tight:
+            allowed = [*(self.overrides or ()), "search.allow_tight=true"]
+            object.__setattr__(self, "overrides", allowed)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

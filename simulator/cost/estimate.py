@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import erf, sqrt
 from typing import Any
 
 import numpy as np
@@ -94,6 +95,17 @@ class Estimate:
         """Index into VERDICTS; OOM too where the server does not hold what is away."""
         codes = memory_verdict(self.memory_total_bytes, self.memory_spread, self.usable_bytes)
         return np.where(self.fits, codes, VERDICTS.index("OOM"))
+
+    @property
+    def fit_chance(self) -> Floats:
+        """Probability that the fullest rank stays within usable memory; NaN without a spread."""
+        away = np.log(self.usable_bytes / self.memory_total_bytes) / self.memory_spread
+        return np.array([0.5 * (1.0 + erf(score / sqrt(2.0))) for score in away.tolist()])
+
+    def able(self, *, allow_tight: bool) -> NDArray[np.bool_]:
+        """Rows that may win: what FITS; what fits at all where that is allowed, or none FITS."""
+        safe = self.verdict == VERDICTS.index("FITS")
+        return safe if safe.any() and not allow_tight else self.fits
 
     def verdict_word(self, i: int = 0) -> str:
         """FITS, TIGHT or OOM of one layout."""

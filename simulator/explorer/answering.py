@@ -19,9 +19,11 @@ from simulator.explorer.asked import Question, key_of, scenario_document, scenar
 from simulator.explorer.repriced import repriced
 from simulator.goal import OFFERED
 from simulator.interop.launch import launch_flags
+from simulator.planner.assumptions import assumption_lines
 from simulator.planner.layout_row import layout_rows
 from simulator.planner.plan import Plan, plan
 from simulator.planner.prediction import Prediction, predict
+from simulator.planner.sensitivity import memory_margin
 from simulator.planner.variants import other_trainings
 from simulator.scenario import Scenario
 from simulator.search.allowed import with_allowed
@@ -80,7 +82,7 @@ class Answers:
         scenario = scenario_of_question(question)
         known = self.plans.get(key_of(question))
         if isinstance(known, Plan):
-            return {**_described(known), **_ranking(known), "searched": True}
+            return {**_described(known), **_ranking(known), **_said(known), "searched": True}
         if isinstance(known, str):
             return {"reason": known, "searched": True}
         before = None if last is None else self.plans.get(key_of(last))
@@ -101,6 +103,7 @@ class Answers:
             **_ranking(plan),
             "searched": True,
             "tried": plan.found.layouts,
+            **_said(plan),
             "evidence": list(plan.evidence.sentences()),
         }
 
@@ -187,6 +190,11 @@ def _described(answer: Plan | Prediction) -> dict[str, Any]:
         "capacity_bytes": float(memory.capacity_bytes),
         "software": answer.scenario.software.name,
     }
+
+
+def _said(plan: Plan) -> dict[str, Any]:
+    """What is said under the verdict of a search."""
+    return {"margin": memory_margin(plan), "assumptions": assumption_lines(plan, brief=True)}
 
 
 def _nearby(scenario: Scenario, near: dict[str, Any]) -> Prediction:

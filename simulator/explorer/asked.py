@@ -57,6 +57,8 @@ class Question:
     minimize: Literal["time", "cost", "energy"] = "time"
     deadline_days: Large | None = None
     budget_usd: Large | None = None
+    tight: Literal["never", "allowed"] = "never"
+    """Whether a layout may win whose P90 of memory is more than is usable."""
     pins: Pins = Pins()
 
 
@@ -107,6 +109,7 @@ def scenario_document(question: Question) -> dict[str, dict[str, Any]]:
             "deadline_days": question.deadline_days,
             "budget_usd": question.budget_usd,
         },
+        "search": {"allow_tight": True if question.tight == "allowed" else None},
     }
     return {
         name: {key: value for key, value in table.items() if value is not None}

@@ -44,7 +44,7 @@ def repriced(before: Plan, scenario: Scenario) -> Plan | None:
     fits = np.flatnonzero(estimate.fits)
     estimate = estimate.take(fits if len(fits) else [int(np.argmin(estimate.memory_total_bytes))])
     result = priced(estimate, scenario)
-    order = ranked(estimate.step_time_s, result, scenario.goal)
+    order = ranked(estimate, result, scenario)
     estimate, result = estimate.take(order), result.take(order)
     return Plan(
         scenario=scenario,

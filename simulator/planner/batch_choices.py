@@ -203,14 +203,15 @@ def _spread(every: list[int]) -> list[int]:
     return [every[i] for i in places]
 
 
-def _order(plan: Plan) -> tuple[bool, float]:
-    """What the goal compares plans of different batches by, least first."""
+def _order(plan: Plan) -> tuple[bool, bool, float]:
+    """What the goal compares plans of different batches by, least first; what FITS first."""
     goal, result, recipe = plan.scenario.goal, plan.outcome, plan.scenario.workload.recipe
     value = {"time": result.days, "cost": result.usd, "energy": result.kwh}[goal.minimize][0]
     if not np.isfinite(value):
         value = plan.estimate.step_time_s[0] / recipe.tokens_per_step
     met = plan.meets_deadline and plan.meets_budget
-    return not met, float(value)
+    risky = plan.memory_verdict == "TIGHT" and not plan.scenario.allow_tight
+    return risky, not met, float(value)
 
 
 def _tried(plan: Plan) -> Tried:

@@ -1,33 +1,43 @@
 """Defaults that bear on an answer: what nobody asked for, and what its alternative would do.
 
 The same layout is priced again with one thing otherwise: gradients of another type, experts reached
-another way, the two software profiles that are most like the one in hand.
+another way, kernels launched by captured graphs, communication beside compute or not, another
+software that a team may run in place of the one in hand.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from simulator import catalogue
 from simulator.errors import InputError
 from simulator.layout.layouts import Layouts
 from simulator.planner.changes import with_recipe
 from simulator.planner.variants import Variant, priced_variant
 from simulator.scenario import Scenario
+from simulator.software.overrides import said_flag, with_overrides
 from simulator.software.platforms import sound_software
-from simulator.software.profile import load_software
+from simulator.software.profile import Software
 from simulator.software.releases import load_releases
-
-_NEIGHBOURS = 2
-"""Other software profiles that are tried."""
 
 _KEYS = (
     *("default=name", "alternative=change", "step_time_s", "memory_total_bytes"),
-    *("memory_verdict", "reason"),
+    *("verdict=memory_verdict", "reason"),
 )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Alternative:
+    """What stands in place of something that nobody chose."""
+
+    assumed: str
+    """What the answer takes: ``gradients in bf16 (megatron-core)``."""
+    change: str
+    """How to ask for the alternative: ``training.gradient_dtype = fp32``."""
+    scenario: Scenario
+    fields: dict[str, Any] = field(default_factory=dict)
+    """Layout fields that it changes."""
 
 
 def bearing_defaults(
@@ -37,7 +47,27 @@ def bearing_defaults(
     software: bool = True,
     filled: Mapping[str, Any] | None = None,
 ) -> list[Variant]:
-    """Try the alternatives of what nobody chose.
+    """Try the alternatives of what nobody chose; arguments as in :func:`alternatives_of`.
+
+    Two that come to the same are told once.
+    """
+    variants: dict[tuple[Any, ...], Variant] = {}
+    for other in alternatives_of(scenario, layout, software=software, filled=filled):
+        table, known = layout.replace(**other.fields), {"name": other.assumed, "KEYS": _KEYS}
+        priced = priced_variant(other.scenario, table, change=other.change, **known)
+        answer = priced.step_time_s, priced.memory_total_bytes, priced.memory_verdict, priced.reason
+        variants.setdefault((other.assumed, *answer), priced)
+    return list(variants.values())
+
+
+def alternatives_of(
+    scenario: Scenario,
+    layout: Layouts,
+    *,
+    software: bool = True,
+    filled: Mapping[str, Any] | None = None,
+) -> Iterator[Alternative]:
+    """What could stand in place of each thing that nobody chose.
 
     Parameters
     ----------
@@ -46,26 +76,19 @@ def bearing_defaults(
     layout : Layouts
         One row: the layout that the answer is about.
     software : bool
-        Try the nearest software profiles too, for which all of them are read (0.2 s).
+        Try other software profiles and what launch commands switch.
     filled : mapping, optional
         Layout fields that took a default; none where a search chose them.
     """
-    tried = (
-        *_gradients(scenario),
-        *_dispatchers(scenario, layout),
-        *_sequence_parallel(scenario, layout, filled or {}),
-    )
-    variants = [
-        priced_variant(changed, layout.replace(**fields), name=default, change=change, KEYS=_KEYS)
-        for default, change, changed, fields in tried
-    ]
-    return [*variants, *_software(scenario, layout)] if software else variants
+    yield from _gradients(scenario)
+    yield from _dispatchers(scenario, layout)
+    yield from _sequence_parallel(scenario, layout, filled or {})
+    if software:
+        yield from _switches(scenario, layout)
+        yield from _software(scenario)
 
 
-_Tried = tuple[str, str, Scenario, dict[str, Any]]
-
-
-def _gradients(scenario: Scenario) -> Iterator[_Tried]:
+def _gradients(scenario: Scenario) -> Iterator[Alternative]:
     """The type in which gradients are accumulated, which recipes of the same software set apart."""
     recipe, states = scenario.workload.recipe, scenario.software.states
     if recipe.gradient_dtype is not None or recipe.precision in ("fp32", "tf32"):
@@ -73,32 +96,33 @@ def _gradients(scenario: Scenario) -> Iterator[_Tried]:
     low: Literal["fp16", "bf16"] = "fp16" if recipe.precision == "fp16" else "bf16"
     other: Literal["fp16", "bf16", "fp32"]
     ours, other = (low, "fp32") if float(states.gradient) < 4.0 else ("fp32", low)
-    yield (
-        f"gradients in {ours} ({scenario.software.name})",
-        f"training.gradient_dtype = {other}",
-        with_recipe(scenario, gradient_dtype=other, reduce_dtype=recipe.reduce_dtype or other),
-        {},
+    yield Alternative(
+        assumed=f"gradients in {ours} ({scenario.software.name})",
+        change=f"training.gradient_dtype = {other}",
+        scenario=with_recipe(
+            scenario, gradient_dtype=other, reduce_dtype=recipe.reduce_dtype or other
+        ),
     )
 
 
-def _dispatchers(scenario: Scenario, layout: Layouts) -> Iterator[_Tried]:
+def _dispatchers(scenario: Scenario, layout: Layouts) -> Iterator[Alternative]:
     """How tokens reach their experts."""
     if int(layout.ep[0]) == 1 or "dispatcher" in scenario.pinned:
         return
     ours = str(layout.row()["dispatcher"])
     for other in scenario.software.supports.dispatchers:
         if other != ours:
-            yield (
-                f"experts by {ours}",
-                f"layout.dispatcher = {other}",
-                scenario,
-                {"dispatcher": other},
+            yield Alternative(
+                assumed=f"experts by {ours}",
+                change=f"layout.dispatcher = {other}",
+                scenario=scenario,
+                fields={"dispatcher": other},
             )
 
 
 def _sequence_parallel(
     scenario: Scenario, layout: Layouts, filled: Mapping[str, Any]
-) -> Iterator[_Tried]:
+) -> Iterator[Alternative]:
     """Whether tp splits the sequence between its products: a flag that recipes set, off by itself.
 
     Megatron-LM needs ``--sequence-parallel``; its recipes and those of Megatron-Bridge set it.
@@ -110,57 +134,59 @@ def _sequence_parallel(
     ours = bool(filled["sequence_parallel"])
     words = ("no sequence parallelism", "sequence parallelism")
     wanted = "false" if ours else "true"
-    yield (
-        f"{words[ours]} with tp {int(layout.tp[0])}",
-        f"layout.sequence_parallel = {wanted}",
-        scenario,
-        {"sequence_parallel": not ours},
+    yield Alternative(
+        assumed=f"{words[ours]} with tp {int(layout.tp[0])}",
+        change=f"layout.sequence_parallel = {wanted}",
+        scenario=scenario,
+        fields={"sequence_parallel": not ours},
     )
 
 
-def _software(scenario: Scenario, layout: Layouts) -> list[Variant]:
-    """Under the profiles that are most alike, each with an answer of its own."""
-    ours = scenario.software
-    variants: dict[tuple[Any, ...], Variant] = {}
-    for name in _neighbours(ours.name, ours.platforms):
-        other = replace(scenario, software=load_software(name))
-        priced = priced_variant(
-            other,
-            layout,
-            name=f"software {ours.name}",
-            change=f"cluster.software = {name}",
-            KEYS=_KEYS,
-        )
-        answer = priced.step_time_s, priced.memory_total_bytes, priced.memory_verdict, priced.reason
-        variants.setdefault(answer, priced)  # neighbouring releases may have the same figures
-        if len(variants) == _NEIGHBOURS:
-            break
-    return list(variants.values())
+_SWITCHED = {
+    "cuda_graphs": ("kernels launched one by one", "captured graphs"),
+    "expert_overlap": ("experts' traffic in the open", "experts' traffic beside compute"),
+    "overlap_grad_reduce": ("gradients reduced at the end", "gradients reduced beside compute"),
+}
+"""Switches that are turned (hardware_profiles/switches.toml): in words, off and on."""
 
 
-@lru_cache(maxsize=32)
-def _neighbours(name: str, platforms: tuple[str, ...]) -> tuple[str, ...]:
-    """Other frameworks of the same platform that releases stand for, the most alike first."""
+def _switches(scenario: Scenario, layout: Layouts) -> Iterator[Alternative]:
+    """What launch commands turn on or off, where the scenario says nothing of its software."""
+    if "software" in scenario.document:
+        return
+    traffic = int(layout.ep[0]) > 1, int(layout.dp[0] * layout.cp[0]) > 1
+    needed = {"expert_overlap": traffic[0], "overlap_grad_reduce": traffic[1]}
+    needed["cuda_graphs"] = scenario.cluster.accelerator.platform == "cuda"
+    for name, words in _SWITCHED.items():
+        if not needed[name]:
+            continue
+        on = said_flag(scenario.software, name)
+        other = _stated(scenario.software, {name: not on})
+        if other is not None:
+            yield Alternative(
+                assumed=words[on],
+                change=f"software.{name} = {str(not on).lower()}",
+                scenario=replace(scenario, software=other),
+            )
+
+
+def _stated(software: Software, stated: Mapping[str, Any]) -> Software | None:
+    """A software with what is stated put over it; None where it has no such thing."""
     try:
-        said = dict(_leaves(load_software(name)))
-    except InputError:  # given by path
-        return ()
-    alike: list[tuple[int, str]] = []
-    others = (load_releases().standing & set(catalogue.names("software"))) - {name}
-    for profile in sound_software(sorted(others)):
-        if set(platforms) & set(profile.platforms):
-            same = sum(said.get(key) == value for key, value in _leaves(profile))
-            alike.append((-same, profile.name))
-    return tuple(other for _, other in sorted(alike))
+        return with_overrides(software, stated) if stated else software
+    except InputError:
+        return None
 
 
-def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every figure and word of a record, by its path."""
-    if is_dataclass(value):
-        for field in fields(value):
-            yield from _leaves(getattr(value, field.name), f"{path}.{field.name}")
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _leaves(item, f"{path}.{key}")
-    else:
-        yield path, value
+def _software(scenario: Scenario) -> Iterator[Alternative]:
+    """Other software that a team may run in place of this."""
+    ours, device = scenario.software, scenario.cluster.accelerator
+    others = (name for name in load_releases().also if name != ours.name)
+    for profile in sound_software(others):
+        other = _stated(profile, scenario.document.get("software", {}))
+        if other is not None and device.platform in other.platforms:
+            yield Alternative(
+                assumed=f"software {ours.name}",
+                change=f"cluster.software = {other.name}",
+                scenario=replace(scenario, software=other),
+            )

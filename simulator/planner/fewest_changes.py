@@ -129,11 +129,12 @@ def _best_of(now: Prediction, sets: list[tuple[str, ...]]) -> dict[tuple[str, ..
         return {}
     estimate = evaluate(Layouts.concatenate(tables), *setting)
     owner = np.concatenate(owners)
+    able = estimate.able(allow_tight=_may_be_tight(now))
     limit = (1 - LEAST_GAIN) * now.step_time_s if now.fits else np.inf
     best_of: dict[tuple[str, ...], FewChanges] = {}
     best_pair = np.inf
     for number, choices in enumerate(sets):
-        times = np.where((owner == number) & estimate.fits, estimate.step_time_s, np.inf)
+        times = np.where((owner == number) & able, estimate.step_time_s, np.inf)
         best = int(np.argmin(times))
         if times[best] < limit and (len(choices) == 1 or times[best] < best_pair):
             best_pair = times[best] if len(choices) > 1 else best_pair
@@ -141,6 +142,11 @@ def _best_of(now: Prediction, sets: list[tuple[str, ...]]) -> dict[tuple[str, ..
             if change is not None:
                 best_of[choices] = change
     return best_of
+
+
+def _may_be_tight(now: Prediction) -> bool:
+    """Whether a change may be TIGHT: where that is allowed, or the launch at hand is."""
+    return now.scenario.allow_tight or now.memory_verdict == "TIGHT"
 
 
 def _kept(row: dict[str, Any], choices: tuple[str, ...]) -> dict[str, Any]:
@@ -198,7 +204,7 @@ def _search(now: Prediction) -> FewChanges | None:
         estimate = plan(_free(now.scenario), keep=64).estimate
     except InfeasibleError:
         return None
-    best = int(np.argmin(estimate.step_time_s))
+    best = 0
     if now.fits and estimate.step_time_s[best] >= (1 - LEAST_GAIN) * now.step_time_s:
         return None
     return _variant(now, ("all",), estimate, best)

@@ -35,7 +35,7 @@ _MOST_TOGETHER = 3
 
 _FULL = RECOMPUTE.index("full")
 
-_KEYS = ("set", "layout", "step_time_s", "added_s", "memory_total_bytes", "memory_verdict")
+_KEYS = ("set", "layout", "step_time_s", "added_s", "memory_total_bytes", "verdict=memory_verdict")
 """What documents say of a change."""
 
 
@@ -54,7 +54,7 @@ class StageMemory:
     margin_bytes: float
     """Usable bytes that stay free."""
     fits: bool
-    memory_verdict: str
+    verdict: str
     replayed_allocated_bytes: float | None
     """What a trace through a model of the allocator comes to, where one was replayed."""
     replayed_reserved_bytes: float | None
@@ -133,7 +133,7 @@ def stage_memory(
             memory_p90_bytes=plain(ranks.p90_bytes[stage]),
             margin_bytes=usable_bytes - float(total),
             fits=bool(total <= usable_bytes),
-            memory_verdict=VERDICTS[int(verdicts[stage])],
+            verdict=VERDICTS[int(verdicts[stage])],
             replayed_allocated_bytes=replayed[stage].allocated_bytes if replayed else None,
             replayed_reserved_bytes=replayed[stage].reserved_bytes if replayed else None,
             inputs=ranks.inputs[stage],

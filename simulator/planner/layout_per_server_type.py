@@ -28,7 +28,7 @@ from simulator.planner.mixed_outcome import gpus_by_kind
 from simulator.planner.mixed_placement import first_of_each, servers_of_kind
 from simulator.scenario import Scenario
 from simulator.search.allowed import with_allowed
-from simulator.search.explore import explore
+from simulator.search.fastest import explore_scenario
 from simulator.workload.recipe import Workload
 
 _KEEP = 256
@@ -110,14 +110,8 @@ def _table(scenario: Scenario, cluster: Cluster) -> Layouts | None:
     fixed = ("dp", "shard_group", "stages")
     free = {name: x for name, x in with_allowed(scenario).items() if name not in fixed}
     batch = _about(scenario.workload.recipe.global_batch, cluster.gpus, scenario.cluster.gpus)
-    best = explore(
-        with_batch(scenario.workload, batch),
-        cluster,
-        scenario.software,
-        free,
-        keep=_KEEP,
-        counts=False,
-    ).best
+    smaller = replace(scenario, workload=with_batch(scenario.workload, batch))
+    best = explore_scenario(smaller, free, cluster=cluster, keep=_KEEP, counts=False).best
     table = best.layouts
     table = table[np.flatnonzero(_one_piece_a_rank(table))]
     return table[np.array(first_of_each(table))] if len(table) else None

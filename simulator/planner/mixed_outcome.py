@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from simulator.cost.estimate import P90, VERDICTS, memory_verdict
 from simulator.cost.step import Estimate, evaluate
 from simulator.economics.price import Price
 from simulator.evidence.card import GRADES, Card
@@ -24,8 +25,46 @@ from simulator.search.certainty import Certainty, certainty
 from simulator.search.outcome import Outcome
 from simulator.search.with_failures import priced
 
+if TYPE_CHECKING:
+    from simulator.events.step.timeline import Mixed
+
 PriceOf = Callable[[Scenario], Price]
 """The price of a scenario's cluster."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FullestMemory:
+    """Memory of the GPU that is fullest, as a share of what is usable of it."""
+
+    memory_total_bytes: float
+    usable_bytes: float
+    spread: float = 0.0
+    """Standard deviation of the logarithm of the bytes; NaN where none is given."""
+
+    @staticmethod
+    def of(mixed: Mixed) -> FullestMemory:
+        """That of a step that was played on servers of several kinds; without a spread."""
+        at = int(np.argmax(mixed.memory_bytes / mixed.usable_bytes))
+        return FullestMemory(
+            memory_total_bytes=float(mixed.memory_bytes[at]),
+            usable_bytes=float(mixed.usable_bytes[at]),
+        )
+
+    @property
+    def memory_p90_bytes(self) -> float:
+        """What memory stays below with a probability of 90 %; NaN without a spread."""
+        return self.memory_total_bytes * float(np.exp(P90 * self.spread))
+
+    @property
+    def share(self) -> float:
+        """Of what is usable."""
+        return self.memory_total_bytes / self.usable_bytes
+
+    @property
+    def verdict(self) -> str:
+        """FITS, TIGHT or OOM."""
+        need, spread = np.array([self.memory_total_bytes]), np.array([self.spread])
+        return VERDICTS[int(memory_verdict(need, spread, self.usable_bytes)[0])]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,10 +77,14 @@ class MixedOutcome:
     what goes wrong are those of the kind whose run is least sure."""
     certainty: Certainty
     """One row: of the kind that is least sure."""
-    memory_headroom: float
-    """Share of usable memory that stays free on the fullest GPU."""
+    memory: FullestMemory
     evidence: Card
     """Of the kind that least is known of."""
+
+    @property
+    def memory_headroom(self) -> float:
+        """Share of usable memory that stays free on the fullest GPU."""
+        return 1.0 - self.memory.share
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,9 +102,13 @@ class _Part:
     evidence: Card
 
     @property
-    def memory_share(self) -> float:
-        """Of usable memory, on its fullest GPU."""
-        return float(self.estimate.memory_total_bytes[0]) / float(self.estimate.usable_bytes)
+    def memory(self) -> FullestMemory:
+        """Of its fullest GPU."""
+        return FullestMemory(
+            memory_total_bytes=float(self.estimate.memory_total_bytes[0]),
+            usable_bytes=float(self.estimate.usable_bytes),
+            spread=float(self.estimate.memory_spread[0]),
+        )
 
     @property
     def lost(self) -> tuple[float, float]:
@@ -89,7 +136,7 @@ def mixed_outcome(
     step_s: float,
     *,
     price_of: PriceOf | None = None,
-    memory_share: float | None = None,
+    memory: FullestMemory | None = None,
 ) -> MixedOutcome:
     """Work out what a run takes whose step was played.
 
@@ -101,9 +148,9 @@ def mixed_outcome(
         Its step on all servers.
     price_of : callable, optional
         Prices in place of the scenario's.
-    memory_share : float, optional
-        Of usable memory, on the fullest GPU; otherwise that of the fullest kind, as if all servers
-        were of it.
+    memory : FullestMemory, optional
+        As it was played, its spread is that of the layout; otherwise that of the fullest kind, as
+        if all servers were of it.
     """
     cluster = scenario.cluster
     shares = [count / cluster.gpus for count in gpus_by_kind(cluster)]
@@ -113,7 +160,7 @@ def mixed_outcome(
         if share
     ]
     lost = sum(part.share * sum(part.lost) for part in parts)
-    return _joined(parts, scenario, step_s, lost, memory_share)
+    return _joined(parts, scenario, step_s, lost, memory)
 
 
 def outcome_of_kinds(
@@ -148,7 +195,7 @@ def _joined(
     scenario: Scenario,
     step_s: float,
     lost: float,
-    memory_share: float | None = None,
+    memory: FullestMemory | None = None,
 ) -> MixedOutcome:
     """Join what the kinds take; `lost`: time that is lost for a useful second."""
     goodput = 1.0 / (1.0 + lost)
@@ -173,7 +220,9 @@ def _joined(
         "kwh_spread": _spread(kwh, [float(part.outcome.kwh_spread[0]) for part in parts]),
     }
     arrays: dict[str, Any] = {name: np.array([value]) for name, value in columns.items()}
-    fullest = max(part.memory_share for part in parts) if memory_share is None else memory_share
+    fullest = max((part.memory for part in parts), key=lambda memory: memory.share)
+    if memory is not None:
+        fullest = replace(memory, spread=fullest.spread)
     return MixedOutcome(
         outcome=replace(least_sure, **arrays),
         certainty=Certainty(
@@ -182,7 +231,7 @@ def _joined(
             fastest=np.array([np.nan]),
             beats_best=np.array([np.nan]),
         ),
-        memory_headroom=1.0 - fullest,
+        memory=fullest,
         evidence=max((part.evidence for part in parts), key=lambda card: GRADES.index(card.grade)),
     )
 

@@ -21,7 +21,7 @@ from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.scenario import Scenario
 from simulator.search.allowed import with_allowed
-from simulator.search.explore import explore
+from simulator.search.fastest import explore_scenario
 from simulator.search.stage_splits import RankCosts, balance_layers
 
 BY_STAGE, BY_REPLICA = "tp-cp-dp-pp", "tp-cp-pp-dp"
@@ -67,7 +67,7 @@ def candidate_rows(scenario: Scenario, order: str) -> Layouts | None:
     pinned = {"stages": (), **allowed, "rank_order": order}
     tables = []
     for kind in scenario.cluster.kinds:
-        table = explore(scenario.workload, kind, scenario.software, pinned, keep=_KEEP).best.layouts
+        table = explore_scenario(scenario, pinned, cluster=kind, keep=_KEEP).best.layouts
         tables += [table] if len(table) else []
     if not tables:
         return None
@@ -104,12 +104,18 @@ def staged(scenario: Scenario, table: Layouts) -> Iterator[tuple[Layouts, float]
         if on is None or any(cost is None for cost in costs):
             continue
         ranks = [cost for kind in on if (cost := costs[kind]) is not None]
-        split = balance_layers(ranks, i) if free else []
+        split = _balanced(scenario, ranks, i) if free else ()
         if split is None:
             continue
-        balanced = row.replace(stages=[tuple(split)]) if split else row
+        balanced = row.replace(stages=[split]) if split else row
         if _allowed(scenario, balanced):
             yield balanced, _pace(ranks, i, balanced)
+
+
+def _balanced(scenario: Scenario, ranks: list[RankCosts], i: int) -> tuple[int, ...] | None:
+    """Layers of every piece so that all kinds FIT, or so that they fit where none lets them."""
+    surely = None if scenario.allow_tight else balance_layers(ranks, i, surely=True)
+    return surely or balance_layers(ranks, i, surely=False)
 
 
 def _pace(ranks: list[RankCosts], i: int, row: Layouts) -> float:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from simulator.answers import Answer
+from simulator.answers import Answer, encoded
 from simulator.arrays import Floats
 from simulator.cost.mixed_gradient_sum import GradientSumPhases
 from simulator.errors import InfeasibleError, InputError
@@ -28,6 +28,7 @@ from simulator.planner.layout_per_server_type import (
     runs_by_kind,
 )
 from simulator.planner.mixed_outcome import (
+    FullestMemory,
     MixedOutcome,
     PriceOf,
     gpus_by_kind,
@@ -47,8 +48,8 @@ from simulator.planner.mixed_prediction import asked_of
 from simulator.planner.plan import goal_value, meets
 from simulator.scenario import Scenario
 from simulator.search.allowed import with_allowed
-from simulator.search.explore import explore
-from simulator.units import show_percent
+from simulator.search.fastest import explore_scenario
+from simulator.units import show_change, show_percent
 
 _PLAYED = 4
 """Layouts of each way of placing them that are played."""
@@ -90,13 +91,18 @@ class MixedOption:
         return bool(meets(self.run.outcome, goal)[0])
 
 
-def in_order(options: list[MixedOption], goal: Goal) -> tuple[MixedOption, ...]:
-    """Best first: those that meet deadline and budget, by what the goal makes least."""
-    return tuple(
-        sorted(
-            options, key=lambda option: (not option.meets(goal), option.value(goal), option.step_s)
-        )
-    )
+def in_order(options: list[MixedOption], scenario: Scenario) -> tuple[MixedOption, ...]:
+    """Best first: what FITS, of that what meets deadline and budget, by what the goal makes least.
+
+    What is TIGHT stands among the others where the scenario allows it.
+    """
+    goal, allowed = scenario.goal, scenario.allow_tight
+
+    def order(option: MixedOption) -> tuple[bool, bool, float, float]:
+        risky = option.run.memory.verdict != "FITS" and not allowed
+        return risky, not option.meets(goal), option.value(goal), option.step_s
+
+    return tuple(sorted(options, key=order))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -104,7 +110,10 @@ class MixedPlan(Answer):
     """Ways to use a cluster of several kinds of servers, the best by the goal first."""
 
     COMMAND: ClassVar[str] = "plan"
-    KEYS: ClassVar[tuple[str, ...]] = ("*asked", "verdict", "left_out", "options=rows")
+    KEYS: ClassVar[tuple[str, ...]] = (
+        *("*asked", "verdict", "left_out", "options=rows"),
+        "tight_alternative",
+    )
 
     scenario: Scenario
     options: tuple[MixedOption, ...]
@@ -130,6 +139,21 @@ class MixedPlan(Answer):
         return self.options[0]
 
     @property
+    def tight_alternative(self) -> dict[str, Any] | None:
+        """The TIGHT way that would be the best if such were allowed; None without."""
+        option = self._tight
+        return None if option is None else option_row(option)
+
+    @property
+    def _tight(self) -> MixedOption | None:
+        if self.best.run.memory.verdict != "FITS":
+            return None
+        tight = (option for option in self.options if option.run.memory.verdict == "TIGHT")
+        better = next(tight, None)
+        goal = self.scenario.goal
+        return better if better and better.value(goal) < self.best.value(goal) else None
+
+    @property
     def meets_goal(self) -> bool:
         """Whether the best way meets deadline and budget, where one was given."""
         return self.best.meets(self.scenario.goal)
@@ -142,7 +166,18 @@ class MixedPlan(Answer):
 
     @property
     def verdict(self) -> str:
-        """What to do, in a sentence."""
+        """What to do, in a sentence or two."""
+        words, tight = [self._way], self._tight
+        if tight is not None:
+            better = show_change(tight.step_s, self.best.step_s)
+            words.append(f"{tight.way} are {better}, if a trial run shows that it fits (TIGHT)")
+        elif self.best.run.memory.verdict == "TIGHT" and not self.scenario.allow_tight:
+            words.append("TIGHT: its P90 of memory is more than is usable, and no way FITS")
+        return ". ".join(words)
+
+    @property
+    def _way(self) -> str:
+        """Which servers to use, and how."""
         best = self.best
         rest = [
             option for option in self.options if option.way.endswith("alone") != bool(self.left_out)
@@ -177,6 +212,7 @@ class MixedPlan(Answer):
 def option_row(option: MixedOption) -> dict[str, Any]:
     """What an option says, as plain values."""
     sure, outcome, legs = option.run.certainty, option.run.outcome, option.legs
+    memory = option.run.memory
     names = ("tokens_per_s", "mfu", "goodput", "days", "usd", "kwh")
     of_run = {name: _known(getattr(outcome, name)) for name in names}
     return {
@@ -195,6 +231,7 @@ def option_row(option: MixedOption) -> dict[str, Any]:
         "tokens_per_s": of_run.pop("tokens_per_s"),
         "mfu": of_run.pop("mfu"),
         "memory_headroom": option.run.memory_headroom,
+        **encoded(memory, ("verdict", "memory_total_bytes", "memory_p90_bytes", "usable_bytes")),
         **of_run,
         "evidence": option.run.evidence.grade,
     }
@@ -241,7 +278,7 @@ def plan_mixed(scenario: Scenario, *, price_of: PriceOf | None = None) -> MixedP
         names = ", ".join(kind.name for kind in scenario.cluster.kinds)
         rule = "no layout can run and fit on all servers, nor on those of one kind"
         raise InfeasibleError(f"{scenario.where}: cluster.groups: {rule} ({names})")
-    return MixedPlan(scenario=scenario, options=in_order(options, scenario.goal))
+    return MixedPlan(scenario=scenario, options=in_order(options, scenario))
 
 
 def _check_given(scenario: Scenario) -> None:
@@ -285,10 +322,10 @@ def _by_stages(scenario: Scenario, price_of: PriceOf | None) -> list[MixedOption
     for row, _ in rows:
         step = simulate(row, scenario.workload, scenario.cluster, scenario.software)
         assert step.mixed is not None
-        fullest = float((step.mixed.memory_bytes / step.mixed.usable_bytes).max())
-        if fullest <= 1.0:
+        fullest = FullestMemory.of(step.mixed)
+        if fullest.share <= 1.0:
             step_s = step.step_time_s
-            run = mixed_outcome(scenario, row, step_s, price_of=price_of, memory_share=fullest)
+            run = mixed_outcome(scenario, row, step_s, price_of=price_of, memory=fullest)
             options.append(_option(scenario, "stages", row, step_s, run))
     return options
 
@@ -353,7 +390,7 @@ def _alone(scenario: Scenario, kind: int, gpus: int, price_of: PriceOf | None) -
     cluster = servers_of_kind(scenario.cluster, kind, gpus)
     fixed = ("dp", "shard_group", "stages")
     free = {name: value for name, value in scenario.pinned.items() if name not in fixed}
-    best = explore(scenario.workload, cluster, scenario.software, free, keep=1).best
+    best = explore_scenario(scenario, free, cluster=cluster, keep=1, counts=False).best
     if not len(best):
         return []
     row = best.layouts[:1]

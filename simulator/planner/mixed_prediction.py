@@ -29,7 +29,7 @@ from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.planner.layout_row import layout_fields
-from simulator.planner.mixed_outcome import MixedOutcome, mixed_outcome
+from simulator.planner.mixed_outcome import FullestMemory, MixedOutcome, mixed_outcome
 from simulator.planner.prediction import Prediction, predict, with_times
 from simulator.scenario import Scenario
 from simulator.search.defaults import complete
@@ -44,7 +44,7 @@ class KindUse:
     KEYS: ClassVar[tuple[str, ...]] = (
         *("name", "gpus", "alone_s=uniform_cluster_step_s"),
         *("without_others_s=these_servers_only_step_s", "busy_s", "idle_s"),
-        *("memory_total_bytes=memory_bytes", "usable_bytes", "memory_verdict=verdict"),
+        *("memory_total_bytes=memory_bytes", "usable_bytes", "verdict"),
         "usd_per_hour",
     )
 
@@ -120,7 +120,8 @@ class MixedPrediction(Prediction):
         """Its one layout, as JSON says it."""
         keys = (
             *("step_time_s", "p10_s=interval_s.0", "p90_s=interval_s.1", "terms_s=step.terms_s"),
-            *("hidden_s=step.hidden_s", "fits", "memory_verdict"),
+            *("hidden_s=step.hidden_s", "fits", "verdict=memory_verdict"),
+            *("memory_p90_bytes=estimate.memory_p90_bytes.0", "usable_bytes=estimate.usable_bytes"),
             *("tokens_per_s_per_gpu=outcome.tokens_per_s_per_gpu.0", "mfu"),
             *("memory_headroom=run.memory_headroom", "goodput=outcome.goodput.0"),
             *("days", "usd", "kwh", "planning_factor", "planned_days", "planned_usd"),
@@ -201,8 +202,7 @@ def predict_mixed(scenario: Scenario) -> MixedPrediction:
     mixed = step.mixed
     assert mixed is not None
     kinds = kinds_used(first, step)
-    fullest = float((mixed.memory_bytes / mixed.usable_bytes).max())
-    run = mixed_outcome(made, row, step.step_time_s, memory_share=fullest)
+    run = mixed_outcome(made, row, step.step_time_s, memory=FullestMemory.of(mixed))
     return MixedPrediction(
         scenario=made,
         estimate=_played(made, row, step, kinds),

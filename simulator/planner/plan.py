@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.estimate import concatenate
+from simulator.cost.estimate import VERDICTS, concatenate
 from simulator.cost.step import Estimate, evaluate
 from simulator.errors import InfeasibleError, InputError, problem
 from simulator.events.played import SimulatedStep
@@ -27,8 +27,9 @@ from simulator.scenario import Scenario
 from simulator.search.allowed import with_allowed
 from simulator.search.best_layout import BestLayout
 from simulator.search.candidates import candidates
-from simulator.search.certainty import Certainty, certainty
-from simulator.search.explore import KEEP, SearchResult, explore
+from simulator.search.certainty import Certainty, by_expectation, certainty
+from simulator.search.explore import KEEP, SearchResult
+from simulator.search.fastest import explore_scenario
 from simulator.search.neighbours import walk
 from simulator.search.outcome import Outcome
 from simulator.search.pareto import front
@@ -37,6 +38,12 @@ from simulator.search.with_failures import check_finishes, priced
 
 _ALTERNATIVES = 3
 """Other layouts that are named beside the best."""
+
+_FEW_TIGHT = 8
+"""TIGHT layouts that a plan holds beside as many that FIT as it keeps."""
+
+WORTH_A_TRIAL = 0.001
+"""Of what the goal makes least: a TIGHT layout that takes less by no more is not named."""
 
 KEEP_FOR_ENERGY = 4096
 """A slower layout may need less energy, so more of the fastest are ranked then."""
@@ -80,7 +87,8 @@ class Plan(BestLayout):
     scenario: Scenario
     found: SearchResult
     estimate: Estimate
-    """Best layouts, best first by the goal."""
+    """Best layouts, best first by the goal; TIGHT ones behind those that FIT, unless the scenario
+    allows them."""
     outcome: Outcome
     certainty: Certainty
     """Of the same layouts, in the same order."""
@@ -130,6 +138,19 @@ class Plan(BestLayout):
         return bool(self.in_budget[0])
 
     @property
+    def tight_alternative(self) -> int | None:
+        """Place of the TIGHT layout that would be the best if such were allowed; None without."""
+        tight = np.flatnonzero(self.estimate.verdict == VERDICTS.index("TIGHT"))
+        if not len(tight) or self.memory_verdict == "TIGHT":
+            return None
+        both, goal = np.array([0, tight[0]]), self.scenario.goal
+        step_s, result = self.estimate.step_time_s[both], self.outcome.take(both)
+        missed, value = ~meets(result, goal), goal_value(step_s, result, goal)
+        least = float(value[0]) * (1.0 - WORTH_A_TRIAL)
+        better = (bool(missed[1]), float(value[1])) < (bool(missed[0]), least)
+        return int(tight[0]) if better else None
+
+    @property
     def evenly(self) -> Estimate | None:
         """The best layout with its layers dealt by the rule; None where it is dealt so."""
         best = self.estimate.layouts[:1]
@@ -142,13 +163,15 @@ class Plan(BestLayout):
     def pareto(self) -> NDArray[np.intp]:
         """Places of layouts that no other of the plan beats in all of OBJECTIVES, fastest first.
 
-        Money and energy count where they are known; memory is that of the fullest device.
+        Money and energy count where they are known; memory is that of the fullest device. What may
+        not win because it is TIGHT takes no part.
         """
-        result, estimate = self.outcome, self.estimate
+        able = np.flatnonzero(self.estimate.able(allow_tight=self.scenario.allow_tight))
+        result, estimate = self.outcome.take(able), self.estimate.take(able)
         columns = [estimate.step_time_s, estimate.memory_total_bytes, result.usd, result.kwh]
         known = [column for column in columns if not np.isnan(column).any()]
         kept = np.flatnonzero(front(np.stack(known, axis=-1)))
-        return kept[np.argsort(estimate.step_time_s[kept], kind="stable")]
+        return able[kept[np.argsort(estimate.step_time_s[kept], kind="stable")]]
 
 
 def _within(value: NDArray[np.float64], limit: float | None) -> NDArray[np.bool_]:
@@ -179,10 +202,8 @@ def plan(
         raise InputError(wrong)
     scenario = replace(scenario, pinned=with_allowed(scenario))
     keep = max(keep, KEEP_FOR_ENERGY if scenario.goal.minimize == "energy" else KEEP)
-    searched = explore(
-        scenario.workload,
-        scenario.cluster,
-        scenario.software,
+    searched = explore_scenario(
+        scenario,
         scenario.pinned,
         keep=keep,
         exhaustive=exhaustive,
@@ -194,8 +215,11 @@ def plan(
         raise InfeasibleError(why_nothing_fits(searched, scenario), can_run=can_run)
     if wrong := not_kept(scenario, searched.best.layouts):
         raise InputError(wrong)
-    searched, result = _walked(searched, priced(searched.best, scenario), scenario)
-    estimate = searched.best
+    searched = _walked(searched, scenario)
+    both = concatenate([searched.best, searched.tight.take(slice(0, _FEW_TIGHT))])
+    result = priced(both, scenario)
+    order = ranked(both, result, scenario)
+    estimate, result = both.take(order), result.take(order)
     check_finishes(result, scenario)
     return Plan(
         scenario=scenario,
@@ -209,26 +233,43 @@ def plan(
     )
 
 
-def _walked(
-    searched: SearchResult, result: Outcome, scenario: Scenario
-) -> tuple[SearchResult, Outcome]:
-    """The layouts of a search ranked by the goal, with what a walk from the best of them comes to.
+def _walked(searched: SearchResult, scenario: Scenario) -> SearchResult:
+    """A search with what a walk from its best layouts by the goal comes to.
+
+    The same from its TIGHT ones where one of them would be the best if such were allowed.
+    """
+    bold = replace(scenario, allow_tight=True)
+    every = concatenate([searched.best, searched.tight])
+    tempting = len(searched.tight) and by_goal(bold, every)[0] >= len(searched.best)
+    searched = _walked_from(searched, scenario)
+    if not tempting:
+        return searched
+    tight = _walked_from(replace(searched, best=every), bold)
+    rows = np.flatnonzero(tight.best.verdict == VERDICTS.index("TIGHT"))
+    return replace(searched, tight=tight.best.take(rows), walked=searched.walked + tight.walked)
+
+
+def _walked_from(searched: SearchResult, scenario: Scenario) -> SearchResult:
+    """The same with a walk from its best layouts.
 
     The goal is more than the step: layouts up to so much slower may be better by it.
     """
-    order = ranked(searched.best.step_time_s, result, scenario.goal)
-    searched, result = replace(searched, best=searched.best.take(order)), result.take(order)
+    best = searched.best.take(by_goal(scenario, searched.best))
+    searched = replace(searched, best=best)
     setting = scenario.workload, scenario.cluster, scenario.software
     slower = SLOWER[scenario.goal.minimize] if searched.best.verdict[0] == 0 else math.inf
     walked = walk(
-        searched.best, setting, scenario.pinned, partial(by_goal, scenario), slower=slower
+        best,
+        setting,
+        scenario.pinned,
+        partial(by_goal, scenario),
+        slower=slower,
+        surely=bool(best.verdict[0] == 0) and not scenario.allow_tight,
     )
     if walked.better is None:
-        return replace(searched, walked=walked.tried), result
-    both = concatenate([walked.better, searched.best])
-    result = priced(both, scenario)
-    order = ranked(both.step_time_s, result, scenario.goal)[: len(searched.best)]
-    return searched.with_walk(walked, order), result.take(order)
+        return replace(searched, walked=walked.tried)
+    both = concatenate([walked.better, best])
+    return searched.with_walk(walked, by_goal(scenario, both)[: len(best)])
 
 
 def _check_priced(scenario: Scenario) -> None:
@@ -241,13 +282,36 @@ def _check_priced(scenario: Scenario) -> None:
 
 
 def by_goal(scenario: Scenario, estimate: Estimate) -> NDArray[np.intp]:
-    """Places of layouts of a scenario, the best by its goal first."""
-    return ranked(estimate.step_time_s, priced(estimate, scenario), scenario.goal)
+    """Places of layouts of a scenario, the best by its goal first, as predicted."""
+    return _by_value(estimate, priced(estimate, scenario), scenario)[0]
 
 
-def ranked(step_s: NDArray[np.float64], result: Outcome, goal: Goal) -> NDArray[np.intp]:
-    """Order by the goal; layouts that miss deadline or budget come after those that meet both."""
-    return np.lexsort((step_s, goal_value(step_s, result, goal), ~meets(result, goal)))
+def _by_value(
+    estimate: Estimate, result: Outcome, scenario: Scenario
+) -> tuple[NDArray[np.intp], int]:
+    """Places by the goal; what misses deadline or budget comes after what meets both.
+
+    What is TIGHT comes after all that FITS, unless the scenario allows it. With it how many of the
+    first are alike in both.
+    """
+    step_s, goal = estimate.step_time_s, scenario.goal
+    risky = np.zeros(len(estimate)) if scenario.allow_tight else estimate.verdict
+    value, missed = goal_value(step_s, result, goal), ~meets(result, goal)
+    order = np.lexsort((step_s, value, missed, risky))
+    alike = (missed[order] == missed[order[0]]) & (risky[order] == risky[order[0]])
+    return order, int(alike.sum())
+
+
+def ranked(estimate: Estimate, result: Outcome, scenario: Scenario) -> NDArray[np.intp]:
+    """Order by the goal, the first of them by what is to be expected of them.
+
+    (``search/certainty.py: by_expectation``)
+    """
+    order, alike = _by_value(estimate, result, scenario)
+    first, rest = order[:alike], order[alike:]
+    value = goal_value(estimate.step_time_s, result, scenario.goal)[first]
+    setting = scenario.workload, scenario.cluster, scenario.software
+    return np.concatenate([first[by_expectation(value, estimate.take(first), *setting)], rest])
 
 
 def goal_value(step_s: NDArray[np.float64], result: Outcome, goal: Goal) -> NDArray[np.float64]:
@@ -272,22 +336,36 @@ def _naive(scenario: Scenario) -> Estimate | None:
     if not len(table):
         return None
     estimate = evaluate(table, scenario.workload, scenario.cluster, scenario.software)
-    rows = estimate.fits if estimate.fits.any() else np.full(len(estimate), True)
+    rows = estimate.able(allow_tight=scenario.allow_tight)
+    rows = rows if rows.any() else np.full(len(estimate), True)
     chosen = np.flatnonzero(rows)
     return estimate.take(chosen[[np.argmin(estimate.step_time_s[chosen])]])
+
+
+def pinned_words(scenario: Scenario, layout: Mapping[str, Any] | None = None) -> str:
+    """Layout fields that a scenario fixed, ``pp = 1, tp = 2``; those that `layout` has otherwise.
+
+    Blank where there are none: the rest was searched.
+    """
+    pinned = {name: value for name, value in scenario.pinned.items() if value != "any"}
+    if layout is not None:
+        pinned = {name: value for name, value in pinned.items() if layout.get(name) != value}
+    return ", ".join(f"{name} = {value}" for name, value in sorted(pinned.items()))
 
 
 def alternatives(plan: Plan) -> list[tuple[int, str]]:
     """Up to three other layouts, and what speaks for each.
 
-    The next by the goal, what surely fits where the best may not, the most memory free, the least
-    energy; else the next by the goal.
+    What is better but TIGHT, or what FITS where the best is TIGHT; the next by the goal, the most
+    memory free, the least energy; else the next by the goal.
     """
     estimate, front = plan.estimate, plan.pareto
-    verdicts = [estimate.verdict_word(i) for i in range(len(estimate))]
+    fitting = np.flatnonzero(estimate.verdict == VERDICTS.index("FITS"))
     asked = [(1, "next best")]
-    if verdicts[0] != "FITS" and "FITS" in verdicts:
-        asked.append((verdicts.index("FITS"), "first that FITS"))
+    if (tight := plan.tight_alternative) is not None:
+        asked.insert(0, (tight, "better, if it fits"))
+    elif len(fitting) and fitting[0] > 0:
+        asked.append((int(fitting[0]), "first that FITS"))
     if len(front):
         free = front[np.argmin(estimate.memory_total_bytes[front])]
         asked.append((int(free), "most memory free"))

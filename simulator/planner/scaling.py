@@ -20,8 +20,8 @@ from simulator.hardware.cluster import Cluster
 from simulator.scenario import Scenario
 from simulator.search.allowed import with_allowed
 from simulator.search.certainty import certainty
-from simulator.search.explore import SearchResult, explore
-from simulator.search.fastest import hopeless, why_not
+from simulator.search.explore import SearchResult
+from simulator.search.fastest import explore_scenario, hopeless, why_not
 from simulator.search.in_threads import one_thread
 from simulator.search.outcome import outcome
 from simulator.second_process import run_in_process
@@ -209,12 +209,10 @@ def _alone(scenario: Scenario, gpus: int, known: SearchResult | None) -> Scaling
     if searched is None:
         pinned = with_allowed(scenario)
         free = {k: v for k, v in pinned.items() if k not in ("dp", "shard_group")}
-        searched = explore(
-            scenario.workload, cluster, scenario.software, free, keep=1, counts=False
-        )
+        searched = explore_scenario(scenario, free, cluster=cluster, keep=1, counts=False)
     if not len(searched.best):
         return ScalingPoint(gpus=gpus, reason=why_not(searched))
-    estimate = searched.best.take(np.array([int(np.argmin(searched.best.step_time_s))]))
+    estimate = searched.best.take(np.array([0]))
     recipe = scenario.workload.recipe
     result = outcome(estimate, recipe, cluster)
     sure = certainty(estimate, scenario.workload, cluster, scenario.software)

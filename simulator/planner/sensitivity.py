@@ -6,27 +6,28 @@ of the best layout, not of the old one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.cost.estimate import VERDICTS, concatenate
 from simulator.cost.step import Estimate, evaluate
 from simulator.cost.terms import TERMS
 from simulator.files import Figure, with_figure
 from simulator.hardware.cluster import Cluster
 from simulator.planner.answer_evidence import UsedFigure, used_figures
 from simulator.planner.changes import machine_with
-from simulator.planner.plan import Plan
+from simulator.planner.plan import WORTH_A_TRIAL, Plan, goal_value, meets, pinned_words
 from simulator.planner.prediction import Prediction
 from simulator.planner.variants import Variant, variant_of
 from simulator.scenario import Scenario
 from simulator.search.batch_division import batch_binds
+from simulator.search.certainty import CLOSE, expected_errors
 from simulator.search.explore import TOO_LARGE
 from simulator.search.memory_filter import HEADROOM
 from simulator.software.profile import Software
-from simulator.units import show_bytes, show_chance, show_percent, show_usd
+from simulator.units import show_bytes, show_chance, show_change, show_percent, show_usd
 
 _COMPUTE_TERMS = ("gemm", "attention", "memory_bound", "launch", "stragglers", "input", "optimizer")
 """Terms that links and their latencies do not bear on."""
@@ -81,7 +82,7 @@ def _upgrade(
         int(np.argmin(estimate.step_time_s)),
         name=words[0],
         change=words[1],
-        before_s=float(plan.estimate.step_time_s.min()),
+        before_s=_fastest_s(plan),
         same_layout_s=same_s,
         KEYS=_KEYS,
     )
@@ -96,16 +97,24 @@ def _in_reach(plan: Plan) -> NDArray[np.intp]:
     step_s = plan.estimate.step_time_s
     compute_s = sum(plan.estimate.terms_s[name] for name in _COMPUTE_TERMS)
     reach_s = np.minimum(step_s / BETTER, (step_s + compute_s) / 2.0)
-    rows = np.flatnonzero(reach_s <= step_s.min())
+    able = plan.estimate.able(allow_tight=plan.scenario.allow_tight)
+    rows = np.flatnonzero(able & (reach_s <= _fastest_s(plan)))
     return np.concatenate([[0], rows[rows != 0]])
+
+
+def _fastest_s(plan: Plan) -> float:
+    """Step time of the fastest layout that may win."""
+    able = plan.estimate.able(allow_tight=plan.scenario.allow_tight)
+    return float(plan.estimate.step_time_s[able].min())
 
 
 def _with_more_memory(plan: Plan) -> Variant:
     """More usable memory changes no step time: the fastest near miss has been timed."""
-    scenario, estimate, roomy = plan.scenario, plan.estimate, plan.found.roomy
-    same_s = float(estimate.step_time_s[0])
-    if len(roomy) and roomy.step_time_s.min() < estimate.step_time_s.min():
-        estimate = roomy
+    scenario = plan.scenario
+    same_s = float(plan.estimate.step_time_s[0])
+    both = concatenate([plan.estimate, plan.found.roomy])
+    both = replace(both, usable_bytes=BETTER * both.usable_bytes)
+    estimate = both.take(np.flatnonzero(both.able(allow_tight=scenario.allow_tight)))
     machine = machine_with((scenario.cluster, scenario.software), ("memory", BETTER))
     changed = replace(scenario, cluster=machine[0])
     return _upgrade(plan, changed, estimate, same_s, ("usable memory", "+10 % usable bytes"))
@@ -113,60 +122,96 @@ def _with_more_memory(plan: Plan) -> Variant:
 
 def binding(plan: Plan) -> list[str]:
     """Say in sentences which limits bind: batch, memory, deadline, budget, the largest terms."""
-    tight, batch = ([line] if line else [] for line in (safest(plan), batch_binds(plan.scenario)))
-    rest = (*_limits(plan), *_largest_terms(plan), *_pinned(plan))
-    return [*tight, *batch, _memory(plan), *rest]
+    first = filter(None, (memory_margin(plan), batch_binds(plan.scenario)))
+    return [*first, _memory(plan), *_limits(plan), *_largest_terms(plan), *_pinned(plan)]
 
 
-def safest(plan: Plan) -> str:
-    """For a best layout that is TIGHT: the fastest one whose P90 fits too; else nothing."""
-    estimate = plan.estimate
-    if estimate.verdict_word() != "TIGHT":
+def memory_margin(plan: Plan) -> str:
+    """What a TIGHT layout would bring, or that the best is one and what FITS; else nothing."""
+    estimate, usable = plan.estimate, show_bytes(plan.estimate.usable_bytes)
+    tight = plan.tight_alternative
+    if tight is not None:
+        return (
+            f"TIGHT, {estimate.layouts.describe(tight)}: {better_words(plan, tight)}, if a trial"
+            f" run shows that it fits: {lack_words(estimate, tight)} (--allow-tight takes it)."
+        )
+    if plan.memory_verdict != "TIGHT":
         return ""
-    p90, usable = float(estimate.memory_p90_bytes[0]), estimate.usable_bytes
-    tight = f"The best layout is TIGHT: its P90 lacks {show_bytes(p90 - usable)}."
-    safe = min(_safe(plan), key=lambda layout: float(layout[0]), default=None)
+    lacks = f"The best layout is TIGHT: {lack_words(estimate, 0)}."
+    fitting = np.flatnonzero(estimate.verdict == VERDICTS.index("FITS"))
+    safe = plan.found.fastest_safe
+    if len(fitting):
+        safe = estimate.take(fitting[[np.argmin(estimate.step_time_s[fitting])]])
     if safe is None:
-        return f"{tight} No layout has a P90 within the usable {show_bytes(usable)}."
-    slower = show_percent(safe[0] / float(estimate.step_time_s.min()) - 1.0)
-    return f"{tight} The fastest that FITS is {safe[1]}, {slower} slower."
+        return f"{lacks} No layout FITS (has a P90 within the usable {usable}): try it first."
+    slower = show_change(float(safe.step_time_s[0]), float(estimate.step_time_s[0]))
+    return f"{lacks} The fastest that FITS is {safe.layouts.describe()}, {slower}."
 
 
-def _safe(plan: Plan) -> Iterator[tuple[float, str]]:
-    """Step time and words of layouts whose P90 fits: the plan's fastest, and the whole search's.
+def surer_words(plan: Plan) -> str:
+    """Where one that FITS is faster by prediction than the best: why it is not taken; else blank.
 
-    The search keeps the fastest as the grid has it; those of the plan may have layers dealt anew.
+    (``simulator/search/certainty.py: by_expectation``)
     """
-    estimate, safe = plan.estimate, plan.found.fastest_safe
-    held = np.flatnonzero(estimate.memory_p90_bytes <= estimate.usable_bytes)
-    for i in held[np.argsort(estimate.step_time_s[held], kind="stable")][:1]:
-        yield float(estimate.step_time_s[i]), estimate.layouts.describe(int(i))
-    if safe is not None:
-        yield float(safe.step_time_s[0]), safe.layouts.describe()
+    estimate, scenario = plan.estimate, plan.scenario
+    value = goal_value(estimate.step_time_s, plan.outcome, scenario.goal)[:CLOSE]
+    alike = estimate.verdict[:CLOSE] == estimate.verdict[0]
+    alike &= meets(plan.outcome, scenario.goal)[:CLOSE] == meets(plan.outcome, scenario.goal)[0]
+    least = int(np.argmin(np.where(alike, value, np.inf)))
+    if value[least] >= value[0] * (1.0 - WORTH_A_TRIAL):
+        return ""
+    spread = expected_errors(
+        estimate.take([0, least]), scenario.workload, scenario.cluster, scenario.software
+    )
+    return (
+        f"{estimate.layouts.describe(least)} is {better_words(plan, least)} by prediction, but"
+        f" further from what was measured: {spread[1]:.0%} off is to be expected of it,"
+        f" {spread[0]:.0%} of the best".replace("%", " %").replace("  %", " %")
+    )
+
+
+def lack_words(estimate: Estimate, i: int) -> str:
+    """By how much a layout's P90 of memory is over what is usable, and how likely it fits."""
+    over = float(estimate.memory_p90_bytes[i]) - estimate.usable_bytes
+    chance = show_chance(float(estimate.fit_chance[i]))
+    return f"its P90 is {show_bytes(over)} over the limit, {chance} chance to fit"
+
+
+def better_words(plan: Plan, i: int) -> str:
+    """How much faster another layout is than the best, or what the goal makes least takes less."""
+    step_s, goal, words = plan.estimate.step_time_s, plan.scenario.goal, ("faster", "slower")
+    value = step_s
+    if step_s[i] >= step_s[0]:
+        value = goal_value(step_s, plan.outcome, goal)
+        words = ("less of what the goal makes least", "more of it")
+    better, kept = show_change(float(value[i]), float(value[0]), words), meets(plan.outcome, goal)
+    return f"{better}, and within the limits of the goal" if kept[i] and not kept[0] else better
 
 
 def _memory(plan: Plan) -> str:
     """Whether the nearest miss would pay, and what it lacks."""
-    result, best = plan.found, float(plan.estimate.step_time_s[0])
+    result, best = plan.found, _fastest_s(plan)
     count, miss = result.dropped.get(TOO_LARGE, 0), result.fastest_too_large
+    free = "Memory does not bind"
+    if plan.tight_alternative is not None:
+        free = "Beyond that memory does not bind"
     if not count:
-        return f"Memory does not bind: all {result.evaluated:,} layouts that can run fit."
+        return f"{free}: all {result.evaluated:,} layouts that can run fit."
     dropped = f"{count:,} of {result.evaluated:,} layouts do not fit"
     if miss is None:
         far = f"all of them need more than {HEADROOM:.1f} times the usable memory"
-        return f"Memory does not bind: {dropped}, {far}."
+        return f"{free}: {dropped}, {far}."
     step, lack = float(miss.step_time_s[0]), float(miss.memory_total_bytes[0]) - miss.usable_bytes
-    name = miss.layouts.describe()
-    if step >= best:
+    name, change = miss.layouts.describe(), show_change(step, best)
+    if step >= best * (1.0 - WORTH_A_TRIAL):
         return (
-            f"Memory does not bind: {dropped}, but the fastest of those that lack less than"
-            f" {show_percent(HEADROOM - 1.0)} ({name}) would be {show_percent(step / best - 1.0)}"
-            " slower than the best."
+            f"{free}: {dropped}, but the fastest of those that lack less than"
+            f" {show_percent(HEADROOM - 1.0)} ({name}) would be {change} than the best."
         )
     lacks = f"lacks {show_bytes(lack)} on its fullest GPU" if lack > 0 else _no_room(miss)
     return (
-        f"Memory binds: {dropped}; the nearest miss that would pay ({name}) would be"
-        f" {show_percent(best / step - 1.0)} faster and {lacks}."
+        f"Memory binds: {dropped}; the nearest miss that would pay ({name}) would be {change} and"
+        f" {lacks}."
     )
 
 
@@ -226,11 +271,8 @@ def _largest_terms(plan: Plan) -> list[str]:
 
 def _pinned(plan: Plan) -> list[str]:
     """Name the layout fields that the scenario fixed, since only the rest was searched."""
-    pinned = {name: value for name, value in plan.scenario.pinned.items() if value != "any"}
-    if not pinned:
-        return []
-    fixed = ", ".join(f"{name} = {value}" for name, value in sorted(pinned.items()))
-    return [f"Pinned by the scenario, so not searched: {fixed}."]
+    fixed = pinned_words(plan.scenario)
+    return [f"Pinned by the scenario, so not searched: {fixed}."] if fixed else []
 
 
 def _show_days(days: float) -> str:

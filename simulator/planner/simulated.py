@@ -103,7 +103,7 @@ def refine(plan: Plan, count: int, *, progress: Callable[[int, int], None] | Non
     cluster = scenario.cluster
     first = np.arange(count)
     best = estimate.take(first)
-    order = ranked(best.step_time_s, priced(best, scenario), scenario.goal)
+    order = ranked(best, priced(best, scenario), scenario)
     rows = np.concatenate([order, np.arange(count, len(estimate))])
     estimate = estimate.take(rows)
     return replace(

@@ -20,7 +20,7 @@ from simulator.planner.changes import training_changes
 from simulator.record_cache import for_same_records
 from simulator.scenario import Scenario
 from simulator.search.defaults import stated_layout
-from simulator.search.explore import explore
+from simulator.search.fastest import explore_scenario
 from simulator.units import show_bytes, show_seconds, show_signed_percent
 
 
@@ -124,7 +124,7 @@ def priced_variant(
     """Price a changed scenario: with one layout, or with the fastest that fits among all."""
     setting = scenario.workload, scenario.cluster, scenario.software
     if layout is None:
-        best = explore(*setting, scenario.pinned, keep=1, counts=False).best
+        best = explore_scenario(scenario, scenario.pinned, keep=1, counts=False).best
         if len(best):
             return variant_of(scenario, best, change=change, **known)
         return Variant(change=change, scenario=scenario, **known)
@@ -140,7 +140,10 @@ def priced_variant(
     return Variant(change=change, scenario=scenario, reason=reason, **known)
 
 
-_OTHER_TRAINING = ("change", "layout", "step_time_s", "memory_total_bytes", "memory_verdict")
+_OTHER_TRAINING = (
+    *("change", "layout", "step_time_s", "memory_total_bytes"),
+    "verdict=memory_verdict",
+)
 
 
 @for_same_records(1)

@@ -12,7 +12,7 @@ from simulator.economics.ownership import RentOrBuy
 from simulator.events.played import SimulatedStep
 from simulator.planner.mixed_plan import MixedPlan
 from simulator.planner.mixed_prediction import MixedPrediction
-from simulator.planner.plan import Plan
+from simulator.planner.plan import Plan, pinned_words
 from simulator.planner.prediction import Prediction
 from simulator.planner.simulated_run import SimulatedRun
 from simulator.questions.compare.answer import Comparison
@@ -56,7 +56,14 @@ def draw(answer: Any, axes: Axes | None = None) -> Axes:
 
 
 def _plan(answer: Plan, axes: Axes) -> None:
-    _bars(axes, {bar.role: bar.terms_s for bar in time_bars(answer)})
+    _bars(axes, {_lines(bar.named): bar.terms_s for bar in time_bars(answer)})
+    pinned = pinned_words(answer.scenario)
+    axes.set_title(f"{answer.line}{f'; pinned: {pinned}' if pinned else ''}", fontsize=9)
+
+
+def _lines(name: str) -> str:
+    """A role over what it is in brackets."""
+    return name.replace(" (", "\n(")
 
 
 def _prediction(answer: Prediction, axes: Axes) -> None:

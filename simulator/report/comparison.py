@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from simulator.cost.step import Estimate
 from simulator.cost.terms import LABELS
-from simulator.planner.plan import Plan
+from simulator.planner.plan import Plan, pinned_words
 from simulator.search.certainty import Certainty, certainty
 from simulator.units import show_percent, show_seconds
 
@@ -33,6 +31,13 @@ class TimeBar:
     fits: bool
     verdict: str
     """FITS, TIGHT or OOM."""
+    ruled_out: str = ""
+    """Why it could not have won, whatever its time: ``tp = 2 is pinned``; blank where it could."""
+
+    @property
+    def named(self) -> str:
+        """Its role, and why it could not have won."""
+        return f"{self.role} ({self.ruled_out})" if self.ruled_out else self.role
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +59,21 @@ def time_bars(plan: Plan) -> list[TimeBar]:
         scenario = plan.scenario
         sure = certainty(plan.naive, scenario.workload, scenario.cluster, scenario.software)
         bars.append(_bar(ROLES[2], plan.naive, sure, 0))
-    return bars
+    return [replace(bar, ruled_out=_ruled_out(plan, bar)) for bar in bars]
+
+
+def _ruled_out(plan: Plan, bar: TimeBar) -> str:
+    """Why a bar could not have won: its memory, or what the scenario pins."""
+    if bar.role == ROLES[0]:
+        return ""
+    if not bar.fits:
+        return "it does not fit"
+    naive = plan.naive if bar.role == ROLES[2] else None
+    if naive is not None and (pinned := pinned_words(plan.scenario, naive.layouts.row())):
+        return f"{pinned} {'is' if pinned.count('=') == 1 else 'are'} pinned"
+    if bar.verdict == "TIGHT" and plan.memory_verdict == "FITS":
+        return "TIGHT: it may not fit"
+    return ""
 
 
 def time_changes(bars: list[TimeBar]) -> list[TimeChange]:
@@ -69,13 +88,8 @@ def time_changes(bars: list[TimeBar]) -> list[TimeChange]:
     return changes
 
 
-def why_it_wins(
-    bars: list[TimeBar], pinned: Mapping[str, Any] | None = None, most: int = 4
-) -> list[str]:
-    """Say for every other bar how much slower it is, and which terms make the difference.
-
-    `pinned` are the scenario's fixed fields: they may exclude a faster bar.
-    """
+def why_it_wins(bars: list[TimeBar], most: int = 4) -> list[str]:
+    """Say for every other bar how much slower it is, and which terms make the difference."""
     best = bars[0]
     sentences = []
     for bar in bars[1:]:
@@ -86,10 +100,8 @@ def why_it_wins(
         more = bar.step_time_s - best.step_time_s
         same = abs(more) < _SAME * best.step_time_s
         word = "as long" if same else "slower" if more > 0 else "faster"
-        if not bar.fits:
-            word += ", but does not fit"
-        elif word == "faster" and pinned and bar.role == ROLES[2]:
-            word += f", but the scenario pins {', '.join(sorted(pinned))}"
+        if bar.ruled_out and word != "slower":
+            word += f", but {bar.ruled_out}"
         share = show_percent(abs(more) / best.step_time_s)
         terms = _largest_changes(bar, best, most)
         verb = "takes" if same else f"is {show_seconds(abs(more))} ({share})"

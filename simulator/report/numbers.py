@@ -16,12 +16,13 @@ from simulator.economics.price import Price
 from simulator.events.played import SimulatedStep
 from simulator.evidence.card import Card
 from simulator.planner.answer_evidence import UsedFigure, used_figures
+from simulator.planner.assumptions import assumption_lines
 from simulator.planner.defaults_that_matter import bearing_defaults
 from simulator.planner.fitting import StageMemory, stage_memory
 from simulator.planner.layout_row import LayoutRow, layout_rows
 from simulator.planner.plan import Plan
 from simulator.planner.scaling import Scaling, scaling
-from simulator.planner.sensitivity import binding, safest, sensitivity
+from simulator.planner.sensitivity import binding, memory_margin, sensitivity
 from simulator.planner.simulated import played
 from simulator.planner.variants import Variant, other_trainings
 from simulator.report.comparison import (
@@ -32,6 +33,7 @@ from simulator.report.comparison import (
     why_it_wins,
 )
 from simulator.report.report_identity import question
+from simulator.report.verdict import verdict_sentences
 from simulator.report.wording import (
     goodput_words,
     hours_words,
@@ -86,7 +88,7 @@ class MemoryReport:
     usable_bytes: float
     capacity_bytes: float
     advice: str = ""
-    """For a layout that is TIGHT: the fastest one that is not."""
+    """What a TIGHT layout would bring, or what FITS where the best is TIGHT."""
 
     @property
     def kinds(self) -> list[str]:
@@ -152,6 +154,10 @@ class PlanNumbers:
     """Goodput of the real run, and what takes most of the rest."""
     losses: list[tuple[str, float]]
     """Shares of the wall time that do not train, the largest first."""
+    summary: list[str]
+    """The verdict in sentences."""
+    assumptions: list[str]
+    """Those that change the answer most, with the price of the other choice."""
     defaults: list[str]
     """What nobody chose and bears on the verdict, with the price of its alternative."""
     search: SearchStatistics
@@ -201,8 +207,8 @@ def collect(
         curve, searches = (lambda: found), len(found.points) + 1
     upgrades = sensitivity(plan) if upgrades is None else upgrades
     report(searches, searches)
-    others = bearing_defaults(scenario, plan.estimate.layouts[:1])
-    step = played(plan, 0)
+    best, step = plan.estimate.layouts[:1], played(plan, 0)
+    others = bearing_defaults(scenario, best)
     gpus, model = scenario.cluster.gpus, scenario.workload.architecture.name
     return PlanNumbers(
         title=f"{model} on {gpus:,} GPU{'s' if gpus > 1 else ''} of {scenario.cluster.name}",
@@ -226,13 +232,15 @@ def collect(
         memory=memory_report(plan),
         bars=bars,
         changes=time_changes(bars),
-        reasons=[*why_it_wins(bars, scenario.pinned), *_no_naive(plan)],
+        reasons=[*why_it_wins(bars), *_no_naive(plan)],
         curve=curve,
         upgrades=upgrades,
         others=other_trainings(plan.scenario),
         binding=binding(plan),
         run=goodput_words(plan.outcome),
         losses=_losses(plan),
+        summary=verdict_sentences(plan),
+        assumptions=assumption_lines(plan),
         defaults=[one.sentence(bars[0].step_time_s) for one in others],
         search=search_statistics(plan),
         evidence=plan.evidence,
@@ -335,7 +343,7 @@ def memory_report(plan: Plan, index: int = 0) -> MemoryReport:
         stages=stage_memory(ranks, float(memory.usable_bytes)),
         usable_bytes=float(memory.usable_bytes),
         capacity_bytes=float(memory.capacity_bytes),
-        advice=safest(plan) if index == 0 else "",
+        advice=memory_margin(plan) if index == 0 else "",
     )
 
 

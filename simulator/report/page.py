@@ -14,6 +14,7 @@ from simulator.cost.estimate import VERDICTS
 from simulator.cost.terms import MEMORY_MEANING, TERMS
 from simulator.errors import visible
 from simulator.events.step.streams import STREAMS
+from simulator.planner.assumptions import ASSUMED
 from simulator.planner.scaling import CAUSES
 from simulator.report.comparison import show_change
 from simulator.report.evidence import (
@@ -102,6 +103,7 @@ def render(numbers: PlanNumbers, *, launch: str, drawings: Mapping[str, Markup])
             flop_convention=FLOP_CONVENTION,
             tie=ties(numbers.tied, len(numbers.layouts)),
             fit_rule=FIT_RULE,
+            assumed=ASSUMED,
             verdict_class=VERDICT_CLASS,
             verdict_card=dict(zip(VERDICTS, ("ok", "close", "bad"), strict=True)),
             palette={name: {"light": c.light, "dark": c.dark} for name, c in PALETTE.items()},

@@ -66,7 +66,7 @@ def memory_picture(numbers: PlanNumbers, *, narrow: bool = False, svg: bool = Fa
     axes.set_yticks(range(0, count, every), names)
     axes.set_ylim(count - 0.4, -0.85)
     axes.set_xlabel("GiB per GPU at the stage's fullest moment")
-    verdict = max((stage.memory_verdict for stage in report.stages), key=VERDICTS.index)
+    verdict = max((stage.verdict for stage in report.stages), key=VERDICTS.index)
     title = f"{show_bytes(fullest)} of {show_bytes(report.usable_bytes)} usable: {verdict}"
     ink = dict(zip(VERDICTS, ("fits", "tight", "does not fit"), strict=True))[verdict]
     headline(figure, title, f"{numbers.title}\n{numbers.best.described}", ink)
@@ -112,7 +112,7 @@ def time_picture(numbers: PlanNumbers, *, narrow: bool = False, svg: bool = Fals
     axes.set_xlim(0, (1.42 if narrow else 1.17) * longest)
     axes.set_ylim(len(bars) - 0.5, -0.5)
     width = 16 if narrow else 26
-    names = [f"{wrapped(bar.role, width)}\n{wrapped(bar.layout, width)}" for bar in bars]
+    names = [f"{wrapped(bar.named, width)}\n{wrapped(bar.layout, width)}" for bar in bars]
     axes.set_yticks(range(len(bars)), names, fontsize=8 if narrow else 9)
     axes.set_xlabel("seconds per step")
     span = show_seconds_span(bars[0].p10_s, bars[0].p90_s)
@@ -127,7 +127,7 @@ def _time_note(name: str, bar: TimeBar) -> str:
     seconds = bar.terms_s[name]
     return (
         f"{LABELS.get(name, name)}: {show_seconds(seconds)},"
-        f" {show_percent(seconds / bar.step_time_s)} of the step. {bar.role}, {bar.layout}."
+        f" {show_percent(seconds / bar.step_time_s)} of the step. {bar.named}, {bar.layout}."
         f" {_FORMULAS.get(name, '')}"
     )
 

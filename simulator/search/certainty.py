@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.arrays import Floats
 from simulator.cost.estimate import Estimate
@@ -15,10 +16,12 @@ from simulator.cost.uncertainty import (
     bearing,
     belief,
     evidence_spread,
+    expected_order,
     same_kernels,
+    traits,
 )
 from simulator.economics.planning_factor import PlanningFactor
-from simulator.evidence.likeness import P90_T4
+from simulator.evidence.likeness import P90_T4, nearness
 from simulator.hardware.cluster import Cluster
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
@@ -112,6 +115,33 @@ def heavy_tailed(score: Floats) -> Floats:
     part = np.clip(score, -1e8, 1e8) / 2.0
     sine = part / np.sqrt(1.0 + part**2)
     return np.asarray(np.where(np.isnan(score), np.nan, 0.5 + 0.25 * sine * (3.0 - sine**2)))
+
+
+CLOSE = 32
+"""Of the fastest so many are ordered by what is to be expected of them."""
+
+
+def by_expectation(
+    values: Floats, estimate: Estimate, workload: Workload, cluster: Cluster, software: Software
+) -> NDArray[np.intp]:
+    """Order layouts, the best by `values` first, by what is to be expected of the first CLOSE.
+
+    Where the best is hardly better than one that is nearer to measured runs, that one is taken
+    (:func:`simulator.cost.uncertainty.expected_order`).
+    """
+    first = estimate.take(slice(0, CLOSE))
+    if len(first) < 2 or not np.isfinite(values[: len(first)]).all():
+        return np.arange(len(estimate))
+    error = expected_errors(first, workload, cluster, software)
+    order = expected_order(values[: len(first)], error)
+    return np.concatenate([order, np.arange(len(first), len(estimate))])
+
+
+def expected_errors(
+    estimate: Estimate, workload: Workload, cluster: Cluster, software: Software
+) -> Floats:
+    """Relative errors of the step to expect of each layout, by measured runs near it."""
+    return nearness(traits(estimate, workload, cluster, software)).expected
 
 
 def certainty(

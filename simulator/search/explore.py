@@ -4,6 +4,9 @@ Memory comes first: what cannot fit is known from memory alone. Of the rest, tho
 lower bound on their step time are timed first; a layout whose bound lies above the slowest that is
 kept is not timed at all. The answer is that of timing every layout (`exhaustive`). At last, layers
 of the fastest layouts are dealt anew (``search/stage_splits.py``).
+
+What is recommended FITS: the P90 of its memory is within the usable bytes. TIGHT layouts, whose P50
+alone is, are kept beside it.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.arrays import Ints
-from simulator.cost.estimate import concatenate
+from simulator.cost.estimate import VERDICTS, concatenate
 from simulator.cost.pricing import with_paths
 from simulator.cost.step import CHUNK, Estimate, evaluate, priced_estimate
 from simulator.cost.tables import Priced
@@ -27,6 +30,7 @@ from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, REASONS
 from simulator.layout.rules.launch_rules import UNSAID
 from simulator.search.candidates import EVERY, Degrees, Family, Range, count, families
+from simulator.search.certainty import CLOSE, by_expectation
 from simulator.search.in_threads import in_threads, may_go_on
 from simulator.search.memory_filter import (
     HEADROOM,
@@ -65,7 +69,12 @@ class SearchResult:
     """What one exploration of the layout space saw."""
 
     best: Estimate
-    """The fastest layouts that fit, best first."""
+    """The fastest layouts that FIT; TIGHT ones where none does. Where TIGHT ones are allowed, the
+    fastest of both. The first by what is to be expected of them
+    (``search/certainty.py: by_expectation``), the others by their step times."""
+    tight: Estimate
+    """The fastest TIGHT layouts beside `best`, none of which is; empty where `best` may hold
+    them."""
     roomy: Estimate
     """The fastest layouts that would fit with HEADROOM times the usable memory, best first."""
     layouts: int
@@ -84,7 +93,7 @@ class SearchResult:
     """The fastest of the near misses: it does not fit but needs at most HEADROOM times the usable
     memory, or its server has no room for what it keeps in host memory or on drives."""
     fastest_safe: Estimate | None
-    """The fastest layout whose P90 of memory fits too."""
+    """The fastest layout that FITS."""
     seconds: float
     walked: int = 0
     """Layouts beside the grid, a step in a field from the best, that were looked at."""
@@ -112,9 +121,6 @@ pipelines are up to some 8 % too short (``cost/pipeline/rounded.py``)."""
 
 _FEW = 8
 """How many are remembered of those of which one is told."""
-
-_FEWEST_TO_REBALANCE = 32
-"""So many are kept, if fewer were asked for, to see which are worth rebalancing."""
 
 UNTRIED = "a larger micro-batch than one with which nothing fits"
 """Reason of layouts that were not looked at: the next smaller micro-batches that their tp, pp and
@@ -145,7 +151,7 @@ class _Search:
     ) -> None:
         self.setting, self.pinned = setting, pinned
         self.exhaustive, self.counts = exhaustive, counts
-        self.sizes = {"best": keep, "roomy": keep} | ({"near": 1, "safe": 1} if counts else {})
+        self.sizes = {"fits": keep, "safe": keep, "roomy": keep} | ({"near": 1} if counts else {})
         self.lists = {
             name: Shortlist(_SPARE * max(size, _FEW)) for name, size in self.sizes.items()
         }
@@ -257,7 +263,7 @@ class _Search:
         for piece, e in _estimated(layouts, priced):
             fits, step_s = e.fits, e.step_time_s
             near = e.memory_total_bytes <= HEADROOM * e.usable_bytes
-            kinds = {"best": fits, "roomy": near, "near": near & ~fits, "safe": e.verdict == 0}
+            kinds = {"fits": fits, "roomy": near, "near": near & ~fits, "safe": e.verdict == 0}
             for name, shown in self.lists.items():
                 shown.show(step_s, numbers[piece], kinds[name])
             self.fitting += 0 if counted else int(fits.sum())
@@ -289,9 +295,10 @@ class _Search:
     def rebalanced(self, lists: list[_Known], slowest_s: float) -> _Known | None:
         """Some layouts of lists with their layers dealt anew, by the numbers of those they were.
 
-        No split makes the slowest rank faster than the mean of all is now: that is a bound on what
-        it can bring, and those that it leaves above `slowest_s` are not dealt. None where no other
-        has a split of its own.
+        Those that are dealt one way to FIT and another to be TIGHT stand there twice. No split
+        makes the slowest rank faster than the mean of all is now: that is a bound on what it can
+        bring, and those that it leaves above `slowest_s` are not dealt. None where no other has a
+        split of its own.
         """
         numbers = np.unique(np.concatenate([self._worth(known, slowest_s) for known in lists]))
         pieces, taken = [], []
@@ -362,18 +369,24 @@ class _Known:
 
 
 def _with_rebalanced(search: _Search, known: dict[str, _Known], keep: int) -> dict[str, _Known]:
-    """Put layouts whose layers are dealt anew into the lists where they beat the even ones."""
+    """Put layouts whose layers are dealt anew into the lists where they beat the even ones.
+
+    Dealt are the fastest of those that FIT, of those that come near to it, and of those that do not
+    fit at all.
+    """
     if "roomy" not in known:
         return known
-    best, roomy = known.get("best"), known["roomy"]
-    fastest_s = np.inf if best is None else float(best.estimate.step_time_s[0])
-    misses = roomy.take(np.flatnonzero(~roomy.estimate.fits))
-    new = search.rebalanced([listed for listed in (best, misses) if listed is not None], fastest_s)
+    safe, fits, roomy = known.get("safe"), known.get("fits"), known["roomy"]
+    fastest_s = np.inf if safe is None else float(safe.estimate.step_time_s[0])
+    misses = [roomy.take(np.flatnonzero(roomy.estimate.verdict == code)) for code in (1, 2)]
+    lists = [listed for listed in (safe, fits, *misses) if listed is not None]
+    new = search.rebalanced(lists, fastest_s)
     if new is None:
         return known
     near = new.estimate.memory_total_bytes <= HEADROOM * new.estimate.usable_bytes
+    kinds = {"fits": new.estimate.fits, "safe": new.estimate.verdict == 0, "roomy": near}
     merged = dict(known)
-    for name, some in (("best", new.estimate.fits), ("roomy", near)):
+    for name, some in kinds.items():
         if some.any():
             merged[name] = _merged(known.get(name), new.take(np.flatnonzero(some)), keep)
     return merged
@@ -446,10 +459,11 @@ def explore(
     keep: int = KEEP,
     exhaustive: bool = False,
     counts: bool = True,
+    allow_tight: bool = False,
     walks: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> SearchResult:
-    """Search all layouts and keep the fastest that fit.
+    """Search all layouts and keep the fastest that FIT.
 
     Parameters
     ----------
@@ -460,10 +474,12 @@ def explore(
     exhaustive : bool
         Compute every term of every layout that can run: the same answer, proven the long way.
     counts : bool
-        Count what fits, and find the fastest of the near misses and of what surely fits. Without,
-        memory is looked at only of layouts whose lower bound on time lies below what is kept:
-        `best` and `roomy` are the same, `feasible` is no more than 0 or not, and what does not fit
-        is counted among the dropped only where nothing fits.
+        Count what fits, and find the fastest of the near misses. Without, memory is looked at only
+        of layouts whose lower bound on time lies below what is kept: `best`, `tight` and `roomy`
+        are the same, `feasible` is no more than 0 or not, and what does not fit is counted among
+        the dropped only where nothing fits.
+    allow_tight : bool
+        Rank layouts whose P90 of memory is more than is usable as if they fitted.
     walks : bool
         Walk on from the fastest, a step in a field at a time (``search/neighbours.py``), until none
         is faster. Without, the best are those of the grid.
@@ -472,7 +488,7 @@ def explore(
     """
     begun = time.perf_counter()
     decides = "stages" not in (pinned or {})
-    wide = max(keep, _FEWEST_TO_REBALANCE) if decides else keep
+    wide = max(keep, CLOSE)
     search = _Search(
         (workload, cluster, software),
         pinned or {},
@@ -496,8 +512,12 @@ def explore(
         dropped[UNTRIED] = untried
     nothing = Layouts.of(dp=cluster.gpus)
     none = evaluate(nothing, workload, cluster, software).take(slice(0, 0))
+    fits, safe = fine.get("fits", none), fine.get("safe")
+    best = fits if safe is None or allow_tight else safe
+    tight = none if best is fits else fits.take(fits.verdict == VERDICTS.index("TIGHT"))
     result = SearchResult(
-        best=fine.get("best", none).take(slice(0, keep)),
+        best=best.take(slice(0, wide)),
+        tight=tight.take(slice(0, keep)),
         roomy=fine.get("roomy", none).take(slice(0, keep)),
         layouts=search.layouts + untried,
         feasible=search.fitting,
@@ -506,15 +526,21 @@ def explore(
         dropped=dropped,
         nearest_miss=None if search.fitting else _smallest(search.setting, pinned),
         fastest_too_large=fine.get("near"),
-        fastest_safe=fine.get("safe"),
+        fastest_safe=None if safe is None else safe.take(slice(0, 1)),
         seconds=time.perf_counter() - begun,
     )
-    return _walked(result, search.setting, pinned or {}) if walks and len(result.best) else result
+    if walks and len(best):
+        surely = best is not fits
+        result = _walked(result, search.setting, pinned or {}, surely=surely)
+    order = by_expectation(result.best.step_time_s, result.best, workload, cluster, software)
+    return replace(result, best=result.best.take(order[:keep]))
 
 
-def _walked(result: SearchResult, setting: Setting, pinned: Mapping[str, Any]) -> SearchResult:
-    """The same with what a walk from the fastest comes to."""
-    walked = walk(result.best, setting, pinned, by_step)
+def _walked(
+    result: SearchResult, setting: Setting, pinned: Mapping[str, Any], *, surely: bool
+) -> SearchResult:
+    """The same with what a walk from the fastest comes to; `surely`: of layouts that FIT."""
+    walked = walk(result.best, setting, pinned, by_step, surely=surely)
     if walked.better is None:
         return result.with_walk(walked, np.arange(0))
     size, keep = len(walked.better), len(result.best)

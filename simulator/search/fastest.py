@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from simulator.cost.estimate import Estimate
 from simulator.cost.states.state_bytes import least_state_bytes
@@ -28,7 +29,7 @@ class Fastest:
 
     @property
     def best(self) -> Estimate:
-        """Layouts that fit, the fastest first; only where there is no reason."""
+        """The fastest layouts, those that FIT where any does; only where there is no reason."""
         assert self.found is not None and not self.reason
         return self.found.best
 
@@ -38,14 +39,22 @@ class Fastest:
         return float(self.best.step_time_s[0])
 
 
+def explore_scenario(
+    scenario: Scenario, pinned: Mapping[str, Any], *, cluster: Cluster | None = None, **how: Any
+) -> SearchResult:
+    """Explore a scenario's layouts, on another cluster if one is given; `how` as ``explore`` says.
+
+    Whether TIGHT layouts may win is the scenario's.
+    """
+    machine = cluster or scenario.cluster, scenario.software
+    return explore(scenario.workload, *machine, pinned, allow_tight=scenario.allow_tight, **how)
+
+
 def fastest(scenario: Scenario, *, keep: int = KEEP) -> Fastest:
     """Search a scenario's layouts, those that it allows."""
     if reason := hopeless(scenario, scenario.cluster):
         return Fastest(found=None, reason=reason)
-    pinned = with_allowed(scenario)
-    result = explore(
-        scenario.workload, scenario.cluster, scenario.software, pinned, keep=keep, counts=False
-    )
+    result = explore_scenario(scenario, with_allowed(scenario), keep=keep, counts=False)
     return Fastest(
         found=result, reason="" if len(result.best) else why_not(result, scenario.pinned)
     )

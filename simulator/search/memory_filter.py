@@ -122,7 +122,7 @@ class Rows:
     def lists(self) -> dict[str, NDArray[np.bool_]]:
         """Shortlists that each row is for, if all of them come near to fitting."""
         near = np.full(len(self), True)
-        return {"best": self.fits, "roomy": near, "near": ~self.fits, "safe": self.safe}
+        return {"fits": self.fits, "roomy": near, "near": ~self.fits, "safe": self.safe}
 
     @staticmethod
     def joined(pieces: list[Rows]) -> Rows:

@@ -80,6 +80,7 @@ def walk(
     order: Order,
     *,
     slower: float = _SLOWER,
+    surely: bool = False,
 ) -> Walk:
     """Walk from the best layouts of a search until no step of a field makes anything better.
 
@@ -93,6 +94,8 @@ def walk(
         What is better: places of the layouts of an estimate, best first; equal ones keep theirs.
     slower : float
         Times the step of the best above whose lower bound a neighbour cannot be better.
+    surely : bool
+        Go to layouts that FIT alone, not to TIGHT ones.
     """
     moves = _Moves(setting, pinned)
     leader, seen, tried = best.take(slice(0, 1)), set[tuple[int, ...]](), 0
@@ -102,8 +105,10 @@ def walk(
         table = moves.around(ahead, seen)
         tried += len(table)
         priced = _priced(table, setting, slower * float(leader.step_time_s[0]), pinned)
-        if priced is None:
+        able = None if priced is None else priced.verdict == 0 if surely else priced.fits
+        if priced is None or able is None or not able.any():
             break
+        priced = priced.take(np.flatnonzero(able))
         places = order(concatenate([leader, priced]))
         won = places[: int(np.flatnonzero(places == 0)[0])] - 1
         if not len(won):
@@ -127,7 +132,7 @@ def _starts(layouts: Layouts) -> Ints:
 def _priced(
     table: Layouts, setting: Setting, most_s: float, pinned: Mapping[str, Any]
 ) -> Estimate | None:
-    """Neighbours that can run, fit and may be better, some of them with layers dealt anew."""
+    """Neighbours that can run and may be better, some of them with layers dealt anew."""
     workload, cluster, software = setting
     at = RuleSetting(workload=workload, cluster=cluster, software=software)
     able = (reasons(table, *setting) == FEASIBLE) & sayable(table, at, pinned)
@@ -148,9 +153,7 @@ def _priced(
         chosen = chosen[np.argsort(bound[chosen], kind="stable")[:_REBALANCED]]
         if len(chosen) and (split := rebalanced_stages(table[chosen], known.of(chosen))):
             pieces.append(split[1])
-    every = concatenate(pieces) if len(pieces) > 1 else pieces[0]
-    fits = np.flatnonzero(every.fits)
-    return every.take(fits) if len(fits) else None
+    return concatenate(pieces) if len(pieces) > 1 else pieces[0]
 
 
 class _Moves:
@@ -199,7 +202,7 @@ class _Moves:
         many = self.batch // (row["dp"] * row["micro_batch"]) > row["pp"]
         fixed = not self.can.uneven_stages or "stages" in self.fixed
         pieces = row["pp"] * row["vpp"]
-        if row["pp"] == 1 or fixed or (alike and many and pieces > _FEW_PIECES):
+        if row["pp"] == 1 or fixed or (alike and many and pieces > 2 * _FEW_PIECES):
             return
         ahead = len(self.arch.layer_kinds) - self.arch.layers
         even = tuple(even_pieces(self.arch.layers, pieces, ahead=ahead).tolist())
@@ -303,20 +306,18 @@ class _Moves:
             yield from self._with(row, etp=etp)
 
     def _states(self, row: Row) -> Iterator[Row]:
-        """Other shardings, and groups of the next size up and down."""
+        """Other shardings, each with every size of its groups; and sizes to gather from."""
         replicas = row["dp"] * row["cp"]
         if replicas == 1:
             return
+        groups = divisors(replicas)
         for word in self.can.sharding:
             level = SHARDINGS.index(word)
-            again = row["reshard_after_forward"] if word == "zero3" else 0
-            yield from self._with(row, sharding=level, reshard_after_forward=again)
-        groups = divisors(replicas)
-        if SHARDINGS[row["sharding"]] in self.can.hybrid_sharding:
-            for group in groups:
-                again = row["reshard_after_forward"]
+            for group in groups if word in self.can.hybrid_sharding else [replicas]:
+                again = row["reshard_after_forward"] if word == "zero3" else 0
                 again = again if again and group % again == 0 and again < group else 0
-                yield from self._with(row, shard_group=group, reshard_after_forward=again)
+                changed = {"sharding": level, "shard_group": group, "reshard_after_forward": again}
+                yield from self._with(row, **changed)
         kept = row["pp"] > 1 and self.kept_whole
         if SHARDINGS[row["sharding"]] == "zero3" and "group" in self.can.reshard and not kept:
             sizes = [d for d in divisors(row["shard_group"]) if d > 1]

@@ -10,6 +10,7 @@ faster, or where it fits and the even one does not.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.arrays import Floats, Ints
-from simulator.cost.memory.peak import peak_memory
+from simulator.cost.estimate import P90
+from simulator.cost.memory.peak import memory_spread, peak_memory
 from simulator.cost.passes import FULL, over_parts, part_passes
 from simulator.cost.pricing import price_keys, with_paths
 from simulator.cost.step import Estimate, priced_estimate, recomputed_share
@@ -48,20 +50,23 @@ def worth_rebalancing(
 def rebalanced_stages(layouts: Layouts, priced: Priced) -> tuple[Ints, Estimate] | None:
     """Deal the layers of some layouts so that they fit and are fastest.
 
-    Returns which of them have such a split, and their estimates with it; None where none has.
-    `priced` are the prices of `layouts`, as they are.
+    Returns which of them have such a split, and their estimates with it; None where none has. One
+    that is split one way to FIT and another, faster way to be TIGHT is there twice. `priced` are
+    the prices of `layouts`, as they are.
     """
     ranks = RankCosts.of(layouts, priced)
-    splits = [ranks.split(i) for i in range(len(layouts))]
-    table = layouts.replace(stages=[split or () for split in splits])
-    setting = priced.workload, priced.cluster, priced.software
-    able = (table.stages > 0) & (reasons(table, *setting) == FEASIBLE)
-    some = np.flatnonzero(able)
-    if not len(some):
+    splits = [(i, split) for i in range(len(layouts)) for split in ranks.splits(i)]
+    if not splits:
         return None
-    table = table[some]
-    known = price_keys(table, *setting, like=priced.of(some))
-    return some, priced_estimate(table, with_paths(known, table, coarse=False), slice(None))
+    rows = np.array([i for i, _ in splits])
+    table = layouts[rows].replace(stages=[split for _, split in splits])
+    setting = priced.workload, priced.cluster, priced.software
+    able = np.flatnonzero((table.stages > 0) & (reasons(table, *setting) == FEASIBLE))
+    if not len(able):
+        return None
+    rows, table = rows[able], table[able]
+    known = price_keys(table, *setting, like=priced.of(rows))
+    return rows, priced_estimate(table, with_paths(known, table, coarse=False), slice(None))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,6 +85,8 @@ class RankCosts:
     fixed_bytes: Floats
     """What a rank would hold without layers, of the same shape."""
     usable_bytes: float
+    memory_spread: Floats
+    """Standard deviation of the logarithm of memory, (layouts,); NaN where none is given."""
 
     @staticmethod
     def of(layouts: Layouts, priced: Priced) -> RankCosts:
@@ -112,17 +119,36 @@ class RankCosts:
             layer_bytes=slope,
             fixed_bytes=held - slope * counts,
             usable_bytes=float(priced.cluster.accelerator.memory.usable_bytes),
+            memory_spread=memory_spread(layouts, priced.software),
         )
 
-    def split(self, i: int) -> list[int] | None:
-        """Layers of every piece of one layout; None where no split fits."""
-        return balance_layers([self] * int(self.layouts.pp[i]), i)
+    def splits(self, i: int) -> list[tuple[int, ...]]:
+        """Layers of every piece of one layout: of the fastest split that fits, and that FITS.
+
+        Where the fastest that fits FITS, it is both.
+        """
+        ranks = [self] * int(self.layouts.pp[i])
+        fits = balance_layers(ranks, i, surely=False)
+        if fits is None:
+            return []
+        counts = np.array(fits)[pieces_of(self.layouts[i])].sum(axis=1)
+        held = self.fixed_bytes[i, : len(ranks)] + self.layer_bytes[i, : len(ranks)] * counts
+        if held.max() <= self.most_bytes(i, surely=True):
+            return [fits]
+        sure = balance_layers(ranks, i, surely=True)
+        return [fits] if sure is None else [fits, sure]
+
+    def most_bytes(self, i: int, *, surely: bool) -> float:
+        """The P50 of memory with which a rank of a layout fits, `surely`: with which it FITS."""
+        spread = float(np.nan_to_num(self.memory_spread[i]))
+        return self.usable_bytes * math.exp(-P90 * spread * surely)
 
 
-def balance_layers(ranks: Sequence[RankCosts], i: int) -> list[int] | None:
+def balance_layers(ranks: Sequence[RankCosts], i: int, *, surely: bool) -> tuple[int, ...] | None:
     """Layers of every piece of layout `i`, of which rank s takes and holds what `ranks[s]` says.
 
-    Ranks of one kind of servers all say the same; None where no split fits.
+    Ranks of one kind of servers all say the same; None where no split fits, with its P90 if
+    `surely`.
     """
     layouts = ranks[0].layouts
     rank = np.arange(len(ranks))
@@ -133,12 +159,12 @@ def balance_layers(ranks: Sequence[RankCosts], i: int) -> list[int] | None:
     split = split_layers(
         np.stack([costs.block_s[i, costs.layer_kinds] for costs in ranks], axis=1),
         of("layer_bytes"),
-        [costs.usable_bytes for costs in ranks],
+        [costs.most_bytes(i, surely=surely) for costs in ranks],
         fixed_s=of("fixed_s"),
         fixed_bytes=of("fixed_bytes"),
         micro_batches=int(layouts.micro_batches[i]),
     )
-    return None if split is None else _pieces(split.layers, layouts[i])
+    return None if split is None else tuple(_pieces(split.layers, layouts[i]))
 
 
 def _pieces(layers: Ints, row: Layouts) -> list[int]:

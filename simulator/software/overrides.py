@@ -123,6 +123,11 @@ def listed() -> dict[str, tuple[str, str, str, str]]:
     }
 
 
+def said_flag(software: Software, name: str) -> bool:
+    """Whether a switch of yes and no is on in a profile."""
+    return _default(switches()[name], software)[0] == "true"
+
+
 def _default(switch: Switch, usual: Software) -> tuple[str, str]:
     """The word that says what a profile has, and on what that rests; blank where no word does."""
     if not switch.words:

@@ -106,6 +106,8 @@ class Releases:
     """A framework that has no profile -> the family or profile of another that stands in for it."""
     usual: dict[Platform, str] = field(default_factory=dict)
     """Software that a scenario takes where it names none, by the accelerator's platform."""
+    also: tuple[str, ...] = ()
+    """Profiles under which an answer is priced again: what a team may run in place of another."""
     instead: tuple[str, ...] = ()
     """Profiles that are tried in place of another where nothing fits."""
     fallback: str = ""

@@ -278,7 +278,8 @@ class Architecture:
     @property
     def has_fixed_length(self) -> bool:
         """Whether every sample has `max_positions` tokens, as images have."""
-        return self.patch_values > 0 or (self.traced is not None and self.max_positions == 1)
+        traced = self.traced is not None and self.max_positions < 1_048_576
+        return self.patch_values > 0 or traced
 
     @property
     def output_rows(self) -> int:
@@ -310,7 +311,7 @@ class Architecture:
         if self.patch_values:
             patches = Weight(name="patches", rows=hidden, columns=self.patch_values, bias=True)
             weights.append(patches)
-        return [weight for weight in weights if weight.parameters]
+        return [weight for weight in weights if weight.rows * weight.columns]
 
     @property
     def embedding_parameters(self) -> int:
@@ -336,7 +337,7 @@ class Architecture:
             Weight(name="projection", rows=columns, columns=self.hidden),
             *(self.tasks.weights(width) if self.tasks is not None else []),
         ]
-        return [weight for weight in weights if weight.parameters]
+        return [weight for weight in weights if weight.rows * weight.columns]
 
     @property
     def small_head_parameters(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from simulator.files import read_json
 from simulator.workload.architecture import Architecture
 from simulator.workload.families import encoders, from_table, t5, table, traced_model
 from simulator.workload.fields import Fields
+
+_TOWERS = ("vision_config", "audio_config", "speech_config", "video_config", "perceiver_config")
 
 READERS: Mapping[str, Callable[[Fields], Architecture]] = {
     "deberta-v2": encoders.deberta_v2,
@@ -59,15 +62,29 @@ def from_hf(config: Mapping[str, Any], *, name: str, where: str) -> Architecture
     """
     if not isinstance(config, Mapping):
         raise InputError(f"{where}: must be a table of fields, got {type(config).__name__}")
-    prefix, inner = "", config.get("text_config")
+    notes, prefix, inner = _passed_over(config), "", config.get("text_config")
     if isinstance(inner, Mapping) and not _is_known(config.get("model_type")):
         outer = {key: value for key, value in config.items() if key == "tie_word_embeddings"}
+        towers = [key for key in config if key.endswith("_config") and key in _TOWERS]
+        notes += [f"{tower} of {where} is left out, with its projector" for tower in towers]
         config, prefix = {**outer, **inner}, "text_config."
     fields = Fields(config, name=visible(name), where=where, prefix=prefix)
     fields.family = _family(config, where, prefix)
     architecture = READERS.get(fields.family, from_table.from_row)(fields)
     fields.finish()
-    return architecture
+    return replace(architecture, notes=(*architecture.notes, *notes)) if notes else architecture
+
+
+def _passed_over(config: Mapping[str, Any]) -> list[str]:
+    """Say what a config tells of its checkpoint and not of the training of it."""
+    stored = config.get("quantization_config")
+    if not isinstance(stored, Mapping):
+        return []
+    method = visible(str(stored.get("quant_method", "unknown method")))
+    return [
+        f"quantization_config ({method}) says how a checkpoint is stored: weights are those of the"
+        " recipe; adapters on a base in 4 bit are training.lora_rank and training.quantised_base"
+    ]
 
 
 def _is_known(family: object) -> bool:
@@ -76,21 +93,38 @@ def _is_known(family: object) -> bool:
 
 def _family(config: Mapping[str, Any], where: str, prefix: str) -> str:
     """Read ``model_type``; an unknown one is raised at once, for nothing else can be read."""
-    family, place = config.get("model_type"), f"{prefix}model_type"
+    place = f"{prefix}model_type"
+    family = config.get("model_type", config.get("_class_name"))
     if isinstance(family, str) and _is_known(family):
         return family
-    if "model_type" not in config:
+    if family is None and "model_type" not in config:
         raise InputError(f"{where}: {place}: required field is missing")
     rule = (
-        f"must be one of {len(families())} types that have a row; a model of another type is traced"
-        " from Python (Workload.from_torch, needs torch), or given by the sizes of a type that is"
-        " built alike (llama, qwen3_moe, ...)"
+        f"must be one of {len(families())} types that have a row; with model.trace_tokens another"
+        " is traced by torch and transformers where they are installed"
     )
     raise InputError(problem(where, place, rule, family))
 
 
-def read_config(path: Path | str) -> Architecture:
+def _traced(config: Mapping[str, Any], tokens: int, *, name: str, where: str) -> Architecture:
+    """Make an architecture of a type that no row describes, by tracing transformers' class."""
+    from simulator.workload.torch_module import trace_type
+
+    model = trace_type(config, tokens, where=where)
+    note = (
+        f"the layers are those of transformers' class of {config.get('model_type')}, traced at"
+        f" {model.tokens} tokens a sample: each operator of torch by its own bytes and products"
+    )
+    made = traced_model.traced_architecture(name, model.layers, model.layer_kinds, model.rest)
+    return replace(made, max_positions=model.tokens, notes=(note,))
+
+
+def read_config(path: Path | str, *, trace_tokens: int = 0) -> Architecture:
     """Read a ``config.json``, or the one in a folder, and name it after its file or folder.
+
+    Of a folder of diffusers (with a ``model_index.json``) the transformer is read: it is what is
+    trained, on latents and text embeddings that come ready made. With `trace_tokens` a type that
+    no row describes is built by transformers and traced at so many tokens a sample.
 
     Raises
     ------
@@ -98,7 +132,16 @@ def read_config(path: Path | str) -> Architecture:
         If the file cannot be read or describes no model; all its problems at once.
     """
     path = Path(path)
-    path = path / "config.json" if os.path.isdir(path) else path
+    folder = path if os.path.isdir(path) else path.parent
+    pipeline = path.name == "model_index.json" or (folder / "model_index.json").is_file()
+    if pipeline and (os.path.isdir(path) or path.name == "model_index.json"):
+        path = folder / "transformer" / "config.json"
+    elif os.path.isdir(path):
+        path = folder / "config.json"
     raw = read_json(path)
-    name = path.absolute().parent.name if path.name == "config.json" else path.stem
+    named = folder if pipeline else path.absolute().parent
+    name = named.absolute().name if path.name == "config.json" else path.stem
+    kind = raw.get("model_type") if isinstance(raw, Mapping) else None
+    if trace_tokens and isinstance(kind, str) and not _is_known(kind) and "text_config" not in raw:
+        return _traced(raw, trace_tokens, name=name, where=str(path))
     return from_hf(raw, name=name, where=str(path))

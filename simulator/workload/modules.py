@@ -164,18 +164,22 @@ class Attention:
 
     def weights(self, hidden: int) -> list[Weight]:
         """List the weights of the module in a model of width `hidden`."""
-        return [
-            *(self._latent_projections(hidden) if self.is_mla else self._projections(hidden)),
+        latent, value = self.kv_lora_rank > 0, self.value_head_dim or self.head_dim
+        weights = self._latent_projections(hidden) if latent else self._projections(hidden)
+        weights.append(
             Weight(
                 name="o",
                 rows=hidden,
-                columns=self.heads * self.value_dim,
+                columns=self.heads * value,
                 cut="columns",
                 bias=self.output_bias,
-            ),
-            *([Weight(name="head_gate", rows=self.heads, columns=hidden)] * self.head_gate),
-            *(self.indexer.weights(hidden, self.q_lora_rank) if self.indexer else []),
-        ]
+            )
+        )
+        if self.head_gate:
+            weights.append(Weight(name="head_gate", rows=self.heads, columns=hidden))
+        if self.indexer is not None:
+            weights += self.indexer.weights(hidden, self.q_lora_rank)
+        return weights
 
     def parameters(self, hidden: int) -> int:
         """Count the weights and biases of the module for a model of width `hidden`."""
@@ -211,7 +215,7 @@ class Attention:
     def _projections(self, hidden: int) -> list[Weight]:
         """Queries, keys and values, with what belongs to heads or stands in front of them."""
         query = self.heads * self.head_dim
-        both = [("k", self.head_dim), ("v", self.value_dim)]
+        both = [("k", self.head_dim), ("v", self.value_head_dim or self.head_dim)]
         if self.shares_keys or self.keys_are_values:
             both = [] if self.shares_keys else both[:1]
         weights = _filter(hidden) if self.filtered else []

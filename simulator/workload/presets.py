@@ -58,7 +58,9 @@ def _of_hub(repository: str) -> Path | str | None:
     return configs[0] if len(configs) == 1 else None
 
 
-def load(name_or_path: str, *, where: str = "model", field: str = "name") -> Architecture:
+def load(
+    name_or_path: str, *, where: str = "model", field: str = "name", trace_tokens: int = 0
+) -> Architecture:
     """Load a model of the zoo, a ``config.json`` (or a folder with one), or a Hugging Face id.
 
     A name of the zoo comes before a file or folder of the same name; an id (``owner/name``) is one
@@ -70,6 +72,8 @@ def load(name_or_path: str, *, where: str = "model", field: str = "name") -> Arc
         A name that :func:`names` lists, a path, or a Hugging Face id.
     where, field : str
         The file and field that asked for it, for messages.
+    trace_tokens : int
+        Tokens of a sample at which a type that no row describes is traced; 0: it is refused.
 
     Raises
     ------
@@ -88,7 +92,7 @@ def load(name_or_path: str, *, where: str = "model", field: str = "name") -> Arc
     if text in known:
         return read_config(_ZOO / f"{text}.json")
     if text and os.path.exists(text):
-        return read_config(text)
+        return read_config(text, trace_tokens=trace_tokens)
     if text.endswith(".json"):
         raise InputError(problem(where, field, "no such file", text))
     rule = "must be a model of the zoo or the path of a config.json"
@@ -98,7 +102,9 @@ def load(name_or_path: str, *, where: str = "model", field: str = "name") -> Arc
         if isinstance(there, str):
             return load(there)
         if there is not None:
-            return replace(read_config(there), name=text.partition("/")[2])
+            return replace(
+                read_config(there, trace_tokens=trace_tokens), name=text.partition("/")[2]
+            )
     raise InputError(problem(where, field, rule, text) + _of_the_same_size(text, known))
 
 

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from simulator.errors import InputError
-from simulator.workload.torch_operators import Counts, Recorder, import_torch
+from simulator.errors import InputError, brief_text, problem
+from simulator.workload.torch_operators import Counts, Recorder, import_torch, import_transformers
 from simulator.workload.traced import Amount, TracedFlash, TracedGemm, TracedPart, TracedStream
 
 _BATCHES = (2, 4)
@@ -88,6 +88,69 @@ def trace(module: Any, example_inputs: Any, *, element_bytes: int = 2) -> Traced
         rest=parts[0],
         tokens=_tokens(torch, example_inputs),
     )
+
+
+def trace_type(config: Mapping[str, Any], tokens: int, *, where: str) -> TracedModule:
+    """Build transformers' class of a config on the meta device and trace it.
+
+    Parameters
+    ----------
+    config : mapping
+        A ``config.json``; the class is the one that it names, else that of the type for causal
+        or masked language, for images, or the bare one.
+    tokens : int
+        Tokens of a sample, where the class reads tokens.
+    where : str
+        What messages call the config.
+
+    Raises
+    ------
+    InputError
+        If torch or transformers is missing, has no such type, or the class reads what is neither
+        tokens nor images.
+    """
+    torch, transformers = import_torch(), import_transformers()
+    kind = str(config.get("model_type"))
+    rest = {field: value for field, value in config.items() if field != "model_type"}
+    if kind not in transformers.CONFIG_MAPPING:
+        rule = f"must be a type that transformers {transformers.__version__} has"
+        raise InputError(problem(where, "model_type", rule, kind))
+    try:
+        made = transformers.CONFIG_MAPPING[kind].from_dict(rest)
+        with torch.device("meta"):
+            module = _class_of(transformers, made, config)(made)
+    except Exception as error:  # whatever a class of transformers says of a config
+        said = brief_text(str(error).replace("\n", " "))
+        raise InputError(f"{where}: transformers cannot build it: {said}") from None
+    whole = torch.zeros(1, 1, tokens, tokens)
+    side = getattr(made, "image_size", None) or 224
+    height, width = (side, side) if isinstance(side, int) else tuple(side)
+    inputs = {
+        "input_ids": {
+            "input_ids": torch.zeros(1, tokens, dtype=torch.long),
+            "attention_mask": whole,
+        },
+        "pixel_values": {
+            "pixel_values": torch.zeros(1, getattr(made, "num_channels", 3), height, width)
+        },
+    }
+    if module.main_input_name not in inputs:
+        rule = "must be a type that reads input_ids or pixel_values to be traced"
+        raise InputError(problem(where, "model_type", rule, module.main_input_name))
+    return trace(module, inputs[module.main_input_name])
+
+
+def _class_of(transformers: Any, made: Any, config: Mapping[str, Any]) -> Any:
+    """The class that a config names, else the one of its type."""
+    named = config.get("architectures") or [""]
+    stated = getattr(transformers, str(named[0]), None)
+    if stated is not None:
+        return stated
+    for family in ("CAUSAL_LM", "MASKED_LM", "IMAGE_CLASSIFICATION"):
+        mapping = getattr(transformers, f"MODEL_FOR_{family}_MAPPING")
+        if type(made) in mapping:
+            return mapping[type(made)]
+    return transformers.MODEL_MAPPING[type(made)]
 
 
 def _layers(module: Any) -> list[Any]:

@@ -38,6 +38,18 @@ def import_torch() -> Any:
     return torch
 
 
+def import_transformers() -> Any:
+    """Import transformers, whose classes stand for types that no row describes."""
+    try:
+        import transformers
+    except ImportError:
+        raise InputError(
+            "model: tracing a type needs transformers, which is not installed"
+            " (pip install transformers)"
+        ) from None
+    return transformers
+
+
 @dataclass(kw_only=True, slots=True)
 class Counts:
     """What one part of the module did at one batch size."""

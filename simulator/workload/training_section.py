@@ -19,6 +19,8 @@ from simulator.workload.not_modelled import unsupported_fields
 from simulator.workload.recipe import Recipe, beyond_traces
 from simulator.workload.tasks import TaskHeads
 
+_MOST_TRACED = 131_072
+
 
 @record
 class ModelSection:
@@ -30,6 +32,9 @@ class ModelSection:
     model_type: str | None = None
     """A family of Hugging Face (llama, deepseek_v3, ...): the other fields of a config.json stand
     beside it, under their own names."""
+    trace_tokens: int | None = None
+    """Beside a name: a type that no row describes is built by transformers and traced at so many
+    tokens a sample, which training.sequence_length has to be (needs torch and transformers)."""
     tasks: TaskHeads | None = None
     """Heads of several tasks behind the last block; none given: the model's own output."""
 
@@ -45,18 +50,22 @@ def read_model(raw: Any, folder: Path | None, *, where: str) -> Architecture:
         return _with_tasks(raw["tasks"], read_model(alone, folder, where=where), where)
     if "model_type" in raw:
         return from_hf(raw, name=str(raw.get("name", "custom")), where=f"{where}: model")
-    if unknown := sorted(set(raw) - {"name"}):
-        known = ("name", "model_type", "tasks")
+    if unknown := sorted(set(raw) - {"name", "trace_tokens"}):
+        known = ("name", "model_type", "tasks", "trace_tokens")
         raise InputError(
             f"{where}: model.{unknown[0]}: unknown field{did_you_mean(unknown[0], known)}"
         )
-    name = raw["name"]
+    name = raw.get("name")
     if not isinstance(name, str):
         raise InputError(problem(where, "model.name", "must be a zoo name or a path", name))
     beside = folder / name if folder is not None else None
     if beside is not None and name and name not in presets.names() and os.path.exists(beside):
         name = str(beside)
-    return presets.load(name, where=where, field="model.name")
+    tokens = raw.get("trace_tokens", 0)
+    if type(tokens) is not int or not 0 <= tokens <= _MOST_TRACED:
+        rule = f"must be a whole number up to {_MOST_TRACED}"
+        raise InputError(problem(where, "model.trace_tokens", rule, tokens))
+    return presets.load(name, where=where, field="model.name", trace_tokens=tokens)
 
 
 def _with_tasks(raw: Any, arch: Architecture, where: str) -> Architecture:
@@ -97,7 +106,14 @@ def _wrong_length(training: Recipe, model: Architecture, *, where: str) -> list[
     fixed, learned = model.has_fixed_length, model.position == "learned"
     if not (length != most if fixed else learned and length > most):
         return []
-    tokens = "tokens per image" if fixed else "learned positions"
+    traced = model.traced is not None and most > 1
+    tokens = (
+        "learned positions"
+        if not fixed
+        else "tokens in its trace"
+        if traced
+        else "tokens per image"
+    )
     return [
         f"{where}: training.sequence_length: {model.name} has {most} {tokens},"
         f" got {length} (nearest: {most})"

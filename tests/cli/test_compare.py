@@ -31,7 +31,8 @@ ROW = [
     *("tokens_per_s_per_gpu", "mfu", "days", "usd", "kwh", "co2_kg", "goodput"),
     *("planning_factor", "planned_days", "planned_usd", "deadline_chance", "budget_chance"),
     *("deadline_chance_without_factor", "budget_chance_without_factor"),
-    *("memory_headroom", "memory_verdict", "usd_per_gpu_hour", "price"),
+    *("memory_headroom", "verdict", "memory_total_bytes", "memory_p90_bytes", "usable_bytes"),
+    *("tight_alternative", "usd_per_gpu_hour", "price"),
     *("batch_divides", "next_good_gpus", "evidence", "offer", "beside_usd"),
 ]
 

@@ -24,7 +24,7 @@ LAYOUT = [
     "layout", "step_time_s", "p10_s", "p90_s", "probability_fastest", "probability_beats_best",
     "tokens_per_s_per_gpu", "mfu", "hfu", "terms_s", "hidden_s", "input", "memory_bytes",
     "peak_stage", "memory_total_bytes", "usable_bytes", "host_memory_bytes", "nvme_bytes",
-    "memory_p10_bytes", "memory_p90_bytes", "fits", "memory_verdict", "goodput", "lost",
+    "memory_p10_bytes", "memory_p90_bytes", "fits", "verdict", "goodput", "lost",
     "interruption_every_s", "days_ideal", "days", "days_p10", "days_p90", "gpu_hours",
     "usd_per_gpu_hour", "usd", "usd_p10", "usd_p90", "kwh", "kwh_p10",
     "kwh_p90", "price", "planning_factor", "planned_days", "planned_usd", "deadline_chance",
@@ -64,7 +64,9 @@ def test_keys_are_frozen(command: str) -> None:
     front = ["even_stages", "tried", "alternatives", "pareto"] if command == "plan" else []
     others = ["other_trainings"] if command == "plan" else []
     around = ["launch", "binds", "would_help", "limits"] if command == "plan" else []
-    assert list(found) == [*HEAD, *search, "layouts", *front, "bearing_defaults", *others, *around]
+    said = ["tight_alternative", "tie", "assumptions"] if command == "plan" else []
+    rest, summary = ["bearing_defaults", *others, *around], ["summary"] * (command == "plan")
+    assert list(found) == [*HEAD, *search, *summary, "layouts", *said, *front, *rest]
     if around:
         assert found["launch"].splitlines()[1:]
         assert list(found["would_help"][0])[:3] == ["name", "change", "gain"]
@@ -98,7 +100,7 @@ def test_terms_add_up(command: str, names: list[str]) -> None:
         assert layout["memory_p10_bytes"] < total < layout["memory_p90_bytes"]
         surely = layout["memory_p90_bytes"] <= layout["usable_bytes"]
         expected = "FITS" if surely else "TIGHT" if layout["fits"] else "OOM"
-        assert layout["memory_verdict"] == expected
+        assert layout["verdict"] == expected
 
 
 def test_search_accounts_for_every_layout() -> None:
@@ -167,7 +169,7 @@ def test_the_scenario_is_the_one_that_was_answered() -> None:
 def test_a_layout_that_does_not_fit_says_so() -> None:
     names = ["--model", "llama-3.1-405b", "--cluster", "dgx-h100", "--gpus", "8"]
     (layout,) = document("predict", *names)["layouts"]
-    assert (layout["fits"], layout["memory_verdict"]) == (False, "OOM")
+    assert (layout["fits"], layout["verdict"]) == (False, "OOM")
 
 
 def test_a_report_is_written_only_when_asked_for(

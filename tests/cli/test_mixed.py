@@ -74,7 +74,7 @@ def test_keys_of_groups_are_frozen(example: dict[str, Any]) -> None:
             "idle_s",
             "memory_total_bytes",
             "usable_bytes",
-            "memory_verdict",
+            "verdict",
             "usd_per_hour",
         ]
         assert list(kind["busy_s"]) == list(kind["idle_s"]) == list(STREAMS)
@@ -161,8 +161,8 @@ def test_it_is_said_which_servers_are_too_small(tmp_path: Path) -> None:
     path = scenario(tmp_path, ("dgx-h100", 8), ("v100-pcie-16-8", 8))
     fields = ["--set", "training.precision=fp16", "--set", "layout.sharding=ddp"]
     found = document("simulate", path, *fields)
-    assert [kind["memory_verdict"] for kind in found["groups"]["kinds"]] == ["FITS", "OOM"]
-    assert found["memory_verdict"] == "OOM"
+    assert [kind["verdict"] for kind in found["groups"]["kinds"]] == ["FITS", "OOM"]
+    assert found["verdict"] == "OOM"
 
 
 def test_what_has_no_closed_form_is_refused() -> None:

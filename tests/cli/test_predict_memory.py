@@ -63,7 +63,7 @@ def test_keys_are_frozen(arguments: list[str]) -> None:
             "memory_p90_bytes",
             "margin_bytes",
             "fits",
-            "memory_verdict",
+            "verdict",
             "replayed_allocated_bytes",
             "replayed_reserved_bytes",
             "inputs",
@@ -78,7 +78,7 @@ def test_keys_are_frozen(arguments: list[str]) -> None:
             "step_time_s",
             "added_s",
             "memory_total_bytes",
-            "memory_verdict",
+            "verdict",
         ]
 
 

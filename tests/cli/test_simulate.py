@@ -21,7 +21,7 @@ CASE = [*NAMES, *LAYOUT]
 STEP = [
     "layout", "searched", "step_time_s", "undisturbed_s", "closed_form_s", "terms_s",
     "closed_form_terms_s",
-    "hidden_s", "critical_share", "pacing_rank", "ranks", "memory_verdict", "links", "network",
+    "hidden_s", "critical_share", "pacing_rank", "ranks", "verdict", "links", "network",
     "jitter", "loading", "sharing", "groups", "tasks", "build_seconds", "run_seconds",
 ]  # fmt: skip
 

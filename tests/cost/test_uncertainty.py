@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from simulator.arrays import Floats
@@ -16,8 +18,10 @@ from simulator.cost.uncertainty import (
     bearing,
     belief,
     evidence_spread,
+    expected_order,
     load_step_errors,
     same_kernels,
+    shrunk,
     traits,
 )
 from simulator.evidence.evidence_runs import load_evidence_runs
@@ -291,3 +295,26 @@ def test_corrected_terms_still_add_up(estimate: Estimate) -> None:
     # Nearly all of the ten percent is believed, since a run's own error is small beside the rest.
     assert float(found.step_time_s[0] / estimate.step_time_s[0]) == pytest.approx(1.1, rel=0.01)
     assert np.exp(heard.shift(rows))[0] == pytest.approx(1.1, rel=0.01)
+
+
+def test_a_gain_is_shrunk_by_its_error_and_never_turned() -> None:
+    gains = np.array([0.02, 0.1, 0.3, 0.0])
+    sure, half, never = (shrunk(gains, np.full(4, error**2)) for error in (0.0, 0.1, 1e6))
+    assert sure.tolist() == gains.tolist()
+    assert half == pytest.approx(0.5 * gains), "an error as large as gains are halves them"
+    assert never == pytest.approx(np.zeros(4), abs=1e-9)
+
+
+@given(seed=st.integers(0, 2**32 - 1), error=st.floats(0.0, 0.5), least=st.floats(0.0, 0.4))
+def test_layouts_that_are_equally_sure_stay_in_the_order_of_their_times(
+    seed: int, error: float, least: float
+) -> None:
+    value = np.random.default_rng(seed).uniform(1.0, 1.5, 20)
+    assert expected_order(value, np.full(20, error)).tolist() == np.argsort(value).tolist()
+    mixed = np.where(np.arange(20) % 2, error, least)
+    order = expected_order(value, mixed)
+    assert sorted(order.tolist()) == list(range(20))
+    sures = [i for i in order if mixed[i] == least and least == min(error, least)]
+    assert sures == sorted(sures, key=lambda i: value[i])
+    slow = value > value.min() * np.exp(0.1)
+    assert set(order[-slow.sum() :] if slow.any() else []) == set(np.flatnonzero(slow))

@@ -243,6 +243,21 @@ def test_a_used_port_is_one_line() -> None:
     assert done.stderr.count("\n") == 1
 
 
+def test_a_search_says_what_is_tight_and_what_is_assumed() -> None:
+    pages = client()
+    large = {"model": "llama-3.1-8b", "cluster": "dgx-h100", "sequence_length": 8192}
+    never, allowed = (
+        pages.get("/api/search", params=asked(**large, tight=word)).json()
+        for word in ("never", "allowed")
+    )
+    assert never["verdict"] == "FITS" and never["memory_p90_bytes"] <= never["usable_bytes"]
+    assert allowed["step_time_s"] <= never["step_time_s"]
+    if allowed["verdict"] == "TIGHT":
+        assert "if a trial run shows that it fits" in never["margin"]
+    assert all(row["step_time_s"] >= never["step_time_s"] for row in never["pareto"])
+    assert never["assumptions"] and allowed["assumptions"]
+
+
 # --- many clients ---------------------------------------------------------------------------------
 
 LARGE = {

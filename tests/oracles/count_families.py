@@ -40,6 +40,40 @@ SIZES: dict[str, dict[str, Any]] = {
 """Sizes without which a class cannot be built."""
 
 
+WHOLE_CLASSES = {
+    "bart": "BartForConditionalGeneration",
+    "bigbird_pegasus": "BigBirdPegasusForConditionalGeneration",
+    "blenderbot": "BlenderbotForConditionalGeneration",
+    "blenderbot-small": "BlenderbotSmallForConditionalGeneration",
+    "gemma3": "Gemma3ForConditionalGeneration",
+    "gemma4": "Gemma4ForConditionalGeneration",
+    "glm4v": "Glm4vForConditionalGeneration",
+    "hubert": "HubertForCTC",
+    "internvl": "InternVLForConditionalGeneration",
+    "kimi_k25": "Kimi_K25ForConditionalGeneration",
+    "llava": "LlavaForConditionalGeneration",
+    "llava_onevision": "LlavaOnevisionForConditionalGeneration",
+    "marian": "MarianMTModel",
+    "mbart": "MBartForConditionalGeneration",
+    "mistral3": "Mistral3ForConditionalGeneration",
+    "mvp": "MvpForConditionalGeneration",
+    "paligemma": "PaliGemmaForConditionalGeneration",
+    "pegasus": "PegasusForConditionalGeneration",
+    "plbart": "PLBartForConditionalGeneration",
+    "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
+    "qwen2_audio": "Qwen2AudioForConditionalGeneration",
+    "qwen2_vl": "Qwen2VLForConditionalGeneration",
+    "qwen3_5": "Qwen3_5ForConditionalGeneration",
+    "qwen3_5_moe": "Qwen3_5MoeForConditionalGeneration",
+    "qwen3_vl": "Qwen3VLForConditionalGeneration",
+    "qwen3_vl_moe": "Qwen3VLMoeForConditionalGeneration",
+    "voxtral": "VoxtralForConditionalGeneration",
+    "wav2vec2": "Wav2Vec2ForCTC",
+    "whisper": "WhisperForConditionalGeneration",
+}
+"""Models of towers or of an encoder and a decoder, by the class that holds all of it."""
+
+
 def config_of(family: str, changes: dict[str, Any]) -> Any:
     """Make transformers' config of a type with some of its fields changed."""
     return CONFIG_MAPPING[family](**changes)
@@ -48,7 +82,7 @@ def config_of(family: str, changes: dict[str, Any]) -> Any:
 def built(family: str, config: Any) -> Any:
     """Build the class of a type on the meta device."""
     with torch.device("meta"):
-        return getattr(transformers, CLASSES[family])(config)
+        return getattr(transformers, (config.architectures or [CLASSES.get(family)])[0])(config)
 
 
 def parameters(model: Any) -> int:
@@ -127,6 +161,12 @@ def main() -> None:
         flop = None if parts else forward_flop(family, changes)
         cases.append({"config": document, "parameters": count, "forward_flop": flop})
         print(family, count, flop, file=sys.stderr, flush=True)
+    for family, name in WHOLE_CLASSES.items():
+        config = config_of(family, {"architectures": [name]})
+        document = {**nested(config, known), "architectures": [name]}
+        count = parameters(built(family, config))
+        cases.append({"config": document, "parameters": count, "forward_flop": None})
+        print(name, count, file=sys.stderr, flush=True)
     made = f"transformers {transformers.__version__}, torch {torch.__version__}"
     lines = ",\n".join(json.dumps(case) for case in cases)
     print(

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from simulator.errors import InputError
 from simulator.planner.defaults_that_matter import bearing_defaults
 from simulator.planner.prediction import predict
 from simulator.planner.variants import Variant
 from simulator.scenario import make_scenario
+from simulator.search.defaults import stated_layout
 
 DENSE: dict[str, Any] = {
     "model": {"name": "llama-3.1-8b"},
@@ -33,15 +35,20 @@ def alternatives(document: dict[str, Any], **choice: bool) -> list[Variant]:
 
 @pytest.mark.parametrize("document", [DENSE, MOE])
 def test_an_alternative_is_what_asking_for_it_gives(document: dict[str, Any]) -> None:
-    found = alternatives(document)
+    found, told = alternatives(document), predict(make_scenario(document))
+    document = {**document, "layout": stated_layout(told.layout, told.scenario.software)}
     assert {one.name.partition(" ")[0] for one in found} >= {"gradients", "software"}
     for one in found:
         path, value = one.change.split(" = ")
         section, field = path.split(".")
         value = {"true": True, "false": False}.get(value, value)
-        asked = {**document, section: {**document[section], field: value}}
+        asked = {**document, section: {**document.get(section, {}), field: value}}
         if field == "gradient_dtype":
             asked["training"]["reduce_dtype"] = value
+        if one.step_time_s is None:
+            with pytest.raises(InputError):
+                predict(make_scenario(asked))
+            continue
         other = predict(make_scenario(asked))
         assert one.step_time_s == pytest.approx(other.step_time_s)
         assert one.memory_total_bytes == pytest.approx(other.memory_bytes)

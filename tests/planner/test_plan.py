@@ -8,20 +8,24 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator.cost.estimate import VERDICTS
 from simulator.cost.memory.peak import lasting_bytes
 from simulator.cost.step import evaluate, least_step_s, memory_needs
 from simulator.errors import InfeasibleError
 from simulator.files import Figure
 from simulator.layout.layouts import SHARDINGS
 from simulator.layout.rules.feasibility import FEASIBLE, REASONS, reasons
-from simulator.planner.plan import Plan, plan
+from simulator.layout.rules.launch_rules import UNSAID, sayable
+from simulator.layout.rules.rule import Setting
+from simulator.planner.plan import Plan, alternatives, plan
 from simulator.planner.prediction import predict
-from simulator.planner.sensitivity import binding, safest
+from simulator.planner.sensitivity import binding, memory_margin
 from simulator.scenario import Scenario, make_scenario
 from simulator.search import explore as exploring
 from simulator.search.candidates import candidates, families
 from simulator.search.explore import HEADROOM, TOO_LARGE, UNTRIED, explore
 from simulator.search.memory_filter import every_row, least_first, open_space
+from simulator.units import show_percent
 
 
 def scenario(**sections: Mapping[str, Any]) -> Scenario:
@@ -69,22 +73,29 @@ def test_dropped_and_feasible_layouts_add_up_to_all(software: str) -> None:
     found = explore(*parts(scenario(cluster={"software": software, "gpus": 8})))
     assert found.feasible + sum(found.dropped.values()) == found.layouts
     assert found.evaluated == found.feasible + found.dropped.get(TOO_LARGE, 0)
-    assert set(found.dropped) <= {*REASONS[1:], TOO_LARGE, UNTRIED}
+    assert set(found.dropped) <= {*REASONS[1:], TOO_LARGE, UNTRIED, UNSAID}
     assert all(count > 0 for count in found.dropped.values())
 
 
 def test_the_count_is_that_of_judging_and_evaluating_every_row() -> None:
     of = scenario()
     table = candidates(*parts(of))
-    code = reasons(table, *parts(of)[:3])
-    every = evaluate(table[code == FEASIBLE], *parts(of)[:3])
-    found = explore(*parts(of)[:3], {**parts(of)[3], "stages": ()}, keep=100)
+    at = Setting(workload=of.workload, cluster=of.cluster, software=of.software)
+    able = (reasons(table, *parts(of)[:3]) == FEASIBLE) & sayable(table, at, of.pinned)
+    every = evaluate(table[able], *parts(of)[:3])
+    found = explore(*parts(of)[:3], {**parts(of)[3], "stages": ()}, keep=100, walks=False)
     assert found.layouts == len(table)
     if UNTRIED not in found.dropped:
         assert found.evaluated == len(every)
     assert found.feasible == every.fits.sum()
-    assert found.best.step_time_s.tolist() == np.sort(every.step_time_s[every.fits])[:100].tolist()
-    assert found.best.fits.all()
+    for listed, code in ((found.best, "FITS"), (found.tight, "TIGHT")):
+        mine = every.step_time_s[every.verdict == VERDICTS.index(code)]
+        assert listed.step_time_s.tolist() == np.sort(mine)[: len(listed)].tolist()
+        assert set(listed.to_frame()["memory_verdict"]) <= {code}
+    assert len(found.best) == 100
+    allowed = explore(*parts(of)[:3], {**parts(of)[3], "stages": ()}, keep=100, allow_tight=True)
+    fits = np.sort(every.step_time_s[every.fits])[:100]
+    assert allowed.best.step_time_s.tolist() == fits.tolist() and not len(allowed.tight)
     near = every.memory_total_bytes <= HEADROOM * every.usable_bytes
     assert found.roomy.step_time_s.tolist() == np.sort(every.step_time_s[near])[:100].tolist()
     assert found.fastest_too_large is not None
@@ -136,7 +147,11 @@ def test_the_answer_is_that_of_pricing_every_layout(name: str) -> None:
         assert quick.dropped == whole.dropped
         assert quick.evaluated == whole.evaluated
     assert whole.timed == whole.evaluated >= quick.evaluated >= quick.timed
-    for few, many in ((quick.best, whole.best), (quick.roomy, whole.roomy)):
+    for few, many in (
+        (quick.best, whole.best),
+        (quick.tight, whole.tight),
+        (quick.roomy, whole.roomy),
+    ):
         assert few.step_time_s.tolist() == pytest.approx(many.step_time_s.tolist(), rel=1e-12)
         for i in range(len(few)):
             assert few.layouts.row(i) == many.layouts.row(i)
@@ -160,7 +175,11 @@ def test_what_is_fast_is_found_without_counting_what_fits(
     quick, whole = (explore(*parts(of), keep=4, counts=x) for x in (False, True))
     assert quick.layouts == whole.layouts and quick.evaluated == whole.evaluated
     assert bool(quick.feasible) == bool(whole.feasible) and quick.feasible <= whole.feasible
-    for few, many in ((quick.best, whole.best), (quick.roomy, whole.roomy)):
+    for few, many in (
+        (quick.best, whole.best),
+        (quick.tight, whole.tight),
+        (quick.roomy, whole.roomy),
+    ):
         assert few.step_time_s.tolist() == many.step_time_s.tolist()
         assert [few.layouts.row(i) for i in range(len(few))] == [
             many.layouts.row(i) for i in range(len(many))
@@ -189,10 +208,11 @@ def test_micro_batches_grow_to_what_memory_holds() -> None:
 def test_no_step_is_shorter_than_its_lower_bound(name: str) -> None:
     of = scenario(**SPACES[name])
     for family in families(*parts(of)):
-        space, count = open_space(family, parts(of)[:3], 0)
+        space, count = open_space(family, parts(of)[:3], 0, {})
         table = family.table()
-        code = reasons(table, *parts(of)[:3])
-        assert count.tolist()[0] == (code == FEASIBLE).sum()
+        at = Setting(workload=of.workload, cluster=of.cluster, software=of.software)
+        able = (reasons(table, *parts(of)[:3]) == FEASIBLE) & sayable(table, at, {})
+        assert count.tolist()[0] == able.sum()
         assert count.sum() == len(table)
         if space is None:
             continue
@@ -291,9 +311,10 @@ def ranked(answer: Plan) -> dict[str, list[float]]:
 
 @pytest.mark.parametrize("goal", ["time", "cost", "energy"])
 def test_answers_stand_in_the_order_of_the_goal(goal: str) -> None:
-    values = ranked(plan(scenario(goal={"minimize": goal}, layout=FEW)))[goal]
+    answer = plan(scenario(goal={"minimize": goal}, layout=FEW))
+    values = list(zip(answer.estimate.verdict, ranked(answer)[goal], strict=True))
     assert len(values) > 100
-    assert values == sorted(values)
+    assert values == sorted(values), "what FITS first"
 
 
 def test_what_meets_the_deadline_comes_before_what_misses_it() -> None:
@@ -301,7 +322,7 @@ def test_what_meets_the_deadline_comes_before_what_misses_it() -> None:
     middle = (days[20] + days[21]) / 2
     goal = {"minimize": "energy", "deadline_days": middle}
     answer = plan(scenario(goal=goal, layout=FEW))
-    meets = answer.in_time.tolist()
+    meets = answer.in_time[answer.estimate.verdict == 0].tolist()
     assert meets == sorted(meets, reverse=True)
     assert 0 < sum(meets) < len(meets)
     first = ranked(answer)["energy"][: sum(meets)]
@@ -329,7 +350,7 @@ def test_without_tokens_there_are_no_days_but_there_is_a_ranking() -> None:
     assert np.isnan(answer.outcome.days).all()
     assert answer.in_time.all(), "no deadline was given"
     assert answer.in_budget.all(), "no budget was given"
-    steps = answer.estimate.step_time_s.tolist()
+    steps = list(zip(answer.estimate.verdict, answer.estimate.step_time_s, strict=True))
     assert steps == sorted(steps)
 
 
@@ -399,24 +420,49 @@ def test_hybrid_sharding_wins_where_gathers_over_the_network_show() -> None:
     assert best.step_time_s[0] < whole
 
 
-def test_a_tight_winner_is_ranked_and_the_fastest_that_fits_is_named(free: Plan) -> None:
-    """With usable bytes just above the winner's P50 the winner stays first, marked TIGHT."""
-    winner = free.estimate.layouts.describe(0)
-    device = free.scenario.cluster.accelerator
-    line = Figure(float(free.estimate.memory_total_bytes[0]) * 1.001)
-    device = replace(device, memory=replace(device.memory, usable_bytes=line))
-    group = replace(free.scenario.cluster.groups[0], accelerator=device)
-    close = replace(free.scenario, cluster=replace(free.scenario.cluster, groups=(group,)))
-    found = plan(close)
-    assert found.estimate.layouts.describe(0) == winner
-    assert found.estimate.verdict_word(0) == "TIGHT"
-    safe = found.found.fastest_safe
-    assert safe is not None and safe.memory_p90_bytes[0] <= line
-    fitting = found.estimate.verdict == 0
-    assert safe.step_time_s[0] == found.estimate.step_time_s[fitting].min()
-    assert f"The fastest that FITS is {safe.layouts.describe()}" in safest(found)
-    assert safest(found) in binding(found)
-    assert safest(free) == ""
+def with_usable(of: Scenario, usable_bytes: float, **changed: Any) -> Scenario:
+    """The same where a device has so many usable bytes."""
+    device = of.cluster.accelerator
+    device = replace(device, memory=replace(device.memory, usable_bytes=Figure(usable_bytes)))
+    group = replace(of.cluster.groups[0], accelerator=device)
+    return replace(of, cluster=replace(of.cluster, groups=(group,)), **changed)
+
+
+def test_a_layout_whose_p90_does_not_fit_does_not_win(free: Plan) -> None:
+    """With usable bytes just above the winner's P50 it stands beside one that FITS."""
+    winner, line = free.estimate.layouts.row(0), float(free.estimate.memory_total_bytes[0]) * 1.001
+    found, bold = (plan(with_usable(free.scenario, line, allow_tight=x)) for x in (False, True))
+    safe = found.estimate
+    assert found.memory_verdict == "FITS" and float(safe.memory_p90_bytes[0]) <= line
+    fitting = safe.verdict == 0
+    assert fitting[: fitting.sum()].all(), "what FITS stands before what is TIGHT"
+    assert safe.step_time_s[0] == safe.step_time_s[fitting].min()
+    assert (bold.layout, bold.memory_verdict) == (winner, "TIGHT")
+    place = found.tight_alternative
+    assert place is not None and safe.layouts.row(place) == winner
+    assert not fitting[found.pareto].sum() < len(found.pareto), "nor does it stand on the front"
+    less = 1.0 - float(bold.estimate.step_time_s[0] / safe.step_time_s[0])
+    said = f"{show_percent(less)} faster, if a trial run shows that it fits"
+    assert said in memory_margin(found) and memory_margin(found) in binding(found)
+    assert dict(alternatives(found))[place] == "better, if it fits"
+    assert bold.tight_alternative is None
+    more = show_percent(1.0 / (1.0 - less) - 1.0)
+    said = f"The fastest that FITS is {safe.layouts.describe(0)}, {more} slower"
+    assert said in memory_margin(bold)
+    assert memory_margin(free) == "" and free.tight_alternative is None
+
+
+def test_where_nothing_fits_for_sure_the_tight_one_is_given_and_said(free: Plan) -> None:
+    """A line between the least P50 of all layouts and its P90 leaves none that FITS."""
+    of = scenario(layout=FEW | {"pp": 1, "micro_batch": 1})
+    table = candidates(*parts(of))
+    every = evaluate(table[reasons(table, *parts(of)[:3]) == FEASIBLE], *parts(of)[:3])
+    least = float(every.memory_total_bytes.min())
+    found = plan(with_usable(of, least * 1.0001))
+    assert found.memory_verdict == "TIGHT" and found.tight_alternative is None
+    assert found.estimate.memory_total_bytes[0] == pytest.approx(least)
+    assert "The best layout is TIGHT: its P90 is " in memory_margin(found)
+    assert "No layout FITS" in memory_margin(found)
 
 
 @pytest.mark.parametrize("rows", [0, 1, 64, 1000])

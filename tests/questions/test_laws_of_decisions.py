@@ -15,7 +15,7 @@ from simulator.cost.step import evaluate
 from simulator.economics.unsure_totals import Span
 from simulator.goal import Goal
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
-from simulator.planner.mixed_plan import MixedOption, in_order
+from simulator.planner.mixed_plan import MixedOption, MixedPlan, in_order
 from simulator.planner.plan import plan
 from simulator.questions.compare.answer import Comparison, compare_clusters
 from simulator.questions.compare.offers import Asked, Offer, offer
@@ -200,11 +200,11 @@ def test_relaxing_never_worsens_what_is_bought(
         assert loose.days.at(confidence * less) <= strict.days.at(confidence * less)
 
 
-def way(days: float, usd: float, kwh: float) -> MixedOption:
+def way(days: float, usd: float, kwh: float, verdict: str = "FITS") -> MixedOption:
     """A way to use servers whose totals alone matter."""
     of_run = {"days": days, "usd": usd, "kwh": kwh}
     outcome = SimpleNamespace(**{name: np.array([value]) for name, value in of_run.items()})
-    run: Any = SimpleNamespace(outcome=outcome)
+    run: Any = SimpleNamespace(outcome=outcome, memory=SimpleNamespace(verdict=verdict))
     nothing: Any = None
     return MixedOption(
         way="stages",
@@ -234,7 +234,29 @@ def test_relaxing_never_worsens_the_way_to_use_servers_of_several_kinds(
 
     def best(days: float | None, usd: float | None) -> tuple[bool, float]:
         asked = Goal(minimize=goal, deadline_days=days, budget_usd=usd)
-        first = in_order(ways, asked)[0]
+        first = in_order(ways, replace(SMALL, goal=asked))[0]
         return not first.meets(asked), first.value(asked)
 
     assert best(relaxed(deadline, more), relaxed(budget, more)) <= best(deadline, budget)
+
+
+def test_ways_that_may_not_fit_stand_behind_those_that_do() -> None:
+    tight, safe = way(10.0, 5.0, 5.0, "TIGHT"), way(11.0, 6.0, 6.0)
+    assert in_order([tight, safe], SMALL) == (safe, tight)
+    assert in_order([tight, safe], replace(SMALL, allow_tight=True)) == (tight, safe)
+    ways = MixedPlan(scenario=SMALL, options=(safe, tight))
+    assert "9.1 % faster, if a trial run shows that it fits (TIGHT)" in ways.verdict
+    alone = MixedPlan(scenario=SMALL, options=(tight,))
+    assert "no way FITS" in alone.verdict
+
+
+def test_an_offer_that_may_not_fit_stands_behind_those_that_do() -> None:
+    safe, tight = row(10.0, 9.0, 8), replace(row(8.0, 7.0, 16), memory_verdict="TIGHT")
+    rows = (replace(tight, cluster="a"), replace(safe, cluster="a"), replace(tight, cluster="b"))
+    for allowed in (False, True):
+        asked = Asked(deadline_days=20.0, budget_usd=20.0, allow_tight=allowed)
+        found = Comparison(scenario=SMALL, asked=asked, rows=rows)
+        first, second = found.at_both()
+        assert (first.cluster, first.gpus) == ("a", 16 if allowed else 8)
+        assert (second.cluster, second.gpus) == ("b", 16)
+        assert (safe in [replace(one, cluster=safe.cluster) for one in found.pareto()]) != allowed

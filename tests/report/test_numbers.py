@@ -145,8 +145,16 @@ def test_reasons_say_slower_by_how_much(answer: Plan) -> None:
 
 def test_a_faster_bar_is_explained_by_what_is_pinned() -> None:
     slow = make_plan(tp=8, pp=4, recompute="full")
-    sentence = why_it_wins(time_bars(slow), slow.scenario.pinned)[-1]
-    assert "faster" in sentence and "pins pp, recompute, tp" in sentence
+    bars = time_bars(slow)
+    assert bars[-1].step_time_s < bars[0].step_time_s
+    assert bars[-1].ruled_out == "pp = 4, recompute = full, tp = 8 are pinned"
+    assert bars[-1].named == f"data parallel only ({bars[-1].ruled_out})"
+    sentence = why_it_wins(bars)[-1]
+    assert "faster" in sentence and f", but {bars[-1].ruled_out}" in sentence
+    axes = slow.plot()
+    assert "pinned: pp = 4, recompute = full, tp = 8" in axes.get_title()
+    words = [label.get_text().replace("\n", " ") for label in axes.get_yticklabels()]
+    assert words[-1] == bars[-1].named
 
 
 def test_the_search_accounts_for_every_layout(answer: Plan) -> None:

@@ -10,9 +10,9 @@ from simulator.cost.step import evaluate
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.layout.layouts import RECOMPUTE, SHARDINGS, Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
-from simulator.planner.plan import explore
 from simulator.schedules.registry import WORDS
 from simulator.search.candidates import candidates, count, families
+from simulator.search.explore import explore
 from simulator.software.profile import Software, load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload

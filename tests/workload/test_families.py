@@ -146,7 +146,7 @@ def test_switch_routes_every_second_layer():
         (
             "bert",
             {"architectures": ["BertForTokenClassification"]},
-            "must end in LMHeadModel or ForMask",
+            "must end in LMHeadModel or ForCausalLM",
         ),
         ("opt", {"ffn_dim": 96, "word_embed_proj_dim": 0}, "word_embed_proj_dim: must be a whole"),
         ("yuan", {"use_moe": True}, "use_moe: must be false"),

@@ -20,9 +20,8 @@ ZOO = {
 SIZE = "must be a whole number from 1 to 2147483648"
 COUNT = "must be a whole number from 0 to 2147483648"
 KNOWN = (
-    f"must be one of {len(families())} types that have a row; a model of another type is traced "
-    "from Python (Workload.from_torch, needs torch), or given by the sizes of a type that is "
-    "built alike (llama, qwen3_moe, ...)"
+    f"must be one of {len(families())} types that have a row; with model.trace_tokens another is "
+    "traced by torch and transformers where they are installed"
 )
 GONE = object()
 

@@ -26,7 +26,7 @@ def test_read_config_takes_the_name_from_the_file_or_its_folder(tmp_path):
         ("null", "must be a table of fields, got NoneType"),
         ('"llama"', "must be a table of fields, got str"),
         ("[" * 100_000, "nested too deeply"),
-        ('{"n_embd": ' + "1" * 5000 + "}", "not valid JSON: .*4300 digits"),
+        ('{"n_embd": ' + "1" * 5000 + "}", "holds a number of more than 4300 digits"),
         ('{"model_type": "gpt2"}', r"n_embd: required field is missing"),
     ],
 )

@@ -12,7 +12,7 @@ import pytest
 from simulator.errors import InputError
 from simulator.workload.families import table
 from simulator.workload.families.expressions import Expression
-from simulator.workload.huggingface import families, from_hf
+from simulator.workload.huggingface import families, from_hf, read_config
 
 FACTS = json.loads((Path(__file__).parents[1] / "data" / "families.json").read_text())
 
@@ -25,12 +25,13 @@ UNLIKE = {
 
 def read(config):
     """Read as a nested config, which leaves out what its class has as default."""
-    outer = config if "parts" in table.row(config["model_type"]).words else {"text_config": config}
+    whole = "parts" in table.row(config["model_type"]).words or "architectures" in config
+    outer = config if whole else {"text_config": config}
     return from_hf(outer, name="small", where="config.json")
 
 
 def family(case):
-    return case["config"]["model_type"]
+    return case["config"].get("architectures", [case["config"]["model_type"]])[0]
 
 
 @pytest.mark.parametrize("case", FACTS["cases"], ids=family)
@@ -39,7 +40,8 @@ def test_parameters_are_those_of_the_class(case):
 
 
 def test_the_facts_cover_the_causal_types():
-    assert len({family(case) for case in FACTS["cases"]}) >= 180
+    assert len({case["config"]["model_type"] for case in FACTS["cases"]}) >= 200
+    assert sum("architectures" in case["config"] for case in FACTS["cases"]) >= 29
 
 
 def test_every_word_of_every_row_is_an_expression():
@@ -122,3 +124,77 @@ def test_sizes_that_a_nested_config_leaves_to_its_class_are_told():
     gemma = {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}}
     model = from_hf({**gemma, "vision_config": {}}, name="x", where="c")
     assert any("hidden_size 2304" in note for note in model.notes)
+
+
+# --- diffusion transformers --------------------------------------------------------------------
+
+DIFFUSION = {
+    "ChromaTransformer2DModel": 8_899_983_424,
+    "CogVideoXTransformer3DModel": 1_693_783_872,
+    "DiTTransformer2DModel": 749_808_016,
+    "Flux2Transformer2DModel": 32_223_281_152,
+    "FluxTransformer2DModel": 11_891_178_560,
+    "HunyuanVideoTransformer3DModel": 12_821_012_544,
+    "LTXVideoTransformer3DModel": 1_923_385_472,
+    "Lumina2Transformer2DModel": 2_606_818_752,
+    "PixArtTransformer2DModel": 605_301_152,
+    "QwenImageTransformer2DModel": 20_430_401_088,
+    "SD3Transformer2DModel": 856_159_552,
+    "SanaTransformer2DModel": 1_604_462_752,
+    "WanTransformer3DModel": 14_288_491_584,
+    "ZImageTransformer2DModel": 6_154_908_736,
+}
+"""Parameters of the classes of diffusers 0.42.1 with their defaults, built on the meta device."""
+
+
+@pytest.mark.parametrize(("kind", "parameters"), DIFFUSION.items())
+def test_parameters_of_diffusion_transformers(kind, parameters):
+    model = from_hf({"text_config": {"model_type": kind}}, name="x", where="config.json")
+    assert model.parameters == parameters
+    assert model.output_rows == 0 and not any(att.causal for att in model.attentions)
+
+
+def test_a_pipeline_of_diffusers_is_its_transformer(tmp_path):
+    folder = tmp_path / "flux"
+    (folder / "transformer").mkdir(parents=True)
+    (folder / "model_index.json").write_text('{"_class_name": "FluxPipeline"}')
+    sizes = {
+        "_class_name": "FluxTransformer2DModel",
+        "num_attention_heads": 24,
+        "num_layers": 19,
+        "guidance_embeds": True,
+    }
+    (folder / "transformer" / "config.json").write_text(json.dumps(sizes))
+    for path in (folder, folder / "model_index.json"):
+        model = read_config(path)
+        # published as 12 billion: the transformer of FLUX.1 [dev]
+        assert (model.name, model.parameters) == ("flux", 11_901_408_320)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "parameters"),
+    [
+        # large-v3 and large-v3-turbo as published: 1,550 M and 809 M (their tables of positions,
+        # which are not trained, among them)
+        ((1280, 32, 32, 51_866, 128), 1_543_490_560),
+        ((1280, 32, 4, 51_866, 128), 808_878_080),
+    ],
+)
+def test_whisper_is_an_encoder_of_sound_and_a_decoder(sizes, parameters):
+    width, encoder, decoder, words, mels = sizes
+    config = {
+        "model_type": "whisper",
+        "architectures": ["WhisperForConditionalGeneration"],
+        "d_model": width,
+        "encoder_layers": encoder,
+        "decoder_layers": decoder,
+        "encoder_attention_heads": 20,
+        "decoder_attention_heads": 20,
+        "encoder_ffn_dim": 4 * width,
+        "decoder_ffn_dim": 4 * width,
+        "vocab_size": words,
+        "num_mel_bins": mels,
+    }
+    model = from_hf(config, name="x", where="config.json")
+    assert model.parameters == parameters
+    assert model.is_encoder_decoder and model.max_positions == 1500

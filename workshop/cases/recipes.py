@@ -15,10 +15,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from simulator import catalogue
+from simulator.cost.estimate import concatenate
 from simulator.cost.step import Estimate, evaluate
+from simulator.cost.uncertainty import bearing, belief, evidence_spread, same_kernels, shrunk
 from simulator.measured.replay import NotReplayable, Run, load_tables, replay
 from simulator.measured.rows import MeasuredRun, read_runs
+from simulator.search.certainty import TIE
 from simulator.search.explore import explore
 from workshop.cases.published_layouts import NEAR
 from workshop.facts import facts
@@ -52,6 +57,18 @@ class Recipe:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Gain:
+    """A predicted gain beside its error; errors that both layouts share cancel."""
+
+    claimed: float
+    """Step time of the published layout over that of our best, minus 1."""
+    expected: float
+    """What is left of it (``simulator/cost/uncertainty.py: shrunk``)."""
+    tie: bool
+    """Whether the published layout is the faster one with a chance of TIE or more."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Searched:
     """A recipe beside our search."""
 
@@ -70,6 +87,25 @@ class Searched:
     def near(self) -> bool:
         """Whether the published layout fits and lies within NEAR of our best."""
         return bool(self.published.fits[0]) and self.slower <= NEAR
+
+    @property
+    def gain(self) -> Gain:
+        """What our best is said to save over the published layout, and what is to be expected."""
+        run = self.recipe.run
+        both = concatenate([self.best, self.published])
+        setting = run.cluster, run.software, run.workload
+        family = str(self.recipe.row.get("source")).partition("-")[0]
+        wide = evidence_spread(both, run.workload, run.cluster, run.software, family)
+        known = belief(*setting, wide=float(wide.mean()))
+        shares = bearing(both, experts=run.workload.architecture.is_moe)
+        kernels, step_s = same_kernels(both.layouts), both.step_time_s
+        variance = known.apart(shares, kernels)
+        claimed = np.log(step_s[1:] / step_s[0])
+        return Gain(
+            claimed=float(np.expm1(claimed)[0]),
+            expected=float(np.expm1(shrunk(claimed, variance[1:]))[0]),
+            tie=bool(known.beats(step_s, shares, kernels)[1] >= TIE),
+        )
 
     @property
     def why(self) -> str:
@@ -99,6 +135,8 @@ class Searched:
             "best": self.best.layouts.describe(),
             "best_step_s": float(self.best.step_time_s[0]),
             "slower": self.slower,
+            "expected": self.gain.expected,
+            "tie": self.gain.tie,
             "why": self.why,
         }
 
@@ -194,6 +232,6 @@ def search_recipe(recipe: Recipe) -> Searched:
     parts = run.workload, run.cluster, run.software
     published, row = evaluate(run.layout, *parts), run.layout.row()
     given = {"dispatcher": row["dispatcher"]} if row["ep"] * row["etp"] > 1 else {}
-    found = explore(*parts, given, keep=1)
+    found = explore(*parts, given, keep=1, allow_tight=True)  # the published ones did run
     best = found.best if len(found.best) else published
     return Searched(recipe=recipe, published=published, best=best)

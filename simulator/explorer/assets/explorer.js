@@ -6,10 +6,10 @@ const PINS = {
   sharding: ["ddp", "zero1", "zero2", "zero3"], recompute: ["none", "selective", "full"],
 };
 const NUMBERS = ["tokens", "sequence_length", "global_batch", "deadline_days", "budget_usd", "gpus"];
-const WORDS = ["model", "cluster", "software", "precision", "minimize"];
+const WORDS = ["model", "cluster", "software", "precision", "minimize", "tight"];
 const START = {
   model: "llama-3.1-70b", cluster: "dgx-h100", gpus: 256, tokens: 1e12, sequence_length: 8192,
-  global_batch: 1024, precision: "bf16", minimize: "time", pins: {},
+  global_batch: 1024, precision: "bf16", minimize: "time", tight: "never", pins: {},
 };
 const spaced = (name) => name.replaceAll("_", " ");
 const term = (name) => labels[name] || spaced(name);
@@ -154,7 +154,7 @@ function show(found) {
     ...(goals ? [element("p", goals, { class: "goals" })] : []),
     element("p", `${found.words}${found.searched ? "" : " (of the last answer's layouts; the search runs)"}`),
     element("p", `step ${seconds(found.step_time_s)} (${span}), ${Math.round(found.tokens_per_s_per_gpu).toLocaleString("en")} tokens/s/GPU, MFU ${(100 * found.mfu).toFixed(1)} %, ${found.software}`),
-    line);
+    line, ...[found.margin, ...(found.assumptions || [])].filter(Boolean).map((words) => element("p", words)));
   bar($("time"), found.terms_s, found.step_time_s, seconds, term, "time of the step by term");
   bar($("memory"), found.memory_bytes, Math.max(found.capacity_bytes, found.memory_total_bytes), (v) => `${gib(v)} GiB`, spaced, "memory by kind", found.usable_bytes);
   front(found.pareto || []);

@@ -112,6 +112,9 @@ class Reading:
     """It tells of a run, and is nothing that could be changed."""
 
 
+_MOST = {"run.steps": 10**18}
+"""Fields that may be larger than any number of a layout or a recipe: steps of a sequence each."""
+
 _VARIABLE = re.compile(r"[$`]")
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
 
@@ -176,7 +179,7 @@ class Settings:
         setting = self.take(*keys)
         if setting is None or setting.value in (None, "", "auto", "None", "null", "none"):
             return None
-        number = as_whole(setting.value)
+        number, most = as_whole(setting.value), _MOST.get(name, most)
         if isinstance(setting.value, str) and _VARIABLE.search(setting.value):
             self.unset.append(Unset(name, setting.value, setting.place))
             return None

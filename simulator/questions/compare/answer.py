@@ -139,9 +139,11 @@ class Comparison(Answer):
 
     def at_equal_gpus(self) -> dict[int, list[Offer]]:
         """By number of accelerators, offers from the fastest to the slowest."""
-        sizes = sorted({row.gpus for row in self.feasible})
+        sizes, risky = sorted({row.gpus for row in self.feasible}), self._risky
+        of_size = {size: [row for row in self.feasible if row.gpus == size] for size in sizes}
         return {
-            size: sorted((r for r in self.feasible if r.gpus == size), key=_step) for size in sizes
+            size: sorted(rows, key=lambda row: (risky(row), _step(row)))
+            for size, rows in of_size.items()
         }
 
     def at_equal_budget(self) -> list[Offer]:
@@ -167,17 +169,23 @@ class Comparison(Answer):
         return self._best(self.asked, _usd)
 
     def _best(self, asked: Asked, key: Callable[[Offer], float]) -> list[Offer]:
+        """Of each cluster the best that meets what is asked; what FITS before what is TIGHT."""
+
+        def order(row: Offer) -> tuple[bool, float, int]:
+            return self._risky(row), key(row), row.gpus
+
         able = [row for row in self.feasible if row.meets(asked)]
         offered = dict.fromkeys(row.named for row in able)
-        best = [
-            min((r for r in able if r.named == name), key=lambda r: (key(r), r.gpus))
-            for name in offered
-        ]
-        return sorted(best, key=lambda row: (key(row), row.gpus))
+        best = [min((r for r in able if r.named == name), key=order) for name in offered]
+        return sorted(best, key=order)
+
+    def _risky(self, row: Offer) -> bool:
+        return row.risky(self.asked)
 
     def pareto(self) -> list[Offer]:
         """Priced offers that none beats in all of time, money, free memory and energy."""
         able = [row for row in self.feasible if row.days and row.usd and row.kwh]
+        able = [row for row in able if not self._risky(row)] or able
         if not able:
             return []
         values = np.array([_objectives(row) for row in able])
@@ -254,6 +262,7 @@ def compare_clusters(
         confidence=confidence,
         prices=dict(prices or {}),
         region=region,
+        allow_tight=scenario.allow_tight,
     )
     _check(scenario, clusters, asked)
     points = [
@@ -394,7 +403,8 @@ _ROW = (
     *("cluster", "accelerator", "gpus", "feasible", "software", "global_batch", "step_time_s"),
     *("tokens_per_s_per_gpu", "mfu", "deadline_chance", "budget_chance", "co2_kg"),
     *("deadline_chance_without_factor", "budget_chance_without_factor"),
-    *("goodput", "memory_headroom", "memory_verdict", "usd_per_gpu_hour", "note"),
+    *("goodput", "memory_headroom", "verdict=memory_verdict", "memory_p90_bytes", "usable_bytes"),
+    *("usd_per_gpu_hour", "note"),
     *(f"price_{name}=price.{name}" for name in ("provider", "term", "date", "grade", "base")),
     *("price_source=price.source", "paid_gpus"),
     *(f"{name}_{end}={name}.{end}" for name in _TOTALS for end in Span.KEYS),

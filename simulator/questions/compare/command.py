@@ -16,7 +16,7 @@ from simulator.cli.decision_options import (
     OutFolder,
     clusters_of,
 )
-from simulator.cli.option_groups import Limits, Money, ScenarioOptions
+from simulator.cli.option_groups import AllowTight, Limits, Money, SearchOptions
 from simulator.cli.options import (
     Json,
     ModelName,
@@ -47,6 +47,7 @@ def ask(
     overrides: Set = None,
     limits: Limits,
     confidence: Confidence = 0.5,
+    allow_tight: AllowTight = False,
     money: Money,
     offers: Offers = None,
     ideal: Ideal = False,
@@ -64,11 +65,12 @@ def ask(
 
     quotes, names = quotes_on(offers, clusters_of(clusters), where="command line")
     sizes = parse_counts(gpus) if gpus else [None]
-    described, assumed = ScenarioOptions(
+    described, assumed = SearchOptions(
         model=model,
         cluster=names[0] if names and scenario is None else None,
         gpus=sizes[0] if scenario is None else None,
         software=software,
+        allow_tight=allow_tight,
         overrides=[*(overrides or ()), *[IDEAL] * ideal],
     ).scenario(scenario)
     limited = {**limits.read, **money.read}

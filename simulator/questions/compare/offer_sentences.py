@@ -10,6 +10,7 @@ from simulator.answers import CAVEATS
 from simulator.questions.compare.offers import excesses, nearest
 from simulator.report.wording import MARK, chance_words
 from simulator.units import (
+    show_change,
     show_co2,
     show_count,
     show_days,
@@ -213,7 +214,11 @@ def _ends(values: Sequence[str]) -> str:
 
 def _sizes(answer: Comparison) -> list[str]:
     """Sizes over which the batch does not divide, and larger ones that are slower."""
-    lines = [f"{r.cluster} x {r.gpus:,}: {r.note}" for r in answer.rows if r.feasible and r.note]
+    lines = [
+        f"{row.cluster} x {row.gpus:,}: {row.note}{_beside(answer, row)}"
+        for row in answer.rows
+        if row.feasible and row.note
+    ]
     for curve in answer.curves():
         for before, after, gain in zip(
             curve.gpus, curve.gpus[1:], curve.marginal[1:], strict=False
@@ -221,6 +226,18 @@ def _sizes(answer: Comparison) -> list[str]:
             if gain < 0.0:
                 lines.append(f"{curve.cluster}: {after:,} GPUs are slower than {before:,}")
     return lines
+
+
+def _beside(answer: Comparison, row: Offer) -> str:
+    """How fast an accelerator of an offer is beside those of the next larger size compared."""
+    larger = [x for x in answer.feasible if x.cluster == row.cluster and x.gpus > row.gpus]
+    if not larger or not row.tokens_per_s_per_gpu:
+        return ""
+    beside = min(larger, key=lambda x: x.gpus)
+    change = show_change(
+        row.tokens_per_s_per_gpu, beside.tokens_per_s_per_gpu or 1.0, ("slower", "faster")
+    )
+    return f"; per GPU it is {change} than {beside.gpus:,}"
 
 
 def _no_price(answer: Comparison) -> list[str]:
@@ -258,6 +275,9 @@ def _caveats(answer: Comparison) -> list[str]:
     if tight:
         lines.append(
             f"TIGHT: the P90 of the memory is more than is usable; {tight} of"
+            f" {len(answer.feasible)} offers, on which no layout FITS; they stand behind the others"
+            if not answer.asked.allow_tight
+            else f"TIGHT: the P90 of the memory is more than is usable; {tight} of"
             f" {len(answer.feasible)} offers"
         )
     searched = sum(row.layouts for row in answer.rows)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import hypot, inf, isfinite, log
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from simulator.answers import encoded
+from simulator.answers import encoded, plain
 from simulator.cost.step import Estimate
 from simulator.economics.carbon import co2_kg
 from simulator.economics.economics_section import Economics
@@ -21,7 +21,7 @@ from simulator.files import Figure
 from simulator.hardware.cluster import load_cluster
 from simulator.planner.answer_evidence import scenario_evidence
 from simulator.planner.batch_choices import batches_of, with_critical_batch, with_sizes
-from simulator.planner.plan import KEEP_FOR_ENERGY, ranked
+from simulator.planner.plan import KEEP_FOR_ENERGY, WORTH_A_TRIAL, ranked
 from simulator.planner.prediction import refuse_tables
 from simulator.questions.compare.gpu_counts import batch_divides, next_good
 from simulator.scenario import Scenario, make_scenario
@@ -53,6 +53,8 @@ class Asked:
     """USD of an accelerator's hour, by cluster; ``*`` for those that are not named."""
     region: str | None = None
     """Where the electricity comes from; None: as the site of the price says."""
+    allow_tight: bool = False
+    """Whether offers whose memory is TIGHT stand among those that FIT (`[search]`)."""
     quote: Quote | None = None
     """Row of a table of offers whose price is paid."""
 
@@ -79,7 +81,8 @@ class Offer:
         *("layout", "step_time_s", "tokens_per_s_per_gpu", "mfu", "*totals", "co2_kg", "goodput"),
         *("planning_factor", "planned_days", "planned_usd", "deadline_chance", "budget_chance"),
         *("deadline_chance_without_factor", "budget_chance_without_factor"),
-        *("memory_headroom", "memory_verdict", "usd_per_gpu_hour", "price", "batch_divides"),
+        *("memory_headroom", "verdict=memory_verdict", "memory_total_bytes", "memory_p90_bytes"),
+        *("usable_bytes", "tight_alternative", "usd_per_gpu_hour", "price", "batch_divides"),
         *("next_good_gpus=next_good", "evidence", "offer=quote", "beside_usd"),
     )
 
@@ -117,8 +120,14 @@ class Offer:
     memory_headroom: float | None = None
     """Share of usable memory that stays free on the fullest accelerator."""
     memory_verdict: str | None = None
-    """FITS, or TIGHT where the P90 of its memory is more than is usable; None on servers of several
-    kinds, which are told by their headroom alone."""
+    """FITS, or TIGHT where the P90 of its memory is more than is usable and no layout FITS, or one
+    that is TIGHT was allowed."""
+    memory_total_bytes: float | None = None
+    memory_p90_bytes: float | None = None
+    usable_bytes: float | None = None
+    tight_alternative: dict[str, Any] | None = None
+    """A layout that is faster, if a trial run shows that it fits: in words, its step, and how much
+    of the time it saves."""
     evidence: Card | None = None
     price: dict[str, Any] | None = None
     """What an hour costs, who asks it and how sure that is (``Price.origin``)."""
@@ -202,6 +211,10 @@ class Offer:
         """Whether deadline and budget are met with the confidence that is asked for."""
         return self.feasible and max(excesses(self, asked).values(), default=0.0) <= 1.0
 
+    def risky(self, asked: Asked) -> bool:
+        """Whether it may run out of memory, and nobody allowed that."""
+        return self.memory_verdict == "TIGHT" and not asked.allow_tight
+
     @property
     def note(self) -> str:
         """What has to be known about it, in a sentence; empty where nothing."""
@@ -209,8 +222,8 @@ class Offer:
             return self.reason
         if self.batch_divides:
             return ""
-        good = f"; next good size: {self.next_good:,}" if self.next_good else ""
-        return f"the batch does not divide over {self.gpus:,}{good}"
+        free = f"; {self.next_good:,} GPUs need neither" if self.next_good else ""
+        return f"the batch divides only with uneven stages or context parallelism{free}"
 
 
 def excesses(row: Offer, asked: Asked) -> dict[str, float]:
@@ -333,9 +346,22 @@ def _offer(scenario: Scenario, asked: Asked, name: str) -> Offer:
         return replace(empty, reason=searched.reason, layouts=layouts)
     best = searched.best
     result = priced(best, scenario, price=asked.price_of(scenario))
-    first = ranked(best.step_time_s, result, scenario.goal)[:1]
-    filled = replace(empty, layouts=layouts)
+    first = ranked(best, result, scenario)[:1]
+    assert searched.found is not None
+    tight = _tight_alternative(best.take(first), searched.found.tight)
+    filled = replace(empty, layouts=layouts, tight_alternative=tight)
     return _filled(filled, scenario, best.take(first), result.take(first), asked)
+
+
+def _tight_alternative(best: Estimate, tight: Estimate) -> dict[str, Any] | None:
+    """The fastest TIGHT layout that is faster than the best."""
+    if not len(tight):
+        return None
+    step_s = float(tight.step_time_s[0])
+    faster = 1.0 - step_s / float(best.step_time_s[0])
+    if faster <= WORTH_A_TRIAL:
+        return None
+    return {"layout": tight.layouts.describe(), "step_time_s": step_s, "faster": faster}
 
 
 def _filled(
@@ -374,6 +400,9 @@ def _filled(
         budget_chance_without_factor=_chance(usd, dear),
         memory_headroom=free,
         memory_verdict=best.verdict_word(),
+        memory_total_bytes=float(best.memory_total_bytes[0]),
+        memory_p90_bytes=plain(best.memory_p90_bytes[0]),
+        usable_bytes=float(best.usable_bytes),
         evidence=scenario_evidence(scenario, best, result),
         price=price.origin,
         price_name=price.name,
@@ -433,6 +462,10 @@ def _mixed_offer(scenario: Scenario, asked: Asked, name: str) -> Offer:
         deadline_chance_without_factor=_chance(days, late),
         budget_chance_without_factor=_chance(usd, dear),
         memory_headroom=best.run.memory_headroom,
+        memory_verdict=best.run.memory.verdict,
+        memory_total_bytes=best.run.memory.memory_total_bytes,
+        memory_p90_bytes=plain(best.run.memory.memory_p90_bytes),
+        usable_bytes=best.run.memory.usable_bytes,
         evidence=best.run.evidence,
         price_name="of each kind" if usd else "",
         usd_per_gpu_hour=usd.p50 / hours if usd and hours else None,

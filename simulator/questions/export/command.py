@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simulator.cli.option_groups import ScenarioOptions
+from simulator.cli.option_groups import SearchOptions
 from simulator.cli.options import (
     ScenarioFile,
     check_out,
@@ -73,7 +73,7 @@ def ask(
     *,
     form: Form,
     scenario: ScenarioFile = None,
-    options: ScenarioOptions,
+    options: SearchOptions,
     out: Out = None,
     best: Best = False,
     top: Top = 20,

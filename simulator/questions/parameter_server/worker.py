@@ -65,7 +65,8 @@ def fastest_worker(scenario: Scenario, section: ParameterServer, workers: int) -
     estimate = concatenate(tried)
     freed = _freed_bytes(estimate, scenario, section)
     need = estimate.memory_total_bytes - freed
-    seconds = np.where(need <= estimate.usable_bytes, _compute_s(estimate, one, section), np.inf)
+    fit = replace(estimate, memory_total_bytes=need).able(allow_tight=scenario.allow_tight)
+    seconds = np.where(fit, _compute_s(estimate, one, section), np.inf)
     row = int(np.argmin(seconds))
     if np.isinf(seconds[row]):
         return replace(empty, reason=why_not(found))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simulator.cli.decision_options import IDEAL, Ideal
-from simulator.cli.option_groups import ScenarioOptions
+from simulator.cli.option_groups import SearchOptions
 from simulator.cli.options import (
     Json,
     check_out,
@@ -92,7 +92,7 @@ def ask(
     *,
     scenario: ScenarioFiles = None,
     from_files: FromFiles = None,
-    options: ScenarioOptions,
+    options: SearchOptions,
     ideal: Ideal = False,
     as_json: Json = False,
     more: More = False,

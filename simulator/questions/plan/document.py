@@ -6,12 +6,15 @@ from typing import Any
 
 from simulator.answers import encoded, head, plain
 from simulator.interop.launch import launch_flags
+from simulator.planner.assumptions import assumptions
 from simulator.planner.defaults_that_matter import bearing_defaults
 from simulator.planner.layout_row import LayoutRow, layout_rows
 from simulator.planner.plan import Plan, alternatives
-from simulator.planner.sensitivity import binding, sensitivity
+from simulator.planner.sensitivity import binding, memory_margin, sensitivity, surer_words
 from simulator.planner.variants import other_trainings
-from simulator.report.evidence import NOT_MODELLED, untimed
+from simulator.report.evidence import NOT_MODELLED, ties, untimed
+from simulator.report.verdict import verdict_sentences
+from simulator.search.certainty import TIE
 from simulator.search.search_caps import search_caps
 
 TOP = 20
@@ -35,7 +38,15 @@ def plan_document(plan: Plan, *, top: int | None = None) -> dict[str, Any]:
     document = {
         **plan.asked,
         "search": search,
+        "summary": verdict_sentences(plan),
         "layouts": [_layout(plan, row) for row in best],
+        "tight_alternative": _tight(plan),
+        "tie": {
+            "layouts": plan.certainty.tied,
+            "chance": TIE,
+            "sentences": [*filter(None, (ties(plan.certainty.tied, len(best)), surer_words(plan)))],
+        },
+        "assumptions": assumptions(plan),
         "even_stages": None if even is None else encoded(even, _EVENLY),
         "tried": plan.tried,
         "alternatives": [{"rank": place + 1, "why": why} for place, why in alternatives(plan)],
@@ -52,6 +63,21 @@ def plan_document(plan: Plan, *, top: int | None = None) -> dict[str, Any]:
         },
     }
     return {**head("plan"), **plain(document)}
+
+
+def _tight(plan: Plan) -> dict[str, Any] | None:
+    """The layout that is faster, if a trial run shows that it fits."""
+    place = plan.tight_alternative
+    if place is None:
+        return None
+    step_s, (row,) = plan.estimate.step_time_s, layout_rows(plan, [place])
+    return {
+        "rank": row.rank,
+        **row.document(),
+        "faster": 1.0 - float(step_s[place] / step_s[0]),
+        "fit_chance": float(plan.estimate.fit_chance[place]),
+        "sentence": memory_margin(plan),
+    }
 
 
 def _layout(plan: Plan, row: LayoutRow) -> dict[str, Any]:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -29,10 +31,11 @@ from simulator.cli.screen import (
 from simulator.cost.step import Estimate
 from simulator.goal import OFFERED
 from simulator.layout.layouts import dealt_words
+from simulator.planner.assumptions import ASSUMED, assumption_lines
 from simulator.planner.defaults_that_matter import bearing_defaults
 from simulator.planner.input_verdict import READY, input_verdict
 from simulator.planner.plan import Plan
-from simulator.planner.sensitivity import binding
+from simulator.planner.sensitivity import binding, surer_words
 from simulator.planner.variants import Variant, other_trainings
 from simulator.report.evidence import (
     FIT_RULE,
@@ -96,6 +99,7 @@ def screen(
         yield Text(line, style=NO_FIT)
     yield ""
     yield _ranking(plan, top, wide)
+    yield notes(ASSUMED, assumption_lines(plan))
     yield ""
     yield _why(plan, wide)
     yield ""
@@ -170,6 +174,7 @@ def _ranking(plan: Plan, top: int, wide: bool) -> Table:
         table.add_row(*(cells[column] for column in shown), style="bold" if i == 0 else "")
     said = (
         ties(plan.certainty.tied, min(top, len(plan.estimate))),
+        surer_words(plan),
         "Below a value: its P10 to P90.",
         FIT_RULE,
         "" if wide else _left_out(columns),
@@ -384,17 +389,23 @@ def _caveats(plan: Plan) -> list[str]:
 def missed_goals(plan: Plan) -> list[str]:
     """Name the goals that no layout meets, and by how much the best one misses them."""
     goal, days, usd = plan.scenario.goal, plan.outcome.days[0], plan.outcome.usd[0]
+    able = plan.estimate.able(allow_tight=plan.scenario.allow_tight)
     lines = []
-    if goal.deadline_days is not None and not plan.in_time.any():
+    if goal.deadline_days is not None and not plan.in_time[able].any():
         lines.append(
-            f"MISSED: No layout meets the deadline. The best takes {show_days(days)} of"
+            f"MISSED: {_none(plan.in_time)} meets the deadline. The best takes {show_days(days)} of"
             f" {show_days(goal.deadline_days)}: it needs {days / goal.deadline_days:,.3g} times the"
             " speed."
         )
-    if goal.budget_usd is not None and not plan.in_budget.any():
+    if goal.budget_usd is not None and not plan.in_budget[able].any():
         lines.append(
-            f"MISSED: No layout meets the budget. The best costs {show_usd(usd)} of"
+            f"MISSED: {_none(plan.in_budget)} meets the budget. The best costs {show_usd(usd)} of"
             f" {show_usd(goal.budget_usd)}: it needs prices"
             f" {100.0 * (1.0 - goal.budget_usd / usd):.3g} % lower."
         )
     return lines
+
+
+def _none(met: NDArray[np.bool_]) -> str:
+    """What does not meet a goal: one that is TIGHT may."""
+    return "No layout that FITS" if met.any() else "No layout"

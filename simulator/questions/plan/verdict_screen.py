@@ -20,9 +20,10 @@ from simulator.cli.screen import (
     plain_table,
     took,
 )
+from simulator.planner.assumptions import ASSUMED, assumption_lines
 from simulator.planner.input_verdict import input_verdict
 from simulator.planner.plan import Plan, alternatives
-from simulator.planner.sensitivity import binding
+from simulator.planner.sensitivity import binding, surer_words
 from simulator.planner.variants import Variant
 from simulator.questions.plan.screen import (
     OTHERWISE,
@@ -31,9 +32,9 @@ from simulator.questions.plan.screen import (
     trained_otherwise,
 )
 from simulator.report.evidence import ties
+from simulator.report.verdict import goal_words
 from simulator.report.wording import (
     MARK,
-    chance_words,
     end_words,
     goodput_words,
     hours_words,
@@ -69,10 +70,13 @@ def verdict_screen(
         yield Text(line, style=NO_FIT)
     yield ""
     yield _best(plan)
+    yield notes(ASSUMED, assumption_lines(plan, brief=True))
     yield ""
     yield _others(plan)
     if tie := ties(plan.certainty.tied, len(plan.estimate)):
         yield Text(tie)
+    if surer := surer_words(plan):
+        yield Text(surer)
     if plan.tried:
         yield notes("Batches tried, by tokens per second", batches_tried(plan))
     yield notes("What binds", binding(plan)[:_BINDING])
@@ -105,7 +109,7 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
             yield "planned", planned
     else:
         yield "time", "no training.tokens given: no days, money or energy"
-    if goals := _goals(plan):
+    if goals := ", ".join(goal_words(plan)):
         yield "goals", goals
     step = show_seconds(float(estimate.step_time_s[0]))
     span = show_seconds_span(float(sure.p10_s[0]), float(sure.p90_s[0]))
@@ -141,19 +145,6 @@ def _money(plan: Plan, whole: Spans) -> str:
     price, gpus = result.price, plan.scenario.cluster.gpus
     rate = "" if price.usd_per_gpu_hour is None else f" at {price.words()}"
     return f"{words}{rate}; {hours_words(result, gpus)}, {show_kwh(float(result.kwh[0]))}"
-
-
-def _goals(plan: Plan) -> str:
-    """How likely it is to meet deadline and budget."""
-    goal, chances = plan.scenario.goal, plan.goal_chances
-    words = []
-    if goal.deadline_days is not None:
-        both = float(chances.deadline[0]), float(chances.deadline_without_factor[0])
-        words.append(f"within {goal.deadline_days:,g} days: {chance_words(*both)}")
-    if goal.budget_usd is not None:
-        both = float(chances.budget[0]), float(chances.budget_without_factor[0])
-        words.append(f"at most {show_usd(goal.budget_usd)}: {chance_words(*both)}")
-    return ", ".join(words)
 
 
 def _played(plan: Plan) -> str:

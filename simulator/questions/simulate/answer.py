@@ -22,7 +22,7 @@ class StepAndPrediction(Answer):
         *("*prediction.asked", "layout", "searched=prediction.searched"),
         *("step_time_s=step.step_time_s", "undisturbed_s", "closed_form_s", "terms_s=step.terms_s"),
         *("closed_form_terms_s", "hidden_s=step.hidden_s", "critical_share=step.critical_share"),
-        *("pacing_rank=step.pacing_rank", "ranks=step.ranks", "memory_verdict"),
+        *("pacing_rank=step.pacing_rank", "ranks=step.ranks", "verdict=memory_verdict"),
         *("links=step.links", "network=step.network", "jitter=step.jitter"),
         *("loading=step.loading", "sharing=step.sharing", "groups", "tasks=step.tasks"),
         *("build_seconds", "run_seconds"),

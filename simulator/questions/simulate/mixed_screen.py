@@ -127,7 +127,7 @@ def mixed_plan_screen(answer: MixedPlan) -> Iterator[RenderableType]:
     unit, scale = seconds_like(answer.best.step_s)
     fastest_s = min(option.step_s for option in answer.options)
     table = plain_table(
-        "way", "GPUs", f"step ({unit})", "slower", "micro-batches", "days", "USD", "layout",
+        "way", "", "GPUs", f"step ({unit})", "slower", "micro-batches", "days", "USD", "layout",
         left=("way", "layout"),
     )  # fmt: skip
     for option in answer.options:
@@ -135,6 +135,7 @@ def mixed_plan_screen(answer: MixedPlan) -> Iterator[RenderableType]:
         days, usd = (float(x[0]) for x in (option.run.outcome.days, option.run.outcome.usd))
         table.add_row(
             option.way,
+            Text(option.run.memory.verdict, style=verdict_style(option.run.memory.verdict)),
             f"{option.gpus:,}",
             amount(scale * option.step_s),
             slower,

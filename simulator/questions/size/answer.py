@@ -182,6 +182,7 @@ def size_run(
         confidence=confidence,
         prices=dict(prices or {}),
         region=region,
+        allow_tight=scenario.allow_tight,
     )
     chosen = load_law(law, where=scenario.where, field="law")
     _check(scenario, asked, gpus)
@@ -228,22 +229,28 @@ def _fewest(
     largest: int | None,
     jobs: int | None,
 ) -> Offer | None:
-    """The smallest size that is in time, and within the budget if there is one."""
+    """The smallest size that is in time, and within the budget if there is one.
+
+    One that FITS; where none of all sizes does, the smallest that is TIGHT.
+    """
     sizes = _sizes(scenario, largest)
     least = _least(scenario, asked)
     ahead = [size for size in sizes if size >= least] or sizes[-1:]
     at_once = max(cores() if jobs is None else jobs, 1)
     found: Offer | None = None
+    risky: list[Offer] = []
     while ahead and found is None:
-        rows = list(search(ahead[:at_once]))
+        rows = [row for row in search(ahead[:at_once]) if row.meets(asked)]
         ahead = ahead[at_once:]
-        found = next((row for row in rows if row.meets(asked)), None)
+        risky += [row for row in rows if row.risky(asked)]
+        found = next((row for row in rows if not row.risky(asked)), None)
     if found is None:
-        return None
+        return next(iter(risky), None)
     below = max((size for size in sizes if size < found.gpus), default=0)
     between = _thinned(_good(scenario, range(below + 1, found.gpus)))
     inside = [size for size in between if size >= least]
-    return next((row for row in search(inside) if row.meets(asked)), found)
+    good = (row for row in search(inside) if row.meets(asked) and not row.risky(asked))
+    return next(good, found)
 
 
 def _with_the_rest(
@@ -282,7 +289,7 @@ def _soonest(
 ) -> Offer | None:
     """The size with which the run ends first among those within the budget."""
     able = [row for row in search(_sizes(scenario, largest)) if row.meets(asked)]
-    return min(able, key=lambda row: (_days(row, asked), row.gpus), default=None)
+    return min(able, key=lambda row: (row.risky(asked), _days(row, asked), row.gpus), default=None)
 
 
 def _sizes(scenario: Scenario, largest: int | None) -> list[int]:

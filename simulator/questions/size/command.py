@@ -13,7 +13,7 @@ from simulator.cli.decision_options import (
     Largest,
     Law,
 )
-from simulator.cli.option_groups import Limits, Money, ScenarioOptions
+from simulator.cli.option_groups import AllowTight, Limits, Money, SearchOptions
 from simulator.cli.options import (
     ClusterName,
     Json,
@@ -49,6 +49,7 @@ def ask(
     confidence: Confidence = 0.9,
     law: Law = "hoffmann-2022",
     largest: Largest = None,
+    allow_tight: AllowTight = False,
     money: Money,
     ideal: Ideal = False,
     as_json: Json = False,
@@ -61,11 +62,12 @@ def ask(
     from simulator.questions.size.answer import size_run
     from simulator.questions.size.screen import screen
 
-    described, assumed = ScenarioOptions(
+    described, assumed = SearchOptions(
         model=model,
         cluster=cluster if scenario is None else None,
         gpus=(gpus or 8) if scenario is None else None,
         software=software,
+        allow_tight=allow_tight,
         overrides=[
             *(overrides or ()),
             *([f"cluster.name={cluster}"] if cluster else []),

@@ -17,7 +17,7 @@ from simulator.planner.layout_row import layout_fields
 from simulator.planner.prediction import predict, refuse_mixed
 from simulator.scenario import Scenario
 from simulator.search.certainty import TIE, Certainty, certainty
-from simulator.search.explore import explore
+from simulator.search.fastest import explore_scenario
 from simulator.search.outcome import Outcome, answer_frame, spans
 from simulator.search.with_failures import priced
 from simulator.units import show_percent, show_seconds
@@ -173,7 +173,7 @@ def _best(scenario: Scenario, side: Mapping[str, Any]) -> Estimate:
     pinned = {**scenario.pinned, **side}
     section = build(LayoutSection, pinned, where=scenario.where, prefix="layout").pinned()
     made = replace(scenario, pinned=section)
-    found = explore(made.workload, made.cluster, made.software, section, keep=_KEEP, counts=False)
+    found = explore_scenario(made, section, keep=_KEEP, counts=False)
     if len(found.best):
         return found.best.take([0])
     words = ", ".join(f"{name} = {value}" for name, value in side.items())

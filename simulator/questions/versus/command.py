@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simulator.cli.option_groups import ScenarioOptions
+from simulator.cli.option_groups import SearchOptions
 from simulator.cli.options import ScenarioFile
 from simulator.cli.runner import Reply, question
 from simulator.errors import InputError, problem
@@ -57,7 +57,7 @@ Fabrics = Annotated[
 def ask_versus(
     *,
     words: Words,
-    options: ScenarioOptions,
+    options: SearchOptions,
     defaults: Defaults = False,
 ) -> Reply:
     """Compare two layouts term by term, with the chance that each is the faster one.
@@ -84,7 +84,7 @@ def ask_versus(
 def ask_what_if(
     *,
     scenario: ScenarioFile = None,
-    options: ScenarioOptions,
+    options: SearchOptions,
     change: Changes = None,
     fabrics: Fabrics = False,
 ) -> Reply:

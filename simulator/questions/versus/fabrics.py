@@ -31,7 +31,7 @@ from simulator.planner.prediction import refuse_mixed
 from simulator.planner.variants import Variant
 from simulator.scenario import Scenario
 from simulator.search.allowed import with_allowed
-from simulator.search.explore import explore
+from simulator.search.fastest import explore_scenario
 from simulator.search.with_failures import priced
 
 ADAPTERS, GBPS, NARROW, DOMAINS = (1, 2, 4, 8), (100, 200, 400, 800), (1, 2, 4, 8), (8, 72)
@@ -183,7 +183,7 @@ def _layouts(scenario: Scenario, domain: int) -> Layouts | None:
     pinned = with_allowed(scenario)
     tables = []
     for end in ends:
-        found = explore(end.workload, end.cluster, end.software, pinned, keep=_KEEP, counts=False)
+        found = explore_scenario(end, pinned, keep=_KEEP, counts=False)
         tables += [found.best.layouts] if len(found.best) else []
     return Layouts.concatenate(tables) if tables else None
 
@@ -217,7 +217,7 @@ def _on_each(
             continue
         made = _changed(scenario, (adapters, gbps, rails, narrow, domain))
         found = evaluate(layouts, made.workload, made.cluster, made.software)
-        fits = np.flatnonzero(found.fits)
+        fits = np.flatnonzero(found.able(allow_tight=scenario.allow_tight))
         if not len(fits):
             continue
         best = int(fits[np.argmin(found.step_time_s[fits])])

@@ -119,7 +119,8 @@ class Words(dict[str, Any]):
         if given is None and kind != "flag":
             config.known.add(field)
             return None
-        if type(given) is int and kind == "size" and 0 < given <= LARGEST:
+        plain = type(given) is bool if kind == "flag" else type(given) is int and kind == "size"
+        if plain and given <= LARGEST and (given > 0 or kind == "flag"):
             config.known.add(field)
             return given
         return config.value(field, default, kind)
@@ -301,10 +302,20 @@ def from_row(f: Fields) -> Architecture:
     parts = [_part(words, *named.split(":")) for named in words["parts"]]
     for named, arch in zip(words["parts"], parts, strict=True):
         words[named.split("_config")[0] + "_width"] = arch.hidden
+    left_out = _left_out(words)
     joined = _alone(words) if words.whole("layers") else _beside(parts.pop(0), words)
+    joined = replace(joined, notes=(*joined.notes, *left_out))
     for tower in reversed(parts):
         joined = _behind(tower, joined)
     return joined
+
+
+def _left_out(words: Words) -> list[str]:
+    """Say of every tower of a config that no part of the row reads that it is left out."""
+    read = {named.split(":")[0] for named in words["parts"]}
+    towers = ("vision_config", "audio_config", "video_config", "speech_config")
+    there = [key for key in towers if key in words.config.config and key not in read]
+    return [f"{key} is left out, with its projector: no row describes it" for key in there]
 
 
 def _alone(words: Words) -> Architecture:
@@ -316,7 +327,34 @@ def _alone(words: Words) -> Architecture:
         words.config.refuse(field, why)
     layers = min(words.size("layers"), 10_000)
     words.config.depth = layers
-    return _model(words, _blocks(words, layers))
+    arch = _model(words, _blocks(words, layers))
+    if words["ending"] in ("", "ForCausalLM") or not words.flag("encoder"):
+        return arch
+    encoder = _part(words, ".", words["encoder"])
+    return _decoding(encoder, arch)
+
+
+def _decoding(encoder: Architecture, arch: Architecture) -> Architecture:
+    """Put an encoder in front of the decoder that reads it.
+
+    The decoder's first layer has a norm that stands for the encoder's last, or the one of its
+    embedding. Positions of unlike lengths are counted beside: the length is then the encoder's.
+    """
+    first, width = encoder.blocks[encoder.layer_kinds[0]], arch.hidden
+    small = encoder.embedding_parameters - parameters(beside(encoder.linears, 0))
+    small += encoder.head_parameters - 2 * width
+    first = replace(first, linears=encoder.linears, scales=first.scales + max(0, small))
+    rest = [encoder.blocks[kind] for kind in encoder.layer_kinds[1:]]
+    layers = [arch.blocks[kind] for kind in arch.layer_kinds]
+    layers[0] = replace(layers[0], starts_decoder=True)
+    kinds: dict[Block, int] = {}
+    order = tuple([kinds.setdefault(block, len(kinds)) for block in (first, *rest, *layers)])
+    joined = replace(arch, blocks=tuple(kinds), layer_kinds=order)
+    if encoder.max_positions == arch.max_positions:
+        return joined
+    rows = arch.position_rows * width
+    longest = encoder.max_positions
+    return replace(joined, position="none", max_positions=longest, scales=arch.scales + rows)
 
 
 def _endings(words: Words) -> tuple[str, ...]:
@@ -327,9 +365,8 @@ def _endings(words: Words) -> tuple[str, ...]:
 def _part(outer: Words, key: str, family: str) -> Architecture:
     """Read a part of a config by the row of its own family."""
     fields = outer.config.inner(key, family)
-    named = fields.config.get("model_type") if key != "." else None
-    known = isinstance(named, str) and has(named) and named not in row(family).bases
-    if isinstance(named, str) and known and "parts" not in row(named).words:
+    named = str(fields.config.get("model_type", "")) if key != "." else ""
+    if has(named) and named not in row(family).bases and "parts" not in row(named).words:
         family = fields.family = named
     if "outertie" in outer.family.words and key == "text_config":
         fields.config = {**fields.config, "tie_word_embeddings": bool(outer["outertie"])}
@@ -359,14 +396,13 @@ def _behind(tower: Architecture, arch: Architecture) -> Architecture:
     )
     layers[-1] = replace(layers[-1], scales=layers[-1].scales + tower.head_parameters)
     layers += [arch.blocks[kind] for kind in arch.layer_kinds]
-    joined = Architecture.of_layers(
-        layers, name=arch.name, family=arch.family, hidden=1, vocabulary=0
-    )
+    kinds: dict[Block, int] = {}
+    order = tuple([kinds.setdefault(block, len(kinds)) for block in layers])
     note = f"the tower of {tower.family} sees an image, or a clip, of {tokens} patches a sample"
     return replace(
         arch,
-        blocks=joined.blocks,
-        layer_kinds=joined.layer_kinds,
+        blocks=tuple(kinds),
+        layer_kinds=order,
         notes=(*arch.notes, *tower.notes, note),
     )
 

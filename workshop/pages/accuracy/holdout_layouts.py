@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from simulator.units import GIB, show_seconds
@@ -67,18 +68,47 @@ def recipes_section(
         " longer, in shares of the published step; a timed step of our layout would show it, and"
         " of the published one the measured time stands next to the predicted one."
     )
-    head = ("recipe", "published layout", "our best", "memory", "step", "measured", "slower", "why")
+    yield gains_words(lines, percent)
+    head = (
+        *("recipe", "published layout", "our best", "memory", "step", "measured"),
+        *("slower", "expected", "tie", "why"),
+    )
     rows = [
         [
             *(line[name] for name in ("name", "published", "best", "memory_verdict")),
             show_seconds(line["published_step_s"]),
             show_seconds(line["measured_step_s"]),
             percent(line["slower"], "+"),
+            percent(line["expected"], "+"),
+            "yes" if line["tie"] else "no",
             line["why"] or "near",
         ]
         for line in lines
     ]
     yield table(head, rows, left=4)
+
+
+def gains_words(lines: Sequence[Mapping[str, Any]], percent: Percent) -> str:
+    """What the search claims to gain, what is to be expected of it, how often it is a tie."""
+
+    def counted(name: str) -> str:
+        gains = sorted(line[name] for line in lines)
+        over = [sum(gain > most for gain in gains) for most in (0.05, 0.10)]
+        return (
+            f"{percent(median(gains), '+')} in the median, at most {percent(gains[-1], '+')};"
+            f" above 5 % in {over[0]}, above 10 % in {over[1]}"
+        )
+
+    tied = sum(line["tie"] for line in lines)
+    return (
+        "The best of many layouts is lucky: part of what it is predicted to gain is error, and no"
+        " run of these layouts of ours shows it. *Expected* is the gain times g^2 / (g^2 + v): g ="
+        " 0.1 is by how much layouts that people run of one job differ, v the variance of the"
+        " predicted ratio, in which errors that both layouts share cancel"
+        f" (`simulator/cost/uncertainty.py`). Claimed: {counted('slower')}. Expected:"
+        f" {counted('expected')}. The published layout lies within the *tie*, the faster one with a"
+        f" chance of 20 % or more, in {tied} of {len(lines)}."
+    )
 
 
 def retimed_section(

@@ -1,0 +1,146 @@
+"""The assumptions that decide most: each priced by predicting the other choice.
+
+An answer takes a software with its flags, a type of gradients, a way to the experts. The other
+choice is predicted on the best layout; where that does not FIT so, on the best of those near it
+that does. Those that change the step most stand under the verdict.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulator.cost.step import Estimate, evaluate
+from simulator.errors import InputError
+from simulator.layout.layouts import Layouts
+from simulator.layout.rules.feasibility import FEASIBLE, reasons
+from simulator.planner.defaults_that_matter import Alternative, alternatives_of
+from simulator.planner.plan import Plan
+from simulator.planner.variants import Variant, variant_of
+from simulator.record_cache import for_same_records
+from simulator.search.fastest import explore_scenario
+from simulator.search.with_failures import priced
+from simulator.units import show_bytes, show_signed_percent, show_usd
+
+ASSUMED = "Assumed, and what the other choice would change"
+"""Heading of what :func:`assumption_lines` says."""
+
+MOST = 3
+"""Assumptions that are told."""
+
+_KEPT = ("tp", "cp", "ep", "etp", "micro_batch")
+"""Fields of the best layout that an alternative keeps where it looks for one that FITS: stages,
+chunks and recomputation are what memory asks for."""
+
+_LEAST = 0.001
+"""Relative change of the step below which a choice decides nothing."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Assumption(Variant):
+    """What an answer takes for granted, and what the other choice would make of it."""
+
+    KEYS: tuple[str, ...] = (
+        *("assumed=name", "alternative=change", "step_time_s", "step_time_change=relative"),
+        *("days", "usd", "usd_change", "verdict=memory_verdict", "layout"),
+    )
+
+    days: float | None = None
+    usd: float | None = None
+    """Of the run with the other choice; None where tokens or price are not known."""
+    usd_change: float | None = None
+
+    @property
+    def relative(self) -> float:
+        """Change of the step time, relative."""
+        return (self.step_time_s or 0.0) / self.before_s - 1.0
+
+    @property
+    def felt(self) -> bool:
+        """Whether the other choice changes anything."""
+        return abs(self.relative) >= _LEAST or self.layout is not None
+
+    def words(self, *, brief: bool = False) -> str:
+        """What is assumed, and the price of the other choice; `brief`: without its layout."""
+        changed = [f"{show_signed_percent(self.relative)} time"]
+        if self.usd_change is not None:
+            sign = "-" if self.usd_change < 0.0 else "+"
+            changed.append(f"{sign}{show_usd(abs(self.usd_change))}")
+        if self.memory_verdict != "FITS":
+            changed.append(f"{self.memory_verdict}, {show_bytes(self.memory_total_bytes or 0.0)}")
+        if self.layout is not None:
+            whole = f"as {self.layout} (the best layout would not fit)"
+            changed.append("another layout" if brief else whole)
+        return f"{self.name}; {self.change}: {', '.join(changed)}"
+
+
+@for_same_records(2)
+def assumptions(plan: Plan) -> list[Assumption]:
+    """Price what a plan takes for granted; the largest change of the step first, MOST of them."""
+    best = plan.estimate.layouts[:1]
+    every = [_priced(plan, other) for other in alternatives_of(plan.scenario, best)]
+    known = [assumption for assumption in every if assumption is not None]
+    largest: dict[str, Assumption] = {}
+    for assumption in sorted(known, key=lambda assumption: -abs(assumption.relative)):
+        largest.setdefault(assumption.name, assumption)
+    felt = [assumption for assumption in largest.values() if assumption.felt]
+    return felt[:MOST]
+
+
+def assumption_lines(plan: Plan, *, brief: bool = False) -> list[str]:
+    """The same in words: always a line."""
+    told = [assumption.words(brief=brief) for assumption in assumptions(plan)]
+    return told or ["no other choice that was tried changes the step by 0.1 %"]
+
+
+def _priced(plan: Plan, other: Alternative) -> Assumption | None:
+    """One alternative on the best layout; None where that cannot run so.
+
+    Where it would run but not FIT, on the fastest of those near it that does.
+    """
+    scenario, table = other.scenario, plan.estimate.layouts
+    estimate = _estimated(table[:1].replace(**other.fields), other)
+    if estimate is None:
+        return None
+    same = bool(estimate.verdict[0] <= plan.estimate.verdict[0])
+    if not same:
+        near = _searched(plan, other)
+        estimate, same = (near, False) if len(near) else (estimate, True)
+    result = priced(estimate, scenario)
+    days, usd = _known(result.days[0]), _known(result.usd[0])
+    before = _known(plan.outcome.usd[0])
+    return variant_of(
+        scenario,
+        estimate,
+        of=Assumption,
+        change=other.change,
+        name=other.assumed,
+        before_s=plan.step_time_s,
+        days=days,
+        usd=usd,
+        usd_change=None if usd is None or before is None else usd - before,
+        layout=None if same else estimate.layouts.describe(),
+    )
+
+
+def _searched(plan: Plan, other: Alternative) -> Estimate:
+    """The fastest layout that FITS so, with the best one's degrees over which operators are cut."""
+    best = {**plan.layout, **other.fields}
+    pinned = {name: best[name] for name in (*_KEPT, *other.fields)} | plan.scenario.pinned
+    return explore_scenario(other.scenario, pinned, keep=1, counts=False).best
+
+
+def _estimated(table: Layouts, other: Alternative) -> Estimate | None:
+    """Estimates of the layouts that can run; None where none can."""
+    scenario = other.scenario
+    setting = scenario.workload, scenario.cluster, scenario.software
+    table = table[reasons(table, *setting) == FEASIBLE]
+    try:
+        return evaluate(table, *setting) if len(table) else None
+    except InputError:  # the device has no figures of that library
+        return None
+
+
+def _known(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
