@@ -145,12 +145,7 @@ def is_deeper(value: Any, most: int = DEEPEST) -> bool:
     >>> is_deeper({"a": [1]}, 2), is_deeper({"a": [[1]]}, 2)
     (False, True)
     """
-    level = [value] if isinstance(value, (dict, list)) else []
-    for _ in range(most):
-        level = _one_level_down(level)
-        if not level:
-            return False
-    return True
+    return _extent(value, (), most)[0] > most
 
 
 def most_items(value: Any, *kinds: type) -> int:
@@ -162,24 +157,27 @@ def most_items(value: Any, *kinds: type) -> int:
     >>> most_items(found, dict), most_items(found, dict, list)
     (3, 4)
     """
-    most = 0
+    return _extent(value, kinds, None)[1]
+
+
+def _extent(value: Any, kinds: tuple[type, ...], deepest: int | None) -> tuple[int, int]:
+    """Levels of tables and lists, counted to one more than `deepest`, and most items of one.
+
+    A loop, since profiles have thousands of them.
+    """
+    levels, most = 0, 0
     level = [value] if isinstance(value, (dict, list)) else []
-    while level:
+    while level and (deepest is None or levels <= deepest):
+        levels += 1
+        below = []
         for table in level:
             if type(table) in kinds and len(table) > most:
                 most = len(table)
-        level = _one_level_down(level)
-    return most
-
-
-def _one_level_down(level: list[Any]) -> list[Any]:
-    """Tables and lists that stand in those of a level; a loop, since profiles have thousands."""
-    below = []
-    for table in level:
-        for item in table.values() if isinstance(table, dict) else table:
-            if isinstance(item, (dict, list)):
-                below.append(item)
-    return below
+            for item in table.values() if isinstance(table, dict) else table:
+                if isinstance(item, (dict, list)):
+                    below.append(item)
+        level = below
+    return levels, most
 
 
 def check_place(path: Path, *, folder: bool = False) -> None:

@@ -71,11 +71,11 @@ def test_sources_of_both_files_are_known(mine: Path) -> None:
         'base = "plain-ddp"\n[sources.adam]\ntext = "counted anew"\n'
         '[sources.trace]\ntext = "a trace"\n'
         '[host]\nseconds_per_kernel = { value = 9e-6, grade = "measured", source = "trace" }\n'
-        'kernels_per_block = { value = 50, grade = "assumed", source = "workspace" }\n'
+        'time_variation = { value = 0.04, grade = "assumed", source = "workspace" }\n'
     )
     own, base = load_software("both"), load_software("plain-ddp")
     assert own.host.seconds_per_kernel.source == "a trace"
-    assert own.host.kernels_per_block.source == base.allocator.workspace_bytes.source
+    assert own.host.time_variation.source == base.allocator.workspace_bytes.source
     assert own.states.optimizer_traffic.source == "counted anew"
     text = 'base = "plain-ddp"\n[host]\nseconds_per_kernel = { value = 1, source = "traec" }\n'
     (mine / "typo.toml").write_text(text)
@@ -86,16 +86,17 @@ def test_bases_may_stand_on_bases(mine: Path) -> None:
     (mine / "a.toml").write_text(
         'base = "plain-ddp"\nrelease = "a"\n[host]\nseconds_per_kernel = 1'
     )
-    (mine / "b.toml").write_text('base = "a"\n[host]\nkernels_per_block = 7')
+    (mine / "b.toml").write_text('base = "a"\n[host]\ntime_variation = 0.7')
     (mine / "c.toml").write_text('base = "b"\n[host]\nseconds_per_kernel = 3')
     found = load_software("c")
     assert (found.name, found.release) == ("c", "a")
-    assert (float(found.host.seconds_per_kernel), float(found.host.kernels_per_block)) == (3, 7)
+    assert (float(found.host.seconds_per_kernel), float(found.host.time_variation)) == (3, 0.7)
 
 
 def test_shipped_profiles_on_a_base_differ_in_what_they_state() -> None:
     eager, compiled = load_software("torchtitan-eager"), load_software("torchtitan")
-    assert eager.host.kernels_per_block > compiled.host.kernels_per_block
+    each = [one.host.launches["mlp"].forward for one in (eager, compiled)]
+    assert each[0] > each[1]
     assert (eager.kernels.fused, compiled.kernels.fused[0]) == (("linear_bias", "softmax"), "norm")
     assert (eager.supports, eager.states, eager.overlap) == (
         compiled.supports,

@@ -88,6 +88,47 @@ def test_a_variant_takes_its_own_where_there_is_one() -> None:
     assert nearest("torchtitan-2025.06-compile").profile == "torchtitan"
 
 
+@pytest.mark.parametrize(
+    ("word", "known"),
+    [
+        ("mlperf-nemo-v5.0", "megatron-bridge-25.09"),  # before all of them
+        ("mlperf-nemo-v6.0", "megatron-bridge-26.06"),  # of June 2026
+        ("mlperf-nemo-v7.0", "megatron-bridge-26.06"),
+        ("torchtitan-2026.06", "torchtitan-2025.04-compile"),
+        ("torchtitan-HEAD", "torchtitan-2025.04-compile"),
+        ("torchtitan-2026.06-nightly", "torchtitan-2025.04-compile"),
+        ("nemo-automodel-2026", "torchtitan-2025.04-compile"),
+        ("nemo-25.08", "nemo-25.04"),
+        ("nemo-26.02", "megatron-bridge-26.02"),
+        ("nemo-2.5", "nemo-25.04"),  # a number that is no date
+        ("megatron-bridge-0.6", "megatron-bridge-26.06"),
+        ("megatron-lm-2020", "megatron-lm-2021"),
+        ("megatron-lm-2025.06", "megatron-lm-2023"),
+    ],
+)
+def test_words_of_every_family_take_the_newest_before_them(word: str, known: str) -> None:
+    assert nearest(word).known == known
+
+
+def families() -> list[str]:
+    words = [found.family for word in SHIPPED.words if (found := parsed(word)) is not None]
+    return sorted({*words, *SHIPPED.families, *SHIPPED.stand_ins})
+
+
+@pytest.mark.parametrize("variant", ["", "-compile", "-eager", "-nightly"])
+@pytest.mark.parametrize("family", families())
+def test_a_later_word_never_takes_an_earlier_release(family: str, variant: str) -> None:
+    dates = [f"{year}.{month:02d}" for year in range(2019, 2030) for month in range(1, 13)]
+    if family in SHIPPED.rounds:
+        dates = [f"v{year}.{half}" for year in range(1, 10) for half in (0, 1)]
+    asked = [f"{family}-{date}{variant}" for date in dates]
+    taken = [nearest(word).known for word in asked if word not in SHIPPED.words]
+    order = list(dict.fromkeys(taken))
+    assert taken == [name for name in order for _ in range(taken.count(name))]
+    months = [x.months for name in order if (x := parsed(name)) is not None and x.months]
+    assert months == sorted(months)
+
+
 def test_an_unknown_family_is_refused_with_the_list_and_the_way_out() -> None:
     with pytest.raises(UnknownFamily) as caught:
         nearest("colossal-0.4.1")

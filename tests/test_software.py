@@ -87,6 +87,7 @@ def test_low_types_need_a_framework_of_their_time() -> None:
     able = {name: set(load_software(name).supports.precisions) for name in EVERY}
     assert {name for name in EVERY if "nvfp4" in able[name]} == {
         "megatron-bridge",
+        "megatron-bridge-25.11",
         "megatron-bridge-26.02",
         "megatron-bridge-26.04",
         "megatron-bridge-26.06",
@@ -108,6 +109,7 @@ def test_offload_is_said_by_those_that_have_it() -> None:
         "maxtext",
         "maxtext-gpu",
         "megatron-bridge",
+        "megatron-bridge-25.11",
         "megatron-bridge-26.02",
         "megatron-bridge-26.04",
         "megatron-bridge-26.06",

@@ -78,7 +78,8 @@ def local_profiles(document: Measurements) -> LocalProfiles:
     host, share = _host(document.calls), _core_share(document.calls)
     writer = _Writer(document)
     distributed = {name: seconds for name, seconds in host.items() if name != _PER_KERNEL}
-    plain = {_PER_KERNEL: host[_PER_KERNEL], "kernels_per_block": _operators(document.calls)}
+    plain = {_PER_KERNEL: host[_PER_KERNEL]}
+    half = {"forward": _operators(document.calls) / 2}
     sections = {
         "accelerators": [*_device_sections(writer, limits), *found.sections(found.accelerator)],
         "nodes": [_links(writer, lines, limits)],
@@ -86,6 +87,10 @@ def local_profiles(document: Measurements) -> LocalProfiles:
         "collectives": _library(writer, lines, share),
         "software": [
             writer.section(("host",), plain, "host", _HOST_TEXT),
+            *(
+                writer.section(("host", "launches", part), half, "host", _HOST_TEXT)
+                for part in ("attention", "mlp")
+            ),
             writer.section(("host", "distributed"), distributed, "host", _HOST_TEXT),
         ],
     }

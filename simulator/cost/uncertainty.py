@@ -129,7 +129,11 @@ def stated_spreads(cluster: Cluster, software: Software, recipe: Recipe) -> dict
         "compute": _spread(product, "training_fraction"),
         "attention": _spread(fused, "peak_fraction", "backward_fraction"),
         "memory_bound": _spread(device.stream.get("elementwise"), "memory_fraction"),
-        "launch": _spread(software.host, "seconds_per_kernel"),
+        "launch": float(
+            np.hypot(
+                _spread(software.host, "seconds_per_kernel"), _spread(cluster.node, "host_time")
+            )
+        ),
     }
 
 

@@ -82,9 +82,9 @@ class Node:
     host: Literal["intel", "amd", "grace"] = "intel"
     """Maker of the host processors. NCCL's choice reads it (the time to post a message, rates among
     servers of AMD hosts), and boards with Grace have curves of their own (``Cluster.board``)."""
-    host_time: Figure = Figure(1.0, "assumed", "none")
-    """Time in which its host enqueues the kernels of a block, over that of the hosts on which
-    software profiles were measured."""
+    host_time: Figure = Figure(1.17, "assumed", "as the hosts with H100", "2026-11-26", 0.18)
+    """Time in which its host enqueues the kernels of a block, over that of the faster hosts with
+    H100."""
     host_bytes_per_s: Figure | None = None
     """Rate of copies between one accelerator and host memory, one direction, all accelerators of
     the server copying at once."""

@@ -24,6 +24,9 @@ _LIMIT_BYTES = 2**20
 _ENOUGH = 2
 """Settings of a framework by which it is recognised."""
 
+_LARGEST = 10**12
+"""Largest number that is taken for meant."""
+
 _MOST_BASES = 8
 """Configurations that one may stand over, one on the other."""
 
@@ -145,7 +148,7 @@ def _assume(document: dict[str, Any], overrides: Iterable[str]) -> list[str]:
                 " longest; --set rl.answer_tokens=N says what yours have"
             )
     if "prompts" not in rl and "global_batch" in training and "samples" in rl:
-        rl["prompts"] = max(training["global_batch"] // rl["samples"], 1)
+        rl["prompts"] = max(training["global_batch"] // max(rl["samples"], 1), 1)
     if "global_batch" not in training and {"prompts", "samples"} <= set(rl):
         training["global_batch"] = rl["prompts"] * rl["samples"]
         lines.append("assumed: one update a step")
@@ -191,8 +194,10 @@ def _plain(value: Any) -> Any:
 def _value(formula: str, known: Mapping[str, Any]) -> tuple[Any, list[str]]:
     """The value of sums of products of settings; None where one is missing or no number."""
     keys = [key.strip() for term in formula.split("+") for key in term.split("*")]
-    if any(known.get(key) is None or isinstance(known[key], (str, list, dict)) for key in keys):
+    if any(not isinstance(known.get(key), (bool, int, float)) for key in keys):
         return None, keys
+    if wrong := [key for key in keys if not abs(known[key]) <= _LARGEST]:
+        raise InputError(f"{wrong[0]}: must be a number up to {_LARGEST:,}")
     if len(keys) == 1:
         return known[keys[0]], keys
     total = 0

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from simulator.software.overrides import is_switch, with_overrides
 from simulator.software.profile import Software, load_software
 from simulator.software.releases import Nearest, Releases, UnknownFamily, load_releases
 from simulator.workload.architecture import MLP, Architecture, Attention, Block, MoE
+from simulator.workload.expert_routing import Routing
 from simulator.workload.recipe import OPTIMIZERS, PRECISIONS, Recipe, Workload
 
 _POSITIONS = ("rope", "learned", "alibi", "none")
@@ -163,7 +164,7 @@ def replay(row: Mapping[str, str], tables: Tables, *, where: str = "row") -> Run
         "architecture": lambda: _architecture(said, tables.family(said)),
         "recipe": lambda: _recipe(said, _stands(said, tables), tables),
         "cluster": lambda: _cluster(said, tables),
-        "software": lambda: _software(said, _stands(said, tables)),
+        "software": lambda: _software(said, _stands(said, tables), tables),
         "layout": lambda: _layout(said, _software_profile(_stands(said, tables).profile)),
     }
     for name, step in steps.items():
@@ -335,6 +336,10 @@ def _recipe(said: Said, stands: Nearest, tables: Tables) -> Recipe:
     }
     if capacity := said.get("capacity_factor"):  # "padded and dropped to this capacity"
         raw |= {"moe_capacity_factor": capacity, "moe_pads_to_capacity": True}
+    if routing := said.word("moe_routing", get_args(Routing)):
+        raw["moe_routing"] = routing
+    elif said.get("moe_balanced") is False:
+        raw["moe_routing"] = "adapting"
     if moments := said.word("moment_dtype", _MOMENTS):
         raw["moment_dtype"] = moments
     for column in ("lengths", "loss_chunks", "optimizer_in_backward"):
@@ -417,9 +422,11 @@ def _cluster(said: Said, tables: Tables) -> Cluster:
     return replace(base, groups=(group,), fabric=fabric)
 
 
-def _software(said: Said, stands: Nearest) -> Software:
+def _software(said: Said, stands: Nearest, tables: Tables) -> Software:
     """The profile, with what the row states put over it."""
     software = _software_profile(stands.profile).standing_for(stands)
+    device = _profile(_cluster_name(said.need("gpu"), tables)).accelerator.name
+    software = software.as_recipes_on(device, said.need("family"))
     stated = {
         column.removeprefix(SOFTWARE): said.get(column)
         for column in (*said.values, *said.wrong)

@@ -26,7 +26,7 @@ _NEEDED = """run_id model family layers hidden ffn_hidden heads kv_heads head_di
 _OTHERS = """source split position num_experts top_k moe_ffn_hidden shared_expert_ffn
     first_dense_layers q_lora_rank kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim
     mtp_layers gpus_per_node nvlink_domain nic_gbit_per_gpu fabric shard_group vpp cp ep etp
-    sequence_parallel recompute_layers recompute_modules flash_attention moe_balanced
+    sequence_parallel recompute_layers recompute_modules flash_attention moe_balanced moe_routing
     capacity_factor overlap_grad_reduce overlap_param_gather tp_comm_overlap cpu_offload
     cuda_graphs tokens_per_s_per_gpu model_tflops_per_gpu peak_memory_gib memory_kind
     peak_reserved_gib reduce_dtype gradient_dtype moment_dtype fused_gradient_accumulation
@@ -275,7 +275,7 @@ _MOST_LAYERS = 10_000
 
 _NUMBERS = "nic_gbit_per_gpu capacity_factor bucket_bytes"
 _FLAGS = """gated_mlp tied_embeddings sequence_parallel dropout cpu_offload optimizer_in_backward
-    quantised_base fp8_weights"""
+    quantised_base fp8_weights moe_balanced"""
 _COUNTS = "hidden ffn_hidden vocab seq_len heads num_gpus global_batch gpus_per_node nvlink_domain"
 _DEGREES = "tp pp cp dp ep etp micro_batch shard_group"
 _OF_LAYERS = "layers vpp"

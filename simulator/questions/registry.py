@@ -97,14 +97,12 @@ HELP = {
     "parameter-server": (
         "Find what a run takes with the servers of [parameter_server], and with all-reduce."
     ),
-    "rl": (
-        "Find what a step of [rl] takes, who waits for whom, and the best split of accelerators."
-    ),
     "recommender": (
         "Find what a step of [sparse] takes: tables split over the GPUs, next to a dense model."
     ),
     "schedule": "Find who gets which part of a cluster, how much of it and when, by planned times.",
     "distil": "Find what a step takes with the teacher of [distillation] in it, and ahead of time.",
+    "rl": "Find what a step of [rl] takes, who waits for whom, and the best split of accelerators.",
     "validate": "Predict measured runs and show how far off the predictions are.",
     "diagnose": (
         "Find why a run is slower than predicted: which cause, how much of it, and how to tell."

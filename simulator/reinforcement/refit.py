@@ -46,6 +46,7 @@ def refit(
     estimate: Estimate,
     *,
     colocated: bool,
+    offloads: bool = True,
     weight_bytes: float = _WIDE,
 ) -> Refit:
     """Price a hand-over.
@@ -54,7 +55,7 @@ def refit(
     host's work for each, and all bytes once through a rank. On the same devices they pass by
     memory handles; apart, from the first rank to all engines by broadcast, at what its adapters
     carry. Colocated, optimizer states and gradients leave for the host before the engine wakes, and
-    come back.
+    come back, unless nothing `offloads`.
     """
     tensors = published_tensors(architecture)
     size = architecture.parameters * weight_bytes
@@ -66,7 +67,8 @@ def refit(
     switch_s = 0.0
     if colocated:
         kinds = estimate.memory_bytes
-        states = float(kinds["optimizer"][0] + kinds["gradients"][0])
+        if offloads:
+            states = float(kinds["optimizer"][0] + kinds["gradients"][0])
         host = float(cluster.node.host_bytes_per_s or 25.0 * GB)
         link_rate = host * float(framework.offload_fraction)
         switch_s = float(framework.colocated_switch_s) + 2.0 * states / link_rate

@@ -82,6 +82,16 @@ def _changes(
         more = engine.listed_sequences
         if more > engine.streamed_sequences:
             yield _engine(scenario, rl, "max_sequences", more, why)
+    if not rl.asks_one_by_one:
+        why = (
+            "requests one by one: dealt evenly, words made beside iterations, not between; with"
+            f" max_sequences = {limit or engine.listed_sequences:,}"
+        )
+        section = replace(
+            rl.generation, asynchronous=True, max_sequences=limit or engine.listed_sequences
+        )
+        changed = with_rl(scenario, replace(rl, generation=section))
+        yield "rl.generation.asynchronous", True, why, changed
     share = step.generated.memory_share if step else (rl.generation.memory_share or 0.5)
     for value in (round(share + _TENTH, 2), round(share - _TENTH, 2)):
         if 0.1 <= value <= _MOST_SHARE:

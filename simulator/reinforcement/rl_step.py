@@ -259,6 +259,7 @@ def joined(scenario: Scenario, rl: RL, trainer: Trainer, generated: Generated) -
         scenario.cluster,
         trainer.estimate,
         colocated=rl.mode == "colocated",
+        offloads=rl.offload_states,
         weight_bytes=1.0 if rl.generation.precision == "fp8" else 2.0,
     )
     step = RLStep(
@@ -399,6 +400,9 @@ def _memory(step: RLStep, cluster: Cluster) -> dict[str, Side]:
         stays = training["context"] + training["communicators"]
         training["engine asleep"] = float(replica.engine.asleep_bytes)
         generation["trainer asleep"] = stays
+        if not step.rl.offload_states:
+            states = ("weights", "gradients", "optimizer")
+            generation["trainer's states"] = sum(training[name] for name in states)
         phases["refit"] = {
             "weights": training["weights"],
             "trainer asleep": stays,

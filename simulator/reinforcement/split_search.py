@@ -7,6 +7,7 @@ layout that fits on so many accelerators, found once for each number.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
@@ -14,7 +15,7 @@ from typing import Literal
 from simulator.arrays import Floats
 from simulator.errors import InfeasibleError, InputError
 from simulator.layout.degrees import divisors
-from simulator.reinforcement.rl_step import Generated, RLStep, generate, joined
+from simulator.reinforcement.rl_step import RLStep, generate, joined
 from simulator.reinforcement.trainer import Trainer, best_trainer, train, with_gpus
 from simulator.rollouts.lengths import answer_lengths, sequence_lengths
 from simulator.rollouts.profiles import load_framework
@@ -75,10 +76,20 @@ def try_splits(
     for index, (training, generating, asked) in enumerate(listed):
         if progress is not None:
             progress(index, len(listed))
+        try:
+            generated = generate(scenario, asked, answers, generating, playing=False)
+        except InfeasibleError as error:  # weights fill the engine: no need to search a trainer
+            tried.append(Tried(rl=asked, step=None, reason=_reason(error, scenario)))
+            continue
         key = (asked.mode, training)
         if key not in trainers:
             trainers[key] = _trainer(scenario, asked, answers, training)
-        tried.append(_tried(scenario, asked, answers, generating, trainers[key]))
+        trainer = trainers[key]
+        if isinstance(trainer, str):
+            tried.append(Tried(rl=asked, step=None, reason=trainer))
+        else:
+            step = joined(scenario, asked, trainer, generated)
+            tried.append(Tried(rl=asked, step=step))
     if progress is not None:
         progress(len(listed), len(listed))
     return tried
@@ -126,32 +137,20 @@ def _trainer(scenario: Scenario, rl: RL, answers: Floats, gpus: int) -> Trainer 
     """The trainer on so many accelerators: as [layout] says, else the fastest that fits."""
     sequences, cluster = sequence_lengths(rl, answers), with_gpus(scenario.cluster, gpus)
     framework = load_framework(rl.framework, where=scenario.where)
+    pinned = None
     if scenario.pinned:
-        try:
-            return train(scenario, rl, sequences, cluster, framework, scenario.pinned)
-        except InputError:
-            pass  # made for another number of accelerators: the fastest stands for it
+        with suppress(InputError):  # made for another number of accelerators
+            pinned = train(scenario, rl, sequences, cluster, framework, scenario.pinned)
+    if pinned is not None and bool(pinned.estimate.fits[0]):
+        return pinned
     try:
         return best_trainer(scenario, rl, sequences, cluster, framework)
     except InfeasibleError as error:
-        return str(error).removeprefix(f"{scenario.where}: ")
+        return pinned or _reason(error, scenario)
 
 
-def _tried(
-    scenario: Scenario,
-    rl: RL,
-    answers: Floats,
-    generating: int,
-    trainer: Trainer | str,
-) -> Tried:
-    if isinstance(trainer, str):
-        return Tried(rl=rl, step=None, reason=trainer)
-    try:
-        generated: Generated = generate(scenario, rl, answers, generating, playing=False)
-    except InfeasibleError as error:
-        reason = str(error).removeprefix(f"{scenario.where}: ")
-        return Tried(rl=rl, step=None, reason=reason)
-    return Tried(rl=rl, step=joined(scenario, rl, trainer, generated))
+def _reason(error: InfeasibleError, scenario: Scenario) -> str:
+    return str(error).removeprefix(f"{scenario.where}: ")
 
 
 def best_of(tried: list[Tried], by: By) -> Tried | None:

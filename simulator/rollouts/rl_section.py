@@ -116,6 +116,9 @@ class RL:
     """Times that a batch of answers is learned from."""
     mode: Literal["colocated", "apart"] = "colocated"
     """colocated: all accelerators generate, then all train. apart: [rl.generation] has its own."""
+    offload_states: bool = True
+    """colocated: optimizer states, gradients and the trainer's weights wait on the host while the
+    engine runs; false: they stay beside it."""
     staleness: Annotated[Whole, Le(1000), Unit("updates of the generator")] = 0
     """Updates by which weights may be older than those that learn from their answers. 0: on policy;
     1: one step off; more: a queue."""

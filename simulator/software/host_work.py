@@ -2,8 +2,52 @@
 
 from __future__ import annotations
 
+from dataclasses import field
+from typing import Literal
+
 from simulator.files import Figure, record
 from simulator.software.mechanisms.distributed_dispatch import DistributedDispatch
+
+Launched = Literal[
+    "attention",
+    "mlp",
+    "shared_experts",
+    "bias",
+    "rotary",
+    "rotary_apart",
+    "head_norms",
+    "latent",
+    "unfused_attention",
+    "context_step",
+    "quantised",
+    "delayed_scaling",
+    "deterministic",
+    "routed",
+    "exchanged",
+    "auxiliary_loss",
+    "grouped_experts",
+    "expert",
+    "biased_expert",
+]
+"""What a block has, for each of which the host launches kernels: attention and a dense MLP with
+their norms and residuals; shared experts; a linear with a bias; rotation of queries and keys in one
+kernel, or in pieces; norms on queries and keys; what latent attention adds; scores in kernels of
+their own; each further block of keys under context parallelism; products of fewer than 16 bit, with
+scales of this step or the last ones'; kernels that runs need to come out alike. Of routed experts:
+router and permutation; what taking tokens to other ranks adds; the loss that balances them; what
+surrounds grouped products; each expert of the rank where they run one by one; biases of each."""
+
+
+@record
+class Launches:
+    """What the host launches for one thing that a block has."""
+
+    forward: Figure
+    """Kernels of its forward pass."""
+    backward: Figure | None = None
+    """Kernels of its backward pass; None: twice as many, one for each gradient."""
+    modules: Figure = Figure(0.0)
+    """Modules of Python that its forward pass calls."""
 
 
 @record
@@ -11,32 +55,23 @@ class HostWork:
     """What the host needs to enqueue a block: a block never takes less."""
 
     seconds_per_kernel: Figure
-    """Host time to enqueue one kernel through the framework."""
-    kernels_per_block: Figure
-    """Kernels of one dense block's forward pass; its backward pass has twice as many."""
-    kernels_per_mlp: Figure = Figure(0.0)
-    """Those of them that a block has not whose every MLP is a routed expert."""
-    kernels_per_fp8_block: Figure = Figure(0.0)
-    """Kernels that casts, amax and scale updates add to a block in fp8."""
-    kernels_per_moe_block: Figure = Figure(0.0)
-    """Kernels of routing, dispatch, experts and combine."""
-    kernels_per_padded_moe_block: Figure = Figure(0.0)
-    """The same where every expert is padded to a capacity, so that no rank has to learn how many
-    tokens arrive; 0: as many."""
-    kernels_per_biased_expert: Figure = Figure(0.0)
-    """The same for each expert of the rank whose linears have biases, where these are added expert
-    by expert."""
-    kernels_per_overlapped_block: Figure = Figure(0.0)
-    """Kernels' worth of host work that hiding expert traffic behind another micro-batch adds to a
-    block with experts, which is then run in pieces: streams, events, one call of autograd each."""
+    """Host time to enqueue one kernel through the framework, with its share of views and of the
+    graph of autograd."""
+    seconds_per_module: Figure = Figure(0.0)
+    """Host time of one call of a module in the forward pass."""
+    seconds_per_collective: Figure = Figure(0.0)
+    """Host time to enqueue one collective of a block."""
     seconds_per_expert_product: Figure = Figure(0.0)
     """Host time to enqueue one expert's share of a grouped product, where the library calls a
     product for each expert of the rank (Transformer Engine's cuBLAS on several streams)."""
-    kernels_per_latent_block: Figure = Figure(0.0)
-    """Kernels that latent attention (MLA) adds: its further projections, rotary positions on parts
-    of the heads, and putting the parts together."""
-    kernels_per_context_step: Figure = Figure(0.0)
-    """Kernels that each further block of keys adds to attention under context parallelism."""
+    seconds_per_exchange: dict[str, Figure] = field(default_factory=dict)
+    """Host time of taking tokens to experts of other ranks and back, once a block and micro-batch:
+    split sizes that come to the host, the wait for them. By how they get there: alltoall,
+    allgather, deepep, hybridep."""
+    launches: dict[Launched, Launches] = field(default_factory=dict)
+    """Kernels and modules of a block, by what it has."""
+    deterministic: bool = False
+    """Runs come out alike: torch fills what is new before it is used."""
     seconds_per_checkpoint: Figure = Figure(0.0)
     """Host time that setting one module aside adds to a forward pass: states of the generators, a
     function of its own to autograd, hooks. 0: not known, and selective recomputation is priced by

@@ -138,6 +138,10 @@ class Kernels:
     )
     """Memory traffic for every logit, both passes, of a fused loss: 10 for Transformer Engine's
     (forward two reads and the gradient in place of the logits, backward its product)."""
+    linear_loss: bool = False
+    """The head's product and the loss are one function, which takes the logits piece by piece and
+    has the gradients of its input and weights in the forward pass (Liger Kernel's
+    fused_linear_cross_entropy.py)."""
     clears_inputs: bool = False
     """A linear frees its kept input as soon as the weight gradient is there (TE's
     clear_tensor_data, autograd's own order), before the backward pass of the activation in front

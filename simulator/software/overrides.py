@@ -349,6 +349,8 @@ def _cannot(software: Software, changed: Software, stated: Mapping[str, Any]) ->
     if lost and "dispatcher" in stated:
         has = ", ".join(can.dispatchers) or "none"
         yield f"dispatcher: {software.name} has no {lost[0]} (it has {has})"
+    if changed.kernels.linear_loss and not can.linear_loss:
+        yield f"loss_fusion: {software.name} has no linear (its head and loss are two)"
     graphs, scope = str(stated.get("cuda_graphs", "")).lower(), stated.get("cuda_graph_scope")
     whole = ["full_iteration"] if graphs == "true" else []
     parts = _words(switches()["cuda_graph_scope"], whole if scope is None else scope)

@@ -23,7 +23,7 @@ from simulator.software.mechanisms.fsdp2 import FSDP2
 from simulator.software.overlap import Overlap
 from simulator.software.releases import Nearest, stack_of
 from simulator.software.states import StateBytes
-from simulator.software.supports import Supports
+from simulator.software.supports import Dispatcher, Supports
 
 Launcher = Literal[
     "megatron",
@@ -84,6 +84,24 @@ class Software:
         if not modules:
             return self
         return replace(self, kernels=replace(self.kernels, selective_modules=tuple(modules)))
+
+    def as_recipes_on(self, accelerator: str, family: str) -> Software:
+        """The same as its recipes take tokens to experts there, where they differ.
+
+        `family` is the model's.
+        """
+        can = self.supports
+        word = can.usual_dispatcher.get(accelerator)
+        if word is None or family in can.alltoall_families:
+            return self
+        first: Dispatcher = "deepep" if word == "hybridep" else word
+        order = (first, *(other for other in can.dispatchers if other != first))
+        library = word if word == "hybridep" or word == "deepep" else self.kernels.expert_library
+        return replace(
+            self,
+            supports=replace(can, dispatchers=order),
+            kernels=replace(self.kernels, expert_library=library),
+        )
 
     def on(self, generation: str) -> Software:
         """The same with the kernels that run on a generation of devices."""

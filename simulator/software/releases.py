@@ -3,7 +3,8 @@
 A word of software is a family, a release and perhaps a variant: ``megatron-bridge-26.04.01``,
 ``torchtitan-2024.12-compile``. What a release does is taken to hold until the notes of a later one
 say otherwise, so that an unknown release does as the newest known one before it; one from before
-all of them does as the oldest.
+all of them does as the oldest, one whose number is no date as the newest. A later word never takes
+an earlier release than an earlier word does.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ _WORD = re.compile(
 )
 _YEARS = 2000
 """Numbers of releases from here on are dates."""
+
+_END_OF_YEAR = 99
+"""The month of a release that names a year alone, as asked for: all of it is meant."""
 
 _NEWEST = (10**9,)
 """Where HEAD stands: after every release."""
@@ -90,6 +94,16 @@ def parsed(word: str) -> Release | None:
     )
 
 
+@record
+class Rounds:
+    """Releases that are rounds of a competition, two a year and more: when they were published."""
+
+    year: int
+    """Of round 0."""
+    months: tuple[int, ...]
+    """Of the rounds ``.0``, ``.1`` ... of a year."""
+
+
 class UnknownFamily(InputError):
     """A word of software of whose family nothing is known."""
 
@@ -101,7 +115,11 @@ class Releases:
     words: dict[str, str]
     """Software profile by word."""
     families: dict[str, str]
-    """Another name of a family -> its name in `words`, or a profile that serves all of it."""
+    """A family -> the one that its releases belong to as well, or a profile that serves all."""
+    rounds: dict[str, Rounds] = field(default_factory=dict)
+    """Families whose releases are rounds."""
+    variants: dict[str, str] = field(default_factory=dict)
+    """The variant of a family that a word means which names none, or one that nobody knows."""
     stand_ins: dict[str, str] = field(default_factory=dict)
     """A framework that has no profile -> the family or profile of another that stands in for it."""
     usual: dict[Platform, str] = field(default_factory=dict)
@@ -144,17 +162,14 @@ class Releases:
         asked = parsed(word) or parsed(plain)
         own = asked.family if asked else plain
         framework = own if own in self.stand_ins else ""
-        family = self.stand_ins.get(own, own)
-        family = self.families.get(family, family)
-        releases = {name: found for name in known if (found := parsed(name)) is not None}
-        alike = {name: x for name, x in releases.items() if x.family == family}
-        years = bool(alike) and all(one.number[0] >= _YEARS for one in alike.values())
-        if asked and years and asked.number[0] < _YEARS and family in known:  # not to be compared
-            return _undated(word, family, known[family], framework)
-        if asked and alike:
-            return replace(_latest_before(word, asked, alike, known), framework=framework)
-        if family in known:
-            return _undated(word, known[family], known[family], framework)
+        lineage = self._lineage(own)
+        releases = self._releases(known)
+        alike = {name: x for name, x in releases.items() if x.family in lineage}
+        if alike:
+            nearest = self._latest_before(word, asked, alike, known, lineage)
+            return replace(nearest, framework=framework)
+        if lineage[-1] in known:
+            return _undated(word, known[lineage[-1]], known[lineage[-1]], framework)
         if self.fallback:
             return _undated(word, self.fallback, self.fallback, own)
         families = sorted({x.family for x in releases.values()} | {*self.families, *self.stand_ins})
@@ -168,6 +183,82 @@ class Releases:
                 " --software NAME chooses a profile"
             )
         raise UnknownFamily(problem)
+
+    def _lineage(self, family: str) -> list[str]:
+        """A family, the one that stands in for it, and those that their releases belong to."""
+        lineage = [family]
+        while following := self.stand_ins.get(lineage[-1], self.families.get(lineage[-1])):
+            lineage.append(following)
+        return lineage
+
+    def _releases(self, known: dict[str, str]) -> dict[str, Release]:
+        """Words that are releases, and profiles named by a month."""
+        releases = {name: release for name in known if (release := parsed(name)) is not None}
+        return {
+            name: release
+            for name, release in releases.items()
+            if name in self.words or release.months is not None
+        }
+
+    def _date(self, release: Release, *, rest: int = 0) -> tuple[int, ...] | None:
+        """Year, month and what follows; None where the number is no date.
+
+        `rest` is the month of a release that names a year alone.
+        """
+        number = release.number
+        if number == _NEWEST:
+            return _NEWEST
+        if (rounds := self.rounds.get(release.family)) is not None:
+            which = min(number[1] if len(number) > 1 else 0, len(rounds.months) - 1)
+            return rounds.year + number[0], rounds.months[which]
+        if (months := release.months) is not None:
+            return (months - 1) // 12, (months - 1) % 12 + 1, *number[2:]
+        return (number[0], rest) if number[0] >= _YEARS else None
+
+    def _latest_before(
+        self,
+        word: str,
+        asked: Release | None,
+        alike: dict[str, Release],
+        known: dict[str, str],
+        lineage: list[str],
+    ) -> Nearest:
+        """Take the newest known release that is not newer than the one asked for, else the oldest.
+
+        Of the variant asked for or, where it has none so early, of no variant.
+        """
+        dated = {name: self._date(x) for name, x in alike.items()}
+        usual = next((self.variants[x] for x in lineage if x in self.variants), "")
+        variants = {release.variant for release in alike.values()}
+        variant = asked.variant if asked and asked.variant in variants - {""} else usual
+        date = self._date(asked, rest=_END_OF_YEAR) if asked else None
+
+        def place(name: str) -> tuple[object, ...]:
+            family = alike[name].family  # of two of a month the family's own
+            return dated[name] or (0,), -lineage.index(family), name
+
+        for some in (variant, ""):
+            order = sorted((x for x in alike if alike[x].variant == some), key=place)
+            if date is None:  # not to be compared: the family's own newest, or its heir's
+                first = min((lineage.index(alike[name].family) for name in order), default=0)
+                order = [name for name in order if alike[name].family == lineage[first]]
+            before = [x for x in order if date is None or (dated[x] or (0,)) <= date]
+            if before:
+                break
+        else:
+            eldest = [x for x in alike if alike[x].variant in (variant, "")] or list(alike)
+            before = [min(eldest, key=place)]
+        newest = before[-1]
+        here, there = (_months(when) for when in (dated[newest], date))
+        months = None if here is None or there is None else abs(there - here)
+        return Nearest(word=word, known=newest, profile=known[newest], months=months)
+
+
+def _months(date: tuple[int, ...] | None) -> int | None:
+    """Months since the year 0 of a date that has a month."""
+    if date is None or len(date) < 2 or not 1 <= date[1] <= 12:
+        return None
+    return 12 * date[0] + date[1]
 
 
 def _undated(word: str, known: str, profile: str, framework: str) -> Nearest:
@@ -208,15 +299,3 @@ def load_releases() -> Releases:
     """Read ``hardware_profiles/releases.toml``."""
     path = catalogue.folder("hardware_profiles") / "releases.toml"
     return build(Releases, read_toml(path), where=str(path))
-
-
-def _latest_before(
-    word: str, asked: Release, alike: dict[str, Release], known: dict[str, str]
-) -> Nearest:
-    """Take the newest known release that is not newer than the one asked for, else the oldest."""
-    same = {name: x for name, x in alike.items() if x.variant == asked.variant} or alike
-    order = sorted(same, key=lambda name: (same[name].number, name))
-    name = next((name for name in reversed(order) if same[name].number <= asked.number), order[0])
-    here, there = same[name].months, asked.months
-    months = None if here is None or there is None else abs(there - here)
-    return Nearest(word=word, known=name, profile=known[name], months=months)

@@ -18,6 +18,7 @@ from simulator.software.overrides import (
 from simulator.software.platforms import wrong_platform
 from simulator.software.profile import Software, load_software
 from simulator.software.releases import Nearest, load_releases
+from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import Recipe
 
 
@@ -40,9 +41,19 @@ def nearest_release(
     return releases.nearest(word, where=f"{where}: cluster.software")
 
 
-def read_software(stated: Any, release: Nearest, *, where: str) -> Software:
-    """Read the profile of a release, with what [software] puts over it."""
-    return with_overrides(load_software(release.profile).standing_for(release), stated, where=where)
+def read_software(
+    stated: Any,
+    release: Nearest,
+    cluster: Cluster | None,
+    model: Architecture | None,
+    *,
+    where: str,
+) -> Software:
+    """Read the profile of a release as its recipes run, with what [software] puts over it."""
+    software = load_software(release.profile).standing_for(release)
+    if cluster is not None and model is not None:
+        software = software.as_recipes_on(cluster.accelerator.name, model.family)
+    return with_overrides(software, stated, where=where)
 
 
 def _wrong_devices(software: Software, cluster: Cluster, *, where: str) -> list[str]:
@@ -117,7 +128,7 @@ SOFTWARE = Section(
     schemas=(SoftwareSection,),
     base=usual_software,
     words=listed,
-    read=Rule(read_software, needs=("release",)),
+    read=Rule(read_software, needs=("release",), uses=("cluster", "model")),
     required=True,
     checks=(
         Rule(_wrong_precision, needs=("training",), uses=("cluster", "software")),

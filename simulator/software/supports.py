@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from itertools import permutations
 from typing import Annotated, Literal
 
@@ -25,6 +26,8 @@ RankOrder = Annotated[str, Word(RANK_ORDERS)]
 CpKind = Literal["ring", "all_gather", "all_to_all", "hierarchical"]
 Reshard = Literal["always", "group", "never"]
 Dispatcher = Literal["alltoall", "allgather", "deepep"]
+Exchange = Literal["alltoall", "allgather", "deepep", "hybridep"]
+"""How tokens reach experts: a dispatcher, or the library that stands for deepep."""
 Recompute = Literal["none", "selective", "full"]
 
 
@@ -70,8 +73,14 @@ class Supports:
     --expert-tensor-parallel-size); others leave them whole."""
     dispatchers: tuple[Dispatcher, ...] = ("alltoall",)
     """How tokens may reach their experts, the first is the default."""
+    usual_dispatcher: dict[str, Exchange] = field(default_factory=dict)
+    """By accelerator, how its recipes take tokens to experts, where a run does not say."""
+    alltoall_families: tuple[str, ...] = ()
+    """Families of models whose recipes use alltoall on every accelerator."""
     graphs: tuple[GraphPart, ...] = GRAPH_PARTS
     """What it can capture in graphs; none: it has no captured graphs."""
+    linear_loss: bool = False
+    """The head's product and the loss as one function (the switch loss_fusion = linear)."""
     recompute: tuple[Recompute, ...] = ("none", "selective", "full")
     """Activation recomputation."""
     recompute_modules: tuple[Module, ...] = ()

@@ -11,6 +11,7 @@ from simulator.data_input.data_section import DataInput
 from simulator.errors import InputError
 from simulator.files import Number, Unit, Whole, build, record
 from simulator.workload.architecture import Architecture
+from simulator.workload.expert_routing import Routing, load_expert_routing
 from simulator.workload.families.traced_model import traced_architecture
 
 PRECISIONS = (
@@ -154,10 +155,23 @@ class Recipe:
     """Share of the routed tokens that each expert gets in every layer, first to last; or each of so
     many equal runs of neighbouring experts (one for every ep rank). They add up to 1. The fullest
     rank, which the others wait for, follows; given instead of `moe_imbalance`."""
+    moe_routing: Routing | None = None
+    """What spreads tokens over experts, from which the fullest rank follows where neither
+    `moe_imbalance` nor `moe_load` is given: forced (even, a benchmark's setting), balanced (by a
+    loss or biases, some hundred steps on), adapting (the first hundred, or other data than it was
+    balanced on), unbalanced (trained without either), random (new weights on made-up tokens). A
+    scenario that gives none of the three is balanced."""
     moe_capacity_factor: Annotated[Number, Gt(0)] | None = None
     """Most tokens that an expert takes, over the mean; the others are dropped. None drops none."""
     moe_pads_to_capacity: bool = False
     """With a capacity factor: every expert is padded to its capacity and computes as if full."""
+
+    @property
+    def hot_share(self) -> float:
+        """Share of a layer's picks that goes to the same experts whatever the token."""
+        if self.moe_routing is None:
+            return 0.0
+        return float(load_expert_routing().hot_share[self.moe_routing])
 
     @property
     def expert_load(self) -> float:

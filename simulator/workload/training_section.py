@@ -93,11 +93,18 @@ def _with_tasks(raw: Any, arch: Architecture, where: str) -> Architecture:
     return replace(arch, tasks=tasks, classes=arch.classes if tasks.keeps_output else 0)
 
 
-def read_training(raw: Any, *, where: str) -> Recipe:
-    """Read [training]; what it names that is not modelled is refused with the reason."""
+def read_training(raw: Any, model: Architecture | None, *, where: str) -> Recipe:
+    """Read [training]; what it names that is not modelled is refused with the reason.
+
+    Nobody's run spreads tokens as evenly as a benchmark that forces it.
+    """
     if isinstance(raw, Mapping) and (wrong := unsupported_fields(raw, where, "training")):
         raise InputError(wrong)
-    return build_section(Recipe, raw, where=where, name="training")
+    recipe = build_section(Recipe, raw, where=where, name="training")
+    stated = set(raw) & {"moe_routing", "moe_imbalance", "moe_load"}
+    if model is None or not model.is_moe or stated:
+        return recipe
+    return replace(recipe, moe_routing="balanced")
 
 
 def _wrong_length(training: Recipe, model: Architecture, *, where: str) -> list[str]:
@@ -141,6 +148,9 @@ def wrong_training(
     if recipe.quantised_base and not recipe.lora_rank:
         rule = "needs lora_rank above 0: 4-bit weights are not trained"
         problems.append(problem(where, "training.quantised_base", rule, True))
+    if recipe.moe_routing and (recipe.moe_load is not None or recipe.moe_imbalance != 1.0):
+        rule = "must be left out where moe_load or moe_imbalance is given"
+        problems.append(problem(where, "training.moe_routing", rule, recipe.moe_routing))
     if recipe.moe_load is not None:
         problems += _wrong_load(recipe, arch, where)
     elif arch is not None:
@@ -233,7 +243,7 @@ MODEL = Section(
 TRAINING = Section(
     name="training",
     schemas=(Recipe,),
-    read=Rule(read_training),
+    read=Rule(read_training, uses=("model",)),
     required=True,
     checks=(
         Rule(_wrong_length, needs=("training", "model")),

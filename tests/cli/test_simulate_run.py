@@ -210,6 +210,12 @@ def test_a_server_less_makes_longer_steps_or_fewer_tokens(keeps: bool) -> None:
         assert less.tokens == pytest.approx(tokens * 124 / 128) and less.step_time_s == step_s
 
 
+def test_a_single_server_cannot_be_missed() -> None:
+    spares = {"pool": 0, "hot": 0, "when_none": "shrink"}
+    found = simulate_run(**{**NAMES, "gpus": 8}, global_batch=64, seeds=1, run={"spares": spares})  # type: ignore[arg-type]
+    assert found.without_a_server is None
+
+
 PER_KIND = ("gpu", "node", "adapter", "leaf", "spine")
 
 

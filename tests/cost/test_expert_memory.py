@@ -53,14 +53,14 @@ def test_adding_rows_up_in_a_fixed_order_keeps_them() -> None:
 
 def test_experts_outputs_stay_where_they_are_added_in_a_fixed_order() -> None:
     """4,096 rows of 512 elements in 16 bit arrive: 2,048 tokens of a rank, cut in 2 over etp."""
-    run = run_of("0495")
-    without = run_of("0495", unpermute="scatter_add")
+    run = run_of("0495", moe_routing="forced")
+    without = run_of("0495", moe_routing="forced", unpermute="scatter_add")
     assert saved_mib(run) - saved_mib(without) == pytest.approx(4096 * 512 * 2 / MIB)
 
 
 def test_experts_without_a_gate_keep_their_activation_before_and_after_its_weights() -> None:
     """TEGroupedMLP fuses gated ones alone: fc1's output, its gelu, and that times the weights."""
-    run = run_of("0495")
+    run = run_of("0495", moe_routing="forced")
     block = operators_of(run.layout, run.workload, run.cluster, run.software)[0]
     inner = [x for x in block.saved if x.name.startswith("expert fc")]
     each = 4096 * 1024 * 2 / MIB

@@ -15,6 +15,7 @@ from simulator.files import Figure
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.layout.layouts import Layouts
 from simulator.layout.placement import place
+from simulator.software.host_work import Launched, Launches
 from simulator.software.profile import Software, load_software
 from simulator.workload import presets
 from simulator.workload.architecture import Architecture
@@ -276,18 +277,24 @@ def test_bf16_products_keep_their_own_launch_and_cast() -> None:
     assert term(run("bf16", other), "gemm") == before
 
 
+CASTS: tuple[Launched, ...] = ("quantised", "delayed_scaling")
+"""What the host launches for casts, whatever the scale's age."""
+
+
 def test_casts_take_launches_of_the_host() -> None:
     host = replace(CORE.host, seconds_per_kernel=Figure(1.0), time_variation=Figure(0.0))
     slow = replace(CORE, host=host)
-    casting = replace(slow, host=replace(slow.host, kernels_per_fp8_block=Figure(10.0)))
-    none = replace(slow, host=replace(slow.host, kernels_per_fp8_block=Figure(0.0)))
+    casting, none = (
+        replace(slow, host=replace(host, launches={**host.launches, **dict.fromkeys(CASTS, some)}))
+        for some in (Launches(forward=Figure(10.0)), Launches(forward=Figure(0.0)))
+    )
     for precision in LOW:
         cluster = H100 if precision == "fp8_blockwise" else B200
         more = (
             run(precision, cluster, casting).step_time_s - run(precision, cluster, none).step_time_s
         )
         # ten kernels forward and twenty backward in each of 32 blocks, a second each
-        assert more == pytest.approx(30 * 32, rel=1e-9), precision
+        assert more == pytest.approx(30 * 32 * float(cluster.node.host_time), rel=1e-9), precision
     assert run("bf16", B200, casting).step_time_s == run("bf16", B200, none).step_time_s
 
 

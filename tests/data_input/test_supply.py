@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator import catalogue
 from simulator.cost.loading import supply_of
 from simulator.cost.step import evaluate
 from simulator.data_input.data_section import DataInput, Store, read_data
@@ -194,10 +195,14 @@ def test_every_problem_at_once() -> None:
 
 
 def test_no_drives_keep_no_copies() -> None:
-    there = {"name": "gcp-a3-mega", "gpus": 8}
-    if load_cluster("gcp-a3-mega", 8).node.nvme is None:
-        found = refused({"local_copy": True, "samples": 10}, cluster=there)
-        assert any("has no local drives in its profile" in line for line in found)
+    name = next(
+        name
+        for name in catalogue.names("clusters")
+        if load_cluster(name, 1).node.nvme is None
+        and load_cluster(name, 1).accelerator.platform == "cuda"
+    )
+    found = refused({"local_copy": True, "samples": 10}, cluster={"name": name, "gpus": 1})
+    assert any("has no local drives in its profile" in line for line in found)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from simulator.evidence.evidence_runs import (
 from simulator.evidence.likeness import P90_T4, Traits, load_likeness, nearness
 from simulator.planner.prediction import Prediction, predict
 from simulator.scenario import make_scenario
+from simulator.software.profile import load_software
 from simulator.software.releases import load_releases, stack_of
 
 RUN = {
@@ -177,7 +178,15 @@ def test_an_encoder_is_no_decoder() -> None:
     assert found.evidence.differs[0][1] >= found.evidence.differs[-1][1]
 
 
-@pytest.mark.parametrize("word", sorted(load_releases().stand_ins))
+RELEASES = load_releases()
+ON_CUDA = sorted(
+    word
+    for word in RELEASES.stand_ins
+    if "cuda" in load_software(RELEASES.nearest(word, where="").profile).platforms
+)
+
+
+@pytest.mark.parametrize("word", ON_CUDA)
 def test_runs_of_a_framework_say_nothing_of_what_it_stands_in_for(word: str) -> None:
     for cluster in ("dgx-h100", "dgx-a100"):
         there = prediction(cluster, software=word, layout={"sharding": "zero3"}).evidence

@@ -96,6 +96,8 @@ def test_smaller_groups_have_names_of_their_own() -> None:
     assert zero["zero_hpz_partition_size"] == 8 and "mics_shard_size" not in zero
     zero = config(sharding="zero3", shard_group=8)["zero_optimization"]
     assert zero["mics_shard_size"] == 8 and "zero_hpz_partition_size" not in zero
+    zero = config(sharding="zero3", shard_group=8, cp=2, global_batch=64)["zero_optimization"]
+    assert zero["mics_shard_size"] == 8  # of 16 ranks that share, 8 replicas of 2
 
 
 def test_offload_to_memory_and_to_drives() -> None:

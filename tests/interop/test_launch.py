@@ -525,3 +525,10 @@ def test_a_mask_is_made_only_where_the_prediction_counts_it() -> None:
     flag = "no-create-attention-mask-in-dataloader"
     assert flag in flags(tp=8)
     assert flag not in flags(tp=8, software="megatron-core-defaults")
+
+
+def test_given_stages_of_two_sizes_are_named() -> None:
+    """Megatron alone would deal 20 layers to each of 4 stages."""
+    said = flags(tp=8, pp=4, stages=[19, 21, 21, 19], global_batch=64)
+    stages = unrolled(said["pipeline-model-parallel-layout"])
+    assert [stage.count("t") for stage in stages] == [19, 21, 21, 19]

@@ -93,3 +93,14 @@ def test_memory_is_that_of_the_fullest_rank() -> None:
         found.peak("reserved", size)
     found.peak("allocated", 0.0)
     assert found.finish(RECIPE, 8, None).memory_bytes == {"reserved": 7.0}
+
+
+def test_steps_of_the_last_batch_count_where_it_shrinks() -> None:
+    found = LogReading("megatron", "a Megatron-LM log", "train.log")
+    for number, (step, seconds, batch) in enumerate(
+        [(1, 4.0, 64), (2, 4.0, 64), (3, 2.0, 32), (4, 2.2, 32)], 1
+    ):
+        found.add(step, seconds, line=number, batch=batch)
+    log = found.finish(Recipe(sequence_length=128, global_batch=32), 8, 0)
+    assert list(log.steps) == [3, 4] and list(log.step_times_s) == [2.0, 2.2]
+    assert any("another global batch than 32" in note for note in log.notes)

@@ -79,8 +79,8 @@ def test_words_for_devices_and_releases_as_others_write_them(tmp_path: Path) -> 
     done = CliRunner().invoke(app, ["validate", str(path), "--map", "gpu=gpu", "--json"])
     rows = json.loads(done.stdout)["rows"]
     assert [row["assumed_software"] for row in rows] == [
-        "megatron-core-defaults for Megatron-LM core_r0.17",
-        "torchtitan for torchtitan 0.9",
+        "megatron-lm-2023 for Megatron-LM core_r0.17",
+        "torchtitan-2025.04-compile for torchtitan 0.9",
     ]
     with pytest.raises(InputError, match="the column comes first: name=run_id"):
         parse_map(["run_id=name"])

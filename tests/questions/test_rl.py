@@ -46,7 +46,7 @@ FROZEN = {
     *("mode", "step_time_s", "p10_s", "p90_s", "updates", "generation_s", "reward_s"),
     *("log_probabilities_s", "training_s", "refit_s", "phase_change_s", "driver_s", "waiting"),
     *("staleness", "gpus", "tokens_per_s_per_gpu", "preempted", "layouts", "memory", "verdict"),
-    *("usd_per_1000_updates", "price", "evidence"),
+    *("usd_per_1000_updates", "kwh_per_1000_updates", "goodput", "price", "evidence"),
 }
 
 
@@ -126,7 +126,10 @@ def test_money_is_accelerator_hours_at_their_price() -> None:
     made = rl(scene(economics__usd_per_gpu_hour=2.0), search=False).asked
     assert made is not None
     hours = made.step.step_time_s / 4 * 1000 / 3600 * 16
-    assert made.usd_per_1000_updates == pytest.approx(hours * 2.0)
+    assert made.usd_per_1000_updates == pytest.approx(hours * 2.0 / made.goodput)
+    assert 0.9 < made.goodput < 1.0
+    # 16 devices of 700 W and their servers, some 10 kW each, at a site of some 1.2
+    assert 10.0 < made.kwh_per_1000_updates / (hours / 16) < 35.0
 
 
 def test_python_takes_the_arguments_of_the_command() -> None:

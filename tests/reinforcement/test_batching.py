@@ -161,7 +161,7 @@ def test_thousands_of_sequences_in_well_under_a_second() -> None:
 
     engine = replica(scene(rl__generation__max_sequences=256))
     random = np.random.default_rng(1)
-    work = Work(answers=np.ceil(random.lognormal(6.5, 0.8, 4000)), prompt=128.0, group=32)
+    work = Work(answers=np.ceil(random.lognormal(6.5, 0.8, 2000)), prompt=128.0, group=32)
     engine.steady_s(1)
     start = process_time()
     played = play(engine, work, 200_000.0)

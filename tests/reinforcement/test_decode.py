@@ -135,3 +135,32 @@ def test_eager_kernels_wait_for_the_host() -> None:
 )
 def test_tensors_of_published_checkpoints(model: str, tensors: int) -> None:
     assert published_tensors(presets.load(model)) == tensors
+
+
+def test_attention_by_groups_keeps_latent_caches_once() -> None:
+    """Latent keys are held by every rank of a group: over 16 groups a cache holds far more tokens.
+
+    Weights of attention are then held by each group, too, so that a little less room is left.
+    """
+    cut = _engine("deepseek-v3", "gb200-nvl72", tp=16)
+    grouped = _engine("deepseek-v3", "gb200-nvl72", tp=16, dp_attention=16, ep=16)
+    assert grouped.weight_bytes > cut.weight_bytes
+    assert 8.0 * cut.cache_tokens(0.8) < grouped.cache_tokens(0.8) < 16.0 * cut.cache_tokens(0.8)
+    assert grouped.attention_s(256.0, 256e3) < cut.attention_s(256.0, 256e3)
+
+
+def test_experts_whole_on_ranks_weigh_what_cut_ones_do() -> None:
+    whole = _engine("qwen3-30b-a3b", "dgx-h100", tp=8, ep=8)
+    cut = _engine("qwen3-30b-a3b", "dgx-h100", tp=8)
+    assert whole.weight_bytes == pytest.approx(cut.weight_bytes)
+    assert whole.iteration_s(64, 64e3) > 0.0
+
+
+def test_eight_bit_halves_the_weights_of_blocks() -> None:
+    """Embedding and head stay in 16 bit."""
+    wide, narrow = (
+        _engine("llama-3.1-8b", "dgx-h100", precision=dtype) for dtype in ("bf16", "fp8")
+    )
+    tables = 2 * 128_256 * 4096 * 2.0
+    assert narrow.weight_bytes - tables == pytest.approx((wide.weight_bytes - tables) / 2, rel=1e-3)
+    assert narrow.iteration_s(1, 1000) < wide.iteration_s(1, 1000)

@@ -210,6 +210,22 @@ def test_weights_that_do_not_fit_an_engine() -> None:
                       layout__pp=8, layout__ep=8))  # fmt: skip
 
 
+def test_states_that_stay_take_their_room_from_the_engine() -> None:
+    """NeMo-RL pull request 1159: optimizer states left on the device, the engine ran out of memory.
+
+    18 bytes of each of 32.8e9 parameters over 16 devices are 37 GB; the engine takes 0.6 of 84 GB.
+    """
+    changes = {"model": "qwen3-32b", "layout__tp": 4, "rl__generation__tp": 4}
+    away, stay = (step(**changes, rl__offload_states=kept) for kept in (True, False))
+    assert away.memory["generation"].verdict == "FITS"
+    assert stay.memory["generation"].verdict == "OOM"
+    kinds = stay.memory["training"].kinds
+    states = kinds["weights"] + kinds["gradients"] + kinds["optimizer"]
+    more = stay.memory["generation"].total_bytes - away.memory["generation"].total_bytes
+    assert more == pytest.approx(states)
+    assert stay.moved.switch_s < away.moved.switch_s
+
+
 def test_more_cache_for_a_large_model_gains_what_was_published() -> None:
     """NeMo-RL pull request 3278: 0.80 to 0.88 of the memory, 235B with tp 8, shortens generation.
 

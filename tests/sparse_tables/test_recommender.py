@@ -185,3 +185,15 @@ def test_other_commands_leave_it_alone() -> None:
             command(scenario())
     with pytest.raises(InputError, match="model: must be left out with"):
         make_scenario({**scenario().document, "model": {"name": "gpt2-small"}})
+
+
+def test_sums_of_hosts_pass_the_network_of_a_server() -> None:
+    """16 tables of 64 numbers in 16 bit for 65,536 samples, an eighth of them by each server."""
+    made = scenario(gpus=64, batch=65536, exchange="rpc")
+    found, cluster = recommender(made), made.cluster
+    rate = min(8 * float(cluster.network_bytes_per_s_per_gpu), float(cluster.node.host_bytes_per_s))
+    there_s = 16 * 64 * 2 * 65536 / 8 / rate + float(cluster.library.all_to_all_peer_s["network"])
+    for name in ("sums to their samples", "gradients of sums back"):
+        assert found.terms_s[name] + found.hidden_s[name] == pytest.approx(there_s, rel=1e-9)
+    assert found.kept_bytes == 0.0
+    assert found.host_bytes == pytest.approx((4e6 + 12e3) * (64 * 4 + 4) / 8)

@@ -184,8 +184,9 @@ class _Pricer:
         alone_s = np.zeros((2, len(PASS_TERMS), self.keys))
         alone = computed = forward, backward
         paired_terms, hidden, exchange, calls = self._traffic(ops, gemm, computed, beside=True)
-        (forward, backward), gaps = self._launch(ops, paired_terms)
-        if self.software.overlap.expert and any(c.moe is not None for c in ops.collectives):
+        as_one = self.software.overlap.expert and any(c.moe is not None for c in ops.collectives)
+        (forward, backward), gaps = self._launch(ops, paired_terms, paired=as_one)
+        if as_one:
             alone, *_ = self._traffic(ops, gemm, computed, beside=False)
             alone, _ = self._launch(ops, alone)
             for i, (apart, paired) in enumerate(zip(alone, (forward, backward), strict=True)):
@@ -286,9 +287,7 @@ class _Pricer:
         Where the device waits for the host, its work hides there, and the host's does not.
         """
         modules = kernels.selective_modules if ops.is_block else ()
-        forward_s, backward_s = replays_s(
-            self.software, ops, self.ranks, modules, quantised=self.recipe.is_quantised
-        )
+        forward_s, backward_s = replays_s(self.software, ops, self.ranks, self.recipe, modules)
         if not np.any(backward_s):
             return np.zeros(self.keys)
         hides = 0.0 if self.software.host.waits_for_kernels else 1.0
@@ -478,20 +477,27 @@ class _Pricer:
         covered = hidden_s(c, overlap, seconds, product_s, group, quantised=quantised)
         return covered, moved_s
 
-    def _launch(self, ops: Operators, terms: _BothWays) -> tuple[_BothWays, tuple[Floats, Floats]]:
+    def _launch(
+        self, ops: Operators, terms: _BothWays, *, paired: bool = False
+    ) -> tuple[_BothWays, tuple[Floats, Floats]]:
         """A block takes no less than the host needs to enqueue its kernels.
+
+        `paired`: the forward pass of a micro-batch and the backward pass of another run as one.
 
         Returns the terms with that, and what the host takes longer than the device in either pass;
         below zero: less.
         """
-        quantised = self.recipe.is_quantised
-        whole_s = launches_s(self.software, ops, self.ranks, quantised=quantised)
+        whole_s = launches_s(self.software, ops, self.ranks, self.recipe)
         hides = 0.0 if self.software.host.waits_for_kernels else 1.0
-        gaps, launched = [], []
-        for way, seconds in zip(terms, whole_s, strict=True):
-            busy = sum((way[term] for term in PASS_TERMS), np.zeros(self.keys))
-            gaps.append(self._wide(seconds * self.slower_host - hides * busy))
-            launched.append(way | {"launch": np.maximum(gaps[-1], 0.0)})
+        host_s = [self._wide(seconds * self.slower_host) for seconds in whole_s]
+        busy_s = [sum((way[term] for term in PASS_TERMS), np.zeros(self.keys)) for way in terms]
+        gaps = [late - hides * busy for late, busy in zip(host_s, busy_s, strict=True)]
+        waits_s = [np.maximum(gap, 0.0) for gap in gaps]
+        if paired:  # both passes are enqueued as one piece of work, where they have traffic to hide
+            both_s = np.maximum(gaps[0] + gaps[1], 0.0)
+            share = both_s / np.maximum(waits_s[0] + waits_s[1], 1e-30)
+            waits_s = [np.where(self.ranks.ep > 1, wait * share, wait) for wait in waits_s]
+        launched = [way | {"launch": wait} for way, wait in zip(terms, waits_s, strict=True)]
         return (launched[0], launched[1]), (gaps[0], gaps[1])
 
     def _selective(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,20 +11,25 @@ from simulator.arrays import Floats
 from simulator.cost.operators.operations import Operators, Ranks, recomputes
 from simulator.cost.operators.roles import GemmRole, StreamRole
 from simulator.cost.operators.split_work import split_host_s
-from simulator.files import Figure
+from simulator.layout.layouts import DISPATCHERS
+from simulator.software.host_work import HostWork, Launched
 from simulator.software.profile import Software
+from simulator.workload.recipe import Recipe
 
 _DENSE = ("norm", "core_attn", "mla_up_proj", "mlp", "shared_experts")
 _EXPERTS = ("mlp_act", "moe_act", "moe")
 """Modules of selective recomputation, and those of them that belong to routed experts."""
 
+_BothWays = tuple[Any, Any]
+"""Forward and backward."""
+
 
 def launches_s(
-    software: Software, ops: Operators, ranks: Ranks, *, quantised: bool
+    software: Software, ops: Operators, ranks: Ranks, recipe: Recipe
 ) -> tuple[Floats, Floats]:
-    """Seconds of one forward and one backward pass; the latter launches twice as many kernels.
+    """Seconds of one forward and one backward pass.
 
-    One for each gradient of the data and one for each of weights: where all weights are frozen the
+    A backward pass has a gradient of the data and one of weights: where all weights are frozen the
     second is not asked for (Transformer Engine's pytorch/module/linear.py, `requires_wgrad`;
     torch's ``needs_input_grad``). Adapters launch their own products and sums beside them.
 
@@ -33,26 +37,37 @@ def launches_s(
     ----------
     software : Software
     ops : Operators
-        Of the part. A block takes the software's count of kernels, other parts their operators.
+        Of the part. A block takes the software's counts, other parts their operators.
     ranks : Ranks
-    quantised : bool
-        Whether linears take fewer than 16 bit.
+    recipe : Recipe
     """
     host = software.host
     if ops.is_block and not ops.counts_kernels:
-        kernels = _block_kernels(software, ops, ranks, quantised=quantised)
+        forward_s, backward_s = _launched_s(software, ops, ranks, recipe)
     else:
         whole = float(host.captured_fraction * host.captured_moe_fraction)
-        kernels = (sum(s.calls for s in ops.streams) + len(ops.gemms)) * (1.0 - whole)
+        forward_s = _listed(ops) * (1.0 - whole) * host.seconds_per_kernel
+        backward_s = 2.0 * forward_s
+    grouped = software.allocator.grouped_products
+    products_s = _expert_products(ops) * grouped * host.seconds_per_expert_product
     # a captured part of a block leaves its experts out, whose sizes the host has to know
-    products = np.asarray(sum(g.batch for g in ops.gemms if g.grouped), dtype=float)
-    apart_s = products * host.seconds_per_expert_product * (host.captured_moe_fraction < 1.0)
-    once_s = np.asarray(kernels * host.seconds_per_kernel + apart_s)
+    products_s = products_s * (host.captured_moe_fraction < 1.0)
     split_s = split_host_s(host, ops, ranks.tp)
     beside_s = _adapter_kernels(software, ops) * host.seconds_per_kernel * ops.is_block
     frozen = any(g.kind != "attention" and not g.trained for g in ops.gemms)
-    forward_s = once_s + beside_s + split_s[0]
-    return forward_s, (1.0 if frozen else 2.0) * once_s + 2.0 * beside_s + split_s[1]
+    backward_s = (backward_s + 2.0 * products_s) * (0.5 if frozen else 1.0)
+    forward_s = np.asarray(forward_s + products_s + beside_s + split_s[0])
+    return forward_s, np.asarray(backward_s + 2.0 * beside_s + split_s[1])
+
+
+def _listed(ops: Operators) -> Any:
+    """Kernels of a part whose operators are all listed."""
+    return sum(s.calls for s in ops.streams) + len(ops.gemms)
+
+
+def _expert_products(ops: Operators) -> Any:
+    """Products of single experts in a forward pass."""
+    return np.asarray(sum(g.batch for g in ops.gemms if g.grouped), dtype=float)
 
 
 def _adapter_kernels(software: Software, ops: Operators) -> float:
@@ -62,39 +77,137 @@ def _adapter_kernels(software: Software, ops: Operators) -> float:
     return (products + sums) * (1.0 - software.host.captured_fraction)
 
 
-def _block_kernels(software: Software, ops: Operators, ranks: Ranks, *, quantised: bool) -> Any:
-    """Kernels of a block's forward pass that no captured graph launches."""
+def _launched_s(software: Software, ops: Operators, ranks: Ranks, recipe: Recipe) -> _BothWays:
+    """Seconds of a block, of what no captured graph launches."""
     host = software.host
-    count = host.kernels_per_block + quantised * host.kernels_per_fp8_block
-    mlp = host.kernels_per_mlp / max(host.kernels_per_block, 1.0)
-    if not ops.has_attention:  # where nobody counted the MLP's kernels, it has half of a block's
-        count = count * (mlp or 0.5) * ops.has_mlp + ops.mixer_kernels
-    elif not ops.has_mlp:
-        count = count * (1.0 - mlp)
-    count = count + ops.is_latent * host.kernels_per_latent_block
-    blocks = ranks.key_blocks(software.kernels)
-    kernels = count + host.kernels_per_context_step * (blocks - 1.0)
-    kernels = kernels * (1.0 - host.captured_fraction)
-    launched = 1.0 - host.captured_moe_fraction
-    apart = ops.biased_experts * host.kernels_per_biased_expert
-    apart = apart + host.kernels_per_overlapped_block * software.overlap.expert
-    usual = float(host.kernels_per_moe_block)
-    fixed = float(host.kernels_per_padded_moe_block) or usual
-    routed = (fixed if ops.padded_experts else usual) * launched + apart * (launched > 0.0)
-    return kernels + ops.is_moe * routed
+    dense, routed = block_launches_s(software, ops, ranks, recipe)
+    outside = 1.0 - host.captured_fraction, 1.0 - host.captured_moe_fraction
+    forward_s, backward_s = (
+        outside[0] * dense_s + outside[1] * routed_s
+        for dense_s, routed_s in zip(dense, routed, strict=True)
+    )
+    waits_s = _exchange_s(software, ops, ranks) * (outside[1] > 0.0)
+    return forward_s + waits_s, backward_s
+
+
+def block_launches_s(
+    software: Software, ops: Operators, ranks: Ranks, recipe: Recipe
+) -> tuple[_BothWays, _BothWays]:
+    """Seconds of a block without graphs, forward and backward: for all tokens, for routed experts.
+
+    Products of single experts and the wait for their sizes are apart.
+    """
+    host = software.host
+    dense_s = _counted_s(host, dense_counts(software, ops, ranks, recipe))
+    mixer_s = ops.mixer_kernels * host.seconds_per_kernel
+    dense_s = dense_s[0] + mixer_s, dense_s[1] + 2.0 * mixer_s
+    routed_s = _counted_s(host, routed_counts(software, ops, ranks))
+    calls = _collectives(ops, ranks)
+    each_s = host.seconds_per_collective
+    return (
+        (dense_s[0] + each_s * calls[0][0], dense_s[1] + each_s * calls[0][1]),
+        (routed_s[0] + each_s * calls[1][0], routed_s[1] + each_s * calls[1][1]),
+    )
+
+
+def _counted_s(host: HostWork, counts: Mapping[Launched, Any]) -> _BothWays:
+    """Seconds of what a block has, either way."""
+    forward_s: Any = 0.0
+    backward_s: Any = 0.0
+    for name, count in counts.items():
+        if (launches := host.launches.get(name)) is not None:
+            twice = 2.0 * launches.forward
+            back = twice if launches.backward is None else launches.backward
+            modules_s = launches.modules * host.seconds_per_module
+            forward_s = forward_s + count * (launches.forward * host.seconds_per_kernel + modules_s)
+            backward_s = backward_s + count * back * host.seconds_per_kernel
+    return forward_s, backward_s
+
+
+def dense_counts(
+    software: Software, ops: Operators, ranks: Ranks, recipe: Recipe
+) -> dict[Launched, Any]:
+    """How much a block has of what all tokens pass."""
+    kernels = software.kernels
+    fused = ("latent_rope" if ops.is_latent else "rope") in kernels.fused
+    delayed = recipe.precision == "fp8"
+    counts: dict[Launched, Any] = {
+        "attention": float(ops.has_attention),
+        "mlp": float(ops.has_mlp and not ops.is_moe),
+        "shared_experts": float(ops.has_mlp and ops.is_moe),
+        "bias": float(ops.biased_linears),
+        "rotary": float(ops.rotates and fused),
+        "rotary_apart": float(ops.rotates and not fused),
+        "head_norms": float(ops.norms_heads),
+        "latent": float(ops.is_latent),
+        "unfused_attention": float(ops.has_attention and not ops.flash),
+        "context_step": (ranks.key_blocks(kernels) - 1.0) * ops.has_attention,
+        "quantised": float(recipe.is_quantised and not delayed),
+        "delayed_scaling": float(delayed),
+        "deterministic": float(software.host.deterministic),
+    }
+    return counts
+
+
+def routed_counts(software: Software, ops: Operators, ranks: Ranks) -> dict[Launched, Any]:
+    """How much a block has of what routed experts need."""
+    if not ops.is_moe:
+        return {}
+    apart = not software.allocator.grouped_products
+    experts = np.max([g.batch for g in ops.gemms if g.grouped], axis=0, initial=0.0)
+    counts: dict[Launched, Any] = {
+        "routed": 1.0,
+        "exchanged": _exchanges(ranks) & (ranks.dispatcher != DISPATCHERS.index("allgather")),
+        "auxiliary_loss": 1.0,
+        "grouped_experts": float(not apart),
+        "expert": apart * experts,
+        "biased_expert": ops.biased_experts,
+    }
+    return counts
+
+
+def _collectives(ops: Operators, ranks: Ranks) -> tuple[list[Any], list[Any]]:
+    """Collectives of a block either way: of all tokens, of routed experts.
+
+    A ring sends and receives for each further rank.
+    """
+    dense: list[Any] = [0.0, 0.0]
+    routed: list[Any] = [0.0, 0.0]
+    for c in ops.collectives:
+        members = getattr(ranks.groups, c.group).size
+        asked = (members > 1) & (np.asarray(c.size_bytes) > 0)
+        calls = 2.0 * (members - 1) if c.operation == "ring" else 1.0
+        some = dense if c.moe is None else routed
+        some[c.backward] = some[c.backward] + asked * calls
+    return dense, routed
+
+
+def _exchange_s(software: Software, ops: Operators, ranks: Ranks) -> Any:
+    """Seconds that the host waits for the sizes of what goes to experts of other ranks."""
+    waits = software.host.seconds_per_exchange
+    if not ops.is_moe or not waits or ops.padded_experts:  # all know the sizes of those
+        return 0.0
+    library = software.kernels.expert_library
+    names = [library if name == "deepep" else name for name in DISPATCHERS]
+    seconds = np.array([float(waits.get(name, 0.0)) for name in names])
+    return seconds[np.asarray(ranks.dispatcher)] * _exchanges(ranks)
+
+
+def _exchanges(ranks: Ranks) -> Any:
+    """Whether experts are on other ranks, too."""
+    return np.asarray(ranks.ep * ranks.etp) > 1
 
 
 def replays_s(
     software: Software,
     ops: Operators,
     ranks: Ranks,
+    recipe: Recipe,
     modules: Collection[str],
-    *,
-    quantised: bool,
 ) -> tuple[Any, Any]:
     """Seconds that selective recomputation of `modules` adds to a host's forward and backward pass.
 
-    Each of them is set aside by itself, and enqueued again as the share of the block's kernels, or
+    Each of them is set aside by itself, and enqueued again as the share of the block's launches, or
     of those of its routed experts, that its operators are of those listed. What a graph captures,
     its replay launches.
 
@@ -105,9 +218,8 @@ def replays_s(
     ops : Operators
         Of a block.
     ranks : Ranks
+    recipe : Recipe
     modules : collection of str
-    quantised : bool
-        Whether linears take fewer than 16 bit.
     """
     host = software.host
     if not host.seconds_per_checkpoint or not modules:
@@ -123,14 +235,16 @@ def replays_s(
     listed = [(g.module, 1.0) for g in ops.gemms if not g.grouped]
     listed += [(s.module, s.calls) for s in ops.streams if s.stashes is None]
     listed += [("core_attn", 1.0) for _ in ops.flash]
-    again: Any = 0.0
-    for routed, kernels in zip(
-        (False, True), _kernels_apart(software, ops, ranks, quantised), strict=True
-    ):
+    again_s: Any = 0.0
+    ways = (
+        ((0.0, 0.0),) * 2 if ops.counts_kernels else block_launches_s(software, ops, ranks, recipe)
+    )
+    for routed, (forward_s, _) in zip((False, True), ways, strict=True):
         own = [one for one in listed if _is_routed(one[0]) == routed]
         calls = sum(calls for _, calls in own)
         some = sum(launched(module) * calls for module, calls in own)
-        again = again + (some if ops.counts_kernels else some / np.maximum(calls, 1.0) * kernels)
+        each_s = forward_s / np.maximum(calls, 1.0)
+        again_s = again_s + some * (host.seconds_per_kernel if ops.counts_kernels else each_s)
     products = sum(launched(g.module) * g.batch for g in ops.gemms if g.grouped)
     # norms that no linear takes along stand before latent attention and before experts
     apart = {
@@ -142,21 +256,10 @@ def replays_s(
         **dict.fromkeys(_EXPERTS, ops.is_moe),
     }
     count = sum(outside[name] * apart[name] for name in modules if name in apart)
-    again_s = again * host.seconds_per_kernel + products * host.seconds_per_expert_product
+    again_s = again_s + products * host.seconds_per_expert_product
     return count * host.seconds_per_checkpoint, again_s + count * host.seconds_per_replay
 
 
 def _is_routed(module: str) -> bool:
     """Whether an operator belongs to routed experts; shared ones are launched as a dense MLP is."""
     return "moe" in (names := module.split("+")) and "shared_experts" not in names
-
-
-def _kernels_apart(
-    software: Software, ops: Operators, ranks: Ranks, quantised: bool
-) -> tuple[Any, Any]:
-    """Kernels of a block without graphs: those of all tokens, and those of routed experts."""
-    none = Figure(0.0)
-    bare = replace(software.host, captured_fraction=none, captured_moe_fraction=none)
-    software = replace(software, host=bare)
-    dense = _block_kernels(software, replace(ops, is_moe=False), ranks, quantised=quantised)
-    return dense, _block_kernels(software, ops, ranks, quantised=quantised) - dense

@@ -35,7 +35,7 @@ from simulator.cost.operators.stashes import compress_stashes
 from simulator.cost.operators.tensor_parallel import gather_input
 from simulator.cost.operators.traced_blocks import traced
 from simulator.software.kernels import Kernels
-from simulator.workload.architecture import Architecture, Block, MoE
+from simulator.workload.architecture import MLP, Architecture, Block, MoE
 from simulator.workload.modules import beside
 from simulator.workload.recipe import Recipe, Workload
 
@@ -91,7 +91,7 @@ def _computed(
     kind: Block, hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels, *, position: str
 ) -> Operators:
     """What a block computes and keeps in 16 bit, in the order of its forward pass."""
-    ops = _nothing_yet(kind)
+    ops = _nothing_yet(kind, position)
     inputs, recipe, hidden = recipe, layer_recipe(kind, recipe), kind.width or hidden
     size = element_bytes(recipe)
     elements = ranks.own_tokens(recipe) * hidden
@@ -139,14 +139,21 @@ def _computed(
     return ops
 
 
-def _nothing_yet(kind: Block) -> Operators:
+def _nothing_yet(kind: Block, position: str) -> Operators:
     """What is known of a block before its operators are listed."""
-    routed = isinstance(kind.mlp, MoE) and not kind.mlp.shared_ffn_hidden
+    heads, mlp = kind.attention, kind.mlp
+    routed = isinstance(mlp, MoE) and not mlp.shared_ffn_hidden
+    biased = 2 if isinstance(mlp, MLP) and mlp.bias else 0
+    if heads is not None:
+        biased += heads.qkv_bias + heads.output_bias
     return Operators(
         is_moe=kind.is_moe,
-        has_attention=kind.attention is not None,
-        has_mlp=kind.mlp is not None and not routed,
-        is_latent=kind.attention is not None and kind.attention.is_mla,
+        has_attention=heads is not None,
+        has_mlp=mlp is not None and not routed,
+        is_latent=heads is not None and heads.is_mla,
+        rotates=heads is not None and position == "rope",
+        norms_heads=heads is not None and heads.qk_norm,
+        biased_linears=biased,
     )
 
 

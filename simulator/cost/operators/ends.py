@@ -146,6 +146,9 @@ def _vocabulary(
     if arch.logit_softcap:
         _soften(ops, logits, size)
     fused = loss_is_fused(kernels, ranks.tp)
+    if kernels.linear_loss:
+        _linear_loss(ops, arch, ranks, recipe, columns)
+        return
     ops.streams += _loss(logits, kernels, fused=fused)
     keeps = tokens if kernels.dtensor.keeps_gathered_inputs else own_tokens
     ops.keep("head input", keeps * width * size)
@@ -162,6 +165,37 @@ def _vocabulary(
         more = dgrad + own_tokens * width * size
         fullest = fullest + np.where(fused & ranks.sequence_parallel, more, 0.0)
     ops.transient_bytes = fullest
+
+
+def _linear_loss(
+    ops: Operators, arch: Architecture, ranks: Ranks, recipe: Recipe, columns: Floats
+) -> None:
+    """Loss and head as one function (Liger-Kernel, ops/fused_linear_cross_entropy.py).
+
+    Tokens come in some ``ceil(V / H)`` pieces, each of a power of two, so that a piece's logits are
+    about as large as the input. One kernel reads them twice and writes their gradient over them;
+    every further piece reads and writes the sum of the weights' gradients. Both gradients wait, and
+    the backward pass scales them.
+    """
+    size, width, tokens = element_bytes(recipe), arch.table_columns, ranks.tokens(recipe)
+    trained = recipe.trains_head(tied=arch.tied_embeddings)
+    weight, dgrad = trained * columns * width * size, tokens * width * size
+    piece = 2.0 ** np.ceil(np.log2(np.ceil(tokens / np.ceil(columns / width))))
+    pieces = np.ceil(tokens / piece)
+    ops.streams.append(
+        Stream(
+            name="loss",
+            kind="loss",
+            forward_bytes=3 * size * tokens * columns + 2 * weight * (pieces - 1),
+            backward_bytes=2 * (dgrad + weight),
+            calls=pieces,
+            backward_calls=2.0,
+            module="loss",
+        )
+    )
+    ops.keep("gradient of the head's input", dgrad, module="loss")
+    ops.keep("gradient of the head", weight + 0.0 * tokens, module="loss")
+    ops.transient_bytes = np.minimum(piece, tokens) * columns * size
 
 
 def _soften(ops: Operators, logits: Floats, size: float) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from simulator.cost.operators.tensor_parallel import (
 from simulator.layout.layouts import DISPATCHERS
 from simulator.software.kernels import Kernels
 from simulator.workload.architecture import MLP, MoE
+from simulator.workload.expert_routing import load_expert_routing
 from simulator.workload.recipe import Recipe
 
 _DEEPEP = DISPATCHERS.index("deepep")
@@ -225,8 +226,11 @@ def experts(
     ops.keep("moe input", own_tokens * hidden * size, SavedRole.ROUTED_INPUT, module="norm")
     _router(ops, moe, hidden, own_tokens, size, kernels)
     load = rank_load(recipe, moe, ranks.ep)
+    # another rank is the fullest in every layer, so that what waits is nearer the mean
+    kept = (1.0 + load_expert_routing().kept_excess * (load - 1.0)) / load
     if moe.latent:
         hidden = _latent_tokens(ops, moe, hidden, own_tokens, size)
+    before = len(ops.saved)
     arriving = own_tokens * moe.top_k * hidden * size * ranks.etp * load
     gathered = _exchange(ops, moe, hidden, ranks, recipe, load)
     per_expert = load * own_tokens * moe.top_k * ranks.etp * ranks.ep / moe.experts
@@ -258,6 +262,10 @@ def experts(
         expert_bias_gradients(ops, arriving)
     elif moe.bias:
         expert_biases(ops, moe, ranks, arriving, arriving / hidden * moe.ffn_hidden / ranks.etp)
+    if recipe.hot_share:
+        ops.saved[before:] = [
+            replace(x, size_bytes=x.size_bytes * kept) for x in ops.saved[before:]
+        ]
     if moe.shared_ffn_hidden:
         _shared_experts(ops, moe, width, ranks, recipe, kernels)
 

@@ -275,6 +275,12 @@ class Operators:
     """The linear that a block ends in, if the backward pass reads nothing that comes after it."""
     is_latent: bool = False
     """Whether its attention is latent (MLA)."""
+    rotates: bool = False
+    """Whether it rotates queries and keys by their position."""
+    norms_heads: bool = False
+    """Whether it norms them."""
+    biased_linears: int = 0
+    """Linears of all tokens that have biases."""
     is_block: bool = True
     has_backward: bool = True
     """Whether it has a backward pass: not where it is frozen with all before it."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from simulator.arrays import Floats
 from simulator.workload.architecture import MoE
+from simulator.workload.expert_routing import alike_load
 from simulator.workload.recipe import Recipe
 
 
@@ -27,6 +28,8 @@ def rank_load(recipe: Recipe, moe: MoE, ep: Any) -> Floats:
     ep = np.asarray(ep, dtype=float)
     if recipe.moe_pads_to_capacity:
         return np.full(ep.shape, recipe.expert_load)
+    if recipe.moe_load is None and recipe.hot_share and recipe.moe_imbalance == 1.0:
+        return _shared_load(recipe, moe, ep)
     if recipe.moe_load is None:
         return np.asarray(np.minimum(recipe.expert_load, moe.largest_load(ep)))
     shares = np.repeat(
@@ -40,6 +43,16 @@ def rank_load(recipe: Recipe, moe: MoE, ep: Any) -> Floats:
         fullest = loads.reshape(int(ranks), -1).mean(axis=1).max()
         found = np.where(ep == ranks, fullest, found)
     return found
+
+
+def _shared_load(recipe: Recipe, moe: MoE, ep: Floats) -> Floats:
+    """The same where a share of the picks is alike in all tokens, and the rest is even."""
+    share, most = recipe.hot_share, recipe.moe_capacity_factor or np.inf
+    load = np.ones(ep.shape)
+    for ranks in np.unique(ep):
+        alike = alike_load(moe.experts, moe.top_k, int(ranks))
+        load = np.where(ep == ranks, min(1.0 + share * (alike - 1.0), most), load)
+    return load
 
 
 def reached_places(

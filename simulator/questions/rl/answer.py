@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
+
+import numpy as np
 
 from simulator.answers import SCENARIO, Answer
 from simulator.economics.energy import cluster_energy_joule
@@ -20,7 +22,8 @@ from simulator.reinforcement.split_search import By, Tried, best_of, flips, try_
 from simulator.reinforcement.trainer import with_gpus
 from simulator.rollouts.rl_section import RL
 from simulator.scenario import Scenario
-from simulator.units import show_percent, show_seconds
+from simulator.search.with_failures import real_run
+from simulator.units import KWH_J, show_percent, show_seconds
 
 THOUSAND = 1000.0
 """Updates whose money is told."""
@@ -35,7 +38,12 @@ class Priced:
     p10_s: float
     p90_s: float
     usd_per_1000_updates: float | None
-    """None where no price is known."""
+    """Of the real run, with failures; None where no price is known."""
+    kwh_per_1000_updates: float
+    """At the meter, of the real run."""
+    goodput: float
+    """Ideal time over real time: what failures of the trainer's side, restarts and checkpoints
+    leave."""
     price: Price
 
     def document(self) -> dict[str, Any]:
@@ -73,6 +81,8 @@ class Priced:
             "memory": {name: side.document() for name, side in step.memory.items()},
             "verdict": step.verdict,
             "usd_per_1000_updates": self.usd_per_1000_updates,
+            "kwh_per_1000_updates": self.kwh_per_1000_updates,
+            "goodput": self.goodput,
             "price": self.price.origin,
             "evidence": self.card.document(),
         }
@@ -165,8 +175,9 @@ class PricedRL(Answer):
     def caveats(self) -> tuple[str, ...]:
         """What is taken for granted, and what is not in the numbers."""
         said = [
-            "Steps and days are those of a run without failures; a generator that fails loses the"
-            " answers of its own replica alone.",
+            "Steps are those of a run without failures; money and energy are divided by goodput. A"
+            " generator that fails loses the answers of its own replica alone, which goodput leaves"
+            " out.",
             "Lengths of answers stay what they are; they drift while a policy learns.",
         ]
         shown = self.shown
@@ -233,49 +244,73 @@ def rl(
 
 
 def priced(scenario: Scenario, step: RLStep) -> Priced:
-    """Put interval, evidence and money to a step."""
+    """Put interval, evidence, failures and money to a step."""
     card = step_evidence(scenario, step)
     p10_s, p90_s = interval_s(card, step.step_time_s)
+    goodput = trainer_goodput(scenario, step)
+    usd = usd_per_1000_updates(scenario, step)
     return Priced(
-        step=step, card=card, p10_s=p10_s, p90_s=p90_s,
-        usd_per_1000_updates=usd_per_1000_updates(scenario, step),
+        step=step,
+        card=card,
+        p10_s=p10_s,
+        p90_s=p90_s,
+        usd_per_1000_updates=None if usd is None else usd / goodput,
+        kwh_per_1000_updates=_joule_per_1000_updates(scenario, step) / KWH_J / goodput,
+        goodput=goodput,
         price=scenario.tariff.price,
-    )  # fmt: skip
+    )
+
+
+def trainer_goodput(scenario: Scenario, step: RLStep) -> float:
+    """Ideal time over real time of the trainer's side, whose ranks stop together.
+
+    As of any training ([run]); a step counts as long as it takes with its generation, since that is
+    what an interruption loses.
+    """
+    recipe = replace(scenario.workload.recipe, tokens=None)
+    alone = replace(
+        scenario,
+        cluster=with_gpus(scenario.cluster, step.gpus["training"]),
+        workload=replace(scenario.workload, recipe=recipe),
+    )
+    update = np.array([update_s(step)])
+    estimate = replace(step.trainer.estimate, step_time_s=update)
+    return float(real_run(estimate, alone).goodput[0])
 
 
 def usd_per_1000_updates(scenario: Scenario, step: RLStep) -> float | None:
-    """Money of a thousand updates; None where no price is known.
-
-    Electricity, where the price leaves it out, is that of devices that are busy but while their
-    side waits.
-    """
+    """Money of a thousand updates without failures; None where no price is known."""
     price, site = scenario.tariff.price, scenario.tariff.site
     if price.usd_per_gpu_hour is None:
         return None
+    usd = cost_usd(
+        seconds=update_s(step) * THOUSAND,
+        gpus=step.all_gpus,
+        energy_joule=_joule_per_1000_updates(scenario, step),
+        usd_per_gpu_hour=float(price.usd_per_gpu_hour),
+        electricity_usd_per_kwh=float(site.electricity_usd_per_kwh),
+        included_power=price.included_power,
+    )
+    return float(usd)
+
+
+def _joule_per_1000_updates(scenario: Scenario, step: RLStep) -> float:
+    """Energy of a thousand updates at the meter: devices are busy but while their side waits."""
     sides = {"training": "trainer"}
     if step.rl.mode == "apart":
         sides["generation"] = "generator"
-    energy = sum(
+    whole = sum(
         float(
             cluster_energy_joule(
                 with_gpus(scenario.cluster, step.gpus[name]),
-                site,
+                scenario.tariff.site,
                 step_time_s=step.step_time_s,
                 busy_s=(1.0 - step.waiting[side]) * step.step_time_s,
             )
         )
         for name, side in sides.items()
     )
-    steps = THOUSAND / step.trainer.updates
-    usd = cost_usd(
-        seconds=step.step_time_s * steps,
-        gpus=scenario.cluster.rented(step.all_gpus),
-        energy_joule=energy * steps,
-        usd_per_gpu_hour=float(price.usd_per_gpu_hour),
-        electricity_usd_per_kwh=float(site.electricity_usd_per_kwh),
-        included_power=price.included_power,
-    )
-    return float(usd)
+    return whole * THOUSAND / step.trainer.updates
 
 
 def _row(scenario: Scenario, tried: Tried) -> dict[str, Any]:
@@ -291,6 +326,7 @@ def _row(scenario: Scenario, tried: Tried) -> dict[str, Any]:
     if step is None:
         names = ("layout", "step_time_s", "update_s", "trainer_waits", "generator_waits")
         return row | dict.fromkeys((*names, "tokens_per_s_per_gpu", "verdict", "usd"))
+    usd = usd_per_1000_updates(scenario, step)
     return row | {
         "layout": step.trainer.described,
         "step_time_s": step.step_time_s,
@@ -299,7 +335,7 @@ def _row(scenario: Scenario, tried: Tried) -> dict[str, Any]:
         "generator_waits": step.waiting["generator"],
         "tokens_per_s_per_gpu": step.tokens_per_s_per_gpu,
         "verdict": step.verdict,
-        "usd": usd_per_1000_updates(scenario, step),
+        "usd": None if usd is None else usd / trainer_goodput(scenario, step),
     }
 
 

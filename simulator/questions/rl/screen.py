@@ -11,7 +11,7 @@ from rich.text import Text
 
 from simulator.answers import CAVEATS
 from simulator.cli.screen import heading, notes, plain_table, table_of, verdict_style
-from simulator.units import show_bytes, show_percent, show_seconds, show_usd
+from simulator.units import show_bytes, show_kwh, show_percent, show_seconds, show_usd
 
 if TYPE_CHECKING:
     from simulator.questions.rl.answer import Priced, PricedRL
@@ -95,7 +95,10 @@ def _sides(shown: Priced) -> list[str]:
     )
     if shown.usd_per_1000_updates is not None:
         usd, price = show_usd(shown.usd_per_1000_updates), shown.price.words()
-        lines.append(f"{usd} for 1,000 updates at {price}")
+        lines.append(
+            f"{usd} at {price} and {show_kwh(shown.kwh_per_1000_updates)} for 1,000 updates,"
+            f" goodput {show_percent(shown.goodput)}"
+        )
     return lines
 
 
@@ -156,7 +159,8 @@ def _table(answer: PricedRL) -> Table:
 
 def _remedy(answer: PricedRL, index: int) -> str:
     remedy = answer.told[index]
-    value = f'"{remedy.value}"' if isinstance(remedy.value, str) else remedy.value
+    value = str(remedy.value).lower() if isinstance(remedy.value, bool) else remedy.value
+    value = f'"{value}"' if isinstance(remedy.value, str) else value
     text = f"{remedy.field} = {value}: {show_seconds(remedy.step_time_s)} a step ({remedy.why})"
     if answer.asked is not None and answer.asked.step.verdict != "OOM":
         saved = 1.0 - remedy.step_time_s / answer.asked.step.step_time_s

@@ -157,7 +157,8 @@ def _write(
     if html is not None:
         with writing(html, "--html"), waiting("writing the page"):
             write_validation(validation, html)
-        yield f"Page: {html}"
+        aside = "; steps of reinforcement learning are on the screen and in --json alone"
+        yield f"Page: {html}{aside if validation.rl else ''}"
     if first_seen is not None and runs:
         from simulator.scoring.first_sight import write_first_sight
 

@@ -14,7 +14,10 @@ from workshop.pages.accuracy.intervals import coverage
 Table = Callable[..., str]
 Percent = Callable[..., str]
 
-_UNSEEN = ("test", "second-test", "vendor-test", "fresh-test", "fresh-test-2")
+_UNSEEN = (
+    *("test", "second-test", "vendor-test", "fresh-test", "fresh-test-2"),
+    *("third-open", "third-open-aws"),
+)
 """Tables that no step time was ever fitted to."""
 _KINDS = {"all": "all", "dense": "dense", "MoE": "experts"}
 _FEWEST_RUNS = 3

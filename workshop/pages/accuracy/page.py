@@ -49,6 +49,9 @@ _SPLITS = {
     "fresh-test": "published runs that were in no table before; no figure is fitted to them; first"
     " predicted before anything was changed for them (validation/README.md has that figure)",
     "fresh-test-2": "the same once more, from sources that were in no table on 25 November 2026",
+    "third-open": "other trainers, sites and devices; first predicted on 26 November 2026; what"
+    " spreads tokens over experts at random was read off two of them, no other figure",
+    "third-open-aws": "one site's runs over EFA; no figure is fitted to them",
 }
 _PEERS = {"calculon": "Calculon", "simumax": "SimuMax"}
 _INTRO = """\
