@@ -139,7 +139,8 @@ class Cluster:
         A tray of Grace hosts joins four accelerators to a server, not eight, and has its own, and
         so have cards that do not copy to each other straight (``pcie-host``).
         """
-        return _board(self.node, self.accelerator)
+        first = self.groups[0]
+        return _board(first.node, first.accelerator)
 
     @property
     def nodes(self) -> int:
@@ -149,8 +150,9 @@ class Cluster:
     @property
     def network_bytes_per_s_per_gpu(self) -> float:
         """Scale-out rate of one accelerator that collectives reach, one direction."""
-        out = self.node.scale_out
-        rate = out.adapters * out.adapter_bytes_per_s / self.node.accelerators
+        node = self.node
+        out = node.scale_out
+        rate = out.adapters * out.adapter_bytes_per_s / node.accelerators
         return rate * self.fabric.usable_fraction
 
     def links_of(self, group: str) -> Cluster:
