@@ -267,8 +267,10 @@ def diagnose(prediction: Prediction, seen: Seen) -> Diagnoses:
         prediction=prediction,
         measured_step_s=seen.measured_s,
         course=seen.course,
-        causes=tuple(replace(made, probability=weight / total) for weight, made in ranked),
-        nothing_wrong=nothing / total,
+        causes=tuple(
+            replace(made, probability=float(weight / total)) for weight, made in ranked
+        ),
+        nothing_wrong=float(nothing / total),
         not_possible=tuple(absent),
     )
 
