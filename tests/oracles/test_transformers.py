@@ -127,6 +127,26 @@ def test_facts_are_those_of_the_installed_classes(case: dict[str, Any], counting
     assert counting.parameters(counting.built(family, made)) == case["parameters"]
 
 
+@pytest.mark.evidence
+@pytest.mark.parametrize("case", FACTS["cases"], ids=name)
+def test_windows_stand_where_the_class_has_them(case: dict[str, Any], counting: Any) -> None:
+    config = {**case["config"]}
+    config.pop("model_type")
+    made = counting.config_of(name(case), config).get_text_config()
+    types = getattr(made, "layer_types", None) or []
+    slides = [kind == "sliding_attention" for kind in types]
+    if not any(slides) or not getattr(made, "sliding_window", None):
+        return
+    arch = read(case["config"])
+    blocks = [arch.blocks[kind] for kind in arch.layer_kinds]
+    there = [b.attention is not None and b.attention.window > 0 for b in blocks if not b.width]
+    picked = [b.attention is not None and b.attention.indexer is not None for b in blocks]
+    if any(picked) or any(block.mixer is not None for block in blocks):
+        assert sum(there) >= sum(slides)
+    else:
+        assert there == slides
+
+
 def variants(value: Any) -> list[Any]:
     if isinstance(value, bool):
         return [not value]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from simulator.errors import InputError
+from simulator.workload import presets
 from simulator.workload.families import table
 from simulator.workload.families.expressions import Expression
 from simulator.workload.huggingface import families, from_hf, read_config
@@ -198,3 +199,21 @@ def test_whisper_is_an_encoder_of_sound_and_a_decoder(sizes, parameters):
     model = from_hf(config, name="x", where="config.json")
     assert model.parameters == parameters
     assert model.is_encoder_decoder and model.max_positions == 1500
+
+
+@pytest.mark.parametrize(
+    ("name", "window", "slid", "full"),
+    [
+        # layers with a window and without, as the model cards and reports say
+        ("gemma-3-4b", 1024, 29, 5),  # five to one (Gemma 3 report, section 2)
+        ("olmo-3-7b", 4096, 24, 8),  # three to one
+        ("gpt-oss-120b", 128, 18, 18),  # every second
+        ("qwen2.5-7b", 0, 0, 28),
+    ],
+)
+def test_windows_of_published_models(name, window, slid, full):
+    model = presets.load(name)
+    blocks = [model.blocks[kind] for kind in model.layer_kinds]
+    windows = [block.attention.window for block in blocks if not block.width]
+    assert windows.count(window) == slid or not window
+    assert windows.count(0) == full
