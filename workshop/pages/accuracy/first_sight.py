@@ -18,9 +18,8 @@ def new_runs(tables: Sequence[Mapping[str, Any]], table: Table, percent: Percent
     yield "## A run that is in none of the tables"
     yield (
         "New tables are predicted before anybody looks at them (`foreshard validate TABLE"
-        " --first-seen OUT.csv`), which is what to expect of a new run. Mean errors of today were"
-        " reached with these in sight: the simulator changed, and so did rows"
-        " ([every edit](accuracy_details.md))."
+        " --first-seen OUT.csv`), which is what to expect of a new run. Errors of today have"
+        " these in sight: the simulator changed, so did rows ([every edit](accuracy_details.md))."
     )
     rows = []
     for sight in tables:
