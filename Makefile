@@ -4,6 +4,7 @@
 #                full size, property tests at length, every pair of profiles, refits, docs/accuracy.json
 #                written again: 30 minutes on two cores
 # make lint      ruff, mypy, import-linter
+# make mutants   change one place of simulator/ at a time, say what no test of its room notices; hours
 # make bench     time what tests/benchmarks holds
 # make house     count files, lines, names and calls, which the house rules are measured by (tests/house)
 # make accuracy  predict the shipped runs and write docs/accuracy*.md, docs/accuracy.json and docs/goodput.md again
@@ -26,6 +27,7 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 TORCH_INDEX ?=
 PYTEST_ARGS ?=
+MUTANTS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -39,7 +41,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := plan
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: plan test evidence lint bench house accuracy profiles reports measure-here calibrate-here clean
+.PHONY: plan test evidence lint mutants bench house accuracy profiles reports measure-here calibrate-here clean
 
 plan: $(STAMPS)/foreshard
 	$(BIN)/foreshard plan examples/llama-3.1-70b.toml
@@ -57,15 +59,19 @@ lint: $(STAMPS)/test
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+mutants: $(STAMPS)/test $(TORCH_STAMP)
+	$(BIN)/python -m tests.mutations.mutants $(MUTANTS)
+
 bench: $(STAMPS)/test
 	$(BIN)/python -m pytest tests/benchmarks -m '' --benchmark-enable --benchmark-only $(PYTEST_ARGS)
 
 house: $(STAMPS)/foreshard
 	$(BIN)/python -m tests.house.figures
 
-accuracy: $(STAMPS)/foreshard
+accuracy: $(STAMPS)/test
 	$(BIN)/python -m workshop.pages.accuracy.page docs
 	$(BIN)/python -m workshop.pages.goodput docs
+	$(BIN)/python -m tests.scoring.held_runs
 
 profiles: $(STAMPS)/foreshard
 	$(BIN)/python -m workshop.fits.refit

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.errors import InputError, did_you_mean, problem
-from simulator.files import build, read_toml
+from simulator.files import build, read_document
 from simulator.goal import Goal, SearchSection
 from simulator.inheritance import merged
 from simulator.layout.layout_section import LayoutSection
@@ -94,7 +94,7 @@ def assemble(
         sections["software"] = stated
     if isinstance(source, Scenario):
         return _changed(source, names, sections, overrides), {}
-    document = {} if source is None else read_toml(Path(source))
+    document = {} if source is None else read_document(Path(source))
     _put_names(document, names)
     for section, values in sections.items():
         _merge(document, section, values)

@@ -36,6 +36,7 @@ from simulator.plain_files import (
     MOST_VALUES,
     TOML_LIMIT_BYTES,
     YAML_LIMIT_BYTES,
+    YAML_VALUES,
     is_deeper,
     most_items,
     open_file,
@@ -377,6 +378,16 @@ def toml_of(text: str, where: str) -> dict[str, Any]:
         raise InputError(f"{where}: not valid TOML: {brief_text(str(error))}") from None
 
 
+def read_document(path: Path | str) -> dict[str, Any]:
+    """Read a file of sections and fields: YAML where its name says so, else TOML."""
+    if Path(path).suffix not in (".yaml", ".yml"):
+        return read_toml(path)
+    document = yaml_of(read_text(path, TOML_LIMIT_BYTES), str(path))
+    if not isinstance(document, dict) or not all(isinstance(name, str) for name in document):
+        raise InputError(f"{path}: must be a table of sections and fields")
+    return document
+
+
 def toml_value(text: str) -> Any:
     """Read one value as TOML; what is none is a plain word."""
     try:
@@ -435,7 +446,8 @@ def json_of(text: str, where: str) -> Any:
 def yaml_of(text: str, where: str) -> Any:
     """Read YAML of plain values that stands in a text; InputError names line and column.
 
-    Tags, anchors and aliases are refused: the first make objects, the last make a short text long.
+    Tags are refused, which make objects; so are aliases that make a short text long, more than
+    `YAML_VALUES` of all, or that stand in themselves.
     """
     import yaml  # a tenth of a second, which few commands need
 
@@ -443,27 +455,62 @@ def yaml_of(text: str, where: str) -> Any:
         raise InputError(f"{where}: larger than {YAML_LIMIT_BYTES // 2**10} KiB, got {len(text)}")
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        depth = 0
-        for event in yaml.parse(text, Loader=loader):
-            plain = isinstance(event, yaml.NodeEvent) and not getattr(event, "tag", None)
-            if isinstance(event, yaml.NodeEvent) and (event.anchor or not plain):
-                line = event.start_mark.line + 1 if event.start_mark else 1
-                raise InputError(f"{where}: line {line}: anchors and tags of YAML are not read")
-            depth += isinstance(event, yaml.CollectionStartEvent)
-            depth -= isinstance(event, yaml.CollectionEndEvent)
-            if depth > DEEPEST:
-                raise RecursionError
+        _check_values(yaml.parse(text, Loader=loader), where)
         document = yaml.load(text, Loader=loader)
     except InputError:
         raise
     except yaml.YAMLError as error:
         shown = brief_text(" ".join(str(error).split()), 200)
         raise InputError(f"{where}: not valid YAML: {shown}") from None
-    except ValueError as error:  # a date that is none, a number with thousands of digits
+    except (ValueError, TypeError) as error:  # a date that is none, a key that is a table
         raise InputError(f"{where}: not valid YAML: {brief_text(str(error))}") from None
     except RecursionError:
         raise InputError(f"{where}: nested too deeply") from None
     return document
+
+
+def _check_values(events: Iterator[Any], where: str) -> None:
+    """Refuse tags, values nested too deeply, and more of them than are read, aliases written out.
+
+    Raises
+    ------
+    InputError
+        With the line of a tag or of an alias.
+    RecursionError
+        If they are nested too deeply.
+    """
+    import yaml
+
+    open_ = [("", 0, 0)]  # anchor, values and depth of what is inside, of each collection
+    held: dict[str, tuple[int, int]] = {}
+    for event in events:
+        line = event.start_mark.line + 1 if event.start_mark else 1
+        if getattr(event, "tag", None):
+            raise InputError(f"{where}: line {line}: tags of YAML are not read")
+        name, values, inner = "", 0, 0
+        if isinstance(event, yaml.CollectionStartEvent):
+            open_.append((event.anchor or "", 0, 0))
+            continue
+        if isinstance(event, yaml.CollectionEndEvent):
+            name, values, inner = open_.pop()
+        elif isinstance(event, yaml.AliasEvent):
+            if event.anchor not in held:
+                raise InputError(
+                    f"{where}: line {line}: *{brief_text(event.anchor or '')} is no anchor"
+                )
+            values, inner = held[event.anchor]
+        elif isinstance(event, yaml.ScalarEvent):
+            name = event.anchor or ""
+        else:
+            continue
+        if name:
+            held[name] = (values + 1, inner + 1)
+        above, before, deepest = open_[-1]
+        open_[-1] = (above, before + values + 1, max(deepest, inner + 1))
+        if open_[-1][1] > YAML_VALUES:
+            raise InputError(f"{where}: line {line}: must have at most {YAML_VALUES} values")
+        if len(open_) + inner > DEEPEST:
+            raise RecursionError
 
 
 def read_csv(

@@ -37,6 +37,9 @@ TOML_LIMIT_BYTES = 2**20
 YAML_LIMIT_BYTES = 2**18
 """Largest YAML text, of which a MiB takes ten seconds to parse. Recipes of frameworks: 20 KiB."""
 
+YAML_VALUES = 20_000
+"""Values of a YAML file, those of aliases written out: frameworks' have some hundred."""
+
 DEEPEST = 64
 """Levels of tables and lists in a document; the deepest that means anything has 8."""
 
@@ -114,7 +117,8 @@ def read_text(path: Path | str, most_bytes: int = DOCUMENT_LIMIT_BYTES) -> str:
     with open_file(path) as file, reading(path):
         text_within(file, path, most_bytes)
         raw = file.read(most_bytes + 1)
-        refuse_long_numbers(raw, path)
+        if len(raw) > MOST_DIGITS and _TOO_LONG in raw.translate(_AS_ZERO):
+            refuse_long_numbers(raw, path)
         return raw.decode("utf-8-sig")
 
 

@@ -20,7 +20,7 @@ from simulator.economics.economics_section import (
 )
 from simulator.errors import InputError, did_you_mean, problem
 from simulator.files import (
-    read_toml,
+    read_document,
     toml_value,
 )
 from simulator.goal import Goal
@@ -29,6 +29,7 @@ from simulator.ranges import Choice, is_several, read_choice
 from simulator.reliability.reliability_profile import Reliability
 from simulator.sections import READ, SECTIONS
 from simulator.software.profile import Software
+from simulator.spellings import numbers_written_out
 from simulator.workload.architecture import Architecture
 from simulator.workload.not_modelled import unsupported_fields
 from simulator.workload.recipe import Workload
@@ -120,7 +121,7 @@ def load_scenario(path: Path | str, overrides: Iterable[str] = ()) -> Scenario:
         With every problem of the file, each naming its field.
     """
     return make_scenario(
-        read_toml(path), where=str(path), overrides=overrides, base=Path(path).parent
+        read_document(path), where=str(path), overrides=overrides, base=Path(path).parent
     )
 
 
@@ -141,6 +142,7 @@ def make_scenario(
     document = {name: dict(v) if isinstance(v, Mapping) else v for name, v in document.items()}
     for override in overrides:
         _override(document, override)
+    document = numbers_written_out(document)
     problems = _wrong_sections(document, where)
     choices, single = _choices(document, where, problems, several=several)
     records: dict[str, Any] = {"document": single, "folder": base, "model": architecture}

@@ -106,6 +106,7 @@ def test_low_types_need_a_framework_of_their_time() -> None:
 def test_offload_is_said_by_those_that_have_it() -> None:
     found = {name for name in EVERY if load_software(name).supports.offload}
     assert found == {
+        "arctic-training",
         "maxtext",
         "maxtext-gpu",
         "megatron-bridge",
@@ -121,6 +122,8 @@ def test_offload_is_said_by_those_that_have_it() -> None:
         "nemo-24.07",
         "nemo-25.04",
         "primus",
+        "torch-fsdp",
+        "torch-fsdp-compiled",
         "torchtune-2024",
         "torchtune-2024-eager",
     }

@@ -24,7 +24,16 @@ from simulator.cli.decision_options import (
     prices_of,
     usd_of,
 )
-from simulator.cli.options import ClusterName, Gpus, ModelName, Set, SoftwareName
+from simulator.cli.options import (
+    Batch,
+    ClusterName,
+    Gpus,
+    ModelName,
+    Sequence,
+    Set,
+    SoftwareName,
+    Tokens,
+)
 
 if TYPE_CHECKING:
     from simulator.scenario import Scenario
@@ -38,7 +47,18 @@ class ScenarioOptions:
     cluster: ClusterName = None
     gpus: Gpus = None
     software: SoftwareName = None
+    tokens: Tokens = None
+    seq: Sequence = None
+    batch: Batch = None
     overrides: Set = None
+    """What ``--set`` says, and ``--tokens``, ``--seq`` and ``--batch`` before it."""
+
+    def __post_init__(self) -> None:
+        """Put the options that are fields of [training] among the overrides."""
+        fields = {"tokens": self.tokens, "sequence_length": self.seq, "global_batch": self.batch}
+        said = [f"training.{name}={value}" for name, value in fields.items() if value is not None]
+        if said:
+            object.__setattr__(self, "overrides", [*said, *(self.overrides or ())])
 
     @property
     def describes_something(self) -> bool:
@@ -48,6 +68,14 @@ class ScenarioOptions:
     def with_set(self, *overrides: str) -> Self:
         """Return the same with fields set that another option stands for."""
         return replace(self, overrides=[*(self.overrides or ()), *overrides])
+
+    @property
+    def complete(self) -> bool:
+        """Whether model, machine and number of accelerators are all given."""
+        said = {text.partition("=")[0].strip() for text in self.overrides or ()}
+        sized = any(name.startswith("model.") for name in said)
+        machine = self.cluster or "cluster.name" in said
+        return bool((self.model or sized) and machine and (self.gpus or "cluster.gpus" in said))
 
     @property
     def named(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ _MOST_PROBLEMS = 200
 
 ScenarioFile = Annotated[
     Path | None,
-    typer.Argument(metavar="SCENARIO", help="Scenario file (TOML)."),
+    typer.Argument(metavar="SCENARIO", help="Scenario file (TOML, YAML)."),
 ]
 
 
@@ -78,6 +78,18 @@ SoftwareName = Annotated[
         help="Software profile, or path of one.",
         autocompletion=_profiles("software"),
     ),
+]
+Tokens = Annotated[
+    str | None,
+    typer.Option("--tokens", metavar="N", help="Tokens of the whole run: 15T, 2e12."),
+]
+Sequence = Annotated[
+    str | None,
+    typer.Option("--seq", metavar="N", help="Tokens per sequence: 8192, 8k; plan: 4k..32k."),
+]
+Batch = Annotated[
+    str | None,
+    typer.Option("--batch", metavar="N", help="Sequences per step; plan: 256..4096."),
 ]
 Set = Annotated[
     list[str] | None,

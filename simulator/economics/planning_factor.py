@@ -17,7 +17,7 @@ from simulator import catalogue
 from simulator.economics.unsure_totals import quantile
 from simulator.files import Figure, Number, Whole, read_profile, record
 
-HELD = "restarts, evaluation, bring-up, runs given up, slower software and layouts"
+HELD = "restarts, evaluation, lost runs, software"
 """What reported hours hold on top."""
 
 

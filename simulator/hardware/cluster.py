@@ -21,6 +21,7 @@ from simulator.hardware.edge_list import (
 from simulator.hardware.fabric import CollectiveLibrary, Fabric, release_numbers
 from simulator.hardware.node import Node, wrong_domain
 from simulator.record_cache import for_same_records
+from simulator.spellings import accelerator_named
 
 NO_CLOSED_FORM = (
     "servers of several kinds have no closed form, only `foreshard plan`, `predict`, `compare` and"
@@ -138,7 +139,8 @@ class Cluster:
         A tray of Grace hosts joins four accelerators to a server, not eight, and has its own, and
         so have cards that do not copy to each other straight (``pcie-host``).
         """
-        return _board(self.node, self.accelerator)
+        first = self.groups[0]
+        return _board(first.node, first.accelerator)
 
     @property
     def nodes(self) -> int:
@@ -148,8 +150,9 @@ class Cluster:
     @property
     def network_bytes_per_s_per_gpu(self) -> float:
         """Scale-out rate of one accelerator that collectives reach, one direction."""
-        out = self.node.scale_out
-        rate = out.adapters * out.adapter_bytes_per_s / self.node.accelerators
+        node = self.node
+        out = node.scale_out
+        rate = out.adapters * out.adapter_bytes_per_s / node.accelerators
         return rate * self.fabric.usable_fraction
 
     def links_of(self, group: str) -> Cluster:
@@ -188,8 +191,14 @@ def _share(figure: Figure, share: float) -> Figure:
 
 
 def load_accelerator(name: str, *, where: str = "profiles", field: str = "") -> Accelerator:
-    """Read an accelerator profile by name or path."""
-    path = catalogue.find("accelerators", name, where=where, field=field)
+    """Read an accelerator profile by name or path, or by the name that others give the device."""
+    try:
+        path = catalogue.find("accelerators", name, where=where, field=field)
+    except InputError:
+        spelled = accelerator_named(name, catalogue.names("accelerators"))
+        if spelled is None:
+            raise
+        path = catalogue.find("accelerators", spelled, where=where, field=field)
     device = read_profile(Accelerator, path, kind="accelerators")
     if missing := [name for name in STREAMS if name not in device.stream]:
         raise InputError(f"{path}: stream.{name}: required table is missing" for name in missing)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from simulator.errors import InputError
+from simulator.measured.log_kinds import log_kinds
 from simulator.plain_files import open_file, refuse_long_numbers
 
 Progress = Callable[[int, int], None]
@@ -21,16 +22,13 @@ _LONGEST_BYTES = 2**20
 _REPORT_BYTES = 2**22
 _GLANCE_BYTES = 2**26
 
-_KINDS = {
-    "a Megatron-LM log": rb"elapsed time per iteration \(ms\):",
-    "a torchtitan log": rb"step:.*[tw]ps:",
-    "an MLPerf log": rb":::MLLOG",
-    "a NeMo log": rb"train_step_timing in s",
+_OTHERS = {
     "a torch profiler trace": rb'"traceEvents"',
     "output of nccl-tests": rb"^#.*\bbusbw\b",
     "a table of measured runs": rb"^\W*run_id,|,run_id,",
     "a scenario file": rb"^\s*\[(?:model|training|cluster)\]",
 }
+"""Kinds of files that are no logs."""
 
 _JOINT = re.compile(rb"\r|(?=\[(?:rank|default|trainer)\d+\]:)")
 
@@ -82,11 +80,11 @@ def _marked(
 
 def looks_like(path: Path | str) -> str:
     """Name the kind of file that the beginning of one looks like; an empty word if none."""
-    read = 0
+    read, marks = 0, {kind.title: kind.mark.encode() for kind in log_kinds().values()} | _OTHERS
     with open_file(Path(path)) as file:
         while read < _GLANCE_BYTES and (raw := file.readline(_LONGEST_BYTES)):
             read += len(raw)
-            for kind, mark in _KINDS.items():
+            for kind, mark in marks.items():
                 if re.search(mark, raw):
                     return kind
     return ""

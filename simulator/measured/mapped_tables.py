@@ -92,12 +92,22 @@ def read_mapped(
                     raise InputError(f"{path}: line {line}: {rule}")
                 fields = _fields(cells, names, f"{Path(path).stem}-{line}")
                 where = f"{path}: line {line}"
-                runs.append(MeasuredRun(where=where, fields=fields, fault=uneven.get(line)))
+                fault = uneven.get(line) or _without_sizes(fields)
+                runs.append(MeasuredRun(where=where, fields=fields, fault=fault))
             if len(runs) == before:
                 raise InputError(f"{path}: the table has a header and no rows")
         except InputError as error:
             problems += error.problems
     return runs, problems
+
+
+def _without_sizes(fields: Mapping[str, str]) -> str | None:
+    """What is wrong with a row whose model neither the zoo nor any column has sizes of."""
+    name = fields["model"]
+    if not name or fields["layers"] or fields["family"]:
+        return None
+    return problem("model", "", "must be of the zoo where no column has its sizes", name,
+                   presets.names())  # fmt: skip
 
 
 def _about_columns(path: Path | str, header: list[str], names: Mapping[str, str]) -> list[str]:
@@ -159,9 +169,10 @@ def _follow(fields: dict[str, str]) -> None:
 
 def _of_zoo(name: str) -> dict[str, str]:
     """Columns of a model of the zoo; none for any other name."""
-    if name not in presets.names():
+    known = presets.named(name)
+    if known is None:
         return {}
-    arch = presets.load(name)
+    arch = presets.load(known)
     dense = next((mlp for mlp in arch.mlps if isinstance(mlp, MLP)), arch.mlps[0])
     sizes: dict[str, object] = {
         "family": arch.family, "layers": arch.layers, "hidden": arch.hidden,

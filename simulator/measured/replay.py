@@ -28,6 +28,7 @@ from simulator.measured.rows import SOFTWARE, Said, read_row
 from simulator.software.overrides import is_switch, with_overrides
 from simulator.software.profile import Software, load_software
 from simulator.software.releases import Nearest, Releases, UnknownFamily, load_releases
+from simulator.spellings import accelerator_named, plain_device, precision_named
 from simulator.workload.architecture import MLP, Architecture, Attention, Block, MoE
 from simulator.workload.expert_routing import Routing
 from simulator.workload.recipe import OPTIMIZERS, PRECISIONS, Recipe, Workload
@@ -35,7 +36,9 @@ from simulator.workload.recipe import OPTIMIZERS, PRECISIONS, Recipe, Workload
 _POSITIONS = ("rope", "learned", "alibi", "none")
 _MOMENTS = ("bf16", "fp16", "fp32")
 _ONE_NODE = "single-node"
-_TORUS = re.compile(r"ici-3d-torus ([1-9][0-9]{0,3})x([1-9][0-9]{0,3})x([1-9][0-9]{0,3})")
+_TORUS = re.compile(
+    r"ici[- ]?(?:[23]d[- ]?torus)?[- ]?([1-9][0-9]{0,3}(?:x[1-9][0-9]{0,3}){1,2})", re.I
+)
 """A slice of a pod of TPUs: chips along its three axes."""
 _MANY_STAGES = code_of(STAGES)
 
@@ -83,8 +86,6 @@ class Tables:
 
     releases: Releases
     """Which software profile stands for a software name."""
-    makers: tuple[str, ...]
-    """Whom tables name before the device."""
     clusters: dict[str, str]
     """Cluster profile whose server carries a GPU name."""
     fp8_weights: dict[str, tuple[str, ...]]
@@ -315,12 +316,11 @@ def _attention(said: Said, family: Family) -> Attention:
 
 def _recipe(said: Said, stands: Nearest, tables: Tables) -> Recipe:
     precision, optimizer = said.need("precision"), said.need("optimizer")
-    dtype = "fp8" if precision == "fp8_delayed" else precision
+    dtype = precision if precision in PRECISIONS else precision_named(precision)
     if dtype not in PRECISIONS:
-        known = (*PRECISIONS, "fp8_delayed")
-        hint = did_you_mean(precision, known)
+        hint = did_you_mean(precision, PRECISIONS)
         raise InputError(
-            f"precision: must be one of {', '.join(known)}, got {brief(precision)}{hint}"
+            f"precision: must be one of {', '.join(PRECISIONS)}, got {brief(precision)}{hint}"
         )
     ours = "adamw" if optimizer == "adam" else optimizer
     if ours not in OPTIMIZERS:
@@ -386,12 +386,13 @@ def _cluster_name(gpu: str, tables: Tables) -> str:
     """The cluster whose server carries a GPU: by a word of the tables or a name of a profile."""
     if gpu in tables.clusters:
         return tables.clusters[gpu]
-    makers = rf"^(?:{'|'.join(tables.makers)})[\s_-]+(?:instinct[\s_-]+)?"
-    word = re.sub(r"[\s_/]+", "-", re.sub(makers, "", gpu.lower().strip()))
-    if word in catalogue.names("clusters"):
-        return word
-    if word in (homes := _homes()):
-        return homes[word]
+    word = plain_device(gpu)
+    near = {plain_device(name): name for name in catalogue.names("clusters")}
+    if word in near:
+        return near[word]
+    homes = _homes()
+    if (device := accelerator_named(gpu, homes)) is not None:
+        return homes[device]
     known = (*tables.clusters, *homes, *catalogue.names("clusters"))
     raise NotReplayable(f"no hardware profile for {gpu}{did_you_mean(gpu, known)}")
 
@@ -412,7 +413,7 @@ def _cluster(said: Said, tables: Tables) -> Cluster:
         node = replace(node, scale_out=out)
     fabric = base.fabric
     if slice_of_torus := _TORUS.fullmatch(said.get("fabric", "")):
-        axes = tuple(int(axis) for axis in slice_of_torus.groups())
+        axes = tuple(int(axis) for axis in slice_of_torus[1].lower().split("x"))
         node = replace(node, scale_up=replace(node.scale_up, torus=axes, domain=math.prod(axes)))
     else:
         kind = said.word("fabric", (*tables.fabric, _ONE_NODE), _ONE_NODE)

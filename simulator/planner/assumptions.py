@@ -29,6 +29,9 @@ ASSUMED = "Assumed, and what the other choice would change"
 MOST = 3
 """Assumptions that are told."""
 
+_BRIEF = 2
+"""Of them on a first screen."""
+
 _KEPT = ("tp", "cp", "ep", "etp", "micro_batch")
 """Fields of the best layout that an alternative keeps where it looks for one that FITS: stages,
 chunks and recomputation are what memory asks for."""
@@ -62,7 +65,7 @@ class Assumption(Variant):
         return abs(self.relative) >= _LEAST or self.layout is not None
 
     def words(self, *, brief: bool = False) -> str:
-        """What is assumed, and the price of the other choice; `brief`: without its layout."""
+        """What is assumed, and the price of the other choice; `brief`: in few words."""
         changed = [f"{show_signed_percent(self.relative)} time"]
         if self.usd_change is not None:
             sign = "-" if self.usd_change < 0.0 else "+"
@@ -72,7 +75,9 @@ class Assumption(Variant):
         if self.layout is not None:
             whole = f"as {self.layout} (the best layout would not fit)"
             changed.append("another layout" if brief else whole)
-        return f"{self.name}; {self.change}: {', '.join(changed)}"
+        value = self.change.partition(" = ")[2]
+        other = value if brief and value not in ("true", "false") else self.change
+        return f"{self.name}{', or' if brief else ';'} {other}: {', '.join(changed)}"
 
 
 @for_same_records(2)
@@ -90,7 +95,8 @@ def assumptions(plan: Plan) -> list[Assumption]:
 
 def assumption_lines(plan: Plan, *, brief: bool = False) -> list[str]:
     """The same in words: always a line."""
-    told = [assumption.words(brief=brief) for assumption in assumptions(plan)]
+    most = _BRIEF if brief else MOST
+    told = [assumption.words(brief=brief) for assumption in assumptions(plan)[:most]]
     return told or ["no other choice that was tried changes the step by 0.1 %"]
 
 

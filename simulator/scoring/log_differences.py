@@ -11,6 +11,7 @@ import numpy as np
 
 from simulator.arrays import Floats
 from simulator.measured.log import Whole
+from simulator.measured.log_kinds import log_kinds
 from simulator.scoring.logs import LogComparison
 from simulator.units import show_percent, show_seconds, show_signed_percent
 
@@ -146,12 +147,9 @@ def _inside(comparison: LogComparison) -> list[str]:
 
 def how_to_trace(comparison: LogComparison) -> str:
     """What a trace adds, and how to take one."""
-    flags = {
-        "megatron": "--profile --use-pytorch-profiler --profile-step-start 20"
-        " --profile-step-end 22 --profile-ranks 0",
-        "torchtitan": "--profiling.enable_profiling --profiling.profile_freq 20",
-    }
-    how = flags.get(comparison.log.framework, "torch.profiler over two steps of one rank")
+    kind = log_kinds().get(comparison.log.framework)
+    flags = kind.trace if kind is not None else ""
+    how = flags or "torch.profiler over two steps of one rank"
     return (
         "A trace of one rank tells compute, exposed communication and idle time apart, cause by"
         f" cause: take one with {how}, then"

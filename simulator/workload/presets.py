@@ -16,6 +16,7 @@ from pathlib import Path
 
 from simulator.errors import InputError, nearest, problem
 from simulator.files import read_toml
+from simulator.spellings import model_named
 from simulator.workload.architecture import Architecture
 from simulator.workload.huggingface import read_config
 
@@ -34,21 +35,24 @@ def sources() -> dict[str, str]:
     return read_toml(_ZOO / "sources.toml")
 
 
-def _untuned(source: str) -> str:
-    """Cut off what only says how the same sizes were trained or stored."""
-    return re.sub(r"-(instruct|chat|it|base|pt|hf|bf16)$", "", source.lower())
+def named(name: str) -> str | None:
+    """The model of the zoo that a repository, a folder or a table means; None: it has none.
+
+    >>> named("meta-llama/Llama-2-7b-chat-hf"), named("LLAMA3-8B"), named("facebook/opt-13b")
+    ('llama-2-7b', 'llama-3-8b', None)
+    """
+    published = sources()
+    hubs = {known: published.get(known, "") for known in names()}
+    repositories = {k: v.removeprefix("hf:") if v[:3] == "hf:" else "" for k, v in hubs.items()}
+    return model_named(name, repositories)
 
 
-def _of_hub(repository: str) -> Path | str | None:
-    """Find a model by its Hugging Face id: in the zoo, or among what was downloaded here.
+def _of_hub(repository: str) -> Path | None:
+    """Find a model by its Hugging Face id among what was downloaded here.
 
     The cache is where huggingface_hub keeps it: ``HF_HUB_CACHE``, ``HF_HOME/hub``, or
     ``~/.cache/huggingface/hub``; the snapshot is that of the branch main, else the only one.
     """
-    wanted = _untuned(f"hf:{repository}")
-    listed = [name for name, source in sources().items() if _untuned(source) == wanted]
-    if listed:
-        return listed[0]
     home = os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface"
     hub = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub")
     folder = hub / f"models--{repository.replace('/', '--')}"
@@ -63,7 +67,8 @@ def load(
 ) -> Architecture:
     """Load a model of the zoo, a ``config.json`` (or a folder with one), or a Hugging Face id.
 
-    A name of the zoo comes before a file or folder of the same name; an id (``owner/name``) is one
+    A name of the zoo comes before a file or folder of the same name, either before another
+    spelling of a name (:func:`named`); an id (``owner/name``) is one
     of the zoo's sources or in the local cache of Hugging Face. Nothing is downloaded.
 
     Parameters
@@ -93,14 +98,14 @@ def load(
         return read_config(_ZOO / f"{text}.json")
     if text and os.path.exists(text):
         return read_config(text, trace_tokens=trace_tokens)
+    if (spelled := named(text)) is not None:
+        return read_config(_ZOO / f"{spelled}.json")
     if text.endswith(".json"):
         raise InputError(problem(where, field, "no such file", text))
     rule = "must be a model of the zoo or the path of a config.json"
     if _HUB_ID.fullmatch(text):
         rule += ", or the id of a model in the local cache of Hugging Face"
         there = _of_hub(text)
-        if isinstance(there, str):
-            return load(there)
         if there is not None:
             return replace(
                 read_config(there, trace_tokens=trace_tokens), name=text.partition("/")[2]

@@ -184,8 +184,34 @@ def test_problems_of_every_log_are_told_at_once(scenario: list[str], tmp_path: P
     assert lines[1] == f"{tmp_path / 'empty.log'}: the file is empty"
 
 
-def test_a_log_needs_a_scenario() -> None:
-    assert "a scenario file, or model, cluster and gpus, must be given" in refused(*MEGATRON)
+def test_a_log_is_asked_for_what_it_does_not_say() -> None:
+    said = refused(*MEGATRON)
+    assert "megatron_2025.log: cluster.name: not said by this log (which machines)" in said
+    assert "--scenario FILE says all of a run" in said
+
+
+def test_a_log_that_lists_its_arguments_needs_a_cluster_alone() -> None:
+    path = LOGS / "megatron_mi300x_2025.log"
+    document = json.loads(said("--log", str(path), "--cluster", "mi300x-8", "--json"))
+    (log,) = document["logs"]
+    assert log["log"]["framework"] == "megatron"
+    assert log["run"]["num_gpus"] == 8
+
+
+def test_the_software_is_that_of_the_log(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(
+        '[model]\nname = "llama-3.1-8b"\n[training]\nsequence_length = 8192\nglobal_batch = 8\n'
+        '[cluster]\nname = "dgx-h100"\ngpus = 8\n'
+    )
+    line = "[rank0]:[titan] 2025-10-02 20:23:13,470 - root - INFO - step: {0}  loss:  8.0  "
+    line += "memory: 44.30GiB(56.01%)  tps: 6,120  tflops: 354.40  mfu: 35.83%\n"
+    path = tmp_path / "titan.log"
+    path.write_text("".join(line.format(10 * step) for step in range(1, 14)))
+    scenario = str(tmp_path / "run.toml")
+    document = json.loads(said("--log", str(path), "--scenario", scenario, "--json"))
+    (log,) = document["logs"]
+    assert log["software_from_log"] == "torchtitan"
+    assert (log["run"]["software"], log["run"]["sharding"]) == ("torchtitan", "zero3")
 
 
 @pytest.mark.parametrize(

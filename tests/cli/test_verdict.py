@@ -68,7 +68,7 @@ def test_it_says_what_one_decides_by() -> None:
         "better, if it fits",
         "most memory free",
         "faster, if a trial run shows that it fits",
-        "Assumed, and what the other choice would change software megatron-core; ",
+        "Assumed, and what the other choice would change software megatron-core, or ",
         "What binds",
         "What would pay most",
         "--more: ",

@@ -232,11 +232,21 @@ def test_more_words_than_a_script_has_are_refused() -> None:
     assert len(read_script("run\n" * 10_000, "long.sh").commands) == 10_000
 
 
+NINE = [", ".join([f"*a{i - 1}" if i else "x"] * 9) for i in range(9)]
+BILLION = "\n".join(f"a{i}: &a{i} [{inside}]" for i, inside in enumerate(NINE))
+
+
 @pytest.mark.parametrize(
-    "text", ["a: &x [1, 2]\nb: *x\nc: 3\n", "a: !!python/object:os.system x\nb: 1\n"]
+    ("text", "rule"),
+    [
+        ("a: !!python/object:os.system x\nb: 1\n", "line 1: tags of YAML are not read"),
+        (BILLION, "line 5: must have at most 20000 values"),  # 9 + 9**2 + ... of nine lines
+        ("a: &x [1, *x]\nb: 1\n", r"line 1: \*x is no anchor"),
+        ("a: *y\nb: 1\n", r"line 1: \*y is no anchor"),
+    ],
 )
-def test_yaml_with_aliases_or_tags_is_refused(text: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="anchors and tags"):
+def test_yaml_that_makes_objects_or_grows_is_refused(text: str, rule: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=rule):
         read(tmp_path, text, "bomb.yaml")
 
 

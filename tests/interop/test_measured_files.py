@@ -56,7 +56,7 @@ def test_a_log_of_megatron_with_its_arguments(tmp_path: Path) -> None:
     assert found.scenario.cluster.gpus == 256
     assert found.scenario.software.name == "megatron-core-defaults"  # its reductions wait
     assert found.scenario.workload.recipe.tokens == 1000 * 1024 * 8192
-    assert any("a step took 29 s" in note and "--megatron-log" in note for note in found.notes)
+    assert any("a step took 29 s" in note and "--log" in note for note in found.notes)
     assert advise([path], {"cluster": "dgx-h100"}, changes=0).texts == {}  # no file to change
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from simulator.errors import InputError
-from simulator.interop.dialects.torchtune import _MODELS
 from simulator.interop.launch_files.imported import Imported
 from simulator.interop.launch_files.merging import import_launch
 from simulator.workload import presets
@@ -164,5 +163,24 @@ def test_what_is_not_told_is_asked_for(tmp_path: Path) -> None:
     assert "no recipe of one device reads it" in problems(tmp_path, FULL, command)
 
 
-def test_builders_are_of_the_zoo() -> None:
-    assert set(_MODELS.values()) <= set(presets.names())
+@pytest.mark.parametrize(
+    ("builder", "name"),
+    [
+        ("llama2_13b", "llama-2-13b"), ("llama3_8b", "llama-3-8b"),
+        ("llama3_1_405b", "llama-3.1-405b"),
+        ("llama3_2_3b", "llama-3.2-3b"), ("llama3_3_70b", "llama-3.1-70b"),
+        ("gemma2_9b", "gemma-2-9b"),
+        ("mistral_7b", "mistral-7b"), ("phi3_mini", "phi-3-mini"), ("qwen2_7b", "qwen2-7b"),
+        ("qwen3_8b_instruct", "qwen3-8b"), ("qwen3_32b", "qwen3-32b"), ("gemma_2b", None),
+    ],
+)  # fmt: skip
+def test_builders_are_of_the_zoo(builder: str, name: str | None) -> None:
+    assert presets.named(builder) == name
+
+
+def test_states_may_wait_on_the_host(tmp_path: Path) -> None:
+    found = read(tmp_path, FULL.replace("seed: null", "fsdp_cpu_offload: True"))
+    assert found.scenario.pinned["optimizer_offload"] == "cpu"
+    assert found.scenario.software.name == "torch-fsdp-compiled"
+    held = found.predicted().estimate.memory_bytes["optimizer"][0]
+    assert held == 0

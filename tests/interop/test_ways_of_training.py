@@ -121,6 +121,23 @@ def test_weights_loaded_in_sixteen_bit_are_trained_in_it(tmp_path: Path, key: st
     assert arguments(tmp_path, **{key: "float32"}).scenario.workload.recipe.master_weights is None
 
 
+@pytest.mark.parametrize(
+    ("more", "precision"),
+    [
+        ({}, "fp32"), ({"bf16": True}, "bf16"), ({"fp16": True}, "fp16"),
+        ({"dtype": "bfloat16"}, "bf16"),
+    ],
+)  # fmt: skip
+def test_a_trainer_computes_in_fp32_unless_told(
+    tmp_path: Path, more: dict[str, Any], precision: str
+) -> None:
+    """transformers 5.24, training_args.py: bf16 and fp16 are off by default."""
+    said = {key: value for key, value in JSON.items() if key != "bf16"}
+    found = read(tmp_path, {"args.json": {**said, **more}})
+    assert found.scenario.workload.recipe.precision == precision
+    assert any("takes for fp32" in note for note in found.notes) == (precision == "fp32")
+
+
 def test_fsdp_under_mixed_precision_updates_fp32_weights_whatever_was_loaded(
     tmp_path: Path,
 ) -> None:
@@ -181,6 +198,9 @@ def test_offload_of_fsdp_is_never_dropped(tmp_path: Path) -> None:
     found = read(tmp_path, {"args.json": said})
     assert found.scenario.pinned["parameter_offload"] == "cpu"
     assert found.scenario.pinned["optimizer_offload"] == "cpu"
+    kept = read(tmp_path, {"args.json": {**JSON, "fsdp": "full_shard auto_wrap"}})
+    # sharded fp32 weights, gradients and two moments leave the GPU: 16 B a parameter of eight ranks
+    assert gib(kept) - gib(found) > 0.6 * PARAMETERS * 16 / 8 / GIB
     nested = {
         **JSON,
         "fsdp": True,
@@ -277,8 +297,8 @@ def test_commands_that_train_otherwise_are_refused(
 @pytest.mark.parametrize(
     ("name", "text", "trainer"),
     [
-        ("a.yaml", "type: sft\nmicro_batch_size: 2\ndeepspeed:\n  zero_optimization:\n"
-         "    stage: 2\nmodel:\n  name_or_path: Qwen/Qwen3-8B\n", "ArcticTraining"),
+        ("a.yaml", "trainer:\n  mp: p=f32,c=bfloat16\n  train_batch_size: 512\nmodel:\n"
+         "  type: llama\n", "Levanter"),
         ("rl.toml", 'max_async_level = 2\nseq_len = 2048\n[orchestrator]\nbatch_size = 512\n',
          "prime-rl"),
         ("g.yaml", "grpo:\n  num_prompts_per_step: 32\npolicy:\n  model_name: Qwen/Qwen3-8B\n"
@@ -442,6 +462,15 @@ def test_a_window_that_the_model_of_the_zoo_has_not(tmp_path: Path, flags: str) 
     assert windowed.predicted().step_time_s < plain.predicted().step_time_s
 
 
+def test_a_tokenizer_of_another_family_leaves_the_vocabulary_open(tmp_path: Path) -> None:
+    sizes = MEGATRON.replace(" --vocab-size 128256", "")
+    ours = read(tmp_path, {"run.sh": f"{sizes} --tokenizer-model /data/llama3/tokenizer"})
+    assert ours.scenario.workload.architecture.vocabulary == 128_256
+    other = f"{sizes} --tokenizer-type HuggingFaceTokenizer --tokenizer-model mistralai/Large"
+    with pytest.raises(InputError, match=r"vocabulary \(--vocab-size\) not said"):
+        read(tmp_path, {"run.sh": other}, {"gpus": 16})
+
+
 @pytest.mark.parametrize("flags", ["--hidden-dropout 0.1", "--attention-dropout 0.1"])
 def test_dropout_that_the_model_of_the_zoo_has_not(tmp_path: Path, flags: str) -> None:
     assert megatron(tmp_path, flags).scenario.workload.architecture.name == "of-the-command"
@@ -520,3 +549,54 @@ def test_every_job_of_the_registry_is_whole() -> None:
             == 0
         )
         assert {"model.name", "model.flavor", "activation_checkpoint.mode"} <= set(base), name
+
+
+@pytest.mark.parametrize(
+    ("said", "stages"),
+    [
+        ("", [8, 9, 8, 7]),  # 34 with embedding and head: 9, 9, 8, 8
+        ("pipeline_parallel_first_stage_less_layers = 0\n", [9, 8, 8, 7]),  # 33: 9, 8, 8, 8
+        ("pipeline_parallel_last_stage_less_layers = 2\n", [8, 9, 9, 6]),  # 35: 9, 9, 9, 8
+    ],
+)
+def test_torchtitans_first_and_last_stage_hold_fewer_layers(
+    tmp_path: Path, said: str, stages: list[int]
+) -> None:
+    """torchtitan 0.2, distributed/pipeline_parallel.py: generate_llm_fqn_per_model_part."""
+    text = JOB.replace("local_batch_size = 1", "local_batch_size = 8")
+    text += 'selective_ac_option = "op"\n[parallelism]\npipeline_parallel_degree = 4\n' + said
+    found = read(tmp_path, {"job.toml": text}, {"gpus": 16})
+    assert list(found.scenario.pinned["stages"]) == stages
+    even = text + "pipeline_parallel_last_stage_less_layers = 0\n"
+    if not said:
+        even += "pipeline_parallel_first_stage_less_layers = 0\n"
+        assert "stages" not in read(tmp_path, {"job.toml": even}, {"gpus": 16}).scenario.pinned
+
+
+def test_switches_of_megatrons_kernels_are_read(tmp_path: Path) -> None:
+    found = megatron(
+        tmp_path, "--no-gradient-accumulation-fusion --ddp-bucket-size 50000000"
+        " --cross-entropy-loss-fusion --cross-entropy-fusion-impl native"
+    )  # fmt: skip
+    software = found.scenario.software
+    assert "gradient_accumulation" not in software.kernels.fused
+    assert "loss" not in software.kernels.fused
+    assert float(software.states.bucket_bytes) == 4 * 50_000_000  # gradients in fp32
+    assert not software.overlap.parameter_gather  # --overlap-param-gather was not asked for
+    eager = megatron(tmp_path, "--attention-backend unfused --overlap-param-gather")
+    assert eager.scenario.software.kernels.attention == "unfused"
+    assert eager.scenario.software.overlap.parameter_gather
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("run.sh", "python3 -m MaxText.train MaxText/configs/base.yml use_dpo=true"
+         " per_device_batch_size=2 max_target_length=2048 model_name=llama3-8b"),
+        ("neuron.yaml", "distributed_strategy:\n  tensor_model_parallel_size: 8\ntrainer:\n"
+         "  max_steps: 9\nmodel_alignment_strategy:\n  dpo:\n    kl_beta: 0.1\n"),
+    ],
+)  # fmt: skip
+def test_pairs_are_refused_by_every_trainers_word(tmp_path: Path, name: str, text: str) -> None:
+    with pytest.raises(InputError, match="training on pairs"):
+        read(tmp_path, {name: text})

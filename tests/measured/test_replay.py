@@ -305,7 +305,7 @@ def test_blockwise_fp8_is_hoppers() -> None:
         made(NEWER, precision="fp8_blockwise")
 
 
-@pytest.mark.parametrize("word", ["fp8-delayed", "fp8_curent", "float8", "nvfp8", "FP8"])
+@pytest.mark.parametrize("word", ["fp8-delay", "fp8_curent", "float8", "nvfp8", "fp8fp8"])
 def test_a_type_that_only_looks_like_one_is_an_error(word: str) -> None:
     """A word with fp8 somewhere in it was once taken for fp8."""
     (line,) = problems(NEWER, precision=word)

@@ -31,6 +31,7 @@ from simulator.interop.launch_files.merging import import_launch
 from simulator.interop.logs.megatron_log import read_megatron_log
 from simulator.interop.logs.mlperf_log import read_mlperf_log
 from simulator.interop.logs.nccl_tests import is_nccl_tests, read_nccl_tests
+from simulator.interop.logs.readers import reader_of
 from simulator.interop.logs.torchtitan_log import read_torchtitan_log
 from simulator.interop.traces.kineto import read_trace
 from simulator.measured.rows import read_runs
@@ -39,7 +40,7 @@ from simulator.scoring.trace import measure
 from simulator.software.profile import load_software
 from simulator.workload.huggingface import read_config
 from simulator.workload.recipe import Recipe
-from tests.interop import launch_samples, test_torchtune
+from tests.interop import launch_samples, log_samples, test_torchtune, trainer_samples
 from tests.mutations.mutator import mutated
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -229,6 +230,34 @@ def _log(kind: str, batch: int = 8) -> Callable[[Path], list[str]]:
     ]
 
 
+def _log_kinds() -> Iterator[Importer]:
+    """One importer for each kind of log that a table describes, and for each form of history."""
+    histories = {
+        "history.csv": ("csv", _text(log_samples.CSV, log_samples.TIMED_CSV)),
+        "history.jsonl": ("text", _text(log_samples.JSONL)),
+        "trainer_state.json": ("json", _text(log_samples.TRAINER_STATE)),
+        "events.out.tfevents": ("text", (log_samples.event_file(),)),
+        "run.wandb": ("text", (log_samples.wandb_file(),)),
+    }
+    logs = {f"{kind}.log": ("text", _text(text)) for kind, text in log_samples.LOGS.items()}
+    for name, (structure, seeds) in {**logs, **histories}.items():
+        kind = name.removesuffix(".log") if name in logs else "history"
+        # the name of a history tells its form: these keep it, for the folder of the run
+        place, suffix = ("input", ".log") if name in logs else (name.partition(".")[0], "")
+        suffix = suffix or name[name.index(".") :]
+        yield Importer(
+            name, suffix, structure, seeds, _log_reader(reader_of(kind)), _any_log, place
+        )
+
+
+def _any_log(path: Path) -> list[str]:
+    return [
+        *("validate", "--log", str(path), "--json"),
+        *("--scenario", str(path.parent / "run.toml")),
+        *("--set", "training.global_batch=8"),
+    ]
+
+
 def _launch(cluster: str, gpus: int = 8) -> Callable[[Path], object]:
     """What --from does with a file before it predicts; a cluster and a model are given."""
     given = {"cluster": cluster, "model": "llama-3.1-8b", "gpus": gpus}
@@ -273,6 +302,10 @@ def _from_files() -> Iterator[Importer]:
         ("maxtext.sh", ".sh", "text", (launch_samples.MAXTEXT,)),
         ("neuronx.yaml", ".yaml", "text", (launch_samples.NEURONX_SMALL,)),
         ("torchtune.yaml", ".yaml", "text", (test_torchtune.FULL,)),
+        *(
+            (name, Path(name).suffix, "text", (text,))
+            for name, text in trainer_samples.SAMPLES.items()
+        ),
     ):
         here = {"maxtext.sh": "tpu7x", "neuronx.yaml": "trn1-32xlarge"}.get(name, "dgx-h100")
         gpus = 32 if name == "launch.sh" else 8  # its MLPerf file has tp 4, pp 8
@@ -401,6 +434,7 @@ IMPORTERS = {
             _log_reader(read_mlperf_log),
             _log("mlperf", batch=4),
         ),
+        *_log_kinds(),
         Importer(
             "kineto.json",
             ".json",

@@ -40,6 +40,7 @@ MODELS = (
     *("falcon-7b", "bert-large", "gpt2-xl", "deberta-v3-large", "nemotron-h-8b", "t5-11b"),
 )
 TRIES = 200
+FEW = (2, 34, 56, 78, 100)  # among them what a grid without a walk is beaten at
 MARGIN = 1e-3
 
 _NOUNS = ("workload", "cluster", "software")
@@ -258,7 +259,7 @@ def failures(numbers: Iterable[int], tries: int = TRIES) -> list[Beaten]:
 
 
 def test_no_layout_that_fits_beats_the_plan() -> None:
-    assert [str(case) for case in failures(range(10))] == []
+    assert [str(case) for case in failures(FEW, tries=80)] == []
 
 
 @pytest.mark.evidence

@@ -19,6 +19,7 @@ from simulator.software.overrides import switches, unknown_field, with_overrides
 from simulator.software.profile import Software, load_software
 
 CORE = load_software("megatron-core")
+TORCH = load_software("plain-ddp")
 BRIDGE = load_software("megatron-bridge-26.06")
 SECTIONS: dict[str, Any] = {
     "model": {"name": "llama-3.1-8b"},
@@ -175,7 +176,8 @@ def test_every_word_of_every_switch_can_be_put_over_a_profile() -> None:
     for name, switch in switches().items():
         for word in switch.words or {"1e6": {}}:
             value = float(word) if not switch.words else word
-            assert with_overrides(CORE, {name: value}).name == CORE.name
+            profile = TORCH if word == "linear" else CORE
+            assert with_overrides(profile, {name: value}).name == profile.name
 
 
 @pytest.mark.parametrize(("word", "size"), [("fp16", 2), ("bf16", 2), ("fp32", 4)])

@@ -92,10 +92,17 @@ def test_a_zoo_name_wins_over_a_folder_of_that_name(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("spelled", "name"),
+    [("Llama-3.1-70B", "llama-3.1-70b"), ("meta-llama/Meta-Llama-3-8B", "llama-3-8b")],
+)
+def test_a_name_of_the_zoo_in_another_spelling(spelled, name):
+    assert presets.load(spelled) == presets.load(name)
+
+
+@pytest.mark.parametrize(
     ("wrong", "near"),
     [
         ("llama-3.1-70", "llama-3.1-70b"),
-        ("Llama-3.1-70B", "llama-3.1-70b"),
         ("meta-llama/Llama-3.1-8C", "llama-3.1-8b"),
         ("mixtral8x7b", "mixtral-8x7b"),
         ("deepseek", "deepseek-v3"),

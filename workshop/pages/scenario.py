@@ -22,11 +22,13 @@ _INTRO = """\
 scenario; a test fails when the committed page no longer holds. Do not edit it. `foreshard fields`
 shows the same on the screen (`foreshard fields training`, `foreshard fields tp`).
 
-A scenario is a TOML file (see [`examples/`](../examples)), flags (`--set section.field=value`), or
-both. In a default's place, *required* is what a scenario must say; a dash means that nothing is
-assumed, or what the sentence says. The grade says on what a default rests: *measured*, *fitted*,
-*datasheet* for figures with a source, *assumed* for habits that nobody measured. NAME stands for a
-name of your own, [] for each table of a list."""
+A scenario is a file, TOML (see [`examples/`](../examples)) or YAML, flags (`--set
+section.field=value`), or both. Numbers may end in k, M, B or T: `tokens = "15T"`; in lengths of
+sequences k is 1,024. Models are named as repositories and tables name them. In a default's place,
+*required* is what a scenario must say; a dash means that nothing is assumed, or what the sentence
+says. The grade says on what a default rests: *measured*, *fitted*, *datasheet* for figures with a
+source, *assumed* for habits that nobody measured. NAME stands for a name of your own, [] for each
+table of a list."""
 
 
 def page() -> str:

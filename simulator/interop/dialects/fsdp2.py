@@ -155,9 +155,7 @@ def read_fsdp2(text: str, path: str) -> list[Reading]:
     if reduced is not None and reduced.value in _DTYPES:
         settings.say("training.reduce_dtype", _DTYPES[reduced.value], reduced)
     kind = "script around FSDP2"
-    return [
-        settings.reading(kind, lambda setting: True, software=("torchtitan-eager", "plain-ddp"))
-    ]
+    return [settings.reading(kind, lambda key: True, software=("torchtitan-eager", "plain-ddp"))]
 
 
 def _states(settings: Settings) -> None:

@@ -543,6 +543,13 @@ def _kernels_said(settings: Settings, flags: bool) -> None:
         settings.say("software.overlap_param_gather", False, at)
     if settings.flag("tp_comm_overlap") and (settings.value_of("layout.tp") or 1) > 1:
         settings.say("software.tp_comm_overlap", True, settings.found["tp_comm_overlap"])
+    if settings.flag("overlap_moe_expert_parallel_comm"):
+        at = settings.found["overlap_moe_expert_parallel_comm"]
+        settings.say("software.expert_overlap", True, at)
+    bucket = settings.whole("", "ddp_bucket_size", most=10**13)
+    if bucket:
+        size = 2 if settings.value_of("training.reduce_dtype") == "bf16" else 4
+        settings.say("software.bucket_bytes", size * bucket, settings.found["ddp_bucket_size"])
     fused = settings.flag("cross_entropy_loss_fusion")
     how = settings.take("cross_entropy_fusion_impl")
     if fused is not None:
@@ -598,7 +605,7 @@ def _recipe_model(settings: Settings) -> None:
     alike = [stem for stem in stems if said == stem or said.startswith(f"{stem}_")]
     if alike:
         settings.say("model.name", stems[max(alike, key=len)], setting)
-    elif (known := zoo_model(said)) is not None:
+    elif (known := zoo_model(re.sub(r"\.ya?ml$", "", said))) is not None:
         settings.say("model.name", known, setting)
     elif re.fullmatch(r"[\w.-]{1,100}", said):
         settings.say("run.model", said, setting)
@@ -735,6 +742,9 @@ def say_recomputation(settings: Settings) -> None:
         settings.say(
             "layout.recompute_layers", count * (settings.value_of("layout.vpp") or 1), method
         )
+    if settings.flag("moe_layer_recompute") and kind is None:
+        settings.say("layout.recompute", "selective", settings.found["moe_layer_recompute"])
+        settings.say("layout.recompute_modules", "moe", settings.found["moe_layer_recompute"])
     _modules_by_switch(settings, kind)
     if kind != "selective" or modules is None:
         return

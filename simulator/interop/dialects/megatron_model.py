@@ -218,12 +218,24 @@ def shape_of(settings: Settings) -> Shape:
     if vocabulary is not None:
         return Shape(layers=layers, architecture=_named(architecture, settings)[0], notes=notes)
     architecture, alike = _named(architecture, settings, any_vocabulary=True)
-    if alike:
+    if alike and not _names_another(settings, architecture.name):
         note = f"vocabulary: that of {architecture.name}, whose other sizes are the same"
         return Shape(layers=layers, architecture=architecture, notes=(note,))
     said = f"{layers} layers of {hidden}, vocabulary (--vocab-size) not said"
     settings.say("run.model", said, settings.found["hidden_size"])
     return Shape(layers=layers, architecture=replace(architecture, vocabulary=0))
+
+
+_FAMILY = re.compile(
+    r"llama|mistral|mixtral|qwen|gemma|deepseek|phi|falcon|nemotron|glm|opt|gpt|yi-"
+)
+
+
+def _names_another(settings: Settings, name: str) -> bool:
+    """Whether the tokenizer is named after another family than the model of these sizes."""
+    setting = settings.found.get("tokenizer_model") or settings.found.get("tokenizer_name_or_path")
+    said = set() if setting is None else set(_FAMILY.findall(str(setting.value).lower()))
+    return bool(said) and not said & set(_FAMILY.findall(name))
 
 
 def _experts_differ(settings: Settings) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 from simulator.interop.dialects.settings import Reading, Settings, idle_in
 from simulator.interop.dialects.table import Word, field_values, read_words, write_words
 from simulator.interop.dialects.torchrun import steps, torchrun, unsaid_stashes, wrapped
+from simulator.interop.dialects.training_ways import refuse_way, way_of
 from simulator.quoting import comment_line
 from simulator.scenario import Scenario
 from simulator.workload.recipe import Recipe
@@ -172,6 +173,11 @@ def read_neuronx(settings: Settings) -> Reading:
     settings.word("training.precision", _TYPES, "precision.type")
     settings.word("training.optimizer", _OPTIMIZERS, "model.optim.name")
     _adapters(settings)
+    for key, setting in list(settings.found.items()):
+        word = key.removeprefix("model_alignment_strategy.").partition(".")[0]
+        if key.startswith("model_alignment_strategy.") and (way := way_of(word)):
+            refuse_way(settings, way, setting)
+            break
     config = settings.take("model.model_config")
     if config is not None:
         settings.notes.append(f"{config.place}: the model stands in {config.value}: --from it too")

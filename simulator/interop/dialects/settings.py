@@ -247,15 +247,17 @@ class Settings:
         value = self.found[key].value if key in self.found else None
         return isinstance(value, str) and value.endswith((".json", ".yaml", ".yml"))
 
-    def rest(self, idle: Callable[[Setting], bool]) -> tuple[list[Place], list[Place]]:
+    def rest(self, idle: Callable[[str], bool]) -> tuple[list[Place], list[Place]]:
         """Places of what nobody took: those that bear on nothing, and those not known."""
         left = [setting for key, setting in self.found.items() if key not in self.taken]
         quiet, unknown = list[Place](), list[Place]()
         for item in left:
-            (quiet if item.value is None or idle(item) else unknown).append(item.place)
+            usual = isinstance(idle, IdleKeys) and idle.usual(item)
+            silent = item.value is None or idle(item.key) or usual
+            (quiet if silent else unknown).append(item.place)
         return quiet, unknown
 
-    def reading(self, kind: str, idle: Callable[[Setting], bool], **more: Any) -> Reading:
+    def reading(self, kind: str, idle: Callable[[str], bool], **more: Any) -> Reading:
         """All of it as the record that is handed on."""
         quiet, unknown = self.rest(idle)
         return Reading(
@@ -300,25 +302,39 @@ def shown(value: Any) -> str:
 _TABLE = Path(__file__).resolve().parent / "idle_keys.toml"
 
 
-@cache
-def idle_in(dialect: str) -> Callable[[Setting], bool]:
-    """The test whether a setting of a dialect bears on nothing: by its name, or with its value.
+@dataclass(frozen=True, slots=True)
+class IdleKeys:
+    """Keys of a dialect on which neither time nor memory depends."""
 
-    >>> place = Place("run.sh", "--lr")
-    >>> idle_in("megatron")(Setting("lr_decay_style", "cosine", place))
-    True
-    >>> [idle_in("megatron")(Setting("test_mode", on, place)) for on in (False, True)]
+    names: frozenset[str]
+    """Whatever their value."""
+    values: Mapping[str, str]
+    """Key -> the value with which alone it says nothing."""
+
+    def __call__(self, key: str) -> bool:
+        """Whether a key is idle whatever its value."""
+        return key in self.names
+
+    def usual(self, setting: Setting) -> bool:
+        """Whether a setting says what holds without it, or leaves it to the trainer."""
+        said = _plain(setting.value)
+        return setting.key in self.values and said in (self.values[setting.key], "auto")
+
+
+@cache
+def idle_in(dialect: str) -> IdleKeys:
+    """The idle keys of a dialect.
+
+    >>> idle_in("megatron")("lr_decay_style"), idle_in("megatron")("cuda_graph_impl")
+    (True, False)
+    >>> place = Place("run.sh", "--test-mode")
+    >>> [idle_in("megatron").usual(Setting("test_mode", on, place)) for on in (False, True)]
     [True, False]
     """
     table = read_toml(_TABLE)
     names = frozenset(word for words in table[dialect].values() for word in words.split())
-    usual = {key: _plain(value) for key, value in table["at"].get(dialect, {}).items()}
-
-    def idle(setting: Setting) -> bool:
-        key = setting.key
-        return key in names or (key in usual and _plain(setting.value) in (usual[key], "auto"))
-
-    return idle
+    values = table["at"].get(dialect, {})
+    return IdleKeys(names, {key: _plain(value) for key, value in values.items()})
 
 
 def _plain(value: Any) -> str:

@@ -174,11 +174,7 @@ def read_variables(settings: Settings) -> Reading:
     targets = settings.take("LORA_TARGETS")
     if targets is not None:
         settings.say("training.lora_targets", str(targets.value).split(","), targets)
-    return settings.reading(
-        "variables of a training script",
-        lambda setting: setting.key.isupper(),
-        software=("plain-ddp",),
-    )
+    return settings.reading("variables of a training script", str.isupper, software=("plain-ddp",))
 
 
 def _value(text: str, usual: Any) -> Any:

@@ -454,7 +454,10 @@ def _read_pipeline(settings: Settings) -> None:
     named = tuple(f"{section}.pipeline_parallel_schedule" for section in _FROM)
     schedule = settings.word("layout.schedule", read_as(_SCHEDULES), *named)
     for end in ("first", "last"):
-        settings.take(f"parallelism.pipeline_parallel_{end}_stage_less_layers")
+        key = f"parallelism.pipeline_parallel_{end}_stage_less_layers"
+        if settings.whole(f"run.{end}_less", key, least=0) is None:
+            why = f"{end}_stage_less_layers not said: torchtitan's default"
+            settings.usually(f"run.{end}_less", 1, why)
     whole = settings.whole("run.layers_per_stage", "parallelism.pipeline_parallel_layers_per_stage")
     parts = settings.take("parallelism.module_fqns_per_model_part")
     if parts is not None and isinstance(parts.value, list) and len(parts.value) % pp == 0:

@@ -23,16 +23,6 @@ from simulator.interop.dialects.settings import (
 )
 from simulator.workload import presets
 
-_MODELS = {
-    **{f"llama2_{size}": f"llama-2-{size}" for size in ("7b", "13b", "70b")},
-    **{f"llama3_{size}": f"llama-3-{size}" for size in ("8b", "70b")},
-    **{f"llama3_1_{size}": f"llama-3.1-{size}" for size in ("8b", "70b", "405b")},
-    **{f"llama3_2_{size}": f"llama-3.2-{size}" for size in ("1b", "3b")},
-    **{f"qwen3_8b_{kind}": "qwen3-8b" for kind in ("base", "instruct")},
-    "llama3_3_70b": "llama-3.1-70b", "gemma2_9b": "gemma-2-9b", "mistral_7b": "mistral-7b",
-    "phi3_mini": "phi-3-mini", "qwen2_7b": "qwen2-7b", "qwen3_32b": "qwen3-32b",
-}  # fmt: skip
-"""Builders and the zoo's models of the same sizes."""
 _OPTIMIZERS = {
     "torch.optim.adamw": "adamw", "torch.optim.adam": "adamw", "torch.optim.sgd": "sgd",
     "bitsandbytes.optim.adamw": "adamw", "bitsandbytes.optim.pagedadamw": "adamw",
@@ -102,9 +92,13 @@ def read_torchtune(settings: Settings, recipe: Setting | None = None) -> Reading
     parts = any(key.startswith("compile.") for key in settings.found)
     if (inner := settings.flag("compile.model")) is not None or parts:
         compiled = inner is not False  # its default is true
-    name = "torchtune-2024" if alone else "torchtitan"
+    names = ("torchtitan", "torchtitan-eager")
+    if alone:
+        names = ("torchtune-2024", "torchtune-2024-eager")
+    elif settings.value_of("layout.parameter_offload"):
+        names = ("torch-fsdp-compiled", "torch-fsdp")
     return settings.reading("torchtune recipe", idle_in("torchtune"),
-                            software=(name if compiled else f"{name}-eager",))  # fmt: skip
+                            software=(names[0 if compiled else 1],))  # fmt: skip
 
 
 def _refuse(settings: Settings, setting: Setting, rule: str) -> None:
@@ -118,8 +112,8 @@ def _model(settings: Settings) -> None:
         return
     name = str(builder.value).rpartition(".")[2]
     plain = name.removeprefix("qlora_").removeprefix("lora_")
-    known = _MODELS.get(plain)
-    settings.say("model.name" if known in presets.names() else "run.model", known or plain, builder)
+    known = presets.named(plain)
+    settings.say("model.name" if known else "run.model", known or plain, builder)
     words = settings.take("model.lora_attn_modules")
     if name == plain:
         for key in ("model.lora_rank", "model.lora_attn_modules", "model.quantize_base"):

@@ -104,8 +104,8 @@ def read_trainer(settings: Settings, program: str = "") -> Reading:
     _way(settings, program)
     _adapters(settings, trainer)
     settings.word("layout.sharding", _STAGES, "zero_stage")
-    _switches(settings, trainer)
     _loaded(settings)
+    _switches(settings, trainer)
     software = _shards(settings)
     if "deepspeed" in settings.found:
         software = ("deepspeed", "optimum-habana")
@@ -239,6 +239,11 @@ def _switches(settings: Settings, trainer: str) -> None:
     for word in ("bf16", "fp16"):
         if settings.flag(word):
             settings.say("training.precision", word, settings.found[word])
+    if trainer == "trl":
+        settings.usually("training.precision", "bf16", "neither bf16 nor fp16 said: trl's default")
+    elif settings.value_of("run.loaded_dtype") in (None, "fp32"):
+        why = "neither bf16 nor fp16 said, which the Trainer takes for fp32"
+        settings.usually("training.precision", "fp32", why)
     _say_checkpoints(settings, "activation_checkpointing", "gradient_checkpointing")
     keywords = ("gradient_checkpointing_kwargs", "gradient_checkpointing_kwargs.use_reentrant")
     for setting in (settings.found.get(key) for key in (*keywords, "use_reentrant_gc")):
@@ -333,7 +338,7 @@ def _shards(settings: Settings) -> tuple[str, ...]:
     _say_fsdp(settings, "fsdp_config.")
     settings.usually("layout.sharding", "zero3", "strategy of FSDP not said: full_shard")
     alone = settings.value_of("layout.sharding") == "ddp"
-    return () if alone else ("torchtitan-eager", "torchtitan")
+    return () if alone else _fsdp_software(settings, None)
 
 
 def _say_strategy(settings: Settings, word: str, setting: Setting) -> None:
@@ -418,7 +423,16 @@ def read_accelerate(settings: Settings, kind: str = "accelerate configuration") 
 def _by_fsdp(settings: Settings) -> tuple[str, ...]:
     compiler = settings.take("dynamo_config.dynamo_backend", "dynamo_backend")
     compiled = compiler is not None and str(compiler.value).upper() == "INDUCTOR"
-    return ("torchtitan",) if compiled else ("torchtitan-eager",)
+    return _fsdp_software(settings, compiled)
+
+
+def _fsdp_software(settings: Settings, compiled: bool | None) -> tuple[str, ...]:
+    """FSDP, whose states may wait in host memory; `compiled`: None where the file cannot say."""
+    offloads = settings.value_of("layout.parameter_offload") is not None
+    eager, other = (
+        ("torch-fsdp", "torch-fsdp-compiled") if offloads else ("torchtitan-eager", "torchtitan")
+    )
+    return (eager, other) if compiled is None else (other,) if compiled else (eager,)
 
 
 def _degrees(settings: Settings) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -29,12 +29,10 @@ from simulator.interop.dialects.settings import (
 )
 from simulator.interop.dialects.torchtitan import read_torchtitan
 from simulator.interop.logs.megatron_listing import ARGUMENT, listed_arguments
-from simulator.interop.logs.megatron_log import read_megatron_log
-from simulator.interop.logs.mlperf_log import read_mlperf_log
-from simulator.interop.logs.torchtitan_log import read_torchtitan_log
+from simulator.interop.logs.readers import reader_of
 from simulator.interop.traces.kineto import read_trace
 from simulator.interop.traces.nsys import is_nsys, read_nsys
-from simulator.measured.log import MeasuredLog
+from simulator.measured.log_kinds import log_kinds
 from simulator.plain_files import open_file
 from simulator.scoring.trace import StepTime, Trace, measure
 from simulator.workload.recipe import Recipe
@@ -104,6 +102,11 @@ def read_measured(path: Path | str) -> list[Reading]:
     plain = _COLOUR.sub("", text)
     if "device mesh with" in plain or re.search(r"\bstep:.{1,200}\b[wt]ps: ", plain):
         return [_of_torchtitan(plain, str(path))]
+    for name, kind in log_kinds().items():
+        if kind.line is not None and re.search(kind.mark, plain):
+            title = kind.title.removeprefix("a ")
+            reading = Reading(path=str(path), kind=title, software=kind.software, measured=True)
+            return [_timed(reading, name)]
     return []
 
 
@@ -156,7 +159,7 @@ def _of_megatron(text: str, path: str) -> Reading:
         words = "padded vocab (size)"
         tokens = Setting(words, padded[1], Place(path, words, line_of(padded)))
     found = listed_arguments(listed, path, tokens)
-    return _timed(found, "megatron", read_megatron_log)
+    return _timed(found, "megatron")
 
 
 def _of_torchtitan(text: str, path: str) -> Reading:
@@ -188,7 +191,7 @@ def _of_torchtitan(text: str, path: str) -> Reading:
         size = Stated("cluster.gpus", gpus, Place(path, "device mesh"))
         reading = replace(reading, stated=(*reading.stated, size))
     reading = replace(reading, kind="log of torchtitan", measured=True)
-    return _timed(reading, "torchtitan", read_torchtitan_log)
+    return _timed(reading, "torchtitan")
 
 
 def _of_mlperf(text: str, path: str) -> Reading:
@@ -208,20 +211,20 @@ def _of_mlperf(text: str, path: str) -> Reading:
         elif key == "submission_benchmark" and str(value) in _BENCHMARKS:
             stated["model"] = Stated("model.name", _BENCHMARKS[str(value)], place)
     reading = Reading(path=path, kind="log of MLPerf", stated=tuple(stated.values()), measured=True)
-    return _timed(reading, "mlperf", read_mlperf_log)
+    return _timed(reading, "mlperf")
 
 
-def _timed(reading: Reading, kind: str, read: Callable[..., MeasuredLog]) -> Reading:
+def _timed(reading: Reading, kind: str) -> Reading:
     """The reading, with what its steps took."""
     path = reading.path
-    beside = f"validate --{kind}-log {path} sets it beside a prediction"
+    beside = f"validate --log {path} sets it beside a prediction"
     stated: Mapping[str, Any] = {item.field: item.value for item in reading.stated}
     length, batch = (stated.get(f"training.{k}") for k in ("sequence_length", "global_batch"))
     gpus = stated.get("cluster.gpus") or stated.get("run.nodes", 0) * stated.get("run.per_node", 0)
     if not (length and batch and gpus):
         return replace(reading, notes=(*reading.notes, f"{path} is measured time: {beside}"))
     try:
-        log = read(path, Recipe(sequence_length=length, global_batch=batch), gpus)
+        log = reader_of(kind)(path, Recipe(sequence_length=length, global_batch=batch), gpus)
     except InputError as error:
         said = error.problems[0]
         note = said if said.startswith(path) else f"{path}: {said}"

@@ -17,6 +17,7 @@ from simulator.interop.launch_files.imported import Imported, Origin
 from simulator.interop.launch_files.recognising import read_launch_files
 from simulator.scenario import Scenario, make_scenario
 from simulator.software.platforms import first_running
+from simulator.spellings import override_written_out
 from simulator.workload import presets
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import LARGEST
@@ -60,7 +61,7 @@ def import_launch(
         With every unreadable value, every contradiction with both its places, or everything that
         is missing with the option that gives it.
     """
-    overrides = list(overrides)
+    overrides = [override_written_out(text) for text in overrides]
     readings = read_launch_files(files)
     given = {
         **{f"cluster.{k}": v for k, v in _named(names or {}).items() if k != "model"},
@@ -251,6 +252,11 @@ class _Merging:
         self.fields[name] = Origin(name, value, source)
 
     def _count_gpus(self) -> None:
+        dp = self._get("layout.dp")
+        if dp and self._get("run.nodes") is None:  # its degrees are all that there are
+            split = math.prod(self._get(f"layout.{name}") or 1 for name in ("tp", "pp", "cp"))
+            self._put("cluster.gpus", dp * split, self._source("layout.dp"))
+            return
         nodes, accelerators = self._get("run.nodes"), self._get("run.per_node")
         source = "run.nodes" if nodes else "run.per_node"
         if nodes and not accelerators and isinstance(self.given.get("cluster.name"), str):
@@ -322,24 +328,21 @@ class _Merging:
             self._put("layout.sequence_parallel", False, self._source("layout.tp"))
         self._follow_batch(dp)
         self._follow_groups(dp)
-        architecture = self._model()
-        layers = architecture.layers if architecture else None
-        each, pp = self._get("run.layers_per_stage"), self._get("layout.pp") or 1
+        model = self._model()
+        layers = model.layers if model else None
+        self._follow_loss(model)
         self._follow_states(layers)
-        if architecture and self._get("run.bucket_by_width"):
-            bucket_bytes = 2 * architecture.hidden**2
-            self._put("software.bucket_bytes", bucket_bytes, self._source("run.bucket_by_width"))
-        if each and layers and layers % (each * pp) == 0 and layers // (each * pp) > 0:
-            self._put("layout.vpp", layers // (each * pp), self._source("run.layers_per_stage"))
-        if layers and (every := self._get("run.recompute_every")):
-            count, source = layers // pp // every, self._source("run.recompute_every")
-            if count == 0:
-                self._put("layout.recompute", "none", source)
-            elif count < layers // pp:
-                self._put("layout.recompute_layers", count, source)
-        elif self._get("run.recompute_every"):
-            at = self._source("run.recompute_every")
-            self.problems.append(f"{at}: layers of the model are not known: --model NAME says them")
+        if model and self._get("run.bucket_by_width"):
+            source = self._source("run.bucket_by_width")
+            self._put("software.bucket_bytes", 2 * model.hidden**2, source)
+        per_stage, pp = self._get("run.layers_per_stage"), self._get("layout.pp") or 1
+        if per_stage and layers:
+            stages, rounded = -(-layers // per_stage), self._get("run.stages_rounded")
+            whole = layers % (per_stage * pp) == 0 or rounded
+            vpp = -(-stages // pp) if rounded == "up" else stages // pp
+            if whole and vpp > 0:
+                self._put("layout.vpp", vpp, self._source("run.layers_per_stage"))
+        self._follow_blocks(layers, pp)
         if layers and self._get("run.offload_inputs") and layers % pp == 0:
             source = self._source("run.offload_inputs")
             self._put("layout.offload_layers", layers // pp, source)
@@ -349,11 +352,46 @@ class _Merging:
             source = self._source("run.samples" if samples else "run.steps")
             self._put("training.tokens", float((samples or steps * batch) * length), source)
 
+    def _follow_blocks(self, layers: int | None, pp: int) -> None:
+        """Layers of uneven stages, and which blocks are computed again."""
+        if layers and pp > 1 and self._get("layout.stages") is None:
+            self._follow_ends(layers, pp)
+        every, source = self._get("run.recompute_every"), self._source("run.recompute_every")
+        if every and layers is None:
+            rule = "layers of the model are not known: --model NAME says them"
+            self.problems.append(f"{source}: {rule}")
+        elif every and layers:
+            count = layers // pp // every
+            if count == 0:
+                self._put("layout.recompute", "none", source)
+            elif count < layers // pp:
+                self._put("layout.recompute_layers", count, source)
+
+    def _follow_ends(self, layers: int, pp: int) -> None:
+        """Stages of torchtitan: embedding and head count as so many layers of the first and last.
+
+        distributed/pipeline_parallel.py of 0.2: generate_llm_fqn_per_model_part.
+        """
+        first, last = self._get("run.first_less"), self._get("run.last_less")
+        if first is None or last is None:
+            return
+        whole, per_stage = layers + first + last, self._get("run.layers_per_stage")
+        count = -(-whole // per_stage) if per_stage else pp * (self._get("layout.vpp") or 1)
+        if count % pp or count > whole:
+            return
+        dealt = [whole // count + (stage < whole % count) for stage in range(count)]
+        dealt[0] -= first
+        dealt[-1] -= last
+        source = self._source("run.first_less")
+        if min(dealt) >= 0 and len(set(dealt)) > 1:
+            self._put("layout.vpp", count // pp, source)
+            self._put("layout.stages", dealt, source)
+
     def _model(self) -> Architecture | None:
         """The model as files have it, or the zoo's of the name that is given."""
-        name = self._get("model.name") if self.model is None else str(self.model)
         if self.model is None and self.architecture is not None:
             return self.architecture
+        name = self._get("model.name") if self.model is None else str(self.model)
         return presets.load(name) if isinstance(name, str) and name in presets.names() else None
 
     def _follow_states(self, layers: int | None) -> None:
@@ -381,6 +419,19 @@ class _Merging:
         for name, value in {**fields, "gradient_dtype": dtype, "moment_dtype": dtype}.items():
             if self._get(f"training.{name}") is None:
                 self._put(f"training.{name}", value, source)
+
+    def _follow_loss(self, model: Architecture | None) -> None:
+        """Pieces of liger-kernel's head and loss (ops/fused_linear_cross_entropy.py, 0.5).
+
+        Tokens over vocabulary / width, made a power of two, are those of a piece.
+        """
+        micro, length = self._get("layout.micro_batch"), self._get("training.sequence_length")
+        if not self._get("run.loss_by_width") or model is None or not micro or not length:
+            return
+        tokens = micro * length // (self._get("layout.cp") or 1)
+        piece = -(-tokens // -(-model.vocabulary // model.hidden))
+        pieces = -(-tokens // (1 << (piece - 1).bit_length())) if tokens else 1
+        self._put("training.loss_chunks", max(pieces, 1), self._source("run.loss_by_width"))
 
     def _follow_batch(self, dp: int | None) -> None:
         """DeepSpeed's law: batch = micro-batch x accumulated x data-parallel ranks."""

@@ -29,6 +29,7 @@ from simulator.interop.dialects.mlperf import VARIABLES, read_mlperf_config
 from simulator.interop.dialects.model_names import say_model
 from simulator.interop.dialects.neuronx import NEURONX_SECTION, read_neuronx
 from simulator.interop.dialects.primus import frameworks_of, is_primus, with_defaults
+from simulator.interop.dialects.python_calls import calls_of, imported
 from simulator.interop.dialects.settings import (
     MOST_SETTINGS,
     Place,
@@ -42,6 +43,7 @@ from simulator.interop.dialects.torchrun import PLAIN_VARIABLES, read_variables
 from simulator.interop.dialects.torchtitan import SECTIONS, read_torchtitan
 from simulator.interop.dialects.torchtune import is_torchtune, read_torchtune
 from simulator.interop.dialects.trainer import TRAINER_KEYS, read_accelerate, read_trainer
+from simulator.interop.dialects.trainer_tables import read_trained, trainer_of, trainers
 from simulator.interop.dialects.training_ways import refusal, way_of
 from simulator.interop.fabrics.nvidia_topo import is_nvidia_topology, topology_words
 from simulator.interop.launch_files.foreign_trainers import of_another_trainer
@@ -57,6 +59,7 @@ from simulator.interop.shell.job_size import (
 from simulator.interop.shell.shell_words import Script, read_script
 from simulator.plain_files import read_text
 from simulator.quoting import shell_word
+from simulator.sections import SECTIONS as SCENARIO_SECTIONS
 from simulator.workload.huggingface import from_hf
 
 LAUNCH_FILE_LIMIT_BYTES = 2**20
@@ -148,7 +151,7 @@ def read_launch_file(
         return [Reading(path=str(path), kind="log of nccl-tests", notes=(note,))]
     content = _by_content(text, str(path), beside)
     if not content:
-        known = "; ".join(KINDS)
+        known = "; ".join((*KINDS, *(f"a {x.table['kind']}" for x in trainers())))
         raise InputError(f"{path}: not recognised as a launch file; these are: {known}")
     return content
 
@@ -165,12 +168,15 @@ def _by_content(
         return _of_shell(text, path, beside)
     if is_fsdp2(text):
         return read_fsdp2(text, path)
+    if (packages := imported(text)) and (trained := _of_python(text, path, packages)):
+        return trained
     if is_nvidia_topology(text):
         return [_of_topology(text, path)]
     lines = [line for line in text.splitlines() if line.strip() and line.lstrip()[0] != "#"]
     if lines and _TOML_LINE.match(lines[0]) and _SECTION.search(text) and "=" in text:
         return _of_toml(toml_of(text, path), path)
-    if lines and sum(bool(_YAML_LINE.match(line)) for line in lines) > 0.6 * len(lines):
+    like = sum(bool(_YAML_LINE.match(line)) for line in lines)
+    if path.endswith((".yaml", ".yml")) or like > 0.6 * max(len(lines), 1):
         return _of_yaml(yaml_of(text, path), path)
     return _of_shell(text, path, beside)
 
@@ -192,9 +198,27 @@ def _settings(table: Mapping[Any, Any], path: str) -> list[Setting]:
     return settings
 
 
+def _of_trainer_table(table: Mapping[Any, Any], path: str) -> list[Reading]:
+    """A configuration of a trainer that a table describes."""
+    settings = _settings(table, path)
+    trainer = trainer_of(settings)
+    return [] if trainer is None else [read_trained(trainer, Settings.of(path, settings))]
+
+
+def _of_python(text: str, path: str, packages: frozenset[str]) -> list[Reading]:
+    """A script of a trainer that is set up in Python, and that a table describes."""
+    if not any(packages.issuperset(wanted[:1]) for x in trainers() for wanted in x.table["claims"]):
+        return []
+    settings = calls_of(text, path)
+    trainer = trainer_of(settings, packages)
+    return [] if trainer is None else [read_trained(trainer, Settings.of(path, settings))]
+
+
 def _of_json(found: Any, path: str) -> list[Reading]:
     if not isinstance(found, dict):
         return []
+    if trained := _of_trainer_table(found, path):
+        return trained
     if "model_type" in found or isinstance(found.get("text_config"), dict):
         return [_of_config(found, path)]
     if {"zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size"} & set(found):
@@ -220,13 +244,15 @@ def _of_trainer(found: dict[str, Any], path: str) -> list[Reading]:
     return [trainer, *(_of_json(inner, path) if isinstance(inner, dict) else [])]
 
 
+def _is_scenario(sections: Mapping[str, Any]) -> bool:
+    """Whether a file has a scenario's sections, with fields that other files have not."""
+    training = sections.get("training")
+    said = isinstance(training, dict) and {"sequence_length", "global_batch"} & set(training)
+    return isinstance(sections.get("cluster"), dict) or bool(said)
+
+
 def _of_toml(found: dict[str, Any], path: str) -> list[Reading]:
-    if "cluster" in found or (
-        isinstance(found.get("training"), dict)
-        and ({"sequence_length", "global_batch"} & set(found["training"]))
-    ):
-        return [_of_scenario(found, path)]
-    return _of_settings(found, path)
+    return [_of_scenario(found, path)] if _is_scenario(found) else _of_settings(found, path)
 
 
 def _of_sections(found: dict[str, Any], path: str) -> list[Reading]:
@@ -246,6 +272,10 @@ def _of_yaml(sections: Any, path: str) -> list[Reading]:
     if manifest := read_manifest(sections, path):
         job = Reading(path=path, kind=manifest.kind, stated=manifest.stated, notes=manifest.notes)
         return [job, *_of_shell(manifest.script, f"{path}: script")]
+    if trained := _of_trainer_table(sections, path):
+        return trained
+    if _is_scenario(sections) and set(map(str, sections)) <= set(SCENARIO_SECTIONS):
+        return [_of_scenario(sections, path)]
     if "distributed_type" in sections or "compute_environment" in sections:
         return [read_accelerate(Settings.of(path, _settings(sections, path)))]
     if is_primus(sections):
@@ -275,7 +305,8 @@ def _of_primus(sections: dict[str, Any], path: str) -> list[Reading]:
         model = module.get("model")
         if module["framework"] == "torchtitan":
             if isinstance(model, str):
-                say_model(options, Setting("model", model, Place(path, f"{prefix}model")))
+                name = re.sub(r"\.ya?ml$", "", model)
+                say_model(options, Setting("model", name, Place(path, f"{prefix}model")))
             readings.append(read_torchtitan(options))
         elif module["framework"] == "maxtext":
             readings.append(read_maxtext(options, kind="MaxText configuration", whole=True))
@@ -383,7 +414,7 @@ def _of_command(command: Command, script: Script) -> list[Reading]:
         found.append(
             read_accelerate(launcher, "accelerate launch")
             if by_accelerate
-            else launcher.reading("launcher", lambda setting: True)
+            else launcher.reading("launcher", lambda key: True)
         )
     found += _of_slice(script)
     notes = [f"{path} reads {name!r}: give it with --from too" for name in script.sourced]
@@ -401,10 +432,17 @@ def _of_program(command: Command, script: Script) -> list[Reading]:
     """What the options of the program that trains say, in the words of its trainer."""
     path, settings = script.path, list(command.settings)
     keys = {item.key for item in settings}
-    if compilers := _of_compilers(command, script, keys):
-        return compilers
+    runs = frozenset(f"run {words[0].text}" for words in script.commands if words)
+    if (described := trainer_of(settings, runs)) is not None:
+        return [read_trained(described, Settings.of(path, settings))]
     if (foreign := of_another_trainer(path, keys, command.script)) is not None:
         return [foreign]
+    trainer = (TRAINER_KEYS | {"deepspeed"}) & keys and not _MEGATRON_ALONE & keys
+    if settings and not trainer and (way := way_of(command.script)):
+        place = f"{path}: {command.script}"
+        return [Reading(path=path, kind="script", problems=(f"{place} asks for {refusal(way)}",))]
+    if compilers := _of_compilers(command, script, keys):
+        return compilers
     dotted = {key.partition(".")[0] for key in keys if "." in key}
     if dotted == {"job"}:
         places = tuple(item.place for item in settings)  # the job file says the rest
@@ -415,11 +453,8 @@ def _of_program(command: Command, script: Script) -> list[Reading]:
     sectioned = dotted & {"parallelism", "activation_checkpoint"}
     if registered or sectioned or (dotted and dotted <= set(SECTIONS)):
         return [read_torchtitan(Settings.of(path, settings))]
-    if (TRAINER_KEYS | {"deepspeed"}) & keys and not _MEGATRON_ALONE & keys:
+    if trainer:
         return [read_trainer(Settings.of(path, settings), command.script)]
-    if way := way_of(command.script):
-        place = f"{path}: {command.script}"
-        return [Reading(path=path, kind="script", problems=(f"{place} asks for {refusal(way)}",))]
     named = next((str(item.value) for item in settings if item.key == "recipe"), "")
     if is_setup_experiment(command.script) or named in performance_recipes():
         tails = [Setting(_tail(item.key), item.value, item.place) for item in settings]
@@ -496,7 +531,7 @@ def _of_tune(script: Script, beside: Mapping[str, Path | str]) -> list[Reading]:
         said = {item.key: item for item in settings_of(words[at + 1 :], script.path)}
         config = said.pop("config")
         name = Path(str(config.value)).name
-        started = launcher.reading("launcher", lambda setting: True)
+        started = launcher.reading("launcher", lambda key: True)
         if (text := script.beside.pop(name, None)) is None:
             rule = f"stands in {config.value}: give that file with --from too"
             return [replace(started, problems=(f"{config.place}: what the recipe does {rule}",))]

@@ -97,8 +97,7 @@ def listed_arguments(
     idle, unknown = list(reading.idle), list[Place]()
     for place in reading.unknown:
         setting = found.get(place.key)  # what the tokenizer told is no argument
-        named = elsewhere(setting or Setting(place.key, None, place))
-        known = named or (setting is not None and setting.value in _ZEROS)
+        known = elsewhere(place.key) or (setting is not None and setting.value in _ZEROS)
         (idle if known else unknown).append(place)
     return replace(
         reading, measured=True, stated=tuple(stated), idle=tuple(idle), unknown=tuple(unknown)

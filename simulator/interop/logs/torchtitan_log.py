@@ -21,7 +21,10 @@ from simulator.units import GIB
 from simulator.workload.recipe import Recipe
 
 _MESH, _BATCH = "device mesh with parallelism:", "batch size"
-_MARKS = (b"tps: ", b"wps: ", _MESH.encode(), _BATCH.encode())
+_COMPILED, _AGAIN = "with torch.compile", "activation checkpointing"
+_MARKS = (b"tps: ", b"wps: ", *(mark.encode() for mark in (_MESH, _BATCH, _COMPILED, _AGAIN)))
+_MODES = {"full": "full", "selective": "selective"}
+_APPLIED = re.compile(r"Applied (\w{1,20}) activation checkpointing")
 
 _COLOUR = re.compile(r"\x1b?\[[0-9;]+m")
 # Digits are bounded: what has more of them is damaged, and no number here needs as many.
@@ -67,15 +70,40 @@ def read_torchtitan_log(
     """
     reading = LogReading("torchtitan", "a torchtitan log", path)
     tokens = recipe.tokens_per_step / gpus
+    compiled = False
     for line, raw in marked_lines(path, _MARKS, progress=progress):
         text = _COLOUR.sub("", raw)
         if _MESH in text:
             _mesh(reading, line, text)
         elif _BATCH in text:
             _batch(reading, line, text)
+        elif _COMPILED in text:
+            compiled = True
+        elif (mode := _APPLIED.search(text)) and mode[1] in _MODES:
+            reading.state("recompute", _MODES[mode[1]], line, "activation checkpointing")
         elif "step:" in text and "validate step:" not in text:
             _step(reading, line, text, tokens)
+    _software(reading, compiled, gpus)
     return reading.finish(recipe, gpus, warm_up)
+
+
+def _software(reading: LogReading, compiled: bool, gpus: int) -> None:
+    """Torchtitan itself, compiled where the log says so or does not begin with how it was set up.
+
+    Its states are shared by FSDP unless a mesh says otherwise (data_parallel_shard_degree -1).
+    """
+    begun = "gpus" in reading.stated
+    names = ("torchtitan", "torchtitan-eager")
+    reading.software = names if compiled or not begun else names[::-1]
+    if not (compiled or begun):
+        rule = "whether blocks were compiled is not said: counted as compiled"
+        reading.notes.append(f"{rule} (--software {names[1]}: they were not)")
+    if gpus > 1 and not begun:
+        reading.state("sharding", "zero3", 1, "torchtitan's default")
+        reading.notes.append("how states are shared is not said: by FSDP, torchtitan's default")
+    if not begun and "recompute" not in reading.stated:
+        rule = "whether activations are checkpointed is not said: counted as the scenario has it"
+        reading.notes.append(f"{rule} (--set layout.recompute=selective: torchtitan's default)")
 
 
 def _step(reading: LogReading, line: int, text: str, tokens: float) -> None:

@@ -9,7 +9,7 @@ from simulator.interop.dialects.settings import Place, Setting, Settings
 
 _DIRECTIVE = re.compile(r"#SBATCH\s+(?:--([\w-]+)(?:[=\s]\s*(\S+))?|-(\w)\s*(\S+)?)")
 _SHORT = {"N": "nodes", "n": "ntasks", "G": "gpus", "c": "cpus_per_task"}
-_TYPED = re.compile(r"(?:gpu:)?(?:([A-Za-z][\w.-]*):)?(\d+)")
+_TYPED = re.compile(r"(?:gpu:)?(?:([A-Za-z][\w.-]*):)?(\d{1,9})")
 
 
 def batch_directives(text: str, path: str) -> list[Setting]:

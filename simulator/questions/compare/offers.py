@@ -376,7 +376,6 @@ def _filled(
     factor = factor_of(scenario)
     planned_days, planned_usd = _planned(best, result, sure, factor)
     free = 1.0 - float(best.memory_total_bytes[0]) / float(best.usable_bytes)
-    late, dear = asked.deadline_days, asked.budget_usd
     return replace(
         empty,
         feasible=True,
@@ -392,12 +391,7 @@ def _filled(
         kwh=kwh,
         co2_kg=co2_kg(kwh.p50, _region(scenario, result, asked)) if kwh else None,
         planning_factor=factor,
-        planned_days=planned_days,
-        planned_usd=planned_usd,
-        deadline_chance=_chance(planned_days or days, late),
-        budget_chance=_chance(planned_usd or usd, dear),
-        deadline_chance_without_factor=_chance(days, late),
-        budget_chance_without_factor=_chance(usd, dear),
+        **_goals(asked, (days, usd), (planned_days, planned_usd)),
         memory_headroom=free,
         memory_verdict=best.verdict_word(),
         memory_total_bytes=float(best.memory_total_bytes[0]),
@@ -411,6 +405,14 @@ def _filled(
         rented_together=cluster.rented_together,
         usd_per_gpu_hour=_number(price.usd_per_gpu_hour),
     )
+
+
+_MEMORY = (
+    *("memory_headroom", "memory_verdict=memory.verdict"),
+    *("memory_total_bytes=memory.memory_total_bytes", "memory_p90_bytes=memory.memory_p90_bytes"),
+    "usable_bytes=memory.usable_bytes",
+)
+"""Of the fullest accelerator of servers of several kinds."""
 
 
 def _mixed_offer(scenario: Scenario, asked: Asked, name: str) -> Offer:
@@ -455,17 +457,8 @@ def _mixed_offer(scenario: Scenario, asked: Asked, name: str) -> Offer:
         kwh=kwh,
         co2_kg=co2_kg(kwh.p50, region) if kwh else None,
         planning_factor=factor,
-        planned_days=planned_days,
-        planned_usd=planned_usd,
-        deadline_chance=_chance(planned_days or days, late),
-        budget_chance=_chance(planned_usd or usd, dear),
-        deadline_chance_without_factor=_chance(days, late),
-        budget_chance_without_factor=_chance(usd, dear),
-        memory_headroom=best.run.memory_headroom,
-        memory_verdict=best.run.memory.verdict,
-        memory_total_bytes=best.run.memory.memory_total_bytes,
-        memory_p90_bytes=plain(best.run.memory.memory_p90_bytes),
-        usable_bytes=best.run.memory.usable_bytes,
+        **_goals(asked, (days, usd), (planned_days, planned_usd)),
+        **encoded(best.run, _MEMORY),
         evidence=best.run.evidence,
         price_name="of each kind" if usd else "",
         usd_per_gpu_hour=usd.p50 / hours if usd and hours else None,
@@ -529,6 +522,21 @@ def _with_factor(span: Span | None, factor: PlanningFactor | None) -> Span | Non
         return None
     wide = log(factor.p90 / factor.value) / quantile(0.9)
     return Span(p50=factor.value * span.p50, log_spread=hypot(span.log_spread, wide))
+
+
+def _goals(
+    asked: Asked, totals: tuple[Span | None, Span | None], planned: tuple[Span | None, Span | None]
+) -> dict[str, Any]:
+    """Days and USD to plan for, and the chances of deadline and budget with them and without."""
+    (days, usd), (late, dear) = totals, (asked.deadline_days, asked.budget_usd)
+    return {
+        "planned_days": planned[0],
+        "planned_usd": planned[1],
+        "deadline_chance": _chance(planned[0] or days, late),
+        "budget_chance": _chance(planned[1] or usd, dear),
+        "deadline_chance_without_factor": _chance(days, late),
+        "budget_chance_without_factor": _chance(usd, dear),
+    }
 
 
 def _chance(span: Span | None, limit: float | None) -> float | None:

@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 LogFile = Annotated[
     Path | None,
-    typer.Option("--log", metavar="LOG", help="What the trainer printed, or an MLPerf log."),
+    typer.Option(
+        "--log",
+        metavar="LOG",
+        help="What the trainer printed, or the history of a run (validate --log).",
+    ),
 ]
 TraceFile = Annotated[
     Path | None,
@@ -125,17 +129,8 @@ def read_run(
 
 
 def _log(path: Path, scenario: Scenario) -> MeasuredLog:
-    """Read a log by the reader that finds steps in it."""
-    from simulator.errors import InputError
-    from simulator.interop.logs.megatron_log import read_megatron_log
-    from simulator.interop.logs.mlperf_log import read_mlperf_log
-    from simulator.interop.logs.torchtitan_log import read_torchtitan_log
+    """Read a log, or the history of a run, by the reader of its kind."""
+    from simulator.interop.logs.readers import log_kind, reader_of
 
-    recipe, gpus = scenario.workload.recipe, scenario.cluster.gpus
-    problems: list[str] = []
-    for reader in (read_megatron_log, read_torchtitan_log, read_mlperf_log):
-        try:
-            return reader(path, recipe, gpus)
-        except InputError as error:
-            problems += error.problems
-    raise InputError(dict.fromkeys(problems))
+    read = reader_of(log_kind(path))
+    return read(path, scenario.workload.recipe, scenario.cluster.gpus)

@@ -23,7 +23,7 @@ from simulator.cli.screen import (
 from simulator.planner.assumptions import ASSUMED, assumption_lines
 from simulator.planner.input_verdict import input_verdict
 from simulator.planner.plan import Plan, alternatives
-from simulator.planner.sensitivity import binding, surer_words
+from simulator.planner.sensitivity import binding, memory_margin, surer_words
 from simulator.planner.variants import Variant
 from simulator.questions.plan.screen import (
     OTHERWISE,
@@ -79,7 +79,8 @@ def verdict_screen(
         yield Text(surer)
     if plan.tried:
         yield notes("Batches tried, by tokens per second", batches_tried(plan))
-    yield notes("What binds", binding(plan)[:_BINDING])
+    binds = 1 if memory_margin(plan) else _BINDING  # which takes two lines
+    yield notes("What binds", binding(plan)[:binds])
     yield notes("What would pay most", _pays(upgrades()))
     if trained := trained_otherwise(plan):
         yield notes(OTHERWISE, trained)

@@ -31,13 +31,6 @@ AnchorScenario = Annotated[
     ),
 ]
 
-_MARKS = {
-    "mlperf": b":::MLLOG",
-    "megatron": b"elapsed time per iteration",
-    "torchtitan": b"[titan]",
-}
-"""What a line of each kind of log has, and no line of another."""
-
 
 def anchor(
     prediction: Prediction, files: Sequence[Path], described: Path | None
@@ -78,25 +71,12 @@ def _scenario(path: Path) -> Scenario:
 
 
 def _of_logs(paths: Sequence[Path], scenario: Scenario) -> list[Anchor]:
+    from simulator.interop.logs.readers import log_kind
     from simulator.questions.validate.log_command import compare_logs
     from simulator.scoring.anchor import anchor_of_log
 
     logs = []
     for path in paths:
-        compared = compare_logs({_kind(path): path}, scenario)
+        compared = compare_logs([(log_kind(path), path)], scenario)
         logs += [anchor_of_log(one) for one in compared]
     return logs
-
-
-def _kind(path: Path) -> str:
-    """Tell whose log a file is by its first telling line."""
-    from simulator.errors import InputError
-    from simulator.plain_files import open_file
-
-    with open_file(path) as lines:
-        for line in lines:
-            for kind, mark in _MARKS.items():
-                if mark in line:
-                    return kind
-    marks = ", ".join(f"{mark.decode()!r} ({kind})" for kind, mark in _MARKS.items())
-    raise InputError(f"{path}: log: must have lines with one of {marks}, found none")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ScenarioFiles = Annotated[
     list[Path] | None,
-    typer.Argument(metavar="[SCENARIO]", help="Scenario file (TOML)."),
+    typer.Argument(metavar="[SCENARIO]", help="Scenario file (TOML, YAML)."),
 ]
 FromFiles = Annotated[
     list[Path] | None,

@@ -19,6 +19,7 @@ from simulator.cli.options import (
 )
 from simulator.cli.runner import Reply, question
 from simulator.questions.validate.log_command import (
+    AnyLog,
     LogScenario,
     MegatronLog,
     MlperfLog,
@@ -84,6 +85,7 @@ def ask(
     megatron_log: MegatronLog = None,
     torchtitan_log: TorchtitanLog = None,
     mlperf_log: MlperfLog = None,
+    log: AnyLog = None,
     scenario: LogScenario = None,
     options: ScenarioOptions,
     warm_up: WarmUp = None,
@@ -96,20 +98,22 @@ def ask(
     validation/README.md describes; --software names the profile for rows whose software is of no
     family that is known. Exit code 2 only if no row at all could be predicted.
 
-    With --megatron-log, --torchtitan-log or --mlperf-log and a scenario, set what your own run
-    measured beside its prediction instead; with --trace, its profiled step, cause by cause.
+    With --log (or --megatron-log, --torchtitan-log, --mlperf-log), set what your own run measured
+    beside its prediction instead, that of a scenario or of what the log says of itself; with
+    --trace, its profiled step, cause by cause.
     """
     from simulator.errors import InputError
     from simulator.questions.validate.screen import screen
 
     logs = {"megatron": megatron_log, "torchtitan": torchtitan_log, "mlperf": mlperf_log}
-    others = {**{f"--{name}-log": log for name, log in logs.items()}, "--warm-up": warm_up}
+    named = {f"--{name}-log": path for name, path in logs.items()}
+    others = {**named, "--log": log, "--warm-up": warm_up}
     of_table = {"RUNS.csv": runs, "--html": html, "--first-seen": first_seen}
     if reply := validate_trace(
         trace, scenario, options, steps=trace_steps, others={**of_table, **others}
     ):
         return reply
-    if reply := validate_logs(logs, scenario, options, warm_up=warm_up, others=of_table):
+    if reply := validate_logs(logs, log or (), scenario, options, warm_up=warm_up, others=of_table):
         return reply
     if html is not None and html.is_dir():
         raise InputError(f"--html: must be a file, got the folder {str(html)!r}")

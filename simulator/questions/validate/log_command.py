@@ -25,6 +25,15 @@ TorchtitanLog = Annotated[
 MlperfLog = Annotated[
     Path | None, typer.Option("--mlperf-log", metavar="LOG", help="A log with :::MLLOG lines.")
 ]
+AnyLog = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--log",
+        metavar="LOG",
+        help="A training log of any kind that is read (NeMo, DeepSpeed, MaxText, LitGPT, ...), or"
+        " the history of a run: CSV, JSON lines, TensorBoard, MLflow; may be repeated.",
+    ),
+]
 LogScenario = Annotated[
     Path | None,
     typer.Option(
@@ -40,7 +49,7 @@ WarmUp = Annotated[
 
 
 def compare_logs(
-    logs: Mapping[str, Path | None],
+    logs: Iterable[tuple[str, Path]],
     scenario: Scenario,
     *,
     assumed: Iterable[str] = (),
@@ -50,8 +59,8 @@ def compare_logs(
 
     Parameters
     ----------
-    logs : mapping
-        ``megatron``, ``torchtitan``, ``mlperf`` -> path, or None.
+    logs : pairs
+        Kind (``megatron``, ``deepspeed``, ...) and path of each.
     scenario : Scenario
         The run, as the user describes it.
     assumed : iterable of str
@@ -66,25 +75,16 @@ def compare_logs(
     """
     from simulator.cli.screen import Progress
     from simulator.errors import InputError
-    from simulator.interop.logs.megatron_log import read_megatron_log
-    from simulator.interop.logs.mlperf_log import read_mlperf_log
-    from simulator.interop.logs.torchtitan_log import read_torchtitan_log
+    from simulator.interop.logs.readers import reader_of
     from simulator.scoring.logs import compare
 
-    readers = {
-        "megatron": read_megatron_log,
-        "torchtitan": read_torchtitan_log,
-        "mlperf": read_mlperf_log,
-    }
     log_comparisons: list[LogComparison] = []
     problems: list[str] = []
     recipe, gpus = scenario.workload.recipe, scenario.cluster.gpus
-    for kind, path in logs.items():
-        if path is None:
-            continue
+    for kind, path in logs:
         try:
             with Progress(f"reading {path.name}") as progress:
-                log = readers[kind](path, recipe, gpus, warm_up=warm_up, progress=progress)
+                log = reader_of(kind)(path, recipe, gpus, warm_up=warm_up, progress=progress)
             log_comparisons.append(compare(log, scenario, assumed))
         except InputError as error:
             problems += error.problems
@@ -95,6 +95,7 @@ def compare_logs(
 
 def validate_logs(
     logs: Mapping[str, Path | None],
+    more: Iterable[Path],
     scenario: Path | None,
     options: ScenarioOptions,
     *,
@@ -106,7 +107,9 @@ def validate_logs(
     Parameters
     ----------
     logs : mapping
-        As in :func:`compare_logs`.
+        Logs whose kind an option names, by that kind.
+    more : iterable of path
+        Logs of whatever kind they are.
     scenario, options
         What describes the run.
     warm_up : int, optional
@@ -122,7 +125,9 @@ def validate_logs(
     from simulator.errors import InputError
     from simulator.questions.validate.log_screen import logs_screen
 
-    if not any(logs.values()):
+    pairs = [(kind, path) for kind, path in logs.items() if path is not None]
+    more = list(more)
+    if not (pairs or more):
         of_table = ("software",)  # means something to a table of runs, too
         wrong = [
             f"--{name}"
@@ -138,9 +143,40 @@ def validate_logs(
         return None
     if wrong := [name for name, value in others.items() if value]:
         raise InputError(f"{', '.join(wrong)}: cannot be given together with a log")
-    described, assumed = options.scenario(scenario)
-    comparisons = compare_logs(logs, described, assumed=assumed, warm_up=warm_up)
+    from simulator.interop.logs.readers import log_kind
+
+    pairs += [(log_kind(path), path) for path in more]
+    logged = [path for kind, path in pairs if kind != "history"]
+    if scenario is None and logged and not options.complete:
+        described, assumed = _said_by(logged[0], options), dict[str, Any]()
+    else:
+        described, assumed = options.scenario(scenario)
+    comparisons = compare_logs(pairs, described, assumed=assumed, warm_up=warm_up)
     return Reply(comparisons, logs_screen, _document)
+
+
+def _said_by(log: Path, options: ScenarioOptions) -> Scenario:
+    """The scenario that a log describes itself, where no file and no options do.
+
+    Raises
+    ------
+    InputError
+        With what it does not say, and the option that does.
+    """
+    from simulator.errors import InputError
+    from simulator.interop.launch_files.merging import import_launch
+
+    try:
+        return import_launch([log], options.named, options.overrides or ()).scenario
+    except InputError as error:
+        said = (text.removeprefix("--from: ") for text in error.problems)
+        rule = "; --scenario FILE says all of a run"
+        raise InputError(
+            f"{log}: {text.replace('these files', 'this log')}{rule}"
+            if "not said by" in text
+            else text
+            for text in said
+        ) from None
 
 
 def _document(comparisons: Iterable[LogComparison]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from simulator.cli.screen import (
     seconds_like,
     term_table,
 )
+from simulator.measured.log_kinds import log_kinds
 from simulator.report.evidence import FLOP_CONVENTION
 from simulator.scoring.log_differences import differences, how_to_trace
 from simulator.units import show_percent, show_seconds, show_seconds_span
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from simulator.scoring.logs import LogComparison, Quantity
 
 _MOST_RANKS, _MOST_NAMED = 8, 12
-_FRAMEWORKS = ("megatron", "torchtitan")
-"""Their software profiles bear their name."""
 
 
 def logs_screen(log_comparisons: Iterable[LogComparison]) -> Iterator[RenderableType]:
@@ -145,7 +144,8 @@ def _remarks(comparison: LogComparison) -> list[str]:
         )
     software = prediction.scenario.software.name
     chosen = comparison.software_from_log is not None
-    if log.framework in _FRAMEWORKS and log.framework not in software and not chosen:
+    kind = log_kinds().get(log.framework)
+    if kind is not None and kind.profile and log.framework not in software and not chosen:
         lines.append(f"The log is of {log.framework}, the software profile is {software}.")
     if log.model_tflops_per_gpu is not None:
         lines.append(

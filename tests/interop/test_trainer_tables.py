@@ -1,0 +1,285 @@
+"""Configurations of trainers that a table describes become scenarios, or are refused as theirs.
+
+Expected batches follow from each trainer's own law: micro-batch x accumulated x data-parallel
+ranks, or the global batch that it states.
+"""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from simulator.errors import InputError
+from simulator.interop.dialects.trainer_tables import Trainer, trainers
+from simulator.interop.launch_files.imported import Imported
+from simulator.interop.launch_files.merging import import_launch
+from simulator.software.profile import load_software
+from simulator.workload import presets
+from simulator.workload.recipe import Recipe
+from tests.interop import trainer_samples as samples
+
+
+def read(folder: Path, name: str, text: str, gpus: int = 8, **names: object) -> Imported:
+    """What a configuration says on one server."""
+    (folder / name).write_text(text)
+    given = {"cluster": "dgx-h100", **({"gpus": gpus} if gpus else {}), **names}
+    return import_launch([folder / name], given)
+
+
+def problems(folder: Path, name: str, text: str) -> str:
+    with pytest.raises(InputError) as caught:
+        read(folder, name, text).predicted()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", samples.SAMPLES)
+def test_a_sample_of_each_trainer_is_read_whole_and_priced(name: str, tmp_path: Path) -> None:
+    found = read(tmp_path, name, samples.SAMPLES[name], gpus=4 if name == "litgpt.yaml" else 8)
+    assert not found.unknown
+    assert found.predicted().estimate.memory_total_bytes[0] > 0
+    assert name.partition(".")[0] in {trainer.name for trainer in trainers()}
+
+
+def test_every_trainer_has_a_sample() -> None:
+    assert {name.partition(".")[0] for name in samples.SAMPLES} == {x.name for x in trainers()}
+
+
+def test_adapters_over_four_bit_weights_under_fsdp(tmp_path: Path) -> None:
+    found = read(tmp_path, "qlora.yaml", samples.AXOLOTL)
+    recipe = found.scenario.workload.recipe
+    assert found.scenario.workload.architecture.name == "llama-3.1-8b"
+    assert (recipe.lora_rank, recipe.lora_targets) == (32, ("q", "v", "down"))
+    assert (recipe.quantised_base, recipe.optimizer) == (True, "adamw_8bit")
+    assert (recipe.sequence_length, recipe.global_batch) == (4096, 2 * 4 * 8)
+    assert found.scenario.software.name == "torch-fsdp"
+    assert found.scenario.pinned == {"micro_batch": 2, "sharding": "zero3", "recompute": "full"}
+
+
+def test_a_repository_of_four_bit_weights_says_so(tmp_path: Path) -> None:
+    text = samples.UNSLOTH.replace("load_in_4bit = True", "load_in_4bit = False")
+    assert not read(tmp_path, "a.py", text).scenario.workload.recipe.quantised_base
+    text = text.replace("Meta-Llama-3.1-8B", "Meta-Llama-3.1-8B-bnb-4bit")
+    assert read(tmp_path, "b.py", text).scenario.workload.recipe.quantised_base
+
+
+def test_shards_as_a_shipped_configuration_of_deepspeed_says(tmp_path: Path) -> None:
+    text = samples.AXOLOTL_FULL.replace("context_parallel_size: 2", "context_parallel_size: 1")
+    plain = text[: text.index("dp_shard_size")] + "deepspeed: deepspeed_configs/zero3_bf16.json\n"
+    found = read(tmp_path, "a.yaml", plain.replace("adamw_torch_8bit", "adamw_torch"))
+    assert (found.scenario.software.name, found.scenario.pinned["sharding"]) == (
+        "deepspeed",
+        "zero3",
+    )
+    asked = problems(tmp_path, "b.yaml", plain.replace("deepspeed_configs/zero3_bf16", "own/ds"))
+    assert "--set layout.sharding=MODE" in asked
+
+
+def test_context_parallel_ranks_share_a_batch(tmp_path: Path) -> None:
+    found = read(tmp_path, "full.yaml", samples.AXOLOTL_FULL)
+    recipe = found.scenario.workload.recipe
+    assert found.scenario.pinned["cp"] == 2
+    assert recipe.global_batch == 8 // 2
+    # loaded in 16 bit and updated as it is: two bytes for each weight, two moments of one
+    assert (recipe.master_weights, recipe.gradient_dtype) == (False, "bf16")
+
+
+def test_a_recipe_names_its_strategy_and_degrees(tmp_path: Path) -> None:
+    found = read(tmp_path, "sft.yaml", samples.AUTOMODEL)
+    recipe, pinned = found.scenario.workload.recipe, found.scenario.pinned
+    assert found.scenario.workload.architecture.name == "llama-3.2-1b"
+    assert (pinned["tp"], pinned["micro_batch"], pinned["sharding"]) == (2, 8, "zero3")
+    assert pinned["sequence_parallel"] is True
+    assert "schedule" not in pinned  # of the section for pipelines, with pp_size 1
+    assert recipe.tokens == 20 * 64 * 2048
+    assert recipe.moment_dtype == "bf16"
+
+
+@pytest.mark.parametrize(("rounded", "chunks"), [("down", 1), ("up", 2)])
+def test_virtual_stages_are_rounded_as_the_file_says(
+    rounded: str, chunks: int, tmp_path: Path
+) -> None:
+    named = f"layers_per_stage: 7\n    round_virtual_stages_to_pp_multiple: {rounded}"
+    text = samples.AUTOMODEL.replace("pp_size: 1", "pp_size: 2")
+    pinned = read(tmp_path, "a.yaml", text.replace("layers_per_stage: 2", named)).scenario.pinned
+    assert pinned["vpp"] == chunks  # 16 layers by 7 are 3 stages: 2 or 4 of them on 2 ranks
+    assert pinned["micro_batch"] == 4
+
+
+def test_matrices_of_adapters_add_up(tmp_path: Path) -> None:
+    found = read(tmp_path, "lora.yaml", samples.LITGPT, gpus=4)
+    recipe = found.scenario.workload.recipe
+    assert recipe.lora_targets == ("q", "v", "gate", "up", "down")
+    assert (recipe.global_batch, recipe.tokens) == (16, 50 * 16 * 512)
+    assert found.scenario.pinned["recompute"] == "full"  # more than one device
+    one = samples.LITGPT.replace("devices: 4", "devices: 1")
+    assert read(tmp_path, "one.yaml", one, gpus=1).scenario.pinned["recompute"] == "none"
+
+
+def test_sizes_in_the_file_make_the_model_and_degrees_the_gpus(tmp_path: Path) -> None:
+    found = read(tmp_path, "tiny.yaml", samples.NANOTRON, gpus=0)
+    assert found.scenario.cluster.gpus == 4 * 2
+    # TinyLlama 1.1B: 22 x (2 x 2048 x 2048 + 2 x 2048 x 256 + 3 x 2048 x 5632 + 2 x 2048)
+    # + 2 x 32000 x 2048 + 2048
+    parameters = found.scenario.workload.architecture.parameters
+    assert parameters == 1_100_048_384
+    assert found.scenario.workload.recipe.global_batch == 4 * 8 * 4
+
+
+def test_ulysses_ranks_and_a_loss_in_pieces(tmp_path: Path) -> None:
+    found = read(tmp_path, "arctic.yaml", samples.ARCTIC)
+    recipe, pinned = found.scenario.workload.recipe, found.scenario.pinned
+    assert recipe.global_batch == 1 * 2 * 8 // 4
+    assert (pinned["cp"], pinned["optimizer_offload"], pinned["offload_layers"]) == (4, "cpu", 32)
+    # 8000 tokens over 128256 / 4096 = 31.3: pieces of 250, made 256
+    assert recipe.loss_chunks == 32
+
+
+def test_names_of_a_script_stand_for_their_values(tmp_path: Path) -> None:
+    found = read(tmp_path, "train.py", samples.OLMO_CORE)
+    recipe = found.scenario.workload.recipe
+    assert (recipe.global_batch, recipe.sequence_length, recipe.tokens) == (128, 8192, 4e12)
+    assert found.scenario.pinned["micro_batch"] == 2
+    notebook = read(tmp_path, "notebook.py", samples.UNSLOTH)
+    assert notebook.scenario.workload.recipe.lora_rank == 16
+    assert notebook.scenario.workload.recipe.tokens == 60 * 2 * 4 * 8 * 2048
+    assert notebook.scenario.pinned["offload_layers"] == 32
+
+
+def test_a_script_of_a_trainer_and_its_adapters(tmp_path: Path) -> None:
+    found = read(tmp_path, "sft.py", samples.HUGGING_FACE)
+    recipe = found.scenario.workload.recipe
+    assert (found.scenario.workload.architecture.name, recipe.lora_rank) == ("llama-2-7b", 16)
+    assert (recipe.quantised_base, recipe.lora_targets) == (True, ("q", "v"))
+    assert (recipe.global_batch, recipe.sequence_length) == (4 * 2 * 8, 1024)
+    assert (found.scenario.pinned["recompute"], recipe.optimizer) == ("full", "adamw_8bit")
+    quiet = samples.HUGGING_FACE.replace(" gradient_checkpointing=True,", "")
+    assert read(tmp_path, "a.py", quiet).scenario.pinned["recompute"] == "full"  # TRL's default
+    plain = quiet.replace("SFTConfig", "TrainingArguments")
+    assert read(tmp_path, "b.py", plain).scenario.pinned["recompute"] == "none"  # transformers'
+    zero = samples.HUGGING_FACE.replace("bf16=True", 'deepspeed="ds.json"')
+    assert "--set layout.sharding=N says it" in problems(tmp_path, "c.py", zero)
+    preferences = samples.HUGGING_FACE.replace("SFTConfig(", "DPOConfig(")
+    assert "foreshard rl prices it" in problems(tmp_path, "dpo.py", preferences)
+
+
+def test_a_command_with_short_flags(tmp_path: Path) -> None:
+    found = read(tmp_path, "run.sh", samples.COLOSSAL_AI)
+    pinned, recipe = found.scenario.pinned, found.scenario.workload.recipe
+    assert (pinned["tp"], pinned["sharding"], pinned["recompute"]) == (2, "zero1", "full")
+    assert (found.scenario.cluster.gpus, recipe.global_batch) == (8, 16 * 4)
+
+
+@pytest.mark.parametrize(
+    ("sample", "was", "now", "rule"),
+    [
+        ("axolotl.yaml", "adapter: qlora", "adapter: qlora\nrl: dpo", "foreshard rl prices it"),
+        ("axolotl.yaml", "adapter: qlora", "adapter: llama-adapter", "adapter: must be lora or"),
+        ("axolotl.yaml", "lora_r: 32", "lora_r: many", "lora_r: must be a whole number"),
+        ("axolotl.yaml", "bf16: auto", "bf16: often", "bf16: must be one of auto, true"),
+        ("axolotl.yaml", "load_in_4bit: true", "load_in_4bit: false", "must have load_in_4bit"),
+        ("axolotl.yaml", "adapter: qlora", "adapter: qlora\ngptq: true", "GPTQ's 4-bit weights"),
+        ("axolotl.yaml", "lora_r: 32", "lora_r: 8\nunfrozen_parameters: [lm_head]",
+         r"--set training\.frozen_layers=N says it"),
+        ("automodel.yaml", "TrainFinetuneRecipeForNextTokenPrediction", "TrainEagle3Recipe",
+         "draft models"),
+        ("automodel.yaml", "strategy: fsdp2", "strategy: own", "must be one of fsdp2, megatron"),
+        ("arctic.yaml", "type: sft", "type: dpo", "foreshard rl prices it"),
+        ("mindformers.yaml", "finetune", "predict", "nothing is trained"),
+        ("litgpt.yaml", "bf16-true", "bf8-true", "precision: must be one of bf16-true"),
+        ("nanotron.yaml", "zero_stage: 1", "zero_stage: 3", "zero_stage: must be one of 0, 1"),
+        ("xtuner.py", "SupervisedFinetune,", "DPO,", "foreshard rl prices it"),
+        ("unsloth.py", "SFTConfig(", "GRPOConfig(", "foreshard rl prices it"),
+        ("llm_foundry.yaml", "mpt_causal_lm", "hf_t5", "mpt_causal_lm and hf_causal_lm"),
+        ("olmo_core.py", "2 * SEQUENCE_LENGTH", "1000", "must be a multiple of the 8192 tokens"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_said_is_refused_with_its_key(
+    sample: str, was: str, now: str, rule: str, tmp_path: Path
+) -> None:
+    text = samples.SAMPLES[sample]
+    assert was in text
+    said = problems(tmp_path, sample, text.replace(was, now))
+    assert re.search(rf"{re.escape(sample)}.*{rule}", said)
+
+
+def test_a_missing_rank_is_asked_for_and_a_rank_without_adapters_ignored(tmp_path: Path) -> None:
+    text = samples.AXOLOTL.replace("lora_r: 32\n", "")
+    assert "must have lora_r" in problems(tmp_path, "a.yaml", text)
+    plain = samples.AXOLOTL.replace("adapter: qlora\n", "").replace("load_in_4bit: true\n", "")
+    found = read(tmp_path, "b.yaml", plain)
+    assert found.scenario.workload.recipe.lora_rank == 0
+    assert "lora_r" in {place.key for reading in found.readings for place in reading.idle}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "targets"),
+    [
+        ("'model.layers.[\\d]+.(mlp|self_attn).(up|down|q)_proj'", ("up", "down", "q")),
+        ("['*.q_proj', '*.kv_b_proj']", ("q", "kv_up")),
+        ("all-linear", Recipe(sequence_length=1, global_batch=1).lora_targets),
+        ("'" + "(a|" * 500 + "q_proj'", ("q",)),
+    ],
+)
+def test_patterns_of_matrices_are_read_and_never_run(
+    pattern: str, targets: tuple[str, ...], tmp_path: Path
+) -> None:
+    text = samples.AXOLOTL.replace("[q_proj, v_proj, down_proj]", pattern)
+    assert read(tmp_path, "a.yaml", text).scenario.workload.recipe.lora_targets == targets
+
+
+# --- the tables themselves -----------------------------------------------------------------------
+
+_SECTIONS = ("layout", "training", "run", "model", "software", "cluster", "size")
+_TELLING = re.compile(
+    r"dtype|shard|offload|recompute|bucket|window|quant|lora_r$|freez|pack|overlap|checkpointing"
+)
+
+
+def _stated(trainer: Trainer) -> set[str]:
+    table = trainer.table
+    said = {field for part in ("numbers", "numbers_or_none", "reals", "mebibytes", "tokens")
+            for field in table.get(part, {}).values()}  # fmt: skip
+    for words in table.get("words", {}).values():
+        said |= {name for x in words.values() if isinstance(x, dict) for name in x}
+    for rule in table.get("follows", ()):
+        said |= {*rule.get("say", {}), *rule.get("instead", {})}
+    return said - {"note", "ask"}
+
+
+@pytest.mark.parametrize("trainer", trainers(), ids=lambda trainer: trainer.name)
+def test_a_table_states_fields_that_there_are(trainer: Trainer) -> None:
+    recipe = {f"training.{field.name}" for field in fields(Recipe)}
+    for field in _stated(trainer):
+        section, _, name = field.partition(".")
+        assert section in _SECTIONS and name, field
+        if section == "training":
+            assert field in recipe
+    for rule in trainer.table["software"]:
+        for name in rule["names"]:
+            load_software(name)
+    models = [x["model.name"] for words in trainer.table.get("words", {}).values()
+              for x in words.values() if isinstance(x, dict) and "model.name" in x]  # fmt: skip
+    assert set(models) <= set(presets.names())
+
+
+@pytest.mark.parametrize("trainer", trainers(), ids=lambda trainer: trainer.name)
+def test_no_key_that_may_bear_on_memory_is_idle(trainer: Trainer) -> None:
+    idle = {key for keys in trainer.table.get("idle", {}).values() for key in keys.split()}
+    telling = {key for key in idle if _TELLING.search(key.rpartition(".")[2])}
+    read_ = {*trainer.table.get("words", {}), *trainer.table.get("numbers", {})}
+    assert not idle & read_
+    assert not any("*" in key for key in idle)
+    assert telling <= BEARS_ON_NOTHING.keys(), telling - BEARS_ON_NOTHING.keys()
+
+
+BEARS_ON_NOTHING = {
+    "sample_packing_group_size": "how the loader makes packs, ahead of the step",
+    "sample_packing_bin_size": "how the loader makes packs, ahead of the step",
+    "streaming_multipack_buffer_size": "how the loader makes packs, ahead of the step",
+    "eval_sample_packing": "evaluation is no training step",
+    "fp8.precompute_float8_dynamic_scale_for_fsdp": "scales of all weights by one reduction",
+    "AutoModelForCausalLM.from_pretrained.quantization_config": "a call that is read by itself",
+    "distributed.patch_is_packed_sequence": "spares one synchronisation of the host a layer",
+}
+"""Keys that speak of what may bear on time or memory, and why they do not."""

@@ -1,0 +1,159 @@
+"""Seeded single-point mutants of `simulator/`, and which of them the tests of their room notice.
+
+``python -m tests.mutations.mutants [--seed N] [--count N] [--rooms cost,planner]`` copies the tree,
+changes one operator, constant or comparison at a time, runs the tests of the module's own name and
+room, and prints what survived: file, line, what was there and what is there now. `make mutants`
+draws 200. A survivor is equivalent, or a test is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = ("cost", "layout", "schedules", "events", "search", "planner", "questions", "economics",
+         "reliability", "interop", "measured", "explorer")  # fmt: skip
+SECONDS = 600
+"""A run of tests that takes longer notices by that."""
+
+_OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
+}  # fmt: skip
+_COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+}  # fmt: skip
+_NAMES = {"max": "min", "min": "max", "maximum": "minimum", "minimum": "maximum"}
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One expression of a module, and what stands in its place."""
+
+    path: Path
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+    before: str
+    after: str
+
+    def text(self) -> str:
+        """The module with the expression replaced."""
+        lines = self.path.read_text(encoding="utf-8").splitlines(keepends=True)
+        first, last = lines[self.line - 1].encode(), lines[self.end_line - 1].encode()
+        middle = f"({self.after})".encode()
+        joined = first[: self.column] + middle + last[self.end_column :]
+        return "".join([*lines[: self.line - 1], joined.decode(), *lines[self.end_line :]])
+
+    def __str__(self) -> str:
+        return f"{self.path.relative_to(ROOT)}:{self.line}: {self.before} -> {self.after}"
+
+
+def mutants(path: Path) -> Iterator[Mutant]:
+    """Every mutant of a module: arithmetic, comparisons, and/or, max/min, numbers."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in _walked(tree):
+        if node.end_lineno is None:
+            continue
+        if (changed := _changed(node)) is not None:
+            where = (node.lineno, node.col_offset, node.end_lineno, node.end_col_offset or 0)
+            yield Mutant(path, *where, ast.unparse(node), ast.unparse(changed))
+
+
+def _walked(tree: ast.AST) -> Iterator[ast.expr]:
+    """Expressions of a tree, but for those in texts with values in them, whose places are vague."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.expr):
+            yield node
+        if not isinstance(node, ast.JoinedStr):
+            yield from _walked(node)
+
+
+def _changed(node: ast.expr) -> ast.expr | None:
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        return ast.BinOp(node.left, _OPERATORS[type(node.op)](), node.right)
+    if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _COMPARISONS:
+        return ast.Compare(node.left, [_COMPARISONS[type(node.ops[0])]()], node.comparators)
+    if isinstance(node, ast.BoolOp):
+        return ast.BoolOp(ast.Or() if isinstance(node.op, ast.And) else ast.And(), node.values)
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float) and node.value:
+        return ast.Constant(node.value * 1.05 if isinstance(node.value, float) else node.value + 1)
+    if isinstance(node, ast.Name) and node.id in _NAMES and isinstance(node.ctx, ast.Load):
+        return ast.Name(_NAMES[node.id], ast.Load())
+    if isinstance(node, ast.Attribute) and node.attr in _NAMES:
+        return ast.Attribute(node.value, _NAMES[node.attr], ast.Load())
+    return None
+
+
+def drawn(seed: int, count: int, rooms: tuple[str, ...]) -> list[Mutant]:
+    """Mutants spread evenly over the rooms, the same for the same seed."""
+    chance, chosen = random.Random(seed), list[Mutant]()
+    for place, room in enumerate(rooms):
+        every = [
+            m for path in sorted((ROOT / "simulator" / room).rglob("*.py")) for m in mutants(path)
+        ]
+        share = count // len(rooms) + (place < count % len(rooms))
+        chosen += chance.sample(every, min(share, len(every)))
+    return chosen
+
+
+def noticed(mutant: Mutant, folder: Path) -> bool:
+    """Whether the tests of its room, or the held runs, fail with it."""
+    relative = mutant.path.relative_to(ROOT)
+    (folder / relative).write_text(mutant.text(), encoding="utf-8")
+    own = [str(path) for path in (folder / "tests").rglob(f"test_{relative.stem}.py")]
+    room = f"tests/{relative.parts[1]}"
+    rest = [room] if (folder / room).is_dir() else []
+    held = ["tests/scoring/test_held_runs.py"]
+    try:
+        return any(_fails(paths, folder) for paths in (own, rest, held) if paths)
+    finally:
+        shutil.copy2(mutant.path, folder / relative)
+
+
+def _fails(paths: list[str], folder: Path) -> bool:
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider"]
+    try:
+        done = subprocess.run(
+            [*command, *paths], cwd=folder, capture_output=True, timeout=SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return True
+    return done.returncode != 0
+
+
+def main(arguments: list[str]) -> int:
+    """Print what survived; 0 where at least 95 of 100 are noticed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=38)
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--rooms", type=lambda text: tuple(text.split(",")), default=ROOMS)
+    asked = parser.parse_args(arguments)
+    chosen, survived = drawn(asked.seed, asked.count, asked.rooms), 0
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "tree"
+        ignored = shutil.ignore_patterns(".git", ".venv", "__pycache__", "reports", ".*_cache")
+        shutil.copytree(ROOT, folder, ignore=ignored)
+        for number, mutant in enumerate(chosen, 1):
+            dead = noticed(mutant, folder)
+            survived += not dead
+            print(
+                f"{number}/{len(chosen)} {'noticed ' if dead else 'SURVIVED'} {mutant}", flush=True
+            )
+    print(f"{len(chosen) - survived} of {len(chosen)} noticed")
+    return int(survived > 0.05 * len(chosen))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
