@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from simulator.errors import InputError, nearest, problem
+from simulator.errors import InputError, problem
 
 LARGEST = 2**31
 """Largest size that is taken for meant."""
@@ -115,20 +115,6 @@ class Fields:
         self.known: set[str] = set()
         self._problems: dict[str, tuple[str, object]] = {}
 
-    def choose_family(self, known: Iterable[str]) -> str:
-        """Read ``model_type``; an unknown one is raised at once, for nothing else can be read."""
-        names = sorted(known)
-        value = self.config.get("model_type", _MISSING)
-        if isinstance(value, str) and value in names:
-            self.family = value
-            return value
-        place, rule = f"{self.prefix}model_type", f"must be one of {', '.join(names)}"
-        if value is _MISSING:
-            raise InputError(f"{self.where}: {place}: required field is missing ({rule})")
-        short = _brief(value)
-        near = nearest(str(short), names) if isinstance(value, str) else ""
-        raise InputError(problem(self.where, place, rule, short) + near)
-
     def size(
         self,
         field: str,
@@ -221,10 +207,6 @@ class Fields:
             self._note(field, "must be a probability from 0 to 1", value)
             return False
         return value > 0
-
-    def positive(self, field: str, default: float) -> bool:
-        """Read a number that switches something on, and say whether it is given; null is off."""
-        return self.number(field, default, null=0.0) > 0
 
     def number(self, field: str, default: float, null: float | None = None) -> float:
         """Read a number above zero; `default` stands in for a missing key, `null` for a null."""

@@ -27,29 +27,6 @@ def _bidirectional(f: Fields, *, qkv_bias: bool = True) -> Attention:
     return dataclasses.replace(attention, causal=False, qkv_bias=qkv_bias)
 
 
-def bert(f: Fields) -> Architecture:
-    """Norms behind attention and MLP; trained through the tied table in any case."""
-    f.refuse("is_decoder", "only the encoder is known")
-    ending = f.ending("architectures", tuple(_HEADS))
-    block = Block(
-        attention=_bidirectional(f),
-        mlp=dense(f, gated=False, bias=True),
-        norm="layer",
-        dropout=f.drops("hidden_dropout_prob", 0.1),
-    )
-    types = f.size("type_vocab_size", 2, least=0)
-    return model(
-        f,
-        [block] * f.layers(),
-        positions=512,
-        tied=True,
-        position="learned",
-        extra_embeddings=types,
-        embedding_norms=1,
-        **_HEADS[ending],
-    )
-
-
 def _disentangled(f: Fields) -> Attention:
     """DeBERTa's attention; with relative positions off it is BERT's."""
     attention = _bidirectional(f)
