@@ -267,9 +267,7 @@ def diagnose(prediction: Prediction, seen: Seen) -> Diagnoses:
         prediction=prediction,
         measured_step_s=seen.measured_s,
         course=seen.course,
-        causes=tuple(
-            replace(made, probability=float(weight / total)) for weight, made in ranked
-        ),
+        causes=tuple(replace(made, probability=float(weight / total)) for weight, made in ranked),
         nothing_wrong=float(nothing / total),
         not_possible=tuple(absent),
     )
