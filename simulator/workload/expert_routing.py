@@ -42,7 +42,7 @@ def alike_load(experts: int, picks: int, ranks: int) -> float:
     Examples
     --------
     >>> [round(alike_load(128, 8, ranks), 2) for ranks in (1, 8, 16)]
-    [1.0, 2.52, 3.94]
+    [1.0, 2.53, 3.96]
     """
     size = experts // ranks
     whole, mean = comb(experts, picks), 0.0

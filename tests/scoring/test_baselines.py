@@ -245,4 +245,4 @@ def test_the_noise_floor_of_dense_runs_is_two_percent(runs: list[MeasuredRun]) -
     pairs = release_pairs(run for run in runs if run.get("software").startswith(("nemo", "meg")))
     dense = [abs(pair.ratio - 1) for pair in pairs if not pair.moe]
     assert round(median(dense), 2) == 0.02
-    assert len(pairs) > 70  # those whose recipes gave gradients other buckets are none
+    assert len(pairs) > 60  # those whose recipes gave gradients other buckets are none

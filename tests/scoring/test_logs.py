@@ -169,6 +169,8 @@ def test_a_whole_list_of_arguments_says_the_whole_run() -> None:
     assert found.log.unknown == (
         "align_grad_reduce",
         "apply_rope_fusion",
+        "bias_dropout_fusion",
+        "rotary_scaling_factor",
         "scatter_gather_tensors_in_pipeline",
     )
     named = compare(of_mi300x(mi300x()), mi300x(cluster__software="primus"))
