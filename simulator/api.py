@@ -370,7 +370,7 @@ def size(
     >>> found = size(model="llama-3.2-1b", cluster="dgx-h100", tokens=1e11, global_batch=256,
     ...              tp=1, pp=1, cp=1, micro_batch=4, deadline_days=10, largest=64, jobs=1)
     >>> found.question, found.answer.gpus
-    ('fewest', 4)
+    ('fewest', 8)
     """
     from simulator.economics.scaling_law import USUAL_LAW
     from simulator.questions.size.answer import size_run

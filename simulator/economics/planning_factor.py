@@ -85,6 +85,7 @@ def interval(factor: float, log_spread: float, runs: int) -> tuple[float, float]
     --------
     Of ten runs, t of nine degrees of freedom is 1.383:
 
+    >>> from math import log
     >>> low, high = interval(1.0, 0.3, 10)
     >>> round(log(high) / 0.3, 2), round(low * high, 6)
     (1.38, 1.0)

@@ -167,7 +167,10 @@ def test_no_matrix_is_counted_twice(name: str) -> None:
     found, every = listed(name, 1.0)
     assert found[1] == pytest.approx(every[1], rel=1e-3)  # gpt-oss: the experts' biases
     assert (found[0] <= every[0]).all()
-    assert (found[0, :-2] >= 0.97 * every[0, :-2]).all()  # the rest: norms, biases, position tables
+    text = [i for i, kind in enumerate(presets.load(name).blocks) if not kind.tokens]
+    least = 0.97 * every[0, :-2]
+    # the rest: norms, biases; of towers position tables and projectors, too
+    assert (found[0, :-2] >= least)[text].all()
 
 
 # --- time ---------------------------------------------------------------------------------------

@@ -181,7 +181,7 @@ def test_what_stays_below_a_leaf_is_not_slowed_by_copies_that_cross_the_spine() 
     # 47 GB/s, and the ramps of calls of 60 MB
     parameters = setting[1].architecture.parameters
     once = 2 * 3 / 4 * 4 * parameters / 16 / (47e9 / 2)
-    assert 2.0 * once < both[1] - both[0] < 2.0 * 1.15 * once
+    assert 2.0 * once * (1.0 - 1e-6) < both[1] - both[0] < 2.0 * 1.15 * once
 
 
 def test_trees_cross_a_narrow_spine_more_often_than_rings() -> None:

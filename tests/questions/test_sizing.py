@@ -35,7 +35,7 @@ def every() -> tuple[Offer, ...]:
     """All whole servers that the batch divides over, and powers of two, one by one."""
     sizes = [
         size
-        for size in (1, 2, 4, *range(8, LARGEST + 1, 8))
+        for size in (*range(1, 8), *range(8, LARGEST + 1, 8))
         if batch_divides(scenario().workload, size, 16) or size & (size - 1) == 0
     ]
     return tuple(searched("dgx-h100", size) for size in sizes)

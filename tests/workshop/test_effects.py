@@ -234,7 +234,7 @@ def test_full_recomputation_of_a_layer_adds_a_forward_pass() -> None:
     """At least the third of the FLOPs that the paper expects."""
     sides = {"before": {"recompute": "none"}, "after": {"recompute": "full"}}
     found = predict_effect(effect("layer_time", **sides), RUN | {"layout": {"tp": 8}}).predicted
-    assert 0.3 < found < 0.45
+    assert 0.3 < found < 0.5  # and the launches of a second forward pass
 
 
 def test_without_a_barrier_only_a_schedule_that_ends_askew_gains() -> None:

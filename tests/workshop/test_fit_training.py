@@ -92,17 +92,17 @@ def test_chosen_rows_are_calibration_rows_that_differ_in_more_than_their_size(
 
 
 def test_every_figure_exists_and_follows_its_parameter(chosen: list[TrainingRun]) -> None:
-    doubled = {name: 2.0 * (value or 1.0) for name, value in PRIORS.items()}
+    moved_to = {name: 2.3 * (value or 1.0) for name, value in PRIORS.items()}
     reached = set()
     for run in {names(training.run): training.run for training in chosen}.values():
-        moved = changed(run, apply(run, doubled))
+        moved = changed(run, apply(run, moved_to))
         for name, parameter in PARAMETERS.items():
             for profile in names(run):
                 if parameter.reaches(profile):
                     reached.add(name)
                     for figure, ratio in parameter.figures.items():
                         value = moved.pop((profile, figure))
-                        assert value == pytest.approx(ratio * doubled[name])
+                        assert value == pytest.approx(ratio * moved_to[name])
         assert moved == {}  # every other figure is as the profile has it
     assert reached == set(PARAMETERS)
 

@@ -30,6 +30,7 @@ from simulator.layout.rules.divisibility_rules import STAGES
 from simulator.layout.rules.feasibility import FEASIBLE, REASONS, code_of, reasons
 from simulator.measured.replay import Run, load_tables, replay
 from simulator.measured.rows import COLUMNS, read_runs
+from simulator.measured.table_kinds import table_kind
 from simulator.scenario import Scenario, make_scenario
 from simulator.schedules.registry import SCHEDULES, WORDS
 from simulator.search.defaults import complete
@@ -190,7 +191,8 @@ def _measured(effect: Effect, run: Mapping[str, Any], side: Mapping[str, Any]) -
 @lru_cache(maxsize=1)
 def _measured_rows() -> dict[str, Mapping[str, str]]:
     """The rows of validation/runs by run_id."""
-    tables = sorted((catalogue.folder("validation") / "runs").glob("*.csv"))
+    folder = catalogue.folder("validation") / "runs"
+    tables = [path for path in sorted(folder.glob("*.csv")) if table_kind(path) == "runs"]
     return {run.get("run_id"): run.fields for run in read_runs(tables)}
 
 
