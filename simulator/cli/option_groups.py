@@ -114,6 +114,7 @@ class SearchOptions(ScenarioOptions):
 
     def __post_init__(self) -> None:
         """Put what is allowed among the fields that are set."""
+        ScenarioOptions.__post_init__(self)
         if self.allow_tight:
             allowed = [*(self.overrides or ()), "search.allow_tight=true"]
             object.__setattr__(self, "overrides", allowed)

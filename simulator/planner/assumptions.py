@@ -86,11 +86,11 @@ def assumptions(plan: Plan) -> list[Assumption]:
     best = plan.estimate.layouts[:1]
     every = [_priced(plan, other) for other in alternatives_of(plan.scenario, best)]
     known = [assumption for assumption in every if assumption is not None]
-    largest: dict[str, Assumption] = {}
-    for assumption in sorted(known, key=lambda assumption: -abs(assumption.relative)):
-        largest.setdefault(assumption.name, assumption)
-    felt = [assumption for assumption in largest.values() if assumption.felt]
-    return felt[:MOST]
+    nearest: dict[str, Assumption] = {}
+    for assumption in known:  # of several other softwares the first listed: the same one, plain
+        if assumption.felt:
+            nearest.setdefault(assumption.name, assumption)
+    return sorted(nearest.values(), key=lambda other: -abs(other.relative))[:MOST]
 
 
 def assumption_lines(plan: Plan, *, brief: bool = False) -> list[str]:
@@ -101,18 +101,18 @@ def assumption_lines(plan: Plan, *, brief: bool = False) -> list[str]:
 
 
 def _priced(plan: Plan, other: Alternative) -> Assumption | None:
-    """One alternative on the best layout; None where that cannot run so.
+    """One alternative on the best layout; None where nothing can run so.
 
-    Where it would run but not FIT, on the fastest of those near it that does.
+    Where it would not run so, or not FIT, on the fastest of those near it that does.
     """
     scenario, table = other.scenario, plan.estimate.layouts
     estimate = _estimated(table[:1].replace(**other.fields), other)
-    if estimate is None:
-        return None
-    same = bool(estimate.verdict[0] <= plan.estimate.verdict[0])
+    same = estimate is not None and bool(estimate.verdict[0] <= plan.estimate.verdict[0])
     if not same:
         near = _searched(plan, other)
         estimate, same = (near, False) if len(near) else (estimate, True)
+    if estimate is None:
+        return None
     result = priced(estimate, scenario)
     days, usd = _known(result.days[0]), _known(result.usd[0])
     before = _known(plan.outcome.usd[0])
@@ -131,9 +131,14 @@ def _priced(plan: Plan, other: Alternative) -> Assumption | None:
 
 
 def _searched(plan: Plan, other: Alternative) -> Estimate:
-    """The fastest layout that FITS so, with the best one's degrees over which operators are cut."""
+    """The fastest layout that FITS so, with the best one's degrees over which operators are cut.
+
+    Another software is free in all: what suits one is not what suits the other.
+    """
     best = {**plan.layout, **other.fields}
-    pinned = {name: best[name] for name in (*_KEPT, *other.fields)} | plan.scenario.pinned
+    alike = other.scenario.software.name == plan.scenario.software.name
+    kept = (*_KEPT, *other.fields) if alike else ()
+    pinned = {name: best[name] for name in kept} | plan.scenario.pinned
     return explore_scenario(other.scenario, pinned, keep=1, counts=False).best
 
 

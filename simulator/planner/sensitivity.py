@@ -230,19 +230,21 @@ def _limits(plan: Plan) -> list[str]:
     """Deadline and budget: how likely the best layout stays within each, and by how much."""
     goal, result, chances = plan.scenario.goal, plan.outcome, plan.goal_chances
     sentences = []
-    with_factor = "" if plan.planning_factor is None else " with the planning factor"
+    factor = plan.planning_factor
+    with_factor = "" if factor is None else " with the planning factor"
+    to_plan = 1.0 if factor is None else factor.value
     for name, limit, value, chance, show in (
         ("deadline", goal.deadline_days, result.days, chances.deadline, _show_days),
         ("budget", goal.budget_usd, result.usd, chances.budget, show_usd),
     ):
-        taken = float(value[0])
+        taken = to_plan * float(value[0])
         if limit is None or np.isnan(taken):
             continue
         word = _verdict(float(chance[0]))
         over = f"{show(abs(taken - limit))} {'over' if taken > limit else 'to spare'}"
         sentences.append(
             f"The {name} is {word}: {show_chance(float(chance[0]))} chance{with_factor};"
-            f" {show(taken)} of {show(limit)}, {over}."
+            f" {show(taken)} {'to plan for ' * (factor is not None)}of {show(limit)}, {over}."
         )
     return sentences
 

@@ -230,3 +230,17 @@ def test_sound_pins_are_not_called_wrong_where_nothing_fits(tmp_path: Path) -> N
     assert "of host memory" in result.stderr
     assert "would fit: 32 GPUs" in result.stderr
     assert "needs sharding" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    "command", [["plan", "--no-report"], ["what-if", "--change", "matrix=0.9"]]
+)
+def test_tokens_sequence_and_batch_are_those_of_the_options(command: list[str]) -> None:
+    """They are fields of [training] by other names, for what searches as for what predicts."""
+    names = ["--model", "gpt2-small", "--cluster", "dgx-a100", "--gpus", "8"]
+    wrong = RUNNER.invoke(app, [*command, *names, "--tokens", "banana"])
+    assert wrong.exit_code == 2 and "training.tokens: must be a number" in wrong.stderr
+    options = ["--tokens", "1e10", "--seq", "512", "--batch", "64"]
+    result = RUNNER.invoke(app, [*command, *names, *options])
+    assert result.exit_code == 0
+    assert "10B tokens, 64 sequences of 512 per step" in " ".join(result.output.split())

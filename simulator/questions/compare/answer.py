@@ -112,12 +112,14 @@ class Comparison(Answer):
     def reference(self) -> Offer | None:
         """The offer whose money and time stand for a budget and a deadline that nobody gave.
 
-        The scenario's own cluster and size where it was compared, else the first with a price.
+        The scenario's own cluster and size where it was compared and has a price, else the first
+        with a price.
         """
         own = own_cluster(self.scenario), self.scenario.cluster.gpus
         mine = [row for row in self.feasible if (row.cluster, row.gpus) == own]
         priced = [row for row in self.feasible if row.usd is not None]
-        return next(iter([*mine, *priced, *self.feasible]), None)
+        paid = [row for row in mine if row.usd is not None]
+        return next(iter([*paid, *priced, *mine, *self.feasible]), None)
 
     @property
     def budget_usd(self) -> float | None:

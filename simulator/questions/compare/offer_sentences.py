@@ -132,7 +132,7 @@ def in_words(rows: Sequence[Offer]) -> list[str]:
         ):
             if held is not None and without is not None:
                 words += f", {chance_words(held, without, what)}"
-        if row.evidence and row.evidence.runs == 0:
+        if row.evidence and row.evidence.grade == "unmeasured":
             words += ", unmeasured"
         lines.append(words)
     if len(rows) > _MOST:
@@ -241,7 +241,13 @@ def _beside(answer: Comparison, row: Offer) -> str:
 
 
 def _no_price(answer: Comparison) -> list[str]:
-    return ["no cluster has a price: give --price USD"] if answer.budget_usd is None else []
+    if answer.budget_usd is not None:
+        return []
+    if all(row.usd is None for row in answer.feasible):
+        return ["no cluster has a price: give --price USD"]
+    reference = answer.reference
+    named = "it" if reference is None else reference.named
+    return [f"{named} has no price: give --price {named}=USD"]
 
 
 def _caveats(answer: Comparison) -> list[str]:

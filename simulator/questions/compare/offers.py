@@ -18,6 +18,7 @@ from simulator.economics.unsure_totals import UNKNOWN, Span, quantile
 from simulator.errors import InfeasibleError, InputError
 from simulator.evidence.card import Card
 from simulator.files import Figure
+from simulator.goal import Goal
 from simulator.hardware.cluster import load_cluster
 from simulator.planner.answer_evidence import scenario_evidence
 from simulator.planner.batch_choices import batches_of, with_critical_batch, with_sizes
@@ -29,7 +30,7 @@ from simulator.search.best_layout import factor_of
 from simulator.search.candidates import widest_tp
 from simulator.search.certainty import Certainty, certainty
 from simulator.search.fastest import KEEP, fastest
-from simulator.search.outcome import Outcome
+from simulator.search.outcome import GoalChances, Outcome, goal_chances
 from simulator.search.with_failures import machine_of, never_finishes, priced
 
 if TYPE_CHECKING:
@@ -391,7 +392,9 @@ def _filled(
         kwh=kwh,
         co2_kg=co2_kg(kwh.p50, _region(scenario, result, asked)) if kwh else None,
         planning_factor=factor,
-        **_goals(asked, (days, usd), (planned_days, planned_usd)),
+        planned_days=planned_days,
+        planned_usd=planned_usd,
+        **_chances(goal_chances(best, result, sure, _goal(scenario, asked), factor)),
         memory_headroom=free,
         memory_verdict=best.verdict_word(),
         memory_total_bytes=float(best.memory_total_bytes[0]),
@@ -420,9 +423,7 @@ def _mixed_offer(scenario: Scenario, asked: Asked, name: str) -> Offer:
     from simulator.planner.mixed_plan import plan_mixed  # brings the events along
 
     cluster, recipe = scenario.cluster, scenario.workload.recipe
-    late, dear = asked.deadline_days, asked.budget_usd
-    goal = replace(scenario.goal, deadline_days=late, budget_usd=dear)
-    wanted = replace(scenario, goal=goal)
+    wanted = replace(scenario, goal=_goal(scenario, asked))
     used = dict.fromkeys(kind.accelerator.name for kind in cluster.kinds)
     empty = Offer(
         cluster=name,
@@ -537,6 +538,23 @@ def _goals(
         "deadline_chance_without_factor": _chance(days, late),
         "budget_chance_without_factor": _chance(usd, dear),
     }
+
+
+def _goal(scenario: Scenario, asked: Asked) -> Goal:
+    """The scenario's goal with what is asked for."""
+    late, dear = asked.deadline_days, asked.budget_usd
+    return replace(scenario.goal, deadline_days=late, budget_usd=dear)
+
+
+def _chances(chances: GoalChances) -> dict[str, Any]:
+    """Chances of one layout by the names that an offer has for them; None where there is none."""
+    names = {
+        "deadline_chance": chances.deadline,
+        "budget_chance": chances.budget,
+        "deadline_chance_without_factor": chances.deadline_without_factor,
+        "budget_chance_without_factor": chances.budget_without_factor,
+    }
+    return {name: float(x[0]) if isfinite(x[0]) else None for name, x in names.items()}
 
 
 def _chance(span: Span | None, limit: float | None) -> float | None:
