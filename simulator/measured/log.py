@@ -26,6 +26,9 @@ SLOW = 1.5
 """A step line right after the warm-up that took over so many times the median of those after it
 still belongs to the warm-up."""
 
+_LARGEST = 1 << 62
+"""Of whole numbers of a line; larger ones are no step, rank or batch."""
+
 _SHARE = 10
 """One step line in so many, and at least one, counts as warm-up in any case."""
 
@@ -132,7 +135,7 @@ class LogReading:
         tflops: float = np.nan,
     ) -> None:
         """Take one step line; `batch` is the global batch that it names, 0 where it names none."""
-        if not 0.0 < seconds < np.inf:
+        if not 0.0 < seconds < np.inf or max(abs(step), abs(rank or 0), batch) >= _LARGEST:
             self.unreadable(line)
             return
         self.saw(rank)

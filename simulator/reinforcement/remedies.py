@@ -101,7 +101,8 @@ def _changes(
         if tp >= 1:
             why = "weights on more devices" if tp > rl.generation.tp else "more replicas"
             yield _engine(scenario, rl, "tp", tp, why)
-    if rl.generation.precision == "bf16":
+    eight_bit = "fp8" in scenario.cluster.accelerator.matrix_flop_per_s
+    if rl.generation.precision == "bf16" and eight_bit:
         yield _engine(scenario, rl, "precision", "fp8", "half the weights to read")
     if scenario.pinned.get("recompute", "none") != "full" and (
         step is None or step.verdict == "OOM"

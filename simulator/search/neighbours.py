@@ -253,6 +253,8 @@ class _Moves:
             return None
         all_before = before["shard_group"] == before["dp"] * before["cp"]
         group = dp * cp if all_before else gcd(before["shard_group"], dp * cp)
+        if group == 1 < dp * cp and SHARDINGS[row["sharding"]] != "ddp":
+            group = dp * cp
         again = before["reshard_after_forward"]
         stays = pp == before["pp"]
         vpp = max(min(row["vpp"], self.pieces // pp), 1) if pp > 1 else 1
@@ -310,7 +312,7 @@ class _Moves:
         replicas = row["dp"] * row["cp"]
         if replicas == 1:
             return
-        groups = divisors(replicas)
+        groups = [group for group in divisors(replicas) if group > 1]  # of one: nothing is shared
         for word in self.can.sharding:
             level = SHARDINGS.index(word)
             for group in groups if word in self.can.hybrid_sharding else [replicas]:

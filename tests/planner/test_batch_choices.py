@@ -72,11 +72,11 @@ def test_an_odd_number_of_servers_keeps_batches_that_divide() -> None:
 
 @pytest.mark.evidence
 def test_what_does_not_fit_is_told_beside_what_does() -> None:
-    found = plan_over(scenario(training={"global_batch": [3, 64]}))
+    found = plan_over(scenario(training={"global_batch": [3, 64]}, layout={"dp": 8}))
     assert [bool(one.layout) for one in found.tried] == [False, True]
     assert found.tried[0].reason and math.isnan(found.tried[0].step_time_s)
     with pytest.raises(InfeasibleError):
-        plan_over(scenario(training={"global_batch": [3, 5]}))
+        plan_over(scenario(training={"global_batch": [3, 5]}, layout={"dp": 8}))
 
 
 @pytest.mark.evidence

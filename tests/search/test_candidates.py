@@ -129,7 +129,7 @@ def test_the_search_finds_the_fastest_that_brute_force_finds(name: str) -> None:
     brute = evaluate(everything(name), work, cluster, software)
     best = float(brute.step_time_s[brute.fits].min())
     found = explore(work, cluster, software, {"recompute_layers": 0})
-    assert found.best.step_time_s[0] == pytest.approx(best, rel=1e-12)
+    assert found.best.step_time_s[0] <= best * (1 + 1e-12)  # less: a step beside the grid
     free = explore(work, cluster, software)
     assert free.best.step_time_s[0] <= best * (1 + 1e-12)
 

@@ -287,7 +287,7 @@ def as_whole(value: Any) -> int | None:
         return value
     if isinstance(value, float):
         return int(value) if value.is_integer() else None
-    if isinstance(value, str) and re.fullmatch(r"\s*\d{1,18}(_\d+)*\s*", value):
+    if isinstance(value, str) and re.fullmatch(r"[ \t]*\d{1,18}(_\d+)*[ \t]*", value, re.ASCII):
         return int(value)
     if isinstance(value, str) and re.fullmatch(r"\s*\d{1,9}(\.\d{1,9})?[eE]\+?\d{1,2}\s*", value):
         return as_whole(float(value))

@@ -138,7 +138,7 @@ def _series(place: Path) -> History:
         _of_rows(history, _json_rows(place))
     else:
         text = read_text(place, _LIMIT_BYTES)
-        _of_rows(history, csv.DictReader(io.StringIO(text)))
+        _of_rows(history, _sound(csv.DictReader(io.StringIO(text)), str(place)))
     return history
 
 
@@ -176,12 +176,23 @@ def _has_steps(place: Path) -> bool:
     """Whether a CSV file has a column of steps and one of times or of step times."""
     with open_file(place) as file:
         header = file.readline(2**16).decode("utf-8", "replace")
-    columns = next(csv.reader([header]), [])
+    try:
+        columns = next(csv.reader([header]), [])
+    except csv.Error:  # no table at all
+        return False
     low = [column.strip().lower() for column in columns]
     stepped = any(name in low for name in _STEPS)
     timed = any(name in low for name in _TIMES_S)
     said = any(_SECONDS.search(name) or _MILLISECONDS.search(name) for name in columns)
     return stepped and (timed or said)
+
+
+def _sound(rows: Iterable[Mapping[Any, Any]], path: str) -> Iterator[Mapping[Any, Any]]:
+    """Rows; what the reader of CSV cannot read is bad input."""
+    try:
+        yield from rows
+    except csv.Error as error:
+        raise InputError(f"{path}: {error}") from None
 
 
 def _of_rows(history: History, rows: Iterable[Mapping[Any, Any]]) -> None:

@@ -77,7 +77,7 @@ def ask(
     base, targets = _targets(base, base_cluster, out, out_node, out_cluster)
     calibrate = _calibrate(_read(files), base, base_cluster, targets)
     if calibrate.misfits and not misfit:
-        _refuse(calibrate.misfits, base_cluster)
+        _refuse(calibrate.misfits, base_cluster, files[0])
     texts: dict[Path, bytes] = {
         path: text.encode() for path, text in new_profiles(calibrate, targets).items()
     }
@@ -94,12 +94,12 @@ def ask(
     return Reply(calibrate, partial(screen, written=written), document)
 
 
-def _refuse(misfits: list[str], base_cluster: str | None) -> None:
+def _refuse(misfits: list[str], base_cluster: str | None, file: Path) -> None:
     """Say what does not fit, and what of the base to state first."""
     from simulator.errors import InputError
     from simulator.hardware.cluster import load_cluster
 
-    lines = [f"calibrate: {said}: --misfit writes it all the same" for said in misfits]
+    lines = [f"{file}: {said}: --misfit writes it all the same" for said in misfits]
     if base_cluster is not None:
         node = load_cluster(base_cluster, 1).node
         out, gbit = node.scale_out, float(node.scale_out.adapter_bytes_per_s) / 125e6

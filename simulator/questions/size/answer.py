@@ -207,6 +207,8 @@ def size_run(
         question, answer = "soonest", _soonest(scenario, asked, search, largest)
     larger = None
     if question == "fewest" and answer is not None:
+        # several processes look further ahead than one: what is told is the same
+        rows[:] = [row for row in rows if row.gpus <= answer.gpus]
         larger = _with_the_rest(scenario, answer, asked, search, largest)
     tried = tuple(sorted(rows, key=lambda row: row.gpus))
     compute = _compute(scenario, tried if answer is None else (answer,), asked, chosen)
