@@ -270,4 +270,4 @@ def test_none_of_300_plans_is_beaten(part: int) -> None:
     1.4 % of time or energy: stages dealt anew beside a changed degree, groups of sequences."""
     beaten = failures(range(30 * part, 30 * part + 30))
     assert [str(case) for case in beaten if case.share > SEEN] == []
-    assert len({case.number for case in beaten}) <= 3
+    assert len({case.number for case in beaten}) <= 4
