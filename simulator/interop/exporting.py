@@ -47,11 +47,6 @@ FORMS: dict[str, Dialect] = {
 }
 """By the word that asks for it; a scheduler's job is put around the software's own command."""
 
-_SCHEDULERS = ("slurm", "trainjob", "skypilot")
-
-WORDS = (*FORMS, *_SCHEDULERS, "chakra", "csv", "markdown", "parquet")
-"""All that ``foreshard export --as`` takes."""
-
 
 def export(layouts: Layouts, scenario: Scenario, form: str) -> str:
     """Write the first layout of a table in a framework's words.
@@ -68,8 +63,7 @@ def export(layouts: Layouts, scenario: Scenario, form: str) -> str:
         if not any(line.startswith("torchrun ") for line in block.splitlines()):
             name = scenario.software.name
             raise InputError(f"--as {form}: {name} is not started by torchrun")
-        writers = {"slurm": slurm_job, "trainjob": train_job, "skypilot": skypilot_task}
-        return writers[form](block, scenario.cluster)
+        return _SCHEDULERS[form](block, scenario.cluster)
     if form not in FORMS:
         raise InputError(f"--as: unknown form {form!r}{did_you_mean(form, WORDS)}")
     if scenario.workload.architecture.traced is not None:
@@ -177,3 +171,10 @@ def _per_node(cluster: Cluster) -> int:
 
 def _indented(lines: list[str], spaces: int) -> list[str]:
     return [f"{' ' * spaces}{line}".rstrip() for line in lines]
+
+
+_SCHEDULERS = {"slurm": slurm_job, "trainjob": train_job, "skypilot": skypilot_task}
+"""What puts a job around a command that torchrun starts, by the word that asks for it."""
+
+WORDS = (*FORMS, *_SCHEDULERS, "chakra", "csv", "markdown", "parquet")
+"""All that ``foreshard export --as`` takes."""

@@ -30,6 +30,9 @@ _ANCHOR = {"left": "start", "center": "middle", "right": "end"}
 _TICK = 8.5
 """Size of the texts beside an axis."""
 
+_APART_X, _APART_Y = 62.0, 30.0
+"""Points between marks of the two axes, about."""
+
 
 def text_width(text: str, size: float) -> float:
     """Points that the longest line of a text takes, as sans-serif letters are wide in the mean."""
@@ -431,19 +434,24 @@ class SvgAxes:
                 left += max((text_width(name, self.yaxis.size) for name in names), default=0) + 8
             left += 14.0 if self.yaxis.label else 0.0
             top += 17.0 if self.title else 7.0
-            wide = [text_width(name, self.xaxis.size) for name in self._names("x", right - left)]
-            tall = (
-                0.64 * max(wide, default=0.0) + 6.0 if self.xaxis.turned else 1.3 * self.xaxis.size
-            )
-            bottom -= tall + 6.0 + (14.0 if self.xaxis.label else 0.0)
-            right -= 4.0 + (0.0 if self.xaxis.turned else max(wide[-1:], default=0.0) / 2)
+            below = self._names("x", right - left)
+            bottom -= self._tall(below) + 6.0 + (14.0 if self.xaxis.label else 0.0)
+            last = 0.0 if self.xaxis.turned or not below else text_width(below[-1], self.xaxis.size)
+            right -= 4.0 + last / 2
         self.xaxis.first, self.xaxis.span = left, max(right - left, 1.0)
         self.yaxis.first, self.yaxis.span = bottom, min(top - bottom, -1.0)
 
     def _names(self, side: str, points: float) -> list[str]:
         axis = self.yaxis if side == "y" else self.xaxis
         axis.span = points
-        return [name for _, name in axis.ticks(30.0 if side == "y" else 62.0)]
+        return [name for _, name in axis.ticks(_APART_Y if side == "y" else _APART_X)]
+
+    def _tall(self, names: Iterable[str]) -> float:
+        """Points that the texts of the horizontal axis take below the frame."""
+        x = self.xaxis
+        if not x.turned:
+            return 1.3 * x.size
+        return 0.64 * max((text_width(name, x.size) for name in names), default=0.0) + 6.0
 
     def svg(self) -> str:
         """The whole plot."""
@@ -457,7 +465,8 @@ class SvgAxes:
         right, head = left + x.span, foot + y.span
         grid, text = colour("grid").light, colour("text").light
         lines, marks, words = "", "", ""
-        for value, name in x.ticks(62.0):
+        below, aside = x.ticks(_APART_X), y.ticks(_APART_Y) if self.names_shown else []
+        for value, name in below:
             at = float(x.place(value))
             lines += (
                 f"M{_number(at)} {_number(foot)}V{_number(head)}" if "x" in self.grid_of else ""
@@ -465,39 +474,26 @@ class SvgAxes:
             marks += f"M{_number(at)} {_number(foot)}v3"
             anchor, turn = ("end", -40) if x.turned else ("middle", 0)
             words += text_svg(name, at, foot + 5, x.size, anchor=anchor, align="top", turn=turn)
-        for value, name in y.ticks(30.0):
+        for value, _ in y.ticks(_APART_Y) if "y" in self.grid_of else []:
+            lines += f"M{_number(left)} {_number(float(y.place(value)))}H{_number(right)}"
+        for value, name in aside:
             up = float(y.place(value))
-            lines += (
-                f"M{_number(left)} {_number(up)}H{_number(right)}" if "y" in self.grid_of else ""
-            )
-            if self.names_shown:
-                marks += f"M{_number(left)} {_number(up)}h-3"
-                words += text_svg(name, left - 6, up, y.size, anchor="end", align="center")
+            marks += f"M{_number(left)} {_number(up)}h-3"
+            words += text_svg(name, left - 6, up, y.size, anchor="end", align="center")
         marks += f"M{_number(left)} {_number(head)}V{_number(foot)}H{_number(right)}"
-        names = (
-            0.0
-            if not self.names_shown
-            else max((text_width(name, y.size) for _, name in y.ticks(30.0)), default=0.0)
-        )
         if x.label:
-            below = foot + (self._below() if self.shown else 0.0)
-            words += text_svg(x.label, (left + right) / 2, below, 9.5, anchor="middle", align="top")
+            low = foot + self._tall(name for _, name in below) + 5.0
+            words += text_svg(x.label, (left + right) / 2, low, 9.5, anchor="middle", align="top")
         if y.label:
-            aside = left - names - 20
-            middle = (foot + head) / 2
-            words += text_svg(y.label, aside, middle, 9.5, anchor="middle", align="top", turn=-90)
+            wide = max((text_width(name, y.size) for _, name in aside), default=0.0)
+            at, middle = left - wide - 20, (foot + head) / 2
+            words += text_svg(y.label, at, middle, 9.5, anchor="middle", align="top", turn=-90)
         words += text_svg(self.title, left, head - 6, 10.5) if self.title else ""
         grid_svg = (
             f'<path d="{lines}" fill="none" stroke="{grid}" stroke-width=".7"/>' if lines else ""
         )
         frame = f'<path d="{marks}" fill="none" stroke="{text}" stroke-width=".8"/>'
         return grid_svg + frame + words
-
-    def _below(self) -> float:
-        """Points from the foot of the frame to what the axis shows."""
-        x = self.xaxis
-        wide = max((text_width(name, x.size) for _, name in x.ticks(62.0)), default=0.0)
-        return (0.64 * wide + 6.0 if x.turned else 1.3 * x.size) + 5.0
 
     def _legend(self) -> str:
         if not self.legend_size:

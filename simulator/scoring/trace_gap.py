@@ -184,11 +184,6 @@ def predicted_parts(prediction: Prediction) -> dict[str, float]:
     return {name: sum(terms[term] for term in some) for name, (_, some) in _every_cause().items()}
 
 
-def measured_parts(step: StepTime, prediction: Prediction) -> dict[str, float]:
-    """The same of a traced step of the run that was predicted."""
-    return _measured(step, prediction)[0]
-
-
 def _possible(step: StepTime, prediction: Prediction) -> None:
     """No device passes its peak: the trace is of another run, or its steps are not whole steps."""
     scenario, estimate = prediction.scenario, prediction.estimate

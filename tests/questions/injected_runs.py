@@ -93,7 +93,7 @@ def injected(
     if cause.adds_seconds:
         amount = (amount or 0.0) * plain_s
         added = added_s(prediction, cause, amount)
-    elif cause.shows == "data":
+    elif cause.slows_a_server:
         deviations = (Deviation(replica=0, stage=0, compute=amount or 1.0),)
     else:
         priced = with_cause(prediction, cause, amount or 1.0)

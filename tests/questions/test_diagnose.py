@@ -207,3 +207,17 @@ def test_bad_input(arguments: list[str], message: str) -> None:
     named = ["--model", "llama-3.1-8b", "--cluster", "dgx-h100", "--gpus", "16"]
     result = RUNNER.invoke(app, ["diagnose", *named, *arguments])
     assert result.exit_code == 2 and message in result.stderr
+
+
+def test_the_folder_of_a_tracker_has_steps_and_no_words(tmp_path: Path) -> None:
+    """MLflow: milliseconds, value and step in a file of every metric; here 5 s a step."""
+    (tmp_path / "metrics").mkdir()
+    points = (f"{1_700_000_000_000 + 5_000 * step} 2.0 {step}\n" for step in range(1, 41))
+    (tmp_path / "metrics" / "loss").write_text("".join(points))
+    named = ["--model", "llama-3.1-8b", "--cluster", "dgx-h100", "--gpus", "16"]
+    run = ["--set", "training.global_batch=64", "--set", "layout.tp=2", "--set", "layout.pp=1"]
+    result = RUNNER.invoke(app, ["diagnose", *named, *run, "--log", str(tmp_path), "--json"])
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert document["measured_step_s"] == pytest.approx(5.0)
+    assert all(cause["words"] == [] for cause in document["causes"])

@@ -299,7 +299,7 @@ def _solved(
             return None
         amount, density = None, float(_step_density(changed.step_time_s, seen.measured_s, sigma))
         step_s = changed.step_time_s
-    elif cause.adds_seconds or cause.shows:
+    elif cause.adds_seconds or cause.slows_a_server:
         changed = prediction
         amount, step_s, density = _added(cause, prediction, seen.measured_s)
     else:
@@ -358,7 +358,7 @@ def _added(cause: Cause, prediction: Prediction, measured_s: float) -> tuple[flo
     else:
         amounts = np.geomspace(cause.least, cause.most, _FINE)
         prior, logs = _amount_density(cause, amounts), np.log(amounts)
-    per_amount = added_s(prediction, cause, 2.0) if cause.shows == "data" else 0.0
+    per_amount = added_s(prediction, cause, 2.0) if cause.slows_a_server else 0.0
     extra = amounts if cause.adds_seconds else (amounts - 1.0) * per_amount
     density = prior * _step_density(base + extra, measured_s, sigma)
     gap = max(measured_s - base, 0.0)

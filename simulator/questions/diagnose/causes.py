@@ -61,6 +61,16 @@ class Cause:
         return self.spread == 0.0
 
     @property
+    def crosses_servers(self) -> bool:
+        """Whether it is of the network, or of one server that the others wait for."""
+        return self.slows_a_server or any(name.startswith("network") for name in self.machine)
+
+    @property
+    def slows_a_server(self) -> bool:
+        """Whether its amount stretches the compute of one server, for which all wait."""
+        return self.shows == "data"
+
+    @property
     def adds_seconds(self) -> bool:
         """Whether its amount is seconds of the step."""
         return self.spread > 0.0 and self.most == 0.0
@@ -80,16 +90,12 @@ def causes() -> dict[str, Cause]:
 
 def can_have(cause: Cause, prediction: Prediction) -> bool:
     """Whether a run as predicted has what the cause changes."""
-    scenario, layout = prediction.scenario, prediction.estimate.layouts
-    experts = scenario.workload.architecture.is_moe
+    scenario, estimate = prediction.scenario, prediction.estimate
     if cause.nearly_full:
-        estimate = prediction.estimate
         return float(estimate.memory_total_bytes[0]) > _NEARLY_FULL * estimate.usable_bytes
     if cause.imbalance:
-        return experts and int(layout.ep[0]) > 1
-    if any(name.startswith("network") for name in cause.machine):
-        return scenario.cluster.gpus > scenario.cluster.node.accelerators
-    if cause.shows == "data":
+        return scenario.workload.architecture.is_moe and int(estimate.layouts.ep[0]) > 1
+    if cause.crosses_servers:
         return scenario.cluster.gpus > scenario.cluster.node.accelerators
     return True
 
@@ -120,8 +126,9 @@ def with_cause(prediction: Prediction, cause: Cause, amount: float) -> Predictio
             document["layout"].pop(name, None)
     if document == before:
         return None
+    architecture = scenario.workload.architecture
     try:
-        return predict(_made(document, scenario))
+        return predict(make_scenario(document, where=scenario.where, architecture=architecture))
     except InputError:  # the software, the device or the layout knows no such thing
         return None
 
@@ -143,11 +150,6 @@ def _document(prediction: Prediction) -> dict[str, Any]:
     return document
 
 
-def _made(document: Mapping[str, Any], scenario: Scenario) -> Scenario:
-    architecture = scenario.workload.architecture
-    return make_scenario(document, where=scenario.where, architecture=architecture)
-
-
 def added_s(prediction: Prediction, cause: Cause, amount: float) -> float:
     """Seconds that a step takes more.
 
@@ -156,7 +158,7 @@ def added_s(prediction: Prediction, cause: Cause, amount: float) -> float:
     """
     if cause.adds_seconds:
         return amount
-    if cause.shows == "data":
+    if cause.slows_a_server:
         terms = prediction.estimate.terms_s
         return (amount - 1.0) * sum(float(terms[name][0]) for name in _COMPUTE)
     return 0.0

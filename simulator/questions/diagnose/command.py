@@ -98,7 +98,7 @@ def read_run(
     from simulator.questions.diagnose.answer import Course, Seen, course_of, spoken
     from simulator.scoring.logs import compare
     from simulator.scoring.trace import measure
-    from simulator.scoring.trace_gap import compare_trace, measured_parts
+    from simulator.scoring.trace_gap import compare_trace
 
     memory: dict[str, float] = {}
     parts = None
@@ -110,14 +110,16 @@ def read_run(
         comparison = compare(read, scenario, assumed)
         prediction, measured_s = comparison.prediction, read.median_step_s
         course, memory = course_of(read.kept_s), comparison.memory_of_a_whole_step()
-        with log.open(encoding="utf-8", errors="replace") as text:
-            lines = spoken(text)
+        if log.is_file():  # a folder of a tracker has numbers alone
+            with log.open(encoding="utf-8", errors="replace") as text:
+                lines = spoken(text)
     if prediction is None:
         prediction = predict(scenario)
     if trace is not None:
         step = measure(read_nsys(trace) if is_nsys(trace) else read_trace(trace), steps=None)
-        compare_trace(step, prediction.scenario)  # refuses a trace of another run
-        parts, measured_s = measured_parts(step, prediction), measured_s or step.step_s
+        causes = compare_trace(step, prediction.scenario).causes
+        parts = {cause.name: cause.measured_s for cause in causes}
+        measured_s = measured_s or step.step_s
     seen = Seen(
         measured_s=measured_s or 0.0,
         memory_bytes=memory,
