@@ -163,12 +163,21 @@ class Answers:
 
     def report(self, question: Question) -> bytes:
         """The page of ``foreshard plan``."""
+        from simulator.questions.compare.offers import offer_of_plan
+        from simulator.questions.plan.options import asked_of
         from simulator.report.write import write_plan_report
 
-        found = self._found(question)
-        launch = launch_flags(found.estimate.layouts, found.scenario)
+        plan = self._found(question)
+        launch = launch_flags(plan.estimate.layouts, plan.scenario)
+        asked = asked_of(plan)
         with self.searching, tempfile.TemporaryDirectory() as folder:
-            written = write_plan_report(found, Path(folder), launch=launch)
+            written = write_plan_report(
+                plan,
+                Path(folder),
+                launch=launch,
+                asked=asked,
+                offers=lambda: [offer_of_plan(plan, asked)],
+            )
             page = next(path for path in written if path.suffix == ".html").read_bytes()
         _give_back()
         return page

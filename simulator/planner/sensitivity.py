@@ -205,12 +205,12 @@ def _memory(plan: Plan) -> str:
     name, change = miss.layouts.describe(), show_change(step, best)
     if step >= best * (1.0 - WORTH_A_TRIAL):
         return (
-            f"{free}: {dropped}, but the fastest of those that lack less than"
+            f"{free}: {dropped}, but the fastest of those that miss by less than"
             f" {show_percent(HEADROOM - 1.0)} ({name}) would be {change} than the best."
         )
-    lacks = f"lacks {show_bytes(lack)} on its fullest GPU" if lack > 0 else _no_room(miss)
+    lacks = f"needs {show_bytes(lack)} more per GPU" if lack > 0 else _no_room(miss)
     return (
-        f"Memory binds: {dropped}; the nearest miss that would pay ({name}) would be {change} and"
+        f"Memory binds: {dropped}; the fastest that just misses ({name}) would be {change} and"
         f" {lacks}."
     )
 

@@ -157,7 +157,7 @@ def played_words(played_s: Mapping[str, float], closed_s: Mapping[str, float]) -
     felt = sorted(
         (n for n in gaps if abs(gaps[n]) > _LEAST_GAP * closed), key=lambda n: -abs(gaps[n])
     )
-    both = f"{show_seconds(played)} played, {show_seconds(closed)} by the closed form"
+    both = f"{show_seconds(played)} simulated, {show_seconds(closed)} by the analytical model"
     if not felt:
         return f"{both}: the same, term by term, to {show_percent(_LEAST_GAP)} of the step."
     words = ", ".join(

@@ -26,6 +26,7 @@ from simulator.planner.prediction import refuse_tables
 from simulator.questions.compare.gpu_counts import parse_counts, whole_servers
 from simulator.questions.compare.many_searches import done_in_order
 from simulator.questions.compare.offers import Asked, Offer, nearest, offer_of
+from simulator.report.decision import Option, three_options
 from simulator.scenario import Scenario
 from simulator.search.pareto import front
 
@@ -102,6 +103,11 @@ class Comparison(Answer):
             "curves": self.curves(),
             "nearest": None if near is None else chosen([near])[0],
         }
+
+    @property
+    def options(self) -> list[Option]:
+        """Fastest, safest and cheapest of the offers that keep deadline and budget."""
+        return three_options(self.rows, self.asked)
 
     @property
     def feasible(self) -> list[Offer]:

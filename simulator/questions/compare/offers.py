@@ -22,7 +22,7 @@ from simulator.goal import Goal
 from simulator.hardware.cluster import load_cluster
 from simulator.planner.answer_evidence import scenario_evidence
 from simulator.planner.batch_choices import batches_of, with_critical_batch, with_sizes
-from simulator.planner.plan import KEEP_FOR_ENERGY, WORTH_A_TRIAL, ranked
+from simulator.planner.plan import KEEP_FOR_ENERGY, WORTH_A_TRIAL, Plan, ranked
 from simulator.planner.prediction import refuse_tables
 from simulator.questions.compare.gpu_counts import batch_divides, next_good
 from simulator.scenario import Scenario, make_scenario
@@ -286,6 +286,20 @@ def offer_of(scenario: Scenario, name: str, gpus: int, asked: Asked) -> Offer:
         reason = error.problems[0].removeprefix(f"{scenario.where}: ")
         best = Offer(cluster=name, gpus=gpus, feasible=False, reason=reason)
     return replace(best, quoted=label, quote=asked.quote)
+
+
+def offer_of_plan(plan: Plan, asked: Asked) -> Offer:
+    """What a plan found as an offer, on the cluster and size of its scenario."""
+    made, first = plan.scenario, [0]
+    empty = Offer(
+        cluster=str(made.document.get("cluster", {}).get("name", made.cluster.name)),
+        accelerator=made.cluster.accelerator.name,
+        gpus=made.cluster.gpus,
+        feasible=False,
+        software=made.software.name,
+        global_batch=made.workload.recipe.global_batch,
+    )
+    return _filled(empty, made, plan.estimate.take(first), plan.outcome.take(first), asked)
 
 
 def offer(scenario: Scenario, asked: Asked, *, name: str = "") -> Offer:

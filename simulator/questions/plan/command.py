@@ -30,8 +30,8 @@ from simulator.questions.simulate.trace_file import Trace, check_trace, title, w
 
 if TYPE_CHECKING:
     from simulator.planner.plan import Plan
-    from simulator.planner.scaling import Scaling
     from simulator.planner.variants import Variant
+    from simulator.questions.compare.offers import Offer
     from simulator.scenario import Scenario
 
 Top = Annotated[
@@ -137,14 +137,14 @@ def ask(
         answer = _refined(answer, refine)
     launch = launch_flags(answer.estimate.layouts, answer.scenario)
     upgrades = cache(partial(_upgrades, answer))
-    with _curve(answer, wanted=folder is not None) as curve:
+    with _offers(answer, wanted=folder is not None) as offers:
 
         def write(answer: Plan) -> Iterator[str]:
             if trace is not None:
                 yield _write_trace(answer, trace)
             if folder is not None:
                 tried = None if as_json else upgrades()
-                parts = {"launch": launch, "upgrades": tried, "curve": curve}
+                parts = {"launch": launch, "upgrades": tried, "offers": offers}
                 yield _write(answer, folder, parts, pictures=pictures)
 
         shown = top or (8 if more else None)
@@ -273,15 +273,15 @@ def _report_name(file: Path | None, scenario: Scenario) -> str:
 
 
 @contextmanager
-def _curve(answer: Plan, *, wanted: bool) -> Iterator[Callable[[], Scaling] | None]:
-    """Search the other numbers of GPUs beside all that follows, where a report is wanted."""
+def _offers(answer: Plan, *, wanted: bool) -> Iterator[Callable[[], list[Offer]] | None]:
+    """Search other GPUs and sizes beside all that follows, where a report is wanted."""
     if not wanted:
         yield None
         return
-    from simulator.planner.scaling import scaling_beside
+    from simulator.questions.plan.options import offers_beside
 
-    with scaling_beside(answer.scenario, found=answer.found) as curve:
-        yield curve
+    with offers_beside(answer) as offers:
+        yield offers
 
 
 def _write_trace(answer: Plan, path: Path) -> str:
@@ -294,9 +294,11 @@ def _write_trace(answer: Plan, path: Path) -> str:
 def _write(answer: Plan, folder: Path, parts: dict[str, Any], *, pictures: bool) -> str:
     """Write the report and say where; `parts` are what was made for it already."""
     from simulator.cli.screen import waiting
+    from simulator.questions.plan.options import asked_of
     from simulator.report.write import write_plan_report
 
     with writing(folder, "--out"), waiting("writing the report"):
-        written = write_plan_report(answer, folder, **parts, pictures=pictures)
+        limits = asked_of(answer)
+        written = write_plan_report(answer, folder, asked=limits, **parts, pictures=pictures)
     beside = f", with {len(written) - 1} pictures beside it" if pictures else ""
     return f"Report: {written[0]}{beside}"
