@@ -210,7 +210,8 @@ class _Moves:
         near = 1 if pieces > _FEW_PIECES else pieces
         for source, target in permutations(range(pieces), 2):
             ends = {source, target} & {0, pieces - 1}
-            if split[source] and (ends or abs(source - target) <= near):
+            leaves = split[source] > 1 or source in (0, pieces - 1) or self.can.empty_stages
+            if split[source] and leaves and (ends or abs(source - target) <= near):
                 dealt = list(split)
                 dealt[source], dealt[target] = dealt[source] - 1, dealt[target] + 1
                 yield tuple(dealt)
