@@ -206,7 +206,7 @@ def fitting(rows: list[Row], scenario: Scenario, *, capped: bool) -> Estimate | 
     return estimate.take(fits) if len(fits) else None
 
 
-def beaten_by(made: Plan, tried: Estimate) -> tuple[float, str] | None:
+def beaten_by(made: Plan, tried: Estimate) -> tuple[float, str, str] | None:
     """The best of the layouts tried, where it beats all of the plan's by more than the margin.
 
     That is the plan's best as predicted. First stands what is to be expected to be the best, which
@@ -222,7 +222,7 @@ def beaten_by(made: Plan, tried: Estimate) -> tuple[float, str] | None:
     unlike = both.verdict[first] != both.verdict[0]
     if first == 0 or (share <= MARGIN and not unlike):
         return None
-    return float(share), both.layouts.describe(first)
+    return float(share), both.layouts.describe(0), both.layouts.describe(first)
 
 
 def failures(numbers: Iterable[int], tries: int = TRIES) -> list[Beaten]:
@@ -254,8 +254,8 @@ def failures(numbers: Iterable[int], tries: int = TRIES) -> list[Beaten]:
         rows += [moved(winner, scenario, chance) for _ in range(tries - tries // 2)]
         tried = fitting(rows, scenario, capped=True)
         if tried is not None and (better := beaten_by(made, tried)):
-            first = made.estimate.layouts.describe(0)
-            found.append(Beaten(number, goal, asked, first, better[1], better[0]))
+            share, best, other = better
+            found.append(Beaten(number, goal, asked, best, other, share))
     return found
 
 
