@@ -14,6 +14,7 @@ from simulator.workload import presets
 from simulator.workload.families import table
 from simulator.workload.families.expressions import Expression
 from simulator.workload.huggingface import families, from_hf, read_config
+from simulator.workload.training_section import read_training
 
 FACTS = json.loads((Path(__file__).parents[1] / "data" / "families.json").read_text())
 
@@ -98,6 +99,26 @@ LLAMA = {
     "num_attention_heads": 2,
     "vocab_size": 10,
 }
+
+
+@pytest.mark.parametrize(
+    ("stored", "in_4_bit"),
+    [
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, True),
+        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, False),
+        ({"quant_method": "gptq", "bits": 4}, True),
+        ({"quant_method": "fp8"}, False),
+    ],
+)
+def test_adapters_on_a_checkpoint_in_4_bit_leave_it_so(stored, in_4_bit):
+    """transformers utils/quantization_config.py: a quantised model is trained by adapters alone."""
+    model = from_hf({**LLAMA, "quantization_config": stored}, name="x", where="c")
+    sizes = {"sequence_length": 8, "global_batch": 8}
+    assert model.stored_in_4_bit == in_4_bit and model.assumed
+    adapted = {**sizes, "lora_rank": 4}
+    assert read_training(adapted, model, where="c").quantised_base == in_4_bit
+    assert not read_training({**adapted, "quantised_base": False}, model, where="c").quantised_base
+    assert not read_training(sizes, model, where="c").quantised_base
 
 
 def test_reward_and_embedding_models_have_no_output_over_the_vocabulary():
