@@ -136,6 +136,22 @@ def test_ulysses_ranks_and_a_loss_in_pieces(tmp_path: Path) -> None:
     assert recipe.loss_chunks == 32
 
 
+def test_llama_factory_of_plugins(tmp_path: Path) -> None:
+    """src/llamafactory/v1/config: checkpointing is on, the batch that of one pass unless said."""
+    found = read(tmp_path, "a.yaml", samples.LLAMA_FACTORY_V1)
+    recipe = found.scenario.workload.recipe
+    assert (recipe.lora_rank, recipe.quantised_base, recipe.sequence_length) == (16, True, 4096)
+    assert (recipe.global_batch, recipe.tokens) == (2 * 8, 10 * 2 * 8 * 4096)
+    assert found.scenario.pinned["recompute"] == "full"
+    assert found.scenario.pinned["sharding"] == "zero3"
+    frozen = "peft_config:\n  name: freeze\n"
+    text = samples.LLAMA_FACTORY_V1.replace("peft_config:\n  name: lora\n", frozen)
+    for line in ("  r: 16\n", "  quantization_bit: 4\n", "quant_config:\n  name: bnb\n"):
+        text = text.replace(line, "")
+    last = read(tmp_path, "b.yaml", text).scenario.workload.recipe
+    assert (last.frozen_layers, last.frozen_head, last.lora_rank) == (36 - 2, True, 0)
+
+
 def test_names_of_a_script_stand_for_their_values(tmp_path: Path) -> None:
     found = read(tmp_path, "train.py", samples.OLMO_CORE)
     recipe = found.scenario.workload.recipe
@@ -160,8 +176,10 @@ def test_a_script_of_a_trainer_and_its_adapters(tmp_path: Path) -> None:
     assert read(tmp_path, "b.py", plain).scenario.pinned["recompute"] == "none"  # transformers'
     zero = samples.HUGGING_FACE.replace("bf16=True", 'deepspeed="ds.json"')
     assert "--set layout.sharding=N says it" in problems(tmp_path, "c.py", zero)
-    preferences = samples.HUGGING_FACE.replace("SFTConfig(", "DPOConfig(")
-    assert "foreshard rl prices it" in problems(tmp_path, "dpo.py", preferences)
+    pairs = samples.HUGGING_FACE.replace("SFTConfig(", "DPOConfig(")
+    paired = read(tmp_path, "dpo.py", pairs).scenario
+    assert paired.workload.recipe.global_batch == 2 * recipe.global_batch
+    assert paired.required(Distillation).compares == "log_probabilities"
 
 
 def test_a_command_with_short_flags(tmp_path: Path) -> None:
@@ -179,7 +197,6 @@ def test_a_command_with_short_flags(tmp_path: Path) -> None:
         ("axolotl.yaml", "lora_r: 32", "lora_r: many", "lora_r: must be a whole number"),
         ("axolotl.yaml", "bf16: auto", "bf16: often", "bf16: must be one of auto, true"),
         ("axolotl.yaml", "load_in_4bit: true", "load_in_4bit: false", "must have load_in_4bit"),
-        ("axolotl.yaml", "adapter: qlora", "adapter: qlora\ngptq: true", "GPTQ's 4-bit weights"),
         ("axolotl.yaml", "lora_r: 32", "lora_r: 8\nunfrozen_parameters: [lm_head]",
          r"--set training\.frozen_layers=N says it"),
         ("automodel.yaml", "TrainFinetuneRecipeForNextTokenPrediction", "TrainEagle3Recipe",
@@ -358,6 +375,7 @@ def test_no_key_that_may_bear_on_memory_is_idle(trainer: Trainer) -> None:
 
 
 BEARS_ON_NOTHING = {
+    "peft_config.infer_dtype": "of a model that is exported",
     "sample_packing_group_size": "how the loader makes packs, ahead of the step",
     "sample_packing_bin_size": "how the loader makes packs, ahead of the step",
     "streaming_multipack_buffer_size": "how the loader makes packs, ahead of the step",

@@ -566,7 +566,11 @@ class _Merging:
             section, _, key = name.partition(".")
             table = document.get(section, {})
             set_there = name == "model" and "model.name" in self.given
-            there = key in table if key else bool(table) or self.architecture is not None
+            there = (
+                key in table
+                if key
+                else bool(table.keys() - {"tasks"}) or self.architecture is not None
+            )
             if name == "training.global_batch" and "gpus" not in document.get("cluster", {}):
                 there = there or self._batch_follows()
             if name == "model" and (said := self.fields.get("run.model")) and not there:
