@@ -81,6 +81,9 @@ class Block:
     """Not trained, like everything before it: no backward pass."""
     linears: tuple[Linear, ...] = ()
     """Small linears beside the modules, each on every token."""
+    layer_input: Count = 0
+    """Width of an input that the layer alone has, behind its MLP: two of its `linears` gate it and
+    bring it to the model's width, a norm whose weights are `scales` follows (Gemma 3n and 4)."""
     scales: Count = 0
     """Other elements that nothing multiplies by a token: scalars, gates, biases of routers."""
     predicts_ahead: bool = False
