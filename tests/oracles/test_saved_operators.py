@@ -17,6 +17,7 @@ import torch.nn.functional as F
 
 from simulator.workload.architecture import MLP, Attention, Block, MoE
 from simulator.workload.huggingface import from_hf
+from simulator.workload.mixers import ShortConvolution
 from simulator.workload.modules import Indexer
 from tests.oracles.test_saved_bytes import (
     FUSED,
@@ -145,6 +146,33 @@ def test_inputs_of_every_layer() -> None:
     more = ours(arch.blocks[0], H, S, 1, FUSED, without=without)
     more -= ours(plain.blocks[0], H, S, 1, FUSED, without=without)
     assert more == kept(forward, statistics=False)
+
+
+class Convolve(torch.autograd.Function):
+    """A causal convolution keeps its input (causal_conv1d_fn)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return grad
+
+
+def test_a_gated_short_convolution() -> None:
+    """LFM2 (modeling_lfm2.py: Lfm2ShortConv): B x is convolved, times C."""
+
+    def forward() -> torch.Tensor:
+        x = stream(S, H)
+        b, c, inner = F.linear(Norm.apply(x), parameter(3 * H, H)).split([H, H, H], -1)
+        y = c * Convolve.apply(b * inner)
+        return feed(x + F.linear(y, parameter(H, H)))
+
+    kind = Block(attention=None, mixer=ShortConvolution(inner=H), mlp=MLP_)
+    found = kept(forward, statistics=False)
+    assert found == ours(kind, H, S, 1, FUSED, without=("statistics",))
 
 
 @pytest.mark.parametrize("biased", [True, False])
