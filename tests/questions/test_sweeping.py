@@ -64,7 +64,7 @@ def test_grids_and_their_scenarios_are_yaml_as_well(tmp_path: Path) -> None:
     path = tmp_path / "grid.yaml"
     path.write_text(json.dumps({"scenario": "run.yaml", **tomli.loads(GRID)}))
     found, alike = read_grid(path), grid(tmp_path)
-    assert [point.document for point in found.points] == [x.document for x in alike.points]
+    assert [x.document for x in found.points()] == [x.document for x in alike.points()]
 
 
 def test_a_bad_point_is_named_and_the_others_run(tmp_path: Path) -> None:
