@@ -130,6 +130,13 @@ def test_reward_and_embedding_models_have_no_output_over_the_vocabulary():
     assert bare.output_rows == 0
 
 
+@pytest.mark.parametrize("name", ["ReformerModelWithLMHead", "XLMWithLMHeadModel"])
+def test_older_names_of_heads_over_the_vocabulary(name):
+    """transformers: models/reformer, models/xlm."""
+    head = from_hf({**LLAMA, "architectures": [name]}, name="x", where="c")
+    assert head.output_rows == LLAMA["vocab_size"]
+
+
 def test_a_head_that_is_not_known_is_refused():
     with pytest.raises(InputError, match="architectures: must end in ForCausalLM or"):
         from_hf({**LLAMA, "architectures": ["LlamaForTokenWhatever"]}, name="x", where="c")

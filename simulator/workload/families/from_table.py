@@ -49,7 +49,8 @@ _MOST = 2**50
 _ONLY = {"__builtins__": {}, **FUNCTIONS}
 
 _ENDINGS = (
-    *("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForPreTraining", "ForConditionalGeneration"),
+    *("ForCausalLM", "LMHeadModel", "WithLMHead", "ForMaskedLM", "ForPreTraining"),
+    "ForConditionalGeneration",
     *("ForSequenceClassification", "DoubleHeadsModel", "Model"),
 )
 """Endings of ``architectures`` that say what stands behind the last block; none means the first."""
