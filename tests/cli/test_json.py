@@ -76,6 +76,7 @@ def test_keys_are_frozen(command: str) -> None:
         "name",
         "parameters",
         "active_parameters",
+        "assumed",
         "model_flop_per_step",
     ]
     if search:
