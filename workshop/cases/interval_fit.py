@@ -7,7 +7,6 @@ either, and ``spread`` is fitted without it.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -83,34 +82,43 @@ def fitted_spread(without: str = "") -> float:
 
 
 @cache
+def trainers_left_out() -> dict[str, tuple[Floats, Floats]]:
+    """Errors to expect by the runs of other trainers, and what came (logarithms); by trainer.
+
+    Of those that no vendor tunes and that have runs at first sight, each without its framework and
+    its table.
+    """
+    runs, errors = load_evidence_runs(), {}
+    trainers, tables = runs.words["stack"], runs.words["table"]
+    plain = np.isin(tables, first_tables()) & (runs.words["tuned"] != "vendor")
+    for name in sorted(set(trainers[plain].tolist())):
+        rows = np.flatnonzero(plain & (trainers == name)).tolist()
+        usual = [
+            _by_runs_near(near([i], runs.some((trainers != name) & (tables != tables[i])))[0])
+            for i in rows
+        ]
+        errors[name] = (np.concatenate(usual), log_errors(rows))
+    return errors
+
+
+@cache
 def fitted_stand_in(without: str = "") -> float:
     """Fit ``stand_in``: what a trainer that nobody ran is off in all its runs alike.
 
-    Trainers that no vendor tunes are left out of the runs near, each with its framework and its
-    table; maximum likelihood of Student's t with four degrees of freedom, a trainer of n runs
-    weighing as the root of n. The trainer `without` does not count.
+    Maximum likelihood of Student's t with four degrees of freedom, a trainer of n runs weighing as
+    the root of n. The trainer `without` does not count.
     """
-    runs, most = load_evidence_runs(), float(load_likeness().most_off)
-    trainers, tables = runs.words["stack"], runs.words["table"]
-    plain = np.isin(tables, first_tables()) & (runs.words["tuned"] != "vendor")
-    rows = np.flatnonzero(plain & (trainers != without)).tolist()
-    expected = np.array(
-        [
-            _by_runs_near(
-                near([i], runs.some((trainers != trainers[i]) & (tables != tables[i])))[0]
-            )
-            for i in rows
-        ]
-    )[:, 0]
-    off = np.clip(log_errors(rows), -most, most)
-    counts = Counter(trainers[rows].tolist())
-    weight = np.array([counts[name] ** -0.5 for name in trainers[rows].tolist()])
+    errors = [some for name, some in trainers_left_out().items() if name != without]
+    most = float(load_likeness().most_off)
+    expected, off = (np.concatenate(some) for some in zip(*errors, strict=True))
+    off = np.clip(off, -most, most)
+    weight = np.concatenate([np.full(len(some), len(some) ** -0.5) for some, _ in errors])
 
     def likelihood(size: float) -> float:
         scale = np.hypot(expected, size)
         return float((weight * (-2.5 * np.log1p((off / scale) ** 2 / 4.0) - np.log(scale))).sum())
 
-    return max(_STAND_IN.tolist(), key=likelihood)
+    return float(max(_STAND_IN.tolist(), key=likelihood))
 
 
 @cache
