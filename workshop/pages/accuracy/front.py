@@ -40,7 +40,7 @@ _REPRODUCE = """\
     make accuracy                            # both pages and accuracy.json
 
 `validation/README.md` lists the sources of all runs with their trust, `validation/first_seen/`
-holds what was said of new tables before anybody looked at them."""
+what was said of new tables."""
 
 
 def front_page(document: Mapping[str, Any], table: Table, percent: Percent) -> str:
@@ -60,7 +60,7 @@ def front_page(document: Mapping[str, Any], table: Table, percent: Percent) -> s
 def _by_kind(document: Mapping[str, Any], table: Table, percent: Percent) -> Iterator[str]:
     yield "## By kind of model, today"
     yield (
-        "Mean errors of runs that no step time is fitted to (runs in brackets). *test*: the first"
+        "Mean errors of runs that no step time is fitted to (in brackets). *test*: first"
         " tables; *second-test*: newer releases, other vendors; *vendor-test*: runs printed with"
         " other vendors' recipes, two switches chosen in sight; others as above."
     )
@@ -120,6 +120,4 @@ def _weak_side(document: Mapping[str, Any], table: Table, percent: Percent) -> I
             "A GPU whose kernels nobody timed, predicted with the tables of another generation:"
             f" {percent(everything['mape'])}; {worst}."
         )
-    yield (
-        "What is not modelled, with its measured size, stands at the end of [design.md](design.md)."
-    )
+    yield ("What is not modelled, with its size: end of [design.md](design.md).")
