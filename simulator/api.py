@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from simulator.questions.diagnose.answer import Diagnoses
     from simulator.questions.distillation.answer import Distilled
     from simulator.questions.job_schedule.answer import JobSchedule
+    from simulator.questions.lint.answer import Lints
     from simulator.questions.parameter_server.answer import Served
     from simulator.questions.rl.answer import PricedRL
     from simulator.questions.sites.answer import SeveralSites
@@ -521,6 +522,32 @@ def admit(
         limit_s=None if within_days is None else within_days * DAY_S,
         budget_usd=budget_usd,
     )
+
+
+def lint(
+    *files: str | os.PathLike[str],
+    model: str | None = None,
+    cluster: str | None = None,
+    gpus: int | None = None,
+    software: str | None = None,
+    sets: Sequence[str] = (),
+) -> Lints:
+    """Say what a launch leaves out or sets that costs; other arguments as in :func:`admit`.
+
+    Parameters
+    ----------
+    files : paths
+        The launch and what it reads.
+
+    Raises
+    ------
+    InputError
+        With every problem of the files.
+    """
+    from simulator.questions.lint.answer import lint as priced
+
+    names = {"model": model, "cluster": cluster, "gpus": gpus, "software": software}
+    return priced([Path(path) for path in files], names, sets)
 
 
 def what_if(

@@ -26,6 +26,7 @@ def test_public_names_are_frozen() -> None:
             "diagnose",
             "distil",
             "fabrics",
+            "lint",
             "parameter_server",
             "plan",
             "predict",

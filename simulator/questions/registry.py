@@ -24,6 +24,7 @@ QUESTIONS = {
     "versus": "simulator.questions.versus.command",
     "sweep": "simulator.questions.sweep.command",
     "admit": "simulator.questions.admit.command",
+    "lint": "simulator.questions.lint.command",
     "models": "simulator.questions.catalogue.command",
     "fields": "simulator.questions.catalogue.command",
     "schema": "simulator.questions.schema.command",
@@ -78,6 +79,7 @@ HELP = {
     "admit": (
         "Say whether a job may start as it is asked for: it fits, ends in time, stays under a cap."
     ),
+    "lint": "Say what a launch leaves out or sets that costs: seconds, memory and money of each.",
     "models": (
         "List the models of the zoo: parameters, kind, layers, and where their sizes are published."
     ),
