@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from simulator.planner.plan import Plan
     from simulator.planner.simulated_run import SimulatedRun
     from simulator.questions.admit.answer import Admission
+    from simulator.questions.calibrate.next_measurement import MeasurementPlan
     from simulator.questions.compare.answer import Comparison
     from simulator.questions.compare.offers import Offer
     from simulator.questions.diagnose.answer import Diagnoses
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from simulator.questions.sweep.answer import Sweep
     from simulator.questions.versus.answer import Versus
     from simulator.questions.versus.fabrics import FabricChoices
+    from simulator.questions.versus.releases import ReleaseChoices
     from simulator.questions.versus.what_if import WhatIf
     from simulator.reinforcement.split_search import By
     from simulator.scenario import Scenario
@@ -548,6 +550,65 @@ def lint(
 
     names = {"model": model, "cluster": cluster, "gpus": gpus, "software": software}
     return priced([Path(path) for path in files], names, sets)
+
+
+def measurements(
+    scenario: Source = None,
+    *have: str | os.PathLike[str],
+    model: str | Workload | None = None,
+    cluster: str | None = None,
+    gpus: int | None = None,
+    software: SaidSoftware = None,
+    **given: Any,
+) -> MeasurementPlan:
+    """Rank measurements by how much each narrows a prediction; arguments as in :func:`predict`.
+
+    Parameters
+    ----------
+    have : paths
+        Documents of `foreshard measure` of this machine.
+
+    Raises
+    ------
+    InputError
+        With every problem of the input.
+    """
+    from simulator.measured.measurements import read_measurements
+    from simulator.planner.simulated import predict_best
+    from simulator.questions.calibrate.next_measurement import plan_measurements
+
+    described = _scenario(scenario, given, model, cluster, gpus, software)
+    return plan_measurements(
+        predict_best(described), [read_measurements(Path(path)) for path in have]
+    )
+
+
+def releases(
+    scenario: Source = None,
+    *,
+    search: bool = True,
+    model: str | Workload | None = None,
+    cluster: str | None = None,
+    gpus: int | None = None,
+    software: SaidSoftware = None,
+    **given: Any,
+) -> ReleaseChoices:
+    """Price a run on every release of its framework; other arguments as in :func:`predict`.
+
+    Parameters
+    ----------
+    search : bool
+        Look for the fastest layout on each as well.
+
+    Raises
+    ------
+    InputError
+        With every problem of the input; if one release alone is known.
+    """
+    from simulator.questions.versus.releases import release_choices
+
+    described = _scenario(scenario, given, model, cluster, gpus, software)
+    return release_choices(described, search=search)
 
 
 def what_if(

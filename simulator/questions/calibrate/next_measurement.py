@@ -344,9 +344,9 @@ def _heard(
 ) -> tuple[Belief, dict[str, dict[str, float]]]:
     """The belief after what was measured, and what each class of calls said."""
     cluster = prediction.scenario.cluster
-    one = replace(cluster, groups=(replace(cluster.groups[0], gpus=cluster.node.accelerators),))
-    found = calibrate(documents, accelerator=cluster.accelerator, cluster=one)
-    fits = list(_fits(found))
+    server = replace(cluster, groups=(replace(cluster.groups[0], gpus=cluster.node.accelerators),))
+    calibration = calibrate(documents, accelerator=cluster.accelerator, cluster=server)
+    fits = list(_fits(calibration))
     if not fits:
         raise InputError("measure: --have: nothing in these documents bears on this run")
     rows, noise, read = [], [], []
@@ -366,8 +366,8 @@ def _heard(
     return after, said
 
 
-def _fits(found: Calibration) -> Iterable[tuple[str, ClassFit]]:
-    for fit in (*found.accelerator, *found.node, *found.fabric):
+def _fits(calibration: Calibration) -> Iterable[tuple[str, ClassFit]]:
+    for fit in (*calibration.accelerator, *calibration.node, *calibration.fabric):
         if fit.path[0] in _OF_CLASS:
             yield _OF_CLASS[fit.path[0]], fit
 
@@ -376,12 +376,12 @@ def _then(prediction: Prediction) -> tuple[str, ...]:
     """What makes use of the documents."""
     cluster, where = prediction.scenario.cluster, prediction.scenario.where
     base, name = cluster.accelerator.name, cluster.name
-    own = where if where.endswith((".toml", ".yaml")) else "run.toml"
+    file = where if where.endswith((".toml", ".yaml")) else "run.toml"
     return (
-        f"foreshard measure --plan {own} --have gemm.json --have attention.json",
+        f"foreshard measure --plan {file} --have gemm.json --have attention.json",
         f"foreshard calibrate gemm.json attention.json memory_bound.json --base {base}"
         f" --out my-{base}.toml",
         f"foreshard calibrate collectives.json --base-cluster {name} --out-node my-node.toml"
         " --out-cluster my-cluster.toml",
-        f"foreshard predict {own} --anchored-by train.log --anchor-scenario {own}",
+        f"foreshard predict {file} --anchored-by train.log --anchor-scenario {file}",
     )
