@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from simulator.questions.job_schedule.answer import JobSchedule
     from simulator.questions.lint.answer import Lints
     from simulator.questions.parameter_server.answer import Served
+    from simulator.questions.power.answer import PowerChoices
     from simulator.questions.rl.answer import PricedRL
     from simulator.questions.sites.answer import SeveralSites
     from simulator.questions.size.answer import Sized
@@ -609,6 +610,35 @@ def releases(
 
     described = _scenario(scenario, given, model, cluster, gpus, software)
     return release_choices(described, search=search)
+
+
+def power(
+    scenario: Source = None,
+    *,
+    cap_kw: float,
+    model: str | Workload | None = None,
+    cluster: str | None = None,
+    gpus: int | None = None,
+    software: SaidSoftware = None,
+    **given: Any,
+) -> PowerChoices:
+    """Find how to run under a cap of power; other arguments as in :func:`predict`.
+
+    Parameters
+    ----------
+    cap_kw : float
+        Of the hall at the meter, in kW.
+
+    Raises
+    ------
+    InputError
+        With every problem of the input.
+    InfeasibleError
+        If nothing fits, or nothing stays under the cap.
+    """
+    from simulator.questions.power.answer import power_choices
+
+    return power_choices(_scenario(scenario, given, model, cluster, gpus, software), cap_kw)
 
 
 def what_if(

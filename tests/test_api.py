@@ -30,6 +30,7 @@ def test_public_names_are_frozen() -> None:
             "measurements",
             "parameter_server",
             "plan",
+            "power",
             "predict",
             "recommender",
             "releases",

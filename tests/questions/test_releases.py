@@ -48,8 +48,8 @@ def test_a_release_is_priced_as_it_is_alone() -> None:
 
 
 def test_a_compiled_loss_saves_the_copies_of_the_logits() -> None:
-    """pytorch/torchtitan#1033 of April 2025: eager cross entropy has up to four fp32 tensors, 16 B a
-    logit; compiled it keeps the 16-bit logits and their gradient, 4 B."""
+    """pytorch/torchtitan#1033 of April 2025: eager cross entropy has up to four fp32 tensors,
+    16 B a logit; compiled it keeps the 16-bit logits and their gradient, 4 B."""
     answer = releases(**TITAN, software="torchtitan-2025.04-compile", search=False)
     before = row(answer, "torchtitan-2025.03-compile")
     logits = 8192 * 128_256
