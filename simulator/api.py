@@ -26,12 +26,15 @@ if TYPE_CHECKING:
     from simulator.planner.plan import Plan
     from simulator.planner.simulated_run import SimulatedRun
     from simulator.questions.admit.answer import Admission
+    from simulator.questions.calibrate.next_measurement import MeasurementPlan
     from simulator.questions.compare.answer import Comparison
     from simulator.questions.compare.offers import Offer
     from simulator.questions.diagnose.answer import Diagnoses
     from simulator.questions.distillation.answer import Distilled
     from simulator.questions.job_schedule.answer import JobSchedule
+    from simulator.questions.lint.answer import Lints
     from simulator.questions.parameter_server.answer import Served
+    from simulator.questions.power.answer import PowerChoices
     from simulator.questions.rl.answer import PricedRL
     from simulator.questions.sites.answer import SeveralSites
     from simulator.questions.size.answer import Sized
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     from simulator.questions.sweep.answer import Sweep
     from simulator.questions.versus.answer import Versus
     from simulator.questions.versus.fabrics import FabricChoices
+    from simulator.questions.versus.releases import ReleaseChoices
     from simulator.questions.versus.what_if import WhatIf
     from simulator.reinforcement.split_search import By
     from simulator.scenario import Scenario
@@ -521,6 +525,120 @@ def admit(
         limit_s=None if within_days is None else within_days * DAY_S,
         budget_usd=budget_usd,
     )
+
+
+def lint(
+    *files: str | os.PathLike[str],
+    model: str | None = None,
+    cluster: str | None = None,
+    gpus: int | None = None,
+    software: str | None = None,
+    sets: Sequence[str] = (),
+) -> Lints:
+    """Say what a launch leaves out or sets that costs; other arguments as in :func:`admit`.
+
+    Parameters
+    ----------
+    files : paths
+        The launch and what it reads.
+
+    Raises
+    ------
+    InputError
+        With every problem of the files.
+    """
+    from simulator.questions.lint.answer import lint as priced
+
+    names = {"model": model, "cluster": cluster, "gpus": gpus, "software": software}
+    return priced([Path(path) for path in files], names, sets)
+
+
+def measurements(
+    scenario: Source = None,
+    *have: str | os.PathLike[str],
+    model: str | Workload | None = None,
+    cluster: str | None = None,
+    gpus: int | None = None,
+    software: SaidSoftware = None,
+    **given: Any,
+) -> MeasurementPlan:
+    """Rank measurements by how much each narrows a prediction; arguments as in :func:`predict`.
+
+    Parameters
+    ----------
+    have : paths
+        Documents of `foreshard measure` of this machine.
+
+    Raises
+    ------
+    InputError
+        With every problem of the input.
+    """
+    from simulator.measured.measurements import read_measurements
+    from simulator.planner.simulated import predict_best
+    from simulator.questions.calibrate.next_measurement import plan_measurements
+
+    described = _scenario(scenario, given, model, cluster, gpus, software)
+    return plan_measurements(
+        predict_best(described), [read_measurements(Path(path)) for path in have]
+    )
+
+
+def releases(
+    scenario: Source = None,
+    *,
+    search: bool = True,
+    model: str | Workload | None = None,
+    cluster: str | None = None,
+    gpus: int | None = None,
+    software: SaidSoftware = None,
+    **given: Any,
+) -> ReleaseChoices:
+    """Price a run on every release of its framework; other arguments as in :func:`predict`.
+
+    Parameters
+    ----------
+    search : bool
+        Look for the fastest layout on each as well.
+
+    Raises
+    ------
+    InputError
+        With every problem of the input; if one release alone is known.
+    """
+    from simulator.questions.versus.releases import release_choices
+
+    described = _scenario(scenario, given, model, cluster, gpus, software)
+    return release_choices(described, search=search)
+
+
+def power(
+    scenario: Source = None,
+    *,
+    cap_kw: float,
+    model: str | Workload | None = None,
+    cluster: str | None = None,
+    gpus: int | None = None,
+    software: SaidSoftware = None,
+    **given: Any,
+) -> PowerChoices:
+    """Find how to run under a cap of power; other arguments as in :func:`predict`.
+
+    Parameters
+    ----------
+    cap_kw : float
+        Of the hall at the meter, in kW.
+
+    Raises
+    ------
+    InputError
+        With every problem of the input.
+    InfeasibleError
+        If nothing fits, or nothing stays under the cap.
+    """
+    from simulator.questions.power.answer import power_choices
+
+    return power_choices(_scenario(scenario, given, model, cluster, gpus, software), cap_kw)
 
 
 def what_if(

@@ -21,6 +21,8 @@ from simulator.questions.diagnose.answer import Diagnoses
 from simulator.questions.distillation.answer import Distilled
 from simulator.questions.job_schedule.answer import JobSchedule
 from simulator.questions.parameter_server.answer import Served
+from simulator.questions.power.answer import PowerChoices
+from simulator.questions.power.picture import draw_power
 from simulator.questions.rl.answer import PricedRL
 from simulator.questions.rl.picture import draw_lanes
 from simulator.questions.run_options import Way
@@ -268,6 +270,7 @@ def _ink(term: str) -> str:
 
 
 _DRAWERS: dict[type, Callable[..., None]] = {
+    PowerChoices: lambda answer, axes: draw_power(axes, answer),
     Plan: _plan,
     Prediction: _prediction,
     Versus: _versus,

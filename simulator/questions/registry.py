@@ -23,7 +23,9 @@ QUESTIONS = {
     "what-if": "simulator.questions.versus.command",
     "versus": "simulator.questions.versus.command",
     "sweep": "simulator.questions.sweep.command",
+    "power": "simulator.questions.power.command",
     "admit": "simulator.questions.admit.command",
+    "lint": "simulator.questions.lint.command",
     "models": "simulator.questions.catalogue.command",
     "fields": "simulator.questions.catalogue.command",
     "schema": "simulator.questions.schema.command",
@@ -75,9 +77,11 @@ HELP = {
     "sweep": (
         "Search every combination of some fields; what is done is kept, so it can be interrupted."
     ),
+    "power": "Find how to run under a cap of power: how many accelerators, and at which clock.",
     "admit": (
         "Say whether a job may start as it is asked for: it fits, ends in time, stays under a cap."
     ),
+    "lint": "Say what a launch leaves out or sets that costs: seconds, memory and money of each.",
     "models": (
         "List the models of the zoo: parameters, kind, layers, and where their sizes are published."
     ),
