@@ -103,6 +103,11 @@ class Option:
         return words if usd is None else f"{words} \u00b7 {_short(usd.p50)} USD"
 
     @property
+    def name(self) -> str:
+        """How many of which GPU."""
+        return gpu_word(self.offer)
+
+    @property
     def totals(self) -> str:
         """The same with intervals, and what to plan for."""
         return totals_words(self.offer)
@@ -148,11 +153,14 @@ def brief_usd(span: Span) -> str:
 
     >>> brief_usd(Span(p50=12.3e6, log_spread=0.21))
     '12.3 M USD (9.4 to 16.1)'
+    >>> brief_usd(Span(p50=929e3, log_spread=0.34))
+    '929 k USD (601 k to 1.4 M)'
     """
     p50, p10, p90 = (_short(value) for value in (span.p50, span.p10, span.p90))
-    unit = p50.partition(" ")[2]
-    ends = [end.removesuffix(f" {unit}") if unit else end for end in (p10, p90)]
-    return f"{p50} USD ({ends[0]} to {ends[1]})"
+    units = {words.partition(" ")[2] for words in (p50, p10, p90)}
+    if len(units) == 1 and (unit := units.pop()):
+        p10, p90 = (end.removesuffix(f" {unit}") for end in (p10, p90))
+    return f"{p50} USD ({p10} to {p90})"
 
 
 def _short(usd: float) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 
 from simulator.planner.plan import Plan
@@ -27,16 +28,35 @@ def asked_of(plan: Plan) -> Asked:
     )
 
 
-def other_offers(plan: Plan) -> list[tuple[str, int]]:
-    """Clusters and numbers of GPUs to compare: two doublings either way, and another kind's."""
+def other_offers(plan: Plan, beside: str | None = None) -> list[tuple[str, int]]:
+    """Clusters and numbers of GPUs to compare: two doublings either way, and another kind's.
+
+    `beside` is the other cluster; the usual one of another kind unless given.
+    """
     name, cluster = own_cluster(plan.scenario), plan.scenario.cluster
     server, gpus = cluster.node.accelerators, cluster.gpus
     sizes = sorted({whole_servers(size, server) for size in default_counts(gpus)} - {gpus})
-    beside, mine = load_releases().beside, cluster.accelerator.name
-    other = next((key for key, chip in beside.items() if chip != mine), None)
-    if other is None or cluster.accelerator.platform != "cuda":
+    usual, mine = load_releases().beside, cluster.accelerator.name
+    if cluster.accelerator.platform != "cuda":
+        usual = {}
+    other = beside or next((key for key, chip in usual.items() if chip != mine), None)
+    if other in (None, name):
         return [(name, size) for size in sizes]
     return [*((name, size) for size in sizes), *((other, size) for size in sorted({*sizes, gpus}))]
+
+
+_OF_ONE = ("usd_per_gpu_hour", "basis", "page", "own", "rent")
+"""Fields of [economics] that say what the scenario's own machines cost."""
+
+
+def searched_offers(plan: Plan, points: Sequence[tuple[str, int]]) -> list[Offer]:
+    """Search clusters and sizes in turn; another cluster has the price of its own profile."""
+    asked, mine = asked_of(plan), plan.scenario
+    paid = mine.document.get("economics", {})
+    listed = {name: value for name, value in paid.items() if name not in _OF_ONE}
+    theirs = replace(mine, document={**mine.document, "economics": listed}) if paid else mine
+    own = own_cluster(mine)
+    return [offer_of(mine if name == own else theirs, name, gpus, asked) for name, gpus in points]
 
 
 @contextmanager
@@ -45,12 +65,11 @@ def offers_beside(plan: Plan) -> Iterator[Callable[[], list[Offer]]]:
 
     The plan's own answer is the first. For a process without threads of its own at work.
     """
-    asked, scenario = asked_of(plan), plan.scenario
-    points = other_offers(plan)
+    asked, points = asked_of(plan), other_offers(plan)
 
     def searched(some: list[tuple[str, int]]) -> list[Offer]:
         with one_thread():
-            return [offer_of(scenario, name, gpus, asked) for name, gpus in some]
+            return searched_offers(plan, some)
 
     with (
         run_in_process(lambda: searched(points[::2])) as first,
