@@ -88,7 +88,7 @@ def test_a_price_of_ones_own_is_that_of_the_cluster_alone() -> None:
 def test_style_sheet_and_choices_name_tokens_and_prices() -> None:
     pages = client()
     assert "--mark: #0b5cad; " in pages.get("/explorer.css").text
-    (box,) = [c for c in pages.get("/api/choices").json()["clusters"] if c["name"] == "dgx-h100"]
+    (box,) = [c for c in pages.get("/api/choices").json()["machines"] if c["name"] == "dgx-h100"]
     assert box == {"name": "dgx-h100", "chip": "H100", "price": "2.99 USD"}
 
 

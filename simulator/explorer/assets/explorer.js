@@ -329,8 +329,8 @@ async function begin() {
   ({ colours, labels } = choices);
   for (const [id, names] of [["model", choices.models]]) put($(id), ...names.map((name) => element("option", name)));
   const cluster = ({ name, chip, price }) => element("option", `${chip} - ${name} - ${price}`, { value: name });
-  put($("cluster"), ...choices.clusters.map(cluster));
-  put($("beside"), element("option", "another kind", { value: "" }), ...choices.clusters.map(cluster));
+  put($("cluster"), ...choices.machines.map(cluster));
+  put($("beside"), element("option", "another kind", { value: "" }), ...choices.machines.map(cluster));
   put($("software"), element("option", "usual", { value: "" }), ...choices.software.map((name) => element("option", name)));
   for (const [name, values] of Object.entries(PINS)) {
     const label = element("label", name.replaceAll("_", " "));
