@@ -36,7 +36,7 @@ BETTER = HEADROOM
 """How much better each thing gets: as much as the search remembers near misses in memory."""
 
 _UPGRADES = (
-    ("matrix rate", "+10 % FLOP/s of every type", "matrix", BETTER),
+    ("GEMM throughput", "+10 % FLOP/s of every type", "matrix", BETTER),
     ("memory bandwidth", "+10 % bytes/s of device memory", "memory.bandwidth", BETTER),
     ("scale-up bandwidth", "+10 % bytes/s inside the fast domain", "scale_up", BETTER),
     ("network bandwidth", "+10 % bytes/s of every adapter", "network.adapter", BETTER),

@@ -71,7 +71,7 @@ def test_rows_follow_from_their_step_by_hand(answer: Plan) -> None:
         assert row.tokens_per_s_per_gpu == pytest.approx(16_384 / row.step_time_s)
         assert row.mfu == pytest.approx(flop / row.step_time_s / (32 * 989.4e12), rel=1e-4)
         ideal = 1e12 / 524_288 * row.step_time_s / 86_400
-        assert ideal < row.days < 1.03 * ideal  # failures, checkpoints, the tail of steps
+        assert ideal < row.days < 1.03 * ideal  # failures, checkpoints, the slow steps
         assert row.gpu_hours == pytest.approx(768 * row.days)
         assert row.usd == pytest.approx(2.99 * row.gpu_hours)
         assert row.memory_total_bytes < row.usable_bytes < 85.9e9  # 80 GiB
@@ -153,9 +153,11 @@ def test_a_faster_bar_is_explained_by_what_is_pinned() -> None:
     sentence = why_it_wins(bars)[-1]
     assert "faster" in sentence and f", but {bars[-1].ruled_out}" in sentence
     axes = slow.plot()
-    assert "pinned: pp = 4, recompute = full, tp = 8" in axes.get_title()
+    assert "pinned: pp = 4, recompute = full, tp = 8" in axes.get_title(loc="left").replace(
+        "\n", " "
+    )
     words = [label.get_text().replace("\n", " ") for label in axes.get_yticklabels()]
-    assert words[-1] == bars[-1].named
+    assert words[-1].startswith(bars[-1].named)
 
 
 def test_the_search_accounts_for_every_layout(answer: Plan) -> None:

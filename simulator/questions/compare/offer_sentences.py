@@ -33,13 +33,17 @@ def views(answer: Comparison) -> list[tuple[str, list[str]]]:
     """Say what to make of the offers: headings, and lines below each; nothing if none can run."""
     if not answer.feasible:
         return []
-    said = "budget" if answer.asked.budget_usd is not None else f"money of {_reference(answer)}"
+    said = (
+        "budget"
+        if answer.asked.budget_usd is not None
+        else f"planned money of {_reference(answer)}"
+    )
     budget = answer.budget_usd
     money = f"For {show_usd(budget)} ({said})" if budget else "For equal money"
     said = "deadline" if answer.asked.deadline_days is not None else f"time of {_reference(answer)}"
     days = answer.deadline_days
     time = f"Within {show_days(days)} ({said}), the cheapest" if days else "By equal time"
-    front = "Beaten by no other in all of time, money, free memory and energy"
+    front = "Pareto-optimal in time, money, free memory and energy"
     asked = answer.asked
     both = f"Within {show_days(asked.deadline_days or 0.0)} and {show_usd(asked.budget_usd)},"
     found = [
@@ -168,7 +172,7 @@ def _equal_gpus(answer: Comparison) -> list[str]:
             continue
         first = several[0].step_time_s or 1.0
         words = [f"{r.cluster} {(r.step_time_s or 0.0) / first:.2f}" for r in several[1:]]
-        lines.append(f"{gpus:,}: {several[0].cluster}; times as long: {', '.join(words)}")
+        lines.append(f"{gpus:,}: {several[0].cluster}; relative time: {', '.join(words)}")
     return lines
 
 
@@ -273,10 +277,13 @@ def _caveats(answer: Comparison) -> list[str]:
     energy = sum(row.kwh.p50 for row in answer.feasible if row.kwh)
     if energy:
         lines.append(f"g CO2 per kWh: {_grams(answer)} (--region)")
-        lines.append("Intervals of money hold those of time and price, of energy those of power.")
+        lines.append(
+            "Ranges are P10 to P90: of cost with uncertainty of time and price, of energy with that"
+            " of power."
+        )
     weak = sorted({r.cluster for r in answer.feasible if r.evidence and r.evidence.runs == 0})
     if weak:
-        lines.append(f"Nobody has measured anything like it: {', '.join(weak)}")
+        lines.append(f"No comparable benchmark, low confidence: {', '.join(weak)}")
     tight = sum(row.memory_verdict == "TIGHT" for row in answer.feasible)
     if tight:
         lines.append(
