@@ -13,6 +13,7 @@ from simulator.economics.unsure_totals import Span
 from simulator.frames import DataFrame, Table
 from simulator.scenario import Scenario
 from simulator.search.certainty import Certainty
+from simulator.search.checkpoints import Checkpoint, checkpoints
 from simulator.search.outcome import (
     GoalChances,
     Outcome,
@@ -52,6 +53,11 @@ class BestLayout(Answer):
     def layout(self) -> dict[str, Any]:
         """The whole layout as plain numbers and words."""
         return self.estimate.layouts.row()
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """What its run writes to go on from: bytes, seconds, how often, what stays."""
+        return checkpoints(self.scenario, self.estimate, self.outcome.real)[0]
 
     @property
     def goal_chances(self) -> GoalChances:

@@ -210,10 +210,7 @@ def outcome(
     run_s = step_s * (recipe.steps if recipe.steps is not None else np.nan)
     peaks = cluster.accelerator.matrix_flop_per_s
     peak = gpus * float(peaks.get(_MIXED_PEAK, max(peaks.values())))
-    busy_s = np.zeros(len(estimate))
-    for name in COMPUTING:
-        busy_s = busy_s + estimate.terms_s[name]
-    busy_s = np.maximum(busy_s - estimate.imbalance_s, 0.0)  # the mean device, not the slowest
+    busy_s = busy_seconds(estimate)
     per_step = cluster_energy_joule(cluster, site, step_time_s=step_s, busy_s=busy_s)
     ideal_s, spare_gpus = run_s, np.zeros(len(estimate))
     never = np.full(len(estimate), False)
@@ -253,6 +250,14 @@ def outcome(
         gpus_per_server=cluster.node.accelerators,
         real=real,
     )
+
+
+def busy_seconds(estimate: Estimate) -> Floats:
+    """Seconds of a step in which a device computes: the mean device, not the slowest."""
+    busy_s = np.zeros(len(estimate))
+    for name in COMPUTING:
+        busy_s = busy_s + estimate.terms_s[name]
+    return np.maximum(busy_s - estimate.imbalance_s, 0.0)
 
 
 def _real_joule(

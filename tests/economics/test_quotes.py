@@ -103,12 +103,12 @@ def test_each_offer_is_compared_at_its_own_price(tmp_path: Path) -> None:
     assert rows[0]["beside_usd"]["egress"] == pytest.approx(1.24e9 * 12 * 0.09e-9, rel=0.25)
     assert demand["beside_usd"] is None, "blank is not known"
     one = simulator.compare(
-        model="llama-3.2-1b", offers=path, clusters=["aws-p5"], counts=[16], tokens=1e12, tp=1,
+        model="llama-3.2-1b", offers=path, clusters=["aws-p5"], gpus=[16], tokens=1e12, tp=1,
         pp=1, cp=1, jobs=1,
     )  # fmt: skip
     assert [row.named for row in one.rows] == ["AWS aws-p5, reserved"]
     with pytest.raises(InputError, match="must be the cluster of a row"):
-        simulator.compare(model="llama-3.2-1b", offers=path, clusters=["dgx-a100"], counts=[16])
+        simulator.compare(model="llama-3.2-1b", offers=path, clusters=["dgx-a100"], gpus=[16])
 
 
 def test_an_assumed_offer_is_off_as_published_ones_are_apart(tmp_path: Path) -> None:

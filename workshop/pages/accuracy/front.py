@@ -51,6 +51,7 @@ def front_page(document: Mapping[str, Any], table: Table, percent: Percent) -> s
         *_by_kind(document, table, percent),
         *coverage(document.get("intervals", {}), table, percent),
         *_whole_runs(document),
+        *_reinforcement(document, table, percent),
         *_weak_side(document, table, percent),
         _REPRODUCE,
     ]
@@ -90,6 +91,25 @@ def _whole_runs(document: Mapping[str, Any]) -> Iterator[str]:
             f"{whole['n']} published trainings took {whole['factor']:.2f} times the predicted"
             f" GPU-hours ({whole['p10']:.2f} to {whole['p90']:.2f}): [every one](goodput.md)."
         )
+
+
+def _reinforcement(document: Mapping[str, Any], table: Table, percent: Percent) -> Iterator[str]:
+    """What measured steps of reinforcement learning were predicted as."""
+    errors = document.get("rl")
+    if not errors:
+        return
+    first = errors["first_sight"]
+    yield "## Steps of reinforcement learning"
+    yield (
+        f"Published totals of NeMo-RL and MindSpeed-RL: {percent(first['mape'])} off when they were"
+        f" first predicted ({first['n']} rows); today, with four rows that figures were fitted to:"
+    )
+    rows = [
+        [kind, str(line["n"]), percent(line["mape"]), percent(line["median_ape"]),
+         percent(line["bias"], "+"), percent(line["coverage_80"])]
+        for kind, line in errors["kinds"].items()
+    ]  # fmt: skip
+    yield table(("steps", "number", "mean", "median", "bias", "inside"), rows)
 
 
 def _weak_side(document: Mapping[str, Any], table: Table, percent: Percent) -> Iterator[str]:
