@@ -343,3 +343,28 @@ def test_no_interval_ends_above_what_an_a100_ever_reached(model: str) -> None:
     assert slow <= 0.645
     if float(best.outcome.mfu[0]) > 0.645:
         assert any(said.startswith("MFU ") for said in best.evidence.remarks)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        {"cluster": "gb200-nvl72", "model": "mixtral-8x22b", "layout": {"tp": 4, "pp": 2, "ep": 4}},
+        {
+            "cluster": "gb200-nvl72",
+            "model": "deepseek-v3",
+            "gpus": 256,
+            "layout": {"pp": 8, "ep": 32},
+        },
+        {"cluster": "dgx-a100", "model": "mixtral-8x22b", "layout": {"tp": 4, "pp": 4, "ep": 4}},
+        {"model": "llama-3.1-70b", "gpus": 1024, "layout": {"tp": 4, "pp": 4}},
+        {"cluster": "dgx-b200", "layout": {"sharding": "zero1"}},
+    ],
+    ids=["mixtral, gb200", "deepseek, gb200", "mixtral, a100", "70b, h100", "8b, b200"],
+)
+def test_ten_to_ninety_holds_the_error_of_the_runs_near(question: dict[str, Any]) -> None:
+    """Once -11 to +13 % beside runs that were 18 % off."""
+    found = prediction(**{"training": {"global_batch": 1024, "sequence_length": 4096}, **question})
+    card = found.evidence
+    assert card.mean_error is not None
+    if card.runs_error is not None:
+        assert np.log1p(half_widths(found)[1]) >= card.runs_error - 1e-9
