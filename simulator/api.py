@@ -18,6 +18,8 @@ from simulator.planner.prediction import predict as predict_scenario
 from simulator.workload.recipe import Workload
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     from simulator.economics.ownership import Cooling, RentOrBuy
     from simulator.events.played import SimulatedStep
     from simulator.events.simulated_step import Deviation, Jitter, Network
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from simulator.questions.versus.what_if import WhatIf
     from simulator.reinforcement.split_search import By
     from simulator.scenario import Scenario
+    from simulator.scenario_keywords import RunKeywords, ScenarioKeywords
 
 
 def _scenario(
@@ -70,7 +73,7 @@ def predict(
     cluster: str | None = None,
     gpus: int | None = None,
     software: SaidSoftware = None,
-    **given: Any,
+    **given: Unpack[ScenarioKeywords],
 ) -> Prediction | MixedPrediction:
     """Predict step time, memory and cost of one layout.
 
@@ -121,7 +124,7 @@ def plan(
     software: SaidSoftware = None,
     keep: int = 64,
     progress: Callable[[int, int], None] | None = None,
-    **given: Any,
+    **given: Unpack[ScenarioKeywords],
 ) -> Plan | MixedPlan:
     """Search all layouts and rank them; arguments as in :func:`predict`, layout fields are pinned.
 
@@ -163,7 +166,7 @@ def simulate(
     network: Network | None = None,
     beside: Sequence[Source] = (),
     jitter: Jitter | None = None,
-    **given: Any,
+    **given: Unpack[ScenarioKeywords],
 ) -> SimulatedStep:
     """Play one step of one layout, action by action; other arguments as in :func:`predict`.
 
@@ -229,7 +232,7 @@ def simulate_run(
     cluster: str | None = None,
     gpus: int | None = None,
     software: SaidSoftware = None,
-    **given: Any,
+    **given: Unpack[ScenarioKeywords],
 ) -> SimulatedRun:
     """Play whole runs of one layout, with all that fails; other arguments as in :func:`predict`.
 
@@ -269,7 +272,7 @@ def compare(
     scenario: Source = None,
     *,
     clusters: Sequence[str] | str | None = None,
-    counts: Sequence[int] | str | None = None,
+    gpus: Sequence[int] | int | str | None = None,
     deadline_days: float | None = None,
     budget_usd: float | None = None,
     confidence: float = 0.5,
@@ -280,7 +283,7 @@ def compare(
     on_row: Callable[[Offer], None] | None = None,
     model: str | Workload | None = None,
     software: SaidSoftware = None,
-    **given: Any,
+    **given: Unpack[RunKeywords],
 ) -> Comparison:
     """Find the best layout on every cluster and size; other arguments as in :func:`predict`.
 
@@ -289,9 +292,9 @@ def compare(
     clusters : sequence of str, or str
         Cluster profiles, by name or path; the scenario's own, or those of its several kinds of
         servers, unless given. Servers of several kinds stand first, at their own size.
-    counts : sequence of int, or str
-        Accelerators: ``[64, 512]`` or ``"64..4096"``, which doubles; two doublings around the
-        scenario's own number unless given.
+    gpus : int, sequence of int, or str
+        Accelerators: ``512``, ``[64, 512]`` or ``"64..4096"``, which doubles; two doublings around
+        the scenario's own number unless given.
     offers : path, optional
         A table of offers, each row compared at its own price; "published" is the shipped one.
     deadline_days, budget_usd, confidence, prices, region, jobs, on_row
@@ -304,7 +307,7 @@ def compare(
 
     Examples
     --------
-    >>> found = compare(model="llama-3.2-1b", clusters=["dgx-h100", "dgx-a100"], counts=[8],
+    >>> found = compare(model="llama-3.2-1b", clusters=["dgx-h100", "dgx-a100"], gpus=[8],
     ...                 tokens=1e10, global_batch=64, micro_batch=1, pp=1)
     >>> [row.cluster for row in found.at_equal_gpus()[8]]
     ['dgx-h100', 'dgx-a100']
@@ -313,16 +316,15 @@ def compare(
     from simulator.questions.compare.answer import compare_clusters, own_clusters
     from simulator.questions.compare.gpu_counts import parse_counts
 
-    if "gpus" in given:
-        raise InputError('arguments: gpus: compare takes counts=[64, 512] or counts="64..4096"')
     wanted = clusters.split(",") if isinstance(clusters, str) else list(clusters or ())
     quotes, wanted = quotes_on(offers, wanted, where="arguments")
-    cluster, gpus = None, None
+    counts = [gpus] if isinstance(gpus, int) else gpus
+    cluster, first = None, None
     if scenario is None:
         text = counts if isinstance(counts, str) or counts is None else ",".join(map(str, counts))
         cluster = wanted[0] if wanted else None
-        gpus = parse_counts(text, where="arguments", field="counts")[0] if text else None
-    made = _scenario(scenario, given, model, cluster, gpus, software)
+        first = parse_counts(text, where="arguments", field="gpus")[0] if text else None
+    made = _scenario(scenario, given, model, cluster, first, software)
     return compare_clusters(
         made,
         wanted or own_clusters(made),
@@ -353,7 +355,7 @@ def size(
     cluster: str | None = None,
     gpus: int | None = None,
     software: SaidSoftware = None,
-    **given: Any,
+    **given: Unpack[RunKeywords],
 ) -> Sized:
     """Find how many accelerators a run needs; other arguments as in :func:`predict`.
 
@@ -404,7 +406,7 @@ def versus(
     cluster: str | None = None,
     gpus: int | None = None,
     software: SaidSoftware = None,
-    **given: Any,
+    **given: Unpack[ScenarioKeywords],
 ) -> Versus:
     """Compare two layouts term by term; other arguments as in :func:`predict`.
 
@@ -448,7 +450,7 @@ def diagnose(
     cluster: str | None = None,
     gpus: int | None = None,
     software: SaidSoftware = None,
-    **given: Any,
+    **given: Unpack[ScenarioKeywords],
 ) -> Diagnoses:
     """Find why a run is slower than predicted; other arguments as in :func:`predict`.
 
@@ -649,7 +651,7 @@ def what_if(
     cluster: str | None = None,
     gpus: int | None = None,
     software: SaidSoftware = None,
-    **given: Any,
+    **given: Unpack[ScenarioKeywords],
 ) -> WhatIf:
     """Find the best layout before and after some changes; other arguments as in :func:`predict`.
 
@@ -684,7 +686,7 @@ def fabrics(
     cluster: str | None = None,
     gpus: int | None = None,
     software: SaidSoftware = None,
-    **given: Any,
+    **given: Unpack[ScenarioKeywords],
 ) -> FabricChoices:
     """Price a run on candidate fabrics (`what-if --fabrics`); arguments as in :func:`predict`.
 
@@ -792,7 +794,7 @@ def sweep(
     )
 
 
-def several_sites(scenario: Source, **given: Any) -> SeveralSites:
+def several_sites(scenario: Source, **given: Unpack[ScenarioKeywords]) -> SeveralSites:
     """Find what a run takes over the places of its [sites]; other arguments as in :func:`predict`.
 
     Raises
@@ -805,7 +807,7 @@ def several_sites(scenario: Source, **given: Any) -> SeveralSites:
     return found(_scenario(scenario, given))
 
 
-def distil(scenario: Source, **given: Any) -> Distilled:
+def distil(scenario: Source, **given: Unpack[ScenarioKeywords]) -> Distilled:
     """Find what a step takes with the teacher of [distillation]; arguments as in :func:`predict`.
 
     Raises
@@ -830,7 +832,7 @@ def rl(
     by: By = "time",
     search: bool = True,
     progress: Callable[[int, int], None] | None = None,
-    **given: Any,
+    **given: Unpack[ScenarioKeywords],
 ) -> PricedRL:
     """Find what a step of [rl] takes, and the best split of its accelerators.
 
@@ -879,7 +881,7 @@ def schedule(
     return answer if more is None else grown(answer, more, processes=processes)
 
 
-def recommender(scenario: Source, **given: Any) -> Recommended:
+def recommender(scenario: Source, **given: Unpack[ScenarioKeywords]) -> Recommended:
     """Find what a step of its [sparse] takes; other arguments as in :func:`predict`.
 
     Raises
@@ -893,7 +895,7 @@ def recommender(scenario: Source, **given: Any) -> Recommended:
 
 
 def parameter_server(
-    scenario: Source, *, play: bool = False, seed: int = 0, **given: Any
+    scenario: Source, *, play: bool = False, seed: int = 0, **given: Unpack[ScenarioKeywords]
 ) -> Served:
     """Find what a run takes with its [parameter_server]; other arguments as in :func:`predict`.
 

@@ -39,7 +39,7 @@ class LayoutRow(Encoded):
         "days_ideal",
         *("days", "days_p10", "days_p90", "gpu_hours", "usd_per_gpu_hour", "usd", "usd_p10"),
         *("usd_p90", "kwh", "kwh_p10", "kwh_p90", "price", "planning_factor", "planned_days"),
-        *("planned_usd", "deadline_chance", "budget_chance"),
+        *("planned_usd", "planned_kwh", "deadline_chance", "budget_chance"),
         *("deadline_chance_without_factor", "budget_chance_without_factor"),
     )
 
@@ -108,7 +108,8 @@ class LayoutRow(Encoded):
     """What published runs took on top of their prediction; None without a length, or all ideal."""
     planned_days: dict[str, float | None] | None
     planned_usd: dict[str, float | None] | None
-    """Days and money with it: P10, P50 and P90."""
+    planned_kwh: dict[str, float | None] | None
+    """Days, money and energy with it: P10, P50 and P90."""
     deadline_chance: float | None
     budget_chance: float | None
     """With the planning factor. None where no goal was set."""
@@ -169,6 +170,7 @@ def layout_rows(answer: BestLayout, places: Iterable[int] = (0,)) -> list[Layout
             planning_factor=answer.planning_factor,
             planned_days=None if planned is None else _thirds(planned.days, i),
             planned_usd=None if planned is None else _thirds(planned.usd, i),
+            planned_kwh=None if planned is None else _thirds(planned.kwh, i),
             meets_deadline=_meets(outcome.days[i], goal.deadline_days),
             meets_budget=_meets(outcome.usd[i], goal.budget_usd),
             checkpoint=checkpoint,

@@ -15,6 +15,7 @@ QUESTIONS = {
     "predict": "simulator.questions.predict.command",
     "export": "simulator.questions.export.command",
     "serve": "simulator.explorer.command",
+    "mcp": "simulator.questions.mcp.command",
     "simulate": "simulator.questions.simulate.command",
     "compare": "simulator.questions.compare.command",
     "size": "simulator.questions.size.command",
@@ -61,6 +62,7 @@ HELP = {
     "predict": "Predict step time, memory and cost of one layout.",
     "export": "Write a layout for the framework that runs it, or the best layouts as a table.",
     "serve": "Serve the explorer: model, cluster, goal and pins; the answer follows as they move.",
+    "mcp": "Serve plan, predict, compare, size and explain as tools of an agent.",
     "simulate": "Play one training step of one layout, action by action.",
     "compare": (
         "Compare clusters and sizes for one run: the best layout on each, days, money, energy."

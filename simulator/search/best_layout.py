@@ -72,7 +72,7 @@ class BestLayout(Answer):
 
     @property
     def planned(self) -> PlannedTotals | None:
-        """Days and money of every layout with the planning factor; None without one."""
+        """Days, money and energy of every layout with the planning factor; None without one."""
         factor = self.planning_factor
         if factor is None:
             return None
@@ -87,6 +87,11 @@ class BestLayout(Answer):
     def planned_usd(self) -> dict[str, float] | None:
         """The same of the money; None without a price, too."""
         return None if self.planned is None else _ends(self.planned.usd)
+
+    @property
+    def planned_kwh(self) -> dict[str, float] | None:
+        """The same of the energy; None without a factor."""
+        return None if self.planned is None else _ends(self.planned.kwh)
 
     @property
     def step_time_s(self) -> float:

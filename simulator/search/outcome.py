@@ -87,18 +87,26 @@ class PlannedTotals:
 
     days: tuple[Floats, Floats, Floats]
     usd: tuple[Floats, Floats, Floats]
+    kwh: tuple[Floats, Floats, Floats]
 
 
 def planned_totals(
     estimate: Estimate, outcome: Outcome, sure: Certainty, factor: PlanningFactor
 ) -> PlannedTotals:
-    """Give days and money what published runs took on top, with intervals."""
+    """Give days, money and energy what published runs took on top, with intervals."""
     step_s = estimate.step_time_s
     wide = sure.planned(step_s, factor)
-    days, usd = factor.value * outcome.days, factor.value * outcome.usd
-    early, late = wide.span(days, step_s, outcome.run_spread)
-    cheap, dear = wide.span(usd, step_s, np.hypot(outcome.usd_spread, outcome.run_spread))
-    return PlannedTotals(days=(early, days, late), usd=(cheap, usd, dear))
+
+    def held(total: Floats, spread: Floats | float) -> tuple[Floats, Floats, Floats]:
+        middle = factor.value * total
+        low, high = wide.span(middle, step_s, np.hypot(spread, outcome.run_spread))
+        return low, middle, high
+
+    return PlannedTotals(
+        days=held(outcome.days, 0.0),
+        usd=held(outcome.usd, outcome.usd_spread),
+        kwh=held(outcome.kwh, outcome.kwh_spread),
+    )
 
 
 def spans(estimate: Estimate, outcome: Outcome, sure: Certainty) -> Spans:
