@@ -21,7 +21,7 @@ import numpy as np
 from simulator import catalogue
 from simulator.economics.price import Price, Term
 from simulator.errors import InputError, did_you_mean, problem
-from simulator.files import Figure, build, check_header, read_csv, read_toml, record
+from simulator.files import Figure, build, check_header, read_columns, read_csv, read_toml, record
 
 COLUMNS = (
     *("provider", "instance", "gpu", "gpus", "term", "usd_per_gpu_hour", "egress_usd_per_gb"),
@@ -130,9 +130,13 @@ def price_spread(gpu: str, term: Term) -> float:
     >>> round(price_spread("H100", "on demand"), 2)
     0.31
     """
+    shipped = read_columns(catalogue.folder("hardware_profiles") / "offers" / "published.csv")
+    servers = {name: _server(name) for name in set(shipped["gpu"])}
     groups: dict[tuple[str | None, str], list[float]] = {}
-    for quote in read_quotes("published"):
-        groups.setdefault((_server(quote.gpu), quote.term), []).append(log(quote.usd_per_gpu_hour))
+    for name, of, usd in zip(
+        shipped["gpu"], shipped["term"], shipped["usd_per_gpu_hour"], strict=True
+    ):
+        groups.setdefault((servers[name], of), []).append(log(float(usd)))
     asked = groups.get((_server(gpu), term), [])
     if len(asked) < _FEWEST:
         asked = [usd - median(some) for some in groups.values() if len(some) > 1 for usd in some]
