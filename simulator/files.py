@@ -25,7 +25,7 @@ from annotated_types import Gt, Le
 from pydantic import Strict, TypeAdapter, ValidationError
 from pydantic_core import CoreSchema, core_schema
 
-from simulator import catalogue
+from simulator import catalogue, records
 from simulator.errors import InputError, brief, brief_text, did_you_mean, nearest, visible
 from simulator.inheritance import lent, merged, taken_over
 from simulator.plain_files import (
@@ -58,7 +58,7 @@ Count = Annotated[int, Gt(0), Le(100_000_000)]
 """How many of something there are: one at least, and no more than any machine has."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@records.dataclass(frozen=True, slots=True)
 class Word:
     """Marks a string as one of words that are known elsewhere: ``Annotated[str, Word(words)]``.
 
@@ -71,7 +71,7 @@ class Word:
         return core_schema.literal_schema(list(self.known))
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@records.dataclass(frozen=True, slots=True)
 class Words:
     """Marks a string as words that are known elsewhere, joined by ``+``."""
 
@@ -88,21 +88,21 @@ class Words:
         return core_schema.no_info_after_validator_function(check, core_schema.str_schema())
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@records.dataclass(frozen=True, slots=True)
 class Unit:
     """Says in what a number is counted whose name does not end in its unit."""
 
     text: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@records.dataclass(frozen=True, slots=True)
 class Items:
     """Says of a field that is read elsewhere that it is a list of tables, and of which record."""
 
     schema: type
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@records.dataclass(frozen=True, slots=True)
 class ReadBy:
     """Marks a field whose value a function reads; its ValueError says what is wrong."""
 
@@ -213,11 +213,14 @@ def _figure(raw: Any) -> Figure:
     )
 
 
+_frozen = records.dataclass(frozen=True, kw_only=True, slots=True)
+
+
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def record(cls: type[T]) -> type[T]:
     """Make a frozen, keyword-only, slotted dataclass that :func:`build` can fill from a file."""
     cls.__pydantic_config__ = _CONFIG  # type: ignore[attr-defined]
-    return dataclasses.dataclass(frozen=True, kw_only=True, slots=True)(cls)
+    return _frozen(cls)
 
 
 def build(schema: type[T], raw: Any, *, where: str, prefix: str = "") -> T:

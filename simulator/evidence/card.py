@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,6 +13,7 @@ from simulator.evidence.evidence_runs import Flags
 from simulator.evidence.likeness import NEAR, Nearness, Traits, axes_text, nearness
 from simulator.files import read_toml
 from simulator.hardware.accelerator import Accelerator
+from simulator.records import dataclass
 
 GRADES = ("measured here", "measured like it", "extrapolated", "unmeasured")
 """In words, in the order of the errors to expect."""

@@ -9,7 +9,7 @@ near, is a power away from the error to expect (``hardware_profiles/uncertainty/
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -19,6 +19,7 @@ from simulator import catalogue
 from simulator.arrays import Floats
 from simulator.evidence.evidence_runs import AXES, EvidenceRuns, load_evidence_runs
 from simulator.files import Figure, read_profile, record
+from simulator.records import dataclass
 
 P90_T4 = 1.5332062740589438
 """The 90th percentile of Student's t with four degrees of freedom, whose mean size is 1."""

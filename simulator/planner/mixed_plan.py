@@ -9,7 +9,7 @@ servers and no others: where that is faster, the others are better left out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -46,6 +46,7 @@ from simulator.planner.mixed_placement import (
 )
 from simulator.planner.mixed_prediction import asked_of
 from simulator.planner.plan import goal_value, meets
+from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.allowed import with_allowed
 from simulator.search.fastest import explore_scenario

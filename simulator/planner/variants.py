@@ -7,7 +7,7 @@ other trainings, what would make a layout fit, a moved figure, another fabric.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, TypeVar
 
 from simulator.answers import encoded
@@ -18,6 +18,7 @@ from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, REASONS, reasons
 from simulator.planner.changes import training_changes
 from simulator.record_cache import for_same_records
+from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.defaults import stated_layout
 from simulator.search.fastest import explore_scenario

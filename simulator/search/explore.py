@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from simulator.layout.keys import UniqueRows, unique_rows
 from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, REASONS
 from simulator.layout.rules.launch_rules import UNSAID
+from simulator.records import dataclass
 from simulator.search.candidates import EVERY, Degrees, Family, Range, count, families
 from simulator.search.certainty import CLOSE, by_expectation
 from simulator.search.in_threads import in_threads, may_go_on

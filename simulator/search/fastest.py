@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from simulator.cost.estimate import Estimate
 from simulator.cost.states.state_bytes import least_state_bytes
 from simulator.hardware.cluster import Cluster
+from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.allowed import with_allowed
 from simulator.search.explore import SearchResult, explore

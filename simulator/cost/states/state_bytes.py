@@ -6,7 +6,6 @@ sharding.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from simulator.cost.operators.parameters import expert_parameters, rank_paramete
 from simulator.cost.operators.quantised import BLOCK_SCALED, QUANTISED_BYTES
 from simulator.cost.states.optimizers import LAYER_WISE_TRAFFIC, moment_bytes
 from simulator.layout.layouts import Layouts
+from simulator.records import dataclass
 from simulator.software.kernels import Kernels
 from simulator.software.profile import Software
 from simulator.software.states import StateBytes

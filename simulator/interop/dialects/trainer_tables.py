@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ from simulator.files import read_toml
 from simulator.interop.dialects.deepspeed import say_zero
 from simulator.interop.dialects.model_names import say_model
 from simulator.interop.dialects.settings import Place, Reading, Setting, Settings, Unset
+from simulator.records import dataclass
 from simulator.workload.architecture import Architecture
 from simulator.workload.huggingface import from_hf
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -23,6 +23,7 @@ from simulator.questions.job_schedule.list_scheduling import (
     best_schedule,
     least_makespan,
 )
+from simulator.records import dataclass
 from simulator.scenario import Scenario, make_scenario
 from simulator.units import show_percent
 

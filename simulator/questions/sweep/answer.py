@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar
@@ -26,6 +26,7 @@ from simulator.questions.compare.answer import offer_row
 from simulator.questions.compare.gpu_counts import parse_counts
 from simulator.questions.compare.many_searches import done_as_they_come
 from simulator.questions.compare.offers import Asked, Offer, offer
+from simulator.records import dataclass
 from simulator.scenario import make_scenario
 from simulator.sections import SECTIONS
 
