@@ -138,7 +138,7 @@ def _searched(plan: Plan, other: Alternative) -> Estimate:
     alike = other.scenario.software.name == plan.scenario.software.name
     kept = (*_KEPT, *other.fields) if alike else ()
     pinned = {name: best[name] for name in kept} | plan.scenario.pinned
-    return explore_scenario(other.scenario, pinned, keep=1, counts=False).best
+    return explore_scenario(other.scenario, pinned, keep=1, counts=False, near_miss=False).best
 
 
 def _estimated(table: Layouts, other: Alternative) -> Estimate | None:

@@ -391,7 +391,9 @@ def _alone(scenario: Scenario, kind: int, gpus: int, price_of: PriceOf | None) -
     cluster = servers_of_kind(scenario.cluster, kind, gpus)
     fixed = ("dp", "shard_group", "stages")
     free = {name: value for name, value in scenario.pinned.items() if name not in fixed}
-    best = explore_scenario(scenario, free, cluster=cluster, keep=1, counts=False).best
+    best = explore_scenario(
+        scenario, free, cluster=cluster, keep=1, counts=False, near_miss=False
+    ).best
     if not len(best):
         return []
     row = best.layouts[:1]

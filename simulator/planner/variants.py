@@ -125,7 +125,9 @@ def priced_variant(
     """Price a changed scenario: with one layout, or with the fastest that fits among all."""
     setting = scenario.workload, scenario.cluster, scenario.software
     if layout is None:
-        best = explore_scenario(scenario, scenario.pinned, keep=1, counts=False).best
+        best = explore_scenario(
+            scenario, scenario.pinned, keep=1, counts=False, near_miss=False
+        ).best
         if len(best):
             return variant_of(scenario, best, change=change, **known)
         return Variant(change=change, scenario=scenario, **known)

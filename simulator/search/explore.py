@@ -462,6 +462,7 @@ def explore(
     counts: bool = True,
     allow_tight: bool = False,
     walks: bool = True,
+    near_miss: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> SearchResult:
     """Search all layouts and keep the fastest that FIT.
@@ -484,6 +485,8 @@ def explore(
     walks : bool
         Walk on from the fastest, a step in a field at a time (``search/neighbours.py``), until none
         is faster. Without, the best are those of the grid.
+    near_miss : bool
+        Where nothing fits, look for the layout that needs least memory.
     progress : callable, optional
         Called with (candidates done, candidates in all) after every piece.
     """
@@ -525,7 +528,9 @@ def explore(
         evaluated=evaluated,
         timed=search.timed,
         dropped=dropped,
-        nearest_miss=None if search.fitting else _smallest(search.setting, pinned),
+        nearest_miss=_smallest(search.setting, pinned)
+        if near_miss and not search.fitting
+        else None,
         fastest_too_large=fine.get("near"),
         fastest_safe=None if safe is None else safe.take(slice(0, 1)),
         seconds=time.perf_counter() - begun,
