@@ -45,6 +45,7 @@ from simulator.plain_files import (
     refuse_long_numbers,
     text_within,
 )
+from simulator.profile_cache import Base, ProfileCache
 
 T = TypeVar("T")
 
@@ -647,12 +648,20 @@ def read_profile(schema: type[T], path: Path, *, kind: str = "") -> T:
     InputError
         If the file, its base or a field of either is wrong.
     """
-    raw = {**_over_base(path, kind, ()), "name": visible(path.stem)}
+    if (kept := KEPT.get(schema, path, kind)) is not None:
+        return kept
+    read = dict[Path, Base | None]()
+    raw = {**_over_base(path, kind, (), read), "name": visible(path.stem)}
     sources = raw.pop("sources", {})
     if not isinstance(sources, dict) or not {dict}.issuperset(map(type, sources.values())):
         raise InputError(f"{path}: sources: must be tables of text and date, got {brief(sources)}")
     profile: T = _profile(schema, str(path), pickle.dumps((raw, sources)))  # type: ignore[arg-type]
+    KEPT.put(schema, path, kind, list(read), filter(None, read.values()), profile)
     return profile
+
+
+KEPT = ProfileCache(Figure, catalogue.find)
+"""Of commands; in Python nothing is kept unless its folder is set."""
 
 
 @lru_cache(maxsize=_KEPT)
@@ -709,8 +718,14 @@ def _make_figures(raw: Any, sources: Mapping[str, Any], where: str) -> None:
             tables.pop()
 
 
-def _over_base(path: Path, kind: str, below: tuple[Path, ...]) -> dict[str, Any]:
-    """Tables of a profile over what it borrows, over its base; `below` are those on it so far."""
+def _over_base(
+    path: Path, kind: str, below: tuple[Path, ...], read: dict[Path, Base | None]
+) -> dict[str, Any]:
+    """Tables of a profile over what it borrows, over its base; `below` are those on it so far.
+
+    Adds to `read` its files, each with the kind and name that another one calls it by.
+    """
+    read.setdefault(path, None)
     raw = read_toml(path)
     base, terms, chain = raw.pop("base", None), raw.pop("borrowed", None), (*below, path.resolve())
     if len(chain) > _LONGEST_CHAIN:
@@ -721,7 +736,8 @@ def _over_base(path: Path, kind: str, below: tuple[Path, ...]) -> dict[str, Any]
         if kind and isinstance(name, str):
             profile = catalogue.find(kind, name, where=str(path), field=field)
             if profile.resolve() not in chain:
-                return _over_base(profile, kind, chain)
+                read[profile] = kind, name
+                return _over_base(profile, kind, chain, read)
         raise InputError(f"{path}: {field}: must name another profile, got {brief(name)}")
 
     if terms is not None:

@@ -39,6 +39,7 @@ def _command(word: str) -> Any:
         if name.partition(" ")[0] == word:
             with _single_thread_of_blas():
                 question = registry.load(name)
+            _keep_profiles()
             last = name.rpartition(" ")[2]
             add = program.command(last, help=_plain(question.help), epilog=question.epilog)
             add(question.command())
@@ -134,6 +135,13 @@ def _lighten() -> None:
     gc.set_threshold(200_000, 20, 20)
     atexit.register(gc.freeze)
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+
+
+def _keep_profiles() -> None:
+    """Take profiles as another command read them, where their files are the same."""
+    from simulator import files, profile_cache
+
+    files.KEPT.folder = profile_cache.usual_folder()
 
 
 class _Program(typer.Typer):

@@ -224,8 +224,10 @@ def _parts(traits: Traits, runs: EvidenceRuns, rules: Likeness) -> dict[str, Flo
     for name, weight in rules.differs.items():
         parts[name] = float(weight) * (runs.words[name] != traits.words[name])[None, :]
     for name, weight in rules.axis.items():
-        apart = traits.axes[name][:, None, :] != runs.axes[name][None, :, :]
-        parts[name] = float(weight) * apart.sum(axis=2)
+        here, there = traits.axes[name].astype(float), runs.axes[name].astype(float)
+        alike = here @ there.T  # axes that both have, whole numbers
+        apart = here.sum(axis=1)[:, None] + there.sum(axis=1)[None, :] - 2.0 * alike
+        parts[name] = float(weight) * apart
     beyond = np.zeros((len(traits.numbers["gpus"]), 1))
     for name, weight in rules.doubling.items():
         size = np.log2(traits.numbers[name])[:, None]
