@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -27,7 +27,8 @@ from simulator.questions.job_schedule.list_scheduling import (
     best_schedule,
     least_makespan,
 )
-from simulator.questions.rl.answer import trainer_goodput
+from simulator.questions.rl.answer import rl_goodput
+from simulator.records import dataclass
 from simulator.reinforcement.rl_step import rl_step
 from simulator.scenario import Scenario, make_scenario
 from simulator.units import DAY_S, show_percent
@@ -450,7 +451,7 @@ def _offer(scenario: Scenario, name: str, gpus: int, rl_steps: int | None) -> Of
         step = rl_step(placed_there)
     except (InputError, InfeasibleError) as error:
         return Offer(cluster=name, gpus=gpus, feasible=False, reason=str(error).partition("\n")[0])
-    days = rl_steps * step.step_time_s / trainer_goodput(placed_there, step) / DAY_S
+    days = rl_steps * step.step_time_s / rl_goodput(placed_there, step) / DAY_S
     return replace(_stated(name, gpus, days), described=step.rl.mode)
 
 
