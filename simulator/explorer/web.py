@@ -11,7 +11,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from simulator.explorer.asked import LONGEST, Question, question_of
 from simulator.explorer.asked_rl import RLQuestion, rl_answer, rl_question
 from simulator.files import json_of
 from simulator.hardware.cluster import load_cluster
+from simulator.records import dataclass
 from simulator.report.decision import short_gpu
 from simulator.report.palette import PAGE, PALETTE, inks
 from simulator.search.in_threads import Stopped, stoppable

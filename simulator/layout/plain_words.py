@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from simulator.layout.layouts import dealt_words
+from simulator.records import dataclass
 from simulator.schedules.registry import SCHEDULES
 
 

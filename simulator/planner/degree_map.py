@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from simulator.cost.estimate import Estimate
 from simulator.planner.plan import Plan
+from simulator.records import dataclass
 from simulator.search.allowed import with_allowed
 from simulator.search.fastest import explore_scenario
 
@@ -57,7 +57,8 @@ def degree_map(plan: Plan) -> list[DegreeCell]:
 def _searched(plan: Plan, pair: tuple[int, int], pinned: Mapping[str, Any]) -> DegreeCell:
     tp, pp = pair
     free = {**pinned, "tp": tp, "pp": pp}
-    best = explore_scenario(plan.scenario, free, keep=1, counts=False).best
+    few: dict[str, Any] = {"keep": 1, "counts": False, "near_miss": False}
+    best = explore_scenario(plan.scenario, free, **few).best
     return _cell(pair, best, 0) if len(best) else DegreeCell(tp=tp, pp=pp)
 
 

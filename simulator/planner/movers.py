@@ -6,7 +6,7 @@ One thing at a time, the rest as predicted; each says by how much it was moved.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import exp, isfinite
 
 from simulator.economics.unsure_totals import quantile
@@ -14,6 +14,7 @@ from simulator.files import Figure
 from simulator.planner.assumptions import assumptions
 from simulator.planner.plan import Plan
 from simulator.planner.variants import Variant
+from simulator.records import dataclass
 from simulator.search.with_failures import priced
 from simulator.units import show_usd
 

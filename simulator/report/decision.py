@@ -8,11 +8,12 @@ The page of a plan and that of a comparison read these; the first sentence of bo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 from simulator.economics.unsure_totals import Span
 from simulator.evidence.card import Card
+from simulator.records import dataclass
 from simulator.units import show_bytes, show_seconds
 
 CONFIDENCE = 0.8

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from simulator.records import dataclass
 from simulator.report.canvas import FULL, NARROW, legend, plain_axes, plain_log
 from simulator.report.inline_svg import noted
 from simulator.report.palette import colour, gpu_sign

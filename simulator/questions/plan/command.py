@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +17,7 @@ from simulator.cli.options import (
     check_out,
     writing,
 )
-from simulator.cli.runner import Reply, print_answer, question
+from simulator.cli.runner import Reply, question
 from simulator.questions.predict.from_files import (
     FromFiles,
     ScenarioFiles,
@@ -31,7 +30,6 @@ from simulator.questions.simulate.trace_file import Trace, check_trace, title, w
 if TYPE_CHECKING:
     from simulator.planner.plan import Plan
     from simulator.planner.variants import Variant
-    from simulator.questions.compare.offers import Offer
     from simulator.scenario import Scenario
 
 Top = Annotated[
@@ -137,25 +135,22 @@ def ask(
         answer = _refined(answer, refine)
     launch = launch_flags(answer.estimate.layouts, answer.scenario)
     upgrades = cache(partial(_upgrades, answer))
-    with _offers(answer, wanted=folder is not None) as offers:
 
-        def write(answer: Plan) -> Iterator[str]:
-            if trace is not None:
-                yield _write_trace(answer, trace)
-            if folder is not None:
-                tried = None if as_json else upgrades()
-                parts = {"launch": launch, "upgrades": tried, "offers": offers}
-                yield _write(answer, folder, parts, pictures=pictures)
+    def write(answer: Plan) -> Iterator[str]:
+        if trace is not None:
+            yield _write_trace(answer, trace)
+        if folder is not None:
+            tried = None if as_json else upgrades()
+            yield _write(answer, folder, {"launch": launch, "upgrades": tried}, pictures=pictures)
 
-        shown = top or (8 if more else None)
-        reply = Reply(
-            answer,
-            partial(_screen, assumed=assumed, upgrades=upgrades, launch=launch, top=shown),
-            partial(_document, top=top),
-            write,
-            feasible=answer.meets_deadline and answer.meets_budget,
-        )
-        return print_answer(reply, as_json=as_json)
+    shown = top or (8 if more else None)
+    return Reply(
+        answer,
+        partial(_screen, assumed=assumed, upgrades=upgrades, launch=launch, top=shown),
+        partial(_document, top=top),
+        write,
+        feasible=answer.meets_deadline and answer.meets_budget,
+    )
 
 
 def _check_report(out: Path | None, *, pictures: bool, no_report: bool, as_json: bool) -> None:
@@ -272,18 +267,6 @@ def _report_name(file: Path | None, scenario: Scenario) -> str:
     return re.sub(r"[^\w.-]+", "-", name)
 
 
-@contextmanager
-def _offers(answer: Plan, *, wanted: bool) -> Iterator[Callable[[], list[Offer]] | None]:
-    """Search other GPUs and sizes beside all that follows, where a report is wanted."""
-    if not wanted:
-        yield None
-        return
-    from simulator.questions.plan.options import offers_beside
-
-    with offers_beside(answer) as offers:
-        yield offers
-
-
 def _write_trace(answer: Plan, path: Path) -> str:
     from simulator.planner.simulated import played
 
@@ -292,13 +275,20 @@ def _write_trace(answer: Plan, path: Path) -> str:
 
 
 def _write(answer: Plan, folder: Path, parts: dict[str, Any], *, pictures: bool) -> str:
-    """Write the report and say where; `parts` are what was made for it already."""
+    """Write the report and say where; `parts` are what was made for it already.
+
+    Other GPUs and sizes are searched beside it, once the verdict is on the screen.
+    """
     from simulator.cli.screen import waiting
-    from simulator.questions.plan.options import asked_of
+    from simulator.questions.plan.options import asked_of, offers_beside
     from simulator.report.write import write_plan_report
 
-    with writing(folder, "--out"), waiting("writing the report"):
-        limits = asked_of(answer)
-        written = write_plan_report(answer, folder, asked=limits, **parts, pictures=pictures)
+    with (
+        writing(folder, "--out"),
+        waiting("writing the report"),
+        offers_beside(answer) as offers,
+    ):
+        parts |= {"offers": offers, "asked": asked_of(answer)}
+        written = write_plan_report(answer, folder, **parts, pictures=pictures)
     beside = f", with {len(written) - 1} pictures beside it" if pictures else ""
     return f"Report: {written[0]}{beside}"
