@@ -55,8 +55,8 @@ def searched_offers(plan: Plan, points: Sequence[tuple[str, int]]) -> list[Offer
     paid = mine.document.get("economics", {})
     listed = {name: value for name, value in paid.items() if name not in _OF_ONE}
     theirs = replace(mine, document={**mine.document, "economics": listed}) if paid else mine
-    own = own_cluster(mine)
-    return [offer_of(mine if name == own else theirs, name, gpus, asked) for name, gpus in points]
+    home = own_cluster(mine)
+    return [offer_of(mine if name == home else theirs, name, gpus, asked) for name, gpus in points]
 
 
 @contextmanager
