@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.assembly import SaidSoftware, Source, assemble
 from simulator.errors import InputError
+from simulator.goal import CONFIDENCE
 from simulator.planner.prediction import Prediction
 from simulator.planner.prediction import predict as predict_scenario
 from simulator.workload.recipe import Workload
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from simulator.planner.simulated_run import SimulatedRun
     from simulator.questions.admit.answer import Admission
     from simulator.questions.compare.answer import Comparison
-    from simulator.questions.compare.offers import Offer
     from simulator.questions.diagnose.answer import Diagnoses
     from simulator.questions.distillation.answer import Distilled
     from simulator.questions.job_schedule.answer import JobSchedule
@@ -265,15 +265,16 @@ def compare(
     scenario: Source = None,
     *,
     clusters: Sequence[str] | str | None = None,
+    gpus: Sequence[int] | int | str | None = None,
     counts: Sequence[int] | str | None = None,
     deadline_days: float | None = None,
     budget_usd: float | None = None,
-    confidence: float = 0.5,
+    confidence: float = CONFIDENCE,
     prices: Mapping[str, float] | None = None,
     offers: str | Path | None = None,
     region: str | None = None,
     jobs: int | None = None,
-    on_row: Callable[[Offer], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
     model: str | Workload | None = None,
     software: SaidSoftware = None,
     **given: Any,
@@ -283,14 +284,17 @@ def compare(
     Parameters
     ----------
     clusters : sequence of str, or str
-        Cluster profiles, by name or path; the scenario's own, or those of its several kinds of
-        servers, unless given. Servers of several kinds stand first, at their own size.
-    counts : sequence of int, or str
+        Cluster profiles, by name or path; ``"h100"`` for all with such accelerators, ``"all"``; the
+        scenario's own, or those of its several kinds of servers, unless given. Servers of several
+        kinds stand first, at their own size.
+    gpus : int, sequence of int, or str
         Accelerators: ``[64, 512]`` or ``"64..4096"``, which doubles; two doublings around the
         scenario's own number unless given.
+    counts : sequence of int, or str
+        The same.
     offers : path, optional
         A table of offers, each row compared at its own price; "published" is the shipped one.
-    deadline_days, budget_usd, confidence, prices, region, jobs, on_row
+    deadline_days, budget_usd, confidence, prices, region, jobs, progress
         See :func:`simulator.questions.compare.answer.compare_clusters`.
 
     Raises
@@ -300,25 +304,30 @@ def compare(
 
     Examples
     --------
-    >>> found = compare(model="llama-3.2-1b", clusters=["dgx-h100", "dgx-a100"], counts=[8],
+    >>> found = compare(model="llama-3.2-1b", clusters=["dgx-h100", "dgx-a100"], gpus=[8],
     ...                 tokens=1e10, global_batch=64, micro_batch=1, pp=1)
     >>> [row.cluster for row in found.at_equal_gpus()[8]]
     ['dgx-h100', 'dgx-a100']
     """
     from simulator.economics.quotes import quotes_on
-    from simulator.questions.compare.answer import compare_clusters, own_clusters
+    from simulator.questions.compare.answer import (
+        compare_clusters,
+        first_that_holds,
+        own_clusters,
+    )
     from simulator.questions.compare.gpu_counts import parse_counts
 
-    if "gpus" in given:
-        raise InputError('arguments: gpus: compare takes counts=[64, 512] or counts="64..4096"')
+    if gpus is not None and counts is not None:
+        raise InputError("arguments: counts: is the same as gpus, give one of them")
+    counts = [gpus] if isinstance(gpus, int) else counts if gpus is None else gpus
     wanted = clusters.split(",") if isinstance(clusters, str) else list(clusters or ())
     quotes, wanted = quotes_on(offers, wanted, where="arguments")
-    cluster, gpus = None, None
+    cluster, size = None, None
     if scenario is None:
         text = counts if isinstance(counts, str) or counts is None else ",".join(map(str, counts))
-        cluster = wanted[0] if wanted else None
-        gpus = parse_counts(text, where="arguments", field="counts")[0] if text else None
-    made = _scenario(scenario, given, model, cluster, gpus, software)
+        size = parse_counts(text, where="arguments", field="gpus")[0] if text else None
+        cluster = first_that_holds(wanted, size)
+    made = _scenario(scenario, given, model, cluster, size, software)
     return compare_clusters(
         made,
         wanted or own_clusters(made),
@@ -330,7 +339,7 @@ def compare(
         quotes=quotes,
         region=region,
         jobs=jobs,
-        on_row=on_row,
+        progress=progress,
     )
 
 

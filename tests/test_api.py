@@ -135,9 +135,32 @@ def test_default_length_is_no_longer_than_the_model_allows() -> None:
     assert found.scenario.workload.recipe.sequence_length == 1024
 
 
-def test_compare_names_counts_where_gpus_are_given() -> None:
-    with pytest.raises(InputError, match=r"gpus: compare takes counts=\[64, 512\]"):
-        simulator.compare(clusters="dgx-h100", **{"model": "llama-3.1-8b", "gpus": 8})
+def test_compare_takes_gpus_as_the_command_does_and_counts_as_the_same() -> None:
+    run: dict[str, Any] = {"model": "llama-3.2-1b", "tp": 1, "pp": 1, "cp": 1, "micro_batch": 1}
+    found = [
+        simulator.compare(clusters="dgx-h100", **run, **given).rows
+        for given in ({"gpus": 8}, {"gpus": "8"}, {"gpus": [8]}, {"counts": [8]})
+    ]
+    assert [row.gpus for row in found[0]] == [8] and all(rows == found[0] for rows in found)
+    with pytest.raises(InputError, match="counts: is the same as gpus, give one of them"):
+        simulator.compare(clusters="dgx-h100", **run, gpus=8, counts=[8])
+
+
+def test_frames_hold_what_to_plan_for_and_the_price() -> None:
+    run = {**NAMES, "tokens": 1e11}
+    row = simulator.predict(**run).to_frame().iloc[0]
+    (layout,) = simulator.predict(**run).document()["layouts"]
+    for name in ("planned_days", "planned_usd"):
+        for end in ("p10", "p50", "p90"):
+            assert row[f"{name}_{end}"] == layout[name][end]
+    # the middle is the factor times the run; money is hours times price
+    assert row["planned_days_p50"] == pytest.approx(
+        layout["planning_factor"]["value"] * row["days"]
+    )
+    assert row["usd"] == pytest.approx(row["gpu_hours"] * row["usd_per_gpu_hour"])
+    assert row["price_date"] == layout["price"]["date"] and row["usd_p10"] == layout["usd_p10"]
+    ideal = simulator.predict(**run, ideal=True).to_frame().iloc[0]
+    assert ideal["days"] == ideal["days_ideal"] and ideal[["planned_days_p50"]].isna().all()
 
 
 def test_software_may_be_a_name_or_what_is_put_over_its_profile() -> None:

@@ -18,7 +18,7 @@ from simulator.files import Figure, with_figure
 from simulator.hardware.cluster import Cluster
 from simulator.planner.answer_evidence import UsedFigure, used_figures
 from simulator.planner.changes import machine_with
-from simulator.planner.plan import WORTH_A_TRIAL, Plan, goal_value, meets, pinned_words
+from simulator.planner.plan import TRIAL, WORTH_A_TRIAL, Plan, goal_value, meets, pinned_words
 from simulator.planner.prediction import Prediction
 from simulator.planner.variants import Variant, variant_of
 from simulator.scenario import Scenario
@@ -132,8 +132,8 @@ def memory_margin(plan: Plan) -> str:
     tight = plan.tight_alternative
     if tight is not None:
         return (
-            f"TIGHT, {estimate.layouts.describe(tight)}: {better_words(plan, tight)}, if a trial"
-            f" run shows that it fits: {lack_words(estimate, tight)} (--allow-tight takes it)."
+            f"TIGHT, {estimate.layouts.describe(tight)}: {better_words(plan, tight)}, {TRIAL}:"
+            f" {lack_words(estimate, tight)} (--allow-tight takes it)."
         )
     if plan.memory_verdict != "TIGHT":
         return ""

@@ -40,7 +40,8 @@ def test_screen() -> None:
     done = RUNNER.invoke(app, [*RUN, "--gpus", "16", "--deadline", "30d"])
     assert (done.exit_code, done.stderr) == (0, "")
     text = " ".join(done.stdout.split())
-    for words in ("With this many GPUs, with a chance of 90.0 %", "most tokens for llama-3.2-1b",
+    for words in ("With this many GPUs within 30.0 days, with a chance of 90.0 %",
+                  "most tokens for llama-3.2-1b",
                   "by hoffmann-2022: loss = 1.6934", "the deadline is used up"):  # fmt: skip
         assert words in text, words
 

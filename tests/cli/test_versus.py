@@ -13,13 +13,22 @@ PINS = ["--set", "layout.pp=1", "--set", "layout.cp=1", "--set", "layout.shardin
 TWO = ["versus", "tp=4", "tp=8", *NAMES, *PINS, "--defaults"]
 IF = ["what-if", *NAMES, *PINS, "--set", "layout.micro_batch=1"]
 HEAD = ["schema", "version", "command", "scenario", "workload"]
+SIDE = [
+    *("asked", "layout", "step_time_s", "p10_s", "p90_s", "mfu", "days", "usd", "price"),
+    *("memory_total_bytes", "fits", "verdict", "memory_p90_bytes", "usable_bytes", "goodput"),
+    *("days_ideal", "planning_factor", "planned_days", "planned_usd", "deadline_chance"),
+    *("budget_chance", "deadline_chance_without_factor", "budget_chance_without_factor"),
+]
 
 
 def test_document_of_two() -> None:
     done = RUNNER.invoke(app, [*TWO, "--json"])
     assert done.exit_code == 0, done.stderr
     found = json.loads(done.stdout)
-    assert list(found) == [*HEAD, "searched", "a", "b", "chance_a_faster", "tie", "terms"]
+    ratio = ["step_time_ratio", "step_time_ratio_p10", "step_time_ratio_p90"]
+    keys = ["searched", "a", "b", "chance_a_faster", "tie", "terms", "within_error", *ratio]
+    assert list(found) == [*HEAD, *keys, "days_change", "usd_change", "summary", "assumptions"]
+    assert list(found["a"]) == SIDE
     assert (found["a"]["layout"]["tp"], found["b"]["layout"]["tp"]) == (4, 8)
     for i, side in enumerate("ab"):
         total = sum(pair[i] for pair in found["terms"].values())
@@ -42,7 +51,11 @@ def test_what_if() -> None:
     found = json.loads(done.stdout)
     keys = ["change", "before", "after", "same_layout", "same_layout_reason", "step_time_ratio"]
     keys += ["step_time_ratio_p10", "step_time_ratio_p90", "within_error"]
-    assert list(found) == [*HEAD, *keys, "days_change", "usd_change"]
+    keys += [f"{name}_change" for name in ("days", "usd")]
+    keys += [f"{name}_change_{end}" for name in ("days", "usd") for end in ("p10", "p90")]
+    assert list(found) == [*HEAD, *keys, "summary", "assumptions"]
+    assert "within the error" in found["summary"][0] or "beyond the error" in found["summary"][0]
+    assert found["assumptions"][0]["step_time_change"] != 0.0
     low, high = found["step_time_ratio_p10"], found["step_time_ratio_p90"]
     assert low < found["step_time_ratio"] < high
     assert found["within_error"] == (low <= 1.0 <= high)
@@ -58,7 +71,8 @@ def test_what_if() -> None:
     assert (done.exit_code, done.stderr) == (0, "")
     text = " ".join(done.stdout.split())
     assert "with network.adapter x 0.25, memory +20%: step time x" in text
-    assert "the old layout then" in text
+    assert "with the layout of before" in text
+    assert "Assumed, and what the other choice would change" in text
 
 
 @pytest.mark.parametrize(

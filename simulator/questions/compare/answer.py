@@ -20,6 +20,7 @@ from simulator.economics.quotes import Quote
 from simulator.economics.unsure_totals import Span
 from simulator.errors import InputError, problem
 from simulator.frames import DataFrame, frame_of_rows
+from simulator.goal import CONFIDENCE
 from simulator.hardware.cluster import load_cluster
 from simulator.planner.mixed_outcome import gpus_by_kind
 from simulator.planner.prediction import refuse_tables
@@ -92,7 +93,9 @@ class Comparison(Answer):
         met = any(row.meets(self.asked) for row in self.rows)
         near = None if met else nearest(self.rows, self.asked)
         equal = self.at_equal_gpus().items()
+        decision = {name: row and chosen([row])[0] for name, row in self.decision.items()}
         return {
+            "decision": {"confidence": self.asked.confidence, **decision},
             "at_equal_gpus": [{"gpus": gpus, "rows": chosen(rows)} for gpus, rows in equal],
             "equal_budget_usd": self.budget_usd,
             "at_equal_budget": chosen(self.at_equal_budget()),
@@ -107,6 +110,29 @@ class Comparison(Answer):
     def feasible(self) -> list[Offer]:
         """Offers that can run."""
         return [row for row in self.rows if row.feasible]
+
+    @property
+    def decision(self) -> dict[str, Offer | None]:
+        """Which to take: the cheapest, the soonest and the safest that meet what is asked.
+
+        Each None where none does; what FITS before what is TIGHT. The safest has the best chance to
+        meet what is asked, as far as chances are shown; of equal ones the smallest error to expect,
+        then the most memory free. Where the cheapest has an assumed price, the cheapest of those
+        that somebody quotes stands beside it.
+        """
+        able = [row for row in self.feasible if row.meets(self.asked)]
+        able = [row for row in able if not self._risky(row)] or able
+        paid = [row for row in able if row.usd]
+        cheapest = min(paid, key=_usd, default=None)
+        quoted = None
+        if cheapest is not None and cheapest.assumed_price:
+            quoted = min((row for row in paid if not row.assumed_price), key=_usd, default=None)
+        return {
+            "cheapest": cheapest,
+            "cheapest_quoted": quoted,
+            "soonest": min(able, key=_time, default=None),
+            "safest": min(able, key=_doubt, default=None),
+        }
 
     @property
     def reference(self) -> Offer | None:
@@ -153,22 +179,26 @@ class Comparison(Answer):
         limit = self.budget_usd
         if limit is None:
             return []
+        chance = self.asked.confidence if self.asked.budget_usd is not None else 0.5
         asked = replace(self.asked, budget_usd=limit * _ROUND, deadline_days=None)
-        return self._best(asked, _step)
+        return self._best(replace(asked, confidence=chance), _step)
 
     def at_deadline(self) -> list[Offer]:
         """Of each cluster the offer that is in time for least money, cheapest first."""
         limit = self.deadline_days
         if limit is None:
             return []
+        chance = self.asked.confidence if self.asked.deadline_days is not None else 0.5
         asked = replace(self.asked, deadline_days=limit * _ROUND, budget_usd=None)
-        return self._best(asked, _usd)
+        return self._best(replace(asked, confidence=chance), _usd)
 
     def at_both(self) -> list[Offer]:
-        """Of each cluster the cheapest offer that meets deadline and budget, if both are asked."""
-        if self.asked.deadline_days is None or self.asked.budget_usd is None:
-            return []
+        """Of each cluster the cheapest offer that meets all that is asked."""
         return self._best(self.asked, _usd)
+
+    def of_each_cluster(self) -> list[Offer]:
+        """The same; the cheapest of all where none does."""
+        return self.at_both() or self._best(Asked(allow_tight=self.asked.allow_tight), _usd)
 
     def _best(self, asked: Asked, key: Callable[[Offer], float]) -> list[Offer]:
         """Of each cluster the best that meets what is asked; what FITS before what is TIGHT."""
@@ -203,6 +233,24 @@ def _usd(row: Offer) -> float:
     return row.usd.p50 if row.usd else float("inf")
 
 
+def _time(row: Offer) -> float:
+    """Days of the run, or what goes with them where nobody says how long it is."""
+    return row.days.p50 if row.days else 1.0 / (row.tokens_per_s or 1e-300)
+
+
+def _doubt(row: Offer) -> tuple[float, float, float]:
+    """What the safest has least of: chance to miss, error to expect, share of memory in use."""
+    chance = 1.0 if row.chance is None else row.chance
+    error = row.evidence.mean_error if row.evidence else None
+    used = (row.memory_p90_bytes or 0.0) / (row.usable_bytes or 1.0)
+    error = float("inf") if error is None else round(error, _ERROR_SHOWN)
+    return -round(chance, _CHANCE_SHOWN), error, used
+
+
+_CHANCE_SHOWN, _ERROR_SHOWN = 3, 2
+"""Digits of a chance and of an error that are shown."""
+
+
 _ROUND = 1.0 + 1e-9
 """The reference itself meets its own money and time, whatever the last bit says."""
 
@@ -214,12 +262,12 @@ def compare_clusters(
     *,
     deadline_days: float | None = None,
     budget_usd: float | None = None,
-    confidence: float = 0.5,
+    confidence: float = CONFIDENCE,
     prices: Mapping[str, float] | None = None,
     quotes: Sequence[Quote] = (),
     region: str | None = None,
     jobs: int | None = None,
-    on_row: Callable[[Offer], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Comparison:
     """Search the best layout of a run on every cluster and size.
 
@@ -247,8 +295,8 @@ def compare_clusters(
         Where the electricity comes from, for its carbon; that of the site unless given.
     jobs : int, optional
         Processes; all cores unless given.
-    on_row : callable, optional
-        Called with every offer as it comes, in order.
+    progress : callable, optional
+        Told how many offers are found, of how many.
 
     Raises
     ------
@@ -284,8 +332,8 @@ def compare_clusters(
     rows = []
     for row in done_in_order(offer_of, points, jobs=jobs):
         rows.append(row)
-        if on_row is not None:
-            on_row(row)
+        if progress is not None:
+            progress(len(rows), len(points))
     return Comparison(scenario=scenario, asked=asked, rows=tuple(rows))
 
 
@@ -301,6 +349,20 @@ def own_cluster(scenario: Scenario) -> str:
     """Return the name or path by which a scenario names its cluster."""
     section = scenario.document.get("cluster", {})
     return str(section.get("name", scenario.cluster.name))
+
+
+def first_that_holds(clusters: Sequence[str], gpus: int | None) -> str | None:
+    """Return the first cluster that has so many accelerators: the one a run is described on.
+
+    The first of all where none has; None where there are none.
+    """
+    for name in clusters:
+        try:
+            load_cluster(name, gpus or 1)
+        except InputError:
+            continue
+        return name
+    return next(iter(clusters), None)
 
 
 def own_clusters(scenario: Scenario) -> list[str]:
@@ -405,7 +467,8 @@ _ROW = (
     *("cluster", "accelerator", "gpus", "feasible", "software", "global_batch", "step_time_s"),
     *("tokens_per_s_per_gpu", "mfu", "deadline_chance", "budget_chance", "co2_kg"),
     *("deadline_chance_without_factor", "budget_chance_without_factor"),
-    *("goodput", "memory_headroom", "verdict=memory_verdict", "memory_p90_bytes", "usable_bytes"),
+    *("days_ideal", "goodput", "memory_headroom", "verdict=memory_verdict"),
+    *("memory_p90_bytes", "usable_bytes"),
     *("usd_per_gpu_hour", "note"),
     *(f"price_{name}=price.{name}" for name in ("provider", "term", "date", "grade", "base")),
     *("price_source=price.source", "paid_gpus"),

@@ -18,7 +18,7 @@ from simulator.economics.unsure_totals import UNKNOWN, Span, quantile
 from simulator.errors import InfeasibleError, InputError
 from simulator.evidence.card import Card
 from simulator.files import Figure
-from simulator.goal import Goal
+from simulator.goal import CONFIDENCE, Goal
 from simulator.hardware.cluster import load_cluster
 from simulator.planner.answer_evidence import scenario_evidence
 from simulator.planner.batch_choices import batches_of, with_critical_batch, with_sizes
@@ -48,7 +48,7 @@ class Asked:
 
     deadline_days: float | None = None
     budget_usd: float | None = None
-    confidence: float = 0.5
+    confidence: float = CONFIDENCE
     """Chance with which deadline and budget must be met."""
     prices: Mapping[str, float] = field(default_factory=dict)
     """USD of an accelerator's hour, by cluster; ``*`` for those that are not named."""
@@ -79,7 +79,8 @@ class Offer:
 
     KEYS: ClassVar[tuple[str, ...]] = (
         *("cluster", "accelerator", "gpus", "feasible", "reason?", "software?", "global_batch"),
-        *("layout", "step_time_s", "tokens_per_s_per_gpu", "mfu", "*totals", "co2_kg", "goodput"),
+        *("layout", "step_time_s", "tokens_per_s_per_gpu", "mfu", "*totals", "days_ideal"),
+        *("co2_kg", "goodput"),
         *("planning_factor", "planned_days", "planned_usd", "deadline_chance", "budget_chance"),
         *("deadline_chance_without_factor", "budget_chance_without_factor"),
         *("memory_headroom", "verdict=memory_verdict", "memory_total_bytes", "memory_p90_bytes"),
@@ -107,6 +108,10 @@ class Offer:
     days: Span | None = None
     usd: Span | None = None
     kwh: Span | None = None
+    days_ideal: float | None = None
+    """Steps x step time."""
+    ideal: bool = False
+    """Whether goodput and planning factor are left out of all totals."""
     co2_kg: float | None = None
     goodput: float | None = None
     planning_factor: PlanningFactor | None = None
@@ -202,6 +207,12 @@ class Offer:
     def usd_to_plan(self) -> Span | None:
         """Money with the planning factor, where there is one."""
         return self.planned_usd or self.usd
+
+    @property
+    def chance(self) -> float | None:
+        """The lesser chance of those to meet deadline and budget; None where neither is asked."""
+        known = [x for x in (self.deadline_chance, self.budget_chance) if x is not None]
+        return min(known, default=None)
 
     @property
     def assumed_price(self) -> bool:
@@ -390,6 +401,8 @@ def _filled(
         days=days,
         usd=usd,
         kwh=kwh,
+        days_ideal=plain(result.days_ideal[0]),
+        ideal=scenario.goal.ideal,
         co2_kg=co2_kg(kwh.p50, _region(scenario, result, asked)) if kwh else None,
         planning_factor=factor,
         planned_days=planned_days,
@@ -456,6 +469,8 @@ def _mixed_offer(scenario: Scenario, asked: Asked, name: str) -> Offer:
         days=days,
         usd=usd,
         kwh=kwh,
+        days_ideal=plain(outcome.days_ideal[0]),
+        ideal=scenario.goal.ideal,
         co2_kg=co2_kg(kwh.p50, region) if kwh else None,
         planning_factor=factor,
         **_goals(asked, (days, usd), (planned_days, planned_usd)),

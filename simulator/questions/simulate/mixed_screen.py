@@ -150,7 +150,7 @@ def mixed_plan_screen(answer: MixedPlan) -> Iterator[RenderableType]:
     factor = factor_of(answer.scenario)
     if factor is not None:
         said.append(f"days and USD to plan for: {factor.sentence()}")
-    yield notes("Read this", said)
+    yield notes(CAVEATS, said)
 
 
 def _legs(kinds: tuple[str, ...], legs: GradientSumPhases) -> str:

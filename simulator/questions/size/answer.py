@@ -148,7 +148,6 @@ def size_run(
     law: str = USUAL_LAW,
     largest: int | None = None,
     jobs: int | None = None,
-    on_row: Callable[[Offer], None] | None = None,
 ) -> Sized:
     """Size a run on the scenario's cluster; servers of several kinds are taken as they are.
 
@@ -162,7 +161,7 @@ def size_run(
         the scenario has a deadline).
     confidence : float
         Chance with which they must be met: 0.9 asks the P90.
-    prices, region, jobs, on_row
+    prices, region, jobs
         As in :func:`simulator.questions.compare.answer.compare_clusters`.
     law : str
         A scaling law, by name or path.
@@ -194,8 +193,6 @@ def size_run(
             offer_of, [(scenario, name, size, asked) for size in sizes], jobs=jobs
         ):
             rows.append(row)
-            if on_row is not None:
-                on_row(row)
             yield row
 
     answer: Offer | None
