@@ -208,10 +208,10 @@ def _memory(plan: Plan) -> str:
             f"{free}: {dropped}, but the fastest of those that lack less than"
             f" {show_percent(HEADROOM - 1.0)} ({name}) would be {change} than the best."
         )
-    lacks = f"lacks {show_bytes(lack)} on its fullest GPU" if lack > 0 else _no_room(miss)
+    lacks = f"lacks {show_bytes(lack)} on its worst rank" if lack > 0 else _no_room(miss)
     return (
-        f"Memory binds: {dropped}; the nearest miss that would pay ({name}) would be {change} and"
-        f" {lacks}."
+        f"Memory binds: {dropped}; the fastest layout that just misses on memory ({name}) would be"
+        f" {change} and {lacks}."
     )
 
 

@@ -233,8 +233,10 @@ def test_the_cheapest_the_soonest_and_the_safest_by_hand() -> None:
     (title, lines), *_ = verdict(found)
     assert title == "Within 20.0 days and 100 USD, with a chance of 80.0 %"
     assert [line.partition(" x ")[0] for line in lines] == [
-        "cheapest, safest: guess", "cheapest at a quoted price: quoted", "soonest: quick",
-    ]  # fmt: skip
+        "cheapest at an assumed price, safest: guess",
+        "cheapest at a quoted price: quoted",
+        "soonest: quick",
+    ]
     assert "40.0 USD*" in lines[0] and "50.0 USD (" in lines[1]
     bold = replace(found, asked=replace(found.asked, allow_tight=True)).decision
     assert bold["cheapest"] is rows[-1] and bold["soonest"] is rows[-1]

@@ -197,8 +197,10 @@ class Comparison(Answer):
         return self._best(self.asked, _usd)
 
     def of_each_cluster(self) -> list[Offer]:
-        """The same; the cheapest of all where none does."""
-        return self.at_both() or self._best(Asked(allow_tight=self.asked.allow_tight), _usd)
+        """Of each cluster the cheapest offer that meets what is asked, else the cheapest."""
+        met = self.at_both()
+        rest = self._best(Asked(allow_tight=self.asked.allow_tight), _usd)
+        return [*met, *(row for row in rest if row.named not in {best.named for best in met})]
 
     def _best(self, asked: Asked, key: Callable[[Offer], float]) -> list[Offer]:
         """Of each cluster the best that meets what is asked; what FITS before what is TIGHT."""

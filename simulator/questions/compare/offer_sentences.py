@@ -82,7 +82,8 @@ def _decision(answer: Comparison) -> tuple[str, list[str]]:
     labels: dict[int, list[str]] = {}
     rows = {name: row for name, row in answer.decision.items() if row is not None}
     for name, row in rows.items():
-        labels.setdefault(id(row), []).append(_LABELS[name])
+        guessed = name == "cheapest" and row.assumed_price
+        labels.setdefault(id(row), []).append(_LABELS[name] + " at an assumed price" * guessed)
     named = {id(row): row for row in rows.values()}
     return title, [f"{', '.join(labels[key])}: {in_words([row])[0]}" for key, row in named.items()]
 

@@ -64,13 +64,13 @@ def line(row: Offer) -> str:
     ahead, name = ("", row.named) if len(row.named) <= _NAME else (f"{row.named}\n", "")
     if not row.feasible:
         return f"{ahead}{name:<{_NAME}} {row.gpus:>6,} {'-':>7}\n{_below(row.reason)}"
-    days, usd, chance = row.days, row.usd, row.chance
+    days, usd = row.days, row.usd
     numbers = _SHAPE.format(
         cluster=name,
         gpus=f"{row.gpus:,}",
         days=show_number_of_days(days.p50) if days else "-",
         days_span=_ends(days) if days else "-",
-        chance="-" if chance is None else f"{100.0 * chance:.0f} %",
+        chance=_chance(row.chance),
         usd=show_usd(usd.p50).removesuffix(" USD") + MARK * row.assumed_price if usd else "-",
         usd_span=_usd_ends(usd) if usd else "no price",
         mfu=show_percent(row.mfu or 0.0),
@@ -90,6 +90,14 @@ def line(row: Offer) -> str:
 def _below(text: str) -> str:
     """What stands below the numbers of an offer."""
     return textwrap.fill(text, _WIDTH, initial_indent="    ", subsequent_indent="    ")
+
+
+def _chance(chance: float | None) -> str:
+    """A chance in whole percent; nothing is certain."""
+    if chance is None:
+        return "-"
+    near = round(100.0 * chance)
+    return "<1 %" if near < 1 else ">99 %" if near > 99 else f"{near} %"
 
 
 def _ends(days: Span) -> str:
