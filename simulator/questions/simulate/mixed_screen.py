@@ -94,7 +94,8 @@ def _without_others(kind: KindUse, steady_s: float) -> str:
         kind.these_servers_only_step_s,
         f"the {kind.gpus:,} {kind.name} without the others",
     )
-    text = f"{named}: {show_seconds(alone)} by the analytical model, the same layout with fewer replicas"
+    text = f"{named}: {show_seconds(alone)} by the analytical model,"
+    text += " the same layout with fewer replicas"
     gain = 1.0 - alone / steady_s
     return f"{text}: the others slow them by {show_percent(gain)}" if gain > 0.0 else text
 
