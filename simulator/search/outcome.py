@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -180,23 +180,23 @@ def answer_frame(
 
 def _ends(whole: Spans) -> dict[str, Floats]:
     """P10 and P90 of what the whole run takes."""
-    ends = {"p10": 0, "p90": 1}
-    names = ("days", "usd", "kwh")
-    return {f"{name}_{end}": getattr(whole, name)[at] for name in names for end, at in ends.items()}
+    return {
+        f"{total.name}_{end}": getattr(whole, total.name)[at]
+        for total in fields(Spans)
+        for at, end in enumerate(("p10", "p90"))
+    }
 
 
 def _planned_columns(
     estimate: Estimate, outcome: Outcome, certainty: Certainty, factor: PlanningFactor | None
 ) -> dict[str, Any]:
-    """Days and money to plan for; NaN without a planning factor."""
-    unknown = (np.full(len(estimate), np.nan),) * 3
-    planned = PlannedTotals(days=unknown, usd=unknown)
-    if factor is not None:
-        planned = planned_totals(estimate, outcome, certainty, factor)
+    """Totals to plan for; NaN without a planning factor."""
+    unknown = np.full(len(estimate), np.nan)
+    planned = factor and planned_totals(estimate, outcome, certainty, factor)
     return {
-        f"{name}_{end}": column
-        for name, columns in (("planned_days", planned.days), ("planned_usd", planned.usd))
-        for end, column in zip(Span.KEYS, columns, strict=True)
+        f"planned_{total.name}_{end}": getattr(planned, total.name)[at] if planned else unknown
+        for total in fields(PlannedTotals)
+        for at, end in enumerate(Span.KEYS)
     }
 
 

@@ -121,6 +121,20 @@ def test_ideal_leaves_all_that_goes_wrong_out(command: str) -> None:
     assert days * 86_400 == pytest.approx(row["step_time_s"] * steps, rel=1e-4)
 
 
+@pytest.mark.parametrize("command", ["plan --no-report", "predict", "compare", "size"])
+def test_ideal_totals_say_what_they_leave_out(command: str) -> None:
+    named = ["--cluster", "dgx-h100", "--gpus", "8"]
+    if command == "compare":
+        named = ["--clusters", *named[1:], "--jobs", "1"]
+    for ideal in (True, False):
+        sets = ["--set", f"goal.ideal={'true' if ideal else 'false'}"]
+        done = RUNNER.invoke(app, [*command.split(), *SMALL, *named, *sets])
+        text = " ".join(done.stdout.split())
+        assert done.exit_code == 0, done.stderr
+        assert ("goodput and the planning factor are left out" in text) == ideal
+        assert (re.search(r"plan for \d", text) is None) == ideal
+
+
 def test_what_goes_wrong_cannot_be_played_where_all_is_ideal() -> None:
     named = ["--cluster", "dgx-h100", "--gpus", "8", "--set", "goal.ideal=true", "--run"]
     done = RUNNER.invoke(app, ["simulate", *SMALL, *named])

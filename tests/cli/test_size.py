@@ -46,6 +46,18 @@ def test_screen() -> None:
         assert words in text, words
 
 
+def test_the_sizes_that_were_tried_stand_in_order_below_the_answer() -> None:
+    done = RUNNER.invoke(app, [*RUN, "--deadline", "30d", "--budget", "1M"])
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert max(len(line.rstrip()) for line in done.stdout.splitlines()) <= 80
+    above, below = done.stdout.split("cluster          GPUs", 1)
+    assert "The fewest GPUs within 30.0 days and 1.00 M USD, with a chance of 90.0 %" in above
+    assert "of 1.00 M USD are left" in above and "the soonest end within it" in above
+    rows = [line.split() for line in below.splitlines() if line.startswith("dgx-h100 ")]
+    sizes = [int(row[1]) for row in rows]
+    assert sizes == sorted(sizes) and len(sizes) >= 2
+
+
 def test_what_cannot_be_met_names_the_nearest() -> None:
     done = RUNNER.invoke(app, [*RUN, "--deadline", "1h"])
     assert done.exit_code == 1

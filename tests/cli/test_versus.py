@@ -30,9 +30,31 @@ def test_document_of_two() -> None:
     assert list(found) == [*HEAD, *keys, "days_change", "usd_change", "summary", "assumptions"]
     assert list(found["a"]) == SIDE
     assert (found["a"]["layout"]["tp"], found["b"]["layout"]["tp"]) == (4, 8)
+    assert found["within_error"] == found["tie"]
+    assert found["step_time_ratio"] == found["b"]["step_time_s"] / found["a"]["step_time_s"]
+    assert found["step_time_ratio_p10"] < found["step_time_ratio"] < found["step_time_ratio_p90"]
     for i, side in enumerate("ab"):
         total = sum(pair[i] for pair in found["terms"].values())
         assert total == pytest.approx(found[side]["step_time_s"])
+
+
+def test_the_difference_of_two_runs_is_as_wide_as_that_of_their_steps() -> None:
+    """Days and money grow with the step: what price and factor are unsure of both sides share."""
+    found = json.loads(RUNNER.invoke(app, [*TWO, "--tokens", "1e11", "--json"]).stdout)
+    for name in ("days", "usd"):
+        a, b = (found[side][name]["p50"] for side in "ab")
+        change = found[f"{name}_change"]
+        assert change["p50"] == pytest.approx(b - a)
+        for end in ("p10", "p90"):
+            share = found[f"step_time_ratio_{end}"] / found["step_time_ratio"]
+            assert change[end] == pytest.approx(share * b - a)
+    side = found["a"]
+    assert side["planned_days"]["p50"] == pytest.approx(
+        side["planning_factor"]["value"] * side["days"]["p50"]
+    )
+    assert side["days"]["p50"] * side["goodput"] == pytest.approx(side["days_ideal"])
+    surely = side["memory_p90_bytes"] <= side["usable_bytes"]
+    assert side["verdict"] == ("FITS" if surely else "TIGHT" if side["fits"] else "OOM")
 
 
 def test_screen_of_two() -> None:
