@@ -32,7 +32,7 @@ TOP = [
     *("schema", "version", "command", "scenario", "workload", "asked", "rows", "decision"),
     "at_equal_gpus",
     *("equal_budget_usd", "at_equal_budget", "equal_deadline_days", "at_deadline", "pareto"),
-    *("curves", "nearest"),
+    *("curves", "nearest", "assumptions"),
 ]
 ROW = [
     *("cluster", "accelerator", "gpus", "feasible", "reason", "software", "global_batch"),
@@ -64,6 +64,12 @@ def test_document_and_files(tmp_path: Path) -> None:
         steps = 1e11 / (1024 * 8192)
         assert row["days_ideal"] == pytest.approx(steps * row["step_time_s"] / 86_400)
         assert row["days"]["p50"] == pytest.approx(row["days_ideal"] / row["goodput"])
+    cheapest = document["decision"]["cheapest"]["row"]
+    for choice in document["assumptions"]:  # a longer run is dearer in proportion
+        usd = document["rows"][cheapest]["usd"]["p50"]
+        assert choice["usd_change"] == pytest.approx(choice["step_time_change"] * usd, rel=0.02)
+    changes = [abs(choice["step_time_change"]) for choice in document["assumptions"]]
+    assert changes and changes == sorted(changes, reverse=True)
     assert document["rows"][2]["usd"] == {"p10": None, "p50": None, "p90": None}
     assert json.loads((tmp_path / "compare.json").read_text()) == document
     assert (tmp_path / "compare.png").read_bytes().startswith(b"\x89PNG")

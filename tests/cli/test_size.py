@@ -22,7 +22,7 @@ def test_document() -> None:
     document = json.loads(done.stdout)
     keys = [*("schema", "version", "command", "scenario", "workload", "asked", "answer"),
             *("nearest", "tried", "compute", "budget_left_usd", "budget_left_share"),
-            "budget_would_buy"]  # fmt: skip
+            "budget_would_buy", "assumptions"]  # fmt: skip
     assert list(document) == keys
     answer = document["answer"]
     assert answer["confidence"] == 0.9 and answer["planned_days"]["p90"] <= 30.0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -22,11 +23,19 @@ from simulator.errors import InputError, problem
 from simulator.frames import DataFrame, frame_of_rows
 from simulator.goal import CONFIDENCE
 from simulator.hardware.cluster import load_cluster
+from simulator.planner.assumptions import Assumption
 from simulator.planner.mixed_outcome import gpus_by_kind
 from simulator.planner.prediction import refuse_tables
 from simulator.questions.compare.gpu_counts import parse_counts, whole_servers
 from simulator.questions.compare.many_searches import done_in_order
-from simulator.questions.compare.offers import Asked, Offer, nearest, offer_of
+from simulator.questions.compare.offers import (
+    Asked,
+    Offer,
+    at_price,
+    nearest,
+    offer_assumptions,
+    offer_of,
+)
 from simulator.scenario import Scenario
 from simulator.search.pareto import front
 
@@ -65,7 +74,7 @@ class Comparison(Answer):
     """Offers of all clusters and sizes, in the order in which they were asked for."""
 
     COMMAND: ClassVar[str] = "compare"
-    KEYS: ClassVar[tuple[str, ...]] = (*SCENARIO, "asked", "rows", "*views")
+    KEYS: ClassVar[tuple[str, ...]] = (*SCENARIO, "asked", "rows", "*views", "assumptions")
 
     scenario: Scenario
     asked: Asked
@@ -133,6 +142,17 @@ class Comparison(Answer):
             "soonest": min(able, key=_time, default=None),
             "safest": min(able, key=_doubt, default=None),
         }
+
+    @property
+    def recommended(self) -> Offer | None:
+        """The cheapest that meets what is asked, the soonest where no price is known."""
+        return self.decision["cheapest"] or self.decision["soonest"]
+
+    @cached_property
+    def assumptions(self) -> list[Assumption]:
+        """What the recommended offer takes for granted and bears on it most."""
+        row = self.recommended
+        return [] if row is None else offer_assumptions(self.scenario, row)
 
     @property
     def reference(self) -> Offer | None:
@@ -324,7 +344,12 @@ def compare_clusters(
     ]
     if quotes:
         points = [
-            (_quoted(scenario, quote), name, size, replace(asked, quote=quote))
+            (
+                at_price(scenario, quote.usd_per_gpu_hour, quote.term),
+                name,
+                size,
+                replace(asked, quote=quote),
+            )
             for quote in quotes
             for _, name, size, _ in points
             if name == quote.cluster
@@ -337,14 +362,6 @@ def compare_clusters(
         if progress is not None:
             progress(len(rows), len(points))
     return Comparison(scenario=scenario, asked=asked, rows=tuple(rows))
-
-
-def _quoted(scenario: Scenario, quote: Quote) -> Scenario:
-    """A scenario at the price of an offer, interrupted as often as its servers are on spot."""
-    given = scenario.document.get("economics", {})
-    basis = "spot" if quote.term == "spot" else "profile"
-    paid = {**given, "basis": basis, "usd_per_gpu_hour": quote.usd_per_gpu_hour}
-    return replace(scenario, document={**scenario.document, "economics": paid})
 
 
 def own_cluster(scenario: Scenario) -> str:

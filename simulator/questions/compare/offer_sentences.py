@@ -7,6 +7,7 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from simulator.answers import CAVEATS
+from simulator.planner.assumptions import ASSUMED
 from simulator.planner.plan import TRIAL
 from simulator.questions.compare.offers import excesses, nearest
 from simulator.report.wording import IDEAL, MARK, chance_words
@@ -52,8 +53,8 @@ def views(answer: Comparison) -> list[tuple[str, list[str]]]:
 
 
 def verdict(answer: Comparison) -> list[tuple[str, list[str]]]:
-    """Say which offers to take, and at which prices: what stands above all else."""
-    above = [_decision(answer), ("USD per GPU-hour", _prices(answer))]
+    """Say which offers to take, on which assumptions and prices: what stands above all else."""
+    above = [_decision(answer), _assumed(answer), ("USD per GPU-hour", _prices(answer))]
     return [(title, lines) for title, lines in above if lines]
 
 
@@ -88,6 +89,13 @@ def _decision(answer: Comparison) -> tuple[str, list[str]]:
     return title, [f"{', '.join(labels[key])}: {in_words([row])[0]}" for key, row in named.items()]
 
 
+def _assumed(answer: Comparison) -> tuple[str, list[str]]:
+    """What the recommended offer takes for granted, and what the other choice would change."""
+    row = answer.recommended
+    named = "" if row is None else f" on {row.named} x {row.gpus:,}"
+    return f"{ASSUMED}{named}", [choice.words(brief=True) for choice in answer.assumptions]
+
+
 def _limited(answer: Comparison) -> list[tuple[str, list[str]]]:
     """Of each cluster the best within what is asked, or with money and time of the reference."""
     if answer.asked.deadline_days is not None or answer.asked.budget_usd is not None:
@@ -109,7 +117,9 @@ def _limited(answer: Comparison) -> list[tuple[str, list[str]]]:
 
 def _prices(answer: Comparison) -> list[str]:
     """What an hour costs on each cluster, who asks it, when, and whether it is assumed."""
-    rows = {row.named: row for row in answer.feasible if row.usd_per_gpu_hour is not None}
+    chosen = [row for row in answer.decision.values() if row is not None]
+    paid = [row for row in (*chosen, *answer.feasible) if row.usd_per_gpu_hour is not None]
+    rows = {row.named: row for row in paid}
     lines = [f"{name}: {price_words(row)}" for name, row in rows.items()]
     return [*lines[:_MOST], *_more(len(lines))]
 

@@ -21,14 +21,16 @@ from simulator.files import Figure
 from simulator.goal import CONFIDENCE, Goal
 from simulator.hardware.cluster import load_cluster
 from simulator.planner.answer_evidence import scenario_evidence
+from simulator.planner.assumptions import Assumption, assumptions
 from simulator.planner.batch_choices import batches_of, with_critical_batch, with_sizes
 from simulator.planner.plan import KEEP_FOR_ENERGY, WORTH_A_TRIAL, ranked
-from simulator.planner.prediction import refuse_tables
+from simulator.planner.prediction import predict, refuse_tables
 from simulator.questions.compare.gpu_counts import batch_divides, next_good
 from simulator.scenario import Scenario, make_scenario
 from simulator.search.best_layout import factor_of
 from simulator.search.candidates import widest_tp
 from simulator.search.certainty import Certainty, certainty
+from simulator.search.defaults import stated_layout
 from simulator.search.fastest import KEEP, fastest
 from simulator.search.outcome import GoalChances, Outcome, goal_chances
 from simulator.search.with_failures import machine_of, never_finishes, priced
@@ -320,6 +322,32 @@ def offer(scenario: Scenario, asked: Asked, *, name: str = "") -> Offer:
         scenario = with_critical_batch(scenario)
     offers = [_offer(with_sizes(scenario, batch, length), asked, name) for batch in batches]
     return min(offers, key=lambda one: _rank(one, scenario, asked))
+
+
+def offer_assumptions(scenario: Scenario, row: Offer) -> list[Assumption]:
+    """Price what an offer of a scenario takes for granted, as ``planner/assumptions.py`` does.
+
+    None on servers of several kinds, and where nothing can run.
+    """
+    if row.layout is None or scenario.cluster.kinds:
+        return []
+    price = row.price or {}
+    if price.get("base") in ("offer", "typed"):
+        scenario = at_price(scenario, row.usd_per_gpu_hour, price["term"])
+    made = on_cluster(scenario, row.cluster, row.gpus)
+    length = made.workload.recipe.sequence_length
+    if len(batches_of(made)) > 1:
+        made = with_critical_batch(made)
+    made = with_sizes(made, row.global_batch or made.workload.recipe.global_batch, length)
+    return assumptions(predict(made, **stated_layout(row.layout, made.software)))
+
+
+def at_price(scenario: Scenario, usd_per_gpu_hour: float | None, term: str | None) -> Scenario:
+    """Put a scenario at a price, interrupted as often as its servers are where it is on spot."""
+    given = scenario.document.get("economics", {})
+    basis = "spot" if term == "spot" else "profile"
+    paid = {**given, "basis": basis, "usd_per_gpu_hour": usd_per_gpu_hour}
+    return replace(scenario, document={**scenario.document, "economics": paid})
 
 
 def _rank(offer: Offer, scenario: Scenario, asked: Asked) -> tuple[bool, bool, float]:

@@ -9,6 +9,7 @@ from rich.console import RenderableType
 
 from simulator.answers import CAVEATS
 from simulator.cli.screen import NO_FIT
+from simulator.planner.assumptions import ASSUMED
 from simulator.questions.compare.offer_sentences import (
     in_words,
     limit_words,
@@ -50,6 +51,8 @@ def screen(answer: Sized, assumed: dict[str, Any]) -> Iterator[RenderableType]:
         near = answer.nearest
         if near is not None:
             yield narrow_notes("Nearest to all that is asked", in_words([near]))
+    assumed_words = [choice.words(brief=True) for choice in answer.assumptions]
+    yield narrow_notes(ASSUMED, assumed_words)
     if left := _left(answer):
         yield narrow_notes("The budget", left)
     if answer.compute is not None:
