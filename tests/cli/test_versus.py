@@ -1,6 +1,7 @@
 """`foreshard versus` and `foreshard what-if`: screens, frozen keys, bad input."""
 
 import json
+import re
 
 import pytest
 from typer.testing import CliRunner
@@ -73,6 +74,7 @@ def test_what_if() -> None:
     found = json.loads(done.stdout)
     keys = ["change", "before", "after", "same_layout", "same_layout_reason", "step_time_ratio"]
     keys += ["step_time_ratio_p10", "step_time_ratio_p90", "within_error"]
+    keys += ["run_within_error"]
     keys += [f"{name}_change" for name in ("days", "usd")]
     keys += [f"{name}_change_{end}" for name in ("days", "usd") for end in ("p10", "p90")]
     assert list(found) == [*HEAD, *keys, "summary", "assumptions"]
@@ -95,6 +97,19 @@ def test_what_if() -> None:
     assert "with network.adapter x 0.25, memory +20%: step time x" in text
     assert "with the layout of before" in text
     assert "Assumed, and what the other choice would change" in text
+
+
+def test_a_larger_batch_has_longer_steps_and_fewer_of_them() -> None:
+    """Twice the batch: the step is twice as long for sure, of the days that is not said."""
+    run = ["--batch", "64", "--tokens", "1e11", "--change", "training.global_batch=128"]
+    found = json.loads(RUNNER.invoke(app, [*IF, *run, "--json"]).stdout)
+    assert 1.8 < found["step_time_ratio"] < 2.0 and not found["within_error"]
+    low, high = found["days_change_p10"], found["days_change_p90"]
+    assert found["run_within_error"] == (low <= 0.0 <= high)
+    assert abs(found["days_change"]) < 0.1 * found["before"]["days"]
+    text = " ".join(RUNNER.invoke(app, [*IF, *run]).stdout.split())
+    which = "within" if found["run_within_error"] else "beyond"
+    assert re.search(rf"after less before: [^:]*, {which} the error", text)
 
 
 @pytest.mark.parametrize(

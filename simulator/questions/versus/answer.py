@@ -178,6 +178,11 @@ class Versus(Answer):
         return self.tie
 
     @property
+    def run_within_error(self) -> bool:
+        """The same of the whole run: both sides have the same steps."""
+        return self.within_error
+
+    @property
     def terms(self) -> dict[str, tuple[float, float]]:
         """Seconds of each term, a and b."""
         columns = self.estimate.terms_s

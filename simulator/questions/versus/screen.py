@@ -117,7 +117,7 @@ def _whole_runs(sides: Mapping[str, BestLayout], answer: Versus | WhatIf) -> lis
     words = f"{last} less {first}: {_difference(days, _days_change)}"
     if usd["p50"] is not None:
         words += f", {_difference(usd, show_usd_change)}"
-    lines.append(f"{words}, {error_words(answer.within_error)}")
+    lines.append(f"{words}, {error_words(answer.run_within_error)}")
     if side.planning_factor is not None:
         lines.append(f"plan for: {side.planning_factor.sentence()}")
     return lines

@@ -58,7 +58,7 @@ class WhatIf(Answer):
         *("scenario=before.scenario.document", "workload=before.scenario.workload.architecture"),
         *("change", "*rows", "same_layout_reason?=same_reason", "step_time_ratio=ratio"),
         *("step_time_ratio_p10=span.0", "step_time_ratio_p90=span.1", "within_error"),
-        *("days_change=days_change.p50", "usd_change=usd_change.p50"),
+        *("run_within_error", "days_change=days_change.p50", "usd_change=usd_change.p50"),
         *("days_change_p10=days_change.p10", "days_change_p90=days_change.p90"),
         *(
             "usd_change_p10=usd_change.p10",
@@ -106,6 +106,12 @@ class WhatIf(Answer):
         """Whether the change may well be none: P10 to P90 of the ratio hold 1."""
         low, high = self.span
         return low <= 1.0 <= high
+
+    @property
+    def run_within_error(self) -> bool:
+        """The same of the days: a change of the batch is one of the number of steps, too."""
+        low, high = self.days_change["p10"], self.days_change["p90"]
+        return self.within_error if low is None or high is None else low <= 0.0 <= high
 
     @property
     def verdict(self) -> str:
