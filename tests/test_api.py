@@ -26,10 +26,14 @@ def test_public_names_are_frozen() -> None:
             "diagnose",
             "distil",
             "fabrics",
+            "lint",
+            "measurements",
             "parameter_server",
             "plan",
+            "power",
             "predict",
             "recommender",
+            "releases",
             "rent_or_buy",
             "rl",
         ),
@@ -135,15 +139,12 @@ def test_default_length_is_no_longer_than_the_model_allows() -> None:
     assert found.scenario.workload.recipe.sequence_length == 1024
 
 
-def test_compare_takes_gpus_as_the_command_does_and_counts_as_the_same() -> None:
-    run: dict[str, Any] = {"model": "llama-3.2-1b", "tp": 1, "pp": 1, "cp": 1, "micro_batch": 1}
-    found = [
-        simulator.compare(clusters="dgx-h100", **run, **given).rows
-        for given in ({"gpus": 8}, {"gpus": "8"}, {"gpus": [8]}, {"counts": [8]})
-    ]
-    assert [row.gpus for row in found[0]] == [8] and all(rows == found[0] for rows in found)
-    with pytest.raises(InputError, match="counts: is the same as gpus, give one of them"):
-        simulator.compare(clusters="dgx-h100", **run, gpus=8, counts=[8])
+def test_compare_takes_gpus_as_every_other_face_does() -> None:
+    names = {"model": "llama-3.2-1b", "clusters": ["dgx-h100"], "micro_batch": 1, "jobs": 1}
+    one, text = (simulator.compare(**names, gpus=gpus) for gpus in (8, "8"))
+    assert [row.gpus for row in one.rows] == [row.gpus for row in text.rows] == [8]
+    with pytest.raises(InputError, match="arguments: gpus: must be"):
+        simulator.compare(**names, gpus="eight")
 
 
 def test_frames_hold_what_to_plan_for_and_the_price() -> None:

@@ -18,6 +18,7 @@ from simulator.units import (
     show_count,
     show_days,
     show_days_span,
+    show_kwh,
     show_percent,
     show_seconds,
     show_signed_percent,
@@ -106,7 +107,7 @@ def hours_words(outcome: Outcome, gpus: int, i: int = 0) -> str:
 
 
 def planned_words(answer: BestLayout, i: int = 0) -> str:
-    """What to plan for: days and money with what published runs took on top.
+    """What to plan for with what published runs took on top: days, money, energy.
 
     Blank without tokens; that there is nothing on top where all is to be ideal.
     """
@@ -129,6 +130,9 @@ def planned_totals_words(answer: BestLayout, i: int = 0) -> str:
     if math.isfinite(middle):
         mark = MARK * answer.outcome.price.assumed
         words += f", {show_usd(middle)}{mark} ({show_usd_span(low, high)})"
+    low, middle, high = (float(column[i]) for column in planned.kwh)
+    if math.isfinite(middle):
+        words += f", {show_kwh(middle)} ({show_kwh(low)} to {show_kwh(high)})"
     return words
 
 

@@ -38,6 +38,7 @@ ROW = [
     *("cluster", "accelerator", "gpus", "feasible", "reason", "software", "global_batch"),
     *("layout", "step_time_s"),
     *("tokens_per_s_per_gpu", "mfu", "days", "usd", "kwh", "days_ideal", "co2_kg", "goodput"),
+    "checkpoint",
     *("planning_factor", "planned_days", "planned_usd", "deadline_chance", "budget_chance"),
     *("deadline_chance_without_factor", "budget_chance_without_factor"),
     *("memory_headroom", "verdict", "memory_total_bytes", "memory_p90_bytes", "usable_bytes"),
@@ -62,6 +63,9 @@ def test_document_and_files(tmp_path: Path) -> None:
         assert row["days"]["p10"] < row["days"]["p50"] < row["days"]["p90"]
         # steps x step time, and what failures and checkpoints leave of it
         steps = 1e11 / (1024 * 8192)
+        # weights in 16 bit, fp32 weights and two moments of 1.24 billion parameters: 14 bytes each
+        saved = row["checkpoint"]
+        assert saved["bytes"] == pytest.approx(14 * 1.24e9, rel=0.01) and saved["stall_s"] > 0.0
         assert row["days_ideal"] == pytest.approx(steps * row["step_time_s"] / 86_400)
         assert row["days"]["p50"] == pytest.approx(row["days_ideal"] / row["goodput"])
     cheapest = document["decision"]["cheapest"]["row"]

@@ -17,7 +17,14 @@ HEAD = ["schema", "version", "command", "scenario", "workload"]
 SIDE = [
     *("asked", "layout", "step_time_s", "p10_s", "p90_s", "mfu", "days", "usd", "price"),
     *("memory_total_bytes", "fits", "verdict", "memory_p90_bytes", "usable_bytes", "goodput"),
-    *("days_ideal", "planning_factor", "planned_days", "planned_usd", "deadline_chance"),
+    *(
+        "checkpoint",
+        "days_ideal",
+        "planning_factor",
+        "planned_days",
+        "planned_usd",
+        "deadline_chance",
+    ),
     *("budget_chance", "deadline_chance_without_factor", "budget_chance_without_factor"),
 ]
 
@@ -50,6 +57,9 @@ def test_the_difference_of_two_runs_is_as_wide_as_that_of_their_steps() -> None:
             share = found[f"step_time_ratio_{end}"] / found["step_time_ratio"]
             assert change[end] == pytest.approx(share * b - a)
     side = found["a"]
+    saved = side["checkpoint"]
+    assert saved["bytes"] > 8.03e9 * 2 and saved["write_s"] > 0.0
+    assert saved["every_s"] == pytest.approx(saved["every_steps"] * side["step_time_s"])
     assert side["planned_days"]["p50"] == pytest.approx(
         side["planning_factor"]["value"] * side["days"]["p50"]
     )

@@ -30,10 +30,11 @@ from simulator.scenario import Scenario, make_scenario
 from simulator.search.best_layout import factor_of
 from simulator.search.candidates import widest_tp
 from simulator.search.certainty import Certainty, certainty
+from simulator.search.checkpoints import Checkpoint, checkpoints
 from simulator.search.defaults import stated_layout
 from simulator.search.fastest import KEEP, fastest
 from simulator.search.outcome import GoalChances, Outcome, goal_chances
-from simulator.search.with_failures import machine_of, never_finishes, priced
+from simulator.search.with_failures import never_finishes, priced
 
 if TYPE_CHECKING:
     from simulator.planner.mixed_plan import MixedOption
@@ -82,7 +83,7 @@ class Offer:
     KEYS: ClassVar[tuple[str, ...]] = (
         *("cluster", "accelerator", "gpus", "feasible", "reason?", "software?", "global_batch"),
         *("layout", "step_time_s", "tokens_per_s_per_gpu", "mfu", "*totals", "days_ideal"),
-        *("co2_kg", "goodput"),
+        *("co2_kg", "goodput", "checkpoint"),
         *("planning_factor", "planned_days", "planned_usd", "deadline_chance", "budget_chance"),
         *("deadline_chance_without_factor", "budget_chance_without_factor"),
         *("memory_headroom", "verdict=memory_verdict", "memory_total_bytes", "memory_p90_bytes"),
@@ -145,8 +146,8 @@ class Offer:
     """Row of a table of offers that its price is of."""
     quoted: str = ""
     """Provider, instance and term of it; blank where the price is not of one."""
-    checkpoint_bytes: float | None = None
-    """Of one checkpoint: what there is to keep, and to take away in the end."""
+    checkpoint: Checkpoint | None = None
+    """What the run writes to go on from; None on servers of several kinds."""
     rented_together: int = 1
     """Accelerators that are let as one (``Cluster.rented_together``)."""
     paid_gpus: int = 0
@@ -186,15 +187,15 @@ class Offer:
 
         None where it says neither.
         """
-        quote, days, size = self.quote, self.days_to_plan, self.checkpoint_bytes
-        if quote is None or days is None or size is None:
+        quote, days, saved = self.quote, self.days_to_plan, self.checkpoint
+        if quote is None or days is None or saved is None:
             return None
         asked = {
             "storage": (quote.storage_usd_per_gb_month, days.p50 / _MONTH_DAYS),
             "egress": (quote.egress_usd_per_gb, 1.0),
         }
         beside = {
-            name: usd * size / 1e9 * times
+            name: usd * saved.bytes / 1e9 * times
             for name, (usd, times) in asked.items()
             if usd is not None
         }
@@ -445,7 +446,7 @@ def _filled(
         price=price.origin,
         price_name=price.name,
         paid_gpus=_paid(result),
-        checkpoint_bytes=float(machine_of(best, scenario).checkpoint_bytes),
+        checkpoint=checkpoints(scenario, best, result.real)[0],
         rented_together=cluster.rented_together,
         usd_per_gpu_hour=_number(price.usd_per_gpu_hour),
     )

@@ -25,7 +25,8 @@ from simulator.search.with_failures import priced
 from simulator.units import show_chance, show_seconds
 
 _PLANNED = (
-    *("verdict=memory_verdict", "memory_p90_bytes", "usable_bytes", "goodput", "days_ideal"),
+    *("verdict=memory_verdict", "memory_p90_bytes", "usable_bytes", "goodput", "checkpoint"),
+    "days_ideal",
     *("planning_factor", "planned_days", "planned_usd", "deadline_chance", "budget_chance"),
     *("deadline_chance_without_factor", "budget_chance_without_factor"),
 )
