@@ -39,7 +39,8 @@ ROW = [
     *("layout", "step_time_s"),
     *("tokens_per_s_per_gpu", "mfu", "days", "usd", "kwh", "days_ideal", "co2_kg", "goodput"),
     "checkpoint",
-    *("planning_factor", "planned_days", "planned_usd", "deadline_chance", "budget_chance"),
+    *("planning_factor", "planned_days", "planned_usd", "planned_kwh", "deadline_chance"),
+    "budget_chance",
     *("deadline_chance_without_factor", "budget_chance_without_factor"),
     *("memory_headroom", "verdict", "memory_total_bytes", "memory_p90_bytes", "usable_bytes"),
     *("tight_alternative", "usd_per_gpu_hour", "price"),
@@ -68,6 +69,9 @@ def test_document_and_files(tmp_path: Path) -> None:
         assert saved["bytes"] == pytest.approx(14 * 1.24e9, rel=0.01) and saved["stall_s"] > 0.0
         assert row["days_ideal"] == pytest.approx(steps * row["step_time_s"] / 86_400)
         assert row["days"]["p50"] == pytest.approx(row["days_ideal"] / row["goodput"])
+        factor = row["planning_factor"]["value"]
+        for name in ("days", "kwh"):
+            assert row[f"planned_{name}"]["p50"] == pytest.approx(factor * row[name]["p50"])
     cheapest = document["decision"]["cheapest"]["row"]
     for choice in document["assumptions"]:  # a longer run is dearer in proportion
         usd = document["rows"][cheapest]["usd"]["p50"]

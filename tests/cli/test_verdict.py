@@ -57,7 +57,7 @@ def test_it_says_what_one_decides_by() -> None:
     for words in (
         f"FITS {best.estimate.layouts.describe(0)} time {days:,.1f} days (",
         f"begun on 2027-01-01 it ends on {ends.isoformat()} (",
-        " M USD (",
+        " M USD* (",
         " USD per GPU-hour (on demand, specialised clouds, 2026-05-01, assumed); ",
         f"planned plan for {days * FACTOR:,.1f} days (",
         " published runs took on top: restarts, ",

@@ -23,6 +23,7 @@ SIDE = [
         "planning_factor",
         "planned_days",
         "planned_usd",
+        "planned_kwh",
         "deadline_chance",
     ),
     *("budget_chance", "deadline_chance_without_factor", "budget_chance_without_factor"),

@@ -480,7 +480,7 @@ def _curve(rows: Sequence[Offer]) -> Curve:
     )
 
 
-_TOTALS = ("days", "usd", "kwh", "planned_days", "planned_usd")
+_TOTALS = ("days", "usd", "kwh", "planned_days", "planned_usd", "planned_kwh")
 
 _ROW = (
     *("cluster", "accelerator", "gpus", "feasible", "software", "global_batch", "step_time_s"),

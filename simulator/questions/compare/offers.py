@@ -84,7 +84,8 @@ class Offer:
         *("cluster", "accelerator", "gpus", "feasible", "reason?", "software?", "global_batch"),
         *("layout", "step_time_s", "tokens_per_s_per_gpu", "mfu", "*totals", "days_ideal"),
         *("co2_kg", "goodput", "checkpoint"),
-        *("planning_factor", "planned_days", "planned_usd", "deadline_chance", "budget_chance"),
+        *("planning_factor", "planned_days", "planned_usd", "planned_kwh", "deadline_chance"),
+        "budget_chance",
         *("deadline_chance_without_factor", "budget_chance_without_factor"),
         *("memory_headroom", "verdict=memory_verdict", "memory_total_bytes", "memory_p90_bytes"),
         *("usable_bytes", "tight_alternative", "usd_per_gpu_hour", "price", "batch_divides"),
@@ -121,6 +122,7 @@ class Offer:
     """What published runs took on top; None where everything is to be ideal."""
     planned_days: Span | None = None
     planned_usd: Span | None = None
+    planned_kwh: Span | None = None
     """With it: what deadline, budget and their chances are held against."""
     deadline_chance: float | None = None
     budget_chance: float | None = None
@@ -415,7 +417,7 @@ def _filled(
     sure = certainty(best, workload, cluster, scenario.software)
     days, usd, kwh = _totals(best, result, sure)
     factor = factor_of(scenario)
-    planned_days, planned_usd = _planned(best, result, sure, factor)
+    planned_days, planned_usd, planned_kwh = _planned(best, result, sure, factor)
     free = 1.0 - float(best.memory_total_bytes[0]) / float(best.usable_bytes)
     return replace(
         empty,
@@ -436,6 +438,7 @@ def _filled(
         planning_factor=factor,
         planned_days=planned_days,
         planned_usd=planned_usd,
+        planned_kwh=planned_kwh,
         **_chances(goal_chances(best, result, sure, _goal(scenario, asked), factor)),
         memory_headroom=free,
         memory_verdict=best.verdict_word(),
@@ -502,6 +505,7 @@ def _mixed_offer(scenario: Scenario, asked: Asked, name: str) -> Offer:
         ideal=scenario.goal.ideal,
         co2_kg=co2_kg(kwh.p50, region) if kwh else None,
         planning_factor=factor,
+        planned_kwh=_with_factor(kwh, factor),
         **_goals(asked, (days, usd), (planned_days, planned_usd)),
         **encoded(best.run, _MEMORY),
         evidence=best.run.evidence,
@@ -549,16 +553,16 @@ def _totals(
 
 def _planned(
     best: Estimate, result: Outcome, sure: Certainty, factor: PlanningFactor | None
-) -> tuple[Span | None, Span | None]:
-    """Days and USD with the planning factor; None without one."""
+) -> tuple[Span | None, ...]:
+    """Days, USD and kWh with the planning factor; None without one."""
     if factor is None:
-        return None, None
-    days, usd, _ = _totals(best, result, sure.planned(best.step_time_s, factor))
+        return None, None, None
+    totals = _totals(best, result, sure.planned(best.step_time_s, factor))
 
     def over(span: Span | None) -> Span | None:
         return replace(span, p50=factor.value * span.p50) if span is not None else None
 
-    return over(days), over(usd)
+    return tuple(over(span) for span in totals)
 
 
 def _with_factor(span: Span | None, factor: PlanningFactor | None) -> Span | None:

@@ -145,7 +145,7 @@ def _money(plan: Plan, whole: Spans) -> str:
     words = "no price known"
     if math.isfinite(cost):
         span = show_usd_span(float(whole.usd[0][0]), float(whole.usd[1][0]))
-        words = f"{show_usd(cost)} ({span})"
+        words = f"{show_usd(cost)}{MARK * result.price.assumed} ({span})"
     price, gpus = result.price, plan.scenario.cluster.gpus
     rate = "" if price.usd_per_gpu_hour is None else f" at {price.words()}"
     return f"{words}{rate}; {hours_words(result, gpus)}, {show_kwh(float(result.kwh[0]))}"

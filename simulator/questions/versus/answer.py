@@ -27,7 +27,8 @@ from simulator.units import show_chance, show_seconds
 _PLANNED = (
     *("verdict=memory_verdict", "memory_p90_bytes", "usable_bytes", "goodput", "checkpoint"),
     "days_ideal",
-    *("planning_factor", "planned_days", "planned_usd", "deadline_chance", "budget_chance"),
+    *("planning_factor", "planned_days", "planned_usd", "planned_kwh"),
+    *("deadline_chance", "budget_chance"),
     *("deadline_chance_without_factor", "budget_chance_without_factor"),
 )
 """Of each side, as a document of a layout has them."""
