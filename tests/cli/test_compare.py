@@ -256,6 +256,14 @@ def test_the_cheapest_the_soonest_and_the_safest_by_hand() -> None:
     assert bold["cheapest"] is rows[-1] and bold["soonest"] is rows[-1]
 
 
+def test_without_tokens_there_is_a_step_and_nobody_misses_a_price() -> None:
+    run = ["compare", "--model", "llama-3.2-1b", "--clusters", "dgx-h100", "--gpus", "8", *SETS]
+    done = RUNNER.invoke(app, [*run, "--jobs", "1"])
+    text = " ".join(done.stdout.split())
+    assert done.exit_code == 0 and " s a step" in text and "no tokens" in text
+    assert "no price" not in text and "give --tokens N" in text
+
+
 def test_half_a_chance_is_not_enough_unless_it_is_asked_for() -> None:
     rows = offers(("even", 8, 20.0, 10.0, "datasheet"))
     assert made(rows, deadline_days=20.0).decision["cheapest"] is None

@@ -58,6 +58,11 @@ def test_the_sizes_that_were_tried_stand_in_order_below_the_answer() -> None:
     assert sizes == sorted(sizes) and len(sizes) >= 2
 
 
+def test_a_budget_that_is_used_up_is_what_the_limits_take() -> None:
+    done = RUNNER.invoke(app, [*RUN, "--gpus", "16", "--budget", "2000"])
+    assert "2.00 k USD; the budget is used up" in " ".join(done.stdout.split())
+
+
 def test_what_cannot_be_met_names_the_nearest() -> None:
     done = RUNNER.invoke(app, [*RUN, "--deadline", "1h"])
     assert done.exit_code == 1

@@ -18,6 +18,7 @@ from simulator.units import (
     show_days,
     show_days_span,
     show_percent,
+    show_seconds,
     show_usd,
     show_usd_span,
 )
@@ -203,8 +204,9 @@ def in_words(rows: Sequence[Offer]) -> list[str]:
     lines = []
     for row in rows[:_MOST]:
         mark = MARK * row.assumed_price
-        words = [_days_words(row.days)] if row.days else []
-        words.append(_usd_words(row.usd, mark) if row.usd else "no price")
+        words = [_days_words(row.days) if row.days else step_words(row)]
+        if row.usd or row.days:  # a run of unknown length has no money, whatever an hour costs
+            words.append(_usd_words(row.usd, mark) if row.usd else "no price")
         words.append(f"{show_percent(row.memory_headroom or 0.0)} of memory free")
         said = f"{row.named} x {row.gpus:,}: {', '.join(words)}"
         said += " (TIGHT)" * (row.memory_verdict == "TIGHT") + on_top_words(row)
@@ -218,6 +220,11 @@ def in_words(rows: Sequence[Offer]) -> list[str]:
             said += ", unmeasured"
         lines.append(said)
     return [*lines, *_more(len(rows))]
+
+
+def step_words(row: Offer) -> str:
+    """The step of an offer."""
+    return f"{show_seconds(row.step_time_s or 0.0)} a step"
 
 
 def on_top_words(row: Offer) -> str:
@@ -334,6 +341,8 @@ def _beside(answer: Comparison, row: Offer) -> str:
 def _no_price(answer: Comparison) -> list[str]:
     if answer.budget_usd is not None:
         return []
+    if all(row.days is None for row in answer.feasible):
+        return ["how long the run is nobody says: give --tokens N"]
     if all(row.usd is None for row in answer.feasible):
         return ["no cluster has a price: give --price USD"]
     reference = answer.reference

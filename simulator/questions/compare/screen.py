@@ -10,7 +10,13 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from simulator.cli.screen import NO_FIT, assumptions, heading, notes
-from simulator.questions.compare.offer_sentences import missed, tight_words, verdict, views
+from simulator.questions.compare.offer_sentences import (
+    missed,
+    step_words,
+    tight_words,
+    verdict,
+    views,
+)
 from simulator.report.wording import IDEAL, MARK
 from simulator.units import (
     show_days_span,
@@ -72,12 +78,13 @@ def line(row: Offer) -> str:
         days_span=_ends(days) if days else "-",
         chance=_chance(row.chance),
         usd=show_usd(usd.p50).removesuffix(" USD") + MARK * row.assumed_price if usd else "-",
-        usd_span=_usd_ends(usd) if usd else "no price",
+        usd_span=_usd_ends(usd) if usd else "no price" if days else "no tokens",
         mfu=show_percent(row.mfu or 0.0),
     )
     held = row.planned_days
     words = (
         row.described,
+        "" if days else step_words(row),
         row.evidence.grade if row.evidence else "",
         show_kwh(row.kwh.p50) if row.kwh else "",
         "memory TIGHT" if row.memory_verdict == "TIGHT" else "",

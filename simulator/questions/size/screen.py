@@ -93,10 +93,10 @@ def _bought(answer: Sized, compute: Compute) -> list[str]:
     """Tokens, and the best model for the same compute with the law's coefficients."""
     arch, law, best = answer.scenario.workload.architecture, compute.law, compute.optimum
     named = "GPU" if compute.offer.gpus == 1 else "GPUs"
-    usd, days = compute.offer.usd, compute.offer.days
-    paid = ""
+    usd, days = compute.offer.usd_to_plan, compute.offer.days_to_plan
+    paid, chance = "", answer.asked.confidence
     if usd is not None and days is not None:
-        paid = f", {show_usd(usd.p50 * compute.days / days.p50)}"
+        paid = f", {show_usd(usd.at(chance) * compute.days / days.at(chance))}"
     return [
         f"{compute.offer.gpus:,} {named} for {show_days(compute.days)}{paid};"
         f" the {compute.binding} is used up",
