@@ -7,8 +7,6 @@ that does. Those that change the step most stand under the verdict.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from simulator.cost.step import Estimate, evaluate
@@ -18,6 +16,7 @@ from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.planner.defaults_that_matter import Alternative, alternatives_of
 from simulator.planner.variants import Variant, variant_of
 from simulator.record_cache import for_same_records
+from simulator.records import dataclass
 from simulator.search.best_layout import BestLayout
 from simulator.search.fastest import explore_scenario
 from simulator.search.with_failures import priced
@@ -138,7 +137,7 @@ def _searched(answer: BestLayout, other: Alternative) -> Estimate:
     alike = other.scenario.software.name == answer.scenario.software.name
     kept = (*_KEPT, *other.fields) if alike else ()
     pinned = {name: best[name] for name in kept} | answer.scenario.pinned
-    return explore_scenario(other.scenario, pinned, keep=1, counts=False).best
+    return explore_scenario(other.scenario, pinned, keep=1, counts=False, near_miss=False).best
 
 
 def _estimated(table: Layouts, other: Alternative) -> Estimate | None:

@@ -33,6 +33,8 @@ _MOST = 3
 MARK = "*"
 """Of money at a price that is assumed."""
 
+AT_ASSUMED = f"{MARK} at an assumed price: a guess or a page read second hand, no quote"
+
 IDEAL = "nothing on top: goodput and the planning factor are left out (--ideal)"
 """Stands beside every total where both are."""
 

@@ -8,7 +8,7 @@ time, money, free memory and energy.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -36,6 +36,7 @@ from simulator.questions.compare.offers import (
     offer_assumptions,
     offer_of,
 )
+from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.pareto import front
 

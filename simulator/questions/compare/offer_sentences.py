@@ -10,7 +10,7 @@ from simulator.answers import CAVEATS
 from simulator.planner.assumptions import ASSUMED
 from simulator.planner.plan import TRIAL
 from simulator.questions.compare.offers import excesses, nearest
-from simulator.report.wording import IDEAL, MARK, chance_words
+from simulator.report.wording import AT_ASSUMED, IDEAL, MARK, chance_words
 from simulator.units import (
     show_change,
     show_co2,
@@ -358,7 +358,7 @@ def _caveats(answer: Comparison) -> list[str]:
     if unpriced:
         lines.append(f"No price known (give --price CLUSTER=USD): {', '.join(unpriced)}")
     if any(row.assumed_price for row in answer.feasible):
-        lines.append(f"{MARK} at an assumed price: a guess or a page read second hand, no quote")
+        lines.append(AT_ASSUMED)
     factor = next((row.planning_factor for row in answer.feasible if row.planning_factor), None)
     if factor is not None:
         lines.append(f"Plan for: {factor.sentence()}. Deadline and budget are held against it.")

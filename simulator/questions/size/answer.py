@@ -7,7 +7,7 @@ worse answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -30,6 +30,7 @@ from simulator.questions.compare.offers import (
     offer_assumptions,
     offer_of,
 )
+from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.candidates import widest_tp
 from simulator.units import DAY_S

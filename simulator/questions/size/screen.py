@@ -18,7 +18,7 @@ from simulator.questions.compare.offer_sentences import (
     tight_words,
 )
 from simulator.questions.compare.screen import head, narrow_notes, table, wrapped
-from simulator.report.wording import MARK
+from simulator.report.wording import AT_ASSUMED
 from simulator.units import show_count, show_days, show_percent, show_usd
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _notes(answer: Sized) -> list[str]:
     lines = []
     if row is not None:
         lines += [f"USD per GPU-hour: {price_words(row)}"] if row.usd_per_gpu_hour else []
-        lines += [f"{MARK} at an assumed price"] * row.assumed_price
+        lines += [AT_ASSUMED] * row.assumed_price
         lines += row.evidence.sentences()[:2] if row.evidence else []
         if row.planning_factor is not None:
             lines.append(f"Plan for: {row.planning_factor.sentence()}. The limits are held to it.")

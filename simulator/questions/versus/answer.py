@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, ClassVar
 
 from simulator.answers import SCENARIO, Answer, encoded
@@ -16,6 +16,7 @@ from simulator.layout.layout_section import LayoutSection
 from simulator.planner.assumptions import Assumption, assumptions
 from simulator.planner.layout_row import layout_fields, layout_rows
 from simulator.planner.prediction import Prediction, predict, refuse_mixed
+from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.best_layout import factor_of
 from simulator.search.certainty import TIE, Certainty, certainty, changed_total, ratio_span

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 from simulator.answers import Answer
@@ -19,6 +19,7 @@ from simulator.planner.changes import MACHINE_CHANGES, MachineChange, machine_wi
 from simulator.planner.layout_row import LayoutRow, layout_rows
 from simulator.planner.plan import Plan, plan
 from simulator.planner.prediction import Prediction, predict
+from simulator.records import dataclass
 from simulator.scenario import Scenario, make_scenario
 from simulator.search.certainty import changed_total, ratio_span
 from simulator.search.defaults import stated_layout
