@@ -75,6 +75,8 @@ class Likeness:
     """Least expected error: two runs alike differ, and so do sites."""
     most: Figure
     """Largest expected error."""
+    new_device: Figure
+    """Least expected error on a device of which no run counts."""
 
     def expected(self, error: Floats) -> Floats:
         """Expected absolute error of the logarithm, by the weighted error of runs near."""
@@ -176,7 +178,9 @@ def nearness(
     best = _best(traits, runs, families)
     found = Nearness(runs, parts, distance, error, own, expected, best)
     above = np.log(traits.numbers["mfu"] / found.best_mfu) / P90_T4
-    return replace(found, expected=np.fmax(expected, above))
+    ran = (np.isfinite(distance) & (runs.words["device"] == traits.words["device"])).any(axis=1)
+    least = np.where(ran, 0.0, float(rules.new_device))
+    return replace(found, expected=np.fmax(np.fmax(expected, least), above))
 
 
 def _best(traits: Traits, runs: EvidenceRuns, families: Sequence[str]) -> NDArray[np.intp]:
