@@ -5,6 +5,7 @@
 #                written again: 30 minutes on two cores
 # make lint      ruff, mypy, import-linter
 # make mutants   change one place of simulator/ at a time, say what no test of its room notices; hours
+# make load      200 clients click on the explorer for 5 minutes: waits, memory, what is lost; LOAD='--seconds 60'
 # make bench     time what tests/benchmarks holds
 # make house     count files, lines, names and calls, which the house rules are measured by (tests/house)
 # make accuracy  predict the shipped runs and write docs/accuracy*.md, docs/accuracy.json and docs/goodput.md again
@@ -28,6 +29,7 @@ TORCH ?= torch==2.13.0
 TORCH_INDEX ?=
 PYTEST_ARGS ?=
 MUTANTS ?=
+LOAD ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -41,7 +43,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := plan
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: plan test evidence lint mutants bench house accuracy profiles reports measure-here calibrate-here clean
+.PHONY: plan test evidence lint mutants load bench house accuracy profiles reports measure-here calibrate-here clean
 
 plan: $(STAMPS)/foreshard
 	$(BIN)/foreshard plan examples/llama-3.1-70b.toml
@@ -61,6 +63,9 @@ lint: $(STAMPS)/test
 
 mutants: $(STAMPS)/test $(TORCH_STAMP)
 	$(BIN)/python -m tests.mutations.mutants $(MUTANTS)
+
+load: $(STAMPS)/test
+	$(BIN)/python -m tests.explorer.load $(LOAD)
 
 bench: $(STAMPS)/test
 	$(BIN)/python -m pytest tests/benchmarks -m '' --benchmark-enable --benchmark-only $(PYTEST_ARGS)

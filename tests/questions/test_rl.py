@@ -184,6 +184,8 @@ def test_plan_points_to_the_command(tmp_path: Path) -> None:
         ({"reward": "model"}, "rl.reward_model: goes with reward = 'model'"),
         ({"partial_rollouts": True}, "rl.partial_rollouts: must be false without staleness"),
         ({"generation.engine": "vlm"}, "rl.generation.engine"),
+        ({"refit": "storage"}, "rl.refit: must be collective with mode = 'colocated'"),
+        ({"generation.memory_share": 0.2}, "rl.generation.memory_share: weights of tp = 1"),
         ({"answer_lengths": [10, 20]}, "one of answer_tokens, answer_lengths, answer_file"),
     ],
 )
