@@ -7,7 +7,7 @@ hidden communication are told apart here, by the window that each collective may
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,7 @@ from simulator.cost.operators.selective import saved_by_mode, share_again, short
 from simulator.cost.operators.split_work import copies_over_tp
 from simulator.hardware.cluster import Cluster
 from simulator.layout.placement import Group
+from simulator.records import dataclass
 from simulator.software.kernels import Kernels
 from simulator.software.profile import Software
 from simulator.workload.recipe import Recipe, Workload
@@ -495,9 +496,9 @@ class _Pricer:
         whole_s = launches_s(self.software, ops, self.ranks, self.recipe)
         hides = 0.0 if self.software.host.waits_for_kernels else 1.0
         host_s = [self._wide(seconds * self.slower_host) for seconds in whole_s]
-        busy_s = [sum((way[term] for term in PASS_TERMS), np.zeros(self.keys)) for way in terms]
-        if not paired:
-            posted = posted_by_host(self.cluster, self.ranks)
+        busy_s = [sum(map(way.__getitem__, PASS_TERMS), np.zeros(self.keys)) for way in terms]
+        if not paired and self.cluster.node.scale_out.through_host:
+            posted = posted_by_host(self.ranks)
             busy_s = [busy - posted * way["ep"] for busy, way in zip(busy_s, terms, strict=True)]
         gaps = [late - hides * busy for late, busy in zip(host_s, busy_s, strict=True)]
         waits_s = [np.maximum(gap, 0.0) for gap in gaps]

@@ -11,7 +11,6 @@ from simulator.arrays import Floats
 from simulator.cost.operators.operations import Operators, Ranks, recomputes
 from simulator.cost.operators.roles import GemmRole, StreamRole
 from simulator.cost.operators.split_work import split_host_s
-from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import DISPATCHERS
 from simulator.software.host_work import HostWork, Launched
 from simulator.software.profile import Software
@@ -194,16 +193,15 @@ def _exchange_s(software: Software, ops: Operators, ranks: Ranks) -> Any:
     return seconds[np.asarray(ranks.dispatcher)] * _exchanges(ranks)
 
 
-def posted_by_host(cluster: Cluster, ranks: Ranks) -> Any:
-    """Whether a thread of the host posts what kernels send to experts of other servers.
+def posted_by_host(ranks: Ranks) -> Any:
+    """Where a thread of the host posts what kernels send (`ScaleOut.through_host`), whether it does.
 
     The host then waits for a dispatch as it waits for sizes: what the two take adds up. Steps of
     Qwen3 30B on p5 and 235B on p6-b300 (awslabs/awsome-distributed-ai@95b939cd), over 2 and 4
     servers, 512 and 2,048 tokens a rank, are the host's floor and the messages' waits to 10 %.
     """
     experts = ranks.groups.experts
-    away = (experts.local < experts.size) & cluster.node.scale_out.through_host
-    return away & (np.asarray(ranks.dispatcher) == DISPATCHERS.index("deepep"))
+    return (experts.local < experts.size) & (np.asarray(ranks.dispatcher) == DISPATCHERS.index("deepep"))
 
 
 def _exchanges(ranks: Ranks) -> Any:
