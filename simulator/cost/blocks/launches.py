@@ -194,14 +194,14 @@ def _exchange_s(software: Software, ops: Operators, ranks: Ranks) -> Any:
 
 
 def posted_by_host(ranks: Ranks) -> Any:
-    """Where a thread of the host posts what kernels send (`ScaleOut.through_host`), whether it does.
+    """Whether messages of DeepEP go to experts of other servers, where a host's thread posts them.
 
     The host then waits for a dispatch as it waits for sizes: what the two take adds up. Steps of
     Qwen3 30B on p5 and 235B on p6-b300 (awslabs/awsome-distributed-ai@95b939cd), over 2 and 4
     servers, 512 and 2,048 tokens a rank, are the host's floor and the messages' waits to 10 %.
     """
-    experts = ranks.groups.experts
-    return (experts.local < experts.size) & (np.asarray(ranks.dispatcher) == DISPATCHERS.index("deepep"))
+    experts, way = ranks.groups.experts, np.asarray(ranks.dispatcher)
+    return (experts.local < experts.size) & (way == DISPATCHERS.index("deepep"))
 
 
 def _exchanges(ranks: Ranks) -> Any:
