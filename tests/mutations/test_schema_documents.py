@@ -99,11 +99,12 @@ LEAVES = [
 
 def document(chance: random.Random) -> dict[str, Any]:
     """A scenario with some fields of any section."""
+    models = ["llama-3.2-1b", "mixtral-8x7b", "gpt2-small", "bert-large"]
     made: dict[str, Any] = {
-        "model": {"name": chance.choice(["llama-3.2-1b", "mixtral-8x7b", "gpt2-small", "bert-large"])},
+        "model": {"name": chance.choice(models)},
         "training": {"sequence_length": 512, "global_batch": 64, "tokens": 1e9},
         "cluster": {"name": chance.choice(["dgx-h100", "dgx-a100", "mi300x-8"]), "gpus": 8},
-    }  # fmt: skip
+    }
     for path, field in chance.sample(LEAVES, chance.randint(1, 6)):
         place = made
         for name in path[:-1]:
