@@ -10,7 +10,6 @@ follow from a moved one keep what they meant: a shard group of all replicas stay
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import combinations, permutations
 from math import gcd
 from typing import Any
@@ -27,6 +26,7 @@ from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.layout.rules.launch_rules import sayable
 from simulator.layout.rules.rule import Setting as RuleSetting
 from simulator.layout.stages import even_pieces
+from simulator.records import dataclass
 from simulator.schedules.registry import SCHEDULES, WORDS, usual
 from simulator.search.candidates import MOST_CHUNKS, MOST_CP, attention_heads, module_sets
 from simulator.search.in_threads import may_go_on
