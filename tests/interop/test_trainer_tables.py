@@ -301,7 +301,7 @@ def test_a_command_of_a_table_trains_as_its_program_says(
 
 
 @pytest.mark.parametrize(
-    "program", ["train_rm.py", "train_kto.py", "train_ppo.py", "train_grpo.py"]
+    "program", ["train_prm.py", "train_kto.py", "train_ppo.py", "train_grpo.py"]
 )
 def test_a_command_of_a_table_that_trains_otherwise_is_refused(
     program: str, tmp_path: Path
