@@ -16,13 +16,13 @@ distributed/tensor/experimental/_context_parallel/_attention.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from simulator.cost.operators.operations import Collective, Operators, Ranks, Stream
 from simulator.layout.layouts import CP_KINDS
+from simulator.records import dataclass
 from simulator.software.kernels import Kernels
 from simulator.software.overlap import Overlap
 

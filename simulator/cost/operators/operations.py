@@ -6,7 +6,7 @@ Sizes are arrays over the distinct layout keys. Nothing here knows seconds.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from simulator.cost.operators.roles import GemmRole, SavedRole, StreamRole
 from simulator.layout.layout_keys import LayoutKeys, recomputed_modules
 from simulator.layout.layouts import CP_KINDS, Layouts
 from simulator.layout.placement import Placement
+from simulator.records import dataclass
 from simulator.software.kernels import Kernels
 from simulator.workload.architecture import MoE
 from simulator.workload.recipe import Recipe
@@ -307,7 +308,7 @@ class Operators:
 
 def recomputes(module: str, modules: Collection[str]) -> bool:
     """Whether selective recomputation of `modules` runs an operator of `module` again."""
-    return any(name in modules for name in module.split("+"))
+    return not set(modules).isdisjoint(module.split("+"))
 
 
 def element_bytes(recipe: Recipe) -> float:

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ from simulator.files import read_toml
 from simulator.interop.dialects.deepspeed import say_zero
 from simulator.interop.dialects.model_names import say_model, say_teacher
 from simulator.interop.dialects.settings import Place, Reading, Setting, Settings, Unset
+from simulator.records import dataclass
 from simulator.workload.architecture import Architecture
 from simulator.workload.huggingface import from_hf
 
