@@ -11,7 +11,8 @@ Pictures are made far above (``questions/answer_plots.py``) and loaded when they
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from html import escape
 from importlib import import_module
@@ -23,6 +24,16 @@ import numpy as np
 
 from simulator._version import __version__
 from simulator.errors import InputError
+from simulator.units import (
+    show_bytes,
+    show_chance,
+    show_count,
+    show_kwh,
+    show_number_of_days,
+    show_percent,
+    show_seconds,
+    show_usd,
+)
 
 SCHEMA = 1
 """Number of the form of the documents; a key that changes its meaning raises it."""
@@ -33,8 +44,42 @@ SCENARIO = ("scenario=scenario.document", "workload=scenario.workload.architectu
 CAVEATS = "Read this with the numbers"
 """Head of what an answer leaves out or takes for granted."""
 
-_ROWS = 10
-"""Of a table in a notebook."""
+_ROWS = _WIDE = 10
+"""Rows and columns of a table in a notebook."""
+
+_FIRST: dict[str, str] = {
+    "layout": "layout",
+    "cluster": "cluster",
+    "gpus": "GPUs",
+    "step_time_s": "step",
+    "days": "days",
+    "days_p50": "days",
+    "usd": "USD",
+    "usd_p50": "USD",
+    "planned_days_p50": "days to plan for",
+    "planned_usd_p50": "USD to plan for",
+    "tokens_per_s_per_gpu": "tokens/s/GPU",
+    "mfu": "MFU",
+    "memory_p90_bytes": "peak memory (P90)",
+    "memory_verdict": "memory",
+    "verdict": "memory",
+    "kwh": "energy",
+    "kwh_p50": "energy",
+}
+"""Columns that a notebook shows first, by what heads them there."""
+
+_FORMATS: tuple[tuple[str, Callable[[float], str]], ...] = (
+    ("_per_gpu", show_count),
+    ("_bytes", show_bytes),
+    ("_s", show_seconds),
+    ("days", show_number_of_days),
+    ("usd", show_usd),
+    ("kwh", show_kwh),
+    ("mfu", show_percent),
+    ("share", show_percent),
+    ("chance", show_chance),
+)
+"""How a notebook shows numbers, by how the name of their column ends, its quantile aside."""
 
 
 class Encoded:
@@ -91,6 +136,21 @@ def head(command: str) -> dict[str, Any]:
     return {"schema": SCHEMA, "version": __version__, "command": command}
 
 
+def _shown(table: Any) -> Any:
+    """The first rows of a table, its most telling columns formatted."""
+    rows = table.head(_ROWS)
+    rows = rows.reset_index() if table.index.name else rows
+    first = [name for name in _FIRST if name in rows]
+    names = (first if len(first) >= _WIDE // 2 else list(rows))[:_WIDE]
+    shown = rows[names].copy()
+    for name in names:
+        base = re.sub(r"_p\d+$", "", name)
+        show = next((show for end, show in _FORMATS if base.endswith(end)), None)
+        if show and shown[name].dtype.kind == "f":
+            shown[name] = [show(value) if isfinite(value) else "" for value in shown[name]]
+    return shown.rename(columns=_FIRST)
+
+
 def _at(value: Any, path: str) -> Any:
     """What a dotted path leads to."""
     for name in path.split("."):
@@ -130,7 +190,7 @@ class Answer(Encoded):
 
     def _repr_html_(self) -> str:
         table = self.to_frame()
-        shown = table.head(_ROWS).to_html()
+        shown = _shown(table).to_html(index=not table.index.name)
         more = f"<p>and {len(table) - _ROWS} more rows: to_frame()</p>" * (len(table) > _ROWS)
         notes = "".join(f"<li>{escape(sentence)}</li>" for sentence in self.caveats)
         notes = f"<p>{CAVEATS}:</p><ul>{notes}</ul>" * bool(notes)

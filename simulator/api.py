@@ -18,6 +18,8 @@ from simulator.planner.prediction import predict as predict_scenario
 from simulator.workload.recipe import Workload
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     from simulator.economics.ownership import Cooling, RentOrBuy
     from simulator.events.played import SimulatedStep
     from simulator.events.simulated_step import Deviation, Jitter, Network
@@ -26,12 +28,15 @@ if TYPE_CHECKING:
     from simulator.planner.plan import Plan
     from simulator.planner.simulated_run import SimulatedRun
     from simulator.questions.admit.answer import Admission
+    from simulator.questions.calibrate.next_measurement import MeasurementPlan
     from simulator.questions.compare.answer import Comparison
     from simulator.questions.compare.offers import Offer
     from simulator.questions.diagnose.answer import Diagnoses
     from simulator.questions.distillation.answer import Distilled
     from simulator.questions.job_schedule.answer import JobSchedule
+    from simulator.questions.lint.answer import Lints
     from simulator.questions.parameter_server.answer import Served
+    from simulator.questions.power.answer import PowerChoices
     from simulator.questions.rl.answer import PricedRL
     from simulator.questions.sites.answer import SeveralSites
     from simulator.questions.size.answer import Sized
@@ -39,9 +44,11 @@ if TYPE_CHECKING:
     from simulator.questions.sweep.answer import Sweep
     from simulator.questions.versus.answer import Versus
     from simulator.questions.versus.fabrics import FabricChoices
+    from simulator.questions.versus.releases import ReleaseChoices
     from simulator.questions.versus.what_if import WhatIf
     from simulator.reinforcement.split_search import By
     from simulator.scenario import Scenario
+    from simulator.scenario_keywords import RunKeywords, ScenarioKeywords
 
 
 def _scenario(
@@ -66,7 +73,7 @@ def predict(
     cluster: str | None = None,
     gpus: int | None = None,
     software: SaidSoftware = None,
-    **given: Any,
+    **given: Unpack[ScenarioKeywords],
 ) -> Prediction | MixedPrediction:
     """Predict step time, memory and cost of one layout.
 
@@ -117,7 +124,7 @@ def plan(
     software: SaidSoftware = None,
     keep: int = 64,
     progress: Callable[[int, int], None] | None = None,
-    **given: Any,
+    **given: Unpack[ScenarioKeywords],
 ) -> Plan | MixedPlan:
     """Search all layouts and rank them; arguments as in :func:`predict`, layout fields are pinned.
 
@@ -159,7 +166,7 @@ def simulate(
     network: Network | None = None,
     beside: Sequence[Source] = (),
     jitter: Jitter | None = None,
-    **given: Any,
+    **given: Unpack[ScenarioKeywords],
 ) -> SimulatedStep:
     """Play one step of one layout, action by action; other arguments as in :func:`predict`.
 
@@ -225,7 +232,7 @@ def simulate_run(
     cluster: str | None = None,
     gpus: int | None = None,
     software: SaidSoftware = None,
-    **given: Any,
+    **given: Unpack[ScenarioKeywords],
 ) -> SimulatedRun:
     """Play whole runs of one layout, with all that fails; other arguments as in :func:`predict`.
 
@@ -265,7 +272,7 @@ def compare(
     scenario: Source = None,
     *,
     clusters: Sequence[str] | str | None = None,
-    counts: Sequence[int] | str | None = None,
+    gpus: Sequence[int] | int | str | None = None,
     deadline_days: float | None = None,
     budget_usd: float | None = None,
     confidence: float = 0.5,
@@ -276,7 +283,7 @@ def compare(
     on_row: Callable[[Offer], None] | None = None,
     model: str | Workload | None = None,
     software: SaidSoftware = None,
-    **given: Any,
+    **given: Unpack[RunKeywords],
 ) -> Comparison:
     """Find the best layout on every cluster and size; other arguments as in :func:`predict`.
 
@@ -285,9 +292,9 @@ def compare(
     clusters : sequence of str, or str
         Cluster profiles, by name or path; the scenario's own, or those of its several kinds of
         servers, unless given. Servers of several kinds stand first, at their own size.
-    counts : sequence of int, or str
-        Accelerators: ``[64, 512]`` or ``"64..4096"``, which doubles; two doublings around the
-        scenario's own number unless given.
+    gpus : int, sequence of int, or str
+        Accelerators: ``512``, ``[64, 512]`` or ``"64..4096"``, which doubles; two doublings around
+        the scenario's own number unless given.
     offers : path, optional
         A table of offers, each row compared at its own price; "published" is the shipped one.
     deadline_days, budget_usd, confidence, prices, region, jobs, on_row
@@ -300,7 +307,7 @@ def compare(
 
     Examples
     --------
-    >>> found = compare(model="llama-3.2-1b", clusters=["dgx-h100", "dgx-a100"], counts=[8],
+    >>> found = compare(model="llama-3.2-1b", clusters=["dgx-h100", "dgx-a100"], gpus=[8],
     ...                 tokens=1e10, global_batch=64, micro_batch=1, pp=1)
     >>> [row.cluster for row in found.at_equal_gpus()[8]]
     ['dgx-h100', 'dgx-a100']
@@ -309,16 +316,15 @@ def compare(
     from simulator.questions.compare.answer import compare_clusters, own_clusters
     from simulator.questions.compare.gpu_counts import parse_counts
 
-    if "gpus" in given:
-        raise InputError('arguments: gpus: compare takes counts=[64, 512] or counts="64..4096"')
     wanted = clusters.split(",") if isinstance(clusters, str) else list(clusters or ())
     quotes, wanted = quotes_on(offers, wanted, where="arguments")
-    cluster, gpus = None, None
+    counts = [gpus] if isinstance(gpus, int) else gpus
+    cluster, first = None, None
     if scenario is None:
         text = counts if isinstance(counts, str) or counts is None else ",".join(map(str, counts))
         cluster = wanted[0] if wanted else None
-        gpus = parse_counts(text, where="arguments", field="counts")[0] if text else None
-    made = _scenario(scenario, given, model, cluster, gpus, software)
+        first = parse_counts(text, where="arguments", field="gpus")[0] if text else None
+    made = _scenario(scenario, given, model, cluster, first, software)
     return compare_clusters(
         made,
         wanted or own_clusters(made),
@@ -349,7 +355,7 @@ def size(
     cluster: str | None = None,
     gpus: int | None = None,
     software: SaidSoftware = None,
-    **given: Any,
+    **given: Unpack[RunKeywords],
 ) -> Sized:
     """Find how many accelerators a run needs; other arguments as in :func:`predict`.
 
@@ -400,7 +406,7 @@ def versus(
     cluster: str | None = None,
     gpus: int | None = None,
     software: SaidSoftware = None,
-    **given: Any,
+    **given: Unpack[ScenarioKeywords],
 ) -> Versus:
     """Compare two layouts term by term; other arguments as in :func:`predict`.
 
@@ -444,7 +450,7 @@ def diagnose(
     cluster: str | None = None,
     gpus: int | None = None,
     software: SaidSoftware = None,
-    **given: Any,
+    **given: Unpack[ScenarioKeywords],
 ) -> Diagnoses:
     """Find why a run is slower than predicted; other arguments as in :func:`predict`.
 
@@ -523,6 +529,120 @@ def admit(
     )
 
 
+def lint(
+    *files: str | os.PathLike[str],
+    model: str | None = None,
+    cluster: str | None = None,
+    gpus: int | None = None,
+    software: str | None = None,
+    sets: Sequence[str] = (),
+) -> Lints:
+    """Say what a launch leaves out or sets that costs; other arguments as in :func:`admit`.
+
+    Parameters
+    ----------
+    files : paths
+        The launch and what it reads.
+
+    Raises
+    ------
+    InputError
+        With every problem of the files.
+    """
+    from simulator.questions.lint.answer import lint as priced
+
+    names = {"model": model, "cluster": cluster, "gpus": gpus, "software": software}
+    return priced([Path(path) for path in files], names, sets)
+
+
+def measurements(
+    scenario: Source = None,
+    *have: str | os.PathLike[str],
+    model: str | Workload | None = None,
+    cluster: str | None = None,
+    gpus: int | None = None,
+    software: SaidSoftware = None,
+    **given: Any,
+) -> MeasurementPlan:
+    """Rank measurements by how much each narrows a prediction; arguments as in :func:`predict`.
+
+    Parameters
+    ----------
+    have : paths
+        Documents of `foreshard measure` of this machine.
+
+    Raises
+    ------
+    InputError
+        With every problem of the input.
+    """
+    from simulator.measured.measurements import read_measurements
+    from simulator.planner.simulated import predict_best
+    from simulator.questions.calibrate.next_measurement import plan_measurements
+
+    described = _scenario(scenario, given, model, cluster, gpus, software)
+    return plan_measurements(
+        predict_best(described), [read_measurements(Path(path)) for path in have]
+    )
+
+
+def releases(
+    scenario: Source = None,
+    *,
+    search: bool = True,
+    model: str | Workload | None = None,
+    cluster: str | None = None,
+    gpus: int | None = None,
+    software: SaidSoftware = None,
+    **given: Any,
+) -> ReleaseChoices:
+    """Price a run on every release of its framework; other arguments as in :func:`predict`.
+
+    Parameters
+    ----------
+    search : bool
+        Look for the fastest layout on each as well.
+
+    Raises
+    ------
+    InputError
+        With every problem of the input; if one release alone is known.
+    """
+    from simulator.questions.versus.releases import release_choices
+
+    described = _scenario(scenario, given, model, cluster, gpus, software)
+    return release_choices(described, search=search)
+
+
+def power(
+    scenario: Source = None,
+    *,
+    cap_kw: float,
+    model: str | Workload | None = None,
+    cluster: str | None = None,
+    gpus: int | None = None,
+    software: SaidSoftware = None,
+    **given: Any,
+) -> PowerChoices:
+    """Find how to run under a cap of power; other arguments as in :func:`predict`.
+
+    Parameters
+    ----------
+    cap_kw : float
+        Of the hall at the meter, in kW.
+
+    Raises
+    ------
+    InputError
+        With every problem of the input.
+    InfeasibleError
+        If nothing fits, or nothing stays under the cap.
+    """
+    from simulator.questions.power.answer import power_choices
+
+    return power_choices(_scenario(scenario, given, model, cluster, gpus, software), cap_kw)
+
+
 def what_if(
     scenario: Source = None,
     changes: Sequence[str] = (),
@@ -531,7 +651,7 @@ def what_if(
     cluster: str | None = None,
     gpus: int | None = None,
     software: SaidSoftware = None,
-    **given: Any,
+    **given: Unpack[ScenarioKeywords],
 ) -> WhatIf:
     """Find the best layout before and after some changes; other arguments as in :func:`predict`.
 
@@ -566,7 +686,7 @@ def fabrics(
     cluster: str | None = None,
     gpus: int | None = None,
     software: SaidSoftware = None,
-    **given: Any,
+    **given: Unpack[ScenarioKeywords],
 ) -> FabricChoices:
     """Price a run on candidate fabrics (`what-if --fabrics`); arguments as in :func:`predict`.
 
@@ -674,7 +794,7 @@ def sweep(
     )
 
 
-def several_sites(scenario: Source, **given: Any) -> SeveralSites:
+def several_sites(scenario: Source, **given: Unpack[ScenarioKeywords]) -> SeveralSites:
     """Find what a run takes over the places of its [sites]; other arguments as in :func:`predict`.
 
     Raises
@@ -687,7 +807,7 @@ def several_sites(scenario: Source, **given: Any) -> SeveralSites:
     return found(_scenario(scenario, given))
 
 
-def distil(scenario: Source, **given: Any) -> Distilled:
+def distil(scenario: Source, **given: Unpack[ScenarioKeywords]) -> Distilled:
     """Find what a step takes with the teacher of [distillation]; arguments as in :func:`predict`.
 
     Raises
@@ -712,7 +832,7 @@ def rl(
     by: By = "time",
     search: bool = True,
     progress: Callable[[int, int], None] | None = None,
-    **given: Any,
+    **given: Unpack[ScenarioKeywords],
 ) -> PricedRL:
     """Find what a step of [rl] takes, and the best split of its accelerators.
 
@@ -753,7 +873,7 @@ def schedule(jobs: str | os.PathLike[str], *, processes: int | None = None) -> J
     return schedule_jobs(read_jobs(Path(jobs)), where=str(jobs), processes=processes)
 
 
-def recommender(scenario: Source, **given: Any) -> Recommended:
+def recommender(scenario: Source, **given: Unpack[ScenarioKeywords]) -> Recommended:
     """Find what a step of its [sparse] takes; other arguments as in :func:`predict`.
 
     Raises
@@ -767,7 +887,7 @@ def recommender(scenario: Source, **given: Any) -> Recommended:
 
 
 def parameter_server(
-    scenario: Source, *, play: bool = False, seed: int = 0, **given: Any
+    scenario: Source, *, play: bool = False, seed: int = 0, **given: Unpack[ScenarioKeywords]
 ) -> Served:
     """Find what a run takes with its [parameter_server]; other arguments as in :func:`predict`.
 

@@ -33,7 +33,7 @@ DEFAULT_LENGTH = 8192
 DEFAULT_BATCH = 1024
 """Sequences per step without a scenario file, rounded up to a multiple of the GPUs."""
 
-_SECTIONS = {
+KEYWORD_SECTIONS = {
     name: section
     for section, schema in (
         ("training", Recipe),
@@ -45,7 +45,7 @@ _SECTIONS = {
 }
 """Section of every field that `plan` and `predict` take as a keyword."""
 
-_WHOLE = sorted(SECTIONS.keys() - {"model", "cluster", "training", "layout", "goal"})
+WHOLE_SECTIONS = sorted(SECTIONS.keys() - {"model", "cluster", "training", "layout", "goal"})
 """Sections that are taken whole, as a mapping of their fields."""
 
 
@@ -138,7 +138,7 @@ def _sections(
     settings: Mapping[str, Any], where: str, others: Iterable[str]
 ) -> dict[str, dict[str, Any]]:
     """Sort keywords into the sections that have a field of that name; `others` are known, too."""
-    known = (*_SECTIONS, *_WHOLE)
+    known = (*KEYWORD_SECTIONS, *WHOLE_SECTIONS)
     unknown = [name for name in settings if name not in known]
     if unknown:
         near = (*known, *others)
@@ -149,8 +149,8 @@ def _sections(
     for name, value in settings.items():
         if value is None:
             continue
-        if name not in _WHOLE:
-            sections.setdefault(_SECTIONS[name], {})[name] = value
+        if name not in WHOLE_SECTIONS:
+            sections.setdefault(KEYWORD_SECTIONS[name], {})[name] = value
         elif isinstance(value, Mapping):
             sections.setdefault(name, {}).update(value)
         else:

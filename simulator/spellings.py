@@ -32,6 +32,8 @@ class Spellings:
     models: dict[str, tuple[str, ...]]
     precisions: dict[str, tuple[str, ...]]
     accelerators: dict[str, tuple[str, ...]]
+    nearest_kind: dict[str, str]
+    """How names of models begin that the zoo has none of, and a model of it that computes alike."""
 
 
 def spellings() -> Spellings:

@@ -77,7 +77,7 @@ def answer(kind: str) -> Any:
         "rent_or_buy": lambda: rent_or_buy("dgx-h100", 1024, months=24),
         "simulate_run": lambda: simulate_run(**RUN, **PINS, seeds=20, deadline_days=30.0),
         "size": lambda: size(**names, **PINS, cluster="dgx-h100", deadline_days=5, largest=8),
-        "compare": lambda: compare(**names, **PINS, clusters=["dgx-h100"], counts=[4, 8], jobs=1),
+        "compare": lambda: compare(**names, **PINS, clusters=["dgx-h100"], gpus=[4, 8], jobs=1),
     }[kind]()
 
 
@@ -150,7 +150,7 @@ def test_answers_on_servers_of_several_kinds_show_themselves(tmp_path: Path) -> 
     for found in (predict(path), plan(path)):
         checked(found)
         assert found.scenario.cluster.gpus == 16
-    (row,) = compare(path, counts=[16], clusters=["dgx-h100"], jobs=1).rows[:1]
+    (row,) = compare(path, gpus=[16], clusters=["dgx-h100"], jobs=1).rows[:1]
     assert row.cluster == "dgx-h100 + dgx-a100" and row.feasible
     assert row.usd is not None and row.usd_per_gpu_hour is not None
 

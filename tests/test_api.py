@@ -26,10 +26,14 @@ def test_public_names_are_frozen() -> None:
             "diagnose",
             "distil",
             "fabrics",
+            "lint",
+            "measurements",
             "parameter_server",
             "plan",
+            "power",
             "predict",
             "recommender",
+            "releases",
             "rent_or_buy",
             "rl",
         ),
@@ -135,9 +139,12 @@ def test_default_length_is_no_longer_than_the_model_allows() -> None:
     assert found.scenario.workload.recipe.sequence_length == 1024
 
 
-def test_compare_names_counts_where_gpus_are_given() -> None:
-    with pytest.raises(InputError, match=r"gpus: compare takes counts=\[64, 512\]"):
-        simulator.compare(clusters="dgx-h100", **{"model": "llama-3.1-8b", "gpus": 8})
+def test_compare_takes_gpus_as_every_other_face_does() -> None:
+    names = {"model": "llama-3.2-1b", "clusters": ["dgx-h100"], "micro_batch": 1, "jobs": 1}
+    one, text = (simulator.compare(**names, gpus=gpus) for gpus in (8, "8"))
+    assert [row.gpus for row in one.rows] == [row.gpus for row in text.rows] == [8]
+    with pytest.raises(InputError, match="arguments: gpus: must be"):
+        simulator.compare(**names, gpus="eight")
 
 
 def test_software_may_be_a_name_or_what_is_put_over_its_profile() -> None:

@@ -15,7 +15,7 @@ from simulator._version import __version__
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA_FOLDERS = ("hardware_profiles", "kernels", "validation")
-TOP_LEVEL = {"simulator", f"foreshard-{__version__}.dist-info"}
+TOP_LEVEL = {"simulator", "foreshard", f"foreshard-{__version__}.dist-info"}
 
 # The wheel is built once: --dist loadfile runs every test of this file in the same worker.
 pytestmark = [
@@ -65,7 +65,7 @@ def run_unzipped(unzipped: Path, code: str) -> str:
     return done.stdout
 
 
-def test_wheel_holds_one_package_and_its_metadata(wheel: Path) -> None:
+def test_wheel_holds_the_packages_and_their_metadata(wheel: Path) -> None:
     assert {name.split("/")[0] for name in names_in(wheel)} == TOP_LEVEL
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from annotated_types import Gt, Le
@@ -18,9 +18,13 @@ _LARGEST = 100_000_000
 class Distillation:
     """A teacher in the step of the student of [model], which `foreshard distil` prices."""
 
-    teacher: str
+    teacher: str | None = None
     """A model of the zoo, or the path of a Hugging Face config.json; its vocabulary is the
-    student's."""
+    student's. None given: the student as it was before training, the reference of DPO, which
+    under adapters is their base and takes no weights of its own."""
+    compares: Literal["outputs", "log_probabilities"] = "outputs"
+    """What the loss takes of the teacher: all outputs of a token (their divergence), or the log-
+    probability of the token alone (DPO)."""
     kept_values: Annotated[Whole, Gt(0), Le(_LARGEST)] = 64
     """Largest outputs of a token that would be stored if the teacher ran ahead of time."""
 
@@ -47,6 +51,19 @@ def loss_bytes(tokens: Any, outputs: Any) -> Floats:
     2560000000.0
     """
     return np.asarray(np.asarray(tokens, float) * outputs * 4.0 * 5.0)
+
+
+def log_probability_bytes(tokens: Any, outputs: Any) -> Floats:
+    """Memory traffic of a token's log-probability among its outputs, 32 bits, without gradient.
+
+    The outputs are read for their maximum and for the sum of their exponentials.
+
+    Examples
+    --------
+    >>> log_probability_bytes(1000, 128_000).item()
+    1024000000.0
+    """
+    return np.asarray(np.asarray(tokens, float) * outputs * 4.0 * 2.0)
 
 
 def stored_bytes(tokens: Any, kept_values: Any) -> Floats:

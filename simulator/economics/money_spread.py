@@ -17,6 +17,7 @@ from simulator import catalogue
 from simulator.arrays import Floats
 from simulator.economics.energy import cluster_energy_joule
 from simulator.economics.price import Price, Site
+from simulator.economics.quotes import price_spread
 from simulator.files import Figure, read_profile, record
 from simulator.hardware.cluster import Cluster
 
@@ -83,6 +84,8 @@ def _variance(joule: Callable[[Site], Floats], site: Site) -> Floats:
 def usd_spread(price: Price, site: Site, *, power_share: Floats, energy: Floats) -> Floats:
     """Relative standard deviation of the money of a run whose duration is known.
 
+    A price that is assumed and states no spread is off as offers are apart.
+
     Parameters
     ----------
     power_share : ndarray
@@ -99,7 +102,11 @@ def usd_spread(price: Price, site: Site, *, power_share: Floats, energy: Floats)
     >>> float(usd_spread(rented, site, power_share=np.zeros(1), energy=np.full(1, 0.1))[0])
     0.2
     """
-    held = 0.0 if price.usd_per_gpu_hour is None else _relative(price.usd_per_gpu_hour)
+    held = 0.0
+    if price.usd_per_gpu_hour is not None:
+        held = _relative(
+            price.usd_per_gpu_hour, price_spread("", price.term) if price.assumed else 0
+        )
     tariff = _relative(site.electricity_usd_per_kwh)
     power = power_share * np.sqrt(energy**2 + tariff**2)
     return np.sqrt(((1.0 - power_share) * held) ** 2 + power**2)

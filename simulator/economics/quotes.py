@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
+from functools import lru_cache
+from math import log
 from pathlib import Path
+from statistics import median
 from typing import Any, ClassVar, get_args
+
+import numpy as np
 
 from simulator import catalogue
 from simulator.economics.price import Price, Term
 from simulator.errors import InputError, did_you_mean, problem
-from simulator.files import Figure, build, check_header, read_csv, read_toml, record
+from simulator.files import Figure, build, check_header, read_columns, read_csv, read_toml, record
 from simulator.records import dataclass
 
 COLUMNS = (
@@ -26,6 +31,10 @@ COLUMNS = (
 
 _TERMS = tuple(term for term in get_args(Term) if term != "owned")
 _GRADES = ("datasheet", "assumed")
+
+_FEWEST = 5
+"""Published offers of a GPU and term from which on they tell how far prices are apart."""
+_P90 = 1.2815515655446004
 
 
 @record
@@ -66,7 +75,8 @@ class Quote:
 
     def price(self, site: str) -> Price:
         """Return it as the price of an hour, power included."""
-        figure = Figure(self.usd_per_gpu_hour, self.grade, self.source, self.date)
+        spread = price_spread(self.gpu, self.term) if self.grade == "assumed" else None
+        figure = Figure(self.usd_per_gpu_hour, self.grade, self.source, self.date, spread)
         return Price(
             name=self.label,
             provider=self.provider,
@@ -104,6 +114,34 @@ def read_quotes(path: Path | str) -> list[Quote]:
     if problems:
         raise InputError(problems)
     return quotes
+
+
+@lru_cache(maxsize=64)
+def price_spread(gpu: str, term: Term) -> float:
+    """Relative standard deviation of what providers ask for one GPU on one term.
+
+    From P10 to P90 of the logarithms of published offers; where fewer than `_FEWEST` were published
+    of the GPU and term, of all offers over the median of their own.
+
+    Examples
+    --------
+    H100 on demand is 2.25 to 6.88 USD in seven offers:
+
+    >>> round(price_spread("H100", "on demand"), 2)
+    0.31
+    """
+    shipped = read_columns(catalogue.folder("hardware_profiles") / "offers" / "published.csv")
+    servers = {name: _server(name) for name in set(shipped["gpu"])}
+    groups: dict[tuple[str | None, str], list[float]] = {}
+    for name, of, usd in zip(
+        shipped["gpu"], shipped["term"], shipped["usd_per_gpu_hour"], strict=True
+    ):
+        groups.setdefault((servers[name], of), []).append(log(float(usd)))
+    asked = groups.get((_server(gpu), term), [])
+    if len(asked) < _FEWEST:
+        asked = [usd - median(some) for some in groups.values() if len(some) > 1 for usd in some]
+    low, high = np.quantile(asked, [0.1, 0.9])
+    return float(high - low) / (2.0 * _P90)
 
 
 def quotes_on(
@@ -190,17 +228,26 @@ def _cluster(row: dict[str, str], where: str) -> str | list[str]:
     known = catalogue.names("clusters")
     if row["instance"] in known:
         return row["instance"]
-    servers = _servers()
-    word = " ".join(row["gpu"].lower().replace("_", " ").split())
-    if word in servers:
-        return servers[word]
+    if usual := _server(row["gpu"]):
+        return usual
     if row["gpu"] in known:
         return row["gpu"]
-    hint = did_you_mean(word, servers)
+    servers = _servers()
+    hint = did_you_mean(_word(row["gpu"]), servers)
     rule = "unknown GPU; name a cluster profile as the instance, or one of these"
     return [f"{where}: gpu: {rule}: {', '.join(servers)}, got {row['gpu']!r}{hint}"]
 
 
+def _word(gpu: str) -> str:
+    return " ".join(gpu.lower().replace("_", " ").split())
+
+
+def _server(gpu: str) -> str | None:
+    """The usual server of a GPU, by a word for it."""
+    return _servers().get(_word(gpu))
+
+
+@lru_cache(maxsize=1)
 def _servers() -> dict[str, str]:
     path = catalogue.folder("hardware_profiles") / "offer_servers.toml"
     usual: UsualServers = build(UsualServers, read_toml(path), where=str(path))

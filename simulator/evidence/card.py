@@ -7,11 +7,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from simulator import catalogue
 from simulator.answers import Encoded
 from simulator.evidence.evidence_runs import Flags
-from simulator.evidence.likeness import NEAR, Nearness, Traits, axes_text, nearness
-from simulator.files import read_toml
+from simulator.evidence.likeness import NEAR, Nearness, Traits, axes_text, borrowed_tables, nearness
 from simulator.hardware.accelerator import Accelerator
 from simulator.records import dataclass
 
@@ -24,6 +22,8 @@ LARGEST = (0.10, 0.16, 0.25)
 _ENOUGH = (3, 3, 0)
 """Runs near that each needs besides, alike in some columns."""
 _SAME = (("device", "stack", "kind", "precision"), (), ())
+_ON_DEVICE = (1, 1, 0)
+"""Runs near that each needs on the device itself."""
 _MOST_TOLD = 4
 """Differences from the nearest run that are told in words."""
 _TOLD = 0.1
@@ -110,6 +110,7 @@ def evidence_card(
     accelerator: Accelerator,
     *,
     assumed: int,
+    least: float = 0.0,
     without: str = "",
 ) -> Card:
     """Find the measured runs that stand behind an answer.
@@ -122,11 +123,13 @@ def evidence_card(
         Its device.
     assumed : int
         Figures behind the answer that were neither measured nor fitted.
+    least : float
+        Least error to expect: of the interval that the spreads of its figures give.
     without : str
         Family of sources that does not count: that of the run which is predicted.
     """
     found = nearness(traits, without)
-    expected = float(found.expected[0])
+    expected = max(float(found.expected[0]), least)
     apart = found.distance[0]
     known = bool(np.isfinite(apart).any())
     nearest = int(np.argmin(apart)) if known else None
@@ -141,10 +144,10 @@ def evidence_card(
         nearest_error=float(found.runs.error[nearest]) if known else None,
         nearest_distance=_in_words(found, nearest, differs) if nearest is not None else "",
         differs=differs,
-        borrowed=_borrowed(accelerator),
+        borrowed=borrowed_tables(accelerator.name),
         assumed=assumed,
         widened_by=found.widened_by(),
-        remarks=_too_fast(traits, found),
+        remarks=(*_too_fast(traits, found), *_never_run(traits, found)),
     )
 
 
@@ -154,19 +157,43 @@ def _too_fast(traits: Traits, nearness: Nearness) -> tuple[str, ...]:
     if not predicted > best:
         return ()
     run, words = nearness.runs.words, traits.words
-    i = int(nearness.best[0])
+    i, share = int(nearness.best[0]), float(nearness.of_kind[0])
+    fastest = f"{run['kind'][i]}: {100.0 * best / share:.1f} %, {run['run_id'][i]}"
+    if share < 1.0:
+        fastest += f"; elsewhere {words['kind']} reached {share:.2f} of the best of other kinds"
     return (
         f"MFU {100.0 * predicted:.1f} %: above the best that was measured on {words['device']} in"
-        f" {words['precision']} ({run['kind'][i]}: {100.0 * best:.1f} %, {run['run_id'][i]});"
-        " the interval reaches it",
+        f" {words['precision']} ({fastest}); the interval reaches {100.0 * best:.1f} %",
     )
+
+
+def _never_run(traits: Traits, nearness: Nearness) -> tuple[str, ...]:
+    """A remark where nobody measured a run on the device, or none of this kind."""
+    device, kind = traits.words["device"], traits.words["kind"]
+    words, apart = nearness.runs.words, nearness.distance[0]
+    here = words["device"] == device
+    if not (here & np.isfinite(apart)).any():
+        return (f"No run was measured on {device}",)
+    if not (here & (words["kind"] == kind) & (apart <= NEAR)).any():
+        kinds = _KINDS.get(kind, f"of kind {kind}")
+        return (f"No run {kinds} that is near it was measured on {device}",)
+    return ()
+
+
+_KINDS = {
+    "dense": "of a dense model",
+    "experts": "with experts",
+    "adapter": "of adapters",
+}
 
 
 def _grade(traits: Traits, nearness: Nearness, expected: float) -> str:
     """The strongest grade whose error is not exceeded and of which there are enough runs."""
-    for grade, largest, names, enough in zip(GRADES, LARGEST, _SAME, _ENOUGH, strict=False):
+    rules = zip(GRADES, LARGEST, _SAME, _ENOUGH, _ON_DEVICE, strict=False)
+    for grade, largest, names, enough, here in rules:
         exact = traits.known or grade != GRADES[0]
-        if exact and expected <= largest and _same(traits, nearness, names).sum() >= enough:
+        sure = exact and _same(traits, nearness, ("device",)).sum() >= here
+        if sure and expected <= largest and _same(traits, nearness, names).sum() >= enough:
             return grade
     return GRADES[-1]
 
@@ -230,13 +257,3 @@ def _in_words(nearness: Nearness, i: int, differs: tuple[tuple[str, float], ...]
     gpus = int(nearness.runs.numbers["gpus"][i])
     size = f"{gpus:,} GPU{'s' if gpus > 1 else ''}"
     return alike if size in alike else f"{alike}; {size}"
-
-
-def _borrowed(accelerator: Accelerator) -> tuple[tuple[str, str], ...]:
-    """Tables of an accelerator's profile that are another's."""
-    if accelerator.name not in catalogue.names("accelerators"):
-        return ()
-    raw = read_toml(catalogue.find("accelerators", accelerator.name))
-    lent, base = raw.get("borrowed"), raw.get("base")
-    found = [(str(table), str(lent["of"])) for table in lent["tables"]] if lent else []
-    return tuple(found + ([("all that it does not state", str(base))] if base else []))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from simulator import catalogue
 from simulator.arrays import Floats
 from simulator.evidence.evidence_runs import AXES, EvidenceRuns, load_evidence_runs
-from simulator.files import Figure, read_profile, record
+from simulator.files import Figure, read_profile, read_toml, record
 from simulator.records import dataclass
 
 P90_T4 = 1.5332062740589438
@@ -31,6 +31,9 @@ _YEAR = 12.0
 
 _SOURCES = 3
 """Sources of runs from which on the fastest of them says what can be had."""
+
+STOOD_IN = "another's"
+"""In the column `tuned`: the figures of the software are those of another one."""
 
 CAUSES = {
     "device": ("device", "generation"),
@@ -76,6 +79,10 @@ class Likeness:
     """Least expected error: two runs alike differ, and so do sites."""
     most: Figure
     """Largest expected error."""
+    untimed_device: Figure
+    """Least expected error on a device with the kernels of another one and no run of its own."""
+    stand_in: Figure
+    """Mean size of what a trainer whose figures are another's is off in all its runs alike."""
 
     def expected(self, error: Floats) -> Floats:
         """Expected absolute error of the logarithm, by the weighted error of runs near."""
@@ -117,6 +124,8 @@ class Traits:
 class Nearness:
     """Measured runs by how near they are to some layouts."""
 
+    words: Mapping[str, str]
+    """Of the layouts."""
     runs: EvidenceRuns
     parts: Mapping[str, Floats]
     """Addends of the distance, by name: arrays that broadcast to layouts x runs."""
@@ -131,25 +140,57 @@ class Nearness:
     best: NDArray[np.intp]
     """The run with the highest MFU that was measured on the device with these products, of the same
     kind where there is one; -1 without any. By layout."""
+    of_kind: Floats
+    """The best MFU of this kind over that of `best`: 1 where that is of the kind, elsewhere what it
+    is on the devices where both were measured."""
 
     @property
     def best_mfu(self) -> Floats:
-        """Its MFU; NaN without one."""
+        """Highest MFU that measured runs say can be had; NaN without one."""
         known = self.best >= 0
-        return np.where(known, self.runs.numbers["mfu"][self.best] if known.any() else 0.0, np.nan)
+        best = self.runs.numbers["mfu"][self.best] if known.any() else 0.0
+        return np.where(known, best * self.of_kind, np.nan)
 
-    def widened_by(self, i: int = 0) -> dict[str, float]:
-        """How much narrower the interval of a layout would be had runs been alike, by cause."""
+    def widened_by(self) -> dict[str, float]:
+        """How much narrower the interval of the first layout would be had runs been alike."""
+        usual = _expected(self.runs, self.distance[:1])[2]
         causes = {}
         for cause, names in CAUSES.items():
-            apart = sum(_row(self.parts[name], i) for name in names)
-            alike = _expected(self.runs, self.distance[i : i + 1] - apart)[2]
-            causes[cause] = max(1.0, float(self.expected[i] / alike[0]))
+            apart = sum(self.parts[name][:1] for name in names)
+            alike = _expected(self.runs, self.distance[:1] - apart)[2]
+            causes[cause] = max(1.0, float(usual[0] / alike[0]))
+        for cause, widened in self.unlike_any(usual).items():
+            causes[cause] *= float(widened[0] / usual[0])
         return causes
 
+    def unlike_any(self, expected: Floats, rules: Likeness | None = None) -> dict[str, Floats]:
+        """Error to expect where no run near can tell what the device, or the trainer, is off.
 
-def _row(part: Floats, i: int) -> Floats:
-    return part[i : i + 1] if len(part) > 1 else part
+        A device that has the kernels of another one is off by `untimed_device`, less as far as runs
+        of its own are near. A trainer with the figures of another one is off in all its runs alike,
+        beyond what runs of others show: variances add.
+
+        Parameters
+        ----------
+        expected : ndarray
+            Error to expect of each layout by the runs near.
+        rules : Likeness, optional
+            In place of the shipped ones.
+
+        Returns
+        -------
+        dict
+            By cause (CAUSES); those alone that bear on it.
+        """
+        rules, widened = rules or load_likeness(), {}
+        if borrowed_tables(self.words["device"]):
+            alike = self.runs.words["device"] == self.words["device"]
+            near = (np.exp(-self.distance) * self.runs.weight * alike).sum(axis=1)
+            least = float(rules.untimed_device) * np.maximum(1.0 - near, 0.0)
+            widened["device"] = np.fmax(expected, least)
+        if self.words["tuned"] == STOOD_IN:
+            widened["software"] = np.hypot(expected, float(rules.stand_in))
+        return widened
 
 
 def nearness(
@@ -174,27 +215,67 @@ def nearness(
         out = np.array(families, dtype=object)[:, None]
         distance = np.where((runs.words["family"] == out) & (out != ""), np.inf, distance)
     error, own, expected = _expected(runs, distance)
-    best = _best(traits, runs, families)
-    found = Nearness(runs, parts, distance, error, own, expected, best)
-    above = np.log(traits.numbers["mfu"] / found.best_mfu) / P90_T4
-    return replace(found, expected=np.fmax(expected, above))
+    best, of_kind = _best(traits, runs, families)
+    near = Nearness(traits.words, runs, parts, distance, error, own, expected, best, of_kind)
+    for widened in near.unlike_any(expected).values():
+        expected = np.fmax(expected, widened)
+    above = np.log(traits.numbers["mfu"] / near.best_mfu) / P90_T4
+    return replace(near, expected=np.fmax(expected, above))
 
 
-def _best(traits: Traits, runs: EvidenceRuns, families: Sequence[str]) -> NDArray[np.intp]:
+def borrowed_tables(device: str) -> tuple[tuple[str, str], ...]:
+    """Tables of the profile of an accelerator that are another's, and whose."""
+    if device not in catalogue.names("accelerators"):
+        return ()
+    raw = read_toml(catalogue.find("accelerators", device))
+    lent, base = raw.get("borrowed"), raw.get("base")
+    tables = [(str(table), str(lent["of"])) for table in lent["tables"]] if lent else []
+    return tuple(tables + ([("all that it does not state", str(base))] if base else []))
+
+
+def _best(
+    traits: Traits, runs: EvidenceRuns, families: Sequence[str]
+) -> tuple[NDArray[np.intp], Floats]:
     """Find the run of the highest MFU for each layout, without the family of each.
 
-    Fewer than `_SOURCES` sources bound nothing: they may not have tried to be fast.
+    Fewer than `_SOURCES` sources bound nothing: they may not have tried to be fast. Where none of
+    the kind is bound, the best of any kind times what that kind reaches of it elsewhere.
     """
-    same = np.full(len(runs.error), True)
-    for name in ("device", "precision"):
-        same = same & (runs.words[name] == traits.words[name])
-    kind = same & (runs.words["kind"] == traits.words["kind"])
-    best = {}
+    words, kind = runs.words, traits.words["kind"]
+    same = (words["device"] == traits.words["device"]) & (
+        words["precision"] == traits.words["precision"]
+    )
+    fastest = {}
     for family in dict.fromkeys(families):
-        counts = runs.words["family"] != family
-        some = next((some & counts for some in (kind, same) if _bounds(runs, some & counts)), None)
-        best[family] = -1 if some is None else np.argmax(np.where(some, runs.numbers["mfu"], -1.0))
-    return np.array([best[family] for family in families], dtype=np.intp)
+        counts = same & (words["family"] != family)
+        of_kind = counts & (words["kind"] == kind)
+        if _bounds(runs, of_kind):
+            fastest[family] = (_fastest(runs, of_kind), 1.0)
+        elif _bounds(runs, counts):
+            fastest[family] = (_fastest(runs, counts), _share_of_kind(runs, kind))
+        else:
+            fastest[family] = (-1, 1.0)
+    best, share = zip(*(fastest[family] for family in families), strict=True)
+    return np.array(best, dtype=np.intp), np.array(share, dtype=float)
+
+
+def _fastest(runs: EvidenceRuns, some: NDArray[np.bool_]) -> int:
+    return int(np.argmax(np.where(some, runs.numbers["mfu"], -1.0)))
+
+
+def _share_of_kind(runs: EvidenceRuns, kind: str) -> float:
+    """What runs of a kind reach of the best MFU of any: the median over devices and types.
+
+    Of those where enough sources measured the kind, and enough measured others.
+    """
+    words, shares = runs.words, []
+    for device, precision in sorted(set(zip(words["device"], words["precision"], strict=True))):
+        same = (words["device"] == device) & (words["precision"] == precision)
+        inside, outside = same & (words["kind"] == kind), same & (words["kind"] != kind)
+        if _bounds(runs, inside) and _bounds(runs, outside):
+            mfu = (runs.numbers["mfu"][_fastest(runs, some)] for some in (inside, outside))
+            shares.append(float(next(mfu) / next(mfu)))
+    return min(1.0, float(np.median(shares))) if shares else 1.0
 
 
 def _bounds(runs: EvidenceRuns, some: NDArray[np.bool_]) -> bool:

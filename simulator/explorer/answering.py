@@ -49,7 +49,7 @@ _TABLE = 12
 
 _ROW = (
     *("words=described", "layout", "step_time_s", "memory_total_bytes", "days", "usd", "mfu"),
-    *("planned_days", "planned_usd", "price"),
+    *("planned_days", "planned_usd", "planned_kwh", "price"),
 )
 """A layout of the table and of the front."""
 

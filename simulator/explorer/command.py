@@ -25,6 +25,10 @@ Host = Annotated[
     ),
 ]
 
+_HAND_OVER_S = 5e-4
+"""After so long a thread that works out an answer hands the interpreter over: the one that serves
+the page waits for as many threads as answer, a tenth of Python's 5 ms for each."""
+
 
 @question(
     "serve",
@@ -37,6 +41,8 @@ def ask(*, port: Port = 8021, host: Host = "127.0.0.1") -> None:
     Nothing is loaded from elsewhere; the link of the page carries its state. Needs the extra
     foreshard[ui]. Stop it with Ctrl-C.
     """
+    import sys
+
     from simulator.errors import InputError
 
     try:
@@ -49,6 +55,7 @@ def ask(*, port: Port = 8021, host: Host = "127.0.0.1") -> None:
         raise InputError(f"serve: {rule}") from None
     local = ("127.0.0.1", "localhost", "[::1]")
     hosts = local if host in ("127.0.0.1", "localhost", "::1") else (*local, host)
+    sys.setswitchinterval(_HAND_OVER_S)
     with _listening(host, port) as listener, suppress(KeyboardInterrupt):
         print_line(f"Explorer: http://{host}:{port}/ (Ctrl-C stops it)")
         if hosts != local:

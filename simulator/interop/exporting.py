@@ -12,7 +12,15 @@ from simulator.interop.dialects.fsdp2 import fsdp2_block, fsdp2_lacks
 from simulator.interop.dialects.megatron import megatron_unsaid
 from simulator.interop.dialects.megatron_bridge import bridge_block
 from simulator.interop.dialects.torchtitan import torchtitan_unsaid
-from simulator.interop.launch import LAUNCHERS, MEGATRON_SAYS, Dialect, launch_flags, written
+from simulator.interop.launch import (
+    BRIDGE_BASE,
+    LAUNCHERS,
+    MEGATRON_SAYS,
+    Dialect,
+    launch_flags,
+    without_command,
+    written,
+)
 from simulator.layout.layouts import Layouts
 from simulator.quoting import yaml_value
 from simulator.scenario import Scenario
@@ -35,7 +43,9 @@ def _titan_lacks(row: dict[str, Any], scenario: Scenario) -> list[str]:
 
 FORMS: dict[str, Dialect] = {
     "megatron-lm": LAUNCHERS["megatron"],
-    "megatron-bridge": Dialect(bridge_block, megatron_unsaid, *MEGATRON_SAYS),
+    "megatron-bridge": Dialect(
+        bridge_block, megatron_unsaid, *MEGATRON_SAYS, whole_base=BRIDGE_BASE
+    ),
     "torchtitan": replace(LAUNCHERS["torchtitan"], lacks=_titan_lacks),
     "deepspeed": replace(
         LAUNCHERS["deepspeed"],
@@ -61,8 +71,8 @@ def export(layouts: Layouts, scenario: Scenario, form: str) -> str:
     if form in _SCHEDULERS:
         block = launch_flags(layouts, scenario)
         if not any(line.startswith("torchrun ") for line in block.splitlines()):
-            name = scenario.software.name
-            raise InputError(f"--as {form}: {name} is not started by torchrun")
+            why = f"{scenario.software.name} is not started by torchrun"
+            raise InputError(f"--as {form}: {without_command(scenario) or why}")
         return _SCHEDULERS[form](block, scenario.cluster)
     if form not in FORMS:
         raise InputError(f"--as: unknown form {form!r}{did_you_mean(form, WORDS)}")
@@ -72,6 +82,8 @@ def export(layouts: Layouts, scenario: Scenario, form: str) -> str:
     if platform not in chosen.platforms:
         device = scenario.cluster.accelerator.name
         raise InputError(f"--as {form}: does not run on {device}; --as slurm or plan's own command")
+    if wrong := without_command(scenario, chosen):
+        raise InputError(f"--as {form}: cannot say training.quantised_base: {wrong}")
     if lacks := chosen.lacks(row, scenario):
         software, layout = scenario.software.name, layouts.describe()
         raise InputError(

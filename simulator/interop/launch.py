@@ -22,6 +22,7 @@ from simulator.quoting import comment_line
 from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.software.profile import Launcher
+from simulator.units import show_bytes
 from simulator.workload.recipe import Recipe
 
 
@@ -40,6 +41,8 @@ class Dialect:
     """The command of a fine-tuning with low-rank adapters, where `write` is not that as well."""
     lacks: Callable[[dict[str, Any], Scenario], list[str]] = lambda row, scenario: []
     """What of a layout it cannot say, so that ``export --as`` writes nothing."""
+    whole_base: str = ""
+    """Who keeps frozen weights in 16 bit: no command of it runs a plan with them in 4 bit."""
     platforms: tuple[Platform, ...] = ("cuda", "rocm")
     """What ``export --as`` writes it for."""
 
@@ -50,13 +53,21 @@ MEGATRON_SAYS = (
     ("adamw", "sgd", "muon"),
 )
 """Fields of a recipe and optimizers."""
+BRIDGE_BASE = "Megatron-Bridge (NVIDIA-NeMo/Megatron-Bridge@067f987d: lora, canonical_lora, dora)"
+"""What it has of adapters: none over weights in 4 bit."""
 _DEEPSPEED_SAYS = (
     ("optimizer_offload_fraction", "gradient_dtype", "reduce_dtype"),
     ("adamw", "lion", "lamb", "muon"),
 )
 
 LAUNCHERS: dict[Launcher, Dialect] = {
-    "megatron": Dialect(megatron_block, megatron_unsaid, *MEGATRON_SAYS, bridge_adapter_block),
+    "megatron": Dialect(
+        megatron_block,
+        megatron_unsaid,
+        *MEGATRON_SAYS,
+        bridge_adapter_block,
+        whole_base=BRIDGE_BASE,
+    ),
     "primus": Dialect(primus_block, primus_unsaid, *MEGATRON_SAYS),
     "mindspeed": Dialect(mindspeed_block, megatron_unsaid, *MEGATRON_SAYS),
     "torchtitan": Dialect(torchtitan_block, torchtitan_unsaid, ("fp8_weights",)),
@@ -87,12 +98,28 @@ def launch_flags(layouts: Layouts, scenario: Scenario) -> str:
 def written(dialect: Dialect, row: dict[str, Any], scenario: Scenario) -> str:
     """A layout in a framework's words, and comments that name what it has none for."""
     recipe = scenario.workload.recipe
+    if wrong := without_command(scenario, dialect):
+        return comment_line(f"No launch command: {wrong}")
     write = dialect.adapters if recipe.lora_rank and dialect.adapters else dialect.write
     lines = [write(row, scenario), *layout_notes(row, dialect.unsaid(row, scenario))]
     if unsaid := _unsaid(recipe, dialect):
         said = f"The prediction also counts on what no flag here says: {', '.join(unsaid)}."
         lines.append(comment_line(said))
     return "\n".join(lines)
+
+
+def without_command(scenario: Scenario, dialect: Dialect | None = None) -> str:
+    """Why the software, or another, cannot run a plan, so that no command is written; or blank."""
+    workload = scenario.workload
+    dialect = dialect or LAUNCHERS[scenario.software.launcher]
+    if not (workload.recipe.quantised_base and dialect.whole_base):
+        return ""
+    weights = 2.0 * workload.architecture.parameters
+    return (
+        f"{dialect.whole_base} keeps frozen weights in 16 bit, {show_bytes(weights)} of them over"
+        " all GPUs of a replica, and this plan counts on 4 bit (training.quantised_base). A trainer"
+        " of yours that has them: cluster.software = torchtune-2024 or deepspeed."
+    )
 
 
 def _unsaid(recipe: Recipe, dialect: Dialect) -> list[str]:

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, get_args
 
 from simulator.cost.estimate import Estimate
-from simulator.cost.uncertainty import traits
+from simulator.cost.uncertainty import P90, bearing, belief, traits
 from simulator.economics.price import Price, Site
 from simulator.evidence.card import Card, evidence_card
+from simulator.evidence.likeness import P90_T4
 from simulator.files import Figure, figures
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.node import ScaleUpKind
@@ -48,8 +49,17 @@ def answer_evidence(
     `assumed` figures behind it (:func:`used_figures`) have that grade; `without` is the family of
     sources that is not to count: that of the measured run which is predicted.
     """
-    first = traits(estimate, workload, cluster, software).take(0)
-    return evidence_card(first, cluster.accelerator, without=without, assumed=assumed)
+    first = estimate.take(slice(0, 1))
+    known = traits(first, workload, cluster, software)
+    shares = bearing(first, experts=workload.architecture.is_moe)
+    stated = float(belief(cluster, software, workload).log_spread(shares)[0])
+    return evidence_card(
+        known,
+        cluster.accelerator,
+        without=without,
+        assumed=assumed,
+        least=stated * P90 / P90_T4,
+    )
 
 
 def scenario_evidence(scenario: Scenario, estimate: Estimate, result: Outcome) -> Card:

@@ -2,7 +2,8 @@
 
 A choice is what a person decides at one place: a degree, the micro-batch, how states are shared,
 what is recomputed. What follows from it (data-parallel ranks, sequence parallelism) is no further
-change. All layouts that differ in one choice or two are priced in full.
+change. Whether the model is compiled is one, too, where the software has both profiles. All layouts
+that differ in one choice or two are priced in full.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from simulator import catalogue
 from simulator.cost.step import Estimate, evaluate
+from simulator.errors import InputError
 from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.planner.layout_row import LayoutRow, layout_rows
@@ -22,6 +25,8 @@ from simulator.planner.variants import Variant, variant_of
 from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.candidates import candidates
+from simulator.search.defaults import stated_layout
+from simulator.software.profile import load_software
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "tp": ("tp", "sequence_parallel"),
@@ -37,6 +42,12 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "rank_order": ("rank_order",),
 }
 """A choice and the layout fields that go with it."""
+
+COMPILE = "compile"
+"""The choice to compile the model."""
+
+_EAGER = "-eager"
+"""What names of profiles end in whose model is not compiled, as that of their base is."""
 
 LEAST_GAIN = 0.01
 """Share of the step time below which a change is not worth naming."""
@@ -86,13 +97,18 @@ def cheapest_changes(now: Prediction, most: int = 3) -> list[FewChanges]:
     First the best of one choice, then the best of two, then the best of any number, where each
     gains more than the one before; then further single choices, the best first.
     """
-    alone = [(name,) for name in CHOICES]
+    alone: list[tuple[str, ...]] = [(name,) for name in CHOICES]
     best = _best_of(now, [*alone, *combinations(CHOICES, 2)])
-    single = sorted((best[choices] for choices in alone if choices in best), key=lambda x: -x.gain)
+    best |= (compiled := _compiled(now, alone))
+    single = sorted((x for choices, x in best.items() if len(choices) == 1), key=lambda x: -x.gain)
     pairs = [change for choices, change in best.items() if len(choices) == 2]
     steps = [*single[:1], *sorted(pairs, key=_order)[:1]]
-    if (whole := _search(now)) is not None:
-        steps.append(whole)
+    searched = [_search(now)]
+    if compiled:
+        other = _search(_of(now, _twin(now.scenario)))
+        searched.append(None if other is None else _with_twin(now, other))
+    if whole := sorted((change for change in searched if change is not None), key=_order):
+        steps.append(whole[0])
     rising: list[FewChanges] = []
     for change in steps:
         before = rising[-1].step_time_s if rising else None
@@ -101,6 +117,49 @@ def cheapest_changes(now: Prediction, most: int = 3) -> list[FewChanges]:
     others = [change for change in single[1:] if all(_differ(change, x) for x in rising)]
     chosen = [*rising, *others[: max(most - len(rising), 0)]][:most]
     return sorted(chosen, key=lambda change: (len(change.choices), -change.gain))
+
+
+def _twin(scenario: Scenario) -> Scenario:
+    """The same with the model compiled, where its software has a profile of that; else as it is."""
+    name = scenario.software.name
+    whole = name.removesuffix(_EAGER)
+    if whole == name or whole not in catalogue.names("software"):
+        return scenario
+    return replace(scenario, software=load_software(whole))
+
+
+def _of(now: Prediction, scenario: Scenario) -> Prediction:
+    """The layout at hand with another software."""
+    return predict(replace(scenario, pinned=stated_layout(now.layout, scenario.software)))
+
+
+def _compiled(now: Prediction, sets: list[tuple[str, ...]]) -> dict[tuple[str, ...], FewChanges]:
+    """The model compiled, alone and with another choice, where that is faster and fits."""
+    other = _twin(now.scenario)
+    if other.software is now.scenario.software:
+        return {}
+    try:
+        there = _of(now, other)
+    except InputError:  # compiled, the software has not all of it
+        return {}
+    best: dict[tuple[str, ...], FewChanges] = {}
+    if there.memory_verdict == "FITS" or (there.fits and _may_be_tight(now)):
+        same = variant_of(other, there.estimate, of=FewChanges)
+        best[()] = same
+    best |= _best_of(there, sets)
+    both = {(COMPILE, *choices): _with_twin(now, change) for choices, change in best.items()}
+    return {choices: change for choices, change in both.items() if change.gain > LEAST_GAIN}
+
+
+def _with_twin(now: Prediction, change: FewChanges) -> FewChanges:
+    """A change of the compiled launch as one of the launch at hand."""
+    choices = tuple(name for name in change.choices if name != COMPILE)
+    return replace(
+        change,
+        fields={COMPILE: (False, True), **change.fields},
+        choices=(COMPILE, *choices),
+        before_s=now.step_time_s if now.fits else float("inf"),
+    )
 
 
 def _differ(a: FewChanges, b: FewChanges) -> bool:

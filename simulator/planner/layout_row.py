@@ -19,6 +19,7 @@ from simulator.planner.input_verdict import InputVerdict, input_verdict
 from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.best_layout import BestLayout
+from simulator.search.checkpoints import Checkpoint, checkpoints
 from simulator.search.outcome import Outcome, answer_columns, spans
 
 _COMMUNICATION = ("tensor", "context", "expert", "pipeline", "data")
@@ -34,10 +35,11 @@ class LayoutRow(Encoded):
         *("probability_beats_best", "tokens_per_s_per_gpu", "mfu", "hfu", "terms_s", "hidden_s"),
         *("input", "memory_bytes", "peak_stage", "memory_total_bytes", "usable_bytes"),
         *("host_memory_bytes", "nvme_bytes", "memory_p10_bytes", "memory_p90_bytes", "fits"),
-        *("verdict=memory_verdict", "goodput", "lost", "interruption_every_s", "days_ideal"),
+        *("verdict=memory_verdict", "goodput", "lost", "interruption_every_s", "checkpoint"),
+        "days_ideal",
         *("days", "days_p10", "days_p90", "gpu_hours", "usd_per_gpu_hour", "usd", "usd_p10"),
         *("usd_p90", "kwh", "kwh_p10", "kwh_p90", "price", "planning_factor", "planned_days"),
-        *("planned_usd", "deadline_chance", "budget_chance"),
+        *("planned_usd", "planned_kwh", "deadline_chance", "budget_chance"),
         *("deadline_chance_without_factor", "budget_chance_without_factor"),
     )
 
@@ -82,6 +84,8 @@ class LayoutRow(Encoded):
     lost: dict[str, float] | None
     """Shares of the wall time that the run loses, by cause."""
     interruption_every_s: float | None
+    checkpoint: Checkpoint
+    """What it writes to go on from: bytes, seconds, how often, what stays."""
     days_ideal: float | None
     days: float | None
     days_p10: float | None
@@ -104,7 +108,8 @@ class LayoutRow(Encoded):
     """What published runs took on top of their prediction; None without a length, or all ideal."""
     planned_days: dict[str, float | None] | None
     planned_usd: dict[str, float | None] | None
-    """Days and money with it: P10, P50 and P90."""
+    planned_kwh: dict[str, float | None] | None
+    """Days, money and energy with it: P10, P50 and P90."""
     deadline_chance: float | None
     budget_chance: float | None
     """With the planning factor. None where no goal was set."""
@@ -136,6 +141,8 @@ def layout_rows(answer: BestLayout, places: Iterable[int] = (0,)) -> list[Layout
     estimate, outcome, sure = answer.estimate, answer.outcome, answer.certainty
     whole, chances, goal = spans(estimate, outcome, sure), answer.goal_chances, answer.scenario.goal
     price, planned = outcome.price.usd_per_gpu_hour, answer.planned
+    places = tuple(places)
+    saved = checkpoints(answer.scenario, estimate, outcome.real, places)
     columns = {
         **answer_columns(estimate, outcome, sure),
         "tokens_per_s": outcome.tokens_per_s,
@@ -163,13 +170,15 @@ def layout_rows(answer: BestLayout, places: Iterable[int] = (0,)) -> list[Layout
             planning_factor=answer.planning_factor,
             planned_days=None if planned is None else _thirds(planned.days, i),
             planned_usd=None if planned is None else _thirds(planned.usd, i),
+            planned_kwh=None if planned is None else _thirds(planned.kwh, i),
             meets_deadline=_meets(outcome.days[i], goal.deadline_days),
             meets_budget=_meets(outcome.usd[i], goal.budget_usd),
+            checkpoint=checkpoint,
             **_lost(outcome, i),
             **{name: _row(table, i) for name, table in tables.items()},
             **{name: plain(column[i]) for name, column in columns.items()},
         )
-        for i in places
+        for i, checkpoint in zip(places, saved, strict=True)
     ]
 
 

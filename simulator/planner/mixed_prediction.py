@@ -126,7 +126,7 @@ class MixedPrediction(Prediction):
             *("tokens_per_s_per_gpu=outcome.tokens_per_s_per_gpu.0", "mfu"),
             *("memory_headroom=run.memory_headroom", "goodput=outcome.goodput.0"),
             *("days", "usd", "kwh", "planning_factor", "planned_days", "planned_usd"),
-            *("deadline_chance", "budget_chance", "evidence"),
+            *("planned_kwh", "deadline_chance", "budget_chance", "evidence"),
         )
         layout = layout_fields(self.scenario, self.estimate.layouts)
         return [{"layout": layout, **encoded(self, keys)}]

@@ -49,6 +49,7 @@ class SimulatedRun(Answer):
     KEYS: ClassVar[tuple[str, ...]] = (
         *("*prediction.asked", "layout", "searched=prediction.searched"),
         *("verdict=prediction.memory_verdict", "run", "curves", "incidents"),
+        "checkpoint=prediction.checkpoint",
     )
 
     prediction: Prediction

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,8 @@ from simulator.questions.diagnose.answer import Diagnoses
 from simulator.questions.distillation.answer import Distilled
 from simulator.questions.job_schedule.answer import JobSchedule
 from simulator.questions.parameter_server.answer import Served
+from simulator.questions.power.answer import PowerChoices
+from simulator.questions.power.picture import draw_power
 from simulator.questions.rl.answer import PricedRL
 from simulator.questions.rl.picture import draw_lanes
 from simulator.questions.run_options import Way
@@ -43,6 +46,9 @@ if TYPE_CHECKING:
 _LEAST = 0.002
 """Share of the longest bar below which a term gets no word in the legend."""
 
+_TITLE = 110
+"""Most characters in a line of a title."""
+
 
 def draw(answer: Any, axes: Axes | None = None) -> Axes:
     """Draw an answer into axes, new ones unless they are given, and return them."""
@@ -52,13 +58,18 @@ def draw(answer: Any, axes: Axes | None = None) -> Axes:
         _, axes = pyplot.subplots(figsize=(9.0, 3.6), layout="constrained")
     plain_axes(axes)
     _DRAWERS[type(answer)](answer, axes)
+    if not axes.get_title():
+        axes.set_title(fill(answer.line, _TITLE), fontsize=9, loc="left")
     return axes
 
 
 def _plan(answer: Plan, axes: Axes) -> None:
-    _bars(axes, {_lines(bar.named): bar.terms_s for bar in time_bars(answer)})
+    bars = time_bars(answer)
+    named = {f"{_lines(bar.named)}\n{bar.layout}": bar.terms_s for bar in bars}
+    _bars(axes, named, [(bar.p10_s, bar.p90_s) for bar in bars])
     pinned = pinned_words(answer.scenario)
-    axes.set_title(f"{answer.line}{f'; pinned: {pinned}' if pinned else ''}", fontsize=9)
+    title = f"{answer.line}{f'; pinned: {pinned}' if pinned else ''}"
+    axes.set_title(fill(title, _TITLE), fontsize=9, loc="left")
 
 
 def _lines(name: str) -> str:
@@ -68,13 +79,22 @@ def _lines(name: str) -> str:
 
 def _prediction(answer: Prediction, axes: Axes) -> None:
     name = answer.estimate.layouts.describe()
-    _bars(axes, {name: {term: float(s[0]) for term, s in answer.estimate.terms_s.items()}})
+    terms_s = {term: float(s[0]) for term, s in answer.estimate.terms_s.items()}
+    _bars(axes, {name: terms_s}, [answer.interval_s])
 
 
 def _versus(answer: Versus, axes: Axes) -> None:
     columns = answer.estimate.terms_s
     sides = {"a": 0, "b": 1}
-    _bars(axes, {name: {t: float(s[i]) for t, s in columns.items()} for name, i in sides.items()})
+    sure = answer.certainty
+    ends = [(float(sure.p10_s[i]), float(sure.p90_s[i])) for i in sides.values()]
+    terms_s = {
+        f"{name}\n{answer.estimate.layouts.describe(i)}": {
+            term: float(s[i]) for term, s in columns.items()
+        }
+        for name, i in sides.items()
+    }
+    _bars(axes, terms_s, ends)
 
 
 def _what_if(answer: WhatIf, axes: Axes) -> None:
@@ -85,6 +105,7 @@ def _what_if(answer: WhatIf, axes: Axes) -> None:
             name: {term: float(s[0]) for term, s in plan.estimate.terms_s.items()}
             for name, plan in both.items()
         },
+        [plan.interval_s for plan in both.values()],
     )
 
 
@@ -244,8 +265,12 @@ def _rent_or_buy(answer: RentOrBuy, axes: Axes) -> None:
     axes.legend(frameon=False, fontsize=8.5)
 
 
-def _bars(axes: Axes, bars: Mapping[str, Mapping[str, float]]) -> None:
-    """Stacked horizontal bars of time terms, the first bar on top."""
+def _bars(
+    axes: Axes,
+    bars: Mapping[str, Mapping[str, float]],
+    spans_s: Sequence[tuple[float, float]] = (),
+) -> None:
+    """Stacked horizontal bars of time terms, the first bar on top, with P10 and P90 of its end."""
     longest = max(sum(terms.values()) for terms in bars.values())
     names, left = list(bars), np.zeros(len(bars))
     for term in next(iter(bars.values())):
@@ -255,8 +280,13 @@ def _bars(axes: Axes, bars: Mapping[str, Mapping[str, float]]) -> None:
         told = LABELS.get(term, term) if values.max() > _LEAST * longest else "_"
         axes.barh(names, values, left=left, color=_ink(term), lw=0, label=told)
         left = left + values
+    if spans_s:
+        low, high = np.transpose(spans_s)
+        whiskers = np.abs(np.array([left - low, high - left]))
+        axes.errorbar(left, names, xerr=whiskers, fmt="none", color=colour("text").light, lw=1.2,
+                      capsize=4.0)  # fmt: skip
     axes.invert_yaxis()
-    axes.set_xlabel("seconds per step")
+    axes.set_xlabel(f"seconds per step{', P10 to P90' if spans_s else ''}")
     axes.legend(frameon=False, fontsize=8, ncols=2, loc="upper left", bbox_to_anchor=(0.0, -0.18))
 
 
@@ -268,6 +298,7 @@ def _ink(term: str) -> str:
 
 
 _DRAWERS: dict[type, Callable[..., None]] = {
+    PowerChoices: lambda answer, axes: draw_power(axes, answer),
     Plan: _plan,
     Prediction: _prediction,
     Versus: _versus,

@@ -15,6 +15,7 @@ QUESTIONS = {
     "predict": "simulator.questions.predict.command",
     "export": "simulator.questions.export.command",
     "serve": "simulator.explorer.command",
+    "mcp": "simulator.questions.mcp.command",
     "simulate": "simulator.questions.simulate.command",
     "compare": "simulator.questions.compare.command",
     "size": "simulator.questions.size.command",
@@ -23,7 +24,9 @@ QUESTIONS = {
     "what-if": "simulator.questions.versus.command",
     "versus": "simulator.questions.versus.command",
     "sweep": "simulator.questions.sweep.command",
+    "power": "simulator.questions.power.command",
     "admit": "simulator.questions.admit.command",
+    "lint": "simulator.questions.lint.command",
     "models": "simulator.questions.catalogue.command",
     "fields": "simulator.questions.catalogue.command",
     "schema": "simulator.questions.schema.command",
@@ -59,6 +62,7 @@ HELP = {
     "predict": "Predict step time, memory and cost of one layout.",
     "export": "Write a layout for the framework that runs it, or the best layouts as a table.",
     "serve": "Serve the explorer: model, cluster, goal and pins; the answer follows as they move.",
+    "mcp": "Serve plan, predict, compare, size and explain as tools of an agent.",
     "simulate": "Play one training step of one layout, action by action.",
     "compare": (
         "Compare clusters and sizes for one run: the best layout on each, days, money, energy."
@@ -75,9 +79,11 @@ HELP = {
     "sweep": (
         "Search every combination of some fields; what is done is kept, so it can be interrupted."
     ),
+    "power": "Find how to run under a cap of power: how many accelerators, and at which clock.",
     "admit": (
         "Say whether a job may start as it is asked for: it fits, ends in time, stays under a cap."
     ),
+    "lint": "Say what a launch leaves out or sets that costs: seconds, memory and money of each.",
     "models": (
         "List the models of the zoo: parameters, kind, layers, and where their sizes are published."
     ),

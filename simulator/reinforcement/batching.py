@@ -89,6 +89,9 @@ class _Clock:
         """Sequence: iteration at which it was admitted, at which its turn ends, order."""
         self.order = 0
         self.used = 0.0
+        self.running_of_group: dict[int, int] = {}
+        self.running_context = 0.0
+        """Tokens of all that run, as they were when each was admitted."""
         self.away: list[tuple[float, int]] = []
         """Sequences at their tools, by the time at which they return."""
         self.ends_s, self.starts_s = np.zeros(count), np.full(count, -1.0)
@@ -128,9 +131,11 @@ class _Clock:
             ends = self.iterations + max(ceil(tokens / self.per - 1e-9), 1)
             self.order += 1
             self.running[sequence] = (self.iterations, ends, self.order)
+            self.running_context += self.context[sequence]
+            self.running_of_group[group] = self.running_of_group.get(group, 0) + 1
             heapq.heappush(self.ends, (ends, self.order, sequence))
         if read:
-            mean = float(self.context[list(self.running)].mean())
+            mean = self.running_context / len(self.running)
             seconds = float(self.replica.prefill_s(read, mean))
             self.now += seconds
             self.sequence_s += seconds * len(self.running)
@@ -163,8 +168,7 @@ class _Clock:
         """Tokens of prompts that are cached once and read by every sequence of their group."""
         if not self.sharing:
             return 0.0
-        groups = {sequence // self.work.group for sequence in self.running}
-        return (len(self.running) - len(groups)) * self.work.prompt
+        return (len(self.running) - len(self.running_of_group)) * self.work.prompt
 
     def end_turn(self) -> None:
         """A sequence has written a turn: it goes to its tool or is done."""
@@ -185,9 +189,13 @@ class _Clock:
         heapq.heappush(self.away, (self.now + self.work.tool_s, sequence))
 
     def release(self, sequence: int, written: float) -> None:
-        """Give back the cache of a sequence; a prompt stays as long as its group runs."""
+        """Give back the cache of a sequence that runs no more; a prompt stays with its group."""
         group = sequence // self.work.group
-        shares = self.sharing and any(other // self.work.group == group for other in self.running)
+        self.running_context -= self.context[sequence]
+        others = self.running_of_group.pop(group) - 1
+        if others:
+            self.running_of_group[group] = others
+        shares = self.sharing and others > 0
         self.used -= self.context[sequence] + written - (self.work.prompt if shares else 0.0)
         if self.sharing and not shares:
             self.seen_prompts.discard(group)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import field
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from simulator.arrays import Floats
 from simulator.cost.collectives.calls import all_reduce_s
 from simulator.cost.kernels.gemm import OPERAND_BYTES, device_rates, gemm_s
 from simulator.cost.kernels.residual import residual_factor
+from simulator.files import figures
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.residuals import load_residuals
 from simulator.layout.placement import Group
@@ -141,31 +143,48 @@ class Replica:
         tokens : array_like
             Tokens in all their caches.
         """
-        sequences = np.asarray(sequences, float)
+        sequences, tokens = np.asarray(sequences, float), np.asarray(tokens, float)
         return np.asarray(self.steady_s(sequences) + self.attention_s(sequences, tokens))
 
-    def attention_s(self, sequences: Any, tokens: Any) -> Floats:
-        """Attention of all layers in an iteration."""
-        total = np.zeros(np.broadcast_shapes(np.shape(sequences), np.shape(tokens)))
-        groups, cut = self.section.dp_attention, self.attention_ranks
-        per = 1.0 if self.section.cache_precision == "fp8" else _WIDE
-        for kind, count in _layers(self.architecture):
-            attention = kind.attention
-            if attention is None:
-                continue
-            here = np.asarray(sequences, float) / groups
-            seen = np.asarray(tokens, float) / groups
-            if attention.window:
-                seen = np.minimum(seen, here * attention.window)
+    def attention_s(self, sequences: Any, tokens: Any) -> Any:
+        """Attention of all layers in an iteration; of plain numbers a plain number."""
+        groups = self.section.dp_attention
+        here, seen = sequences / groups, tokens / groups
+        rows = here * (1 + self.section.speculative_tokens)
+        total = 0.0 * (here + seen)
+        for count, window, shape in self._attention_shapes():
+            kept = np.minimum(seen, here * window) if window else seen
+            width = shape["width_bytes"]
             total = total + count * decode_attention_s(
-                self.kernels,
-                float(self.cluster.accelerator.memory.bandwidth_bytes_per_s),
-                sequences=here * (1 + self.section.speculative_tokens),
-                heads=max(attention.heads / cut, 1.0),
-                kv_heads=1.0 if attention.is_mla else max(attention.kv_heads / cut, 1.0),
-                cache_bytes=seen * per * _cached_width(attention, cut),
+                shape["figures"],
+                shape["bandwidth"],
+                sequences=rows,
+                heads=shape["heads"],
+                kv_heads=shape["kv_heads"],
+                cache_bytes=kept * width,
             )
-        return np.asarray(total)
+        return total
+
+    def _attention_shapes(self) -> list[tuple[int, int, dict[str, Any]]]:
+        """Layers of each kind of attention, its window (0: none), and its shape on a rank."""
+        if "attention" not in self._known:
+            per, cut = 1.0 if self.section.cache_precision == "fp8" else _WIDE, self.attention_ranks
+            common = {
+                "figures": SimpleNamespace(**{name: float(f) for name, f in figures(self.kernels)}),
+                "bandwidth": float(self.cluster.accelerator.memory.bandwidth_bytes_per_s),
+            }
+            self._known["attention"] = [
+                (count, kind.attention.window, {
+                    "heads": max(kind.attention.heads / cut, 1.0),
+                    "kv_heads": 1.0 if kind.attention.is_mla
+                    else max(kind.attention.kv_heads / cut, 1.0),
+                    "width_bytes": per * _cached_width(kind.attention, cut),
+                    **common,
+                })
+                for kind, count in _layers(self.architecture) if kind.attention is not None
+            ]  # fmt: skip
+        shapes: list[tuple[int, int, dict[str, Any]]] = self._known["attention"]
+        return shapes
 
     def steady_s(self, sequences: Any) -> Floats:
         """An iteration but for attention: what does not hang on the lengths of contexts."""
@@ -315,7 +334,7 @@ class Replica:
             general = np.minimum(general, all_reduce_in_domain_s(self.kernels, tp, flat))
         return np.asarray(general).reshape(size_bytes.shape)
 
-    def prefill_s(self, tokens: Any, length: Any) -> Floats:
+    def prefill_s(self, tokens: Any, length: Any) -> Any:
         """Time that prompts' tokens add, of sequences of a mean length so far.
 
         Products run on chunks as large as an iteration takes; attention's FLOPs count causally at
@@ -328,7 +347,7 @@ class Replica:
             self._known["prefill"] = whole / chunk
             self._known["attended"] = self._attended_s()
         attended: Callable[[Any], Any] = self._known["attended"]
-        return np.asarray(np.asarray(tokens, float) * (self._known["prefill"] + attended(length)))
+        return tokens * (self._known["prefill"] + attended(length))
 
     def _attended_s(self) -> Callable[[Any], Any]:
         """Seconds of attention of a prompt's token by the tokens before it."""
@@ -339,7 +358,7 @@ class Replica:
             * kind.attention.heads / cut
             for kind, count in _layers(self.architecture) if kind.attention is not None
         )  # fmt: skip
-        return lambda length: flop * np.asarray(length, float) / 2.0 / rate
+        return lambda length: flop * length / 2.0 / rate
 
 
 def _layers(architecture: Architecture) -> list[tuple[Block, int]]:

@@ -27,7 +27,7 @@ _OCTAVES = 3.0
 def decode_attention_s(
     figures: Any, bandwidth_bytes_per_s: Any, *, sequences: Any, heads: Any, kv_heads: Any,
     cache_bytes: Any,
-) -> Floats:  # fmt: skip
+) -> Any:  # fmt: skip
     """Attention of one new token of each sequence to its cache, on one device, in seconds.
 
     A start; then work for each sequence and head, and keys and values of all contexts read from
@@ -46,7 +46,7 @@ def decode_attention_s(
     by_head = kv_heads * figures.attention_key_head_s + heads * figures.attention_head_s
     read_s = cache_bytes / (figures.attention_memory_fraction * bandwidth_bytes_per_s)
     both_s = _joined(sequences * by_head, read_s, figures.attention_sharpness)
-    return np.asarray(figures.attention_launch_s + both_s)
+    return figures.attention_launch_s + both_s
 
 
 def reached_experts(tokens: Any, experts: int, top_k: int, *, exponent: float) -> Floats:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from simulator.cost.estimate import Estimate
 from simulator.hardware.cluster import Cluster
 from simulator.records import dataclass
+from simulator.reliability.reliability_profile import Storage
 from simulator.rollouts.profiles import Engine, Framework
 from simulator.units import GB
 from simulator.workload.architecture import Architecture
@@ -47,6 +48,8 @@ def refit(
     colocated: bool,
     offloads: bool = True,
     weight_bytes: float = _WIDE,
+    storage: Storage | None = None,
+    reading_gpus: int = 0,
 ) -> Refit:
     """Price a hand-over.
 
@@ -54,12 +57,15 @@ def refit(
     host's work for each, and all bytes once through a rank. On the same devices they pass by
     memory handles; apart, from the first rank to all engines by broadcast, at what its adapters
     carry. Colocated, optimizer states and gradients leave for the host before the engine wakes, and
-    come back, unless nothing `offloads`.
+    come back, unless nothing `offloads`. Through `storage`, all servers of the trainer write the
+    weights once, and each server of the `reading_gpus` reads all of them.
     """
     tensors = published_tensors(architecture)
     size = architecture.parameters * weight_bytes
     rate, link = float(framework.refit_bytes_per_s), "gathers"
-    if not colocated and cluster.nodes > 1 and cluster.domain < cluster.gpus:
+    if storage is not None:
+        rate, link = size / _stored_s(storage, size, cluster, reading_gpus), "storage"
+    elif not colocated and cluster.nodes > 1 and cluster.domain < cluster.gpus:
         adapters = cluster.network_bytes_per_s_per_gpu
         rate, link = adapters, "network adapters of a rank"
     states = 0.0
@@ -80,6 +86,16 @@ def refit(
         states_bytes=states,
         switch_s=switch_s,
     )
+
+
+def _stored_s(storage: Storage, size: float, cluster: Cluster, reading_gpus: int) -> float:
+    """Write the weights once with the trainer's servers, read them with each of the engine's."""
+    servers = cluster.node.accelerators
+    writers = -(-max(cluster.gpus - reading_gpus, 1) // servers)
+    readers = -(-max(reading_gpus, 1) // servers)
+    write = min(float(storage.write_bytes_per_s), writers * float(storage.node_write_bytes_per_s))
+    read = min(float(storage.read_bytes_per_s) / readers, float(storage.node_read_bytes_per_s))
+    return size / write + size / read
 
 
 def published_tensors(architecture: Architecture) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 
 from simulator.arrays import Floats
 from simulator.cost.estimate import VERDICTS, memory_verdict
-from simulator.errors import InfeasibleError
+from simulator.errors import InfeasibleError, InputError
 from simulator.hardware.cluster import Cluster
 from simulator.records import dataclass
 from simulator.reinforcement.batching import (
@@ -231,9 +231,11 @@ def rl_step(scenario: Scenario, *, playing: bool = True) -> RLStep:
     Raises
     ------
     InputError
-        If the trainer's layout cannot run, or the caches cannot hold the longest answer.
+        If the trainer's layout cannot run, or the memory share that is given cannot hold weights
+        and the longest answer.
     InfeasibleError
-        If no layout of the trainer fits, or weights alone fill the engine's memory.
+        If no layout of the trainer fits, or weights and the longest answer overfill the share that
+        the framework leaves the engine.
     """
     rl = scenario.required(RL)
     framework = load_framework(rl.framework, where=scenario.where)
@@ -262,6 +264,8 @@ def joined(scenario: Scenario, rl: RL, trainer: Trainer, generated: Generated) -
         colocated=rl.mode == "colocated",
         offloads=rl.offload_states,
         weight_bytes=1.0 if rl.generation.precision == "fp8" else 2.0,
+        storage=scenario.run.storage if rl.refit == "storage" else None,
+        reading_gpus=generating,
     )
     step = RLStep(
         rl=rl,
@@ -360,7 +364,8 @@ def _check_room(
     weights = replica.weight_bytes + replica.reserve_bytes
     usable = float(replica.cluster.accelerator.memory.usable_bytes)
     need = weights + longest * replica.token_bytes / replica.section.dp_attention
-    raise InfeasibleError(
+    stated = replica.section.memory_share is not None  # a share that is given is wrong input
+    raise (InputError if stated else InfeasibleError)(
         f"{scenario.where}: rl.generation.memory_share: weights of tp = {replica.section.tp} and"
         f" workspace take {show_bytes(weights)} of {show_bytes(usable * share)}"
         f" ({share:.0%} of {show_bytes(usable)}); the longest answer needs {show_bytes(need)}:"

@@ -79,7 +79,7 @@ def try_splits(
             progress(index, len(listed))
         try:
             generated = generate(scenario, asked, answers, generating, playing=False)
-        except InfeasibleError as error:  # weights fill the engine: no need to search a trainer
+        except (InfeasibleError, InputError) as error:  # weights fill the engine: search no trainer
             tried.append(Tried(rl=asked, step=None, reason=_reason(error, scenario)))
             continue
         key = (asked.mode, training)
@@ -103,8 +103,9 @@ def _candidates(scenario: Scenario, rl: RL) -> Iterator[tuple[int, int, RL]]:
     for tp in divisors(heads):
         if tp > min(_MOST_TP, gpus) or (tp > server and tp % server):
             continue
-        if gpus % tp == 0 and rl.generation.ep <= tp:
-            yield gpus, gpus, _section(rl, None, tp)
+        if gpus % tp == 0:
+            for ep in _expert_ranks(scenario, rl, tp):
+                yield gpus, gpus, _section(rl, None, tp, ep)
         if rl.staleness == 0:
             continue
         for eighth in _EIGHTHS:
@@ -113,7 +114,18 @@ def _candidates(scenario: Scenario, rl: RL) -> Iterator[tuple[int, int, RL]]:
                 generating = generating // server * server
             enough = 0 < generating < gpus and generating % tp == 0
             if enough and _whole(gpus - generating, server):
-                yield gpus - generating, generating, _section(rl, generating, tp)
+                for ep in _expert_ranks(scenario, rl, tp):
+                    yield gpus - generating, generating, _section(rl, generating, tp, ep)
+
+
+def _expert_ranks(scenario: Scenario, rl: RL, tp: int) -> list[int]:
+    """Expert-parallel ranks that are tried with a tp: experts cut over all of it, or whole."""
+    counts = [moe.experts for moe in scenario.workload.architecture.moes]
+    if not counts or tp == 1:
+        return [1]
+    if rl.generation.ep > 1:  # asked for: experts stay whole
+        return [tp] if all(count % tp == 0 for count in counts) else []
+    return [1, *([tp] if all(count % tp == 0 for count in counts) else [])]
 
 
 def _whole(gpus: int, server: int) -> bool:
@@ -121,11 +133,12 @@ def _whole(gpus: int, server: int) -> bool:
     return gpus <= server or gpus % server == 0
 
 
-def _section(rl: RL, generating: int | None, tp: int) -> RL:
+def _section(rl: RL, generating: int | None, tp: int, ep: int) -> RL:
     """The section with another split: colocated without accelerators of the generator's own."""
     engine = replace(
         rl.generation,
         tp=tp,
+        ep=ep,
         gpus=generating,
         dp_attention=min(rl.generation.dp_attention, tp),
     )
@@ -150,7 +163,7 @@ def _trainer(scenario: Scenario, rl: RL, answers: Floats, gpus: int) -> Trainer 
         return pinned or _reason(error, scenario)
 
 
-def _reason(error: InfeasibleError, scenario: Scenario) -> str:
+def _reason(error: InfeasibleError | InputError, scenario: Scenario) -> str:
     return str(error).removeprefix(f"{scenario.where}: ")
 
 

@@ -102,6 +102,8 @@ class Checkpoints:
     every_steps: Annotated[Whole, Ge(1)] | None = None
     """Steps between checkpoints on storage, in place of `interval_s`: so many of the layout's own
     predicted step times."""
+    keep: Annotated[Whole, Ge(1)] | None = None
+    """The newest checkpoints that stay on the storage; none given: all of the run."""
     memory_interval_s: Annotated[Number, Gt(0)] | None = None
     """Between copies to peers; none given: the best, no less than a step."""
     size_bytes: Annotated[Number, Gt(0)] | None = None

@@ -9,7 +9,7 @@ import numpy as np
 
 from simulator.arrays import Floats
 from simulator.records import dataclass
-from simulator.reliability.reliability_profile import Cause, Reliability
+from simulator.reliability.reliability_profile import Cause, Reliability, Storage
 from simulator.units import DAY_S
 
 HARDWARE, SOFTWARE, SILENT, PREEMPTION = range(4)
@@ -247,22 +247,33 @@ def _taken(cause: Cause, columns: dict[str, Floats], nodes: Floats) -> Floats:
 def _storage_seconds(
     run: Reliability, columns: dict[str, Floats], nodes: Floats
 ) -> tuple[Floats, Floats]:
-    """Writing and reading one checkpoint."""
-    store, size = run.storage, columns["checkpoint_bytes"]
-    ways = (
-        (columns["writer_nodes"], store.node_write_bytes_per_s, store.write_bytes_per_s,
-         store.queued_write_fraction),
-        (nodes, store.node_read_bytes_per_s, store.read_bytes_per_s, store.queued_read_fraction),
-    )  # fmt: skip
-    seconds = []
-    for servers, node_rate, total, left in ways:
-        rate = np.minimum(servers * float(node_rate), float(total))
-        if store.queue_nodes:
-            few = np.minimum(store.queue_nodes * float(node_rate), float(total))
-            queued = np.maximum(np.minimum(rate, float(total) * float(left)), few)
-            rate = np.where(servers > store.queue_nodes, queued, rate)
-        seconds.append(size / rate)
-    return seconds[0], seconds[1]
+    """Writing and reading one checkpoint: those that write, and all servers that read."""
+    size, writers = columns["checkpoint_bytes"], columns["writer_nodes"]
+    return write_seconds(run.storage, size, writers), read_seconds(run.storage, size, nodes)
+
+
+def write_seconds(store: Storage, size_bytes: Any, servers: Any) -> Floats:
+    """Seconds in which so many servers write so many bytes to the storage, together."""
+    return _through(size_bytes, servers, store.queue_nodes, store.node_write_bytes_per_s,
+                    store.write_bytes_per_s, store.queued_write_fraction)  # fmt: skip
+
+
+def read_seconds(store: Storage, size_bytes: Any, servers: Any) -> Floats:
+    """Seconds in which they read them."""
+    return _through(size_bytes, servers, store.queue_nodes, store.node_read_bytes_per_s,
+                    store.read_bytes_per_s, store.queued_read_fraction)  # fmt: skip
+
+
+def _through(
+    size_bytes: Any, servers: Any, queue_nodes: int, node_rate: float, total: float, left: float
+) -> Floats:
+    servers = np.asarray(servers, float)
+    rate = np.minimum(servers * float(node_rate), float(total))
+    if queue_nodes:
+        few = np.minimum(queue_nodes * float(node_rate), float(total))
+        queued = np.maximum(np.minimum(rate, float(total) * float(left)), few)
+        rate = np.where(servers > queue_nodes, queued, rate)
+    return np.asarray(size_bytes / rate)
 
 
 def _extras(run: Reliability, rows: int) -> dict[str, Floats]:

@@ -54,9 +54,8 @@ NOT_MODELLED = (
 
 
 def untimed(arch: Architecture) -> list[str]:
-    """Say of every mixer in place of attention what its prediction assumes."""
-    said = [*(mixer.assumption for mixer in arch.mixers), *arch.notes]
-    return [f"Assumed: {words}." for words in dict.fromkeys(said)]
+    """Say what a model's prediction takes for granted, a sentence each."""
+    return [f"Assumed: {words}." for words in arch.assumed]
 
 
 def ties(count: int, shown: int) -> str:

@@ -11,6 +11,7 @@ from simulator.cost.memory.peak import MEMORY_KINDS
 from simulator.cost.rank_memory import rank_memory
 from simulator.cost.terms import MEMORY_MEANING, TERMS
 from simulator.errors import InputError, did_you_mean
+from simulator.glossary import glossary, meaning
 from simulator.planner.prediction import Prediction
 from simulator.planner.sensitivity import FigureEffect, figure_effects
 
@@ -42,7 +43,7 @@ class Explained:
     name: str
     label: str
     unit: str
-    """``s`` or ``bytes``."""
+    """``s`` or ``bytes``; blank for a word of the glossary."""
     when: str
     """Stream and phase of a step; blank for memory."""
     formula: str
@@ -80,8 +81,7 @@ def explained(name: str, prediction: Prediction | None = None) -> Explained:
             value = None if prediction is None else _time(term.name, prediction)
             return dataclasses.replace(found, value=value)
     if name not in MEMORY_KINDS:
-        hint = did_you_mean(name, term_names())
-        raise InputError(f"command line: {name}: no such term{hint}")
+        return _word(name)
     return Explained(
         name=name,
         label=f"memory: {name}",
@@ -92,6 +92,26 @@ def explained(name: str, prediction: Prediction | None = None) -> Explained:
         figures=_MEMORY_FIGURES,
         value=None if prediction is None else _memory(name, prediction),
     )
+
+
+def _word(name: str) -> Explained:
+    """What a word of the glossary means; `layout` is how the name of a layout reads.
+
+    Raises
+    ------
+    InputError
+        If there is no such word or term, with the nearest.
+    """
+    if name == "layout":
+        text = "\n".join(f"{sign:<18}{text}" for sign, text in glossary()["layout"].items())
+        known: tuple[str, str] | None = ("layout", text)
+    else:
+        known = meaning(name)
+    if known is None:
+        hint = did_you_mean(name, [*term_names(), *glossary()["words"], "layout"])
+        raise InputError(f"command line: {name}: no such term{hint}")
+    label, formula = known
+    return Explained(name=label, label="", unit="", when="", formula=formula, source="", figures="")
 
 
 def _time(name: str, prediction: Prediction) -> Value:

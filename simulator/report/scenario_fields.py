@@ -126,7 +126,7 @@ def _fields(
     sentences = _sentences(schema)
     for field in dataclasses.fields(schema):
         name = f"{prefix}.{(renamed or {}).get(field.name, field.name)}"
-        kinds, marks = _parts(hints[field.name])
+        kinds, marks = hint_parts(hints[field.name])
         value = getattr(below, field.name) if below is not None else _default(field)
         table = next((kind for kind in kinds if dataclasses.is_dataclass(kind)), None)
         named = next((get_args(kind)[1] for kind in kinds if get_origin(kind) is dict), None)
@@ -170,14 +170,14 @@ def _sentences(schema: type) -> dict[str, str]:
     return sentences
 
 
-def _parts(hint: Any) -> tuple[list[Any], list[Any]]:
+def hint_parts(hint: Any) -> tuple[list[Any], list[Any]]:
     """Types that a field may have, None left out, and what marks them."""
     if get_origin(hint) is Annotated:
         inner, *marks = get_args(hint)
-        kinds, more = _parts(inner)
+        kinds, more = hint_parts(inner)
         return kinds, [*marks, *more]
     if get_origin(hint) in (Union, types.UnionType):
-        both = [_parts(arg) for arg in get_args(hint) if arg is not type(None)]
+        both = [hint_parts(arg) for arg in get_args(hint) if arg is not type(None)]
         return [kind for kinds, _ in both for kind in kinds], [m for _, ms in both for m in ms]
     return [hint], []
 
@@ -236,7 +236,9 @@ def _bounds(marks: list[Any]) -> str:
 
 def _unit(name: str, kinds: list[Any], marks: list[Any]) -> str:
     """The unit that is marked, or that the name ends in; blank for a count and for no number."""
-    items = [_parts(arg) for kind in kinds if get_origin(kind) is tuple for arg in get_args(kind)]
+    items = [
+        hint_parts(arg) for kind in kinds if get_origin(kind) is tuple for arg in get_args(kind)
+    ]
     kinds, marks = [*kinds], [*marks]
     for more, their in items:
         kinds += more

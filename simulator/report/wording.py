@@ -18,6 +18,7 @@ from simulator.units import (
     show_count,
     show_days,
     show_days_span,
+    show_kwh,
     show_percent,
     show_seconds,
     show_signed_percent,
@@ -103,7 +104,7 @@ def hours_words(outcome: Outcome, gpus: int, i: int = 0) -> str:
 
 
 def planned_words(answer: BestLayout, i: int = 0) -> str:
-    """What to plan for: days and money with what published runs took on top; blank without."""
+    """What to plan for with what published runs took on top: days, money, energy; or blank."""
     planned, factor = answer.planned, answer.planning_factor
     if planned is None or factor is None or not math.isfinite(float(planned.days[1][i])):
         return ""
@@ -112,6 +113,9 @@ def planned_words(answer: BestLayout, i: int = 0) -> str:
     low, middle, high = (float(column[i]) for column in planned.usd)
     if math.isfinite(middle):
         words += f", {show_usd(middle)} ({show_usd_span(low, high)})"
+    low, middle, high = (float(column[i]) for column in planned.kwh)
+    if math.isfinite(middle):
+        words += f", {show_kwh(middle)} ({show_kwh(low)} to {show_kwh(high)})"
     return f"{words}: {factor.sentence(float(answer.outcome.gpu_hours[i]))}"
 
 

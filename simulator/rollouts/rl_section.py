@@ -128,6 +128,10 @@ class RL:
     in_flight_updates: bool = True
     """With staleness: the engine takes new weights between two iterations and goes on; false: it
     finishes what it runs first."""
+    refit: Literal["collective", "storage"] = "collective"
+    """How new weights reach the engine. collective: gathered and broadcast, or by memory handles on
+    the same devices; storage: written once as [run.checkpoints] says and read by every server that
+    generates."""
     framework: str = "nemo-rl"
     """A profile of hardware_profiles/rl_frameworks: what moving weights takes, and more."""
     generation: Generation = Generation()
@@ -187,6 +191,8 @@ def read_rl(raw: Any, *, where: str) -> RL:
         wrong("kept_groups", "must be 1 unless algorithm = 'dapo'", section.kept_groups)
     if (section.reward == "model") != (section.reward_model is not None):
         wrong("reward_model", "goes with reward = 'model'", section.reward_model)
+    if section.refit == "storage" and section.mode == "colocated":
+        wrong("refit", "must be collective with mode = 'colocated'", section.refit)
     if section.mode == "colocated" and section.generation.gpus is not None:
         rule = "must be left out with mode = 'colocated'"
         wrong("generation.gpus", rule, section.generation.gpus)

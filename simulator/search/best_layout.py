@@ -13,6 +13,7 @@ from simulator.economics.unsure_totals import Span
 from simulator.frames import DataFrame, Table
 from simulator.scenario import Scenario
 from simulator.search.certainty import Certainty
+from simulator.search.checkpoints import Checkpoint, checkpoints
 from simulator.search.outcome import (
     GoalChances,
     Outcome,
@@ -54,6 +55,11 @@ class BestLayout(Answer):
         return self.estimate.layouts.row()
 
     @property
+    def checkpoint(self) -> Checkpoint:
+        """What its run writes to go on from: bytes, seconds, how often, what stays."""
+        return checkpoints(self.scenario, self.estimate, self.outcome.real)[0]
+
+    @property
     def goal_chances(self) -> GoalChances:
         """How likely each layout is to meet deadline and budget."""
         goal, factor = self.scenario.goal, self.planning_factor
@@ -66,7 +72,7 @@ class BestLayout(Answer):
 
     @property
     def planned(self) -> PlannedTotals | None:
-        """Days and money of every layout with the planning factor; None without one."""
+        """Days, money and energy of every layout with the planning factor; None without one."""
         factor = self.planning_factor
         if factor is None:
             return None
@@ -81,6 +87,11 @@ class BestLayout(Answer):
     def planned_usd(self) -> dict[str, float] | None:
         """The same of the money; None without a price, too."""
         return None if self.planned is None else _ends(self.planned.usd)
+
+    @property
+    def planned_kwh(self) -> dict[str, float] | None:
+        """The same of the energy; None without a factor."""
+        return None if self.planned is None else _ends(self.planned.kwh)
 
     @property
     def step_time_s(self) -> float:

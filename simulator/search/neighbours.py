@@ -53,8 +53,8 @@ _REBALANCED = 4
 """Neighbours of a round whose layers are dealt anew."""
 
 _FEW_PIECES = 12
-"""Of a pipeline, so many may give a layer to any other; of more, to the next one, and first and
-last, which hold embedding and head, to any."""
+"""Of a pipeline, so many may give a layer to any other; of more, to the next one and to the next of
+the same rank, and first and last, which hold embedding and head, to any."""
 
 _DEGREES = ("tp", "pp", "cp", "dp")
 _SLOWER = 1.0
@@ -104,9 +104,14 @@ def walk(
         may_go_on()
         table = moves.around(ahead, seen)
         tried += len(table)
-        priced = _priced(table, setting, slower * float(leader.step_time_s[0]), pinned)
-        able = None if priced is None else priced.verdict == 0 if surely else priced.fits
-        if priced is None or able is None or not able.any():
+        lead_s = float(leader.step_time_s[0])
+        priced = _priced(table, setting, lead_s, slower, pinned)
+        if priced is None:
+            break
+        able = (priced.verdict == 0 if surely else priced.fits) & (
+            priced.step_time_s <= slower * lead_s
+        )
+        if not able.any():
             break
         priced = priced.take(np.flatnonzero(able))
         places = order(concatenate([leader, priced]))
@@ -130,9 +135,13 @@ def _starts(layouts: Layouts) -> Ints:
 
 
 def _priced(
-    table: Layouts, setting: Setting, most_s: float, pinned: Mapping[str, Any]
+    table: Layouts, setting: Setting, lead_s: float, slower: float, pinned: Mapping[str, Any]
 ) -> Estimate | None:
-    """Neighbours that can run and may be better, some of them with layers dealt anew."""
+    """Neighbours that can run and may be better, some of them with layers dealt anew.
+
+    `lead_s` is the step of the best so far: up to `slower` times that a neighbour may be better;
+    what is dealt anew is to be faster.
+    """
     workload, cluster, software = setting
     at = RuleSetting(workload=workload, cluster=cluster, software=software)
     able = (reasons(table, *setting) == FEASIBLE) & sayable(table, at, pinned)
@@ -140,7 +149,7 @@ def _priced(
     if not len(table):
         return None
     known = price_keys(table, *setting)
-    some = np.flatnonzero(least_step_s(table, known) <= most_s)
+    some = np.flatnonzero(least_step_s(table, known) <= slower * lead_s)
     if not len(some):
         return None
     table, known = table[some], known.of(some)
@@ -148,7 +157,7 @@ def _priced(
     pieces = [priced_estimate(table, known, slice(None))]
     if "stages" not in pinned:
         bound = pieces[0].step_time_s - pieces[0].imbalance_s
-        worth = worth_rebalancing(table, workload, software) & (bound <= most_s)
+        worth = worth_rebalancing(table, workload, software) & (bound < lead_s)
         chosen = np.flatnonzero(worth)
         chosen = chosen[np.argsort(bound[chosen], kind="stable")[:_REBALANCED]]
         if len(chosen) and (split := rebalanced_stages(table[chosen], known.of(chosen))):
@@ -182,12 +191,12 @@ class _Moves:
                 if (key := _key(row, splits)) not in seen:
                     seen.add(key)
                     made.append(row)
-        for split in self._dealt(rows[0], layouts):
-            row = {**rows[0], "stages": len(splits)}
-            splits.append(split)
-            if (key := _key(row, splits)) not in seen:
-                seen.add(key)
-                made.append(row)
+            for split in self._dealt(start, layouts):
+                row = {**start, "stages": len(splits)}
+                splits.append(split)
+                if (key := _key(row, splits)) not in seen:
+                    seen.add(key)
+                    made.append(row)
         table = {name: np.array([row[name] for row in made], dtype=np.int32) for name in columns}
         return Layouts(**table, splits=tuple(splits))
 
@@ -207,10 +216,11 @@ class _Moves:
         ahead = len(self.arch.layer_kinds) - self.arch.layers
         even = tuple(even_pieces(self.arch.layers, pieces, ahead=ahead).tolist())
         split = layouts.splits[row["stages"]] or even
-        near = 1 if pieces > _FEW_PIECES else pieces
+        near = (1, row["pp"]) if pieces > _FEW_PIECES else range(1, pieces)
         for source, target in permutations(range(pieces), 2):
             ends = {source, target} & {0, pieces - 1}
-            if split[source] and (ends or abs(source - target) <= near):
+            leaves = split[source] > 1 or source in (0, pieces - 1) or self.can.empty_stages
+            if split[source] and leaves and (ends or abs(source - target) in near):
                 dealt = list(split)
                 dealt[source], dealt[target] = dealt[source] - 1, dealt[target] + 1
                 yield tuple(dealt)

@@ -88,18 +88,26 @@ class PlannedTotals:
 
     days: tuple[Floats, Floats, Floats]
     usd: tuple[Floats, Floats, Floats]
+    kwh: tuple[Floats, Floats, Floats]
 
 
 def planned_totals(
     estimate: Estimate, outcome: Outcome, sure: Certainty, factor: PlanningFactor
 ) -> PlannedTotals:
-    """Give days and money what published runs took on top, with intervals."""
+    """Give days, money and energy what published runs took on top, with intervals."""
     step_s = estimate.step_time_s
     wide = sure.planned(step_s, factor)
-    days, usd = factor.value * outcome.days, factor.value * outcome.usd
-    early, late = wide.span(days, step_s, outcome.run_spread)
-    cheap, dear = wide.span(usd, step_s, np.hypot(outcome.usd_spread, outcome.run_spread))
-    return PlannedTotals(days=(early, days, late), usd=(cheap, usd, dear))
+
+    def held(total: Floats, spread: Floats | float) -> tuple[Floats, Floats, Floats]:
+        middle = factor.value * total
+        low, high = wide.span(middle, step_s, np.hypot(spread, outcome.run_spread))
+        return low, middle, high
+
+    return PlannedTotals(
+        days=held(outcome.days, 0.0),
+        usd=held(outcome.usd, outcome.usd_spread),
+        kwh=held(outcome.kwh, outcome.kwh_spread),
+    )
 
 
 def spans(estimate: Estimate, outcome: Outcome, sure: Certainty) -> Spans:
@@ -203,10 +211,7 @@ def outcome(
     run_s = step_s * (recipe.steps if recipe.steps is not None else np.nan)
     peaks = cluster.accelerator.matrix_flop_per_s
     peak = gpus * float(peaks.get(_MIXED_PEAK, max(peaks.values())))
-    busy_s = np.zeros(len(estimate))
-    for name in COMPUTING:
-        busy_s = busy_s + estimate.terms_s[name]
-    busy_s = np.maximum(busy_s - estimate.imbalance_s, 0.0)  # the mean device, not the slowest
+    busy_s = busy_seconds(estimate)
     per_step = cluster_energy_joule(cluster, site, step_time_s=step_s, busy_s=busy_s)
     ideal_s, spare_gpus = run_s, np.zeros(len(estimate))
     never = np.full(len(estimate), False)
@@ -246,6 +251,14 @@ def outcome(
         gpus_per_server=cluster.node.accelerators,
         real=real,
     )
+
+
+def busy_seconds(estimate: Estimate) -> Floats:
+    """Seconds of a step in which a device computes: the mean device, not the slowest."""
+    busy_s = np.zeros(len(estimate))
+    for name in COMPUTING:
+        busy_s = busy_s + estimate.terms_s[name]
+    return np.maximum(busy_s - estimate.imbalance_s, 0.0)
 
 
 def _real_joule(

@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from simulator.arrays import Floats
-from simulator.cost.states.state_bytes import checkpoint_bytes
+from simulator.cost.states.state_bytes import saved_bytes
 from simulator.cost.step import Estimate
 from simulator.cost.terms import TERMS
 from simulator.economics.price import Price, load_site
 from simulator.errors import InfeasibleError, InputError, problem
-from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import SHARDINGS
 from simulator.reliability.goodput import NEVER
 from simulator.reliability.run_outlook import Outlook, outlook, relief
@@ -70,7 +69,7 @@ def machine_of(estimate: Estimate, scenario: Scenario) -> Machine:
     replicas = layouts.dp.astype(float)
     sharded = layouts.sharding > SHARDINGS.index("ddp")
     writers = np.where(sharded, world, world / replicas)
-    size = run.checkpoints.size_bytes or _size(scenario, cluster)
+    size = run.checkpoints.size_bytes or saved_bytes(workload, scenario.software).states
     return Machine(
         gpus=world,
         node_gpus=node_gpus,
@@ -110,11 +109,6 @@ def devices_of(scenario: Scenario) -> dict[str, float]:
         writer_gpus=1.0,
     )
     return device_counts(machine)
-
-
-def _size(scenario: Scenario, cluster: Cluster) -> float:
-    either = cluster.accelerator.fp8_either_layout
-    return checkpoint_bytes(scenario.workload, scenario.software, either_layout=either)
 
 
 def check_finishes(outcome: Outcome, scenario: Scenario) -> None:

@@ -63,7 +63,9 @@ class Supports:
     """Runs that do not say what a micro-batch is add up gradients over the shortest there are, a
     sequence each; otherwise a rank takes its share of the batch at once (MaxText)."""
     uneven_stages: bool = True
-    """Pipeline stages with unequal numbers of layers."""
+    """Pipeline stages with unequal numbers of layers; embedding and head may be alone on theirs."""
+    empty_stages: bool = False
+    """Pieces of a pipeline, other than the first and the last, without any layer."""
     cp_kinds: tuple[CpKind, ...] = ("ring",)
     """Kinds of context parallelism, the first is the default; none: no cp > 1."""
     expert: bool = True

@@ -81,6 +81,9 @@ class Block:
     """Not trained, like everything before it: no backward pass."""
     linears: tuple[Linear, ...] = ()
     """Small linears beside the modules, each on every token."""
+    layer_input: Count = 0
+    """Width of an input that the layer alone has, behind its MLP: two of its `linears` gate it and
+    bring it to the model's width, a norm whose weights are `scales` follows (Gemma 3n and 4)."""
     scales: Count = 0
     """Other elements that nothing multiplies by a token: scalars, gates, biases of routers."""
     predicts_ahead: bool = False
@@ -157,7 +160,7 @@ class Block:
 class Architecture:
     """A whole model: block kinds, the kind of every layer, embeddings and head."""
 
-    KEYS: ClassVar[tuple[str, ...]] = ("name", "parameters", "active_parameters")
+    KEYS: ClassVar[tuple[str, ...]] = ("name", "parameters", "active_parameters", "assumed")
 
     name: str
     family: str
@@ -208,6 +211,8 @@ class Architecture:
     """No output over the vocabulary: reward and embedding models."""
     notes: tuple[str, ...] = ()
     """What a reader of its prediction is told: what was left out, or priced as something else."""
+    stored_in_4_bit: bool = False
+    """Its checkpoint is in 4 bit, and so is what adapters leave frozen."""
     tasks: TaskHeads | None = None
     """Heads of several tasks; without `keeps_output` they stand instead of the model's own."""
     mtp_layers: Count = 0
@@ -241,6 +246,11 @@ class Architecture:
         """Number of transformer layers, those that predict ahead not counted."""
         ahead = {kind for kind, block in enumerate(self.blocks) if block.predicts_ahead}
         return len(self.layer_kinds) - sum(map(self.layer_kinds.count, ahead))
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """What its prediction takes for granted, of mixers and by `notes`."""
+        return tuple(dict.fromkeys((*(mixer.assumption for mixer in self.mixers), *self.notes)))
 
     @property
     def attentions(self) -> list[Attention]:

@@ -62,7 +62,7 @@ def from_hf(config: Mapping[str, Any], *, name: str, where: str) -> Architecture
     """
     if not isinstance(config, Mapping):
         raise InputError(f"{where}: must be a table of fields, got {type(config).__name__}")
-    notes, prefix, inner = _passed_over(config), "", config.get("text_config")
+    (in_4_bit, notes), prefix, inner = _stored(config), "", config.get("text_config")
     if isinstance(inner, Mapping) and not _is_known(config.get("model_type")):
         outer = {key: value for key, value in config.items() if key == "tie_word_embeddings"}
         towers = [key for key in config if key.endswith("_config") and key in _TOWERS]
@@ -72,18 +72,28 @@ def from_hf(config: Mapping[str, Any], *, name: str, where: str) -> Architecture
     fields.family = _family(config, where, prefix)
     architecture = READERS.get(fields.family, from_table.from_row)(fields)
     fields.finish()
-    return replace(architecture, notes=(*architecture.notes, *notes)) if notes else architecture
+    said = (*architecture.notes, *notes)
+    return replace(architecture, notes=said, stored_in_4_bit=in_4_bit) if notes else architecture
 
 
-def _passed_over(config: Mapping[str, Any]) -> list[str]:
-    """Say what a config tells of its checkpoint and not of the training of it."""
+def _stored(config: Mapping[str, Any]) -> tuple[bool, list[str]]:
+    """Whether a checkpoint is stored in 4 bit, and what else is said of how it is stored.
+
+    Key by method, as transformers' ``utils/quantization_config.py`` writes them: bitsandbytes
+    ``load_in_4bit``, GPTQ, AWQ and others ``bits``.
+    """
     stored = config.get("quantization_config")
     if not isinstance(stored, Mapping):
-        return []
+        return False, []
     method = visible(str(stored.get("quant_method", "unknown method")))
-    return [
+    if stored.get("load_in_4bit") is True or stored.get("bits") == 4:
+        return True, [
+            f"the checkpoint is in 4 bit ({method}): so are frozen matrices under adapters, unless"
+            " training.quantised_base is false; without adapters weights are those of the recipe"
+        ]
+    return False, [
         f"quantization_config ({method}) says how a checkpoint is stored: weights are those of the"
-        " recipe; adapters on a base in 4 bit are training.lora_rank and training.quantised_base"
+        " recipe"
     ]
 
 

@@ -556,8 +556,8 @@ class ShortConvolution(Scan):
         ]
 
     def kept(self, length: int) -> float:
-        """Elements a token kept: three inputs, convolved."""
-        return 4.0 * self.inner
+        """Elements a token kept: three inputs, what the convolution reads, convolved."""
+        return 5.0 * self.inner
 
     def moved(self, length: int) -> float:
         """Elements a token read and written forward."""

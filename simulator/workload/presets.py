@@ -11,16 +11,21 @@ import os
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from difflib import SequenceMatcher
 from operator import attrgetter
 from pathlib import Path
 
 from simulator.errors import InputError, nearest, problem
 from simulator.files import read_toml
-from simulator.spellings import model_named
+from simulator.spellings import model_named, spellings
 from simulator.workload.architecture import Architecture
+from simulator.workload.families import table as families
 from simulator.workload.huggingface import read_config
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
+
+_LONGEST = 200
+"""Characters of the longest name that is looked at."""
 
 _ZOO = Path(__file__).resolve().parent / "zoo"
 
@@ -121,14 +126,62 @@ _KINDS = (
 
 
 def _of_the_same_size(text: str, known: Iterable[str]) -> str:
-    """A name that is spelled alike and says the same numbers, if any; else all, and their kinds.
+    """A name that is spelled alike and says the same numbers, or what else can be given.
 
     >>> _of_the_same_size("llama3.1-8b", ["llama-3.1-8b"])
     " (did you mean 'llama-3.1-8b'?)"
     >>> _of_the_same_size("qwen3-14b", ["qwen3-8b"])[:18]
     ' (known: qwen3-8b;'
     """
-    names = sorted(known)
+    names, word = sorted(known), _first_word(text)
     numbers = re.findall(r"\d+", text)
-    alike = [name for name in names if not numbers or re.findall(r"\d+", name) == numbers]
-    return nearest(text, alike) or f" (known: {', '.join(names)}; kinds: {_KINDS})"
+    alike = [
+        name
+        for name in names
+        if (not numbers or re.findall(r"\d+", name) == numbers)
+        and SequenceMatcher(None, word, _first_word(name)).ratio() > _ALIKE
+    ]
+    if hint := nearest(text, alike):
+        return hint
+    other = _in_its_place(text)
+    same = [name for name in names if word and _first_word(name) == word]
+    listed = f"known: {', '.join(same or names)}; " if same or not other else ""
+    return f" ({listed}{other}kinds: {_KINDS})"
+
+
+_ALIKE = 0.6
+"""Likeness of the first words of two names from which on one may be the other, mistyped."""
+
+
+def _first_word(name: str) -> str:
+    """Letters before the first digit, hyphen or blank, in small letters."""
+    letters = re.match(r"[a-z]+", name.lower())
+    return letters[0] if letters else ""
+
+
+def _hyphens(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name)
+
+
+def _in_its_place(text: str) -> str:
+    """What can be given for a model that the zoo has not: by the beginning of its name."""
+    plain = _hyphens(text.rpartition("/")[2].lower()[:_LONGEST])
+
+    def longest(words: Iterable[str]) -> str:
+        begins = (w for w in words if re.match(rf"{re.escape(_hyphens(w))}(?![a-z])", plain))
+        return max(begins, key=len, default="")
+
+    family, outside = longest(families.names()), spellings().nearest_kind
+    said = (
+        f'its config.json can be read (model_type = "{family}"): give the path as model.name; '
+        if family
+        else ""
+    )
+    if kind := longest(outside):
+        if not family:
+            said = (
+                "no row of a config.json describes it: give the module itself, Workload.from_torch"
+                " in Python; "
+            )
+        said += f"of the zoo, {outside[kind]} is of its kind, at another size; "
+    return said

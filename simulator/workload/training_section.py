@@ -47,7 +47,7 @@ def read_model(raw: Any, folder: Path | None, *, where: str) -> Architecture:
         )
     if "tasks" in raw:
         alone = {field: value for field, value in raw.items() if field != "tasks"}
-        return _with_tasks(raw["tasks"], read_model(alone, folder, where=where), where)
+        return with_tasks(raw["tasks"], read_model(alone, folder, where=where), where)
     if "model_type" in raw:
         return from_hf(raw, name=str(raw.get("name", "custom")), where=f"{where}: model")
     if unknown := sorted(set(raw) - {"name", "trace_tokens"}):
@@ -68,7 +68,7 @@ def read_model(raw: Any, folder: Path | None, *, where: str) -> Architecture:
     return presets.load(name, where=where, field="model.name", trace_tokens=tokens)
 
 
-def _with_tasks(raw: Any, arch: Architecture, where: str) -> Architecture:
+def with_tasks(raw: Any, arch: Architecture, where: str) -> Architecture:
     """Put the heads of several tasks behind a model, beside or instead of its own output."""
     if not isinstance(raw, Mapping):
         raise InputError(problem(where, "model.tasks", "must be a table", raw))
@@ -101,6 +101,8 @@ def read_training(raw: Any, model: Architecture | None, *, where: str) -> Recipe
     if isinstance(raw, Mapping) and (wrong := unsupported_fields(raw, where, "training")):
         raise InputError(wrong)
     recipe = build_section(Recipe, raw, where=where, name="training")
+    if model is not None and model.stored_in_4_bit and recipe.lora_rank:
+        recipe = replace(recipe, quantised_base=raw.get("quantised_base", True))
     stated = set(raw) & {"moe_routing", "moe_imbalance", "moe_load"}
     if model is None or not model.is_moe or stated:
         return recipe

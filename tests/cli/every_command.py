@@ -45,6 +45,8 @@ COMMANDS: dict[str, list[str]] = {
     "what-if": ["what-if", "run.toml", "--change", "network.adapter=0.5"],
     "versus": ["versus", "run.toml", "tp=1", "tp=2", "--json"],
     "admit": ["admit", str(ROOT / "examples/admission/trainjob.yaml"), *RUN[2:4], "--json"],
+    "lint": ["lint", str(ROOT / "examples/admission/trainjob.yaml"), *RUN[2:4], "--json"],
+    "power": ["power", "run.toml", "--cap", "6", "--picture", "power.svg"],
     "diagnose": ["diagnose", *RUN, *NEXT, "--step-time", "1.5"],
     "sweep": ["sweep", "grid.toml", "--out", "sweep", *JOBS],
     "parameter-server": ["parameter-server", "servers.toml", "--play", "--json"],

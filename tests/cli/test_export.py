@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 from pathlib import Path
 
 import pytest
@@ -68,3 +69,33 @@ def test_chakra_traces_are_one_file_a_rank(tmp_path: Path) -> None:
     code, text, _ = export(*RUN, "--set", "layout.pp=2", "--as", "chakra", "--out", str(folder))
     assert code == 0, text
     assert sorted(path.name for path in folder.iterdir()) == ["step.0.et", "step.1.et"]
+
+
+QLORA = [
+    *("--model", "llama-3.1-70b", "--cluster", "rtx4090-pcie", "--gpus", "8"),
+    *("--set", "training.sequence_length=2048", "--set", "training.global_batch=16"),
+    *("--set", "training.lora_rank=16", "--set", "training.quantised_base=true"),
+    *("--set", "layout.tp=2", "--set", "layout.micro_batch=1"),
+]
+"""70.6 B parameters, 141 GB in 16 bit: Megatron-Bridge would hold them on 8 x 24 GB so."""
+
+
+@pytest.mark.parametrize(
+    "form", ["megatron-lm", "megatron-bridge", "slurm", "trainjob", "skypilot"]
+)
+def test_a_trainer_without_4_bit_weights_is_not_told_to_run_them(form: str) -> None:
+    done = CliRunner().invoke(app, ["export", *QLORA, "--as", form])
+    assert (done.exit_code, done.stdout) == (2, "")
+    said = " ".join(done.stderr.split())
+    assert "Megatron-Bridge" in said and "keeps frozen weights in 16 bit, 131" in said
+
+
+def test_the_verdict_of_a_plan_without_a_command_says_so() -> None:
+    done = CliRunner().invoke(app, ["plan", *QLORA, "--no-report"])
+    assert "no command: Megatron-Bridge" in " ".join(done.stdout.split())
+    done = CliRunner().invoke(app, ["plan", *QLORA, "--no-report", "--json"])
+    launch = json.loads(done.stdout)["launch"]
+    assert launch.startswith("# No launch command: ") and "torchrun" not in launch
+    words = [*QLORA, "--set", "training.quantised_base=false", "--cluster", "dgx-h100"]
+    done = CliRunner().invoke(app, ["plan", *words, "--no-report", "--json"])
+    assert "torchrun" in json.loads(done.stdout)["launch"]

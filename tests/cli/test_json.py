@@ -25,10 +25,11 @@ LAYOUT = [
     "tokens_per_s_per_gpu", "mfu", "hfu", "terms_s", "hidden_s", "input", "memory_bytes",
     "peak_stage", "memory_total_bytes", "usable_bytes", "host_memory_bytes", "nvme_bytes",
     "memory_p10_bytes", "memory_p90_bytes", "fits", "verdict", "goodput", "lost",
-    "interruption_every_s", "days_ideal", "days", "days_p10", "days_p90", "gpu_hours",
+    "interruption_every_s", "checkpoint", "days_ideal", "days", "days_p10", "days_p90", "gpu_hours",
     "usd_per_gpu_hour", "usd", "usd_p10", "usd_p90", "kwh", "kwh_p10",
-    "kwh_p90", "price", "planning_factor", "planned_days", "planned_usd", "deadline_chance",
-    "budget_chance", "deadline_chance_without_factor", "budget_chance_without_factor", "evidence",
+    "kwh_p90", "price", "planning_factor", "planned_days", "planned_usd", "planned_kwh",
+    "deadline_chance", "budget_chance", "deadline_chance_without_factor",
+    "budget_chance_without_factor", "evidence",
 ]  # fmt: skip
 FIELDS = [
     "tp", "pp", "vpp", "cp", "cp_kind", "cp_a2a", "dp", "ep", "etp", "dispatcher", "micro_batch",
@@ -76,6 +77,7 @@ def test_keys_are_frozen(command: str) -> None:
         "name",
         "parameters",
         "active_parameters",
+        "assumed",
         "model_flop_per_step",
     ]
     if search:
@@ -114,7 +116,7 @@ def test_without_tokens_or_other_layouts_there_is_null() -> None:
         *("probability_fastest", "probability_beats_best"),
         *("days_ideal", "days", "days_p10", "days_p90", "gpu_hours"),
         *("usd", "usd_p10", "usd_p90", "kwh", "kwh_p10", "kwh_p90"),
-        *("planning_factor", "planned_days", "planned_usd", "input"),
+        *("planning_factor", "planned_days", "planned_usd", "planned_kwh", "input"),
         *("deadline_chance", "budget_chance"),
         *("deadline_chance_without_factor", "budget_chance_without_factor"),
     }

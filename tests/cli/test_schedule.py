@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import tomli
 from typer.testing import CliRunner
 
 from simulator.cli.main import app
@@ -42,6 +43,11 @@ def test_document(file: Path) -> None:
     x, y = found["jobs"]
     assert (x["gpus"], x["start_days"], y["start_days"]) == (4, 0.0, 0.0), "side by side"
     assert found["makespan_days"] == max(x["end_days"], y["end_days"])
+
+
+def test_jobs_are_yaml_as_well(file: Path) -> None:
+    (file.parent / "jobs.yaml").write_text(json.dumps(tomli.loads(file.read_text())))
+    assert read_jobs(file.parent / "jobs.yaml") == read_jobs(file)
 
 
 def test_screen(file: Path) -> None:

@@ -144,7 +144,7 @@ def test_compare_pays_by_it_and_counts_carbon_of_its_region() -> None:
     found = simulator.compare(
         model="llama-3.1-8b",
         clusters=["dgx-h100"],
-        counts=[64],
+        gpus=[64],
         jobs=1,
         economics={"usd_per_gpu_hour": 1.7, "region": "france"},
         **{"global_batch": 128, "tokens": 1e12, "tp": 2, "pp": 1, "cp": 1, "micro_batch": 1},

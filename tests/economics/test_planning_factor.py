@@ -85,7 +85,7 @@ def test_days_and_money_are_planned_with_it(flagship: Plan) -> None:
     row = flagship.document()["layouts"][0]
     assert row["planning_factor"]["from"] == factor.runs
     assert row["planning_factor"]["kind"] == "whole run"
-    for name in ("days", "usd"):
+    for name in ("days", "usd", "kwh"):
         planned = row[f"planned_{name}"]
         assert planned["p50"] == pytest.approx(factor.value * row[name])
         assert planned["p10"] <= factor.p10 * row[name] * 1.001

@@ -1,15 +1,20 @@
 """A table of offers: what is read, put on which cluster, and refused; the one that is shipped."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 import simulator
 from simulator.cli.main import app
-from simulator.economics.quotes import COLUMNS, read_quotes
+from simulator.economics.money_spread import usd_spread
+from simulator.economics.price import load_price, load_site
+from simulator.economics.quotes import COLUMNS, price_spread, read_quotes
 from simulator.errors import InputError
+from simulator.files import Figure
 from simulator.hardware.cluster import load_cluster
 
 RUNNER = CliRunner()
@@ -98,9 +103,40 @@ def test_each_offer_is_compared_at_its_own_price(tmp_path: Path) -> None:
     assert rows[0]["beside_usd"]["egress"] == pytest.approx(1.24e9 * 12 * 0.09e-9, rel=0.25)
     assert demand["beside_usd"] is None, "blank is not known"
     one = simulator.compare(
-        model="llama-3.2-1b", offers=path, clusters=["aws-p5"], counts=[16], tokens=1e12, tp=1,
+        model="llama-3.2-1b", offers=path, clusters=["aws-p5"], gpus=[16], tokens=1e12, tp=1,
         pp=1, cp=1, jobs=1,
     )  # fmt: skip
     assert [row.named for row in one.rows] == ["AWS aws-p5, reserved"]
     with pytest.raises(InputError, match="must be the cluster of a row"):
-        simulator.compare(model="llama-3.2-1b", offers=path, clusters=["dgx-a100"], counts=[16])
+        simulator.compare(model="llama-3.2-1b", offers=path, clusters=["dgx-a100"], gpus=[16])
+
+
+def test_an_assumed_offer_is_off_as_published_ones_are_apart(tmp_path: Path) -> None:
+    """Seven of H100 on demand, 2.25 to 6.88 USD: P10 2.31, P90 5.15 by linear quantiles of logs."""
+    spread = np.log(5.153 / 2.309) / (2 * 1.28155)
+    assert price_spread("h100 sxm", "on demand") == pytest.approx(spread, rel=1e-3)
+    other = price_spread("GB200", "on demand")
+    assert other == price_spread("L40S", "spot") > 0.2, "hardly any offers: as all are apart"
+    row = "Somebody,,H100,8,on demand,2.50,,,2026-05-01,second hand"
+    plain, guessed = (
+        read_quotes(table(tmp_path, f"{row},{grade}", header=f"{','.join(COLUMNS)},grade"))[0]
+        for grade in ("datasheet", "assumed")
+    )
+    money = {
+        quote.grade: usd_spread(
+            quote.price("default"),
+            load_site("default"),
+            power_share=np.zeros(1),
+            energy=np.full(1, 0.1),
+        )[0]
+        for quote in (plain, guessed)
+    }
+    assert money == {"datasheet": 0.0, "assumed": pytest.approx(spread, rel=1e-3)}
+
+
+def test_an_assumed_price_that_states_no_spread_has_that_of_offers() -> None:
+    vague = replace(load_price("neocloud-gb200"), usd_per_gpu_hour=Figure(6.0, "assumed"))
+    said = replace(vague, usd_per_gpu_hour=Figure(6.0, "assumed", spread=0.05))
+    money = {"power_share": np.zeros(1), "energy": np.zeros(1)}
+    assert usd_spread(vague, load_site("default"), **money)[0] == price_spread("", "on demand")
+    assert usd_spread(said, load_site("default"), **money)[0] == 0.05

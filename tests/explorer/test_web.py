@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import re
 import resource
 import socket
-import subprocess
-import sys
 import threading
 import time
 import tomllib
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -39,22 +34,15 @@ from simulator.explorer.repriced import repriced
 from simulator.explorer.web import application
 from simulator.planner.plan import Plan, plan
 from simulator.search.in_threads import Stopped, stoppable
+from tests.explorer.load import QUESTION, asked, clicked, served
 
 needs_uvicorn = pytest.mark.skipif(find_spec("uvicorn") is None, reason="serve needs uvicorn")
 ASSETS = Path(web.__file__).parent / "assets"
-QUESTION = {
-    "model": "gpt2-small", "cluster": "dgx-a100", "gpus": 8, "tokens": 1e10, "global_batch": 64,
-    "sequence_length": 1024,
-}  # fmt: skip
 
 
 def client(**more: Any) -> TestClient:
     app = application(clock=more.pop("clock", time.monotonic), **more)
     return TestClient(app, base_url="http://127.0.0.1:8021", client=("127.0.0.1", 1))
-
-
-def asked(**changes: Any) -> dict[str, str]:
-    return {"q": json.dumps({**QUESTION, **changes})}
 
 
 def test_a_pinned_layout_is_answered_as_predict_does() -> None:
@@ -266,25 +254,6 @@ LARGE = {
 }  # fmt: skip
 
 
-@contextmanager
-def served() -> Iterator[str]:
-    """The explorer as a user starts it, in a process of its own."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "simulator", "serve", "--port", str(port)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        url = f"http://127.0.0.1:{port}"
-        try:
-            for _ in range(600):
-                with suppress(httpx.TransportError):
-                    if httpx.get(f"{url}/health").status_code == 200:
-                        break
-                time.sleep(0.05)
-            yield url
-        finally:
-            process.terminate()
-
-
 def test_a_question_of_too_many_layouts_is_answered_with_how_many() -> None:
     reply = client().get("/api/search", params=asked(**{**LARGE, "gpus": 161280,
                                                         "global_batch": 7257600}))  # fmt: skip
@@ -315,17 +284,17 @@ def test_a_stopped_search_ends_between_two_pieces() -> None:
 @needs_uvicorn
 def test_a_newer_question_of_a_page_ends_the_older_one() -> None:
     """And pages of others, the static files and `now` go on meanwhile."""
-    with served() as url, ThreadPoolExecutor(8) as pool:
+    with served() as server, ThreadPoolExecutor(8) as pool:
 
         def ask(page: str, **changes: Any) -> int:
             query = {"q": json.dumps({**LARGE, **changes}), "page": page}
-            return httpx.get(f"{url}/api/search", params=query, timeout=120).status_code
+            return httpx.get(f"{server.url}/api/search", params=query, timeout=120).status_code
 
         older = [pool.submit(ask, "a", global_batch=15360 + 2048 * i) for i in range(3)]
         time.sleep(0.3)
         newest = pool.submit(ask, "a", **QUESTION)
-        assert httpx.get(f"{url}/", timeout=60).status_code == 200
-        assert httpx.get(f"{url}/api/now", params=asked(), timeout=60).status_code == 200
+        assert httpx.get(f"{server.url}/", timeout=60).status_code == 200
+        assert httpx.get(f"{server.url}/api/now", params=asked(), timeout=60).status_code == 200
         assert newest.result() == 200
         assert {reply.result() for reply in older} <= {200, 409}
         assert 409 in [reply.result() for reply in older]
@@ -333,8 +302,8 @@ def test_a_newer_question_of_a_page_ends_the_older_one() -> None:
 
 @needs_uvicorn
 def test_connections_that_say_nothing_keep_nobody_out() -> None:
-    with served() as url, ExitStack() as stack:
-        port = int(url.rpartition(":")[2])
+    with served() as server, ExitStack() as stack:
+        port = int(server.url.rpartition(":")[2])
         silent = [
             stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(300)
         ]
@@ -342,7 +311,7 @@ def test_connections_that_say_nothing_keep_nobody_out() -> None:
             with suppress(OSError):
                 half = (b"", b"GET / HTTP/1.1\r\nHost: a", b"POST / HTTP/1.1\r\n")
                 held.sendall(half[number % 3])
-        assert httpx.get(f"{url}/", timeout=60).status_code == 200
+        assert httpx.get(f"{server.url}/", timeout=60).status_code == 200
         silent[-1].settimeout(60)
         with suppress(ConnectionError):
             while silent[-1].recv(1000):  # an answer to half a request, or none, and the end
@@ -350,65 +319,10 @@ def test_connections_that_say_nothing_keep_nobody_out() -> None:
 
 
 @needs_uvicorn
-@pytest.mark.evidence
-def test_200_clients_click_for_a_minute() -> None:
-    """Each moves a slider, asks for what is near and then for the search, as the page does.
-
-    The page and the script come within 100 ms in 95 of 100 cases, the last question of everybody is
-    answered, and the server's memory stays flat. Run it on a machine with nothing else to do.
-    """
-    with served() as url:
-        load = asyncio.run(clicked(url, clients=200, seconds=60.0))
-    assert load.lost == 0
-    assert load.answers > 0
-    print(f"page and script p95 {1e3 * load.p95_s:.0f} ms, {load.answers} answers")
-
-
-@needs_uvicorn
 def test_some_clients_click_at_once() -> None:
-    with served() as url:
-        load = asyncio.run(clicked(url, clients=4, seconds=0.2))
-    assert (load.lost, load.answers >= 4) == (0, True)
-
-
-@dataclass(frozen=True)
-class Load:
-    p95_s: float
-    answers: int
-    lost: int
-
-
-async def clicked(url: str, *, clients: int, seconds: float) -> Load:
-    """Click until the time is up; then everybody's last question is asked until it is answered."""
-    waits, answers, lost = list[float](), 0, 0
-
-    async def one(number: int) -> None:
-        nonlocal answers, lost
-        chance = random.Random(number)
-        limits = httpx.Limits(max_connections=2)
-        async with httpx.AsyncClient(base_url=url, timeout=300, limits=limits) as page:
-            end = time.monotonic() + seconds
-            while True:
-                over = time.monotonic() > end
-                batch = 8 * chance.randint(1, 40)
-                query = {**asked(global_batch=batch), "page": f"page {number}"}
-                for path in ("/", "/explorer.js"):
-                    begun = time.monotonic()
-                    reply = await page.get(path)
-                    waits.append(time.monotonic() - begun)
-                    lost += reply.status_code != 200
-                reply = await page.get("/api/now", params=query)
-                lost += reply.status_code not in (200, 422, 429)
-                reply = await page.get("/api/search", params=query)
-                while over and reply.status_code in (429, 503):
-                    await asyncio.sleep(1.0)
-                    reply = await page.get("/api/search", params=query)
-                answers += reply.status_code == 200
-                lost += reply.status_code not in (200, 409, 429, 503)
-                if over:
-                    lost += reply.status_code != 200
-                    return
-                await asyncio.sleep(chance.random())
-
-    await asyncio.gather(*(one(number) for number in range(clients)))
-    return Load(p95_s=sorted(waits)[int(0.95 * len(waits))], answers=answers, lost=lost)
+    """`make load` is this with 200 clients for five minutes."""
+    with served() as server:
+        load = asyncio.run(clicked(server, clients=4, seconds=0.2))
+    assert (load.last, load.lost) == (4, {})
+    assert len(load.waits_s) >= 8 and len(load.near_s) >= 4
+    assert max(load.resident_mib) > 0.0

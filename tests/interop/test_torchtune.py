@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from simulator.distillation.teacher_section import Distillation
 from simulator.errors import InputError
 from simulator.interop.launch_files.imported import Imported
 from simulator.interop.launch_files.merging import import_launch
@@ -141,7 +142,7 @@ def test_degrees_and_groups(tmp_path: Path) -> None:
         ("seed: null", "tensor_parallel_dim: 2", "must be 1 without tensor_parallel_plan"),
         ("torch.optim.AdamW", "torch.optim.SGD", r"must have optimizer\.momentum"),
         ("shard_dim: -1", "shard_dim: 1\ndata_parallel_replicate_dim: 8", "nothing reduces"),
-        ("torchtune.modules.loss.Linear", "torchtune.rlhf.loss.", r"loss\._component_: must be"),
+        ("torchtune.modules.loss.Linear", "torchtune.rlhf.loss.X", r"loss\._component_: must be"),
     ],
 )  # fmt: skip
 def test_what_a_recipe_or_a_scenario_cannot_do_is_refused(
@@ -151,14 +152,29 @@ def test_what_a_recipe_or_a_scenario_cannot_do_is_refused(
     assert re.search(rf"own\.yaml: .*{rule}", problems(tmp_path, FULL.replace(was, now)))
 
 
+def test_pairs_and_teachers(tmp_path: Path) -> None:
+    """recipes/lora_dpo_distributed.py: concatenated_forward, adapters off for the reference;
+    recipes/knowledge_distillation_distributed.py: a teacher_model of its own."""
+    command = "tune run --nproc_per_node 8 lora_dpo_distributed --config own.yaml"
+    plain = read(tmp_path, ADAPTERS, command.replace("dpo", "finetune")).scenario
+    text = re.sub(r"torchtune\.modules\.loss\.\w+", "torchtune.rlhf.loss.DPOLoss", ADAPTERS)
+    found = read(tmp_path, text, command).scenario
+    assert found.pinned["micro_batch"] == 2 * plain.pinned["micro_batch"]
+    assert found.required(Distillation).compares == "log_probabilities"
+    text = f"{ADAPTERS}teacher_model:\n  _component_: torchtune.models.llama3_1.llama3_1_70b\n"
+    taught = read(tmp_path, text, command.replace("lora_dpo", "knowledge_distillation")).scenario
+    assert taught.required(Distillation).teacher == "llama-3.1-70b"
+    assert taught.pinned["micro_batch"] == plain.pinned["micro_batch"]
+
+
 def test_what_is_not_told_is_asked_for(tmp_path: Path) -> None:
     assert "recipe: 'single_device or distributed' is not told" in problems(tmp_path, ADAPTERS)
     command = "tune run --nproc_per_node 8 full_finetune_distributed --config llama3_1/8B_full"
     assert "run.sh: line 2: --config: what the recipe does" in problems(tmp_path, FULL, command)
-    command = "tune run lora_dpo_distributed --config own.yaml"
+    command = "tune run qat_distributed --config own.yaml"
     assert "run.sh: line 2: recipe: must be one of" in problems(tmp_path, FULL, command)
     command = "tune run lora_finetune_single_device --config own.yaml"
-    assert "must be lora_finetune where" in problems(tmp_path, FULL, command)
+    assert "must be of lora where" in problems(tmp_path, FULL, command)
     command = "tune run full_finetune_single_device --config own.yaml tensor_parallel_dim=8"
     assert "no recipe of one device reads it" in problems(tmp_path, FULL, command)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from simulator.distillation.teacher_section import Distillation
 from simulator.errors import InputError
 from simulator.interop.dialects.trainer_tables import Trainer, trainers
 from simulator.interop.launch_files.imported import Imported
@@ -135,6 +136,22 @@ def test_ulysses_ranks_and_a_loss_in_pieces(tmp_path: Path) -> None:
     assert recipe.loss_chunks == 32
 
 
+def test_llama_factory_of_plugins(tmp_path: Path) -> None:
+    """src/llamafactory/v1/config: checkpointing is on, the batch that of one pass unless said."""
+    found = read(tmp_path, "a.yaml", samples.LLAMA_FACTORY_V1)
+    recipe = found.scenario.workload.recipe
+    assert (recipe.lora_rank, recipe.quantised_base, recipe.sequence_length) == (16, True, 4096)
+    assert (recipe.global_batch, recipe.tokens) == (2 * 8, 10 * 2 * 8 * 4096)
+    assert found.scenario.pinned["recompute"] == "full"
+    assert found.scenario.pinned["sharding"] == "zero3"
+    frozen = "peft_config:\n  name: freeze\n"
+    text = samples.LLAMA_FACTORY_V1.replace("peft_config:\n  name: lora\n", frozen)
+    for line in ("  r: 16\n", "  quantization_bit: 4\n", "quant_config:\n  name: bnb\n"):
+        text = text.replace(line, "")
+    last = read(tmp_path, "b.yaml", text).scenario.workload.recipe
+    assert (last.frozen_layers, last.frozen_head, last.lora_rank) == (36 - 2, True, 0)
+
+
 def test_names_of_a_script_stand_for_their_values(tmp_path: Path) -> None:
     found = read(tmp_path, "train.py", samples.OLMO_CORE)
     recipe = found.scenario.workload.recipe
@@ -159,8 +176,10 @@ def test_a_script_of_a_trainer_and_its_adapters(tmp_path: Path) -> None:
     assert read(tmp_path, "b.py", plain).scenario.pinned["recompute"] == "none"  # transformers'
     zero = samples.HUGGING_FACE.replace("bf16=True", 'deepspeed="ds.json"')
     assert "--set layout.sharding=N says it" in problems(tmp_path, "c.py", zero)
-    preferences = samples.HUGGING_FACE.replace("SFTConfig(", "DPOConfig(")
-    assert "foreshard rl prices it" in problems(tmp_path, "dpo.py", preferences)
+    pairs = samples.HUGGING_FACE.replace("SFTConfig(", "DPOConfig(")
+    paired = read(tmp_path, "dpo.py", pairs).scenario
+    assert paired.workload.recipe.global_batch == 2 * recipe.global_batch
+    assert paired.required(Distillation).compares == "log_probabilities"
 
 
 def test_a_command_with_short_flags(tmp_path: Path) -> None:
@@ -173,22 +192,20 @@ def test_a_command_with_short_flags(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sample", "was", "now", "rule"),
     [
-        ("axolotl.yaml", "adapter: qlora", "adapter: qlora\nrl: dpo", "foreshard rl prices it"),
+        ("axolotl.yaml", "adapter: qlora", "adapter: qlora\nrl: grpo", "foreshard rl prices it"),
         ("axolotl.yaml", "adapter: qlora", "adapter: llama-adapter", "adapter: must be lora or"),
         ("axolotl.yaml", "lora_r: 32", "lora_r: many", "lora_r: must be a whole number"),
         ("axolotl.yaml", "bf16: auto", "bf16: often", "bf16: must be one of auto, true"),
         ("axolotl.yaml", "load_in_4bit: true", "load_in_4bit: false", "must have load_in_4bit"),
-        ("axolotl.yaml", "adapter: qlora", "adapter: qlora\ngptq: true", "GPTQ's 4-bit weights"),
         ("axolotl.yaml", "lora_r: 32", "lora_r: 8\nunfrozen_parameters: [lm_head]",
          r"--set training\.frozen_layers=N says it"),
         ("automodel.yaml", "TrainFinetuneRecipeForNextTokenPrediction", "TrainEagle3Recipe",
          "draft models"),
         ("automodel.yaml", "strategy: fsdp2", "strategy: own", "must be one of fsdp2, megatron"),
-        ("arctic.yaml", "type: sft", "type: dpo", "foreshard rl prices it"),
+        ("arctic.yaml", "type: sft", "type: swiftkv", "SwiftKV"),
         ("mindformers.yaml", "finetune", "predict", "nothing is trained"),
         ("litgpt.yaml", "bf16-true", "bf8-true", "precision: must be one of bf16-true"),
         ("nanotron.yaml", "zero_stage: 1", "zero_stage: 3", "zero_stage: must be one of 0, 1"),
-        ("xtuner.py", "SupervisedFinetune,", "DPO,", "foreshard rl prices it"),
         ("unsloth.py", "SFTConfig(", "GRPOConfig(", "foreshard rl prices it"),
         ("llm_foundry.yaml", "mpt_causal_lm", "hf_t5", "mpt_causal_lm and hf_causal_lm"),
         ("olmo_core.py", "2 * SEQUENCE_LENGTH", "1000", "must be a multiple of the 8192 tokens"),
@@ -228,9 +245,93 @@ def test_patterns_of_matrices_are_read_and_never_run(
     assert read(tmp_path, "a.yaml", text).scenario.workload.recipe.lora_targets == targets
 
 
+# --- pairs of answers, teachers -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "pairs", "reference"),
+    [("rl: dpo", 2, True), ("rl: ipo", 2, True), ("rl: orpo", 2, False), ("seed: 1", 1, False)],
+)
+def test_a_pair_of_answers_is_two_sequences(
+    words: str, pairs: int, reference: bool, tmp_path: Path
+) -> None:
+    """axolotl core/builders/rl.py, trl 0.24 concatenated_forward: both answers in a batch."""
+    plain = read(tmp_path, "a.yaml", samples.AXOLOTL).scenario
+    found = read(tmp_path, "b.yaml", f"{samples.AXOLOTL}{words}\n").scenario
+    micro, batch = plain.pinned["micro_batch"], plain.workload.recipe.global_batch
+    assert found.pinned["micro_batch"] == pairs * micro
+    assert found.workload.recipe.global_batch == pairs * batch
+    assert (found.section(Distillation) is not None) == reference
+    assert set(found.elsewhere) == ({"distillation"} if reference else set())
+
+
+@pytest.mark.parametrize(
+    ("name", "was", "now", "reference"),
+    [
+        ("arctic.yaml", "type: sft", "type: dpo", True),
+        ("xtuner.py", "SupervisedFinetune,", "DPO,", True),
+        ("xtuner.py", "SupervisedFinetune,", "ORPO,", False),
+    ],
+)
+def test_pairs_of_other_trainers(
+    name: str, was: str, now: str, reference: bool, tmp_path: Path
+) -> None:
+    """arctic_training/trainer/dpo_trainer.py: logprobs[:batch_size] are the chosen; xtuner's
+    preference_collate_fn.py: answers of a pair one behind the other."""
+    text = samples.SAMPLES[name]
+    plain = read(tmp_path, name, text).scenario.workload.recipe.global_batch
+    found = read(tmp_path, name, text.replace(was, now)).scenario
+    assert found.workload.recipe.global_batch == 2 * plain
+    assert (found.section(Distillation) is not None) == reference
+
+
+@pytest.mark.parametrize("way", ["kto", "ebft", "grpo"])
+def test_other_ways_of_axolotl_are_refused(way: str, tmp_path: Path) -> None:
+    assert "a.yaml: rl: " in problems(tmp_path, "a.yaml", f"{samples.AXOLOTL}rl: {way}\n")
+
+
+def test_a_reward_model_has_a_score_in_place_of_a_vocabulary(tmp_path: Path) -> None:
+    """trl's RewardTrainer: AutoModelForSequenceClassification with one label over pairs."""
+    text = samples.AXOLOTL.replace("adapter: qlora\n", "").replace("load_in_4bit: true\n", "")
+    plain = read(tmp_path, "a.yaml", text).scenario.workload
+    found = read(tmp_path, "b.yaml", f"{text}reward_model: true\n").scenario.workload
+    model = found.architecture
+    assert model.output_rows == 0 and model.tasks is not None and model.tasks.outputs == (1,)
+    table = plain.architecture.vocabulary * plain.architecture.hidden
+    assert plain.architecture.parameters - model.parameters == table - model.hidden - 1
+    assert found.recipe.global_batch == 2 * plain.recipe.global_batch
+
+
+KD = """\
+recipe: KnowledgeDistillationRecipeForNextTokenPrediction
+step_scheduler: {global_batch_size: 32, local_batch_size: 1}
+dist_env: {backend: nccl}
+model:
+  _target_: nemo_automodel.NeMoAutoModelForCausalLM.from_pretrained
+  pretrained_model_name_or_path: meta-llama/Llama-3.2-1B
+teacher_model:
+  _target_: nemo_automodel.NeMoAutoModelForCausalLM.from_pretrained
+  pretrained_model_name_or_path: meta-llama/Llama-3.2-3B
+distributed: {strategy: fsdp2}
+kd_ratio: 0.5
+"""
+
+
+def test_a_teacher_stands_beside_the_student(tmp_path: Path) -> None:
+    """Automodel examples/llm_kd: a frozen teacher_model of its own."""
+    text = KD + "dataset: {seq_length: 1024}\n"
+    found = read(tmp_path, "a.yaml", text)
+    assert found.scenario.required(Distillation).teacher == "llama-3.2-3b"
+    assert found.scenario.workload.recipe.global_batch == 32
+    assert not [place for place in found.unknown if "kd" in place.key or "teacher" in place.key]
+    unknown = text.replace("Llama-3.2-3B", "my-own-model")
+    rule = "'meta-llama/my-own-model' is no model of the zoo: --set distillation.teacher=NAME"
+    assert rule in problems(tmp_path, "a.yaml", unknown)
+
+
 # --- the tables themselves -----------------------------------------------------------------------
 
-_SECTIONS = ("layout", "training", "run", "model", "software", "cluster", "size")
+_SECTIONS = ("layout", "training", "run", "model", "software", "cluster", "size", "distillation")
 _TELLING = re.compile(
     r"dtype|shard|offload|recompute|bucket|window|quant|lora_r$|freez|pack|overlap|checkpointing"
 )
@@ -274,6 +375,7 @@ def test_no_key_that_may_bear_on_memory_is_idle(trainer: Trainer) -> None:
 
 
 BEARS_ON_NOTHING = {
+    "peft_config.infer_dtype": "of a model that is exported",
     "sample_packing_group_size": "how the loader makes packs, ahead of the step",
     "sample_packing_bin_size": "how the loader makes packs, ahead of the step",
     "streaming_multipack_buffer_size": "how the loader makes packs, ahead of the step",

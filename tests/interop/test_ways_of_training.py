@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from simulator.distillation.teacher_section import Distillation
 from simulator.errors import InputError
 from simulator.interop.dialects.torchtitan import registered_jobs
 from simulator.interop.launch_files.imported import Imported
@@ -239,9 +240,46 @@ def test_files_that_ask_for_different_software_are_a_contradiction(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
+    ("script", "more", "reference"),
+    [
+        ("trl/scripts/dpo.py", "", True),
+        ("examples/scripts/dpo.py", " --precompute_ref_log_probs", False),
+        ("examples/scripts/orpo.py", "", False), ("examples/cpo.py", " --loss_type simpo", False),
+    ],
+)  # fmt: skip
+def test_pairs_of_answers_are_twice_the_sequences(
+    tmp_path: Path, script: str, more: str, reference: bool
+) -> None:
+    """trl 0.24.0 trainer/dpo_trainer.py: concatenated_forward, and compute_ref_log_probs."""
+    files = {"run.sh": TRL.format(script=script) + more, "fsdp.yaml": FSDP}
+    scenario = read(tmp_path, files, {"gpus": 16}).scenario
+    assert scenario.pinned["micro_batch"] == 2  # of one pair
+    assert scenario.workload.recipe.global_batch == 2 * 1 * 4 * 16
+    section = scenario.section(Distillation)
+    assert (section is not None) == reference
+    assert section is None or (section.teacher, section.compares) == (None, "log_probabilities")
+
+
+def test_sizes_of_options_count_sequences(tmp_path: Path) -> None:
+    files = {"run.sh": TRL.format(script="dpo.py"), "fsdp.yaml": FSDP}
+    found = read(tmp_path, files, {"gpus": 16}, "layout.micro_batch=4")
+    assert found.scenario.pinned["micro_batch"] == 4
+    assert found.scenario.workload.recipe.global_batch == 4 * 4 * 16
+
+
+@pytest.mark.parametrize(("loss", "reference"), [("sigmoid", True), ("orpo", False)])
+def test_pairs_of_llama_factory(tmp_path: Path, loss: str, reference: bool) -> None:
+    """hparams/finetuning_args.py: use_ref_model is stage dpo but for pref_loss orpo and simpo."""
+    plain = factory(tmp_path, finetuning_type="lora", stage="sft").scenario
+    found = factory(tmp_path, finetuning_type="lora", stage="dpo", pref_loss=loss).scenario
+    assert found.workload.recipe.global_batch == 2 * plain.workload.recipe.global_batch
+    assert (found.section(Distillation) is not None) == reference
+
+
+@pytest.mark.parametrize(
     ("script", "words"),
     [
-        ("trl/scripts/dpo.py", "training on pairs"), ("examples/kto.py", "training on pairs"),
+        ("examples/kto.py", "training on single answers"), ("bco.py", "training on single answers"),
         ("grpo.py", "reinforcement learning"), ("scripts/ppo/ppo_tldr.py", "reinforcement"),
         ("reward_modeling.py", "a reward model"), ("gkd.py", "distillation"),
     ],
@@ -256,7 +294,7 @@ def test_a_program_that_trains_otherwise_is_refused(
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("trl dpo --model_name_or_path Qwen/Qwen3-8B --per_device_train_batch_size 1", "on pairs"),
+        ("trl kto --model_name_or_path Qwen/Qwen3-8B --per_device_train_batch_size 1", "single"),
         ("trl grpo --model_name_or_path Qwen/Qwen3-8B --gradient_accumulation_steps 2", "learning"),
         (
             "ray job submit -- python3 -m verl.trainer.main_ppo data.train_batch_size=512"
@@ -371,7 +409,7 @@ def test_llama_factory_in_pure_sixteen_bit(tmp_path: Path) -> None:
     assert (recipe.master_weights, recipe.moment_dtype) == (False, "bf16")
 
 
-@pytest.mark.parametrize("stage", ["dpo", "kto", "ppo", "rm"])
+@pytest.mark.parametrize("stage", ["kto", "ppo", "rm"])
 def test_stages_of_llama_factory_that_are_no_plain_step(tmp_path: Path, stage: str) -> None:
     with pytest.raises(InputError, match=f"stage: '{stage}' asks for"):
         factory(tmp_path, finetuning_type="lora", stage=stage)

@@ -321,10 +321,34 @@ colossalai run --nproc_per_node 8 --hostfile hosts.txt benchmark.py -c 7b -g -x 
     -p 3d --tp 2 --zero 1 --mbs 1
 """
 
+LLAMA_FACTORY_V1 = """\
+model: Qwen/Qwen3-8B
+model_class: llm
+peft_config:
+  name: lora
+  r: 16
+  lora_alpha: 32
+  target_modules: all
+dist_config:
+  name: fsdp2
+  dcp_path: null
+quant_config:
+  name: bnb
+  quantization_bit: 4
+train_dataset: data/own.yaml
+output_dir: out
+micro_batch_size: 2
+cutoff_len: 4096
+learning_rate: 1.0e-4
+max_steps: 10
+sample_backend: hf
+max_new_tokens: 128
+"""
 SAMPLES = {
     "axolotl.yaml": AXOLOTL, "automodel.yaml": AUTOMODEL, "litgpt.yaml": LITGPT,
     "nanotron.yaml": NANOTRON, "arctic.yaml": ARCTIC, "llm_foundry.yaml": LLM_FOUNDRY,
     "mindformers.yaml": MINDFORMERS, "olmo_core.py": OLMO_CORE, "unsloth.py": UNSLOTH,
     "hugging_face.py": HUGGING_FACE, "xtuner.py": XTUNER, "colossal_ai.sh": COLOSSAL_AI,
+    "llama_factory_v1.yaml": LLAMA_FACTORY_V1,
 }  # fmt: skip
 """A sample of each table, by its name."""

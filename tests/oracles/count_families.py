@@ -51,6 +51,7 @@ WHOLE_CLASSES = {
     "hubert": "HubertForCTC",
     "internvl": "InternVLForConditionalGeneration",
     "kimi_k25": "Kimi_K25ForConditionalGeneration",
+    "llama4": "Llama4ForConditionalGeneration",
     "llava": "LlavaForConditionalGeneration",
     "llava_onevision": "LlavaOnevisionForConditionalGeneration",
     "marian": "MarianMTModel",

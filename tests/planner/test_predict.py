@@ -377,3 +377,23 @@ def test_software_without_uneven_stages_says_so() -> None:
     assert predict(make_scenario(document), stages=[8, 8, 8, 8]).layout["pp"] == 4
     with pytest.raises(InputError, match="no uneven stages"):
         predict(make_scenario(document), stages=[7, 9, 8, 8])
+
+
+@pytest.mark.parametrize("split", [[0, 11, 11, 10], [11, 11, 10, 0], [16, 0, 16, 0]])
+def test_stages_without_a_layer_run_where_the_trainer_has_them(split: list[int]) -> None:
+    """Megatron's docs call "E||t|L" legal; torchtitan makes an optimizer for each stage, which
+    torch refuses of no parameters: there embedding and head alone may stand without a layer."""
+    document = {
+        "model": {"name": "llama-3.1-8b"},
+        "training": {"sequence_length": 2048, "global_batch": 16},
+        "cluster": {"name": "dgx-h100", "gpus": 8},
+    }
+    scenario = make_scenario(document)
+    assert predict(scenario, stages=split).layout["pp"] == 4
+    document["cluster"]["software"] = "torchtitan"
+    if split[1]:
+        assert predict(make_scenario(document), stages=split).layout["pp"] == 4
+        return
+    with pytest.raises(InputError, match="all pieces but the first and the last") as caught:
+        predict(make_scenario(document), stages=split)
+    assert len(caught.value.problems) == 1

@@ -91,6 +91,22 @@ def test_the_cost_is_held_against_the_cap() -> None:
     assert admitted(EXAMPLE, "--budget", f"{(usd['p10'] + usd['p90']) / 2:.0f}")[0] == 3
 
 
+def test_each_limit_has_its_chance_with_what_runs_took_on_top_and_without() -> None:
+    """At P90 of the hours it is nine in ten; of the same run 1.39 times as long it is less."""
+    hours = admitted(EXAMPLE, "--within", "7d")[1]["ends"]["hours"]
+    options = ("--within", f"{hours['p90']:.3f}h", "--budget", "10k")
+    _, document = admitted(EXAMPLE, *options)
+    ends, cost = document["ends"], document["cost"]
+    assert ends["chance_without_factor"] == pytest.approx(0.9, abs=2e-3)
+    assert 0.05 < ends["chance"] < 0.5, "P90 is 1.2 times P50 at most"
+    assert cost["chance"] < cost["chance_without_factor"]
+    said = {reason["about"]: reason["text"] for reason in document["reasons"]}
+    assert "chance to end in time (90.0 % without the planning factor)" in said["end"]
+    assert "chance to stay below it" in said["cost"] and "assumed)" in said["cost"]
+    idle = admitted(EXAMPLE, *options, "--set", "goal.ideal=true")[1]["ends"]
+    assert idle["chance"] == idle["chance_without_factor"]
+
+
 def test_a_layout_without_room_is_refused_with_a_request_that_has_it(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(EXAMPLE.read_text().replace("--micro-batch-size 1", "--micro-batch-size 8"))

@@ -44,6 +44,25 @@ def test_a_step_by_hand() -> None:
     assert one.step_time_s == one.student_s + one.teacher_s + one.loss_s
 
 
+def test_the_reference_of_adapters_is_their_base() -> None:
+    """trl 0.24 dpo_trainer.py: null_ref_context disables adapters, so no copy is kept; full
+    training keeps a copy. Of both the logits are raised to 32 bits for their log-probabilities."""
+    logits = 4 * 2 * 4096 * 128_256
+    taken = {}
+    for rank in (0, 16):
+        raw = document(compares="log_probabilities")
+        del raw["distillation"]["teacher"]
+        raw["training"]["lora_rank"] = rank
+        found = distil(make_scenario(raw))
+        assert found.beside is not None and found.stored_bytes == 4 * 1e9 / 4096
+        taken[rank] = found.beside.teacher_bytes
+        tokens = 64 * 4096 / 8
+        flop_s = 2 * 1.236e9 * tokens / 989e12  # all weights: the table of words is the head
+        assert flop_s < found.beside.teacher_s < 4 * flop_s
+    assert taken[16] == logits
+    assert taken[0] - logits == pytest.approx(2 * 1.236e9, rel=0.01)
+
+
 def test_ahead_of_time() -> None:
     found = answer(kept_values=100)
     assert found.beside is not None and found.alone_s < found.beside.step_time_s

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli
 
 from simulator.errors import InputError
 from simulator.files import Figure, figures, with_figure
@@ -59,6 +60,16 @@ def test_every_combination_once_and_as_alone(tmp_path: Path) -> None:
     alone = offer_row(offer(make_scenario(document), Asked()))
     assert {name: found.rows[6][name] for name in alone} == alone
     assert len(found.to_frame()) == 8
+
+
+def test_grids_and_their_scenarios_are_yaml_as_well(tmp_path: Path) -> None:
+    """The same values, of JSON, which YAML holds."""
+    common = tomli.loads(COMMON)
+    (tmp_path / "run.yaml").write_text(json.dumps(common))
+    path = tmp_path / "grid.yaml"
+    path.write_text(json.dumps({"scenario": "run.yaml", **tomli.loads(GRID)}))
+    found, alike = read_grid(path), grid(tmp_path)
+    assert [x.document for x in found.points()] == [x.document for x in alike.points()]
 
 
 def test_a_bad_point_is_named_and_the_others_run(tmp_path: Path) -> None:

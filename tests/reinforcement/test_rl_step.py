@@ -6,18 +6,24 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 
 from simulator import catalogue
 from simulator.errors import InfeasibleError
 from simulator.files import read_csv
+from simulator.questions.rl.answer import generator_goodput
 from simulator.reinforcement.rl_step import RLStep, joined, rl_step
 from simulator.reinforcement.runs import read_rl_table, scenario_of
+from simulator.reinforcement.split_search import try_splits
 from simulator.reinforcement.timeline import timeline
+from simulator.reinforcement.trainer import with_gpus
+from simulator.reliability.run_terms import RunTerms
 from simulator.rollouts.rl_section import RL
-from simulator.scenario import make_scenario
+from simulator.scenario import Scenario, make_scenario
 from simulator.scoring.first_sight import read_first_sight
 from simulator.scoring.validation import validate
+from simulator.search.with_failures import terms_of
 from tests.reinforcement.scenes import scene
 
 APART: dict[str, Any] = {"rl__mode": "apart", "rl__generation__gpus": 8}
@@ -65,6 +71,67 @@ def test_more_staleness_is_never_slower() -> None:
     assert seconds[0] >= seconds[1] * 0.999 >= seconds[2] * 0.998
     partial = step(**APART, rl__staleness=4, rl__partial_rollouts=True)
     assert partial.generation_s <= step(**APART, rl__staleness=1).generation_s
+
+
+def test_weights_through_storage_are_written_once_and_read_by_every_server() -> None:
+    """By hand: 8.03e9 parameters of 2 bytes at 2e9 B/s out and 4e9 in; two servers share 4e9."""
+    rates = {f"run__storage__{way}_bytes_per_s": rate
+             for way, rate in (("write", 2e9), ("read", 4e9), ("node_write", 9e9),
+                               ("node_read", 9e9))}  # fmt: skip
+    apart = {**APART, "rl__staleness": 1, "rl__refit": "storage"}
+    one = step(**apart, **rates)
+    two = step(**{**apart, "gpus": 24, "rl__generation__gpus": 16}, **rates)
+    size = 2.0 * 8_030_261_248
+    assert one.moved.link == "storage"
+    assert one.moved.transfer_s == pytest.approx(size / 2e9 + size / 4e9)
+    assert two.moved.transfer_s == pytest.approx(size / 2e9 + 2.0 * size / 4e9)
+    assert step(**APART, rl__staleness=1).moved.link != "storage"
+
+
+def test_generators_that_fail_cost_what_they_lose() -> None:
+    """By hand: one cause, a known time to notice, nothing to diagnose or load."""
+    never = scene(**APART, rl__staleness=1, run__rate_factor=0)
+    often = scene(**APART, rl__staleness=1, run__rate_factor=1000)
+    assert _lost(never) == 0.0
+    assert 0.0 < _lost(scene(**APART, rl__staleness=1)) < 0.01 < _lost(often)
+    queued = scene(**APART, rl__staleness=4, rl__partial_rollouts=True, run__rate_factor=1000)
+    assert _lost(queued) < 0.5 * _lost(often), "a queue goes on without one replica of eight"
+    made = rl_step(often)
+    terms = _terms(often, made)
+    plain = replace(
+        terms,
+        detection_s=np.full_like(terms.detection_s, 100.0),
+        diagnosis_s=np.zeros_like(terms.diagnosis_s),
+        replaced=np.zeros_like(terms.replaced),
+    )
+    restart, storage = often.run.restart, often.run.storage
+    start_s = float(restart.schedule_s) + float(restart.communicators_s)
+    start_s += made.moved.weight_bytes / float(storage.node_read_bytes_per_s)
+    late_s = made.generator_side_s + 100.0 + start_s + made.generation_s / 2.0
+    share = float(terms.rate.sum()) * (late_s - made.step_time_s)
+    assert generator_goodput(plain, made) == pytest.approx(1.0 / (1.0 + share))
+
+
+def _terms(scenario: Scenario, made: RLStep) -> RunTerms:
+    recipe = replace(scenario.workload.recipe, tokens=None)
+    workload = replace(scenario.workload, recipe=recipe)
+    half = with_gpus(scenario.cluster, made.gpus["training"])
+    return terms_of(made.trainer.estimate, replace(scenario, cluster=half, workload=workload))
+
+
+def _lost(scenario: Scenario) -> float:
+    made = rl_step(scenario)
+    return 1.0 - generator_goodput(_terms(scenario, made), made)
+
+
+def test_experts_are_tried_whole_and_cut() -> None:
+    scenario = scene(model="qwen3-30b-a3b", gpus=32, layout__ep=8)
+    tried = try_splits(scenario)
+    cuts = {(split.rl.generation.tp, split.rl.generation.ep) for split in tried}
+    assert {(4, 1), (4, 4), (8, 1), (8, 8)} <= cuts
+    asked = try_splits(scene(model="qwen3-30b-a3b", gpus=32, layout__ep=8,
+                             rl__generation__tp=4, rl__generation__ep=4))  # fmt: skip
+    assert all(split.rl.generation.ep == split.rl.generation.tp for split in asked)
 
 
 def test_longer_tails_are_never_faster() -> None:

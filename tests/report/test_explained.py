@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from simulator.cli.main import app
 from simulator.cost.memory.peak import MEMORY_KINDS
 from simulator.cost.terms import TERMS
 from simulator.errors import InputError
+from simulator.glossary import glossary
+from simulator.layout.layouts import Layouts
 from simulator.planner import sensitivity
 from simulator.report.explained import explained, term_names
 from simulator.report.zoo_list import zoo
@@ -101,3 +104,27 @@ def test_models_are_no_profiles_and_the_message_says_where_they_are() -> None:
         "profiles: models: are no profiles; `foreshard models` lists them\n",
     )
     assert "llama-3.1-405b" in shown("models").stdout
+
+
+def test_a_word_of_the_answers_is_explained() -> None:
+    for name in glossary()["words"]:
+        one = explained(name)
+        assert one.formula and (one.name == name or one.unit), "a term of the step, else a word"
+    assert "one in ten" in shown("explain", "p10").output
+    with pytest.raises(InputError, match=r"gooput: no such term \(did you mean 'goodput'\?\)"):
+        explained("gooput")
+
+
+def test_every_sign_of_a_layout_is_in_its_legend() -> None:
+    """The names that `describe` writes, part by part; numbers stand for any."""
+    legend = {re.sub(r"\d+", "", sign.partition(":")[0]) for sign in glossary()["layout"]}
+    rich = Layouts.of(
+        tp=2, cp=2, pp=2, vpp=2, dp=8, ep=2, etp=2, micro_batch=2, sequence_parallel=True,
+        sharding="zero1", shard_group=4, recompute="full", recompute_layers=2, offload_layers=1,
+        optimizer_offload="nvme", stages=(3, 2, 2, 1), rank_order="tp-cp-pp-dp",
+    )  # fmt: skip
+    plain = Layouts.of(dp=4, sharding="zero3", reshard_after_forward=2, recompute="selective")
+    signs = [*rich.describe().split(), *plain.describe().split()]
+    assert len(signs) > 15
+    unknown = {re.sub(r"\d+", "", sign.partition(":")[0]) for sign in signs} - legend
+    assert unknown == set()

@@ -14,6 +14,7 @@ from simulator.workload import presets
 from simulator.workload.families import table
 from simulator.workload.families.expressions import Expression
 from simulator.workload.huggingface import families, from_hf, read_config
+from simulator.workload.training_section import read_training
 
 FACTS = json.loads((Path(__file__).parents[1] / "data" / "families.json").read_text())
 
@@ -100,6 +101,26 @@ LLAMA = {
 }
 
 
+@pytest.mark.parametrize(
+    ("stored", "in_4_bit"),
+    [
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, True),
+        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, False),
+        ({"quant_method": "gptq", "bits": 4}, True),
+        ({"quant_method": "fp8"}, False),
+    ],
+)
+def test_adapters_on_a_checkpoint_in_4_bit_leave_it_so(stored, in_4_bit):
+    """transformers utils/quantization_config.py: a quantised model is trained by adapters alone."""
+    model = from_hf({**LLAMA, "quantization_config": stored}, name="x", where="c")
+    sizes = {"sequence_length": 8, "global_batch": 8}
+    assert model.stored_in_4_bit == in_4_bit and model.assumed
+    adapted = {**sizes, "lora_rank": 4}
+    assert read_training(adapted, model, where="c").quantised_base == in_4_bit
+    assert not read_training({**adapted, "quantised_base": False}, model, where="c").quantised_base
+    assert not read_training(sizes, model, where="c").quantised_base
+
+
 def test_reward_and_embedding_models_have_no_output_over_the_vocabulary():
     causal = from_hf(LLAMA, name="x", where="c")
     bare = from_hf({**LLAMA, "architectures": ["LlamaModel"]}, name="x", where="c")
@@ -107,6 +128,13 @@ def test_reward_and_embedding_models_have_no_output_over_the_vocabulary():
     assert causal.parameters - bare.parameters == 80
     assert from_hf(reward, name="x", where="c").parameters == bare.parameters + 8
     assert bare.output_rows == 0
+
+
+@pytest.mark.parametrize("name", ["ReformerModelWithLMHead", "XLMWithLMHeadModel"])
+def test_older_names_of_heads_over_the_vocabulary(name):
+    """transformers: models/reformer, models/xlm."""
+    head = from_hf({**LLAMA, "architectures": [name]}, name="x", where="c")
+    assert head.output_rows == LLAMA["vocab_size"]
 
 
 def test_a_head_that_is_not_known_is_refused():

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from simulator import catalogue
-from simulator.files import read_toml
+from simulator.files import read_csv, read_toml
 from simulator.frames import frame
 from simulator.measured.table_kinds import LEFT_OUT
 from simulator.scoring.baselines import (
@@ -72,8 +72,8 @@ def accuracy() -> dict[str, Any]:
         device; ``left_out``: errors of fits on shapes that they have not seen; ``effects``:
         published effect sizes and their predictions; ``switches``: pairs of runs that differ in
         one switch; ``first_sight``: tables as predicted before anybody looked at them, and what was
-        edited since; ``intervals``: what P10 to P90 hold on tables left out; and ``goodput``:
-        errors of whole runs.
+        edited since; ``intervals``: what P10 to P90 hold on tables left out; ``goodput``: errors of
+        whole runs; and ``rl``: those of steps of reinforcement learning.
     """
     found = validated()
     measured = [row for row in found.rows if row.step_error is not None and not row.composed]
@@ -90,10 +90,31 @@ def accuracy() -> dict[str, Any]:
     months = [row for case in read_cases() for row in compared(case)]
     hours = [hours_of(case) for case in read_hour_cases()]
     extra |= {"goodput": {"months": months_errors(months), "gpu_hours": hours_errors(hours)}}
+    extra |= {"rl": rl_errors()}
     extra |= {"decisions": [decide(decision).figures() for decision in load_decisions()]}
     extra |= {"recipes": [search_recipe(recipe).figures() for recipe in recipes()]}
     extra |= {"retimed": [one.figures() for one in retimed()]}
     return {**document(found), **_rounded(extra)}
+
+
+def rl_errors() -> dict[str, Any]:
+    """Errors of measured steps of reinforcement learning: today by kind, and at first sight."""
+    folder = catalogue.folder("validation")
+    scored = validate(folder / "runs" / "rl_runs.csv").summary()["rl"]
+    names = ("n", "mape", "median_ape", "bias", "coverage_80")
+    kinds = {"all": scored, **scored["by_use"], **scored["by_policy"]}
+    rows = read_csv(folder / "runs" / "rl_runs.csv")
+    measured = {row["run_id"]: row["step_time_s"] for _, row in rows}
+    seen = read_csv(folder / "first_seen" / "rl_runs.csv")
+    first = [
+        abs(float(row["predicted_step_s"]) / float(measured[row["run_id"]]) - 1.0)
+        for _, row in seen
+        if row["predicted_step_s"] and measured.get(row["run_id"])
+    ]
+    return {
+        "kinds": {kind: {name: errors[name] for name in names} for kind, errors in kinds.items()},
+        "first_sight": {"n": len(first), "mape": float(np.mean(first))},
+    }
 
 
 def validated() -> Validation:

@@ -7,21 +7,33 @@ either, and ``spread`` is fitted without it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 
 from simulator.arrays import Floats
 from simulator.cost.uncertainty import OUTSIDE
 from simulator.evidence.evidence_runs import AXES, NUMBERS, WORDS, EvidenceRuns, load_evidence_runs
-from simulator.evidence.likeness import P90_T4, Traits, load_likeness, nearness
+from simulator.evidence.likeness import (
+    P90_T4,
+    STOOD_IN,
+    Likeness,
+    Nearness,
+    Traits,
+    borrowed_tables,
+    load_likeness,
+    nearness,
+)
 from simulator.files import Figure
 from simulator.scoring.first_sight import AS_WRITTEN, written_tables
 
 MOST_OFF = 1.2
 """Errors (logarithms) beyond this count as this where intervals are scored."""
 _SPREADS = np.linspace(0.2, 0.8, 121)
+_DEVICE = np.linspace(0.06, 0.3, 49)
+_STAND_IN = np.linspace(0.0, 0.4, 81)
 
 
 def first_tables() -> list[str]:
@@ -40,11 +52,10 @@ def traits_of(runs: EvidenceRuns, i: int) -> Traits:
     )
 
 
-def weighted_errors(rows: Sequence[int], neighbours: EvidenceRuns) -> tuple[Floats, Floats]:
-    """Of some runs: the weighted error of those near, and the error of those within reach."""
+def near(rows: Sequence[int], neighbours: EvidenceRuns) -> list[Nearness]:
+    """Some runs set against others, each without its own source."""
     runs = load_evidence_runs()
-    near = [nearness(traits_of(runs, i), runs.words["family"][i], neighbours) for i in rows]
-    return np.array([n.error[0] for n in near]), np.array([n.own[0] for n in near])
+    return [nearness(traits_of(runs, i), runs.words["family"][i], neighbours) for i in rows]
 
 
 def log_errors(rows: Sequence[int]) -> Floats:
@@ -57,28 +68,124 @@ def fitted_spread(without: str = "") -> float:
 
     The runs of the table `without` are left out, of the neighbours too.
     """
-    runs, rules = load_evidence_runs(), load_likeness()
+    runs = load_evidence_runs()
     tables = [name for name in first_tables() if name != without]
     rows = np.flatnonzero(np.isin(runs.words["table"], tables)).tolist()
-    error, own = weighted_errors(rows, runs.some(runs.words["table"] != without))
+    likened = near(rows, runs.some(runs.words["table"] != without))
     off = np.abs(log_errors(rows))
 
     def inside(spread: float) -> float:
-        expected = np.fmax(replace(rules, spread=_figure(spread)).expected(error), own / P90_T4)
+        expected = np.concatenate([_by_runs_near(n, spread) for n in likened])
         return float(np.mean(off <= P90_T4 * expected))
 
     return next((x for x in _SPREADS.tolist() if inside(x) >= 1.0 - OUTSIDE), float(_SPREADS[-1]))
 
 
+@cache
+def trainers_left_out() -> dict[str, tuple[Floats, Floats]]:
+    """Errors to expect by the runs of other trainers, and what came (logarithms); by trainer.
+
+    Of those that no vendor tunes and that have runs at first sight, each without its framework and
+    its table.
+    """
+    runs, errors = load_evidence_runs(), {}
+    trainers, tables = runs.words["stack"], runs.words["table"]
+    plain = np.isin(tables, first_tables()) & (runs.words["tuned"] != "vendor")
+    for name in sorted(set(trainers[plain].tolist())):
+        rows = np.flatnonzero(plain & (trainers == name)).tolist()
+        usual = [
+            _by_runs_near(near([i], runs.some((trainers != name) & (tables != tables[i])))[0])
+            for i in rows
+        ]
+        errors[name] = (np.concatenate(usual), log_errors(rows))
+    return errors
+
+
+@cache
+def fitted_stand_in(without: str = "") -> float:
+    """Fit ``stand_in``: what a trainer that nobody ran is off in all its runs alike.
+
+    Maximum likelihood of Student's t with four degrees of freedom, a trainer of n runs weighing as
+    the root of n. The trainer `without` does not count.
+    """
+    errors = [some for name, some in trainers_left_out().items() if name != without]
+    most = float(load_likeness().most_off)
+    expected, off = (np.concatenate(some) for some in zip(*errors, strict=True))
+    off = np.clip(off, -most, most)
+    weight = np.concatenate([np.full(len(some), len(some) ** -0.5) for some, _ in errors])
+
+    def likelihood(size: float) -> float:
+        scale = np.hypot(expected, size)
+        return float((weight * (-2.5 * np.log1p((off / scale) ** 2 / 4.0) - np.log(scale))).sum())
+
+    return float(max(_STAND_IN.tolist(), key=likelihood))
+
+
+@cache
+def devices_left_out() -> dict[str, tuple[Floats, Floats]]:
+    """Errors to expect by the runs of other devices, and what came; by device.
+
+    Of those that have the kernels of another one and runs at first sight; the least error of such
+    a device is not in it.
+    """
+    runs = load_evidence_runs()
+    devices, errors = runs.words["device"], {}
+    first = np.isin(runs.words["table"], first_tables())
+    for name in sorted(set(devices[first].tolist())):
+        if borrowed_tables(name):
+            rows = np.flatnonzero(first & (devices == name)).tolist()
+            usual = [_by_runs_near(n) for n in near(rows, runs.some(devices != name))]
+            errors[name] = (np.concatenate(usual), np.minimum(np.abs(log_errors(rows)), MOST_OFF))
+    return errors
+
+
+@cache
+def fitted_device(without: str = "") -> float:
+    """Fit ``untimed_device``: the least with which such runs are no further off than is said.
+
+    Each device weighs the same, whatever its runs; the device `without` does not count.
+    """
+    errors = [some for name, some in devices_left_out().items() if name != without]
+    true = np.mean([off.mean() for _, off in errors])
+
+    def stated(least: float) -> float:
+        return float(np.mean([np.fmax(usual, least).mean() for usual, _ in errors]))
+
+    return next((x for x in _DEVICE.tolist() if stated(x) >= true), float(_DEVICE[-1]))
+
+
 def expected_left_out(table: str) -> tuple[list[int], Floats]:
-    """Rows of a table, and the error to expect of each with the whole table left out."""
-    runs, rules = load_evidence_runs(), load_likeness()
+    """Rows of a table, and the error to expect of each with the whole table left out.
+
+    What a trainer or a device is off in all its runs alike is fitted without that trainer and that
+    device.
+    """
+    runs = load_evidence_runs()
     rows = np.flatnonzero(runs.words["table"] == table).tolist()
-    others = runs.some(runs.words["table"] != table)
-    error, own = weighted_errors(rows, others)
     spread = fitted_spread(without=table)
-    expected = replace(rules, spread=_figure(spread)).expected(error)
-    return rows, np.fmax(expected, own / P90_T4)
+    expected = []
+    for likened in near(rows, runs.some(runs.words["table"] != table)):
+        usual = _by_runs_near(likened, spread)
+        widened = likened.unlike_any(usual, _rules_without(likened.words)).values()
+        expected.append(max(float(some[0]) for some in (usual, *widened)))
+    return rows, np.array(expected)
+
+
+def _rules_without(words: Mapping[str, str]) -> Likeness:
+    """The rules, fitted without a device and a trainer where these are another's."""
+    rules = load_likeness()
+    if borrowed_tables(words["device"]):
+        rules = replace(rules, untimed_device=_figure(fitted_device(words["device"])))
+    if words["tuned"] == STOOD_IN:
+        rules = replace(rules, stand_in=_figure(fitted_stand_in(words["stack"])))
+    return rules
+
+
+def _by_runs_near(likened: Nearness, spread: float | None = None) -> Floats:
+    """Error to expect by the runs near alone, with a spread in place of the shipped one."""
+    rules = load_likeness()
+    rules = rules if spread is None else replace(rules, spread=_figure(spread))
+    return np.fmax(rules.expected(likened.error), likened.own / P90_T4)
 
 
 def _figure(value: float) -> Figure:

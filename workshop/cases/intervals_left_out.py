@@ -24,8 +24,10 @@ from simulator.scoring.first_sight import read_first_sight
 from simulator.search.certainty import heavy_tailed
 from workshop.cases.interval_fit import (
     MOST_OFF,
+    devices_left_out,
     expected_left_out,
     first_tables,
+    fitted_device,
     log_errors,
 )
 
@@ -33,6 +35,7 @@ Flags = NDArray[np.bool_]
 
 OLDER = ("second_memory",)
 """Tables that were never first sight, but that no figure of time was fitted to either."""
+DEVICES = "borrowed devices left out"
 _HOST_BOUND = 0.1
 """Share of the step that host launches take from which on a run is bound by its host."""
 _SMALL = ("fp8", "mxfp8", "fp8_blockwise", "nvfp4")
@@ -64,6 +67,7 @@ def intervals_left_out() -> dict[str, Any]:
         for name, some in _groups(runs, rows, first).items()
         if some.any()
     }
+    groups[DEVICES] = _devices()
     chance = heavy_tailed(off[first] / expected[first])
     ends = (*LARGEST, np.inf)
     grades = {}
@@ -96,6 +100,17 @@ def _groups(runs: EvidenceRuns, rows: NDArray[Any], first: Flags) -> dict[str, F
     return groups | {
         name.replace("_", "-"): words["table"] == name for name in (*first_tables(), *OLDER)
     }
+
+
+def _devices() -> dict[str, Any]:
+    """Runs of devices with the kernels of others: no run of the device near, nor in the fit."""
+    parts = [
+        (off, np.fmax(usual, fitted_device(name)))
+        for name, (usual, off) in devices_left_out().items()
+    ]
+    off, expected = (np.concatenate(some) for some in zip(*parts, strict=True))
+    unsaid = np.full(len(off), np.nan)
+    return _figures(off, expected, {"low": unsaid, "high": unsaid})
 
 
 def _said(runs: EvidenceRuns, rows: NDArray[Any]) -> dict[str, Floats]:

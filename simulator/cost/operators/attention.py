@@ -160,7 +160,8 @@ def _pick(
     """The indexer on every rank whole: queries, key and weights, scores, and what it picks.
 
     Scores of all heads are rectified, weighted and summed in the kernel that makes them; their sum
-    is written and read once in fp32 for the choice. Kept are queries, key, weights and indices.
+    is written and read once in fp32 for the choice. Kept are queries, key, weights, indices and
+    what the norms of the key, and of queries where they have one, read.
     """
     size, tokens = element_bytes(recipe), ranks.tokens(recipe)
     heads, head = indexer.heads, indexer.head_dim
@@ -191,7 +192,9 @@ def _pick(
         )
     )
     picked = min(indexer.top_k, length) / indexer.block
-    ops.keep("indexer", tokens * ((wide + head + heads) * size + 4.0 * picked))
+    normed = head + (0 if indexer.biased_norm else wide)
+    elements = wide + head + heads * indexer.weighted + normed
+    ops.keep("indexer", tokens * (elements * size + 4.0 * picked))
 
 
 def _rotary(
@@ -278,21 +281,22 @@ def _gates(
     if att.head_gate:
         heads = widths.result / att.value_dim
         ops.gemms.append(Gemm(name="head gate", m=tokens, n=heads, k=hidden, kind="head"))
-    if att.output_gate or att.head_gate:
-        _gate(ops, tokens * widths.result, size)
+        _gate(ops, tokens * widths.result, tokens * heads, size)
+    elif att.output_gate:
+        _gate(ops, tokens * widths.result, tokens * widths.result, size)
 
 
-def _gate(ops: Operators, elements: Any, size: float) -> None:
+def _gate(ops: Operators, elements: Any, gates: Any, size: float) -> None:
     """A sigmoid of the gate times attention's result: one kernel; gate and product are kept."""
     ops.streams.append(
         Stream(
             name="output gate",
             kind="elementwise",
-            forward_bytes=3 * size * elements,
-            backward_bytes=5 * size * elements,
+            forward_bytes=size * (2 * elements + gates),
+            backward_bytes=size * (3 * elements + 2 * gates),
         )
     )
-    ops.keep("output gate", elements * size)
+    ops.keep("output gate", gates * size)
     ops.keep("gated output", elements * size, SavedRole.LINEAR_INPUT, linears=("o",))
 
 

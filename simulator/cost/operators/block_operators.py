@@ -134,9 +134,37 @@ def _computed(
         # dropout behind it keeps a mask, a norm what it reads
         ops.last_linear = None if kind.dropout or kind.norms > 3 else GemmRole.FC2
     ops.streams += linear_biases(kind, hidden, ranks, recipe, kernels)
+    if kind.layer_input:
+        _layer_input(ops, kind, hidden, ranks, recipe, kernels)
     for name, role in _residuals(kind).items():
         residual(ops, name, elements, size, kind.dropout, kernels, role=role)
     return ops
+
+
+def _layer_input(
+    ops: Operators, kind: Block, hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels
+) -> None:
+    """An input that the layer alone has: an activation times it, and a norm of the result.
+
+    Its two linears are among the small ones. Kept are what the first of them reads, both factors
+    and what the norm reads; all layers' inputs are one tensor of the embedding, a slice for each,
+    which is there for recomputation too (transformers, modeling_gemma4.py).
+    """
+    size, elements = element_bytes(recipe), ranks.own_tokens(recipe) * hidden
+    narrow = ranks.own_tokens(recipe) * kind.layer_input
+    ops.streams.append(
+        Stream(
+            name="layer input",
+            kind="activation",
+            forward_bytes=3 * size * narrow,
+            backward_bytes=5 * size * narrow,
+        )
+    )
+    ops.keep("layer input gate's input", elements * size)
+    ops.keep("layer input and gate", 2 * narrow * size)
+    ops.checkpoint_bytes = ops.checkpoint_bytes + narrow * size
+    norm(ops, "layer input norm", elements, hidden, size, kernels, kind=kind.norm)
+    residual(ops, "layer input residual", elements, size, False, kernels)
 
 
 def _nothing_yet(kind: Block, position: str) -> Operators:

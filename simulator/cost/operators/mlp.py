@@ -274,11 +274,11 @@ def experts(
 def _latent_tokens(ops: Operators, moe: MoE, hidden: int, own_tokens: Any, size: float) -> int:
     """Projections of tokens to the width that experts work on, and back; returns that width.
 
-    Kept: what the experts read before it is permuted, and their sum, which the way back reads.
+    Kept: the experts' sum, which the way back reads; what they read is kept once it is permuted.
     """
     for name, n, k in (("latent down", moe.latent, hidden), ("latent up", hidden, moe.latent)):
         ops.gemms.append(Gemm(name=name, m=own_tokens, n=n, k=k, kind="head", module="moe"))
-    ops.keep("latent tokens", 2 * own_tokens * moe.latent * size, module="moe")
+    ops.keep("latent tokens", own_tokens * moe.latent * size, module="moe")
     return moe.latent
 
 

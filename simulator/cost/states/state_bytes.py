@@ -6,6 +6,7 @@ sharding.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from simulator.cost.operators.matrices import NO_LINEARS, Matrix, weight_matrice
 from simulator.cost.operators.parameters import expert_parameters, rank_parameters
 from simulator.cost.operators.quantised import BLOCK_SCALED, QUANTISED_BYTES
 from simulator.cost.states.optimizers import LAYER_WISE_TRAFFIC, moment_bytes
+from simulator.files import Figure
 from simulator.layout.layouts import Layouts
 from simulator.records import dataclass
 from simulator.software.kernels import Kernels
@@ -168,17 +170,46 @@ def least_state_bytes(
     return float(((states.weights + states.gradients + states.optimizer) * held).sum())
 
 
-def checkpoint_bytes(
-    workload: Workload, software: Software, *, either_layout: bool = False
-) -> float:
-    """Bytes of a checkpoint: weights, fp32 weights and moments, each once; gradients are not kept.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SavedBytes:
+    """What a checkpoint of the whole model may hold, each tensor once; bytes."""
+
+    states: float
+    """Weights, fp32 weights and moments: what training goes on from."""
+    weights: float
+    """Weights as the software keeps them: fp32 where only those of the optimizer stay."""
+    export: float
+    """Weights in the type of the products for whoever loads the model: adapters merged into it."""
+    adapters: float
+    """Those of the adapters alone in the same type; 0 without any."""
+
+
+def saved_bytes(workload: Workload, software: Software) -> SavedBytes:
+    """Bytes of a checkpoint by what it holds; gradients are in none of them.
+
+    Copies in fewer bits than 16 are made of the weights and written by nobody: Transformer Engine
+    keeps them beside its parameters (``_fp8_workspaces``), and Megatron-Core writes fp8 parameters
+    as 16 bit.
 
     Notes
     -----
-    BLOOM's took 2.3 TB for 176 billion parameters (BigScience chronicles, tr11), 13 bytes each.
+    BLOOM's took 2.3 TB for 176 billion parameters (BigScience chronicles, tr11), 13 bytes each;
+    its weights alone 329 GiB.
     """
-    states, held = _whole_model(workload, software, either_layout=either_layout)
-    return float(((states.weights + states.optimizer) * held).sum())
+    if workload.recipe.fp8_weights:
+        workload = replace(workload, recipe=replace(workload.recipe, fp8_weights=False))
+    states = replace(software.states, quantised_weight_copies=Figure(0.0))
+    parts, held = _whole_model(workload, replace(software, states=states), either_layout=False)
+    recipe = workload.recipe
+    alone = _sizes(recipe, states).master * parts.trained * parts.shards_only
+    width = 4.0 if recipe.precision in ("fp32", "tf32") else 2.0
+    adapters = width * float((parts.trained * held).sum()) if recipe.lora_rank else 0.0
+    return SavedBytes(
+        states=float(((parts.weights + parts.optimizer) * held).sum()),
+        weights=float(((parts.weights + alone) * held).sum()),
+        export=width * float((parts.parameters * held).sum()),
+        adapters=adapters,
+    )
 
 
 def _whole_model(

@@ -16,7 +16,7 @@ from typing import Any
 from simulator.errors import InputError, problem
 from simulator.interop.dialects.settings import Place, Reading, Setting, Settings, as_whole, idle_in
 from simulator.interop.dialects.torchrun import steps, unsaid_stashes, wrapped
-from simulator.interop.dialects.training_ways import refuse_way
+from simulator.interop.dialects.training_ways import PAIRS, refuse_way
 from simulator.quoting import comment_line
 from simulator.scenario import Scenario
 from simulator.workload import presets
@@ -260,7 +260,7 @@ def read_maxtext(settings: Settings, *, kind: str, whole: bool) -> Reading:
     if whole:
         _fill(settings)
     if settings.flag("use_dpo"):
-        refuse_way(settings, "preference", settings.found["use_dpo"])
+        refuse_way(settings, PAIRS, settings.found["use_dpo"])
     settings.whole("training.sequence_length", "max_target_length")
     settings.whole("run.steps", "steps")
     settings.whole("run.accumulation", "gradient_accumulation_steps")

@@ -141,8 +141,6 @@ def bridge_adapter_block(row: dict[str, Any], scenario: Scenario) -> str:
         *_settings(row, scenario, but=(*_SECTIONS["train"], "seq_length")),
     ]
     notes = [*recipe_note(arch), *unsaid_stashes(recipe)]
-    if recipe.quantised_base:
-        notes.append("The recipe keeps the frozen weights in 16 bit: 4-bit ones are yours.")
     if recipe.fp8_weights:
         notes.append("Yours: frozen weights in 8 bit alone (fp8_param of mixed_precision).")
     return "\n".join(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.interop.dialects.settings import Setting, Settings
+from simulator.interop.dialects.settings import Setting, Settings, Unset
 from simulator.workload import presets
 
 
@@ -22,3 +22,15 @@ def say_model(settings: Settings, setting: Setting) -> None:
         return
     known = zoo_model(said)
     settings.say("model.name" if known else "run.model", known or said, setting)
+
+
+def say_teacher(settings: Settings, setting: Setting | None) -> None:
+    """State the frozen model beside the trained one; one that is not in the zoo is asked for."""
+    name = "" if setting is None or setting.value is None else str(setting.value).strip("'\"")
+    if setting is None or not name:
+        return
+    if known := zoo_model(name[:200]):
+        settings.say("distillation.teacher", known, setting)
+    else:
+        why = "is no model of the zoo"
+        settings.unset.append(Unset("distillation.teacher", name[:99], setting.place, why))

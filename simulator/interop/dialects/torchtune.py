@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.errors import problem
+from simulator.interop.dialects.model_names import say_teacher
 from simulator.interop.dialects.settings import (
     Place,
     Reading,
@@ -21,6 +22,7 @@ from simulator.interop.dialects.settings import (
     Unset,
     idle_in,
 )
+from simulator.interop.dialects.training_ways import say_pairs
 from simulator.workload import presets
 
 _OPTIMIZERS = {
@@ -37,9 +39,13 @@ _CHUNKS = {
     "torch.nn.crossentropyloss": 1,
 }
 """Losses, and in how many pieces they are computed where ``num_output_chunks`` is not said."""
+_PAIRED = ("torchtune.rlhf.loss.dpoloss", "torchtune.rlhf.loss.rsoloss")
 _TARGETS = {"q_proj": "q", "k_proj": "k", "v_proj": "v", "output_proj": "o"}
 _ROTATIONS = {"allgather": "all_gather", "alltoall": "ring"}
-_RECIPES = ("full_finetune", "lora_finetune")
+_RECIPES = (
+    *("full_finetune", "lora_finetune", "full_dpo", "lora_dpo"),
+    "knowledge_distillation",
+)
 _SPLITS = (
     *("tensor_parallel_dim", "context_parallel_dim", "data_parallel_shard_dim"),
     *("data_parallel_replicate_dim", "fsdp_cpu_offload"),
@@ -48,7 +54,6 @@ _DISTRIBUTED = (*_SPLITS, "fsdp_reshard_after_forward", "custom_sharded_layers")
 """Keys that the distributed recipes alone read."""
 _REFUSED = {
     "quantizer._component_": "quantisation-aware training is not modelled",
-    "teacher_model._component_": "a teacher's forward pass is not modelled",
     "policy_model._component_": "learning from rewards is not modelled: it generates text",
     "ppo_epochs": "learning from rewards is not modelled: it generates text",
     "grpo_samples": "learning from rewards is not modelled: it generates text",
@@ -82,6 +87,7 @@ def read_torchtune(settings: Settings, recipe: Setting | None = None) -> Reading
     if epochs and steps:
         settings.say("run.steps", epochs * steps, settings.found["max_steps_per_epoch"])
     _model(settings)
+    _teacher(settings)
     _types(settings)
     _loss(settings)
     _recompute(settings)
@@ -139,6 +145,17 @@ def _model(settings: Settings) -> None:
         settings.say("training.quantised_base", True, at)
 
 
+def _teacher(settings: Settings) -> None:
+    """The frozen model of a recipe of distillation, by its builder: ``models.llama3_1_8b``."""
+    builder = settings.take("teacher_model._component_")
+    if builder is not None:
+        settings.take("kd_loss._component_", "kd_ratio")
+        name = Setting(builder.key, str(builder.value).rpartition(".")[2], builder.place)
+        say_teacher(settings, name)
+        rule = "the pass of the teacher is not in this step: foreshard distil prices both"
+        settings.notes.append(f"{builder.place}: {rule}")
+
+
 def _types(settings: Settings) -> None:
     """One type for weights, gradients and moments, without fp32 copies; then the optimizer."""
     eight = settings.flag("enable_fp8_training")
@@ -176,6 +193,12 @@ def _types(settings: Settings) -> None:
 
 
 def _loss(settings: Settings) -> None:
+    """Pieces of head and loss, or pairs of answers beside a reference (recipes/*_dpo_*.py)."""
+    component = settings.found.get("loss._component_")
+    if component is not None and str(component.value).lower() in _PAIRED:
+        settings.take("loss._component_", "loss.beta", "loss.label_smoothing", "loss.loss_type")
+        say_pairs(settings, component, reference=True)
+        return
     usual = settings.word("", _CHUNKS, "loss._component_")
     if usual is None:
         settings.take("loss.num_output_chunks")
@@ -215,12 +238,15 @@ def _recompute(settings: Settings) -> None:
 def _alone(settings: Settings, recipe: Setting | None) -> bool | None:
     """Whether a single device trains; None where neither command, name nor keys say it."""
     if recipe is not None:
-        kind, _, end = str(recipe.value).removesuffix(".py").rpartition("/")[2].partition("tune_")
-        if f"{kind}tune" not in _RECIPES or end not in ("single_device", "distributed"):
+        name = str(recipe.value).removesuffix(".py").rpartition("/")[2]
+        end = next((x for x in ("single_device", "distributed") if name.endswith(f"_{x}")), "")
+        kind = name.removesuffix(f"_{end}")
+        adapted = bool(settings.value_of("training.lora_rank"))
+        if kind not in _RECIPES or not end:
             rule = f"must be one of {', '.join(_RECIPES)}, _single_device or _distributed"
             _refuse(settings, recipe, rule)
-        elif (kind == "lora_fine") != bool(settings.value_of("training.lora_rank")):
-            _refuse(settings, recipe, "must be lora_finetune where model._component_ has adapters")
+        elif kind != "knowledge_distillation" and kind.startswith("lora") != adapted:
+            _refuse(settings, recipe, "must be of lora where model._component_ has adapters")
         return end == "single_device"
     name = Path(settings.path.rpartition(": ")[2]).stem
     if name.endswith(("single_device", "low_memory")):

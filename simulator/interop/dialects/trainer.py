@@ -11,14 +11,23 @@ import re
 
 from simulator.interop.dialects.deepspeed import say_zero
 from simulator.interop.dialects.model_names import say_model
-from simulator.interop.dialects.settings import Reading, Setting, Settings, as_whole, idle_in
+from simulator.interop.dialects.settings import (
+    Place,
+    Reading,
+    Setting,
+    Settings,
+    as_whole,
+    idle_in,
+)
 from simulator.interop.dialects.training_ways import (
+    PAIRS,
     REINFORCEMENT,
     module_names,
     refusal,
     refuse_adapters,
     refuse_way,
     say_low_bit,
+    say_pairs,
     say_rank,
     say_targets,
     way_of,
@@ -35,7 +44,7 @@ TRAINERS = (TRAINER, LLAMA_FACTORY)
 """Kinds of readings whose micro-batches are accumulated once unless they say how often."""
 _FACTORY_KEYS = {"finetuning_type", "cutoff_len", "quantization_bit", "pure_bf16"}
 """Keys that LLaMA-Factory alone has."""
-_TRL_PROGRAM = re.compile(r"(?:^|[/. ])(?:trl|sft(?:\.py)?)(?:$|[/. ])")
+_TRL_PROGRAM = re.compile(r"(?:^|[/. ])(?:trl|(?:sft|dpo|orpo|cpo)(?:\.py)?)(?:$|[/. ])")
 _OPTIMIZERS = {
     "adamw": "adamw", "adamw_torch": "adamw", "adamw_torch_fused": "adamw", "adamw_hf": "adamw",
     "adamw_apex_fused": "adamw", "paged_adamw_32bit": "adamw", "paged_adamw": "adamw",
@@ -51,14 +60,17 @@ _DEGREE = re.compile(
 _WAYS_BY_KEY = {
     REINFORCEMENT: "num_generations max_completion_length reward_funcs reward_model_path"
     " reward_model_name_or_path use_vllm vllm_mode total_episodes num_ppo_epochs",
-    "preference": "precompute_ref_log_probs ref_model_init_kwargs ref_model rpo_alpha"
-    " desirable_weight undesirable_weight reference_free pref_loss simpo_gamma cpo_alpha",
+    PAIRS: "precompute_ref_log_probs ref_model_init_kwargs ref_model rpo_alpha reference_free"
+    " pref_loss simpo_gamma cpo_alpha",
+    "preference": "desirable_weight undesirable_weight",
     "reward": "center_rewards_coefficient",
     "distillation": "teacher_model_name_or_path lmbda",
 }
 """Keys of trl's configurations that no plain fine-tuning has."""
-_STAGE_WAYS = {"rm": "reward", "ppo": REINFORCEMENT, "dpo": "preference", "kto": "preference"}
+_STAGE_WAYS = {"rm": "reward", "ppo": REINFORCEMENT, "dpo": PAIRS, "kto": "preference"}
 """LLaMA-Factory's stages that are no plain step."""
+_ALONE = re.compile(r"(?:^|[\W_])(?:orpo|cpo|simpo)(?:$|[\W_])")
+"""Losses over pairs that need no reference."""
 _REFUSED = {
     "lora_modules_to_save": "trains whole modules beside the adapters",
     "additional_target": "trains whole modules beside the adapters",
@@ -114,17 +126,36 @@ def read_trainer(settings: Settings, program: str = "") -> Reading:
 
 
 def _way(settings: Settings, program: str) -> None:
-    """Refuse what is no step of pre-training or fine-tuning, by its program, stage or keys."""
+    """Read training on pairs, by stage, program or keys; refuse what else is no plain step."""
     stage = settings.take("stage")
-    if stage is not None and (way := _STAGE_WAYS.get(str(stage.value).strip().lower())):
-        refuse_way(settings, way, stage)
-    elif way := way_of(program):
-        settings.problems.append(f"{settings.path}: {program} asks for {refusal(way)}")
-    else:
-        for way, words in _WAYS_BY_KEY.items():
-            setting = settings.take(*words.split())
-            if setting is not None and setting.value is not None:
-                refuse_way(settings, way, setting)
+    way = "" if stage is None else _STAGE_WAYS.get(str(stage.value).strip().lower(), "")
+    at = stage
+    if not way and (way := way_of(program)):
+        at = Setting(program, None, Place(settings.path, program))
+        if way != PAIRS:
+            settings.problems.append(f"{at.place} asks for {refusal(way)}")
+            return
+    for other, words in _WAYS_BY_KEY.items() if way in ("", PAIRS) else ():
+        setting = settings.take(*words.split())
+        if setting is not None and setting.value is not None:
+            way, at = way or other, at or setting
+    if way == PAIRS and at is not None:
+        _pairs(settings, at, program)
+    elif way and at is not None:
+        refuse_way(settings, way, at)
+
+
+def _pairs(settings: Settings, at: Setting, program: str) -> None:
+    """Pairs of answers, beside a reference unless the loss, or its results ahead of time, say so.
+
+    trl 0.24.0: DPOConfig; LLaMA-Factory: hparams/finetuning_args.py, ``use_ref_model``.
+    """
+    loss = settings.take("pref_loss", "loss_type")
+    settings.take("beta", "pref_beta", "pref_ftx", "label_smoothing", "ld_alpha")
+    words = f"{program} {'' if loss is None else loss.value}"
+    alone = {"simpo_gamma", "cpo_alpha"} & set(settings.found) or _ALONE.search(words)
+    ahead = settings.flag("precompute_ref_log_probs") or settings.flag("reference_free")
+    say_pairs(settings, at, reference=not (alone or ahead))
 
 
 def _adapters(settings: Settings, trainer: str) -> None:

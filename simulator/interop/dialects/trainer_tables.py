@@ -5,7 +5,8 @@ A trainer is added by its table alone, with a case in ``tests/interop/test_train
 - ``kind``, ``source``: what a file is called, where names and defaults stand.
 - ``claims``: lists of keys or sections; a file that has all of one list is the trainer's, but for
   one that has any of ``unless``.
-- ``model``: keys that name a repository, ``[architecture]`` a section with a config.json's keys.
+- ``model``, ``teacher``: keys that name a repository, ``[architecture]`` a section with the keys
+  of a config.json.
 - ``[same]``: a key and other names of it; with a point at its end, of a section.
 - ``[numbers]``, ``[reals]``: a key and the field that its number states; ``[numbers_or_none]``: 0
   and -1 state nothing; ``[mebibytes]`` of a field in bytes, ``[tokens]`` of one in sequences.
@@ -38,7 +39,7 @@ from typing import Any
 from simulator.errors import InputError, problem
 from simulator.files import read_toml
 from simulator.interop.dialects.deepspeed import say_zero
-from simulator.interop.dialects.model_names import say_model
+from simulator.interop.dialects.model_names import say_model, say_teacher
 from simulator.interop.dialects.settings import Place, Reading, Setting, Settings, Unset
 from simulator.records import dataclass
 from simulator.workload.architecture import Architecture
@@ -99,6 +100,8 @@ def read_trained(trainer: Trainer, settings: Settings) -> Reading:
         model = settings.take(key)
         if model is not None and not _off(model.value) and not _stated(settings, "model.name"):
             say_model(settings, model)
+    for key in table.get("teacher", ()):
+        say_teacher(settings, settings.take(key))
     architecture = _architecture(settings, table.get("architecture"))
     _say_numbers(settings, table)
     for prefix in table.get("deepspeed", ()):

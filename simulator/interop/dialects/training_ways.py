@@ -13,13 +13,15 @@ from importlib.util import find_spec
 
 from simulator.interop.dialects.settings import Setting, Settings
 
-REINFORCEMENT = "reinforcement"
+REINFORCEMENT, PAIRS = "reinforcement", "pairs"
 WAYS = {
     REINFORCEMENT: "reinforcement learning: a step is generation, log-probabilities and an update,"
     " whose price is no pre-training step's; degrees of the rollout engine shard nothing of the"
     " training",
-    "preference": "training on pairs of answers: twice the sequences, most often beside a frozen"
-    " reference model, is not modelled",
+    PAIRS: "training on pairs of answers: twice the sequences, most often beside a frozen reference"
+    " model, is not read from this file",
+    "preference": "training on single answers that are liked or not: a second batch and a frozen"
+    " reference model beside it are not modelled",
     "reward": "a reward model: a head of one score over pairs of sequences is not modelled",
     "distillation": "distillation: a teacher that runs beside the model is not read from a launch"
     " file",
@@ -29,7 +31,8 @@ WAYS = {
 _PROGRAMS = {
     REINFORCEMENT: "ppo grpo dapo gspo rloo reinforce reinforce_plus_plus online_dpo nash_md xpo"
     " rlhf rlvr rl rollout",
-    "preference": "dpo kto orpo cpo simpo bco ipo",
+    PAIRS: "dpo ipo orpo cpo simpo",
+    "preference": "kto bco",
     "reward": "reward rm prm reward_modeling reward_model",
     "distillation": "gkd distill distillation distil knowledge_distillation minillm",
 }
@@ -43,9 +46,9 @@ def way_of(program: str) -> str:
     """The way of training that the name of a program or recipe says; blank for a plain step.
 
     >>> way_of("examples/scripts/dpo.py"), way_of("verl.trainer.main_ppo"), way_of("trl/sft.py")
-    ('preference', 'reinforcement', '')
+    ('pairs', 'reinforcement', '')
     >>> way_of("full_dpo_distributed"), way_of("pretrain_gpt.py")
-    ('preference', '')
+    ('pairs', '')
     """
     name = re.sub(r"\.(?:py|sh|ya?ml)$", "", program.lower().rstrip("/")).rpartition("/")[2]
     return next((way for way, words in _WORDS.items() if words.search(name)), "")
@@ -66,6 +69,17 @@ def refuse_way(settings: Settings, way: str, setting: Setting) -> None:
     """Refuse what names a way of training that is not modelled."""
     said = "" if setting.value is True else f" {str(setting.value)[:60]!r}"
     settings.problems.append(f"{setting.place}:{said} asks for {refusal(way)}")
+
+
+def say_pairs(settings: Settings, setting: Setting, *, reference: bool) -> None:
+    """State that a sample is two answers, and whether a frozen reference scores both as well.
+
+    Both answers are one batch (huggingface/trl 0.24.0, trainer/dpo_trainer.py:
+    concatenated_forward), whose sequences are twice the samples.
+    """
+    settings.say("run.sequences_each", 2, setting)
+    if reference:
+        settings.say("distillation.compares", "log_probabilities", setting)
 
 
 # --- adapters ------------------------------------------------------------------------------------

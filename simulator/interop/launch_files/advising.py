@@ -9,12 +9,12 @@ from typing import Any
 
 from simulator.answers import plain
 from simulator.errors import InputError
-from simulator.interop.launch_files.changed_files import rewritten
+from simulator.interop.launch_files.changed_files import rewritten, without
 from simulator.interop.launch_files.imported import Imported
 from simulator.interop.launch_files.merging import import_launch
 from simulator.interop.launch_files.recognising import LAUNCH_FILE_LIMIT_BYTES
 from simulator.plain_files import read_text
-from simulator.planner.fewest_changes import FewChanges, cheapest_changes
+from simulator.planner.fewest_changes import COMPILE, FewChanges, cheapest_changes
 from simulator.planner.fitting import Fitting, fitting
 from simulator.planner.prediction import Prediction
 from simulator.records import dataclass
@@ -73,24 +73,41 @@ def advise(
         for path in files
         if str(path) not in measured
     }
-    written = tuple(
-        rewritten(
-            texts, imported.readings, (now.layout, change.prediction.layout), imported.scenario
-        )
-        for change in found
-    )
+    options = (names, tuple(overrides))
+    written = [_written(change, texts, imported, now, options) for change in found]
     return Advice(
         imported=imported,
         prediction=now,
         memory=fitting(now),
         changes=found,
         texts=texts,
-        changed=written,
-        unsaid=tuple(
-            _unsaid(change, {**texts, **changed}, (names, overrides)) if changed else ()
-            for change, changed in zip(found, written, strict=True)
-        ),
+        changed=tuple(files for files, _ in written),
+        unsaid=tuple(unsaid for _, unsaid in written),
     )
+
+
+def _written(
+    change: FewChanges,
+    texts: Mapping[str, str],
+    imported: Imported,
+    now: Prediction,
+    options: tuple[Mapping[str, Any] | None, Iterable[str]],
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The files with a change, and fields of it that they do not say.
+
+    Where a word of the files still says what was, though the exporter has another word or none, it
+    is taken out, if what is then read is the change.
+    """
+    after, readings = change.prediction, imported.readings
+    rows = (now.layout, after.layout)
+    files = rewritten(texts, readings, rows, imported.scenario, after.scenario)
+    unsaid = _unsaid(change, {**texts, **files}, options)
+    if unsaid:
+        fewer = {**files, **without({**texts, **files}, readings, set(unsaid))}
+        left = _unsaid(change, {**texts, **fewer}, options)
+        if set(left) < set(unsaid):
+            files, unsaid = fewer, left
+    return files, unsaid if files else ()
 
 
 def _unsaid(
@@ -107,7 +124,9 @@ def _unsaid(
             place.write_text(text)
             paths.append(place)
         try:
-            again = import_launch(paths, options[0], kept).predicted().layout
+            read = import_launch(paths, options[0], kept).predicted()
         except InputError:
             return tuple(change.fields)
-    return tuple(name for name, (_, after) in change.fields.items() if again[name] != after)
+    compiled = read.scenario.software.name == change.scenario.software.name
+    said = {**read.layout, COMPILE: compiled}
+    return tuple(name for name, (_, after) in change.fields.items() if said[name] != after)

@@ -34,6 +34,7 @@ def rewritten(
     readings: tuple[Reading, ...],
     rows: tuple[dict[str, Any], dict[str, Any]],
     scenario: Scenario,
+    other: Scenario | None = None,
 ) -> dict[str, str]:
     """Put a layout into the files that state one.
 
@@ -47,6 +48,8 @@ def rewritten(
         The layout at hand and the other one.
     scenario : Scenario
         The run.
+    other : Scenario, optional
+        The run with the other layout, where more than that changes: its software.
 
     Returns
     -------
@@ -63,22 +66,50 @@ def rewritten(
         sourced = {name for other in readings if other.path == path for name in other.reads}
         for part in (path, *(other for other in texts if Path(other).name in sourced)):
             before = found.get(part, texts[part])
-            after = _changed(before, reading, rows, scenario)
+            after = _changed(before, reading, rows, (scenario, other or scenario))
             if after != before:
                 found[part] = after
     return found
 
 
+def without(
+    texts: Mapping[str, str], readings: tuple[Reading, ...], fields: set[str]
+) -> dict[str, str]:
+    """Take out what states some fields of a layout, flags and keys of their own.
+
+    Returns
+    -------
+    dict
+        Those files whose text changes, by path.
+    """
+    left: dict[str, str] = {}
+    for reading in readings:
+        for said in reading.stated:
+            place = said.place
+            if said.field.removeprefix("layout.") in fields and place.path in texts:
+                before = left.get(place.path, texts[place.path])
+                is_flag = place.key.startswith("--")
+                after = (_flags if is_flag else changed_text)(before, {place.key: None})
+                if after != before:
+                    left[place.path] = after
+    return left
+
+
 def _changed(
-    text: str, reading: Reading, rows: tuple[dict[str, Any], dict[str, Any]], scenario: Scenario
+    text: str,
+    reading: Reading,
+    rows: tuple[dict[str, Any], dict[str, Any]],
+    runs: tuple[Scenario, Scenario],
 ) -> str:
     """One reading's part of a text with the other layout."""
+    scenario = runs[0]
     if reading.kind == "Megatron-LM command":
         return _flags(text, _difference(*(_written(row, scenario) for row in rows)))
     if reading.kind in ("recipe", "Megatron-Bridge command"):
         return _assignments(text, _difference(*(_arguments(row, scenario) for row in rows)))
     if reading.kind == "torchtitan job":
-        tables = [_flat(torchtitan_tables(row, scenario)) for row in rows]
+        both = zip(rows, runs, strict=True)
+        tables = [_flat(torchtitan_tables(row, run)) for row, run in both]
         return changed_text(text, _difference(*tables))
     if reading.kind == "DeepSpeed configuration":
         configs = [_flat(deepspeed_config(row, scenario)) for row in rows]

@@ -22,6 +22,7 @@ from simulator.spellings import override_written_out
 from simulator.workload import presets
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import LARGEST
+from simulator.workload.training_section import with_tasks
 
 _ASKED = {
     "model": ("what is trained", "--model NAME, or --from config.json"),
@@ -129,8 +130,9 @@ class _Merging:
             return
         if sized:
             self.notes.append(f"{rule}: --gpus N says how many there are in all")
-        elif section in ("layout", "training"):
-            self.problems.append(f"{rule}: --set {item.field}=N says it")
+        elif section in ("layout", "training", "distillation"):
+            what = "N" if section != "distillation" else "NAME"
+            self.problems.append(f"{rule}: --set {item.field}={what} says it")
         else:
             self.notes.append(f"{rule}: not counted")
 
@@ -328,6 +330,7 @@ class _Merging:
         if self._get("layout.tp") == 1 and self._get("layout.sequence_parallel"):
             self._put("layout.sequence_parallel", False, self._source("layout.tp"))
         self._follow_batch(dp)
+        self._follow_samples()
         self._follow_groups(dp)
         model = self._model()
         layers = model.layers if model else None
@@ -462,6 +465,23 @@ class _Merging:
                 " --set training.global_batch=N decides"
             )
 
+    def _follow_samples(self) -> None:
+        """Batches count sequences, of which a pair of answers is two; those of options do so."""
+        count, sizes = (
+            self._get("run.sequences_each"),
+            {"layout.micro_batch", "training.global_batch"},
+        )
+        if count is None:
+            return
+        source = self._source("run.sequences_each")
+        for name in sorted(sizes & self.fields.keys()) if not sizes & self.given.keys() else ():
+            before = self.fields[name]
+            self._put(name, before.value * count, f"{count} sequences x {before.source}")
+        rule = "a sample is a pair of answers, two sequences of a batch"
+        if "distillation.compares" in self.fields:
+            rule += "; the pass of its reference is not in this step: foreshard distil prices both"
+        self.notes.append(f"{source}: {rule}")
+
     def _share_device_batch(self, dp: int | None) -> None:
         """MaxText's law: a pass takes the batch of a device on every device, whoever shares it."""
         each, gpus = self._get("run.device_batch"), self._get("cluster.gpus")
@@ -504,8 +524,13 @@ class _Merging:
             section, _, name = origin.field.partition(".")
             if section not in ("run", "size"):
                 document.setdefault(section, {})[name] = origin.value
+        heads = document.get("model", {}).get("tasks")
         if names.get("model") is not None:
             document["model"] = {"name": str(names["model"])}
+            if heads is not None:
+                document["model"]["tasks"] = heads
+        elif heads is not None and self.architecture is not None:
+            self.architecture = with_tasks(heads, self.architecture, "--from")
         for key, value in _named(names).items():
             if key != "model":
                 document.setdefault("cluster", {})[key] = value
@@ -542,7 +567,11 @@ class _Merging:
             section, _, key = name.partition(".")
             table = document.get(section, {})
             set_there = name == "model" and "model.name" in self.given
-            there = key in table if key else bool(table) or self.architecture is not None
+            there = (
+                key in table
+                if key
+                else bool(table.keys() - {"tasks"}) or self.architecture is not None
+            )
             if name == "training.global_batch" and "gpus" not in document.get("cluster", {}):
                 there = there or self._batch_follows()
             if name == "model" and (said := self.fields.get("run.model")) and not there:

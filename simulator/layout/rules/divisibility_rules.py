@@ -200,6 +200,8 @@ def _has_wrong_split(x: Layouts, at: Setting) -> Mask:
     uneven = np.array([len(set(split)) > 1 for split in x.splits])[x.stages]
     wrong = (size != x.pp * x.vpp) | ~np.isin(whole, _sums(at.architecture))
     wrong |= uneven & (not at.software.supports.uneven_stages)
+    empty = np.array([0 in split[1:-1] for split in x.splits])[x.stages]
+    wrong |= empty & (not at.software.supports.empty_stages)
     return np.asarray(wrong & (x.stages > 0))
 
 
@@ -215,6 +217,9 @@ def _word_split(case: Case) -> Wording:
         more = f" (or {layers + ahead}, with what predicts ahead)" if ahead else ""
         must = f"must sum to the {layers} layers{more}"
         return Wording(must, f"{sum(split)}", [with_sum(split, layers)])
+    if case.software.supports.uneven_stages:
+        must = f"must have a layer in all pieces but the first and the last ({case.software.name})"
+        return Wording(must, f"{list(split)}")
     must = f"must be left out: {case.software.name} has no uneven stages"
     return Wording(must, f"{list(split)}")
 

@@ -78,10 +78,16 @@ LAUNCH_RULES: Mapping[Launcher, Callable[[Layouts, Setting], dict[str, Mask]]] =
 
 
 def sayable(layouts: Layouts, at: Setting, pinned: Mapping[str, object]) -> Mask:
-    """Layouts that the software's command says whole, but for what somebody pinned."""
+    """Layouts that the software's command says whole, but for what somebody pinned.
+
+    States that groups of one rank share are shared by nobody, which ddp is the word for.
+    """
     rules = LAUNCH_RULES.get(at.software.launcher)
     lost = {} if rules is None else rules(layouts, at)
     able = np.full(len(layouts), True)
+    if "shard_group" not in pinned:
+        alone = (layouts.shard_group == 1) & (layouts.dp * layouts.cp > 1)
+        able &= ~(alone & (layouts.sharding != _DDP))
     for field, mask in lost.items():
         if field not in pinned:
             able &= ~mask

@@ -1,7 +1,8 @@
 """A job held against what it asks for: does it fit, does it end in time, what does it cost.
 
 The job's file is read as `plan --from` reads it. A reason refuses where even the good end (P10) of
-the prediction breaks a limit or memory cannot do, and warns where the bad end (P90) does.
+the prediction breaks a limit or memory cannot do, and warns where the bad end (P90) does. Beside
+each limit stands the chance to keep it, with what published runs took on top and without.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from simulator.answers import Answer
 from simulator.errors import InputError
 from simulator.files import yaml_of
 from simulator.frames import DataFrame, frame_of_rows
+from simulator.goal import Goal
 from simulator.interop.launch_files.imported import Imported
 from simulator.interop.launch_files.job_manifests import read_manifest
 from simulator.interop.launch_files.merging import import_launch
@@ -24,8 +26,10 @@ from simulator.plain_files import read_text
 from simulator.planner.prediction import Prediction
 from simulator.questions.compare.offers import Asked, Offer, offer_of
 from simulator.records import dataclass
+from simulator.report.wording import chance_words
 from simulator.scenario import Scenario
-from simulator.search.outcome import spans
+from simulator.search.best_layout import factor_of
+from simulator.search.outcome import goal_chances, spans
 from simulator.units import DAY_S, show_bytes, show_number_of_days, show_usd
 
 Decision = Literal["allow", "warn", "refuse"]
@@ -108,7 +112,13 @@ class Admission(Answer):
         span = _span(self.prediction, "days")
         hours = None if span is None else {k: 24.0 * v for k, v in span.items()}
         limit = None if self.limit_s is None else self.limit_s / 3600.0
-        return None if hours is None and limit is None else {"hours": hours, "limit_hours": limit}
+        if hours is None and limit is None:
+            return None
+        return {
+            "hours": hours,
+            "limit_hours": limit,
+            **_chances(self.prediction, limit_s=self.limit_s),
+        }
 
     @property
     def cost(self) -> dict[str, Any] | None:
@@ -116,7 +126,8 @@ class Admission(Answer):
         span = _span(self.prediction, "usd")
         if span is None and self.budget_usd is None:
             return None
-        return {"usd": span, "budget_usd": self.budget_usd}
+        chances = _chances(self.prediction, budget_usd=self.budget_usd)
+        return {"usd": span, "budget_usd": self.budget_usd, **chances}
 
     @property
     def line(self) -> str:
@@ -270,7 +281,8 @@ def _in_time(prediction: Prediction, limit_s: float | None) -> list[Reason]:
     if span is None:
         text = "how long the run is nobody says (--set training.tokens=N): its end is not checked"
         return [Reason(decision="warn", about="end", text=text)]
-    return [_held(span, limit, "end", show_number_of_days, "days until the end", "there are")]
+    held = _held(span, limit, "end", show_number_of_days, "days until the end", "there are")
+    return [_with_chance(held, "to end in time", _chances(prediction, limit_s=limit_s))]
 
 
 def _affordable(prediction: Prediction, budget_usd: float | None) -> list[Reason]:
@@ -280,7 +292,35 @@ def _affordable(prediction: Prediction, budget_usd: float | None) -> list[Reason
     if span is None:
         text = "price or length of the run is not known: its cost is not checked"
         return [Reason(decision="warn", about="cost", text=text)]
-    return [_held(span, budget_usd, "cost", show_usd, "for the run", "the cap is")]
+    rate = f"for the run at {prediction.outcome.price.words()}"
+    held = _held(span, budget_usd, "cost", show_usd, rate, "the cap is")
+    chances = _chances(prediction, budget_usd=budget_usd)
+    return [_with_chance(held, "to stay below it", chances)]
+
+
+def _with_chance(reason: Reason, what: str, chances: dict[str, float]) -> Reason:
+    """The reason, with how likely it is: what runs took on top bears on that alone."""
+    if not chances:
+        return reason
+    words = chance_words(chances["chance"], chances["chance_without_factor"], what)
+    return replace(reason, text=f"{reason.text}; {words}")
+
+
+def _chances(
+    prediction: Prediction | None, *, limit_s: float | None = None, budget_usd: float | None = None
+) -> dict[str, float]:
+    """The chance to keep one limit, with what published runs took on top and without."""
+    if prediction is None or (limit_s is None) == (budget_usd is None):
+        return {}
+    days = None if limit_s is None else limit_s / DAY_S
+    goal = Goal(deadline_days=days, budget_usd=budget_usd)
+    parts = prediction.estimate, prediction.outcome, prediction.certainty
+    held = goal_chances(*parts, goal, factor_of(prediction.scenario))
+    name = "budget" if days is None else "deadline"
+    likely, without = (float(getattr(held, f"{name}{kind}")[0]) for kind in ("", "_without_factor"))
+    if math.isnan(likely):
+        return {}
+    return {"chance": likely, "chance_without_factor": without}
 
 
 def _held(

@@ -14,12 +14,17 @@ from typing import Annotated
 import typer
 
 from simulator.cli.options import BAD_INPUT, Json, print_json
-from simulator.cli.runner import question
+from simulator.cli.runner import Reply, question
 
 NO_TORCH = "measure: needs torch, which is not here: pip install torch"
 
 
-@question("measure", "measure --minutes 5 --out measured.json")
+@question(
+    "measure",
+    "measure --minutes 5 --out measured.json",
+    "measure --plan run.toml",
+    "measure --plan run.toml --have gemm.json",
+)
 def ask(
     *,
     programs: Annotated[
@@ -40,16 +45,34 @@ def ask(
     device: Annotated[
         str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N.")
     ] = "auto",
+    plan: Annotated[
+        Path | None,
+        typer.Option(
+            "--plan",
+            metavar="SCENARIO",
+            help="Measure nothing: rank the programs by how much each narrows the step of this"
+            " run.",
+        ),
+    ] = None,
+    have: Annotated[
+        list[Path] | None,
+        typer.Option("--have", metavar="FILE", help="With --plan: what was measured already."),
+    ] = None,
     as_json: Json = False,
-) -> int:
+) -> Reply | int:
     """Measure kernels, collectives and training steps on this machine's GPUs or CPU.
 
     Runs the stand-alone programs of kernels/ one after the other. The document is written as
-    they go, so that an interrupted run keeps what it has.
+    they go, so that an interrupted run keeps what it has. --plan says which of them is worth most
+    for one run.
     """
     from simulator.catalogue import folder
     from simulator.errors import InputError
 
+    if plan is not None:
+        return _planned(plan, have or [])
+    if have:
+        raise InputError("command line: --have: must come with --plan SCENARIO")
     if find_spec("torch") is None:
         raise InputError(NO_TORCH)
 
@@ -60,6 +83,19 @@ def ask(
     if as_json and out.is_file() and code != BAD_INPUT:
         print_json(json.loads(out.read_text()))
     return code
+
+
+def _planned(path: Path, have: list[Path]) -> Reply:
+    """Rank what can be measured for the run of a scenario."""
+    from simulator.cli.option_groups import ScenarioOptions
+    from simulator.measured.measurements import read_measurements
+    from simulator.planner.simulated import predict_best
+    from simulator.questions.calibrate.next_measurement import plan_measurements
+    from simulator.questions.calibrate.screen import planned_screen
+
+    scenario, _ = ScenarioOptions().scenario(path)
+    answer = plan_measurements(predict_best(scenario), [read_measurements(file) for file in have])
+    return Reply(answer, planned_screen)
 
 
 def _run(arguments: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""The screen of `foreshard calibrate`: errors by class before and after, figures, what was left."""
+"""Screens of `foreshard calibrate` (errors by class, figures) and of `measure --plan`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import RenderableType
 from rich.table import Table
+from rich.text import Text
 
+from simulator.answers import CAVEATS
 from simulator.calibration.calibrate_machine import Calibration, ClassFit, Errors
-from simulator.cli.screen import notes, plain_table
+from simulator.cli.screen import heading, notes, plain_table
+from simulator.questions.calibrate.next_measurement import MeasurementPlan
+from simulator.units import show_percent, show_seconds, show_seconds_span, show_usd
 
 _REASONS = 12
 
@@ -55,3 +59,43 @@ def _figure_table(fits: Sequence[ClassFit]) -> Table:
         for name, (base, new) in fit.figures.items():
             table.add_row(f"{'.'.join(fit.path)}.{name}", f"{base:.4g}", f"{new:.4g}")
     return table
+
+
+def planned_screen(answer: MeasurementPlan) -> Iterator[RenderableType]:
+    """Give the step as it is known, and what would narrow it most."""
+    yield heading(answer.prediction.scenario)
+    low, high = answer.before_s
+    said = answer.measured
+    step_s = answer.prediction.step_time_s if said is None else said["step_time_s"]
+    yield Text(
+        f"\n{answer.prediction.estimate.layouts.describe()}\nstep {show_seconds(step_s)}"
+        f" (P10 to P90: {show_seconds_span(low, high)})\n",
+        style="bold",
+    )
+    if said is not None:
+        lines = [f"{n}: x {e['factor']:.3f}, {e['calls']} calls" for n, e in said["errors"].items()]
+        before = show_seconds(answer.prediction.step_time_s)
+        yield notes("Measured here", [*lines, f"the step was {before} before it"])
+    table = plain_table(
+        "measure", "hears", "minutes", "GPUs", "USD", "P10 to P90 then", "narrower",
+        left=("measure", "hears"),
+    )  # fmt: skip
+    for item in answer.measurements:
+        table.add_row(
+            item.program,
+            item.hears,
+            f"{item.minutes:.3g}",
+            f"{item.gpus:,}",
+            "" if item.usd is None else show_usd(item.usd),
+            show_seconds_span(item.p10_s, item.p90_s),
+            show_percent(item.narrower),
+        )
+    yield table
+    yield ""
+    together = show_percent(answer.kernels_together)
+    yield notes("", [f"All programs of kernels but train_step together: {together} narrower."])
+    yield notes("How", [item.command for item in answer.measurements])
+    shapes = [f"{m.program}: {', '.join(m.shapes)}" for m in answer.measurements if m.shapes]
+    yield notes("Shapes of this run", shapes)
+    yield notes("Then", answer.then)
+    yield notes(CAVEATS, answer.caveats)

@@ -8,7 +8,12 @@ import numpy as np
 
 from simulator.answers import SCENARIO, Answer
 from simulator.cost.step import Estimate, evaluate
-from simulator.distillation.teacher_section import Distillation, loss_bytes, stored_bytes
+from simulator.distillation.teacher_section import (
+    Distillation,
+    log_probability_bytes,
+    loss_bytes,
+    stored_bytes,
+)
 from simulator.errors import InfeasibleError, InputError, problem
 from simulator.frames import DataFrame, frame_of_rows
 from simulator.planner.forward_pass import forward_pass_s, frozen, only_forward
@@ -20,6 +25,10 @@ from simulator.units import DAY_S, HOUR_S, show_seconds
 from simulator.workload import presets
 from simulator.workload.architecture import Architecture
 
+_REFERENCE = (
+    "The teacher is the model before training: under adapters their base, priced without what turns"
+    " 4-bit weights into 16 bit; else a copy of its own."
+)
 _ROWS = 24
 """Fastest layouts of the student that are tried with the teacher."""
 
@@ -39,11 +48,11 @@ class Beside:
     teacher_s: float
     """Forward pass of the teacher, all micro-batches."""
     loss_s: float
-    """Divergence of the outputs and its gradient."""
+    """What compares the outputs of both: a divergence and its gradient, or log-probabilities."""
     memory_bytes: float
     """On the fullest GPU."""
     teacher_bytes: float
-    """Its share that the teacher takes: weights and outputs."""
+    """Its share that the teacher takes: outputs, and weights where it has its own."""
 
     @property
     def step_time_s(self) -> float:
@@ -118,6 +127,7 @@ class Distilled(Answer):
         return (
             "The teacher has the student's layout and its weights are kept as the software keeps"
             " frozen ones; nothing of its pass is hidden, so that a step is no longer.",
+            *([_REFERENCE] if self.section.teacher is None else []),
             "Days are ideal ones. What the student gains of its teacher is not modelled.",
         )
 
@@ -140,8 +150,10 @@ class Distilled(Answer):
         return steps * self.beside.teacher_s * self.scenario.cluster.gpus / HOUR_S
 
 
-def distil(scenario: Scenario) -> Distilled:
+def distil(scenario: Scenario, student: Estimate | None = None) -> Distilled:
     """Find the fastest layout that holds a student and its teacher, and what running ahead saves.
+
+    With the estimate of a `student` none but its layouts are tried.
 
     The teacher has the student's layout: its forward pass is that of the same model with all of it
     frozen, its weights are kept as the software keeps frozen ones. What its pass could hide is not
@@ -157,10 +169,7 @@ def distil(scenario: Scenario) -> Distilled:
     section = scenario.required(Distillation)
     refuse_mixed(scenario)
     teacher = _teacher(scenario, section)
-    searched = fastest(scenario)
-    if searched.reason:
-        raise InfeasibleError(f"{scenario.where}: the student does not fit: {searched.reason}")
-    best = searched.best
+    best = _students(scenario) if student is None else student
     some = _beside(scenario, teacher, best.take(np.arange(min(len(best), _ROWS))))
     tried = [one for one in some if one.memory_bytes <= float(best.usable_bytes)]
     reason = "student and teacher together need more memory than usable"
@@ -168,8 +177,10 @@ def distil(scenario: Scenario) -> Distilled:
         reason = "the teacher cannot have a layout that the student can"
     recipe = scenario.workload.recipe
     stored = None
-    if recipe.tokens is not None:
+    if recipe.tokens is not None and section.compares == "outputs":
         stored = float(stored_bytes(recipe.tokens, section.kept_values))
+    elif recipe.tokens is not None:
+        stored = 4.0 * recipe.tokens / recipe.mean_length  # a number of 32 bits for each answer
     return Distilled(
         scenario=scenario,
         section=section,
@@ -182,11 +193,21 @@ def distil(scenario: Scenario) -> Distilled:
     )
 
 
+def _students(scenario: Scenario) -> Estimate:
+    """Layouts that hold the student, fastest first."""
+    searched = fastest(scenario)
+    if searched.reason:
+        raise InfeasibleError(f"{scenario.where}: the student does not fit: {searched.reason}")
+    return searched.best
+
+
 def _teacher(scenario: Scenario, section: Distillation) -> Architecture:
     """Read the teacher; its outputs must be the student's."""
     where, field = scenario.where, "distillation.teacher"
-    teacher = presets.load(section.teacher, where=where, field=field)
     student = scenario.workload.architecture
+    if section.teacher is None:
+        return student
+    teacher = presets.load(section.teacher, where=where, field=field)
     if teacher.vocabulary != student.vocabulary:
         rule = f"must have the {student.vocabulary:,} outputs of {student.name}"
         raise InputError(problem(where, field, rule, teacher.vocabulary))
@@ -210,8 +231,11 @@ def _beside(scenario: Scenario, teacher: Architecture, student: Estimate) -> lis
     kernel = cluster.accelerator.stream["loss"]
     rate = float(kernel.memory_fraction * cluster.accelerator.memory.bandwidth_bytes_per_s)
     times = recipe.global_batch / (plain.micro_batch * plain.dp)
-    loss_s = times * loss_bytes(tokens, outputs) / rate
-    bytes_ = kinds["weights"] + kinds["gathered"] + 4.0 * tokens * outputs
+    section = scenario.required(Distillation)
+    compared = loss_bytes if section.compares == "outputs" else log_probability_bytes
+    loss_s = times * compared(tokens, outputs) / rate
+    weights = 0.0 if section.teacher is None and recipe.lora_rank else 1.0
+    bytes_ = weights * (kinds["weights"] + kinds["gathered"]) + 4.0 * tokens * outputs
     return [
         Beside(
             layout=student.layouts.row(i),

@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 from simulator.cli.option_groups import ScenarioOptions
-from simulator.cli.options import ScenarioFile, Set
+from simulator.cli.options import Json
 from simulator.cli.runner import Reply, question
+from simulator.questions.predict.from_files import FromFiles, ScenarioFiles, imported, sorted_files
 
 
-@question("distil", "distil run.toml")
-def ask(*, scenario: ScenarioFile = None, overrides: Set = None) -> Reply:
+@question(
+    "distil", "distil run.toml", "distil --from dpo.yaml --cluster dgx-h100 --gpus 8 --model FOLDER"
+)
+def ask(
+    *,
+    scenario: ScenarioFiles = None,
+    from_files: FromFiles = None,
+    options: ScenarioOptions,
+    as_json: Json = False,
+) -> Reply:
     """Find what a step takes with the teacher of [distillation] in it, and ahead of time.
 
-    Exit 0: done; 1: both do not fit together; 2: bad input.
+    Without a teacher's name it is the model before training, the reference of DPO. Launch files
+    that name a teacher or train on pairs are read with --from. Exit 0: done; 1: both do not fit
+    together; 2: bad input.
     """
     from simulator.questions.distillation.answer import distil
     from simulator.questions.distillation.screen import screen
 
-    answer = distil(ScenarioOptions(overrides=overrides).scenario(scenario)[0])
+    file, launch = sorted_files(scenario, from_files)
+    if launch:
+        prediction = imported(launch, options, as_json=as_json).predicted()
+        answer = distil(prediction.scenario, prediction.estimate)
+    else:
+        answer = distil(options.scenario(file)[0])
     return Reply(answer, screen, feasible=answer.beside is not None)

@@ -33,9 +33,9 @@ def _beside(answer: Distilled, one: Beside) -> list[str]:
     lines = [
         f"{one.described}: {show_seconds(one.step_time_s)} a step: student"
         f" {show_seconds(one.student_s)}, teacher's forward pass {show_seconds(one.teacher_s)},"
-        f" divergence of the outputs {show_seconds(one.loss_s)}",
+        f" comparing the outputs {show_seconds(one.loss_s)}",
         f"{show_bytes(one.memory_bytes)} on the fullest GPU, {show_bytes(one.teacher_bytes)} of it"
-        " the teacher's weights and outputs",
+        " the teacher's",
     ]
     if answer.days_ideal is not None:
         lines.append(f"{answer.days_ideal:,.1f} days")
@@ -48,8 +48,9 @@ def _ahead(answer: Distilled) -> list[str]:
         saved = 1.0 - answer.alone_s / answer.beside.step_time_s
         lines[0] += f", {show_percent(saved)} less"
     if answer.stored_bytes is not None:
-        kept = answer.section.kept_values
-        lines.append(f"{show_bytes(answer.stored_bytes)} on storage with {kept} values a token")
+        kept = f"{answer.section.kept_values} values a token"
+        kept = kept if answer.section.compares == "outputs" else "a number an answer"
+        lines.append(f"{show_bytes(answer.stored_bytes)} on storage with {kept}")
     if answer.teacher_gpu_hours is not None:
         lines.append(
             f"{answer.teacher_gpu_hours:,.0f} accelerator-hours of the teacher, once: worth it"

@@ -17,16 +17,17 @@ from simulator.cli.runner import Reply, question
 
 @completing
 def _terms() -> Iterable[str]:
+    from simulator.glossary import glossary
     from simulator.report.explained import term_names
 
-    return term_names()
+    return [*term_names(), *glossary()["words"], "layout"]
 
 
 Name = Annotated[
     str,
     typer.Argument(
         metavar="[TERM]",
-        help="Such as gemm, dp, bubble_warmup, activations; all if none is given.",
+        help="Such as gemm, dp, activations, MFU, goodput, layout; all terms if none is given.",
         autocompletion=_terms,
     ),
 ]
@@ -35,6 +36,7 @@ Name = Annotated[
 @question(
     "explain",
     "explain gemm",
+    "explain layout",
     "explain dp run.toml --set layout.tp=4",
 )
 def ask(
@@ -44,6 +46,8 @@ def ask(
     options: ScenarioOptions,
 ) -> Reply:
     """Explain a term of the step time or a kind of memory: formula, source, the figures it needs.
+
+    Or a word of the answers: MFU, goodput, TIGHT; `layout` is how the name of a layout reads.
 
     With a scenario, also what it is there and which figures move it most.
     """

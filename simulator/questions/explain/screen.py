@@ -35,7 +35,7 @@ def term_screen(terms: Sequence[Explained]) -> Iterator[RenderableType]:
     (term,) = terms
     yield Text(term.name, style="bold").append(f"  {term.label}", style="not bold")
     for title, text in (
-        ("formula", term.formula),
+        ("formula" if term.unit else "means", term.formula),
         ("when", term.when),
         ("source", term.source),
         ("figures", term.figures),

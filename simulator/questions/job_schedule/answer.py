@@ -11,7 +11,7 @@ from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 
 from simulator.answers import Answer
 from simulator.errors import InfeasibleError, InputError, problem
-from simulator.files import Number, Unit, Whole, build, read_toml, record
+from simulator.files import Number, Unit, Whole, build, read_document, record
 from simulator.frames import DataFrame, frame_of_rows
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.questions.compare.many_searches import done_in_order
@@ -205,7 +205,7 @@ def read_jobs(path: Path) -> JobList:
         With every problem, each naming its field.
     """
     where = str(path)
-    found: JobList = build(JobList, read_toml(path), where=where)
+    found: JobList = build(JobList, read_document(path), where=where)
     problems: list[str] = []
     for field, names in (("parts", [p.name for p in found.parts]),
                          ("jobs", [j.name for j in found.jobs])):  # fmt: skip

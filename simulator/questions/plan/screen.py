@@ -127,8 +127,9 @@ def screen(
 def _real_run(plan: Plan) -> list[str]:
     """Goodput of the best layout, what takes most of it, and when the run ends."""
     whole = spans(plan.estimate, plan.outcome, plan.certainty)
-    lines = goodput_words(plan.outcome), end_words(plan.outcome, plan.scenario, whole.days)
-    return [line for line in lines if line]
+    ends = end_words(plan.outcome, plan.scenario, whole.days)
+    saved = plan.checkpoint.sentence() if plan.outcome.real is not None else ""
+    return [line for line in (goodput_words(plan.outcome), saved, ends) if line]
 
 
 def _front(plan: Plan) -> list[str]:

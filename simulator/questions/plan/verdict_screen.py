@@ -20,6 +20,7 @@ from simulator.cli.screen import (
     plain_table,
     took,
 )
+from simulator.interop.launch import without_command
 from simulator.planner.assumptions import ASSUMED, assumption_lines
 from simulator.planner.input_verdict import input_verdict
 from simulator.planner.plan import Plan, alternatives
@@ -126,6 +127,8 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "goodput", goodput.removeprefix("goodput ")
     if (supplied := input_verdict(plan.scenario, estimate)) is not None:
         yield "input", supplied.sentence().removeprefix("input ")
+    if wrong := without_command(plan.scenario):
+        yield "launch", f"no command: {wrong}"
     card = plan.evidence.sentences()
     yield "evidence", ". ".join([card[0].removeprefix("Evidence: "), *card[1:]])
 

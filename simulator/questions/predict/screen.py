@@ -149,7 +149,8 @@ def verdict(prediction: Prediction) -> Text:
         late = NO_FIT if supplied.waiting_s > 0.0 else "not bold"
         text.append(f"{supplied.sentence()}\n", style=late)
     ends = end_words(result, prediction.scenario, _whole(prediction).days)
-    for line in filter(None, (goodput_words(result), ends)):
+    saved = prediction.checkpoint.sentence() if result.real is not None else ""
+    for line in filter(None, (goodput_words(result), saved, ends)):
         text.append(f"{line}\n", style="not bold")
     return text
 

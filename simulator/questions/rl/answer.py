@@ -21,9 +21,10 @@ from simulator.reinforcement.remedies import Remedy, remedies
 from simulator.reinforcement.rl_step import RLStep, rl_step
 from simulator.reinforcement.split_search import By, Tried, best_of, flips, try_splits, update_s
 from simulator.reinforcement.trainer import with_gpus
+from simulator.reliability.run_terms import RunTerms
 from simulator.rollouts.rl_section import RL
 from simulator.scenario import Scenario
-from simulator.search.with_failures import real_run
+from simulator.search.with_failures import real_run, terms_of
 from simulator.units import KWH_J, show_percent, show_seconds
 
 THOUSAND = 1000.0
@@ -43,8 +44,7 @@ class Priced:
     kwh_per_1000_updates: float
     """At the meter, of the real run."""
     goodput: float
-    """Ideal time over real time: what failures of the trainer's side, restarts and checkpoints
-    leave."""
+    """Ideal time over real time: what failures of both sides, restarts and checkpoints leave."""
     price: Price
 
     def document(self) -> dict[str, Any]:
@@ -177,8 +177,7 @@ class PricedRL(Answer):
         """What is taken for granted, and what is not in the numbers."""
         said = [
             "Steps are those of a run without failures; money and energy are divided by goodput. A"
-            " generator that fails loses the answers of its own replica alone, which goodput leaves"
-            " out.",
+            " generator that fails restarts its own replica alone and writes its answers anew.",
             "Lengths of answers stay what they are; they drift while a policy learns.",
         ]
         shown = self.shown
@@ -248,7 +247,7 @@ def priced(scenario: Scenario, step: RLStep) -> Priced:
     """Put interval, evidence, failures and money to a step."""
     card = step_evidence(scenario, step)
     p10_s, p90_s = interval_s(card, step.step_time_s)
-    goodput = trainer_goodput(scenario, step)
+    goodput = rl_goodput(scenario, step)
     usd = usd_per_1000_updates(scenario, step)
     return Priced(
         step=step,
@@ -262,11 +261,11 @@ def priced(scenario: Scenario, step: RLStep) -> Priced:
     )
 
 
-def trainer_goodput(scenario: Scenario, step: RLStep) -> float:
-    """Ideal time over real time of the trainer's side, whose ranks stop together.
+def rl_goodput(scenario: Scenario, step: RLStep) -> float:
+    """Ideal time over real time, of the trainer whose ranks stop together and of generators apart.
 
-    As of any training ([run]); a step counts as long as it takes with its generation, since that is
-    what an interruption loses.
+    The trainer's as of any training ([run]); a step counts as long as it takes with its generation,
+    since that is what an interruption loses.
     """
     recipe = replace(scenario.workload.recipe, tokens=None)
     alone = replace(
@@ -274,9 +273,37 @@ def trainer_goodput(scenario: Scenario, step: RLStep) -> float:
         cluster=with_gpus(scenario.cluster, step.gpus["training"]),
         workload=replace(scenario.workload, recipe=recipe),
     )
-    update = np.array([update_s(step)])
-    estimate = replace(step.trainer.estimate, step_time_s=update)
-    return float(real_run(estimate, alone).goodput[0])
+    estimate = replace(step.trainer.estimate, step_time_s=np.array([update_s(step)]))
+    trainer = float(real_run(estimate, alone).goodput[0])
+    if step.rl.mode == "colocated":
+        return trainer
+    return trainer * generator_goodput(terms_of(estimate, alone), step)
+
+
+def generator_goodput(terms: RunTerms, step: RLStep) -> float:
+    """Share of the time that failures of generators leave: failures of so many devices.
+
+    A failure costs a replica the time until it is known and replaced, its start, and half of a
+    batch that it writes anew; the step waits for what the slack of its side does not hide, or,
+    where a queue goes on without it, for its share of that.
+
+    Parameters
+    ----------
+    terms : RunTerms
+        Of the trainer's run, whose rates per device hold for generators too.
+    """
+    rate = float(terms.rate.sum()) * step.gpus["generation"] / step.gpus["training"]
+    if rate == 0.0:
+        return 1.0
+    run, weight = terms.run, terms.rate[0] / terms.rate.sum()
+    found_s = terms.detection_s + terms.diagnosis_s + terms.replaced * float(run.spares.hot_s)
+    weights_s = step.moved.weight_bytes / float(run.storage.node_read_bytes_per_s)
+    start_s = float(run.restart.schedule_s) + float(run.restart.communicators_s) + weights_s
+    lost_s = float((weight * found_s).sum()) + start_s + step.generation_s / 2.0
+    queued = step.rl.partial_rollouts or step.rl.staleness > 1
+    late_s = step.generator_side_s + lost_s / (step.generated.replicas if queued else 1)
+    longer_s = rate * step.step_time_s * max(late_s - step.step_time_s, 0.0)
+    return step.step_time_s / (step.step_time_s + longer_s)
 
 
 def usd_per_1000_updates(scenario: Scenario, step: RLStep) -> float | None:
@@ -322,6 +349,7 @@ def _row(scenario: Scenario, tried: Tried) -> dict[str, Any]:
         "training_gpus": scenario.cluster.gpus - (rl.generation.gpus or 0),
         "generation_gpus": rl.generation.gpus or scenario.cluster.gpus,
         "generation_tp": rl.generation.tp,
+        "generation_ep": rl.generation.ep,
         "reason": tried.reason or None,
     }
     if step is None:
@@ -336,7 +364,7 @@ def _row(scenario: Scenario, tried: Tried) -> dict[str, Any]:
         "generator_waits": step.waiting["generator"],
         "tokens_per_s_per_gpu": step.tokens_per_s_per_gpu,
         "verdict": step.verdict,
-        "usd": None if usd is None else usd / trainer_goodput(scenario, step),
+        "usd": None if usd is None else usd / rl_goodput(scenario, step),
     }
 
 

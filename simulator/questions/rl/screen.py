@@ -146,7 +146,7 @@ def _table(answer: PricedRL) -> Table:
             row["mode"]),
         ("train", lambda row: f"{row['training_gpus']:,}"),
         ("generate", lambda row: f"{row['generation_gpus']:,}"),
-        ("tp", lambda row: f"{row['generation_tp']}"),
+        ("tp", lambda row: f"{row['generation_tp']}" + (" ep" if row["generation_ep"] > 1 else "")),
         ("step", lambda row: show_seconds(row["step_time_s"])),
         ("trainer waits", lambda row: show_percent(row["trainer_waits"])),
         ("generator waits", lambda row: show_percent(row["generator_waits"])),

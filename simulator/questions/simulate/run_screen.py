@@ -17,6 +17,7 @@ from simulator.cli.screen import (
     heading,
     notes,
     plain_table,
+    table_of,
     took,
 )
 from simulator.planner.prediction import Prediction
@@ -55,6 +56,17 @@ def run_screen(simulated_run: SimulatedRun) -> Iterator[RenderableType]:
     yield notes(f"One of the runs ({words})", [_strip(simulated_run.strip)])
     yield notes("When runs end", [_ends(played)])
     yield notes("Goodput against what one can choose", _choices(simulated_run))
+    yield ""
+    yield table_of(
+        prediction.checkpoint.files,
+        ("what may be written", lambda file: file.holds),
+        ("format", lambda file: file.format),
+        ("size", lambda file: show_bytes(file.bytes)),
+        ("servers", lambda file: f"{file.servers:,}"),
+        ("written in", lambda file: show_seconds(file.write_s)),
+        ("read in", lambda file: show_seconds(file.read_s)),
+        left=("what may be written", "format"),
+    )
 
 
 def _verdict(prediction: Prediction, played: PlayedRuns) -> Text:
@@ -70,9 +82,9 @@ def _verdict(prediction: Prediction, played: PlayedRuns) -> Text:
         f" to {show_percent(float(np.percentile(good, 90)))}; closed form"
         f" {show_percent(float(real.goodput[0]))}), {len(good):,} runs played",
         f"days {middle:,.1f} ({low:,.1f} to {high:,.1f}) of {played.ideal_s / DAY_S:,.1f} ideal",
-        f"a checkpoint every {show_seconds(float(real.interval_s[0]))} of training (Daly:"
-        f" {show_seconds(float(real.daly_s[0]))}), {int(real.hot_spares[0])} hot spares of"
-        f" {int(real.terms.pool[0, 0])}",
+        f"{prediction.checkpoint.sentence()}; Daly's interval is"
+        f" {show_seconds(float(real.daly_s[0]))}",
+        f"{int(real.hot_spares[0])} hot spares of {int(real.terms.pool[0, 0])}",
     ]
     if planned := planned_words(prediction):
         lines.append(planned)

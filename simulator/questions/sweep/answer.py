@@ -20,7 +20,7 @@ from simulator._version import __version__
 from simulator.answers import Answer
 from simulator.dotted_fields import put
 from simulator.errors import ForeshardError, InputError, did_you_mean, problem
-from simulator.files import read_toml
+from simulator.files import read_document
 from simulator.frames import DataFrame, frame_of_rows
 from simulator.questions.compare.answer import offer_row
 from simulator.questions.compare.gpu_counts import parse_counts
@@ -115,12 +115,12 @@ def read_grid(path: Path | str) -> Grid:
         With every problem of the file.
     """
     path = Path(path)
-    raw = dict(read_toml(path))
+    raw = dict(read_document(path))
     problems: list[str] = []
     common: dict[str, Any] = {}
     base = raw.pop("scenario", None)
     if isinstance(base, str):
-        common = {name: dict(v) for name, v in read_toml(path.parent / base).items()}
+        common = {name: dict(v) for name, v in read_document(path.parent / base).items()}
     elif base is not None:
         problems.append(problem(str(path), "scenario", "must be the path of a file", base))
     lists = raw.pop("grid", None)

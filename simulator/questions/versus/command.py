@@ -53,6 +53,16 @@ Fabrics = Annotated[
 ]
 
 
+Releases = Annotated[
+    bool,
+    typer.Option(
+        "--releases",
+        help="Try every release of the software's framework that is known in place of changes: what"
+        " an upgrade gains, its memory, and the measured runs behind it.",
+    ),
+]
+
+
 @question("versus", "versus run.toml tp=4,pp=4 tp=8,pp=2")
 def ask_versus(
     *,
@@ -80,13 +90,18 @@ def ask_versus(
     return Reply(answer, partial(versus_screen, assumed=assumed))
 
 
-@question("what-if", "what-if run.toml --change network.adapter=0.5 --change memory=+20%")
+@question(
+    "what-if",
+    "what-if run.toml --change network.adapter=0.5 --change memory=+20%",
+    "what-if run.toml --releases",
+)
 def ask_what_if(
     *,
     scenario: ScenarioFile = None,
     options: SearchOptions,
     change: Changes = None,
     fabrics: Fabrics = False,
+    releases: Releases = False,
 ) -> Reply:
     """Say what a change would do: the best layout before and after, both searched.
 
@@ -99,9 +114,24 @@ def ask_what_if(
     described, assumed = options.scenario(scenario)
     if fabrics:
         return _fabrics(described, change)
+    if releases:
+        return _releases(described, change)
     with waiting("searching twice"):
         answer = what_if(described, change or ())
     return Reply(answer, partial(what_if_screen, assumed=assumed))
+
+
+def _releases(scenario: Scenario, changes: list[str] | None) -> Reply:
+    """Price the scenario on every release of its framework."""
+    from simulator.cli.screen import waiting
+    from simulator.questions.versus.releases import release_choices
+    from simulator.questions.versus.screen import releases_screen
+
+    if changes:
+        raise InputError("arguments: --change: must be left out with --releases")
+    with waiting("pricing releases"):
+        answer = release_choices(scenario)
+    return Reply(answer, releases_screen)
 
 
 def _fabrics(scenario: Scenario, changes: list[str] | None) -> Reply:

@@ -15,6 +15,7 @@ from simulator.cli.screen import (
     NO_FIT,
     amount,
     assumptions,
+    gib,
     heading,
     notes,
     seconds_like,
@@ -27,6 +28,7 @@ from simulator.units import (
     show_percent,
     show_seconds,
     show_seconds_span,
+    show_signed_percent,
     show_usd,
     show_usd_span,
 )
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from simulator.cost.step import Estimate
     from simulator.questions.versus.answer import Versus
     from simulator.questions.versus.fabrics import FabricChoice, FabricChoices
+    from simulator.questions.versus.releases import ReleaseChoices, ReleaseRow
     from simulator.questions.versus.what_if import WhatIf
     from simulator.search.certainty import Certainty
     from simulator.search.outcome import Outcome
@@ -176,6 +179,53 @@ def fabrics_screen(answer: FabricChoices) -> Iterator[RenderableType]:
         said += [_DOMAIN, *_other_domains(answer)]
     said += [_RAILS]
     yield notes("Read this", said)
+
+
+def releases_screen(answer: ReleaseChoices) -> Iterator[RenderableType]:
+    """Give every release, oldest first."""
+    scenario = answer.prediction.scenario
+    yield heading(scenario)
+    yield f"\n{answer.prediction.estimate.layouts.describe()} on every release\n"
+    unit, scale = seconds_like(answer.prediction.step_time_s)
+    yield table_of(
+        answer.rows,
+        ("release", lambda row: f"{row.release}{' (here)' * row.here}"),
+        (f"step ({unit})", lambda row: amount(scale * row.step_time_s) if row.step_time_s else "-"),
+        ("gain", lambda row: _gain(row)),
+        ("GiB", lambda row: gib(row.memory_total_bytes) if row.memory_total_bytes else ""),
+        ("fit", lambda row: row.memory_verdict or "cannot run"),
+        ("USD", lambda row: f"{row.usd:+,.0f}" if row.usd else ""),
+        ("measured runs", lambda row: _behind(row)),
+        (
+            "its best",
+            lambda row: _best(row, scale),
+        ),
+        ("layout", lambda row: row.best_layout or ""),
+        left=("release", "fit", "measured runs", "layout"),
+    )
+    yield ""
+    close = [row.release for row in answer.rows if row.within_error and not row.here]
+    if close:
+        yield notes("As far apart as releases that do the same", [", ".join(close)])
+    yield notes("Cannot run there", [f"{r.release}: {r.reason}" for r in answer.rows if r.reason])
+    yield notes("What each is", [f"{row.release}: {row.notes}" for row in answer.rows])
+    yield notes(CAVEATS, answer.caveats)
+
+
+def _best(row: ReleaseRow, scale: float) -> str:
+    return "" if row.best_step_time_s is None else amount(scale * row.best_step_time_s)
+
+
+def _gain(row: ReleaseRow) -> str:
+    return "" if row.here or row.step_time_s is None else show_signed_percent(row.gain)
+
+
+def _behind(row: ReleaseRow) -> str:
+    card = row.evidence
+    if card is None:
+        return ""
+    expected = "" if card.mean_error is None else f", {show_percent(card.mean_error)} off expected"
+    return f"{card.grade}: {card.runs}{expected}"
 
 
 def _fabrics(rows: Sequence[FabricChoice], best_s: float) -> Table:

@@ -2,7 +2,7 @@
 
 Words of the model: ``width layers vocab out tied table types rows maxpos position embnorm final``
 ``transform headwidth outbias pooler patch scales lin logitcap mtp parts``. Words of a layer, by its
-number ``i``: ``norm norms parallel drop mix ffn cross around plus blin``; of attention ``heads kv
+number ``i``: ``norm norms parallel drop mix ffn cross plus blin ple``; of attention ``heads kv
 dim vdim qb kb ob qkn gate sinks sharedkv keqv window chunked causal rotary softcap adrop``, latent
 ``nope rope qrank kvrank``; of an indexer ``indexer iheads idim itopk``; of feed-forward modules
 ``ff gated act mlpb experts topk eff shared sharedgate routerb expertb latent idle groups``; the
@@ -49,7 +49,8 @@ _MOST = 2**50
 _ONLY = {"__builtins__": {}, **FUNCTIONS}
 
 _ENDINGS = (
-    *("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForPreTraining", "ForConditionalGeneration"),
+    *("ForCausalLM", "LMHeadModel", "WithLMHead", "ForMaskedLM", "ForPreTraining"),
+    "ForConditionalGeneration",
     *("ForSequenceClassification", "DoubleHeadsModel", "Model"),
 )
 """Endings of ``architectures`` that say what stands behind the last block; none means the first."""
@@ -231,6 +232,7 @@ _LAYER_WORDS = frozenset(
         "cross",
         "plus",
         "blin",
+        "ple",
         "heads",
         "kv",
         "dim",
@@ -447,6 +449,7 @@ def _block(w: Words) -> Block:
         parallel_residual=bool("parallel" in given and w["parallel"]),
         cross_attention=_cross(w) if "cross" in given and w["cross"] else None,
         linears=_linears(w, "blin") if "blin" in given else (),
+        layer_input=w.whole("ple") if "ple" in given else 0,
         scales=w.whole("plus") if "plus" in given else 0,
     )
 

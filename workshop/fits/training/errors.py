@@ -40,7 +40,7 @@ from workshop.fits.training.holdout_runs import (
     without_group,
 )
 from workshop.fits.training.holdout_table import write_left_out
-from workshop.fits.training.ledger import write_ledger, write_spread
+from workshop.fits.training.ledger import write_ledger, write_rules
 
 _PRIOR_SD = 0.15
 """Standard deviation of the half-normal prior of every deviation: few terms are off by more."""
@@ -221,7 +221,7 @@ def main() -> None:
     print("written:", write_left_out(shipped))
     names = [training.row.get("run_id") for training in unseen.runs]
     print("written:", path, write_ledger(dict(zip(names, np.expm1(unseen.errors), strict=True))))
-    print(f"spread = {write_spread():.3g}")
+    print("fitted:", write_rules())
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 Rows of new tables have the error of their first prediction (``validation/first_seen``), which no
 later change touches; runs that figures were fitted to that with their source left out of the fit
 (``errors.py``), all others that of today. ``python -m workshop.fits.training.ledger`` keeps the
-errors of calibration runs, writes the rest again and fits ``spread`` of ``likeness.toml``.
+errors of calibration runs, writes the rest again and fits what ``likeness.toml`` says of new runs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from simulator.measured.checks import readings
 from simulator.measured.replay import NotReplayable, Run, Tables, load_tables, replay
 from simulator.measured.rows import MeasuredRun, flag, read_runs
 from simulator.scoring.first_sight import AS_WRITTEN, read_first_sight, written_tables
-from workshop.cases.interval_fit import fitted_spread
+from workshop.cases.interval_fit import fitted_device, fitted_spread, fitted_stand_in
 
 TABLES = ("calibrate", "test", "second_calibrate", "second_test", "vendor_test", "second_memory")
 """Of ``validation/runs``, in the order in which they joined; tables of first sight come after."""
@@ -135,17 +135,24 @@ def kept_errors() -> dict[str, float]:
     }
 
 
-def write_spread() -> float:
-    """Fit ``spread`` to runs at first sight and write it."""
-    spread = fitted_spread()
+def write_rules() -> dict[str, float]:
+    """Fit ``spread`` and ``stand_in`` to runs at first sight; write them and ``untimed_device``."""
+    fitted = {
+        "spread": fitted_spread(),
+        "stand_in": fitted_stand_in(),
+        "untimed_device": fitted_device(),
+    }
     path = catalogue.find("uncertainty", "likeness")
     document = tomlkit.parse(path.read_text(encoding="utf-8"))
-    document["spread"]["value"] = float(f"{spread:.2g}")
+    for name, value in fitted.items():
+        document[name]["value"] = float(
+            f"{value:.3g}" if name == "untimed_device" else f"{value:.2g}"
+        )
     path.write_text(tomlkit.dumps(document), encoding="utf-8")
     load_likeness.cache_clear()
-    return spread
+    return fitted
 
 
 if __name__ == "__main__":
     print("written:", write_ledger(kept_errors()))
-    print(f"spread = {write_spread():.3g}")
+    print("fitted:", write_rules())

@@ -1,0 +1,1 @@
+"""`foreshard mcp`: questions as tools of agents, over the Model Context Protocol."""
