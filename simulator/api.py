@@ -858,8 +858,15 @@ def rl(
     return price_rl(made, by=by, search=search, progress=progress)
 
 
-def schedule(jobs: str | os.PathLike[str], *, processes: int | None = None) -> JobSchedule:
+def schedule(
+    jobs: str | os.PathLike[str], *, more: int | None = None, processes: int | None = None
+) -> JobSchedule:
     """Find who of the jobs of a file gets which part of its cluster, and when.
+
+    Parameters
+    ----------
+    more : int, optional
+        Say as well what so many more accelerators of each part would bring.
 
     Raises
     ------
@@ -868,9 +875,10 @@ def schedule(jobs: str | os.PathLike[str], *, processes: int | None = None) -> J
     InfeasibleError
         If a job fits nowhere.
     """
-    from simulator.questions.job_schedule.answer import read_jobs, schedule_jobs
+    from simulator.questions.job_schedule.answer import grown, read_jobs, schedule_jobs
 
-    return schedule_jobs(read_jobs(Path(jobs)), where=str(jobs), processes=processes)
+    answer = schedule_jobs(read_jobs(Path(jobs)), where=str(jobs), processes=processes)
+    return answer if more is None else grown(answer, more, processes=processes)
 
 
 def recommender(scenario: Source, **given: Unpack[ScenarioKeywords]) -> Recommended:

@@ -34,11 +34,11 @@ def test_document(file: Path) -> None:
     assert list(found) == [
         *("schema", "version", "command", "minimize", "parts", "jobs", "makespan_days"),
         *("least_days", "completion_days", "slowdown", "utilisation", "fairness", "teams"),
-        "caveats",
+        *("idle", "late", "growth", "caveats"),
     ]
     assert list(found["jobs"][0]) == [
         *("name", "team", "part", "gpus", "arrives_days", "start_days", "end_days", "slowdown"),
-        "options",
+        *("kind", "after", "start_date", "end_date", "options"),
     ]
     x, y = found["jobs"]
     assert (x["gpus"], x["start_days"], y["start_days"]) == (4, 0.0, 0.0), "side by side"

@@ -88,6 +88,11 @@ class Ranks:
         """Ranks that share the queries of a sequence: all-to-all shares heads instead."""
         return np.where(self.cp_kind == CP_KINDS.index("all_to_all"), 1.0, self.cp)
 
+    def repeated_keys(self, heads: Any) -> Floats:
+        """Times that all-to-all repeats key/value `heads` of a rank that are fewer than cp."""
+        swapped = self.cp_kind == CP_KINDS.index("all_to_all")
+        return np.where(swapped, np.maximum(self.cp / heads, 1.0), 1.0)
+
     def key_blocks(self, kernels: Kernels) -> Floats:
         """Blocks in which attention takes the keys of all context-parallel ranks."""
         blockwise = self.cp_kind == CP_KINDS.index("ring")

@@ -21,8 +21,22 @@ Minimize = Annotated[
 ]
 
 
-@question("schedule", "schedule jobs.toml --minimize slowdown")
-def ask(*, jobs_file: JobsFile, minimize: Minimize = None, jobs: Jobs = None) -> Reply:
+More = Annotated[
+    int | None,
+    typer.Option(
+        "--more", metavar="N", min=1, help="Also say what N more accelerators of each part bring."
+    ),
+]
+
+
+@question(
+    "schedule",
+    "schedule jobs.toml --minimize slowdown",
+    "schedule campaign.toml --more 256",
+)
+def ask(
+    *, jobs_file: JobsFile, minimize: Minimize = None, more: More = None, jobs: Jobs = None
+) -> Reply:
     """Find who gets which part of a cluster, how much of it and when, by planned times.
 
     Exit 0: done; 1: a job fits nowhere; 2: bad input.
@@ -30,7 +44,7 @@ def ask(*, jobs_file: JobsFile, minimize: Minimize = None, jobs: Jobs = None) ->
     from dataclasses import replace
 
     from simulator.errors import InputError, problem
-    from simulator.questions.job_schedule.answer import read_jobs, schedule_jobs
+    from simulator.questions.job_schedule.answer import grown, read_jobs, schedule_jobs
     from simulator.questions.job_schedule.list_scheduling import GOALS
     from simulator.questions.job_schedule.screen import screen
 
@@ -41,4 +55,6 @@ def ask(*, jobs_file: JobsFile, minimize: Minimize = None, jobs: Jobs = None) ->
             raise InputError(problem("command line", "--minimize", rule, minimize))
         listed = replace(listed, minimize=minimize)
     answer = schedule_jobs(listed, where=str(jobs_file), processes=jobs)
+    if more is not None:
+        answer = grown(answer, more, processes=jobs)
     return Reply(answer, screen)

@@ -42,6 +42,8 @@ class Queued:
     """Day from which it can run."""
     weight: float = 1.0
     """What a day of it counts."""
+    after: tuple[int, ...] = ()
+    """Jobs that must have ended before it starts."""
 
     @property
     def alone(self) -> float:
@@ -85,9 +87,15 @@ class Schedule:
 
     @property
     def slowdowns(self) -> tuple[float, ...]:
-        """Days from arrival to end over those that each job takes alone (finish-time fairness)."""
+        """Days until the end over those that each job takes alone (finish-time fairness).
+
+        From its arrival, or from when the last job has ended that it must wait for.
+        """
         pairs = zip(self.jobs, self.rows, strict=True)
-        return tuple((row.end - job.arrives) / job.alone for job, row in pairs)
+        return tuple((row.end - self._ready(job)) / job.alone for job, row in pairs)
+
+    def _ready(self, job: Queued) -> float:
+        return max([job.arrives, *(self.rows[i].end for i in job.after)])
 
     @property
     def slowdown(self) -> float:
@@ -106,6 +114,8 @@ def placed(
 ) -> Schedule:
     """Place jobs in an order, each with the option that is chosen for it, as early as possible.
 
+    A job that others must end before comes after them, wherever it stands in the order.
+
     Examples
     --------
     Two jobs of 4 GPUs on a part of 4: one after the other.
@@ -117,12 +127,28 @@ def placed(
     """
     running: list[list[tuple[float, float, int]]] = [[] for _ in capacity]
     rows: dict[int, Placed] = {}
-    for job in order:
-        option, arrives = jobs[job].options[choice[job]], jobs[job].arrives
+    for job in _in_turn(jobs, order):
+        option = jobs[job].options[choice[job]]
+        arrives = max([jobs[job].arrives, *(rows[i].end for i in jobs[job].after)])
         start = _earliest(running[option.part], capacity[option.part], option, arrives)
         running[option.part].append((start, start + option.days, option.gpus))
         rows[job] = Placed(job=job, option=option, start=start)
     return Schedule(jobs=tuple(jobs), rows=tuple(rows[i] for i in range(len(jobs))))
+
+
+def _in_turn(jobs: Sequence[Queued], order: Iterable[int]) -> list[int]:
+    """The order, each job behind those that must have ended before it."""
+    turn: dict[int, None] = {}
+
+    def take(job: int) -> None:
+        for before in jobs[job].after:
+            if before not in turn:
+                take(before)
+        turn.setdefault(job)
+
+    for job in order:
+        take(job)
+    return list(turn)
 
 
 def _earliest(
@@ -198,16 +224,19 @@ def _greedy(
     """For each job in turn the thrifty option with which it ends first (list scheduling)."""
     running: list[list[tuple[float, float, int]]] = [[] for _ in capacity]
     choice = [0] * len(jobs)
-    for i in order:
+    ends: dict[int, float] = {}
+    for i in _in_turn(jobs, order):
         found = []
+        arrives = max([jobs[i].arrives, *(ends[k] for k in jobs[i].after)])
         least = {o.part: min(x.days * x.gpus for x in jobs[i].options if x.part == o.part)
                  for o in jobs[i].options}  # fmt: skip
         for number, option in enumerate(jobs[i].options):
             if option.days * option.gpus <= waste * least[option.part] * (1.0 + 1e-9):
                 room = capacity[option.part]
-                start = _earliest(running[option.part], room, option, jobs[i].arrives)
+                start = _earliest(running[option.part], room, option, arrives)
                 found.append((start + option.days, option.gpus, number, start))
         end, gpus, choice[i], start = min(found)
+        ends[i] = end
         running[jobs[i].options[choice[i]].part].append((start, end, gpus))
     return choice
 
@@ -257,10 +286,13 @@ def _neighbours(
 def least_makespan(jobs: Sequence[Queued], capacity: Sequence[int]) -> float:
     """Days that no schedule undercuts.
 
-    No job ends before it has run alone, and every job takes of some part at least its smallest
-    share of that part's accelerator-days.
+    No job ends before those that it waits for and itself have run alone, and every job takes of
+    some part at least its smallest share of that part's accelerator-days.
     """
-    longest = max(job.arrives + job.alone for job in jobs)
+    ends: dict[int, float] = {}
+    for i in _in_turn(jobs, range(len(jobs))):
+        ends[i] = max([jobs[i].arrives, *(ends[k] for k in jobs[i].after)]) + jobs[i].alone
+    longest = max(ends.values())
     shares = sum(min(o.days * o.gpus / capacity[o.part] for o in job.options) for job in jobs)
     first = min(job.arrives for job in jobs)
     return max(longest, first + shares / len(capacity))

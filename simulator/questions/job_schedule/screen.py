@@ -16,6 +16,7 @@ from simulator.units import show_percent
 if TYPE_CHECKING:
     from simulator.questions.job_schedule.answer import JobSchedule
 
+_MOST_IDLE = 6
 _STRIP = 40
 """Columns of the strip of a job."""
 
@@ -30,6 +31,10 @@ def screen(answer: JobSchedule) -> Iterator[RenderableType]:
     yield _jobs(answer)
     yield ""
     yield notes("In all", _totals(answer))
+    yield notes("Late", answer.late)
+    yield notes("Left idle, the largest stretches first", _idle(answer))
+    if answer.growth:
+        yield notes("What more would bring", _growth(answer))
     yield notes(CAVEATS, answer.caveats)
 
 
@@ -47,14 +52,39 @@ def _jobs(answer: JobSchedule) -> Table:
             job.name,
             part,
             f"{row.option.gpus:,}",
-            f"{row.start:,.2f}",
+            _day(answer, row.start),
             f"{row.option.days:,.2f}",
-            f"{row.end:,.2f}",
+            _day(answer, row.end),
             f"{schedule.slowdowns[i]:.2f}",
             f"{'.' * first}{'=' * length}"[:_STRIP].ljust(_STRIP, "."),
             offer.described,
         )
     return table
+
+
+def _day(answer: JobSchedule, day: float) -> str:
+    return f"{day:,.2f}" if (date := answer.date_of(day)) is None else f"{date} ({day:,.1f})"
+
+
+def _idle(answer: JobSchedule) -> list[str]:
+    """Stretches in which accelerators wait for nobody."""
+    lines = [
+        f"{stretch.gpus:,} of {stretch.part} from day {stretch.start_days:,.1f} to"
+        f" {stretch.end_days:,.1f}:"
+        f" {stretch.gpus * (stretch.end_days - stretch.start_days):,.0f} accelerator-days"
+        for stretch in answer.idle
+    ]
+    more = len(lines) - _MOST_IDLE
+    return [*lines[:_MOST_IDLE], *([f"and {more} more, in --json"] if more > 0 else [])]
+
+
+def _growth(answer: JobSchedule) -> list[str]:
+    return [
+        f"{growth.gpus:,} more of {growth.part}: all done after {growth.makespan_days:,.2f} days,"
+        f" {growth.saved_days:,.2f} sooner; {show_percent(growth.utilisation)} in use"
+        + (f"; still late: {', '.join(growth.late)}" if growth.late else "")
+        for growth in answer.growth
+    ]
 
 
 def _totals(answer: JobSchedule) -> list[str]:
