@@ -31,6 +31,7 @@ from simulator.cost.terms import LABELS
 from simulator.errors import ForeshardError, InputError, visible
 from simulator.explorer.answering import Answers
 from simulator.explorer.asked import LONGEST, Question, question_of
+from simulator.explorer.asked_rl import RLQuestion, rl_answer, rl_question
 from simulator.files import json_of
 from simulator.report.palette import PALETTE
 from simulator.search.in_threads import Stopped, stoppable
@@ -193,9 +194,9 @@ def application(
     known, searches = answers or Answers(), _Searches()
     quick = anyio.CapacityLimiter(_QUICK)
 
-    def worked(make: _Make, request: Request) -> Response:
+    def worked(make: _Make, request: Request, read: _Read = question_of) -> Response:
         try:
-            return make(question_of(request.query_params.get("q", "")), request)
+            return make(read(request.query_params.get("q", "")), request)
         except ForeshardError as error:
             problems = error.problems if isinstance(error, InputError) else (str(error),)
             return JSONResponse({"problems": [visible(text) for text in problems]}, 422)
@@ -207,21 +208,26 @@ def application(
 
         return respond
 
-    def searched(make: _Make) -> Callable[[Request], Awaitable[Response]]:
+    def searched(
+        make: _Make, read: _Read = question_of
+    ) -> Callable[[Request], Awaitable[Response]]:
         async def respond(request: Request) -> Response:
-            return await searches.answer(request, partial(worked, make, request))
+            return await searches.answer(request, partial(worked, make, request, read))
 
         return respond
 
     routes = [
         Route("/", _asset("explorer.html", "text/html")),
         Route("/explorer.js", _asset("explorer.js", "text/javascript")),
+        Route("/rl", _asset("rl.html", "text/html")),
+        Route("/rl.js", _asset("rl.js", "text/javascript")),
         Route("/explorer.css", _asset("explorer.css", "text/css")),
         Route("/health", _healthy),
         Route("/api/choices", _chosen_from),
         Route("/api/now", answered(lambda q, r: _json(known.now(q, _near(r), _last(r))))),
         Route("/api/search", searched(lambda q, _: _json(known.searched(q)))),
         Route("/api/otherwise", searched(lambda q, _: _json(known.otherwise(q)))),
+        Route("/api/rl", searched(lambda asked, r: _json(_of_rl(asked, r)), read=rl_question)),
         Route("/scenario.toml", answered(lambda q, _: _file(known.scenario_file(q), "toml"))),
         Route("/launch.sh", searched(lambda q, _: _file(known.launch(q), "sh"))),
         Route("/report.html", searched(lambda q, _: _file(known.report(q), "html"))),
@@ -230,7 +236,14 @@ def application(
     return Starlette(routes=routes, middleware=[guard])
 
 
-_Make = Callable[[Question, Request], Response]
+_Make = Callable[[Any, Request], Response]
+_Read = Callable[[str], Any]
+"""Makes a question of the text in ``q``."""
+
+
+def _of_rl(asked: RLQuestion, request: Request) -> dict[str, Any]:
+    """The step as it is asked, or with all its splits."""
+    return rl_answer(asked, search=request.query_params.get("splits") == "1")
 
 
 def _asset(name: str, media_type: str) -> Callable[[Request], Awaitable[Response]]:

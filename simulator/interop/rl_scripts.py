@@ -6,6 +6,7 @@ read here and put together. Nothing of a script is run.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import Any
 from simulator.dotted_fields import put
 from simulator.errors import InputError
 from simulator.files import read_toml, yaml_of
+from simulator.interop.dialects.python_calls import calls_of
+from simulator.interop.dialects.settings import Setting
 from simulator.interop.shell.command_words import training_command
 from simulator.interop.shell.shell_words import read_script
 from simulator.plain_files import read_text
@@ -27,11 +30,17 @@ _ENOUGH = 2
 _LARGEST = 10**12
 """Largest number that is taken for meant."""
 
+WORLD = "world_size"
+"""Setting that stands for the ranks that train."""
+
 _MOST_BASES = 8
 """Configurations that one may stand over, one on the other."""
 
 _HALF = 0.5
 """Share of the longest answer that is taken for the mean where a script says none."""
+
+_CONFIGURATION = re.compile(r"(GRPO|RLOO|PPO|OnlineDPO)Config")
+_TRAINER = re.compile(r"(GRPO|RLOO|PPO|OnlineDPO)Trainer")
 
 _ENDINGS = ("-instruct", "-base", "-chat", "-hf", "-it")
 
@@ -42,8 +51,14 @@ def _dialects() -> dict[str, Any]:
 
 
 def settings_of_file(path: Path) -> dict[str, Any]:
-    """Settings of a YAML file, those of its `defaults` below them, or of a script's command."""
+    """Settings of a YAML file, those of its `defaults` below them, or of a script.
+
+    Of a shell script those of its command, of a Python script keywords of its configuration
+    (``GRPOConfig(num_generations=8)``) and the model that its trainer is given.
+    """
     text = read_text(path, _LIMIT_BYTES)
+    if path.suffix == ".py":
+        return dict(_of_python(calls_of(text, str(path))))
     if path.suffix in (".yaml", ".yml"):
         return dict(_of_yaml(path, text, 0))
     command = training_command(read_script(text, str(path)))
@@ -86,10 +101,12 @@ def document_of(settings: Mapping[str, Any], name: str) -> tuple[dict[str, Any],
             else:
                 fields[field] = value
     for field, formula in formulas.items():
-        value, keys = _value(formula, known)
-        if value is not None:
-            fields[field] = value
-            used += [key for key in keys if key in settings]
+        for one in [formula] if isinstance(formula, str) else formula:
+            value, keys = _value(one, known)
+            if value is not None:
+                fields[field] = value
+                used += [key for key in keys if key in settings]
+                break
     document: dict[str, Any] = {"rl": {"framework": dialect["framework"]}}
     for field, value in fields.items():
         put(document, field, value, where=name)
@@ -117,8 +134,12 @@ def scenario_from_script(
     if not dialect:
         known = ", ".join(_dialects())
         raise InputError(f"{path}: not a script or configuration of {known}")
-    document, used = document_of(settings, dialect)
+    document, used = document_of({**settings, **_ranks(settings, names)}, dialect)
     lines = [f"{path}: {dialect}, {len(used)} of {len(settings)} settings bear on the times"]
+    usual = _dialects()[dialect].get("usual", {})
+    taken = [f"{key} = {value}" for key, value in usual.items() if key not in settings]
+    if taken:
+        lines.append(f"usual with {dialect}, because not given: {', '.join(taken)}")
     model = names.get("model") or _model(settings, dialect, path)
     put(document, "model.name", model, where=str(path))
     for name in ("gpus", "software"):
@@ -129,6 +150,14 @@ def scenario_from_script(
     put(document, "cluster.name", names["cluster"], where=str(path))
     lines += _assume(document, overrides)
     return make_scenario(document, where=str(path), overrides=overrides), lines
+
+
+def _ranks(settings: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, int]:
+    """Ranks that train, for batches that are given for each: all, or half beside a server."""
+    gpus = names.get("gpus")
+    if gpus is None or WORLD in settings:
+        return {}
+    return {WORLD: gpus // 2 if settings.get("vllm_mode") == "server" else gpus}
 
 
 def _assume(document: dict[str, Any], overrides: Iterable[str]) -> list[str]:
@@ -147,6 +176,9 @@ def _assume(document: dict[str, Any], overrides: Iterable[str]) -> list[str]:
                 f"assumed: answers have {rl['answer_tokens']:,.0f} tokens in the mean, half of the"
                 " longest; --set rl.answer_tokens=N says what yours have"
             )
+    answers = rl.pop("answers", None)
+    if answers and "prompts" not in rl and "samples" in rl:
+        rl["prompts"] = max(answers // max(rl["samples"], 1), 1)
     if "prompts" not in rl and "global_batch" in training and "samples" in rl:
         rl["prompts"] = max(training["global_batch"] // max(rl["samples"], 1), 1)
     if "global_batch" not in training and {"prompts", "samples"} <= set(rl):
@@ -166,6 +198,15 @@ def _of_yaml(path: Path, text: str, depth: int) -> Iterator[tuple[str, Any]]:
         if depth < _MOST_BASES and isinstance(name, str) and base.is_file():
             yield from _of_yaml(base, read_text(base, _LIMIT_BYTES), depth + 1)
     yield from _leaves(table, "")
+
+
+def _of_python(settings: Iterable[Setting]) -> Iterator[tuple[str, Any]]:
+    for setting in settings:
+        called, _, key = setting.key.rpartition(".")
+        if _CONFIGURATION.fullmatch(called):
+            yield key, setting.value
+        elif _TRAINER.fullmatch(called) and key in ("model", "0"):
+            yield "model_name_or_path", setting.value
 
 
 def _leaves(table: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Any]]:

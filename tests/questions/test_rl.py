@@ -324,6 +324,47 @@ def test_a_command_of_openrlhf(tmp_path: Path) -> None:
     assert made.pinned == {"sharding": "zero3", "recompute": "full"}
 
 
+TRL = """
+from trl import GRPOConfig, GRPOTrainer
+
+GENERATIONS = 16
+training_args = GRPOConfig(
+    output_dir="out",
+    use_vllm=True,
+    vllm_mode="colocate",
+    vllm_tensor_parallel_size=2,
+    num_generations=GENERATIONS,
+    max_completion_length=2048,
+    per_device_train_batch_size=4,
+    gradient_accumulation_steps=8,
+    steps_per_generation=16,
+    beta=0.0,
+)
+trainer = GRPOTrainer(model="Qwen/Qwen3-8B", reward_funcs=[], args=training_args)
+"""
+
+
+def test_a_script_of_trl(tmp_path: Path) -> None:
+    """trl/trainer/grpo_config.py: batches are of each rank; 16 micro-steps a generation, 8 a step.
+
+    4 x 16 x 8 ranks = 512 answers, 32 prompts of 16; 4 x 8 x 8 = 256 an update. Prompts are of 512
+    tokens unless said, checkpointing is on, and beta = 0 needs no reference.
+    """
+    path = tmp_path / "grpo.py"
+    path.write_text(TRL)
+    made, lines = scenario_from_script(path, {"cluster": "dgx-h100", "gpus": 8})
+    section = made.required(RL)
+    (usual,) = (line for line in lines if line.startswith("usual with trl"))
+    assert "max_prompt_length = 512" in usual and "num_generations" not in usual
+    assert (section.prompts, section.samples, section.answers) == (32, 16, 512)
+    assert (section.prompt_tokens, section.longest_answer) == (512, 2048)
+    assert made.workload.recipe.global_batch == 256
+    assert (section.mode, section.generation.tp) == ("colocated", 2)
+    assert section.generation.memory_share == 0.3 and not section.reference_model
+    assert made.pinned == {"micro_batch": 4, "recompute": "full"}
+    assert made.workload.architecture.name == "qwen3-8b"
+
+
 def test_scripts_of_no_known_framework(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not a script or configuration of"):
         _script(tmp_path, "run.sh", "torchrun pretrain_gpt.py --num-layers 2\n")
