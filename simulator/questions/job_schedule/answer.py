@@ -27,7 +27,7 @@ from simulator.questions.job_schedule.list_scheduling import (
     best_schedule,
     least_makespan,
 )
-from simulator.questions.rl.answer import trainer_goodput
+from  import trainer_goodput
 from simulator.reinforcement.rl_step import rl_step
 from simulator.scenario import Scenario, make_scenario
 from simulator.units import DAY_S, show_percent
