@@ -27,7 +27,7 @@ from simulator.questions.job_schedule.list_scheduling import (
     best_schedule,
     least_makespan,
 )
-from  import trainer_goodput
+from simulator.questions.rl.answer import rl_goodput
 from simulator.reinforcement.rl_step import rl_step
 from simulator.scenario import Scenario, make_scenario
 from simulator.units import DAY_S, show_percent
@@ -450,7 +450,7 @@ def _offer(scenario: Scenario, name: str, gpus: int, rl_steps: int | None) -> Of
         step = rl_step(placed_there)
     except (InputError, InfeasibleError) as error:
         return Offer(cluster=name, gpus=gpus, feasible=False, reason=str(error).partition("\n")[0])
-    days = rl_steps * step.step_time_s / trainer_goodput(placed_there, step) / DAY_S
+    days = rl_steps * step.step_time_s / rl_goodput(placed_there, step) / DAY_S
     return replace(_stated(name, gpus, days), described=step.rl.mode)
 
 
