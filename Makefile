@@ -6,7 +6,8 @@
 # make lint      ruff, mypy, import-linter
 # make mutants   change one place of simulator/ at a time, say what no test of its room notices; hours
 # make load      200 clients click on the explorer for 5 minutes: waits, memory, what is lost; LOAD='--seconds 60'
-# make bench     time what tests/benchmarks holds
+# make bench     time what tests/benchmarks holds, and what a user waits for against goals and the last landing:
+#                python -m tests.benchmarks.waits --write keeps what it measured in tests/benchmarks/waits.csv
 # make house     count files, lines, names and calls, which the house rules are measured by (tests/house)
 # make accuracy  predict the shipped runs and write docs/accuracy*.md, docs/accuracy.json and docs/goodput.md again
 # make profiles  fit the shipped hardware profiles again from validation/microbenchmarks
@@ -47,6 +48,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 plan: $(STAMPS)/foreshard
 	$(BIN)/foreshard plan examples/llama-3.1-70b.toml
+	@$(MAKE) --no-print-directory $(STAMPS)/compiled
 
 test: lint $(TORCH_STAMP)
 	$(BIN)/python -m pytest -n auto --dist loadfile $(PYTEST_ARGS)
@@ -69,6 +71,7 @@ load: $(STAMPS)/test
 
 bench: $(STAMPS)/test
 	$(BIN)/python -m pytest tests/benchmarks -m '' --benchmark-enable --benchmark-only $(PYTEST_ARGS)
+	$(BIN)/python -m tests.benchmarks.waits
 
 house: $(STAMPS)/foreshard
 	$(BIN)/python -m tests.house.figures
@@ -117,6 +120,17 @@ INSTALL := $(PIP) install hatchling && $(PIP) install --no-build-isolation -c co
 $(STAMPS)/foreshard: pyproject.toml $(STAMPS)/venv
 	cmp -s pyproject.toml $@ || { $(INSTALL) .; }
 	@cp pyproject.toml $@
+
+# What numba makes of the engine of events is kept beside its modules: compiled once for a checkout, with nothing
+# but numba's own code generator. A step of many tasks, a run of months, links that are shared.
+PLAYED := $(BIN)/foreshard simulate --model gpt3-175b --cluster dgx-a100 --gpus 256 --set training.tokens=3e11 \
+    --set training.global_batch=512 --set layout.tp=8 --set layout.pp=32 --set layout.vpp=3 --set layout.micro_batch=1
+$(STAMPS)/compiled: $(wildcard simulator/events/*/*.py) $(STAMPS)/foreshard
+	@echo "compiling what \`foreshard simulate\` plays, once for this checkout"
+	@$(PLAYED) > /dev/null
+	@$(PLAYED) --contention > /dev/null
+	@$(BIN)/foreshard simulate examples/llama-3.1-8b.toml --run > /dev/null
+	@touch $@
 
 $(STAMPS)/test: pyproject.toml $(STAMPS)/venv
 	cmp -s pyproject.toml $@ || { $(INSTALL) '.[test,lint]'; }

@@ -25,7 +25,7 @@ from annotated_types import Gt, Le
 from pydantic import Strict, TypeAdapter, ValidationError
 from pydantic_core import CoreSchema, core_schema
 
-from simulator import catalogue
+from simulator import catalogue, records
 from simulator.errors import InputError, brief, brief_text, did_you_mean, nearest, visible
 from simulator.inheritance import lent, merged, taken_over
 from simulator.plain_files import (
@@ -45,6 +45,7 @@ from simulator.plain_files import (
     refuse_long_numbers,
     text_within,
 )
+from simulator.profile_cache import Base, ProfileCache
 
 T = TypeVar("T")
 
@@ -58,7 +59,7 @@ Count = Annotated[int, Gt(0), Le(100_000_000)]
 """How many of something there are: one at least, and no more than any machine has."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@records.dataclass(frozen=True, slots=True)
 class Word:
     """Marks a string as one of words that are known elsewhere: ``Annotated[str, Word(words)]``.
 
@@ -71,7 +72,7 @@ class Word:
         return core_schema.literal_schema(list(self.known))
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@records.dataclass(frozen=True, slots=True)
 class Words:
     """Marks a string as words that are known elsewhere, joined by ``+``."""
 
@@ -88,21 +89,21 @@ class Words:
         return core_schema.no_info_after_validator_function(check, core_schema.str_schema())
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@records.dataclass(frozen=True, slots=True)
 class Unit:
     """Says in what a number is counted whose name does not end in its unit."""
 
     text: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@records.dataclass(frozen=True, slots=True)
 class Items:
     """Says of a field that is read elsewhere that it is a list of tables, and of which record."""
 
     schema: type
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@records.dataclass(frozen=True, slots=True)
 class ReadBy:
     """Marks a field whose value a function reads; its ValueError says what is wrong."""
 
@@ -213,11 +214,14 @@ def _figure(raw: Any) -> Figure:
     )
 
 
+_frozen = records.dataclass(frozen=True, kw_only=True, slots=True)
+
+
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def record(cls: type[T]) -> type[T]:
     """Make a frozen, keyword-only, slotted dataclass that :func:`build` can fill from a file."""
     cls.__pydantic_config__ = _CONFIG  # type: ignore[attr-defined]
-    return dataclasses.dataclass(frozen=True, kw_only=True, slots=True)(cls)
+    return _frozen(cls)
 
 
 def build(schema: type[T], raw: Any, *, where: str, prefix: str = "") -> T:
@@ -644,12 +648,20 @@ def read_profile(schema: type[T], path: Path, *, kind: str = "") -> T:
     InputError
         If the file, its base or a field of either is wrong.
     """
-    raw = {**_over_base(path, kind, ()), "name": visible(path.stem)}
+    if (kept := KEPT.get(schema, path, kind)) is not None:
+        return kept
+    read = dict[Path, Base | None]()
+    raw = {**_over_base(path, kind, (), read), "name": visible(path.stem)}
     sources = raw.pop("sources", {})
     if not isinstance(sources, dict) or not {dict}.issuperset(map(type, sources.values())):
         raise InputError(f"{path}: sources: must be tables of text and date, got {brief(sources)}")
     profile: T = _profile(schema, str(path), pickle.dumps((raw, sources)))  # type: ignore[arg-type]
+    KEPT.put(schema, path, kind, list(read), filter(None, read.values()), profile)
     return profile
+
+
+KEPT = ProfileCache(Figure, catalogue.find)
+"""Of commands; in Python nothing is kept unless its folder is set."""
 
 
 @lru_cache(maxsize=_KEPT)
@@ -706,8 +718,14 @@ def _make_figures(raw: Any, sources: Mapping[str, Any], where: str) -> None:
             tables.pop()
 
 
-def _over_base(path: Path, kind: str, below: tuple[Path, ...]) -> dict[str, Any]:
-    """Tables of a profile over what it borrows, over its base; `below` are those on it so far."""
+def _over_base(
+    path: Path, kind: str, below: tuple[Path, ...], read: dict[Path, Base | None]
+) -> dict[str, Any]:
+    """Tables of a profile over what it borrows, over its base; `below` are those on it so far.
+
+    Adds to `read` its files, each with the kind and name that another one calls it by.
+    """
+    read.setdefault(path, None)
     raw = read_toml(path)
     base, terms, chain = raw.pop("base", None), raw.pop("borrowed", None), (*below, path.resolve())
     if len(chain) > _LONGEST_CHAIN:
@@ -718,7 +736,8 @@ def _over_base(path: Path, kind: str, below: tuple[Path, ...]) -> dict[str, Any]
         if kind and isinstance(name, str):
             profile = catalogue.find(kind, name, where=str(path), field=field)
             if profile.resolve() not in chain:
-                return _over_base(profile, kind, chain)
+                read[profile] = kind, name
+                return _over_base(profile, kind, chain, read)
         raise InputError(f"{path}: {field}: must name another profile, got {brief(name)}")
 
     if terms is not None:

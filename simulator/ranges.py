@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any
 
 from simulator.errors import brief
+from simulator.records import dataclass
 
 _RANGE = re.compile(r"\s*(\d{1,15})\s*(\.\.|to|[-:\u2013\u2026]|\.{3})\s*(\d{1,15})\s*")
 """A range, or what reads like one: ``1024 to 8192``."""

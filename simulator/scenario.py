@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +26,7 @@ from simulator.files import (
 from simulator.goal import Goal
 from simulator.hardware.cluster import Cluster
 from simulator.ranges import Choice, is_several, read_choice
+from simulator.records import dataclass
 from simulator.reliability.reliability_profile import Reliability
 from simulator.sections import READ, SECTIONS
 from simulator.software.profile import Software

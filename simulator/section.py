@@ -7,11 +7,11 @@ refusals, `foreshard fields` and docs/scenario.md follow from it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from simulator.errors import InputError, problem
 from simulator.files import build
+from simulator.records import dataclass
 
 T = TypeVar("T")
 

@@ -6,6 +6,7 @@ with the marker ``evidence``, and every property test at the length of the profi
 is worth an ``@example`` line.
 """
 
+import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -16,6 +17,8 @@ from hypothesis import settings
 from simulator.arrays import Floats
 from simulator.schedules.action_tables import Actions
 from simulator.schedules.schedule import BACKWARD_WEIGHT, FORWARD
+
+os.environ["FORESHARD_CACHE"] = "off"  # commands that tests start keep nothing at home
 
 # A property test whose examples take long draws a fraction, `settings.default.max_examples // 20`.
 settings.register_profile("same", max_examples=60, derandomize=True, deadline=None, database=None)

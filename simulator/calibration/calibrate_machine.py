@@ -8,7 +8,7 @@ few calls. Figures that were fitted are graded so, with the spread on shapes lef
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from simulator.files import Figure
 from simulator.hardware.accelerator import Accelerator
 from simulator.hardware.cluster import Cluster
 from simulator.measured.measurements import COLLECTIVES, Call, Measurements
+from simulator.records import dataclass
 
 Progress = Callable[[int, int], None]
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from simulator.cost.kernels.gemm import device_rates, gemm_s
 from simulator.cost.kernels.memory_bound import stream_figures, stream_s
 from simulator.hardware.accelerator import BACKWARD_FLOP, Accelerator
 from simulator.measured.measurements import Call
+from simulator.records import dataclass
 
 Skipped = dict[str, int]
 """Reason -> calls that no class takes."""

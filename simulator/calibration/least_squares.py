@@ -9,7 +9,6 @@ tell apart stay plausible.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from simulator.arrays import Floats
 from simulator.errors import InputError
+from simulator.records import dataclass
 
 Rows = dict[str, Floats]
 """Equal-length columns of a table of measurements; ``seconds`` is the measured one."""

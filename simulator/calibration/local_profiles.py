@@ -8,7 +8,7 @@ is fitted on a step: those are what the profiles are to predict.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from simulator.errors import InputError
 from simulator.files import Figure, read_profile
 from simulator.hardware.accelerator import Accelerator
 from simulator.measured.measurements import Call, Measurements
+from simulator.records import dataclass
 
 NAME = "local-cpu"
 """Of every profile that is written."""

@@ -7,7 +7,6 @@ one more step under torch's profiler, scaled to the time of the others: the prof
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from simulator.errors import InputError
 from simulator.layout.degrees import accelerators
 from simulator.measured.measurements import Call, Measurements
 from simulator.planner.prediction import Prediction, predict
+from simulator.records import dataclass
 from simulator.scenario import make_scenario
 
 CAUSES = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import tomlkit
@@ -17,6 +17,7 @@ from simulator.files import read_profile
 from simulator.profiles import KINDS
 from simulator.profiles.check import check
 from simulator.quoting import comment_line
+from simulator.records import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import tomlkit
 from tomlkit.items import InlineTable, Table
 
 from simulator.quoting import toml_value
+from simulator.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ import atexit
 import gc
 import os
 from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from typing import Annotated, Any
@@ -36,7 +37,9 @@ def _command(word: str) -> Any:
         program.callback()(lambda: None)  # a group, if it were of a single command
     for name in registry.QUESTIONS:
         if name.partition(" ")[0] == word:
-            question = registry.load(name)
+            with _single_thread_of_blas():
+                question = registry.load(name)
+            _keep_profiles()
             last = name.rpartition(" ")[2]
             add = program.command(last, help=_plain(question.help), epilog=question.epilog)
             add(question.command())
@@ -44,6 +47,23 @@ def _command(word: str) -> Any:
     for command in (made, *(made.commands.values() if is_group else ())):
         command.context_settings = {**command.context_settings, **_HELP}
     return made
+
+
+@contextmanager
+def _single_thread_of_blas() -> Iterator[None]:
+    """Load NumPy without the threads that its BLAS starts, one a core: no matrix here is large.
+
+    What is started later, such as a measurement by torch, does not see the word.
+    """
+    word = "OPENBLAS_NUM_THREADS"
+    if word in os.environ:
+        yield
+        return
+    os.environ[word] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[word]
 
 
 class _Commands(MutableMapping[str, Any]):
@@ -115,6 +135,13 @@ def _lighten() -> None:
     gc.set_threshold(200_000, 20, 20)
     atexit.register(gc.freeze)
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+
+
+def _keep_profiles() -> None:
+    """Take profiles as another command read them, where their files are the same."""
+    from simulator import files, profile_cache
+
+    files.KEPT.folder = profile_cache.usual_folder()
 
 
 class _Program(typer.Typer):

@@ -7,7 +7,7 @@ the record in its place, and makes the record of what was typed.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self, get_type_hints
@@ -34,6 +34,7 @@ from simulator.cli.options import (
     SoftwareName,
     Tokens,
 )
+from simulator.records import dataclass
 
 if TYPE_CHECKING:
     from simulator.scenario import Scenario

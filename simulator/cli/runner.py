@@ -7,7 +7,6 @@ the help, and it returns a :class:`Reply`. Errors, ``--json`` and exit codes are
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from inspect import Parameter, Signature, getdoc, signature
 from typing import Any, TypeVar, get_type_hints
 
@@ -21,6 +20,7 @@ from simulator.cli.options import (
     print_json,
     print_line,
 )
+from simulator.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import erf, sqrt
 from typing import Any
 
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from simulator.arrays import Floats
 from simulator.frames import DataFrame, Table, choose, frame
 from simulator.layout.layouts import Layouts
+from simulator.records import dataclass
 
 VERDICTS = ("FITS", "TIGHT", "OOM")
 """FITS: the P90 of memory is within the usable bytes; TIGHT: only the P50 is; OOM: neither."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from simulator.data_input.supply import (
 )
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import Layouts
+from simulator.records import dataclass
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -32,6 +31,7 @@ from simulator.cost.pricing import price
 from simulator.cost.tables import Priced, Selection, select
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import SHARDINGS, Layouts
+from simulator.records import dataclass
 from simulator.schedules.action_tables import actions, in_flight
 from simulator.schedules.registry import SCHEDULES
 from simulator.schedules.schedule import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD

@@ -13,13 +13,13 @@ pipelines of unlike tensor degrees, stages and batches.)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from simulator.cost.collectives.calls import all_reduce_s
 from simulator.cost.tables import Priced
 from simulator.layout.placement import Group
+from simulator.records import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,7 +9,6 @@ what the others add is fill and drain; the data-parallel tail and the optimizer 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +53,7 @@ from simulator.cost.terms import HIDDEN, TERMS
 from simulator.hardware.cluster import Cluster
 from simulator.layout.keys import unique_rows
 from simulator.layout.layouts import Layouts
+from simulator.records import dataclass
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 

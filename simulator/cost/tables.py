@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from simulator.cost.states.state_costs import StateCosts
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import RECOMPUTE, Layouts
 from simulator.layout.stages import Stages, StageTable
+from simulator.records import dataclass
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 

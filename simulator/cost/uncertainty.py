@@ -10,7 +10,6 @@ it bears on.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import erf
 from typing import Any
@@ -26,6 +25,7 @@ from simulator.files import Figure, read_profile, record
 from simulator.hardware.cluster import Cluster
 from simulator.layout.keys import unique_rows
 from simulator.layout.layouts import Layouts
+from simulator.records import dataclass
 from simulator.software.profile import Software
 from simulator.software.releases import parsed
 from simulator.workload.recipe import Recipe, Workload

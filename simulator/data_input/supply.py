@@ -7,13 +7,13 @@ what the supply takes longer than their step.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from simulator.arrays import Floats
 from simulator.data_input.data_section import DataInput, Store, load_usual
+from simulator.records import dataclass
 
 STAGES = ("workers", "cores", "store", "server", "requests", "opens", "drives", "host link")
 """workers: loader processes of a rank, each at one sample after the other. cores: of a server.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from simulator import catalogue
 from simulator.errors import InputError
 from simulator.hardware.accelerator import Platform
 from simulator.hardware.cluster import Cluster, load_cluster
+from simulator.records import dataclass
 from simulator.software.platforms import running_on
 from simulator.workload import presets
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from simulator.answers import Encoded
@@ -13,6 +12,7 @@ from simulator.doctor.identities import IDENTITIES, Broken, broken
 from simulator.errors import InputError
 from simulator.hardware.cluster import load_cluster
 from simulator.planner.prediction import Prediction, predict
+from simulator.records import dataclass
 from simulator.scenario import make_scenario
 from simulator.workload.presets import load
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from simulator.evidence.likeness import nearness
 from simulator.layout.layouts import Layouts
 from simulator.layout.placement import place
 from simulator.planner.prediction import Prediction
+from simulator.records import dataclass
 from simulator.units import HOUR_S, KWH_J
 
 _EQUAL = 1e-9

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
 
+from simulator import records
 from simulator.economics.carbon import co2_kg
 from simulator.economics.ownership import (
     TIERS,
@@ -174,7 +175,7 @@ def usual_economics() -> Economics:
     return Economics(rent=page.rent, own=page.own, site=load_site(page.site))
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@records.dataclass(frozen=True, slots=True)
 class Tariff:
     """What an hour of a cluster's accelerators costs, and where they stand."""
 

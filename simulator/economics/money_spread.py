@@ -102,11 +102,9 @@ def usd_spread(price: Price, site: Site, *, power_share: Floats, energy: Floats)
     >>> float(usd_spread(rented, site, power_share=np.zeros(1), energy=np.full(1, 0.1))[0])
     0.2
     """
-    held = 0.0
-    if price.usd_per_gpu_hour is not None:
-        held = _relative(
-            price.usd_per_gpu_hour, price_spread("", price.term) if price.assumed else 0
-        )
+    held = 0.0 if price.usd_per_gpu_hour is None else _relative(price.usd_per_gpu_hour)
+    if price.assumed and getattr(price.usd_per_gpu_hour, "spread", None) is None:
+        held = price_spread("", price.term)
     tariff = _relative(site.electricity_usd_per_kwh)
     power = power_share * np.sqrt(energy**2 + tariff**2)
     return np.sqrt(((1.0 - power_share) * held) ** 2 + power**2)

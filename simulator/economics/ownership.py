@@ -8,7 +8,6 @@ purchase. What owned servers would sell for at the end of a month is assumed, an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import hypot
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -23,6 +22,7 @@ from simulator.errors import InputError, problem
 from simulator.files import Figure, figures, read_profile, record
 from simulator.frames import DataFrame, frame_of_rows
 from simulator.hardware.cluster import Cluster
+from simulator.records import dataclass
 from simulator.units import DAY_S
 
 HOURS_PER_MONTH = 8766.0 / 12.0

@@ -8,7 +8,6 @@ whose GPU-hours were published (``workshop/fits/planning_factor.py``).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from math import exp
 from typing import ClassVar
@@ -16,6 +15,7 @@ from typing import ClassVar
 from simulator import catalogue
 from simulator.economics.unsure_totals import quantile
 from simulator.files import Figure, Number, Whole, read_profile, record
+from simulator.records import dataclass
 
 HELD = "restarts, evaluation, lost runs, software"
 """What reported hours hold on top."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import log
 from pathlib import Path
@@ -22,6 +21,7 @@ from simulator import catalogue
 from simulator.economics.price import Price, Term
 from simulator.errors import InputError, did_you_mean, problem
 from simulator.files import Figure, build, check_header, read_columns, read_csv, read_toml, record
+from simulator.records import dataclass
 
 COLUMNS = (
     *("provider", "instance", "gpu", "gpus", "term", "usd_per_gpu_hour", "egress_usd_per_gb"),

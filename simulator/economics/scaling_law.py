@@ -6,11 +6,11 @@ equations 2 and 4). Coefficients are profiles, hardware_profiles/scaling_laws/NA
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from simulator import catalogue
 from simulator.files import Figure, read_profile, record
+from simulator.records import dataclass
 
 USUAL_LAW = "hoffmann-2022"
 """The law that is used unless another is given."""

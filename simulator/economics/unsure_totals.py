@@ -5,9 +5,10 @@ Errors of steps, prices and powers are of the logarithm, and so is what they giv
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import erf, exp, inf, log, sqrt
 from typing import ClassVar
+
+from simulator.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

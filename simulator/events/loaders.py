@@ -7,7 +7,7 @@ ranks begin a micro-batch together, so that the slowest rank's batch decides.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from simulator.cost.loading import Supply
 from simulator.data_input.supply import workers_of
 from simulator.events.played import SimulatedStep
 from simulator.events.step.timeline import Loading
+from simulator.records import dataclass
 
 _STEPS = 200
 _MOST_BATCHES = 20_000

@@ -8,7 +8,7 @@ passes is simulated faster than its half a million spans are written down.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,6 +28,7 @@ from simulator.events.step.timeline import (
     Timeline,
 )
 from simulator.frames import DataFrame, choose, frame
+from simulator.records import dataclass
 from simulator.units import show_seconds
 
 if TYPE_CHECKING:  # brings the events along

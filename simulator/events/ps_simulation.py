@@ -7,7 +7,7 @@ the servers are shared evenly; a worker's own link bounds what its messages take
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -26,6 +26,7 @@ from simulator.parameter_servers.rounds import (
     synchronous_s,
 )
 from simulator.parameter_servers.server_section import Consistency
+from simulator.records import dataclass
 
 MOST_PIECES = 8
 """Pieces of a push that are played; more of them change a round by less than an eighth of what its

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,6 +11,7 @@ from simulator.answers import Encoded
 from simulator.evidence.evidence_runs import Flags
 from simulator.evidence.likeness import NEAR, Nearness, Traits, axes_text, borrowed_tables, nearness
 from simulator.hardware.accelerator import Accelerator
+from simulator.records import dataclass
 
 GRADES = ("measured here", "measured like it", "extrapolated", "unmeasured")
 """In words, in the order of the errors to expect."""

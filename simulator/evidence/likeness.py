@@ -9,7 +9,7 @@ near, is a power away from the error to expect (``hardware_profiles/uncertainty/
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -19,6 +19,7 @@ from simulator import catalogue
 from simulator.arrays import Floats
 from simulator.evidence.evidence_runs import AXES, EvidenceRuns, load_evidence_runs
 from simulator.files import Figure, read_profile, read_toml, record
+from simulator.records import dataclass
 
 P90_T4 = 1.5332062740589438
 """The 90th percentile of Student's t with four degrees of freedom, whose mean size is 1."""
@@ -304,8 +305,10 @@ def _parts(traits: Traits, runs: EvidenceRuns, rules: Likeness) -> dict[str, Flo
     for name, weight in rules.differs.items():
         parts[name] = float(weight) * (runs.words[name] != traits.words[name])[None, :]
     for name, weight in rules.axis.items():
-        apart = traits.axes[name][:, None, :] != runs.axes[name][None, :, :]
-        parts[name] = float(weight) * apart.sum(axis=2)
+        here, there = traits.axes[name].astype(float), runs.axes[name].astype(float)
+        alike = here @ there.T  # axes that both have, whole numbers
+        apart = here.sum(axis=1)[:, None] + there.sum(axis=1)[None, :] - 2.0 * alike
+        parts[name] = float(weight) * apart
     beyond = np.zeros((len(traits.numbers["gpus"]), 1))
     for name, weight in rules.doubling.items():
         size = np.log2(traits.numbers[name])[:, None]

@@ -7,7 +7,7 @@ import ctypes
 import tempfile
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from simulator.planner.plan import Plan, plan
 from simulator.planner.prediction import Prediction, predict
 from simulator.planner.sensitivity import memory_margin
 from simulator.planner.variants import other_trainings
+from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.allowed import with_allowed
 from simulator.search.candidates import count

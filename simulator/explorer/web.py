@@ -11,7 +11,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from simulator.explorer.answering import Answers
 from simulator.explorer.asked import LONGEST, Question, question_of
 from simulator.explorer.asked_rl import RLQuestion, rl_answer, rl_question
 from simulator.files import json_of
+from simulator.records import dataclass
 from simulator.report.palette import PALETTE
 from simulator.search.in_threads import Stopped, stoppable
 from simulator.workload import presets

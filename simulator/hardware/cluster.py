@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from simulator import catalogue
@@ -21,6 +21,7 @@ from simulator.hardware.edge_list import (
 from simulator.hardware.fabric import CollectiveLibrary, Fabric, release_numbers
 from simulator.hardware.node import Node, wrong_domain
 from simulator.record_cache import for_same_records
+from simulator.records import dataclass
 from simulator.spellings import accelerator_named
 
 NO_CLOSED_FORM = (

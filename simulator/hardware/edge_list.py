@@ -11,7 +11,6 @@ import io
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
@@ -22,6 +21,7 @@ from annotated_types import Ge, Gt, Le, MaxLen
 from simulator.errors import InputError, nearest, problem
 from simulator.files import Number, Whole, build, check_header, read_csv, record
 from simulator.plain_files import write_files
+from simulator.records import dataclass
 
 COLUMNS = ("end_a", "end_b", "bytes_per_s", "latency_s", "count")
 """Of a CSV file; the last two may be left out."""

@@ -9,7 +9,6 @@ profile the user has replaced, has none.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from simulator import catalogue
 from simulator.errors import InputError
 from simulator.files import check_header, read_csv
+from simulator.records import dataclass
 
 SIZES = {
     "gemm": ("m", "n", "k"),

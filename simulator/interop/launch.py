@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 from simulator.hardware.accelerator import Platform
@@ -19,6 +19,7 @@ from simulator.interop.dialects.torchrun import layout_notes, plain_block, scrip
 from simulator.interop.dialects.torchtitan import torchtitan_block, torchtitan_unsaid
 from simulator.layout.layouts import Layouts
 from simulator.quoting import comment_line
+from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.software.profile import Launcher
 from simulator.units import show_bytes

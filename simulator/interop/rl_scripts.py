@@ -101,8 +101,8 @@ def document_of(settings: Mapping[str, Any], name: str) -> tuple[dict[str, Any],
             else:
                 fields[field] = value
     for field, formula in formulas.items():
-        for one in [formula] if isinstance(formula, str) else formula:
-            value, keys = _value(one, known)
+        for words in [formula] if isinstance(formula, str) else formula:
+            value, keys = _value(words, known)
             if value is not None:
                 fields[field] = value
                 used += [key for key in keys if key in settings]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from simulator.records import dataclass
 
 _DENSE_LIMIT, _DENSE_TIMES = 1 << 12, 16
 """Up to this many possible keys, or so many times the rows, a lookup table beats sorting."""

@@ -15,13 +15,13 @@ together.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from simulator.arrays import Floats, Ints
+from simulator.records import dataclass
 
 _BITS = 44
 """Seconds are rounded to this many bits of their sum, so that sums of them are exact."""

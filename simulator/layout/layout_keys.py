@@ -6,7 +6,6 @@ their ranks hold, of shapes that a rank computes with.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -17,6 +16,7 @@ from simulator.layout.keys import UniqueRows, unique_rows
 from simulator.layout.layouts import RECOMPUTE, Layouts
 from simulator.layout.placement import Placement, place
 from simulator.layout.stages import Stages, StageTable, fold, stages
+from simulator.records import dataclass
 from simulator.schedules.registry import BREADTH_FIRST, TAKES_ROUNDS
 from simulator.workload.architecture import Architecture
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from itertools import groupby
 from typing import Any
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from simulator.frames import DataFrame, frame
 from simulator.layout.degrees import accelerators
+from simulator.records import dataclass
 from simulator.schedules.registry import SCHEDULES, WORDS, by_code, usual_codes
 from simulator.software.supports import RANK_ORDERS
 

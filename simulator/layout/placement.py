@@ -8,7 +8,7 @@ the domain shares.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from simulator.arrays import Ints
 from simulator.layout.keys import distinct_codes
 from simulator.layout.layouts import RANK_ORDERS, Layouts
+from simulator.records import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

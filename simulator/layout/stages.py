@@ -9,7 +9,6 @@ layouts are evaluated over a handful of columns each.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from simulator.arrays import Floats, Ints
 from simulator.layout.keys import distinct_codes, unique_rows
 from simulator.layout.layouts import Layouts
+from simulator.records import dataclass
 from simulator.schedules.action_tables import in_flight
 from simulator.schedules.registry import SCHEDULES, WORDS, by_code, usual_codes
 

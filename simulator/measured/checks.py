@@ -7,12 +7,12 @@ peak of its device, and no run worth a row does less than a thousandth of it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
 from simulator.errors import InputError, brief
 from simulator.measured.replay import Run
 from simulator.measured.rows import MeasuredRun, flag, number, text
+from simulator.records import dataclass
 from simulator.units import GB
 
 T = TypeVar("T")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -27,6 +26,7 @@ from simulator.measured.microbenchmarks import (
     profiles,
     refuse_impossible,
 )
+from simulator.records import dataclass
 from simulator.workload.modules import MOST_PICKS
 
 _OPERATIONS = {

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from simulator.measured.microbenchmarks import (
     profiles,
     refuse_impossible,
 )
+from simulator.records import dataclass
 
 Shape = Mapping[str, Floats]
 """Sizes of calls of one family, by the names of the formulas."""

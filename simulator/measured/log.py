@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from simulator.arrays import Floats
 from simulator.errors import InputError
 from simulator.measured.log_lines import looks_like
+from simulator.records import dataclass
 from simulator.workload.recipe import Recipe
 
 Whole = NDArray[np.int64]

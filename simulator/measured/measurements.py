@@ -7,7 +7,7 @@ software and a list of records, each with its kernel, type, shape and all readin
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from simulator.errors import InputError, first_of, problem
 from simulator.files import is_number, read_json
+from simulator.records import dataclass
 
 SCHEMA = 1
 

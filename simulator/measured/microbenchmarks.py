@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from simulator.arrays import Floats, Ints
 from simulator.errors import InputError, brief, nearest
 from simulator.files import build, check_header, read_csv, read_toml, record
 from simulator.measured.table_kinds import HEADERS, Kind
+from simulator.records import dataclass
 
 Masks = NDArray[np.bool_]
 Texts = NDArray[np.str_]

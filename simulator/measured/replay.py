@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
@@ -25,6 +25,7 @@ from simulator.layout.layouts import CP_KINDS, OFFLOADS, Layouts
 from simulator.layout.rules.divisibility_rules import STAGES
 from simulator.layout.rules.feasibility import FEASIBLE, REASONS, code_of, reasons
 from simulator.measured.rows import SOFTWARE, Said, read_row
+from simulator.records import dataclass
 from simulator.software.overrides import is_switch, with_overrides
 from simulator.software.profile import Software, load_software
 from simulator.software.releases import Nearest, Releases, UnknownFamily, load_releases

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 from simulator.errors import InputError, brief, nearest
 from simulator.files import check_header, read_csv, toml_value
 from simulator.measured.model_sizes import with_sizes
+from simulator.records import dataclass
 from simulator.software.overrides import unknown_field
 
 _NEEDED = """run_id model family layers hidden ffn_hidden heads kv_heads head_dim gated_mlp vocab

@@ -8,13 +8,13 @@ validation/microbenchmarks/README.md.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from simulator.errors import InputError
 from simulator.files import read_csv
 from simulator.measured.rows import COLUMNS, REQUIRED
+from simulator.records import dataclass
 
 Kind = Literal["runs", "kernels", "collectives", "a2a", "rl"]
 

@@ -8,13 +8,14 @@ and its outgoing link are shared evenly among the messages that are there. Playe
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
 from simulator.arrays import Floats
+from simulator.records import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, get_args
 
 from simulator.cost.estimate import Estimate
@@ -14,6 +13,7 @@ from simulator.evidence.likeness import P90_T4
 from simulator.files import Figure, figures
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.node import ScaleUpKind
+from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.outcome import Outcome
 from simulator.software.profile import Software

@@ -7,8 +7,6 @@ that does. Those that change the step most stand under the verdict.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from simulator.cost.step import Estimate, evaluate
@@ -19,6 +17,7 @@ from simulator.planner.defaults_that_matter import Alternative, alternatives_of
 from simulator.planner.plan import Plan
 from simulator.planner.variants import Variant, variant_of
 from simulator.record_cache import for_same_records
+from simulator.records import dataclass
 from simulator.search.fastest import explore_scenario
 from simulator.search.with_failures import priced
 from simulator.units import show_bytes, show_signed_percent, show_usd
@@ -139,7 +138,7 @@ def _searched(plan: Plan, other: Alternative) -> Estimate:
     alike = other.scenario.software.name == plan.scenario.software.name
     kept = (*_KEPT, *other.fields) if alike else ()
     pinned = {name: best[name] for name in kept} | plan.scenario.pinned
-    return explore_scenario(other.scenario, pinned, keep=1, counts=False).best
+    return explore_scenario(other.scenario, pinned, keep=1, counts=False, near_miss=False).best
 
 
 def _estimated(table: Layouts, other: Alternative) -> Estimate | None:

@@ -6,11 +6,12 @@ Each change is a `dataclasses.replace`; what was measured of the rest stays.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, Literal
 
 from simulator.files import Figure, with_figure
 from simulator.hardware.cluster import Cluster
+from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.software.profile import Software
 from simulator.workload.training_section import wrong_training

@@ -8,13 +8,14 @@ software that a team may run in place of the one in hand.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Literal
 
 from simulator.errors import InputError
 from simulator.layout.layouts import Layouts
 from simulator.planner.changes import with_recipe
 from simulator.planner.variants import Variant, priced_variant
+from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.software.overrides import said_flag, with_overrides
 from simulator.software.platforms import sound_software

@@ -8,7 +8,7 @@ that differ in one choice or two are priced in full.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -22,6 +22,7 @@ from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.planner.layout_row import LayoutRow, layout_rows
 from simulator.planner.prediction import Prediction, predict
 from simulator.planner.variants import Variant, variant_of
+from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.candidates import candidates
 from simulator.search.defaults import stated_layout

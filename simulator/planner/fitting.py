@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, ClassVar
 
@@ -23,6 +22,7 @@ from simulator.layout.layouts import OFFLOADS, RECOMPUTE, SHARDINGS, Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.planner.prediction import Prediction
 from simulator.planner.variants import Variant, variant_of
+from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.candidates import longest_cp, widest_tp
 from simulator.software.supports import Supports

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar
 
 from simulator.answers import Encoded
 from simulator.cost.estimate import Estimate
 from simulator.cost.loading import Supply, supply_of
 from simulator.data_input.supply import cores_of, read_s, sample_of, workers_of
+from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.units import show_count, show_percent, show_rate
 

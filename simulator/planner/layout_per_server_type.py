@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -26,6 +26,7 @@ from simulator.layout.layouts import SHARDINGS, Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.planner.mixed_outcome import gpus_by_kind
 from simulator.planner.mixed_placement import first_of_each, servers_of_kind
+from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.allowed import with_allowed
 from simulator.search.fastest import explore_scenario

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from simulator.answers import Encoded, plain
@@ -17,6 +16,7 @@ from simulator.economics.planning_factor import PlanningFactor
 from simulator.economics.unsure_totals import Span
 from simulator.layout.layouts import Layouts
 from simulator.planner.input_verdict import InputVerdict, input_verdict
+from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.best_layout import BestLayout
 from simulator.search.checkpoints import Checkpoint, checkpoints

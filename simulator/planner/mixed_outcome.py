@@ -8,7 +8,7 @@ each kind has a layout of its own, it is priced on its own servers, and all add 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from simulator.evidence.card import GRADES, Card
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import Layouts
 from simulator.planner.answer_evidence import scenario_evidence
+from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.certainty import Certainty, certainty
 from simulator.search.outcome import Outcome

@@ -9,7 +9,7 @@ servers and no others: where that is faster, the others are better left out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -46,6 +46,7 @@ from simulator.planner.mixed_placement import (
 )
 from simulator.planner.mixed_prediction import asked_of
 from simulator.planner.plan import goal_value, meets
+from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.allowed import with_allowed
 from simulator.search.fastest import explore_scenario
@@ -390,7 +391,9 @@ def _alone(scenario: Scenario, kind: int, gpus: int, price_of: PriceOf | None) -
     cluster = servers_of_kind(scenario.cluster, kind, gpus)
     fixed = ("dp", "shard_group", "stages")
     free = {name: value for name, value in scenario.pinned.items() if name not in fixed}
-    best = explore_scenario(scenario, free, cluster=cluster, keep=1, counts=False).best
+    best = explore_scenario(
+        scenario, free, cluster=cluster, keep=1, counts=False, near_miss=False
+    ).best
     if not len(best):
         return []
     row = best.layouts[:1]

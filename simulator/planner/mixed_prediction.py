@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -31,6 +31,7 @@ from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.planner.layout_row import layout_fields
 from simulator.planner.mixed_outcome import FullestMemory, MixedOutcome, mixed_outcome
 from simulator.planner.prediction import Prediction, predict, with_times
+from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.defaults import complete
 from simulator.search.refusal import limits, refusal

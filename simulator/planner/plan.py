@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -23,6 +23,7 @@ from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.planner.answer_evidence import scenario_evidence
 from simulator.planner.prediction import refuse_mixed
 from simulator.planner.remedies import why_nothing_fits
+from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.allowed import with_allowed
 from simulator.search.best_layout import BestLayout

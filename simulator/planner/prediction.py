@@ -7,7 +7,7 @@ input, worded by the field that is wrong.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -23,6 +23,7 @@ from simulator.layout.rules.cluster_rules import WORLD
 from simulator.layout.rules.feasibility import DEPEND_ON_DP, FEASIBLE, RULES, code_of, reasons
 from simulator.planner.answer_evidence import scenario_evidence
 from simulator.planner.layout_row import layout_rows
+from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.schedules.registry import SCHEDULES, usual
 from simulator.search.best_layout import BestLayout

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 
 from simulator.cost.step import Estimate
 from simulator.cost.terms import TERMS
 from simulator.hardware.cluster import Cluster
+from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.allowed import with_allowed
 from simulator.search.certainty import certainty
@@ -209,7 +211,8 @@ def _alone(scenario: Scenario, gpus: int, known: SearchResult | None) -> Scaling
     if searched is None:
         pinned = with_allowed(scenario)
         free = {k: v for k, v in pinned.items() if k not in ("dp", "shard_group")}
-        searched = explore_scenario(scenario, free, cluster=cluster, keep=1, counts=False)
+        few: dict[str, Any] = {"keep": 1, "counts": False, "near_miss": False}
+        searched = explore_scenario(scenario, free, cluster=cluster, **few)
     if not len(searched.best):
         return ScalingPoint(gpus=gpus, reason=why_not(searched))
     estimate = searched.best.take(np.array([0]))

@@ -6,7 +6,7 @@ of the best layout, not of the old one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from simulator.planner.changes import machine_with
 from simulator.planner.plan import WORTH_A_TRIAL, Plan, goal_value, meets, pinned_words
 from simulator.planner.prediction import Prediction
 from simulator.planner.variants import Variant, variant_of
+from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.batch_division import batch_binds
 from simulator.search.certainty import CLOSE, expected_errors

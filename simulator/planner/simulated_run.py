@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -17,6 +17,7 @@ from simulator.planner.layout_row import layout_fields
 from simulator.planner.plan import Plan
 from simulator.planner.prediction import Prediction
 from simulator.planner.simulated import predict_best
+from simulator.records import dataclass
 from simulator.reliability.incidents import Incidents, read_incidents, with_rates
 from simulator.reliability.run_outlook import Outlook, outlook
 from simulator.reliability.run_terms import RunTerms, run_terms

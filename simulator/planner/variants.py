@@ -7,7 +7,7 @@ other trainings, what would make a layout fit, a moved figure, another fabric.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, TypeVar
 
 from simulator.answers import encoded
@@ -18,6 +18,7 @@ from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, REASONS, reasons
 from simulator.planner.changes import training_changes
 from simulator.record_cache import for_same_records
+from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.defaults import stated_layout
 from simulator.search.fastest import explore_scenario
@@ -124,7 +125,9 @@ def priced_variant(
     """Price a changed scenario: with one layout, or with the fastest that fits among all."""
     setting = scenario.workload, scenario.cluster, scenario.software
     if layout is None:
-        best = explore_scenario(scenario, scenario.pinned, keep=1, counts=False).best
+        best = explore_scenario(
+            scenario, scenario.pinned, keep=1, counts=False, near_miss=False
+        ).best
         if len(best):
             return variant_of(scenario, best, change=change, **known)
         return Variant(change=change, scenario=scenario, **known)

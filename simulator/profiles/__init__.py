@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from simulator import catalogue
+from simulator import catalogue, records
 from simulator.between_sites.compression import Compression
 from simulator.between_sites.sites_section import OuterStep
 from simulator.data_input.data_section import Store, Usual
@@ -57,7 +57,7 @@ KINDS: dict[str, type] = {
 """Folder of hardware_profiles -> what a file in it describes."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+@records.dataclass(frozen=True, kw_only=True, slots=True)
 class Profile:
     """One profile, resolved through its base and what it borrows."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from simulator.events.network.topology import topology
 from simulator.events.network.topology_graph import regular_graph
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.edge_list import Edge, endpoint
+from simulator.records import dataclass
 
 MOST_GPUS = 16_384
 """Of a network whose cuts are looked for: one of twice as many takes four times as long."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import get_args, get_type_hints
@@ -18,6 +18,7 @@ from simulator.hardware.node import Node, ScaleOut, wrong_domain
 from simulator.profiles import load
 from simulator.profiles.check import check
 from simulator.quoting import comment_line, toml_value
+from simulator.records import dataclass
 
 GBIT = 125e6
 """Bytes per second of a gigabit per second."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from simulator.records import dataclass
 from simulator.units import DAY_S
 from simulator.workload.recipe import Recipe
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import ceil, inf
 
 import numpy as np
 
 from simulator.arrays import Floats
+from simulator.records import dataclass
 from simulator.reinforcement.decode import Replica
 
 _LONGEST_STRETCH = 256

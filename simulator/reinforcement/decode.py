@@ -7,7 +7,7 @@ all-reduces, the head and the sampler, and the host's work between two of them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +21,7 @@ from simulator.files import figures
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.residuals import load_residuals
 from simulator.layout.placement import Group
+from simulator.records import dataclass
 from simulator.reinforcement.decode_kernels import (
     ROUTING_EXPONENT,
     all_reduce_in_domain_s,

@@ -7,13 +7,13 @@ what it was off by then is what an answer like it may expect.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache
 from math import exp, log
 
 from simulator import catalogue
 from simulator.evidence.card import GRADES, LARGEST, Card
 from simulator.files import figures, read_csv
+from simulator.records import dataclass
 from simulator.reinforcement.rl_step import RLStep
 from simulator.reinforcement.runs import FITTED, RLRun, scenario_of
 from simulator.rollouts.rl_section import RL

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from simulator.cost.estimate import Estimate
 from simulator.hardware.cluster import Cluster
+from simulator.records import dataclass
 from simulator.reliability.reliability_profile import Storage
 from simulator.rollouts.profiles import Engine, Framework
 from simulator.units import GB

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from simulator.errors import InfeasibleError, InputError
+from simulator.records import dataclass
 from simulator.reinforcement.rl_step import RLStep, generate, joined, rl_step, split_gpus
 from simulator.rollouts.profiles import load_engine
 from simulator.rollouts.rl_section import RL

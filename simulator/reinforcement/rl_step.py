@@ -7,7 +7,7 @@ is as long as the slower side, and what the other one waits is what it has left.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from simulator.arrays import Floats
 from simulator.cost.estimate import VERDICTS, memory_verdict
 from simulator.errors import InfeasibleError, InputError
 from simulator.hardware.cluster import Cluster
+from simulator.records import dataclass
 from simulator.reinforcement.batching import (
     Work,
     Written,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from simulator import catalogue
 from simulator.errors import InputError
 from simulator.files import check_header, read_csv, read_toml
 from simulator.measured.table_kinds import HEADERS
+from simulator.records import dataclass
 from simulator.scenario import Scenario, make_scenario
 
 FITTED = ("nemo-rl-01", "nemo-rl-02", "nemo-rl-09", "nemo-rl-10")

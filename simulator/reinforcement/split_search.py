@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Literal
 
 from simulator.arrays import Floats
 from simulator.errors import InfeasibleError, InputError
 from simulator.layout.degrees import divisors
+from simulator.records import dataclass
 from simulator.reinforcement.rl_step import RLStep, generate, joined
 from simulator.reinforcement.trainer import Trainer, best_trainer, train, with_gpus
 from simulator.rollouts.lengths import answer_lengths, sequence_lengths

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from simulator.records import dataclass
 from simulator.reinforcement.rl_step import RLStep
 
 LANES = ("generator", "trainer")

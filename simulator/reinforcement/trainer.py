@@ -6,7 +6,7 @@ for a sequence, with the lengths inside it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.planner.forward_pass import forward_pass_s
+from simulator.records import dataclass
 from simulator.rollouts.lengths import packed_bins
 from simulator.rollouts.profiles import Framework, load_engine
 from simulator.rollouts.rl_section import RL

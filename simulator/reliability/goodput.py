@@ -14,12 +14,12 @@ Daly's formula. Copies in the memory of peers make a process inside the process.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from simulator.arrays import Floats
+from simulator.records import dataclass
 from simulator.reliability.run_terms import HARDWARE, PREEMPTION, SILENT, RunTerms
 from simulator.reliability.spare_pool import PoolUse, pool_use
 from simulator.units import DAY_S

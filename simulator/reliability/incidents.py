@@ -11,12 +11,13 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
 from simulator.errors import InputError, did_you_mean, first_of, problem
 from simulator.files import Figure, check_header, read_csv
+from simulator.records import dataclass
 from simulator.reliability.reliability_profile import Reliability
 from simulator.units import DAY_S
 

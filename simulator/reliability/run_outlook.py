@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from simulator.arrays import Floats
+from simulator.records import dataclass
 from simulator.reliability.goodput import NEVER, Instant, goodput_by_interval, instant
 from simulator.reliability.run_terms import HARDWARE, RunTerms
 from simulator.units import DAY_S

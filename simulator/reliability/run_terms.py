@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from simulator.arrays import Floats
+from simulator.records import dataclass
 from simulator.reliability.reliability_profile import Cause, Reliability, Storage
 from simulator.units import DAY_S
 

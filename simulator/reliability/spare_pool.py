@@ -8,12 +8,12 @@ in repair is of a kind by the load of that kind, and what is left of its repair 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from simulator.arrays import Floats
+from simulator.records import dataclass
 
 _TIMES = 64
 """Points of the integral over the time of a wait, evenly spaced in its logarithm."""

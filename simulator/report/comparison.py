@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from simulator.cost.step import Estimate
 from simulator.cost.terms import LABELS
 from simulator.planner.plan import Plan, pinned_words
+from simulator.records import dataclass
 from simulator.search.certainty import Certainty, certainty
 from simulator.units import show_percent, show_seconds
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from simulator import records
 from simulator.answers import head, plain
 from simulator.cost.memory.peak import MEMORY_KINDS
 from simulator.cost.rank_memory import rank_memory
@@ -18,7 +19,7 @@ _MEMORY_SOURCE = "cost/memory/peak.py, cost/states/state_bytes.py; counted, with
 _MEMORY_FIGURES = "software profile [states], [memory]; accelerator memory"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+@records.dataclass(frozen=True, kw_only=True, slots=True)
 class Value:
     """What a term is in one layout."""
 
@@ -35,7 +36,7 @@ class Value:
     """Of a term of the step time: figures that move it, most telling first."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+@records.dataclass(frozen=True, kw_only=True, slots=True)
 class Explained:
     """One term."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from simulator.cost.rank_memory import rank_memory
 from simulator.cost.step import evaluate
@@ -25,6 +24,7 @@ from simulator.planner.scaling import Scaling, scaling
 from simulator.planner.sensitivity import binding, memory_margin, sensitivity
 from simulator.planner.simulated import played
 from simulator.planner.variants import Variant, other_trainings
+from simulator.records import dataclass
 from simulator.report.comparison import (
     TimeBar,
     TimeChange,

@@ -7,8 +7,9 @@ optimizer green. Memory takes the colour of the time term it belongs to where th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from simulator.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from annotated_types import Ge, Gt, Le, Lt
 
+from simulator import records
 from simulator.answers import head, plain
 from simulator.errors import InputError, did_you_mean
 from simulator.files import Figure, Items, Unit, Word, Words
@@ -44,7 +45,7 @@ _UNITS = (
 """Units by how the name of a field ends; the first that fits."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+@records.dataclass(frozen=True, kw_only=True, slots=True)
 class Field:
     """One field of a scenario."""
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from simulator.records import dataclass
 from simulator.report.drawing import Document, document, frame, note, plain
 from simulator.report.palette import category, symbol
 from simulator.scoring.benchmark_score import BenchmarkScore

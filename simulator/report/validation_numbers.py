@@ -7,13 +7,13 @@ pooled, and composed times never stand beside measured ones.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from simulator.evidence.card import GRADES
 from simulator.measured.rows import MeasuredRun
+from simulator.records import dataclass
 from simulator.report.validation_benchmarks import BenchmarkTable, benchmark_tables
 from simulator.scoring.scores import (
     ScoredRow,

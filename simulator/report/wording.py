@@ -33,6 +33,8 @@ _MOST = 3
 MARK = "*"
 """Of money at a price that is assumed."""
 
+AT_ASSUMED = f"{MARK} at an assumed price: a guess or a page read second hand, no quote"
+
 _LEAST_GAP = 0.001
 """Differences of terms below this share of the step are not named."""
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
+from simulator import records
 from simulator.answers import head, plain
 from simulator.errors import InputError, did_you_mean
 from simulator.workload import presets
 from simulator.workload.architecture import Architecture
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+@records.dataclass(frozen=True, kw_only=True, slots=True)
 class ZooModel:
     """One model of the zoo."""
 

@@ -8,13 +8,13 @@ piece from its own forward pass. `in_flight` counts what the same table keeps in
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from simulator.arrays import Ints
 from simulator.errors import InputError
+from simulator.records import dataclass
 from simulator.schedules.dependencies import alone
 from simulator.schedules.registry import SCHEDULES
 from simulator.schedules.schedule import BACKWARD_INPUT, FORWARD, Order

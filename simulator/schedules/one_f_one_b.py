@@ -63,13 +63,15 @@ def _one_chunk_held(rank: Ints, chunk: Ints, pp: Ints, vpp: Ints, m: Ints) -> In
 
 
 def _chunks_held(rank: Ints, chunk: Ints, pp: Ints, vpp: Ints, m: Ints) -> Ints:
-    """The warm-up of Megatron-LM, dealt over the chunks in groups of pp.
+    """The warm-up and the pass after it, dealt over the chunks in rounds of `size` micro-batches.
 
-    ``2 (pp - 1 - r) + (vpp - 1) pp + 1`` chunk passes.
+    ``2 (pp - 1 - r) + (vpp - 1) size + 1`` chunk passes; `size` is pp, or the next number that
+    divides the micro-batches, or all of them where they are fewer.
     """
-    pieces = pp * vpp
-    passes = np.minimum(2 * (pp - 1 - rank) + (vpp - 1) * pp + 1, m * vpp)
-    return np.minimum(passes // pieces * pp + np.clip(passes % pieces - chunk * pp, 0, pp), m)
+    size = m // np.maximum(m // pp, 1)
+    passes = np.minimum(2 * (pp - 1 - rank) + (vpp - 1) * size + 1, m * vpp)
+    rounds, more = passes // (size * vpp), passes % (size * vpp)
+    return np.minimum(rounds * size + np.clip(more - chunk * size, 0, size), m)
 
 
 SCHEDULES = (

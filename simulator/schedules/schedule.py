@@ -7,13 +7,13 @@ A module per family makes these records (``schedules/one_f_one_b.py``, ...); the
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.arrays import Floats, Ints
+from simulator.records import dataclass
 
 FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT = range(4)
 

@@ -9,13 +9,13 @@ level can be looked at together.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.arrays import Int32s
+from simulator.records import dataclass
 from simulator.schedules.action_tables import actions
 from simulator.schedules.dependencies import alone, awaited
 from simulator.schedules.registry import SCHEDULES

@@ -9,7 +9,7 @@ the prediction stays as it was, and as uncertain.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -34,6 +34,7 @@ from simulator.measured.checks import readings
 from simulator.measured.replay import NotReplayable, Run, load_tables, replay
 from simulator.measured.rows import MeasuredRun, read_runs
 from simulator.planner.prediction import Prediction
+from simulator.records import dataclass
 from simulator.scoring.logs import LogComparison
 from simulator.search.certainty import Certainty, certainty
 from simulator.search.with_failures import priced

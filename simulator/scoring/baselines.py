@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
@@ -20,6 +19,7 @@ from simulator.errors import InputError
 from simulator.hardware.cluster import load_cluster
 from simulator.measured.replay import load_tables
 from simulator.measured.rows import LABEL_COLUMNS, MeasuredRun, flag, number, read_runs, whole
+from simulator.records import dataclass
 
 Device = tuple[str, str]
 """Name of a GPU and class of a precision."""

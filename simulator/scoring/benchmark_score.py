@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from simulator.arrays import Floats, Ints
 from simulator.measured.microbenchmarks import Sieve, Texts
+from simulator.records import dataclass
 from simulator.scoring.scores import error_statistics
 
 BenchmarkKind = Literal["kernels", "collectives", "a2a"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Any, ClassVar
 
 from simulator.answers import plain
@@ -14,6 +14,7 @@ from simulator.measured.log import MeasuredLog
 from simulator.measured.replay import Run
 from simulator.measured.rows import LAYOUT_COLUMNS
 from simulator.planner.prediction import Prediction, predict
+from simulator.records import dataclass
 from simulator.scenario import Scenario, make_scenario
 from simulator.scoring.memory_reading import first_step_gib, memory_of_kind_gib
 from simulator.scoring.scores import SCORED_MEMORY

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from simulator.answers import Encoded
 from simulator.evidence.card import Card
 from simulator.measured.rows import LAYOUT_COLUMNS, SWITCH_COLUMNS, MeasuredRun
+from simulator.records import dataclass
 from simulator.scoring.intervals import constant_half_width, interval_statistics
 from simulator.scoring.rankings import ranking, ranking_statistics
 

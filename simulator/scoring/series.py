@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.measured.rows import LAYOUT_COLUMNS, SWITCH_COLUMNS, number, whole
+from simulator.records import dataclass
 from simulator.scoring.scores import ScoredRow
 
 Kind = Literal["weak", "strong"]

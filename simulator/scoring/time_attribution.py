@@ -7,13 +7,13 @@ under compute is a memo beside it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.arrays import Floats, Ints
+from simulator.records import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

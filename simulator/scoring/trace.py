@@ -7,7 +7,6 @@ that ends it was launched only after the device had run out of work.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy as np
 from simulator.answers import Encoded
 from simulator.arrays import Floats
 from simulator.errors import InputError
+from simulator.records import dataclass
 from simulator.scoring.time_attribution import Accounts, Spans, account
 
 CLASSES = ("gemm", "attention", "memory_bound", "optimizer", "other")

@@ -8,7 +8,6 @@ receive or idles.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,6 +22,7 @@ from simulator.errors import InputError
 from simulator.measured.checks import utilisation
 from simulator.measured.replay import Run
 from simulator.planner.prediction import Prediction, predict
+from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.scoring.memory_reading import memory_of_kind_gib
 from simulator.scoring.trace import StepTime

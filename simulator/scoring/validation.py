@@ -9,7 +9,7 @@ of every pooled figure. Tables of microbenchmarks go their own way (scoring/scor
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -26,6 +26,7 @@ from simulator.measured.replay import NotReplayable, Run, Tables, load_tables, r
 from simulator.measured.rows import MeasuredRun, assumed_fields, read_tables
 from simulator.measured.table_kinds import LEFT_OUT, sort_tables
 from simulator.planner.answer_evidence import answer_evidence, count_assumed, used_figures
+from simulator.records import dataclass
 from simulator.scoring.baselines import shipped_baseline
 from simulator.scoring.memory_reading import read_gib
 from simulator.scoring.scores import ScoredRow, summary

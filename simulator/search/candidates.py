@@ -10,7 +10,7 @@ without pipeline) appear once.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -29,6 +29,7 @@ from simulator.layout.layouts import (
     Layouts,
     mask_of,
 )
+from simulator.records import dataclass
 from simulator.schedules.registry import SCHEDULES, WORDS, usual
 from simulator.search.sharding_choices import shared_states
 from simulator.software.profile import Software

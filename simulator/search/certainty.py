@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from simulator.cost.uncertainty import (
 from simulator.economics.planning_factor import PlanningFactor
 from simulator.evidence.likeness import P90_T4, nearness
 from simulator.hardware.cluster import Cluster
+from simulator.records import dataclass
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from simulator.answers import Encoded
 from simulator.cost.states.state_bytes import SavedBytes, saved_bytes
 from simulator.cost.step import Estimate
+from simulator.records import dataclass
 from simulator.reliability.run_outlook import Outlook
 from simulator.reliability.run_terms import read_seconds, run_terms, write_seconds
 from simulator.scenario import Scenario

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from simulator.layout.keys import UniqueRows, unique_rows
 from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, REASONS
 from simulator.layout.rules.launch_rules import UNSAID
+from simulator.records import dataclass
 from simulator.search.candidates import EVERY, Degrees, Family, Range, count, families
 from simulator.search.certainty import CLOSE, by_expectation
 from simulator.search.in_threads import in_threads, may_go_on
@@ -461,6 +462,7 @@ def explore(
     counts: bool = True,
     allow_tight: bool = False,
     walks: bool = True,
+    near_miss: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> SearchResult:
     """Search all layouts and keep the fastest that FIT.
@@ -483,6 +485,8 @@ def explore(
     walks : bool
         Walk on from the fastest, a step in a field at a time (``search/neighbours.py``), until none
         is faster. Without, the best are those of the grid.
+    near_miss : bool
+        Where nothing fits, look for the layout that needs least memory.
     progress : callable, optional
         Called with (candidates done, candidates in all) after every piece.
     """
@@ -524,7 +528,9 @@ def explore(
         evaluated=evaluated,
         timed=search.timed,
         dropped=dropped,
-        nearest_miss=None if search.fitting else _smallest(search.setting, pinned),
+        nearest_miss=_smallest(search.setting, pinned)
+        if near_miss and not search.fitting
+        else None,
         fastest_too_large=fine.get("near"),
         fastest_safe=None if safe is None else safe.take(slice(0, 1)),
         seconds=time.perf_counter() - begun,

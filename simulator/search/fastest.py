@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import pickle
+from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from simulator.cost.estimate import Estimate
 from simulator.cost.states.state_bytes import least_state_bytes
 from simulator.hardware.cluster import Cluster
+from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.allowed import with_allowed
-from simulator.search.explore import SearchResult, explore
+from simulator.search.explore import TOO_LARGE, SearchResult, explore
 from simulator.units import show_bytes
 
 KEEP = 64
@@ -50,11 +52,34 @@ def explore_scenario(
     return explore(scenario.workload, *machine, pinned, allow_tight=scenario.allow_tight, **how)
 
 
+_MOST_KNOWN = 8
+"""Searches that stay known: those of the sizes and machines between which a question goes on."""
+
+_known: OrderedDict[bytes, Fastest] = OrderedDict()
+
+
 def fastest(scenario: Scenario, *, keep: int = KEEP) -> Fastest:
-    """Search a scenario's layouts, those that it allows."""
+    """Search a scenario's layouts, those that it allows.
+
+    What was searched is known by the bytes of all that a search takes, grades and spreads of
+    figures among them: a scenario with another price, budget or deadline is not searched again.
+    """
+    pinned = with_allowed(scenario)
+    machine = scenario.cluster, scenario.software
+    taken = scenario.workload, *machine, pinned, scenario.pinned, scenario.allow_tight, keep
+    key = pickle.dumps(taken)  # compared, never loaded
+    result = _known.pop(key, None) or _searched(scenario, pinned, keep)
+    _known[key] = result
+    if len(_known) > _MOST_KNOWN:
+        _known.popitem(last=False)
+    return result
+
+
+def _searched(scenario: Scenario, pinned: Mapping[str, Any], keep: int) -> Fastest:
+    """The same, not known yet."""
     if reason := hopeless(scenario, scenario.cluster):
         return Fastest(found=None, reason=reason)
-    result = explore_scenario(scenario, with_allowed(scenario), keep=keep, counts=False)
+    result = explore_scenario(scenario, pinned, keep=keep, counts=False)
     return Fastest(
         found=result, reason="" if len(result.best) else why_not(result, scenario.pinned)
     )
@@ -77,7 +102,8 @@ def hopeless(scenario: Scenario, cluster: Cluster) -> str:
 def why_not(result: SearchResult, pinned: Mapping[str, object] | None = None) -> str:
     """Say why nothing fits: the memory of the nearest miss, or the commonest reason.
 
-    That reason may lie in fields that were `pinned` against each other, so they are named.
+    Where no nearest miss was looked for, how many layouts need too much. The reason may lie in
+    fields that were `pinned` against each other, so they are named.
     """
     miss = result.nearest_miss
     if miss is not None:
@@ -86,6 +112,8 @@ def why_not(result: SearchResult, pinned: Mapping[str, object] | None = None) ->
             f"does not fit: the smallest layout ({miss.layouts.describe()}) needs"
             f" {show_bytes(need)} of {show_bytes(miss.usable_bytes)} usable"
         )
+    if too_large := result.dropped.get(TOO_LARGE):
+        return f"does not fit: each of {too_large:,} layouts that can run needs {TOO_LARGE}"
     if result.dropped:
         reason = max(result.dropped, key=lambda reason: result.dropped[reason])
         fixed = ", ".join(f"layout.{name} = {value}" for name, value in (pinned or {}).items())

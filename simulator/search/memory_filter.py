@@ -8,7 +8,7 @@ computed once for them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ from simulator.layout.rules.feasibility import (
 )
 from simulator.layout.rules.launch_rules import sayable
 from simulator.layout.rules.rule import Setting as RuleSetting
+from simulator.records import dataclass
 from simulator.search.candidates import Family
 from simulator.search.in_threads import in_threads
 from simulator.software.profile import Software

@@ -10,8 +10,7 @@ follow from a moved one keep what they meant: a shard group of all replicas stay
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import permutations
+from itertools import combinations, permutations
 from math import gcd
 from typing import Any
 
@@ -27,6 +26,7 @@ from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.layout.rules.launch_rules import sayable
 from simulator.layout.rules.rule import Setting as RuleSetting
 from simulator.layout.stages import even_pieces
+from simulator.records import dataclass
 from simulator.schedules.registry import SCHEDULES, WORDS, usual
 from simulator.search.candidates import MOST_CHUNKS, MOST_CP, attention_heads, module_sets
 from simulator.search.in_threads import may_go_on
@@ -54,9 +54,12 @@ _REBALANCED = 4
 
 _FEW_PIECES = 12
 """Of a pipeline, so many may give a layer to any other; of more, to the next one and to the next of
-the same rank, and first and last, which hold embedding and head, to any."""
+the same rank, and first and last, which hold embedding and head, to any. These two may do so at
+once; where a slower step may be better, any two of half as many."""
 
 _DEGREES = ("tp", "pp", "cp", "dp")
+_ALIKE = 1.1
+"""Times the step of the best up to which what is better by the goal is much the same step."""
 _SLOWER = 1.0
 """Times the step of the best so far above whose lower bound a neighbour is not priced."""
 
@@ -97,7 +100,7 @@ def walk(
     surely : bool
         Go to layouts that FIT alone, not to TIGHT ones.
     """
-    moves = _Moves(setting, pinned)
+    moves = _Moves(setting, pinned, slower=slower > _ALIKE)
     leader, seen, tried = best.take(slice(0, 1)), set[tuple[int, ...]](), 0
     ahead, better = best.take(_starts(best.layouts)).layouts, list[Estimate]()
     for _ in range(_MOST_ROUNDS):
@@ -168,7 +171,8 @@ def _priced(
 class _Moves:
     """Steps of every field that is not pinned."""
 
-    def __init__(self, setting: Setting, pinned: Mapping[str, Any]) -> None:
+    def __init__(self, setting: Setting, pinned: Mapping[str, Any], *, slower: bool) -> None:
+        self.slower = slower
         workload, self.cluster, software = setting
         self.arch, self.can = workload.architecture, software.supports
         self.batch = workload.recipe.global_batch
@@ -217,12 +221,22 @@ class _Moves:
         even = tuple(even_pieces(self.arch.layers, pieces, ahead=ahead).tolist())
         split = layouts.splits[row["stages"]] or even
         near = (1, row["pp"]) if pieces > _FEW_PIECES else range(1, pieces)
-        for source, target in permutations(range(pieces), 2):
-            ends = {source, target} & {0, pieces - 1}
-            leaves = split[source] > 1 or source in (0, pieces - 1) or self.can.empty_stages
-            if split[source] and leaves and (ends or abs(source - target) in near):
-                dealt = list(split)
+        last = pieces - 1
+        pairs: list[tuple[tuple[int, int], ...]] = [
+            ((source, target),)
+            for source, target in permutations(range(pieces), 2)
+            if {source, target} & {0, last} or abs(source - target) in near
+        ]
+        if self.slower and pieces <= _FEW_PIECES // 2:
+            moves = [pair[0] for pair in pairs]
+            pairs += combinations(moves, 2)
+        elif pieces > 2:
+            pairs += [((0, 1), (last, last - 1)), ((1, 0), (last - 1, last))]
+        for pair in pairs:
+            dealt = list(split)
+            for source, target in pair:
                 dealt[source], dealt[target] = dealt[source] - 1, dealt[target] + 1
+            if min(dealt) >= 0 and (self.can.empty_stages or all(dealt[1:-1])):
                 yield tuple(dealt)
 
     def _of(self, row: Row) -> Iterator[Row]:

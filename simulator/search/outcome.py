@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from simulator.files import Figure
 from simulator.frames import DataFrame, Table
 from simulator.goal import Goal
 from simulator.hardware.cluster import Cluster
+from simulator.records import dataclass
 from simulator.reliability.run_outlook import Outlook
 from simulator.search.certainty import Certainty
 from simulator.units import DAY_S, HOUR_S, KWH_J

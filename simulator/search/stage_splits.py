@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +27,7 @@ from simulator.layout.layer_split import split_layers
 from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.layout.stages import even_pieces, pieces_of
+from simulator.records import dataclass
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 

@@ -10,12 +10,13 @@ an earlier release than an earlier word does.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from simulator import catalogue
 from simulator.errors import InputError, did_you_mean
 from simulator.files import build, read_toml, record
 from simulator.hardware.accelerator import Platform
+from simulator.records import dataclass
 
 _WORD = re.compile(
     r"(?P<family>[a-z]\w*(?:-[a-z]\w*?)*)"

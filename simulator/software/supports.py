@@ -68,6 +68,9 @@ class Supports:
     """Pieces of a pipeline, other than the first and the last, without any layer."""
     cp_kinds: tuple[CpKind, ...] = ("ring",)
     """Kinds of context parallelism, the first is the default; none: no cp > 1."""
+    repeats_keys_over_cp: bool = False
+    """all_to_all repeats key/value heads that are fewer than cp, and cuts sequences into cp pieces
+    (DeepSpeed's UlyssesSPAttentionHF); TransformerEngine does neither, and cuts twice as many."""
     expert: bool = True
     """Expert parallelism (ep > 1) folded into dp x cp x tp."""
     experts_follow_tensor: bool = False

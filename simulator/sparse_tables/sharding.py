@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from simulator.arrays import Floats
+from simulator.records import dataclass
 from simulator.sparse_tables.sparse_section import Sparse, SparseTable
 
 _NARROWEST = 16

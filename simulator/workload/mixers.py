@@ -7,10 +7,10 @@ sequence; ``cost/operators/mixers.py`` lists its operators.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from simulator.files import record
+from simulator.records import dataclass
 from simulator.workload.modules import Count, Positive
 from simulator.workload.weights import Weight, vector
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from simulator.errors import InputError, brief_text, problem
+from simulator.records import dataclass
 from simulator.workload.torch_operators import Counts, Recorder, import_torch, import_transformers
 from simulator.workload.traced import Amount, TracedFlash, TracedGemm, TracedPart, TracedStream
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from math import prod
 from typing import Any
 
 from simulator.errors import InputError
+from simulator.records import dataclass
 
 _KINDS = {
     **dict.fromkeys(("native_layer_norm", "native_batch_norm", "native_group_norm"), "norm"),

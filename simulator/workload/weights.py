@@ -7,9 +7,10 @@ that optimizers and adapters see, and model FLOPs are sums over these lists.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Literal
+
+from simulator.records import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

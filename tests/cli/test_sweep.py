@@ -72,3 +72,16 @@ def test_no_point_that_can_run(tmp_path: Path) -> None:
     path.write_text(GRID.replace('"llama-3.2-1b", ', ""))
     done = RUNNER.invoke(app, ["sweep", str(path), "--jobs", "1", "--out", str(tmp_path / "out")])
     assert done.exit_code == 1
+
+
+@pytest.mark.parametrize(("cluster", "marked"), [("dgx-h100", True), ("aws-p5", False)])
+def test_money_at_an_assumed_price_is_marked(cluster: str, marked: bool, tmp_path: Path) -> None:
+    """dgx-h100 has a middle of second-hand pages, aws-p5 AWS's own list."""
+    path = tmp_path / "grid.toml"
+    text = GRID.replace('"dgx-h100"', f'"{cluster}"').replace(', "lama-3.2-1b"', "")
+    path.write_text(text.replace("[training]", "[training]\ntokens = 1e9"))
+    done = RUNNER.invoke(app, ["sweep", str(path), "--jobs", "1", "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.stderr
+    assert ("* at an assumed price" in done.stdout) == marked
+    (line,) = (x for x in done.stdout.splitlines() if " 16 " in x and "zero1" in x)
+    assert ("*" in line) == marked

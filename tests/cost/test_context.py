@@ -56,6 +56,18 @@ def test_ulysses_exchanges_four_times_the_tokens_of_a_rank() -> None:
         assert sent(ops, "all_to_all", backward=True) == 5 * S * 12288 / cp * 2
 
 
+def test_keys_fewer_than_ranks_are_sent_to_each() -> None:
+    """DeepSpeed runtime/sequence_parallel/ulysses_sp.py: kv_replication_factor = 32 / 8 repeats
+    keys and values on their way, so that a rank has a head of each, of all tokens."""
+    many, eight = one_block("all_to_all", cp=32), one_block("all_to_all", cp=8)
+    assert sent(many, "all_to_all", backward=False) == S / 32 * 2 * (2 * Q + 2 * 32 * 128)
+    assert sent(eight, "all_to_all", backward=False) == S / 8 * 2 * (2 * Q + 2 * KV)
+    kept = {x.name: float(np.sum(x.size_bytes)) for x in many.saved}
+    assert kept["keys"] == S * 128 * 2 == kept["values"]
+    once = {x.name: float(np.sum(x.size_bytes)) for x in eight.saved}
+    assert once["keys"] == S * 128 * 2  # 8 ranks have one of 8 heads already
+
+
 def test_a_kept_result_is_not_exchanged_again() -> None:
     """TransformerEngine 2.8: out_part is saved as attention made it, dout alone is exchanged."""
     newer = load_software("megatron-core-defaults")

@@ -21,12 +21,11 @@ from simulator.evidence.evidence_runs import (
     runs_of,
 )
 from simulator.evidence.likeness import P90_T4, Traits, load_likeness, nearness
+from simulator.planner.plan import plan
 from simulator.planner.prediction import Prediction, predict
 from simulator.scenario import make_scenario
 from simulator.software.profile import load_software
 from simulator.software.releases import load_releases, stack_of
-from workshop.cases.interval_fit import fitted_device, fitted_stand_in
-from workshop.cases.intervals_left_out import DEVICES, intervals_left_out
 
 RUN = {
     **{"run_id": "run", "source": "a-1", "table": "test", "device": "h100-sxm"},
@@ -335,12 +334,37 @@ def test_experts_on_a_device_where_none_were_measured_are_remarked() -> None:
     assert not any(said.startswith("No run ") for said in dense.remarks)
 
 
-def test_what_devices_and_trainers_are_off_is_what_is_shipped() -> None:
-    """Fitted anew, from errors at first sight; a trainer or device left out moves neither much."""
-    rules = load_likeness()
-    assert float(rules.untimed_device) == pytest.approx(fitted_device(), abs=0.005)
-    assert float(rules.stand_in) == pytest.approx(fitted_stand_in(), abs=0.005)
-    groups = intervals_left_out()["groups"]
-    assert 0.75 <= groups["trainers stood in for"]["inside"] <= 0.85
-    devices = groups[DEVICES]
-    assert devices["inside"] >= 0.8 and devices["stated"] >= devices["true"] >= 0.1
+@pytest.mark.parametrize("model", ["gpt3-13b", "llama-2-13b", "mixtral-8x22b"])
+def test_no_interval_ends_above_what_an_a100_ever_reached(model: str) -> None:
+    """200 TFLOP/s of 312 (64 %) is the best of all A100 rows; gpt3-13b once had 69 % and +-7 %."""
+    asks = {"model": {"name": model}, "training": {"global_batch": 512, "sequence_length": 2048}}
+    best = plan(make_scenario({**asks, "cluster": {"name": "dgx-a100", "gpus": 64}}), keep=1)
+    slow = float(best.outcome.mfu[0] * best.step_time_s / best.certainty.p90_s[0])
+    assert slow <= 0.645
+    if float(best.outcome.mfu[0]) > 0.645:
+        assert any(said.startswith("MFU ") for said in best.evidence.remarks)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        {"cluster": "gb200-nvl72", "model": "mixtral-8x22b", "layout": {"tp": 4, "pp": 2, "ep": 4}},
+        {
+            "cluster": "gb200-nvl72",
+            "model": "deepseek-v3",
+            "gpus": 256,
+            "layout": {"pp": 8, "ep": 32},
+        },
+        {"cluster": "dgx-a100", "model": "mixtral-8x22b", "layout": {"tp": 4, "pp": 4, "ep": 4}},
+        {"model": "llama-3.1-70b", "gpus": 1024, "layout": {"tp": 4, "pp": 4}},
+        {"cluster": "dgx-b200", "layout": {"sharding": "zero1"}},
+    ],
+    ids=["mixtral, gb200", "deepseek, gb200", "mixtral, a100", "70b, h100", "8b, b200"],
+)
+def test_ten_to_ninety_holds_the_error_of_the_runs_near(question: dict[str, Any]) -> None:
+    """Once -11 to +13 % beside runs that were 18 % off."""
+    found = prediction(**{"training": {"global_batch": 1024, "sequence_length": 4096}, **question})
+    card = found.evidence
+    assert card.mean_error is not None
+    if card.runs_error is not None:
+        assert np.log1p(half_widths(found)[1]) >= card.runs_error - 1e-9

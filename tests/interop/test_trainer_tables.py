@@ -285,6 +285,31 @@ def test_pairs_of_other_trainers(
     assert (found.section(Distillation) is not None) == reference
 
 
+@pytest.mark.parametrize(
+    ("program", "pairs", "reference"),
+    [("train_dpo.py", 2, True), ("train_orpo.py", 2, False), ("train_sft.py", 1, False)],
+)
+def test_a_command_of_a_table_trains_as_its_program_says(
+    program: str, pairs: int, reference: bool, tmp_path: Path
+) -> None:
+    """ColossalChat coati/trainer/dpo.py: chosen and rejected are one batch of the actor."""
+    words = "--pretrain meta-llama/Llama-2-7b-hf --plugin zero2 --batch_size 4 --max_length 2048"
+    text = f"colossalai run --nproc_per_node 8 {program} {words} --mixed_precision bf16\n"
+    found = read(tmp_path, "a.sh", text).scenario
+    assert found.pinned["micro_batch"] == 4 * pairs
+    assert (found.section(Distillation) is not None) == reference
+
+
+@pytest.mark.parametrize(
+    "program", ["train_rm.py", "train_kto.py", "train_ppo.py", "train_grpo.py"]
+)
+def test_a_command_of_a_table_that_trains_otherwise_is_refused(
+    program: str, tmp_path: Path
+) -> None:
+    text = f"colossalai run --nproc_per_node 8 {program} --plugin zero2 --batch_size 4\n"
+    assert f"{program} asks for" in problems(tmp_path, "a.sh", text)
+
+
 @pytest.mark.parametrize("way", ["kto", "ebft", "grpo"])
 def test_other_ways_of_axolotl_are_refused(way: str, tmp_path: Path) -> None:
     assert "a.yaml: rl: " in problems(tmp_path, "a.yaml", f"{samples.AXOLOTL}rl: {way}\n")

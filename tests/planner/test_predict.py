@@ -266,6 +266,9 @@ REFUSALS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"cp": 4, "tp": 4, "cp_kind": "all_to_all"},
      "layout.cp: must divide the 2 key/value heads of a tensor-parallel rank with all_to_all, "
      "got 4 (nearest: 2)"),
+    ({"software": "deepspeed", "model": "llama-3.1-8b"}, {"cp": 64, "sharding": "zero3"},
+     "layout.cp: must divide the 32 heads of a tensor-parallel rank, and divide or be a multiple "
+     "of its 8 key/value heads, with all_to_all, got 64 (nearest: 32)"),
     ({"software": "plain-ddp"}, {"cp": 2},
      "layout.cp: must be 1: plain-ddp has no context parallelism, got 2 (nearest: 1)"),
     ({"software": "plain-ddp"}, {"sharding": "zero1"},
@@ -287,6 +290,19 @@ REFUSALS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 @pytest.mark.parametrize(("asked", "layout", "message"), REFUSALS)
 def test_refusal(asked: dict[str, Any], layout: dict[str, Any], message: str) -> None:
     assert refused(scenario(**asked), **layout) == message
+
+
+@pytest.mark.parametrize(("cp", "length"), [(16, 8192), (32, 36_000)])
+def test_ranks_may_be_more_than_keys_in_deepspeed(cp: int, length: int) -> None:
+    """ulysses_sp.py: cp divides 32 heads and is a multiple of 8 keys; a piece of length / cp."""
+    training = {"sequence_length": length, "global_batch": 64 // cp}
+    document = {"model": {"name": "llama-3.1-8b"}, "training": training,
+                "cluster": {"name": "dgx-h100", "gpus": 64, "software": "deepspeed"}}  # fmt: skip
+    made = predict(make_scenario(document), cp=cp, sharding="zero3")
+    assert made.estimate.step_time_s[0] > 0
+    document["cluster"] = {"name": "dgx-h100", "gpus": 64, "software": "megatron-core"}
+    with pytest.raises(InputError, match=r"2 x cp x tp|8 key/value heads"):
+        predict(make_scenario(document), cp=cp, cp_kind="all_to_all")
 
 
 def test_a_server_without_a_host_link_is_named() -> None:

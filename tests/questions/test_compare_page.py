@@ -10,6 +10,7 @@ import pytest
 from simulator.questions.compare.answer import Comparison, compare_clusters
 from simulator.questions.compare.page import compare_page
 from simulator.questions.compare.picture import comparison_picture
+from simulator.report.wording import AT_ASSUMED
 from simulator.scenario import make_scenario
 
 
@@ -94,3 +95,12 @@ def test_an_offer_that_cannot_run_says_why_and_nothing_is_markup(answer: Compari
     assert "<b>too" not in text
     assert read.rows[2][read.rows[0].index("layout")] == "<b>too small</b>"
     assert read.rows[2][read.rows[0].index("days")] == "-"
+
+
+def test_money_at_an_assumed_price_is_marked_on_the_page(answer: Comparison) -> None:
+    """Both clusters have the middle of what second-hand pages say."""
+    read = Cells()
+    read.feed(page(answer))
+    column = next(i for i, head in enumerate(read.rows[0]) if head.startswith("USD"))
+    assert all("*" in row[column] for row in read.rows[1 : 1 + len(answer.rows)])
+    assert AT_ASSUMED in page(answer)

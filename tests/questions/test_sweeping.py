@@ -6,6 +6,8 @@ import re
 import signal
 import subprocess
 import sys
+from collections import OrderedDict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,14 @@ import pytest
 import tomli
 
 from simulator.errors import InputError
+from simulator.files import Figure, figures, with_figure
 from simulator.questions.compare.answer import offer_row
 from simulator.questions.compare.offers import Asked, offer
 from simulator.questions.sweep import answer as sweeping
 from simulator.questions.sweep.answer import Grid, read_grid, sweep_grid
 from simulator.scenario import make_scenario
+from simulator.search import fastest as fastest_module
+from simulator.search.fastest import fastest
 
 COMMON = """
 [training]
@@ -88,7 +93,7 @@ def searched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         numbers.append(point.number)
         return point.number, {"problem": None, "feasible": True, "twice": 2 * point.number}
 
-    monkeypatch.setattr(sweeping, "_search", known)
+    monkeypatch.setattr(sweeping, "_row", known)
     return numbers
 
 
@@ -263,3 +268,45 @@ def test_a_back_end_that_is_not_there_is_named(
         monkeypatch.setitem(sys.modules, package, None)
         with pytest.raises(InputError, match=rf"pip install 'foreshard\[{backend}\]'"):
             sweep_grid(grid(tmp_path), scheduler="127.0.0.1:1", backend=backend)
+
+
+def test_another_price_searches_nothing_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Money follows from one search: twice the price is twice the bill, of the same layout."""
+    asked = list[int]()
+    explore = fastest_module.explore_scenario
+    heard = lambda scenario, *a, **how: asked.append(1) or explore(scenario, *a, **how)  # noqa: E731
+    monkeypatch.setattr(fastest_module, "explore_scenario", heard)
+    monkeypatch.setattr(fastest_module, "_known", OrderedDict())
+    text = """
+[model]
+name = "llama-3.2-1b"
+[cluster]
+name = "dgx-h100"
+[grid]
+"cluster.gpus" = [8, 16]
+"economics.usd_per_gpu_hour" = [2.0, 4.0]
+"""
+    rows = sweep_grid(grid(tmp_path, COMMON + text), jobs=1).rows
+    assert len(asked) == 2
+    for cheap, dear in (rows[:2], rows[2:]):
+        assert dear["usd_p50"] == pytest.approx(2.0 * cheap["usd_p50"], rel=1e-9)
+        assert (dear["layout"], dear["step_time_s"]) == (cheap["layout"], cheap["step_time_s"])
+
+
+def test_a_figure_less_sure_is_searched_again() -> None:
+    """Grades and spreads order the fastest: a key of numbers alone would call them the same."""
+    document = {
+        "model": {"name": "llama-3.1-8b"},
+        "cluster": {"name": "dgx-a100", "gpus": 8},
+        "training": {"tokens": 1e9, "global_batch": 64, "sequence_length": 2048},
+    }
+    sure = make_scenario(document)
+    node = sure.cluster.node
+    name, figure = next(iter(figures(node)))
+    wider = Figure(float(figure), "assumed", figure.source, figure.date, 0.9)
+    group = replace(sure.cluster.groups[0], node=with_figure(node, name, wider))
+    unsure = replace(sure, cluster=replace(sure.cluster, groups=(group,)))
+    assert fastest(sure) is fastest(make_scenario(document))
+    assert fastest(unsure) is not fastest(sure)

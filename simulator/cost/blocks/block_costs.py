@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.arrays import Floats
+from simulator.records import dataclass
 
 PASS_TERMS = (
     *("gemm", "attention", "memory_bound", "launch", "stragglers", "slowdown"),

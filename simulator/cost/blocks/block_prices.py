@@ -7,7 +7,7 @@ hidden communication are told apart here, by the window that each collective may
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,7 @@ from simulator.cost.operators.selective import saved_by_mode, share_again, short
 from simulator.cost.operators.split_work import copies_over_tp
 from simulator.hardware.cluster import Cluster
 from simulator.layout.placement import Group
+from simulator.records import dataclass
 from simulator.software.kernels import Kernels
 from simulator.software.profile import Software
 from simulator.workload.recipe import Recipe, Workload
@@ -490,7 +491,7 @@ class _Pricer:
         whole_s = launches_s(self.software, ops, self.ranks, self.recipe)
         hides = 0.0 if self.software.host.waits_for_kernels else 1.0
         host_s = [self._wide(seconds * self.slower_host) for seconds in whole_s]
-        busy_s = [sum((way[term] for term in PASS_TERMS), np.zeros(self.keys)) for way in terms]
+        busy_s = [sum(map(way.__getitem__, PASS_TERMS), np.zeros(self.keys)) for way in terms]
         gaps = [late - hides * busy for late, busy in zip(host_s, busy_s, strict=True)]
         waits_s = [np.maximum(gap, 0.0) for gap in gaps]
         if paired:  # both passes are enqueued as one piece of work, where they have traffic to hide

@@ -20,7 +20,7 @@ operands, so that the one that is not cut is read as often as there are pieces.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from simulator.arrays import Floats
 from simulator.cost.operators.operations import Collective, Operators, Ranks
 from simulator.layout.placement import Group
+from simulator.records import dataclass
 from simulator.software.overlap import Overlap
 
 _CUTS = ("userbuffers", "async")

@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.arrays import Floats, Ints
 from simulator.cost.collectives.curves import Regime, board, curve_s
@@ -67,9 +66,10 @@ def _ring_s(
     shape = np.broadcast_shapes(np.shape(size_bytes), np.shape(group.size), np.shape(integer))
     if not (np.any(size_bytes) and np.any(group.size > 1)):
         return np.zeros(shape)
-    columns = [_row_by_row(x, shape) for x in (size_bytes, group.size, group.local, integer)]
+    alike = np.broadcast_arrays(size_bytes, group.size, group.local, integer)
+    columns = list(map(np.ravel, alike))
     if len(columns[0]) <= _FEW:
-        calls = list(zip(*(column.tolist() for column in columns), strict=True))
+        calls = list(zip(*map(np.ndarray.tolist, columns), strict=True))
         return np.array(_seconds(cluster, operation, calls)).reshape(shape)
     rows = distinct_rows(*columns)
     calls = list(zip(*(column[rows.first].tolist() for column in columns), strict=True))
@@ -80,12 +80,6 @@ _FEW = 64
 """Rows whose distinct ones are not looked for: to price a few layouts is mostly such calls."""
 
 
-def _row_by_row(column: Any, shape: tuple[int, ...]) -> NDArray[Any]:
-    """A column, or what is the same in all rows, with an entry for each row."""
-    column = np.asarray(column)
-    return (column if column.shape == shape else np.broadcast_to(column, shape)).ravel()
-
-
 def _seconds(cluster: Cluster, operation: str, calls: list[tuple[Any, ...]]) -> list[float]:
     """Seconds of calls (bytes, members, those in a domain, whether integers), known or not yet."""
     of_machine = _known(cluster.node, cluster.accelerator, cluster.fabric, cluster.library)
@@ -93,7 +87,7 @@ def _seconds(cluster: Cluster, operation: str, calls: list[tuple[Any, ...]]) -> 
     if len(known) > _MOST_KNOWN:
         known = of_machine[operation] = {}
     if new := [call for call in dict.fromkeys(calls) if call not in known]:
-        size, n, local, whole = (np.array(column) for column in zip(*new, strict=True))
+        size, n, local, whole = map(np.array, zip(*new, strict=True))
         group = Group(size=n, local=local)
         seconds = _distinct_s(cluster, operation, size.astype(float), group, integer=whole)
         known.update(zip(new, seconds.tolist(), strict=True))
@@ -151,14 +145,19 @@ def _distinct_s(
 
 def regimes(cluster: Cluster, code: Any) -> Ints:
     """`Regime` that calls run in, by the code of what NCCL chose."""
-    reduces = board(cluster).reduces
-    return np.take(np.array([_regime(choice, reduces) for choice in CHOICES]), code)
+    return np.take(_REGIMES[board(cluster).reduces], code)
 
 
 def _regime(choice: Choice, reduces: bool) -> Regime:
     if choice.algorithm.in_switch and reduces:
         return Regime.NVLS
     return {"ll": Regime.LL, "ll128": Regime.LL128, "simple": Regime.BULK}[choice.protocol]
+
+
+_REGIMES = {
+    reduces: np.array([_regime(choice, reduces) for choice in CHOICES]) for reduces in (False, True)
+}
+"""By code of a choice, where a switch reduces or none does."""
 
 
 def adapter_bytes(

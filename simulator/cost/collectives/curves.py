@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
@@ -15,6 +14,7 @@ from simulator.hardware.fabric import CollectiveLibrary
 from simulator.hardware.node import ScaleUp
 from simulator.hardware.tuning import RESIDUAL_BYTES, Curve, Release, Start
 from simulator.record_cache import for_same_records
+from simulator.records import dataclass
 
 
 class Regime(IntEnum):
@@ -75,9 +75,10 @@ def curve_s(
 
 def interpolated(shares: Mapping[str, Any], members: Any) -> Floats:
     """Share at so many members: between two stated numbers along the logarithm, flat beyond."""
-    known = sorted((int(number), float(share)) for number, share in shares.items())
-    at = np.log2([number for number, _ in known])
-    return np.interp(np.log2(np.asarray(members, dtype=float)), at, [share for _, share in known])
+    numbers, values = np.array([*shares], float), np.array([*shares.values()], float)
+    known = np.argsort(numbers)
+    power = np.log2(np.asarray(members, dtype=float))
+    return np.interp(power, np.log2(numbers[known]), values[known])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,20 +139,20 @@ class Board:
         power = np.log2(np.maximum(members, 1))
         for kind, name in zip(Regime, REGIMES, strict=True):
             tables = self.curve.residual.get(f"{operation}_{name}", {})
-            known = sorted((np.log2(int(count)), values) for count, values in tables.items())
-            if known:
-                factor = np.where(regime == kind, _between(known, power, at), factor)
+            if tables:
+                factor = np.where(regime == kind, _between(tables, power, at), factor)
         return np.asarray(np.exp(factor))
 
 
-def _between(known: list[tuple[float, tuple[float, ...]]], power: Any, at: Any) -> Floats:
+def _between(tables: Mapping[str, tuple[float, ...]], power: Any, at: Any) -> Floats:
     """Interpolate tables over the logarithm of sizes, and between the two nearest counts."""
     knots = np.log2(RESIDUAL_BYTES)
-    counts = [count for count, _ in known]
+    known = sorted(tables, key=int)
+    counts, only = np.log2(np.array(known, float)), np.eye(len(known))
     residual = np.zeros(np.broadcast_shapes(np.shape(power), np.shape(at)))
-    for index, (_, values) in enumerate(known):
-        weight = np.interp(power, counts, [float(i == index) for i in range(len(counts))])
-        residual = residual + weight * np.interp(at, knots, values)
+    for count, weights in zip(known, only, strict=True):
+        weight = np.interp(power, counts, weights)
+        residual = residual + weight * np.interp(at, knots, tables[count])
     return residual
 
 

@@ -9,7 +9,6 @@ low-latency mode for a message to every expert.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from simulator.cost.operators.routing import reached_places
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.tuning import Dispatch
 from simulator.layout.placement import Group
+from simulator.records import dataclass
 
 _CUBIC = 3.0
 """How sharply the limit of the units turns into that of the links."""

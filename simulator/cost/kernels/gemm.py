@@ -6,13 +6,13 @@ function says where its form comes from.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from simulator.arrays import Floats
 from simulator.hardware.accelerator import Accelerator, GemmKernel
+from simulator.records import dataclass
 
 TILES = np.array([(128, 256), (256, 128), (128, 128), (64, 128), (64, 64)], dtype=float)
 """Output tiles (rows, columns) that a matrix-multiplication library chooses from."""

@@ -68,7 +68,8 @@ def stream_s(
     >>> stream_s(moved_bytes=3e9, calls=3, **kernel).round(9).item()
     0.001006
     """
-    moved, calls, row_bytes = (np.asarray(x, float) for x in (moved_bytes, calls, row_bytes))
+    moved, calls = np.asarray(moved_bytes, float), np.asarray(calls, float)
+    row_bytes = np.asarray(row_bytes, float)
     traffic_s = moved / (memory_fraction * bandwidth_bytes_per_s)
     if np.any(cached_gain):
         outgrown = moved / (np.maximum(calls, 1.0) * _CACHED_SHARE * l2_bytes)

@@ -10,8 +10,10 @@ neighbours merge. Streams and the two size classes have pools of their own. No s
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import count
+
+from simulator.records import dataclass
 
 _ROUND = 512
 _SMALL = 1 << 20

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from simulator.arrays import Floats
 from simulator.cost.tables import Priced, Selection
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import Layouts
+from simulator.records import dataclass
 from simulator.software.profile import Software
 
 

@@ -9,7 +9,6 @@ one end or the other is the fullest.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from simulator.arrays import Floats
 from simulator.layout.layouts import SHARDINGS, Layouts
+from simulator.records import dataclass
 from simulator.schedules.registry import BREADTH_FIRST
 from simulator.workload.recipe import Recipe
 

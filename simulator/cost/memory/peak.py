@@ -8,7 +8,6 @@ are freed after every step, those of ``cost/memory/moments.py``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from simulator.cost.states.state_costs import STATE_KINDS
 from simulator.cost.tables import Priced, Selection
 from simulator.layout.layouts import RECOMPUTE, Layouts
 from simulator.layout.stages import StageTable
+from simulator.records import dataclass
 from simulator.schedules.registry import SPLITS_BACKWARD, by_code
 from simulator.software.profile import Software
 from simulator.workload.recipe import Recipe

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,6 +15,7 @@ from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import RECOMPUTE, Layouts
 from simulator.layout.placement import place
 from simulator.layout.stages import Stages, stages
+from simulator.records import dataclass
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 

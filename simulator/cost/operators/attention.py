@@ -68,7 +68,8 @@ def attention(
     if att.indexer is not None:
         _pick(ops, att.indexer, att.q_lora_rank or hidden, hidden, ranks, recipe)
     heads, kv_heads = _heads(att, ranks)
-    copies = heads / kv_heads if kernels.repeats_keys else 1.0
+    repeated = ranks.repeated_keys(heads if att.is_mla else kv_heads)
+    copies = np.maximum(heads / kv_heads if kernels.repeats_keys else 1.0, repeated)
     for role, width in (
         (SavedRole.QUERIES, widths.query),
         (SavedRole.KEYS, copies * widths.key),
@@ -91,8 +92,9 @@ def attention(
     reduce_cast_output(ops, wide, ranks, "proj", recipe, kernels)
     shared = widths.query / widths.key
     exchange_context(
-        ops, widths, tokens, tokens, ranks, size, kernels=kernels, heads_per_key=shared
-    )
+        ops, widths, tokens, tokens, ranks, size, kernels=kernels, heads_per_key=shared,
+        repeated=repeated,
+    )  # fmt: skip
 
 
 def _heads(att: Attention, ranks: Ranks) -> tuple[Any, Any]:

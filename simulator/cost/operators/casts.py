@@ -8,7 +8,7 @@ base.py (`grad_output_preprocess`), csrc/quantizer.cpp @0064fbd6, csrc/extension
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from simulator.arrays import Floats
 from simulator.cost.operators.operations import Gemm, Operators, Ranks, Stream
 from simulator.cost.operators.quantised import BLOCK_SCALED, QUANTISED_BYTES
 from simulator.cost.operators.roles import GemmRole, StreamRole
+from simulator.records import dataclass
 from simulator.software.kernels import Kernels
 from simulator.workload.recipe import Recipe
 

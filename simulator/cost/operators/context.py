@@ -16,13 +16,13 @@ distributed/tensor/experimental/_context_parallel/_attention.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from simulator.cost.operators.operations import Collective, Operators, Ranks, Stream
 from simulator.layout.layouts import CP_KINDS
+from simulator.records import dataclass
 from simulator.software.kernels import Kernels
 from simulator.software.overlap import Overlap
 
@@ -61,6 +61,7 @@ def exchange_context(
     *,
     kernels: Kernels,
     heads_per_key: Any = 1.0,
+    repeated: Any = 1.0,
 ) -> None:
     """Add the exchanges of context parallelism, and the copies and sums around them.
 
@@ -72,6 +73,8 @@ def exchange_context(
         Bytes of one activation element.
     heads_per_key : array, optional
         Query heads that share a key: torch repeats keys and values for them first.
+    repeated : array, optional
+        Times that all_to_all sends a key, to ranks that are more than there are keys.
 
     Notes
     -----
@@ -95,7 +98,7 @@ def exchange_context(
     if swap.any():
         swap = np.where(ranks.cp > 1, swap * size, 0.0)
         keeps = kernels.transformer_engine.keeps_exchanged_output
-        _swap(ops, widths, tokens * swap, keys * swap, keeps=keeps)
+        _swap(ops, widths, tokens * swap, keys * repeated * swap, keeps=keeps)
     if both.any():
         both = np.where(ranks.cp > 1, both, 0.0)
         within = tokens * both * size, keys * both * size

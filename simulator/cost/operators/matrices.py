@@ -6,13 +6,14 @@ checkpoints hold them and as optimizers that treat a matrix as a whole see them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from simulator.arrays import Floats
 from simulator.cost.operators.operations import padded_vocabulary
+from simulator.records import dataclass
 from simulator.software.kernels import Kernels
 from simulator.workload.architecture import Architecture
 from simulator.workload.weights import Weight

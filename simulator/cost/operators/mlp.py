@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from simulator.cost.operators.tensor_parallel import (
     reduce_cast_output,
 )
 from simulator.layout.layouts import DISPATCHERS
+from simulator.records import dataclass
 from simulator.software.kernels import Kernels
 from simulator.workload.architecture import MLP, MoE
 from simulator.workload.expert_routing import load_expert_routing

@@ -6,7 +6,7 @@ Sizes are arrays over the distinct layout keys. Nothing here knows seconds.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from simulator.cost.operators.roles import GemmRole, SavedRole, StreamRole
 from simulator.layout.layout_keys import LayoutKeys, recomputed_modules
 from simulator.layout.layouts import CP_KINDS, Layouts
 from simulator.layout.placement import Placement
+from simulator.records import dataclass
 from simulator.software.kernels import Kernels
 from simulator.workload.architecture import MoE
 from simulator.workload.recipe import Recipe
@@ -86,6 +87,11 @@ class Ranks:
     def query_parts(self) -> Floats:
         """Ranks that share the queries of a sequence: all-to-all shares heads instead."""
         return np.where(self.cp_kind == CP_KINDS.index("all_to_all"), 1.0, self.cp)
+
+    def repeated_keys(self, heads: Any) -> Floats:
+        """Times that all-to-all repeats key/value `heads` of a rank that are fewer than cp."""
+        swapped = self.cp_kind == CP_KINDS.index("all_to_all")
+        return np.where(swapped, np.maximum(self.cp / heads, 1.0), 1.0)
 
     def key_blocks(self, kernels: Kernels) -> Floats:
         """Blocks in which attention takes the keys of all context-parallel ranks."""
@@ -302,7 +308,7 @@ class Operators:
 
 def recomputes(module: str, modules: Collection[str]) -> bool:
     """Whether selective recomputation of `modules` runs an operator of `module` again."""
-    return any(name in modules for name in module.split("+"))
+    return not set(modules).isdisjoint(module.split("+"))
 
 
 def element_bytes(recipe: Recipe) -> float:

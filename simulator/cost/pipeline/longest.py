@@ -10,13 +10,13 @@ times the share of the path that another one would replace.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.arrays import Int32s
+from simulator.records import dataclass
 from simulator.schedules.waits import Waits
 
 Floats = NDArray[Any]

@@ -14,7 +14,6 @@ the last round.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sized
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from simulator.cost.tables import Paths
 from simulator.layout.keys import unique_rows
 from simulator.layout.layouts import RECOMPUTE, Layouts
 from simulator.layout.stages import Stages
+from simulator.records import dataclass
 from simulator.schedules.registry import SCHEDULES, SPLITS_BACKWARD, TAKES_ROUNDS, WORDS
 from simulator.schedules.schedule import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, KINDS
 from simulator.schedules.waits import Waits, waits

@@ -6,7 +6,7 @@ sharding.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from simulator.cost.operators.quantised import BLOCK_SCALED, QUANTISED_BYTES
 from simulator.cost.states.optimizers import LAYER_WISE_TRAFFIC, moment_bytes
 from simulator.files import Figure
 from simulator.layout.layouts import Layouts
+from simulator.records import dataclass
 from simulator.software.kernels import Kernels
 from simulator.software.profile import Software
 from simulator.software.states import StateBytes

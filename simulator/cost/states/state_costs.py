@@ -7,7 +7,6 @@ gathering and the optimizer step.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -38,6 +37,7 @@ from simulator.cost.states.state_traffic import accumulation_s, micro_batch_traf
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import Layouts
 from simulator.layout.placement import Placement
+from simulator.records import dataclass
 from simulator.software.profile import Software
 from simulator.workload.architecture import Block, MoE
 from simulator.workload.recipe import Workload

@@ -7,7 +7,6 @@ ZeRO++ (Wang et al. 2023) does the same with a secondary copy.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -20,6 +19,7 @@ from simulator.cost.states.state_bytes import PartStates, on_rank, part_states
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import SHARDINGS, Layouts
 from simulator.layout.placement import Group, Placement
+from simulator.records import dataclass
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 

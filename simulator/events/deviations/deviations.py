@@ -9,7 +9,7 @@ by the same closed form, with the cluster or the workload that the deviation des
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from simulator.events.step.play import Replica, after_every_pass, replica_of
 from simulator.events.step.step_end import StepEndWork
 from simulator.hardware.cluster import Cluster, weakened
 from simulator.layout.layouts import Layouts
+from simulator.records import dataclass
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 

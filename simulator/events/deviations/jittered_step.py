@@ -10,7 +10,7 @@ of the slowest of its stage's groups, an optimizer step as on the slowest GPU of
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from simulator.events.step.play import DurationFactors, Played, play_step, shown
 from simulator.events.step.programs import Program
 from simulator.events.step.streams import COMPUTE, COPY, HOST
 from simulator.events.step.unfold import EXTRA
+from simulator.records import dataclass
 
 MOST_SPREAD = 2.0
 """Largest spread that is played: a pass one standard deviation late takes 7 times as long."""

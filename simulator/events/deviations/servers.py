@@ -9,7 +9,7 @@ blocks with the same sets, and without deviations of their own, are simulated on
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from simulator.arrays import Ints
 from simulator.events.network.group_members import stage_members
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import Layouts
+from simulator.records import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,7 +15,6 @@ network have their bytes as work, links as resources and no limit.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from simulator.arrays import Floats, Ints
 from simulator.errors import InputError
+from simulator.records import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

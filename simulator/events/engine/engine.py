@@ -10,7 +10,6 @@ slows tasks down that take from the same resource. Where nothing is shared both 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +31,7 @@ from simulator.events.engine.demands import Demands
 from simulator.events.engine.demands import check as check_demands
 from simulator.events.engine.fair_shares import Crossings, scratch
 from simulator.events.engine.graph import DeadlockError, Names, TaskGraph, check, numbered
+from simulator.records import dataclass
 
 
 class _Sweep(NamedTuple):

@@ -8,7 +8,6 @@ delays it: where tasks share resources, `engine.play` says how.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +16,7 @@ from numpy.typing import ArrayLike
 from simulator.arrays import Floats, Int32s
 from simulator.errors import ForeshardError, InputError
 from simulator.events.engine.compiled import short
+from simulator.records import dataclass
 
 Names = Callable[[int], str]
 

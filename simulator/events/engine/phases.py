@@ -6,13 +6,12 @@ up, it can be played where these are shared; put together again, it is the task 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from simulator.arrays import Floats, Ints
 from simulator.events.engine.engine import Times
 from simulator.events.engine.graph import TaskGraph
+from simulator.records import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,13 +6,14 @@ An edge lies inside a server, or a domain of several, where a GPU reaches it wit
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from simulator.arrays import Floats
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.edge_list import Edge, endpoint, of_servers
+from simulator.records import dataclass
 
 
 @dataclass(kw_only=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from simulator.arrays import Floats, Ints
 from simulator.cost.collectives.curves import board
 from simulator.events.network.trees import double_tree
 from simulator.hardware.cluster import Cluster
+from simulator.records import dataclass
 
 PASSES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
 """Times that a ring moves the bytes around."""

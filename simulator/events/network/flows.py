@@ -8,7 +8,6 @@ so that folding is exact. Thousands of GPUs that do the same become a handful of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +17,7 @@ from simulator.arrays import Floats, Ints
 from simulator.errors import InputError, problem
 from simulator.events.engine.compiled import compiled
 from simulator.events.network.routes import Routes
+from simulator.records import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

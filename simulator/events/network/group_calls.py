@@ -8,8 +8,6 @@ adapters an all-reduce takes the links of the algorithm that the closed form run
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from simulator.arrays import Ints
@@ -23,6 +21,7 @@ from simulator.events.network.shared_links import Call
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import Layouts
 from simulator.layout.placement import Group
+from simulator.records import dataclass
 
 _SIZE_BYTES = 1e9
 

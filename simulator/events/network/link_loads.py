@@ -8,7 +8,7 @@ same shares of the same users are one: a machine of thousands comes down to a fe
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 
 import numpy as np
@@ -21,6 +21,7 @@ from simulator.events.network.links import Topology, link_name
 from simulator.events.network.routes import Routes, host_routes, routes
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import Layouts
+from simulator.records import dataclass
 
 Users = tuple[str, bool | int, int]
 """("dp", True, 3): calls of stage 3's dp groups over adapters, inside domains where False;

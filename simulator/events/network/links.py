@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from simulator.arrays import Floats, Ints
 from simulator.errors import InputError, did_you_mean, problem
 from simulator.events.network.graph.arcs import Graph
+from simulator.records import dataclass
 
 KINDS = {
     "gpu-up": "what a GPU sends over its scale-up port (NVLink, xGMI, PCIe), by GPU",

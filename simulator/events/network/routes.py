@@ -8,8 +8,6 @@ never leaves that rail. What crosses a lost link tries every other rail, then wa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -17,6 +15,7 @@ from simulator.arrays import Floats, Ints
 from simulator.errors import InputError, problem
 from simulator.events.network import torus
 from simulator.events.network.links import Topology, link_name, rail_choices
+from simulator.records import dataclass
 
 Bools = NDArray[np.bool_]
 

@@ -8,7 +8,6 @@ or lost: each keeps its own time alone, and is slower by what it must leave to o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,6 +19,7 @@ from simulator.events.network.flows import Flows, joined
 from simulator.events.network.links import Topology, degraded
 from simulator.events.network.transfer import Transfer, transfer
 from simulator.hardware.cluster import Cluster
+from simulator.records import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

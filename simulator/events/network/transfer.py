@@ -5,7 +5,6 @@ What ends at one moment ends together, so that rates are solved once for it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +16,7 @@ from simulator.events.engine.compiled import compiled
 from simulator.events.engine.event_queue import QUEUED, enter, leave
 from simulator.events.engine.fair_shares import Crossings, check, fill, scratch
 from simulator.events.network.flows import Flows, Folded, fold
+from simulator.records import dataclass
 
 _TOGETHER = 1e-9
 """Ends that lie closer than this share of what is left to the next one are one moment."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -42,6 +41,7 @@ from simulator.events.run.run_state import (
     rules_of,
 )
 from simulator.events.run.training_time import advance, fresh
+from simulator.records import dataclass
 from simulator.reliability.run_outlook import Outlook
 from simulator.reliability.run_terms import HARDWARE, SILENT
 from simulator.units import DAY_S

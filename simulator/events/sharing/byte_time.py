@@ -8,7 +8,7 @@ not grow. So it holds for every algorithm, ramp and protocol that the closed for
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from simulator.events.deviations.deviations import Deviation, replicas_of
 from simulator.events.step.pass_costs import CAUSE
 from simulator.events.step.play import Replica
 from simulator.hardware.cluster import Cluster, LinksLeft
+from simulator.records import dataclass
 
 COMMUNICATION = ("recompute", "tp", "cp", "ep", "fsdp", "pp", "dp")
 """Terms with calls in them; what is computed again repeats those of the forward pass."""

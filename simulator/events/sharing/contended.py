@@ -10,7 +10,7 @@ step is played (``events/sharing/shared_step.py``), with what every kind puts on
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -30,6 +30,7 @@ from simulator.events.network.topology import topology
 from simulator.hardware.cluster import Cluster, LinksLeft
 from simulator.layout.layouts import Layouts
 from simulator.layout.placement import place
+from simulator.records import dataclass
 
 _SAME = 1e-6
 """Slowdowns nearer to 1 than this are rounding."""

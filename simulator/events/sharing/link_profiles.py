@@ -10,7 +10,6 @@ takes nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from simulator.events.network.link_loads import Loads, Users
 from simulator.events.sharing.byte_time import COMMUNICATION, ByteTime
 from simulator.events.step.pass_costs import CAUSE, Passes
 from simulator.events.step.pass_phases import BESIDE, COMPUTING, PHASE_TERMS
+from simulator.records import dataclass
 from simulator.schedules.schedule import FORWARD
 
 HIDING = (*COMMUNICATION, "offload", "input")

@@ -10,7 +10,7 @@ not slow their neighbours down to less than an even share.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from simulator.events.step.charge import step_time_s
 from simulator.events.step.play import Played, play_step
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import Layouts
+from simulator.records import dataclass
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 

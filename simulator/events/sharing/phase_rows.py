@@ -6,8 +6,6 @@ are of one, and so is what takes nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,6 +16,7 @@ from simulator.events.step.pass_phases import PHASE_TERMS
 from simulator.events.step.play import Played, shown_s
 from simulator.events.step.streams import COPY, DATA, SPAN_KINDS
 from simulator.events.step.unfold import EXTRA, SEND
+from simulator.records import dataclass
 
 _GATHER, _FETCH = SPAN_KINDS.index("gather"), SPAN_KINDS.index("fetch")
 

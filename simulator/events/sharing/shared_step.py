@@ -14,7 +14,7 @@ counted, the step is that of the longest path, to the bit.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from simulator.events.sharing.phase_rows import Rows, links_of, merged, rows_of,
 from simulator.events.step.pass_costs import CAUSE
 from simulator.events.step.pass_phases import COMPUTING, PHASE_TERMS, REPEATING
 from simulator.events.step.play import Played
+from simulator.records import dataclass
 
 Uses = dict[str, tuple[str, float]]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 from simulator.arrays import Floats, Ints
 from simulator.events.step.pass_costs import CAUSE
 from simulator.events.step.streams import SPAN_KINDS
+from simulator.records import dataclass
 
 
 class AuxiliaryColumns(NamedTuple):

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import InputError, first_of
+from simulator.records import dataclass
 from simulator.schedules.schedule import BACKWARD_WEIGHT, FORWARD
 
 

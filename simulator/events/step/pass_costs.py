@@ -7,7 +7,6 @@ they do with them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from simulator.cost.passes import (
 from simulator.cost.step import recomputed_share
 from simulator.cost.tables import PartPasses, Priced, Selection
 from simulator.cost.terms import HIDDEN, TERMS
+from simulator.records import dataclass
 
 CAUSE = {term.name: i for i, term in enumerate(TERMS)}
 """Column of each term."""

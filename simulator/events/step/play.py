@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,7 @@ from simulator.events.step.step_end import (
 )
 from simulator.events.step.streams import COMPUTE, DATA
 from simulator.events.step.unfold import EXTRA
+from simulator.records import dataclass
 from simulator.schedules.dependencies import alone
 from simulator.schedules.registry import SCHEDULES
 from simulator.schedules.schedule import BACKWARD, BACKWARD_WEIGHT

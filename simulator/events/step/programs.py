@@ -9,7 +9,7 @@ two.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ from simulator.events.step.auxiliary_tasks import AuxiliaryTasks
 from simulator.events.step.listed_actions import Listed
 from simulator.events.step.streams import DATA, PIPELINE, STREAMS
 from simulator.events.step.unfold import EXTRA, SEND, ActionTimes, unfold
+from simulator.records import dataclass
 from simulator.schedules.action_tables import actions
 from simulator.schedules.dependencies import NOTHING, UNLISTED, awaited
 from simulator.schedules.registry import SCHEDULES

@@ -9,8 +9,6 @@ is there when its layers need it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,6 +23,7 @@ from simulator.events.step.host_copies import activation_copies
 from simulator.events.step.pass_costs import AHEAD, BACK, Passes
 from simulator.events.step.programs import Program, awaited_actions
 from simulator.events.step.streams import COMPUTE, COPY, DATA, HOST
+from simulator.records import dataclass
 from simulator.schedules.schedule import BACKWARD_INPUT, FORWARD
 
 

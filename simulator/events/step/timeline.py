@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 
 from simulator.arrays import Floats
 from simulator.cost.memory.peak import MEMORY_KINDS
+from simulator.records import dataclass
 
 __all__ = ["MEMORY_KINDS"]
 

@@ -6,7 +6,7 @@ Names and defaults as in NVIDIA/Megatron-LM@000c4ac2, megatron/training/argument
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from itertools import groupby
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 from simulator.interop.dialects.model_names import zoo_model
 from simulator.interop.dialects.settings import Settings, as_whole
 from simulator.interop.dialects.table import Word, field_values, write_words
+from simulator.records import dataclass
 from simulator.software.profile import Software
 from simulator.workload import presets
 from simulator.workload.architecture import MLP, Architecture, Attention, Block, MoE

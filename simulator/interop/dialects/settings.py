@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from simulator.errors import brief, problem
 from simulator.files import read_toml
+from simulator.records import dataclass
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import LARGEST
 

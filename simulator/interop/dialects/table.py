@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 from simulator.interop.dialects.settings import Settings
 from simulator.quoting import shell_word
+from simulator.records import dataclass
 from simulator.workload.recipe import Recipe
 
 _IDLE = (None, 0, 1, "none", False)

@@ -23,6 +23,7 @@ from simulator.interop.dialects.training_ways import (
     PAIRS,
     REINFORCEMENT,
     module_names,
+    needs_reference,
     refusal,
     refuse_adapters,
     refuse_way,
@@ -69,8 +70,6 @@ _WAYS_BY_KEY = {
 """Keys of trl's configurations that no plain fine-tuning has."""
 _STAGE_WAYS = {"rm": "reward", "ppo": REINFORCEMENT, "dpo": PAIRS, "kto": "preference"}
 """LLaMA-Factory's stages that are no plain step."""
-_ALONE = re.compile(r"(?:^|[\W_])(?:orpo|cpo|simpo)(?:$|[\W_])")
-"""Losses over pairs that need no reference."""
 _REFUSED = {
     "lora_modules_to_save": "trains whole modules beside the adapters",
     "additional_target": "trains whole modules beside the adapters",
@@ -153,7 +152,7 @@ def _pairs(settings: Settings, at: Setting, program: str) -> None:
     loss = settings.take("pref_loss", "loss_type")
     settings.take("beta", "pref_beta", "pref_ftx", "label_smoothing", "ld_alpha")
     words = f"{program} {'' if loss is None else loss.value}"
-    alone = {"simpo_gamma", "cpo_alpha"} & set(settings.found) or _ALONE.search(words)
+    alone = {"simpo_gamma", "cpo_alpha"} & set(settings.found) or not needs_reference(words)
     ahead = settings.flag("precompute_ref_log_probs") or settings.flag("reference_free")
     say_pairs(settings, at, reference=not (alone or ahead))
 

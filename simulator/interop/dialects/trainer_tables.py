@@ -18,7 +18,7 @@ A trainer is added by its table alone, with a case in ``tests/interop/test_train
   states nothing. A list states what its words do.
 - ``[[ignored]]``: ``keys`` and sections that the trainer does not read where ``when`` holds.
 - ``[[follows]]``: fields (``say``) where nothing stated them and ``when`` holds; ``instead``: in
-  place of what was stated; ``refuse`` the reason why that is refused.
+  place of what was stated; ``numbers``: as above; ``refuse`` the reason why that is refused.
 - ``[[software]]``: profiles, the first list whose ``when`` holds.
 - ``[idle]``, ``[idle_sections]``: a reason, and keys or whole sections on which neither time nor
   memory depends for that reason.
@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ from simulator.files import read_toml
 from simulator.interop.dialects.deepspeed import say_zero
 from simulator.interop.dialects.model_names import say_model, say_teacher
 from simulator.interop.dialects.settings import Place, Reading, Setting, Settings, Unset
+from simulator.records import dataclass
 from simulator.workload.architecture import Architecture
 from simulator.workload.huggingface import from_hf
 
@@ -264,6 +265,8 @@ def _follow(settings: Settings, rule: Mapping[str, Any]) -> None:
         settings.problems.append(problem(str(at.place), "", rule["refuse"], at.value))
     if "note" in rule:
         settings.notes.append(f"{at.place}: {rule['note']}")
+    for key, field in rule.get("numbers", {}).items():
+        settings.whole(field, key)
     for field, value in rule.get("say", {}).items():
         if not _stated(settings, field):
             settings.say(field, value, at)

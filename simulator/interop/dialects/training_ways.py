@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from importlib.util import find_spec
 
-from simulator.interop.dialects.settings import Setting, Settings
+from simulator.interop.dialects.settings import Place, Setting, Settings
 
 REINFORCEMENT, PAIRS = "reinforcement", "pairs"
 WAYS = {
@@ -69,6 +69,28 @@ def refuse_way(settings: Settings, way: str, setting: Setting) -> None:
     """Refuse what names a way of training that is not modelled."""
     said = "" if setting.value is True else f" {str(setting.value)[:60]!r}"
     settings.problems.append(f"{setting.place}:{said} asks for {refusal(way)}")
+
+
+_ALONE = re.compile(r"(?:^|[\W_])(?:orpo|cpo|simpo)(?:$|[\W_])")
+
+
+def needs_reference(loss: str) -> bool:
+    """Whether a loss over pairs, by its name or its program's, compares with a frozen reference.
+
+    >>> needs_reference("train_dpo.py"), needs_reference("train_orpo.py")
+    (True, False)
+    """
+    return not _ALONE.search(loss)
+
+
+def say_program(settings: Settings, program: str) -> None:
+    """Read training on pairs from a program's name; refuse what else is no plain step."""
+    way = way_of(program)
+    at = Setting(program, None, Place(settings.path, program))
+    if way == PAIRS:
+        say_pairs(settings, at, reference=needs_reference(program))
+    elif way:
+        settings.problems.append(f"{at.place} asks for {refusal(way)}")
 
 
 def say_pairs(settings: Settings, setting: Setting, *, reference: bool) -> None:

@@ -11,12 +11,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from simulator.errors import InputError, did_you_mean
 from simulator.hardware.edge_list import Edge, is_switch_name
 from simulator.plain_files import read_text
+from simulator.records import dataclass
 
 GBIT_PER_S_OF_LANE = {
     "SDR": 2.0, "DDR": 4.0, "QDR": 8.0, "FDR10": 10.0, "FDR": 14.0625 * 64 / 66, "EDR": 25.0,

@@ -9,12 +9,12 @@ leads to a switch. Adapters that are no GPU's nearest (for storage, for manageme
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from simulator.errors import InputError
 from simulator.hardware.edge_list import Edge
 from simulator.plain_files import read_text
+from simulator.records import dataclass
 
 LEVELS = ("PIX", "PXB", "PHB", "NODE", "SYS")
 """What two devices are both under, the lowest first."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,6 +17,7 @@ from simulator.plain_files import read_text
 from simulator.planner.fewest_changes import COMPILE, FewChanges, cheapest_changes
 from simulator.planner.fitting import Fitting, fitting
 from simulator.planner.prediction import Prediction
+from simulator.records import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

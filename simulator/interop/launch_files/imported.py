@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from simulator.answers import Encoded
 from simulator.errors import InputError
 from simulator.interop.dialects.settings import Place, Reading
 from simulator.planner.prediction import Prediction, predict
+from simulator.records import dataclass
 from simulator.scenario import Scenario
 
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from simulator.interop.dialects.settings import Place, Stated
+from simulator.records import dataclass
 
 _DEVICES = ("nvidia.com/gpu", "amd.com/gpu", "habana.ai/gaudi", "google.com/tpu")
 MANIFEST = re.compile(

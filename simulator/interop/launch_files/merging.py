@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from simulator.interop.dialects.settings import Reading, Stated, Unset, as_whole
 from simulator.interop.dialects.trainer import TRAINERS
 from simulator.interop.launch_files.imported import Imported, Origin
 from simulator.interop.launch_files.recognising import read_launch_files
+from simulator.records import dataclass
 from simulator.scenario import Scenario, make_scenario
 from simulator.software.platforms import first_running
 from simulator.spellings import override_written_out

@@ -44,7 +44,7 @@ from simulator.interop.dialects.torchtitan import SECTIONS, read_torchtitan
 from simulator.interop.dialects.torchtune import is_torchtune, read_torchtune
 from simulator.interop.dialects.trainer import TRAINER_KEYS, read_accelerate, read_trainer
 from simulator.interop.dialects.trainer_tables import read_trained, trainer_of, trainers
-from simulator.interop.dialects.training_ways import refusal, way_of
+from simulator.interop.dialects.training_ways import refusal, say_program, way_of
 from simulator.interop.fabrics.nvidia_topo import is_nvidia_topology, topology_words
 from simulator.interop.launch_files.foreign_trainers import of_another_trainer
 from simulator.interop.launch_files.job_manifests import MANIFEST, read_manifest
@@ -434,7 +434,9 @@ def _of_program(command: Command, script: Script) -> list[Reading]:
     keys = {item.key for item in settings}
     runs = frozenset(f"run {words[0].text}" for words in script.commands if words)
     if (described := trainer_of(settings, runs)) is not None:
-        return [read_trained(described, Settings.of(path, settings))]
+        options = Settings.of(path, settings)
+        say_program(options, command.script)
+        return [read_trained(described, options)]
     if (foreign := of_another_trainer(path, keys, command.script)) is not None:
         return [foreign]
     trainer = (TRAINER_KEYS | {"deepspeed"}) & keys and not _MEGATRON_ALONE & keys

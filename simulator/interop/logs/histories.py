@@ -22,7 +22,7 @@ import math
 import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from simulator.errors import InputError
 from simulator.measured.log import LogReading, MeasuredLog
 from simulator.measured.log_lines import Progress
 from simulator.plain_files import open_file, read_text
+from simulator.records import dataclass
 from simulator.workload.recipe import Recipe
 
 _LIMIT_BYTES = 2**26

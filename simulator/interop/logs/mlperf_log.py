@@ -11,13 +11,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from simulator.files import is_number
 from simulator.measured.log import LogReading, MeasuredLog
 from simulator.measured.log_lines import Progress, marked_lines, rank_of
+from simulator.records import dataclass
 from simulator.workload.recipe import Recipe
 
 _MARK = ":::MLLOG"

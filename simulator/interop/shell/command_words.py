@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from simulator.errors import InputError
 from simulator.interop.dialects.settings import MOST_SETTINGS, Place, Setting
 from simulator.interop.shell.shell_words import Script, Word, read_script
+from simulator.records import dataclass
 
 _STARTERS = {
     *("torchrun", "deepspeed", "accelerate", "srun", "mpirun", "mpiexec", "python", "python3"),

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from fnmatch import fnmatchcase
+
+from simulator.records import dataclass
 
 KEYWORDS = {
     *("if", "then", "else", "elif", "fi", "case", "esac"),

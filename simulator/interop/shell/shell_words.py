@@ -12,11 +12,12 @@ import ast
 import operator
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from simulator.errors import InputError
 from simulator.interop.dialects.settings import Place
 from simulator.interop.shell.shell_branches import KEYWORDS, Branches
+from simulator.records import dataclass
 
 _MOST_CHARACTERS = 4 * 2**20
 """Characters of all words, variables put in: a script may double a variable line by line."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from simulator.files import is_number
 from simulator.interop.traces.kineto_classes import collective_kind, dtype_bytes
+from simulator.records import dataclass
 from simulator.scoring.trace import Collective
 
 

@@ -46,7 +46,8 @@ def _splits_heads(
     """Ulysses splits the heads of a tensor-parallel rank over `ranks`.
 
     TransformerEngine (AttnFuncWithCPAndQKVOA2A) asks this of queries and of keys and values, which
-    it does not repeat; a rank whose tp is above the key/value heads has one of them.
+    it does not repeat; a rank whose tp is above the key/value heads has one of them. DeepSpeed
+    (runtime/sequence_parallel/ulysses_sp.py) repeats them where they divide the ranks.
     """
 
     def wrong(x: Layouts, at: Setting) -> Mask:
@@ -55,9 +56,14 @@ def _splits_heads(
             return splits
         blocks = at.architecture.blocks
         kinds = [a for b in blocks for a in (b.attention, b.cross_attention) if a]
-        counts = wide(n for a in kinds for n in (a.heads, a.heads if a.is_mla else a.kv_heads))
+        queries = wide(a.heads for a in kinds)
+        keys = wide(a.heads if a.is_mla else a.kv_heads for a in kinds)
         shares = np.maximum(ranks(x), 1)
-        even = [np.maximum(count // x.tp, 1) % shares == 0 for count in counts]
+        even = [np.maximum(count // x.tp, 1) % shares == 0 for count in queries]
+        for count in keys:
+            heads = np.maximum(count // x.tp, 1)
+            repeated = at.software.supports.repeats_keys_over_cp & (shares % heads == 0)
+            even.append((heads % shares == 0) | repeated)
         return np.asarray(splits & ~obeyed_by_all(even, len(x)))
 
     return wrong
@@ -71,6 +77,12 @@ def fewest_kv_heads(arch: Architecture, tp: int) -> int:
 
 def _word_all_to_all(case: Case) -> Wording:
     fewest = fewest_kv_heads(case.architecture, case.row["tp"])
+    if case.software.supports.repeats_keys_over_cp:
+        queries = min(a.heads for a in case.architecture.attentions) // case.row["tp"] or 1
+        must = f"must divide the {queries} heads of a tensor-parallel rank, and divide or be a"
+        must += f" multiple of its {fewest} key/value heads, with all_to_all"
+        near = case.nearest("cp", divisors(queries), lambda cp: not (fewest % cp and cp % fewest))
+        return Wording(must, near=near)
     must = f"must divide the {fewest} key/value heads of a tensor-parallel rank with all_to_all"
     return Wording(must, near=case.nearest("cp", divisors(fewest), lambda cp: fewest % cp == 0))
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from simulator.layout.degrees import divisors
-from simulator.layout.layouts import RECOMPUTE, Layouts
+from simulator.layout.layouts import CP_KINDS, RECOMPUTE, Layouts
 from simulator.layout.rules.rule import (
     Case,
     Mask,
@@ -19,6 +20,7 @@ from simulator.layout.rules.rule import (
     wide,
 )
 from simulator.layout.stage_words import fullest_rank, with_sum
+from simulator.software.profile import Software
 from simulator.workload.architecture import Architecture, MoE
 
 
@@ -119,14 +121,21 @@ MLP_WIDTH = Rule(
 
 def _cuts_sequence(x: Layouts, at: Setting) -> Mask:
     sharded = np.where(x.sequence_parallel > 0, x.tp, 1)
-    shares = x.cp * np.where(x.cp > 1, 2, 1) * sharded
+    mirrored = (x.cp > 1) & ~_in_pieces(x.cp_kind == CP_KINDS.index("all_to_all"), at.software)
+    shares = x.cp * np.where(mirrored, 2, 1) * sharded
     return np.asarray(at.workload.recipe.sequence_length % shares != 0)
+
+
+def _in_pieces(all_to_all: Any, software: Software) -> Any:
+    """Whether ranks of context parallelism have a piece each, none mirrored."""
+    return all_to_all & software.supports.repeats_keys_over_cp
 
 
 def _word_sequence(case: Case) -> Wording:
     row, length = case.row, case.workload.recipe.sequence_length
-    shares = row["tp"] * row["cp"] * (2 if row["cp"] > 1 else 1)
-    name = "2 x cp x tp" if row["cp"] > 1 else "tp"
+    twice = row["cp"] > 1 and not _in_pieces(row["cp_kind"] == "all_to_all", case.software)
+    shares = row["tp"] * row["cp"] * (2 if twice else 1)
+    name = "2 x cp x tp" if twice else "cp x tp" if row["cp"] > 1 else "tp"
     return Wording(f"must divide by {name} = {shares}", length, around(length, shares))
 
 

@@ -109,7 +109,10 @@ DEPEND_ON_RECOMPUTATION = (
 
 def code_of(rule: Rule) -> int:
     """Reason code of a rule."""
-    return RULES.index(rule) + 1
+    return _CODES[rule]
+
+
+_CODES = {rule: code for code, rule in enumerate(RULES, start=1)}
 
 
 def reasons(
@@ -124,7 +127,6 @@ def reasons(
     setting = Setting(workload=workload, cluster=cluster, software=software)
     code = np.zeros(len(layouts), dtype=np.int8)
     for rule in rules:
-        number = code_of(rule)
         broken = rule.wrong(layouts, setting)
-        code = np.where((code == FEASIBLE) & broken, np.int8(number), code)
+        code = np.where((code == FEASIBLE) & broken, np.int8(_CODES[rule]), code)
     return code

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -25,6 +25,7 @@ from simulator.interop.launch_files.merging import import_launch
 from simulator.plain_files import read_text
 from simulator.planner.prediction import Prediction
 from simulator.questions.compare.offers import Asked, Offer, offer_of
+from simulator.records import dataclass
 from simulator.report.wording import chance_words
 from simulator.scenario import Scenario
 from simulator.search.best_layout import factor_of

@@ -12,7 +12,7 @@ whatever is read, so that what a measurement is worth is known before it is made
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -30,6 +30,7 @@ from simulator.files import build, read_toml, record
 from simulator.frames import DataFrame, frame_of_rows
 from simulator.measured.measurements import Measurements
 from simulator.planner.prediction import Prediction
+from simulator.records import dataclass
 
 _OF_CLASS = {
     "gemm": "compute",

@@ -8,7 +8,7 @@ time, money, free memory and energy.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -26,6 +26,7 @@ from simulator.planner.prediction import refuse_tables
 from simulator.questions.compare.gpu_counts import parse_counts, whole_servers
 from simulator.questions.compare.many_searches import done_in_order
 from simulator.questions.compare.offers import Asked, Offer, nearest, offer_of
+from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.pareto import front
 

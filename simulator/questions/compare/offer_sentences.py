@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from simulator.answers import CAVEATS
 from simulator.questions.compare.offers import excesses, nearest
-from simulator.report.wording import MARK, chance_words
+from simulator.report.wording import AT_ASSUMED, MARK, chance_words
 from simulator.units import (
     show_change,
     show_co2,
@@ -261,7 +261,7 @@ def _caveats(answer: Comparison) -> list[str]:
     if named:
         lines.append(f"USD per accelerator and hour: {'; '.join(named)}")
     if any(row.assumed_price for row in answer.feasible):
-        lines.append(f"{MARK} at an assumed price: a guess or a page read second hand, no quote")
+        lines.append(AT_ASSUMED)
     factor = next((row.planning_factor for row in answer.feasible if row.planning_factor), None)
     if factor is not None:
         lines.append(f"Plan for: {factor.sentence()}. Deadline and budget are held against it.")

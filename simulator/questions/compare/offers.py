@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import hypot, inf, isfinite, log
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -25,6 +25,7 @@ from simulator.planner.batch_choices import batches_of, with_critical_batch, wit
 from simulator.planner.plan import KEEP_FOR_ENERGY, WORTH_A_TRIAL, ranked
 from simulator.planner.prediction import refuse_tables
 from simulator.questions.compare.gpu_counts import batch_divides, next_good
+from simulator.records import dataclass
 from simulator.scenario import Scenario, make_scenario
 from simulator.search.best_layout import factor_of
 from simulator.search.candidates import widest_tp

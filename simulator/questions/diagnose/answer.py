@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -28,6 +28,7 @@ from simulator.errors import InputError
 from simulator.frames import DataFrame, frame_of_rows
 from simulator.planner.prediction import Prediction
 from simulator.questions.diagnose.causes import Cause, added_s, can_have, causes, with_cause
+from simulator.records import dataclass
 from simulator.scoring.memory_reading import memory_of_kind_gib
 from simulator.scoring.trace_gap import predicted_parts
 from simulator.units import GIB

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,6 +18,7 @@ from simulator.errors import InfeasibleError, InputError, problem
 from simulator.frames import DataFrame, frame_of_rows
 from simulator.planner.forward_pass import forward_pass_s, frozen, only_forward
 from simulator.planner.prediction import refuse_mixed
+from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.fastest import fastest
 from simulator.units import DAY_S, HOUR_S, show_seconds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -28,6 +28,7 @@ from simulator.questions.job_schedule.list_scheduling import (
     least_makespan,
 )
 from simulator.questions.rl.answer import rl_goodput
+from simulator.records import dataclass
 from simulator.reinforcement.rl_step import rl_step
 from simulator.scenario import Scenario, make_scenario
 from simulator.units import DAY_S, show_percent

@@ -11,10 +11,11 @@ order, or the choice of one, which may become the first or the last, for as long
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import permutations, product
 from math import factorial, inf, prod
 from typing import Literal
+
+from simulator.records import dataclass
 
 Goal = Literal["makespan", "completion", "slowdown"]
 GOALS: tuple[Goal, ...] = ("makespan", "completion", "slowdown")

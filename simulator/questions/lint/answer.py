@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -28,6 +28,7 @@ from simulator.interop.launch_files.recognising import LAUNCH_FILE_LIMIT_BYTES
 from simulator.plain_files import read_text
 from simulator.planner.changes import machine_with
 from simulator.planner.prediction import Prediction, predict
+from simulator.records import dataclass
 from simulator.scenario import make_scenario
 from simulator.search.with_failures import priced
 

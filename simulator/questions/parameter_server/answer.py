@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from math import ceil, inf
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -30,6 +30,7 @@ from simulator.parameter_servers.server_section import (
 from simulator.planner.prediction import refuse_mixed
 from simulator.questions.parameter_server.worker import Worker, fastest_worker, per_worker
 from simulator.questions.run_options import Way, ideal_days
+from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.fastest import fastest
 from simulator.units import show_seconds

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from typing import Any, ClassVar
 
@@ -13,6 +13,7 @@ from simulator.errors import InputError, problem
 from simulator.hardware.cluster import Cluster
 from simulator.parameter_servers.server_section import ParameterServer
 from simulator.questions.run_options import Piece
+from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.fastest import fastest, why_not
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +17,7 @@ from simulator.cli.options import (
     check_out,
     writing,
 )
-from simulator.cli.runner import Reply, print_answer, question
+from simulator.cli.runner import Reply, question
 from simulator.questions.predict.from_files import (
     FromFiles,
     ScenarioFiles,
@@ -30,7 +29,6 @@ from simulator.questions.simulate.trace_file import Trace, check_trace, title, w
 
 if TYPE_CHECKING:
     from simulator.planner.plan import Plan
-    from simulator.planner.scaling import Scaling
     from simulator.planner.variants import Variant
     from simulator.scenario import Scenario
 
@@ -137,25 +135,22 @@ def ask(
         answer = _refined(answer, refine)
     launch = launch_flags(answer.estimate.layouts, answer.scenario)
     upgrades = cache(partial(_upgrades, answer))
-    with _curve(answer, wanted=folder is not None) as curve:
 
-        def write(answer: Plan) -> Iterator[str]:
-            if trace is not None:
-                yield _write_trace(answer, trace)
-            if folder is not None:
-                tried = None if as_json else upgrades()
-                parts = {"launch": launch, "upgrades": tried, "curve": curve}
-                yield _write(answer, folder, parts, pictures=pictures)
+    def write(answer: Plan) -> Iterator[str]:
+        if trace is not None:
+            yield _write_trace(answer, trace)
+        if folder is not None:
+            tried = None if as_json else upgrades()
+            yield _write(answer, folder, {"launch": launch, "upgrades": tried}, pictures=pictures)
 
-        shown = top or (8 if more else None)
-        reply = Reply(
-            answer,
-            partial(_screen, assumed=assumed, upgrades=upgrades, launch=launch, top=shown),
-            partial(_document, top=top),
-            write,
-            feasible=answer.meets_deadline and answer.meets_budget,
-        )
-        return print_answer(reply, as_json=as_json)
+    shown = top or (8 if more else None)
+    return Reply(
+        answer,
+        partial(_screen, assumed=assumed, upgrades=upgrades, launch=launch, top=shown),
+        partial(_document, top=top),
+        write,
+        feasible=answer.meets_deadline and answer.meets_budget,
+    )
 
 
 def _check_report(out: Path | None, *, pictures: bool, no_report: bool, as_json: bool) -> None:
@@ -272,18 +267,6 @@ def _report_name(file: Path | None, scenario: Scenario) -> str:
     return re.sub(r"[^\w.-]+", "-", name)
 
 
-@contextmanager
-def _curve(answer: Plan, *, wanted: bool) -> Iterator[Callable[[], Scaling] | None]:
-    """Search the other numbers of GPUs beside all that follows, where a report is wanted."""
-    if not wanted:
-        yield None
-        return
-    from simulator.planner.scaling import scaling_beside
-
-    with scaling_beside(answer.scenario, found=answer.found) as curve:
-        yield curve
-
-
 def _write_trace(answer: Plan, path: Path) -> str:
     from simulator.planner.simulated import played
 
@@ -292,11 +275,19 @@ def _write_trace(answer: Plan, path: Path) -> str:
 
 
 def _write(answer: Plan, folder: Path, parts: dict[str, Any], *, pictures: bool) -> str:
-    """Write the report and say where; `parts` are what was made for it already."""
+    """Write the report and say where; `parts` are what was made for it already.
+
+    The other numbers of GPUs are searched beside it, once the verdict is on the screen.
+    """
     from simulator.cli.screen import waiting
+    from simulator.planner.scaling import scaling_beside
     from simulator.report.write import write_plan_report
 
-    with writing(folder, "--out"), waiting("writing the report"):
-        written = write_plan_report(answer, folder, **parts, pictures=pictures)
+    with (
+        writing(folder, "--out"),
+        waiting("writing the report"),
+        scaling_beside(answer.scenario, found=answer.found) as curve,
+    ):
+        written = write_plan_report(answer, folder, **parts, curve=curve, pictures=pictures)
     beside = f", with {len(written) - 1} pictures beside it" if pictures else ""
     return f"Report: {written[0]}{beside}"

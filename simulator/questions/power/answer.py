@@ -12,7 +12,7 @@ Servers that do not run are off. Every draw is that of a mean step at the meter 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -26,6 +26,7 @@ from simulator.frames import DataFrame, frame_of_rows
 from simulator.hardware.cluster import Cluster
 from simulator.planner.changes import machine_with
 from simulator.planner.prediction import refuse_mixed
+from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.fastest import explore_scenario
 from simulator.search.outcome import busy_seconds

@@ -18,6 +18,7 @@ from simulator.interop.launch_files.imported import Imported
 from simulator.planner.fewest_changes import FewChanges
 from simulator.planner.fitting import Fitting
 from simulator.questions.predict.screen import verdict
+from simulator.report.wording import MARK
 from simulator.units import show_days, show_percent, show_seconds, show_usd
 
 _MOST_NAMED = 12
@@ -84,8 +85,9 @@ def _words(change: FewChanges, names: tuple[str, ...] | None = None) -> str:
 
 
 def _changes(advice: Advice) -> Table:
+    money = "USD" + MARK * advice.prediction.outcome.price.assumed
     table = plain_table(
-        "change", "choices", "step", "faster", "whole run", "USD", "GiB", left=("change",)
+        "change", "choices", "step", "faster", "whole run", money, "GiB", left=("change",)
     )
     for change in (None, *advice.changes):
         prediction = advice.prediction if change is None else change.prediction

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,6 +15,7 @@ from simulator.errors import InfeasibleError
 from simulator.evidence.card import Card
 from simulator.frames import DataFrame, frame_of_rows
 from simulator.planner.prediction import refuse_mixed
+from simulator.records import dataclass
 from simulator.reinforcement.evidence import interval_s, step_evidence
 from simulator.reinforcement.remedies import Remedy, remedies
 from simulator.reinforcement.rl_step import RLStep, rl_step

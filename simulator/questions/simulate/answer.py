@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from simulator.answers import Answer
@@ -11,6 +10,7 @@ from simulator.frames import DataFrame
 from simulator.planner.layout_row import layout_fields
 from simulator.planner.mixed_prediction import KindUse, ServerGroups, kinds_used, worst_verdict
 from simulator.planner.prediction import Prediction
+from simulator.records import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

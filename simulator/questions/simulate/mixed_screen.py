@@ -26,7 +26,7 @@ from simulator.events.step.streams import STREAMS
 from simulator.events.step.timeline import Mixed
 from simulator.planner.mixed_plan import MixedPlan
 from simulator.planner.mixed_prediction import KindUse, MixedPrediction, usd_per_step
-from simulator.report.wording import planned_words
+from simulator.report.wording import MARK, planned_words
 from simulator.search.best_layout import factor_of
 from simulator.units import show_percent, show_seconds, show_seconds_span, show_usd
 
@@ -126,8 +126,9 @@ def mixed_plan_screen(answer: MixedPlan) -> Iterator[RenderableType]:
     yield Text(f"\n{answer.verdict}\n", style="bold")
     unit, scale = seconds_like(answer.best.step_s)
     fastest_s = min(option.step_s for option in answer.options)
+    money = "USD" + MARK * answer.best.run.outcome.price.assumed
     table = plain_table(
-        "way", "", "GPUs", f"step ({unit})", "slower", "micro-batches", "days", "USD", "layout",
+        "way", "", "GPUs", f"step ({unit})", "slower", "micro-batches", "days", money, "layout",
         left=("way", "layout"),
     )  # fmt: skip
     for option in answer.options:
@@ -206,6 +207,7 @@ def _verdict(answer: MixedPrediction) -> Text:
     text.append_text(verdicts(list(answer.kinds)))
     if answer.days is not None:
         usd = "no price" if answer.usd is None else show_usd(answer.usd)
+        usd += " at an assumed price" * outcome.price.assumed
         kwh = "" if answer.kwh is None else f", {answer.kwh:,.0f} kWh"
         text.append(
             f"whole run: {answer.days:,.1f} days, {usd}{kwh}; goodput"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simulator.cli.options import print_line, writing
 from simulator.cli.runner import Reply
+from simulator.records import dataclass
 
 if TYPE_CHECKING:
     from simulator.scenario import Scenario

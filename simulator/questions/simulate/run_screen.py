@@ -182,7 +182,8 @@ def _choices(simulated_run: SimulatedRun) -> list[str]:
         lines.append(f"a server missing: {step_s} a step of {less.tokens:,.0f} tokens")
     point = float(outcome.usd[0]) * 0.01 / float(outcome.goodput[0])
     if np.isfinite(point):
-        lines.append(f"a point of goodput is worth {show_usd(point)} of this run")
+        price = outcome.price.words()
+        lines.append(f"a point of goodput is worth {show_usd(point)} of this run, at {price}")
     return lines
 
 

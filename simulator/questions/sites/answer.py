@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from math import inf
 from typing import ClassVar
 
@@ -31,6 +31,7 @@ from simulator.hardware.cluster import Cluster
 from simulator.planner.prediction import refuse_mixed
 from simulator.questions.compare.offers import on_cluster
 from simulator.questions.run_options import Piece, Way, ideal_days
+from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.fastest import fastest
 from simulator.units import show_percent, show_seconds

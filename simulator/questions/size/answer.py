@@ -7,7 +7,7 @@ worse answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from simulator.answers import SCENARIO, Answer, encoded
@@ -22,6 +22,7 @@ from simulator.questions.compare.answer import offer_row, own_cluster, own_clust
 from simulator.questions.compare.gpu_counts import batch_divides, ladder, whole_servers
 from simulator.questions.compare.many_searches import cores, done_in_order
 from simulator.questions.compare.offers import Asked, Offer, nearest, offer_of
+from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.candidates import widest_tp
 from simulator.units import DAY_S

@@ -8,7 +8,7 @@ rows are updated where they lie (Naumov et al. 2019, arXiv 1906.00091, section 4
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -21,6 +21,7 @@ from simulator.frames import DataFrame, frame_of_rows
 from simulator.hardware.cluster import Cluster
 from simulator.layout.placement import Group
 from simulator.planner.prediction import Prediction, predict
+from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.sparse_tables.accesses import distinct_rows_read, hit_fraction
 from simulator.sparse_tables.dense_model import bottom_flop_fraction, table_parameters

@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar
@@ -26,6 +26,7 @@ from simulator.questions.compare.answer import offer_row
 from simulator.questions.compare.gpu_counts import parse_counts
 from simulator.questions.compare.many_searches import done_as_they_come
 from simulator.questions.compare.offers import Asked, Offer, offer
+from simulator.records import dataclass
 from simulator.scenario import make_scenario
 from simulator.sections import SECTIONS
 
@@ -33,6 +34,12 @@ MOST_POINTS = 100_000
 """Of a grid; more are refused."""
 
 _COUNTS = "cluster.gpus"
+
+_AFTER_SEARCH = ("economics", "goal", "run")
+"""Sections that no search of layouts takes."""
+
+_MOST_TOGETHER = 32
+"""Points of one search that a worker does before it hands them over."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -201,21 +208,41 @@ def sweep_grid(
     done = {number: known[key] for number, key in keys.items() if key in known}
     before = len(done)
     todo = [point for point in points if point.number not in done]
-    arguments = [(point, str(grid.path), str(grid.path.parent), wanted) for point in todo]
+    arguments = [(some, str(grid.path), str(grid.path.parent), wanted) for some in _by_search(todo)]
     arrivals = done_as_they_come(
         _search, arguments, jobs=jobs, scheduler=scheduler, backend=backend
     )
-    for number, row in arrivals:
-        done[number] = row
-        if store is not None:
-            _append(store, keys[number], row)
-        if progress is not None:
-            progress(len(done), len(points))
+    for rows_of_search in arrivals:
+        for number, row in rows_of_search:
+            done[number] = row
+            if store is not None:
+                _append(store, keys[number], row)
+            if progress is not None:
+                progress(len(done), len(points))
     rows = tuple({"point": point.number, **point.values, **done[point.number]} for point in points)
     return Sweep(grid=grid, asked=wanted, rows=rows, known=before)
 
 
-def _search(point: Point, path: str, base: str, asked: Asked) -> tuple[int, dict[str, Any]]:
+def _by_search(points: list[Point]) -> list[list[Point]]:
+    """Points that differ in money and goals alone together, few enough to be written down soon."""
+    alike: dict[str, list[list[Point]]] = {}
+    for point in points:
+        rest = {name: x for name, x in point.document.items() if name not in _AFTER_SEARCH}
+        groups = alike.setdefault(json.dumps(rest, sort_keys=True, default=str), [[]])
+        if len(groups[-1]) == _MOST_TOGETHER:
+            groups.append([])
+        groups[-1].append(point)
+    return [group for groups in alike.values() for group in groups]
+
+
+def _search(
+    points: list[Point], path: str, base: str, asked: Asked
+) -> list[tuple[int, dict[str, Any]]]:
+    """Number and row of each point of one search."""
+    return [_row(point, path, base, asked) for point in points]
+
+
+def _row(point: Point, path: str, base: str, asked: Asked) -> tuple[int, dict[str, Any]]:
     """Number and row of one point; a bad one says what is wrong with it."""
     where = f"{path}: point {point.number}"
     try:

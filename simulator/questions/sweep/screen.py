@@ -9,6 +9,7 @@ from rich.console import RenderableType
 
 from simulator.cli.screen import notes, plain_table
 from simulator.questions.sweep.report import problem_lines
+from simulator.report.wording import AT_ASSUMED, MARK
 from simulator.units import show_percent, show_seconds, show_usd
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ def screen(sweep: Sweep) -> Iterator[RenderableType]:
     for row in good[:_MOST]:
         table.add_row(str(row["point"]), *(str(row[name]) for name in fields), *_cells(row))
     yield table
+    if any(row["price_grade"] == "assumed" for row in good):
+        yield notes("", [AT_ASSUMED])
     if len(good) > _MOST:
         yield notes("", [f"and {len(good) - _MOST:,} more, in the files"])
     bad = problem_lines(sweep)
@@ -45,10 +48,11 @@ def _cells(row: dict[str, Any]) -> list[str]:
     if not row["feasible"]:
         return ["-", "-", "-", "-", str(row["note"])]
     days, usd = row["days_p50"], row["usd_p50"]
+    assumed = row["price_grade"] == "assumed"
     return [
         show_seconds(row["step_time_s"]),
         show_percent(row["mfu"]),
         "-" if days is None else f"{days:,.1f}",
-        "-" if usd is None else show_usd(usd).removesuffix(" USD"),
+        "-" if usd is None else show_usd(usd).removesuffix(" USD") + MARK * assumed,
         str(row["layout"]),
     ]

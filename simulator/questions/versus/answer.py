@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from simulator.answers import SCENARIO, Answer
@@ -15,6 +15,7 @@ from simulator.frames import DataFrame, Table
 from simulator.layout.layout_section import LayoutSection
 from simulator.planner.layout_row import layout_fields
 from simulator.planner.prediction import predict, refuse_mixed
+from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.certainty import TIE, Certainty, certainty
 from simulator.search.fastest import explore_scenario

@@ -11,7 +11,7 @@ source of it is known.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import Any, ClassVar
 
@@ -29,6 +29,7 @@ from simulator.layout.layouts import Layouts
 from simulator.planner.changes import machine_with
 from simulator.planner.prediction import refuse_mixed
 from simulator.planner.variants import Variant
+from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.allowed import with_allowed
 from simulator.search.fastest import explore_scenario

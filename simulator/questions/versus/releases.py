@@ -6,7 +6,7 @@ release are measured runs like this one with it, and what they were off.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from simulator.answers import Answer
@@ -17,6 +17,7 @@ from simulator.planner.answer_evidence import scenario_evidence
 from simulator.planner.prediction import Prediction, predict
 from simulator.planner.simulated import predict_best
 from simulator.planner.variants import Variant, priced_variant
+from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.defaults import stated_layout
 from simulator.software.platforms import running_on

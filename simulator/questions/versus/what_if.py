@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import exp
 from typing import ClassVar
 
@@ -23,6 +23,7 @@ from simulator.planner.changes import MACHINE_CHANGES, MachineChange, machine_wi
 from simulator.planner.layout_row import LayoutRow, layout_rows
 from simulator.planner.plan import Plan, plan
 from simulator.planner.prediction import Prediction, predict
+from simulator.records import dataclass
 from simulator.scenario import Scenario, make_scenario
 from simulator.search.defaults import stated_layout
 

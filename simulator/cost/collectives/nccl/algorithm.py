@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from simulator.arrays import Floats, Ints
 from simulator.cost.collectives.nccl.tuner import Tuner
 from simulator.hardware.fabric import CollectiveLibrary
 from simulator.layout.placement import Group
+from simulator.records import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +41,7 @@ class Belief:
     """Of the gathered or reduced buffer."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Algorithm:
     """One algorithm. Its links are in ``events/network/collective_phases.py``, by `word`."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,12 +14,13 @@ from simulator.cost.collectives.nccl.nvls_tree import NVLS_TREE
 from simulator.cost.collectives.nccl.pat import PAT
 from simulator.cost.collectives.nccl.ring import RING
 from simulator.cost.collectives.nccl.tree import TREE
+from simulator.records import dataclass
 
 ALGORITHMS = (RING, TREE, NVLS, NVLS_TREE, COLLNET, PAT)
 """Of two that NCCL believes to be as fast, the one named first runs."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Choice:
     """An algorithm and the protocol that it runs with."""
 
@@ -42,4 +42,7 @@ _ALGORITHM_OF_CHOICE = np.array([ALGORITHMS.index(choice.algorithm) for choice i
 
 def by_algorithm(code: Any, quantity: Callable[[Algorithm], Any]) -> Any:
     """Take a quantity of each call from the algorithm that it runs with, by codes of choices."""
-    return np.choose(_ALGORITHM_OF_CHOICE[code], [quantity(algorithm) for algorithm in ALGORITHMS])
+    algorithm_of = _ALGORITHM_OF_CHOICE[code]
+    runs = np.bincount(algorithm_of.ravel(), minlength=len(ALGORITHMS)).tolist()
+    asked = zip(ALGORITHMS, runs, strict=True)
+    return np.choose(algorithm_of, [quantity(algorithm) if n else False for algorithm, n in asked])

@@ -8,13 +8,12 @@ brought it with 2.23 for groups with one accelerator to a node.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from simulator.cost.collectives.nccl.algorithm import Algorithm, Belief
 from simulator.cost.collectives.nccl.ring import ring_bytes
 from simulator.cost.collectives.nccl.tuner import Tuner
+from simulator.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.arrays import Floats, Ints
+from simulator.records import dataclass
 
 Bools = NDArray[np.bool_]
 

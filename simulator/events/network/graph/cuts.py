@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from math import comb
 
@@ -13,6 +12,7 @@ import numpy as np
 from simulator.arrays import Floats, Ints
 from simulator.errors import ForeshardError
 from simulator.events.network.graph.arcs import Graph
+from simulator.records import dataclass
 
 MOST_HALVES = 150
 """Pairs of halves that are all tried: those of ten parts are 126."""

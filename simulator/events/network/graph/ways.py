@@ -8,14 +8,13 @@ GPU to another, the GPUs in between do, as in a torus.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.arrays import Floats, Ints
 from simulator.events.network.graph.arcs import Graph
+from simulator.records import dataclass
 
 Bools = NDArray[np.bool_]
 

@@ -1,0 +1,131 @@
+"""Records: what the library's own dataclasses do of the same fields, and no method made early."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import pickle
+import sys
+from dataclasses import dataclass as library
+from dataclasses import field
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+
+from simulator.records import dataclass as record
+
+OPTIONS = [
+    {"frozen": True, "slots": True},
+    {"frozen": True, "kw_only": True},
+    {"slots": True},
+    {"frozen": True, "slots": True, "eq": False},
+]
+
+
+def pair(**options: Any) -> tuple[Any, Any]:
+    """Two classes of the same fields: one by the library, one by ours."""
+
+    def body() -> type[Any]:
+        class Span:
+            """A stretch of time."""
+
+            start_s: float
+            end_s: float = 1.0
+            marks: tuple[int, ...] = field(default=(), compare=False, repr=False)
+            notes: list[str] = field(default_factory=list, hash=False)
+            length_s: float = field(init=False, default=0.0)
+
+            def __post_init__(self) -> None:
+                object.__setattr__(self, "length_s", self.end_s - self.start_s)
+
+        return Span
+
+    return library(**options)(body()), record(**options)(body())
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_as_the_library_has_it(options: dict[str, Any]) -> None:
+    theirs, ours = pair(**options)
+    for kind in (theirs, ours):
+        with pytest.raises(TypeError, match="start_s"):
+            kind()
+        with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
+            kind(start_s=1.0, colour="red")
+        again = dataclasses.replace(span := kind(start_s=0.25), end_s=2.0)
+        assert again.length_s == 1.75
+        assert (span == kind(start_s=0.25)) is options.get("eq", True)
+        assert span != kind(start_s=0.5) and span != 3
+        assert copy.copy(again).length_s == copy.deepcopy(again).length_s == 1.75
+        assert kind(start_s=0.25).notes is not span.notes
+        if options.get("frozen"):
+            with pytest.raises(dataclasses.FrozenInstanceError, match="cannot assign to field"):
+                span.end_s = 3.0
+    assert str(inspect.signature(theirs)) == str(inspect.signature(ours))
+    assert repr(theirs(start_s=1.0)) == repr(ours(start_s=1.0))
+    assert dataclasses.asdict(theirs(start_s=1.0)) == dataclasses.asdict(ours(start_s=1.0))
+    assert hasattr(ours, "__slots__") is hasattr(theirs, "__slots__")
+
+
+@record(frozen=True, slots=True)
+class Point:
+    """A place; pickle needs it by its name."""
+
+    x: float
+    y: float = 0.0
+
+
+@record(frozen=True, slots=True)
+class Body(Point):
+    """A place that weighs something."""
+
+    mass_kg: float = 1.0
+
+
+def test_hash_pickle_match_and_pydantic() -> None:
+    assert {Point(1.0): 2}[Point(1.0, y=0.0)] == 2
+    assert pickle.loads(pickle.dumps(Body(1.0, 2.0, 3.0))) == Body(1.0, 2.0, 3.0)
+    assert Body(1.0, 0.0) != Point(1.0, 0.0)
+    match Body(1.0, 2.0):
+        case Point(x, y):
+            assert (x, y) == (1.0, 2.0)
+    assert TypeAdapter(Body).validate_python({"x": 1, "mass_kg": 2}) == Body(1.0, 0.0, 2.0)
+
+
+def test_written_methods_stay() -> None:
+    @record(frozen=True)
+    class Named:
+        name: str
+
+        def __repr__(self) -> str:
+            return self.name
+
+        def __eq__(self, other: object) -> bool:
+            return True
+
+        def __hash__(self) -> int:
+            return 7
+
+    assert (repr(Named("a")), Named("a") == Named("b"), hash(Named("a"))) == ("a", True, 7)
+
+
+def test_nothing_is_compiled_for_a_class() -> None:
+    """The library compiles five functions for a frozen class, which is what a start waits for."""
+    compiled = list[str]()
+
+    def heard(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "compile" and watching:
+            compiled.append(str(arguments[0]))
+
+    body = {"__doc__": "A place.", "__annotations__": {"x": int}}
+    watching = True
+    sys.addaudithook(heard)
+    try:
+        class_made = record(frozen=True, slots=True)(type("P", (), body))
+        before = len(compiled)
+        class_made(1)
+        class_made(2)
+    finally:
+        watching = False
+    assert (before, len(compiled)) == (0, 1)
