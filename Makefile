@@ -6,6 +6,7 @@
 # make lint      ruff, mypy, import-linter
 # make mutants   change one place of simulator/ at a time, say what no test of its room notices; hours
 # make load      200 clients click on the explorer for 5 minutes: waits, memory, what is lost; LOAD='--seconds 60'
+# make lowest    run commands and tests with the lowest versions of dependencies that pyproject.toml allows
 # make bench     time what tests/benchmarks holds, and what a user waits for against goals and the last landing:
 #                python -m tests.benchmarks.waits --write keeps what it measured in tests/benchmarks/waits.csv
 # make house     count files, lines, names and calls, which the house rules are measured by (tests/house)
@@ -44,7 +45,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := plan
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: plan test evidence lint mutants load bench house accuracy profiles reports measure-here calibrate-here clean
+.PHONY: plan test evidence lint mutants load lowest bench house accuracy profiles reports measure-here calibrate-here clean
 
 plan: $(STAMPS)/foreshard
 	$(BIN)/foreshard plan examples/llama-3.1-70b.toml
@@ -68,6 +69,9 @@ mutants: $(STAMPS)/test $(TORCH_STAMP)
 
 load: $(STAMPS)/test
 	$(BIN)/python -m tests.explorer.load $(LOAD)
+
+lowest: $(STAMPS)/venv
+	$(BIN)/python -m tests.lowest .venv-lowest
 
 bench: $(STAMPS)/test
 	$(BIN)/python -m pytest tests/benchmarks -m '' --benchmark-enable --benchmark-only $(PYTEST_ARGS)

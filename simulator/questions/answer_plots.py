@@ -58,7 +58,7 @@ def draw(answer: Any, axes: Axes | None = None) -> Axes:
         _, axes = pyplot.subplots(figsize=(9.0, 3.6), layout="constrained")
     plain_axes(axes)
     _DRAWERS[type(answer)](answer, axes)
-    if not axes.get_title():
+    if not axes.get_title(loc="left"):
         axes.set_title(fill(answer.line, _TITLE), fontsize=9, loc="left")
     return axes
 

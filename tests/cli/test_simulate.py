@@ -213,7 +213,7 @@ def test_the_screen_says_what_was_played(plain: dict[str, Any]) -> None:
     assert (result.exit_code, result.stderr) == (0, "")
     for words in (
         "played",
-        "by the closed form",
+        "by the analytical model",
         "sum = step time",
         "streams of rank",
         "Critical path",

@@ -152,9 +152,9 @@ def test_a_faster_bar_is_explained_by_what_is_pinned() -> None:
     sentence = why_it_wins(bars)[-1]
     assert "faster" in sentence and f", but {bars[-1].ruled_out}" in sentence
     axes = slow.plot()
-    assert "pinned: pp = 4, recompute = full, tp = 8" in axes.get_title()
+    assert "pinned: pp = 4, recompute = full, tp = 8" in axes.get_title(loc="left")
     words = [label.get_text().replace("\n", " ") for label in axes.get_yticklabels()]
-    assert words[-1] == bars[-1].named
+    assert words[-1] == f"{bars[-1].named} {bars[-1].layout}"
 
 
 def test_the_search_accounts_for_every_layout(answer: Plan) -> None:

@@ -37,7 +37,7 @@ MODELS = (
 TRIES = 200
 FEW = (2, 34, 56, 78, 100)  # among them what a grid without a walk is beaten at
 MARGIN = 1e-3
-SEEN = 0.02
+SEEN = 0.01
 
 _NOUNS = ("workload", "cluster", "software")
 
@@ -266,8 +266,8 @@ def test_no_layout_that_fits_beats_the_plan() -> None:
 @pytest.mark.evidence
 @pytest.mark.parametrize("part", range(10))
 def test_none_of_300_plans_is_beaten(part: int) -> None:
-    """Asked is MARGIN, which the few of the short test keep; of the 300 some ten do not, by 0.1 to
-    1.4 % of time or energy: stages dealt anew beside a changed degree, groups of sequences."""
+    """Asked is MARGIN of none: a part may have one that is beaten by less than SEEN: of layers
+    dealt anew in several places at once."""
     beaten = failures(range(30 * part, 30 * part + 30))
     assert [str(case) for case in beaten if case.share > SEEN] == []
-    assert len({case.number for case in beaten}) <= 4
+    assert len({case.number for case in beaten}) <= 1, [str(case) for case in beaten]

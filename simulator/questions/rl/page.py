@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from simulator.answers import CAVEATS
 from simulator.questions.compare.offers_page import Cell, offers_page
 from simulator.questions.rl.picture import rl_picture
 from simulator.report.inline_svg import inline
@@ -47,7 +48,7 @@ def rl_page(answer: PricedRL) -> str:
         picture=("Two steps", inline(wide, narrow, alt=alt)),
         views=[
             ("Would help", [_told(remedy) for remedy in answer.told]),
-            ("Read this with the numbers", list(answer.caveats)),
+            (CAVEATS, list(answer.caveats)),
         ],
     )  # fmt: skip
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import field
+from typing import Literal
 
 from simulator.files import record
+
+Quantised = Literal["fp8", "fp8_current", "fp8_blockwise", "mxfp8", "nvfp4"]
+"""A type of linears of fewer than 16 bit, with its scales."""
 
 
 @record
@@ -25,40 +29,40 @@ class TransformerEngine:
     """Context parallelism that exchanges sequence for heads keeps the result of attention as it was
     before the exchange, beside what the next linear reads, and does not exchange it again for the
     backward pass (AttnFuncWithCPAndQKVOA2A since release 2.8)."""
-    norm_casts: tuple[str, ...] = ()
+    norm_casts: tuple[Quantised, ...] = ()
     """Types in which norms write their result themselves, for the linear in the same module
     (Transformer Engine's LayerNormLinear: fp8 with delayed scaling; mxfp8 with cuDNN's norms)."""
-    columns_cast_apart: tuple[str, ...] = ()
+    columns_cast_apart: tuple[Quantised, ...] = ()
     """Types whose numbers along columns a kernel of its own makes, which reads the 16-bit operand
     once more (nvfp4 with random Hadamard transforms until release 2.13)."""
-    norm_maxima: tuple[str, ...] = ()
+    norm_maxima: tuple[Quantised, ...] = ()
     """Types for whose scale these norms take the maximum of their result, so that the cast does not
     read it once more (fp8_current in Transformer Engine since August 2025)."""
-    activation_casts: tuple[str, ...] = ()
+    activation_casts: tuple[Quantised, ...] = ()
     """Types in which the kernels of a dense MLP's activation write its result, and the gradient of
     its input, for the linears on either side (Transformer Engine's fused operations,
     pytorch/csrc/extensions/activation.cpp: fp8 with delayed scaling, mxfp8)."""
-    activation_maxima: tuple[str, ...] = ()
+    activation_maxima: tuple[Quantised, ...] = ()
     """Types for whose scale these kernels take the maximum of what they write (the same:
     fp8_current, and nvfp4 without Hadamard transforms)."""
-    swizzled_weights: tuple[str, ...] = ()
+    swizzled_weights: tuple[Quantised, ...] = ()
     """Types with block scales for whose weights a kernel of its own puts the scales into the tiles
     that products read, before each product."""
-    swizzled_inputs: tuple[str, ...] = ()
+    swizzled_inputs: tuple[Quantised, ...] = ()
     """Types for whose inputs and gradients it does, too: all that have block scales in release 2.0
     to 2.11; after that casts to mxfp8 write tiles."""
-    fused_grouped_mlp: tuple[str, ...] = ()
+    fused_grouped_mlp: tuple[Quantised, ...] = ()
     """Types in which the products of routed experts add biases, activate, weigh and cast what they
     compute themselves, both ways: cuDNN's grouped products with an epilogue (Transformer Engine
     2.15, ops/fused/grouped_mlp.py; NVTE_CUTEDSL_FUSED_GROUPED_MLP). Only their own input and the
     gradient of their output are cast by kernels."""
-    fused_grouped_mlp_in_graphs: tuple[str, ...] = ()
+    fused_grouped_mlp_in_graphs: tuple[Quantised, ...] = ()
     """The same where a captured graph holds the whole step, and nowhere else."""
-    quantised_attention: tuple[str, ...] = ()
+    quantised_attention: tuple[Quantised, ...] = ()
     """Types of linears under which attention takes such operands, too, by cuDNN 9.21 and newer on
     Blackwell; result and gradients are in 16 bit (release 2.16; Megatron-Bridge's
     fp8_dot_product_attention)."""
-    quantised_head: tuple[str, ...] = ()
+    quantised_head: tuple[Quantised, ...] = ()
     """Types of linears in which the output head is one of them (Megatron-Core 0.18's
     fp8_output_proj)."""
     flash_attn_on: tuple[str, ...] = ()
