@@ -234,7 +234,7 @@ def simulate_run(
     software: SaidSoftware = None,
     **given: Unpack[ScenarioKeywords],
 ) -> SimulatedRun:
-    """Play whole runs of one layout, with all that fails; other arguments as in :func:`predict`.
+    """Play whole runs of one layout, with their failures; other arguments as in :func:`predict`.
 
     Without any layout field it is the best that :func:`plan` finds.
 

@@ -223,7 +223,7 @@ def test_a_document_by_hand() -> None:
     assert (test["n"], test["mape"], test["bias"]) == (2, 0.15, -0.05)
     assert (test["composed"], parts["composed"]) == (False, True)
     assert lab["calibrate"]["mape"] == 0.234568  # six digits
-    # a and b are alike but for the release: 1.0 and 1.0; c is wider, f is composed
+    # a and b are same, except the release: 1.0 and 1.0; c is wider, f is composed
     assert test["next_release"] == 0.0
     assert found["baselines"]["noise_floor"]["dense"]["n"] == 1
     # constant efficiency on the two rows that are predicted, and on the three that could be

@@ -193,7 +193,7 @@ def term_table(estimates: Mapping[str, tuple[Estimate, int]], *, formula: bool =
 
 
 def memory_table(estimate: Estimate, i: int, capacity: float, meaning: Any = None) -> Table:
-    """Memory of the fullest GPU by kind, its sum, and the line that it must stay under."""
+    """Peak memory (worst rank) by kind, its sum, and the line that it must stay under."""
     from simulator.cost.memory.moments import MOMENTS
 
     extra = () if meaning is None else ("what",)

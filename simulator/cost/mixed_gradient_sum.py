@@ -1,4 +1,4 @@
-"""Gradients summed over servers of several kinds, each with a layout of its own: three legs.
+"""Gradients summed over servers of several kinds, each with a layout of its own: three phases.
 
 Replicas on one kind of servers cut the model alike, those on another kind otherwise, so that no
 rank of one has a rank of the other with the same gradients. Each kind first scatters the sum of its

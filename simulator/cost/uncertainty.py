@@ -77,7 +77,7 @@ class StepErrors:
 
     name: str
     compute: Figure
-    """Of the time of matrix products under training load."""
+    """Of the time of GEMMs under training load."""
     attention: Figure
     memory_bound: Figure
     """Of memory-bound kernels and the optimizer."""
@@ -110,7 +110,7 @@ class StepErrors:
     gain: Figure
     """By how much layouts that people would run of one job differ: what a gain is shrunk by."""
     covered: dict[str, tuple[str, ...]]
-    """By accelerator, the types of matrix products that calibration runs had: the deviations above
+    """By accelerator, the types of GEMMs that calibration runs had: the deviations above
     hold what figures of these may be off; of others, the spread that they state comes on top."""
 
 
@@ -494,7 +494,7 @@ def belief(
     """Return what is believed of the errors on this machine with this software, nothing measured.
 
     What steps of calibration runs show, scaled by `tail` and `links_tail`. On an accelerator, or
-    with a type of matrix products, that none of these runs had, the spreads that the figures of a
+    with a type of GEMMs, that none of these runs had, the spreads that the figures of a
     term state themselves add as squares.
 
     Parameters

@@ -220,7 +220,7 @@ class RentOrBuy(Answer):
         ahead = "never" if month is None else f"in month {month}"
         return (
             f"{self.use.gpus:,} of {self.page.accelerator}, {self.use.months} months: buying pays"
-            f" back {ahead}, in cash; a useful GPU-hour {hours['own']:.2f} USD bought,"
+            f" back {ahead}, in cash; a productive GPU-hour {hours['own']:.2f} USD bought,"
             f" {hours[tier]:.2f} {tier}"
         )
 

@@ -27,7 +27,7 @@ _MOST_RANKS = 1024
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Loaders:
-    """Loaders of all ranks, alike but for chance."""
+    """Loaders of all ranks, same, except chance."""
 
     workers: int
     prefetch: int

@@ -86,7 +86,7 @@ class SimulatedStep(Answer):
         """Step time, ranks, tasks and what takes longest."""
         longest = max(self.terms_s, key=lambda term: self.terms_s[term])
         return (
-            f"{show_seconds(self.step_time_s)} a step, {len(self.ranks_of)} ranks played,"
+            f"{show_seconds(self.step_time_s)} a step, {len(self.ranks_of)} ranks simulated,"
             f" {self.tasks:,} tasks, longest: {longest}"
         )
 

@@ -96,7 +96,7 @@ class Card(Encoded):
             said.append(f"Kernel efficiency taken from {', '.join(others)}")
         grown = [f"{name} x {f:.3g}" for name, f in self.widened_by.items() if f >= 1.05]
         if grown:
-            said.append(f"Intervals widened, no run near was alike: {', '.join(grown)}")
+            said.append(f"Range widened, no benchmark like it: {', '.join(grown)}")
         return [*said, *self.remarks]
 
 

@@ -31,7 +31,7 @@ WORDS = (
     *("routing", "tuned"),
 )
 """Columns of words: accelerator profile and its generation; framework, whatever its release; the
-profile of its release; kind of work (``Workload.kind``, encoder); type of matrix products; whether
+profile of its release; kind of work (``Workload.kind``, encoder); type of GEMMs; whether
 routing of tokens to experts is forced to be even; whether the vendor of the device tunes the
 software (``vendor``, ``plain``), or its figures are another's."""
 

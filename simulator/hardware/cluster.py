@@ -25,8 +25,8 @@ from simulator.records import dataclass
 from simulator.spellings import accelerator_named
 
 NO_CLOSED_FORM = (
-    "servers of several kinds have no closed form, only `foreshard plan`, `predict`, `compare` and"
-    " `simulate` take them; give name and gpus of one cluster, or one group"
+    "servers of several kinds have no analytical model, only `foreshard plan`, `predict`, `compare`"
+    " and `simulate` take them; give name and gpus of one cluster, or one group"
 )
 """Why what prices a layout as a whole refuses a cluster of several kinds of servers."""
 

@@ -177,7 +177,7 @@ def attention_library(words: Words, impl: str, dtype: str, causal: str) -> str:
 
 
 def gemm_type(dtype: str) -> str:
-    """Type whose figures a matrix product of `dtype` takes: fp16 runs at the rate of bf16."""
+    """Type whose figures a GEMM of `dtype` takes: fp16 runs at the rate of bf16."""
     return "bf16" if dtype == "fp16" else dtype
 
 

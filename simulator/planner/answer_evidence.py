@@ -132,7 +132,7 @@ def _bears(name: str, kind: str, recipe: Recipe, cluster: Cluster, software: Sof
 
 
 def _types(recipe: Recipe) -> tuple[str, ...]:
-    """Types of its matrix products; fp16 and what is smaller read bf16 as well."""
+    """Types of its GEMMs; fp16 and what is smaller read bf16 as well."""
     both = recipe.is_quantised or recipe.precision == "fp16"
     return (recipe.matrix_type, "bf16") if both else (recipe.matrix_type,)
 

@@ -84,7 +84,7 @@ class MixedOutcome:
 
     @property
     def memory_headroom(self) -> float:
-        """Share of usable memory that stays free on the fullest GPU."""
+        """Share of usable memory that stays free on the worst rank."""
         return 1.0 - self.memory.share
 
 
@@ -104,7 +104,7 @@ class _Part:
 
     @property
     def memory(self) -> FullestMemory:
-        """Of its fullest GPU."""
+        """Of its worst rank."""
         return FullestMemory(
             memory_total_bytes=float(self.estimate.memory_total_bytes[0]),
             usable_bytes=float(self.estimate.usable_bytes),

@@ -76,7 +76,7 @@ class MixedOption:
     micro_batches: tuple[int, ...]
     """Of a replica, by kind that is used."""
     step_s: float
-    """Played on discrete events."""
+    """Simulated (discrete events)."""
     closed_form_s: float | None
     """None where there is no closed form: stages on several kinds."""
     run: MixedOutcome

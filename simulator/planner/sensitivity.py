@@ -1,4 +1,4 @@
-"""What would help most, what binds, and how much an answer moves with every figure behind it.
+"""Most sensitive to, what binds, and how much an answer moves with every figure behind it.
 
 The layout may change with an upgrade: all near-winners are evaluated again, so that a gain is that
 of the best layout, not of the old one.

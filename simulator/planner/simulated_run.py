@@ -64,7 +64,7 @@ class SimulatedRun(Answer):
         low, middle, high = self.days(0.1), self.days(0.5), self.days(0.9)
         runs = len(self.played.wall_s)
         words = f"goodput {show_percent(self.goodput)}, {middle:.1f} days ({low:.1f} to {high:.1f})"
-        return f"{words}, {runs:,} runs played"
+        return f"{words}, {runs:,} runs simulated"
 
     @property
     def layout(self) -> dict[str, Any]:

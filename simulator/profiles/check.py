@@ -62,7 +62,7 @@ _SIGNS = {
 """Field that only profiles of this kind have."""
 
 _TRAINING = "cublas"
-"""The library of matrix products that training calls; serving libraries have some types only."""
+"""The library of GEMMs that training calls; serving libraries have some types only."""
 
 
 def kind_of(path: Path) -> str:

@@ -205,7 +205,7 @@ def _run(answer: SimulatedRun, axes: Axes) -> None:
     """How many of the played runs have ended after so many days, and the day of the goal."""
     days = np.sort(answer.played.wall_s) / DAY_S
     share = np.arange(1, len(days) + 1) / len(days)
-    axes.plot(days, 100.0 * share, color=colour("speed").light, label="played runs")
+    axes.plot(days, 100.0 * share, color=colour("speed").light, label="simulated runs")
     goal = answer.prediction.scenario.goal.deadline_days
     if goal is not None:
         axes.axvline(goal, color=colour("does not fit").light, ls="--", label="deadline")

@@ -378,7 +378,7 @@ def _goal_badge(what: str, chance: float) -> tuple[str, str]:
 
 
 def memory_words(offer: Offer) -> str:
-    """How full the fullest GPU is."""
+    """How full the worst rank is."""
     total, high, usable = offer.memory_total_bytes, offer.memory_p90_bytes, offer.usable_bytes
     if total is None or usable is None:
         return ""

@@ -25,7 +25,7 @@ class Value:
 
     layout: str
     amount: float
-    """Seconds of a step, or bytes on the fullest GPU."""
+    """Seconds of a step, or bytes on the worst rank."""
     share: float
     """Of the step time, or of all its memory."""
     hidden_s: float

@@ -41,7 +41,7 @@ def run_picture(
     _ends(axes[0], played)
     _curves(axes[1:], curves)
     good = show_percent(float(played.ideal_s / played.wall_s.mean()))
-    headline(figure, f"{title}: goodput {good}", f"{len(played.wall_s):,} runs played")
+    headline(figure, f"{title}: goodput {good}", f"{len(played.wall_s):,} runs simulated")
     return figure
 
 

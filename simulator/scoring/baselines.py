@@ -121,7 +121,7 @@ def precision_class(precision: str) -> str:
 def executed_flop(run: MeasuredRun) -> float:
     """FLOPs of one step over all GPUs, recomputation included.
 
-    Six per token and weight of every matrix product, output head included and input embedding
+    Six per token and weight of every GEMM, output head included and input embedding
     not; causal attention; a third more where layers are recomputed in full. An extra
     token-prediction layer is a layer, its head, and the projection of two inputs to one.
     """

@@ -106,12 +106,12 @@ class BestLayout(Answer):
 
     @property
     def memory_bytes(self) -> float:
-        """Bytes on the fullest GPU."""
+        """Bytes on the worst rank."""
         return float(self.estimate.memory_total_bytes[0])
 
     @property
     def fits(self) -> bool:
-        """Whether the fullest GPU is expected (P50) to stay within usable memory."""
+        """Whether the worst rank is expected (P50) to stay within usable memory."""
         return bool(self.estimate.fits[0])
 
     @property

@@ -41,7 +41,7 @@ def search_caps(scenario: Scenario) -> list[str]:
     ...     print(line)
     tp above 16 (two fast domains) is tried a step from the best alone: 32, 64
     cp above 4 (2,048 tokens a rank) is tried a step from the best alone: 8, 16, 32, 64
-    chunks above 20 a rank are not tried: 40 with pp 2
+    virtual stages above 20 are not searched: 40 with pp 2
     """
     arch, can = scenario.workload.architecture, scenario.software.supports
     cluster, pinned, caps = scenario.cluster, scenario.pinned, []
@@ -74,7 +74,9 @@ def _chunks(scenario: Scenario, pps: list[int]) -> list[str]:
         every = chunk_axis(arch, software, pp, named, most=arch.layers + 2)
         if cut := [str(v) for v in every if v > MOST_CHUNKS]:
             cuts.append(f"{', '.join(cut)} with pp {pp}")
-    return [f"chunks above {MOST_CHUNKS} a rank are not tried: {'; '.join(cuts)}"] if cuts else []
+    return (
+        [f"virtual stages above {MOST_CHUNKS} are not searched: {'; '.join(cuts)}"] if cuts else []
+    )
 
 
 def _layers(scenario: Scenario, pps: list[int], pinned: Mapping[str, Any]) -> list[str]:

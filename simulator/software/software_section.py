@@ -57,7 +57,7 @@ def read_software(
 
 
 def _wrong_devices(software: Software, cluster: Cluster, *, where: str) -> list[str]:
-    """Devices that the software does not run on, or of whose matrix products it has no figures."""
+    """Devices that the software does not run on, or of whose GEMMs it has no figures."""
     library = software.kernels.gemm_library
     wrong = (wrong_platform(software, kind.accelerator) for kind in cluster.each)
     problems = [f"{where}: cluster.software: {text}" for text in wrong if text]

@@ -42,7 +42,7 @@ class StateBytes:
     """Copies of the blocks' weights in the type of the products, where that has fewer than 16 bit,
     that stay beside `weight`: 2 where rows and columns each have one (Transformer Engine)."""
     micro_batch_traffic: Figure = Figure(0.0)
-    """Memory traffic of every micro-batch per whole parameter beside the matrix products: casts,
+    """Memory traffic of every micro-batch per whole parameter beside the GEMMs: casts,
     copies in and out of flat buffers, accumulation where the product does not fuse it."""
     accumulation_traffic: Figure = Figure(0.0)
     """Memory traffic per whole parameter of adding a micro-batch's gradient to that of the ones

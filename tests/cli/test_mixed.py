@@ -16,7 +16,9 @@ from simulator.hardware.cluster import load_cluster
 
 RUNNER = CliRunner(env={"COLUMNS": "160"})
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "mixed-h100-a100.toml"
-NO_CLOSED_FORM = "cluster.groups: servers of several kinds have no closed form, only `foreshard"
+NO_CLOSED_FORM = (
+    "cluster.groups: servers of several kinds have no analytical model, only `foreshard"
+)
 
 CASE = """
 [model]
@@ -136,7 +138,7 @@ def test_the_screen_names_the_servers(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     for words in (
         "on 16 x h100-sxm (dgx-h100) + 16 x a100-sxm-80 (dgx-a100)",
-        "closed form, all dgx-h100",
+        "analytical model, all dgx-h100",
         "usable on the worst rank of dgx-h100",
         "usable on the worst rank of dgx-a100",
         "if all 32 GPUs were dgx-h100",

@@ -77,7 +77,7 @@ def test_shares_are_those_of_the_terms_with_the_bubble_dealt_out(estimate: Estim
     terms = {name: float(seconds[0]) for name, seconds in estimate.terms_s.items()}
     idle_s = terms["bubble_warmup"] + terms["bubble_drain"]
     assert idle_s > 0.0
-    # A step of a quarter bubble: a matrix product of 30 % counts as 0.30 / 0.75 = 40 %.
+    # A step of a quarter bubble: a GEMM of 30 % counts as 0.30 / 0.75 = 40 %.
     computed_s = terms["gemm"] + terms["recompute"] + terms["stragglers"]
     want = computed_s / (float(estimate.step_time_s[0]) - idle_s)
     assert found["compute"] == pytest.approx(want, rel=1e-12)

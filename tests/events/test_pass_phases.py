@@ -51,7 +51,7 @@ def test_a_span_is_of_one_stream_and_one_known_kind() -> None:
 
 
 def test_whatever_moves_bytes_takes_links() -> None:
-    """All but the all-reduces of a few numbers; and all that hides behind compute."""
+    """All but the small all-reduces (norms, amax); and all that hides behind compute."""
     stream = {term.name: term.stream for term in TERMS}
     moves = {x for names in PHASE_TERMS for x in names if stream[x] in LINKS} | {"recompute"}
     assert {*HIDING} == moves - {"small_reductions"}

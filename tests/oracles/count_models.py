@@ -162,7 +162,7 @@ CASES = [
 
 ROUTED = ("gpt_oss", "switch_transformers", "llama4_text", "nemotron_h", "qwen3_next")
 """Which expert gets a token depends on its data: no FLOPs on the meta device. transformers scans a
-state space without matrix products, which torch counts."""
+state space without GEMMs, which torch counts."""
 
 
 def inputs(family: str, config: object) -> dict[str, torch.Tensor]:

@@ -183,7 +183,7 @@ def test_flop_of_mamba2(length: int, batch: int) -> None:
     assert backward[aten.mm] == 2 * flop(ops, "linear")
     assert forward[aten.bmm] == flop(ops, "attention")
     assert backward[aten.bmm] == 2 * flop(ops, "attention")
-    # the convolution is no matrix product: two FLOPs for each of its weights and tokens
+    # the convolution is no GEMM: two FLOPs for each of its weights and tokens
     assert forward[aten.convolution] == 2 * batch * length * MAMBA2.convolved * MAMBA2.convolution
 
 

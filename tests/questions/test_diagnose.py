@@ -182,7 +182,7 @@ def test_the_command_says_cause_amount_and_test(tmp_path: Path) -> None:
     result = RUNNER.invoke(app, ["diagnose", "--scenario", str(path), "--step-time", "5.2"])
     assert result.exit_code == 0, result.output
     assert (
-        "What decides, in five minutes" in result.output and "% of the matrix rate" in result.output
+        "What decides, in five minutes" in result.output and "% of GEMM throughput" in result.output
     )
     document = json.loads(
         RUNNER.invoke(

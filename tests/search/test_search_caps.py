@@ -45,7 +45,7 @@ def test_what_is_said_to_be_cut_is_what_a_higher_cap_would_list(
 
 def test_chunks_that_are_cut_are_named_with_their_pipelines() -> None:
     of = scenario(layout={"recompute": "none", "tp": 1, "cp": 1})
-    assert search_caps(of) == ["chunks above 20 a rank are not tried: 40 with pp 2"]
+    assert search_caps(of) == ["virtual stages above 20 are not searched: 40 with pp 2"]
     assert 40 not in tried(of, "vpp") and max(tried(of, "vpp")) == 20
 
 

@@ -32,7 +32,7 @@ NEUTRAL: str = facts(__file__)["neutral_software"]
 
 STEPS = {
     "constant efficiency": "one rate per GPU and class of precision, whatever the layout",
-    "roofline": "operators at the sustained rate of matrix products or memory; the mean stage",
+    "roofline": "operators at the sustained rate of GEMMs or memory; the mean stage",
     "+ tiles and waves": "output tiles, waves, split reductions, start-up of kernels, attention's"
     " rise with the sequence",
     "+ collectives": "every collective and send, none hidden, on the run's own network",
@@ -200,7 +200,7 @@ def _boundless(value: Any, name: str = "") -> Any:
 def without_tiles(cluster: Cluster) -> Cluster:
     """Give a cluster devices of one unit as fast as all, so that no wave is ever partly filled.
 
-    What is left of a matrix product is its FLOPs at the rate of full waves, or its traffic.
+    What is left of a GEMM is its FLOPs at the rate of full waves, or its traffic.
     """
     stream = cluster.accelerator.stream
     no_launch = {kind: replace(kernel, launch_s=Figure(0.0)) for kind, kernel in stream.items()}

@@ -31,8 +31,8 @@ _INTRO = """\
 `python -m workshop.pages.goodput docs` writes this page from `validation/months.toml`; a
 test fails when the committed page no longer holds. Do not edit it.
 
-What is compared is the closed form of goodput (`simulator/reliability/goodput.py`) with the rates
-of a set of `hardware_profiles/reliability/`, changed as the case says. Nothing was fitted to a
+What is compared is the analytical model of goodput (`simulator/reliability/goodput.py`) with the
+rates of a set of `hardware_profiles/reliability/`, changed as the case says. Nothing was fitted to a
 case. *Rates of* is the log that the rates are from; where that is the log of the run itself the
 line is a **consistency check** and no prediction. Ideal: without anything that fails. `>`: reported
 as a bound. Detection, restarts and spares are those of the set, which few of the runs describe;

@@ -1,4 +1,4 @@
-"""Time of every matrix product of a micro-batch, each distinct shape priced once.
+"""Time of every GEMM of a micro-batch, each distinct shape priced once.
 
 Which library and type runs it is the software's and the recipe's; tensor-parallel overlap may cut
 it into pieces.
@@ -27,7 +27,7 @@ from simulator.workload.recipe import Recipe
 
 
 def product_type(recipe: Recipe, kind: str) -> str:
-    """Type of a matrix product: fewer than 16 bit are for the linears of the blocks only."""
+    """Type of a GEMM: fewer than 16 bit are for the linears of the blocks only."""
     return "bf16" if recipe.is_quantised and kind != "linear" else recipe.matrix_type
 
 
@@ -50,7 +50,7 @@ def figures_for(
 
 
 class Products:
-    """The device, library and type that matrix products run with."""
+    """The device, library and type that GEMMs run with."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Workload x layout -> operators: matrix products, attention, bytes moved, collectives, tensors.
+"""Workload x layout -> operators: GEMMs, attention, bytes moved, collectives, tensors.
 
 For each part of the model (every block kind, the embedding, the head) this module lists what one
 rank does for one micro-batch, over the distinct layout keys. ``cost/blocks/block_prices.py`` prices

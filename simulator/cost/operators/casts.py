@@ -26,7 +26,7 @@ _HALF = 2.0
 """Bytes of an element in 16 bit."""
 
 _SCALES = {"mxfp8": 1 / 32, "nvfp4": 1 / 16}
-"""Bytes of the scales that matrix products take in tiles, per element of their operand."""
+"""Bytes of the scales that GEMMs take in tiles, per element of their operand."""
 
 _MAXIMUM_KERNELS = {"fp8_current": 2.0, "nvfp4": 2.0}
 """Kernels that take a tensor's maximum before its cast: its place is set to zero, then a scan
@@ -284,7 +284,7 @@ def _serving(
 
 
 def _swizzles(g: Gemm, rules: _Rules, kernels: Kernels) -> list[Stream]:
-    """The kernels that put block scales into the tiles which matrix products read.
+    """The kernels that put block scales into the tiles which GEMMs read.
 
     One for each operand of each product (`swizzle_scales_for_gemm`), or for the weights alone where
     casts write tiles; one for all experts of a rank (`nvte_multi_tensor_swizzle_scaling_factors`).

@@ -206,7 +206,7 @@ class Stream:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Collective:
-    """One collective of a micro-batch, and the matrix product that may hide it."""
+    """One collective of a micro-batch, and the GEMM that may hide it."""
 
     operation: str
     """all_gather, reduce_scatter, all_reduce, all_to_all, dispatch, combine, ring or send."""

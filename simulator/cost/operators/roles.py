@@ -10,7 +10,7 @@ from enum import Enum, auto
 
 
 class GemmRole(Enum):
-    """What a matrix product computes."""
+    """What a GEMM computes."""
 
     OTHER = auto()
     QUERY_KEY_VALUE = auto()

@@ -20,7 +20,7 @@ from simulator.workload.traced import TracedPart
 def traced(part: TracedPart, ranks: Ranks, recipe: Recipe, *, is_block: bool = True) -> Operators:
     """List the operators of one part of a traced module for one micro-batch.
 
-    Every matrix product runs again twice in the backward pass; bytes of the other kernels are
+    Every GEMM runs again twice in the backward pass; bytes of the other kernels are
     those that torch's own backward pass moves.
 
     Raises

@@ -8,7 +8,7 @@ counted by its rate times its `weight`. Where rates are progress and weights the
 that full progress takes, links are shared evenly byte by byte: who asks for less than an even share
 has it whole, the others divide the rest.
 
-So a matrix product beside a collective that holds 16 of 132 compute units runs at 116 / 132; one
+So a GEMM beside a collective that holds 16 of 132 compute units runs at 116 / 132; one
 that would use 60 % of a memory bandwidth of which a copy takes half runs at 50 / 60; and flows of a
 network have their bytes as work, links as resources and no limit.
 """

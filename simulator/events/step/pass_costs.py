@@ -139,7 +139,7 @@ def passes_of(rows: Selection, priced: Priced, held: Content) -> Passes:
 
 
 def _by_kind(ways: Floats, weight: Floats | None = None) -> Floats:
-    """Forward and backward passes as F, B, I and W; the weight half is of matrix products only."""
+    """Forward and backward passes as F, B, I and W; the weight half is of GEMMs only."""
     kinds = np.concatenate([ways, ways[:, :, BACK:], np.zeros_like(ways[:, :, :1])], axis=2)
     if weight is not None:
         kinds[:, :, 2, CAUSE["gemm"]] -= weight

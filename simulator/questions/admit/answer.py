@@ -95,7 +95,7 @@ class Admission(Answer):
 
     @property
     def memory(self) -> dict[str, Any] | None:
-        """Of the fullest accelerator."""
+        """Of the worst rank."""
         if self.prediction is None:
             return None
         estimate = self.prediction.estimate
@@ -268,7 +268,7 @@ def _fits(prediction: Prediction) -> Reason:
     word = estimate.verdict_word(0)
     p90, usable = float(estimate.memory_p90_bytes[0]), float(estimate.usable_bytes)
     need = show_bytes(float(estimate.memory_total_bytes[0]))
-    text = f"{need} (P90 {show_bytes(p90)}) of {show_bytes(usable)} on the fullest accelerator"
+    text = f"{need} (P90 {show_bytes(p90)}) of {show_bytes(usable)} on the worst rank"
     decisions: dict[str, Decision] = {"FITS": "allow", "TIGHT": "warn"}
     return Reason(decision=decisions.get(word, "refuse"), about="memory", text=f"{word}: {text}")
 

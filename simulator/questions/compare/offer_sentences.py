@@ -7,6 +7,7 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from simulator.answers import CAVEATS
+from simulator.glossary import section_title
 from simulator.planner.assumptions import ASSUMED
 from simulator.planner.plan import TRIAL
 from simulator.questions.compare.offers import excesses, nearest
@@ -44,7 +45,7 @@ def views(answer: Comparison) -> list[tuple[str, list[str]]]:
         ("Evidence for the best of each cluster", _evidence(answer)),
         ("Fastest at equal GPUs, and the relative time of the others", _equal_gpus(answer)),
         *_limited(answer),
-        ("Pareto-optimal in time, money, free memory and energy", _sizes_of(answer.pareto())),
+        (section_title("pareto"), _sizes_of(answer.pareto())),
         ("Speed-up over the number of GPUs", _curves(answer)),
         ("Goodput and carbon", _lost_and_carbon(answer)),
         ("Sizes", _sizes(answer)),

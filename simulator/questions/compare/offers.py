@@ -130,7 +130,7 @@ class Offer:
     deadline_chance_without_factor: float | None = None
     budget_chance_without_factor: float | None = None
     memory_headroom: float | None = None
-    """Share of usable memory that stays free on the fullest accelerator."""
+    """Share of usable memory that stays free on the worst rank."""
     memory_verdict: str | None = None
     """FITS, or TIGHT where the P90 of its memory is more than is usable and no layout FITS, or one
     that is TIGHT was allowed."""
@@ -475,7 +475,7 @@ _MEMORY = (
     *("memory_total_bytes=memory.memory_total_bytes", "memory_p90_bytes=memory.memory_p90_bytes"),
     "usable_bytes=memory.usable_bytes",
 )
-"""Of the fullest accelerator of servers of several kinds."""
+"""Of the worst rank of servers of several kinds."""
 
 
 def _mixed_offer(scenario: Scenario, asked: Asked, name: str) -> Offer:

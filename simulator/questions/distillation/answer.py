@@ -50,7 +50,7 @@ class Beside:
     loss_s: float
     """What compares the outputs of both: a divergence and its gradient, or log-probabilities."""
     memory_bytes: float
-    """On the fullest GPU."""
+    """On the worst rank."""
     teacher_bytes: float
     """Its share that the teacher takes: outputs, and weights where it has its own."""
 
@@ -92,7 +92,7 @@ class Distilled(Answer):
         return f"{names}, beside: {beside}, ahead of time: {show_seconds(self.alone_s)}"
 
     def to_frame(self) -> DataFrame:
-        """One row per way: seconds of a step by part, bytes of the fullest GPU."""
+        """One row per way: seconds of a step by part, bytes of the worst rank."""
         rows: list[dict[str, Any]] = []
         if (one := self.beside) is not None:
             parts = {"student_s": one.student_s, "teacher_s": one.teacher_s, "loss_s": one.loss_s}

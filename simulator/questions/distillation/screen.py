@@ -34,7 +34,7 @@ def _beside(answer: Distilled, one: Beside) -> list[str]:
         f"{one.described}: {show_seconds(one.step_time_s)} a step: student"
         f" {show_seconds(one.student_s)}, teacher's forward pass {show_seconds(one.teacher_s)},"
         f" comparing the outputs {show_seconds(one.loss_s)}",
-        f"{show_bytes(one.memory_bytes)} on the fullest GPU, {show_bytes(one.teacher_bytes)} of it"
+        f"{show_bytes(one.memory_bytes)} on the worst rank, {show_bytes(one.teacher_bytes)} of it"
         " the teacher's",
     ]
     if answer.days_ideal is not None:

@@ -55,7 +55,7 @@ def _value(term: Explained, value: Value) -> Iterator[RenderableType]:
     if term.unit == "s":
         shown = f"{show_seconds(value.amount)}, {show_percent(value.share)} of the step"
     else:
-        shown = f"{gib(value.amount)} GiB, {show_percent(value.share)} of the fullest GPU's memory"
+        shown = f"{gib(value.amount)} GiB, {show_percent(value.share)} of peak memory (worst rank)"
     yield Text(f"{value.layout}: {shown}", style="bold")
     if value.hidden_s:
         yield f"and {show_seconds(value.hidden_s)} hidden under compute"

@@ -11,7 +11,7 @@ from simulator.cli.options import ScenarioFile, Set
 from simulator.cli.runner import Reply, question
 
 Play = Annotated[
-    bool, typer.Option("--play", help="Play rounds on discrete events beside the closed form.")
+    bool, typer.Option("--play", help="Play rounds on discrete events beside the analytical model.")
 ]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Of the played steps.")]
 

@@ -45,15 +45,15 @@ def _parts(answer: Served) -> list[str]:
         return [*lines, worker.reason]
     lines.append(
         f"{worker.described}: {show_seconds(worker.step_s)} of compute a step,"
-        f" {show_bytes(worker.memory_bytes)} on the fullest GPU ({show_bytes(worker.freed_bytes)}"
+        f" {show_bytes(worker.memory_bytes)} on the worst rank ({show_bytes(worker.freed_bytes)}"
         f" less than with states{' and copies' if section.worker_cache == 'host' else ''} there)"
     )
     lines.append(_messages(answer.round))
     if played is not None:
         off = played.closed_form_s / played.played_s - 1.0
         lines.append(
-            f"played, {played.pieces} pieces a push: {show_seconds(played.played_s)} a round, the"
-            f" closed form says {show_seconds(played.closed_form_s)} ({off:+.1%})"
+            f"simulated, {played.pieces} pieces a push: {show_seconds(played.played_s)} a round,"
+            f" the analytical model says {show_seconds(played.closed_form_s)} ({off:+.1%})"
         )
     return lines
 

@@ -31,7 +31,7 @@ class Worker(Piece):
     step_s: float = inf
     """Compute of a step, without an optimizer: servers have it."""
     memory_bytes: float = 0.0
-    """On its fullest GPU."""
+    """On its worst rank."""
     freed_bytes: float = 0.0
     """What the optimizer's states, and a cache in host memory, leave free of it."""
 

@@ -29,6 +29,7 @@ from simulator.cli.screen import (
     waiting,
 )
 from simulator.cost.step import Estimate
+from simulator.glossary import section_title
 from simulator.goal import OFFERED
 from simulator.layout.layouts import dealt_words
 from simulator.planner.assumptions import ASSUMED, assumption_lines
@@ -62,7 +63,7 @@ from simulator.units import (
     show_usd_span,
 )
 
-OTHERWISE = "With another training, whose result is another"
+OTHERWISE = f"{section_title('other_trainings')} (another result)"
 """Heading of what `[search] allow` names of the training."""
 
 _ORDER = {"time": "fastest", "cost": "cheapest", "energy": "least energy"}
@@ -73,7 +74,7 @@ _WIDE = 116
 _NARROW = (0, 1, 2, 6, 7, 8, 10)
 """Columns of the ranking on a narrow screen."""
 
-_FRONT = "Pareto-optimal in time, money, free memory and energy"
+_FRONT = section_title("pareto")
 
 _MOST_OF_FRONT = 5
 """Layouts of it on the screen."""
@@ -108,14 +109,16 @@ def screen(
             "Simulated step, on discrete events", [*_played(plan)[:top], *_not_played(plan)]
         )
     if real := _real_run(plan):
-        yield notes("Failures and goodput of the best layout", real)
+        yield notes(f"{section_title('failures')} of the best layout", real)
     yield notes(_FRONT, _front(plan))
     verdict = input_verdict(plan.scenario, plan.estimate)
     yield notes("Input", [READY if verdict is None else verdict.sentence()])
     if plan.tried:
         yield notes("Batches tried, by tokens per second", batches_tried(plan))
-    yield notes("Bottlenecks", binding(plan))
-    yield notes("Most sensitive to, with the best layout for each", _upgrades(upgrades()))
+    yield notes(section_title("bottlenecks"), binding(plan))
+    yield notes(
+        f"{section_title('sensitive')}, with the best layout for each", _upgrades(upgrades())
+    )
     yield notes("All assumptions that change the answer", _defaults(plan))
     if trained := trained_otherwise(plan):
         yield notes(OTHERWISE, trained)
@@ -247,7 +250,7 @@ def _over(value: str, span: str) -> str:
 
 
 def _memory_span(estimate: Estimate, i: int) -> str:
-    """P10 to P90 of the fullest GPU in GiB; nothing where the software has no spread."""
+    """P10 to P90 of the worst rank in GiB; nothing where the software has no spread."""
     p10, p90 = float(estimate.memory_p10_bytes[i]), float(estimate.memory_p90_bytes[i])
     return f"{gib(p10)} to {gib(p90)}" if math.isfinite(p90) else "no interval"
 

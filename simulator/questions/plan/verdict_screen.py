@@ -20,6 +20,7 @@ from simulator.cli.screen import (
     plain_table,
     took,
 )
+from simulator.glossary import section_title
 from simulator.interop.launch import without_command
 from simulator.planner.assumptions import ASSUMED, assumption_lines
 from simulator.planner.input_verdict import input_verdict
@@ -81,8 +82,8 @@ def verdict_screen(
     if plan.tried:
         yield notes("Batches tried, by tokens per second", batches_tried(plan))
     binds = 1 if memory_margin(plan) else _BINDING  # which takes two lines
-    yield notes("Bottlenecks", binding(plan)[:binds])
-    yield notes("Most sensitive to", _pays(upgrades()))
+    yield notes(section_title("bottlenecks"), binding(plan)[:binds])
+    yield notes(section_title("sensitive"), _pays(upgrades()))
     if trained := trained_otherwise(plan):
         yield notes(OTHERWISE, trained)
     yield Text(_REST, style="dim")

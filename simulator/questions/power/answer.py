@@ -5,7 +5,7 @@ what timed products say of the device (``clock_exponent``; cost/kernels/gemm.py)
 
     busy(f) = idle + (busy - idle) f^(1/e)
 
-Matrix products and attention slow down with the clock; memory, links and hosts keep their rates.
+GEMMs and attention slow down with the clock; memory, links and hosts keep their rates.
 Servers that do not run are off. Every draw is that of a mean step at the meter of the site.
 """
 

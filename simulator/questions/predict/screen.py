@@ -25,6 +25,7 @@ from simulator.cli.screen import (
 )
 from simulator.cost.terms import MEMORY_MEANING
 from simulator.cost.uncertainty import BEARS_ON
+from simulator.glossary import section_title
 from simulator.planner.defaults_that_matter import bearing_defaults
 from simulator.planner.input_verdict import READY, input_verdict
 from simulator.planner.prediction import Prediction
@@ -100,7 +101,7 @@ def screen(
     others = bearing_defaults(prediction.scenario, estimate.layouts, software=False, filled=filled)
     if others:
         lines = [one.sentence(prediction.step_time_s) for one in others]
-        yield notes("Assumptions that change the answer", lines)
+        yield notes(section_title("assumptions"), lines)
     yield notes(CAVEATS, _caveats(prediction))
     if effects is not None:
         yield from _figures(effects, prediction.step_time_s)

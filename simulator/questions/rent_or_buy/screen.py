@@ -31,7 +31,7 @@ def screen(answer: RentOrBuy) -> Iterator[RenderableType]:
     yield Text(f"{title}, in use {100 * use.in_use:.0f} % of the hours", style="bold")
     yield ""
     table = plain_table(
-        "", "USD a month", "all months", "useful GPU-hour", *_AHEAD.values(), left=("",)
+        "", "USD a month", "all months", "productive GPU-hour", *_AHEAD.values(), left=("",)
     )
     months = f"not in {use.months} months"
     for tier, usd in answer.rents_usd_per_month.items():

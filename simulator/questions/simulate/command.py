@@ -1,4 +1,4 @@
-"""`foreshard simulate`: one layout played on discrete events."""
+"""`foreshard simulate`: one layout simulated on discrete events."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ Run = Annotated[
     bool,
     typer.Option(
         "--run",
-        help="Play whole runs, weeks and months with all that fails ([run] of the scenario), and"
+        help="Play whole runs, weeks and months with their failures ([run] of the scenario), and"
         " not one step.",
     ),
 ]
@@ -160,8 +160,8 @@ def ask(
 
     The layout is what the layout section says; without one, the best that plan finds.
 
-    Says what the closed form of `predict` cannot: who waits for whom, what paces the step, when
-    memory is fullest; and what slow GPUs, loaded experts, shared links, durations that vary,
+    Says what the analytical model of `predict` cannot: who waits for whom, what paces the step,
+    when memory is fullest; and what slow GPUs, loaded experts, shared links, durations that vary,
     servers of several kinds ([[cluster.groups]]) or a schedule of your own make of it.
     """
     from simulator.cli.screen import waiting

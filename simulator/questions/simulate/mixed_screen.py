@@ -35,7 +35,7 @@ _PLACES = 8
 
 
 def verdicts(kinds: list[KindUse]) -> Text:
-    """Whether the fullest GPU of each kind fits, a line each."""
+    """Whether the worst rank of each kind fits, a line each."""
     text = Text()
     for kind in kinds:
         text.append(kind.verdict, style=verdict_style(kind.verdict))
@@ -109,7 +109,7 @@ def _place(mixed: Mixed, rank: int) -> str:
 
 _NOTES = (
     "stages: pipeline stages lie on one kind of servers each, layers dealt by what each kind does"
-    " and holds; played on discrete events",
+    " and holds; simulated on discrete events",
     "shares: replicas lie on one kind each and take unlike numbers of micro-batches, which few"
     " frameworks offer; each kind played with its share",
     "days and USD: each kind fails, draws and is paid as its own servers do",
@@ -117,7 +117,7 @@ _NOTES = (
 
 _OWN = (
     "own layouts: as shares, and each kind cuts the model in its own way; gradients are reduced in"
-    " three legs, which no framework in wide use offers"
+    " three phases, which no framework in wide use offers"
 )
 
 
@@ -156,7 +156,7 @@ def mixed_plan_screen(answer: MixedPlan) -> Iterator[RenderableType]:
 
 
 def _legs(kinds: tuple[str, ...], legs: GradientSumPhases) -> str:
-    """The three legs of the gradients of the first row with layouts of their own."""
+    """The three phases of the gradients of the first row with layouts of their own."""
     named = (
         ("reduce-scatter in each kind", legs.reduce_scatter_s),
         ("exchange of pieces between the kinds", legs.exchange_s),
@@ -188,8 +188,8 @@ def mixed_prediction_screen(answer: MixedPrediction) -> Iterator[RenderableType]
 
 
 _PLAYED = (
-    "played on discrete events: stages on unlike servers have no closed form; P10 to P90 are those"
-    " of the kind that is least sure",
+    "simulated on discrete events: stages on unlike servers have no analytical model; P10 to P90"
+    " are those of the kind that is least sure",
     "days, USD and kWh: each kind fails, draws and is paid as its own servers do",
 )
 

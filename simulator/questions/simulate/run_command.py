@@ -1,4 +1,4 @@
-"""`foreshard simulate --run`: whole runs of one layout, with all that fails."""
+"""`foreshard simulate --run`: whole runs of one layout, with their failures."""
 
 from __future__ import annotations
 

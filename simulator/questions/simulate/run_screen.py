@@ -79,8 +79,8 @@ def _verdict(prediction: Prediction, played: PlayedRuns) -> Text:
     lines = [
         *([] if prediction.searched is None else [best_of(prediction.searched)]),
         f"goodput {show_percent(mean)} (P10 to P90: {show_percent(float(np.percentile(good, 10)))}"
-        f" to {show_percent(float(np.percentile(good, 90)))}; closed form"
-        f" {show_percent(float(real.goodput[0]))}), {len(good):,} runs played",
+        f" to {show_percent(float(np.percentile(good, 90)))}; analytical model"
+        f" {show_percent(float(real.goodput[0]))}), {len(good):,} runs simulated",
         f"days {middle:,.1f} ({low:,.1f} to {high:,.1f}) of {played.ideal_s / DAY_S:,.1f} ideal",
         f"{prediction.checkpoint.sentence()}; Daly's interval is"
         f" {show_seconds(float(real.daly_s[0]))}",

@@ -51,7 +51,7 @@ def screen(
     kinds = kinds_used(prediction, step)
     yield heading(prediction.scenario)
     yield _verdict(prediction, step, kinds, undisturbed_s)
-    played, closed = with_times(estimate, [step]), "closed form"
+    played, closed = with_times(estimate, [step]), "analytical model"
     if kinds:
         closed += f", all {kinds[0].name}"
     yield term_table({"played": (played, 0), closed: (estimate, 0)})
@@ -76,7 +76,7 @@ def screen(
     if step.jitter is not None:
         yield notes("Durations that vary", [_jitter(step, step.jitter)])
     if step.loading is not None:
-        yield notes("Loaders, played batch by batch", [_loading(step.loading)])
+        yield notes("Loaders, simulated batch by batch", [_loading(step.loading)])
     if step.sharing is not None:
         yield notes("Traffic that meets on links", _sharing(step, step.sharing))
 
@@ -155,7 +155,7 @@ def _network(found: Contended) -> list[str]:
         if named:
             lines.append(f"bytes over {where} take longer: {', '.join(named)}")
         if even:
-            lines.append(f"bytes over {where} take as long as in the closed form: {even}")
+            lines.append(f"bytes over {where} take as long as in the analytical model: {even}")
     fullest = [
         f"{use.link} {show_percent(use.utilisation)} ({use.group})" for use in found.links.values()
     ]
@@ -172,7 +172,7 @@ def _sharing(step: SimulatedStep, sharing: Sharing) -> list[str]:
     if sharing.alone_s != sharing.plain_s:
         off = 100.0 * (sharing.alone_s / sharing.plain_s - 1.0)
         lines.append(
-            "calls slow compute when they run, not where the closed form has them:"
+            "calls slow compute when they run, not where the analytical model has them:"
             f" {off:+.2f} % of {show_seconds(sharing.plain_s)}"
         )
     fullest = [f"{link} {show_percent(share)}" for link, share in sharing.links.values()]
@@ -203,7 +203,7 @@ def _jitter(step: SimulatedStep, found: Jittered) -> str:
 def _compared(words: str, step: SimulatedStep, before_s: float, lost_s: Mapping[str, float]) -> str:
     """The step without something that was played, and the terms that it makes longer."""
     more = sum(lost_s.values()) / before_s
-    text = f"step {show_seconds(before_s)} {words} ({100 * more:+.2f} % played)"
+    text = f"step {show_seconds(before_s)} {words} ({100 * more:+.2f} % simulated)"
     named = [
         f"{LABELS[name]} {show_seconds(lost)}"
         for name, lost in sorted(lost_s.items(), key=lambda item: -item[1])

@@ -60,7 +60,7 @@ class Recommended(Answer):
     hidden_s: dict[str, float]
     """What runs beside the dense model."""
     kept_bytes: float
-    """Of tables on the fullest accelerator."""
+    """Of tables on the worst rank."""
     host_bytes: float
     """Of tables in the memory of a host."""
     distinct_rows: float
@@ -122,7 +122,7 @@ class Recommended(Answer):
 
     @property
     def memory_bytes(self) -> float:
-        """Of the fullest accelerator: the dense model and its tables."""
+        """Of the worst rank: the dense model and its tables."""
         return self.dense.memory_bytes + self.kept_bytes
 
     @property

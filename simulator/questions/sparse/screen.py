@@ -47,7 +47,7 @@ def _memory(answer: Recommended) -> Text:
     host = f"; {show_bytes(answer.host_bytes)} of every host" if answer.host_bytes else ""
     return Text(
         f"{verdict}: {gib(answer.memory_bytes)} of {gib(answer.dense.estimate.usable_bytes)} GiB"
-        f" usable on the fullest GPU, {gib(answer.kept_bytes)} of them tables{host}",
+        f" usable at peak (worst rank), {gib(answer.kept_bytes)} of them tables{host}",
         style="" if answer.fits else NO_FIT,
     )
 

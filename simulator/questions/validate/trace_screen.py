@@ -26,7 +26,7 @@ def trace_screen(trace_comparison: TraceComparison) -> Iterator[RenderableType]:
     if step.collectives:
         yield from (_collectives(step.collectives), "")
     memory = [
-        f"{kind}: predicted {gib(predicted)} GiB on the fullest rank, measured {gib(measured)} GiB"
+        f"{kind}: predicted {gib(predicted)} GiB at peak (worst rank), measured {gib(measured)} GiB"
         f" on this one ({_percent(predicted / measured - 1.0)})"
         for kind, (predicted, measured) in trace_comparison.memory_bytes().items()
         if measured

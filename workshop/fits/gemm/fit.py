@@ -1,4 +1,4 @@
-"""Fitting the formula of a matrix product to timed calls: one device, type and library at a time.
+"""Fitting the formula of a GEMM to timed calls: one device, type and library at a time.
 
 Parameters come back by the names of the accelerator profile. Least squares on log times with a
 soft loss, bounds, and a weak prior at what other devices show (``calibration.fit_values``): rates,
@@ -91,7 +91,7 @@ _FLOOR_PRIORS = {"host_floor_s": Prior(value=90e-6, width=0.5, low=10e-6, high=3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GemmType:
-    """A type of matrix product: what to expect of it, by library where one differs."""
+    """A type of GEMM: what to expect of it, by library where one differs."""
 
     priors: Mapping[str, Prior]
     """Without a prior of ``split_k_s``, the library is taken never to split the reduction."""

@@ -1,4 +1,4 @@
-"""Timed matrix products, one series for each device, type and library; what no fit may use.
+"""Timed GEMMs, one series for each device, type and library; what no fit may use.
 
 A series is what one library did on one device in one type. Rows that say more about the timing
 than about the kernel are set apart here, each for a reason that can be read off the table.

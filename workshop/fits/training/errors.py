@@ -103,7 +103,7 @@ def fit_errors(*unseen: Unseen) -> dict[str, float]:
 
 
 def covered(runs: Sequence[TrainingRun]) -> dict[str, tuple[str, ...]]:
-    """By accelerator, the types of matrix products that some runs had."""
+    """By accelerator, the types of GEMMs that some runs had."""
     found: dict[str, set[str]] = {}
     for run in runs:
         found.setdefault(run.run.cluster.accelerator.name, set()).add(matrix_type(run))

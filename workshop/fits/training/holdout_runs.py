@@ -25,7 +25,7 @@ def source_family(row: MeasuredRun) -> str:
 
 
 def matrix_type(training: TrainingRun) -> str:
-    """Type of a run's matrix products."""
+    """Type of a run's GEMMs."""
     return training.run.workload.recipe.matrix_type
 
 

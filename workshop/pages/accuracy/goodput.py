@@ -13,8 +13,8 @@ def goodput_section(found: Mapping[str, Any] | None, percent: Callable[..., str]
     months, hours = found["months"], found["gpu_hours"]
     yield "## Whole runs"
     yield (
-        "Months of training that were reported, against the closed form of goodput with rates of"
-        f" other logs ([goodput.md](goodput.md) has every line): {months['n']} figures, median"
+        "Months of training that were reported, against the analytical model of goodput with rates"
+        f" of other logs ([goodput.md](goodput.md) has every line): {months['n']} figures, median"
         f" absolute error {percent(months['median_ape'])}, largest {percent(months['max_ape'])};"
         f" {months['bounds_held']} of {months['bounds']} reported bounds held. GPU-hours of"
         f" {hours['n']} published runs: median absolute error"

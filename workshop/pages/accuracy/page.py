@@ -70,7 +70,7 @@ replayable run that is not predicted is a gap of ours, and the last section says
 It is compared with two baselines, computed from the same rows:
 
 - **constant efficiency**: every GPU of one type runs every step of one class of precision at one
-  rate, the median of *calibrate*. FLOPs are those of the matrix products and of causal attention,
+  rate, the median of *calibrate*. FLOPs are those of the GEMMs and of causal attention,
   a third more under full recomputation. The figure is its mean error on the runs that Foreshard
   predicts.
 - **next release**: how far the same run on two neighbouring releases of the same framework is
