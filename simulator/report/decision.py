@@ -13,11 +13,9 @@ from typing import Any, Protocol
 
 from simulator.economics.unsure_totals import Span
 from simulator.evidence.card import Card
+from simulator.goal import CONFIDENCE
 from simulator.records import dataclass
 from simulator.units import show_bytes, show_seconds
-
-CONFIDENCE = 0.8
-"""Chance with which an option has to meet deadline and budget."""
 
 _TIE = 0.03
 """Relative difference of money below which two options cost the same."""

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 
+from simulator.goal import CONFIDENCE
 from simulator.planner.plan import Plan
 from simulator.questions.compare.answer import default_counts, own_cluster
 from simulator.questions.compare.gpu_counts import whole_servers
 from simulator.questions.compare.offers import Asked, Offer, offer_of, offer_of_plan
-from simulator.report.decision import CONFIDENCE
 from simulator.search.in_threads import one_thread
 from simulator.second_process import run_in_process
 from simulator.software.releases import load_releases
