@@ -63,7 +63,7 @@ def test_headings_are_drawn_from_the_glossary() -> None:
     used = set()
     for path in PACKAGE.rglob("*.py"):
         text = path.read_text(encoding="utf-8")
-        used |= set(re.findall(r'section_title\("(\w+)"\)', text))
+        used |= set(re.findall(r"""section_title\(["'](\w+)["']\)""", text))
         titles = {section_title(key) for key in glossary()["headings"]}
         assert not [text for _, text in shown(path) if text in titles], path
     assert used == set(glossary()["headings"])

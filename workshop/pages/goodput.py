@@ -32,8 +32,8 @@ _INTRO = """\
 test fails when the committed page no longer holds. Do not edit it.
 
 What is compared is the analytical model of goodput (`simulator/reliability/goodput.py`) with the
-rates of a set of `hardware_profiles/reliability/`, changed as the case says. Nothing was fitted to a
-case. *Rates of* is the log that the rates are from; where that is the log of the run itself the
+rates of a set of `hardware_profiles/reliability/`, changed as the case says. Nothing was fitted to
+a case. *Rates of* is the log that the rates are from; where that is the log of the run itself the
 line is a **consistency check** and no prediction. Ideal: without anything that fails. `>`: reported
 as a bound. Detection, restarts and spares are those of the set, which few of the runs describe;
 figures called *recalled* in the sources were not read again when the table was made."""

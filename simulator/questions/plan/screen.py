@@ -116,10 +116,9 @@ def screen(
     if plan.tried:
         yield notes("Batches tried, by tokens per second", batches_tried(plan))
     yield notes(section_title("bottlenecks"), binding(plan))
-    yield notes(
-        f"{section_title('sensitive')}, with the best layout for each", _upgrades(upgrades())
-    )
-    yield notes("All assumptions that change the answer", _defaults(plan))
+    sensitive = f"{section_title('sensitive')}, with the best layout for each"
+    yield notes(sensitive, _upgrades(upgrades()))
+    yield notes(f"All {section_title('assumptions').lower()}", _defaults(plan))
     if trained := trained_otherwise(plan):
         yield notes(OTHERWISE, trained)
     yield notes("Searched", _searched(plan))
