@@ -41,7 +41,7 @@ SCHEMA = 1
 SCENARIO = ("scenario=scenario.document", "workload=scenario.workload.architecture")
 """Keys that say what was asked, of an answer with a scenario."""
 
-CAVEATS = "Read this with the numbers"
+CAVEATS = "Notes"
 """Head of what an answer leaves out or takes for granted."""
 
 _ROWS = _WIDE = 10

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.assembly import SaidSoftware, Source, assemble
 from simulator.errors import InputError
+from simulator.goal import CONFIDENCE
 from simulator.planner.prediction import Prediction
 from simulator.planner.prediction import predict as predict_scenario
 from simulator.workload.recipe import Workload
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from simulator.questions.admit.answer import Admission
     from simulator.questions.calibrate.next_measurement import MeasurementPlan
     from simulator.questions.compare.answer import Comparison
-    from simulator.questions.compare.offers import Offer
     from simulator.questions.diagnose.answer import Diagnoses
     from simulator.questions.distillation.answer import Distilled
     from simulator.questions.job_schedule.answer import JobSchedule
@@ -275,12 +275,12 @@ def compare(
     gpus: Sequence[int] | int | str | None = None,
     deadline_days: float | None = None,
     budget_usd: float | None = None,
-    confidence: float = 0.5,
+    confidence: float = CONFIDENCE,
     prices: Mapping[str, float] | None = None,
     offers: str | Path | None = None,
     region: str | None = None,
     jobs: int | None = None,
-    on_row: Callable[[Offer], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
     model: str | Workload | None = None,
     software: SaidSoftware = None,
     **given: Unpack[RunKeywords],
@@ -290,14 +290,15 @@ def compare(
     Parameters
     ----------
     clusters : sequence of str, or str
-        Cluster profiles, by name or path; the scenario's own, or those of its several kinds of
-        servers, unless given. Servers of several kinds stand first, at their own size.
+        Cluster profiles, by name or path; ``"h100"`` for all with such accelerators, ``"all"``; the
+        scenario's own, or those of its several kinds of servers, unless given. Servers of several
+        kinds stand first, at their own size.
     gpus : int, sequence of int, or str
         Accelerators: ``512``, ``[64, 512]`` or ``"64..4096"``, which doubles; two doublings around
         the scenario's own number unless given.
     offers : path, optional
         A table of offers, each row compared at its own price; "published" is the shipped one.
-    deadline_days, budget_usd, confidence, prices, region, jobs, on_row
+    deadline_days, budget_usd, confidence, prices, region, jobs, progress
         See :func:`simulator.questions.compare.answer.compare_clusters`.
 
     Raises
@@ -313,7 +314,11 @@ def compare(
     ['dgx-h100', 'dgx-a100']
     """
     from simulator.economics.quotes import quotes_on
-    from simulator.questions.compare.answer import compare_clusters, own_clusters
+    from simulator.questions.compare.answer import (
+        compare_clusters,
+        first_that_holds,
+        own_clusters,
+    )
     from simulator.questions.compare.gpu_counts import parse_counts
 
     wanted = clusters.split(",") if isinstance(clusters, str) else list(clusters or ())
@@ -322,8 +327,8 @@ def compare(
     cluster, first = None, None
     if scenario is None:
         text = counts if isinstance(counts, str) or counts is None else ",".join(map(str, counts))
-        cluster = wanted[0] if wanted else None
         first = parse_counts(text, where="arguments", field="gpus")[0] if text else None
+        cluster = first_that_holds(wanted, first)
     made = _scenario(scenario, given, model, cluster, first, software)
     return compare_clusters(
         made,
@@ -336,7 +341,7 @@ def compare(
         quotes=quotes,
         region=region,
         jobs=jobs,
-        on_row=on_row,
+        progress=progress,
     )
 
 

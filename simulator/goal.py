@@ -15,6 +15,9 @@ from simulator.workload.recipe import LARGEST, Recipe
 
 Positive = Annotated[Whole, Gt(0), Le(LARGEST)]
 
+CONFIDENCE = 0.8
+"""Chance with which offers must meet deadline and budget, unless another is asked for."""
+
 DECIDED = (
     *("tp", "pp", "vpp", "cp", "ep", "etp", "micro_batch", "sharding", "rank_order"),
     *("recompute", "recompute_modules", "stages"),

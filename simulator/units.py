@@ -203,17 +203,27 @@ def show_usd(amount_usd: float | None) -> str:
     return f"{_three(amount_usd)} USD"
 
 
+def show_usd_change(amount_usd: float) -> str:
+    """Format how much more or less money something takes.
+
+    >>> show_usd_change(-1.2e6), show_usd_change(830.0)
+    ('-1.20 M USD', '+830 USD')
+    """
+    return f"{'-' if amount_usd < 0.0 else '+'}{show_usd(abs(amount_usd))}"
+
+
 def show_usd_span(low_usd: float, high_usd: float) -> str:
     """Format a range of amounts of money, the unit once where both have the same.
 
     Examples
     --------
-    >>> show_usd_span(1.05e7, 1.24e7), show_usd_span(9.5e5, 1.1e6)
-    ('10.5 to 12.4 M USD', '950 k to 1.10 M USD')
+    >>> show_usd_span(1.05e7, 1.24e7), show_usd_span(9.5e5, 1.1e6), show_usd_span(617, 1060)
+    ('10.5 to 12.4 M USD', '950 k to 1.10 M USD', '617 USD to 1.06 k USD')
     """
-    low, high = show_usd(low_usd).removesuffix(" USD"), show_usd(high_usd)
-    unit = high.partition(" ")[2].removesuffix("USD").strip()
-    return f"{low.removesuffix(unit).strip()} to {high}"
+    low, high = show_usd(low_usd), show_usd(high_usd)
+    least, unit = low.partition(" ")[2], high.partition(" ")[2]
+    dropped = unit if least == unit else " USD" if " " in least else ""
+    return f"{low.removesuffix(dropped).strip()} to {high}"
 
 
 def show_signed_percent(share: float) -> str:

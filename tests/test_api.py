@@ -147,6 +147,23 @@ def test_compare_takes_gpus_as_every_other_face_does() -> None:
         simulator.compare(**names, gpus="eight")
 
 
+def test_frames_hold_what_to_plan_for_and_the_price() -> None:
+    run = {**NAMES, "tokens": 1e11}
+    row = simulator.predict(**run).to_frame().iloc[0]
+    (layout,) = simulator.predict(**run).document()["layouts"]
+    for name in ("planned_days", "planned_usd"):
+        for end in ("p10", "p50", "p90"):
+            assert row[f"{name}_{end}"] == layout[name][end]
+    # the middle is the factor times the run; money is hours times price
+    assert row["planned_days_p50"] == pytest.approx(
+        layout["planning_factor"]["value"] * row["days"]
+    )
+    assert row["usd"] == pytest.approx(row["gpu_hours"] * row["usd_per_gpu_hour"])
+    assert row["price_date"] == layout["price"]["date"] and row["usd_p10"] == layout["usd_p10"]
+    ideal = simulator.predict(**run, ideal=True).to_frame().iloc[0]
+    assert ideal["days"] == ideal["days_ideal"] and ideal[["planned_days_p50"]].isna().all()
+
+
 def test_software_may_be_a_name_or_what_is_put_over_its_profile() -> None:
     named = simulator.predict(**NAMES, software="megatron-core")
     blank = simulator.predict(**NAMES, software={"name": "megatron-core"})

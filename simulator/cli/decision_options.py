@@ -20,7 +20,8 @@ Clusters = Annotated[
     typer.Option(
         "--clusters",
         metavar="A,B,...",
-        help="Cluster profiles, or paths of some; the scenario's own unless given.",
+        help="Cluster profiles, or paths of some; a GPU (h100) for all that have it, or all; the"
+        " scenario's own unless given.",
     ),
 ]
 Counts = Annotated[

@@ -197,7 +197,7 @@ def memory_table(estimate: Estimate, i: int, capacity: float, meaning: Any = Non
     from simulator.cost.memory.moments import MOMENTS
 
     extra = () if meaning is None else ("what",)
-    title = f"fullest GPU (stage {int(estimate.peak_stage[i])})"
+    title = f"peak memory (worst rank, stage {int(estimate.peak_stage[i])})"
     table = plain_table(title, "GiB", "of usable", *extra, left=(title, "what"))
     total, usable = float(estimate.memory_total_bytes[i]), float(estimate.usable_bytes)
 

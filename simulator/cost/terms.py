@@ -22,7 +22,7 @@ class Term:
 
 
 TERMS = (
-    Term("gemm", "matrix products", "compute", "steady",
+    Term("gemm", "GEMMs", "compute", "steady",
          "micro-batches x blocks of the slowest stage x (forward + dgrad + wgrad): tiles in waves "
          "over the compute units, or operand traffic, whichever is longer",
          "fitted per device and library; cost/kernels/gemm.py",
@@ -46,12 +46,12 @@ TERMS = (
          "busy",
          "software profile [host]",
          "software profile [host]; node host_time"),
-    Term("stragglers", "waiting for the slowest accelerator", "compute", "steady",
+    Term("stragglers", "straggler wait", "compute", "steady",
          "compute x standard deviation among accelerators of one kind x expected largest of as "
          "many normal draws as there are accelerators",
          "Sinha et al. 2022; accelerator profile time_variation; cost/kernels/stragglers.py",
          "accelerator time_variation"),
-    Term("slowdown", "compute slowed by communication", "compute", "steady",
+    Term("slowdown", "overlap contention", "compute", "steady",
          "hidden communication x compute units that it takes / compute units",
          "collective library profile compute_units, network_send_units",
          "collective library compute_units, network_send_units; accelerator compute units"),
@@ -85,7 +85,7 @@ TERMS = (
          "step",
          "software profile [input]; node profile host_bytes_per_s; data_input/supply.py",
          "node host_bytes_per_s; software profile [input]"),
-    Term("small_reductions", "all-reduces of a few numbers", "data", "steady",
+    Term("small_reductions", "small all-reduces", "data", "steady",
          "gradient norm, once; fp8 with delayed scaling: maxima, once each way for every "
          "micro-batch and chunk, over tp x cp x dp ranks, less what the host takes longer",
          "Transformer Engine pytorch/fp8.py; cost/collectives/small_reductions.py",

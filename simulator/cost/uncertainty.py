@@ -457,7 +457,7 @@ def _tuned(software: Software, vendor: str) -> str:
     """Whether the vendor of a device tunes a software for it, or its figures are another's."""
     if software.framework:
         return STOOD_IN
-    return "vendor" if software.tuned_by == vendor else "plain"
+    return "vendor" if software.is_tuned_by(vendor) else "plain"
 
 
 def _routing(workload: Workload) -> str:

@@ -21,6 +21,7 @@ from simulator import catalogue
 from simulator.economics.price import Price, Term
 from simulator.errors import InputError, did_you_mean, problem
 from simulator.files import Figure, build, check_header, read_columns, read_csv, read_toml, record
+from simulator.hardware.cluster import clusters_meant
 from simulator.records import dataclass
 
 COLUMNS = (
@@ -149,22 +150,28 @@ def quotes_on(
 ) -> tuple[list[Quote], list[str]]:
     """Read a table of offers, if there is one, and the clusters that are compared by it.
 
+    Of `clusters` each may name accelerators, or all.
+
     Raises
     ------
     InputError
         With every wrong cell, or a cluster that no row is put on.
     """
     if table is None:
-        return [], list(clusters)
+        return [], list(dict.fromkeys(meant for name in clusters for meant in clusters_meant(name)))
     quotes = read_quotes(table)
     offered = list(dict.fromkeys(quote.cluster for quote in quotes))
     rule = f"must be the cluster of a row of {table}"
+    meant = {
+        name: [cluster for cluster in clusters_meant(name) if cluster in offered]
+        for name in clusters
+    }
     problems = [
-        problem(where, "clusters", rule, name, offered) for name in clusters if name not in offered
+        problem(where, "clusters", rule, name, offered) for name in clusters if not meant[name]
     ]
     if problems:
         raise InputError(problems)
-    names = list(clusters) or offered
+    names = [cluster for held in meant.values() for cluster in held] or offered
     return [quote for quote in quotes if quote.cluster in names], names
 
 

@@ -77,7 +77,7 @@ class Card(Encoded):
 
     def sentences(self) -> list[str]:
         """What a reader has to know, most important first."""
-        words = {"unmeasured": "nobody has measured anything like it"}
+        words = {"unmeasured": "no comparable benchmark, low confidence"}
         said = [f"Evidence: {words.get(self.grade, self.grade)}"]
         if self.mean_error is not None:
             said[0] += f"; error to expect {100 * self.mean_error:.0f} %"
@@ -93,7 +93,7 @@ class Card(Encoded):
             )
         others = sorted({other for _, other in self.borrowed})
         if others:
-            said.append(f"Figures borrowed from {', '.join(others)}")
+            said.append(f"Kernel efficiency taken from {', '.join(others)}")
         grown = [f"{name} x {f:.3g}" for name, f in self.widened_by.items() if f >= 1.05]
         if grown:
             said.append(f"Intervals widened, no run near was alike: {', '.join(grown)}")
@@ -250,7 +250,7 @@ def _word(name: str, nearness: Nearness, i: int) -> str:
 def _in_words(nearness: Nearness, i: int, differs: tuple[tuple[str, float], ...]) -> str:
     """What a run is that the answer is not, and its size."""
     alike = (
-        f"alike but for {', '.join(what for what, _ in differs[:_MOST_TOLD])}"
+        f"same, except {', '.join(what for what, _ in differs[:_MOST_TOLD])}"
         if differs
         else "alike"
     )

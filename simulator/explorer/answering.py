@@ -19,6 +19,7 @@ from simulator.explorer.asked import Question, key_of, scenario_document, scenar
 from simulator.explorer.repriced import repriced
 from simulator.goal import OFFERED
 from simulator.interop.launch import launch_flags
+from simulator.layout.plain_words import plain_layout
 from simulator.planner.assumptions import assumption_lines
 from simulator.planner.layout_row import layout_rows
 from simulator.planner.plan import Plan, plan
@@ -152,6 +153,33 @@ class Answers:
             "others": plain(others),
         }
 
+    def sizes(self, question: Question) -> dict[str, Any]:
+        """The same run on other numbers of GPUs and on another cluster, drawn and in words."""
+        from simulator.questions.compare.offers import offer_of_plan
+        from simulator.questions.plan.options import asked_of, other_offers, searched_offers
+        from simulator.report.decision import options_words, three_options, verdict_sentence
+        from simulator.report.decision_picture import decision_picture, drawn_offers
+        from simulator.report.inline_svg import inline
+
+        plan = self._found(question)
+        asked, points = asked_of(plan), other_offers(plan, question.beside)
+        with self.searching:
+            others = searched_offers(plan, points)
+        _give_back()
+        offers = [offer_of_plan(plan, asked), *others]
+        options = three_options(offers, asked, own=offers[0])
+        if not drawn_offers(offers, options, asked):
+            return {"said": ["give tokens, and a cluster with a price, for days and money"]}
+        chosen = offers, options, asked, ""
+        drawn = (decision_picture(*chosen, narrow=phone, svg=True) for phone in (False, True))
+        shapes = [figure.svg(head=False) for figure in drawn]
+        words = [f"{option.role}: {option.name}, {option.totals}" for option in options]
+        return {
+            "said": [verdict_sentence(offers[0], asked), options_words(offers, options, asked)],
+            "options": words,
+            "picture": str(inline(*shapes, alt="Money against days to finish, by GPUs")),
+        }
+
     def scenario_file(self, question: Question) -> str:
         """The question as a scenario file."""
         scenario_of_question(question)  # only what can be read back
@@ -164,12 +192,21 @@ class Answers:
 
     def report(self, question: Question) -> bytes:
         """The page of ``foreshard plan``."""
+        from simulator.questions.compare.offers import offer_of_plan
+        from simulator.questions.plan.options import asked_of
         from simulator.report.write import write_plan_report
 
-        found = self._found(question)
-        launch = launch_flags(found.estimate.layouts, found.scenario)
+        plan = self._found(question)
+        launch = launch_flags(plan.estimate.layouts, plan.scenario)
+        asked = asked_of(plan)
         with self.searching, tempfile.TemporaryDirectory() as folder:
-            written = write_plan_report(found, Path(folder), launch=launch)
+            written = write_plan_report(
+                plan,
+                Path(folder),
+                launch=launch,
+                asked=asked,
+                offers=lambda: [offer_of_plan(plan, asked)],
+            )
             page = next(path for path in written if path.suffix == ".html").read_bytes()
         _give_back()
         return page
@@ -187,6 +224,7 @@ def _described(answer: Plan | Prediction) -> dict[str, Any]:
     return {
         **row.document(),
         "words": row.described,
+        "plain": plain_layout(row.layout),
         "verdict": row.memory_verdict,
         "capacity_bytes": float(memory.capacity_bytes),
         "software": answer.scenario.software.name,

@@ -57,6 +57,10 @@ class Question:
     minimize: Literal["time", "cost", "energy"] = "time"
     deadline_days: Large | None = None
     budget_usd: Large | None = None
+    usd_per_gpu_hour: Annotated[Number, Gt(0), Le(1e6)] | None = None
+    """What an accelerator's hour costs; that of the cluster's price profile unless given."""
+    beside: str | None = None
+    """Another cluster whose money and days stand beside those of the first."""
     tight: Literal["never", "allowed"] = "never"
     """Whether a layout may win whose P90 of memory is more than is usable."""
     pins: Pins = Pins()
@@ -79,6 +83,7 @@ def question_of(text: str) -> Question:
         for field, kind, value, known in (
             ("model", "model", question.model, presets.names()),
             ("cluster", "cluster", question.cluster, catalogue.names("clusters")),
+            ("beside", "cluster", question.beside, catalogue.names("clusters")),
             ("software", "software", question.software, catalogue.names("software")),
         )
         if value is not None and value not in known
@@ -109,12 +114,14 @@ def scenario_document(question: Question) -> dict[str, dict[str, Any]]:
             "deadline_days": question.deadline_days,
             "budget_usd": question.budget_usd,
         },
+        "economics": {"usd_per_gpu_hour": question.usd_per_gpu_hour},
         "search": {"allow_tight": True if question.tight == "allowed" else None},
     }
-    return {
+    tables = {
         name: {key: value for key, value in table.items() if value is not None}
         for name, table in sections.items()
     }
+    return {name: table for name, table in tables.items() if table or name == "layout"}
 
 
 def scenario_of_question(question: Question) -> Scenario:

@@ -12,7 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -28,13 +28,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from simulator import catalogue
 from simulator.cost.terms import LABELS
+from simulator.economics.price import load_price
 from simulator.errors import ForeshardError, InputError, visible
 from simulator.explorer.answering import Answers
 from simulator.explorer.asked import LONGEST, Question, question_of
 from simulator.explorer.asked_rl import RLQuestion, rl_answer, rl_question
 from simulator.files import json_of
+from simulator.hardware.cluster import load_cluster
 from simulator.records import dataclass
-from simulator.report.palette import PALETTE
+from simulator.report.decision import short_gpu
+from simulator.report.palette import PAGE, PALETTE, inks
 from simulator.search.in_threads import Stopped, stoppable
 from simulator.workload import presets
 
@@ -227,6 +230,7 @@ def application(
         Route("/api/choices", _chosen_from),
         Route("/api/now", answered(lambda q, r: _json(known.now(q, _near(r), _last(r))))),
         Route("/api/search", searched(lambda q, _: _json(known.searched(q)))),
+        Route("/api/sizes", searched(lambda q, _: _json(known.sizes(q)))),
         Route("/api/otherwise", searched(lambda q, _: _json(known.otherwise(q)))),
         Route("/api/rl", searched(lambda asked, r: _json(_of_rl(asked, r)), read=rl_question)),
         Route("/scenario.toml", answered(lambda q, _: _file(known.scenario_file(q), "toml"))),
@@ -250,6 +254,8 @@ def _of_rl(asked: RLQuestion, request: Request) -> dict[str, Any]:
 def _asset(name: str, media_type: str) -> Callable[[Request], Awaitable[Response]]:
     """A file of the page, held ready: it waits for nothing."""
     content = (_ASSETS / name).read_bytes()
+    if name.endswith(".css"):
+        content = token_sheet().encode() + content
 
     async def respond(request: Request) -> Response:
         return Response(content, media_type=media_type)
@@ -287,12 +293,35 @@ async def _chosen_from(request: Request) -> Response:
     return await anyio.to_thread.run_sync(_choices)
 
 
+@cache
+def _clusters() -> list[dict[str, str]]:
+    """Clusters by name, with the accelerator and price of each."""
+    listed = []
+    for name in catalogue.names("clusters"):
+        cluster = load_cluster(name, 1)
+        rate = load_price(cluster.price).usd_per_gpu_hour
+        price = "no price" if rate is None else f"{float(rate):.2f} USD"
+        listed.append({"name": name, "chip": short_gpu(cluster.accelerator.name), "price": price})
+    return sorted(listed, key=lambda entry: (entry["chip"], entry["name"]))
+
+
+def token_sheet() -> str:
+    """Colours of the page and of pictures as variables of a style sheet, light and dark."""
+    sides = []
+    for side in ("light", "dark"):
+        known = {name: getattr(ink, side) for name, ink in PAGE.items()}
+        known |= {f"i{digits}": ink for digits, ink in inks(side).items()}
+        sides.append(":root { " + "".join(f"--{k}: {v}; " for k, v in known.items()) + "}")
+    return f"{sides[0]}\n@media (prefers-color-scheme: dark) {{ {sides[1]} }}\n"
+
+
 def _choices() -> Response:
     """What the page offers, names of terms, and the colours of meanings."""
     return JSONResponse(
         {
             "models": presets.names(),
             "clusters": catalogue.names("clusters"),
+            "machines": _clusters(),
             "software": catalogue.names("software"),
             "labels": LABELS,
             "colours": {name: [x.light, x.dark] for name, x in PALETTE.items()},

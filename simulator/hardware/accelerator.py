@@ -202,7 +202,7 @@ class Accelerator:
     vendor: str
     generation: str
     """Architecture family: volta, turing, ampere (GA100), ampere-ga10x, ada, hopper, blackwell,
-    blackwell-gb20x; cdna2, cdna3, cdna4; gaudi2, gaudi3; tpu-v4, tpu-v5; da-vinci; cpu."""
+    blackwell-gb20x, rubin; cdna2, cdna3, cdna4; gaudi2, gaudi3; tpu-v4, tpu-v5; da-vinci; cpu."""
     platform: Platform = "cuda"
     """What programs for it are built on."""
     compute_units: Count
@@ -233,6 +233,9 @@ class Accelerator:
     """Products in fp8 with one scale for a tensor take operands along rows or columns; otherwise
     along the sum alone, so that a transposed copy is needed for the products of the backward pass.
     """
+    untuned_fraction: Figure = Figure(1.0)
+    """Rates of products and attention that software reaches which the vendor does not tune, over
+    those of its own stack."""
     time_variation: Figure = Figure(0.0)
     """Standard deviation of the time of the same work from one accelerator of the kind to another,
     a share of it; 0: not known."""

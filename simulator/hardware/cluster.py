@@ -221,8 +221,25 @@ def load_library(name: str, *, where: str = "profiles", field: str = "") -> Coll
     return read_profile(CollectiveLibrary, path, kind="collectives")
 
 
-def _clusters_with(name: str) -> list[str]:
-    """Clusters, with domain and price, where a name is no cluster's but of accelerators."""
+EVERY_CLUSTER = "all"
+"""In place of a name, all that there are."""
+
+
+def clusters_meant(name: str) -> list[str]:
+    """Return the clusters that a name means: all, those of accelerators so called, or itself.
+
+    Examples
+    --------
+    >>> clusters_meant("l40s"), clusters_meant("dgx-a100")
+    (['l40s-pcie', 'l40s-pcie-host'], ['dgx-a100'])
+    """
+    if name == EVERY_CLUSTER and name not in catalogue.names("clusters"):
+        return catalogue.names("clusters")
+    return [cluster for cluster, _ in _clusters_with(name)] or [name]
+
+
+def _clusters_with(name: str) -> list[tuple[str, str]]:
+    """Clusters and what they are and cost, where a name is no cluster's but of accelerators."""
     known = catalogue.names("clusters")
     word = re.sub(r"[^a-z0-9]", "", name.lower())
     if name in known or name.endswith(".toml") or len(word) < 2:
@@ -241,7 +258,7 @@ def _clusters_with(name: str) -> list[str]:
         node = load_node(profile.node)
         if node.accelerator in devices:
             shared = f"{node.accelerator}, domain of {node.scale_up.domain}"
-            holders.append(f"{cluster} ({shared}, {_hourly(profile.price)})")
+            holders.append((cluster, f"{shared}, {_hourly(profile.price)}"))
     return holders
 
 
@@ -274,7 +291,8 @@ def load_cluster(
         If a profile is unknown or wrong, or `gpus` is not a positive number that fills servers.
     """
     if holders := _clusters_with(name):
-        rule = f"is no cluster; those with such accelerators: {'; '.join(holders)}"
+        words = "; ".join(f"{cluster} ({what})" for cluster, what in holders)
+        rule = f"is no cluster; those with such accelerators: {words}"
         raise InputError(f"{where}: {field}.name: {brief(name)} {rule}")
     path = catalogue.find("clusters", name, where=where, field=f"{field}.name")
     profile = read_profile(ClusterProfile, path, kind="clusters")

@@ -81,6 +81,9 @@ class CollectiveLibrary:
     dispatch: dict[str, dict[str, dict[str, Dispatch]]]
     """Expert traffic by library (deepep, hybridep, deepep_low_latency), by kind of board as
     `curves` has them, by way (dispatch, combine)."""
+    fence_hops: Figure = Figure(0.0, "assumed", "none")
+    """What a message of a dispatch waits for the last one's end where a thread of the host sends
+    them (`ScaleOut.through_host`), in hops of the network beyond InfiniBand's."""
     dispatch_fallback: str
     """Kind of board whose expert traffic stands for boards that were not timed."""
     nvls_smallest_group: Figure

@@ -56,6 +56,14 @@ class ScaleOut:
     """Rate of one adapter, one direction."""
     kind: Literal["infiniband", "roce", "efa", "ethernet", "omni-path", "slingshot"]
 
+    @property
+    def through_host(self) -> bool:
+        """Whether a thread of the host posts what kernels of an accelerator send.
+
+        InfiniBand's and RoCE's adapters are rung by the kernels themselves (IBGDA).
+        """
+        return self.kind == "efa"
+
 
 @record
 class Drives:

@@ -217,3 +217,6 @@ class Dispatch:
     """Compute units that a call is given if nothing else is said."""
     sharpness: Figure
     """x: how sharply start turns into transfer."""
+    message_tokens: tuple[Count, Count] | None = None
+    """Tokens of one message to another server, between two servers and among more, each of which
+    is followed by a signal in order; None: not known."""

@@ -89,6 +89,8 @@ class Tables:
     """Which software profile stands for a software name."""
     clusters: dict[str, str]
     """Cluster profile whose server carries a GPU name."""
+    clusters_on: dict[str, dict[str, str]] = field(default_factory=dict)
+    """The same where servers of a kind of fabric are others."""
     fp8_weights: dict[str, tuple[str, ...]]
     """Types with which runs of a software keep the weights of their linears in 8 bit alone, where
     ranks share optimizer states; a software that is not there does as its profile says."""
@@ -383,8 +385,12 @@ def _homes() -> dict[str, str]:
     return homes
 
 
-def _cluster_name(gpu: str, tables: Tables) -> str:
+def _cluster_name(said: Said, tables: Tables) -> str:
     """The cluster whose server carries a GPU: by a word of the tables or a name of a profile."""
+    gpu = said.need("gpu")
+    on_fabric = tables.clusters_on.get(said.get("fabric", ""), {})
+    if gpu in on_fabric:
+        return on_fabric[gpu]
     if gpu in tables.clusters:
         return tables.clusters[gpu]
     word = plain_device(gpu)
@@ -400,7 +406,7 @@ def _cluster_name(gpu: str, tables: Tables) -> str:
 
 def _cluster(said: Said, tables: Tables) -> Cluster:
     """The profile's server, with the row's network, domain and number of GPUs."""
-    base = _profile(_cluster_name(said.need("gpu"), tables))
+    base = _profile(_cluster_name(said, tables))
     usual = base.node.accelerators
     gpus, per_node = said.need("num_gpus"), said.get("gpus_per_node", usual)
     if gpus > per_node and gpus % per_node:
@@ -427,7 +433,7 @@ def _cluster(said: Said, tables: Tables) -> Cluster:
 def _software(said: Said, stands: Nearest, tables: Tables) -> Software:
     """The profile, with what the row states put over it."""
     software = _software_profile(stands.profile).standing_for(stands)
-    device = _profile(_cluster_name(said.need("gpu"), tables)).accelerator.name
+    device = _profile(_cluster_name(said, tables)).accelerator.name
     software = software.as_recipes_on(device, said.need("family"))
     stated = {
         column.removeprefix(SOFTWARE): said.get(column)

@@ -14,13 +14,13 @@ from simulator.errors import InputError
 from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.planner.defaults_that_matter import Alternative, alternatives_of
-from simulator.planner.plan import Plan
 from simulator.planner.variants import Variant, variant_of
 from simulator.record_cache import for_same_records
 from simulator.records import dataclass
+from simulator.search.best_layout import BestLayout
 from simulator.search.fastest import explore_scenario
 from simulator.search.with_failures import priced
-from simulator.units import show_bytes, show_signed_percent, show_usd
+from simulator.units import show_bytes, show_signed_percent, show_usd_change
 
 ASSUMED = "Assumed, and what the other choice would change"
 """Heading of what :func:`assumption_lines` says."""
@@ -67,8 +67,7 @@ class Assumption(Variant):
         """What is assumed, and the price of the other choice; `brief`: in few words."""
         changed = [f"{show_signed_percent(self.relative)} time"]
         if self.usd_change is not None:
-            sign = "-" if self.usd_change < 0.0 else "+"
-            changed.append(f"{sign}{show_usd(abs(self.usd_change))}")
+            changed.append(show_usd_change(self.usd_change))
         if self.memory_verdict != "FITS":
             changed.append(f"{self.memory_verdict}, {show_bytes(self.memory_total_bytes or 0.0)}")
         if self.layout is not None:
@@ -80,10 +79,10 @@ class Assumption(Variant):
 
 
 @for_same_records(2)
-def assumptions(plan: Plan) -> list[Assumption]:
-    """Price what a plan takes for granted; the largest change of the step first, MOST of them."""
-    best = plan.estimate.layouts[:1]
-    every = [_priced(plan, other) for other in alternatives_of(plan.scenario, best)]
+def assumptions(answer: BestLayout) -> list[Assumption]:
+    """Price what an answer takes for granted: MOST of it, the largest change of the step first."""
+    best = answer.estimate.layouts[:1]
+    every = [_priced(answer, other) for other in alternatives_of(answer.scenario, best)]
     known = [assumption for assumption in every if assumption is not None]
     nearest: dict[str, Assumption] = {}
     for assumption in known:  # of several other softwares the first listed: the same one, plain
@@ -92,36 +91,36 @@ def assumptions(plan: Plan) -> list[Assumption]:
     return sorted(nearest.values(), key=lambda other: -abs(other.relative))[:MOST]
 
 
-def assumption_lines(plan: Plan, *, brief: bool = False) -> list[str]:
+def assumption_lines(answer: BestLayout, *, brief: bool = False) -> list[str]:
     """The same in words: always a line."""
     most = _BRIEF if brief else MOST
-    told = [assumption.words(brief=brief) for assumption in assumptions(plan)[:most]]
+    told = [assumption.words(brief=brief) for assumption in assumptions(answer)[:most]]
     return told or ["no other choice that was tried changes the step by 0.1 %"]
 
 
-def _priced(plan: Plan, other: Alternative) -> Assumption | None:
+def _priced(answer: BestLayout, other: Alternative) -> Assumption | None:
     """One alternative on the best layout; None where nothing can run so.
 
     Where it would not run so, or not FIT, on the fastest of those near it that does.
     """
-    scenario, table = other.scenario, plan.estimate.layouts
+    scenario, table = other.scenario, answer.estimate.layouts
     estimate = _estimated(table[:1].replace(**other.fields), other)
-    same = estimate is not None and bool(estimate.verdict[0] <= plan.estimate.verdict[0])
+    same = estimate is not None and bool(estimate.verdict[0] <= answer.estimate.verdict[0])
     if not same:
-        near = _searched(plan, other)
+        near = _searched(answer, other)
         estimate, same = (near, False) if len(near) else (estimate, True)
     if estimate is None:
         return None
     result = priced(estimate, scenario)
     days, usd = _known(result.days[0]), _known(result.usd[0])
-    before = _known(plan.outcome.usd[0])
+    before = _known(answer.outcome.usd[0])
     return variant_of(
         scenario,
         estimate,
         of=Assumption,
         change=other.change,
         name=other.assumed,
-        before_s=plan.step_time_s,
+        before_s=answer.step_time_s,
         days=days,
         usd=usd,
         usd_change=None if usd is None or before is None else usd - before,
@@ -129,15 +128,15 @@ def _priced(plan: Plan, other: Alternative) -> Assumption | None:
     )
 
 
-def _searched(plan: Plan, other: Alternative) -> Estimate:
+def _searched(answer: BestLayout, other: Alternative) -> Estimate:
     """The fastest layout that FITS so, with the best one's degrees over which operators are cut.
 
     Another software is free in all: what suits one is not what suits the other.
     """
-    best = {**plan.layout, **other.fields}
-    alike = other.scenario.software.name == plan.scenario.software.name
+    best = {**answer.layout, **other.fields}
+    alike = other.scenario.software.name == answer.scenario.software.name
     kept = (*_KEPT, *other.fields) if alike else ()
-    pinned = {name: best[name] for name in kept} | plan.scenario.pinned
+    pinned = {name: best[name] for name in kept} | answer.scenario.pinned
     return explore_scenario(other.scenario, pinned, keep=1, counts=False, near_miss=False).best
 
 

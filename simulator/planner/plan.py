@@ -46,6 +46,9 @@ _FEW_TIGHT = 8
 WORTH_A_TRIAL = 0.001
 """Of what the goal makes least: a TIGHT layout that takes less by no more is not named."""
 
+TRIAL = "if a trial run shows that it fits"
+"""Stands beside whatever a TIGHT layout would bring."""
+
 KEEP_FOR_ENERGY = 4096
 """A slower layout may need less energy, so more of the fastest are ranked then."""
 

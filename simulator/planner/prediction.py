@@ -42,7 +42,10 @@ class Prediction(BestLayout):
     """What one layout costs."""
 
     COMMAND: ClassVar[str] = "predict"
-    KEYS: ClassVar[tuple[str, ...]] = ("*asked", "layouts=rows", "bearing_defaults")
+    KEYS: ClassVar[tuple[str, ...]] = (
+        *("*asked", "layouts=rows", "tight_alternative"),
+        "bearing_defaults",
+    )
 
     scenario: Scenario
     estimate: Estimate
@@ -55,6 +58,11 @@ class Prediction(BestLayout):
     """Layout fields that nobody gave, and the value they took (``search/defaults.py``)."""
     searched: int | None = None
     """Layouts of which this is the best; None where fields that nobody gave took defaults."""
+
+    @property
+    def tight_alternative(self) -> None:
+        """A TIGHT layout that is faster: there is none beside the one that was asked about."""
+        return
 
     @property
     def rows(self) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from simulator.files import Figure, with_figure
 from simulator.hardware.cluster import Cluster
 from simulator.planner.answer_evidence import UsedFigure, used_figures
 from simulator.planner.changes import machine_with
-from simulator.planner.plan import WORTH_A_TRIAL, Plan, goal_value, meets, pinned_words
+from simulator.planner.plan import TRIAL, WORTH_A_TRIAL, Plan, goal_value, meets, pinned_words
 from simulator.planner.prediction import Prediction
 from simulator.planner.variants import Variant, variant_of
 from simulator.records import dataclass
@@ -37,7 +37,7 @@ BETTER = HEADROOM
 """How much better each thing gets: as much as the search remembers near misses in memory."""
 
 _UPGRADES = (
-    ("matrix rate", "+10 % FLOP/s of every type", "matrix", BETTER),
+    ("GEMM throughput", "+10 % FLOP/s of every type", "matrix", BETTER),
     ("memory bandwidth", "+10 % bytes/s of device memory", "memory.bandwidth", BETTER),
     ("scale-up bandwidth", "+10 % bytes/s inside the fast domain", "scale_up", BETTER),
     ("network bandwidth", "+10 % bytes/s of every adapter", "network.adapter", BETTER),
@@ -133,8 +133,8 @@ def memory_margin(plan: Plan) -> str:
     tight = plan.tight_alternative
     if tight is not None:
         return (
-            f"TIGHT, {estimate.layouts.describe(tight)}: {better_words(plan, tight)}, if a trial"
-            f" run shows that it fits: {lack_words(estimate, tight)} (--allow-tight takes it)."
+            f"TIGHT, {estimate.layouts.describe(tight)}: {better_words(plan, tight)}, {TRIAL}:"
+            f" {lack_words(estimate, tight)} (--allow-tight takes it)."
         )
     if plan.memory_verdict != "TIGHT":
         return ""
@@ -206,13 +206,13 @@ def _memory(plan: Plan) -> str:
     name, change = miss.layouts.describe(), show_change(step, best)
     if step >= best * (1.0 - WORTH_A_TRIAL):
         return (
-            f"{free}: {dropped}, but the fastest of those that lack less than"
+            f"{free}: {dropped}, but the fastest of those that miss by less than"
             f" {show_percent(HEADROOM - 1.0)} ({name}) would be {change} than the best."
         )
-    lacks = f"lacks {show_bytes(lack)} on its fullest GPU" if lack > 0 else _no_room(miss)
+    lacks = f"lacks {show_bytes(lack)} on its worst rank" if lack > 0 else _no_room(miss)
     return (
-        f"Memory binds: {dropped}; the nearest miss that would pay ({name}) would be {change} and"
-        f" {lacks}."
+        f"Memory binds: {dropped}; the fastest layout that just misses on memory ({name}) would be"
+        f" {change} and {lacks}."
     )
 
 

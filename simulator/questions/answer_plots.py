@@ -17,7 +17,6 @@ from simulator.planner.plan import Plan, pinned_words
 from simulator.planner.prediction import Prediction
 from simulator.planner.simulated_run import SimulatedRun
 from simulator.questions.compare.answer import Comparison
-from simulator.questions.compare.picture import draw_front
 from simulator.questions.diagnose.answer import Diagnoses
 from simulator.questions.distillation.answer import Distilled
 from simulator.questions.job_schedule.answer import JobSchedule
@@ -36,6 +35,7 @@ from simulator.questions.versus.fabrics import FabricChoices
 from simulator.questions.versus.what_if import WhatIf
 from simulator.report.canvas import plain_axes
 from simulator.report.comparison import time_bars
+from simulator.report.decision_picture import draw_decision
 from simulator.report.palette import CATEGORIES, PALETTE, category, colour
 from simulator.report.pipeline_picture import draw_timeline
 from simulator.units import DAY_S
@@ -58,7 +58,7 @@ def draw(answer: Any, axes: Axes | None = None) -> Axes:
         _, axes = pyplot.subplots(figsize=(9.0, 3.6), layout="constrained")
     plain_axes(axes)
     _DRAWERS[type(answer)](answer, axes)
-    if not axes.get_title():
+    if not axes.get_title(loc="left"):
         axes.set_title(fill(answer.line, _TITLE), fontsize=9, loc="left")
     return axes
 
@@ -139,7 +139,8 @@ def _sized(answer: Sized, axes: Axes) -> None:
 def _comparison(answer: Comparison, axes: Axes) -> None:
     """Money against days where both are known, else speed over accelerators."""
     if any(row.days is not None and row.usd is not None for row in answer.feasible):
-        draw_front(axes, answer)
+        draw_decision(axes, answer.rows, answer.options, answer.asked)
+        axes.legend(frameon=False, fontsize=8.5)
         return
     for cluster in dict.fromkeys(row.cluster for row in answer.feasible):
         rows = [row for row in answer.feasible if row.cluster == cluster]

@@ -280,7 +280,7 @@ def _extras(run: Reliability, rows: int) -> dict[str, Floats]:
     """What makes training longer than ideal, whatever happens."""
     slow = run.slow
     extras = {
-        "tail of steps": float(slow.tail_fraction),
+        "slow steps": float(slow.tail_fraction),
         "data stalls": float(slow.data_fraction),
         "garbage collection": _every(slow.collect_steps, slow.collect_every),
         "evaluation": _every(slow.evaluate_steps, slow.evaluate_every),

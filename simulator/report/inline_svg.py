@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 _SIZE = re.compile(r'(<svg [^>]*?)width="[^"]*" height="[^"]*"([^>]*>)')
+_NAMESPACE = 'xmlns="http://www.w3.org/2000/svg" '
+"""Of a file; a page knows what an svg element is."""
+
 _INK = re.compile(r'="#([0-9a-f]{6})"')
 
 
@@ -35,6 +38,8 @@ def inline(wide: str, narrow: str, *, alt: str) -> Markup:
     """
     from markupsafe import Markup, escape
 
+    if wide == narrow:
+        return Markup(_part(wide, str(escape(alt))))  # svg_figure.py escapes what is written
     parts = [
         f'<div class="{shape}">{_part(svg, str(escape(alt)))}</div>'
         for shape, svg in (("wide-picture", wide), ("narrow-picture", narrow))
@@ -44,6 +49,6 @@ def inline(wide: str, narrow: str, *, alt: str) -> Markup:
 
 def _part(svg: str, alt: str) -> str:
     known = set(inks("light"))
-    text = _SIZE.sub(r"\1\2", svg, count=1)
+    text = _SIZE.sub(r"\1\2", svg, count=1).replace(_NAMESPACE, "", 1)
     text = _INK.sub(lambda ink: f'="var(--i{ink[1]})"' if ink[1] in known else ink[0], text)
     return text.replace("<svg ", f'<svg class="picture" role="img" aria-label="{alt}" ', 1)

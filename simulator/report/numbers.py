@@ -7,7 +7,7 @@ value that does not exist (days of a run of unknown length) is None, never NaN.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 
 from simulator.cost.rank_memory import rank_memory
 from simulator.cost.step import evaluate
@@ -17,10 +17,11 @@ from simulator.evidence.card import Card
 from simulator.planner.answer_evidence import UsedFigure, used_figures
 from simulator.planner.assumptions import assumption_lines
 from simulator.planner.defaults_that_matter import bearing_defaults
+from simulator.planner.degree_map import DegreeCell, degree_map
 from simulator.planner.fitting import StageMemory, stage_memory
 from simulator.planner.layout_row import LayoutRow, layout_rows
+from simulator.planner.movers import Mover, movers
 from simulator.planner.plan import Plan
-from simulator.planner.scaling import Scaling, scaling
 from simulator.planner.sensitivity import binding, memory_margin, sensitivity
 from simulator.planner.simulated import played
 from simulator.planner.variants import Variant, other_trainings
@@ -32,6 +33,7 @@ from simulator.report.comparison import (
     time_changes,
     why_it_wins,
 )
+from simulator.report.decision import Asked, Offer, Option, three_options
 from simulator.report.report_identity import question
 from simulator.report.verdict import verdict_sentences
 from simulator.report.wording import (
@@ -122,7 +124,6 @@ class PlanNumbers:
     accelerator: str
     gpus: int
     software: str
-    minimize: str
     deadline_days: float | None
     budget_usd: float | None
     layouts: list[LayoutRow]
@@ -144,8 +145,17 @@ class PlanNumbers:
     changes: list[TimeChange]
     reasons: list[str]
     """Why the best layout wins, one sentence for each other bar."""
-    curve: Callable[[], Scaling]
-    """Waits for the speed-up, which may still be searched beside."""
+    peak_flop_per_s: float
+    """Dense bf16 of a GPU: what MFU is a share of."""
+    degrees: list[DegreeCell]
+    """The fastest step of each pair of tp and pp; empty where one is pinned."""
+    movers: list[Mover]
+    """What moves money and days most."""
+    offers: list[Offer]
+    """The plan's own answer, and the same run on other GPUs and sizes."""
+    options: list[Option]
+    """The three to choose among."""
+    asked: Asked
     upgrades: list[Variant]
     others: list[Variant]
     """What other trainings take that `[search] allow` names, fastest first."""
@@ -171,9 +181,9 @@ class PlanNumbers:
     """Layouts that --refine played, best first."""
 
     @property
-    def scaling(self) -> Scaling:
-        """The speed-up over GPUs."""
-        return self.curve()
+    def own(self) -> Offer:
+        """The verdict as an offer among others."""
+        return self.offers[0]
 
     @property
     def best(self) -> LayoutRow:
@@ -184,29 +194,25 @@ class PlanNumbers:
 def collect(
     plan: Plan,
     *,
+    offers: Sequence[Offer],
+    asked: Asked,
     upgrades: list[Variant] | None = None,
-    curve: Callable[[], Scaling] | None = None,
-    progress: Callable[[int, int], None] | None = None,
 ) -> PlanNumbers:
-    """Gather every number of the report; other sizes and upgrades are searched here.
+    """Gather every number of the report; upgrades and pairs of degrees are searched here.
 
     Parameters
     ----------
+    offers : sequence of Offer
+        The plan's own answer first, then other GPUs and sizes.
+    asked : Asked
+        Limits that options have to meet.
     upgrades : list of Variant, optional
         What ``sensitivity(plan)`` gave, if it was asked for already.
-    curve : callable, optional
-        Waits for what ``scaling`` gives for the plan's scenario, if that was begun already.
-    progress : callable, optional
-        Called with (searches done, searches in all) after each that is done here.
     """
     scenario = plan.scenario
     bars = time_bars(plan)
-    report, searches = progress or (lambda done, searches: None), 1
-    if curve is None:
-        found = scaling(scenario, found=plan.found, progress=lambda done, n: report(done, n + 1))
-        curve, searches = (lambda: found), len(found.points) + 1
     upgrades = sensitivity(plan) if upgrades is None else upgrades
-    report(searches, searches)
+    peaks = scenario.cluster.accelerator.matrix_flop_per_s
     best, step = plan.estimate.layouts[:1], played(plan, 0)
     others = bearing_defaults(scenario, best)
     gpus, model = scenario.cluster.gpus, scenario.workload.architecture.name
@@ -219,7 +225,6 @@ def collect(
         accelerator=scenario.cluster.accelerator.name,
         gpus=gpus,
         software=f"{scenario.software.name} ({scenario.software.release})",
-        minimize=scenario.goal.minimize,
         deadline_days=scenario.goal.deadline_days,
         budget_usd=scenario.goal.budget_usd,
         layouts=layout_rows(plan, range(min(TOP, len(plan.estimate)))),
@@ -233,14 +238,19 @@ def collect(
         bars=bars,
         changes=time_changes(bars),
         reasons=[*why_it_wins(bars), *_no_naive(plan)],
-        curve=curve,
+        peak_flop_per_s=float(peaks.get("bf16", max(peaks.values()))),
+        degrees=degree_map(plan),
+        movers=movers(plan, upgrades),
+        offers=list(offers),
+        options=three_options(offers, asked, own=offers[0]),
+        asked=asked,
         upgrades=upgrades,
         others=other_trainings(plan.scenario),
         binding=binding(plan),
         run=goodput_words(plan.outcome),
         losses=_losses(plan),
         summary=verdict_sentences(plan),
-        assumptions=assumption_lines(plan),
+        assumptions=assumption_lines(plan, brief=True),
         defaults=[one.sentence(bars[0].step_time_s) for one in others],
         search=search_statistics(plan),
         evidence=plan.evidence,

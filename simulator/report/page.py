@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
-import importlib.resources
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simulator.cost.estimate import VERDICTS
 from simulator.cost.terms import MEMORY_MEANING, TERMS
+from simulator.economics.unsure_totals import Span
 from simulator.errors import visible
 from simulator.events.step.streams import STREAMS
-from simulator.planner.assumptions import ASSUMED
-from simulator.planner.scaling import CAUSES
+from simulator.evidence.card import Card
+from simulator.layout.plain_words import layout_choices, plain_layout
+from simulator.planner.layout_row import LayoutRow
 from simulator.report.comparison import show_change
+from simulator.report.decision import (
+    GRADE_WORDS,
+    Offer,
+    badges,
+    brief_chance,
+    evidence_words,
+    gpu_word,
+    memory_words,
+    options_words,
+    price_words,
+    verdict_sentence,
+)
 from simulator.report.evidence import (
     FIT_RULE,
     FLOP_CONVENTION,
@@ -24,7 +37,7 @@ from simulator.report.evidence import (
     ties,
 )
 from simulator.report.numbers import PlanNumbers
-from simulator.report.palette import PALETTE, inks
+from simulator.report.palette import CATEGORIES, PAGE, PALETTE, inks
 from simulator.report.report_identity import MARK
 from simulator.units import (
     show_bytes,
@@ -44,27 +57,13 @@ if TYPE_CHECKING:
     from jinja2 import BytecodeCache, Environment
     from markupsafe import Markup
 
-SECTIONS = {
-    "verdict": "Verdict",
-    "layouts": "Best layouts",
-    "time": "Where the time goes",
-    "why": "Why this layout wins",
-    "launch": "Launch",
-    "memory": "Memory",
-    "step": "The step, played",
-    "pareto": "Time against free memory",
-    "speedup": "Speed-up",
-    "cost": "What the money goes to",
-    "run": "The run, with all that fails",
-    "upgrades": "What would help most",
-    "otherwise": "The same training otherwise",
-    "binding": "What binds",
-    "defaults": "Defaults that bear on it",
-    "search": "The search",
-    "evidence": "Evidence and assumptions",
-    "limits": "What is not modelled",
+TABS = {
+    "decision": "Decision",
+    "engineering": "Engineering",
+    "evidence": "Evidence",
+    "search": "Search",
 }
-"""Sections of the page by anchor, in order; ``otherwise`` where other trainings were searched."""
+"""Parts of the page by anchor, in order; the first alone is printed."""
 
 VERDICT_CLASS = dict(zip(VERDICTS, ("fits", "tight", "fails"), strict=True))
 """The style of each verdict."""
@@ -82,6 +81,7 @@ def render(numbers: PlanNumbers, *, launch: str, drawings: Mapping[str, Markup])
     drawings : mapping
         Pictures by name, as ``inline_svg.py`` makes them; a picture that is missing is left out.
     """
+    sign, words = GRADE_WORDS[numbers.evidence.grade]
     return (
         environment()
         .get_template("page.html.j2")
@@ -89,26 +89,41 @@ def render(numbers: PlanNumbers, *, launch: str, drawings: Mapping[str, Markup])
             n=numbers,
             question_mark=MARK,
             drawings=drawings,
+            tabs=TABS,
             streams=STREAMS,
             best=numbers.best,
+            sentence=verdict_sentence(numbers.own, numbers.asked),
+            options_line=options_words(numbers.offers, numbers.options, numbers.asked),
+            badges=badges(numbers.own, numbers.asked),
+            evidence_sign=sign,
+            evidence_words=words,
+            memory_line=f"{memory_words(numbers.own)}.",
             launch=launch,
-            sections={
-                anchor: title
-                for anchor, title in SECTIONS.items()
-                if anchor != "otherwise" or numbers.others
-            },
+            alike=_alike(numbers.layouts),
             terms={term.name: term for term in TERMS},
-            causes=CAUSES,
             not_modelled=NOT_MODELLED,
+            left_out=[what for what, _ in NOT_MODELLED[:_LEFT_OUT]],
             flop_convention=FLOP_CONVENTION,
             tie=ties(numbers.tied, len(numbers.layouts)),
             fit_rule=FIT_RULE,
-            assumed=ASSUMED,
-            verdict_class=VERDICT_CLASS,
-            verdict_card=dict(zip(VERDICTS, ("ok", "close", "bad"), strict=True)),
-            palette={name: {"light": c.light, "dark": c.dark} for name, c in PALETTE.items()},
         )
     )
+
+
+_LEFT_OUT = 4
+"""Effects outside the range that the first part names."""
+
+
+def _alike(rows: Sequence[LayoutRow]) -> set[int]:
+    """Ranks of layouts whose tp and pp a better one has, and whose verdict."""
+    seen: set[tuple[Any, ...]] = set()
+    later = set()
+    for row in rows:
+        key = row.layout["tp"], row.layout["cp"], row.layout["pp"], row.memory_verdict
+        if key in seen:
+            later.add(row.rank)
+        seen.add(key)
+    return later
 
 
 def environment() -> Environment:
@@ -125,7 +140,8 @@ def environment() -> Environment:
         bytecode_cache=_compiled_templates(),
     )
     made.filters |= _FILTERS
-    made.globals["inks"] = inks
+    made.globals |= {"inks": inks, "page_inks": PAGE, "palette": PALETTE | CATEGORIES}
+    made.globals["verdict_class"] = VERDICT_CLASS
     return made
 
 
@@ -152,18 +168,54 @@ def _shown(value: Any) -> Any:
     return _PERCENT.sub("\u00a0%", visible(value)) if is_name else value
 
 
-def plotly_source() -> str:
-    """Return plotly.js, which the page of a validation draws with."""
-    package = importlib.resources.files("plotly")
-    return (package / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
-
-
 def _show_days(days: float | None) -> str:
     return "no number of tokens given" if days is None else show_days(days)
 
 
+def _sentence(words: str) -> str:
+    return f"{words[:1].upper()}{words[1:].rstrip('.')}."
+
+
+def _span_days(span: Span) -> str:
+    return f"{show_number_of_days(span.p10)} to {show_number_of_days(span.p90)}"
+
+
+def _span_usd(span: Span) -> str:
+    return show_usd_span(span.p10, span.p90).removesuffix(" USD")
+
+
+def _free_memory(offer: Offer) -> str:
+    total, usable = offer.memory_total_bytes, offer.usable_bytes
+    return "" if not total or not usable else f"{show_percent(1.0 - total / usable)} free"
+
+
+def _brief_grade(card: Card | None) -> str:
+    """The sign of a grade, and the error to expect."""
+    if card is None:
+        return "-"
+    error = "" if card.mean_error is None else f" {100.0 * card.mean_error:.0f} %"
+    return GRADE_WORDS[card.grade][0] + error
+
+
+def _evidence_sentence(card: Card) -> str:
+    """How many runs near were how far off, and which is the nearest."""
+    return ". ".join([*card.sentences()[1:2], f"{card.assumed} input figures are assumed."])
+
+
 _FILTERS: dict[str, Any] = {
+    "brief_chance": brief_chance,
+    "brief_grade": _brief_grade,
     "bytes": show_bytes,
+    "choices": layout_choices,
+    "free_memory": _free_memory,
+    "gpus": gpu_word,
+    "grade": evidence_words,
+    "length_of_evidence": _evidence_sentence,
+    "plain_layout": plain_layout,
+    "price": price_words,
+    "sentence": _sentence,
+    "span_days": _span_days,
+    "span_usd": _span_usd,
     "chance": show_chance,
     "change": show_change,
     "count": show_count,

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _INKS = {
-    "forward": ("gemm", "forward"),
-    "backward": ("attention", "backward"),
-    "backward_input": ("attention", "backward"),
+    "forward": ("attention", "forward"),
+    "backward": ("gemm", "backward"),
+    "backward_input": ("gemm", "backward"),
     "backward_weight": ("memory_bound", "weight gradients"),
     "recompute": ("recompute", "recomputation"),
     "optimizer": ("optimizer", "optimizer"),

@@ -1,4 +1,4 @@
-"""Pictures of the report: memory, time, speed-up; `narrow` ones are for phones."""
+"""Pictures of the engineering part: memory, FLOP/s lost, degrees, Pareto front; `narrow` ones."""
 
 from __future__ import annotations
 
@@ -6,19 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from simulator.cost.estimate import VERDICTS
-from simulator.cost.terms import LABELS, MEMORY_MEANING, TERMS
-from simulator.planner.scaling import CAUSES, ScalingPoint
+from simulator.cost.terms import MEMORY_MEANING
 from simulator.report.canvas import (
+    HALF,
     NARROW,
+    WIDE,
     canvas,
     headline,
-    ink_on,
     legend,
-    new_figure,
-    plain_axes,
-    wrapped,
 )
-from simulator.report.comparison import TimeBar
 from simulator.report.inline_svg import noted
 from simulator.report.numbers import MemoryReport, PlanNumbers
 from simulator.report.palette import colour
@@ -28,8 +24,6 @@ from simulator.units import (
     show_bytes,
     show_percent,
     show_seconds,
-    show_seconds_span,
-    show_signed_percent,
 )
 
 if TYPE_CHECKING:
@@ -37,21 +31,16 @@ if TYPE_CHECKING:
 
     from simulator.planner.plan import Plan
 
-_FORMULAS = {term.name: term.formula for term in TERMS}
-
 _BELOW = 0.24
 """How far an interval lies below the middle of its bar, where values stand."""
-
-_SMALL = 0.002
-"""Shares of a bar below this are drawn but get no legend entry."""
 
 
 def memory_picture(numbers: PlanNumbers, *, narrow: bool = False, svg: bool = False) -> Any:
     """Draw memory by kind for every pipeline stage, against usable memory and capacity."""
     report = numbers.memory
     count = len(report.stages)
-    room = 3.4 if narrow else 2.7
-    figure, axes = canvas(NARROW if narrow else 10.0, min(room + 0.34 * count, 11.0), svg=svg)
+    room = 2.6 if narrow else 1.9
+    figure, axes = canvas(NARROW if narrow else HALF, min(room + 0.34 * count, 9.0), svg=svg)
     columns = {k: [s.memory_bytes[k] / GIB for s in report.stages] for k in report.kinds}
     notes = {kind: _memory_notes(report, kind) for kind in report.kinds}
     _stack(axes, columns, {k: f"{k} {max(v):.1f}" for k, v in columns.items()}, notes)
@@ -85,150 +74,111 @@ def _memory_notes(report: MemoryReport, kind: str) -> list[str]:
     ]
 
 
-def time_picture(numbers: PlanNumbers, *, narrow: bool = False, svg: bool = False) -> Any:
-    """Draw the step term by term for the best layout, the runner-up and plain data parallelism."""
-    bars = numbers.bars
-    figure, axes = canvas(
-        NARROW if narrow else 10.0, (3.6 if narrow else 2.9) + 0.62 * len(bars), svg=svg
-    )
-    names = [c.name for c in numbers.changes]
-    longest = max(bar.p90_s for bar in bars)
-    columns = {name: [bar.terms_s[name] for bar in bars] for name in names}
-    shown = {n: LABELS.get(n, n) for n in names if max(columns[n]) > _SMALL * longest}
-    notes = {name: [_time_note(name, bar) for bar in bars] for name in names}
-    _stack(axes, columns, shown, notes, write=(0.16 if narrow else 0.06) * longest)
-    ink = colour("text").light
-    axes.hlines(
-        [y + _BELOW for y in range(len(bars))],
-        [b.p10_s for b in bars],
-        [b.p90_s for b in bars],
-        color=ink,
-        lw=1.4,
-        label="P10 to P90",
-    )
-    for y, bar in enumerate(bars):
-        text = f"{show_seconds(bar.step_time_s)}, {bar.verdict}"
-        axes.text(bar.p90_s + 0.01 * longest, y, text, va="center", fontsize=9)
-    axes.set_xlim(0, (1.42 if narrow else 1.17) * longest)
-    axes.set_ylim(len(bars) - 0.5, -0.5)
-    width = 16 if narrow else 26
-    names = [f"{wrapped(bar.named, width)}\n{wrapped(bar.layout, width)}" for bar in bars]
-    axes.set_yticks(range(len(bars)), names, fontsize=8 if narrow else 9)
-    axes.set_xlabel("seconds per step")
-    span = show_seconds_span(bars[0].p10_s, bars[0].p90_s)
-    title = f"{show_seconds(bars[0].step_time_s)} per step (P10 to P90: {span}), term by term"
-    headline(figure, title, numbers.title)
-    legend(figure, axes)
+_LOSSES = {
+    "memory-bound kernels": ("memory_bound",),
+    "recomputation": ("recompute",),
+    "overlap contention (SMs, HBM)": ("slowdown",),
+    "exposed tensor-parallel comm.": ("tp",),
+    "exposed context-parallel comm.": ("cp",),
+    "exposed expert-parallel comm.": ("ep",),
+    "exposed parameter gathers (ZeRO-3)": ("fsdp",),
+    "exposed gradient reduction": ("dp", "small_reductions"),
+    "pipeline bubble and sends": ("bubble_warmup", "bubble_drain", "pp"),
+    "straggler wait": ("stragglers",),
+    "host launches": ("launch",),
+    "optimizer step": ("optimizer",),
+    "offload and input": ("offload", "input"),
+}
+"""What a GPU loses between its peak and the model's FLOP/s: terms of the step in words."""
+
+_FELT = 5e-4
+"""Share of the peak below which a loss is left out of the picture."""
+
+
+def waterfall(numbers: PlanNumbers) -> list[tuple[str, float, float]]:
+    """Steps from peak to goodput: words, where the bar begins and its length, as shares of peak.
+
+    The losses are shares of the step; what kernels lack to the peak is the rest of their time.
+    """
+    best = numbers.best
+    share = {name: seconds / best.step_time_s for name, seconds in best.terms_s.items()}
+    useful = share.get("gemm", 0.0) + share.get("attention", 0.0)
+    losses = [("GEMMs and attention below peak", useful - best.mfu)]
+    losses += [(words, sum(share.get(t, 0.0) for t in terms)) for words, terms in _LOSSES.items()]
+    steps, at = [("peak", 0.0, 1.0)], 1.0
+    for words, loss in losses:
+        if abs(loss) >= _FELT:
+            steps.append((words, at, -loss))
+        at -= loss
+    steps.append(("model FLOP/s (MFU)", 0.0, best.mfu))
+    if best.goodput < 1.0:
+        lost = best.mfu * (1.0 - best.goodput)
+        steps += [
+            ("failures, slow steps, maintenance", best.mfu, -lost),
+            ("goodput over the run", 0.0, best.mfu * best.goodput),
+        ]
+    return steps
+
+
+def waterfall_picture(numbers: PlanNumbers, *, narrow: bool = False, svg: bool = False) -> Any:
+    """Draw what becomes of a GPU's peak FLOP/s: losses by cause, MFU, goodput."""
+    steps, peak = waterfall(numbers), numbers.peak_flop_per_s / 1e12
+    size = (NARROW, 0.9 + 0.33 * len(steps)) if narrow else (HALF, 0.9 + 0.29 * len(steps))
+    figure, axes = canvas(*size, svg=svg)
+    whole, lost = colour("gemm").light, colour("tp").light
+    for row, (words, start, length) in enumerate(steps):
+        total = start == 0.0
+        (bar,) = axes.barh(
+            row, peak * length, left=peak * start, height=0.66, color=whole if total else lost, lw=0
+        )
+        text = f"{peak * length:,.0f}" if total else f"{peak * length:+,.3g}"
+        text += f" ({show_percent(abs(length))})"
+        bar.set_gid(noted(f"{words}: {text} TFLOP/s per GPU, share of the peak"))
+        right = peak * max(start, start + length)
+        axes.text(right + 0.012 * peak, row, text, va="center", fontsize=8.5)
+    axes.set_yticks(range(len(steps)), [words for words, _, _ in steps], fontsize=8.5)
+    axes.set_ylim(len(steps) - 0.5, -0.6)
+    axes.set_xlim(0.0, (1.5 if narrow else 1.3) * peak)
+    axes.set_xlabel("TFLOP/s per GPU")
+    headline(figure, f"From peak to goodput: MFU {show_percent(numbers.best.mfu)}", numbers.title)
     return figure
 
 
-def _time_note(name: str, bar: TimeBar) -> str:
-    """What one part of a bar says of itself."""
-    seconds = bar.terms_s[name]
-    return (
-        f"{LABELS.get(name, name)}: {show_seconds(seconds)},"
-        f" {show_percent(seconds / bar.step_time_s)} of the step. {bar.named}, {bar.layout}."
-        f" {_FORMULAS.get(name, '')}"
-    )
+def heat_text(level: int) -> str:
+    """Ink of words on a cell of a heat map, 0 to 4: a dark page turns both round."""
+    return "white" if level > 2 else colour("text").light
 
 
-def speedup_picture(numbers: PlanNumbers, *, narrow: bool = False, svg: bool = False) -> Any:
-    """Draw speed-up over the number of GPUs, and what eats the speed-up ratio at each."""
-    figure = new_figure(*((NARROW, 8.6) if narrow else (11.0, 5.2)), svg=svg)
-    if narrow:
-        left, right = figure.subplots(2, 1)
-    else:
-        left, right = figure.subplots(1, 2, width_ratios=(1.0, 1.15))
-    for axes in (left, right):
-        plain_axes(axes)
-    points = numbers.scaling.points
-    fitting = [p for p in points if p.estimate is not None]
-    _speed(left, points, fitting)
-    _eaten(right, fitting)
-    title = f"{numbers.scaling.single_card_tokens_per_s:,.0f} tokens/s on a single card"
-    if fitting:
-        last = fitting[-1]
-        title += f" x {last.gpus:,} GPUs x {last.ratio:.2f} = {last.tokens_per_s:,.0f} tokens/s"
-    base = f"a single card is one of {numbers.scaling.base_gpus}, the fewest GPUs that fit"
-    headline(figure, title, f"{numbers.title}; {base}; global batch unchanged")
-    legend(figure, right)
+def heat_picture(numbers: PlanNumbers, *, narrow: bool = False, svg: bool = False) -> Any:
+    """Draw the fastest step of each pair of degrees: stronger is faster, a frame is the best."""
+    cells = numbers.degrees
+    tps, pps = (sorted({getattr(c, name) for c in cells}) for name in ("tp", "pp"))
+    size = (NARROW, 0.9 + 0.5 * len(tps)) if narrow else (HALF, 1.0 + 0.62 * len(tps))
+    figure, axes = canvas(*size, svg=svg)
+    steps = [c.step_time_s for c in cells if c.step_time_s is not None]
+    best = min(steps, default=1.0)
+    for cell in cells:
+        x, y, step = pps.index(cell.pp), tps.index(cell.tp), cell.step_time_s
+        slower = 9.0 if step is None else step / best - 1.0
+        level = 4 - sum(slower > limit for limit in (0.02, 0.06, 0.12, 0.25))
+        ink = "grid" if step is None else f"heat {level}"
+        edge = colour("text").light if step == best else "white"
+        (bar,) = axes.barh(
+            y, 0.96, left=x + 0.02, height=0.94, color=colour(ink).light,
+            edgecolor=edge, lw=2.2 if step == best else 0.5,
+        )  # fmt: skip
+        words = "OOM" if step is None else show_seconds(step).removesuffix(" s")
+        words += "\n\u25b2 tight" if cell.verdict == "TIGHT" else ""
+        fastest = f"fastest {cell.layout}, {cell.verdict}" if step else "no layout fits"
+        bar.set_gid(noted(f"tp {cell.tp}, pp {cell.pp}: {fastest}"))
+        text = colour("quiet").light if step is None else heat_text(level)
+        axes.text(x + 0.5, y, words, ha="center", va="center", fontsize=9.5, color=text)
+    axes.set_xticks([i + 0.5 for i in range(len(pps))], [f"pp {pp}" for pp in pps], fontsize=9.0)
+    axes.set_yticks(range(len(tps)), [f"tp {tp}" for tp in tps], fontsize=9.0)
+    axes.set_xlim(0, len(pps)), axes.set_ylim(len(tps) - 0.45, -0.55)
+    axes.set_xlabel("seconds a step of the fastest layout of each pair")
+    headline(figure, "Step time over tp and pp", numbers.title)
     return figure
-
-
-def _speed(
-    axes: Axes | SvgAxes, points: Sequence[ScalingPoint], fitting: Sequence[ScalingPoint]
-) -> None:
-    """Speed-up on log axes beside the ideal line; sizes that do not fit are crosses at its foot."""
-    text, ink, grey = colour("text").light, colour("speed").light, colour("ideal").light
-    if not fitting:
-        return
-    gpus, base = [p.gpus for p in fitting], fitting[0].gpus
-    axes.plot(gpus, [n / base for n in gpus], "--", color=grey, label="ideal", zorder=1)
-    slow, fast = ([p.speedup_span[end] for p in fitting] for end in (0, 1))
-    axes.fill_between(gpus, slow, fast, color=ink, alpha=0.18, lw=0, label="P10 to P90")
-    axes.plot(gpus, [p.speedup for p in fitting], "o-", color=ink, label="best layout", zorder=2)
-    low = 1.0 / 1.6
-    for point in fitting:
-        label = f"{point.speedup:.3g}x"
-        below = point.ratio < 1.0
-        shift = (6, -13) if below else (-6, 7)
-        axes.annotate(
-            label,
-            (point.gpus, point.speedup),
-            shift,
-            textcoords="offset points",
-            ha="left" if below else "right",
-            fontsize=8.5,
-            color=text,
-        )
-    missing = [p.gpus for p in points if p.estimate is None]
-    if missing:
-        red = colour("does not fit").light
-        axes.plot(missing, [low * 1.15] * len(missing), "x", color=red, label="nothing fits")
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log", base=2)
-    axes.set_xticks([p.gpus for p in points], [f"{p.gpus:,}" for p in points], fontsize=8.5)
-    axes.set_xticks([], minor=True)
-    ceiling = max([p.speedup for p in fitting] + [gpus[-1] / base])
-    axes.set_ylim(low, 2.0 * ceiling)
-    axes.set_xlim(points[0].gpus / 1.5, points[-1].gpus * 1.3)
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}x")
-    axes.set_xlabel("GPUs"), axes.set_title("speed-up", loc="left", fontsize=10.5)
-    axes.legend(frameon=False, fontsize=9, loc="upper left")
-
-
-def _eaten(axes: Axes | SvgAxes, fitting: Sequence[ScalingPoint]) -> None:
-    """By size, the share of GPU time that each cause adds (right) or saves (left)."""
-    rows = [p for p in fitting if any(p.eaten.values())]
-    if not rows:
-        axes.set_axis_off()
-        axes.text(0.1, 0.5, "only one number of GPUs fits: nothing to compare", fontsize=9)
-        return
-    axes.set_title("what eats the ratio: 1 - ratio by cause", loc="left", fontsize=10.5)
-    ends = {True: [0.0] * len(rows), False: [0.0] * len(rows)}
-    for cause in CAUSES:
-        values = [p.eaten.get(cause, 0.0) for p in rows]
-        for y, value in enumerate(values):
-            if not value:
-                continue  # each bar of no length would take as long to draw as any other
-            end = ends[value > 0]
-            (bar,) = axes.barh(y, value, left=end[y], height=0.62, color=colour(cause).light, lw=0)
-            share, gpus = show_signed_percent(value), rows[y].gpus
-            bar.set_gid(noted(f"{CAUSES[cause]}: {share} of GPU time at {gpus:,} GPUs"))
-            end[y] += value
-        if max(abs(value) for value in values) > 0.001:
-            axes.barh(0, 0, color=colour(cause).light, label=LABELS.get(cause, CAUSES[cause]))
-    room = max(max(ends[True]), -min(ends[False]), 0.02)
-    for y, point in enumerate(rows):
-        axes.text(
-            ends[True][y] + 0.03 * room, y, f"ratio {point.ratio:.2f}", va="center", fontsize=8.5
-        )
-    axes.axvline(0, color=colour("text").light, lw=0.8)
-    axes.set_yticks(range(len(rows)), [f"{p.gpus:,}" for p in rows], fontsize=8.5)
-    axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_xlim(1.1 * min(ends[False]), max(ends[True]) + 0.45 * room)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.3g} %")
-    axes.set_xlabel("saves   <   share of GPU time   >   costs"), axes.set_ylabel("GPUs")
 
 
 def _stack(
@@ -236,12 +186,8 @@ def _stack(
     columns: Mapping[str, Sequence[float]],
     labels: Mapping[str, str],
     notes: Mapping[str, Sequence[str]],
-    write: float = 0.0,
 ) -> None:
-    """Stack one horizontal bar per entry; parts longer than `write` carry their value.
-
-    `notes` are what parts say of themselves on a page.
-    """
+    """Stack one horizontal bar per entry; `notes` are what parts say of themselves on a page."""
     count = len(next(iter(columns.values())))
     left = [0.0] * count
     for name, values in columns.items():
@@ -257,17 +203,6 @@ def _stack(
         )
         for bar, text in zip(drawn, notes[name], strict=True):
             bar.set_gid(noted(text))
-        for y, value in enumerate(values):
-            if write and value > write:
-                axes.text(
-                    left[y] + value / 2,
-                    y,
-                    f"{value:.3g}",
-                    ha="center",
-                    va="center",
-                    fontsize=8,
-                    color=ink_on(colour(name).light),
-                )
         left = [start + value for start, value in zip(left, values, strict=True)]
 
 
@@ -306,20 +241,25 @@ def _limit_lines(axes: Axes | SvgAxes, usable: float, capacity: float) -> None:
         )
 
 
+_WORTH = 1.15
+"""Layouts of the front that take longer than so many times the fastest are in the table alone."""
+
+
 def front_picture(plan: Plan, title: str, *, narrow: bool = False, svg: bool = False) -> Any:
-    """Draw time against free memory of a plan's layouts; those on the Pareto front are filled."""
-    figure, axes = canvas(NARROW if narrow else 10.0, 4.2 if narrow else 4.6, svg=svg)
+    """Draw free memory against time of the Pareto-optimal layouts that are worth a look."""
+    figure, axes = canvas(NARROW if narrow else WIDE, 3.6, svg=svg)
     axes.grid(axis="y", color=colour("grid").light, lw=0.7)
-    estimate, best = plan.estimate, plan.pareto
+    estimate, ink = plan.estimate, colour("speed").light
+    best = float(estimate.step_time_s[0])
+    rows = [int(i) for i in plan.pareto if estimate.step_time_s[i] <= _WORTH * best]
     free = 100.0 * (1.0 - estimate.memory_total_bytes / estimate.usable_bytes)
-    ink = colour("speed").light
-    axes.plot(free, estimate.step_time_s, "o", color=colour("ideal").light, mfc="none", ms=4.0)
-    for i in best:
-        (dot,) = axes.plot(free[i], estimate.step_time_s[i], "o", color=ink, ms=6.0)
-        step = show_seconds(float(estimate.step_time_s[i]))
-        dot.set_gid(noted(f"{estimate.layouts.describe(int(i))}: {step}, {free[i]:.1f} % free"))
-    axes.set_xlabel("memory free on the fullest accelerator, %")
-    axes.set_ylabel("seconds per step")
-    words = f"{len(best)} of {len(estimate):,} layouts beaten by no other"
-    headline(figure, words, f"{title}; in all of time, money, free memory and energy")
+    for i in rows:
+        step_s = float(estimate.step_time_s[i])
+        (dot,) = axes.plot([step_s], [free[i]], "o", color=ink, ms=7.0)
+        said = f"{show_seconds(step_s)}, {free[i]:.1f} % of memory free"
+        dot.set_gid(noted(f"{estimate.layouts.describe(i)}: {said}"))
+    axes.set_ylim(0.0, max([10.0, *(1.15 * float(free[i]) for i in rows)]))
+    axes.set_xlabel("seconds a step"), axes.set_ylabel("free memory, worst rank, %")
+    words = f"{len(plan.pareto)} Pareto-optimal layouts of {len(estimate):,}"
+    headline(figure, words, f"{title}; of time, money, free memory and energy")
     return figure

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simulator.planner.simulated_run import RunCurves
-from simulator.report.canvas import DPI, NARROW, headline, new_figure, plain_axes, plain_log
+from simulator.report.canvas import DPI, headline, plain_axes, plain_log
 from simulator.report.palette import colour
-from simulator.report.svg_figure import SvgAxes
 from simulator.units import DAY_S, HOUR_S, show_percent
 
 if TYPE_CHECKING:
@@ -46,21 +45,7 @@ def run_picture(
     return figure
 
 
-def curves_picture(
-    curves: RunCurves, title: str, *, narrow: bool = False, svg: bool = False
-) -> Any:
-    """Draw goodput in closed form against accelerators, checkpoint interval and hot spares."""
-    figure = new_figure(*((NARROW, 8.0) if narrow else (12.0, 3.6)), svg=svg)
-    axes = figure.subplots(*((3, 1) if narrow else (1, 3)))
-    for plot in axes:
-        plain_axes(plot)
-    _curves(axes, curves)
-    axes[0].tick_params(axis="x", labelrotation=40.0)
-    headline(figure, "Goodput against what one can choose", title)
-    return figure
-
-
-def _curves(axes: Sequence[Axes | SvgAxes], curves: RunCurves) -> None:
+def _curves(axes: Sequence[Axes], curves: RunCurves) -> None:
     _curve(axes[0], curves.gpus, curves.by_gpus, "accelerators")
     axes[0].set_xscale("log", base=2)
     axes[0].set_xticks(curves.gpus[::2], [f"{n:,.0f}" for n in curves.gpus[::2]])
@@ -118,7 +103,7 @@ def _ends(axes: Axes, played: PlayedRuns) -> None:
     axes.set_ylabel("runs")
 
 
-def _curve(axes: Axes | SvgAxes, over: Any, goodput: Any, words: str) -> None:
+def _curve(axes: Axes, over: Any, goodput: Any, words: str) -> None:
     axes.plot(over, 100.0 * goodput, color=colour("speed").light, marker="o", ms=3.0, lw=1.4)
     axes.set_xlabel(words)
     axes.set_ylabel("goodput, %")

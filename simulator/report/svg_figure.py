@@ -28,6 +28,18 @@ _NARROW, _WIDE = frozenset("iljtfrI.,:;|!'()[] "), frozenset("mwMW@%")
 _FONT = "system-ui, 'DejaVu Sans', Helvetica, Arial, sans-serif"
 _DASHES = {"--": "5 3", ":": "1.5 2.5", "-": ""}
 _ANCHOR = {"left": "start", "center": "middle", "right": "end"}
+_SIGNS = "oxs^Dpv"
+"""Shapes of points, as matplotlib names them."""
+
+_CORNERS = {
+    "s": ((-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9)),
+    "D": ((0.0, -1.25), (1.25, 0.0), (0.0, 1.25), (-1.25, 0.0)),
+    "^": ((0.0, -1.15), (1.1, 0.85), (-1.1, 0.85)),
+    "v": ((0.0, 1.15), (1.1, -0.85), (-1.1, -0.85)),
+    "p": ((0.0, -1.15), (1.1, -0.36), (0.68, 0.93), (-0.68, 0.93), (-1.1, -0.36)),
+}
+"""Corners of points that have some, in half sizes."""
+
 _TICK = 8.5
 """Size of the texts beside an axis."""
 
@@ -230,10 +242,10 @@ class SvgAxes:
 
     def boxes(
         self, spans: ArrayLike, bottom: float, height: float, *, facecolor: str, **style: Any
-    ) -> None:
+    ) -> Shape:
         """Boxes of one height from and to x of shape (2, boxes), as one path."""
         edge, lw = style.get("edgecolor", "none"), style.get("lw", 0.0)
-        self._add(
+        return self._add(
             lambda axes: axes.box_svg(np.asarray(spans), bottom, height, facecolor, edge, lw),
             style.get("zorder", 1.0),
             "",
@@ -275,7 +287,7 @@ class SvgAxes:
     ) -> list[Shape]:
         """Draw a line, points, or both: styles "-", "--", "o", "o-", "x"."""
         xs, ys = self._seen(x, y)
-        marker = marker or next((sign for sign in "ox" if sign in style), "")
+        marker = marker or next((sign for sign in _SIGNS if sign in style), "")
         dash = next((sign for sign in ("--", ":", "-") if sign in style), "")
         fill = color if mfc in ("", color) else mfc
 
@@ -325,6 +337,22 @@ class SvgAxes:
 
         self._add(draw, 2.0, label, _Key(label, color, "line", "-"))
 
+    def vlines(
+        self, x: ArrayLike, low: ArrayLike, high: ArrayLike, *, color: str, lw: float = 1.5
+    ) -> None:
+        """Draw upright lines from low to high."""
+        xs = np.atleast_1d(np.asarray(x, float))
+        lows, highs = (np.broadcast_to(np.asarray(v, float), xs.shape) for v in (low, high))
+        self._seen(np.r_[xs, xs], np.r_[lows, highs])
+
+        def draw(axes: SvgAxes) -> str:
+            at, foot, head = axes.xaxis.place(xs), axes.yaxis.place(lows), axes.yaxis.place(highs)
+            rows = zip(at.tolist(), foot.tolist(), head.tolist(), strict=True)
+            path = "".join(f"M{_number(x)} {_number(a)}V{_number(b)}" for x, a, b in rows)
+            return f'<path d="{path}" fill="none" stroke="{color}" stroke-width="{lw:g}"/>'
+
+        self._add(draw, 2.0, "", _Key("", color, "line"))
+
     def axvline(self, x: float, *, color: str, lw: float = 1.5, ls: str = "-") -> None:
         """Draw a line over the whole height."""
 
@@ -334,6 +362,37 @@ class SvgAxes:
             return _line(at, up, color, lw, _DASHES[ls])
 
         self._add(draw, 2.0, "", _Key("", color, "line"))
+
+    def axhline(self, y: float, *, color: str, lw: float = 1.5, ls: str = "-") -> None:
+        """Draw a line over the whole width."""
+
+        def draw(axes: SvgAxes) -> str:
+            up = np.full(2, axes.yaxis.place(y))
+            at = axes.xaxis.first + axes.xaxis.span * np.array([0.0, 1.0])
+            return _line(at, up, color, lw, _DASHES[ls])
+
+        self._add(draw, 2.0, "", _Key("", color, "line"))
+
+    def axvspan(self, low: float, high: float, *, color: str, **_: Any) -> None:
+        """Shade from x to x over the whole height."""
+        self._shade(self.xaxis, low, high, color)
+
+    def axhspan(self, low: float, high: float, *, color: str, **_: Any) -> None:
+        """Shade from y to y over the whole width."""
+        self._shade(self.yaxis, low, high, color)
+
+    def _shade(self, along: Axis, low: float, high: float, color: str) -> None:
+        def draw(axes: SvgAxes) -> str:
+            least, most = sorted(along.limits())
+            ends = along.place(np.clip(np.array([low, high]), least, most))
+            other = axes.yaxis if along is axes.xaxis else axes.xaxis
+            across = np.array([other.first, other.first + other.span])
+            x, y = (ends, across) if along is axes.xaxis else (across, ends)
+            size = f'width="{_number(float(np.ptp(x)))}" height="{_number(float(np.ptp(y)))}"'
+            place = f'x="{_number(float(x.min()))}" y="{_number(float(y.min()))}"'
+            return f'<rect {place} {size} fill="{color}"/>'
+
+        self._add(draw, 0.0, "", _Key("", color, "patch"))
 
     def text(self, x: float, y: float, text: str, **style: Any) -> None:
         """Write at a place in data."""
@@ -528,6 +587,12 @@ def _points(x: NDArray[Any], y: NDArray[Any], marker: str, ms: float, ink: str, 
         return f'<path d="{path}" fill="none" stroke="{ink}" stroke-width="1.4"/>'
     arc = f"a{r:g} {r:g} 0 1 0 {ms:g} 0a{r:g} {r:g} 0 1 0 {-ms:g} 0"
     path = "".join(f"M{_number(a - r)} {_number(b)}{arc}" for a, b in places)
+    if marker in _CORNERS:
+        outline = [(r * x, r * y) for x, y in _CORNERS[marker]]
+        path = "".join(
+            f"M{'L'.join(f'{_number(a + x)} {_number(b + y)}' for x, y in outline)}z"
+            for a, b in places
+        )
     inside = "#ffffff" if fill == "white" else fill
     return f'<path d="{path}" fill="{inside}" stroke="{ink}"/>'
 
@@ -620,9 +685,9 @@ class SvgFigure:
         """Put a legend below the plots."""
         self._keys = list(keys)
 
-    def svg(self) -> str:
-        """The picture as a file."""
-        head, top = self._head_svg()
+    def svg(self, *, head: bool = True) -> str:
+        """The picture as a file; a page that has its words beside it leaves out the `head`."""
+        title, top = self._head_svg() if head else ("", 2.0)
         legend, tall = self._legend_svg()
         bottom = self.height - tall - 4.0
         step = (bottom - top) / max(len(self._plots), 1)
@@ -635,7 +700,7 @@ class SvgFigure:
         size = f'width="{self.width:g}pt" height="{self.height:g}pt"'
         box = f'viewBox="0 0 {self.width:g} {self.height:g}"'
         start = f'<svg xmlns="http://www.w3.org/2000/svg" {size} {box} font-family="{_FONT}">'
-        return start + head + "".join(drawn) + legend + "</svg>\n"
+        return start + title + "".join(drawn) + legend + "</svg>\n"
 
     def _head_svg(self) -> tuple[str, float]:
         if self._head is None:

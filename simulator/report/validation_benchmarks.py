@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from simulator.records import dataclass
-from simulator.report.drawing import Document, document, frame, note, plain
-from simulator.report.palette import category, symbol
+from simulator.report.canvas import FULL, NARROW, legend, plain_axes, plain_log
+from simulator.report.inline_svg import noted
+from simulator.report.palette import colour, gpu_sign
+from simulator.report.svg_figure import SvgFigure
 from simulator.scoring.benchmark_score import BenchmarkScore
 from simulator.scoring.scores import error_statistics
 
@@ -81,76 +82,43 @@ def _line(benchmark_score: BenchmarkScore, kernel: str, device: str) -> Benchmar
     )
 
 
-def benchmark_figure(number: int, table: BenchmarkTable) -> Document:
-    """Draw predicted / measured: the median as a point, P10 to P90 as a line; colours by device."""
-    traces = [
-        _device_trace(place, device, [line for line in table.lines if line.device == device])
-        for place, device in enumerate(sorted({line.device for line in table.lines}))
-    ]
-    names = [_name(line) for line in table.lines]
-    layout = frame(150 + _ROW * len(names))
-    layout["yaxis"] |= {
-        "type": "category",
-        "range": [len(names) - 0.3, -0.7],
-        "showgrid": True,
-        "categoryorder": "array",
-        "categoryarray": names,
-    }
-    ratios = [1.0, *(ratio for line in table.lines for ratio in line.ratios)]
-    low, high = min(ratios) / 1.15, max(ratios) * 1.15
-    ticks = [2.0**power for power in range(math.floor(math.log2(low)), math.ceil(math.log2(high)))]
-    layout["xaxis"] |= {
-        "type": "log",
-        "title": {"text": "predicted / measured"},
-        "range": [math.log10(low), math.log10(high)],
-        "tickvals": ticks,
-        "ticktext": [f"{tick:g}" for tick in ticks],
-    }
-    layout["shapes"] = [
-        {
-            "type": "line",
-            "x0": 1,
-            "x1": 1,
-            "yref": "paper",
-            "y0": 0,
-            "y1": 1,
-            "line": {"width": 2},
-            "meaning": "text",
-        }
-    ]
-    return document(f"benchmark-figure-{number}", traces, layout)
-
-
-def _device_trace(place: int, device: str, lines: list[BenchmarkLine]) -> Document:
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": plain(device),
-        "x": [line.ratios[1] for line in lines],
-        "y": [_name(line) for line in lines],
-        "marker": {"size": 8, "symbol": symbol(place)},
-        "error_x": {
-            "type": "data",
-            "symmetric": False,
-            "thickness": 2,
-            "width": 0,
-            "array": [line.ratios[2] - line.ratios[1] for line in lines],
-            "arrayminus": [line.ratios[1] - line.ratios[0] for line in lines],
-        },
-        "customdata": [_line_note(line) for line in lines],
-        "hovertemplate": "%{customdata}<extra></extra>",
-        "meaning": category(place),
-    }
+def benchmark_figure(table: BenchmarkTable, *, narrow: bool) -> SvgFigure:
+    """Draw predicted / measured: the median as a point, P10 to P90 as a line; signs by device."""
+    lines = table.lines
+    figure = SvgFigure(NARROW if narrow else FULL, 1.3 + _ROW * len(lines))
+    axes = figure.subplots()
+    plain_axes(axes)
+    axes.grid(axis="y")
+    devices = sorted({line.device for line in lines})
+    seen: set[str] = set()
+    for y, line in enumerate(lines):
+        sign = gpu_sign(line.device, devices.index(line.device))
+        low, middle, high = line.ratios
+        axes.hlines([y], [low], [high], color=sign.ink.light, lw=2.0)
+        label = None if line.device in seen else line.device
+        (dot,) = axes.plot([middle], [y], sign.shape, color=sign.ink.light, ms=7.0, label=label)
+        dot.set_gid(noted(_line_note(line)))
+        seen.add(line.device)
+    axes.axvline(1.0, color=colour("text").light, lw=1.6)
+    ratios = [1.0, *(ratio for line in lines for ratio in line.ratios)]
+    plain_log(axes, "x", base=2)
+    axes.set_xlim(min(ratios) / 1.15, max(ratios) * 1.15)
+    axes.set_yticks(range(len(lines)), [_name(line) for line in lines])
+    axes.set_ylim(len(lines) - 0.3, -0.7)
+    axes.set_xlabel("predicted / measured")
+    legend(figure, axes)
+    return figure
 
 
 def _name(line: BenchmarkLine) -> str:
-    return plain(f"{line.kernel}, {line.device}")
+    return f"{line.kernel}, {line.device}"
 
 
 def _line_note(line: BenchmarkLine) -> str:
     low, middle, high = line.ratios
-    return note(
+    lines = (
         f"{line.kernel}, {line.device}: {line.errors['n']:,} timings",
         f"predicted / measured: median {middle:.2f}, P10 {low:.2f}, P90 {high:.2f}",
         f"mean error {100 * line.errors['mape']:.1f} %, bias {100 * line.errors['bias']:+.1f} %",
     )
+    return "\n".join(lines)

@@ -1,16 +1,15 @@
-"""The figures of the page of a validation as plotly documents, without colours (``drawing.py``).
-
-A point's hover note is the index of its row: the page holds one note for each row, and looks it up.
-"""
+"""The figures of the page of a validation: predicted against measured, errors, scale, memory."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from simulator.report.drawing import Document, document, frame, note, plain
-from simulator.report.palette import category, symbol
+from simulator.report.canvas import HALF, NARROW, WIDE, legend, plain_axes, plain_log
+from simulator.report.inline_svg import inline, noted
+from simulator.report.palette import CATEGORIES, Sign, category, colour, gpu_sign, symbol
+from simulator.report.svg_figure import SvgAxes, SvgFigure
 from simulator.report.validation_benchmarks import benchmark_figure
 from simulator.report.validation_details import ranking_figure, series_figure, worst_figure
 from simulator.report.validation_numbers import (
@@ -25,42 +24,61 @@ from simulator.report.validation_numbers import (
 from simulator.scoring.scores import SCORED_MEMORY, ScoredRow
 from simulator.units import show_percent, show_seconds, show_signed_percent
 
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
 BAND = 0.10
 """Half width of the band around a perfect prediction."""
 
+_FAR = 0.6
+"""Errors above this lie outside the picture of how many runs are at most so far off."""
+
 _FITTED = "calibrate"
-_TICKS = (1, 2, 5)
 
-Rows = Iterable[tuple[int, ScoredRow]]
+Draw = Callable[..., SvgFigure]
+"""Draws a figure; `narrow` for a phone."""
 
 
-def validation_figures(numbers: ValidationNumbers) -> list[Document]:
-    """Make every figure of the page that there is anything to draw in."""
-    scored = [(i, row) for i, row in enumerate(numbers.rows) if row.step_error is not None]
-    pooled = [(i, row) for i, row in scored if not row.composed]
-    read = [
-        (i, row)
-        for i, row in enumerate(numbers.rows)
-        if row.predicted_memory_gib and row.measured_memory_gib
-    ]
-    made = []
+def validation_figures(numbers: ValidationNumbers) -> dict[str, Markup]:
+    """Make every figure of the page that there is anything to draw in, by its name."""
+    drawn = {name: (alt, draw) for name, alt, draw in _figures(numbers)}
+    return {
+        name: inline(draw(narrow=False).svg(), draw(narrow=True).svg(), alt=alt)
+        for name, (alt, draw) in drawn.items()
+    }
+
+
+def _figures(numbers: ValidationNumbers) -> Iterable[tuple[str, str, Draw]]:
+    scored = [row for row in numbers.rows if row.step_error is not None]
+    pooled = [row for row in scored if not row.composed]
+    read = [row for row in numbers.rows if row.predicted_memory_gib and row.measured_memory_gib]
     if scored:
-        made.append(agreement_figure(scored))
+        yield "agreement", "Predicted against measured step time", _of(agreement_figure, scored)
     if pooled:
-        made += [histogram_figure(pooled), cumulative_figure(pooled), scale_figure(pooled)]
-        made.append(worst_figure([numbers.rows[i] for i in numbers.worst]))
+        yield "histogram", "How errors are spread", _of(histogram_figure, pooled)
+        yield (
+            "cumulative",
+            "Share of runs that are at most so far off",
+            _of(cumulative_figure, pooled),
+        )
+        yield "scale", "Error over the number of GPUs", _of(scale_figure, pooled)
+        worst = [numbers.rows[i] for i in numbers.worst]
+        yield "worst", "Terms of the runs furthest off", _of(worst_figure, worst)
     if read:
-        made.append(memory_readings_figure(read))
-    made += [
-        ranking_figure(i, group, numbers.rows)
-        for i, group in enumerate(numbers.rankings)
-        if not group.score["composed"]
-    ]
-    made += [series_figure(i, curve) for i, curve in enumerate(numbers.series)]
-    made += [
-        benchmark_figure(i, table) for i, table in enumerate(numbers.benchmarks) if table.lines
-    ]
-    return made
+        yield "memory", "Predicted against measured memory", _of(memory_readings_figure, read)
+    for i, group in enumerate(numbers.rankings):
+        if not group.score["composed"]:
+            alt = f"Predicted over measured order of {group.score['group']}"
+            yield f"ranking-{i}", alt, _of(ranking_figure, group, numbers.rows)
+    for i, curve in enumerate(numbers.series):
+        yield f"series-{i}", "Tokens/s per GPU over GPUs", _of(series_figure, curve)
+    for i, table in enumerate(numbers.benchmarks):
+        if table.lines:
+            yield f"benchmark-{i}", "Predicted over measured time", _of(benchmark_figure, table)
+
+
+def _of(draw: Callable[..., SvgFigure], *what: Any) -> Draw:
+    return lambda *, narrow: draw(*what, narrow=narrow)
 
 
 # --- notes -------------------------------------------------------------------------------
@@ -71,14 +89,15 @@ def row_note(row: ScoredRow) -> str:
     if row.status != "ok":
         return ""
     run = row.run
-    return note(
-        f"{run.get('run_id')}  ({split_of(row)})",
+    lines = (
+        f"{run.get('run_id')} ({split_of(row)})",
         f"{run.get('model')}, {run.get('num_gpus')} x {run.get('gpu')},"
         f" {run.get('precision')}, {run.get('software')}",
         f"{layout_words(run)}; sequence {run.get('seq_len')}, batch {run.get('global_batch')}",
         *_time_lines(row),
         *_memory_lines(row),
     )
+    return "\n".join(lines)
 
 
 def _time_lines(row: ScoredRow) -> Iterable[str]:
@@ -117,152 +136,118 @@ def _memory_lines(row: ScoredRow) -> Iterable[str]:
 # --- points ------------------------------------------------------------------------------
 
 
-def _traces(
-    rows: Rows,
+def _frame(narrow: bool, width: float, height: float) -> tuple[SvgFigure, SvgAxes]:
+    figure = SvgFigure(NARROW if narrow else width, height)
+    axes = figure.subplots()
+    plain_axes(axes)
+    axes.grid(axis="y")
+    return figure, axes
+
+
+def _points(
+    axes: SvgAxes,
+    rows: Sequence[ScoredRow],
     name_of: Callable[[ScoredRow], str],
     place: Callable[[ScoredRow], tuple[float, float]],
     hollow: Callable[[ScoredRow], bool],
-) -> list[Document]:
-    """Draw points: one colour for each name, hollow and filled ones apart."""
-    parts: dict[str, dict[bool, list[tuple[int, ScoredRow]]]] = {}
-    for i, row in rows:
-        parts.setdefault(name_of(row), {}).setdefault(hollow(row), []).append((i, row))
-    traces = []
-    for number, (name, halves) in enumerate(
-        sorted(parts.items(), key=lambda part: part[0].casefold())
-    ):
-        for turn, (is_hollow, some) in enumerate(sorted(halves.items())):
-            places = [place(row) for _, row in some]
-            traces.append(
-                {
-                    "type": "scatter",
-                    "mode": "markers",
-                    "name": plain(name),
-                    "legendgroup": name,
-                    "showlegend": turn == 0,
-                    "x": [x for x, _ in places],
-                    "y": [y for _, y in places],
-                    "marker": {
-                        "size": 7,
-                        "symbol": symbol(number) + ("-open" if is_hollow else ""),
-                    },
-                    "opacity": 0.8,
-                    "customdata": [i for i, _ in some],
-                    "hovertemplate": "%{customdata}<extra></extra>",
-                    "meaning": category(number),
-                }
-            )
-    return traces
+    signs: Mapping[str, Sign],
+    *,
+    note: Callable[[ScoredRow], str] | None,
+) -> None:
+    """Draw a point for each row: a sign for each name, hollow where `hollow` says so."""
+    named: set[str] = set()
+    for row in sorted(rows, key=lambda row: name_of(row).casefold()):
+        name = name_of(row)
+        sign, (x, y) = signs[name], place(row)
+        ink = sign.ink.light
+        fill = "white" if hollow(row) else ink
+        label = None if name in named else name
+        (dot,) = axes.plot([x], [y], sign.shape, color=ink, mfc=fill, ms=4.5, label=label)
+        named.add(name)
+        if note is not None:
+            dot.set_gid(noted(note(row)))
+
+
+def _signs(rows: Sequence[ScoredRow], name_of: Callable[[ScoredRow], str]) -> dict[str, Sign]:
+    names = sorted({name_of(row) for row in rows}, key=str.casefold)
+    return {name: Sign(symbol(i), CATEGORIES[category(i)]) for i, name in enumerate(names)}
+
+
+def _gpu_signs(rows: Sequence[ScoredRow]) -> dict[str, Sign]:
+    names = sorted({_gpu(row) for row in rows}, key=str.casefold)
+    return {name: gpu_sign(name.lower(), i) for i, name in enumerate(names)}
+
+
+def _gpu(row: ScoredRow) -> str:
+    name = row.run.get("gpu") or "not stated"
+    return f"{name}, composed" if row.composed else name
 
 
 def _fitted(row: ScoredRow) -> bool:
     return split_of(row) == _FITTED
 
 
-def _band(low: float, high: float) -> list[Document]:
+def _band(axes: SvgAxes, low: float, high: float) -> None:
     """Draw where a perfect prediction lies, and the band around it."""
-    common = {
-        "type": "scatter",
-        "mode": "lines",
-        "x": [low, high],
-        "hoverinfo": "skip",
-        "meaning": "ideal",
-        "showlegend": False,
-    }
-    lower, upper = 1.0 - BAND, 1.0 + BAND
-    return [
-        {**common, "y": [low * lower, high * lower], "line": {"width": 0}},
-        {
-            **common,
-            "y": [low * upper, high * upper],
-            "line": {"width": 0},
-            "fill": "tonexty",
-            "opacity": 0.35,
-        },
-        {**common, "y": [low, high], "line": {"width": 1.2, "dash": "dash"}},
-    ]
+    ends, ink = [low, high], colour("ideal").light
+    lower, upper = ([end * side for end in ends] for side in (1.0 - BAND, 1.0 + BAND))
+    axes.fill_between(ends, lower, upper, color=ink, alpha=0.2)
+    axes.plot(ends, ends, "--", color=ink, lw=1.2)
+    axes.set_xlim(low, high)
+    axes.set_ylim(low, high)
 
 
-def agreement_figure(scored: Rows) -> Document:
-    """Predicted against measured seconds; composed times only where the reader asks for them."""
-    rows = list(scored)
-    measured = [(i, row) for i, row in rows if not row.composed]
-    composed = [(i, row) for i, row in rows if row.composed]
-    places = _traces(measured, _source, _times, _fitted)
-    for trace in _traces(composed, lambda row: f"{_source(row)}, composed", _times, _fitted):
-        trace |= {"meaning": "ideal", "visible": "legendonly" if measured else True}
-        places.append(trace)
-    seconds = [time for _, row in rows for time in _times(row)]
-    low, high = min(seconds) / 1.3, 1.3 * max(seconds)
-    layout = frame(600)
-    layout["legend"] = {"orientation": "v"}
-    layout["hovermode"] = "closest"
-    ticks = _log_ticks(low, high)
-    for axis, title in (("xaxis", "measured seconds per step"), ("yaxis", "predicted seconds")):
-        layout[axis] |= {
-            "type": "log",
-            "title": {"text": title},
-            **ticks,
-            "showgrid": True,
-            "range": [math.log10(low), math.log10(high)],
-        }
-    return document("agreement-figure", _band(low, high) + places, layout)
-
-
-def _source(row: ScoredRow) -> str:
-    return row.run.get("source") or "not stated"
+def agreement_figure(scored: Sequence[ScoredRow], *, narrow: bool) -> SvgFigure:
+    """Predicted against measured seconds, by GPU; hollow where figures may be fitted on a run."""
+    figure, axes = _frame(narrow, HALF, 4.2 if narrow else 5.6)
+    seconds = [time for row in scored for time in _times(row)]
+    for side in ("x", "y"):
+        plain_log(axes, "x" if side == "x" else "y")
+    _band(axes, min(seconds) / 1.3, 1.3 * max(seconds))
+    note = None if narrow else row_note
+    _points(axes, scored, _gpu, _times, _fitted, _gpu_signs(scored), note=note)
+    axes.set_xlabel("measured seconds a step")
+    axes.set_ylabel("predicted seconds a step")
+    legend(figure, axes)
+    return figure
 
 
 def _times(row: ScoredRow) -> tuple[float, float]:
     return row.measured_step_s or 0.0, row.predicted_step_s or 0.0
 
 
-def _log_ticks(low: float, high: float) -> Mapping[str, Any]:
-    """Ticks at 1, 2 and 5 of every power of ten; only at the powers where that is too many."""
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    steps = _TICKS if len(powers) <= 4 else (1,)
-    values = [step * 10.0**power for power in powers for step in steps]
-    kept = [value for value in values if low <= value <= high]
-    return {"tickvals": kept, "ticktext": [f"{value:,g}" for value in kept]}
-
-
 # --- how errors are spread ---------------------------------------------------------------
 
 
-def _by_split(rows: Rows) -> dict[str, list[tuple[int, ScoredRow]]]:
-    parts: dict[str, list[tuple[int, ScoredRow]]] = {}
-    for i, row in rows:
-        parts.setdefault(split_of(row), []).append((i, row))
+def _by_split(rows: Iterable[ScoredRow]) -> dict[str, list[ScoredRow]]:
+    parts: dict[str, list[ScoredRow]] = {}
+    for row in rows:
+        parts.setdefault(split_of(row), []).append(row)
     return dict(sorted(parts.items()))
 
 
-def histogram_figure(pooled: Rows) -> Document:
+def histogram_figure(pooled: Sequence[ScoredRow], *, narrow: bool) -> SvgFigure:
     """Signed errors in bins, as shares of each split's rows."""
-    traces = []
-    for number, (split, some) in enumerate(_by_split(pooled).items()):
-        edges, counts = histogram([row.step_error or 0.0 for _, row in some])
-        notes = [
-            note(f"{_bin_words(edge)}: {count} of {len(some)} rows of {split}")
-            for edge, count in zip(edges, counts, strict=True)
-        ]
-        traces.append(
-            {
-                "type": "bar",
-                "name": plain(f"{split}, n = {len(some)}"),
-                "x": [100 * (edge + BIN / 2) for edge in edges],
-                "y": [100 * count / len(some) for count in counts],
-                "marker": {},
-                "customdata": notes,
-                "hovertemplate": "%{customdata}<extra></extra>",
-                "meaning": category(number),
-            }
-        )
-    layout = frame(330)
-    layout |= {"barmode": "group", "bargap": 0.1}
-    layout["xaxis"] |= {"title": {"text": "predicted / measured - 1, in %"}}
-    layout["yaxis"] |= {"title": {"text": "% of the split's rows"}, "showgrid": True}
-    layout["shapes"] = [_upright(0.0)]
-    return document("histogram-figure", traces, layout)
+    figure, axes = _frame(narrow, HALF, 3.4)
+    splits, top = _by_split(pooled), 1.0
+    for number, (split, some) in enumerate(splits.items()):
+        edges, counts = histogram([row.step_error or 0.0 for row in some])
+        ink, wide = CATEGORIES[category(number)].light, 0.9 * BIN / len(splits)
+        for edge, count in zip(edges, counts, strict=True):
+            if count:
+                start, share = edge + 0.05 * BIN + number * wide, 100.0 * count / len(some)
+                spans = [[100 * start], [100 * (start + wide)]]
+                bar = axes.boxes(spans, 0.0, share, facecolor=ink)
+                bar.set_gid(noted(f"{_bin_words(edge)}: {count} of {len(some)} rows of {split}"))
+                top = max(top, share)
+        axes.barh([0.0], [0.0], color=ink, label=f"{split}, n = {len(some)}")
+    axes.axvline(0.0, color=colour("ideal").light, lw=1.2)
+    axes.set_xlim(-100 * (OUTER + BIN), 100 * (OUTER + BIN))
+    axes.set_ylim(0.0, 1.08 * top)
+    axes.set_xlabel("predicted / measured - 1, %")
+    axes.set_ylabel("% of the split's rows")
+    legend(figure, axes)
+    return figure
 
 
 def _bin_words(edge: float) -> str:
@@ -273,109 +258,76 @@ def _bin_words(edge: float) -> str:
     return f"{show_signed_percent(edge)} to {show_signed_percent(edge + BIN)}"
 
 
-def _upright(x: float) -> Document:
-    return {
-        "type": "line",
-        "x0": x,
-        "x1": x,
-        "yref": "paper",
-        "y0": 0,
-        "y1": 1,
-        "line": {"width": 1.2},
-        "meaning": "ideal",
-    }
-
-
-def cumulative_figure(pooled: Rows) -> Document:
+def cumulative_figure(pooled: Sequence[ScoredRow], *, narrow: bool) -> SvgFigure:
     """Share of rows that are at most so far off: ours as lines, the baseline's dashed."""
-    traces, largest = [], BAND
+    figure, axes = _frame(narrow, HALF, 3.4)
+    largest = BAND
     for number, (split, some) in enumerate(_by_split(pooled).items()):
-        ours = [row.step_error for _, row in some if row.step_error is not None]
-        base = [row.baseline_error for _, row in some if row.baseline_error is not None]
-        for errors, word, dash in ((ours, split, "solid"), (base, f"baseline, {split}", "dash")):
+        ours = [row.step_error for row in some if row.step_error is not None]
+        base = [row.baseline_error for row in some if row.baseline_error is not None]
+        ink = CATEGORIES[category(number)].light
+        for errors, word, dash in ((ours, split, "-"), (base, f"baseline, {split}", "--")):
             if errors:
                 sizes, shares = cumulative(errors)
                 largest = max(largest, sizes[-1])
-                traces.append(_staircase(sizes, shares, word, dash, category(number)))
-    layout = frame(330)
-    layout["xaxis"] |= {
-        "title": {"text": "|predicted / measured - 1| in %"},
-        "range": [0, 100 * min(largest, 1.0)],
-    }
-    layout["yaxis"] |= {
-        "title": {"text": "% of the split's rows"},
-        "range": [0, 101],
-        "showgrid": True,
-    }
-    layout["shapes"] = [_upright(100 * BAND)]
-    return document("cumulative-figure", traces, layout)
+                shown = [(100 * x, 100 * y) for x, y in zip(sizes, shares, strict=True)]
+                shown = [point for point in shown if point[0] <= 100 * _FAR]
+                x = [0.0, *(x for x, _ in shown for _ in "ab")]
+                y = [0.0, 0.0, *(y for _, y in shown for _ in "ab")][: len(x)]
+                axes.plot(x, y, dash, color=ink, lw=1.8, label=word)
+    axes.axvline(100 * BAND, color=colour("ideal").light, lw=1.2)
+    axes.set_xlim(0.0, 100 * min(largest, _FAR))
+    axes.set_ylim(0.0, 101.0)
+    axes.set_xlabel("|predicted / measured - 1|, %")
+    axes.set_ylabel("% of the split's rows")
+    legend(figure, axes)
+    return figure
 
 
-def _staircase(
-    sizes: Sequence[float], shares: Sequence[float], word: str, dash: str, meaning: str
-) -> Document:
-    told = f"<b>{plain(word)}</b><br>%{{y:.1f}} % of the rows are within %{{x:.1f}} %"
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": plain(word),
-        "x": [0.0, *(100 * size for size in sizes)],
-        "y": [0.0, *(100 * share for share in shares)],
-        "line": {"shape": "hv", "dash": dash, "width": 2 if dash == "solid" else 1.5},
-        "hovertemplate": f"{told}<extra></extra>",
-        "meaning": meaning,
-    }
-
-
-def scale_figure(pooled: Rows) -> Document:
+def scale_figure(pooled: Sequence[ScoredRow], *, narrow: bool) -> SvgFigure:
     """Error against the number of GPUs, by kind of model."""
-    rows = list(pooled)
-    traces = _traces(rows, lambda row: row.kind, _gpus_and_error, _fitted)
-    gpus = [_gpus_and_error(row)[0] for _, row in rows]
+    figure, axes = _frame(narrow, HALF, 4.2 if narrow else 5.6)
+    axes.set_xscale("log", base=2)
+    gpus = [_gpus_and_error(row)[0] for row in pooled]
+    axes.set_xlim(min(gpus) / 1.4, max(gpus) * 1.4)
     powers = range(math.floor(math.log2(min(gpus))), math.ceil(math.log2(max(gpus))) + 1)
-    layout = frame(380)
-    layout["hovermode"] = "closest"
-    layout["xaxis"] |= {
-        "type": "log",
-        "title": {"text": "GPUs"},
-        "tickvals": [2**power for power in powers],
-        "ticktext": [f"{2**power:,}" for power in powers],
-    }
-    layout["yaxis"] |= {"title": {"text": "predicted / measured - 1, in %"}, "showgrid": True}
-    layout["shapes"] = [
-        {
-            "type": "line",
-            "xref": "paper",
-            "x0": 0,
-            "x1": 1,
-            "y0": 100 * y,
-            "y1": 100 * y,
-            "line": {"width": 1.2, "dash": dash},
-            "meaning": "ideal",
-        }
-        for y, dash in ((0.0, "solid"), (BAND, "dot"), (-BAND, "dot"))
-    ]
-    return document("scale-figure", traces, layout)
+    kept = [2**power for power in powers][:: 2 if len(powers) > 8 else 1]
+    axes.set_xticks(kept, [f"{n:,}" for n in kept])
+    ink = colour("ideal").light
+    for level, dash in ((0.0, "-"), (100 * BAND, ":"), (-100 * BAND, ":")):
+        axes.axhline(level, color=ink, lw=1.2, ls=dash)
+    note = None if narrow else _short_note
+    signs = _signs(pooled, lambda row: row.kind)
+    _points(axes, pooled, lambda row: row.kind, _gpus_and_error, _fitted, signs, note=note)
+    axes.set_xlabel("GPUs")
+    axes.set_ylabel("predicted / measured - 1, %")
+    legend(figure, axes)
+    return figure
+
+
+def _short_note(row: ScoredRow) -> str:
+    return f"{row.run.get('run_id')}: {show_signed_percent(row.step_error or 0.0)}"
 
 
 def _gpus_and_error(row: ScoredRow) -> tuple[float, float]:
     return float(row.run.get("num_gpus")), 100 * (row.step_error or 0.0)
 
 
-def memory_readings_figure(read: Rows) -> Document:
+def memory_readings_figure(read: Sequence[ScoredRow], *, narrow: bool) -> SvgFigure:
     """Predicted against measured memory by kind of reading; hollow where it is not scored."""
-    rows = list(read)
-    traces = _traces(
-        rows,
-        lambda row: row.memory_kind or "not stated",
-        lambda row: (row.measured_memory_gib or 0.0, row.predicted_memory_gib or 0.0),
-        lambda row: row.memory_kind not in SCORED_MEMORY,
-    )
-    most = 1.05 * max(
-        max(row.measured_memory_gib or 0.0, row.predicted_memory_gib or 0.0) for _, row in rows
-    )
-    layout = frame(430)
-    layout["hovermode"] = "closest"
-    for axis, title in (("xaxis", "measured GiB"), ("yaxis", "predicted GiB")):
-        layout[axis] |= {"title": {"text": title}, "range": [0, most], "showgrid": True}
-    return document("memory-figure", _band(0.0, most) + traces, layout)
+    figure, axes = _frame(narrow, WIDE, 4.2)
+
+    def kind(row: ScoredRow) -> str:
+        return row.memory_kind or "not stated"
+
+    def place(row: ScoredRow) -> tuple[float, float]:
+        return row.measured_memory_gib or 0.0, row.predicted_memory_gib or 0.0
+
+    _band(axes, 0.0, 1.05 * max(max(place(row)) for row in read))
+    note = None if narrow else row_note
+    signs = _signs(read, kind)
+    _points(axes, read, kind, place, lambda r: kind(r) not in SCORED_MEMORY, signs, note=note)
+    axes.set_xlabel("measured GiB")
+    axes.set_ylabel("predicted GiB")
+    legend(figure, axes)
+    return figure

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from pathlib import Path, PurePath
 from typing import Any
 
+from simulator.report.decision import GRADE_WORDS
 from simulator.report.evidence import NOT_MODELLED
-from simulator.report.page import environment, plotly_source
-from simulator.report.palette import CATEGORIES, PALETTE
+from simulator.report.page import environment
 from simulator.report.validation_benchmarks import BenchmarkTable
-from simulator.report.validation_figures import BAND, row_note, validation_figures
+from simulator.report.validation_figures import BAND, validation_figures
 from simulator.report.validation_numbers import (
     BIN,
     ErrorLine,
@@ -27,19 +24,29 @@ from simulator.scoring.series import FEWEST_SIZES
 from simulator.scoring.validation import Validation
 from simulator.units import show_percent, show_signed_percent
 
+TABS = {
+    "errors": "Errors",
+    "groups": "By group",
+    "layouts": "Layouts and scale",
+    "runs": "Runs",
+    "timings": "Microbenchmarks",
+    "reading": "How to read this",
+}
+"""Parts of the page by anchor, in order; the first alone is printed."""
+
 SECTIONS = {
-    "verdict": "Verdict",
+    "verdict": "How good predictions are",
     "agreement": "Predicted against measured",
-    "spread": "How errors are spread",
     "scale": "Error against scale",
+    "spread": "How errors are spread",
     "tables": "Errors by source, kind, GPU, framework, precision, scale",
     "memory": "Memory",
     "rankings": "Rankings of layouts",
     "series": "Scaling series",
     "worst": "Furthest off",
-    "benchmarks": "Microbenchmarks",
     "skipped": "Skipped runs",
-    "limits": "How to read this, and what is not modelled",
+    "benchmarks": "Microbenchmarks",
+    "limits": "What the words mean",
 }
 """Sections of the page by anchor, in order."""
 
@@ -95,21 +102,17 @@ def write_validation(validation: Validation, path: Path) -> None:
 def render_validation(validation: Validation) -> str:
     """Return the page of a validation as HTML."""
     numbers = collect_validation(validation)
-    figures = validation_figures(numbers)
     made = environment()
     made.filters |= {"layout": layout_words, "without_folder": _without_folder}
     return made.get_template("validation_page.html.j2").render(
         n=numbers,
         sections=SECTIONS,
+        headline=_headline(numbers),
         verdict=list(_verdict(numbers)),
         intervals=any(line.errors["coverage_80"] is not None for line in numbers.splits),
-        figures=_brief(figures),
-        drawn={figure["id"] for figure in figures},
-        notes=[row_note(row) for row in numbers.rows],
-        palette={
-            name: {"light": c.light, "dark": c.dark} for name, c in (PALETTE | CATEGORIES).items()
-        },
-        plotly=_packed_plotly(),
+        drawn=validation_figures(numbers),
+        tabs=TABS,
+        grade_words=GRADE_WORDS,
         band=BAND,
         bin=BIN,
         fewest_layouts=FEWEST_LAYOUTS,
@@ -126,23 +129,23 @@ def _without_folder(told: str) -> str:
     return PurePath(path).name + colon + rest
 
 
-def _brief(value: Any) -> Any:
-    """Cut numbers to six digits: more than a figure shows, and a third of their letters."""
-    if isinstance(value, float):
-        return float(f"{value:.6g}")
-    if isinstance(value, dict):
-        return {key: _brief(item) for key, item in value.items()}
-    return [_brief(item) for item in value] if isinstance(value, (list, tuple)) else value
-
-
-@lru_cache(maxsize=1)
-def _packed_plotly() -> str:
-    """plotly.js, compressed as far as gzip goes: 2 MB of text instead of 5."""
-    packed = gzip.compress(plotly_source().encode(), mtime=0)
-    return base64.b64encode(packed).decode()
-
-
 # --- verdict -----------------------------------------------------------------------------
+
+
+_FITTED = "calibrate"
+
+
+def _headline(numbers: ValidationNumbers) -> str:
+    """The mean error of runs that nothing is fitted on; of others where there are none."""
+    scored = [line for line in numbers.splits if line.errors["n"]]
+    line = next((line for line in scored if line.name != _FITTED), next(iter(scored), None))
+    if line is None:
+        return f"{numbers.predicted:,} of {len(numbers.rows):,} runs predicted"
+    fitted = "nothing is" if line.name != _FITTED else "figures may be"
+    return (
+        f"Predicted {show_percent(line.errors['mape'])} off in the mean, on {line.errors['n']:,}"
+        f" measured runs that {fitted} fitted on"
+    )
 
 
 def _verdict(numbers: ValidationNumbers) -> Iterator[str]:

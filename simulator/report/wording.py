@@ -35,6 +35,9 @@ MARK = "*"
 
 AT_ASSUMED = f"{MARK} at an assumed price: a guess or a page read second hand, no quote"
 
+IDEAL = "nothing on top: goodput and the planning factor are left out (--ideal)"
+"""Stands beside every total where both are."""
+
 _LEAST_GAP = 0.001
 """Differences of terms below this share of the step are not named."""
 
@@ -106,19 +109,33 @@ def hours_words(outcome: Outcome, gpus: int, i: int = 0) -> str:
 
 
 def planned_words(answer: BestLayout, i: int = 0) -> str:
-    """What to plan for with what published runs took on top: days, money, energy; or blank."""
-    planned, factor = answer.planned, answer.planning_factor
-    if planned is None or factor is None or not math.isfinite(float(planned.days[1][i])):
+    """What to plan for with what published runs took on top: days, money, energy.
+
+    Blank without tokens; that there is nothing on top where all is to be ideal.
+    """
+    totals, factor = planned_totals_words(answer, i), answer.planning_factor
+    if not totals or factor is None:
+        return totals
+    return f"{totals}: {factor.sentence(float(answer.outcome.gpu_hours[i]))}"
+
+
+def planned_totals_words(answer: BestLayout, i: int = 0) -> str:
+    """The same without saying of which runs the factor is."""
+    if answer.scenario.goal.ideal and answer.days is not None:
+        return IDEAL
+    planned = answer.planned
+    if planned is None or not math.isfinite(float(planned.days[1][i])):
         return ""
     low, middle, high = (float(column[i]) for column in planned.days)
     words = f"plan for {show_days_span(middle, low, high)}"
     low, middle, high = (float(column[i]) for column in planned.usd)
     if math.isfinite(middle):
-        words += f", {show_usd(middle)} ({show_usd_span(low, high)})"
+        mark = MARK * answer.outcome.price.assumed
+        words += f", {show_usd(middle)}{mark} ({show_usd_span(low, high)})"
     low, middle, high = (float(column[i]) for column in planned.kwh)
     if math.isfinite(middle):
         words += f", {show_kwh(middle)} ({show_kwh(low)} to {show_kwh(high)})"
-    return f"{words}: {factor.sentence(float(answer.outcome.gpu_hours[i]))}"
+    return words
 
 
 def chance_words(held: float, without: float, what: str = "") -> str:
@@ -163,7 +180,7 @@ def played_words(played_s: Mapping[str, float], closed_s: Mapping[str, float]) -
     felt = sorted(
         (n for n in gaps if abs(gaps[n]) > _LEAST_GAP * closed), key=lambda n: -abs(gaps[n])
     )
-    both = f"{show_seconds(played)} played, {show_seconds(closed)} by the closed form"
+    both = f"{show_seconds(played)} simulated, {show_seconds(closed)} by the analytical model"
     if not felt:
         return f"{both}: the same, term by term, to {show_percent(_LEAST_GAP)} of the step."
     words = ", ".join(

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simulator.plain_files import write_files
 from simulator.planner.plan import Plan
-from simulator.planner.scaling import Scaling
-from simulator.planner.simulated_run import run_curves
 from simulator.planner.variants import Variant
 from simulator.report.canvas import png_bytes
+from simulator.report.decision import Asked, Offer, verdict_sentence
+from simulator.report.decision_picture import decision_picture, drawn_offers, tornado_picture
 from simulator.report.inline_svg import inline
 from simulator.report.numbers import PlanNumbers, collect
 from simulator.report.page import render
 from simulator.report.pipeline_picture import pipeline_picture
-from simulator.report.plots import front_picture, memory_picture, speedup_picture, time_picture
-from simulator.report.run_picture import curves_picture
+from simulator.report.plots import (
+    front_picture,
+    heat_picture,
+    memory_picture,
+    waterfall_picture,
+)
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -29,10 +33,10 @@ def write_plan_report(
     out_dir: Path,
     *,
     launch: str,
+    offers: Callable[[], Sequence[Offer]],
+    asked: Asked,
     upgrades: list[Variant] | None = None,
-    curve: Callable[[], Scaling] | None = None,
     pictures: bool = False,
-    progress: Callable[[int, int], None] | None = None,
 ) -> list[Path]:
     """Write ``plan.html``, with its pictures in it; return the paths of what was written.
 
@@ -47,25 +51,24 @@ def write_plan_report(
         Made if it is missing.
     launch : str
         The command that starts the best layout.
+    offers : callable
+        Waits for the plan's own answer as an offer, and others beside it.
+    asked : Asked
+        Deadline, budget and how surely an option has to meet them.
     upgrades : list of Variant, optional
         What ``sensitivity(plan)`` gave, if it was asked for already.
-    curve : callable, optional
-        Waits for what ``scaling`` gives for the plan's scenario, if that was begun already.
     pictures : bool
         Write each picture beside the page too, as PNG and SVG: PNG takes as long as the page.
-    progress : callable, optional
-        Called with (searches done, searches in all): other sizes and upgrades are searched here,
-        each about as long as the plan itself.
     """
-    numbers = collect(plan, upgrades=upgrades, curve=curve, progress=progress)
+    numbers = collect(plan, offers=offers(), asked=asked, upgrades=upgrades)
     contents: dict[str, bytes] = {}
     drawings: dict[str, Markup] = {}
-    shown = _pictures(plan, numbers)
-    for name, (alt, draw) in shown.items():
-        wide = draw(svg=True).svg()
+    for name, (alt, draw) in _pictures(plan, numbers).items():
+        wide = draw(svg=True)
         if pictures:
-            contents |= {f"{name}.png": png_bytes(draw()), f"{name}.svg": wide.encode()}
-        drawings[name] = inline(wide, draw(narrow=True, svg=True).svg(), alt=alt)
+            contents |= {f"{name}.png": png_bytes(draw()), f"{name}.svg": wide.svg().encode()}
+        shapes = (wide, draw(narrow=True, svg=True))
+        drawings[name] = inline(*(shape.svg(head=False) for shape in shapes), alt=alt)
     page = render(numbers, launch=launch, drawings=drawings).encode()
     placed = {out_dir / name: content for name, content in {"plan.html": page, **contents}.items()}
     write_files(placed)
@@ -75,26 +78,30 @@ def write_plan_report(
 def _pictures(plan: Plan, numbers: PlanNumbers) -> dict[str, tuple[str, Callable[..., Any]]]:
     """Pictures of the report by name: what each shows, and what draws it, wide or narrow."""
     about = f"{numbers.title}\n{numbers.best.described}"
-    curves = run_curves(plan) if numbers.run else None
-    pictures: dict[str, tuple[str, Callable[..., Any]]] = {
-        "time": ("Step time by term, layout by layout", partial(time_picture, numbers)),
-        "memory": ("Memory by kind, stage by stage", partial(memory_picture, numbers)),
+    pictures: dict[str, tuple[str, Callable[..., Any]]] = {}
+    if drawn_offers(numbers.offers, numbers.options, numbers.asked):
+        chosen = numbers.offers, numbers.options, numbers.asked, numbers.title
+        said = verdict_sentence(numbers.own, numbers.asked)
+        words = f"Cost against time to finish, P10 to P90: {said}"
+        pictures["decision"] = words, partial(decision_picture, *chosen)
+    if numbers.movers:
+        words = "What moves the answer most, the largest first"
+        pictures["tornado"] = words, partial(tornado_picture, numbers.movers, numbers.title)
+    pictures |= {
+        "waterfall": ("From a GPU's peak to goodput", partial(waterfall_picture, numbers)),
+        "memory": ("Peak memory by kind, stage by stage", partial(memory_picture, numbers)),
         "pipeline": (
             "Passes and communication of every rank over the step",
             partial(pipeline_picture, numbers.step, title=about),
         ),
         "pareto": (
-            "Step time against free memory of every layout",
+            "Free memory against step time of the Pareto-optimal layouts",
             partial(front_picture, plan, numbers.title),
         ),
-        "speedup": ("Speed-up over GPUs, and what eats it", partial(speedup_picture, numbers)),
     }
-    if curves is not None:
-        title = about.replace("\n", ", ")
-        pictures["run"] = (
-            "Goodput against accelerators, checkpoint interval and hot spares",
-            partial(curves_picture, curves, title),
-        )
+    if numbers.degrees:
+        words = "The fastest step of each pair of tp and pp"
+        pictures["degrees"] = words, partial(heat_picture, numbers)
     return pictures
 
 

@@ -30,7 +30,7 @@ from simulator.scoring.trace_groups import cause_of
 from simulator.units import GIB
 
 CAUSES = {
-    "gemm": ("matrix products", ("gemm",)),
+    "gemm": ("GEMMs", ("gemm",)),
     "attention": ("attention", ("attention",)),
     "memory_bound": ("memory-bound kernels", ("memory_bound",)),
     "optimizer": ("optimizer", ("optimizer",)),

@@ -35,7 +35,8 @@ class BestLayout(Answer):
 
     def to_frame(self, table: Table = "layouts") -> DataFrame:
         """One row per layout, best first: what it costs; or seconds by term; or bytes by kind."""
-        return answer_frame(self.estimate, self.outcome, self.certainty, table)
+        factor = self.planning_factor
+        return answer_frame(self.estimate, self.outcome, self.certainty, table, factor)
 
     @property
     def asked(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.arrays import Floats
-from simulator.cost.estimate import Estimate
+from simulator.cost.estimate import Estimate, concatenate
 from simulator.cost.uncertainty import (
     P90,
     Belief,
@@ -21,6 +22,7 @@ from simulator.cost.uncertainty import (
     traits,
 )
 from simulator.economics.planning_factor import PlanningFactor
+from simulator.economics.unsure_totals import Span
 from simulator.evidence.likeness import P90_T4, nearness
 from simulator.hardware.cluster import Cluster
 from simulator.records import dataclass
@@ -116,6 +118,50 @@ def heavy_tailed(score: Floats) -> Floats:
     part = np.clip(score, -1e8, 1e8) / 2.0
     sine = part / np.sqrt(1.0 + part**2)
     return np.asarray(np.where(np.isnan(score), np.nan, 0.5 + 0.25 * sine * (3.0 - sine**2)))
+
+
+def ratio_span(
+    before: Estimate, after: Estimate, workload: Workload, cluster: Cluster, software: Software
+) -> tuple[float, float]:
+    """Return P10 and P90 of the step time of one layout over that of another, a row each.
+
+    Errors that both share cancel.
+    """
+    known = belief(cluster, software, workload)
+    experts = workload.architecture.is_moe
+    shares = np.concatenate([bearing(side, experts=experts) for side in (before, after)])
+    both = concatenate([before, after]).layouts
+    same = before.layouts.row() == after.layouts.row()
+    spread = float(np.sqrt(known.apart(shares, same_kernels(both), same=same)[1]))
+    ratio = float(after.step_time_s[0] / before.step_time_s[0])
+    return ratio * math.exp(-P90 * spread), ratio * math.exp(P90 * spread)
+
+
+def changed_total(
+    before: float | None, after: float | None, ratio: float, span: tuple[float, float]
+) -> dict[str, float | None]:
+    """Return P10, P50 and P90 of how much more a run takes; each None where a total is not known.
+
+    Parameters
+    ----------
+    before, after : float or None
+        Days or USD, which grow with the step time.
+    ratio, span
+        Step time after over before, and its P10 and P90 (:func:`ratio_span`): what both totals are
+        unsure of alike, such as the price, cancels.
+
+    Examples
+    --------
+    A step that is 10 % shorter, give or take 5 %, of a run of 100 days:
+
+    >>> changed_total(100.0, 90.0, 0.9, (0.85, 0.95))
+    {'p10': -15.0, 'p50': -10.0, 'p90': -5.0}
+    """
+    if before is None or after is None:
+        return dict.fromkeys(Span.KEYS)
+    alike = after / ratio
+    ends = (span[0] * alike - before, after - before, span[1] * alike - before)
+    return {name: round(end, 12) for name, end in zip(Span.KEYS, ends, strict=True)}
 
 
 CLOSE = 32

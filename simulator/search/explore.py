@@ -55,7 +55,7 @@ from simulator.workload.recipe import Workload
 __all__ = ["HEADROOM"]
 
 
-TOO_LARGE = "more memory than usable on the fullest GPU"
+TOO_LARGE = "peak memory of the worst rank above what is usable"
 """Reason of layouts that were evaluated but do not fit."""
 
 KEEP = 512
@@ -123,7 +123,7 @@ pipelines are up to some 8 % too short (``cost/pipeline/rounded.py``)."""
 _FEW = 8
 """How many are remembered of those of which one is told."""
 
-UNTRIED = "a larger micro-batch than one with which nothing fits"
+UNTRIED = "a smaller micro-batch is out of memory already"
 """Reason of layouts that were not looked at: the next smaller micro-batches that their tp, pp and
 cp allow fit in no way at all."""
 

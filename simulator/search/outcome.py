@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from simulator.economics.energy import cluster_energy_joule
 from simulator.economics.money_spread import energy_spread, usd_spread
 from simulator.economics.planning_factor import PlanningFactor
 from simulator.economics.price import Price, Site, cost_usd, load_price, load_site
+from simulator.economics.unsure_totals import Span
 from simulator.files import Figure
 from simulator.frames import DataFrame, Table
 from simulator.goal import Goal
@@ -160,9 +161,15 @@ def goal_chances(
 
 
 def answer_frame(
-    estimate: Estimate, outcome: Outcome, certainty: Certainty, table: Table = "layouts"
+    estimate: Estimate,
+    outcome: Outcome,
+    certainty: Certainty,
+    table: Table = "layouts",
+    factor: PlanningFactor | None = None,
 ) -> DataFrame:
     """One row per layout of an answer; `layouts` with throughput, money, energy and intervals.
+
+    And with the price of an hour, and what to plan for where there is a planning factor.
 
     Raises
     ------
@@ -172,7 +179,40 @@ def answer_frame(
     costs = estimate.to_frame(table)
     if table != "layouts":
         return costs
-    return costs.assign(**answer_columns(estimate, outcome, certainty))
+    return costs.assign(
+        **answer_columns(estimate, outcome, certainty),
+        **_ends(spans(estimate, outcome, certainty)),
+        **_planned_columns(estimate, outcome, certainty, factor),
+        **_price_columns(outcome.price),
+    )
+
+
+def _ends(whole: Spans) -> dict[str, Floats]:
+    """P10 and P90 of what the whole run takes."""
+    return {
+        f"{total.name}_{end}": getattr(whole, total.name)[at]
+        for total in fields(Spans)
+        for at, end in enumerate(("p10", "p90"))
+    }
+
+
+def _planned_columns(
+    estimate: Estimate, outcome: Outcome, certainty: Certainty, factor: PlanningFactor | None
+) -> dict[str, Any]:
+    """Totals to plan for; NaN without a planning factor."""
+    unknown = np.full(len(estimate), np.nan)
+    planned = factor and planned_totals(estimate, outcome, certainty, factor)
+    return {
+        f"planned_{total.name}_{end}": getattr(planned, total.name)[at] if planned else unknown
+        for total in fields(PlannedTotals)
+        for at, end in enumerate(Span.KEYS)
+    }
+
+
+def _price_columns(price: Price) -> dict[str, Any]:
+    """What an hour costs, and who asks it."""
+    hourly, *origin = price.origin.items()
+    return dict([hourly, *((f"price_{name}", value) for name, value in origin)])
 
 
 def answer_columns(estimate: Estimate, outcome: Outcome, certainty: Certainty) -> dict[str, Any]:

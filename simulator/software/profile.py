@@ -74,6 +74,10 @@ class Software:
         word = nearest.word if nearest.text else ""
         return replace(self, stands_for=word, framework=nearest.framework or self.framework)
 
+    def is_tuned_by(self, vendor: str) -> bool:
+        """Whether the vendor of a device tunes it; not what only works alike."""
+        return self.tuned_by == vendor and not self.framework
+
     @property
     def stack(self) -> str:
         """Name of the framework, whatever its release."""

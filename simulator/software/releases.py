@@ -129,6 +129,8 @@ class Releases:
     """Profiles under which an answer is priced again: what a team may run in place of another."""
     instead: tuple[str, ...] = ()
     """Profiles that are tried in place of another where nothing fits."""
+    beside: dict[str, str] = field(default_factory=dict)
+    """Clusters on which a plan is searched beside its own, and the accelerator of each."""
     fallback: str = ""
     """Profile that stands for words of unknown families; none: they are refused."""
 

@@ -223,8 +223,10 @@ class Architecture:
     @classmethod
     def of_layers(cls, layers: Iterable[Block], **rest: Any) -> Architecture:
         """Put the blocks of all layers, first to last, between embedding and head."""
-        kinds: dict[Block, int] = {}
-        layer_kinds = tuple([kinds.setdefault(block, len(kinds)) for block in layers])
+        listed, kinds = list(layers), dict[Block, int]()
+        several = dict(zip(map(id, listed), listed, strict=True))  # most stand there many times
+        kind_of = {name: kinds.setdefault(block, len(kinds)) for name, block in several.items()}
+        layer_kinds = tuple(map(kind_of.__getitem__, map(id, listed)))
         return cls(blocks=tuple(kinds), layer_kinds=layer_kinds, **rest)
 
     def predicting_ahead(self, count: int) -> Architecture:

@@ -17,7 +17,6 @@ from simulator.cost.pricing import price_keys
 from simulator.cost.step import evaluate
 from simulator.planner.plan import plan
 from simulator.planner.prediction import predict
-from simulator.planner.scaling import scaling
 from simulator.scenario import Scenario, load_scenario, make_scenario
 from simulator.search.candidates import count
 from simulator.search.explore import SearchResult, explore
@@ -143,14 +142,6 @@ def test_one_layout_of_deepseek_v3(benchmark: Any) -> None:
     parts = made.workload, made.cluster, made.software
     found = benchmark.pedantic(evaluate, args=(alone, *parts), rounds=20, warmup_rounds=1)
     assert len(found) == 1
-
-
-@pytest.mark.benchmark(group="search")
-def test_speed_up_curve_of_llama_70b(benchmark: Any) -> None:
-    made = load_scenario(EXAMPLE)
-    found = search(made)
-    curve = benchmark.pedantic(scaling, args=(made,), kwargs={"found": found}, rounds=1)
-    assert curve.points[-1].gpus == made.cluster.gpus
 
 
 def predict_cold() -> dict[str, Any]:

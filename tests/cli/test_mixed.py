@@ -137,8 +137,8 @@ def test_the_screen_names_the_servers(tmp_path: Path) -> None:
     for words in (
         "on 16 x h100-sxm (dgx-h100) + 16 x a100-sxm-80 (dgx-a100)",
         "closed form, all dgx-h100",
-        "usable on the fullest GPU of dgx-h100",
-        "usable on the fullest GPU of dgx-a100",
+        "usable on the worst rank of dgx-h100",
+        "usable on the worst rank of dgx-a100",
         "if all 32 GPUs were dgx-h100",
         "rank 0: stage 0 of replicas 0-3 on dgx-h100",
         "rank 1: stage 1 of replicas 0-3 on dgx-a100",

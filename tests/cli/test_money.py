@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import pytest
 from typer.testing import CliRunner
@@ -120,6 +121,20 @@ def test_ideal_leaves_all_that_goes_wrong_out(command: str) -> None:
     assert days * 86_400 == pytest.approx(row["step_time_s"] * steps, rel=1e-4)
 
 
+@pytest.mark.parametrize("command", ["plan --no-report", "predict", "compare", "size"])
+def test_ideal_totals_say_what_they_leave_out(command: str) -> None:
+    named = ["--cluster", "dgx-h100", "--gpus", "8"]
+    if command == "compare":
+        named = ["--clusters", *named[1:], "--jobs", "1"]
+    for ideal in (True, False):
+        sets = ["--set", f"goal.ideal={'true' if ideal else 'false'}"]
+        done = RUNNER.invoke(app, [*command.split(), *SMALL, *named, *sets])
+        text = " ".join(done.stdout.split())
+        assert done.exit_code == 0, done.stderr
+        assert ("goodput and the planning factor are left out" in text) == ideal
+        assert (re.search(r"plan for \d", text) is None) == ideal
+
+
 def test_what_goes_wrong_cannot_be_played_where_all_is_ideal() -> None:
     named = ["--cluster", "dgx-h100", "--gpus", "8", "--set", "goal.ideal=true", "--run"]
     done = RUNNER.invoke(app, ["simulate", *SMALL, *named])
@@ -131,12 +146,14 @@ def test_two_layouts_and_a_change_have_money_and_say_whether_it_is_within_the_er
     done = RUNNER.invoke(app, ["versus", "tp=1", "tp=2", *named, "--defaults"])
     text = " ".join(done.stdout.split())
     assert done.exit_code == 0, done.stderr
-    assert "whole run a: " in text and " USD (" in text and " costs " in text
-    assert "within the error" in text or "beyond the error" in text
+    assert "Whole run a: " in text and " USD* (" in text and "plan for" in text
+    difference = re.search(r"b less a: (.*?) USD \((.*?) USD to (.*?) USD\), (\w+) the error", text)
+    assert difference is not None and difference[4] in ("within", "beyond")
+    assert "Assumed, and what the other choice would change" in text
     done = RUNNER.invoke(app, ["what-if", *named, "--change", "network.adapter=0.5"])
     text = " ".join(done.stdout.split())
     assert "within the error" in text or "beyond the error" in text
-    assert "the change: " in text and " USD" in text
+    assert "after less before: " in text and " USD" in text and "plan for" in text
 
 
 def test_size_says_what_is_left_of_the_budget_and_what_it_would_buy() -> None:
@@ -160,4 +177,4 @@ def test_a_price_that_was_typed_is_nobodys_guess() -> None:
     named = ["--clusters", "oci-h100", "--gpus", "8", "--jobs", "1", "--price", "2.1"]
     done = RUNNER.invoke(app, ["compare", *SMALL, *named])
     assert done.exit_code == 0 and "*" not in done.stdout
-    assert "oci-h100 2.10 (yours)" in done.stdout
+    assert "oci-h100: 2.10 (yours)" in done.stdout

@@ -26,7 +26,7 @@ def screen(*arguments: str) -> str:
 
 def test_every_number_that_follows_from_the_step_has_its_interval(verdict: str) -> None:
     """Step time, memory, days, USD, energy of the first layout: its P10 to P90 below each."""
-    table = verdict.split("fullest GPU (")[0]
+    table = verdict.split("peak memory (")[0]
     spans = [re.findall(r"([\d.,]+)M?-([\d.,]+\d)( s| M|M)?", line) for line in table.splitlines()]
     below = next(found for found in spans if len(found) == 5)
     first = [(float(low), float(high), unit.strip()) for low, high, unit in below]
@@ -61,14 +61,14 @@ def test_the_verdict_says_everything_a_person_decides_on(verdict: str) -> None:
         "days",
         "USD",
         "kWh",
-        "fullest GPU",
+        "peak memory (worst rank",
         "usable HBM",
         "runner-up",
         "data parallel only",
         "sum = step time",
-        "What binds",
+        "Bottlenecks",
         " % chance with the planning factor; ",
-        "What would pay most",
+        "Most sensitive to",
         "Searched",
         "dropped: ",
         "Evidence: measured here",
@@ -106,7 +106,7 @@ def test_a_goal_that_no_layout_meets_is_said() -> None:
 
 def test_a_narrow_screen_keeps_the_verdict() -> None:
     result = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["plan", *FEW, "--more", "--no-report"])
-    table = result.stdout.split("What binds")[0].splitlines()
+    table = result.stdout.split("Bottlenecks")[0].splitlines()
     assert max(map(len, table)) <= 80
     assert "…" not in "".join(table)
     flat = " ".join(" ".join(table).split())

@@ -213,7 +213,7 @@ def test_the_screen_says_what_was_played(plain: dict[str, Any]) -> None:
     assert (result.exit_code, result.stderr) == (0, "")
     for words in (
         "played",
-        "by the closed form",
+        "by the analytical model",
         "sum = step time",
         "streams of rank",
         "Critical path",
@@ -370,7 +370,7 @@ def test_durations_that_vary(plain: dict[str, Any]) -> None:
     assert sum(jitter["lost_s"].values()) == pytest.approx(lost_s, rel=1e-9)
     shown = RUNNER.invoke(app, ["simulate", *CASE, "--jitter", "0.03"]).stdout
     part = shown.split("Durations that vary")[1]
-    assert "if none varied by 3.0 % (seed 0)" in part and "matrix products" in part
+    assert "if none varied by 3.0 % (seed 0)" in part and "GEMMs" in part
 
 
 def test_no_jitter_is_the_step_itself(plain: dict[str, Any]) -> None:

@@ -41,7 +41,7 @@ def test_screen_says_what_is_assumed_and_how_long_to_wait() -> None:
     assert (done.exit_code, done.stderr) == (0, "")
     text = " ".join(done.stdout.split())
     for words in ("10 Gbit/s", "north", "gradients every step", "sites.more_steps_fraction",
-                  "Days are ideal ones", "worth waiting for up to", "Read this with"):  # fmt: skip
+                  "Days are ideal ones", "worth waiting for up to", "Notes"):  # fmt: skip
         assert words in text, words
 
 

@@ -22,7 +22,7 @@ def test_document() -> None:
     document = json.loads(done.stdout)
     keys = [*("schema", "version", "command", "scenario", "workload", "asked", "answer"),
             *("nearest", "tried", "compute", "budget_left_usd", "budget_left_share"),
-            "budget_would_buy"]  # fmt: skip
+            "budget_would_buy", "assumptions"]  # fmt: skip
     assert list(document) == keys
     answer = document["answer"]
     assert answer["confidence"] == 0.9 and answer["planned_days"]["p90"] <= 30.0
@@ -40,9 +40,27 @@ def test_screen() -> None:
     done = RUNNER.invoke(app, [*RUN, "--gpus", "16", "--deadline", "30d"])
     assert (done.exit_code, done.stderr) == (0, "")
     text = " ".join(done.stdout.split())
-    for words in ("With this many GPUs, with a chance of 90.0 %", "most tokens for llama-3.2-1b",
+    for words in ("With this many GPUs within 30.0 days, with a chance of 90.0 %",
+                  "most tokens for llama-3.2-1b",
                   "by hoffmann-2022: loss = 1.6934", "the deadline is used up"):  # fmt: skip
         assert words in text, words
+
+
+def test_the_sizes_that_were_tried_stand_in_order_below_the_answer() -> None:
+    done = RUNNER.invoke(app, [*RUN, "--deadline", "30d", "--budget", "1M"])
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert max(len(line.rstrip()) for line in done.stdout.splitlines()) <= 80
+    above, below = done.stdout.split("cluster          GPUs", 1)
+    assert "The fewest GPUs within 30.0 days and 1.00 M USD, with a chance of 90.0 %" in above
+    assert "of 1.00 M USD are left" in above and "the soonest end within it" in above
+    rows = [line.split() for line in below.splitlines() if line.startswith("dgx-h100 ")]
+    sizes = [int(row[1]) for row in rows]
+    assert sizes == sorted(sizes) and len(sizes) >= 2
+
+
+def test_a_budget_that_is_used_up_is_what_the_limits_take() -> None:
+    done = RUNNER.invoke(app, [*RUN, "--gpus", "16", "--budget", "2000"])
+    assert "2.00 k USD; the budget is used up" in " ".join(done.stdout.split())
 
 
 def test_what_cannot_be_met_names_the_nearest() -> None:

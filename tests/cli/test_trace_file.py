@@ -40,8 +40,8 @@ def test_plan_writes_the_best_layouts_trace_beside_json(tmp_path: Path) -> None:
 def test_the_screen_says_what_was_played() -> None:
     result = RUNNER.invoke(app, ["plan", *FEW, "--more", "--no-report", "--refine", "2"])
     assert result.exit_code == 0, result.output
-    part = result.stdout.split("Played on discrete events")[1].split("What binds")[0]
-    assert part.count("by the closed form") == 2
+    part = result.stdout.split("Simulated step, on discrete events")[1].split("Bottlenecks")[0]
+    assert part.count("by the analytical model") == 2
     assert "Layouts behind these 2 keep their places and closed-form times" in part
 
 

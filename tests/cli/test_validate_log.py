@@ -70,7 +70,7 @@ def test_the_screen_says_it_all(scenario: list[str]) -> None:
         "MFU",
         "memory, allocated (GiB)",
         "memory, reserved (GiB)",
-        "matrix products",
+        "GEMMs",
         "sum = step time",
         "Layout fields taken from the log: dp = 2, cp = 1, tp = 1, pp = 1, micro_batch = 4, vpp",
         "Layout fields assumed, because neither log nor scenario has them: ep = 1",
@@ -240,7 +240,7 @@ def test_warm_up_must_be_a_count(scenario: list[str]) -> None:
 
 
 def test_nothing_heavy_is_imported(scenario: list[str]) -> None:
-    heavy = ("matplotlib", "networkx", "numba", "pandas", "plotly", "scipy", "torch")
+    heavy = ("matplotlib", "networkx", "numba", "pandas", "scipy", "torch")
     code = (
         "import sys\nfrom simulator.cli.main import app\n"
         f"app({['validate', *MEGATRON, *scenario]!r}, standalone_mode=False)\n"

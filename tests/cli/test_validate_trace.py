@@ -85,7 +85,7 @@ def test_the_screen(scenario: Path) -> None:
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
     table = {line.split("  ")[0]: line.split() for line in lines}
-    assert table["matrix products"][3] == "0.013"
+    assert table["GEMMs"][2] == "0.013"
     assert table["waiting for the host"][5] == "13.094"
     assert table["sum = step"][4] == "13.410"
     assert "Tesla V100-DGXS-32GB: the mean of 1 of 1 steps" in result.stdout

@@ -57,7 +57,7 @@ def test_it_says_what_one_decides_by() -> None:
     for words in (
         f"FITS {best.estimate.layouts.describe(0)} time {days:,.1f} days (",
         f"begun on 2027-01-01 it ends on {ends.isoformat()} (",
-        " M USD (",
+        " M USD* (",
         " USD per GPU-hour (on demand, specialised clouds, 2026-05-01, assumed); ",
         f"planned plan for {days * FACTOR:,.1f} days (",
         " published runs took on top: restarts, ",
@@ -69,8 +69,8 @@ def test_it_says_what_one_decides_by() -> None:
         "most memory free",
         "faster, if a trial run shows that it fits",
         "Assumed, and what the other choice would change software megatron-core, or ",
-        "What binds",
-        "What would pay most",
+        "Bottlenecks",
+        "Most sensitive to",
         "--more: ",
     ):
         assert words in flat, words
@@ -93,4 +93,4 @@ def test_three_alternatives_say_what_speaks_for_them() -> None:
 @pytest.mark.evidence
 def test_played_layouts_stand_beside_the_closed_form() -> None:
     flat = " ".join(shown(*FEW, *PINS, "--refine", "1").split())
-    assert " on discrete events, " in flat and " by the closed form (" in flat
+    assert " on discrete events, " in flat and " by the analytical model (" in flat

@@ -1,6 +1,7 @@
 """`foreshard versus` and `foreshard what-if`: screens, frozen keys, bad input."""
 
 import json
+import re
 
 import pytest
 from typer.testing import CliRunner
@@ -13,17 +14,59 @@ PINS = ["--set", "layout.pp=1", "--set", "layout.cp=1", "--set", "layout.shardin
 TWO = ["versus", "tp=4", "tp=8", *NAMES, *PINS, "--defaults"]
 IF = ["what-if", *NAMES, *PINS, "--set", "layout.micro_batch=1"]
 HEAD = ["schema", "version", "command", "scenario", "workload"]
+SIDE = [
+    *("asked", "layout", "step_time_s", "p10_s", "p90_s", "mfu", "days", "usd", "price"),
+    *("memory_total_bytes", "fits", "verdict", "memory_p90_bytes", "usable_bytes", "goodput"),
+    *(
+        "checkpoint",
+        "days_ideal",
+        "planning_factor",
+        "planned_days",
+        "planned_usd",
+        "planned_kwh",
+        "deadline_chance",
+    ),
+    *("budget_chance", "deadline_chance_without_factor", "budget_chance_without_factor"),
+]
 
 
 def test_document_of_two() -> None:
     done = RUNNER.invoke(app, [*TWO, "--json"])
     assert done.exit_code == 0, done.stderr
     found = json.loads(done.stdout)
-    assert list(found) == [*HEAD, "searched", "a", "b", "chance_a_faster", "tie", "terms"]
+    ratio = ["step_time_ratio", "step_time_ratio_p10", "step_time_ratio_p90"]
+    keys = ["searched", "a", "b", "chance_a_faster", "tie", "terms", "within_error", *ratio]
+    assert list(found) == [*HEAD, *keys, "days_change", "usd_change", "summary", "assumptions"]
+    assert list(found["a"]) == SIDE
     assert (found["a"]["layout"]["tp"], found["b"]["layout"]["tp"]) == (4, 8)
+    assert found["within_error"] == found["tie"]
+    assert found["step_time_ratio"] == found["b"]["step_time_s"] / found["a"]["step_time_s"]
+    assert found["step_time_ratio_p10"] < found["step_time_ratio"] < found["step_time_ratio_p90"]
     for i, side in enumerate("ab"):
         total = sum(pair[i] for pair in found["terms"].values())
         assert total == pytest.approx(found[side]["step_time_s"])
+
+
+def test_the_difference_of_two_runs_is_as_wide_as_that_of_their_steps() -> None:
+    """Days and money grow with the step: what price and factor are unsure of both sides share."""
+    found = json.loads(RUNNER.invoke(app, [*TWO, "--tokens", "1e11", "--json"]).stdout)
+    for name in ("days", "usd"):
+        a, b = (found[side][name]["p50"] for side in "ab")
+        change = found[f"{name}_change"]
+        assert change["p50"] == pytest.approx(b - a)
+        for end in ("p10", "p90"):
+            share = found[f"step_time_ratio_{end}"] / found["step_time_ratio"]
+            assert change[end] == pytest.approx(share * b - a)
+    side = found["a"]
+    saved = side["checkpoint"]
+    assert saved["bytes"] > 8.03e9 * 2 and saved["write_s"] > 0.0
+    assert saved["every_s"] == pytest.approx(saved["every_steps"] * side["step_time_s"])
+    assert side["planned_days"]["p50"] == pytest.approx(
+        side["planning_factor"]["value"] * side["days"]["p50"]
+    )
+    assert side["days"]["p50"] * side["goodput"] == pytest.approx(side["days_ideal"])
+    surely = side["memory_p90_bytes"] <= side["usable_bytes"]
+    assert side["verdict"] == ("FITS" if surely else "TIGHT" if side["fits"] else "OOM")
 
 
 def test_screen_of_two() -> None:
@@ -42,7 +85,12 @@ def test_what_if() -> None:
     found = json.loads(done.stdout)
     keys = ["change", "before", "after", "same_layout", "same_layout_reason", "step_time_ratio"]
     keys += ["step_time_ratio_p10", "step_time_ratio_p90", "within_error"]
-    assert list(found) == [*HEAD, *keys, "days_change", "usd_change"]
+    keys += ["run_within_error"]
+    keys += [f"{name}_change" for name in ("days", "usd")]
+    keys += [f"{name}_change_{end}" for name in ("days", "usd") for end in ("p10", "p90")]
+    assert list(found) == [*HEAD, *keys, "summary", "assumptions"]
+    assert "within the error" in found["summary"][0] or "beyond the error" in found["summary"][0]
+    assert found["assumptions"][0]["step_time_change"] != 0.0
     low, high = found["step_time_ratio_p10"], found["step_time_ratio_p90"]
     assert low < found["step_time_ratio"] < high
     assert found["within_error"] == (low <= 1.0 <= high)
@@ -58,7 +106,21 @@ def test_what_if() -> None:
     assert (done.exit_code, done.stderr) == (0, "")
     text = " ".join(done.stdout.split())
     assert "with network.adapter x 0.25, memory +20%: step time x" in text
-    assert "the old layout then" in text
+    assert "with the layout of before" in text
+    assert "Assumed, and what the other choice would change" in text
+
+
+def test_a_larger_batch_has_longer_steps_and_fewer_of_them() -> None:
+    """Twice the batch: the step is twice as long for sure, of the days that is not said."""
+    run = ["--batch", "64", "--tokens", "1e11", "--change", "training.global_batch=128"]
+    found = json.loads(RUNNER.invoke(app, [*IF, *run, "--json"]).stdout)
+    assert 1.8 < found["step_time_ratio"] < 2.0 and not found["within_error"]
+    low, high = found["days_change_p10"], found["days_change_p90"]
+    assert found["run_within_error"] == (low <= 0.0 <= high)
+    assert abs(found["days_change"]) < 0.1 * found["before"]["days"]
+    text = " ".join(RUNNER.invoke(app, [*IF, *run]).stdout.split())
+    which = "within" if found["run_within_error"] else "beyond"
+    assert re.search(rf"after less before: [^:]*, {which} the error", text)
 
 
 @pytest.mark.parametrize(

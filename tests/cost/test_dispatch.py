@@ -256,3 +256,58 @@ def test_small_tokens_keep_hybridep_from_filling_links() -> None:
         return 1e6 * row_bytes / (float(seconds[0]) - start)
 
     assert 0.4 < rate(4096) / rate(14336) < 0.65
+
+
+@pytest.mark.parametrize(("ranks", "way", "tokens"), [(16, "dispatch", 20), (32, "combine", 8)])
+def test_messages_that_a_thread_of_the_host_posts_wait_for_each_other(
+    ranks: int, way: str, tokens: int
+) -> None:
+    """DeepEP's chunks (deep_ep/buffers/legacy.py) over EFA: each waits 0.4 of the hop's 23.3 us.
+
+    16 ranks have 2 servers of 8, 32 have 4. As many experts as ranks and as many picks as experts:
+    every token goes to every server, and rate and start are nothing beside the waits.
+    """
+    efa, ib = load_cluster("aws-p5", 64), load_cluster("dgx-h100", 64)
+    group = Group(size=np.array([ranks]), local=np.array([8]))
+    sent = 1e6
+    call = {"experts": ranks, "row_bytes": 1.0, "way": way}
+    waits = sent * (ranks // 8 - 1) / tokens * 0.4 * 23.3e-6
+    assert dispatch_s(efa, sent, ranks, group, **call)[0] == pytest.approx(waits, rel=0.02)
+    assert dispatch_s(ib, sent, ranks, group, **call)[0] < 0.2 * waits  # kernels ring adapters
+    hybrid = dispatch_s(efa, sent, ranks, group, library="hybridep", **call)
+    assert hybrid[0] < 0.5 * waits  # not DeepEP's chunks
+    alone = Group(size=np.array([8]), local=np.array([8]))
+    inside = [dispatch_s(c, sent, 8, alone, **(call | {"experts": 8})) for c in (efa, ib)]
+    assert inside[0] == pytest.approx(inside[1], rel=1e-6)
+
+
+def test_a_host_that_posts_messages_does_not_run_ahead_of_them() -> None:
+    """Of a host that binds: beside what it launches the step has all of the messages' waits.
+
+    Where kernels ring the adapters, the same step hides its exchange behind the host.
+    """
+    work = Workload(architecture=MIXTRAL, recipe=Recipe(sequence_length=S, global_batch=16))
+    layout = Layouts.of(global_batch=16, dp=16, ep=8, etp=2, tp=2, dispatcher="deepep")
+    host = replace(CORE.host, seconds_per_kernel=Figure(1.0))
+    efa = load_cluster("aws-p5", 32)
+    rung = replace(efa.node, scale_out=replace(efa.node.scale_out, kind="infiniband"))
+    posted, hidden = (
+        evaluate(layout, work, cluster, replace(CORE, host=host))
+        for cluster in (efa, replace(efa, groups=(replace(efa.groups[0], node=rung),)))
+    )
+    waits = float(posted.terms_s["ep"][0])
+    assert waits > 0.01
+    more = float(posted.step_time_s[0] - hidden.step_time_s[0])
+    assert more == pytest.approx(waits, rel=1e-3)
+
+
+def test_what_no_vendor_tunes_is_slower_on_its_devices() -> None:
+    """Products and attention of Megatron-LM over those of AMD's Primus on MI325X: 1 / 0.76."""
+    work = Workload(architecture=MIXTRAL, recipe=Recipe(sequence_length=S, global_batch=8))
+    layout, cluster = Layouts.of(global_batch=8, dp=8), load_cluster("mi325x-8", 8)
+    primus = load_software("primus")
+    tuned = evaluate(layout, work, cluster, primus).terms_s
+    for other in (replace(primus, tuned_by="NVIDIA"), replace(primus, framework="lumen")):
+        plain = evaluate(layout, work, cluster, other).terms_s
+        for term, ratio in {"gemm": 1 / 0.76, "attention": 1 / 0.76, "memory_bound": 1.0}.items():
+            assert plain[term][0] / tuned[term][0] == pytest.approx(ratio, rel=1e-6)

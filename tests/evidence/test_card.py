@@ -163,7 +163,7 @@ def test_what_nobody_ran_is_not_measured_here(question: dict[str, Any]) -> None:
     found = prediction(**question)
     assert GRADES.index(found.evidence.grade) > GRADES.index(usual.evidence.grade)
     assert half_widths(found)[1] > 1.5 * half_widths(usual)[1]
-    assert found.evidence.nearest_distance.startswith("alike but for ")
+    assert found.evidence.nearest_distance.startswith("same, except ")
 
 
 def test_a_long_sequence_has_a_long_run_for_its_nearest() -> None:
@@ -215,7 +215,10 @@ def test_grades_follow_the_expected_error() -> None:
 def test_borrowed_figures_are_said() -> None:
     found: Card = prediction("l40-pcie", 8, software="torchtitan").evidence
     words = " ".join(found.sentences())
-    assert found.borrowed[0] == ("gemm.cublas", "l40s") and "Figures borrowed from l40s" in words
+    assert (
+        found.borrowed[0] == ("gemm.cublas", "l40s")
+        and "Kernel efficiency taken from l40s" in words
+    )
     assert found.document()["borrowed"][0] == {"figure": "gemm.cublas", "from": "l40s"}
     assert GRADES.index(found.grade) >= 2 and "device" in " ".join(w for w, _ in found.differs)
 

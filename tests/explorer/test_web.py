@@ -69,6 +69,29 @@ def test_a_slider_changes_the_verdict_and_too_much_is_oom() -> None:
     assert pages.get("/api/now", params=asked(**large)).json()["verdict"] == "OOM"
 
 
+def test_a_price_of_ones_own_is_that_of_the_cluster_alone() -> None:
+    pages = client()
+    given = {"usd_per_gpu_hour": 4.0, "beside": "dgx-h100", "deadline_days": 30}
+    found = pages.get("/api/search", params=asked(**given)).json()
+    assert found["usd"] == pytest.approx(4.0 * found["gpu_hours"])
+    assert (found["price"]["base"], found["plain"][:2]) == ("typed", "DP")
+    sizes = pages.get("/api/sizes", params=asked(**given)).json()
+    assert "very likely before your 30-day deadline" in sizes["said"][0]
+    notes = re.findall(r"<title>(.*?)</title>", sizes["picture"])
+    assert {note.split(";")[0].split()[1] for note in notes} == {"A100", "H100"}
+    assert all("4.00 USD" in note for note in notes if " A100 " in note.split(";")[0])
+    assert all("2.99 USD" in note for note in notes if " H100" in note.split(";")[0])
+    wrong = pages.get("/api/search", params=asked(beside="nowhere"))
+    assert wrong.status_code == 422 and "beside" in wrong.json()["problems"][0]
+
+
+def test_style_sheet_and_choices_name_tokens_and_prices() -> None:
+    pages = client()
+    assert "--mark: #0b5cad; " in pages.get("/explorer.css").text
+    (box,) = [c for c in pages.get("/api/choices").json()["machines"] if c["name"] == "dgx-h100"]
+    assert box == {"name": "dgx-h100", "chip": "H100", "price": "2.99 USD"}
+
+
 def test_layouts_of_the_last_answer_are_priced_again_at_once() -> None:
     pages = client()
     best = pages.get("/api/search", params=asked()).json()

@@ -195,7 +195,7 @@ def test_without_a_price_there_is_no_cost_and_no_budget(tmp_path: Path) -> None:
     screen = CliRunner().invoke(app, ["plan", *options])
     assert screen.exit_code == 0, screen.stderr
     assert not re.search(r"\bnan\b", screen.stdout)
-    assert "cost not known" in (tmp_path / "plan.html").read_text()
+    assert "no price known for this cluster" in (tmp_path / "plan.html").read_text()
     missing = r"budget_usd: needs a price \(.*\), and h100-pcie-8 has none"
     with pytest.raises(InputError, match=missing):
         plan(**given, global_batch=64, tokens=1e9, budget_usd=1000.0)

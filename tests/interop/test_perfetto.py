@@ -83,7 +83,7 @@ def test_spans_are_complete_events_in_microseconds(step: SimulatedStep) -> None:
         (1, "reduce", 2.5e6, 1.5e6),
     ]
     assert spans[0]["args"] == {
-        "charged to": "matrix products",
+        "charged to": "GEMMs",
         "critical": True,
         "micro-batch": 0,
         "chunk": 0,

@@ -163,6 +163,15 @@ def test_names_of_a_script_stand_for_their_values(tmp_path: Path) -> None:
     assert notebook.scenario.pinned["offload_layers"] == 32
 
 
+def test_a_model_that_is_loaded_again_was_trained_before(tmp_path: Path) -> None:
+    """As unslothai/notebooks end: the adapters are loaded for inference."""
+    again = '\nif False:\n    m, t = FastLanguageModel.from_pretrained(model_name="lora_model")\n'
+    later = 'model, _ = FastLanguageModel.from_pretrained("lora_model", max_seq_length=64)\n'
+    plain = read(tmp_path, "a.py", samples.UNSLOTH).scenario
+    found = read(tmp_path, "b.py", samples.UNSLOTH + again + later).scenario
+    assert found.workload == plain.workload
+
+
 def test_a_script_of_a_trainer_and_its_adapters(tmp_path: Path) -> None:
     found = read(tmp_path, "sft.py", samples.HUGGING_FACE)
     recipe = found.scenario.workload.recipe
@@ -301,7 +310,7 @@ def test_a_command_of_a_table_trains_as_its_program_says(
 
 
 @pytest.mark.parametrize(
-    "program", ["train_rm.py", "train_kto.py", "train_ppo.py", "train_grpo.py"]
+    "program", ["train_prm.py", "train_kto.py", "train_ppo.py", "train_grpo.py"]
 )
 def test_a_command_of_a_table_that_trains_otherwise_is_refused(
     program: str, tmp_path: Path

@@ -260,6 +260,21 @@ def test_pairs_of_answers_are_twice_the_sequences(
     assert section is None or (section.teacher, section.compares) == (None, "log_probabilities")
 
 
+@pytest.mark.parametrize("kind", ["program", "stage"])
+def test_reward_models_score_pairs(tmp_path: Path, kind: str) -> None:
+    """trl 0.24 RewardTrainer, LLaMA-Factory stage rm: one score an answer, two answers a sample."""
+    if kind == "program":
+        files = {"run.sh": TRL.format(script="reward_modeling.py"), "fsdp.yaml": FSDP}
+        workload = read(tmp_path, files, {"gpus": 16}).scenario.workload
+        assert workload.recipe.global_batch == 2 * 1 * 4 * 16
+    else:
+        workload = factory(tmp_path, finetuning_type="full", stage="rm").scenario.workload
+    arch = workload.architecture
+    assert arch.output_rows == 0 and arch.tasks is not None and arch.tasks.outputs == (1,)
+    with pytest.raises(InputError, match="heads of tasks are trained, not only adapters"):
+        factory(tmp_path, finetuning_type="lora", stage="rm")
+
+
 def test_sizes_of_options_count_sequences(tmp_path: Path) -> None:
     files = {"run.sh": TRL.format(script="dpo.py"), "fsdp.yaml": FSDP}
     found = read(tmp_path, files, {"gpus": 16}, "layout.micro_batch=4")
@@ -281,7 +296,7 @@ def test_pairs_of_llama_factory(tmp_path: Path, loss: str, reference: bool) -> N
     [
         ("examples/kto.py", "training on single answers"), ("bco.py", "training on single answers"),
         ("grpo.py", "reinforcement learning"), ("scripts/ppo/ppo_tldr.py", "reinforcement"),
-        ("reward_modeling.py", "a reward model"), ("gkd.py", "distillation"),
+        ("prm.py", "a reward model of steps"), ("gkd.py", "distillation"),
     ],
 )  # fmt: skip
 def test_a_program_that_trains_otherwise_is_refused(
@@ -409,7 +424,7 @@ def test_llama_factory_in_pure_sixteen_bit(tmp_path: Path) -> None:
     assert (recipe.master_weights, recipe.moment_dtype) == (False, "bf16")
 
 
-@pytest.mark.parametrize("stage", ["kto", "ppo", "rm"])
+@pytest.mark.parametrize("stage", ["kto", "ppo"])
 def test_stages_of_llama_factory_that_are_no_plain_step(tmp_path: Path, stage: str) -> None:
     with pytest.raises(InputError, match=f"stage: '{stage}' asks for"):
         factory(tmp_path, finetuning_type="lora", stage=stage)

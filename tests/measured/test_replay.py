@@ -144,6 +144,8 @@ def test_switches_of_the_row_beat_those_of_the_profile() -> None:
     off = made(overlap_grad_reduce="false", flash_attention="false").software
     assert (on.overlap.gradient_reduce, off.overlap.gradient_reduce) == (True, False)
     assert on.overlap.tensor == "userbuffers"
+    fsdp = made(overlap_param_gather="true", software="megatron-lm-main-2025.10").software
+    assert fsdp.overlap.parameter_gather and fsdp.overlap.sharded_prefetch
     assert (on.kernels.attention, off.kernels.attention) == ("flash", "unfused")
     graphs = made(cuda_graphs="true").software.host
     assert (float(graphs.captured_fraction), float(graphs.captured_moe_fraction)) == (1.0, 1.0)
@@ -165,6 +167,18 @@ def test_blank_and_missing_columns_take_the_same_defaults() -> None:
     assert blank.layout.row() == made(absent).layout.row()
     assert blank.layout.row()["vpp"] == 1
     assert blank.cluster.domain == made(absent).cluster.domain == 8
+
+
+def test_a_fabric_may_say_whose_server_it_is() -> None:
+    """EFA is EC2's: its hops and hosts; other fabrics leave the usual server of the GPU."""
+    for gpu, home, there in (
+        ("H100-SXM5-80GB", "dgx-h100", "aws-p5"),
+        ("B300", "dgx-b300", "aws-p6-b300"),
+    ):
+        found = {kind: made(gpu=gpu, fabric=kind).cluster for kind in ("infiniband", "efa")}
+        assert found["infiniband"].node.name == home
+        assert found["efa"].node.name == there and found["efa"].fabric.extra_hop_s > 0.0
+        assert [c.node.scale_out.through_host for c in found.values()] == [False, True]
 
 
 def test_a_software_profile_may_be_named() -> None:

@@ -15,7 +15,7 @@ from simulator.search.explore import TOO_LARGE, explore
 from simulator.units import show_bytes
 
 NAMES = {
-    "matrix rate",
+    "GEMM throughput",
     "memory bandwidth",
     "scale-up bandwidth",
     "network bandwidth",

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
 
 from simulator.questions.compare.answer import Comparison, compare_clusters
-from simulator.questions.compare.page import compare_page
-from simulator.questions.compare.picture import comparison_picture
-from simulator.report.wording import AT_ASSUMED
+from simulator.questions.compare.offers import Offer
+from simulator.questions.compare.page import compare_page, compare_picture
 from simulator.scenario import make_scenario
 
 
@@ -53,54 +53,65 @@ def answer() -> Comparison:
     return compare_clusters(make_scenario(document), ["dgx-h100", "dgx-a100"], "8", jobs=1)
 
 
+@pytest.fixture(scope="module")
 def page(answer: Comparison) -> str:
-    drawn = (comparison_picture(answer, narrow=narrow, svg=True).svg() for narrow in (False, True))
-    return compare_page(answer, *drawn)
+    return compare_page(answer)
 
 
-def test_every_offer_has_its_row(answer: Comparison) -> None:
+def test_the_answer_comes_first(answer: Comparison, page: str) -> None:
+    found = re.search(r"<h1>(.*?)</h1>", page)
+    assert found is not None
+    best = min((row for row in answer.rows if row.meets(answer.asked)), key=_usd)
+    assert found[1].startswith("8 H100: " if best.accelerator == "h100-sxm" else "8 A100")
+    assert best.days is not None and f"{24 * best.days.p50:.1f} hours" in found[1]
+    assert "very likely before your 3-day deadline" in found[1]
+    assert page.index("<h1>") < page.index("<h2>Prices") < page.index("<table")
+
+
+def _usd(row: Offer) -> float:
+    return row.usd.p50 if row.usd else float("inf")
+
+
+def test_every_offer_has_its_row(answer: Comparison, page: str) -> None:
     read = Cells()
-    read.feed(page(answer))
-    heads, first, second, more_heads, more, _ = read.rows
-    assert [first[0], second[0]] == ["dgx-h100", "dgx-a100"] and first[1] == "8"
-    assert len(heads) == len(first) == len(second) <= 8  # as wide as paper
-    assert more_heads[:2] == heads[:2] and more[:2] == first[:2] and len(more) == len(more_heads)
-    memory = first[heads.index("memory")]
-    assert memory.startswith(str(answer.rows[0].memory_verdict)) and memory.endswith("% free")
-    row = answer.rows[0]
-    assert row.days is not None and row.co2_kg is not None and row.goodput is not None
-    shown, _, planned = first[heads.index("days")].partition("; plan for ")
-    days, low, _, high = shown.split()
-    held = row.planned_days
-    assert held is not None
-    middle, early, _, late = planned.replace("(", "").replace(")", "").split()
-    for said, found in (
-        *((days, row.days.p50), (low, row.days.p10), (high, row.days.p90)),
-        *((middle, held.p50), (early, held.p10), (late, held.p90)),
-    ):
-        assert float(said) == pytest.approx(found, rel=0.05)
-    assert "*" in first[heads.index("USD")], "an assumed price is marked"
-    assert "assumed" in more[more_heads.index("USD an hour")]
-    mass, unit = more[more_heads.index("CO2")].split()
-    assert float(mass) * {"kg": 1.0, "t": 1e3}[unit] == pytest.approx(row.co2_kg, rel=0.01)
-    assert more[more_heads.index("goodput")].split() == [f"{100.0 * row.goodput:.1f}", "%"]
+    read.feed(page)
+    at = next(i for i, row in enumerate(read.rows) if row[0] == "offer" and len(row) > 2)
+    heads, *rows = read.rows[at : at + 3]
+    named = {words[0].split()[1]: words for words in rows}
+    for offer in answer.rows:
+        words = named[{"h100-sxm": "H100", "a100-sxm-80": "A100"}[offer.accelerator]]
+        assert words[0].startswith("8 ") and offer.cluster in words[0]
+        assert offer.days is not None and offer.usd is not None
+        shown, low, _, high = words[1].split()
+        for said, known in ((shown, offer.days.p50), (low, offer.days.p10), (high, offer.days.p90)):
+            assert float(said) == pytest.approx(known, rel=0.05)
+        memory = words[heads.index("memory")]
+        assert memory.startswith(str(offer.memory_verdict)) and memory.endswith("% free")
+        assert f"{offer.usd_per_gpu_hour:.2f}" in words[heads.index("USD per GPU-hour")]
+        assert offer.assumed_price and "\u25b2" in words[heads.index("USD per GPU-hour")]
     assert read.asks == []
+
+
+def test_prices_stand_in_the_head_with_date_and_provider(answer: Comparison, page: str) -> None:
+    head = page[: page.index("Cost against time")]
+    for row in answer.rows:
+        assert row.price is not None and row.price["date"] in head
+        assert row.price["provider"] in head and "assumed, no quote" in head
 
 
 def test_an_offer_that_cannot_run_says_why_and_nothing_is_markup(answer: Comparison) -> None:
     bad = replace(answer.rows[1], feasible=False, reason="<b>too small</b>")
     read = Cells()
-    text = page(replace(answer, rows=(answer.rows[0], bad)))
+    text = compare_page(replace(answer, rows=(answer.rows[0], bad)))
     read.feed(text)
     assert "<b>too" not in text
-    assert read.rows[2][read.rows[0].index("layout")] == "<b>too small</b>"
-    assert read.rows[2][read.rows[0].index("days")] == "-"
+    assert ["8 A100 80", "<b>too small</b>"] in read.rows
 
 
-def test_money_at_an_assumed_price_is_marked_on_the_page(answer: Comparison) -> None:
-    """Both clusters have the middle of what second-hand pages say."""
-    read = Cells()
-    read.feed(page(answer))
-    column = next(i for i, head in enumerate(read.rows[0]) if head.startswith("USD"))
-    assert all("*" in row[column] for row in read.rows[1 : 1 + len(answer.rows)])
-    assert AT_ASSUMED in page(answer)
+def test_the_picture_has_a_point_for_every_offer(answer: Comparison) -> None:
+    picture = compare_picture(answer)
+    assert picture is not None
+    drawn = picture(svg=True).svg()
+    notes = re.findall(r"<title>(.*?)</title>", drawn)
+    assert {note.partition(";")[0] for note in notes} == {"8 H100", "8 A100 80"}
+    assert ">deadline 3 days</text>" in drawn and ">H100</text>" in drawn

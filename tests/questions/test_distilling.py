@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from simulator.cli.main import app
 from simulator.errors import InputError
 from simulator.planner.prediction import predict
 from simulator.questions.distillation.answer import Distilled, distil
@@ -61,6 +65,25 @@ def test_the_reference_of_adapters_is_their_base() -> None:
         assert flop_s < found.beside.teacher_s < 4 * flop_s
     assert taken[16] == logits
     assert taken[0] - logits == pytest.approx(2 * 1.236e9, rel=0.01)
+
+
+def test_launch_files_with_pairs(tmp_path: Path) -> None:
+    """The command reads the file, keeps its layout, and says in JSON what it read."""
+    path = tmp_path / "run.sh"
+    path.write_text(
+        "accelerate launch --use_fsdp --num_processes 8 trl/scripts/dpo.py --bf16 --max_length 1024"
+        " --model_name_or_path meta-llama/Llama-3.2-1B --per_device_train_batch_size 1\n"
+    )
+    ran = CliRunner().invoke(
+        app, ["distil", "--from", str(path), "--cluster", "dgx-h100", "--json"]
+    )
+    found = json.loads(ran.stdout)
+    assert (ran.exit_code, found["teacher"]["name"]) == (0, "llama-3.2-1b")
+    layout = found["beside"]["layout"]
+    assert (layout["micro_batch"], layout["dp"], layout["sharding"]) == (2, 8, "zero3")
+    assert found["from"]["files"] == [
+        {"path": str(path), "kinds": ["accelerate launch", "Hugging Face TrainingArguments"]}
+    ]
 
 
 def test_ahead_of_time() -> None:

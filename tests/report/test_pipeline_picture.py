@@ -10,6 +10,7 @@ from simulator.api import predict
 from simulator.events.played import SimulatedStep
 from simulator.events.simulated_step import simulate
 from simulator.report.canvas import png_bytes
+from simulator.report.palette import colour
 from simulator.report.pipeline_picture import _windows, pipeline_picture
 
 
@@ -40,8 +41,9 @@ def pixels(png: bytes) -> np.ndarray:
 def test_a_short_step_is_shown_whole(short: SimulatedStep) -> None:
     assert _windows(short.timeline) == [(0.0, pytest.approx(short.step_time_s))]
     image = pixels(png_bytes(pipeline_picture(short, title="a model\na layout")))
-    blue, grey = np.array([0x24, 0x58, 0xA6]) / 255, np.array([0xD9, 0xDD, 0xE2]) / 255
-    for ink in (blue, grey):  # forward passes, and idle time behind them
+    inks = (colour(name).light for name in ("attention", "gemm", "grid"))
+    for ink in (np.array([*bytes.fromhex(ink[1:])]) / 255 for ink in inks):
+        # forward and backward passes, and idle time behind them
         assert (np.abs(image[:, :, :3] - ink).max(axis=2) < 0.01).mean() > 0.01
 
 

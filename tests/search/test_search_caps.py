@@ -5,10 +5,8 @@ from typing import Any
 import pytest
 
 from simulator.planner.batch_choices import MOST_TRIED, plan_over
-from simulator.planner.scaling import scaling
 from simulator.scenario import Scenario, make_scenario
 from simulator.search import candidates as listing
-from simulator.search.allowed import with_allowed
 from simulator.search.search_caps import search_caps
 
 
@@ -80,17 +78,3 @@ def test_a_range_says_how_many_of_its_batches_were_tried() -> None:
     assert not plan_over(
         scenario(training={**training, "global_batch": 64}, **small)
     ).sizes_left_out
-
-
-def test_a_speed_up_curve_decides_what_the_plan_may_decide() -> None:
-    of = scenario(
-        model={"name": "gpt2-small"},
-        training={"sequence_length": 1024},
-        cluster={"gpus": 16},
-        search={"allow": ["micro_batch"]},
-    )
-    pinned = with_allowed(of)
-    for point in scaling(of).points:
-        assert point.estimate is not None
-        row = point.estimate.layouts.row()
-        assert all(row[name] == pinned[name] for name in ("tp", "pp", "cp", "recompute"))

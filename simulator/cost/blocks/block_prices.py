@@ -15,7 +15,7 @@ import numpy as np
 from simulator.arrays import Floats
 from simulator.cost.blocks.block_costs import PASS_TERMS, BlockCosts
 from simulator.cost.blocks.input_copies import input_s
-from simulator.cost.blocks.launches import launches_s, replays_s
+from simulator.cost.blocks.launches import launches_s, posted_by_host, replays_s
 from simulator.cost.blocks.products import Products, figures_for, per_key, product_type
 from simulator.cost.blocks.tensor_overlap import held_units, hidden_s, moved_bytes, usable
 from simulator.cost.collectives import calls as collectives
@@ -73,6 +73,8 @@ def block_costs_of_each(
     parts = model_parts(workload, ranks, software.kernels, either_layout=either)
     pricer = _Pricer(cluster, software, recipe, ranks)
     gemms = Products(cluster.accelerator, software, recipe, ranks, pricer.overlap).times(parts)
+    if pricer.slower != 1.0:
+        gemms = [{name: pricer.slower * s for name, s in times.items()} for times in gemms]
     priced = [pricer.part(ops, times, kernel_sets) for ops, times in zip(parts, gemms, strict=True)]
     boundary_bytes = ranks.own_tokens(recipe) * arch.hidden * element_bytes(recipe)
     if arch.is_encoder_decoder:  # the encoder's output travels beside the decoder's stream
@@ -159,6 +161,8 @@ class _Pricer:
         self.keys = len(ranks.tp)
         self.overlap = usable(software.overlap, recipe.precision)
         self.units = float(self.device.compute_units)
+        tuned = software.is_tuned_by(self.device.vendor)
+        self.slower = 1.0 if tuned else 1.0 / float(self.device.untuned_fraction)
         self.library_units = collectives.library_units(cluster)
         hybrid_units = software.overlap.hybridep_units * (
             software.kernels.expert_library == "hybridep"
@@ -379,6 +383,7 @@ class _Pricer:
             rates, kernel = device_rates(self.device, dtype), table[library]
             size = {name: getattr(call, name) for name in _FLASH_FIELDS}
             calls = size.pop("calls")
+            calls = calls * self.slower
             forward = forward + calls * attention_s(rates, kernel, **size)
             backward = backward + calls * attention_s(rates, kernel, **size, backward=True)
         return forward, backward
@@ -492,6 +497,9 @@ class _Pricer:
         hides = 0.0 if self.software.host.waits_for_kernels else 1.0
         host_s = [self._wide(seconds * self.slower_host) for seconds in whole_s]
         busy_s = [sum(map(way.__getitem__, PASS_TERMS), np.zeros(self.keys)) for way in terms]
+        if not paired and self.cluster.node.scale_out.through_host:
+            posted = posted_by_host(self.ranks)
+            busy_s = [busy - posted * way["ep"] for busy, way in zip(busy_s, terms, strict=True)]
         gaps = [late - hides * busy for late, busy in zip(host_s, busy_s, strict=True)]
         waits_s = [np.maximum(gap, 0.0) for gap in gaps]
         if paired:  # both passes are enqueued as one piece of work, where they have traffic to hide

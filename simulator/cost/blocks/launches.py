@@ -193,6 +193,17 @@ def _exchange_s(software: Software, ops: Operators, ranks: Ranks) -> Any:
     return seconds[np.asarray(ranks.dispatcher)] * _exchanges(ranks)
 
 
+def posted_by_host(ranks: Ranks) -> Any:
+    """Whether messages of DeepEP go to experts of other servers, where a host's thread posts them.
+
+    The host then waits for a dispatch as it waits for sizes: what the two take adds up. Steps of
+    Qwen3 30B on p5 and 235B on p6-b300 (awslabs/awsome-distributed-ai@95b939cd), over 2 and 4
+    servers, 512 and 2,048 tokens a rank, are the host's floor and the messages' waits to 10 %.
+    """
+    experts, way = ranks.groups.experts, np.asarray(ranks.dispatcher)
+    return (experts.local < experts.size) & (way == DISPATCHERS.index("deepep"))
+
+
 def _exchanges(ranks: Ranks) -> Any:
     """Whether experts are on other ranks, too."""
     return np.asarray(ranks.ep * ranks.etp) > 1

@@ -91,7 +91,7 @@ class Products:
                     way = cut.get(name, WHOLE)
                     m, n, batch = way.shape(m, n, g.batch)
                     sizes = (m, n, k, batch, result, aligned, way.pieces, way.held_units)
-                    shape = [np.ceil(per_key(x, self._keys)) for x in sizes]
+                    shape = [np.ceil(x) + np.zeros(self._keys) for x in sizes]
                     key = (index, name, shape)
                     rows.setdefault((product_type(self.recipe, g.kind), g.grouped), []).append(key)
         times: list[dict[str, Floats]] = [{} for _ in parts]

@@ -45,6 +45,10 @@ class Traffic:
     link_bytes_per_s: Any
     far_bytes_per_s: Any
     """Rate of a rank's share of the adapters."""
+    message_s: Any = 0.0
+    """What a message over adapters keeps the next one waiting."""
+    message_tokens: Any = 1.0
+    """Tokens of such a message."""
 
 
 def dispatch_s(
@@ -88,10 +92,13 @@ def dispatch_s(
     routed = {"groups": groups, "top_groups": top_groups, "load": load}
     near, far = dispatch_volumes(group, copies, experts, once=once, **routed)
     known = cluster.library.dispatch[library]
-    figures = dispatch_figures(
-        (known.get(cluster.board) or known[cluster.library.dispatch_fallback])[way]
-    )
+    measured = (known.get(cluster.board) or known[cluster.library.dispatch_fallback])[way]
+    figures = dispatch_figures(measured)
     nodes = group.domains
+    message_s, message_tokens = 0.0, np.ones_like(nodes)
+    if measured.message_tokens and cluster.node.scale_out.through_host:
+        message_s = float(cluster.library.fence_hops * cluster.fabric.extra_hop_s)
+        message_tokens = np.where(nodes > 2, *reversed(measured.message_tokens))
     traffic = Traffic(
         token_bytes=token_bytes,
         row_bytes=row_bytes,
@@ -101,6 +108,8 @@ def dispatch_s(
         share_beyond=1.0 - group.local / group.size,
         link_bytes_per_s=float(cluster.node.scale_up.all_to_all_bytes_per_s),
         far_bytes_per_s=exchange_rate(cluster, nodes),
+        message_s=message_s,
+        message_tokens=message_tokens,
     )
     seconds = exchange_s(figures, traffic, units=units, hop_s=float(cluster.fabric.extra_hop_s))
     return np.where(group.size > 1, seconds, 0.0)
@@ -147,6 +156,8 @@ def exchange_s(
     links_s = near_bytes / (f["link_fraction"] * t.link_bytes_per_s)
     moved_s = (links_s**_CUBIC + units_s**_CUBIC) ** (1.0 / _CUBIC)
     transfer = np.maximum(moved_s, t.far * t.token_bytes / t.far_bytes_per_s)
+    messages = t.far * t.token_bytes / t.row_bytes / t.message_tokens
+    transfer = np.maximum(transfer, messages * t.message_s)
     power = f["sharpness"]
     return np.asarray((start**power + transfer**power) ** (1.0 / power))
 

@@ -86,7 +86,8 @@ class _Rules:
         Columns with scales of their own are a second cast, others a transposed copy. A weight that
         `arrives` from its ranks in 8 bit is not cast.
         """
-        both = replace(self, trained=True)  # the data gradient takes columns of any weight
+        # the data gradient takes columns of any weight, in the backward pass
+        both = replace(self, trained=True, columns_read=0.0)
         rows, kernels, _ = both.cast(whole, np.False_)
         forward = rows - self.columns * self.each * whole
         backward = self.columns * (_HALF if self.apart else self.each) + self.columns * self.each

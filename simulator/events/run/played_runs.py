@@ -70,7 +70,7 @@ class PlayedRuns:
     counts: Any
     """(seeds, causes + 3): interruptions."""
     extras_s: dict[str, float]
-    """What every run takes longer: tail of steps, evaluation."""
+    """What every run takes longer: slow steps, evaluation."""
     seconds: float
     """The computation took so long."""
 

@@ -5,8 +5,8 @@ const PINS = {
   cp: [1, 2, 4, 8, 16], ep: [1, 2, 4, 8, 16, 32, 64], micro_batch: [1, 2, 4, 8, 16, 32, 64],
   sharding: ["ddp", "zero1", "zero2", "zero3"], recompute: ["none", "selective", "full"],
 };
-const NUMBERS = ["tokens", "sequence_length", "global_batch", "deadline_days", "budget_usd", "gpus"];
-const WORDS = ["model", "cluster", "software", "precision", "minimize", "tight"];
+const NUMBERS = ["tokens", "sequence_length", "global_batch", "deadline_days", "budget_usd", "gpus", "usd_per_gpu_hour"];
+const WORDS = ["model", "cluster", "software", "precision", "minimize", "tight", "beside"];
 const START = {
   model: "llama-3.1-70b", cluster: "dgx-h100", gpus: 256, tokens: 1e12, sequence_length: 8192,
   global_batch: 1024, precision: "bf16", minimize: "time", tight: "never", pins: {},
@@ -14,7 +14,7 @@ const START = {
 const spaced = (name) => name.replaceAll("_", " ");
 const term = (name) => labels[name] || spaced(name);
 const $ = (id) => document.getElementById(id);
-let state = { ...START }, colours = {}, labels = {}, near = {}, last = null, turn = 0, timer = 0, searchTimer = 0;
+let state = { ...START }, colours = {}, labels = {}, near = {}, usable = 1, last = null, turn = 0, timer = 0, searchTimer = 0;
 
 function element(tag, text, attributes = {}) {
   const made = tag === "svg" || SVG.has(tag)
@@ -75,7 +75,7 @@ function changed() {
   for (const [id, path] of [["scenario_file", "scenario.toml"], ["launch_file", "launch.sh"], ["report_file", "report.html"]]) $(id).href = `${path}?${query}`;
   clearTimeout(timer); clearTimeout(searchTimer);
   if (asking["api/search"]) asking["api/search"].abort();
-  put($("otherwise"));
+  put($("otherwise")); put($("sizes"));
   timer = setTimeout(now, 40);
 }
 
@@ -130,6 +130,7 @@ function show(found) {
     for (const id of ["time", "memory", "front", "layouts"]) put($(id));
     return;
   }
+  usable = found.usable_bytes;
   near = Object.fromEntries(Object.entries(found.layout).filter(([, v]) => v !== null));
   place.className = found.verdict;
   const span = `${seconds(found.p10_s)} to ${seconds(found.p90_s)}`;
@@ -138,7 +139,7 @@ function show(found) {
   if (found.days_p90) spans.push(`${days(found.days_p10)} to ${days(found.days_p90)}`);
   if (found.usd_p90) spans.push(`${money(found.usd_p10)} to ${money(found.usd_p90)}`);
   const rate = found.price && found.price.usd_per_gpu_hour !== null
-    ? `${found.price.usd_per_gpu_hour.toFixed(2)} USD per GPU-hour (${[found.price.term, found.price.provider, found.price.date, found.price.grade].filter(Boolean).join(", ")})` : "";
+    ? `${found.price.usd_per_gpu_hour.toFixed(2)} USD per GPU-hour (${found.price.base === "typed" ? "yours" : [found.price.term, found.price.provider, found.price.date, found.price.grade].filter(Boolean).join(", ")})` : "";
   const plan = found.planned_days && found.planned_days.p50
     ? `plan for ${days(found.planned_days.p50)} (${days(found.planned_days.p10)} to ${days(found.planned_days.p90)})`
       + (found.planned_usd && found.planned_usd.p50 !== null ? `, ${money(found.planned_usd.p50)}` : "")
@@ -148,12 +149,12 @@ function show(found) {
   const goals = chances.map(([goal, p]) => `${share(p)} chance to keep the ${goal}`).join(", ");
   if (chances.some(([, p]) => p < 0.5)) place.classList.add("missed");
   const p90 = found.memory_p90_bytes ? ` (P90 ${gib(found.memory_p90_bytes)})` : "";
-  const line = element("p", `: ${gib(found.memory_total_bytes)}${p90} of ${gib(found.usable_bytes)} GiB on the fullest GPU`);
+  const line = element("p", `: ${gib(found.memory_total_bytes)}${p90} of ${gib(found.usable_bytes)} GiB on the worst rank`);
   line.prepend(element("span", found.verdict, { class: "word" }));
   put(place, element("p", whole, { class: "large" }), ...[sure, plan, rate].filter(Boolean).map((words) => element("p", words)),
     ...(goals ? [element("p", goals, { class: "goals" })] : []),
-    element("p", `${found.words}${found.searched ? "" : " (of the last answer's layouts; the search runs)"}`),
-    element("p", `step ${seconds(found.step_time_s)} (${span}), ${Math.round(found.tokens_per_s_per_gpu).toLocaleString("en")} tokens/s/GPU, MFU ${(100 * found.mfu).toFixed(1)} %, ${found.software}`),
+    element("p", found.plain || ""), element("p", `${found.words}${found.searched ? "" : " (of the last answer's layouts; the search runs)"}`),
+    element("p", `step ${seconds(found.step_time_s)} (${span}), ${Math.round(found.tokens_per_s_per_gpu).toLocaleString("en")} tokens/s/GPU, MFU ${(100 * found.mfu).toFixed(1)} %, goodput ${(100 * found.goodput).toFixed(1)} %, ${found.software}`),
     line, ...[found.margin, ...(found.assumptions || [])].filter(Boolean).map((words) => element("p", words)));
   bar($("time"), found.terms_s, found.step_time_s, seconds, term, "time of the step by term");
   bar($("memory"), found.memory_bytes, Math.max(found.capacity_bytes, found.memory_total_bytes), (v) => `${gib(v)} GiB`, spaced, "memory by kind", found.usable_bytes);
@@ -188,23 +189,20 @@ function bar(place, parts, whole, word, called, title, line = null) {
 }
 
 function front(rows) {
-  const known = rows.filter((row) => row.days !== null && row.days !== undefined);
-  const cost = known.every((row) => row.usd !== null);
-  const y = (row) => (cost ? row.usd : row.memory_total_bytes);
-  const x = (row) => (known.length ? row.days : row.step_time_s);
-  const drawn = known.length ? known : rows;
-  if (!drawn.length) { put($("front"), element("p", "no front yet")); return; }
-  const svg = element("svg", null, { viewBox: "0 0 480 260", role: "img", "aria-label": "layouts that no other beats" });
-  const span = (values) => { const a = Math.min(...values), b = Math.max(...values); return b > a ? [a, b] : [a * 0.95, b * 1.05 + 1e-9]; };
-  const [x0, x1] = span(drawn.map(x)), [y0, y1] = span(drawn.map((row) => row.memory_total_bytes));
-  const px = (v) => 52 + (410 * (v - x0)) / (x1 - x0), py = (v) => 222 - (200 * (v - y0)) / (y1 - y0);
-  svg.append(element("line", null, { x1: 44, x2: 470, y1: 230, y2: 230, class: "axis" }), element("line", null, { x1: 44, x2: 44, y1: 12, y2: 230, class: "axis" }));
-  const unit = known.length ? "days" : "seconds a step";
-  svg.append(element("text", `${three(x0)}`, { x: 46, y: 248, class: "quiet" }), element("text", `${three(x1)} ${unit}`, { x: 470, y: 248, "text-anchor": "end", class: "quiet" }));
-  svg.append(element("text", `${gib(y1)} GiB`, { x: 48, y: 12, class: "quiet" }), element("text", "on the fullest GPU", { x: 110, y: 12, class: "quiet" }), element("text", `${gib(y0)}`, { x: 40, y: 226, "text-anchor": "end", class: "quiet" }));
+  const known = rows.some((row) => row.days !== null && row.days !== undefined);
+  const x = (row) => (known ? row.days : row.step_time_s), free = (row) => 100 * (1 - row.memory_total_bytes / usable);
+  const least = Math.min(...rows.map(x)), drawn = rows.filter((row) => x(row) <= 1.15 * least);
+  if (!drawn.length) { put($("front"), element("p", "no layout yet")); return; }
+  const svg = element("svg", null, { viewBox: "0 0 480 270", role: "img", "aria-label": "Pareto-optimal layouts: time against free memory" });
+  const x0 = least, x1 = Math.max(1.02 * least, ...drawn.map(x)), y1 = Math.max(20, 20 * Math.ceil(Math.max(...drawn.map(free)) / 20));
+  const px = (v) => 44 + (420 * (v - x0)) / (x1 - x0), py = (v) => 222 - (200 * v) / y1;
+  for (let tick = 0; tick <= y1; tick += y1 / 4) svg.append(element("line", null, { x1: 40, x2: 470, y1: py(tick), y2: py(tick), class: "axis" }), element("text", `${Math.round(tick)}`, { x: 36, y: py(tick) + 4, "text-anchor": "end", class: "quiet" }));
+  svg.append(element("text", three(x0), { x: 44, y: 242, class: "quiet" }), element("text", `${three(x1)} ${known ? "days" : "seconds a step"}`, { x: 470, y: 242, "text-anchor": "end", class: "quiet" }), element("text", "free memory of the worst rank, %", { x: 40, y: 12, class: "quiet" }));
+  const line = drawn.map((row, i) => `${i ? "L" : "M"}${px(x(row)).toFixed(1)} ${py(free(row)).toFixed(1)}`).join("");
+  svg.append(element("path", null, { d: line, fill: "none", stroke: colour("speed"), "stroke-opacity": 0.5 }));
   drawn.forEach((row, i) => {
-    const dot = element("circle", null, { cx: px(x(row)), cy: py(row.memory_total_bytes), r: i === 0 ? 7 : 4.5, fill: i === 0 ? colour("fits") : colour("speed"), "fill-opacity": 0.85 });
-    dot.append(element("title", `${row.words}: ${seconds(row.step_time_s)}, ${gib(row.memory_total_bytes)} GiB${cost && known.length ? `, ${money(y(row))}` : ""}`));
+    const dot = element("circle", null, { cx: px(x(row)), cy: py(free(row)), r: i === 0 ? 7 : 4.5, fill: i === 0 ? colour("fits") : colour("speed") });
+    dot.append(element("title", `${row.words}: ${seconds(row.step_time_s)}, ${free(row).toFixed(0)} % free${row.usd ? `, ${money(row.usd)}` : ""}`));
     svg.append(dot);
   });
   put($("front"), svg);
@@ -224,7 +222,23 @@ function table(head, rows) {
 
 function layouts(rows) {
   const cells = (row) => [row.words, seconds(row.step_time_s), row.days === null ? "" : row.days >= 1 ? length(row.days) : row.days.toPrecision(2), row.usd === null ? "" : money(row.usd).replace(" USD", ""), gib(row.memory_total_bytes)];
-  put($("layouts"), table(["layout", "step", "days", "USD", "GiB"], rows.map(cells)));
+  const kinds = new Set(), first = ({ layout: l }) => { const key = [l.tp, l.cp, l.pp, l.ep].join(); return !kinds.has(key) && kinds.add(key); };
+  put($("layouts"), table(["first of each tp, cp, pp, ep", "step", "days", "USD", "GiB"], rows.filter(first).map(cells)));
+}
+
+// The server draws this picture as those of its pages; a parser makes nodes of it and runs nothing.
+async function sizes() {
+  const own = turn, place = $("sizes");
+  put(place, element("p", "Searching other sizes and the cluster beside ..."));
+  try {
+    const found = await ask("api/sizes");
+    if (own !== turn) return;
+    put(place, ...found.said.map((words) => element("p", words)));
+    if (!found.picture) return;
+    const drawn = new DOMParser().parseFromString(found.picture, "text/html").body.children, list = element("ul");
+    list.append(...found.options.map((words) => element("li", words)));
+    place.append(...drawn, list);
+  } catch (error) { if (own === turn) put(place, element("p", error.message)); }
 }
 
 async function otherwise() {
@@ -260,7 +274,7 @@ function take(name, text) {
   const [, digits, scale] = /^(\d*\.?\d+(?:e\+?\d+)?|\d+\.)\s*([kmbt]?)$/i.exec(plain) || [];
   if (digits === undefined) return undefined;
   const number = Number(digits) * SCALES[scale.toLowerCase()];
-  return ["tokens", "deadline_days", "budget_usd"].includes(name) ? number : Math.round(number);
+  return ["tokens", "deadline_days", "budget_usd", "usd_per_gpu_hour"].includes(name) ? number : Math.round(number);
 }
 
 function refuse(name, text) {
@@ -281,8 +295,7 @@ function listen() {
     changed();
   });
   $("gpus_slider").addEventListener("input", () => {
-    const rough = 2 ** Number($("gpus_slider").value);
-    state.gpus = rough < 8 ? Math.round(rough) : 8 * Math.round(rough / 8);
+    state.gpus = 2 ** Number($("gpus_slider").value);
     $("gpus").value = state.gpus;
     $("gpus_shown").textContent = state.gpus.toLocaleString("en");
     changed();
@@ -293,6 +306,7 @@ function listen() {
     changed();
   });
   $("otherwise_button").addEventListener("click", otherwise);
+  $("sizes_button").addEventListener("click", sizes);
   $("link").addEventListener("click", async () => {
     try { await navigator.clipboard.writeText(location.href); $("link").textContent = "Copied"; }
     catch { $("link").textContent = "The link is in the address bar"; }
@@ -313,12 +327,15 @@ function read() {
 async function begin() {
   const choices = await (await fetch("api/choices")).json();
   ({ colours, labels } = choices);
-  for (const [id, names] of [["model", choices.models], ["cluster", choices.clusters]]) put($(id), ...names.map((name) => element("option", name)));
+  for (const [id, names] of [["model", choices.models]]) put($(id), ...names.map((name) => element("option", name)));
+  const cluster = ({ name, chip, price }) => element("option", `${chip} - ${name} - ${price}`, { value: name });
+  put($("cluster"), ...choices.machines.map(cluster));
+  put($("beside"), element("option", "another kind", { value: "" }), ...choices.machines.map(cluster));
   put($("software"), element("option", "usual", { value: "" }), ...choices.software.map((name) => element("option", name)));
   for (const [name, values] of Object.entries(PINS)) {
     const label = element("label", name.replaceAll("_", " "));
     const select = element("select", null, { id: `pin_${name}` });
-    put(select, element("option", "searched", { value: "" }), ...values.map((value) => element("option", value)));
+    put(select, element("option", "auto", { value: "" }), ...values.map((value) => element("option", value)));
     label.append(select);
     $("pins").append(label);
   }

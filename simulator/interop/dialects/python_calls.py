@@ -68,11 +68,16 @@ def _names(tree: ast.AST) -> dict[str, ast.expr]:
 
 
 def _settings(tree: ast.AST, names: Mapping[str, ast.expr], path: str) -> Iterator[Setting]:
+    """Keywords of the first call of each name: a model that is loaded again was trained before."""
+    before: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             yield from _leaves(node.targets[0].id, node.value, names, path, 0)
         elif isinstance(node, ast.Call):
             called = _called(node)
+            if called in before and (node.args or node.keywords):
+                continue
+            before.update([called] if node.args or node.keywords else [])
             yield Setting(called, True, Place(path, called, node.lineno))
             for number, argument in enumerate(node.args[:4]):
                 yield from _leaves(f"{called}.{number}", argument, names, path, 0)

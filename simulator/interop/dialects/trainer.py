@@ -22,6 +22,7 @@ from simulator.interop.dialects.settings import (
 from simulator.interop.dialects.training_ways import (
     PAIRS,
     REINFORCEMENT,
+    SCORES,
     module_names,
     needs_reference,
     refusal,
@@ -30,6 +31,7 @@ from simulator.interop.dialects.training_ways import (
     say_low_bit,
     say_pairs,
     say_rank,
+    say_scores,
     say_targets,
     way_of,
 )
@@ -45,7 +47,9 @@ TRAINERS = (TRAINER, LLAMA_FACTORY)
 """Kinds of readings whose micro-batches are accumulated once unless they say how often."""
 _FACTORY_KEYS = {"finetuning_type", "cutoff_len", "quantization_bit", "pure_bf16"}
 """Keys that LLaMA-Factory alone has."""
-_TRL_PROGRAM = re.compile(r"(?:^|[/. ])(?:trl|(?:sft|dpo|orpo|cpo)(?:\.py)?)(?:$|[/. ])")
+_TRL_PROGRAM = re.compile(
+    r"(?:^|[/. ])(?:trl|(?:sft|dpo|orpo|cpo|reward_modeling)(?:\.py)?)(?:$|[/. ])"
+)
 _OPTIMIZERS = {
     "adamw": "adamw", "adamw_torch": "adamw", "adamw_torch_fused": "adamw", "adamw_hf": "adamw",
     "adamw_apex_fused": "adamw", "paged_adamw_32bit": "adamw", "paged_adamw": "adamw",
@@ -64,11 +68,11 @@ _WAYS_BY_KEY = {
     PAIRS: "precompute_ref_log_probs ref_model_init_kwargs ref_model rpo_alpha reference_free"
     " pref_loss simpo_gamma cpo_alpha",
     "preference": "desirable_weight undesirable_weight",
-    "reward": "center_rewards_coefficient",
+    SCORES: "center_rewards_coefficient",
     "distillation": "teacher_model_name_or_path lmbda",
 }
 """Keys of trl's configurations that no plain fine-tuning has."""
-_STAGE_WAYS = {"rm": "reward", "ppo": REINFORCEMENT, "dpo": PAIRS, "kto": "preference"}
+_STAGE_WAYS = {"rm": SCORES, "ppo": REINFORCEMENT, "dpo": PAIRS, "kto": "preference"}
 """LLaMA-Factory's stages that are no plain step."""
 _REFUSED = {
     "lora_modules_to_save": "trains whole modules beside the adapters",
@@ -131,15 +135,17 @@ def _way(settings: Settings, program: str) -> None:
     at = stage
     if not way and (way := way_of(program)):
         at = Setting(program, None, Place(settings.path, program))
-        if way != PAIRS:
+        if way not in (PAIRS, SCORES):
             settings.problems.append(f"{at.place} asks for {refusal(way)}")
             return
-    for other, words in _WAYS_BY_KEY.items() if way in ("", PAIRS) else ():
+    for other, words in _WAYS_BY_KEY.items() if way in ("", PAIRS, SCORES) else ():
         setting = settings.take(*words.split())
         if setting is not None and setting.value is not None:
             way, at = way or other, at or setting
     if way == PAIRS and at is not None:
         _pairs(settings, at, program)
+    elif way == SCORES and at is not None:
+        say_scores(settings, at)
     elif way and at is not None:
         refuse_way(settings, way, at)
 

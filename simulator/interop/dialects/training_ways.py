@@ -13,7 +13,7 @@ from importlib.util import find_spec
 
 from simulator.interop.dialects.settings import Place, Setting, Settings
 
-REINFORCEMENT, PAIRS = "reinforcement", "pairs"
+REINFORCEMENT, PAIRS, SCORES = "reinforcement", "pairs", "scores"
 WAYS = {
     REINFORCEMENT: "reinforcement learning: a step is generation, log-probabilities and an update,"
     " whose price is no pre-training step's; degrees of the rollout engine shard nothing of the"
@@ -22,7 +22,9 @@ WAYS = {
     " model, is not read from this file",
     "preference": "training on single answers that are liked or not: a second batch and a frozen"
     " reference model beside it are not modelled",
-    "reward": "a reward model: a head of one score over pairs of sequences is not modelled",
+    SCORES: "a reward model: one score in place of a vocabulary, over pairs, is not read from this"
+    " file",
+    "steps": "a reward model of steps: scores within an answer are not modelled",
     "distillation": "distillation: a teacher that runs beside the model is not read from a launch"
     " file",
 }
@@ -33,7 +35,8 @@ _PROGRAMS = {
     " rlhf rlvr rl rollout",
     PAIRS: "dpo ipo orpo cpo simpo",
     "preference": "kto bco",
-    "reward": "reward rm prm reward_modeling reward_model",
+    SCORES: "reward rm reward_modeling reward_model",
+    "steps": "prm",
     "distillation": "gkd distill distillation distil knowledge_distillation minillm",
 }
 _WORDS = {
@@ -89,6 +92,8 @@ def say_program(settings: Settings, program: str) -> None:
     at = Setting(program, None, Place(settings.path, program))
     if way == PAIRS:
         say_pairs(settings, at, reference=needs_reference(program))
+    elif way == SCORES:
+        say_scores(settings, at)
     elif way:
         settings.problems.append(f"{at.place} asks for {refusal(way)}")
 
@@ -102,6 +107,16 @@ def say_pairs(settings: Settings, setting: Setting, *, reference: bool) -> None:
     settings.say("run.sequences_each", 2, setting)
     if reference:
         settings.say("distillation.compares", "log_probabilities", setting)
+
+
+def say_scores(settings: Settings, setting: Setting) -> None:
+    """State that pairs of answers get a score each, in place of an output over the vocabulary.
+
+    Both are one batch or two passes (huggingface/trl 0.24.0, trainer/reward_trainer.py), the head
+    one number (AutoModelForSequenceClassification with one label).
+    """
+    settings.say("run.sequences_each", 2, setting)
+    settings.say("model.tasks", {"outputs": [1]}, setting)
 
 
 # --- adapters ------------------------------------------------------------------------------------

@@ -5,6 +5,8 @@ An infeasible layout is a result with a reason, not an error: the search counts 
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -85,7 +87,7 @@ RULES: tuple[Rule, ...] = (
 )
 """Every rule; the first one that a layout breaks is reported."""
 
-REASONS = ("feasible", *(rule.reason for rule in RULES))
+REASONS = ("feasible", *map(attrgetter("reason"), RULES))
 """Reason by code: a rule's code is its place in RULES, counted from 1."""
 
 DEPEND_ON_DP = (

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -20,13 +21,23 @@ from simulator.economics.quotes import Quote
 from simulator.economics.unsure_totals import Span
 from simulator.errors import InputError, problem
 from simulator.frames import DataFrame, frame_of_rows
+from simulator.goal import CONFIDENCE
 from simulator.hardware.cluster import load_cluster
+from simulator.planner.assumptions import Assumption
 from simulator.planner.mixed_outcome import gpus_by_kind
 from simulator.planner.prediction import refuse_tables
 from simulator.questions.compare.gpu_counts import parse_counts, whole_servers
 from simulator.questions.compare.many_searches import done_in_order
-from simulator.questions.compare.offers import Asked, Offer, nearest, offer_of
+from simulator.questions.compare.offers import (
+    Asked,
+    Offer,
+    at_price,
+    nearest,
+    offer_assumptions,
+    offer_of,
+)
 from simulator.records import dataclass
+from simulator.report.decision import Option, three_options
 from simulator.scenario import Scenario
 from simulator.search.pareto import front
 
@@ -65,7 +76,7 @@ class Comparison(Answer):
     """Offers of all clusters and sizes, in the order in which they were asked for."""
 
     COMMAND: ClassVar[str] = "compare"
-    KEYS: ClassVar[tuple[str, ...]] = (*SCENARIO, "asked", "rows", "*views")
+    KEYS: ClassVar[tuple[str, ...]] = (*SCENARIO, "asked", "rows", "*views", "assumptions")
 
     scenario: Scenario
     asked: Asked
@@ -93,7 +104,9 @@ class Comparison(Answer):
         met = any(row.meets(self.asked) for row in self.rows)
         near = None if met else nearest(self.rows, self.asked)
         equal = self.at_equal_gpus().items()
+        decision = {name: row and chosen([row])[0] for name, row in self.decision.items()}
         return {
+            "decision": {"confidence": self.asked.confidence, **decision},
             "at_equal_gpus": [{"gpus": gpus, "rows": chosen(rows)} for gpus, rows in equal],
             "equal_budget_usd": self.budget_usd,
             "at_equal_budget": chosen(self.at_equal_budget()),
@@ -105,9 +118,48 @@ class Comparison(Answer):
         }
 
     @property
+    def options(self) -> list[Option]:
+        """Fastest, safest and cheapest of the offers that keep deadline and budget."""
+        return three_options(self.rows, self.asked)
+
+    @property
     def feasible(self) -> list[Offer]:
         """Offers that can run."""
         return [row for row in self.rows if row.feasible]
+
+    @property
+    def decision(self) -> dict[str, Offer | None]:
+        """Which to take: the cheapest, the soonest and the safest that meet what is asked.
+
+        Each None where none does; what FITS before what is TIGHT. The safest has the best chance to
+        meet what is asked, as far as chances are shown; of equal ones the smallest error to expect,
+        then the most memory free. Where the cheapest has an assumed price, the cheapest of those
+        that somebody quotes stands beside it.
+        """
+        able = [row for row in self.feasible if row.meets(self.asked)]
+        able = [row for row in able if not self._risky(row)] or able
+        paid = [row for row in able if row.usd]
+        cheapest = min(paid, key=_usd, default=None)
+        quoted = None
+        if cheapest is not None and cheapest.assumed_price:
+            quoted = min((row for row in paid if not row.assumed_price), key=_usd, default=None)
+        return {
+            "cheapest": cheapest,
+            "cheapest_quoted": quoted,
+            "soonest": min(able, key=_time, default=None),
+            "safest": min(able, key=_doubt, default=None),
+        }
+
+    @property
+    def recommended(self) -> Offer | None:
+        """The cheapest that meets what is asked, the soonest where no price is known."""
+        return self.decision["cheapest"] or self.decision["soonest"]
+
+    @cached_property
+    def assumptions(self) -> list[Assumption]:
+        """What the recommended offer takes for granted and bears on it most."""
+        row = self.recommended
+        return [] if row is None else offer_assumptions(self.scenario, row)
 
     @property
     def reference(self) -> Offer | None:
@@ -154,22 +206,28 @@ class Comparison(Answer):
         limit = self.budget_usd
         if limit is None:
             return []
+        chance = self.asked.confidence if self.asked.budget_usd is not None else 0.5
         asked = replace(self.asked, budget_usd=limit * _ROUND, deadline_days=None)
-        return self._best(asked, _step)
+        return self._best(replace(asked, confidence=chance), _step)
 
     def at_deadline(self) -> list[Offer]:
         """Of each cluster the offer that is in time for least money, cheapest first."""
         limit = self.deadline_days
         if limit is None:
             return []
+        chance = self.asked.confidence if self.asked.deadline_days is not None else 0.5
         asked = replace(self.asked, deadline_days=limit * _ROUND, budget_usd=None)
-        return self._best(asked, _usd)
+        return self._best(replace(asked, confidence=chance), _usd)
 
     def at_both(self) -> list[Offer]:
-        """Of each cluster the cheapest offer that meets deadline and budget, if both are asked."""
-        if self.asked.deadline_days is None or self.asked.budget_usd is None:
-            return []
+        """Of each cluster the cheapest offer that meets all that is asked."""
         return self._best(self.asked, _usd)
+
+    def of_each_cluster(self) -> list[Offer]:
+        """Of each cluster the cheapest offer that meets what is asked, else the cheapest."""
+        met = self.at_both()
+        rest = self._best(Asked(allow_tight=self.asked.allow_tight), _usd)
+        return [*met, *(row for row in rest if row.named not in {best.named for best in met})]
 
     def _best(self, asked: Asked, key: Callable[[Offer], float]) -> list[Offer]:
         """Of each cluster the best that meets what is asked; what FITS before what is TIGHT."""
@@ -204,6 +262,24 @@ def _usd(row: Offer) -> float:
     return row.usd.p50 if row.usd else float("inf")
 
 
+def _time(row: Offer) -> float:
+    """Days of the run, or what goes with them where nobody says how long it is."""
+    return row.days.p50 if row.days else 1.0 / (row.tokens_per_s or 1e-300)
+
+
+def _doubt(row: Offer) -> tuple[float, float, float]:
+    """What the safest has least of: chance to miss, error to expect, share of memory in use."""
+    chance = 1.0 if row.chance is None else row.chance
+    error = row.evidence.mean_error if row.evidence else None
+    used = (row.memory_p90_bytes or 0.0) / (row.usable_bytes or 1.0)
+    error = float("inf") if error is None else round(error, _ERROR_SHOWN)
+    return -round(chance, _CHANCE_SHOWN), error, used
+
+
+_CHANCE_SHOWN, _ERROR_SHOWN = 3, 2
+"""Digits of a chance and of an error that are shown."""
+
+
 _ROUND = 1.0 + 1e-9
 """The reference itself meets its own money and time, whatever the last bit says."""
 
@@ -215,12 +291,12 @@ def compare_clusters(
     *,
     deadline_days: float | None = None,
     budget_usd: float | None = None,
-    confidence: float = 0.5,
+    confidence: float = CONFIDENCE,
     prices: Mapping[str, float] | None = None,
     quotes: Sequence[Quote] = (),
     region: str | None = None,
     jobs: int | None = None,
-    on_row: Callable[[Offer], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Comparison:
     """Search the best layout of a run on every cluster and size.
 
@@ -248,8 +324,8 @@ def compare_clusters(
         Where the electricity comes from, for its carbon; that of the site unless given.
     jobs : int, optional
         Processes; all cores unless given.
-    on_row : callable, optional
-        Called with every offer as it comes, in order.
+    progress : callable, optional
+        Told how many offers are found, of how many.
 
     Raises
     ------
@@ -275,7 +351,12 @@ def compare_clusters(
     ]
     if quotes:
         points = [
-            (_quoted(scenario, quote), name, size, replace(asked, quote=quote))
+            (
+                at_price(scenario, quote.usd_per_gpu_hour, quote.term),
+                name,
+                size,
+                replace(asked, quote=quote),
+            )
             for quote in quotes
             for _, name, size, _ in points
             if name == quote.cluster
@@ -285,23 +366,29 @@ def compare_clusters(
     rows = []
     for row in done_in_order(offer_of, points, jobs=jobs):
         rows.append(row)
-        if on_row is not None:
-            on_row(row)
+        if progress is not None:
+            progress(len(rows), len(points))
     return Comparison(scenario=scenario, asked=asked, rows=tuple(rows))
-
-
-def _quoted(scenario: Scenario, quote: Quote) -> Scenario:
-    """A scenario at the price of an offer, interrupted as often as its servers are on spot."""
-    given = scenario.document.get("economics", {})
-    basis = "spot" if quote.term == "spot" else "profile"
-    paid = {**given, "basis": basis, "usd_per_gpu_hour": quote.usd_per_gpu_hour}
-    return replace(scenario, document={**scenario.document, "economics": paid})
 
 
 def own_cluster(scenario: Scenario) -> str:
     """Return the name or path by which a scenario names its cluster."""
     section = scenario.document.get("cluster", {})
     return str(section.get("name", scenario.cluster.name))
+
+
+def first_that_holds(clusters: Sequence[str], gpus: int | None) -> str | None:
+    """Return the first cluster that has so many accelerators: the one a run is described on.
+
+    The first of all where none has; None where there are none.
+    """
+    for name in clusters:
+        try:
+            load_cluster(name, gpus or 1)
+        except InputError:
+            continue
+        return name
+    return next(iter(clusters), None)
 
 
 def own_clusters(scenario: Scenario) -> list[str]:
@@ -400,13 +487,14 @@ def _curve(rows: Sequence[Offer]) -> Curve:
     )
 
 
-_TOTALS = ("days", "usd", "kwh", "planned_days", "planned_usd")
+_TOTALS = ("days", "usd", "kwh", "planned_days", "planned_usd", "planned_kwh")
 
 _ROW = (
     *("cluster", "accelerator", "gpus", "feasible", "software", "global_batch", "step_time_s"),
     *("tokens_per_s_per_gpu", "mfu", "deadline_chance", "budget_chance", "co2_kg"),
     *("deadline_chance_without_factor", "budget_chance_without_factor"),
-    *("goodput", "memory_headroom", "verdict=memory_verdict", "memory_p90_bytes", "usable_bytes"),
+    *("days_ideal", "goodput", "memory_headroom", "verdict=memory_verdict"),
+    *("memory_p90_bytes", "usable_bytes"),
     *("usd_per_gpu_hour", "note"),
     *(f"price_{name}=price.{name}" for name in ("provider", "term", "date", "grade", "base")),
     *("price_source=price.source", "paid_gpus"),

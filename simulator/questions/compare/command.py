@@ -18,15 +18,18 @@ from simulator.cli.decision_options import (
 )
 from simulator.cli.option_groups import AllowTight, Limits, Money, SearchOptions
 from simulator.cli.options import (
-    Json,
+    Batch,
     ModelName,
     ScenarioFile,
+    Sequence,
     Set,
     SoftwareName,
+    Tokens,
     check_out,
     writing,
 )
 from simulator.cli.runner import Reply, question
+from simulator.goal import CONFIDENCE
 
 if TYPE_CHECKING:
     from simulator.questions.compare.answer import Comparison
@@ -44,53 +47,61 @@ def ask(
     clusters: Clusters = None,
     gpus: Counts = None,
     software: SoftwareName = None,
+    tokens: Tokens = None,
+    seq: Sequence = None,
+    batch: Batch = None,
     overrides: Set = None,
     limits: Limits,
-    confidence: Confidence = 0.5,
+    confidence: Confidence = CONFIDENCE,
     allow_tight: AllowTight = False,
     money: Money,
     offers: Offers = None,
     ideal: Ideal = False,
-    as_json: Json = False,
     out: OutFolder = None,
 ) -> Reply:
     """Compare clusters and sizes for one run: the best layout on each, days, money, energy.
 
     Exit 0: done; 1: nothing can run, or nothing meets deadline and budget; 2: bad input.
     """
+    from simulator.cli.screen import Progress
     from simulator.economics.quotes import quotes_on
-    from simulator.questions.compare.answer import compare_clusters, own_clusters
+    from simulator.questions.compare.answer import (
+        compare_clusters,
+        first_that_holds,
+        own_clusters,
+    )
     from simulator.questions.compare.gpu_counts import parse_counts
-    from simulator.questions.compare.screen import begin, screen
+    from simulator.questions.compare.screen import screen
 
     quotes, names = quotes_on(offers, clusters_of(clusters), where="command line")
     sizes = parse_counts(gpus) if gpus else [None]
     described, assumed = SearchOptions(
         model=model,
-        cluster=names[0] if names and scenario is None else None,
+        cluster=first_that_holds(names, sizes[0]) if scenario is None else None,
         gpus=sizes[0] if scenario is None else None,
         software=software,
+        tokens=tokens,
+        seq=seq,
+        batch=batch,
         allow_tight=allow_tight,
         overrides=[*(overrides or ()), *[IDEAL] * ideal],
     ).scenario(scenario)
     limited = {**limits.read, **money.read}
     if out is not None:
         check_out("--out", out, folder=True)
-    on_row = None
-    if not as_json:
-        on_row = begin(described, assumed)
-    answer = compare_clusters(
-        described,
-        names or own_clusters(described),
-        gpus,
-        confidence=confidence,
-        quotes=quotes,
-        on_row=on_row,
-        **limited,
-    )
+    with Progress("searching offers") as progress:
+        answer = compare_clusters(
+            described,
+            names or own_clusters(described),
+            gpus,
+            confidence=confidence,
+            quotes=quotes,
+            progress=progress,
+            **limited,
+        )
     return Reply(
         answer,
-        screen,
+        partial(screen, assumed=assumed),
         write=None if out is None else partial(_write, folder=out),
         feasible=any(row.meets(answer.asked) for row in answer.rows),
     )

@@ -7,8 +7,10 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from simulator.answers import CAVEATS
+from simulator.planner.assumptions import ASSUMED
+from simulator.planner.plan import TRIAL
 from simulator.questions.compare.offers import excesses, nearest
-from simulator.report.wording import AT_ASSUMED, MARK, chance_words
+from simulator.report.wording import AT_ASSUMED, IDEAL, MARK, chance_words
 from simulator.units import (
     show_change,
     show_co2,
@@ -16,6 +18,7 @@ from simulator.units import (
     show_days,
     show_days_span,
     show_percent,
+    show_seconds,
     show_usd,
     show_usd_span,
 )
@@ -30,36 +33,120 @@ _MOST = 8
 
 
 def views(answer: Comparison) -> list[tuple[str, list[str]]]:
-    """Say what to make of the offers: headings, and lines below each; nothing if none can run."""
+    """Say what to make of the offers: headings, and lines below each; nothing if none can run.
+
+    The first are those of :func:`verdict`.
+    """
     if not answer.feasible:
         return []
-    said = "budget" if answer.asked.budget_usd is not None else f"money of {_reference(answer)}"
-    budget = answer.budget_usd
-    money = f"For {show_usd(budget)} ({said})" if budget else "For equal money"
-    said = "deadline" if answer.asked.deadline_days is not None else f"time of {_reference(answer)}"
-    days = answer.deadline_days
-    time = f"Within {show_days(days)} ({said}), the cheapest" if days else "By equal time"
-    front = "Beaten by no other in all of time, money, free memory and energy"
-    asked = answer.asked
-    both = f"Within {show_days(asked.deadline_days or 0.0)} and {show_usd(asked.budget_usd)},"
-    found = [
-        (f"{both} the cheapest", in_words(answer.at_both())),
-        ("At equal GPUs, the fastest", _equal_gpus(answer)),
-        (money, in_words(answer.at_equal_budget()) or _no_price(answer)),
-        (time, in_words(answer.at_deadline())),
-        (front, in_words(answer.pareto())),
+    said = [
+        *verdict(answer),
+        ("Evidence for the best of each cluster", _evidence(answer)),
+        ("Fastest at equal GPUs, and the relative time of the others", _equal_gpus(answer)),
+        *_limited(answer),
+        ("Pareto-optimal in time, money, free memory and energy", _sizes_of(answer.pareto())),
         ("Speed-up over the number of GPUs", _curves(answer)),
-        ("Useful time and carbon", _lost_and_carbon(answer)),
+        ("Goodput and carbon", _lost_and_carbon(answer)),
         ("Sizes", _sizes(answer)),
         (CAVEATS, _caveats(answer)),
     ]
-    return [(title, lines) for title, lines in found if lines]
+    return [(title, lines) for title, lines in said if lines]
 
 
-def _reference(answer: Comparison) -> str:
-    """The offer that stands for what nobody gave, with the planning factor."""
-    row = answer.reference
-    return "no offer" if row is None else f"{row.named} x {row.gpus:,}, to plan for"
+def verdict(answer: Comparison) -> list[tuple[str, list[str]]]:
+    """Say which offers to take, on which assumptions and prices: what stands above all else."""
+    above = [_decision(answer), _assumed(answer), ("USD per GPU-hour", _prices(answer))]
+    return [(title, lines) for title, lines in above if lines]
+
+
+_LABELS = {
+    "cheapest": "cheapest",
+    "cheapest_quoted": "cheapest at a quoted price",
+    "soonest": "soonest",
+    "safest": "safest",
+}
+
+
+def limit_words(asked: Asked) -> str:
+    """Deadline and budget as asked; blank without."""
+    late, dear = asked.deadline_days, asked.budget_usd
+    limits = [show_days(late)] if late is not None else []
+    limits += [show_usd(dear)] if dear is not None else []
+    return " and ".join(limits)
+
+
+def _decision(answer: Comparison) -> tuple[str, list[str]]:
+    """Which offers to take, by what and with which chance."""
+    asked = answer.asked
+    title = "Which to take (no deadline and no budget given)"
+    if limits := limit_words(asked):
+        title = f"Within {limits}, with a chance of {show_percent(asked.confidence)}"
+    labels: dict[int, list[str]] = {}
+    rows = {name: row for name, row in answer.decision.items() if row is not None}
+    for name, row in rows.items():
+        guessed = name == "cheapest" and row.assumed_price
+        labels.setdefault(id(row), []).append(_LABELS[name] + " at an assumed price" * guessed)
+    named = {id(row): row for row in rows.values()}
+    return title, [f"{', '.join(labels[key])}: {in_words([row])[0]}" for key, row in named.items()]
+
+
+def _assumed(answer: Comparison) -> tuple[str, list[str]]:
+    """What the recommended offer takes for granted, and what the other choice would change."""
+    row = answer.recommended
+    named = "" if row is None else f" on {row.named} x {row.gpus:,}"
+    return f"{ASSUMED}{named}", [choice.words(brief=True) for choice in answer.assumptions]
+
+
+def _limited(answer: Comparison) -> list[tuple[str, list[str]]]:
+    """Of each cluster the best within what is asked, or with money and time of the reference."""
+    if answer.asked.deadline_days is not None or answer.asked.budget_usd is not None:
+        met = answer.at_both()
+        title = "Of each cluster the cheapest that meets what is asked"
+        return [(title, in_words(met) if len(met) > 1 else []), ("Prices", _no_price(answer))]
+    reference = answer.reference
+    named = "" if reference is None else f"{reference.named} x {reference.gpus:,}"
+    budget, days = answer.budget_usd, answer.deadline_days
+    money = f"Fastest for the planned money of {named} ({show_usd(budget)})"
+    time = f"Cheapest in the planned time of {named} ({show_days(days or 0.0)})"
+    if budget is None:
+        money = "Fastest for equal money"
+    return [
+        (money, in_words(answer.at_equal_budget()) or _no_price(answer)),
+        (time, in_words(answer.at_deadline())),
+    ]
+
+
+def _prices(answer: Comparison) -> list[str]:
+    """What an hour costs on each cluster, who asks it, when, and whether it is assumed."""
+    chosen = [row for row in answer.decision.values() if row is not None]
+    paid = [row for row in (*chosen, *answer.feasible) if row.usd_per_gpu_hour is not None]
+    rows = {row.named: row for row in paid}
+    lines = [f"{name}: {price_words(row)}" for name, row in rows.items()]
+    return [*lines[:_MOST], *_more(len(lines))]
+
+
+def _sizes_of(rows: Sequence[Offer]) -> list[str]:
+    """Offers by their sizes, a line for each cluster: their numbers stand in the table."""
+    sizes: dict[str, list[str]] = {}
+    for row in rows:
+        sizes.setdefault(row.named, []).append(f"{row.gpus:,}")
+    lines = [f"{name} x {', '.join(counts)}" for name, counts in sizes.items()]
+    return [*lines[:_MOST], *_more(len(lines))]
+
+
+def _more(count: int) -> list[str]:
+    """That a view has not room for all of them."""
+    return [f"and {count - _MOST} more, in --json and --out"] if count > _MOST else []
+
+
+def _evidence(answer: Comparison) -> list[str]:
+    """How well the best offer of each cluster is known, with the nearest measured run."""
+    lines = []
+    for row in answer.of_each_cluster():
+        if row.evidence is not None:
+            said = ". ".join(row.evidence.sentences()).removeprefix("Evidence: ")
+            lines.append(f"{row.named} x {row.gpus:,}: {said}")
+    return [*lines[:_MOST], *_more(len(lines))]
 
 
 def missed(asked: Asked, rows: Sequence[Offer], tokens: float | None = None) -> str:
@@ -75,14 +162,14 @@ def missed(asked: Asked, rows: Sequence[Offer], tokens: float | None = None) -> 
     if asked.deadline_days is not None and timed:
         days, best = min(timed, key=lambda pair: pair[0])
         words.append(
-            f"the soonest{chance} is {best.cluster} x {best.gpus:,} in {show_days(days)},"
+            f"the soonest{chance} is {best.named} x {best.gpus:,} in {show_days(days)},"
             f" {show_days(asked.deadline_days)} asked"
         )
     paid = [(row.usd_to_plan.at(asked.confidence), row) for row in able if row.usd_to_plan]
     if asked.budget_usd is not None and paid:
         usd, best = min(paid, key=lambda pair: pair[0])
         words.append(
-            f"the cheapest{chance} is {best.cluster} x {best.gpus:,} for {show_usd(usd)},"
+            f"the cheapest{chance} is {best.named} x {best.gpus:,} for {show_usd(usd)},"
             f" {show_usd(asked.budget_usd)} asked"
         )
     said = f"MISSED: no offer meets what is asked; {'; '.join(words) or 'no price is known'}."
@@ -109,54 +196,63 @@ def _would_take(asked: Asked, rows: Sequence[Offer], tokens: float | None) -> li
     if tokens is not None:
         left = show_count(tokens / max(over.values()))
         fewer = f", or {left} tokens in place of {show_count(tokens)}"
-    return [
-        f"Nearest is {near.cluster} x {near.gpus:,}: it would take {' and '.join(words)}{fewer}."
-    ]
+    return [f"Nearest is {near.named} x {near.gpus:,}: it would take {' and '.join(words)}{fewer}."]
 
 
 def in_words(rows: Sequence[Offer]) -> list[str]:
     """Offers in a few words each."""
     lines = []
     for row in rows[:_MOST]:
-        days = _days(row.days)
-        usd = f"{show_usd(row.usd.p50)} (P90 {show_usd(row.usd.p90)})" if row.usd else "no price"
-        usd += MARK * row.assumed_price
-        headroom = show_percent(row.memory_headroom or 0.0)
-        words = f"{row.named} x {row.gpus:,}: {days}, {usd}, {headroom} of memory free"
-        words += " (TIGHT)" * (row.memory_verdict == "TIGHT")
-        if row.planned_days is not None:
-            words += f"; plan for {_planned(row)}"
+        mark = MARK * row.assumed_price
+        words = [_days_words(row.days) if row.days else step_words(row)]
+        if row.usd or row.days:  # a run of unknown length has no money, whatever an hour costs
+            words.append(_usd_words(row.usd, mark) if row.usd else "no price")
+        words.append(f"{show_percent(row.memory_headroom or 0.0)} of memory free")
+        said = f"{row.named} x {row.gpus:,}: {', '.join(words)}"
+        said += " (TIGHT)" * (row.memory_verdict == "TIGHT") + on_top_words(row)
         for what, held, without in (
             ("in time", row.deadline_chance, row.deadline_chance_without_factor),
             ("within the budget", row.budget_chance, row.budget_chance_without_factor),
         ):
             if held is not None and without is not None:
-                words += f", {chance_words(held, without, what)}"
+                said += f", {chance_words(held, without, what)}"
         if row.evidence and row.evidence.grade == "unmeasured":
-            words += ", unmeasured"
-        lines.append(words)
-    if len(rows) > _MOST:
-        lines.append(f"and {len(rows) - _MOST} more, in --json and --out")
-    return lines
+            said += ", unmeasured"
+        lines.append(said)
+    return [*lines, *_more(len(rows))]
 
 
-def _planned(row: Offer) -> str:
-    """Days and money with the planning factor, P10 to P90."""
-    days, usd = row.planned_days, row.planned_usd
-    assert days is not None
-    words = show_days_span(days.p50, days.p10, days.p90)
-    if usd is not None:
-        words += f", {show_usd(usd.p50)} ({show_usd_span(usd.p10, usd.p90)})"
+def step_words(row: Offer) -> str:
+    """The step of an offer."""
+    return f"{show_seconds(row.step_time_s or 0.0)} a step"
+
+
+def on_top_words(row: Offer) -> str:
+    """Days and money with the planning factor, or that there is nothing on top."""
+    if row.ideal:
+        return f"; {IDEAL}"
+    if row.planned_days is None:
+        return ""
+    words = f"; plan for {_days_words(row.planned_days)}"
+    if row.planned_usd is not None:
+        words += f", {_usd_words(row.planned_usd, MARK * row.assumed_price)}"
     return words
 
 
-def _days(days: Span | None) -> str:
-    """Days of an offer with their P90."""
-    if days is None:
+def tight_words(row: Offer) -> str:
+    """The layout that is faster and may run out of memory; blank without one."""
+    tight = row.tight_alternative
+    if tight is None:
         return ""
-    p50, p90 = show_days(days.p50), show_days(days.p90)
-    unit = p50.partition(" ")[2]
-    return f"{p50} (P90 {p90.removesuffix(f' {unit}')})"
+    return f"TIGHT {tight['layout']}: {show_percent(tight['faster'])} faster, {TRIAL}"
+
+
+def _days_words(days: Span) -> str:
+    return show_days_span(days.p50, days.p10, days.p90)
+
+
+def _usd_words(usd: Span, mark: str = "") -> str:
+    return f"{show_usd(usd.p50)}{mark} ({show_usd_span(usd.p10, usd.p90)})"
 
 
 def _equal_gpus(answer: Comparison) -> list[str]:
@@ -167,8 +263,8 @@ def _equal_gpus(answer: Comparison) -> list[str]:
         if len(several) < 2:
             continue
         first = several[0].step_time_s or 1.0
-        words = [f"{r.cluster} {(r.step_time_s or 0.0) / first:.2f}" for r in several[1:]]
-        lines.append(f"{gpus:,}: {several[0].cluster}; times as long: {', '.join(words)}")
+        words = [f"{r.cluster} {(r.step_time_s or 0.0) / first:.2f}x" for r in several[1:]]
+        lines.append(f"{gpus:,}: {several[0].cluster}; {', '.join(words)}")
     return lines
 
 
@@ -180,7 +276,9 @@ def _curves(answer: Comparison) -> list[str]:
             continue
         last = f"{curve.gpus[0]:,} to {curve.gpus[-1]:,} GPUs: x {curve.speedup[-1]:.1f}"
         mfu = f"MFU {show_percent(curve.mfu[0])} to {show_percent(curve.mfu[-1])}"
-        knee = f"knee at {curve.knee:,}" if curve.knee else "no knee in this range"
+        knee = "no diminishing returns in this range"
+        if curve.knee:
+            knee = f"diminishing returns from {curve.knee:,}"
         lines.append(f"{curve.cluster}, {last}, {mfu}, {knee}")
     return lines
 
@@ -243,6 +341,8 @@ def _beside(answer: Comparison, row: Offer) -> str:
 def _no_price(answer: Comparison) -> list[str]:
     if answer.budget_usd is not None:
         return []
+    if all(row.days is None for row in answer.feasible):
+        return ["how long the run is nobody says: give --tokens N"]
     if all(row.usd is None for row in answer.feasible):
         return ["no cluster has a price: give --price USD"]
     reference = answer.reference
@@ -251,15 +351,12 @@ def _no_price(answer: Comparison) -> list[str]:
 
 
 def _caveats(answer: Comparison) -> list[str]:
-    """Prices and evidence."""
+    """Assumed prices, planning factor, racks, carbon, memory, search."""
     lines = []
     prices = {row.named: row for row in answer.feasible}
-    for name, row in prices.items():
-        if row.usd_per_gpu_hour is None:
-            lines.append(f"{name}: no price known, give --price {row.cluster}=USD")
-    named = [f"{name} {price_words(row)}" for name, row in prices.items() if row.usd_per_gpu_hour]
-    if named:
-        lines.append(f"USD per accelerator and hour: {'; '.join(named)}")
+    unpriced = [name for name, row in prices.items() if row.usd_per_gpu_hour is None]
+    if unpriced:
+        lines.append(f"No price known (give --price CLUSTER=USD): {', '.join(unpriced)}")
     if any(row.assumed_price for row in answer.feasible):
         lines.append(AT_ASSUMED)
     factor = next((row.planning_factor for row in answer.feasible if row.planning_factor), None)
@@ -273,10 +370,13 @@ def _caveats(answer: Comparison) -> list[str]:
     energy = sum(row.kwh.p50 for row in answer.feasible if row.kwh)
     if energy:
         lines.append(f"g CO2 per kWh: {_grams(answer)} (--region)")
-        lines.append("Intervals of money hold those of time and price, of energy those of power.")
+        lines.append(
+            "Ranges are P10 to P90: of cost with uncertainty of time and price, of energy with that"
+            " of power."
+        )
     weak = sorted({r.cluster for r in answer.feasible if r.evidence and r.evidence.runs == 0})
     if weak:
-        lines.append(f"Nobody has measured anything like it: {', '.join(weak)}")
+        lines.append(f"No comparable benchmark, low confidence: {', '.join(weak)}")
     tight = sum(row.memory_verdict == "TIGHT" for row in answer.feasible)
     if tight:
         lines.append(

@@ -18,21 +18,24 @@ from simulator.economics.unsure_totals import UNKNOWN, Span, quantile
 from simulator.errors import InfeasibleError, InputError
 from simulator.evidence.card import Card
 from simulator.files import Figure
-from simulator.goal import Goal
+from simulator.goal import CONFIDENCE, Goal
 from simulator.hardware.cluster import load_cluster
 from simulator.planner.answer_evidence import scenario_evidence
+from simulator.planner.assumptions import Assumption, assumptions
 from simulator.planner.batch_choices import batches_of, with_critical_batch, with_sizes
-from simulator.planner.plan import KEEP_FOR_ENERGY, WORTH_A_TRIAL, ranked
-from simulator.planner.prediction import refuse_tables
+from simulator.planner.plan import KEEP_FOR_ENERGY, WORTH_A_TRIAL, Plan, ranked
+from simulator.planner.prediction import predict, refuse_tables
 from simulator.questions.compare.gpu_counts import batch_divides, next_good
 from simulator.records import dataclass
 from simulator.scenario import Scenario, make_scenario
 from simulator.search.best_layout import factor_of
 from simulator.search.candidates import widest_tp
 from simulator.search.certainty import Certainty, certainty
+from simulator.search.checkpoints import Checkpoint, checkpoints
+from simulator.search.defaults import stated_layout
 from simulator.search.fastest import KEEP, fastest
 from simulator.search.outcome import GoalChances, Outcome, goal_chances
-from simulator.search.with_failures import machine_of, never_finishes, priced
+from simulator.search.with_failures import never_finishes, priced
 
 if TYPE_CHECKING:
     from simulator.planner.mixed_plan import MixedOption
@@ -49,7 +52,7 @@ class Asked:
 
     deadline_days: float | None = None
     budget_usd: float | None = None
-    confidence: float = 0.5
+    confidence: float = CONFIDENCE
     """Chance with which deadline and budget must be met."""
     prices: Mapping[str, float] = field(default_factory=dict)
     """USD of an accelerator's hour, by cluster; ``*`` for those that are not named."""
@@ -80,8 +83,10 @@ class Offer:
 
     KEYS: ClassVar[tuple[str, ...]] = (
         *("cluster", "accelerator", "gpus", "feasible", "reason?", "software?", "global_batch"),
-        *("layout", "step_time_s", "tokens_per_s_per_gpu", "mfu", "*totals", "co2_kg", "goodput"),
-        *("planning_factor", "planned_days", "planned_usd", "deadline_chance", "budget_chance"),
+        *("layout", "step_time_s", "tokens_per_s_per_gpu", "mfu", "*totals", "days_ideal"),
+        *("co2_kg", "goodput", "checkpoint"),
+        *("planning_factor", "planned_days", "planned_usd", "planned_kwh", "deadline_chance"),
+        "budget_chance",
         *("deadline_chance_without_factor", "budget_chance_without_factor"),
         *("memory_headroom", "verdict=memory_verdict", "memory_total_bytes", "memory_p90_bytes"),
         *("usable_bytes", "tight_alternative", "usd_per_gpu_hour", "price", "batch_divides"),
@@ -108,12 +113,17 @@ class Offer:
     days: Span | None = None
     usd: Span | None = None
     kwh: Span | None = None
+    days_ideal: float | None = None
+    """Steps x step time."""
+    ideal: bool = False
+    """Whether goodput and planning factor are left out of all totals."""
     co2_kg: float | None = None
     goodput: float | None = None
     planning_factor: PlanningFactor | None = None
     """What published runs took on top; None where everything is to be ideal."""
     planned_days: Span | None = None
     planned_usd: Span | None = None
+    planned_kwh: Span | None = None
     """With it: what deadline, budget and their chances are held against."""
     deadline_chance: float | None = None
     budget_chance: float | None = None
@@ -139,8 +149,8 @@ class Offer:
     """Row of a table of offers that its price is of."""
     quoted: str = ""
     """Provider, instance and term of it; blank where the price is not of one."""
-    checkpoint_bytes: float | None = None
-    """Of one checkpoint: what there is to keep, and to take away in the end."""
+    checkpoint: Checkpoint | None = None
+    """What the run writes to go on from; None on servers of several kinds."""
     rented_together: int = 1
     """Accelerators that are let as one (``Cluster.rented_together``)."""
     paid_gpus: int = 0
@@ -180,15 +190,15 @@ class Offer:
 
         None where it says neither.
         """
-        quote, days, size = self.quote, self.days_to_plan, self.checkpoint_bytes
-        if quote is None or days is None or size is None:
+        quote, days, saved = self.quote, self.days_to_plan, self.checkpoint
+        if quote is None or days is None or saved is None:
             return None
         asked = {
             "storage": (quote.storage_usd_per_gb_month, days.p50 / _MONTH_DAYS),
             "egress": (quote.egress_usd_per_gb, 1.0),
         }
         beside = {
-            name: usd * size / 1e9 * times
+            name: usd * saved.bytes / 1e9 * times
             for name, (usd, times) in asked.items()
             if usd is not None
         }
@@ -203,6 +213,12 @@ class Offer:
     def usd_to_plan(self) -> Span | None:
         """Money with the planning factor, where there is one."""
         return self.planned_usd or self.usd
+
+    @property
+    def chance(self) -> float | None:
+        """The lesser chance of those to meet deadline and budget; None where neither is asked."""
+        known = [x for x in (self.deadline_chance, self.budget_chance) if x is not None]
+        return min(known, default=None)
 
     @property
     def assumed_price(self) -> bool:
@@ -289,6 +305,20 @@ def offer_of(scenario: Scenario, name: str, gpus: int, asked: Asked) -> Offer:
     return replace(best, quoted=label, quote=asked.quote)
 
 
+def offer_of_plan(plan: Plan, asked: Asked) -> Offer:
+    """What a plan found as an offer, on the cluster and size of its scenario."""
+    made, first = plan.scenario, [0]
+    empty = Offer(
+        cluster=str(made.document.get("cluster", {}).get("name", made.cluster.name)),
+        accelerator=made.cluster.accelerator.name,
+        gpus=made.cluster.gpus,
+        feasible=False,
+        software=made.software.name,
+        global_batch=made.workload.recipe.global_batch,
+    )
+    return _filled(empty, made, plan.estimate.take(first), plan.outcome.take(first), asked)
+
+
 def offer(scenario: Scenario, asked: Asked, *, name: str = "") -> Offer:
     """Find the best layout of a scenario and what the run costs with it.
 
@@ -310,6 +340,32 @@ def offer(scenario: Scenario, asked: Asked, *, name: str = "") -> Offer:
         scenario = with_critical_batch(scenario)
     offers = [_offer(with_sizes(scenario, batch, length), asked, name) for batch in batches]
     return min(offers, key=lambda one: _rank(one, scenario, asked))
+
+
+def offer_assumptions(scenario: Scenario, row: Offer) -> list[Assumption]:
+    """Price what an offer of a scenario takes for granted, as ``planner/assumptions.py`` does.
+
+    None on servers of several kinds, and where nothing can run.
+    """
+    if row.layout is None or scenario.cluster.kinds:
+        return []
+    price = row.price or {}
+    if price.get("base") in ("offer", "typed"):
+        scenario = at_price(scenario, row.usd_per_gpu_hour, price["term"])
+    made = on_cluster(scenario, row.cluster, row.gpus)
+    length = made.workload.recipe.sequence_length
+    if len(batches_of(made)) > 1:
+        made = with_critical_batch(made)
+    made = with_sizes(made, row.global_batch or made.workload.recipe.global_batch, length)
+    return assumptions(predict(made, **stated_layout(row.layout, made.software)))
+
+
+def at_price(scenario: Scenario, usd_per_gpu_hour: float | None, term: str | None) -> Scenario:
+    """Put a scenario at a price, interrupted as often as its servers are where it is on spot."""
+    given = scenario.document.get("economics", {})
+    basis = "spot" if term == "spot" else "profile"
+    paid = {**given, "basis": basis, "usd_per_gpu_hour": usd_per_gpu_hour}
+    return replace(scenario, document={**scenario.document, "economics": paid})
 
 
 def _rank(offer: Offer, scenario: Scenario, asked: Asked) -> tuple[bool, bool, float]:
@@ -376,7 +432,7 @@ def _filled(
     sure = certainty(best, workload, cluster, scenario.software)
     days, usd, kwh = _totals(best, result, sure)
     factor = factor_of(scenario)
-    planned_days, planned_usd = _planned(best, result, sure, factor)
+    planned_days, planned_usd, planned_kwh = _planned(best, result, sure, factor)
     free = 1.0 - float(best.memory_total_bytes[0]) / float(best.usable_bytes)
     return replace(
         empty,
@@ -391,10 +447,13 @@ def _filled(
         days=days,
         usd=usd,
         kwh=kwh,
+        days_ideal=plain(result.days_ideal[0]),
+        ideal=scenario.goal.ideal,
         co2_kg=co2_kg(kwh.p50, _region(scenario, result, asked)) if kwh else None,
         planning_factor=factor,
         planned_days=planned_days,
         planned_usd=planned_usd,
+        planned_kwh=planned_kwh,
         **_chances(goal_chances(best, result, sure, _goal(scenario, asked), factor)),
         memory_headroom=free,
         memory_verdict=best.verdict_word(),
@@ -405,7 +464,7 @@ def _filled(
         price=price.origin,
         price_name=price.name,
         paid_gpus=_paid(result),
-        checkpoint_bytes=float(machine_of(best, scenario).checkpoint_bytes),
+        checkpoint=checkpoints(scenario, best, result.real)[0],
         rented_together=cluster.rented_together,
         usd_per_gpu_hour=_number(price.usd_per_gpu_hour),
     )
@@ -457,8 +516,11 @@ def _mixed_offer(scenario: Scenario, asked: Asked, name: str) -> Offer:
         days=days,
         usd=usd,
         kwh=kwh,
+        days_ideal=plain(outcome.days_ideal[0]),
+        ideal=scenario.goal.ideal,
         co2_kg=co2_kg(kwh.p50, region) if kwh else None,
         planning_factor=factor,
+        planned_kwh=_with_factor(kwh, factor),
         **_goals(asked, (days, usd), (planned_days, planned_usd)),
         **encoded(best.run, _MEMORY),
         evidence=best.run.evidence,
@@ -506,16 +568,16 @@ def _totals(
 
 def _planned(
     best: Estimate, result: Outcome, sure: Certainty, factor: PlanningFactor | None
-) -> tuple[Span | None, Span | None]:
-    """Days and USD with the planning factor; None without one."""
+) -> tuple[Span | None, ...]:
+    """Days, USD and kWh with the planning factor; None without one."""
     if factor is None:
-        return None, None
-    days, usd, _ = _totals(best, result, sure.planned(best.step_time_s, factor))
+        return None, None, None
+    totals = _totals(best, result, sure.planned(best.step_time_s, factor))
 
     def over(span: Span | None) -> Span | None:
         return replace(span, p50=factor.value * span.p50) if span is not None else None
 
-    return over(days), over(usd)
+    return tuple(over(span) for span in totals)
 
 
 def _with_factor(span: Span | None, factor: PlanningFactor | None) -> Span | None:

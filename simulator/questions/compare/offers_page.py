@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 
-from simulator.report.page import VERDICT_CLASS, environment
-from simulator.report.palette import PALETTE
+from simulator.report.page import environment
 
 Cell = tuple[object, str, str]
 """What a column is sorted by, what is shown, and what stands below a number (or nothing)."""
@@ -77,12 +76,9 @@ def offers_page(
                 ([columns[i] for i in order], [[row[i] for i in order] for row in rows])
                 for order in tables
             ],
-            verdict_class=VERDICT_CLASS,
             problems=problems[1] if problems else [],
             picture=picture[1] if picture else None,
             views=anchored,
             sections=sections,
-            figures=[],
-            palette={name: {"light": c.light, "dark": c.dark} for name, c in PALETTE.items()},
         )
     )

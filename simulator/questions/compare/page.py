@@ -1,136 +1,123 @@
-"""The page of a comparison: every offer in a table to sort, its picture, what to make of it."""
+"""The page of a comparison: which offer to take, money against time, every offer in a table."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from simulator.questions.compare.offer_sentences import missed, price_words, views
-from simulator.questions.compare.offers import Offer
-from simulator.questions.compare.offers_page import Cell, offers_page
-from simulator.report.inline_svg import inline
-from simulator.report.wording import MARK, length_words
-from simulator.units import (
-    show_chance,
-    show_co2,
-    show_kwh,
-    show_number_of_days,
-    show_percent,
-    show_seconds,
-    show_usd,
+from simulator.questions.compare.offer_sentences import missed, views
+from simulator.report.decision import (
+    Offer,
+    badges,
+    brief_chance,
+    gpu_word,
+    options_words,
+    price_words,
+    same_money,
+    verdict_sentence,
 )
+from simulator.report.decision_picture import decision_picture, drawn_offers
+from simulator.report.inline_svg import inline
+from simulator.report.page import environment
+from simulator.report.wording import length_words
+from simulator.units import show_days, show_usd
 
 if TYPE_CHECKING:
-    from simulator.economics.unsure_totals import Span
     from simulator.questions.compare.answer import Comparison
-
-_COLUMNS = {
-    "cluster": True,
-    "GPUs": False,
-    "days": False,
-    "in time": False,
-    "USD": False,
-    "memory": False,
-    "layout": True,
-    "evidence": True,
-    "step": False,
-    "MFU": False,
-    "goodput": False,
-    "energy": False,
-    "CO2": False,
-    "USD an hour": True,
-}
-"""Columns, and whether they hold words; below days and USD stand their P10 to P90, and what to plan
-for."""
-
-_ASIDE = ("step", "MFU", "goodput", "energy", "CO2", "USD an hour")
-"""Columns on demand: what is left fits a small window and paper."""
+    from simulator.questions.compare.offers import Offer as Row
 
 
-def compare_page(answer: Comparison, wide: str, narrow: str) -> str:
-    """Write a comparison as one page that needs nothing else.
+def compare_picture(answer: Comparison) -> Callable[..., Any] | None:
+    """What draws money against time; None where no offer has both."""
+    if not drawn_offers(answer.rows, answer.options, answer.asked):
+        return None
+    title = f"{answer.scenario.workload.architecture.name}; {_limits(answer)}"
+    return partial(decision_picture, answer.rows, answer.options, answer.asked, title, full=True)
 
-    Parameters
-    ----------
-    answer : Comparison
-    wide, narrow : str
-        Its picture as SVG, for screens and for phones.
-    """
-    workload = answer.scenario.workload
-    clusters = list(dict.fromkeys(row.cluster for row in answer.rows))
-    alt = "Speed-up, MFU and money over the number of GPUs; money against days"
-    return offers_page(
-        "compare",
-        f"{workload.architecture.name} on {', '.join(clusters)}",
-        _job(answer),
-        list(_COLUMNS.items()),
-        [_row(row) for row in answer.rows],
-        table="Offers",
-        naming=2,
-        aside=_ASIDE,
-        missed=missed(answer.asked, answer.rows, workload.recipe.run_tokens),
-        picture=("Over the number of GPUs", inline(wide, narrow, alt=alt)),
-        views=views(answer),
+
+def compare_page(answer: Comparison) -> str:
+    """Write a comparison as one page that needs nothing else."""
+    options, asked = answer.options, answer.asked
+    last = options[-1].offer if options else None
+    first = next((option.offer for option in options if option.recommended), last)
+    kept, rest = _sorted(answer)
+    return (
+        environment()
+        .get_template("compare_page.html.j2")
+        .render(
+            title=f"{answer.scenario.workload.architecture.name} compared",
+            lead=f"{_job(answer)} \u00b7 {_limits(answer)}",
+            sentence=_sentence(answer, first),
+            badges=badges(first, asked) if first is not None else [],
+            options=options,
+            options_line=options_words(answer.rows, options, asked),
+            missed=missed(asked, answer.rows, answer.scenario.workload.recipe.run_tokens),
+            prices=_prices(answer),
+            drawing=_drawing(answer),
+            undrawn=len(answer.feasible) - len(drawn_offers(answer.rows, options, asked)),
+            kept=kept,
+            rest=rest,
+            views=views(answer),
+        )
     )
 
 
+def _drawing(answer: Comparison) -> str:
+    picture = compare_picture(answer)
+    if picture is None:
+        return ""
+    shapes = (picture(svg=True), picture(narrow=True, svg=True))
+    alt = "Money against time to finish of every offer, with P10 to P90"
+    return inline(*(shape.svg(head=False) for shape in shapes), alt=alt)
+
+
+def _sentence(answer: Comparison, first: Offer | None) -> str:
+    """The answer: the offer to take, what it costs, and what costs the same."""
+    if first is None:
+        return "The run fits on none of these clusters and sizes."
+    words = f"{gpu_word(first)}: {verdict_sentence(first, answer.asked)}"
+    same = same_money(first, answer.rows, answer.asked)
+    return words if same is None else f"{words} {gpu_word(same)} cost the same within 3 %."
+
+
+def _sorted(answer: Comparison) -> tuple[list[Row], list[Row]]:
+    """Offers that keep what is asked, cheapest first, and the others."""
+
+    def order(row: Row) -> tuple[bool, float, float]:
+        money, days = row.usd_to_plan, row.days_to_plan
+        late = days.p50 if days else row.step_time_s or float("inf")
+        return not row.feasible, money.p50 if money else float("inf"), late
+
+    kept = [row for row in answer.rows if row.meets(answer.asked)]
+    rest = [row for row in answer.rows if not row.meets(answer.asked)]
+    return sorted(kept, key=order), sorted(rest, key=order)
+
+
+def _prices(answer: Comparison) -> list[tuple[str, str]]:
+    """What an hour costs on each cluster, of whom, when, and whether that is assumed."""
+    rows = {row.named: row for row in answer.feasible}
+    return [(name, price_words(row)) for name, row in rows.items()]
+
+
+def _limits(answer: Comparison) -> str:
+    """Deadline, budget and confidence as asked."""
+    asked = answer.asked
+    limits = list[str]()
+    if asked.deadline_days is not None:
+        limits.append(f"deadline {show_days(asked.deadline_days)}")
+    if asked.budget_usd is not None:
+        limits.append(f"budget {show_usd(asked.budget_usd)}")
+    if not limits:
+        return "no deadline and no budget given"
+    return f"{', '.join(limits)}, to be kept with {brief_chance(asked.confidence)} confidence"
+
+
 def _job(answer: Comparison) -> str:
-    """The run in a line, and how many offers can do it."""
+    """The run in a line."""
     recipe = answer.scenario.workload.recipe
     words = [f"batch {recipe.global_batch:,} x {recipe.sequence_length:,}", recipe.precision]
     if recipe.tokens:
         words.insert(0, length_words(recipe))
-    able = f"{len(answer.feasible)} of {len(answer.rows)} offers can run"
-    return f"{', '.join(words)}, {recipe.optimizer}; {able}, each with its best layout"
-
-
-def _row(row: Offer) -> list[Cell]:
-    """Cells in the order of the columns; an offer that cannot run says why."""
-    if not row.feasible:
-        known = {
-            "cluster": _words(row.named),
-            "GPUs": (row.gpus, f"{row.gpus:,}", ""),
-            "layout": _words(row.reason),
-        }
-        return [known.get(name, (None, "-", "")) for name in _COLUMNS]
-    free = show_percent(row.memory_headroom or 0.0)
-
-    def usd(amount: float) -> str:
-        return show_usd(amount).removesuffix(" USD")
-
-    return [
-        _words(row.named),
-        (row.gpus, f"{row.gpus:,}", ""),
-        _spanned(row.days, show_number_of_days, row.planned_days),
-        _value(row.deadline_chance, show_chance),
-        _spanned(row.usd, usd, row.planned_usd, MARK * row.assumed_price),
-        (row.memory_headroom, row.memory_verdict or "-", f"{free} free"),
-        _words(row.described),
-        _words(row.evidence.grade if row.evidence else "-"),
-        _value(row.step_time_s, show_seconds),
-        _value(row.mfu, show_percent),
-        _value(row.goodput, show_percent),
-        _value(row.kwh.p50 if row.kwh else None, show_kwh),
-        _value(row.co2_kg, show_co2),
-        _words(price_words(row) if row.usd_per_gpu_hour else "-"),
-    ]
-
-
-def _words(text: str) -> Cell:
-    return text, text, ""
-
-
-def _value(value: float | None, show: Callable[[float], str]) -> Cell:
-    return (None, "-", "") if value is None else (value, show(value), "")
-
-
-def _spanned(
-    span: Span | None, show: Callable[[float], str], planned: Span | None = None, mark: str = ""
-) -> Cell:
-    """The middle, and below it P10 to P90 and the same with the planning factor."""
-    if span is None:
-        return None, "-", ""
-    below = f"{show(span.p10)} to {show(span.p90)}"
-    if planned is not None:
-        below += f"; plan for {show(planned.p50)} ({show(planned.p10)} to {show(planned.p90)})"
-    return span.p50, show(span.p50) + mark, below
+    name = answer.scenario.workload.architecture.name
+    return f"Compare: {name}, {', '.join(words)}, {recipe.optimizer}"

@@ -1,18 +1,31 @@
-"""The screen of `foreshard compare`: a line per offer as it comes, then what to make of them."""
+"""The screen of `foreshard compare`: which offer to take, a table of all, what to make of them."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.text import Text
 
-from simulator.cli.screen import NO_FIT, assumptions, console, heading, notes
-from simulator.questions.compare.offer_sentences import missed, views
-from simulator.report.wording import MARK
-from simulator.units import show_days_span, show_kwh, show_percent, show_usd, show_usd_span
+from simulator.cli.screen import NO_FIT, assumptions, heading, notes
+from simulator.questions.compare.offer_sentences import (
+    missed,
+    step_words,
+    tight_words,
+    verdict,
+    views,
+)
+from simulator.report.wording import IDEAL, MARK
+from simulator.units import (
+    show_days_span,
+    show_kwh,
+    show_number_of_days,
+    show_percent,
+    show_usd,
+    show_usd_span,
+)
 
 if TYPE_CHECKING:
     from simulator.economics.unsure_totals import Span
@@ -20,69 +33,65 @@ if TYPE_CHECKING:
     from simulator.questions.compare.offers import Offer
     from simulator.scenario import Scenario
 
-_SHAPE = (
-    "{cluster:<16} {gpus:>6} {days:>8} {days_span:>15} {chance:>7} {usd:>8} {usd_span:>15}"
-    " {energy:>8} {mfu:>6}"
-)
+_NAME = 14
+"""Columns of a cluster's name beside its numbers; a longer one stands above them."""
+
+_SHAPE = f"{{cluster:<{_NAME}}} {{gpus:>6}} {{days:>7}} {{days_span:>12}} {{chance:>6}}"
+_SHAPE += " {usd:>8} {usd_span:>14} {mfu:>6}"
 HEADER = _SHAPE.format(
-    cluster="cluster", gpus="GPUs", days="days", days_span="P10 to P90", chance="in time",
-    usd="USD", usd_span="P10 to P90", energy="energy", mfu="MFU",
-) + "\n    layout; evidence"  # fmt: skip
-"""Names of what stands in the two rows of :func:`line`."""
+    cluster="cluster", gpus="GPUs", days="days", days_span="P10 to P90", chance="chance",
+    usd="USD", usd_span="P10 to P90", mfu="MFU",
+) + "\n    layout; evidence; energy; what to plan for"  # fmt: skip
+"""Names of what stands in the rows of :func:`line`."""
 
-_WIDTH, _NAME = 100, 16
-"""Of the screen, and of a cluster's name beside its numbers; a longer one stands above them."""
-
-
-def begin(scenario: Scenario, assumed: dict[str, Any]) -> Callable[[Offer], None]:
-    """Return what prints an offer, and before the first what is compared: input may be refused."""
-    screen = console()
-    ahead = [scenario]
-
-    def row(offer: Offer) -> None:
-        while ahead:
-            _head(screen, ahead.pop(), assumed)
-        style = "" if offer.feasible else NO_FIT
-        screen.print(Text(line(offer), style=style), soft_wrap=True)
-        screen.file.flush()
-
-    return row
+_WIDTH = 80
+"""Of the screen."""
 
 
-def _head(screen: Console, scenario: Scenario, assumed: dict[str, Any]) -> None:
-    """Print what is compared and the names of the columns."""
+def head(scenario: Scenario, assumed: dict[str, Any]) -> Iterator[RenderableType]:
+    """Give what is asked about; on which clusters is in the table."""
     first, second = heading(scenario).plain.split("\n", 1)
-    screen.print(Text(first.partition(" on ")[0], style="bold"))
-    screen.print(Text(second.split("\n")[-1]))
-    for text in assumptions(assumed):
-        screen.print(text)
-    screen.print()
-    screen.print(Text(HEADER, style="bold"), soft_wrap=True)
+    yield Text(first.partition(" on ")[0], style="bold")
+    yield Text(second.split("\n")[-1])
+    yield from (wrapped(text.plain) for text in assumptions(assumed))
+    if scenario.goal.ideal:
+        yield wrapped(f"Totals have {IDEAL}")
+
+
+def table(rows: Sequence[Offer]) -> Iterator[Text]:
+    """Give offers in rows, as wide as the screen."""
+    yield Text(HEADER, style="bold")
+    for row in rows:
+        yield Text(line(row), style="" if row.feasible else NO_FIT, no_wrap=True)
 
 
 def line(row: Offer) -> str:
     """One offer under HEADER: its numbers, below them its layout and how well that is known."""
     ahead, name = ("", row.named) if len(row.named) <= _NAME else (f"{row.named}\n", "")
     if not row.feasible:
-        return f"{ahead}{name:<{_NAME}} {row.gpus:>6,} {'-':>8}\n{_below(row.reason)}"
-    days, usd, kwh = row.days, row.usd, row.kwh
-    chance = row.deadline_chance
+        return f"{ahead}{name:<{_NAME}} {row.gpus:>6,} {'-':>7}\n{_below(row.reason)}"
+    days, usd = row.days, row.usd
     numbers = _SHAPE.format(
         cluster=name,
         gpus=f"{row.gpus:,}",
-        days=_days(days.p50, days) if days else "-",
-        days_span=f"{_days(days.p10, days)}-{_days(days.p90, days)}" if days else "-",
-        chance="-" if chance is None else f"{100.0 * chance:.0f} %",
+        days=show_number_of_days(days.p50) if days else "-",
+        days_span=_ends(days) if days else "-",
+        chance=_chance(row.chance),
         usd=show_usd(usd.p50).removesuffix(" USD") + MARK * row.assumed_price if usd else "-",
-        usd_span=_usd_ends(usd) if usd else "no price",
-        energy=show_kwh(kwh.p50) if kwh else "-",
+        usd_span=_usd_ends(usd) if usd else "no price" if days else "no tokens",
         mfu=show_percent(row.mfu or 0.0),
     )
-    known = f"; {row.evidence.grade}" if row.evidence else ""
-    tight = "; memory TIGHT" if row.memory_verdict == "TIGHT" else ""
     held = row.planned_days
-    plan = f"; plan for {show_days_span(held.p50, held.p10, held.p90)}" if held else ""
-    return f"{ahead}{numbers}\n{_below(row.described + known + tight + plan)}"
+    words = (
+        row.described,
+        "" if days else step_words(row),
+        row.evidence.grade if row.evidence else "",
+        show_kwh(row.kwh.p50) if row.kwh else "",
+        "memory TIGHT" if row.memory_verdict == "TIGHT" else "",
+        f"plan for {show_days_span(held.p50, held.p10, held.p90)}" if held else "",
+        tight_words(row),
+    )
+    return f"{ahead}{numbers}\n{_below('; '.join(filter(None, words)))}"
 
 
 def _below(text: str) -> str:
@@ -90,10 +99,16 @@ def _below(text: str) -> str:
     return textwrap.fill(text, _WIDTH, initial_indent="    ", subsequent_indent="    ")
 
 
-def _days(value: float, span: Span) -> str:
-    """A digit behind the point, two where the middle is below a day, of an hour and less three."""
-    digits = 1 if span.p50 >= 1.0 else 2 if span.p50 >= 0.05 else 3
-    return f"{value:,.{digits}f}"
+def _chance(chance: float | None) -> str:
+    """A chance in whole percent; nothing is certain."""
+    if chance is None:
+        return "-"
+    near = round(100.0 * chance)
+    return "<1 %" if near < 1 else ">99 %" if near > 99 else f"{near} %"
+
+
+def _ends(days: Span) -> str:
+    return f"{show_number_of_days(days.p10)}-{show_number_of_days(days.p90)}"
 
 
 def _usd_ends(usd: Span) -> str:
@@ -101,15 +116,28 @@ def _usd_ends(usd: Span) -> str:
     return show_usd_span(usd.p10, usd.p90).removesuffix(" USD").replace(" to ", "-")
 
 
-def screen(answer: Comparison) -> Iterator[RenderableType]:
-    """Give what to make of the offers, which are on the screen already."""
+def screen(answer: Comparison, assumed: dict[str, Any]) -> Iterator[RenderableType]:
+    """Give which offer to take, all of them, and what to make of them."""
+    yield from head(answer.scenario, assumed)
     yield ""
     if said := missed(answer.asked, answer.rows, answer.scenario.workload.recipe.run_tokens):
-        yield Text(said, style=NO_FIT)
-    for title, lines in views(answer):
-        yield _notes(title, lines)
+        yield wrapped(said, style=NO_FIT)
+    above = verdict(answer)
+    for title, lines in above:
+        yield narrow_notes(title, lines)
+    yield ""
+    yield from table(answer.rows)
+    yield ""
+    for title, lines in views(answer)[len(above) :]:
+        yield narrow_notes(title, lines)
 
 
-def _notes(title: str, lines: Sequence[str]) -> Group:
-    """A heading and lines that stay as narrow as the table above."""
-    return notes(title, [textwrap.fill(line, _WIDTH - 2, subsequent_indent="  ") for line in lines])
+def wrapped(text: str, style: str = "") -> Text:
+    """Give a text as wide as the table."""
+    return Text(textwrap.fill(text, _WIDTH), style=style)
+
+
+def narrow_notes(title: str, lines: Sequence[str]) -> Group:
+    """Give a heading and lines that stay as narrow as the table."""
+    filled = [textwrap.fill(line, _WIDTH - 2, subsequent_indent="  ") for line in lines]
+    return notes(textwrap.fill(title, _WIDTH), filled)

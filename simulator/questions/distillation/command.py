@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from simulator.cli.option_groups import ScenarioOptions
 from simulator.cli.options import Json
 from simulator.cli.runner import Reply, question
 from simulator.questions.predict.from_files import FromFiles, ScenarioFiles, imported, sorted_files
+
+if TYPE_CHECKING:
+    from simulator.questions.distillation.answer import Distilled
 
 
 @question(
@@ -29,8 +34,15 @@ def ask(
 
     file, launch = sorted_files(scenario, from_files)
     if launch:
-        prediction = imported(launch, options, as_json=as_json).predicted()
+        read = imported(launch, options, as_json=as_json)
+        prediction = read.predicted()
         answer = distil(prediction.scenario, prediction.estimate)
     else:
-        answer = distil(options.scenario(file)[0])
-    return Reply(answer, screen, feasible=answer.beside is not None)
+        read, answer = None, distil(options.scenario(file)[0])
+
+    def document(answer: Distilled) -> dict[str, Any]:
+        from simulator.answers import plain
+
+        return answer.document() | ({} if read is None else {"from": plain(read)})
+
+    return Reply(answer, screen, document, feasible=answer.beside is not None)

@@ -277,17 +277,18 @@ def _write_trace(answer: Plan, path: Path) -> str:
 def _write(answer: Plan, folder: Path, parts: dict[str, Any], *, pictures: bool) -> str:
     """Write the report and say where; `parts` are what was made for it already.
 
-    The other numbers of GPUs are searched beside it, once the verdict is on the screen.
+    Other GPUs and sizes are searched beside it, once the verdict is on the screen.
     """
     from simulator.cli.screen import waiting
-    from simulator.planner.scaling import scaling_beside
+    from simulator.questions.plan.options import asked_of, offers_beside
     from simulator.report.write import write_plan_report
 
     with (
         writing(folder, "--out"),
         waiting("writing the report"),
-        scaling_beside(answer.scenario, found=answer.found) as curve,
+        offers_beside(answer) as offers,
     ):
-        written = write_plan_report(answer, folder, **parts, curve=curve, pictures=pictures)
+        parts |= {"offers": offers, "asked": asked_of(answer)}
+        written = write_plan_report(answer, folder, **parts, pictures=pictures)
     beside = f", with {len(written) - 1} pictures beside it" if pictures else ""
     return f"Report: {written[0]}{beside}"

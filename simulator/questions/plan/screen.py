@@ -73,7 +73,7 @@ _WIDE = 116
 _NARROW = (0, 1, 2, 6, 7, 8, 10)
 """Columns of the ranking on a narrow screen."""
 
-_FRONT = "Beaten by no other in all of time, money, free memory and energy"
+_FRONT = "Pareto-optimal in time, money, free memory and energy"
 
 _MOST_OF_FRONT = 5
 """Layouts of it on the screen."""
@@ -104,17 +104,19 @@ def screen(
     yield _why(plan, wide)
     yield ""
     if plan.refined is not None:
-        yield notes("Played on discrete events", [*_played(plan)[:top], *_not_played(plan)])
+        yield notes(
+            "Simulated step, on discrete events", [*_played(plan)[:top], *_not_played(plan)]
+        )
     if real := _real_run(plan):
-        yield notes("The best layout's run, with all that fails", real)
+        yield notes("Failures and goodput of the best layout", real)
     yield notes(_FRONT, _front(plan))
     verdict = input_verdict(plan.scenario, plan.estimate)
     yield notes("Input", [READY if verdict is None else verdict.sentence()])
     if plan.tried:
         yield notes("Batches tried, by tokens per second", batches_tried(plan))
-    yield notes("What binds", binding(plan))
-    yield notes("What would pay most, with the best layout for it", _upgrades(upgrades()))
-    yield notes("Defaults that bear on it, and what else there is", _defaults(plan))
+    yield notes("Bottlenecks", binding(plan))
+    yield notes("Most sensitive to, with the best layout for each", _upgrades(upgrades()))
+    yield notes("All assumptions that change the answer", _defaults(plan))
     if trained := trained_otherwise(plan):
         yield notes(OTHERWISE, trained)
     yield notes("Searched", _searched(plan))
@@ -253,7 +255,7 @@ def _memory_span(estimate: Estimate, i: int) -> str:
 def _played(plan: Plan) -> list[str]:
     """Each played layout beside its closed form."""
     return [
-        f"{row.layout}: {show_seconds(row.step_time_s)}, by the closed form"
+        f"{row.layout}: {show_seconds(row.step_time_s)}, by the analytical model"
         f" {show_seconds(row.closed_form_s)}"
         f" ({show_signed_percent(row.step_time_s / row.closed_form_s - 1.0)}),"
         f" where it was number {row.place}"

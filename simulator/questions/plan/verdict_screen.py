@@ -81,8 +81,8 @@ def verdict_screen(
     if plan.tried:
         yield notes("Batches tried, by tokens per second", batches_tried(plan))
     binds = 1 if memory_margin(plan) else _BINDING  # which takes two lines
-    yield notes("What binds", binding(plan)[:binds])
-    yield notes("What would pay most", _pays(upgrades()))
+    yield notes("Bottlenecks", binding(plan)[:binds])
+    yield notes("Most sensitive to", _pays(upgrades()))
     if trained := trained_otherwise(plan):
         yield notes(OTHERWISE, trained)
     yield Text(_REST, style="dim")
@@ -118,11 +118,11 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
     speed = f"{float(result.tokens_per_s_per_gpu[0]):,.0f} tokens/s per GPU"
     yield "step", f"{step} ({span}), {speed}, MFU {show_percent(float(result.mfu[0]))}"
     if plan.refined is not None:
-        yield "played", _played(plan)
+        yield "simulated", _played(plan)
     need, usable = float(estimate.memory_total_bytes[0]), float(estimate.usable_bytes)
     high = float(estimate.memory_p90_bytes[0])
     p90 = f" (P90 {gib(high)})" if math.isfinite(high) else ""
-    yield "memory", f"{gib(need)}{p90} of {gib(usable)} GiB usable on the fullest GPU"
+    yield "memory", f"{gib(need)}{p90} of {gib(usable)} GiB usable (worst rank)"
     if goodput := goodput_words(result):
         yield "goodput", goodput.removeprefix("goodput ")
     if (supplied := input_verdict(plan.scenario, estimate)) is not None:
@@ -136,7 +136,7 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
 def _time(plan: Plan, whole: Spans) -> str:
     low, high = (float(end[0]) for end in whole.days)
     ends = end_words(plan.outcome, plan.scenario, whole.days)
-    date = f"; {ends}" if ends else "; give run.start for the date of its end"
+    date = f"; {ends}" if ends else "; set run.start to get an end date"
     return f"{show_days_span(float(plan.outcome.days[0]), low, high)}{date}"
 
 
@@ -145,7 +145,7 @@ def _money(plan: Plan, whole: Spans) -> str:
     words = "no price known"
     if math.isfinite(cost):
         span = show_usd_span(float(whole.usd[0][0]), float(whole.usd[1][0]))
-        words = f"{show_usd(cost)} ({span})"
+        words = f"{show_usd(cost)}{MARK * result.price.assumed} ({span})"
     price, gpus = result.price, plan.scenario.cluster.gpus
     rate = "" if price.usd_per_gpu_hour is None else f" at {price.words()}"
     return f"{words}{rate}; {hours_words(result, gpus)}, {show_kwh(float(result.kwh[0]))}"
@@ -157,7 +157,7 @@ def _played(plan: Plan) -> str:
     assert found is not None
     played, closed = found.steps[0].step_time_s, float(found.closed_form_s[0])
     return (
-        f"{show_seconds(played)} on discrete events, {show_seconds(closed)} by the closed form"
+        f"{show_seconds(played)} on discrete events, {show_seconds(closed)} by the analytical model"
         f" ({show_signed_percent(played / closed - 1.0)})"
     )
 

@@ -42,7 +42,7 @@ def _verdict(fitting: Fitting) -> Text:
     usable, capacity = gib(fitting.usable_bytes), gib(fitting.capacity_bytes)
     words = "free on" if fitting.margin_bytes >= 0 else "too much on"
     text.append(
-        f": {gib(abs(fitting.margin_bytes))} GiB ({share}) {words} the fullest GPU, HBM line at"
+        f": {gib(abs(fitting.margin_bytes))} GiB ({share}) {words} the worst rank, HBM line at"
         f" {usable} of {capacity} GiB\n{_interval(fitting)}\n",
         style="default",
     )

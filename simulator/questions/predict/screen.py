@@ -100,7 +100,7 @@ def screen(
     others = bearing_defaults(prediction.scenario, estimate.layouts, software=False, filled=filled)
     if others:
         lines = [one.sentence(prediction.step_time_s) for one in others]
-        yield notes("Defaults that bear on it, and what else there is", lines)
+        yield notes("Assumptions that change the answer", lines)
     yield notes(CAVEATS, _caveats(prediction))
     if effects is not None:
         yield from _figures(effects, prediction.step_time_s)
@@ -121,8 +121,8 @@ def verdict(prediction: Prediction) -> Text:
     p10, p90 = float(estimate.memory_p10_bytes[0]), float(estimate.memory_p90_bytes[0])
     between = f" (P10 {gib(p10)}, P90 {gib(p90)})" if math.isfinite(p90) else f" ({NO_INTERVAL})"
     text.append(
-        f": {gib(prediction.memory_bytes)}{between} of {gib(estimate.usable_bytes)} GiB usable on"
-        " the fullest GPU\n",
+        f": {gib(prediction.memory_bytes)}{between} of {gib(estimate.usable_bytes)} GiB usable"
+        " (worst rank)\n",
         style="not bold",
     )
     for tier, name in (("host", "host memory"), ("nvme", "local NVMe")):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from simulator.answers import CAVEATS
 from simulator.questions.compare.offers_page import Cell, offers_page
 from simulator.questions.rl.picture import rl_picture
 from simulator.report.inline_svg import inline
@@ -32,7 +33,8 @@ def rl_page(answer: PricedRL) -> str:
     """Write an answer as one page that needs nothing else."""
     shown, rows = answer.shown, answer.rows
     assert shown is not None
-    wide, narrow = (rl_picture(answer, narrow=phone, svg=True).svg() for phone in (False, True))
+    shapes = (rl_picture(answer, narrow=phone, svg=True) for phone in (False, True))
+    wide, narrow = (shape.svg(head=False) for shape in shapes)
     name = answer.scenario.workload.architecture.name
     alt = "What generator and trainer do in two steps, and when each waits"
     return offers_page(
@@ -47,7 +49,7 @@ def rl_page(answer: PricedRL) -> str:
         picture=("Two steps", inline(wide, narrow, alt=alt)),
         views=[
             ("Would help", [_told(remedy) for remedy in answer.told]),
-            ("Read this with the numbers", list(answer.caveats)),
+            (CAVEATS, list(answer.caveats)),
         ],
     )  # fmt: skip
 

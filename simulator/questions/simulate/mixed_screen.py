@@ -40,7 +40,7 @@ def verdicts(kinds: list[KindUse]) -> Text:
     for kind in kinds:
         text.append(kind.verdict, style=verdict_style(kind.verdict))
         text.append(
-            f": {gib(kind.memory_bytes)} of {gib(kind.usable_bytes)} GiB usable on the fullest GPU"
+            f": {gib(kind.memory_bytes)} of {gib(kind.usable_bytes)} GiB usable on the worst rank"
             f" of {kind.name}\n",
             style="not bold",
         )
@@ -94,7 +94,8 @@ def _without_others(kind: KindUse, steady_s: float) -> str:
         kind.these_servers_only_step_s,
         f"the {kind.gpus:,} {kind.name} without the others",
     )
-    text = f"{named}: {show_seconds(alone)} by the closed form, the same layout with fewer replicas"
+    text = f"{named}: {show_seconds(alone)} by the analytical model,"
+    text += " the same layout with fewer replicas"
     gain = 1.0 - alone / steady_s
     return f"{text}: the others slow them by {show_percent(gain)}" if gain > 0.0 else text
 
@@ -151,7 +152,7 @@ def mixed_plan_screen(answer: MixedPlan) -> Iterator[RenderableType]:
     factor = factor_of(answer.scenario)
     if factor is not None:
         said.append(f"days and USD to plan for: {factor.sentence()}")
-    yield notes("Read this", said)
+    yield notes(CAVEATS, said)
 
 
 def _legs(kinds: tuple[str, ...], legs: GradientSumPhases) -> str:

@@ -96,7 +96,7 @@ def _verdict(
     beside = "" if undisturbed_s is None else _slower(step.step_time_s, undisturbed_s)
     if not kinds:
         off = 100 * (plain_s / closed_s - 1.0)
-        beside += f", {show_seconds(closed_s)} by the closed form ({off:+.2f} %)"
+        beside += f", {show_seconds(closed_s)} by the analytical model ({off:+.2f} %)"
     text.append(
         f"step {show_seconds(step.step_time_s)} played{beside};"
         f" rank {step.pacing_rank} of {len(step.ranks_of)} simulated has the most work\n",
@@ -109,7 +109,7 @@ def _verdict(
     text.append_text(fitting(estimate))
     text.append(
         f": {gib(prediction.memory_bytes)} of {gib(estimate.usable_bytes)} GiB usable on the"
-        " fullest GPU\n",
+        " worst rank\n",
         style="not bold",
     )
     return text

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 from simulator.answers import SCENARIO, Answer, encoded
@@ -17,11 +18,18 @@ from simulator.economics.scaling_law import USUAL_LAW, Optimum, ScalingLaw, load
 from simulator.errors import InputError, problem
 from simulator.frames import DataFrame, frame_of_rows
 from simulator.hardware.cluster import ClusterProfile, load_cluster
+from simulator.planner.assumptions import Assumption
 from simulator.planner.prediction import refuse_tables
 from simulator.questions.compare.answer import offer_row, own_cluster, own_clusters
 from simulator.questions.compare.gpu_counts import batch_divides, ladder, whole_servers
 from simulator.questions.compare.many_searches import cores, done_in_order
-from simulator.questions.compare.offers import Asked, Offer, nearest, offer_of
+from simulator.questions.compare.offers import (
+    Asked,
+    Offer,
+    nearest,
+    offer_assumptions,
+    offer_of,
+)
 from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.candidates import widest_tp
@@ -76,6 +84,7 @@ class Sized(Answer):
         *SCENARIO,
         *("asked=limits", "answer=met", "nearest=nearest_miss.short", "tried", "compute"),
         *("budget_left_usd", "budget_left_share", "budget_would_buy=larger.short"),
+        "assumptions",
     )
 
     scenario: Scenario
@@ -102,6 +111,11 @@ class Sized(Answer):
         """The same over the budget."""
         left, budget = self.budget_left_usd, self.asked.budget_usd
         return None if left is None or budget is None else left / budget
+
+    @cached_property
+    def assumptions(self) -> list[Assumption]:
+        """What the answer takes for granted and bears on it most."""
+        return [] if self.answer is None else offer_assumptions(self.scenario, self.answer)
 
     @property
     def line(self) -> str:
@@ -149,7 +163,6 @@ def size_run(
     law: str = USUAL_LAW,
     largest: int | None = None,
     jobs: int | None = None,
-    on_row: Callable[[Offer], None] | None = None,
 ) -> Sized:
     """Size a run on the scenario's cluster; servers of several kinds are taken as they are.
 
@@ -163,7 +176,7 @@ def size_run(
         the scenario has a deadline).
     confidence : float
         Chance with which they must be met: 0.9 asks the P90.
-    prices, region, jobs, on_row
+    prices, region, jobs
         As in :func:`simulator.questions.compare.answer.compare_clusters`.
     law : str
         A scaling law, by name or path.
@@ -195,8 +208,6 @@ def size_run(
             offer_of, [(scenario, name, size, asked) for size in sizes], jobs=jobs
         ):
             rows.append(row)
-            if on_row is not None:
-                on_row(row)
             yield row
 
     answer: Offer | None

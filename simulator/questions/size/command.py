@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -15,12 +16,14 @@ from simulator.cli.decision_options import (
 )
 from simulator.cli.option_groups import AllowTight, Limits, Money, SearchOptions
 from simulator.cli.options import (
+    Batch,
     ClusterName,
-    Json,
     ModelName,
     ScenarioFile,
+    Sequence,
     Set,
     SoftwareName,
+    Tokens,
 )
 from simulator.cli.runner import Reply, question
 
@@ -44,6 +47,9 @@ def ask(
     cluster: ClusterName = None,
     gpus: Gpus = None,
     software: SoftwareName = None,
+    tokens: Tokens = None,
+    seq: Sequence = None,
+    batch: Batch = None,
     overrides: Set = None,
     limits: Limits,
     confidence: Confidence = 0.9,
@@ -52,13 +58,13 @@ def ask(
     allow_tight: AllowTight = False,
     money: Money,
     ideal: Ideal = False,
-    as_json: Json = False,
 ) -> Reply:
     """Find the fewest GPUs for a deadline, or the soonest end for a budget.
 
     Says as well how many tokens both buy, and which model makes most of the same compute.
     Exit 0: done; 1: no size meets what is asked; 2: bad input.
     """
+    from simulator.cli.screen import waiting
     from simulator.questions.size.answer import size_run
     from simulator.questions.size.screen import screen
 
@@ -67,6 +73,9 @@ def ask(
         cluster=cluster if scenario is None else None,
         gpus=(gpus or 8) if scenario is None else None,
         software=software,
+        tokens=tokens,
+        seq=seq,
+        batch=batch,
         allow_tight=allow_tight,
         overrides=[
             *(overrides or ()),
@@ -75,18 +84,13 @@ def ask(
         ],
     ).scenario(scenario)
     asked = {**limits.read, **money.read}
-    on_row = None
-    if not as_json:
-        from simulator.questions.compare.screen import begin
-
-        on_row = begin(described, assumed)
-    answer = size_run(
-        described,
-        gpus=gpus,
-        confidence=confidence,
-        law=law,
-        largest=largest,
-        on_row=on_row,
-        **asked,
-    )
-    return Reply(answer, screen, feasible=answer.answer is not None)
+    with waiting("searching sizes"):
+        answer = size_run(
+            described,
+            gpus=gpus,
+            confidence=confidence,
+            law=law,
+            largest=largest,
+            **asked,
+        )
+    return Reply(answer, partial(screen, assumed=assumed), feasible=answer.answer is not None)

@@ -3,45 +3,78 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
-from rich.text import Text
 
-from simulator.cli.screen import NO_FIT, notes
-from simulator.questions.compare.offer_sentences import in_words, missed
+from simulator.answers import CAVEATS
+from simulator.cli.screen import NO_FIT
+from simulator.planner.assumptions import ASSUMED
+from simulator.questions.compare.offer_sentences import (
+    in_words,
+    limit_words,
+    missed,
+    price_words,
+    tight_words,
+)
+from simulator.questions.compare.screen import head, narrow_notes, table, wrapped
+from simulator.report.wording import AT_ASSUMED
 from simulator.units import show_count, show_days, show_percent, show_usd
 
 if TYPE_CHECKING:
     from simulator.questions.size.answer import Compute, Sized
 
 _QUESTIONS = {
-    "fewest": "The fewest GPUs in time",
-    "soonest": "The soonest end within the budget",
+    "fewest": "The fewest GPUs",
+    "soonest": "The soonest end",
     "given": "With this many GPUs",
 }
 
 
-def screen(answer: Sized) -> Iterator[RenderableType]:
-    """Give an answer; the sizes that were tried are on the screen already."""
-    asked = answer.asked
+def screen(answer: Sized, assumed: dict[str, Any]) -> Iterator[RenderableType]:
+    """Give an answer, the sizes that were tried, and what the limits buy."""
+    asked, tried = answer.asked, list(answer.tried)
+    yield from head(answer.scenario, assumed)
     yield ""
-    title = f"{_QUESTIONS[answer.question]}, with a chance of {show_percent(asked.confidence)}"
-    if answer.answer is not None:
-        yield notes(title, [*in_words([answer.answer]), answer.answer.described])
+    limits = limit_words(asked)
+    within = f" within {limits}" if limits else ""
+    chance = show_percent(asked.confidence)
+    title = f"{_QUESTIONS[answer.question]}{within}, with a chance of {chance}"
+    chosen = answer.answer
+    if chosen is not None:
+        tight = tight_words(chosen)
+        words = [*in_words([chosen]), chosen.described, *([tight] if tight else [])]
+        yield narrow_notes(title, words)
     else:
         tokens = answer.scenario.workload.recipe.tokens
-        yield Text(missed(asked, answer.tried, tokens), style=NO_FIT)
+        yield wrapped(missed(asked, answer.tried, tokens), style=NO_FIT)
         near = answer.nearest
         if near is not None:
-            yield notes("Nearest to all that is asked", in_words([near]))
+            yield narrow_notes("Nearest to all that is asked", in_words([near]))
+    assumed_words = [choice.words(brief=True) for choice in answer.assumptions]
+    yield narrow_notes(ASSUMED, assumed_words)
     if left := _left(answer):
-        yield notes("The budget", left)
+        yield narrow_notes("The budget", left)
     if answer.compute is not None:
-        yield notes("What the limits buy", _bought(answer, answer.compute))
+        yield narrow_notes("What the limits buy", _bought(answer, answer.compute))
+    yield narrow_notes(CAVEATS, _notes(answer))
+    yield ""
+    yield from table(tried)
+
+
+def _notes(answer: Sized) -> list[str]:
+    """Price, evidence, what is planned for, and which sizes were tried."""
+    row = answer.answer or answer.nearest
+    lines = []
+    if row is not None:
+        lines += [f"USD per GPU-hour: {price_words(row)}"] if row.usd_per_gpu_hour else []
+        lines += [AT_ASSUMED] * row.assumed_price
+        lines += row.evidence.sentences()[:2] if row.evidence else []
+        if row.planning_factor is not None:
+            lines.append(f"Plan for: {row.planning_factor.sentence()}. The limits are held to it.")
     if answer.question != "given":
-        tried = ", ".join(f"{row.gpus:,}" for row in answer.tried)
-        yield notes("Tried", [f"{tried}: whole servers that the batch divides over"])
+        lines.append("Tried are whole servers that the batch divides over, fewest first:")
+    return lines
 
 
 def _left(answer: Sized) -> list[str]:
@@ -60,10 +93,10 @@ def _bought(answer: Sized, compute: Compute) -> list[str]:
     """Tokens, and the best model for the same compute with the law's coefficients."""
     arch, law, best = answer.scenario.workload.architecture, compute.law, compute.optimum
     named = "GPU" if compute.offer.gpus == 1 else "GPUs"
-    usd, days = compute.offer.usd, compute.offer.days
-    paid = ""
+    usd, days = compute.offer.usd_to_plan, compute.offer.days_to_plan
+    paid, chance = "", answer.asked.confidence
     if usd is not None and days is not None:
-        paid = f", {show_usd(usd.p50 * compute.days / days.p50)}"
+        paid = f", {show_usd(usd.at(chance) * compute.days / days.at(chance))}"
     return [
         f"{compute.offer.gpus:,} {named} for {show_days(compute.days)}{paid};"
         f" the {compute.binding} is used up",

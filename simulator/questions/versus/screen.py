@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -22,14 +22,19 @@ from simulator.cli.screen import (
     table_of,
     term_table,
 )
+from simulator.planner.assumptions import ASSUMED, assumption_lines
+from simulator.questions.versus.what_if import error_words
+from simulator.report.wording import MARK, planned_totals_words
 from simulator.search.outcome import spans
 from simulator.units import (
+    show_days,
     show_days_span,
     show_percent,
     show_seconds,
     show_seconds_span,
     show_signed_percent,
     show_usd,
+    show_usd_change,
     show_usd_span,
 )
 
@@ -39,6 +44,7 @@ if TYPE_CHECKING:
     from simulator.questions.versus.fabrics import FabricChoice, FabricChoices
     from simulator.questions.versus.releases import ReleaseChoices, ReleaseRow
     from simulator.questions.versus.what_if import WhatIf
+    from simulator.search.best_layout import BestLayout
     from simulator.search.certainty import Certainty
     from simulator.search.outcome import Outcome
 
@@ -61,27 +67,12 @@ def versus_screen(answer: Versus, assumed: dict[str, Any]) -> Iterator[Renderabl
     estimate = answer.estimate
     yield heading(answer.scenario)
     yield from assumptions(assumed)
-    chance, sides = answer.chance_a_faster, [_words(side) for side in answer.sides]
-    first = 0 if chance >= 0.5 else 1
-    sure = max(chance, 1.0 - chance)
-    ahead = float(estimate.step_time_s[1 - first] / estimate.step_time_s[first])
-    verdict = "A tie, either may be faster: " if answer.tie else ""
-    verdict += f"{sides[first]} is faster by x {ahead:.3f}, with a chance of {show_percent(sure)}"
-    if estimate.layouts.row(0) == estimate.layouts.row(1):
-        verdict = "A tie: both are the same layout"
+    sides = [_words(side) for side in answer.sides]
     yield ""
-    yield Text(verdict, style="bold")
-    lines = [_line(f"{name} ({sides[i]})", answer, i) for i, name in enumerate("ab")]
-    if isfinite(float(answer.outcome.days[0])):
-        lines += [
-            f"whole run {name}: {_totals(estimate, answer.outcome, answer.certainty, i)}"
-            for i, name in enumerate("ab")
-        ]
-        saved = float(answer.outcome.usd[1 - first] - answer.outcome.usd[first])
-        if isfinite(saved):
-            which = "within the error" if answer.tie else "beyond the error"
-            lines.append(f"{'ab'[first]} costs {show_usd(saved)} less, {which}")
-    yield notes("", lines)
+    yield Text(answer.verdict, style="bold")
+    yield notes("", [_line(f"{name} ({sides[i]})", answer, i) for i, name in enumerate("ab")])
+    yield notes("Whole run", _whole_runs(dict(zip("ab", answer.predictions, strict=True)), answer))
+    yield notes(ASSUMED, assumption_lines(answer.predictions[answer.faster]))
     yield ""
     yield term_table({f"a: {sides[0]}": (estimate, 0), f"b: {sides[1]}": (estimate, 1)})
     how = "searched: each is the best of its kind" if answer.searched else "stated defaults"
@@ -93,55 +84,68 @@ def what_if_screen(answer: WhatIf, assumed: dict[str, Any]) -> Iterator[Renderab
     before, after = answer.before.estimate, answer.after.estimate
     yield heading(answer.before.scenario)
     yield from assumptions(assumed)
-    changes = ", ".join(map(str, answer.changes))
     yield ""
-    low, high = answer.span
-    sure = "within the error" if answer.within_error else "beyond the error"
-    yield Text(
-        f"with {changes}: step time x {answer.ratio:.3f} ({low:.3f} to {high:.3f}, {sure}),"
-        " the best layout of each",
-        style="bold",
-    )
+    yield Text(answer.verdict, style="bold")
     lines = [
-        f"before: {_step(before)}, {before.layouts.describe()}",
-        f"after:  {_step(after)}, {after.layouts.describe()}",
+        f"before: {_step(before)}, {before.verdict_word()}, {before.layouts.describe()}",
+        f"after:  {_step(after)}, {after.verdict_word()}, {after.layouts.describe()}",
     ]
     columns = {"before": (before, 0), "after": (after, 0)}
     if answer.same is not None:
         same = answer.same.estimate
-        lines.append(f"the old layout then: {_step(same)}, {same.verdict_word()}")
+        lines.append(f"with the layout of before: {_step(same)}, {same.verdict_word()}")
         if same.layouts.describe() != after.layouts.describe():
-            columns["old layout then"] = (same, 0)
+            columns["layout of before"] = (same, 0)
     yield notes("", lines)
     if answer.same is None:
-        yield Text(f"the old layout cannot run then: {answer.same_reason}", style=NO_FIT)
-    if answer.days_change is not None:
-        yield notes("", [*_whole_run(answer)])
+        words = f"the layout of before cannot run then: {answer.same_reason}"
+        yield Text(words, style=NO_FIT)
+    yield notes("Whole run", _whole_runs({"before": answer.before, "after": answer.after}, answer))
+    yield notes(ASSUMED, assumption_lines(answer.before))
     yield ""
     yield term_table(columns)
 
 
-def _whole_run(answer: WhatIf) -> Iterator[str]:
-    """Days and money before and after, with P10 to P90, and what the change makes of them."""
-    for name, plan in (("before", answer.before), ("after", answer.after)):
-        yield f"whole run {name}: {_totals(plan.estimate, plan.outcome, plan.certainty)}"
+def _whole_runs(sides: Mapping[str, BestLayout], answer: Versus | WhatIf) -> list[str]:
+    """Days and money of both with P10 to P90, what to plan for, and the difference."""
     days, usd = answer.days_change, answer.usd_change
-    assert days is not None
-    change = f"{days:+,.1f} days"
-    if usd is not None:
-        change += f", {'-' if usd < 0.0 else '+'}{show_usd(abs(usd))}"
-    yield f"the change: {change}"
+    if days["p50"] is None:
+        return []
+    lines = [
+        f"{name}: {_totals(side.estimate, side.outcome, side.certainty)};"
+        f" {planned_totals_words(side)}"
+        for name, side in sides.items()
+    ]
+    (first, side), (last, _) = sides.items()
+    words = f"{last} less {first}: {_difference(days, _days_change)}"
+    if usd["p50"] is not None:
+        words += f", {_difference(usd, show_usd_change)}"
+    lines.append(f"{words}, {error_words(answer.run_within_error)}")
+    if side.planning_factor is not None:
+        lines.append(f"plan for: {side.planning_factor.sentence()}")
+    return lines
 
 
-def _totals(estimate: Estimate, outcome: Outcome, sure: Certainty, i: int = 0) -> str:
+def _difference(span: Mapping[str, float | None], show: Callable[[float], str]) -> str:
+    """A difference with its P10 to P90."""
+    low, middle, high = (show(value or 0.0) for value in span.values())
+    return f"{middle} ({low} to {high})"
+
+
+def _days_change(days: float) -> str:
+    return f"{'-' if days < 0.0 else '+'}{show_days(abs(days))}"
+
+
+def _totals(estimate: Estimate, outcome: Outcome, sure: Certainty) -> str:
     """Days and money of a layout with P10 to P90, at which price."""
-    whole, days, usd = spans(estimate, outcome, sure), float(outcome.days[i]), float(outcome.usd[i])
-    low, high = (float(end[i]) for end in whole.days)
+    whole, days, usd = spans(estimate, outcome, sure), float(outcome.days[0]), float(outcome.usd[0])
+    low, high = (float(end[0]) for end in whole.days)
     words = show_days_span(days, low, high)
     if not isfinite(usd):
         return f"{words}, no price known"
-    low, high = (float(end[i]) for end in whole.usd)
-    money = f"{show_usd(usd)} ({show_usd_span(low, high)})"
+    low, high = (float(end[0]) for end in whole.usd)
+    mark = MARK * outcome.price.assumed
+    money = f"{show_usd(usd)}{mark} ({show_usd_span(low, high)})"
     return f"{words}, {money} at {outcome.price.words()}"
 
 
@@ -178,7 +182,7 @@ def fabrics_screen(answer: FabricChoices) -> Iterator[RenderableType]:
     if unpriced:
         said += [_DOMAIN, *_other_domains(answer)]
     said += [_RAILS]
-    yield notes("Read this", said)
+    yield notes(CAVEATS, said)
 
 
 def releases_screen(answer: ReleaseChoices) -> Iterator[RenderableType]:

@@ -9,22 +9,19 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from math import exp
 from typing import ClassVar
 
-import numpy as np
-
 from simulator.answers import Answer
-from simulator.cost.estimate import concatenate
-from simulator.cost.uncertainty import P90, bearing, belief, same_kernels
 from simulator.errors import InputError, problem
 from simulator.frames import DataFrame, Table, frame_of_rows
+from simulator.planner.assumptions import Assumption, assumptions
 from simulator.planner.changes import MACHINE_CHANGES, MachineChange, machine_with
 from simulator.planner.layout_row import LayoutRow, layout_rows
 from simulator.planner.plan import Plan, plan
 from simulator.planner.prediction import Prediction, predict
 from simulator.records import dataclass
 from simulator.scenario import Scenario, make_scenario
+from simulator.search.certainty import changed_total, ratio_span
 from simulator.search.defaults import stated_layout
 
 _SECTIONS = ("model", "training", "cluster", "layout", "goal")
@@ -62,7 +59,14 @@ class WhatIf(Answer):
         *("scenario=before.scenario.document", "workload=before.scenario.workload.architecture"),
         *("change", "*rows", "same_layout_reason?=same_reason", "step_time_ratio=ratio"),
         *("step_time_ratio_p10=span.0", "step_time_ratio_p90=span.1", "within_error"),
-        *("days_change", "usd_change"),
+        *("run_within_error", "days_change=days_change.p50", "usd_change=usd_change.p50"),
+        *("days_change_p10=days_change.p10", "days_change_p90=days_change.p90"),
+        *(
+            "usd_change_p10=usd_change.p10",
+            "usd_change_p90=usd_change.p90",
+            "summary",
+            "assumptions",
+        ),
     )
 
     changes: tuple[TypedChange, ...]
@@ -96,13 +100,7 @@ class WhatIf(Answer):
         """P10 and P90 of the ratio of the step times: errors that both share cancel."""
         before, after = (plan.estimate.take([0]) for plan in (self.before, self.after))
         made = self.before.scenario
-        known = belief(made.cluster, made.software, made.workload)
-        experts = made.workload.architecture.is_moe
-        shares = np.concatenate([bearing(side, experts=experts) for side in (before, after)])
-        both = concatenate([before, after]).layouts
-        same = before.layouts.row() == after.layouts.row()
-        spread = float(np.sqrt(known.apart(shares, same_kernels(both), same=same)[1]))
-        return self.ratio * exp(-P90 * spread), self.ratio * exp(P90 * spread)
+        return ratio_span(before, after, made.workload, made.cluster, made.software)
 
     @property
     def within_error(self) -> bool:
@@ -111,14 +109,40 @@ class WhatIf(Answer):
         return low <= 1.0 <= high
 
     @property
-    def days_change(self) -> float | None:
-        """Days of the best layout after less those before; None where they are not known."""
-        return _less(self.after.days, self.before.days)
+    def run_within_error(self) -> bool:
+        """The same of the days: a change of the batch is one of the number of steps, too."""
+        low, high = self.days_change["p10"], self.days_change["p90"]
+        return self.within_error if low is None or high is None else low <= 0.0 <= high
 
     @property
-    def usd_change(self) -> float | None:
+    def verdict(self) -> str:
+        """What the change does to the step, and whether that is within the error."""
+        low, high = self.span
+        changes = ", ".join(map(str, self.changes))
+        return (
+            f"with {changes}: step time x {self.ratio:.3f} ({low:.3f} to {high:.3f},"
+            f" {error_words(self.within_error)}), the best layout of each"
+        )
+
+    @property
+    def summary(self) -> list[str]:
+        """The verdict, as JSON says it."""
+        return [f"{self.verdict[0].upper()}{self.verdict[1:]}."]
+
+    @property
+    def days_change(self) -> dict[str, float | None]:
+        """P10, P50 and P90 of the days of the best layout after less those before."""
+        return changed_total(self.before.days, self.after.days, self.ratio, self.span)
+
+    @property
+    def usd_change(self) -> dict[str, float | None]:
         """The same of the money."""
-        return _less(self.after.usd, self.before.usd)
+        return changed_total(self.before.usd, self.after.usd, self.ratio, self.span)
+
+    @property
+    def assumptions(self) -> list[Assumption]:
+        """What the answer before the change takes for granted and bears on it most."""
+        return assumptions(self.before)
 
     def to_frame(self, table: Table = "layouts") -> DataFrame:
         """One row per answer, before and after: the best layout's row of ``Plan.to_frame``."""
@@ -131,8 +155,9 @@ class WhatIf(Answer):
         return float(self.after.estimate.step_time_s[0] / self.before.estimate.step_time_s[0])
 
 
-def _less(after: float | None, before: float | None) -> float | None:
-    return None if after is None or before is None else after - before
+def error_words(within: bool) -> str:
+    """Say whether a difference is within the error of the prediction."""
+    return "within the error" if within else "beyond the error"
 
 
 def parse_changes(texts: Sequence[str], *, where: str = "command line") -> list[TypedChange]:

@@ -1,0 +1,86 @@
+"""Offers beside a plan: the same run on other numbers of GPUs, and on another kind of GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+
+from simulator.planner.plan import Plan
+from simulator.questions.compare.answer import default_counts, own_cluster
+from simulator.questions.compare.gpu_counts import whole_servers
+from simulator.questions.compare.offers import Asked, Offer, offer_of, offer_of_plan
+from simulator.report.decision import CONFIDENCE
+from simulator.search.in_threads import one_thread
+from simulator.second_process import run_in_process
+from simulator.software.releases import load_releases
+
+
+def asked_of(plan: Plan) -> Asked:
+    """Deadline and budget of a plan, to be met with the usual confidence."""
+    goal, tight = plan.scenario.goal, plan.scenario.allow_tight
+    return Asked(
+        deadline_days=goal.deadline_days,
+        budget_usd=goal.budget_usd,
+        confidence=CONFIDENCE,
+        allow_tight=tight,
+    )
+
+
+def other_offers(plan: Plan, beside: str | None = None) -> list[tuple[str, int]]:
+    """Clusters and numbers of GPUs to compare: two doublings either way, and another kind's.
+
+    `beside` is the other cluster; the usual one of another kind unless given.
+    """
+    name, cluster = own_cluster(plan.scenario), plan.scenario.cluster
+    server, gpus = cluster.node.accelerators, cluster.gpus
+    sizes = sorted({whole_servers(size, server) for size in default_counts(gpus)} - {gpus})
+    usual, mine = load_releases().beside, cluster.accelerator.name
+    if cluster.accelerator.platform != "cuda":
+        usual = {}
+    other = beside or next((key for key, chip in usual.items() if chip != mine), None)
+    if other in (None, name):
+        return [(name, size) for size in sizes]
+    return [*((name, size) for size in sizes), *((other, size) for size in sorted({*sizes, gpus}))]
+
+
+_OF_ONE = ("usd_per_gpu_hour", "basis", "page", "own", "rent")
+"""Fields of [economics] that say what the scenario's own machines cost."""
+
+
+def searched_offers(plan: Plan, points: Sequence[tuple[str, int]]) -> list[Offer]:
+    """Search clusters and sizes in turn; another cluster has the price of its own profile."""
+    asked, mine = asked_of(plan), plan.scenario
+    paid = mine.document.get("economics", {})
+    listed = {name: value for name, value in paid.items() if name not in _OF_ONE}
+    theirs = replace(mine, document={**mine.document, "economics": listed}) if paid else mine
+    home = own_cluster(mine)
+    return [offer_of(mine if name == home else theirs, name, gpus, asked) for name, gpus in points]
+
+
+@contextmanager
+def offers_beside(plan: Plan) -> Iterator[Callable[[], list[Offer]]]:
+    """Begin to search them in two copies of this process; what is yielded waits for them.
+
+    The plan's own answer is the first. For a process without threads of its own at work.
+    """
+    asked, points = asked_of(plan), other_offers(plan)
+
+    def searched(some: list[tuple[str, int]]) -> list[Offer]:
+        with one_thread():
+            return searched_offers(plan, some)
+
+    with (
+        run_in_process(lambda: searched(points[::2])) as first,
+        run_in_process(lambda: searched(points[1::2])) as second,
+    ):
+
+        @cache
+        def waited() -> list[Offer]:
+            offers = [*first(), *second()]
+            order = {point: i for i, point in enumerate(points)}
+            offers.sort(key=lambda offer: order[offer.cluster, offer.gpus])
+            return [offer_of_plan(plan, asked), *offers]
+
+        yield waited
