@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import field, replace
+from typing import Annotated
+
+from annotated_types import Le
 
 from simulator.files import Figure, record
 
@@ -58,10 +61,10 @@ class Allocator:
     until the backward pass (torch.distributed.pipelining)."""
     fragmentation_fraction: Figure = Figure(0.0)
     """Reserved over allocated memory, less one."""
-    reserved_spread: Figure | None = None
+    reserved_spread: Annotated[Figure, Le(3)] | None = None
     """Standard deviation of the logarithm of measured over predicted reserved memory, the error
     that all layouts share; none given: memory has no P10 and P90."""
-    split_reserved_spread: Figure | None = None
+    split_reserved_spread: Annotated[Figure, Le(3)] | None = None
     """The same with tp or pp above 1, where no such layout was read; none given: no other."""
 
     def on(self, generation: str) -> Allocator:
