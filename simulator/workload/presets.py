@@ -133,6 +133,7 @@ def _of_the_same_size(text: str, known: Iterable[str]) -> str:
     >>> _of_the_same_size("qwen3-14b", ["qwen3-8b"])[:18]
     ' (known: qwen3-8b;'
     """
+    text = text.rpartition("/")[2]
     names, word = sorted(known), _first_word(text)
     numbers = re.findall(r"\d+", text)
     alike = [

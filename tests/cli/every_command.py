@@ -89,7 +89,7 @@ latency_s = 0.01
 QUICK = ("predict --json", "profiles show")
 """Those that take a fraction of a second."""
 
-TIMED = ("measure", "calibrate-here", "serve")
+TIMED = ("measure", "calibrate-here", "serve", "mcp")
 """Commands that time this machine, no two of whose answers are alike; and one that never ends."""
 
 
