@@ -51,7 +51,7 @@ def front_page(document: Mapping[str, Any], table: Table, percent: Percent) -> s
         *_by_kind(document, table, percent),
         *coverage(document.get("intervals", {}), table, percent),
         *_whole_runs(document),
-        *_reinforcement(document, table, percent),
+        *_reinforcement(document, percent),
         *_weak_side(document, table, percent),
         _REPRODUCE,
     ]
@@ -93,23 +93,20 @@ def _whole_runs(document: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _reinforcement(document: Mapping[str, Any], table: Table, percent: Percent) -> Iterator[str]:
-    """What measured steps of reinforcement learning were predicted as."""
+def _reinforcement(document: Mapping[str, Any], percent: Percent) -> Iterator[str]:
+    """What measured steps of reinforcement learning were predicted as, in a line."""
     errors = document.get("rl")
     if not errors:
         return
-    first = errors["first_sight"]
-    yield "## Steps of reinforcement learning"
-    yield (
-        f"Published totals of NeMo-RL and MindSpeed-RL: {percent(first['mape'])} off when they were"
-        f" first predicted ({first['n']} rows); today, with four rows that figures were fitted to:"
+    first, kinds = errors["first_sight"], errors["kinds"]
+    parts = ", ".join(
+        f"{kind} {percent(kinds[kind]['mape'])}" for kind in ("not fitted", "on policy", "stale")
     )
-    rows = [
-        [kind, str(line["n"]), percent(line["mape"]), percent(line["median_ape"]),
-         percent(line["bias"], "+"), percent(line["coverage_80"])]
-        for kind, line in errors["kinds"].items()
-    ]  # fmt: skip
-    yield table(("steps", "number", "mean", "median", "bias", "inside"), rows)
+    yield (
+        f"Steps of reinforcement learning ({first['n']} published totals): {percent(first['mape'])}"
+        f" off at first sight, {percent(kinds['all']['mape'])} today ({parts});"
+        f" {percent(kinds['all']['coverage_80'])} inside."
+    )
 
 
 def _weak_side(document: Mapping[str, Any], table: Table, percent: Percent) -> Iterator[str]:
