@@ -111,8 +111,13 @@ def _what_if(answer: WhatIf, axes: Axes) -> None:
 
 def _diagnosed(answer: Diagnoses, axes: Axes) -> None:
     """The probability of every cause."""
-    names = ["the prediction is off", *(cause.name for cause in answer.causes)]
-    chances = [answer.nothing_wrong, *(cause.probability for cause in answer.causes)]
+    accounts = ["the prediction is off", "another run"]
+    names = [*accounts, *(cause.name for cause in answer.causes)]
+    chances = [
+        answer.nothing_wrong,
+        answer.not_the_run,
+        *(cause.probability for cause in answer.causes),
+    ]
     axes.barh(names, [100.0 * p for p in chances], color=colour("speed").light)
     axes.invert_yaxis()
     axes.set_xlabel("probability, %")

@@ -4,7 +4,8 @@ Each cause is solved for the amount at which the predicted step is as long as th
 probable it is follows from Bayes' rule: the chance that runs disappoint for it, times how well a
 run with it agrees with everything that was seen: step time, memory, the parts of a traced step, the
 course of step times, and what the log says in words. One more account stands among them: that
-nothing is wrong, and the prediction is as far off as its interval says.
+nothing is wrong, and the prediction is as far off as its interval says. A last one: that the
+scenario does not describe the run, whose step time may then be anything.
 
     P(cause | seen)  ~  prior x (integral over amounts of P(amount) P(step | amount))
                         x P(memory) x P(parts of the step) x P(course) x P(words)
@@ -18,7 +19,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -31,10 +32,28 @@ from simulator.questions.diagnose.causes import Cause, added_s, can_have, causes
 from simulator.records import dataclass
 from simulator.scoring.memory_reading import memory_of_kind_gib
 from simulator.scoring.trace_gap import predicted_parts
-from simulator.units import GIB
+from simulator.units import GIB, show_percent, show_seconds
 
 NOTHING = 0.35
 """Chance, before anything is seen, that a run which somebody asks about is as it should be."""
+
+NOT_THE_RUN = 0.05
+"""Chance, before anything is seen, that the scenario describes another run than the measured."""
+
+_ANYTHING = 1.0 / (2.0 * math.log(30.0))
+"""Density of the step time of any other run, over its logarithm: up to 30 times off either way."""
+
+_LOST_SIGMA = 0.04
+"""Of what the mean of a steady log loses over its median, as a share of it."""
+
+_PLAUSIBLE = 3.0
+"""Standard deviations that an amount of a plausible size may lie from the typical one."""
+
+_SELDOM = 0.02
+"""Share of steps (one at least) that may be slow by accident: a hang, a restart, an evaluation."""
+
+_INTERVAL = 20
+"""Steps, at least, between single slow steps that return evenly: checkpoints and evaluations."""
 
 _AMOUNTS = 7
 """At which a cause is priced, in equal ratios; between them step times are interpolated."""
@@ -66,7 +85,7 @@ class Diagnosis:
 
     KEYS: ClassVar[tuple[str, ...]] = (
         *("name", "says", "amount", "unit", "explains", "probability", "step_time_s"),
-        *("memory_bytes", "looks_like", "test", "words"),
+        *("memory_bytes", "looks_like", "test", "words", "plausible"),
     )
 
     name: str
@@ -87,6 +106,20 @@ class Diagnosis:
     """Five minutes that decide."""
     words: tuple[str, ...] = ()
     """Lines of the log that speak of it."""
+    plausible: bool = True
+    """Whether so much of it is likely enough to be, and brings the measured step within P10 to P90
+    of the run with it."""
+
+    @property
+    def amount_words(self) -> str:
+        """The amount with its unit."""
+        if self.amount is None:
+            return self.unit
+        if self.unit == "s per step":
+            return f"{show_seconds(self.amount)} a step"
+        if self.unit.startswith("share"):
+            return f"{show_percent(self.amount)} {self.unit.removeprefix('share ')}"
+        return f"{self.amount:.2f} {self.unit}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,6 +134,12 @@ class Course:
     """Growth from the first to the last step, as a share of the median."""
     period: int = 0
     """Steps between slow stretches."""
+    mean_s: float = 0.0
+    """Mean step, without those aside; 0 where too few are known."""
+    lost: float = 0.0
+    """What the mean takes over the median, as a share of the median."""
+    aside: int = 0
+    """Slow steps left out of the mean: checkpoints, evaluations, accidents."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,7 +163,8 @@ class Diagnoses(Answer):
     COMMAND: ClassVar[str] = "diagnose"
     KEYS: ClassVar[tuple[str, ...]] = (
         *("measured_step_s", "predicted_step_s", "p10_s", "p90_s", "gap_s", "course", "causes"),
-        *("unexplained", "nothing_wrong", "not_possible", "caveats"),
+        *("unexplained", "nothing_wrong", "not_the_run", "verdict", "says", "not_possible"),
+        "caveats",
     )
 
     prediction: Prediction
@@ -133,6 +173,8 @@ class Diagnoses(Answer):
     causes: tuple[Diagnosis, ...]
     nothing_wrong: float
     """Probability that the prediction is off, and the run as it should be."""
+    not_the_run: float
+    """Probability that the scenario describes another run."""
     not_possible: tuple[str, ...]
     """Causes that this run cannot have."""
 
@@ -162,11 +204,70 @@ class Diagnoses(Answer):
         return 1.0 - self.causes[0].explains if self.causes else 1.0
 
     @property
+    def inside(self) -> bool:
+        """Whether the measured steps, typical and mean, lie within P10 to P90."""
+        steps = self.measured_step_s, self.course.mean_s or self.measured_step_s
+        return all(self.p10_s <= step <= self.p90_s for step in steps)
+
+    @property
+    def verdict(self) -> Literal["within", "cause", "outside", "faster", "slower"]:
+        """What follows.
+
+        within: nothing to look for; cause: the first one explains it; outside: outside P10 to P90,
+        and no cause is more probable than an error of the prediction; faster, slower: than
+        the prediction and any cause of a plausible size allow.
+        """
+        first = self.causes[0].probability if self.causes else 0.0
+        far: Literal["faster", "slower"] = "faster" if self.gap_s < 0.0 else "slower"
+        if self.not_the_run >= max(first, self.nothing_wrong):
+            return far
+        if self.nothing_wrong >= first:
+            return "within" if self.inside else "outside"
+        return "cause" if self.inside or self.causes[0].plausible else far
+
+    @property
+    def says(self) -> str:
+        """The verdict in a sentence."""
+        verdict, off = self.verdict, show_percent(self.nothing_wrong)
+        check = (
+            "check global batch, sequence length, number of GPUs, precision and model of the"
+            " scenario against the run"
+        )
+        if verdict == "within":
+            return (
+                "Nothing that must be looked for: what is measured lies within what the prediction"
+                f" may be off (probability {off})."
+            )
+        if verdict == "outside":
+            course = self.course.mean_s or self.measured_step_s
+            side = "below P10" if min(self.measured_step_s, course) < self.p10_s else "above P90"
+            return (
+                f"What is measured lies {side} of the prediction, and no cause explains it better"
+                f" than an error of the prediction (probability {off}): {check}."
+            )
+        if verdict == "faster":
+            return f"Faster than the prediction allows: the scenario is not the run; {check}."
+        if verdict == "slower":
+            return (
+                "Slower than any cause of a plausible size explains: the scenario is not the run,"
+                f" or several causes act together; {check}."
+            )
+        first = self.causes[0]
+        return (
+            f"Most probably {first.says}: {first.amount_words}, probability"
+            f" {show_percent(first.probability)}, {show_percent(first.explains)} of the gap."
+        )
+
+    @property
     def line(self) -> str:
         """All of it in a few words."""
-        if not self.causes or self.nothing_wrong > self.causes[0].probability:
-            return f"within what the prediction may be off ({self.nothing_wrong:.0%})"
-        return f"{self.causes[0].says} ({self.causes[0].probability:.0%})"
+        return {
+            "within": f"within what the prediction may be off ({self.nothing_wrong:.0%})",
+            "outside": f"outside P10 to P90, no cause ({self.nothing_wrong:.0%})",
+            "faster": "faster than the prediction allows",
+            "slower": "slower than any cause explains",
+            "cause": "".join(f"{c.says} ({c.probability:.0%})" for c in self.causes[:1]),
+        }[self.verdict]
 
     @property
     def caveats(self) -> tuple[str, ...]:
@@ -203,7 +304,27 @@ def course_of(step_times_s: Floats) -> Course:
         kind = "periodic"
     elif 0.02 <= slow.mean() <= 0.4:
         kind = "tails"
-    return Course(kind=kind, tail_share=float(slow.mean()), drift=drift, period=period)
+    aside = _aside(slow)
+    mean_s = float(steps[~aside].mean())
+    return Course(
+        kind=kind,
+        tail_share=float(slow.mean()),
+        drift=drift,
+        period=period,
+        mean_s=mean_s,
+        lost=max(mean_s / middle - 1.0, 0.0),
+        aside=int(aside.sum()),
+    )
+
+
+def _aside(slow: Any) -> Any:
+    """Which steps are checkpoints, evaluations or accidents: seldom, or alone and evenly apart."""
+    starts = [start for start, _ in _stretches(slow)]
+    gaps = np.diff(starts)
+    alone = all(length == 1 for _, length in _stretches(slow))
+    even = len(gaps) >= 2 and alone and np.ptp(gaps) == 0 and gaps[0] >= _INTERVAL
+    seldom = slow.sum() <= max(_SELDOM * len(slow), 1)
+    return slow if even or seldom else np.zeros_like(slow)
 
 
 def _stretches(slow: Any) -> list[tuple[int, int]]:
@@ -259,10 +380,12 @@ def diagnose(prediction: Prediction, seen: Seen) -> Diagnoses:
             weights.append(made[1])
     sigma = _sigma(prediction)
     nothing = _step_density(prediction.step_time_s, seen.measured_s, sigma)
-    nothing *= NOTHING * _rest(prediction, seen) * _of_course("steady", seen.course)
+    rest = _rest(prediction, seen) * _of_course("steady", seen.course)
+    nothing *= NOTHING * rest * _steady(seen.course)
+    other = NOT_THE_RUN * _ANYTHING * rest
     priors = sum(cause.prior for cause in causes().values())
-    scaled = [(1.0 - NOTHING) * weight / priors for weight in weights]
-    total = (nothing + sum(scaled)) or 1.0
+    scaled = [(1.0 - NOTHING - NOT_THE_RUN) * weight / priors for weight in weights]
+    total = (nothing + other + sum(scaled)) or 1.0
     ranked = sorted(zip(scaled, solved, strict=True), key=lambda pair: -pair[0])
     return Diagnoses(
         prediction=prediction,
@@ -270,6 +393,7 @@ def diagnose(prediction: Prediction, seen: Seen) -> Diagnoses:
         course=seen.course,
         causes=tuple(replace(made, probability=float(weight / total)) for weight, made in ranked),
         nothing_wrong=float(nothing / total),
+        not_the_run=float(other / total),
         not_possible=tuple(absent),
     )
 
@@ -293,23 +417,12 @@ def _solved(
     name: str, cause: Cause, prediction: Prediction, seen: Seen
 ) -> tuple[Diagnosis, float] | None:
     """A cause with its amount, and what it weighs; None where it changes nothing."""
-    base, sigma = prediction.step_time_s, _sigma(prediction)
-    if cause.is_switch:
-        changed = with_cause(prediction, cause, 1.0)
-        if changed is None or abs(changed.step_time_s / base - 1.0) < 1e-4:
-            return None
-        amount, density = None, float(_step_density(changed.step_time_s, seen.measured_s, sigma))
-        step_s = changed.step_time_s
-    elif cause.adds_seconds or cause.slows_a_server:
-        changed = prediction
-        amount, step_s, density = _added(cause, prediction, seen.measured_s)
-    else:
-        reached = _priced(cause, prediction, seen.measured_s)
-        if reached is None:
-            return None
-        changed, amount, density = reached
-        step_s = changed.step_time_s
-    gap = seen.measured_s - base
+    base = prediction.step_time_s
+    sized = _sized_by_course(cause, prediction, seen)
+    if sized is None:
+        return None
+    changed, amount, step_s, density, explained_s = sized
+    gap = explained_s - base
     explains = (step_s - base) / gap if gap else 0.0
     if explains <= 0.0:
         density *= 1e-3  # it makes a run slower, and this one is faster; or the other way round
@@ -332,8 +445,75 @@ def _solved(
         looks_like=cause.elsewhere,
         test=cause.test,
         words=words,
+        plausible=_plausible(cause, amount, step_s, explained_s, prediction),
     )
     return made, weight
+
+
+def _plausible(
+    cause: Cause, amount: float | None, step_s: float, explained_s: float, prediction: Prediction
+) -> bool:
+    """Whether so much of a cause is likely enough, and brings a step to what is to be explained."""
+    base, certainty = prediction.step_time_s, prediction.certainty
+    low, high = float(certainty.p10_s[0]) / base, float(certainty.p90_s[0]) / base
+    if not low * step_s <= explained_s <= high * step_s:
+        return False
+    if not amount:
+        return amount is None
+    share = amount / base if cause.adds_seconds else amount
+    return abs(math.log(share / cause.typical)) <= _PLAUSIBLE * cause.spread
+
+
+_Sized = tuple[Prediction, float | None, float, float]
+"""Run with a cause, its amount, the step with it and the density of what was measured."""
+
+
+def _sized_by_course(
+    cause: Cause, prediction: Prediction, seen: Seen
+) -> tuple[Prediction, float | None, float, float, float] | None:
+    """Size a cause on the typical step, or where it comes and goes, on the mean.
+
+    A cause that comes and goes may leave the typical step as predicted: it is then sized on what
+    the mean takes over it. The account that is more probable counts. The last of what is given is
+    the step that it explains.
+    """
+    base, sigma, course = prediction.step_time_s, _sigma(prediction), seen.course
+    if cause.series not in {"tails", "periodic"} or not course.lost:
+        sized = _sized(cause, prediction, seen.measured_s, sigma)
+        if sized is None:
+            return None
+        return *sized[:3], sized[3] * _steady(course), seen.measured_s
+    accounts = []
+    whole = _sized(cause, prediction, course.mean_s, sigma)
+    if whole is not None:
+        accounts.append((*whole, course.mean_s))
+    lost_s = base * (1.0 + course.lost)
+    part = _sized(cause, prediction, lost_s, _LOST_SIGMA)
+    if part is not None:
+        typical = float(_step_density(base, seen.measured_s, sigma))
+        accounts.append((*part[:3], part[3] * typical * _LOST_SIGMA / 0.375, lost_s))
+    return max(accounts, key=lambda account: account[3], default=None)
+
+
+def _sized(cause: Cause, prediction: Prediction, measured_s: float, sigma: float) -> _Sized | None:
+    """Size a cause on a step time; None where it changes nothing."""
+    if cause.is_switch:
+        changed = with_cause(prediction, cause, 1.0)
+        if changed is None or abs(changed.step_time_s / prediction.step_time_s - 1.0) < 1e-4:
+            return None
+        step_s = changed.step_time_s
+        return changed, None, step_s, float(_step_density(step_s, measured_s, sigma))
+    if cause.adds_seconds or cause.slows_a_server:
+        return prediction, *_added(cause, prediction, measured_s, sigma)
+    reached = _priced(cause, prediction, measured_s, sigma)
+    if reached is None:
+        return None
+    return reached[0], reached[1], reached[0].step_time_s, reached[2]
+
+
+def _steady(course: Course) -> float:
+    """How well a mean that takes more than the median agrees with steps that are all alike."""
+    return float(_student(course.lost / _LOST_SIGMA)) / 0.375
 
 
 def _amounts(cause: Cause, count: int) -> Floats:
@@ -349,11 +529,13 @@ def _amount_density(cause: Cause, amounts: Any) -> Any:
     return np.exp(-0.5 * z * z) / (cause.spread * math.sqrt(2.0 * math.pi))
 
 
-def _added(cause: Cause, prediction: Prediction, measured_s: float) -> tuple[float, float, float]:
+def _added(
+    cause: Cause, prediction: Prediction, measured_s: float, sigma: float
+) -> tuple[float, float, float]:
     """Amount, step time and density of a cause that adds seconds to a step."""
-    base, sigma = prediction.step_time_s, _sigma(prediction)
+    base = prediction.step_time_s
     if cause.adds_seconds:
-        shares = np.geomspace(1e-4, 30.0, _FINE)
+        shares = np.geomspace(1e-4, cause.most, _FINE)
         amounts, prior = base * shares, _amount_density(cause, shares)
         logs = np.log(shares)
     else:
@@ -364,7 +546,7 @@ def _added(cause: Cause, prediction: Prediction, measured_s: float) -> tuple[flo
     density = prior * _step_density(base + extra, measured_s, sigma)
     gap = max(measured_s - base, 0.0)
     if cause.adds_seconds:
-        amount = gap
+        amount = min(gap, cause.most * base)
     else:
         amount = min(1.0 + gap / per_amount, cause.most) if per_amount else 1.0
     step_s = base + added_s(prediction, cause, amount)
@@ -372,7 +554,7 @@ def _added(cause: Cause, prediction: Prediction, measured_s: float) -> tuple[flo
 
 
 def _priced(
-    cause: Cause, prediction: Prediction, measured_s: float
+    cause: Cause, prediction: Prediction, measured_s: float, sigma: float
 ) -> tuple[Prediction, float, float] | None:
     """Run, amount and density of a cause that is priced by the model."""
     amounts, steps = [], []
@@ -388,7 +570,7 @@ def _priced(
     fine = np.linspace(logs.min(), logs.max(), _FINE)
     fine_steps = np.exp(np.interp(fine, logs[order], log_steps[order]))
     prior = _amount_density(cause, np.exp(fine))
-    density = prior * _step_density(fine_steps, measured_s, _sigma(prediction))
+    density = prior * _step_density(fine_steps, measured_s, sigma)
     amount = _solve(cause, prediction, measured_s, (amounts, steps))
     changed = with_cause(prediction, cause, amount)
     if changed is None:

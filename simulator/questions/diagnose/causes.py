@@ -41,7 +41,7 @@ class Cause:
     """0: it is there or not."""
     least: float = 0.0
     most: float = 0.0
-    """0: seconds, of any number."""
+    """Of seconds: as a share of the predicted step."""
     machine: tuple[str, ...] = ()
     inverse: bool = False
     """The change of the machine is one over the amount."""
@@ -73,7 +73,7 @@ class Cause:
     @property
     def adds_seconds(self) -> bool:
         """Whether its amount is seconds of the step."""
-        return self.spread > 0.0 and self.most == 0.0
+        return self.unit == "s per step"
 
 
 @record

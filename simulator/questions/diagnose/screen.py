@@ -13,7 +13,7 @@ from simulator.cli.screen import heading, notes, plain_table
 from simulator.units import show_percent, show_seconds, show_seconds_span, show_signed_percent
 
 if TYPE_CHECKING:
-    from simulator.questions.diagnose.answer import Diagnoses, Diagnosis
+    from simulator.questions.diagnose.answer import Diagnoses
 
 _ROWS = 8
 
@@ -21,7 +21,7 @@ _ROWS = 8
 def screen(answer: Diagnoses, assumed: Mapping[str, Any] | None = None) -> Iterator[RenderableType]:
     """Give the gap, then the causes, then what decides between them."""
     yield heading(answer.prediction.scenario)
-    yield Text(f"\n{_verdict(answer)}", style="bold")
+    yield Text(f"\n{answer.says}", style="bold")
     ratio = show_signed_percent(answer.measured_step_s / answer.predicted_step_s - 1.0)
     span = show_seconds_span(answer.p10_s, answer.p90_s)
     yield Text(
@@ -35,13 +35,14 @@ def screen(answer: Diagnoses, assumed: Mapping[str, Any] | None = None) -> Itera
     for cause in answer.causes[:_ROWS]:
         table.add_row(
             cause.says,
-            amount_words(cause),
+            cause.amount_words,
             show_percent(cause.explains),
             show_percent(cause.probability),
             show_seconds(cause.step_time_s),
         )
     nothing = show_percent(answer.nothing_wrong)
     table.add_row("nothing: the prediction is off", "", "", nothing, "")
+    table.add_row("the scenario is not the run", "", "", show_percent(answer.not_the_run), "")
     yield table
     yield ""
     likely = [cause for cause in answer.causes[:3] if cause.probability >= 0.02]
@@ -55,30 +56,6 @@ def screen(answer: Diagnoses, assumed: Mapping[str, Any] | None = None) -> Itera
     yield notes(CAVEATS, [*answer.caveats, *given])
 
 
-def amount_words(cause: Diagnosis) -> str:
-    """The amount with its unit."""
-    if cause.amount is None:
-        return cause.unit
-    if cause.unit == "s per step":
-        return f"{show_seconds(cause.amount)} a step"
-    if cause.unit.startswith("share"):
-        return f"{show_percent(cause.amount)} {cause.unit.removeprefix('share ')}"
-    return f"{cause.amount:.2f} {cause.unit}"
-
-
-def _verdict(answer: Diagnoses) -> str:
-    if not answer.causes or answer.nothing_wrong >= answer.causes[0].probability:
-        return (
-            "Nothing that must be looked for: what is measured lies within what the prediction may"
-            f" be off (probability {show_percent(answer.nothing_wrong)})."
-        )
-    first = answer.causes[0]
-    return (
-        f"Most probably {first.says}: {amount_words(first)}, probability"
-        f" {show_percent(first.probability)}, {show_percent(first.explains)} of the gap."
-    )
-
-
 def _course(answer: Diagnoses) -> str:
     course = answer.course
     words = {
@@ -88,4 +65,9 @@ def _course(answer: Diagnoses) -> str:
         "drift": f" Step times drift by {show_signed_percent(course.drift)} over the log.",
         "periodic": f" Slow stretches return every {course.period:,} steps.",
     }
-    return words[course.kind]
+    said = words[course.kind]
+    if course.mean_s:
+        said += f" Their mean is {show_seconds(course.mean_s)}"
+        said += f" ({show_signed_percent(course.mean_s / answer.measured_step_s - 1.0)})"
+        said += f", {course.aside} slow ones aside." if course.aside else "."
+    return said
