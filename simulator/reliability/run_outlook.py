@@ -122,7 +122,7 @@ def outlook(terms: RunTerms, *, scale: float = 1.0, interval_s: Any = None) -> O
         terms = _scaled(terms, scale)
     copies = best_copy_interval(terms)
     least = _least_interval(terms, copies)
-    stated_s = _stated_interval(terms) if interval_s is None else interval_s
+    stated_s = stated_interval(terms) if interval_s is None else interval_s
     if stated_s is None:
         most = _most_interval(terms)
         goodput = goodput_by_interval(terms, copies)
@@ -149,7 +149,7 @@ def outlook(terms: RunTerms, *, scale: float = 1.0, interval_s: Any = None) -> O
     )
 
 
-def _stated_interval(terms: RunTerms) -> Any:
+def stated_interval(terms: RunTerms) -> Any:
     """Interval that the run states, in seconds or in steps of each layout; None: the best."""
     every_steps = terms.run.checkpoints.every_steps
     if every_steps is None:

@@ -12,7 +12,7 @@ from simulator.answers import Encoded
 from simulator.cost.states.state_bytes import SavedBytes, saved_bytes
 from simulator.cost.step import Estimate
 from simulator.records import dataclass
-from simulator.reliability.run_outlook import Outlook
+from simulator.reliability.run_outlook import Outlook, stated_interval
 from simulator.reliability.run_terms import read_seconds, run_terms, write_seconds
 from simulator.scenario import Scenario
 from simulator.search.with_failures import machine_of
@@ -56,6 +56,8 @@ class Checkpoint(Encoded):
     every_s: float | None
     """Ideal training time between two; None where nothing is said to fail (``--ideal``)."""
     every_steps: float | None
+    asked_s: float | None
+    """Training time between two that the run asks for, where writing takes longer than that."""
     written: int | None
     """Over the run; None where its length is not known."""
     kept: int | None
@@ -73,6 +75,12 @@ class Checkpoint(Encoded):
         if self.every_s is not None and self.every_steps is not None:
             steps = f"{self.every_steps:,.0f} step{'s' * (round(self.every_steps) != 1)}"
             words.append(f"every {show_seconds(self.every_s)} of training ({steps})")
+            if self.asked_s is not None:
+                soonest = math.ceil(self.every_steps - 1e-9)
+                words.append(
+                    f"for writes take longer than the {show_seconds(self.asked_s)} asked for:"
+                    f" every {soonest:,} steps at the soonest"
+                )
         share = "" if self.stall_share is None else f", {100 * self.stall_share:.2g} % of it"
         words.append(
             f"written in {show_seconds(self.write_s)}, read in {show_seconds(self.read_s)}"
@@ -104,6 +112,12 @@ def checkpoints(
         step_s, steps = float(terms.step_s[i, 0]), scenario.workload.recipe.steps
         every_s = None if real is None else float(real.interval_s[i])
         stall_s = float(terms.stall_s[i, 0])
+        stated = stated_interval(terms)
+        asked_s = (
+            None if stated is None else float(np.broadcast_to(stated, terms.step_s.shape)[i, 0])
+        )
+        if asked_s is not None and (every_s is None or every_s <= asked_s * (1.0 + 1e-9)):
+            asked_s = None
         written = None
         if every_s is not None and steps is not None and math.isfinite(every_s):
             written = math.ceil(steps * step_s / every_s - 1e-9)
@@ -120,6 +134,7 @@ def checkpoints(
                 stall_share=None if every_s is None else stall_s / every_s,
                 every_s=every_s,
                 every_steps=None if every_s is None else every_s / step_s,
+                asked_s=asked_s,
                 written=written,
                 kept=kept,
                 kept_bytes=None if kept is None else kept * size,

@@ -109,3 +109,30 @@ def test_a_plan_says_it_of_every_layout() -> None:
 def test_none_kept_is_refused() -> None:
     with pytest.raises(InputError, match=r"run\.checkpoints\.keep: .* equal to 1, got 0"):
         saved("llama-3.1-8b", run={"checkpoints": {"keep": 0}})
+
+
+def test_writes_that_take_longer_than_the_interval_are_said() -> None:
+    """112 GB at 32 GB/s are 3.5 s, in the background: no checkpoint begins before the last ends."""
+    run = {"storage": STORAGE, "checkpoints": {"every_steps": 1}}
+    answer = predict(
+        model="llama-3.1-8b",
+        cluster="dgx-h100",
+        gpus=64,
+        tp=2,
+        sharding="zero1",
+        global_batch=64,
+        tokens="100B",
+        run=run,
+    )
+    checkpoint, step_s = answer.checkpoint, answer.step_time_s
+    writing_s = 7 * 16_060_522_496 / 32e9
+    assert checkpoint.write_s == pytest.approx(writing_s) and step_s < writing_s
+    assert checkpoint.asked_s == pytest.approx(step_s)
+    soonest = math.ceil(writing_s / step_s)
+    said = f"asked for: every {soonest} steps at the soonest"
+    assert said in checkpoint.sentence() and "writes take longer" in checkpoint.sentence()
+    run = {"storage": STORAGE, "checkpoints": {"every_steps": 100}}
+    seldom = predict(
+        model="llama-3.1-8b", cluster="dgx-h100", gpus=64, tp=2, tokens="100B", run=run
+    ).checkpoint
+    assert seldom.asked_s is None and "soonest" not in seldom.sentence()
