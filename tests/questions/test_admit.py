@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -182,6 +183,25 @@ def test_what_is_exported_is_read_back(form: str, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     fields = {f["field"]: f["value"] for f in admitted(path)[1]["from"]["fields"]}
     assert fields["layout.tp"] == 2 and fields["layout.pp"] == 2 and fields["cluster.gpus"] == 16
+
+
+def test_the_operator_says_how_many_servers_torchrun_has(tmp_path: Path) -> None:
+    """Kubeflow's operator sets PET_NNODES (torch/distributed/run.py takes it for --nnodes)."""
+    path = tmp_path / "job.yaml"
+    text = jobs()["pytorchjob.yaml"]
+    alone = re.sub(r"--nnodes[= ]+\S+", "", text)
+    assert alone != text and "nproc_per_node" in alone.replace("-", "_")
+    path.write_text(alone)
+    code, document = admitted(path)
+    assert code == 0, document
+    fields = {field["field"]: field["value"] for field in document["from"]["fields"]}
+    assert fields["cluster.gpus"] == 32
+
+
+def test_a_time_that_is_none_is_refused_by_the_option_that_was_typed() -> None:
+    result = RUNNER.invoke(app, ["admit", str(EXAMPLE), *ON, "--within", "abc"])
+    assert result.exit_code == 2 and "--within: must be days" in result.stderr
+    assert "--deadline" not in result.stderr
 
 
 def test_devices_words_and_variables_of_a_manifest() -> None:

@@ -164,6 +164,40 @@ def test_checkpoints_of_a_script_against_the_best(tmp_path: Path) -> None:
     assert "checkpoint_interval" not in names(linted(tmp_path, f"--save-interval {best}"))
 
 
+def test_header_and_table_have_the_interval_of_the_launch(tmp_path: Path) -> None:
+    answer = linted(tmp_path, "--save-interval 10")
+    assert answer.prediction.checkpoint.every_steps == pytest.approx(10.0)
+    near = named(answer, "checkpoint_interval")
+    assert near.stands == "10" and near.step_s is not None and near.step_s > 0.0
+    stall_s = answer.prediction.checkpoint.stall_s  # each step bears a tenth of it, now
+    assert near.step_s == pytest.approx(stall_s / 10.0, rel=0.25)
+
+
+def test_checkpoints_of_torchtitan(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    table = "[checkpoint]\nenable = {}\ninterval = {}\n"
+    for enable, interval, listed in (
+        ("true", 20, True),
+        ("true", 500, True),
+        ("false", 10, False),
+    ):
+        text = TITAN.format("true", "selective") + table.format(enable, interval)
+        path.write_text(text.replace("steps = 1000", "steps = 10000"))
+        answer = lint([path], {**ON, "gpus": 8})
+        assert ("checkpoint_interval" in names(answer)) == listed
+        if enable == "true":
+            assert answer.prediction.checkpoint.every_steps == pytest.approx(interval)
+
+
+def test_problems_name_the_file_and_no_option_that_there_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "job.sh"
+    path.write_text(f"{HEAD}\n{COMMAND}\n")
+    for command in ("lint", "admit"):
+        result = RUNNER.invoke(app, [command, str(path)])
+        assert result.exit_code == 2 and "--from" not in result.stderr
+        assert f"{path}: cluster.name: not said by these files" in " ".join(result.stderr.split())
+
+
 def test_compile_and_recomputation_of_torchtitan(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text(TITAN.format("false", "full"))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
@@ -76,6 +78,18 @@ def import_launch(
         raise InputError(first_of(merging.problems, "--from"))
     others = [text for text in overrides if text.partition("=")[0].strip() != _TOKENS]
     return merging.result(names or {}, others if merging.architecture else overrides)
+
+
+@contextmanager
+def files_without_option(file: Path | str) -> Iterator[None]:
+    """Name the file in problems of a command that takes files as they stand, without ``--from``."""
+    try:
+        yield
+    except InputError as error:
+        said = (re.sub(r"^--from: ", f"{file}: ", text) for text in error.problems)
+        said = (text.replace("give it with --from too", "give it beside this one") for text in said)
+        said = (text.replace("or --from config.json", "or config.json beside it") for text in said)
+        raise InputError(said) from None
 
 
 def _named(names: Mapping[str, Any]) -> dict[str, Any]:

@@ -409,7 +409,7 @@ def _of_command(command: Command, script: Script) -> list[Reading]:
     path, found = script.path, []
     if command.launcher:
         launcher = Settings.of(path, command.launcher)
-        read_launcher(launcher)
+        read_launcher(launcher, script.variables)
         by_accelerate = command.starter == "accelerate"
         found.append(
             read_accelerate(launcher, "accelerate launch")
@@ -529,7 +529,7 @@ def _of_tune(script: Script, beside: Mapping[str, Path | str]) -> list[Reading]:
         if texts[start] != "run" or at == start:
             continue
         launcher = Settings.of(script.path, settings_of(words[start + 1 : at], script.path))
-        read_launcher(launcher)
+        read_launcher(launcher, script.variables)
         said = {item.key: item for item in settings_of(words[at + 1 :], script.path)}
         config = said.pop("config")
         name = Path(str(config.value)).name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from simulator.interop.dialects.settings import Place, Setting, Settings
 
@@ -75,10 +75,12 @@ def _typed(name: str, settings: Settings, *keys: str) -> None:
         settings.notes.append(f"{setting.place}: asks for accelerators called {found[1]!r}")
 
 
-def read_launcher(settings: Settings) -> None:
+def read_launcher(settings: Settings, variables: Container[str] = ()) -> None:
     """State servers and accelerators of torchrun, deepspeed, accelerate, srun and mpirun.
 
     A variable that nobody sets says nothing here: often the job's head or its cluster sets it.
+    Where the script or its operator sets PET_NNODES of `variables`, torchrun takes that in place of
+    one server (torch/distributed/run.py: every option has such a variable).
     """
     tasks = () if "nproc_per_node" in settings.found else ("ntasks",)
     for name, keys in (
@@ -92,5 +94,6 @@ def read_launcher(settings: Settings) -> None:
     each = settings.value_of("run.per_node")
     alone = not {"nnodes", "num_nodes", "num_machines", "hostfile"} & set(settings.found)
     starter = next((key for key in ("nproc_per_node", "num_gpus") if key in settings.found), "")
+    alone = alone and not (starter == "nproc_per_node" and "PET_NNODES" in variables)
     if each is not None and starter and alone:
         settings.say("run.nodes", 1, settings.found[starter])  # torchrun's and deepspeed's default

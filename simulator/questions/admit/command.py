@@ -46,12 +46,13 @@ def ask(
     Exit 0: allow; 3: warn; 1: refuse, with the smallest request that does it; 2: bad input.
     """
     from simulator.cli.screen import waiting
+    from simulator.interop.launch_files.merging import files_without_option
     from simulator.questions.admit.answer import admit
     from simulator.questions.admit.screen import screen
     from simulator.units import DAY_S
 
-    days = days_of(within)
-    with waiting("reading and predicting"):
+    days = days_of(within, "--within")
+    with waiting("reading and predicting"), files_without_option(file[0]):
         answer = admit(
             file[0],
             options.named,

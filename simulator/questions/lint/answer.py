@@ -44,6 +44,8 @@ _ASSIGNED = (
     r"(?<![\w-])(?:--|)(?:{name})[\"']?\]?[ \t]*(?:=|:|[ \t](?=[\w\"'^]))[ \t]*[\"']?"
     r"([^\"'\s;#&|\\]+)"
 )
+_NO_CHECKPOINTS = r"checkpoint\.enable(?:_checkpoint)?"
+"""Of torchtitan: false where nothing is written."""
 _UNSET = r"unset\s[^\n;]*\b(?:{name})\b"
 
 
@@ -171,10 +173,11 @@ def lint(
         As :func:`simulator.interop.launch_files.merging.import_launch`; or where the layout cannot
         run.
     """
-    files = list(files)
+    files, overrides = list(files), list(overrides)
     imported = import_launch(files, names, overrides)
-    now = imported.predicted()
     text = "\n".join(_COMMENT.sub("", read_text(path, LAUNCH_FILE_LIMIT_BYTES)) for path in files)
+    text += "\n" + "\n".join(line for path in files for line in _dotted(path))
+    now = _at_its_interval(imported.predicted(), text, overrides)
     kinds = " ".join(reading.kind for reading in imported.readings)
     kept: list[str] = []
     listed: list[Lint] = []
@@ -186,13 +189,45 @@ def lint(
             if value is not None:
                 kept.append(name)
             continue
-        listed += _priced(name, rule, now, value)
+        priced_now = list(_priced(name, rule, now, value))
+        listed += priced_now
+        said = now.scenario.run.checkpoints.every_steps
+        if rule.interval and not priced_now and value == str(said):
+            kept.append(name)
     order = {id(item): place for place, item in enumerate(listed)}
     listed.sort(key=lambda x: (x.step_s is None, -(x.step_s or 0.0), -(x.memory_bytes or 0.0),
                                order[id(x)]))  # fmt: skip
     return Lints(
         imported=imported, prediction=now, lints=tuple(listed), as_they_should_be=tuple(kept)
     )
+
+
+def _dotted(path: Path | str) -> Iterator[str]:
+    """Settings of a TOML file with their sections, as ``checkpoint.interval = 500``."""
+    if Path(path).suffix != ".toml":
+        return
+    for section, fields in read_toml(Path(path)).items():
+        if isinstance(fields, Mapping):
+            for name, value in fields.items():
+                if isinstance(value, (bool, int, str)):
+                    yield f"{section}.{name} = {value}"
+
+
+def _at_its_interval(now: Prediction, text: str, overrides: Iterable[str]) -> Prediction:
+    """The run with checkpoints as far apart as its files say, unless options say otherwise."""
+    asked = any(item.strip().startswith("run.checkpoints") for item in overrides)
+    (rule,) = (rule for rule in rules().values() if rule.interval)
+    value = value_in(text, rule.looks_for)
+    off = value_in(text, _NO_CHECKPOINTS)
+    stated = now.scenario.run.checkpoints
+    free = stated.every_steps is None and stated.interval_s is None
+    if asked or not free or not re.fullmatch(r"0*[1-9]\d*", value or "") or _is_off(off):
+        return now
+    return _with(now, {"run.checkpoints.every_steps": int(value or 0)}) or now
+
+
+def _is_off(value: str | None) -> bool:
+    return value is not None and value.lower() == "false"
 
 
 def value_in(text: str, names: str) -> str | None:
@@ -258,7 +293,7 @@ def _sides(
 ) -> Iterator[tuple[dict[str, Any], Prediction | None, Prediction | None]]:
     """Changes that a rule proposes, each with the run before and after it."""
     if rule.interval:
-        yield from _intervals(now, int(value or 0))
+        yield from _intervals(now)
     elif rule.adapters:
         yield from _adapters(now, value or "")
     elif rule.machine:
@@ -337,14 +372,18 @@ def _adapters(
 
 
 def _intervals(
-    now: Prediction, steps: int
+    now: Prediction,
 ) -> Iterator[tuple[dict[str, Any], Prediction | None, Prediction | None]]:
-    """Checkpoints so many steps apart, and the best number of steps."""
-    before = _with(now, {"run.checkpoints.every_steps": steps}) if steps else None
-    best, stated = now.checkpoint.every_steps, now.scenario.run.checkpoints
-    free = stated.every_steps is None and stated.interval_s is None
-    if before is not None and best is not None and free:
-        yield {"run.checkpoints.every_steps": max(round(best), 1)}, before, now
+    """Checkpoints as far apart as the run has them, and the best number of steps."""
+    run = dict(now.scenario.document.get("run", {}))
+    run["checkpoints"] = {**run.get("checkpoints", {})}
+    if run["checkpoints"].pop("every_steps", None) is None:
+        return
+    document = {**now.scenario.document, "run": run}
+    after = _with(replace(now, scenario=replace(now.scenario, document=document)), {})
+    if after is not None and after.checkpoint.every_steps is not None:
+        steps = max(round(after.checkpoint.every_steps), 1)
+        yield {"run.checkpoints.every_steps": steps}, now, after
 
 
 def _lint(

@@ -30,9 +30,10 @@ def ask(*, file: LaunchFiles, options: ScenarioOptions) -> Reply:
     Exit 0: done, whatever it says; 2: bad input.
     """
     from simulator.cli.screen import waiting
+    from simulator.interop.launch_files.merging import files_without_option
     from simulator.questions.lint.answer import lint
     from simulator.questions.lint.screen import screen
 
-    with waiting("reading and pricing"):
+    with waiting("reading and pricing"), files_without_option(file[0]):
         answer = lint(file, options.named, options.overrides or ())
     return Reply(answer, screen)
