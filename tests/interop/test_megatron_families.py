@@ -1,11 +1,13 @@
 """Launch flags of models that are no plain decoders: what is said, and what is named as missing."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from simulator.interop.dialects.megatron_model import model_arguments, unsaid
 from simulator.interop.dialects.table import as_flags
+from simulator.interop.launch_files.merging import import_launch
 from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.architecture import MLP, Architecture
@@ -53,3 +55,35 @@ def test_squared_rectifiers_and_capacity_have_flags() -> None:
     padded = flags(mixtral, moe_capacity_factor=1.25, moe_pads_to_capacity=True)
     assert "--moe-pad-expert-input-to-capacity" in padded
     assert not any("capacity" in flag for flag in flags(mixtral))
+
+
+@pytest.mark.parametrize(
+    ("said", "position", "rows"),
+    [
+        ("--max-position-embeddings 4096", "learned", 4096),
+        ("", "learned", 2048),
+        ("--position-embedding-type rope", "rope", 0),
+        ("--use-rotary-position-embeddings", "rope", 0),
+    ],
+)
+def test_positions_are_learned_unless_told_otherwise(
+    said: str, position: str, rows: int, tmp_path: Path
+) -> None:
+    """Megatron-LM, arguments.py: learned_absolute, of max_position_embeddings rows each of a width.
+
+    23 layers of 12 x 2048^2 + 13 x 2048, an embedding of 50,304, a last norm (arXiv:2104.04473,
+    equation 2, with biases and norms), and the rows of the table.
+    """
+    path = tmp_path / "train.sh"
+    path.write_text(
+        "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 23 --hidden-size 2048"
+        " --num-attention-heads 16 --seq-length 2048 --micro-batch-size 1 --global-batch-size 64"
+        f" --train-iters 100 --bf16 --vocab-size 50304 {said}\n"
+    )
+    imported = import_launch([path], {"cluster": "dgx-h100"})
+    arch = imported.scenario.workload.architecture
+    assert arch.position == position
+    layers = 23 * (12 * 2048**2 + 13 * 2048)
+    assert arch.parameters == layers + (50_304 + rows + 2) * 2048
+    noted = any("--max-position-embeddings is not said" in note for note in imported.notes)
+    assert noted == (rows == 2048)

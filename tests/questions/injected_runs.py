@@ -140,8 +140,9 @@ def _played(
 
 def _lines(cause: str, rng: np.random.Generator) -> tuple[str, ...]:
     """What half of the logs say: NCCL of its channels, the trainer of allocator retries."""
-    end = "" if cause == "no_gpudirect" else "/GDRDMA"
-    lines = [f"NCCL INFO Channel 00/0 : 7[7] -> 8[0] [send] via NET/IB/3{end}"]
+    staged, sockets = "NET/IB/3", "NET/Socket/0"
+    way = {"no_gpudirect": staged, "socket_transport": sockets}.get(cause, f"{staged}/GDRDMA")
+    lines = [f"NCCL INFO Channel 00/0 : 7[7] -> 8[0] [send] via {way}"]
     if cause == "allocator_retries":
         lines.append("14 CUDA memory allocation retries.")
     return spoken(lines) if rng.random() < 0.5 else ()

@@ -308,6 +308,7 @@ _WORDS = (
 _FLAGS = (
     *("group_query_attention", "swiglu", "squared_relu", "disable_bias_linear", "add_qkv_bias"),
     *("add_bias_linear", "qk_layernorm", "untie_embeddings_and_output_weights"),
+    *("use_rotary_position_embeddings",),
     *("multi_latent_attention", "share_embeddings_and_output_weights", "gated_linear_unit"),
 )
 
@@ -382,9 +383,8 @@ class _Given:
         return [found[letter] for letter in self.kinds]
 
     def _of_layers(self, vocabulary: int, layers: list[Block]) -> Architecture:
-        position: Any = _READ_POSITIONS.get(
-            self._word("position_embedding_type", "learned_absolute"), "rope"
-        )
+        usual = "rope" if self.flags["use_rotary_position_embeddings"] else "learned_absolute"
+        position: Any = _READ_POSITIONS.get(self._word("position_embedding_type", usual), "rope")
         untied = self.flags["untie_embeddings_and_output_weights"]
         shared = self.flags["share_embeddings_and_output_weights"]
         return Architecture.of_layers(
@@ -395,9 +395,24 @@ class _Given:
             vocabulary=vocabulary,
             tied_embeddings=not untied if shared is None else shared,
             position=position,
-            max_positions=self.sizes["max_position_embeddings"] or 1_048_576,
+            max_positions=self.sizes["max_position_embeddings"] or self._positions(position),
             final_norm=layers[0].norm,
         )
+
+    def _positions(self, position: str) -> int:
+        """Rows of learned positions where none are said: of the sequence, and it is noted.
+
+        Megatron's arguments learn positions unless told otherwise, and refuse a table shorter than
+        the sequence (megatron/training/arguments.py: position_embedding_type, validate_args).
+        """
+        length = self.settings.value_of("training.sequence_length")
+        if position != "learned" or length is None:
+            return 1_048_576
+        self.settings.notes.append(
+            "positions: --max-position-embeddings is not said, and positions are learned"
+            f" (--position-embedding-type): a table of {length:,} rows, the sequence's, is taken"
+        )
+        return int(length)
 
     def _word(self, name: str, default: str) -> str:
         setting = self.words[name]
@@ -540,6 +555,7 @@ _SAID_OF_MODEL = {
     "untie_embeddings_and_output_weights": "tied_embeddings",
     "share_embeddings_and_output_weights": "tied_embeddings",
     "position_embedding_type": "position",
+    "use_rotary_position_embeddings": "position",
 }
 """Arguments -> fields in which a model that a command states must be the zoo's where it is said."""
 
