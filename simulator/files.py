@@ -279,7 +279,8 @@ def _one_per_field(items: list[Any]) -> list[Any]:
             by_path[path]["msg"] += f" or {rule}"
         else:
             by_path[path] = {**item, "loc": path}
-    wrong_items = {path[:-1] for path in by_path}  # a list is not too short for a wrong item in it
+    # a list is not too short for what is wrong in its items
+    wrong_items = {path[:depth] for path in by_path for depth in range(len(path))}
     return [
         item
         for path, item in by_path.items()

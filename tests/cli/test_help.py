@@ -68,6 +68,14 @@ def test_sections_of_a_scenario_are_no_markup(name: str, section: str) -> None:
     assert section in CliRunner(env={"COLUMNS": "120"}).invoke(app, [name, "-h"]).stdout
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_square_brackets_of_a_help_text_are_no_markup(name: str) -> None:
+    """Rich takes ``[run]`` for a style, and leaves it out; a backslash before it keeps it."""
+    for parameter in COMMANDS[name].params:
+        text = getattr(parameter, "help", None) or ""
+        assert not re.search(r"(?<!\\)\[[a-z_]+\]", text), (parameter.name, text)
+
+
 def test_names_are_completed() -> None:
     assert options._models("llama-3.1-4") == ["llama-3.1-405b"]
     assert options._profiles("clusters")("dgx-h") == ["dgx-h100", "dgx-h100-sharp"]

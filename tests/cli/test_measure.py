@@ -23,6 +23,12 @@ def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) 
     assert result.stderr == "measure: needs torch, which is not here: pip install torch\n"
 
 
+def test_a_plan_runs_no_program() -> None:
+    result = RUNNER.invoke(app, ["measure", "gemm", "--plan", "examples/llama-3.1-8b.toml"])
+    assert result.exit_code == 2
+    assert "PROGRAM: must be left out with --plan" in result.stderr and "'gemm'" in result.stderr
+
+
 def test_options_reach_the_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     given: list[str] = []
 

@@ -85,6 +85,15 @@ def test_bad_files(tmp_path: Path, text: str, words: str) -> None:
     assert done.exit_code == 2 and words in done.stderr, done.stderr
 
 
+def test_a_wrong_field_is_the_only_problem(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.toml"
+    path.write_text(PART.replace("gpus = 8", "gpus = 0") + JOB.format(name="x", gpus="8"))
+    assert "gpus = 0" in path.read_text()
+    result = RUNNER.invoke(app, ["schedule", str(path)])
+    assert result.exit_code == 2
+    assert result.stderr == f"{path}: parts.0.gpus: must be greater than 0, got 0\n"
+
+
 def test_a_job_that_fits_nowhere(tmp_path: Path) -> None:
     path = tmp_path / "jobs.toml"
     path.write_text(PART + JOB.format(name="x", gpus="16"))

@@ -130,6 +130,7 @@ def test_a_larger_batch_has_longer_steps_and_fewer_of_them() -> None:
         (["versus", "tp=4", "tpp=8", *NAMES], "did you mean 'tp'"),
         ([*IF, "--change", "netwrk.adapter=2"], "did you mean 'network.adapter'"),
         (IF, "--change: at least one must be given"),
+        ([*IF, "--releases", "--fabrics"], "--releases: must be left out with --fabrics"),
         ([*IF, "--change", "training.global_bach=2"], "did you mean 'global_batch'"),
     ],
 )

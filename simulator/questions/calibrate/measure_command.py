@@ -67,8 +67,11 @@ def ask(
     for one run.
     """
     from simulator.catalogue import folder
-    from simulator.errors import InputError
+    from simulator.errors import InputError, problem
 
+    if plan is not None and programs:
+        rule = "must be left out with --plan, which ranks all of them and runs none"
+        raise InputError(problem("command line", "PROGRAM", rule, " ".join(programs)))
     if plan is not None:
         return _planned(plan, have or [])
     if have:

@@ -22,7 +22,7 @@ Script = Annotated[
         "--from",
         metavar="FILE",
         help="Launch script or YAML of NeMo-RL, verl, OpenRLHF, TRL, slime or AReaL: what it says"
-        " becomes [rl]; --cluster and --gpus say where, --set adds lengths of answers.",
+        " becomes \\[rl]; --cluster and --gpus say where, --set adds lengths of answers.",
     ),
 ]
 By = Annotated[

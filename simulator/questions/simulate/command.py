@@ -109,7 +109,7 @@ Run = Annotated[
     bool,
     typer.Option(
         "--run",
-        help="Play whole runs, weeks and months with their failures ([run] of the scenario), and"
+        help="Play whole runs, weeks and months with their failures (\\[run] of the scenario), and"
         " not one step.",
     ),
 ]

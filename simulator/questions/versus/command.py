@@ -111,6 +111,8 @@ def ask_what_if(
     from simulator.questions.versus.screen import what_if_screen
     from simulator.questions.versus.what_if import what_if
 
+    if fabrics and releases:
+        raise InputError("command line: --releases: must be left out with --fabrics")
     described, assumed = options.scenario(scenario)
     if fabrics:
         return _fabrics(described, change)
