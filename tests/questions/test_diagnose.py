@@ -135,7 +135,9 @@ def test_a_step_outside_p10_to_p90_is_never_said_to_lie_within(ratio: float) -> 
         assert answer.verdict == "faster" and "the scenario is not the run" in answer.says
         assert all(word in answer.says for word in ("global batch", "GPUs", "precision"))
     if ratio > 5.0:
-        assert answer.verdict == "slower" and "any cause of a plausible size" in answer.says
+        assert answer.verdict == "slower" and "Slower than any" in answer.says
+    if ratio > 1e6:
+        assert "any cause of a plausible size" in answer.says
 
 
 def test_the_scenario_of_the_guide_is_not_a_run_ten_times_as_fast() -> None:

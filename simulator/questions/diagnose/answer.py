@@ -220,7 +220,8 @@ class Diagnoses(Answer):
         first = self.causes[0].probability if self.causes else 0.0
         far: Literal["faster", "slower"] = "faster" if self.gap_s < 0.0 else "slower"
         if self.not_the_run >= max(first, self.nothing_wrong):
-            return far
+            near = bool(self.causes) and self.causes[0].plausible and 2.0 * first > self.not_the_run
+            return "cause" if near else far
         if self.nothing_wrong >= first:
             return "within" if self.inside else "outside"
         return "cause" if self.inside or self.causes[0].plausible else far
@@ -248,9 +249,13 @@ class Diagnoses(Answer):
         if verdict == "faster":
             return f"Faster than the prediction allows: the scenario is not the run; {check}."
         if verdict == "slower":
+            none = not any(cause.plausible for cause in self.causes)
+            what = (
+                "cause of a plausible size explains" if none else "one cause is likely to make it"
+            )
             return (
-                "Slower than any cause of a plausible size explains: the scenario is not the run,"
-                f" or several causes act together; {check}."
+                f"Slower than any {what}: the scenario is not the run, or several causes act"
+                f" together; {check}."
             )
         first = self.causes[0]
         return (
