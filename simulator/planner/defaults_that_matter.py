@@ -147,6 +147,7 @@ _SWITCHED = {
     "cuda_graphs": ("kernels launched one by one", "captured graphs"),
     "expert_overlap": ("experts' traffic in the open", "experts' traffic beside compute"),
     "overlap_grad_reduce": ("gradients reduced at the end", "gradients reduced beside compute"),
+    "tp_comm_overlap": ("tp traffic not pipelined with products", "tp traffic in products' pieces"),
 }
 """Switches that are turned (hardware_profiles/switches.toml): in words, off and on."""
 
@@ -158,17 +159,32 @@ def _switches(scenario: Scenario, layout: Layouts) -> Iterator[Alternative]:
     traffic = int(layout.ep[0]) > 1, int(layout.dp[0] * layout.cp[0]) > 1
     needed = {"expert_overlap": traffic[0], "overlap_grad_reduce": traffic[1]}
     needed["cuda_graphs"] = scenario.cluster.accelerator.platform == "cuda"
+    needed["tp_comm_overlap"] = needed["cuda_graphs"] and _pipelines_tensor(scenario, layout)
     for name, words in _SWITCHED.items():
         if not needed[name]:
             continue
         on = said_flag(scenario.software, name)
         other = _stated(scenario.software, {name: not on})
-        if other is not None:
+        if other is not None and other != scenario.software:
             yield Alternative(
                 assumed=words[on],
                 change=f"software.{name} = {str(not on).lower()}",
                 scenario=replace(scenario, software=other),
             )
+
+
+def _pipelines_tensor(scenario: Scenario, layout: Layouts) -> bool:
+    """Whether a launch command can cut tp's collectives into pieces beside their products.
+
+    Transformer Engine does so with user buffers of some types, which Megatron-Core takes with
+    --tp-comm-overlap and sequence parallelism alone; torch by asynchronous tensor parallelism.
+    """
+    software, overlap = scenario.software, scenario.software.overlap
+    if software.launcher == "script" or not bool(layout.sequence_parallel[0] & (layout.tp[0] > 1)):
+        return False
+    buffered = scenario.workload.recipe.precision in overlap.user_buffers.precisions
+    engine = bool(software.kernels.transformer_engine.flash_attn_on)
+    return overlap.tensor_pipelined == "async" or (engine and buffered)
 
 
 def _stated(software: Software, stated: Mapping[str, Any]) -> Software | None:

@@ -79,3 +79,44 @@ def test_a_software_that_cannot_run_the_layout_says_why() -> None:
     refused = [one for one in found if one.step_time_s is None]
     assert refused and all(one.reason for one in refused)
     assert "cannot run: " in refused[0].sentence(1.0)
+
+
+WIDE: dict[str, Any] = {
+    "model": {"name": "llama-3.1-70b"},
+    "training": {"sequence_length": 8192, "global_batch": 128},
+    "cluster": {"name": "dgx-h100", "gpus": 64, "software": "megatron-core"},
+    "layout": {"tp": 4, "pp": 4, "micro_batch": 1},
+}
+"""A model whose layers are cut over tp in every server."""
+
+
+def pipelining(document: dict[str, Any], **cluster: str) -> list[Variant]:
+    document = {**document, "cluster": {**document["cluster"], **cluster}}
+    return [one for one in alternatives(document) if "tp_comm_overlap" in one.change]
+
+
+@pytest.mark.parametrize("software", ["megatron-core", "megatron-core-defaults", "torchtitan"])
+def test_pipelined_tp_traffic_is_priced_as_its_field_asks_for_it(software: str) -> None:
+    """Transformer Engine's tp_comm_overlap is userbuffers, torch's is async."""
+    (told,) = pipelining(WIDE, software=software)
+    assert told.change == "software.tp_comm_overlap = true"
+    word = "async" if software == "torchtitan" else "userbuffers"
+    document = {**WIDE, "cluster": {**WIDE["cluster"], "software": software}}
+    plain, other = (
+        predict(make_scenario({**document, "software": said}))
+        for said in ({}, {"overlap": {"tensor": word}})
+    )
+    assert told.step_time_s == pytest.approx(other.step_time_s, rel=1e-12)
+    assert told.step_time_s is not None and told.step_time_s < plain.step_time_s
+
+
+def test_pipelined_tp_traffic_is_no_choice_where_there_is_none() -> None:
+    """No tp, no sequence parallelism (Megatron-LM refuses the flag), no buffers of the type."""
+    for layout in ({"tp": 1, "pp": 8}, {"tp": 4, "pp": 4, "sequence_parallel": False}):
+        assert pipelining({**WIDE, "layout": layout}) == []
+    blockwise = {**WIDE, "training": {**WIDE["training"], "precision": "fp8_blockwise"}}
+    assert pipelining(blockwise) == []
+    assert pipelining(WIDE, software="megatron-lm-2022") == []
+    assert pipelining(WIDE, software="torchtitan-async") == []
+    stated = {**WIDE, "software": {"tp_comm_overlap": True}}
+    assert pipelining(stated) == []
