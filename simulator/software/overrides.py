@@ -148,7 +148,7 @@ def _holds(software: Software, name: str, over: Any) -> bool:
     table, _, last = name.rpartition(".")
     inside = _of(software, table)
     if isinstance(inside, tuple):
-        return (last in inside) == over
+        return bool((last in inside) == over)
     value = getattr(inside, last)
     if isinstance(over, list):
         return bool(value[: len(over)] == tuple(over)) and bool(over)
