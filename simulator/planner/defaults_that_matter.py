@@ -24,7 +24,7 @@ from simulator.software.releases import load_releases
 
 _KEYS = (
     *("default=name", "alternative=change", "step_time_s", "memory_total_bytes"),
-    *("verdict=memory_verdict", "reason"),
+    *("verdict=memory_verdict", "reason", "doubt?"),
 )
 
 
@@ -39,6 +39,8 @@ class Alternative:
     scenario: Scenario
     fields: dict[str, Any] = field(default_factory=dict)
     """Layout fields that it changes."""
+    doubt: str = ""
+    """What measured pairs say against its price."""
 
 
 def bearing_defaults(
@@ -54,7 +56,8 @@ def bearing_defaults(
     """
     variants: dict[tuple[Any, ...], Variant] = {}
     for other in alternatives_of(scenario, layout, software=software, filled=filled):
-        table, known = layout.replace(**other.fields), {"name": other.assumed, "KEYS": _KEYS}
+        table = layout.replace(**other.fields)
+        known = {"name": other.assumed, "doubt": other.doubt, "KEYS": _KEYS}
         priced = priced_variant(other.scenario, table, change=other.change, **known)
         answer = priced.step_time_s, priced.memory_total_bytes, priced.memory_verdict, priced.reason
         variants.setdefault((other.assumed, *answer), priced)
@@ -106,6 +109,10 @@ def _gradients(scenario: Scenario) -> Iterator[Alternative]:
     )
 
 
+_SCATTERED = "measured pairs of dispatchers scatter widely"
+"""Their median miss is 20 points (docs/accuracy_details.md, One switch changed)."""
+
+
 def _dispatchers(scenario: Scenario, layout: Layouts) -> Iterator[Alternative]:
     """How tokens reach their experts."""
     if int(layout.ep[0]) == 1 or "dispatcher" in scenario.pinned:
@@ -118,6 +125,7 @@ def _dispatchers(scenario: Scenario, layout: Layouts) -> Iterator[Alternative]:
                 change=f"layout.dispatcher = {other}",
                 scenario=scenario,
                 fields={"dispatcher": other},
+                doubt=_SCATTERED,
             )
 
 

@@ -120,3 +120,11 @@ def test_pipelined_tp_traffic_is_no_choice_where_there_is_none() -> None:
     assert pipelining(WIDE, software="torchtitan-async") == []
     stated = {**WIDE, "software": {"tp_comm_overlap": True}}
     assert pipelining(stated) == []
+
+
+def test_a_dispatcher_is_told_with_what_speaks_against_its_price() -> None:
+    others = alternatives(MOE, software=False)
+    by = [one for one in others if one.change.startswith("layout.dispatcher")]
+    assert by and by != others
+    for one in others:
+        assert one.sentence(1.0).endswith("pairs of dispatchers scatter widely") == (one in by)
