@@ -155,6 +155,10 @@ _SWITCHED = {
     "cuda_graphs": ("kernels launched one by one", "captured graphs"),
     "expert_overlap": ("experts' traffic in the open", "experts' traffic beside compute"),
     "overlap_grad_reduce": ("gradients reduced at the end", "gradients reduced beside compute"),
+    "overlap_param_gather": (
+        "parameters gathered at the end",
+        "parameters gathered beside compute",
+    ),
     "tp_comm_overlap": ("tp traffic not pipelined with products", "tp traffic in products' pieces"),
 }
 """Switches that are turned (hardware_profiles/switches.toml): in words, off and on."""
@@ -166,6 +170,8 @@ def _switches(scenario: Scenario, layout: Layouts) -> Iterator[Alternative]:
         return
     traffic = int(layout.ep[0]) > 1, int(layout.dp[0] * layout.cp[0]) > 1
     needed = {"expert_overlap": traffic[0], "overlap_grad_reduce": traffic[1]}
+    gathers = layout.row()["sharding"] in ("zero1", "zero2")
+    needed["overlap_param_gather"] = traffic[1] and gathers
     needed["cuda_graphs"] = scenario.cluster.accelerator.platform == "cuda"
     needed["tp_comm_overlap"] = needed["cuda_graphs"] and _pipelines_tensor(scenario, layout)
     for name, words in _SWITCHED.items():

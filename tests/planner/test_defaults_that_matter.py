@@ -128,3 +128,21 @@ def test_a_dispatcher_is_told_with_what_speaks_against_its_price() -> None:
     assert by and by != others
     for one in others:
         assert one.sentence(1.0).endswith("pairs of dispatchers scatter widely") == (one in by)
+
+
+def test_the_gather_of_parameters_is_priced_where_a_sharded_optimizer_has_it() -> None:
+    """Megatron-LM's --overlap-param-gather needs --use-distributed-optimizer."""
+
+    def gathers(sharding: str, name: str) -> list[Variant]:
+        document = {**WIDE, "layout": {**WIDE["layout"], "sharding": sharding}}
+        document["cluster"] = {**WIDE["cluster"], "gpus": 128, "software": name}
+        return [one for one in alternatives(document) if "param_gather" in one.change]
+
+    (off,) = gathers("zero1", "megatron-core")
+    (on,) = gathers("zero1", "megatron-core-defaults")
+    assert off.change.endswith("false") and on.change.endswith("true")
+    asked = {**WIDE, "cluster": {**WIDE["cluster"], "gpus": 128}}
+    asked["software"] = {"overlap": {"parameter_gather": False}}
+    other = predict(make_scenario(asked), sharding="zero1")
+    assert off.step_time_s == pytest.approx(other.step_time_s, rel=1e-12)
+    assert gathers("ddp", "megatron-core") == []
