@@ -45,7 +45,7 @@ class Assumption(Variant):
 
     KEYS: tuple[str, ...] = (
         *("assumed=name", "alternative=change", "step_time_s", "step_time_change=relative"),
-        *("days", "usd", "usd_change", "verdict=memory_verdict", "layout"),
+        *("days", "usd", "usd_change", "verdict=memory_verdict", "layout", "doubt?"),
     )
 
     days: float | None = None
@@ -73,6 +73,8 @@ class Assumption(Variant):
         if self.layout is not None:
             whole = f"as {self.layout} (the best layout would not fit)"
             changed.append("another layout" if brief else whole)
+        if self.doubt:
+            changed.append(self.doubt)
         value = self.change.partition(" = ")[2]
         other = value if brief and value not in ("true", "false") else self.change
         return f"{self.name}{', or' if brief else ';'} {other}: {', '.join(changed)}"
@@ -120,6 +122,7 @@ def _priced(answer: BestLayout, other: Alternative) -> Assumption | None:
         of=Assumption,
         change=other.change,
         name=other.assumed,
+        doubt=other.doubt,
         before_s=answer.step_time_s,
         days=days,
         usd=usd,

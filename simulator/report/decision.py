@@ -228,8 +228,8 @@ def verdict_sentence(offer: Offer, asked: Asked) -> str:
     said = totals_words(offer) + (f": {'; '.join(clauses)}." if clauses else ".")
     if offer.memory_verdict == "TIGHT":
         return f"{said} Memory is tight: make a trial run first."
-    if offer.evidence is not None and offer.evidence.grade == "unmeasured":
-        return f"{said} Nothing comparable was benchmarked."
+    if offer.evidence is not None and offer.evidence.low_confidence:
+        return f"{said} {offer.evidence.low_confidence.capitalize()}."
     return said
 
 
@@ -389,7 +389,7 @@ GRADE_WORDS = {
     "measured here": ("●●●", "Benchmarked: this GPU and framework"),
     "measured like it": ("●●○", "Similar setups benchmarked"),
     "extrapolated": ("●○○", "Extrapolated from other setups"),
-    "unmeasured": ("○○○", "No comparable benchmark, low confidence"),
+    "unmeasured": ("○○○", "Low confidence"),
 }
 """A sign and words for each grade of evidence."""
 
@@ -398,7 +398,8 @@ def evidence_words(card: Card | None) -> str:
     """The grade of the evidence, and the error to expect."""
     if card is None:
         return ""
-    sign, words = GRADE_WORDS[card.grade]
+    sign, usual = GRADE_WORDS[card.grade]
+    words = card.low_confidence.capitalize() or usual
     error = "" if card.mean_error is None else f", error to expect {card.mean_error:.0%}"
     return f"{sign} {words}{error}".replace("%", " %")
 

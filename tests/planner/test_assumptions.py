@@ -94,3 +94,15 @@ def test_what_a_software_has_not_is_not_tried() -> None:
     stated = {**DENSE, "software": {"overlap_grad_reduce": False}}
     for one in assumptions(plan(make_scenario(stated))):
         assert not one.scenario.software.overlap.gradient_reduce
+
+
+def test_a_dispatcher_is_priced_with_the_remark_that_measured_pairs_scatter() -> None:
+    """The median miss of 17 measured pairs is 20 points (docs/accuracy_details.md)."""
+    wide = {**EXPERTS, "layout": {"ep": 8, "tp": 1, "micro_batch": 1}}
+    told = assumptions(plan(make_scenario(wide)))
+    by = [one for one in told if one.change.startswith("layout.dispatcher")]
+    assert by
+    for one in told:
+        for words in (one.words(), one.words(brief=True), one.sentence(one.before_s)):
+            assert words.endswith("scatter widely") == (one in by)
+        assert bool(one.document()["doubt"]) == (one in by)

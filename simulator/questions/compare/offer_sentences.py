@@ -217,8 +217,8 @@ def in_words(rows: Sequence[Offer]) -> list[str]:
         ):
             if held is not None and without is not None:
                 said += f", {chance_words(held, without, what)}"
-        if row.evidence and row.evidence.grade == "unmeasured":
-            said += ", unmeasured"
+        if row.evidence and row.evidence.low_confidence:
+            said += f", {row.evidence.low_confidence}"
         lines.append(said)
     return [*lines, *_more(len(rows))]
 
