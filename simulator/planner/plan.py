@@ -26,7 +26,7 @@ from simulator.planner.remedies import why_nothing_fits
 from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.allowed import with_allowed
-from simulator.search.best_layout import BestLayout
+from simulator.search.best_layout import BestLayout, factor_of
 from simulator.search.candidates import candidates
 from simulator.search.certainty import Certainty, by_expectation, certainty
 from simulator.search.explore import KEEP, SearchResult
@@ -122,23 +122,13 @@ class Plan(BestLayout):
         return scenario_evidence(self.scenario, self.estimate, self.outcome)
 
     @property
-    def in_time(self) -> NDArray[np.bool_]:
-        """Whether each layout finishes in time; true where no deadline was given."""
-        return _within(self.outcome.days, self.scenario.goal.deadline_days)
-
-    @property
-    def in_budget(self) -> NDArray[np.bool_]:
-        """Whether each layout stays within the budget; true where none was given."""
-        return _within(self.outcome.usd, self.scenario.goal.budget_usd)
-
-    @property
     def meets_deadline(self) -> bool:
-        """Whether the best layout is expected to finish in time; true without a deadline."""
+        """Whether the deadline of the best layout is not missed; true without one."""
         return bool(self.in_time[0])
 
     @property
     def meets_budget(self) -> bool:
-        """Whether the best layout is expected to stay within the budget; true without one."""
+        """Whether the budget of the best layout is not missed; true without one."""
         return bool(self.in_budget[0])
 
     @property
@@ -149,7 +139,7 @@ class Plan(BestLayout):
             return None
         both, goal = np.array([0, tight[0]]), self.scenario.goal
         step_s, result = self.estimate.step_time_s[both], self.outcome.take(both)
-        missed, value = ~meets(result, goal), goal_value(step_s, result, goal)
+        missed, value = ~meets(result, self.scenario), goal_value(step_s, result, goal)
         least = float(value[0]) * (1.0 - WORTH_A_TRIAL)
         better = (bool(missed[1]), float(value[1])) < (bool(missed[0]), least)
         return int(tight[0]) if better else None
@@ -300,7 +290,7 @@ def _by_value(
     """
     step_s, goal = estimate.step_time_s, scenario.goal
     risky = np.zeros(len(estimate)) if scenario.allow_tight else estimate.verdict
-    value, missed = goal_value(step_s, result, goal), ~meets(result, goal)
+    value, missed = goal_value(step_s, result, goal), ~meets(result, scenario)
     order = np.lexsort((step_s, value, missed, risky))
     alike = (missed[order] == missed[order[0]]) & (risky[order] == risky[order[0]])
     return order, int(alike.sum())
@@ -325,9 +315,12 @@ def goal_value(step_s: NDArray[np.float64], result: Outcome, goal: Goal) -> NDAr
     return np.where(np.isinf(result.days), np.inf, value)  # such a run never ends
 
 
-def meets(result: Outcome, goal: Goal) -> NDArray[np.bool_]:
-    """Whether deadline and budget are met; what is not known does not meet them."""
-    return _within(result.days, goal.deadline_days) & _within(result.usd, goal.budget_usd)
+def meets(result: Outcome, scenario: Scenario) -> NDArray[np.bool_]:
+    """Whether deadline and budget are met by the median to plan for; the unknown meets neither."""
+    goal, factor = scenario.goal, factor_of(scenario)
+    times = 1.0 if factor is None else factor.value
+    in_time = _within(times * result.days, goal.deadline_days)
+    return in_time & _within(times * result.usd, goal.budget_usd)
 
 
 def _naive(scenario: Scenario) -> Estimate | None:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from simulator.economics.unsure_totals import Span
 from simulator.evidence.card import Card
-from simulator.goal import CONFIDENCE
+from simulator.goal import goal_word
 from simulator.records import dataclass
 from simulator.units import show_bytes, show_seconds
 
@@ -189,21 +189,22 @@ def chance_clause(chance: float, limit: float, value: float, *, money: bool = Fa
     >>> chance_clause(0.99, 240.0, 166.0)
     'very likely before your 240-day deadline'
     >>> chance_clause(0.3, 10e6, 12e6, money=True)
-    'probably over your 10 M USD by 2 M USD (30 % to keep it)'
+    'probably misses your 10 M USD by 2 M USD (30 % to keep it)'
     """
     goal = f"your {_short(limit)} USD" if money else f"your {limit:,.4g}-day deadline"
-    before, over = ("within", "over") if money else ("before", "misses")
+    before = "within" if money else "before"
     miss = max(value - limit, 0.0)
     by = f"{_short(miss)} USD" if money else f"{miss:,.{0 if miss >= 10 else 1}f} days"
     if chance >= 0.97:
         return f"very likely {before} {goal}"
-    if chance >= CONFIDENCE:
+    word = goal_word(chance)
+    if word == "safe":
         return f"likely {before} {goal}"
-    if chance >= 0.5:
+    if word == "at risk":
         return f"at risk, {brief_chance(chance)} {before} {goal}"
     if chance >= 0.2:
-        return f"probably {over} {goal} by {by} ({brief_chance(chance)} to keep it)"
-    return f"{over} {goal} by {by}"
+        return f"probably misses {goal} by {by} ({brief_chance(chance)} to keep it)"
+    return f"misses {goal} by {by}"
 
 
 def totals_words(offer: Offer) -> str:
@@ -364,15 +365,12 @@ def badges(offer: Offer, asked: Asked) -> list[tuple[str, str]]:
 
 
 def _goal_badge(what: str, chance: float) -> tuple[str, str]:
-    for least, kind, word in (
-        (0.97, "fits", "\u2713 {} very likely kept"),
-        (CONFIDENCE, "fits", "\u2713 {} likely kept"),
-        (0.5, "tight", "\u25b2 {} at risk"),
-        (0.2, "fails", "\u2715 {} probably missed"),
-    ):
-        if chance >= least:
-            return kind, f"{word.format(what)}: {brief_chance(chance)}"
-    return "fails", f"\u2715 {what} missed: {brief_chance(chance)}"
+    kind, sign, likely, words = {
+        "safe": ("fits", "\u2713", 0.97, ("very likely kept", "likely kept")),
+        "at risk": ("tight", "\u25b2", 0.0, ("at risk", "")),
+        "missed": ("fails", "\u2715", 0.2, ("probably missed", "missed")),
+    }[goal_word(chance)]
+    return kind, f"{sign} {what} {words[chance < likely]}: {brief_chance(chance)}"
 
 
 def memory_words(offer: Offer) -> str:

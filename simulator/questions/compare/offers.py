@@ -454,7 +454,7 @@ def _filled(
         planned_days=planned_days,
         planned_usd=planned_usd,
         planned_kwh=planned_kwh,
-        **_chances(goal_chances(best, result, sure, _goal(scenario, asked), factor)),
+        **_chances(goal_chances(best.step_time_s, result, sure, _goal(scenario, asked), factor)),
         memory_headroom=free,
         memory_verdict=best.verdict_word(),
         memory_total_bytes=float(best.memory_total_bytes[0]),
