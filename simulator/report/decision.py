@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+from simulator.economics.price import MARK
 from simulator.economics.unsure_totals import Span
 from simulator.evidence.card import Card
 from simulator.goal import goal_word
@@ -99,7 +100,8 @@ class Option:
         """Days and money, expected."""
         days, usd = self.offer.days, self.offer.usd
         words = totals_words(self.offer) if days is None else brief_days(days).partition(" (")[0]
-        return words if usd is None else f"{words} \u00b7 {_short(usd.p50)} USD"
+        mark = MARK * self.offer.assumed_price
+        return words if usd is None else f"{words} \u00b7 {_short(usd.p50)} USD{mark}"
 
     @property
     def name(self) -> str:
@@ -147,8 +149,8 @@ def brief_days(span: Span) -> str:
     return f"{p50} {unit} ({p10} to {p90})"
 
 
-def brief_usd(span: Span) -> str:
-    """Money with P10 and P90, to three digits.
+def brief_usd(span: Span, mark: str = "") -> str:
+    """Money with P10 and P90, to three digits; `mark` stands behind the unit.
 
     >>> brief_usd(Span(p50=12.3e6, log_spread=0.21))
     '12.3 M USD (9.4 to 16.1)'
@@ -159,7 +161,7 @@ def brief_usd(span: Span) -> str:
     units = {words.partition(" ")[2] for words in (p50, p10, p90)}
     if len(units) == 1 and (unit := units.pop()):
         p10, p90 = (end.removesuffix(f" {unit}") for end in (p10, p90))
-    return f"{p50} USD ({p10} to {p90})"
+    return f"{p50} USD{mark} ({p10} to {p90})"
 
 
 def _short(usd: float) -> str:
@@ -215,10 +217,11 @@ def totals_words(offer: Offer) -> str:
         speed = f"{offer.tokens_per_s_per_gpu or 0.0:,.0f} tokens/s per GPU"
         return f"{step} a step, {speed}"
     words = brief_days(days)
-    words += f", {brief_usd(usd)}" if usd is not None else "; no price known for this cluster"
+    mark = MARK * offer.assumed_price
+    words += f", {brief_usd(usd, mark)}" if usd is not None else "; no price known for this cluster"
     late, dear = offer.days_to_plan, offer.usd_to_plan
     if late is not None and late != days:
-        money = f" and {_short(dear.p50)} USD" if dear is not None else ""
+        money = f" and {_short(dear.p50)} USD{mark}" if dear is not None else ""
         words += f"; plan for {brief_days(replace(late, log_spread=0.0)).partition(' (')[0]}{money}"
     return words
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 
+from simulator.economics.price import MARK
 from simulator.planner.plan import Plan
 from simulator.planner.sensitivity import lack_words
-from simulator.report.wording import MARK, goal_words, planned_words
+from simulator.report.wording import goal_words, planned_words
 from simulator.search.outcome import spans
 from simulator.units import (
     show_bytes,

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from simulator.arrays import Floats
 from simulator.cost.terms import LABELS
+from simulator.economics.price import MARK
 from simulator.goal import Goal, goal_word
 from simulator.scenario import Scenario
 from simulator.search.best_layout import BestLayout
@@ -30,9 +31,6 @@ from simulator.workload.recipe import Recipe
 
 _MOST = 3
 """Losses, or terms, that are named."""
-
-MARK = "*"
-"""Of money at a price that is assumed."""
 
 AT_ASSUMED = f"{MARK} at an assumed price: a guess or a page read second hand, no quote"
 

@@ -240,7 +240,7 @@ class Offer:
             return self.reason
         if self.batch_divides:
             return ""
-        free = f"; {self.next_good:,} GPUs need neither" if self.next_good else ""
+        free = f"; over {self.next_good:,} GPUs it divides without" if self.next_good else ""
         return f"the batch divides only with uneven stages or context parallelism{free}"
 
 

@@ -29,6 +29,7 @@ from simulator.cli.screen import (
     waiting,
 )
 from simulator.cost.step import Estimate
+from simulator.economics.price import MARK
 from simulator.glossary import section_title
 from simulator.goal import OFFERED
 from simulator.layout.layouts import dealt_words
@@ -46,7 +47,7 @@ from simulator.report.evidence import (
     untimed,
 )
 from simulator.report.numbers import refined_rows
-from simulator.report.wording import MARK, end_words, goodput_words
+from simulator.report.wording import end_words, goodput_words
 from simulator.search.allowed import decides
 from simulator.search.outcome import Spans, spans
 from simulator.search.search_caps import search_caps

@@ -20,6 +20,7 @@ from simulator.cli.screen import (
     plain_table,
     took,
 )
+from simulator.economics.price import MARK
 from simulator.glossary import section_title
 from simulator.interop.launch import without_command
 from simulator.planner.assumptions import ASSUMED, assumption_lines
@@ -35,7 +36,6 @@ from simulator.questions.plan.screen import (
 )
 from simulator.report.evidence import ties
 from simulator.report.wording import (
-    MARK,
     end_words,
     goal_words,
     goodput_words,

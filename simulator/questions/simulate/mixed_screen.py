@@ -22,12 +22,13 @@ from simulator.cli.screen import (
 )
 from simulator.cost.mixed_gradient_sum import GradientSumPhases
 from simulator.cost.terms import LABELS
+from simulator.economics.price import MARK
 from simulator.events.played import SimulatedStep
 from simulator.events.step.streams import STREAMS
 from simulator.events.step.timeline import Mixed
 from simulator.planner.mixed_plan import MixedPlan
 from simulator.planner.mixed_prediction import KindUse, MixedPrediction, usd_per_step
-from simulator.report.wording import MARK, goal_words, planned_words
+from simulator.report.wording import goal_words, planned_words
 from simulator.search.best_layout import factor_of
 from simulator.units import show_percent, show_seconds, show_seconds_span, show_usd
 
