@@ -242,11 +242,14 @@ def on_top_words(row: Offer) -> str:
 
 
 def tight_words(row: Offer) -> str:
-    """The layout that is faster and may run out of memory; blank without one."""
+    """The layout that is better and may run out of memory; blank without one."""
     tight = row.tight_alternative
     if tight is None:
         return ""
-    return f"TIGHT {tight['layout']}: {show_percent(tight['faster'])} faster, {TRIAL}"
+    better = f"{show_percent(tight['faster'])} faster"
+    if tight["faster"] <= 0.0:
+        better = "less of what the goal makes least"
+    return f"TIGHT {tight['layout']}: {better}, {TRIAL}"
 
 
 def _days_words(days: Span) -> str:
