@@ -52,6 +52,8 @@ class Assumption(Variant):
     usd: float | None = None
     """Of the run with the other choice; None where tokens or price are not known."""
     usd_change: float | None = None
+    mark: str = ""
+    """Behind money that rests on an assumed price."""
 
     @property
     def relative(self) -> float:
@@ -67,7 +69,7 @@ class Assumption(Variant):
         """What is assumed, and the price of the other choice; `brief`: in few words."""
         changed = [f"{show_signed_percent(self.relative)} time"]
         if self.usd_change is not None:
-            changed.append(show_usd_change(self.usd_change))
+            changed.append(f"{show_usd_change(self.usd_change)}{self.mark}")
         if self.memory_verdict != "FITS":
             changed.append(f"{self.memory_verdict}, {show_bytes(self.memory_total_bytes or 0.0)}")
         if self.layout is not None:
@@ -127,6 +129,7 @@ def _priced(answer: BestLayout, other: Alternative) -> Assumption | None:
         days=days,
         usd=usd,
         usd_change=None if usd is None or before is None else usd - before,
+        mark=result.price.mark,
         layout=None if same else estimate.layouts.describe(),
     )
 

@@ -57,6 +57,7 @@ def test_each_is_what_predicting_the_other_choice_gives(name: str, document: Any
         other = asked_for(document, one, best)
         assert one.step_time_s == pytest.approx(other.step_time_s, rel=1e-12)
         assert one.memory_verdict == other.memory_verdict
+        assert " USD*" in one.words(), "2.99 USD of dgx-h100 are assumed"
         assert one.relative == pytest.approx(other.step_time_s / best.step_time_s - 1.0)
         assert (
             one.usd == pytest.approx(other.usd) and other.usd is not None and best.usd is not None
