@@ -141,12 +141,20 @@ class Use:
     KEYS: ClassVar[tuple[str, ...]] = ("in_use", "goodput", "months", "cooling")
 
     gpus: int
+    """Of the job."""
+    paid_gpus: int | None = None
+    """With the rest of racks that are let and sold whole; those of the job unless given."""
     in_use: float = 1.0
     """Share of the hours in which a job runs."""
     goodput: float = 1.0
     """Share of a job's time that is useful."""
     months: int = 48
     cooling: Cooling = "air"
+
+    @property
+    def paid(self) -> int:
+        """Accelerators that are paid for."""
+        return self.gpus if self.paid_gpus is None else self.paid_gpus
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -165,8 +173,9 @@ class RentOrBuy(Answer):
 
     COMMAND: ClassVar[str] = "rent-or-buy"
     KEYS: ClassVar[tuple[str, ...]] = (
-        *("cluster", "gpus=use.gpus", "page=page.name", "use", "once_usd=buying.once"),
-        *("per_month_usd=buying.per_month", "price", "rents_usd_per_month", "pay_back_month"),
+        *("cluster", "gpus=use.gpus", "paid_gpus=use.paid", "page=page.name", "use"),
+        *("once_usd=buying.once", "per_month_usd=buying.per_month", "price"),
+        *("rents_usd_per_month", "pay_back_month"),
         *("pay_back_month_with_capital", "break_even_month", "resale_at_break_even_usd"),
         *("usd_per_useful_gpu_hour", "usd_per_useful_gpu_hour_with_capital"),
         *("owned_cash_usd", "rented_cash_usd", "resale_usd", "owned_usd", "rented_usd", "caveats"),
@@ -213,6 +222,11 @@ class RentOrBuy(Answer):
         }
 
     @property
+    def owned_usd_per_paid_gpu_hour(self) -> float:
+        """The hour of ``own``, of each accelerator that is paid for: what a plan multiplies."""
+        return self.usd_per_useful_gpu_hour["own"] * self.use.gpus / self.use.paid
+
+    @property
     def line(self) -> str:
         """When buying has taken less cash than renting, and what a useful hour costs either way."""
         tier, hours = next(iter(self.pay_back_month)), self.usd_per_useful_gpu_hour
@@ -246,10 +260,23 @@ class RentOrBuy(Answer):
             " year, and again after each further one, from the first day on.",
             "Reserved is paid for every hour, on demand and spot for those in use; spot repeats"
             " what interruptions lose.",
+            *self._whole,
             *(f"No discount of this provider is known: {tier} is left out." for tier in missing),
             *([f"No source was found for: {', '.join(unknown)}"] if unknown else ()),
             *filter(None, [page.note]),
         )
+
+    @property
+    def _whole(self) -> list[str]:
+        """What is paid beside the accelerators of the job, on both sides."""
+        gpus, paid = self.use.gpus, self.use.paid
+        if paid == gpus:
+            return []
+        return [
+            f"Racks are let and sold whole: {paid:,} GPUs are paid for on both sides, as plan pays"
+            f" for them, {paid - gpus:,} more than the job has. A productive GPU-hour is one of the"
+            " job's."
+        ]
 
     def to_frame(self) -> DataFrame:
         """One row per month: USD spent until its end, discounted, owned and by tier of rent."""
@@ -339,7 +366,7 @@ def renting_usd_per_month(rent: Rent, use: Use) -> dict[str, float]:
     >>> round(asked["on demand"], 2)  # 8 x 730.5 h x 0.5 x 2.99 USD
     8736.78
     """
-    hours = use.gpus * HOURS_PER_MONTH
+    hours = use.paid * HOURS_PER_MONTH
     asked = {tier: hourly_usd(rent, tier) for tier in TIERS}
     paid = {tier: 1.0 if tier == "reserved" else use.in_use for tier in TIERS}
     return {tier: hours * paid[tier] * float(usd) for tier, usd in asked.items() if usd is not None}

@@ -23,7 +23,17 @@ def test_document_and_own_page(tmp_path: Path) -> None:
     shipped = json.loads(RUNNER.invoke(app, [*RUN, "--json"]).stdout)
     mine = json.loads(RUNNER.invoke(app, [*RUN, "--page", str(page), "--json"]).stdout)
     assert list(mine) == [
-        *("schema", "version", "command", "cluster", "gpus", "page", "use", "once_usd"),
+        *(
+            "schema",
+            "version",
+            "command",
+            "cluster",
+            "gpus",
+            "paid_gpus",
+            "page",
+            "use",
+            "once_usd",
+        ),
         *("per_month_usd", "price", "rents_usd_per_month", "pay_back_month"),
         *("pay_back_month_with_capital", "break_even_month", "resale_at_break_even_usd"),
         *("usd_per_useful_gpu_hour", "usd_per_useful_gpu_hour_with_capital", "owned_cash_usd"),

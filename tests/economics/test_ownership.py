@@ -139,6 +139,27 @@ def test_cash_pays_back_when_the_rent_saved_is_the_purchase() -> None:
             assert sold is not None and sold < month, "resale at almost the price of purchase"
 
 
+def test_racks_are_paid_whole_on_both_sides() -> None:
+    """100 GPUs of NVL72 are two racks: 144 let, 36 trays of four bought, 44 GPUs idle."""
+    some, whole = (
+        rent_or_buy_cluster(load_cluster("gb200-nvl72", gpus), Use(gpus=gpus))
+        for gpus in (100, 144)
+    )
+    assert some.use.paid == whole.use.paid == 144
+    assert some.rents_usd_per_month == whole.rents_usd_per_month
+    assert some.rents_usd_per_month["on demand"] == pytest.approx(144 * 730.5 * 6.0)
+    assert some.buying.once == whole.buying.once
+    assert some.buying.once["servers"] == pytest.approx(36 * 169_000)
+    assert some.buying.per_month["space"] == whole.buying.per_month["space"]
+    assert some.buying.per_month["electricity"] < whole.buying.per_month["electricity"]
+    # an hour that the job uses bears those that it does not
+    assert some.usd_per_useful_gpu_hour["on demand"] == pytest.approx(6.0 * 144 / 100)
+    own = some.usd_per_useful_gpu_hour["own"]
+    assert some.owned_usd_per_paid_gpu_hour == pytest.approx(own * 100 / 144)
+    assert any("44 more than the job has" in line for line in some.caveats)
+    assert not any("Racks are let" in line for line in whole.caveats)
+
+
 def test_rent_is_the_price_of_the_cluster() -> None:
     """10.00 at Oracle, 6.88 at AWS; none has a discount of a specialised cloud."""
     for name, usd in (("oci-h100", 10.0), ("aws-p5", 6.88), ("azure-ndv5", 12.29)):

@@ -28,7 +28,9 @@ def screen(answer: RentOrBuy) -> Iterator[RenderableType]:
     """Give both ways and what they are made of."""
     use = answer.use
     title = f"{use.gpus:,} x {answer.page.accelerator} ({answer.cluster}), {use.months} months"
-    yield Text(f"{title}, in use {100 * use.in_use:.0f} % of the hours", style="bold")
+    paid = f"; {use.paid:,} paid for, racks whole" if use.paid != use.gpus else ""
+    words = f"{title}, in use {100 * use.in_use:.0f} % of the hours{paid}"
+    yield Text(words, style="bold")
     yield ""
     table = plain_table(
         "", "USD a month", "all months", "productive GPU-hour", *_AHEAD.values(), left=("",)
