@@ -176,7 +176,8 @@ class RentOrBuy(Answer):
         *("cluster", "gpus=use.gpus", "paid_gpus=use.paid", "page=page.name", "use"),
         *("once_usd=buying.once", "per_month_usd=buying.per_month", "price"),
         *("rents_usd_per_month", "pay_back_month"),
-        *("pay_back_month_with_capital", "break_even_month", "resale_at_break_even_usd"),
+        *("pay_back_month_with_capital", "break_even_month", "break_even_month_with_capital"),
+        *("resale_at_break_even_usd", "discounts"),
         *("usd_per_useful_gpu_hour", "usd_per_useful_gpu_hour_with_capital"),
         *("owned_cash_usd", "rented_cash_usd", "resale_usd", "owned_usd", "rented_usd", "caveats"),
     )
@@ -206,7 +207,10 @@ class RentOrBuy(Answer):
     pay_back_month_with_capital: dict[str, int | None]
     """The same with both sides discounted."""
     break_even_month: dict[str, int | None]
-    """The same, the servers sold at the end of that month."""
+    """In cash, the servers sold at the end of that month: what was spent less what they sell for.
+    """
+    break_even_month_with_capital: dict[str, int | None]
+    """The same with both sides discounted."""
     usd_per_useful_gpu_hour: dict[str, float]
     """By tier, and ``own``: all months, over hours in which a job runs and makes progress; of
     ``own`` less what the servers then sell for."""
@@ -220,6 +224,17 @@ class RentOrBuy(Answer):
             tier: None if month is None else float(self.resale_usd[month - 1])
             for tier, month in self.break_even_month.items()
         }
+
+    @property
+    def discounts(self) -> dict[str, dict[str, Any]]:
+        """By tier with one, how much less than on demand it asks, and who says so."""
+        rent = self.page.rent
+        asked = {"reserved": rent.reserved_discount_fraction, "spot": rent.spot_discount_fraction}
+        return {
+            tier: {"fraction": float(less), "grade": less.grade, "date": less.date or None,
+                   "source": less.source, "spread": less.spread}
+            for tier, less in asked.items() if less is not None
+        }  # fmt: skip
 
     @property
     def owned_usd_per_paid_gpu_hour(self) -> float:
@@ -254,8 +269,9 @@ class RentOrBuy(Answer):
             f"What servers cost is that of {page.name} (hardware_profiles/rent_or_buy), dated"
             " there; put yours over it with --page. Rent is the cluster's own price unless --page"
             " or --price says another.",
-            "Pays back: the month at whose end buying has taken no more cash than renting; with the"
-            f" cost of capital, both sides discounted by {capital:.3g} % a year.",
+            "Pays back: the month at whose end buying has taken no more cash than renting; if sold"
+            " then: the same with what the servers sell for; both without the cost of capital. With"
+            f" capital: both sides discounted by {capital:.3g} % a year.",
             f"Resale is assumed: {100.0 * kept:.3g} % of the price of the servers is left after a"
             " year, and again after each further one, from the first day on.",
             "Reserved is paid for every hour, on demand and spot for those in use; spot repeats"
@@ -432,6 +448,9 @@ def rent_or_buy(
         pay_back_month={tier: _first(owned_cash <= usd) for tier, usd in rented_cash.items()},
         pay_back_month_with_capital={tier: _first(owned <= usd) for tier, usd in rented.items()},
         break_even_month={
+            tier: _first(owned_cash - resale <= usd) for tier, usd in rented_cash.items()
+        },
+        break_even_month_with_capital={
             tier: _first(owned - resale * worth <= usd) for tier, usd in rented.items()
         },
         usd_per_useful_gpu_hour=_per_hour(last, hours * use.months),

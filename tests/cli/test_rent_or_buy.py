@@ -35,7 +35,8 @@ def test_document_and_own_page(tmp_path: Path) -> None:
             "once_usd",
         ),
         *("per_month_usd", "price", "rents_usd_per_month", "pay_back_month"),
-        *("pay_back_month_with_capital", "break_even_month", "resale_at_break_even_usd"),
+        *("pay_back_month_with_capital", "break_even_month", "break_even_month_with_capital"),
+        *("resale_at_break_even_usd", "discounts"),
         *("usd_per_useful_gpu_hour", "usd_per_useful_gpu_hour_with_capital", "owned_cash_usd"),
         *("rented_cash_usd", "resale_usd", "owned_usd", "rented_usd", "caveats"),
     ]
@@ -73,7 +74,9 @@ def test_screen() -> None:
     assert (done.exit_code, done.stderr) == (0, "")
     text = " ".join(done.stdout.split())
     for words in ("rented, on demand", "rented, spot", "bought", "pays back",
-                  "if sold then, assumed", "in use 80 %", "No source was found for",
+                  "if sold then, assumed", "sold, with capital",
+                  "reserved 37.5 % less than on demand", "Discounts", "in use 80 %",
+                  "No source was found for",
                   "support_fraction"):  # fmt: skip
         assert words in text, words
 

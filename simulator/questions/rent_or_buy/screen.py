@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -20,6 +20,7 @@ _AHEAD = {
     "pay_back_month": "pays back",
     "pay_back_month_with_capital": "with capital",
     "break_even_month": "if sold then, assumed",
+    "break_even_month_with_capital": "sold, with capital",
 }
 """Months from which buying is ahead, in cash first."""
 
@@ -41,7 +42,7 @@ def screen(answer: RentOrBuy) -> Iterator[RenderableType]:
         sold = answer.resale_at_break_even_usd[tier]
         cells = [f"month {month}" if month else months for month in ahead]
         if sold is not None:
-            cells[-1] += f" ({show_usd(sold)})"
+            cells[2] += f" ({show_usd(sold)})"
         table.add_row(
             f"rented, {tier}",
             _usd(usd),
@@ -57,12 +58,21 @@ def screen(answer: RentOrBuy) -> Iterator[RenderableType]:
         said = (answer.price[name] for name in ("provider", "date", "grade", "source"))
         words = "; ".join(filter(None, said))
         yield notes("Rent", [f"{answer.price['usd_per_gpu_hour']:.2f} USD on demand: {words}"])
+    if answer.discounts:
+        yield notes("Discounts", [_less(*item) for item in answer.discounts.items()])
     yield notes("Bought, once", _items(answer.buying.once))
     yield notes("Bought, a month", _items(answer.buying.per_month))
     resale = float(answer.resale_usd[-1])
     left = f"servers {show_usd(resale)}, taken off the {show_usd(spent)} spent"
     yield notes(f"Sold after {use.months} months (assumed)", [left])
     yield notes(CAVEATS, answer.caveats)
+
+
+def _less(tier: str, asked: dict[str, Any]) -> str:
+    """A tier, its discount and who says so."""
+    said = (asked["date"], asked["grade"], asked["source"])
+    words = "; ".join(filter(None, said))
+    return f"{tier} {100.0 * asked['fraction']:.3g} % less than on demand: {words}"
 
 
 def _hours(answer: RentOrBuy, name: str) -> str:
