@@ -18,7 +18,7 @@ def new_runs(tables: Sequence[Mapping[str, Any]], table: Table, percent: Percent
     yield "## A run that is in none of the tables"
     yield (
         "New tables are predicted before anybody looks at them (`foreshard validate TABLE"
-        " --first-seen OUT.csv`), which is what to expect of a new run. Errors of today have"
+        " --first-seen OUT.csv`): what a new run may expect. Errors of today have"
         " these in sight: the simulator changed, so did rows ([every edit](accuracy_details.md))."
     )
     rows = []
