@@ -101,3 +101,12 @@ def test_the_screen_says_what_the_servers_are_sold_for() -> None:
     kept = float(page.own.remaining_value_fraction) ** 2 * 8 * float(page.own.server_usd)
     shown = RUNNER.invoke(app, [*RUN, "--months", "24"]).stdout
     assert f"servers {show_usd(kept)}, taken off the " in shown
+
+
+def test_no_cell_is_cut_on_a_narrow_screen() -> None:
+    narrow = CliRunner(env={"COLUMNS": "80"}).invoke(
+        app, [*RUN[:2], "gb200-nvl72", "--gpus", "144"]
+    )
+    table = narrow.stdout.partition("Rent\n")[0]
+    assert "~" not in table and "rented, reserved" in table
+    assert "\nreserved    month 20" in table

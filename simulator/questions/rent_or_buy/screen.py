@@ -33,26 +33,22 @@ def screen(answer: RentOrBuy) -> Iterator[RenderableType]:
     words = f"{title}, in use {100 * use.in_use:.0f} % of the hours{paid}"
     yield Text(words, style="bold")
     yield ""
-    table = plain_table(
-        "", "USD a month", "all months", "productive GPU-hour", *_AHEAD.values(), left=("",)
-    )
+    table = plain_table("", "USD a month", "all months", "productive GPU-hour", left=("",))
+    ahead = plain_table("", *_AHEAD.values(), left=("",))
     months = f"not in {use.months} months"
     for tier, usd in answer.rents_usd_per_month.items():
-        ahead = (getattr(answer, name)[tier] for name in _AHEAD)
-        sold = answer.resale_at_break_even_usd[tier]
-        cells = [f"month {month}" if month else months for month in ahead]
-        if sold is not None:
+        table.add_row(f"rented, {tier}", _usd(usd), _usd(usd * use.months), _hours(answer, tier))
+        numbers = [getattr(answer, name)[tier] for name in _AHEAD]
+        cells = [f"month {month}" if month else months for month in numbers]
+        if (sold := answer.resale_at_break_even_usd[tier]) is not None:
             cells[2] += f" ({show_usd(sold)})"
-        table.add_row(
-            f"rented, {tier}",
-            _usd(usd),
-            _usd(usd * use.months),
-            _hours(answer, tier),
-            *cells,
-        )
+        ahead.add_row(tier, *cells)
     running, spent = sum(answer.buying.per_month.values()), float(answer.owned_cash_usd[-1])
-    table.add_row("bought", _usd(running), _usd(spent), _hours(answer, "own"), *[""] * len(_AHEAD))
+    table.add_row("bought", _usd(running), _usd(spent), _hours(answer, "own"))
     yield table
+    yield ""
+    yield Text("Buying is ahead of renting", style="bold")
+    yield ahead
     yield ""
     if answer.price is not None:
         said = (answer.price[name] for name in ("provider", "date", "grade", "source"))
