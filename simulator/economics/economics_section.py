@@ -275,7 +275,7 @@ def _owned(economics: Economics, cluster: Cluster, site: str) -> Price:
     comparison = rent_or_buy_cluster(cluster, use, page=page, site=economics.site)
     purchase = page.own
     spread = purchase.server_usd.spread or 0.0
-    usd = comparison.usd_per_useful_gpu_hour["own"]
+    usd = comparison.owned_usd_per_paid_gpu_hour
     figure = Figure(usd, "assumed", purchase.server_usd.source, purchase.server_usd.date, spread)
     return _made("own", figure, site, term="owned", base="cluster")
 

@@ -22,6 +22,7 @@ from simulator.dotted_fields import put
 from simulator.errors import InfeasibleError, InputError
 from simulator.files import build, read_toml, record
 from simulator.frames import DataFrame, frame_of_rows
+from simulator.interop.dialects.settings import EVERY_STEPS
 from simulator.interop.launch_files.imported import Imported
 from simulator.interop.launch_files.merging import import_launch
 from simulator.interop.launch_files.recognising import LAUNCH_FILE_LIMIT_BYTES
@@ -275,7 +276,10 @@ def _sides(
 
 
 def _with(now: Prediction, fields: Mapping[str, Any]) -> Prediction | None:
-    """The same layout with some fields of the scenario otherwise; None where it cannot run."""
+    """The same layout with some fields of the scenario otherwise; None where it cannot run.
+
+    A field that becomes None is as if it were not said.
+    """
     scenario = now.scenario
     document: dict[str, Any] = {**scenario.document, "layout": _same_layout(now, fields)}
     for name, said in fields.items():
@@ -340,11 +344,14 @@ def _intervals(
     now: Prediction, steps: int
 ) -> Iterator[tuple[dict[str, Any], Prediction | None, Prediction | None]]:
     """Checkpoints so many steps apart, and the best number of steps."""
-    before = _with(now, {"run.checkpoints.every_steps": steps}) if steps else None
-    best, stated = now.checkpoint.every_steps, now.scenario.run.checkpoints
-    free = stated.every_steps is None and stated.interval_s is None
-    if before is not None and best is not None and free:
-        yield {"run.checkpoints.every_steps": max(round(best), 1)}, before, now
+    stated = now.scenario.run.checkpoints
+    if not steps or stated.interval_s is not None or stated.every_steps not in (None, steps):
+        return  # an option says another
+    before = now if stated.every_steps else _with(now, {EVERY_STEPS: steps})
+    after = now if stated.every_steps is None else _with(now, {EVERY_STEPS: None})
+    best = None if after is None else after.checkpoint.every_steps
+    if before is not None and best is not None:
+        yield {EVERY_STEPS: max(round(best), 1)}, before, after
 
 
 def _lint(

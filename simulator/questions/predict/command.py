@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simulator.cli.decision_options import IDEAL, Ideal
-from simulator.cli.option_groups import ScenarioOptions
+from simulator.cli.option_groups import Limits, ScenarioOptions
 from simulator.cli.options import (
     Json,
     print_line,
@@ -57,6 +57,7 @@ def ask(
     scenario: ScenarioFiles = None,
     from_files: FromFiles = None,
     options: ScenarioOptions,
+    limits: Limits,
     ideal: Ideal = False,
     memory: Memory = False,
     figures: Figures = False,
@@ -73,7 +74,7 @@ def ask(
     """
     from simulator.planner.prediction import predict
 
-    options = options.with_set(IDEAL) if ideal else options
+    options = limits.put_on(options.with_set(IDEAL) if ideal else options)
     made, assumed, launch = _asked(scenario, from_files, options, as_json=as_json)
     check_trace(trace)
     if isinstance(made, Scenario) and made.cluster.kinds:
