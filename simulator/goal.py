@@ -18,6 +18,9 @@ Positive = Annotated[Whole, Gt(0), Le(LARGEST)]
 CONFIDENCE = 0.8
 """Chance with which offers must meet deadline and budget, unless another is asked for."""
 
+EVEN = 0.5
+"""Chance below which a deadline or a budget is missed."""
+
 DECIDED = (
     *("tp", "pp", "vpp", "cp", "ep", "etp", "micro_batch", "sharding", "rank_order"),
     *("recompute", "recompute_modules", "stages"),
@@ -81,6 +84,17 @@ class Goal:
     largest_batch: Annotated[Positive, Unit("sequences")] | None = None
     """plan may raise the global batch to this; none given: training.global_batch is the largest,
     unless smallest_batch is above it."""
+
+
+def goal_word(chance: float) -> Literal["safe", "at risk", "missed"]:
+    """Say how a deadline or a budget stands that is kept with this chance.
+
+    >>> goal_word(CONFIDENCE), goal_word(0.555), goal_word(0.499)
+    ('safe', 'at risk', 'missed')
+    """
+    if chance < EVEN:
+        return "missed"
+    return "at risk" if chance < CONFIDENCE else "safe"
 
 
 def read_search(raw: Any, *, where: str) -> SearchSection:

@@ -103,7 +103,8 @@ OutFolder = Annotated[
 IDEAL = "goal.ideal=true"
 """What --ideal says of a scenario."""
 
-_SECONDS = {"d": 1.0, "day": 1.0, "days": 1.0, "w": 7.0, "weeks": 7.0, "h": 1.0 / 24.0}
+_SECONDS = {"d": 1.0, "day": 1.0, "days": 1.0, "w": 7.0, "week": 7.0, "weeks": 7.0,
+            "h": 1.0 / 24.0, "hour": 1.0 / 24.0, "hours": 1.0 / 24.0}  # fmt: skip
 """Days of each unit."""
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar, get_type_hints
 
 import typer
 
@@ -98,6 +98,8 @@ class ScenarioOptions:
         )
 
 
+Described = TypeVar("Described", bound=ScenarioOptions)
+
 AllowTight = Annotated[
     bool,
     typer.Option(
@@ -132,6 +134,11 @@ class Limits:
     def read(self) -> dict[str, float | None]:
         """Days and USD."""
         return {"deadline_days": days_of(self.deadline), "budget_usd": usd_of(self.budget)}
+
+    def put_on(self, options: Described) -> Described:
+        """Set them in the section [goal] of what options describe."""
+        said = [f"goal.{name}={value!r}" for name, value in self.read.items() if value is not None]
+        return options.with_set(*said) if said else options
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

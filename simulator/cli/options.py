@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -69,7 +70,19 @@ ClusterName = Annotated[
         autocompletion=_profiles("clusters"),
     ),
 ]
-Gpus = Annotated[int | None, typer.Option("--gpus", metavar="N", help="Accelerators of the run.")]
+
+
+def _accelerators(text: str) -> int:
+    """Read a whole number of accelerators."""
+    if not re.fullmatch(r"-?[0-9]{1,18}", text.strip()):
+        raise typer.BadParameter(f"must be a whole number of accelerators, as 1024, got {text!r}")
+    return int(text)
+
+
+Gpus = Annotated[
+    int | None,
+    typer.Option("--gpus", metavar="N", help="Accelerators of the run.", parser=_accelerators),
+]
 SoftwareName = Annotated[
     str | None,
     typer.Option(

@@ -164,32 +164,53 @@ def fitting(estimate: Estimate, i: int = 0) -> Text:
     return Text(word, style=verdict_style(word))
 
 
-def term_table(estimates: Mapping[str, tuple[Estimate, int]], *, formula: bool = False) -> Table:
+def term_table(
+    estimates: Mapping[str, tuple[Estimate, int]], *, share: bool = False, formula: bool = False
+) -> Table:
     """Time terms of one or more layouts side by side; each column adds up to its step time.
 
     Parameters
     ----------
     estimates : mapping
         Heading of the column -> estimate and row.
+    share : bool
+        Add the share of the first layout; terms below a two-thousandth of it are one line.
     formula : bool
-        Add the share of the first layout and the formula of each term.
+        Add the share and the formula of each term, however small.
     """
     from simulator.cost.terms import TERMS  # lists of names need none of it
 
     first, row = next(iter(estimates.values()))
     unit, scale = seconds_like(float(first.step_time_s[row]))
-    extra = ("share", "formula") if formula else ()
+    extra = ("share", "formula")[: share + 2 * formula]
     names = [f"{name} ({unit})" for name in estimates]
     table = plain_table("time of a step", *names, *extra, left=("time of a step", "formula"))
+
+    def add(label: str, values_s: list[float], text: str = "", style: str = "") -> None:
+        part = show_percent(values_s[0] / float(first.step_time_s[row]))
+        cells = [amount(scale * value_s) for value_s in values_s]
+        table.add_row(label, *cells, *(part, text)[: len(extra)], style=style)
+
+    small: dict[str, list[float]] = {}
     for term in TERMS:
-        values = [float(e.terms_s[term.name][i]) for e, i in estimates.values()]
-        if any(values):
-            share = show_percent(values[0] / float(first.step_time_s[row]))
-            cells = [amount(scale * value) for value in values]
-            table.add_row(term.label, *cells, *((share, term.formula) if formula else ()))
-    totals = [amount(scale * float(e.step_time_s[i])) for e, i in estimates.values()]
-    table.add_row("sum = step time", *totals, *(("100.0 %", "") if formula else ()), style="bold")
+        values_s = [float(e.terms_s[term.name][i]) for e, i in estimates.values()]
+        if share and not formula and values_s[0] < _SMALL * float(first.step_time_s[row]):
+            small |= {term.label: values_s} if any(values_s) else {}
+        elif any(values_s):
+            add(term.label, values_s, term.formula)
+    if len(small) == 1:
+        add(*next(iter(small.items())))
+    elif small:
+        add(
+            f"{len(small)} smaller terms",
+            [sum(parts) for parts in zip(*small.values(), strict=True)],
+        )
+    add("sum = step time", [float(e.step_time_s[i]) for e, i in estimates.values()], style="bold")
     return table
+
+
+_SMALL = 5e-4
+"""Share of a step below which a term is not worth a line."""
 
 
 def memory_table(estimate: Estimate, i: int, capacity: float, meaning: Any = None) -> Table:

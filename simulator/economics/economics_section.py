@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from annotated_types import Ge, Gt, Le
 
@@ -68,6 +68,14 @@ class Economics:
     """Where they stand; every field over that of the price's site."""
 
 
+def _basis(word: Any) -> Any:
+    """A basis as the section spells it: ``on_demand`` is on demand, ``owned`` is own."""
+    if not isinstance(word, str):
+        return word
+    plain = " ".join(word.lower().replace("_", " ").replace("-", " ").split())
+    return "own" if plain == "owned" else plain if plain in get_args(Basis) else word
+
+
 def read_economics(raw: Any, cluster: Cluster, *, where: str) -> Economics:
     """Read the section; its tables lie over the page of the cluster's accelerator.
 
@@ -79,7 +87,9 @@ def read_economics(raw: Any, cluster: Cluster, *, where: str) -> Economics:
     if not isinstance(raw, Mapping):
         raise InputError(problem(where, "economics", "must be a table", raw))
     tables_given = dict(raw)
-    basis, name = tables_given.get("basis", "profile"), tables_given.get("page")
+    basis, name = _basis(tables_given.get("basis", "profile")), tables_given.get("page")
+    if "basis" in tables_given:
+        tables_given["basis"] = basis
     page = None
     if cluster.kinds and basis != "profile":
         rule = "must be profile with servers of several kinds, each at the price of its cluster"
@@ -265,7 +275,7 @@ def _owned(economics: Economics, cluster: Cluster, site: str) -> Price:
     comparison = rent_or_buy_cluster(cluster, use, page=page, site=economics.site)
     purchase = page.own
     spread = purchase.server_usd.spread or 0.0
-    usd = comparison.usd_per_useful_gpu_hour["own"]
+    usd = comparison.owned_usd_per_paid_gpu_hour
     figure = Figure(usd, "assumed", purchase.server_usd.source, purchase.server_usd.date, spread)
     return _made("own", figure, site, term="owned", base="cluster")
 

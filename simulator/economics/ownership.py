@@ -141,12 +141,20 @@ class Use:
     KEYS: ClassVar[tuple[str, ...]] = ("in_use", "goodput", "months", "cooling")
 
     gpus: int
+    """Of the job."""
+    paid_gpus: int | None = None
+    """With the rest of racks that are let and sold whole; those of the job unless given."""
     in_use: float = 1.0
     """Share of the hours in which a job runs."""
     goodput: float = 1.0
     """Share of a job's time that is useful."""
     months: int = 48
     cooling: Cooling = "air"
+
+    @property
+    def paid(self) -> int:
+        """Accelerators that are paid for."""
+        return self.gpus if self.paid_gpus is None else self.paid_gpus
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -165,9 +173,11 @@ class RentOrBuy(Answer):
 
     COMMAND: ClassVar[str] = "rent-or-buy"
     KEYS: ClassVar[tuple[str, ...]] = (
-        *("cluster", "gpus=use.gpus", "page=page.name", "use", "once_usd=buying.once"),
-        *("per_month_usd=buying.per_month", "price", "rents_usd_per_month", "pay_back_month"),
-        *("pay_back_month_with_capital", "break_even_month", "resale_at_break_even_usd"),
+        *("cluster", "gpus=use.gpus", "paid_gpus=use.paid", "page=page.name", "use"),
+        *("once_usd=buying.once", "per_month_usd=buying.per_month", "price"),
+        *("rents_usd_per_month", "pay_back_month"),
+        *("pay_back_month_with_capital", "break_even_month", "break_even_month_with_capital"),
+        *("resale_at_break_even_usd", "discounts"),
         *("usd_per_useful_gpu_hour", "usd_per_useful_gpu_hour_with_capital"),
         *("owned_cash_usd", "rented_cash_usd", "resale_usd", "owned_usd", "rented_usd", "caveats"),
     )
@@ -197,7 +207,10 @@ class RentOrBuy(Answer):
     pay_back_month_with_capital: dict[str, int | None]
     """The same with both sides discounted."""
     break_even_month: dict[str, int | None]
-    """The same, the servers sold at the end of that month."""
+    """In cash, the servers sold at the end of that month: what was spent less what they sell for.
+    """
+    break_even_month_with_capital: dict[str, int | None]
+    """The same with both sides discounted."""
     usd_per_useful_gpu_hour: dict[str, float]
     """By tier, and ``own``: all months, over hours in which a job runs and makes progress; of
     ``own`` less what the servers then sell for."""
@@ -211,6 +224,22 @@ class RentOrBuy(Answer):
             tier: None if month is None else float(self.resale_usd[month - 1])
             for tier, month in self.break_even_month.items()
         }
+
+    @property
+    def discounts(self) -> dict[str, dict[str, Any]]:
+        """By tier with one, how much less than on demand it asks, and who says so."""
+        rent = self.page.rent
+        asked = {"reserved": rent.reserved_discount_fraction, "spot": rent.spot_discount_fraction}
+        return {
+            tier: {"fraction": float(less), "grade": less.grade, "date": less.date or None,
+                   "source": less.source, "spread": less.spread}
+            for tier, less in asked.items() if less is not None
+        }  # fmt: skip
+
+    @property
+    def owned_usd_per_paid_gpu_hour(self) -> float:
+        """The hour of ``own``, of each accelerator that is paid for: what a plan multiplies."""
+        return self.usd_per_useful_gpu_hour["own"] * self.use.gpus / self.use.paid
 
     @property
     def line(self) -> str:
@@ -240,16 +269,30 @@ class RentOrBuy(Answer):
             f"What servers cost is that of {page.name} (hardware_profiles/rent_or_buy), dated"
             " there; put yours over it with --page. Rent is the cluster's own price unless --page"
             " or --price says another.",
-            "Pays back: the month at whose end buying has taken no more cash than renting; with the"
-            f" cost of capital, both sides discounted by {capital:.3g} % a year.",
+            "Pays back: the month at whose end buying has taken no more cash than renting; if sold"
+            " then: the same with what the servers sell for; both without the cost of capital. With"
+            f" capital: both sides discounted by {capital:.3g} % a year.",
             f"Resale is assumed: {100.0 * kept:.3g} % of the price of the servers is left after a"
             " year, and again after each further one, from the first day on.",
             "Reserved is paid for every hour, on demand and spot for those in use; spot repeats"
             " what interruptions lose.",
+            *self._whole,
             *(f"No discount of this provider is known: {tier} is left out." for tier in missing),
             *([f"No source was found for: {', '.join(unknown)}"] if unknown else ()),
             *filter(None, [page.note]),
         )
+
+    @property
+    def _whole(self) -> list[str]:
+        """What is paid beside the accelerators of the job, on both sides."""
+        gpus, paid = self.use.gpus, self.use.paid
+        if paid == gpus:
+            return []
+        return [
+            f"Racks are let and sold whole: {paid:,} GPUs are paid for on both sides, as plan pays"
+            f" for them, {paid - gpus:,} more than the job has. A productive GPU-hour is one of the"
+            " job's."
+        ]
 
     def to_frame(self) -> DataFrame:
         """One row per month: USD spent until its end, discounted, owned and by tier of rent."""
@@ -339,7 +382,7 @@ def renting_usd_per_month(rent: Rent, use: Use) -> dict[str, float]:
     >>> round(asked["on demand"], 2)  # 8 x 730.5 h x 0.5 x 2.99 USD
     8736.78
     """
-    hours = use.gpus * HOURS_PER_MONTH
+    hours = use.paid * HOURS_PER_MONTH
     asked = {tier: hourly_usd(rent, tier) for tier in TIERS}
     paid = {tier: 1.0 if tier == "reserved" else use.in_use for tier in TIERS}
     return {tier: hours * paid[tier] * float(usd) for tier, usd in asked.items() if usd is not None}
@@ -405,6 +448,9 @@ def rent_or_buy(
         pay_back_month={tier: _first(owned_cash <= usd) for tier, usd in rented_cash.items()},
         pay_back_month_with_capital={tier: _first(owned <= usd) for tier, usd in rented.items()},
         break_even_month={
+            tier: _first(owned_cash - resale <= usd) for tier, usd in rented_cash.items()
+        },
+        break_even_month_with_capital={
             tier: _first(owned - resale * worth <= usd) for tier, usd in rented.items()
         },
         usd_per_useful_gpu_hour=_per_hour(last, hours * use.months),

@@ -14,6 +14,9 @@ from simulator import catalogue
 from simulator.files import Figure, read_profile, record
 from simulator.units import HOUR_S, KWH_J
 
+MARK = "*"
+"""Of money at a price that is assumed."""
+
 Base = Literal["cluster", "offer", "typed"]
 Term = Literal["on demand", "reserved", "spot", "owned"]
 
@@ -61,6 +64,11 @@ class Price:
     def assumed(self) -> bool:
         """Whether the figure is a guess: no quote, no list that was read."""
         return self.usd_per_gpu_hour is not None and self.usd_per_gpu_hour.grade == "assumed"
+
+    @property
+    def mark(self) -> str:
+        """What stands behind money at this price: a sign where it is assumed."""
+        return MARK * self.assumed
 
     def words(self) -> str:
         """Say what an hour costs, of whom, when, and whether it is assumed."""

@@ -250,8 +250,13 @@ def _word(gpu: str) -> str:
 
 
 def _server(gpu: str) -> str | None:
-    """The usual server of a GPU, by a word for it."""
-    return _servers().get(_word(gpu))
+    """The usual server of a GPU, by a word for it or the name of its profile."""
+    usual = _servers()
+    if _word(gpu) in usual or _word(gpu) not in catalogue.names("accelerators"):
+        return usual.get(_word(gpu))
+    holders = clusters_meant(_word(gpu))
+    alone = holders[0] if len(holders) == 1 else None
+    return next((cluster for cluster in usual.values() if cluster in holders), alone)
 
 
 @lru_cache(maxsize=1)

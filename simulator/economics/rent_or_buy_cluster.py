@@ -55,7 +55,7 @@ def rent_or_buy_cluster(
     site: Site | None = None,
     where: str = "arguments",
 ) -> RentOrBuy:
-    """Compare renting and buying a cluster.
+    """Compare renting and buying a cluster, its racks whole on both sides where they are let so.
 
     Parameters
     ----------
@@ -90,21 +90,23 @@ def rent_or_buy_cluster(
         raise InputError(problems)
     site = site or load_site(chosen.site)
     device, node = cluster.accelerator, cluster.node
+    use = replace(use, paid_gpus=cluster.rented(cluster.gpus))
+    servers = -(-use.paid // node.accelerators)
     waiting = float(site.waiting_activity)
     working = float(mean_activity(step_time_s=1.0, busy_s=busy, waiting_activity=waiting))
     most, mean = draw_watt(
-        gpus=cluster.gpus,
+        gpus=use.paid,
         gpus_per_server=node.accelerators,
         host_watt=float(node.host_watt),
         idle_watt=float(device.power.idle_watt),
         busy_watt=float(device.power.busy_watt),
-        activity=np.array([1.0, use.in_use * working]),
+        activity=np.array([1.0, use.in_use * working * cluster.gpus / use.paid]),
     ).tolist()
     comparison = rent_or_buy(
         chosen,
         site,
         use,
-        servers=cluster.nodes,
+        servers=servers,
         most_watt=most,
         mean_watt=mean / (1.0 - float(site.network_watt_fraction)),
         cluster=cluster.name,

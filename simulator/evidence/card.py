@@ -75,10 +75,16 @@ class Card(Encoded):
         """In what the nearest run is not alike, as JSON says it."""
         return [{"what": what, "distance": distance} for what, distance in self.differs]
 
+    @property
+    def low_confidence(self) -> str:
+        """Why an answer of the last grade is doubtful: by its error, with or without runs near."""
+        if self.grade != GRADES[-1]:
+            return ""
+        return "low confidence" if self.runs else "no comparable benchmark, low confidence"
+
     def sentences(self) -> list[str]:
         """What a reader has to know, most important first."""
-        words = {"unmeasured": "no comparable benchmark, low confidence"}
-        said = [f"Evidence: {words.get(self.grade, self.grade)}"]
+        said = [f"Evidence: {self.low_confidence or self.grade}"]
         if self.mean_error is not None:
             said[0] += f"; error to expect {100 * self.mean_error:.0f} %"
         if self.runs_error is not None:
@@ -96,7 +102,8 @@ class Card(Encoded):
             said.append(f"Kernel efficiency taken from {', '.join(others)}")
         grown = [f"{name} x {f:.3g}" for name, f in self.widened_by.items() if f >= 1.05]
         if grown:
-            said.append(f"Range widened, no benchmark like it: {', '.join(grown)}")
+            why = "" if self.runs else ", no benchmark like it"
+            said.append(f"Range widened{why}: {', '.join(grown)}")
         return [*said, *self.remarks]
 
 
@@ -176,7 +183,7 @@ def _never_run(traits: Traits, nearness: Nearness) -> tuple[str, ...]:
         return (f"No run was measured on {device}",)
     if not (here & (words["kind"] == kind) & (apart <= NEAR)).any():
         kinds = _KINDS.get(kind, f"of kind {kind}")
-        return (f"No run {kinds} that is near it was measured on {device}",)
+        return (f"No run {kinds} on {device} is near it",)
     return ()
 
 

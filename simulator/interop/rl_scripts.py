@@ -33,6 +33,9 @@ _LARGEST = 10**12
 WORLD = "world_size"
 """Setting that stands for the ranks that train."""
 
+_MOST_TOLD = 12
+"""Settings that stay out which are named."""
+
 _MOST_BASES = 8
 """Configurations that one may stand over, one on the other."""
 
@@ -135,7 +138,11 @@ def scenario_from_script(
         known = ", ".join(_dialects())
         raise InputError(f"{path}: not a script or configuration of {known}")
     document, used = document_of({**settings, **_ranks(settings, names)}, dialect)
-    lines = [f"{path}: {dialect}, {len(used)} of {len(settings)} settings bear on the times"]
+    read = settings.keys() & {*used}
+    lines = [f"{path}: {dialect}, {len(read)} of {len(settings)} settings are read"]
+    if others := sorted(settings.keys() - read):
+        more = f" and {len(others) - _MOST_TOLD} more" if len(others) > _MOST_TOLD else ""
+        lines.append(f"not read: {', '.join(others[:_MOST_TOLD])}{more}")
     usual = _dialects()[dialect].get("usual", {})
     taken = [f"{key} = {value}" for key, value in usual.items() if key not in settings]
     if taken:
@@ -235,6 +242,9 @@ def _plain(value: Any) -> Any:
 def _value(formula: str, known: Mapping[str, Any]) -> tuple[Any, list[str]]:
     """The value of sums of products of settings; None where one is missing or no number."""
     keys = [key.strip() for term in formula.split("+") for key in term.split("*")]
+    for key in keys:
+        if isinstance(known.get(key), str) and "$" not in known[key]:
+            raise InputError(f"{key}: must be a number, got {known[key][:40]!r}")
     if any(not isinstance(known.get(key), (bool, int, float)) for key in keys):
         return None, keys
     if wrong := [key for key in keys if not abs(known[key]) <= _LARGEST]:

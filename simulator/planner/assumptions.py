@@ -45,13 +45,15 @@ class Assumption(Variant):
 
     KEYS: tuple[str, ...] = (
         *("assumed=name", "alternative=change", "step_time_s", "step_time_change=relative"),
-        *("days", "usd", "usd_change", "verdict=memory_verdict", "layout"),
+        *("days", "usd", "usd_change", "verdict=memory_verdict", "layout", "doubt?"),
     )
 
     days: float | None = None
     usd: float | None = None
     """Of the run with the other choice; None where tokens or price are not known."""
     usd_change: float | None = None
+    mark: str = ""
+    """Behind money that rests on an assumed price."""
 
     @property
     def relative(self) -> float:
@@ -67,12 +69,14 @@ class Assumption(Variant):
         """What is assumed, and the price of the other choice; `brief`: in few words."""
         changed = [f"{show_signed_percent(self.relative)} time"]
         if self.usd_change is not None:
-            changed.append(show_usd_change(self.usd_change))
+            changed.append(f"{show_usd_change(self.usd_change)}{self.mark}")
         if self.memory_verdict != "FITS":
             changed.append(f"{self.memory_verdict}, {show_bytes(self.memory_total_bytes or 0.0)}")
         if self.layout is not None:
             whole = f"as {self.layout} (the best layout would not fit)"
             changed.append("another layout" if brief else whole)
+        if self.doubt:
+            changed.append(self.doubt)
         value = self.change.partition(" = ")[2]
         other = value if brief and value not in ("true", "false") else self.change
         return f"{self.name}{', or' if brief else ';'} {other}: {', '.join(changed)}"
@@ -120,10 +124,12 @@ def _priced(answer: BestLayout, other: Alternative) -> Assumption | None:
         of=Assumption,
         change=other.change,
         name=other.assumed,
+        doubt=other.doubt,
         before_s=answer.step_time_s,
         days=days,
         usd=usd,
         usd_change=None if usd is None or before is None else usd - before,
+        mark=result.price.mark,
         layout=None if same else estimate.layouts.describe(),
     )
 

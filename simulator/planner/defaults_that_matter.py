@@ -24,7 +24,7 @@ from simulator.software.releases import load_releases
 
 _KEYS = (
     *("default=name", "alternative=change", "step_time_s", "memory_total_bytes"),
-    *("verdict=memory_verdict", "reason"),
+    *("verdict=memory_verdict", "reason", "doubt?"),
 )
 
 
@@ -39,6 +39,8 @@ class Alternative:
     scenario: Scenario
     fields: dict[str, Any] = field(default_factory=dict)
     """Layout fields that it changes."""
+    doubt: str = ""
+    """What measured pairs say against its price."""
 
 
 def bearing_defaults(
@@ -54,7 +56,8 @@ def bearing_defaults(
     """
     variants: dict[tuple[Any, ...], Variant] = {}
     for other in alternatives_of(scenario, layout, software=software, filled=filled):
-        table, known = layout.replace(**other.fields), {"name": other.assumed, "KEYS": _KEYS}
+        table = layout.replace(**other.fields)
+        known = {"name": other.assumed, "doubt": other.doubt, "KEYS": _KEYS}
         priced = priced_variant(other.scenario, table, change=other.change, **known)
         answer = priced.step_time_s, priced.memory_total_bytes, priced.memory_verdict, priced.reason
         variants.setdefault((other.assumed, *answer), priced)
@@ -106,6 +109,10 @@ def _gradients(scenario: Scenario) -> Iterator[Alternative]:
     )
 
 
+_SCATTERED = "measured pairs of dispatchers scatter widely"
+"""Their median miss is 20 points (docs/accuracy_details.md, One switch changed)."""
+
+
 def _dispatchers(scenario: Scenario, layout: Layouts) -> Iterator[Alternative]:
     """How tokens reach their experts."""
     if int(layout.ep[0]) == 1 or "dispatcher" in scenario.pinned:
@@ -118,6 +125,7 @@ def _dispatchers(scenario: Scenario, layout: Layouts) -> Iterator[Alternative]:
                 change=f"layout.dispatcher = {other}",
                 scenario=scenario,
                 fields={"dispatcher": other},
+                doubt=_SCATTERED,
             )
 
 
@@ -147,6 +155,11 @@ _SWITCHED = {
     "cuda_graphs": ("kernels launched one by one", "captured graphs"),
     "expert_overlap": ("experts' traffic in the open", "experts' traffic beside compute"),
     "overlap_grad_reduce": ("gradients reduced at the end", "gradients reduced beside compute"),
+    "overlap_param_gather": (
+        "parameters gathered at the end",
+        "parameters gathered beside compute",
+    ),
+    "tp_comm_overlap": ("tp traffic not pipelined with products", "tp traffic in products' pieces"),
 }
 """Switches that are turned (hardware_profiles/switches.toml): in words, off and on."""
 
@@ -157,18 +170,35 @@ def _switches(scenario: Scenario, layout: Layouts) -> Iterator[Alternative]:
         return
     traffic = int(layout.ep[0]) > 1, int(layout.dp[0] * layout.cp[0]) > 1
     needed = {"expert_overlap": traffic[0], "overlap_grad_reduce": traffic[1]}
+    gathers = layout.row()["sharding"] in ("zero1", "zero2")
+    needed["overlap_param_gather"] = traffic[1] and gathers
     needed["cuda_graphs"] = scenario.cluster.accelerator.platform == "cuda"
+    needed["tp_comm_overlap"] = needed["cuda_graphs"] and _pipelines_tensor(scenario, layout)
     for name, words in _SWITCHED.items():
         if not needed[name]:
             continue
         on = said_flag(scenario.software, name)
         other = _stated(scenario.software, {name: not on})
-        if other is not None:
+        if other is not None and other != scenario.software:
             yield Alternative(
                 assumed=words[on],
                 change=f"software.{name} = {str(not on).lower()}",
                 scenario=replace(scenario, software=other),
             )
+
+
+def _pipelines_tensor(scenario: Scenario, layout: Layouts) -> bool:
+    """Whether a launch command can cut tp's collectives into pieces beside their products.
+
+    Transformer Engine does so with user buffers of some types, which Megatron-Core takes with
+    --tp-comm-overlap and sequence parallelism alone; torch by asynchronous tensor parallelism.
+    """
+    software, overlap = scenario.software, scenario.software.overlap
+    if software.launcher == "script" or not bool(layout.sequence_parallel[0] & (layout.tp[0] > 1)):
+        return False
+    buffered = scenario.workload.recipe.precision in overlap.user_buffers.precisions
+    engine = bool(software.kernels.transformer_engine.flash_attn_on)
+    return overlap.tensor_pipelined == "async" or (engine and buffered)
 
 
 def _stated(software: Software, stated: Mapping[str, Any]) -> Software | None:

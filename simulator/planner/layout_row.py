@@ -6,7 +6,6 @@ is None, never NaN.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
@@ -139,7 +138,7 @@ class LayoutRow(Encoded):
 def layout_rows(answer: BestLayout, places: Iterable[int] = (0,)) -> list[LayoutRow]:
     """Tabulate layouts of an answer by their places, from 0."""
     estimate, outcome, sure = answer.estimate, answer.outcome, answer.certainty
-    whole, chances, goal = spans(estimate, outcome, sure), answer.goal_chances, answer.scenario.goal
+    whole, chances = spans(estimate, outcome, sure), answer.goal_chances
     price, planned = outcome.price.usd_per_gpu_hour, answer.planned
     places = tuple(places)
     saved = checkpoints(answer.scenario, estimate, outcome.real, places)
@@ -171,8 +170,8 @@ def layout_rows(answer: BestLayout, places: Iterable[int] = (0,)) -> list[Layout
             planned_days=None if planned is None else _thirds(planned.days, i),
             planned_usd=None if planned is None else _thirds(planned.usd, i),
             planned_kwh=None if planned is None else _thirds(planned.kwh, i),
-            meets_deadline=_meets(outcome.days[i], goal.deadline_days),
-            meets_budget=_meets(outcome.usd[i], goal.budget_usd),
+            meets_deadline=bool(answer.in_time[i]),
+            meets_budget=bool(answer.in_budget[i]),
             checkpoint=checkpoint,
             **_lost(outcome, i),
             **{name: _row(table, i) for name, table in tables.items()},
@@ -193,11 +192,6 @@ def layout_fields(scenario: Scenario, layouts: Layouts, i: int = 0) -> dict[str,
     if row["sharding"] != "zero3" or whole:
         row["reshard_after_forward"] = None
     return row
-
-
-def _meets(value: float, limit: float | None) -> bool:
-    """Whether a limit is kept; what is not known keeps it."""
-    return limit is None or math.isnan(value) or bool(value <= limit)
 
 
 def _lost(outcome: Outcome, i: int) -> dict[str, Any]:

@@ -49,7 +49,9 @@ from simulator.planner.plan import goal_value, meets
 from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.allowed import with_allowed
+from simulator.search.best_layout import factor_of
 from simulator.search.fastest import explore_scenario
+from simulator.search.outcome import GoalChances, goal_chances
 from simulator.units import show_change, show_percent
 
 _PLAYED = 4
@@ -87,9 +89,15 @@ class MixedOption:
         """What the goal makes least; the step where money or energy are not known."""
         return float(goal_value(np.array([self.step_s]), self.run.outcome, goal)[0])
 
-    def meets(self, goal: Goal) -> bool:
+    def meets(self, scenario: Scenario) -> bool:
         """Whether deadline and budget are met; what is not known does not meet them."""
-        return bool(meets(self.run.outcome, goal)[0])
+        return bool(meets(self.run.outcome, scenario)[0])
+
+    def chances(self, scenario: Scenario) -> GoalChances:
+        """How likely it meets deadline and budget; one row."""
+        run, factor = self.run, factor_of(scenario)
+        step_s = np.array([self.step_s])
+        return goal_chances(step_s, run.outcome, run.certainty, scenario.goal, factor)
 
 
 def in_order(options: list[MixedOption], scenario: Scenario) -> tuple[MixedOption, ...]:
@@ -101,7 +109,7 @@ def in_order(options: list[MixedOption], scenario: Scenario) -> tuple[MixedOptio
 
     def order(option: MixedOption) -> tuple[bool, bool, float, float]:
         risky = option.run.memory.verdict != "FITS" and not allowed
-        return risky, not option.meets(goal), option.value(goal), option.step_s
+        return risky, not option.meets(scenario), option.value(goal), option.step_s
 
     return tuple(sorted(options, key=order))
 
@@ -127,7 +135,7 @@ class MixedPlan(Answer):
     @property
     def rows(self) -> list[dict[str, Any]]:
         """One row per way."""
-        return [option_row(option) for option in self.options]
+        return [option_row(option, self.scenario) for option in self.options]
 
     @property
     def line(self) -> str:
@@ -143,7 +151,7 @@ class MixedPlan(Answer):
     def tight_alternative(self) -> dict[str, Any] | None:
         """The TIGHT way that would be the best if such were allowed; None without."""
         option = self._tight
-        return None if option is None else option_row(option)
+        return None if option is None else option_row(option, self.scenario)
 
     @property
     def _tight(self) -> MixedOption | None:
@@ -157,7 +165,7 @@ class MixedPlan(Answer):
     @property
     def meets_goal(self) -> bool:
         """Whether the best way meets deadline and budget, where one was given."""
-        return self.best.meets(self.scenario.goal)
+        return self.best.meets(self.scenario)
 
     @property
     def left_out(self) -> tuple[str, ...]:
@@ -196,7 +204,7 @@ class MixedPlan(Answer):
     def _more(self, other: MixedOption, what: str) -> str:
         """How much more another way takes of what the goal makes least."""
         goal = self.scenario.goal
-        if not other.meets(goal) and self.meets_goal:
+        if not other.meets(self.scenario) and self.meets_goal:
             return f"{what} misses deadline or budget"
         more = show_percent(other.value(goal) / self.best.value(goal) - 1.0)
         outcome = other.run.outcome
@@ -210,8 +218,9 @@ class MixedPlan(Answer):
         return frame_of_rows(self.rows)
 
 
-def option_row(option: MixedOption) -> dict[str, Any]:
+def option_row(option: MixedOption, scenario: Scenario) -> dict[str, Any]:
     """What an option says, as plain values."""
+    chances = option.chances(scenario)
     sure, outcome, legs = option.run.certainty, option.run.outcome, option.legs
     memory = option.run.memory
     names = ("tokens_per_s", "mfu", "goodput", "days", "usd", "kwh")
@@ -234,6 +243,8 @@ def option_row(option: MixedOption) -> dict[str, Any]:
         "memory_headroom": option.run.memory_headroom,
         **encoded(memory, ("verdict", "memory_total_bytes", "memory_p90_bytes", "usable_bytes")),
         **of_run,
+        "deadline_chance": _known(chances.deadline),
+        "budget_chance": _known(chances.budget),
         "evidence": option.run.evidence.grade,
     }
 

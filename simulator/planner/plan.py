@@ -26,7 +26,7 @@ from simulator.planner.remedies import why_nothing_fits
 from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.allowed import with_allowed
-from simulator.search.best_layout import BestLayout
+from simulator.search.best_layout import BestLayout, factor_of
 from simulator.search.candidates import candidates
 from simulator.search.certainty import Certainty, by_expectation, certainty
 from simulator.search.explore import KEEP, SearchResult
@@ -40,7 +40,7 @@ from simulator.search.with_failures import check_finishes, priced
 _ALTERNATIVES = 3
 """Other layouts that are named beside the best."""
 
-_FEW_TIGHT = 8
+FEW_TIGHT = 8
 """TIGHT layouts that a plan holds beside as many that FIT as it keeps."""
 
 WORTH_A_TRIAL = 0.001
@@ -122,37 +122,19 @@ class Plan(BestLayout):
         return scenario_evidence(self.scenario, self.estimate, self.outcome)
 
     @property
-    def in_time(self) -> NDArray[np.bool_]:
-        """Whether each layout finishes in time; true where no deadline was given."""
-        return _within(self.outcome.days, self.scenario.goal.deadline_days)
-
-    @property
-    def in_budget(self) -> NDArray[np.bool_]:
-        """Whether each layout stays within the budget; true where none was given."""
-        return _within(self.outcome.usd, self.scenario.goal.budget_usd)
-
-    @property
     def meets_deadline(self) -> bool:
-        """Whether the best layout is expected to finish in time; true without a deadline."""
+        """Whether the deadline of the best layout is not missed; true without one."""
         return bool(self.in_time[0])
 
     @property
     def meets_budget(self) -> bool:
-        """Whether the best layout is expected to stay within the budget; true without one."""
+        """Whether the budget of the best layout is not missed; true without one."""
         return bool(self.in_budget[0])
 
     @property
     def tight_alternative(self) -> int | None:
         """Place of the TIGHT layout that would be the best if such were allowed; None without."""
-        tight = np.flatnonzero(self.estimate.verdict == VERDICTS.index("TIGHT"))
-        if not len(tight) or self.memory_verdict == "TIGHT":
-            return None
-        both, goal = np.array([0, tight[0]]), self.scenario.goal
-        step_s, result = self.estimate.step_time_s[both], self.outcome.take(both)
-        missed, value = ~meets(result, goal), goal_value(step_s, result, goal)
-        least = float(value[0]) * (1.0 - WORTH_A_TRIAL)
-        better = (bool(missed[1]), float(value[1])) < (bool(missed[0]), least)
-        return int(tight[0]) if better else None
+        return tight_alternative(self.estimate, self.outcome, self.scenario)
 
     @property
     def evenly(self) -> Estimate | None:
@@ -176,6 +158,24 @@ class Plan(BestLayout):
         known = [column for column in columns if not np.isnan(column).any()]
         kept = np.flatnonzero(front(np.stack(known, axis=-1)))
         return able[kept[np.argsort(estimate.step_time_s[kept], kind="stable")]]
+
+
+def tight_alternative(estimate: Estimate, result: Outcome, scenario: Scenario) -> int | None:
+    """Place of the TIGHT layout that the goal would put before the first layout by a trial's worth.
+
+    None without one, and where the first is TIGHT itself.
+    """
+    tight = np.flatnonzero(estimate.verdict == VERDICTS.index("TIGHT"))
+    if not len(tight) or tight[0] == 0:
+        return None
+    value, missed = (
+        goal_value(estimate.step_time_s, result, scenario.goal),
+        ~meets(result, scenario),
+    )
+    first = tight[np.lexsort((estimate.step_time_s[tight], value[tight], missed[tight]))[0]]
+    least = float(value[0]) * (1.0 - WORTH_A_TRIAL)
+    better = (bool(missed[first]), float(value[first])) < (bool(missed[0]), least)
+    return int(first) if better else None
 
 
 def _within(value: NDArray[np.float64], limit: float | None) -> NDArray[np.bool_]:
@@ -220,7 +220,7 @@ def plan(
     if wrong := not_kept(scenario, searched.best.layouts):
         raise InputError(wrong)
     searched = _walked(searched, scenario)
-    both = concatenate([searched.best, searched.tight.take(slice(0, _FEW_TIGHT))])
+    both = concatenate([searched.best, searched.tight.take(slice(0, FEW_TIGHT))])
     result = priced(both, scenario)
     order = ranked(both, result, scenario)
     estimate, result = both.take(order), result.take(order)
@@ -242,12 +242,27 @@ def _walked(searched: SearchResult, scenario: Scenario) -> SearchResult:
 
     The same from its TIGHT ones where one of them would be the best if such were allowed.
     """
+    bold, every = _tempting(searched, scenario)
+    searched = _walked_from(searched, scenario)
+    return searched if every is None else _with_tight_walk(searched, bold, every)
+
+
+def tight_walked(searched: SearchResult, scenario: Scenario) -> SearchResult:
+    """The same of the TIGHT ones alone."""
+    bold, every = _tempting(searched, scenario)
+    return searched if every is None else _with_tight_walk(searched, bold, every)
+
+
+def _tempting(searched: SearchResult, scenario: Scenario) -> tuple[Scenario, Estimate | None]:
+    """The scenario with TIGHT layouts allowed, and all layouts where a TIGHT one is then best."""
     bold = replace(scenario, allow_tight=True)
     every = concatenate([searched.best, searched.tight])
     tempting = len(searched.tight) and by_goal(bold, every)[0] >= len(searched.best)
-    searched = _walked_from(searched, scenario)
-    if not tempting:
-        return searched
+    return bold, every if tempting else None
+
+
+def _with_tight_walk(searched: SearchResult, bold: Scenario, every: Estimate) -> SearchResult:
+    """A search with what a walk from all of `every` comes to that is TIGHT."""
     tight = _walked_from(replace(searched, best=every), bold)
     rows = np.flatnonzero(tight.best.verdict == VERDICTS.index("TIGHT"))
     return replace(searched, tight=tight.best.take(rows), walked=searched.walked + tight.walked)
@@ -300,7 +315,7 @@ def _by_value(
     """
     step_s, goal = estimate.step_time_s, scenario.goal
     risky = np.zeros(len(estimate)) if scenario.allow_tight else estimate.verdict
-    value, missed = goal_value(step_s, result, goal), ~meets(result, goal)
+    value, missed = goal_value(step_s, result, goal), ~meets(result, scenario)
     order = np.lexsort((step_s, value, missed, risky))
     alike = (missed[order] == missed[order[0]]) & (risky[order] == risky[order[0]])
     return order, int(alike.sum())
@@ -325,9 +340,12 @@ def goal_value(step_s: NDArray[np.float64], result: Outcome, goal: Goal) -> NDAr
     return np.where(np.isinf(result.days), np.inf, value)  # such a run never ends
 
 
-def meets(result: Outcome, goal: Goal) -> NDArray[np.bool_]:
-    """Whether deadline and budget are met; what is not known does not meet them."""
-    return _within(result.days, goal.deadline_days) & _within(result.usd, goal.budget_usd)
+def meets(result: Outcome, scenario: Scenario) -> NDArray[np.bool_]:
+    """Whether deadline and budget are met by the median to plan for; the unknown meets neither."""
+    goal, factor = scenario.goal, factor_of(scenario)
+    times = 1.0 if factor is None else factor.value
+    in_time = _within(times * result.days, goal.deadline_days)
+    return in_time & _within(times * result.usd, goal.budget_usd)
 
 
 def _naive(scenario: Scenario) -> Estimate | None:

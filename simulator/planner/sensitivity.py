@@ -15,6 +15,7 @@ from simulator.cost.estimate import VERDICTS, concatenate
 from simulator.cost.step import Estimate, evaluate
 from simulator.cost.terms import TERMS
 from simulator.files import Figure, with_figure
+from simulator.goal import goal_word
 from simulator.hardware.cluster import Cluster
 from simulator.planner.answer_evidence import UsedFigure, used_figures
 from simulator.planner.changes import machine_with
@@ -157,7 +158,8 @@ def surer_words(plan: Plan) -> str:
     estimate, scenario = plan.estimate, plan.scenario
     value = goal_value(estimate.step_time_s, plan.outcome, scenario.goal)[:CLOSE]
     alike = estimate.verdict[:CLOSE] == estimate.verdict[0]
-    alike &= meets(plan.outcome, scenario.goal)[:CLOSE] == meets(plan.outcome, scenario.goal)[0]
+    kept = meets(plan.outcome, scenario)
+    alike &= kept[:CLOSE] == kept[0]
     least = int(np.argmin(np.where(alike, value, np.inf)))
     if value[least] >= value[0] * (1.0 - WORTH_A_TRIAL):
         return ""
@@ -185,7 +187,8 @@ def better_words(plan: Plan, i: int) -> str:
     if step_s[i] >= step_s[0]:
         value = goal_value(step_s, plan.outcome, goal)
         words = ("less of what the goal makes least", "more of it")
-    better, kept = show_change(float(value[i]), float(value[0]), words), meets(plan.outcome, goal)
+    better = show_change(float(value[i]), float(value[0]), words)
+    kept = meets(plan.outcome, plan.scenario)
     return f"{better}, and within the limits of the goal" if kept[i] and not kept[0] else better
 
 
@@ -241,21 +244,13 @@ def _limits(plan: Plan) -> list[str]:
         taken = to_plan * float(value[0])
         if limit is None or np.isnan(taken):
             continue
-        word = _verdict(float(chance[0]))
+        word = goal_word(float(chance[0]))
         over = f"{show(abs(taken - limit))} {'over' if taken > limit else 'to spare'}"
         sentences.append(
             f"The {name} is {word}: {show_chance(float(chance[0]))} chance{with_factor};"
             f" {show(taken)} {'to plan for ' * (factor is not None)}of {show(limit)}, {over}."
         )
     return sentences
-
-
-SAFE, LOST = 0.9, 0.1
-"""A goal is safe where P90 keeps it, and missed where P10 does not; between them it is at risk."""
-
-
-def _verdict(chance: float) -> str:
-    return "safe" if chance >= SAFE else "at risk" if chance > LOST else "missed"
 
 
 def _largest_terms(plan: Plan) -> list[str]:

@@ -52,6 +52,8 @@ class Variant:
     """Why it cannot run."""
     same_layout_s: float | None = None
     """Step time of the layout that is the fastest without the change."""
+    doubt: str = ""
+    """What measured pairs of it say against its price; blank: nothing."""
     another_training: bool = False
     """What is trained changes, or the numbers it is trained in: never made silently."""
 
@@ -92,6 +94,7 @@ class Variant:
             show_bytes(self.memory_total_bytes),
             str(self.memory_verdict),
             *([self.layout] if self.layout else []),
+            *([self.doubt] if self.doubt else []),
         ]
         return f"{head} {', '.join(words)}"
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import gcd
 from typing import Any
 
 from simulator.errors import InfeasibleError, InputError
 from simulator.records import dataclass
 from simulator.reinforcement.rl_step import RLStep, generate, joined, rl_step, split_gpus
 from simulator.rollouts.profiles import load_engine
-from simulator.rollouts.rl_section import RL
+from simulator.rollouts.rl_section import RL, Generation
 from simulator.scenario import Scenario
 
 _GAIN = 0.02
@@ -101,7 +102,8 @@ def _changes(
     for tp in (rl.generation.tp * 2, rl.generation.tp // 2):
         if tp >= 1:
             why = "weights on more devices" if tp > rl.generation.tp else "more replicas"
-            yield _engine(scenario, rl, "tp", tp, why)
+            changed = with_rl(scenario, replace(rl, generation=_cut(rl, tp)))
+            yield "rl.generation.tp", tp, why, changed
     eight_bit = "fp8" in scenario.cluster.accelerator.matrix_flop_per_s
     if rl.generation.precision == "bf16" and eight_bit:
         yield _engine(scenario, rl, "precision", "fp8", "half the weights to read")
@@ -111,6 +113,16 @@ def _changes(
         pinned = {**scenario.pinned, "recompute": "full"}
         why = "activations are computed again"
         yield "layout.recompute", "full", why, replace(scenario, pinned=pinned)
+
+
+def _cut(rl: RL, tp: int) -> Generation:
+    """The engine with another tp; groups within it follow where they were all of it."""
+    engine = rl.generation
+
+    def within(groups: int) -> int:
+        return tp if groups == engine.tp > 1 else gcd(groups, tp)
+
+    return replace(engine, tp=tp, ep=within(engine.ep), dp_attention=within(engine.dp_attention))
 
 
 def _engine(

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+from simulator.economics.price import MARK
 from simulator.economics.unsure_totals import Span
 from simulator.evidence.card import Card
-from simulator.goal import CONFIDENCE
+from simulator.goal import goal_word
 from simulator.records import dataclass
 from simulator.units import show_bytes, show_seconds
 
@@ -99,7 +100,8 @@ class Option:
         """Days and money, expected."""
         days, usd = self.offer.days, self.offer.usd
         words = totals_words(self.offer) if days is None else brief_days(days).partition(" (")[0]
-        return words if usd is None else f"{words} \u00b7 {_short(usd.p50)} USD"
+        mark = MARK * self.offer.assumed_price
+        return words if usd is None else f"{words} \u00b7 {_short(usd.p50)} USD{mark}"
 
     @property
     def name(self) -> str:
@@ -147,8 +149,8 @@ def brief_days(span: Span) -> str:
     return f"{p50} {unit} ({p10} to {p90})"
 
 
-def brief_usd(span: Span) -> str:
-    """Money with P10 and P90, to three digits.
+def brief_usd(span: Span, mark: str = "") -> str:
+    """Money with P10 and P90, to three digits; `mark` stands behind the unit.
 
     >>> brief_usd(Span(p50=12.3e6, log_spread=0.21))
     '12.3 M USD (9.4 to 16.1)'
@@ -159,7 +161,7 @@ def brief_usd(span: Span) -> str:
     units = {words.partition(" ")[2] for words in (p50, p10, p90)}
     if len(units) == 1 and (unit := units.pop()):
         p10, p90 = (end.removesuffix(f" {unit}") for end in (p10, p90))
-    return f"{p50} USD ({p10} to {p90})"
+    return f"{p50} USD{mark} ({p10} to {p90})"
 
 
 def _short(usd: float) -> str:
@@ -189,21 +191,22 @@ def chance_clause(chance: float, limit: float, value: float, *, money: bool = Fa
     >>> chance_clause(0.99, 240.0, 166.0)
     'very likely before your 240-day deadline'
     >>> chance_clause(0.3, 10e6, 12e6, money=True)
-    'probably over your 10 M USD by 2 M USD (30 % to keep it)'
+    'probably misses your 10 M USD by 2 M USD (30 % to keep it)'
     """
     goal = f"your {_short(limit)} USD" if money else f"your {limit:,.4g}-day deadline"
-    before, over = ("within", "over") if money else ("before", "misses")
+    before = "within" if money else "before"
     miss = max(value - limit, 0.0)
     by = f"{_short(miss)} USD" if money else f"{miss:,.{0 if miss >= 10 else 1}f} days"
     if chance >= 0.97:
         return f"very likely {before} {goal}"
-    if chance >= CONFIDENCE:
+    word = goal_word(chance)
+    if word == "safe":
         return f"likely {before} {goal}"
-    if chance >= 0.5:
+    if word == "at risk":
         return f"at risk, {brief_chance(chance)} {before} {goal}"
     if chance >= 0.2:
-        return f"probably {over} {goal} by {by} ({brief_chance(chance)} to keep it)"
-    return f"{over} {goal} by {by}"
+        return f"probably misses {goal} by {by} ({brief_chance(chance)} to keep it)"
+    return f"misses {goal} by {by}"
 
 
 def totals_words(offer: Offer) -> str:
@@ -214,10 +217,11 @@ def totals_words(offer: Offer) -> str:
         speed = f"{offer.tokens_per_s_per_gpu or 0.0:,.0f} tokens/s per GPU"
         return f"{step} a step, {speed}"
     words = brief_days(days)
-    words += f", {brief_usd(usd)}" if usd is not None else "; no price known for this cluster"
+    mark = MARK * offer.assumed_price
+    words += f", {brief_usd(usd, mark)}" if usd is not None else "; no price known for this cluster"
     late, dear = offer.days_to_plan, offer.usd_to_plan
     if late is not None and late != days:
-        money = f" and {_short(dear.p50)} USD" if dear is not None else ""
+        money = f" and {_short(dear.p50)} USD{mark}" if dear is not None else ""
         words += f"; plan for {brief_days(replace(late, log_spread=0.0)).partition(' (')[0]}{money}"
     return words
 
@@ -228,8 +232,8 @@ def verdict_sentence(offer: Offer, asked: Asked) -> str:
     said = totals_words(offer) + (f": {'; '.join(clauses)}." if clauses else ".")
     if offer.memory_verdict == "TIGHT":
         return f"{said} Memory is tight: make a trial run first."
-    if offer.evidence is not None and offer.evidence.grade == "unmeasured":
-        return f"{said} Nothing comparable was benchmarked."
+    if offer.evidence is not None and offer.evidence.low_confidence:
+        return f"{said} {offer.evidence.low_confidence.capitalize()}."
     return said
 
 
@@ -364,15 +368,12 @@ def badges(offer: Offer, asked: Asked) -> list[tuple[str, str]]:
 
 
 def _goal_badge(what: str, chance: float) -> tuple[str, str]:
-    for least, kind, word in (
-        (0.97, "fits", "\u2713 {} very likely kept"),
-        (CONFIDENCE, "fits", "\u2713 {} likely kept"),
-        (0.5, "tight", "\u25b2 {} at risk"),
-        (0.2, "fails", "\u2715 {} probably missed"),
-    ):
-        if chance >= least:
-            return kind, f"{word.format(what)}: {brief_chance(chance)}"
-    return "fails", f"\u2715 {what} missed: {brief_chance(chance)}"
+    kind, sign, likely, words = {
+        "safe": ("fits", "\u2713", 0.97, ("very likely kept", "likely kept")),
+        "at risk": ("tight", "\u25b2", 0.0, ("at risk", "")),
+        "missed": ("fails", "\u2715", 0.2, ("probably missed", "missed")),
+    }[goal_word(chance)]
+    return kind, f"{sign} {what} {words[chance < likely]}: {brief_chance(chance)}"
 
 
 def memory_words(offer: Offer) -> str:
@@ -389,7 +390,7 @@ GRADE_WORDS = {
     "measured here": ("●●●", "Benchmarked: this GPU and framework"),
     "measured like it": ("●●○", "Similar setups benchmarked"),
     "extrapolated": ("●○○", "Extrapolated from other setups"),
-    "unmeasured": ("○○○", "No comparable benchmark, low confidence"),
+    "unmeasured": ("○○○", "Low confidence"),
 }
 """A sign and words for each grade of evidence."""
 
@@ -398,7 +399,8 @@ def evidence_words(card: Card | None) -> str:
     """The grade of the evidence, and the error to expect."""
     if card is None:
         return ""
-    sign, words = GRADE_WORDS[card.grade]
+    sign, usual = GRADE_WORDS[card.grade]
+    words = card.low_confidence.capitalize() or usual
     error = "" if card.mean_error is None else f", error to expect {card.mean_error:.0%}"
     return f"{sign} {words}{error}".replace("%", " %")
 

@@ -96,7 +96,7 @@ def render(numbers: PlanNumbers, *, launch: str, drawings: Mapping[str, Markup])
             options_line=options_words(numbers.offers, numbers.options, numbers.asked),
             badges=badges(numbers.own, numbers.asked),
             evidence_sign=sign,
-            evidence_words=words,
+            evidence_words=numbers.evidence.low_confidence.capitalize() or words,
             memory_line=f"{memory_words(numbers.own)}.",
             launch=launch,
             alike=_alike(numbers.layouts),

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 
+from simulator.economics.price import MARK
 from simulator.planner.plan import Plan
 from simulator.planner.sensitivity import lack_words
-from simulator.report.wording import chance_words, planned_words
+from simulator.report.wording import goal_words, planned_words
 from simulator.search.outcome import spans
 from simulator.units import (
     show_bytes,
@@ -23,22 +24,10 @@ from simulator.units import (
 
 def verdict_sentences(plan: Plan) -> list[str]:
     """What to expect of the best layout, a sentence each: run, what to plan for, goals, memory."""
-    planned, goals = planned_words(plan), goal_words(plan)
+    planned = planned_words(plan)
+    goals = goal_words(plan.scenario.goal, plan.goal_chances)
     said = [f"{words[0].upper()}{words[1:]}." for words in (planned, *goals) if words]
     return [_run(plan), *said, _memory(plan)]
-
-
-def goal_words(plan: Plan) -> list[str]:
-    """How likely it is to meet deadline and budget."""
-    goal, chances = plan.scenario.goal, plan.goal_chances
-    words = []
-    if goal.deadline_days is not None:
-        both = float(chances.deadline[0]), float(chances.deadline_without_factor[0])
-        words.append(f"within {goal.deadline_days:,g} days: {chance_words(*both)}")
-    if goal.budget_usd is not None:
-        both = float(chances.budget[0]), float(chances.budget_without_factor[0])
-        words.append(f"at most {show_usd(goal.budget_usd)}: {chance_words(*both)}")
-    return words
 
 
 def _run(plan: Plan) -> str:
@@ -55,7 +44,7 @@ def _run(plan: Plan) -> str:
     words = [f"{head}: ready in {show_days_span(days, low, high)}"]
     if math.isfinite(usd):
         span = show_usd_span(float(whole.usd[0][0]), float(whole.usd[1][0]))
-        words.append(f"{show_usd(usd)} ({span})")
+        words.append(f"{show_usd(usd)}{MARK * result.price.assumed} ({span})")
     return f"{', '.join(words)}."
 
 

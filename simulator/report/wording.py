@@ -8,9 +8,11 @@ from collections.abc import Mapping
 
 from simulator.arrays import Floats
 from simulator.cost.terms import LABELS
+from simulator.economics.price import MARK
+from simulator.goal import Goal, goal_word
 from simulator.scenario import Scenario
 from simulator.search.best_layout import BestLayout
-from simulator.search.outcome import Outcome
+from simulator.search.outcome import GoalChances, Outcome
 from simulator.units import (
     DAY_S,
     HOUR_S,
@@ -29,9 +31,6 @@ from simulator.workload.recipe import Recipe
 
 _MOST = 3
 """Losses, or terms, that are named."""
-
-MARK = "*"
-"""Of money at a price that is assumed."""
 
 AT_ASSUMED = f"{MARK} at an assumed price: a guess or a page read second hand, no quote"
 
@@ -141,12 +140,27 @@ def planned_totals_words(answer: BestLayout, i: int = 0) -> str:
 def chance_words(held: float, without: float, what: str = "") -> str:
     """A chance of something with the planning factor, and without it where that is another.
 
-    >>> chance_words(0.55, 0.9995), chance_words(0.5, 0.5, "in time")
-    ('55.0 % chance (over 99.9 % without the planning factor)', '50.0 % chance in time')
+    What is not safe is said to be so.
+
+    >>> chance_words(0.85, 0.9995), chance_words(0.5, 0.5, "in time")
+    ('85.0 % chance (over 99.9 % without the planning factor)', '50.0 % chance in time, at risk')
     """
     shown, other = show_chance(held), show_chance(without)
     beside = "" if shown == other else f" ({other} without the planning factor)"
-    return f"{shown} chance {what}".strip() + beside
+    word = goal_word(held)
+    return f"{shown} chance {what}".strip() + beside + f", {word}" * (word != "safe")
+
+
+def goal_words(goal: Goal, chances: GoalChances) -> list[str]:
+    """How likely the first layout is to meet deadline and budget."""
+    words = []
+    if goal.deadline_days is not None:
+        both = float(chances.deadline[0]), float(chances.deadline_without_factor[0])
+        words.append(f"within {goal.deadline_days:,g} days: {chance_words(*both)}")
+    if goal.budget_usd is not None:
+        both = float(chances.budget[0]), float(chances.budget_without_factor[0])
+        words.append(f"at most {show_usd(goal.budget_usd)}: {chance_words(*both)}")
+    return words
 
 
 def price_words(outcome: Outcome) -> str:

@@ -16,6 +16,8 @@ class Engine:
     release: str
     library: str
     """Whose products it calls, by the name that accelerators know."""
+    vendors: tuple[str, ...]
+    """Whose accelerators it runs on."""
     listed_sequences: Count
     """Sequences that run at once where a list of requests is handed over and nothing else said."""
     streamed_sequences: Count

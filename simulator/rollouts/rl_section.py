@@ -9,6 +9,7 @@ from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 from simulator.errors import InputError, problem
 from simulator.files import Number, Unit, Whole, record
 from simulator.hardware.cluster import Cluster
+from simulator.rollouts.profiles import load_engine
 from simulator.section import Rule, Section, build_section
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import LARGEST, Length, Recipe
@@ -187,6 +188,9 @@ def read_rl(raw: Any, *, where: str) -> RL:
         problems.append(f"{where}: rl.answer_tokens: {rule}, got {', '.join(said) or 'none'}")
     if section.answers > _MOST_ANSWERS:
         wrong("samples", f"prompts x samples must be at most {_MOST_ANSWERS:,}", section.answers)
+    if section.algorithm == "dapo" and section.written > _MOST_ANSWERS >= section.answers:
+        rule = f"prompts x samples / kept_groups must be at most {_MOST_ANSWERS:,}"
+        wrong("kept_groups", rule, section.kept_groups)
     if section.kept_groups < 1.0 and section.algorithm != "dapo":
         wrong("kept_groups", "must be 1 unless algorithm = 'dapo'", section.kept_groups)
     if (section.reward == "model") != (section.reward_model is not None):
@@ -243,6 +247,12 @@ def check_with_others(
     if reason := unserved(model):
         problems.append(
             f"{where}: rl.generation.engine: {engine.engine} cannot be priced: {reason}"
+        )
+    vendors = load_engine(engine.engine).vendors
+    if cluster.accelerator.vendor not in vendors:
+        rule = f"must run on {cluster.accelerator.name}; {engine.engine} runs on"
+        problems.append(
+            f"{where}: rl.generation.engine: {rule} accelerators of {', '.join(vendors)}"
         )
     if engine.precision not in cluster.accelerator.matrix_flop_per_s:
         rule = f"must be a type of {cluster.accelerator.name}"

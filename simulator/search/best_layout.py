@@ -5,12 +5,16 @@ from __future__ import annotations
 from math import isfinite
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from simulator.answers import Answer, plain
 from simulator.arrays import Floats
 from simulator.cost.step import Estimate
 from simulator.economics.planning_factor import PlanningFactor, planning_factor
 from simulator.economics.unsure_totals import Span
 from simulator.frames import DataFrame, Table
+from simulator.goal import EVEN
 from simulator.scenario import Scenario
 from simulator.search.certainty import Certainty
 from simulator.search.checkpoints import Checkpoint, checkpoints
@@ -64,7 +68,17 @@ class BestLayout(Answer):
     def goal_chances(self) -> GoalChances:
         """How likely each layout is to meet deadline and budget."""
         goal, factor = self.scenario.goal, self.planning_factor
-        return goal_chances(self.estimate, self.outcome, self.certainty, goal, factor)
+        return goal_chances(self.estimate.step_time_s, self.outcome, self.certainty, goal, factor)
+
+    @property
+    def in_time(self) -> NDArray[np.bool_]:
+        """Whether the deadline of each layout is not missed; true without one."""
+        return ~(self.goal_chances.deadline < EVEN)
+
+    @property
+    def in_budget(self) -> NDArray[np.bool_]:
+        """Whether the budget of each layout is not missed; true without one."""
+        return ~(self.goal_chances.budget < EVEN)
 
     @property
     def planning_factor(self) -> PlanningFactor | None:

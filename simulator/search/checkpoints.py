@@ -86,7 +86,11 @@ class Checkpoint(Encoded):
             f"written in {show_seconds(self.write_s)}, read in {show_seconds(self.read_s)}"
         )
         words.append(f"training waits {show_seconds(self.stall_s)} ({self.mode}{share})")
-        if self.kept is not None and self.kept_bytes is not None:
+        if self.kept is None or self.kept_bytes is None:
+            return ", ".join(words)
+        if self.kept == self.written:
+            words.append(f"{self.written:,} are written; run.checkpoints.keep bounds what stays")
+        else:
             words.append(f"{self.kept:,} of {self.written:,} stay, {show_bytes(self.kept_bytes)}")
         return ", ".join(words)
 

@@ -133,14 +133,13 @@ class GoalChances:
 
 
 def goal_chances(
-    estimate: Estimate,
+    step_s: Floats,
     outcome: Outcome,
     sure: Certainty,
     goal: Goal,
     factor: PlanningFactor | None = None,
 ) -> GoalChances:
     """Say how likely every layout is to finish in time and within the budget."""
-    step_s = estimate.step_time_s
     money = np.hypot(outcome.usd_spread, outcome.run_spread)
 
     def chances(known: Certainty, value: float) -> tuple[Floats, Floats]:

@@ -136,7 +136,7 @@ def _default(switch: Switch, usual: Software) -> tuple[str, str]:
     if switch.takes:
         return "+".join(_of(usual, switch.takes)), "assumed"
     for word, puts in switch.words.items():
-        if puts and all(_holds(usual, name, over) for name, over in puts.items()):
+        if puts and all(_holds(usual, n, _of_profile(over, usual)) for n, over in puts.items()):
             values = [_of(usual, name) for name in puts if not name.startswith("kernels.fused.")]
             return word, next((v.grade for v in values if isinstance(v, Figure)), "assumed")
     word = next((word for word, puts in switch.words.items() if not puts), "")
@@ -148,7 +148,7 @@ def _holds(software: Software, name: str, over: Any) -> bool:
     table, _, last = name.rpartition(".")
     inside = _of(software, table)
     if isinstance(inside, tuple):
-        return (last in inside) == over
+        return bool((last in inside) == over)
     value = getattr(inside, last)
     if isinstance(over, list):
         return bool(value[: len(over)] == tuple(over)) and bool(over)

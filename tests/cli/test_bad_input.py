@@ -232,3 +232,13 @@ def test_degrees_whose_product_no_table_holds(here: Path) -> None:
     assert refused("predict", "run.toml", *wrong) == (
         "run.toml: layout.pp: tp x pp must be at most the 65536 GPUs, got 4294967296\n"
     )
+
+
+@pytest.mark.parametrize("count", ["1e9", "8.5", "many"])
+def test_a_number_of_accelerators_is_whole(count: str) -> None:
+    named = ["--model", "gpt2-small", "--cluster", "dgx-h100", f"--gpus={count}"]
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["predict", *named])
+    assert result.exit_code == 2
+    assert f"--gpus': must be a whole number of accelerators, as 1024, got '{count}'" in (
+        " ".join(result.stderr.split())
+    )

@@ -3,17 +3,21 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from simulator.answers import CAVEATS
 from simulator.cli.main import app
 from simulator.economics.unsure_totals import Span
 from simulator.hardware.cluster import clusters_meant
 from simulator.questions.compare.answer import Comparison, first_that_holds
-from simulator.questions.compare.offer_sentences import verdict
+from simulator.questions.compare.offer_sentences import verdict, views
 from simulator.questions.compare.offers import Asked, Offer
 from simulator.questions.compare.screen import line
+from simulator.report.decision import verdict_sentence
 from simulator.scenario import make_scenario
 
 RUNNER = CliRunner(env={"COLUMNS": "160"})
@@ -268,6 +272,40 @@ def test_half_a_chance_is_not_enough_unless_it_is_asked_for() -> None:
     rows = offers(("even", 8, 20.0, 10.0, "datasheet"))
     assert made(rows, deadline_days=20.0).decision["cheapest"] is None
     assert made(rows, deadline_days=20.0, confidence=0.5).decision["cheapest"] is rows[0]
+
+
+def test_a_size_without_a_benchmark_does_not_mark_its_cluster() -> None:
+    near, far = offers(
+        ("dgx-b200", 8, 1.0, 10.0, "datasheet"), ("dgx-b200", 512, 1.0, 10.0, "datasheet")
+    )
+    rows = [replace(row, evidence=card(runs)) for row, runs in ((near, 4), (far, 0))]
+    (caveats,) = [lines for title, lines in views(made(rows)) if title == CAVEATS]
+    (said,) = [line for line in caveats if line.startswith("No comparable benchmark")]
+    assert said == "No comparable benchmark, low confidence: dgx-b200 x 512"
+
+
+def card(runs: int) -> Any:
+    """Evidence of so many runs."""
+    words = {"grade": "measured like it", "sentences": lambda: ["Evidence: "]}
+    return SimpleNamespace(runs=runs, mean_error=None, **words)
+
+
+def test_a_size_over_which_the_batch_divides_is_not_said_to_have_no_cp() -> None:
+    (row,) = offers(("dgx-h100", 144, 1.0, 10.0, "datasheet"))
+    note = replace(row, batch_divides=False, next_good=160).note
+    assert note == (
+        "the batch divides only with uneven stages or context parallelism;"
+        " over 160 GPUs it divides without"
+    )
+
+
+def test_money_at_an_assumed_price_is_marked_in_the_first_sentence() -> None:
+    guess, quoted = offers(
+        ("guess", 8, 15.0, 40.0, "assumed"), ("quoted", 8, 15.0, 40.0, "datasheet")
+    )
+    asked = Asked(deadline_days=20.0, budget_usd=100.0)
+    assert " 40 USD* (" in verdict_sentence(guess, asked)
+    assert " 40 USD (" in verdict_sentence(quoted, asked)
 
 
 def test_what_would_be_faster_if_it_fits_stands_in_the_table() -> None:

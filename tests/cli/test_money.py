@@ -12,6 +12,7 @@ from simulator.cli.main import app
 RUNNER = CliRunner(env={"COLUMNS": "160"})
 SMALL = ["--model", "llama-3.2-1b", "--set", "training.tokens=1e12", "--set", "layout.tp=1"]
 SMALL += ["--set", "layout.pp=1", "--set", "layout.cp=1", "--set", "layout.micro_batch=1"]
+SLOWER = ["--change", "network.adapter=0.5"]
 
 
 def layout(*arguments: str) -> dict[str, float]:
@@ -178,3 +179,18 @@ def test_a_price_that_was_typed_is_nobodys_guess() -> None:
     done = RUNNER.invoke(app, ["compare", *SMALL, *named])
     assert done.exit_code == 0 and "*" not in done.stdout
     assert "oci-h100: 2.10 (yours)" in done.stdout
+
+
+@pytest.mark.parametrize("command", [["plan", "--no-report"], ["predict"], ["what-if", *SLOWER]])
+def test_deadline_and_budget_are_options_of_every_search(command: list[str]) -> None:
+    """12 weeks are 84 days, 5M 5,000,000 USD: the same answer as [goal] gives."""
+    name, *more = command
+    call = [name, *SMALL, "--cluster", "dgx-h100", "--gpus", "8", *more, "--json"]
+    typed = RUNNER.invoke(app, [*call, "--deadline", "12 weeks", "--budget", "5M"])
+    by_set = ["--set", "goal.deadline_days=84", "--set", "goal.budget_usd=5e6"]
+    said = RUNNER.invoke(app, [*call, *by_set])
+    assert typed.exit_code == said.exit_code and typed.stderr == said.stderr
+    assert json.loads(typed.stdout) == json.loads(said.stdout)
+    assert '"deadline_chance": 0.' in typed.stdout or '"deadline_chance": 1.0' in typed.stdout
+    wrong = RUNNER.invoke(app, [*call, "--deadline", "soon"])
+    assert wrong.exit_code == 2 and "--deadline: must be days" in wrong.stderr

@@ -41,9 +41,10 @@ def test_time_and_memory_add_up_on_the_screen(layout: list[str]) -> None:
     assert len(kinds) >= 5 and sum(kinds) == pytest.approx(total, abs=1e-2 * len(kinds))
 
 
-def test_every_term_has_its_formula() -> None:
-    text = screen()
-    assert "formula" in text
+def test_every_term_has_its_formula_when_asked() -> None:
+    short, text = screen(), screen("--explain")
+    assert "formula" in text and "forward + dgrad" not in short
+    assert len(short) < len(text)
     assert "micro-batches x blocks of the slowest stage x (forward + dgrad + wgrad)" in text
 
 

@@ -23,9 +23,20 @@ def test_document_and_own_page(tmp_path: Path) -> None:
     shipped = json.loads(RUNNER.invoke(app, [*RUN, "--json"]).stdout)
     mine = json.loads(RUNNER.invoke(app, [*RUN, "--page", str(page), "--json"]).stdout)
     assert list(mine) == [
-        *("schema", "version", "command", "cluster", "gpus", "page", "use", "once_usd"),
+        *(
+            "schema",
+            "version",
+            "command",
+            "cluster",
+            "gpus",
+            "paid_gpus",
+            "page",
+            "use",
+            "once_usd",
+        ),
         *("per_month_usd", "price", "rents_usd_per_month", "pay_back_month"),
-        *("pay_back_month_with_capital", "break_even_month", "resale_at_break_even_usd"),
+        *("pay_back_month_with_capital", "break_even_month", "break_even_month_with_capital"),
+        *("resale_at_break_even_usd", "discounts"),
         *("usd_per_useful_gpu_hour", "usd_per_useful_gpu_hour_with_capital", "owned_cash_usd"),
         *("rented_cash_usd", "resale_usd", "owned_usd", "rented_usd", "caveats"),
     ]
@@ -63,7 +74,9 @@ def test_screen() -> None:
     assert (done.exit_code, done.stderr) == (0, "")
     text = " ".join(done.stdout.split())
     for words in ("rented, on demand", "rented, spot", "bought", "pays back",
-                  "if sold then, assumed", "in use 80 %", "No source was found for",
+                  "if sold then, assumed", "sold, with capital",
+                  "reserved 37.5 % less than on demand", "Discounts", "in use 80 %",
+                  "No source was found for",
                   "support_fraction"):  # fmt: skip
         assert words in text, words
 
@@ -88,3 +101,12 @@ def test_the_screen_says_what_the_servers_are_sold_for() -> None:
     kept = float(page.own.remaining_value_fraction) ** 2 * 8 * float(page.own.server_usd)
     shown = RUNNER.invoke(app, [*RUN, "--months", "24"]).stdout
     assert f"servers {show_usd(kept)}, taken off the " in shown
+
+
+def test_no_cell_is_cut_on_a_narrow_screen() -> None:
+    narrow = CliRunner(env={"COLUMNS": "80"}).invoke(
+        app, [*RUN[:2], "gb200-nvl72", "--gpus", "144"]
+    )
+    table = narrow.stdout.partition("Rent\n")[0]
+    assert "~" not in table and "rented, reserved" in table
+    assert "\nreserved    month 20" in table

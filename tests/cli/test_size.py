@@ -1,6 +1,7 @@
 """`foreshard size`: screen, frozen keys of its document, exit codes."""
 
 import json
+import re
 
 import pytest
 from typer.testing import CliRunner
@@ -60,7 +61,19 @@ def test_the_sizes_that_were_tried_stand_in_order_below_the_answer() -> None:
 
 def test_a_budget_that_is_used_up_is_what_the_limits_take() -> None:
     done = RUNNER.invoke(app, [*RUN, "--gpus", "16", "--budget", "2000"])
-    assert "2.00 k USD; the budget is used up" in " ".join(done.stdout.split())
+    text = " ".join(done.stdout.split())
+    assert "(2.00 k USD with a chance of 90.0 %); the budget is used up" in text
+
+
+def test_what_the_limits_buy_is_priced_as_expected_and_with_the_confidence() -> None:
+    """16 GPUs for 30 days at a typed price: 16 x 720 h x 2 USD is 23,040 USD."""
+    typed = ["--price", "2", "--set", "run.spares.hot=0"]
+    done = RUNNER.invoke(app, [*RUN, "--gpus", "16", "--deadline", "30d", *typed])
+    text = " ".join(done.stdout.split())
+    said = re.search(r"16 GPUs for 30.0 days, (.*?) k USD \((.*?) k USD with a chance", text)
+    assert said is not None, text
+    assert float(said[1]) == pytest.approx(23.04, rel=0.01)
+    assert float(said[2]) >= float(said[1])
 
 
 def test_what_cannot_be_met_names_the_nearest() -> None:

@@ -2,11 +2,15 @@
 
 import json
 import re
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from simulator.cli.main import app
+from simulator.planner.plan import plan
+from simulator.questions.versus.what_if import what_if
+from simulator.scenario import make_scenario
 
 RUNNER = CliRunner(env={"COLUMNS": "160"})
 NAMES = ["--model", "llama-3.1-8b", "--cluster", "dgx-h100", "--gpus", "16"]
@@ -138,3 +142,36 @@ def test_bad_input(arguments: list[str], words: str) -> None:
     done = RUNNER.invoke(app, arguments)
     assert done.exit_code == 2 and words in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "stated"),
+    [
+        ("software.overlap.tensor=userbuffers", {"overlap": {"tensor": "userbuffers"}}),
+        ("software.tp_comm_overlap=true", {"tp_comm_overlap": True}),
+        ("software.cuda_graphs=true", {"cuda_graphs": True}),
+    ],
+)
+def test_a_change_of_the_software_is_what_asking_for_it_gives(change: str, stated: Any) -> None:
+    pins = {"tp": 2, "pp": 1, "cp": 1, "sharding": "zero1", "micro_batch": 1}
+    document = {
+        "model": {"name": "llama-3.1-8b"},
+        "training": {"sequence_length": 4096, "global_batch": 64},
+        "cluster": {"name": "dgx-h100", "gpus": 16},
+        "layout": pins,
+    }
+    before, after = (plan(make_scenario({**document, "software": s})) for s in ({}, stated))
+    found = what_if(make_scenario(document), [change])
+    assert found.before.step_time_s == pytest.approx(before.step_time_s, rel=1e-12)
+    assert found.after.step_time_s == pytest.approx(after.step_time_s, rel=1e-12)
+    assert found.after.step_time_s < found.before.step_time_s
+    assert found.same is not None and found.verdict.startswith(f"with {change.replace('=', ' = ')}")
+
+
+def test_a_change_of_the_software_that_it_has_not_is_refused_with_the_name_near_it() -> None:
+    for change, words in (
+        ("software.overlap.tensr=x", "software.overlap.tensr: unknown field (did you mean"),
+        ("software.cuda_graps=true", "did you mean 'cuda_graphs'?"),
+    ):
+        done = RUNNER.invoke(app, [*IF, "--change", change])
+        assert done.exit_code == 2 and words in done.stderr

@@ -175,3 +175,12 @@ def test_what_is_wrong_is_said(cluster: str, section: Any, said: str) -> None:
     with pytest.raises(InputError) as error:
         read_economics(section, load_cluster(cluster, 64), where="run.toml")
     assert any(line.startswith("run.toml: econ") and said in line for line in error.value.problems)
+
+
+@pytest.mark.parametrize(
+    ("word", "basis"), [("owned", "own"), ("on_demand", "on demand"), ("On-Demand", "on demand")]
+)
+def test_a_basis_may_be_spelled_as_terms_and_fields_are(word: str, basis: str) -> None:
+    made = load_cluster("dgx-h100", 8)
+    read = [read_economics({"basis": name}, made, where="test") for name in (word, basis)]
+    assert read[0] == read[1] and read[0].basis == basis

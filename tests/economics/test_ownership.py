@@ -114,7 +114,7 @@ def test_capital_at_a_hundredth_a_month_by_hand() -> None:
     owned = 234_600 + 4_295.75 * 11.25507747 - 50_000 / 1.12682503
     assert dear.owned_usd[-1] == pytest.approx(owned)
     assert dear.rented_usd["reserved"][-1] == pytest.approx(11_688 * 11.25507747)
-    assert dear.break_even_month["reserved"] is None
+    assert dear.break_even_month_with_capital["reserved"] is None
     # on either side an hour's money and the hour itself count at the same worth
     hours = 16 * 730.5 * 11.25507747
     levelled = dear.usd_per_useful_gpu_hour_with_capital
@@ -137,6 +137,51 @@ def test_cash_pays_back_when_the_rent_saved_is_the_purchase() -> None:
             assert capital is not None and capital >= month
             sold = found.break_even_month[tier]
             assert sold is not None and sold < month, "resale at almost the price of purchase"
+
+
+def test_sold_servers_break_even_in_cash_first() -> None:
+    """Two racks of GB200: 36 trays of 169 k USD, of which 67 % are left a year later.
+
+    Once 6.665 M; on demand 631.2 k a month, reserved 37.5 % less, spot by its own rent; after
+    month m servers sell for 6.084 M x 0.67^(m/12).
+    """
+    found = rent_or_buy_cluster(load_cluster("gb200-nvl72", 144), Use(gpus=144))
+    once, running = sum(found.buying.once.values()), sum(found.buying.per_month.values())
+    for tier, month in {"on demand": 2, "reserved": 5, "spot": 12}.items():
+        ahead = next(
+            m for m in range(1, 49)
+            if once + running * m - 36 * 169_000 * 0.67 ** (m / 12)
+            <= found.rents_usd_per_month[tier] * m
+        )  # fmt: skip
+        assert found.break_even_month[tier] == ahead == month
+        assert (found.break_even_month_with_capital[tier] or 99) >= month
+    capital = {"on demand": 2, "reserved": 6, "spot": 18}
+    assert found.break_even_month_with_capital == capital
+    said = found.discounts
+    assert (said["reserved"]["fraction"], said["spot"]["fraction"]) == (0.375, 0.575)
+    assert "one-year commitments 35-40 % off" in said["reserved"]["source"]
+    assert any("without the cost of capital" in line for line in found.caveats)
+
+
+def test_racks_are_paid_whole_on_both_sides() -> None:
+    """100 GPUs of NVL72 are two racks: 144 let, 36 trays of four bought, 44 GPUs idle."""
+    some, whole = (
+        rent_or_buy_cluster(load_cluster("gb200-nvl72", gpus), Use(gpus=gpus))
+        for gpus in (100, 144)
+    )
+    assert some.use.paid == whole.use.paid == 144
+    assert some.rents_usd_per_month == whole.rents_usd_per_month
+    assert some.rents_usd_per_month["on demand"] == pytest.approx(144 * 730.5 * 6.0)
+    assert some.buying.once == whole.buying.once
+    assert some.buying.once["servers"] == pytest.approx(36 * 169_000)
+    assert some.buying.per_month["space"] == whole.buying.per_month["space"]
+    assert some.buying.per_month["electricity"] < whole.buying.per_month["electricity"]
+    # an hour that the job uses bears those that it does not
+    assert some.usd_per_useful_gpu_hour["on demand"] == pytest.approx(6.0 * 144 / 100)
+    own = some.usd_per_useful_gpu_hour["own"]
+    assert some.owned_usd_per_paid_gpu_hour == pytest.approx(own * 100 / 144)
+    assert any("44 more than the job has" in line for line in some.caveats)
+    assert not any("Racks are let" in line for line in whole.caveats)
 
 
 def test_rent_is_the_price_of_the_cluster() -> None:

@@ -33,6 +33,15 @@ def table(folder: Path, *rows: str, header: str = ",".join(COLUMNS)) -> Path:
     return path
 
 
+@pytest.mark.parametrize(
+    ("gpu", "cluster"),
+    [("h100-sxm", "dgx-h100"), ("a100-sxm-80", "dgx-a100"), ("gb200-nvl72", "gb200-nvl72")],
+)
+def test_a_gpu_may_have_the_name_of_its_profile(tmp_path: Path, gpu: str, cluster: str) -> None:
+    (quote,) = read_quotes(table(tmp_path, f"Core,,{gpu},8,spot,1.10,,,2026-10-01,q"))
+    assert quote.cluster == cluster
+
+
 def test_a_row_is_put_on_its_instance_or_the_usual_server_of_its_gpu(tmp_path: Path) -> None:
     aws, core, spot = read_quotes(table(tmp_path, *ROWS))
     assert [quote.cluster for quote in (aws, core, spot)] == ["aws-p5", "dgx-h100", "dgx-h100"]

@@ -12,7 +12,7 @@ import pytest
 
 from simulator import catalogue
 from simulator.cost.uncertainty import traits
-from simulator.evidence.card import GRADES, LARGEST, Card, evidence_card
+from simulator.evidence.card import GRADES, LARGEST, Card, _never_run, evidence_card
 from simulator.evidence.evidence_runs import (
     COLUMNS,
     WORDS,
@@ -20,9 +20,10 @@ from simulator.evidence.evidence_runs import (
     load_evidence_runs,
     runs_of,
 )
-from simulator.evidence.likeness import P90_T4, Traits, load_likeness, nearness
+from simulator.evidence.likeness import NEAR, P90_T4, Traits, load_likeness, nearness
 from simulator.planner.plan import plan
 from simulator.planner.prediction import Prediction, predict
+from simulator.report.decision import evidence_words
 from simulator.scenario import make_scenario
 from simulator.software.profile import load_software
 from simulator.software.releases import load_releases, stack_of
@@ -331,7 +332,7 @@ def test_experts_on_a_device_where_none_were_measured_are_remarked() -> None:
     """No run with experts but tests of 64M parameters was measured on A100."""
     found = prediction("dgx-a100", model="mixtral-8x22b", layout={"tp": 4, "pp": 4, "ep": 4})
     remarks = found.evidence.remarks
-    assert "No run with experts that is near it was measured on a100-sxm-80" in remarks
+    assert "No run with experts on a100-sxm-80 is near it" in remarks
     assert GRADES.index(found.evidence.grade) >= GRADES.index("extrapolated")
     dense = prediction(software="megatron-bridge", layout={"tp": 2}).evidence
     assert not any(said.startswith("No run ") for said in dense.remarks)
@@ -371,3 +372,47 @@ def test_ten_to_ninety_holds_the_error_of_the_runs_near(question: dict[str, Any]
     assert card.mean_error is not None
     if card.runs_error is not None:
         assert np.log1p(half_widths(found)[1]) >= card.runs_error - 1e-9
+
+
+FEW: dict[str, Any] = {
+    "model": {"name": "qwen3-30b-a3b"},
+    "training": {"sequence_length": 4096, "global_batch": 1024, "precision": "fp8_current"},
+    "cluster": {"name": "dgx-h100", "gpus": 16, "software": "megatron-bridge-26.06"},
+    "layout": {"ep": 16, "micro_batch": 1, "sharding": "zero1", "dispatcher": "deepep"},
+}
+"""mbridge-26.06-018 of the table of runs, asked for; few runs are near it, and off by little."""
+
+
+def test_low_confidence_beside_runs_near_does_not_deny_them() -> None:
+    """The last grade follows the error to expect: a run alike may still stand behind it."""
+    card = predict(make_scenario(FEW)).evidence
+    said = " ".join(card.sentences())
+    assert card.nearest_run == "mbridge-26.06-018" and card.nearest_distance.startswith("alike")
+    assert card.grade == GRADES[-1] and card.runs >= 1
+    assert said.startswith(f"Evidence: low confidence; error to expect {card.mean_error:.0%}"[:-1])
+    assert "Range widened: " in said
+    assert "comparable" not in said and "no benchmark" not in said and "No run" not in said
+    shown = evidence_words(card)
+    assert "Low confidence" in shown and "omparable" not in shown
+
+
+def test_without_a_run_near_low_confidence_says_so() -> None:
+    card = replace(predict(make_scenario(FEW)).evidence, runs=0, runs_error=None)
+    said = " ".join(card.sentences())
+    assert said.startswith("Evidence: no comparable benchmark, low confidence; error to expect")
+    assert "Range widened, no benchmark like it: " in said
+    assert "No comparable benchmark, low confidence" in evidence_words(card)
+    assert replace(card, grade=GRADES[0]).low_confidence == ""
+
+
+def test_a_remark_on_runs_near_denies_no_run_that_is_far() -> None:
+    """A run with experts on the device, too far off to be near: it is measured, and not near."""
+    far = {"kind": "experts", "gpus": "4096", "stack": "torchtitan", "precision": "nvfp4"}
+    far |= {"uses": "tp+pp+cp", "sequence": "1000000"}
+    among, asks = runs({}, {**far, "source": "b-1"}), asked(kind="experts")
+    apart = nearness(asks, among=among)
+    assert apart.distance[0][1] > NEAR
+    (remark,) = _never_run(asks, apart)
+    assert remark == "No run with experts on h100-sxm is near it"
+    close = nearness(asks, among=runs({"kind": "experts"}))
+    assert _never_run(asks, close) == ()

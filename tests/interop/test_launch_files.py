@@ -8,11 +8,14 @@ from typer.testing import CliRunner
 
 from simulator.cli.main import app
 from simulator.errors import InputError
+from simulator.interop.launch import launch_flags
 from simulator.interop.launch_files.advising import advise
 from simulator.interop.launch_files.changed_files import changed_text
 from simulator.interop.launch_files.imported import Imported
 from simulator.interop.launch_files.merging import import_launch
 from simulator.interop.shell.shell_words import read_script
+from simulator.planner.prediction import predict
+from simulator.scenario import make_scenario
 from tests.interop.launch_samples import (
     ACCELERATE,
     DEEPSPEED,
@@ -380,3 +383,78 @@ def test_compiling_the_model_is_tried_where_a_job_does_not(tmp_path: Path) -> No
     path.write_text(TITAN.format(compile="true"))
     kept = advise([path], {**HERE, "gpus": 8})
     assert not any("compile" in change.choices for change in kept.changes)
+
+
+SAVES = {
+    "megatron": (MEGATRON, "launch.sh", "--bf16", "--bf16 --save-interval 500"),
+    "torchtitan": (
+        *(TORCHTITAN, "job.toml", "[training]"),
+        "[checkpoint]\nenable_checkpoint = true\ninterval = 500\n[training]",
+    ),
+    "trainer": (
+        json.dumps({**TRAINER, "max_steps": 1000}),
+        "args.json",
+        '"bf16"',
+        '"save_steps": 500, "bf16"',
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SAVES)
+def test_steps_between_checkpoints_are_those_of_the_launch(name: str, tmp_path: Path) -> None:
+    text, file, at, saves = SAVES[name]
+    options: dict[str, object] = {} if name == "megatron" else {"gpus": 64}
+    length = ["training.sequence_length=4096"] if name == "trainer" else []
+    options |= {"model": "llama-3.1-8b"} if name == "trainer" else {}
+    options["overrides"] = length
+    assert at in text
+    plain = read(tmp_path, text, file, **options)
+    assert plain.scenario.run.checkpoints.every_steps is None
+    found = read(tmp_path, text.replace(at, saves, 1), file, **options)
+    assert found.scenario.run.checkpoints.every_steps == 500
+    assert any(item.field == "run.checkpoints.every_steps" for item in found.origins)
+    assert not any("save_" in key or "interval" in key for key in _keys(found) - _keys(plain))
+    saved = found.predicted().checkpoint
+    assert saved.every_steps == pytest.approx(500)
+    options["overrides"] = [*length, "run.checkpoints.interval_s=600"]
+    other = read(tmp_path, text.replace(at, saves, 1), file, **options)
+    assert (other.scenario.run.checkpoints.every_steps, other.scenario.run.checkpoints.interval_s
+            ) == (None, 600)  # fmt: skip
+
+
+def _keys(found: Imported) -> set[str]:
+    quiet = (place for reading in found.readings for place in reading.idle)
+    return {place.key for place in (*found.unknown, *quiet)}
+
+
+def test_checkpoints_that_no_step_reaches_are_said(tmp_path: Path) -> None:
+    """100,000 steps: an interval of 200,000 saves nothing, one of 0 is none."""
+    for interval, words in (("200000", "ends before 200,000"), ("0", "no number of steps")):
+        found = read(tmp_path, MEGATRON.replace("--bf16", f"--bf16 --save-interval {interval}", 1))
+        assert found.scenario.run.checkpoints.every_steps is None
+        assert any("--save-interval" in note and words in note for note in found.notes)
+
+
+@pytest.mark.parametrize("software", ["megatron-core", "torchtitan"])
+def test_an_exported_launch_keeps_its_checkpoints(software: str, tmp_path: Path) -> None:
+    document = {
+        "model": {"name": "llama-3.1-8b"},
+        "cluster": {"name": "dgx-h100", "gpus": 32, "software": software},
+        "training": {"tokens": 1e12, "global_batch": 256, "sequence_length": 8192},
+        "run": {"checkpoints": {"every_steps": 250}},
+    }
+    predicted = predict(make_scenario(document, where="test"))
+    command = launch_flags(predicted.estimate.layouts, predicted.scenario)
+    again = read(tmp_path, command, gpus=32, model="llama-3.1-8b")
+    assert again.scenario.run.checkpoints.every_steps == 250
+
+
+def test_the_changed_files_keep_the_checkpoints(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text(MEGATRON.replace("--bf16", "--bf16 --save-interval 500", 1))
+    made = advise([path], HERE)
+    assert made.changed
+    for files in made.changed:
+        changed = tmp_path / "changed.sh"
+        changed.write_text(files.get(str(path), path.read_text()))
+        assert import_launch([changed], HERE).scenario.run.checkpoints.every_steps == 500

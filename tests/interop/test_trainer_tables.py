@@ -419,3 +419,18 @@ BEARS_ON_NOTHING = {
     "distributed.patch_is_packed_sequence": "spares one synchronisation of the host a layer",
 }
 """Keys that speak of what may bear on time or memory, and why they do not."""
+
+
+def test_steps_between_checkpoints_of_a_trainer(tmp_path: Path) -> None:
+    """LitGPT saves every 200 of 1,000 steps, of 50 never; axolotl by steps, or by epochs."""
+    text = samples.SAMPLES["litgpt.yaml"]
+    long = read(tmp_path, "litgpt.yaml", text.replace("max_steps: 50", "max_steps: 1000"), gpus=4)
+    assert long.scenario.run.checkpoints.every_steps == 200
+    short = read(tmp_path, "litgpt.yaml", text, gpus=4)
+    assert short.scenario.run.checkpoints.every_steps is None
+    assert any("run of 50 steps ends before 200" in note for note in short.notes)
+    text = samples.SAMPLES["axolotl.yaml"] + "\nsave_steps: 25\n"
+    found = read(tmp_path, "axolotl.yaml", text)
+    assert found.scenario.run.checkpoints.every_steps == 25
+    found = read(tmp_path, "axolotl.yaml", f"{text}save_strategy: epoch\n")
+    assert found.scenario.run.checkpoints.every_steps is None and not found.unknown

@@ -79,3 +79,70 @@ def test_a_software_that_cannot_run_the_layout_says_why() -> None:
     refused = [one for one in found if one.step_time_s is None]
     assert refused and all(one.reason for one in refused)
     assert "cannot run: " in refused[0].sentence(1.0)
+
+
+WIDE: dict[str, Any] = {
+    "model": {"name": "llama-3.1-70b"},
+    "training": {"sequence_length": 8192, "global_batch": 128},
+    "cluster": {"name": "dgx-h100", "gpus": 64, "software": "megatron-core"},
+    "layout": {"tp": 4, "pp": 4, "micro_batch": 1},
+}
+"""A model whose layers are cut over tp in every server."""
+
+
+def pipelining(document: dict[str, Any], **cluster: str) -> list[Variant]:
+    document = {**document, "cluster": {**document["cluster"], **cluster}}
+    return [one for one in alternatives(document) if "tp_comm_overlap" in one.change]
+
+
+@pytest.mark.parametrize("software", ["megatron-core", "megatron-core-defaults", "torchtitan"])
+def test_pipelined_tp_traffic_is_priced_as_its_field_asks_for_it(software: str) -> None:
+    """Transformer Engine's tp_comm_overlap is userbuffers, torch's is async."""
+    (told,) = pipelining(WIDE, software=software)
+    assert told.change == "software.tp_comm_overlap = true"
+    word = "async" if software == "torchtitan" else "userbuffers"
+    document = {**WIDE, "cluster": {**WIDE["cluster"], "software": software}}
+    plain, other = (
+        predict(make_scenario({**document, "software": said}))
+        for said in ({}, {"overlap": {"tensor": word}})
+    )
+    assert told.step_time_s == pytest.approx(other.step_time_s, rel=1e-12)
+    assert told.step_time_s is not None and told.step_time_s < plain.step_time_s
+
+
+def test_pipelined_tp_traffic_is_no_choice_where_there_is_none() -> None:
+    """No tp, no sequence parallelism (Megatron-LM refuses the flag), no buffers of the type."""
+    for layout in ({"tp": 1, "pp": 8}, {"tp": 4, "pp": 4, "sequence_parallel": False}):
+        assert pipelining({**WIDE, "layout": layout}) == []
+    blockwise = {**WIDE, "training": {**WIDE["training"], "precision": "fp8_blockwise"}}
+    assert pipelining(blockwise) == []
+    assert pipelining(WIDE, software="megatron-lm-2022") == []
+    assert pipelining(WIDE, software="torchtitan-async") == []
+    stated = {**WIDE, "software": {"tp_comm_overlap": True}}
+    assert pipelining(stated) == []
+
+
+def test_a_dispatcher_is_told_with_what_speaks_against_its_price() -> None:
+    others = alternatives(MOE, software=False)
+    by = [one for one in others if one.change.startswith("layout.dispatcher")]
+    assert by and by != others
+    for one in others:
+        assert one.sentence(1.0).endswith("pairs of dispatchers scatter widely") == (one in by)
+
+
+def test_the_gather_of_parameters_is_priced_where_a_sharded_optimizer_has_it() -> None:
+    """Megatron-LM's --overlap-param-gather needs --use-distributed-optimizer."""
+
+    def gathers(sharding: str, name: str) -> list[Variant]:
+        document = {**WIDE, "layout": {**WIDE["layout"], "sharding": sharding}}
+        document["cluster"] = {**WIDE["cluster"], "gpus": 128, "software": name}
+        return [one for one in alternatives(document) if "param_gather" in one.change]
+
+    (off,) = gathers("zero1", "megatron-core")
+    (on,) = gathers("zero1", "megatron-core-defaults")
+    assert off.change.endswith("false") and on.change.endswith("true")
+    asked = {**WIDE, "cluster": {**WIDE["cluster"], "gpus": 128}}
+    asked["software"] = {"overlap": {"parameter_gather": False}}
+    other = predict(make_scenario(asked), sharding="zero1")
+    assert off.step_time_s == pytest.approx(other.step_time_s, rel=1e-12)
+    assert gathers("ddp", "megatron-core") == []

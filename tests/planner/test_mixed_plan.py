@@ -191,6 +191,7 @@ def test_options_of_one_kind_are_refused(case: str) -> None:
 def test_plan_prints_them_and_says_when_a_goal_is_missed(case: str) -> None:
     late = RUNNER.invoke(app, ["plan", case, "--set", "goal.deadline_days=0.01"])
     assert late.exit_code == 1 and f"{H} alone" in late.stdout
+    assert "within 0.01 days: " in late.stdout and ", missed" in late.stdout
     assert "shares: replicas lie on one kind each" in late.stdout
 
 

@@ -11,21 +11,28 @@ import pytest
 from simulator.cost.estimate import VERDICTS
 from simulator.cost.memory.peak import lasting_bytes
 from simulator.cost.step import evaluate, least_step_s, memory_needs
+from simulator.economics.planning_factor import planning_factor
 from simulator.errors import InfeasibleError
 from simulator.files import Figure
 from simulator.layout.layouts import SHARDINGS
 from simulator.layout.rules.feasibility import FEASIBLE, REASONS, reasons
 from simulator.layout.rules.launch_rules import UNSAID, sayable
 from simulator.layout.rules.rule import Setting
+from simulator.planner.layout_row import layout_rows
 from simulator.planner.plan import Plan, alternatives, plan
 from simulator.planner.prediction import predict
 from simulator.planner.sensitivity import binding, memory_margin
+from simulator.questions.plan.screen import missed_goals
+from simulator.report.wording import goal_words
 from simulator.scenario import Scenario, make_scenario
 from simulator.search import explore as exploring
 from simulator.search.candidates import candidates, families
 from simulator.search.explore import HEADROOM, TOO_LARGE, UNTRIED, explore
 from simulator.search.memory_filter import every_row, least_first, open_space
+from simulator.search.with_failures import priced
 from simulator.units import show_percent
+
+FACTOR = planning_factor().value
 
 
 def scenario(**sections: Mapping[str, Any]) -> Scenario:
@@ -319,7 +326,7 @@ def test_answers_stand_in_the_order_of_the_goal(goal: str) -> None:
 
 def test_what_meets_the_deadline_comes_before_what_misses_it() -> None:
     days = sorted(ranked(plan(scenario(layout=FEW)))["time"])
-    middle = (days[20] + days[21]) / 2
+    middle = FACTOR * (days[20] + days[21]) / 2
     goal = {"minimize": "energy", "deadline_days": middle}
     answer = plan(scenario(goal=goal, layout=FEW))
     meets = answer.in_time[answer.estimate.verdict == 0].tolist()
@@ -327,16 +334,45 @@ def test_what_meets_the_deadline_comes_before_what_misses_it() -> None:
     assert 0 < sum(meets) < len(meets)
     first = ranked(answer)["energy"][: sum(meets)]
     assert first == sorted(first)
-    assert all(day <= middle for day in ranked(answer)["time"][: sum(meets)])
+    assert all(FACTOR * day <= middle for day in ranked(answer)["time"][: sum(meets)])
 
 
 def test_what_is_within_the_budget_comes_before_what_is_not(free: Plan) -> None:
     usd = sorted(ranked(free)["cost"])
-    middle = (usd[10] + usd[11]) / 2
+    middle = FACTOR * (usd[10] + usd[11]) / 2
     answer = plan(scenario(goal={"budget_usd": middle}))
     meets = answer.in_budget.tolist()
     assert meets == sorted(meets, reverse=True)
     assert 0 < sum(meets) < len(meets)
+
+
+@pytest.mark.parametrize(
+    ("times", "ideal", "met"),
+    [
+        (0.5 * (1.0 + FACTOR), False, False),
+        (1.01, True, True),
+        (0.99 * FACTOR, False, False),
+        (1.01 * FACTOR, False, True),
+        (0.99, True, False),
+    ],
+)
+def test_a_goal_is_missed_where_its_chance_is_below_one_half(
+    free: Plan, times: float, ideal: bool, met: bool
+) -> None:
+    """The median to plan for is the planning factor times the median, without it where ideal."""
+    result = free.outcome
+    days, usd = float(result.days_ideal[0] if ideal else result.days[0]), float(result.usd[0])
+    usd *= float(result.days_ideal[0] / result.days[0]) if ideal else 1.0
+    goal = {"deadline_days": times * days, "budget_usd": times * usd, "ideal": ideal}
+    made = scenario(goal=goal)
+    given = replace(free, scenario=made, outcome=priced(free.estimate, made))
+    row = layout_rows(given)[0]
+    assert (given.meets_deadline, given.meets_budget) == (met, met)
+    assert (row.meets_deadline, row.meets_budget) == (met, met)
+    assert (given.deadline_chance or 0.0) >= 0.5 if met else (given.deadline_chance or 0.0) < 0.5
+    words = goal_words(made.goal, given.goal_chances)
+    assert all(one.endswith(", at risk" if met else ", missed") for one in words)
+    assert bool(missed_goals(given)) != met
 
 
 def test_without_tokens_there_are_no_days_but_there_is_a_ranking() -> None:

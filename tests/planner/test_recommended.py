@@ -19,7 +19,7 @@ from simulator.interop.launch import launch_flags
 from simulator.planner.plan import Plan, alternatives, plan
 from simulator.planner.sensitivity import binding, memory_margin
 from simulator.questions.compare.offers import Asked, offer, offer_of_plan
-from simulator.scenario import Scenario, make_scenario
+from simulator.scenario import Scenario, load_scenario, make_scenario
 from simulator.units import show_signed_percent
 
 ROOT = Path(__file__).parents[2]
@@ -87,11 +87,11 @@ def test_the_summary_says_time_money_goal_and_memory() -> None:
     told, best = document("flagship")["summary"], document("flagship")["layouts"][0]
     run, planned, goal, memory = told
     assert run.startswith("llama-3.1-70b on 1,024 x dgx-h100: ready in ")
-    assert f"{best['days']:.1f} days (" in run and f"{best['usd'] / 1e6:.1f} M USD (" in run
+    assert f"{best['days']:.1f} days (" in run and f"{best['usd'] / 1e6:.1f} M USD* (" in run
     assert planned.startswith(f"Plan for {best['planned_days']['p50']:.1f} days (")
     chance, without = (best[f"deadline_chance{end}"] for end in ("", "_without_factor"))
     said = f"{100.0 * chance:.1f} % chance ({100.0 * without:.1f} % without the planning factor)"
-    assert goal == f"Within 240 days: {said}."
+    assert goal == f"Within 240 days: {said}, at risk."
     spare = (best["usable_bytes"] - best["memory_p90_bytes"]) / 2**30
     assert memory == f"Memory FITS with {spare:.1f} GiB to spare at its P90."
     step, _ = document("long")["summary"]
@@ -117,6 +117,17 @@ def test_the_tight_alternative_is_what_allowing_it_gives(name: str) -> None:
     table = {0.0: 0.5, 0.5: 0.6915, 1.0: 0.8413, 1.28: 0.8997}  # of the normal distribution
     chance = np.interp(z / spread, list(table), list(table.values()))
     assert told["fit_chance"] == pytest.approx(chance, abs=0.02)
+
+
+def test_an_offer_names_the_tight_layout_of_the_plan() -> None:
+    """Llama 3.1 70B on 1,024 H100: several TIGHT layouts are faster than what FITS."""
+    run = load_scenario(WORDS["flagship"][0])
+    tight = offer(run, Asked(deadline_days=run.goal.deadline_days)).tight_alternative
+    told = document("flagship")["tight_alternative"]
+    assert tight is not None and told is not None
+    assert f"{tight['layout']} better, if it fits" in " ".join(shown("flagship").split())
+    assert tight["step_time_s"] == pytest.approx(told["step_time_s"])
+    assert tight["faster"] == pytest.approx(told["faster"])
 
 
 @pytest.mark.parametrize("name", WORDS)

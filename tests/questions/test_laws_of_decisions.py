@@ -234,8 +234,9 @@ def test_relaxing_never_worsens_the_way_to_use_servers_of_several_kinds(
 
     def best(days: float | None, usd: float | None) -> tuple[bool, float]:
         asked = Goal(minimize=goal, deadline_days=days, budget_usd=usd)
-        first = in_order(ways, replace(SMALL, goal=asked))[0]
-        return not first.meets(asked), first.value(asked)
+        made = replace(SMALL, goal=asked)
+        first = in_order(ways, made)[0]
+        return not first.meets(made), first.value(asked)
 
     assert best(relaxed(deadline, more), relaxed(budget, more)) <= best(deadline, budget)
 

@@ -184,6 +184,10 @@ def test_plan_points_to_the_command(tmp_path: Path) -> None:
         ({"reward": "model"}, "rl.reward_model: goes with reward = 'model'"),
         ({"partial_rollouts": True}, "rl.partial_rollouts: must be false without staleness"),
         ({"generation.engine": "vlm"}, "rl.generation.engine"),
+        (
+            {"algorithm": "dapo", "kept_groups": 1e-4},
+            "rl.kept_groups: prompts x samples / kept_groups must be at most 1,000,000",
+        ),
         ({"refit": "storage"}, "rl.refit: must be collective with mode = 'colocated'"),
         ({"generation.memory_share": 0.2}, "rl.generation.memory_share: weights of tp = 1"),
         ({"answer_lengths": [10, 20]}, "one of answer_tokens, answer_lengths, answer_file"),
@@ -201,6 +205,14 @@ def test_an_engine_that_cannot_serve_the_model() -> None:
     for model, said in (("bert-large", "is no decoder"), ("nemotron-h-8b", "mixes tokens without")):
         with pytest.raises(InputError, match=said):
             _made([f"model.name={model}", "training.sequence_length=512", "rl.answer_tokens=100"])
+
+
+def test_an_engine_of_another_vendor() -> None:
+    said = (
+        r"rl\.generation\.engine: must run on mi300x; tensorrt-llm runs on accelerators of NVIDIA"
+    )
+    with pytest.raises(InputError, match=said):
+        _made(["cluster.name=mi300x-8", "cluster.gpus=16", "rl.generation.engine=tensorrt-llm"])
 
 
 def test_a_precision_that_the_device_lacks() -> None:
@@ -322,6 +334,44 @@ def test_a_command_of_openrlhf(tmp_path: Path) -> None:
     assert (section.algorithm, section.mode) == ("rloo", "apart")
     assert (made.cluster.gpus, section.generation.gpus) == (16, 8)
     assert made.pinned == {"sharding": "zero3", "recompute": "full"}
+
+
+def test_what_a_switch_turns_off_is_not_read(tmp_path: Path) -> None:
+    """NeMo-RL's DTensor trainer: its tp and no pipeline, whatever Megatron's section says."""
+    on = "enabled: true\n    activation_checkpointing"
+    off = NEMO.replace(on, on.replace("true", "false"))
+    assert off != NEMO
+    more = (
+        "  dtensor_cfg:\n    enabled: true\n    tensor_parallel_size: 8\n"
+        "    context_parallel_size: 1\n  generation:\n"
+    )
+    made, lines = _script(tmp_path, "grpo.yaml", off.replace("  generation:\n", more))
+    assert made.pinned["tp"] == 8 and "pp" not in made.pinned
+    assert made.pinned["sharding"] == "zero3" and made.software.name.startswith("torchtitan")
+    (others,) = (line for line in lines if line.startswith("not read: "))
+    assert "policy.megatron_cfg.pipeline_model_parallel_size" in others
+
+
+def test_a_word_where_a_number_belongs_is_wrong(tmp_path: Path) -> None:
+    words = NEMO.replace("num_generations_per_prompt: 32", "num_generations_per_prompt: many")
+    with pytest.raises(
+        InputError, match="num_generations_per_prompt: must be a number, got 'many'"
+    ):
+        _script(tmp_path, "grpo.yaml", words)
+
+
+def test_verl_scores_no_reference_unless_a_term_needs_it(tmp_path: Path) -> None:
+    """verl/trainer/config: both KL terms are false, states stay on the device."""
+    plain, _ = _script(tmp_path, "run.sh", VERL)
+    section = plain.required(RL)
+    assert not section.offload_states
+    on = VERL.replace(
+        "algorithm.adv_estimator=grpo",
+        "algorithm.adv_estimator=grpo actor_rollout_ref.actor.use_kl_loss=True",
+    )
+    assert _script(tmp_path, "on.sh", on)[0].required(RL).reference_model
+    without = VERL.replace("actor_rollout_ref.actor.use_kl_loss=True", "")
+    assert not _script(tmp_path, "off.sh", without)[0].required(RL).reference_model
 
 
 TRL = """

@@ -13,6 +13,7 @@ from simulator import catalogue
 from simulator.errors import InfeasibleError
 from simulator.files import read_csv
 from simulator.questions.rl.answer import generator_goodput
+from simulator.reinforcement.remedies import _cut, remedies
 from simulator.reinforcement.rl_step import RLStep, joined, rl_step
 from simulator.reinforcement.runs import read_rl_table, scenario_of
 from simulator.reinforcement.split_search import try_splits
@@ -122,6 +123,17 @@ def _terms(scenario: Scenario, made: RLStep) -> RunTerms:
 def _lost(scenario: Scenario) -> float:
     made = rl_step(scenario)
     return 1.0 - generator_goodput(_terms(scenario, made), made)
+
+
+@pytest.mark.parametrize("groups", ["ep", "dp_attention"])
+def test_remedies_keep_groups_within_a_replica(groups: str) -> None:
+    """A half or double tp takes groups along that were all of it."""
+    model = {"model": "qwen3-30b-a3b", "gpus": 32, "layout__ep": 8}
+    scenario = scene(**model, rl__generation__tp=4, **{f"rl__generation__{groups}": 4})
+    assert remedies(scenario, rl_step(scenario)) is not None
+    for tp in (2, 8):
+        engine = _cut(scenario.required(RL), tp)
+        assert (engine.tp, getattr(engine, groups)) == (tp, tp)
 
 
 def test_experts_are_tried_whole_and_cut() -> None:

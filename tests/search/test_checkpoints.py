@@ -8,6 +8,7 @@ import pytest
 from simulator.api import plan, predict
 from simulator.errors import InputError
 from simulator.search.checkpoints import Checkpoint, CheckpointFile
+from simulator.units import show_bytes
 
 STORAGE = {
     "write_bytes_per_s": 40e9, "read_bytes_per_s": 100e9, "node_write_bytes_per_s": 4e9,
@@ -89,6 +90,9 @@ def test_what_stays_is_the_newest_and_the_last_counts() -> None:
     assert whole.written == whole.kept == math.ceil(recipe.steps / 100)
     few = saved(**job, run={"checkpoints": {**every, "keep": 3}})
     assert (few.written, few.kept, few.kept_bytes) == (whole.written, 3, 3 * few.bytes)
+    assert f"3 of {few.written:,} stay, {show_bytes(3 * few.bytes)}" in few.sentence()
+    unbounded = f"{whole.written:,} are written; run.checkpoints.keep bounds what stays"
+    assert whole.sentence().endswith(unbounded)
     short = saved("llama-3.1-8b", tp=2, run={"checkpoints": every})
     assert (short.written, short.kept, short.kept_bytes) == (None, None, None)
 

@@ -44,6 +44,8 @@ class Case:
     """The stretch in which interruptions were counted; none given: the whole run."""
     at_least: tuple[str, ...] = ()
     """What was reported as a bound."""
+    not_counted: str = ""
+    """Why its figures are in no error: the same run is compared in another table."""
     remark: str = ""
     """What of the report is compared, where that is not all of it."""
     source: str
@@ -108,8 +110,11 @@ def compared(case: Case) -> list[Compared]:
 
 
 def months_errors(comparisons: list[Compared]) -> dict[str, float]:
-    """Errors of the figures of other logs' runs: how many, median, largest, bounds that held."""
-    rows = [row for row in comparisons if not row.case.check]
+    """Errors of the figures of other logs' runs: how many, median, largest, bounds that held.
+
+    A run that another table compares is counted there alone.
+    """
+    rows = [row for row in comparisons if not (row.case.check or row.case.not_counted)]
     off = [abs(row.error) for row in rows if not row.is_bound]
     bounds = [row.error >= 0.0 for row in rows if row.is_bound]
     return {

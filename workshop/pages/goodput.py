@@ -36,7 +36,8 @@ rates of a set of `hardware_profiles/reliability/`, changed as the case says. No
 a case. *Rates of* is the log that the rates are from; where that is the log of the run itself the
 line is a **consistency check** and no prediction. Ideal: without anything that fails. `>`: reported
 as a bound. Detection, restarts and spares are those of the set, which few of the runs describe;
-figures called *recalled* in the sources were not read again when the table was made."""
+figures called *recalled* in the sources were not read again when the table was made. *Not counted*:
+the run is compared below, too, and stands in the errors there alone."""
 
 _HOURS = """\
 Steps x step time x GPUs, with goodput, next to the hours that were reported
@@ -94,6 +95,8 @@ def _line(row: Compared) -> str:
         error = "within" if row.error >= 0.0 else "below"
     ideal = "" if row.ideal is None else _shown(row.ideal)
     word = _UNITS.get(row.figure, row.figure)
+    if row.case.not_counted:
+        error += " (not counted)"
     bound = "> " if row.is_bound else ""
     cells = (row.case.name, row.case.rates_of + check, word, ideal, _shown(row.predicted),
              bound + _shown(row.reported), error)  # fmt: skip
@@ -144,9 +147,15 @@ def _factors(errors: Mapping[str, Any], hours: Sequence[Hours]) -> Iterator[str]
 
 
 def _remarks(cases: Iterable[Case]) -> list[str]:
-    """What of a report is compared; nothing where all of it is."""
-    found = [f"- {case.name}: {case.remark}" for case in cases if case.remark]
-    return ["What is compared, where that is not the whole report:", "", *found, ""]
+    """What of a report is compared where that is not all of it, and what is not counted."""
+    words = {"What is compared, where that is not the whole report:": "remark",
+             "Not counted:": "not_counted"}  # fmt: skip
+    cases = list(cases)
+    lines: list[str] = []
+    for head, name in words.items():
+        said = [f"- {case.name}: {getattr(case, name)}" for case in cases if getattr(case, name)]
+        lines += [head, "", *said, ""]
+    return lines
 
 
 def _shown(value: float) -> str:

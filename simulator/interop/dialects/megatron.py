@@ -156,7 +156,7 @@ MEGATRON_KEYS = {
 
 def megatron_block(row: dict[str, Any], scenario: Scenario) -> str:
     """Write the command for pretrain_gpt.py, ready to run on mock data."""
-    flags = as_flags(megatron_arguments(row, scenario))
+    flags = as_flags([*megatron_arguments(row, scenario), _saves(scenario)])
     return "\n".join(
         [
             "# In a checkout of Megatron-LM. Yours to set: data and tokenizer (mock data here),"
@@ -184,6 +184,12 @@ def megatron_arguments(row: dict[str, Any], scenario: Scenario) -> list[Argument
         *model_arguments(arch, scenario.software, recipe),
         _stand_ins(arch, scenario.software),
     ]
+
+
+def _saves(scenario: Scenario) -> Arguments:
+    """Checkpoints so many steps apart; the folder is yours to set."""
+    every = scenario.run.checkpoints.every_steps
+    return {} if every is None else {"save": "checkpoints", "save_interval": every}
 
 
 def _environment(row: dict[str, Any], recipe: Recipe) -> list[str]:
@@ -457,6 +463,7 @@ def read_megatron(settings: Settings, *, flags: bool, kind: str, program: str = 
     settings.whole(
         "run.samples", "train_samples", most=10**12
     )  # 4,096 tokens each: 1,000 x today's
+    settings.saves_every("save_interval")
     tokens = settings.whole("", "train_tokens", most=10**17)
     if tokens is not None:
         settings.say("training.tokens", float(tokens), settings.at("train_tokens"))

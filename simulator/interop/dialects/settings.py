@@ -113,6 +113,9 @@ class Reading:
     """It tells of a run, and is nothing that could be changed."""
 
 
+EVERY_STEPS = "run.checkpoints.every_steps"
+"""Steps between checkpoints: of the section [run] of a scenario, beside what `Stated` calls so."""
+
 _MOST = {"run.steps": 10**18}
 """Fields that may be larger than any number of a layout or a recipe: steps of a sequence each."""
 
@@ -193,6 +196,24 @@ class Settings:
         if name:
             self.say(name, number, setting)
         return number
+
+    def saves_every(self, *keys: str) -> None:
+        """State the steps between checkpoints; 0 and below are never, a share of the run is said.
+
+        A trainer without an interval of its own keeps the best one.
+        """
+        setting = self.take(*keys)
+        if setting is None or setting.value in (None, "", "auto", "None", "null", "none"):
+            return
+        if isinstance(setting.value, str) and _VARIABLE.search(setting.value):
+            self.unset.append(Unset(EVERY_STEPS, setting.value, setting.place))
+            return
+        number = as_whole(setting.value)
+        if number is not None and 1 <= number <= LARGEST:
+            self.say(EVERY_STEPS, number, setting)
+        else:
+            rule = "is no number of steps: checkpoints are as far apart as is best"
+            self.notes.append(f"{setting.place}: {setting.value} {rule}")
 
     def real(self, name: str, *keys: str) -> None:
         """State a number that may have a fraction."""

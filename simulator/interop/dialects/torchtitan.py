@@ -78,6 +78,9 @@ def torchtitan_tables(row: dict[str, Any], scenario: Scenario) -> dict[str, dict
         "activation_checkpoint": _recompute(row),
         "compile": {"enable": "norm" in scenario.software.kernels.fused},
     }
+    every = scenario.run.checkpoints.every_steps
+    if every is not None:
+        tables["checkpoint"] = {"enable": True, "interval": every}
     precision = scenario.workload.recipe.precision
     if precision in _CONVERTERS:
         converter, recipe_name = _CONVERTERS[precision]
@@ -295,6 +298,10 @@ def read_torchtitan(settings: Settings) -> Reading:
         settings.whole(name, *(f"{section}.{key}" for section in _FROM))
     settings.whole("training.sequence_length", "training.seq_len", "training.max_context_length")
     settings.whole("run.steps", "training.steps")
+    if settings.flag("checkpoint.enable", "checkpoint.enable_checkpoint") is False:
+        settings.take("checkpoint.interval")  # nothing is saved
+    else:
+        settings.saves_every("checkpoint.interval")
     _batch_in_tokens(settings)
     _batch(settings)
     _states(settings)

@@ -106,6 +106,11 @@ def read_trainer(settings: Settings, program: str = "") -> Reading:
     steps = settings.take("max_steps")
     if steps is not None and str(steps.value) != "-1":  # -1: num_train_epochs decides
         settings.whole("run.steps", "max_steps")
+    strategy = settings.found.get("save_strategy")
+    if strategy is None or str(strategy.value).rpartition(".")[2].lower() == "steps":
+        settings.saves_every("save_steps")
+    else:
+        settings.take("save_steps")  # an epoch, the best score or nothing decides
     model = settings.take("model_name_or_path", "model_name")
     if model is not None and settings.value_of("model.name") is None:
         say_model(settings, model)

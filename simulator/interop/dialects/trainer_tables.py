@@ -10,6 +10,7 @@ A trainer is added by its table alone, with a case in ``tests/interop/test_train
 - ``[same]``: a key and other names of it; with a point at its end, of a section.
 - ``[numbers]``, ``[reals]``: a key and the field that its number states; ``[numbers_or_none]``: 0
   and -1 state nothing; ``[mebibytes]`` of a field in bytes, ``[tokens]`` of one in sequences.
+- ``saves``: keys of steps between checkpoints.
 - ``deepspeed``: what stands before keys of DeepSpeed's own configuration.
 - ``unwrapped``: sections whose settings count as the file's own; ``calls`` and ``assigned``: the
   calls and names of a Python script whose keywords are settings.
@@ -172,8 +173,20 @@ def _say_numbers(settings: Settings, table: Mapping[str, Any]) -> None:
     for key, field in table.get("mebibytes", {}).items():
         size = settings.whole("", key, most=2**20)
         settings.say(field, (size or 0) * 2**20, settings.found[key]) if size else None
+    for key in table.get("saves", ()):
+        _say_saves(settings, key)
     for key, field in table.get("tokens", {}).items():
         _say_sequences(settings, key, field)
+
+
+def _say_saves(settings: Settings, key: str) -> None:
+    """State the steps between checkpoints, unless a strategy beside them is not by steps."""
+    section, dot, _ = key.rpartition(".")
+    strategy = settings.found.get(f"{section}{dot}save_strategy")
+    if strategy is None or _word(strategy.value).rpartition(".")[2] == "steps":
+        settings.saves_every(key)
+    else:
+        settings.take(key)
 
 
 def _say_sequences(settings: Settings, key: str, field: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from simulator.errors import InputError, first_of
 from simulator.hardware.cluster import load_cluster
 from simulator.interop.dialects.megatron import layers_by_stage
-from simulator.interop.dialects.settings import Reading, Stated, Unset, as_whole, shown
+from simulator.interop.dialects.settings import EVERY_STEPS, Reading, Stated, Unset, as_whole, shown
 from simulator.interop.dialects.trainer import TRAINERS
 from simulator.interop.launch_files.imported import Imported, Origin
 from simulator.interop.launch_files.recognising import read_launch_files
@@ -196,7 +196,7 @@ class _Merging:
             self.fields[item.field] = Origin(item.field, item.value, str(item.place))
         elif item.field not in self.given and not item.field.startswith("goal."):
             decides = f"--set {item.field}=VALUE decides"
-            if item.field.startswith("run."):
+            if item.field.startswith("run.") and item.field != EVERY_STEPS:
                 decides = "--gpus N decides"
                 if "cluster.gpus" in self.given:
                     return
@@ -343,6 +343,8 @@ class _Merging:
             self._too_few(gpus)
         if self._get("layout.tp") == 1 and self._get("layout.sequence_parallel"):
             self._put("layout.sequence_parallel", False, self._source("layout.tp"))
+        if "run.checkpoints.interval_s" in self.given or EVERY_STEPS in self.given:
+            self.fields.pop(EVERY_STEPS, None)
         self._follow_batch(dp)
         self._follow_samples()
         self._follow_groups(dp)
@@ -536,7 +538,9 @@ class _Merging:
         document: dict[str, dict[str, Any]] = {}
         for origin in self.fields.values():
             section, _, name = origin.field.partition(".")
-            if section not in ("run", "size"):
+            if origin.field == EVERY_STEPS:
+                document["run"] = {"checkpoints": {"every_steps": origin.value}}
+            elif section not in ("run", "size"):
                 document.setdefault(section, {})[name] = origin.value
         heads = document.get("model", {}).get("tasks")
         if names.get("model") is not None:
@@ -550,22 +554,36 @@ class _Merging:
                 document.setdefault("cluster", {})[key] = value
         self._ask(document)
         self._choose_software(document)
-        scenario = make_scenario(
-            document,
-            where="--from",
-            overrides=overrides,
-            architecture=None if names.get("model") is not None else self.architecture,
-        )
+        scenario = self._scenario(document, names, overrides)
+        every, steps = scenario.run.checkpoints.every_steps, scenario.workload.recipe.steps
+        if EVERY_STEPS in self.fields and every and steps is not None and every > steps:
+            rule = f"the run of {steps:,.0f} steps ends before {every:,}: as if it were not said"
+            self.notes.append(f"{self._source(EVERY_STEPS)}: {rule}")
+            del document["run"], self.fields[EVERY_STEPS]
+            scenario = self._scenario(document, names, overrides)
         scenario = _without_the_usual(scenario)
         origins = tuple(o for o in self.fields.values() if o.field.partition(".")[0] != "size")
         origins = tuple(
-            o for o in origins if not o.field.startswith("run.") and o.field not in self.given
+            o
+            for o in origins
+            if (o.field == EVERY_STEPS or not o.field.startswith("run."))
+            and o.field not in self.given
         )
         return Imported(
             readings=tuple(self.readings),
             scenario=scenario,
             origins=origins,
             notes=tuple(dict.fromkeys(self.notes)),
+        )
+
+    def _scenario(
+        self, document: Mapping[str, Any], names: Mapping[str, Any], overrides: list[str]
+    ) -> Scenario:
+        return make_scenario(
+            document,
+            where="--from",
+            overrides=overrides,
+            architecture=None if names.get("model") is not None else self.architecture,
         )
 
     def _batch_follows(self) -> bool:

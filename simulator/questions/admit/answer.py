@@ -314,7 +314,7 @@ def _chances(
         return {}
     days = None if limit_s is None else limit_s / DAY_S
     goal = Goal(deadline_days=days, budget_usd=budget_usd)
-    parts = prediction.estimate, prediction.outcome, prediction.certainty
+    parts = prediction.estimate.step_time_s, prediction.outcome, prediction.certainty
     held = goal_chances(*parts, goal, factor_of(prediction.scenario))
     name = "budget" if days is None else "deadline"
     likely, without = (float(getattr(held, f"{name}{kind}")[0]) for kind in ("", "_without_factor"))

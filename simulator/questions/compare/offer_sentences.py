@@ -7,11 +7,12 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from simulator.answers import CAVEATS
+from simulator.economics.price import MARK
 from simulator.glossary import section_title
 from simulator.planner.assumptions import ASSUMED
 from simulator.planner.plan import TRIAL
 from simulator.questions.compare.offers import excesses, nearest
-from simulator.report.wording import AT_ASSUMED, IDEAL, MARK, chance_words
+from simulator.report.wording import AT_ASSUMED, IDEAL, chance_words
 from simulator.units import (
     show_change,
     show_co2,
@@ -217,8 +218,8 @@ def in_words(rows: Sequence[Offer]) -> list[str]:
         ):
             if held is not None and without is not None:
                 said += f", {chance_words(held, without, what)}"
-        if row.evidence and row.evidence.grade == "unmeasured":
-            said += ", unmeasured"
+        if row.evidence and row.evidence.low_confidence:
+            said += f", {row.evidence.low_confidence}"
         lines.append(said)
     return [*lines, *_more(len(rows))]
 
@@ -241,11 +242,14 @@ def on_top_words(row: Offer) -> str:
 
 
 def tight_words(row: Offer) -> str:
-    """The layout that is faster and may run out of memory; blank without one."""
+    """The layout that is better and may run out of memory; blank without one."""
     tight = row.tight_alternative
     if tight is None:
         return ""
-    return f"TIGHT {tight['layout']}: {show_percent(tight['faster'])} faster, {TRIAL}"
+    better = f"{show_percent(tight['faster'])} faster"
+    if tight["faster"] <= 0.0:
+        better = "less of what the goal makes least"
+    return f"TIGHT {tight['layout']}: {better}, {TRIAL}"
 
 
 def _days_words(days: Span) -> str:
@@ -375,9 +379,10 @@ def _caveats(answer: Comparison) -> list[str]:
             "Ranges are P10 to P90: of cost with uncertainty of time and price, of energy with that"
             " of power."
         )
-    weak = sorted({r.cluster for r in answer.feasible if r.evidence and r.evidence.runs == 0})
+    weak = [row for row in answer.feasible if row.evidence and row.evidence.runs == 0]
     if weak:
-        lines.append(f"No comparable benchmark, low confidence: {', '.join(weak)}")
+        named = "; ".join(_sizes_of(sorted(weak, key=lambda row: (row.named, row.gpus))))
+        lines.append(f"No comparable benchmark, low confidence: {named}")
     tight = sum(row.memory_verdict == "TIGHT" for row in answer.feasible)
     if tight:
         lines.append(

@@ -8,6 +8,7 @@ from math import hypot, inf, isfinite, log
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from simulator.answers import encoded, plain
+from simulator.cost.estimate import concatenate
 from simulator.cost.step import Estimate
 from simulator.economics.carbon import co2_kg
 from simulator.economics.economics_section import Economics
@@ -23,7 +24,14 @@ from simulator.hardware.cluster import load_cluster
 from simulator.planner.answer_evidence import scenario_evidence
 from simulator.planner.assumptions import Assumption, assumptions
 from simulator.planner.batch_choices import batches_of, with_critical_batch, with_sizes
-from simulator.planner.plan import KEEP_FOR_ENERGY, WORTH_A_TRIAL, Plan, ranked
+from simulator.planner.plan import (
+    FEW_TIGHT,
+    KEEP_FOR_ENERGY,
+    Plan,
+    ranked,
+    tight_alternative,
+    tight_walked,
+)
 from simulator.planner.prediction import predict, refuse_tables
 from simulator.questions.compare.gpu_counts import batch_divides, next_good
 from simulator.records import dataclass
@@ -33,6 +41,7 @@ from simulator.search.candidates import widest_tp
 from simulator.search.certainty import Certainty, certainty
 from simulator.search.checkpoints import Checkpoint, checkpoints
 from simulator.search.defaults import stated_layout
+from simulator.search.explore import SearchResult
 from simulator.search.fastest import KEEP, fastest
 from simulator.search.outcome import GoalChances, Outcome, goal_chances
 from simulator.search.with_failures import never_finishes, priced
@@ -240,7 +249,7 @@ class Offer:
             return self.reason
         if self.batch_divides:
             return ""
-        free = f"; {self.next_good:,} GPUs need neither" if self.next_good else ""
+        free = f"; over {self.next_good:,} GPUs it divides without" if self.next_good else ""
         return f"the batch divides only with uneven stages or context parallelism{free}"
 
 
@@ -406,20 +415,27 @@ def _offer(scenario: Scenario, asked: Asked, name: str) -> Offer:
     result = priced(best, scenario, price=asked.price_of(scenario))
     first = ranked(best, result, scenario)[:1]
     assert searched.found is not None
-    tight = _tight_alternative(best.take(first), searched.found.tight)
+    tight = _tight_words(best.take(first), searched.found, scenario, asked)
     filled = replace(empty, layouts=layouts, tight_alternative=tight)
     return _filled(filled, scenario, best.take(first), result.take(first), asked)
 
 
-def _tight_alternative(best: Estimate, tight: Estimate) -> dict[str, Any] | None:
-    """The fastest TIGHT layout that is faster than the best."""
-    if not len(tight):
+def _tight_words(
+    best: Estimate, searched: SearchResult, scenario: Scenario, asked: Asked
+) -> dict[str, Any] | None:
+    """The TIGHT layout that would be the best by the goal if such were allowed."""
+    if best.verdict_word() == "TIGHT":
         return None
-    step_s = float(tight.step_time_s[0])
+    wanted = replace(scenario, goal=_goal(scenario, asked))
+    tight = tight_walked(searched, wanted).tight
+    both = concatenate([best, tight.take(slice(0, FEW_TIGHT))])
+    result = priced(both, wanted, price=asked.price_of(scenario))
+    place = tight_alternative(both, result, wanted)
+    if place is None:
+        return None
+    step_s = float(both.step_time_s[place])
     faster = 1.0 - step_s / float(best.step_time_s[0])
-    if faster <= WORTH_A_TRIAL:
-        return None
-    return {"layout": tight.layouts.describe(), "step_time_s": step_s, "faster": faster}
+    return {"layout": both.layouts.describe(place), "step_time_s": step_s, "faster": faster}
 
 
 def _filled(
@@ -454,7 +470,7 @@ def _filled(
         planned_days=planned_days,
         planned_usd=planned_usd,
         planned_kwh=planned_kwh,
-        **_chances(goal_chances(best, result, sure, _goal(scenario, asked), factor)),
+        **_chances(goal_chances(best.step_time_s, result, sure, _goal(scenario, asked), factor)),
         memory_headroom=free,
         memory_verdict=best.verdict_word(),
         memory_total_bytes=float(best.memory_total_bytes[0]),

@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from simulator.cli.screen import NO_FIT, assumptions, heading, notes
+from simulator.economics.price import MARK
 from simulator.questions.compare.offer_sentences import (
     missed,
     step_words,
@@ -17,7 +18,7 @@ from simulator.questions.compare.offer_sentences import (
     verdict,
     views,
 )
-from simulator.report.wording import IDEAL, MARK
+from simulator.report.wording import IDEAL
 from simulator.units import (
     show_days_span,
     show_kwh,

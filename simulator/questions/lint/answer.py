@@ -22,6 +22,7 @@ from simulator.dotted_fields import put
 from simulator.errors import InfeasibleError, InputError
 from simulator.files import build, read_toml, record
 from simulator.frames import DataFrame, frame_of_rows
+from simulator.interop.dialects.settings import EVERY_STEPS
 from simulator.interop.launch_files.imported import Imported
 from simulator.interop.launch_files.merging import import_launch
 from simulator.interop.launch_files.recognising import LAUNCH_FILE_LIMIT_BYTES
@@ -223,7 +224,7 @@ def _at_its_interval(now: Prediction, text: str, overrides: Iterable[str]) -> Pr
     free = stated.every_steps is None and stated.interval_s is None
     if asked or not free or not re.fullmatch(r"0*[1-9]\d*", value or "") or _is_off(off):
         return now
-    return _with(now, {"run.checkpoints.every_steps": int(value or 0)}) or now
+    return _with(now, {EVERY_STEPS: int(value or 0)}) or now
 
 
 def _is_off(value: str | None) -> bool:
@@ -293,7 +294,8 @@ def _sides(
 ) -> Iterator[tuple[dict[str, Any], Prediction | None, Prediction | None]]:
     """Changes that a rule proposes, each with the run before and after it."""
     if rule.interval:
-        yield from _intervals(now)
+        stated = now.scenario.run.checkpoints.every_steps  # None where nothing is written
+        yield from _intervals(now, int(value or 0) if stated else 0)
     elif rule.adapters:
         yield from _adapters(now, value or "")
     elif rule.machine:
@@ -310,7 +312,10 @@ def _sides(
 
 
 def _with(now: Prediction, fields: Mapping[str, Any]) -> Prediction | None:
-    """The same layout with some fields of the scenario otherwise; None where it cannot run."""
+    """The same layout with some fields of the scenario otherwise; None where it cannot run.
+
+    A field that becomes None is as if it were not said.
+    """
     scenario = now.scenario
     document: dict[str, Any] = {**scenario.document, "layout": _same_layout(now, fields)}
     for name, said in fields.items():
@@ -372,18 +377,17 @@ def _adapters(
 
 
 def _intervals(
-    now: Prediction,
+    now: Prediction, steps: int
 ) -> Iterator[tuple[dict[str, Any], Prediction | None, Prediction | None]]:
-    """Checkpoints as far apart as the run has them, and the best number of steps."""
-    run = dict(now.scenario.document.get("run", {}))
-    run["checkpoints"] = {**run.get("checkpoints", {})}
-    if run["checkpoints"].pop("every_steps", None) is None:
-        return
-    document = {**now.scenario.document, "run": run}
-    after = _with(replace(now, scenario=replace(now.scenario, document=document)), {})
-    if after is not None and after.checkpoint.every_steps is not None:
-        steps = max(round(after.checkpoint.every_steps), 1)
-        yield {"run.checkpoints.every_steps": steps}, now, after
+    """Checkpoints so many steps apart, and the best number of steps."""
+    stated = now.scenario.run.checkpoints
+    if not steps or stated.interval_s is not None or stated.every_steps not in (None, steps):
+        return  # an option says another
+    before = now if stated.every_steps else _with(now, {EVERY_STEPS: steps})
+    after = now if stated.every_steps is None else _with(now, {EVERY_STEPS: None})
+    best = None if after is None else after.checkpoint.every_steps
+    if before is not None and best is not None:
+        yield {EVERY_STEPS: max(round(best), 1)}, before, after
 
 
 def _lint(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simulator.cli.decision_options import IDEAL, Ideal
-from simulator.cli.option_groups import SearchOptions
+from simulator.cli.option_groups import Limits, SearchOptions
 from simulator.cli.options import (
     Json,
     check_out,
@@ -82,6 +82,7 @@ NoReport = Annotated[bool, typer.Option("--no-report", help="Write no report.")]
 @question(
     "plan",
     "plan run.toml --out report --pictures",
+    "plan run.toml --deadline 90d --budget 5M",
     "plan --from train.sh --cluster dgx-h100",
     "plan run.toml --more --set layout.schedule=any --set cluster.gpus=512",
     "plan --model llama-3.1-8b --cluster aws-p5 --gpus 64 --set training.tokens=1e12",
@@ -91,6 +92,7 @@ def ask(
     scenario: ScenarioFiles = None,
     from_files: FromFiles = None,
     options: SearchOptions,
+    limits: Limits,
     ideal: Ideal = False,
     as_json: Json = False,
     more: More = False,
@@ -111,7 +113,7 @@ def ask(
     """
     from simulator.interop.launch import launch_flags
 
-    options = options.with_set(IDEAL) if ideal else options
+    options = limits.put_on(options.with_set(IDEAL) if ideal else options)
     _check_report(out, pictures=pictures, no_report=no_report, as_json=as_json)
     file, launch_files = sorted_files(scenario, from_files)
     if launch_files:

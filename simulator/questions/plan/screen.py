@@ -29,6 +29,7 @@ from simulator.cli.screen import (
     waiting,
 )
 from simulator.cost.step import Estimate
+from simulator.economics.price import MARK
 from simulator.glossary import section_title
 from simulator.goal import OFFERED
 from simulator.layout.layouts import dealt_words
@@ -46,7 +47,7 @@ from simulator.report.evidence import (
     untimed,
 )
 from simulator.report.numbers import refined_rows
-from simulator.report.wording import MARK, end_words, goodput_words
+from simulator.report.wording import end_words, goodput_words
 from simulator.search.allowed import decides
 from simulator.search.outcome import Spans, spans
 from simulator.search.search_caps import search_caps
@@ -392,25 +393,28 @@ def _caveats(plan: Plan) -> list[str]:
 
 
 def missed_goals(plan: Plan) -> list[str]:
-    """Name the goals that no layout meets, and by how much the best one misses them."""
-    goal, days, usd = plan.scenario.goal, plan.outcome.days[0], plan.outcome.usd[0]
-    able = plan.estimate.able(allow_tight=plan.scenario.allow_tight)
+    """Name the goals that the best layout misses, and by how much: what is to be planned for."""
+    goal, factor = plan.scenario.goal, plan.planning_factor
+    times, on_top = (1.0, "takes") if factor is None else (factor.value, "is to be planned with")
+    days, usd = times * plan.outcome.days[0], times * plan.outcome.usd[0]
     lines = []
-    if goal.deadline_days is not None and not plan.in_time[able].any():
+    if goal.deadline_days is not None and not plan.meets_deadline:
         lines.append(
-            f"MISSED: {_none(plan.in_time)} meets the deadline. The best takes {show_days(days)} of"
-            f" {show_days(goal.deadline_days)}: it needs {days / goal.deadline_days:,.3g} times the"
-            " speed."
+            f"MISSED: {_none(plan, plan.in_time)} meets the deadline. The best {on_top}"
+            f" {show_days(days)} of {show_days(goal.deadline_days)}: it needs"
+            f" {days / goal.deadline_days:,.3g} times the speed."
         )
-    if goal.budget_usd is not None and not plan.in_budget[able].any():
+    if goal.budget_usd is not None and not plan.meets_budget:
         lines.append(
-            f"MISSED: {_none(plan.in_budget)} meets the budget. The best costs {show_usd(usd)} of"
-            f" {show_usd(goal.budget_usd)}: it needs prices"
+            f"MISSED: {_none(plan, plan.in_budget)} meets the budget. The best {on_top}"
+            f" {show_usd(usd)} of {show_usd(goal.budget_usd)}: it needs prices"
             f" {100.0 * (1.0 - goal.budget_usd / usd):.3g} % lower."
         )
     return lines
 
 
-def _none(met: NDArray[np.bool_]) -> str:
-    """What does not meet a goal: one that is TIGHT may."""
+def _none(plan: Plan, met: NDArray[np.bool_]) -> str:
+    """What does not meet a goal: one that is TIGHT may, or one that misses the other."""
+    if met[plan.estimate.able(allow_tight=plan.scenario.allow_tight)].any():
+        return "Not the best layout, nor any with both deadline and budget,"
     return "No layout that FITS" if met.any() else "No layout"

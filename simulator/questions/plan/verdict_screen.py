@@ -20,6 +20,7 @@ from simulator.cli.screen import (
     plain_table,
     took,
 )
+from simulator.economics.price import MARK
 from simulator.glossary import section_title
 from simulator.interop.launch import without_command
 from simulator.planner.assumptions import ASSUMED, assumption_lines
@@ -34,10 +35,9 @@ from simulator.questions.plan.screen import (
     trained_otherwise,
 )
 from simulator.report.evidence import ties
-from simulator.report.verdict import goal_words
 from simulator.report.wording import (
-    MARK,
     end_words,
+    goal_words,
     goodput_words,
     hours_words,
     planned_words,
@@ -112,7 +112,7 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
             yield "planned", planned
     else:
         yield "time", "no training.tokens given: no days, money or energy"
-    if goals := ", ".join(goal_words(plan)):
+    if goals := ", ".join(goal_words(plan.scenario.goal, plan.goal_chances)):
         yield "goals", goals
     step = show_seconds(float(estimate.step_time_s[0]))
     span = show_seconds_span(float(sure.p10_s[0]), float(sure.p90_s[0]))

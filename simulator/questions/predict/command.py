@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simulator.cli.decision_options import IDEAL, Ideal
-from simulator.cli.option_groups import ScenarioOptions
+from simulator.cli.option_groups import Limits, ScenarioOptions
 from simulator.cli.options import (
     Json,
     print_line,
@@ -32,6 +32,10 @@ Memory = Annotated[
         help="Memory of every pipeline stage with formulas and inputs, and what would make it fit.",
     ),
 ]
+Explain = Annotated[
+    bool,
+    typer.Option("--explain", help="Show the formula of each term and of each kind of memory."),
+]
 Figures = Annotated[
     bool,
     typer.Option(
@@ -44,6 +48,7 @@ Figures = Annotated[
 @question(
     "predict",
     "predict run.toml --set layout.tp=8 --set layout.pp=4",
+    "predict run.toml --explain",
     "predict run.toml --memory",
     "predict run.toml --anchored-by small-run.csv",
 )
@@ -52,9 +57,11 @@ def ask(
     scenario: ScenarioFiles = None,
     from_files: FromFiles = None,
     options: ScenarioOptions,
+    limits: Limits,
     ideal: Ideal = False,
     memory: Memory = False,
     figures: Figures = False,
+    explain: Explain = False,
     anchored_by: AnchoredBy = None,
     anchor_scenario: AnchorScenario = None,
     as_json: Json = False,
@@ -67,11 +74,12 @@ def ask(
     """
     from simulator.planner.prediction import predict
 
-    options = options.with_set(IDEAL) if ideal else options
+    options = limits.put_on(options.with_set(IDEAL) if ideal else options)
     made, assumed, launch = _asked(scenario, from_files, options, as_json=as_json)
     check_trace(trace)
     if isinstance(made, Scenario) and made.cluster.kinds:
-        of_one = {"--memory": memory, "--figures": figures, "--anchored-by": anchored_by,
+        of_one = {"--memory": memory, "--figures": figures, "--explain": explain,
+                  "--anchored-by": anchored_by,
                   "--anchor-scenario": anchor_scenario}  # fmt: skip
         return _mixed(made, of_one, trace)
     prediction = predict(made) if isinstance(made, Scenario) else made
@@ -101,7 +109,7 @@ def ask(
             return memory_screen(prediction, fit)
         from simulator.questions.predict.screen import screen
 
-        return screen(prediction, assumed, correction, effects)
+        return screen(prediction, assumed, correction, effects, formulas=explain)
 
     def document(prediction: Prediction) -> dict[str, Any]:
         from simulator.answers import plain

@@ -12,13 +12,13 @@ from rich.table import Table
 from rich.text import Text
 
 from simulator.cli.screen import gib, heading, notes, plain_table
+from simulator.economics.price import MARK
 from simulator.errors import visible
 from simulator.interop.launch_files.advising import Advice
 from simulator.interop.launch_files.imported import Imported
 from simulator.planner.fewest_changes import FewChanges
 from simulator.planner.fitting import Fitting
 from simulator.questions.predict.screen import verdict
-from simulator.report.wording import MARK
 from simulator.units import show_days, show_percent, show_seconds, show_usd
 
 _MOST_NAMED = 12

@@ -79,8 +79,10 @@ def screen(
     assumed: dict[str, Any],
     correction: Correction | None = None,
     effects: Sequence[FigureEffect] | None = None,
+    *,
+    formulas: bool = False,
 ) -> Iterator[RenderableType]:
-    """Give a prediction.
+    """Give a prediction, with the formula of each term and kind of memory if asked for.
 
     `assumed` are training fields that nobody gave, `correction` what measured runs made of it,
     `effects` what figures do to it.
@@ -91,10 +93,12 @@ def screen(
     yield verdict(prediction)
     if correction is not None:
         yield notes("Corrected by measured runs", _corrections(correction))
-    yield term_table({"time": (estimate, 0)}, formula=True)
+    yield term_table({"time": (estimate, 0)}, share=True, formula=formulas)
     yield notes("", _memos(prediction))
     yield ""
-    yield memory_table(estimate, 0, capacity, MEMORY_MEANING.__getitem__)
+    yield memory_table(estimate, 0, capacity, MEMORY_MEANING.__getitem__ if formulas else None)
+    if not formulas:
+        yield Text("--explain: the formula of each term and of each kind of memory.", style="dim")
     yield ""
     yield notes("Assumed, because not given", _assumptions(prediction, assumed))
     filled = prediction.defaults

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -20,6 +20,7 @@ _AHEAD = {
     "pay_back_month": "pays back",
     "pay_back_month_with_capital": "with capital",
     "break_even_month": "if sold then, assumed",
+    "break_even_month_with_capital": "sold, with capital",
 }
 """Months from which buying is ahead, in cash first."""
 
@@ -28,39 +29,46 @@ def screen(answer: RentOrBuy) -> Iterator[RenderableType]:
     """Give both ways and what they are made of."""
     use = answer.use
     title = f"{use.gpus:,} x {answer.page.accelerator} ({answer.cluster}), {use.months} months"
-    yield Text(f"{title}, in use {100 * use.in_use:.0f} % of the hours", style="bold")
+    paid = f"; {use.paid:,} paid for, racks whole" if use.paid != use.gpus else ""
+    words = f"{title}, in use {100 * use.in_use:.0f} % of the hours{paid}"
+    yield Text(words, style="bold")
     yield ""
-    table = plain_table(
-        "", "USD a month", "all months", "productive GPU-hour", *_AHEAD.values(), left=("",)
-    )
+    table = plain_table("", "USD a month", "all months", "productive GPU-hour", left=("",))
+    ahead = plain_table("", *_AHEAD.values(), left=("",))
     months = f"not in {use.months} months"
     for tier, usd in answer.rents_usd_per_month.items():
-        ahead = (getattr(answer, name)[tier] for name in _AHEAD)
-        sold = answer.resale_at_break_even_usd[tier]
-        cells = [f"month {month}" if month else months for month in ahead]
-        if sold is not None:
-            cells[-1] += f" ({show_usd(sold)})"
-        table.add_row(
-            f"rented, {tier}",
-            _usd(usd),
-            _usd(usd * use.months),
-            _hours(answer, tier),
-            *cells,
-        )
+        table.add_row(f"rented, {tier}", _usd(usd), _usd(usd * use.months), _hours(answer, tier))
+        numbers = [getattr(answer, name)[tier] for name in _AHEAD]
+        cells = [f"month {month}" if month else months for month in numbers]
+        if (sold := answer.resale_at_break_even_usd[tier]) is not None:
+            cells[2] += f" ({show_usd(sold)})"
+        ahead.add_row(tier, *cells)
     running, spent = sum(answer.buying.per_month.values()), float(answer.owned_cash_usd[-1])
-    table.add_row("bought", _usd(running), _usd(spent), _hours(answer, "own"), *[""] * len(_AHEAD))
+    table.add_row("bought", _usd(running), _usd(spent), _hours(answer, "own"))
     yield table
+    yield ""
+    yield Text("Buying is ahead of renting", style="bold")
+    yield ahead
     yield ""
     if answer.price is not None:
         said = (answer.price[name] for name in ("provider", "date", "grade", "source"))
         words = "; ".join(filter(None, said))
         yield notes("Rent", [f"{answer.price['usd_per_gpu_hour']:.2f} USD on demand: {words}"])
+    if answer.discounts:
+        yield notes("Discounts", [_less(*item) for item in answer.discounts.items()])
     yield notes("Bought, once", _items(answer.buying.once))
     yield notes("Bought, a month", _items(answer.buying.per_month))
     resale = float(answer.resale_usd[-1])
     left = f"servers {show_usd(resale)}, taken off the {show_usd(spent)} spent"
     yield notes(f"Sold after {use.months} months (assumed)", [left])
     yield notes(CAVEATS, answer.caveats)
+
+
+def _less(tier: str, asked: dict[str, Any]) -> str:
+    """A tier, its discount and who says so."""
+    said = (asked["date"], asked["grade"], asked["source"])
+    words = "; ".join(filter(None, said))
+    return f"{tier} {100.0 * asked['fraction']:.3g} % less than on demand: {words}"
 
 
 def _hours(answer: RentOrBuy, name: str) -> str:

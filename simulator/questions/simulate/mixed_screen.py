@@ -11,6 +11,7 @@ from rich.text import Text
 
 from simulator.answers import CAVEATS
 from simulator.cli.screen import (
+    NO_FIT,
     amount,
     gib,
     heading,
@@ -21,12 +22,13 @@ from simulator.cli.screen import (
 )
 from simulator.cost.mixed_gradient_sum import GradientSumPhases
 from simulator.cost.terms import LABELS
+from simulator.economics.price import MARK
 from simulator.events.played import SimulatedStep
 from simulator.events.step.streams import STREAMS
 from simulator.events.step.timeline import Mixed
 from simulator.planner.mixed_plan import MixedPlan
 from simulator.planner.mixed_prediction import KindUse, MixedPrediction, usd_per_step
-from simulator.report.wording import MARK, planned_words
+from simulator.report.wording import goal_words, planned_words
 from simulator.search.best_layout import factor_of
 from simulator.units import show_percent, show_seconds, show_seconds_span, show_usd
 
@@ -125,6 +127,8 @@ def mixed_plan_screen(answer: MixedPlan) -> Iterator[RenderableType]:
     """Give every way to use the servers, best first."""
     yield heading(answer.scenario)
     yield Text(f"\n{answer.verdict}\n", style="bold")
+    for words in goal_words(answer.scenario.goal, answer.best.chances(answer.scenario)):
+        yield Text(words, style="" if answer.meets_goal else NO_FIT)
     unit, scale = seconds_like(answer.best.step_s)
     fastest_s = min(option.step_s for option in answer.options)
     money = "USD" + MARK * answer.best.run.outcome.price.assumed

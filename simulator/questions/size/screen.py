@@ -9,6 +9,7 @@ from rich.console import RenderableType
 
 from simulator.answers import CAVEATS
 from simulator.cli.screen import NO_FIT
+from simulator.economics.price import MARK
 from simulator.planner.assumptions import ASSUMED
 from simulator.questions.compare.offer_sentences import (
     in_words,
@@ -82,7 +83,13 @@ def _left(answer: Sized) -> list[str]:
     left, share, budget = answer.budget_left_usd, answer.budget_left_share, answer.asked.budget_usd
     if left is None or share is None:
         return []
-    lines = [f"{show_usd(left)} of {show_usd(budget)} are left ({show_percent(share)})"]
+    chosen, chance = answer.answer, show_percent(answer.asked.confidence)
+    assert chosen is not None and chosen.usd_to_plan is not None and budget is not None
+    expected = budget - chosen.usd_to_plan.p50
+    lines = [
+        f"{show_usd(expected)} of {show_usd(budget)} are left"
+        f" ({show_usd(left)}, {show_percent(share)} of it, with a chance of {chance})"
+    ]
     if answer.larger is not None:
         (words,) = in_words([answer.larger])
         lines.append(f"the soonest end within it: {words}")
@@ -96,7 +103,10 @@ def _bought(answer: Sized, compute: Compute) -> list[str]:
     usd, days = compute.offer.usd_to_plan, compute.offer.days_to_plan
     paid, chance = "", answer.asked.confidence
     if usd is not None and days is not None:
-        paid = f", {show_usd(usd.at(chance) * compute.days / days.at(chance))}"
+        hours, sure = (compute.days * usd.at(p) / days.at(p) for p in (0.5, chance))
+        mark = MARK * compute.offer.assumed_price
+        paid = f", {show_usd(hours)}{mark}"
+        paid += f" ({show_usd(sure)} with a chance of {show_percent(chance)})"
     return [
         f"{compute.offer.gpus:,} {named} for {show_days(compute.days)}{paid};"
         f" the {compute.binding} is used up",

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from rich.console import RenderableType
 
 from simulator.cli.screen import notes, plain_table
+from simulator.economics.price import MARK
 from simulator.questions.sweep.report import problem_lines
-from simulator.report.wording import AT_ASSUMED, MARK
+from simulator.report.wording import AT_ASSUMED
 from simulator.units import show_percent, show_seconds, show_usd
 
 if TYPE_CHECKING:

@@ -41,7 +41,7 @@ def logs_screen(log_comparisons: Iterable[LogComparison]) -> Iterator[Renderable
         lines = [*differences(comparison), how_to_trace(comparison)]
         yield notes("Where the difference lies, as far as a log can tell", lines)
         yield ""
-        yield term_table({"predicted": (estimate, 0)}, formula=True)
+        yield term_table({"predicted": (estimate, 0)}, share=True)
         yield notes("", _hidden(comparison))
         yield ""
         yield notes(CAVEATS, _remarks(comparison))

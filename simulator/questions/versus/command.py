@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simulator.cli.option_groups import SearchOptions
+from simulator.cli.option_groups import Limits, SearchOptions
 from simulator.cli.options import ScenarioFile
 from simulator.cli.runner import Reply, question
 from simulator.errors import InputError, problem
@@ -99,6 +99,7 @@ def ask_what_if(
     *,
     scenario: ScenarioFile = None,
     options: SearchOptions,
+    limits: Limits,
     change: Changes = None,
     fabrics: Fabrics = False,
     releases: Releases = False,
@@ -113,7 +114,7 @@ def ask_what_if(
 
     if fabrics and releases:
         raise InputError("command line: --releases: must be left out with --fabrics")
-    described, assumed = options.scenario(scenario)
+    described, assumed = limits.put_on(options).scenario(scenario)
     if fabrics:
         return _fabrics(described, change)
     if releases:

@@ -297,5 +297,5 @@ def _owned(
     economics = scenario.section(Economics)
     site = None if economics is None else economics.site
     costs = rent_or_buy_cluster(scenario.cluster, use, page=bought, site=site)
-    whole = costs.buying.once["network"] + racks[0] * scenario.cluster.gpus
-    return whole, costs.usd_per_useful_gpu_hour["own"]
+    whole = costs.buying.once["network"] + racks[0] * costs.use.paid
+    return whole, costs.owned_usd_per_paid_gpu_hour

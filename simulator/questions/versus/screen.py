@@ -22,9 +22,10 @@ from simulator.cli.screen import (
     table_of,
     term_table,
 )
+from simulator.economics.price import MARK
 from simulator.planner.assumptions import ASSUMED, assumption_lines
 from simulator.questions.versus.what_if import error_words
-from simulator.report.wording import MARK, planned_totals_words
+from simulator.report.wording import planned_totals_words
 from simulator.search.outcome import spans
 from simulator.units import (
     show_days,

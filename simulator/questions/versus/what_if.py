@@ -23,8 +23,7 @@ from simulator.records import dataclass
 from simulator.scenario import Scenario, make_scenario
 from simulator.search.certainty import changed_total, ratio_span
 from simulator.search.defaults import stated_layout
-
-_SECTIONS = ("model", "training", "cluster", "layout", "goal")
+from simulator.sections import SECTIONS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -185,7 +184,7 @@ def parse_changes(texts: Sequence[str], *, where: str = "command line") -> list[
                     problem(where, f"--change {name}", _rule(MACHINE_CHANGES[name]), value)
                 )
             changes.append(TypedChange(name=name, text=value, value=number))
-        elif name.partition(".")[0] in _SECTIONS and "." in name:
+        elif name.partition(".")[0] in SECTIONS and "." in name:
             changes.append(TypedChange(name=name, text=value, value=None))
         else:
             rule = "unknown; give one of these, or a field of the scenario"
