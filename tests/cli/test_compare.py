@@ -3,8 +3,6 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -12,6 +10,7 @@ from typer.testing import CliRunner
 from simulator.answers import CAVEATS
 from simulator.cli.main import app
 from simulator.economics.unsure_totals import Span
+from simulator.evidence.card import GRADES, Card
 from simulator.hardware.cluster import clusters_meant
 from simulator.questions.compare.answer import Comparison, first_that_holds
 from simulator.questions.compare.offer_sentences import verdict, views
@@ -284,10 +283,12 @@ def test_a_size_without_a_benchmark_does_not_mark_its_cluster() -> None:
     assert said == "No comparable benchmark, low confidence: dgx-b200 x 512"
 
 
-def card(runs: int) -> Any:
+def card(runs: int) -> Card:
     """Evidence of so many runs."""
-    words = {"grade": "measured like it", "sentences": lambda: ["Evidence: "]}
-    return SimpleNamespace(runs=runs, mean_error=None, **words)
+    return Card(
+        grade=GRADES[1] if runs else GRADES[-1], runs=runs, mean_error=None, nearest_run=None,
+        nearest_error=None, nearest_distance="", borrowed=(), assumed=0, widened_by={},
+    )  # fmt: skip
 
 
 def test_a_size_over_which_the_batch_divides_is_not_said_to_have_no_cp() -> None:
