@@ -67,7 +67,13 @@ class Question:
 
 
 def question_of(text: str) -> Question:
-    """Read a question.
+    """Read a question; errors as :func:`read_question`."""
+    question: Question = read_question(Question, text)
+    return question
+
+
+def read_question(record: type[Any], text: str) -> Any:
+    """Read a question of one of the pages.
 
     Raises
     ------
@@ -76,17 +82,17 @@ def question_of(text: str) -> Question:
     """
     if len(text) > LONGEST:
         raise InputError(f"question: longer than {LONGEST} characters")
-    json = json_of(text, "question")
-    question: Question = build(Question, json, where="question")
+    question = build(record, json_of(text, "question"), where="question")
+    known = {
+        "model": ("model", presets.names()),
+        "cluster": ("cluster", catalogue.names("clusters")),
+        "beside": ("cluster", catalogue.names("clusters")),
+        "software": ("software", catalogue.names("software")),
+    }
     wrong = [
-        problem("question", field, f"unknown {kind}", value, known)
-        for field, kind, value, known in (
-            ("model", "model", question.model, presets.names()),
-            ("cluster", "cluster", question.cluster, catalogue.names("clusters")),
-            ("beside", "cluster", question.beside, catalogue.names("clusters")),
-            ("software", "software", question.software, catalogue.names("software")),
-        )
-        if value is not None and value not in known
+        problem("question", field, f"unknown {kind}", value, names)
+        for field, (kind, names) in known.items()
+        if (value := getattr(question, field, None)) is not None and value not in names
     ]
     if wrong:
         raise InputError(wrong)

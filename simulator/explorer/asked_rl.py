@@ -6,18 +6,15 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from simulator import catalogue
 from simulator.answers import plain
-from simulator.errors import InputError, problem
-from simulator.explorer.asked import LONGEST, Degree, Pins
-from simulator.files import Number, Whole, build, json_of, record
+from simulator.explorer.asked import Degree, Pins, read_question
+from simulator.files import Number, Whole, record
 from simulator.questions.rl.answer import rl
 from simulator.questions.rl.picture import INKS
 from simulator.reinforcement.timeline import timeline
 from simulator.report.palette import colour
 from simulator.scenario import Scenario, make_scenario
 from simulator.search.in_threads import may_go_on
-from simulator.workload import presets
 
 _SECTION = (
     "algorithm",
@@ -62,24 +59,8 @@ class RLQuestion:
 
 
 def rl_question(text: str) -> RLQuestion:
-    """Read a question.
-
-    Raises
-    ------
-    InputError
-        If it is too long, no JSON, or names what is not shipped.
-    """
-    if len(text) > LONGEST:
-        raise InputError(f"question: longer than {LONGEST} characters")
-    asked: RLQuestion = build(RLQuestion, json_of(text, "question"), where="question")
-    known = {"model": presets.names(), "cluster": catalogue.names("clusters")}
-    wrong = [
-        problem("question", field, f"unknown {field}", getattr(asked, field), names)
-        for field, names in known.items()
-        if getattr(asked, field) not in names
-    ]
-    if wrong:
-        raise InputError(wrong)
+    """Read a question; errors as :func:`simulator.explorer.asked.read_question`."""
+    asked: RLQuestion = read_question(RLQuestion, text)
     return asked
 
 
