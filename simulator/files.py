@@ -134,7 +134,8 @@ _SMALLEST_FIGURE, _LARGEST_FIGURE = 1e-30, 1e30
 
 DIVIDES = re.compile(
     r"(?:^|\.)(?:\w+_per_s|capacity_bytes|usable_bytes|power_usage_effectiveness|\w*oversubscription"
-    r"|(?:peak|sustained|training|unaligned|backward|memory|pair|usable)_fraction|(?:backward_)?tile_rows"
+    r"|(?:peak|sustained|training|unaligned|untuned|backward|memory|pair|usable)_fraction"
+    r"|(?:backward_)?tile_rows"
     r"|rows_per_unit|sharpness|wide_head_step|bucket_bytes)(?:\.|$)"
 )
 """Dotted names of figures by which something is divided."""
