@@ -90,6 +90,7 @@ def test_a_trainer_without_4_bit_weights_is_not_told_to_run_them(form: str) -> N
     assert "Megatron-Bridge" in said and "keeps frozen weights in 16 bit, 131" in said
 
 
+@pytest.mark.evidence
 def test_the_verdict_of_a_plan_without_a_command_says_so() -> None:
     done = CliRunner().invoke(app, ["plan", *QLORA, "--no-report"])
     assert "no command: Megatron-Bridge" in " ".join(done.stdout.split())

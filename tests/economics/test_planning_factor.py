@@ -80,6 +80,7 @@ def test_runs_left_out_lie_between_the_others_p10_and_p90(hours: list[Hours]) ->
     assert one.p10 < 6.4e6 < one.p90, "6.4 M hours were reported"
 
 
+@pytest.mark.evidence
 def test_days_and_money_are_planned_with_it(flagship: Plan) -> None:
     factor = planning_factor()
     row = flagship.document()["layouts"][0]

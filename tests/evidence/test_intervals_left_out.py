@@ -15,6 +15,7 @@ def left_out() -> dict[str, Any]:
     return intervals_left_out()
 
 
+@pytest.mark.evidence
 def test_what_devices_and_trainers_are_off_is_what_is_shipped() -> None:
     """Fitted anew, from errors at first sight."""
     rules = load_likeness()
@@ -22,6 +23,7 @@ def test_what_devices_and_trainers_are_off_is_what_is_shipped() -> None:
     assert float(rules.stand_in) == pytest.approx(fitted_stand_in(), abs=0.005)
 
 
+@pytest.mark.evidence
 @pytest.mark.parametrize("kind", ["experts", "host-bound", "trainers stood in for"])
 def test_eight_in_ten_of_the_hard_kinds_lie_inside(left_out: dict[str, Any], kind: str) -> None:
     """66 %, 41 % and 50 % did at first sight."""
@@ -30,11 +32,13 @@ def test_eight_in_ten_of_the_hard_kinds_lie_inside(left_out: dict[str, Any], kin
     assert figures["inside"] > figures["inside_before"] + 0.1
 
 
+@pytest.mark.evidence
 def test_devices_that_nobody_ran_are_no_further_off_than_is_said(left_out: dict[str, Any]) -> None:
     figures = left_out["groups"][DEVICES]
     assert figures["inside"] >= 0.8 and figures["stated"] >= figures["true"] >= 0.1
 
 
+@pytest.mark.evidence
 def test_grades_stand_in_the_order_of_their_errors_and_state_them(left_out: dict[str, Any]) -> None:
     """4.7 % stated and 8.8 % true on rows never seen was what the cards once said."""
     grades = [left_out["grades"][grade] for grade in GRADES]
@@ -46,6 +50,7 @@ def test_grades_stand_in_the_order_of_their_errors_and_state_them(left_out: dict
         assert grade["true"] < 1.05 * grade["stated"] < 1.5 * grade["true"]
 
 
+@pytest.mark.evidence
 def test_tails_are_heavy_and_the_middle_is_no_fuller_than_it_may_be(
     left_out: dict[str, Any],
 ) -> None:

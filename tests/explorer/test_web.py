@@ -323,6 +323,7 @@ def test_a_newer_question_of_a_page_ends_the_older_one() -> None:
         assert 409 in [reply.result() for reply in older]
 
 
+@pytest.mark.evidence
 @needs_uvicorn
 def test_connections_that_say_nothing_keep_nobody_out() -> None:
     with served() as server, ExitStack() as stack:
@@ -341,6 +342,7 @@ def test_connections_that_say_nothing_keep_nobody_out() -> None:
                 pass
 
 
+@pytest.mark.evidence
 @needs_uvicorn
 def test_some_clients_click_at_once() -> None:
     """`make load` is this with 200 clients for five minutes."""

@@ -25,7 +25,7 @@ from simulator.scenario import make_scenario
 from simulator.workload import presets
 from tests.mutations.mutator import VALUES
 
-FEW, MANY = 150, 600
+FEW, MANY = 75, 600
 MOST_S = 5.0
 """Of the processor, for one document."""
 

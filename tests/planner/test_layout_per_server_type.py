@@ -234,6 +234,7 @@ def test_a_share_of_the_batch_is_as_many_steps() -> None:
     assert part.recipe.tokens_per_step * 32 == whole.recipe.tokens_per_step * 12
 
 
+@pytest.mark.evidence
 def test_kinds_of_unlike_memory_and_speed_are_used_where_one_layout_fits_none() -> None:
     """Three H200 servers and eight of L40S for 8 B: nothing that both can do alike is worth it.
 

@@ -70,6 +70,7 @@ def test_every_scheduler_s_job_is_the_same_run(name: str, tmp_path: Path) -> Non
     assert document["memory"]["verdict"] == "FITS"
 
 
+@pytest.mark.evidence
 def test_the_end_is_held_against_the_time_that_there_is() -> None:
     """21e9 tokens in 0.9 days on 32 H100, as the prediction itself says: 7 days do, half a day
     does not, and a job twice as large does."""
@@ -125,6 +126,7 @@ def test_a_layout_that_cannot_run_is_refused_and_not_bad_input(tmp_path: Path) -
         assert document["reasons"][-1]["about"] == "layout"
 
 
+@pytest.mark.evidence
 def test_a_limit_of_the_file_itself_counts(tmp_path: Path) -> None:
     slurm = tmp_path / "job.sbatch"
     script = jobs()["job.sbatch"].replace(

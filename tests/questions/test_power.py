@@ -70,6 +70,7 @@ def test_clocks_under_a_limit_are_near_measured_ones(
     assert low * 0.85 <= clock <= high * 1.15
 
 
+@pytest.mark.evidence
 def test_a_cap_that_does_not_bind_changes_nothing() -> None:
     answer = capped(1000.0)
     assert (answer.best.gpus, answer.best.clock) == (32, 1.0)
@@ -94,6 +95,7 @@ def test_less_power_is_never_faster() -> None:
         assert less.choice.kw <= less.cap_kw
 
 
+@pytest.mark.evidence
 def test_picture_screen_and_document(tmp_path: Path) -> None:
     axes = Figure().subplots()
     assert capped(30.0).plot(axes) is axes and axes.has_data()

@@ -65,6 +65,7 @@ def test_an_own_best_is_never_slower_than_the_layout_at_hand() -> None:
             assert release.best_step_time_s <= release.step_time_s * (1 + 1e-9)  # type: ignore[operator]
 
 
+@pytest.mark.evidence
 def test_screen_document_and_what_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text(

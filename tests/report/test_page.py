@@ -222,6 +222,7 @@ def test_losses_lead_from_the_peak_to_the_goodput(numbers: PlanNumbers) -> None:
     assert all(length < 0.0 for length in losses)
 
 
+@pytest.mark.evidence
 def test_the_map_of_degrees_holds_the_best_layout(answer: Plan, numbers: PlanNumbers) -> None:
     assert numbers.degrees == []  # pp is pinned
     free = plan(make_scenario({**answer.scenario.document, "layout": {}}))
@@ -303,6 +304,7 @@ def test_report_is_written_whole(tmp_path: Path) -> None:
     assert paths[0].stat().st_size < 1_000_000
 
 
+@pytest.mark.evidence
 def test_two_processes_search_what_one_does(answer: Plan) -> None:
     asked = asked_of(answer)
     with offers_beside(answer) as offers:

@@ -35,6 +35,7 @@ def test_the_phrases_are_looked_for() -> None:
     assert said("For 1.42 M USD (money of the reference): the step, played") != []
 
 
+@pytest.mark.evidence
 def test_a_plan_and_a_comparison_avoid_them(tmp_path: Path) -> None:
     document = {
         "model": {"name": "llama-3.1-8b"},

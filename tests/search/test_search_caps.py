@@ -62,6 +62,7 @@ def test_no_cap_cuts_what_is_pinned() -> None:
     assert not search_caps(scenario(layout=pinned))
 
 
+@pytest.mark.evidence
 def test_a_range_says_how_many_of_its_batches_were_tried() -> None:
     small: dict[str, Any] = {
         "model": {"name": "gpt2-small"},
