@@ -18,6 +18,7 @@ from functools import lru_cache, partial
 from itertools import zip_longest
 from operator import attrgetter
 from pathlib import Path
+from types import GenericAlias
 from typing import Annotated, Any, BinaryIO, TypeGuard, TypeVar, dataclass_transform
 
 import tomli
@@ -235,6 +236,21 @@ def build(schema: type[T], raw: Any, *, where: str, prefix: str = "") -> T:
     """
     _check_items(raw, f"{where}: {prefix}" if prefix else where)
     return _validated(schema, raw, where, prefix)
+
+
+def read_records(schema: type[T], path: Path | str, kind: str) -> dict[str, T]:
+    """Read a TOML file of records of one `kind`, a table each, by the names of the tables.
+
+    Raises
+    ------
+    InputError
+        As :func:`build`.
+    """
+    tables = GenericAlias(dict, (str, schema))
+    holder: Any = record(type("_Records", (), {"__annotations__": {kind: tables}}))
+    built = build(holder, {kind: read_toml(path)}, where=str(path))
+    records: dict[str, T] = getattr(built, kind)
+    return records
 
 
 def _check_items(raw: Any, place: str) -> None:

@@ -80,11 +80,12 @@ def _scenario(asked: RLQuestion) -> Scenario:
 def rl_answer(asked: RLQuestion, *, search: bool) -> dict[str, Any]:
     """What the page shows: the step by phase on two lanes, who waits, splits, what would help."""
     answer = rl(_scenario(asked), by=asked.by, search=search, progress=lambda done, of: may_go_on())
-    rows = [row for row in answer.rows if row["step_time_s"] is not None]
+    document = answer.document()
+    rows = [row for row in document["tried"] if row["step_time_s"] is not None]
     rows.sort(key=lambda row: (row["verdict"] == "OOM", row["update_s"]))
     shown = answer.shown
     return {
-        **answer.document(),
+        **document,
         "line": answer.line,
         "trainer_layout": "" if shown is None else shown.step.trainer.described,
         "spans": [] if shown is None else plain(timeline(shown.step)),
@@ -92,6 +93,6 @@ def rl_answer(asked: RLQuestion, *, search: bool) -> dict[str, Any]:
             phase: (word, colour(ink).light, colour(ink).dark)
             for phase, (ink, word) in INKS.items()
         },
-        "tried": plain(rows[:_MOST_ROWS]),
+        "tried": rows[:_MOST_ROWS],
         "tried_splits": len(answer.tried),
     }

@@ -6,7 +6,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from simulator.files import build, read_toml, record
+from simulator.files import read_records, record
 from simulator.plain_files import open_file
 
 _GLANCE_BYTES = 2**26
@@ -46,16 +46,11 @@ class LogKind:
     line: StepLine | None = None
 
 
-@record
-class _Kinds:
-    kinds: dict[str, LogKind]
-
-
 @cache
 def log_kinds() -> dict[str, LogKind]:
     """Every kind by its name, in the order in which files are looked through."""
     path = Path(__file__).resolve().parent / "log_kinds.toml"
-    return build(_Kinds, {"kinds": read_toml(path)}, where=str(path)).kinds
+    return read_records(LogKind, path, "kinds")
 
 
 def kind_of(path: Path | str) -> str:

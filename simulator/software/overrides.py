@@ -21,7 +21,7 @@ from simulator.files import (
     build,
     figures,
     is_number,
-    read_toml,
+    read_records,
     record,
     table_of,
 )
@@ -100,18 +100,11 @@ class Switch:
         return set(self.words) == {"true", "false"}
 
 
-@record
-class _Switches:
-    """hardware_profiles/switches.toml."""
-
-    switches: dict[str, Switch]
-
-
 @lru_cache(maxsize=1)
 def switches() -> dict[str, Switch]:
     """Read hardware_profiles/switches.toml: every switch by its name."""
     path = catalogue.folder("hardware_profiles") / "switches.toml"
-    return build(_Switches, {"switches": read_toml(path)}, where=str(path)).switches
+    return read_records(Switch, path, "switches")
 
 
 def listed() -> dict[str, tuple[str, str, str, str]]:

@@ -11,7 +11,7 @@ from dataclasses import field
 from functools import cache
 from pathlib import Path
 
-from simulator.files import build, read_toml, record
+from simulator.files import read_records, record
 from simulator.interop.dialects.settings import Reading
 from simulator.interop.dialects.training_ways import refusal, way_of
 
@@ -33,15 +33,10 @@ class ForeignTrainer:
         )
 
 
-@record
-class _Trainers:
-    trainers: dict[str, ForeignTrainer]
-
-
 @cache
 def foreign_trainers() -> dict[str, ForeignTrainer]:
     """Every trainer that is known by name alone."""
-    return build(_Trainers, {"trainers": read_toml(_TABLE)}, where=str(_TABLE)).trainers
+    return read_records(ForeignTrainer, _TABLE, "trainers")
 
 
 def of_another_trainer(path: str, keys: Iterable[str], program: str = "") -> Reading | None:

@@ -26,7 +26,7 @@ from simulator.cost.correction import correct
 from simulator.cost.operators.matrices import weight_matrices
 from simulator.cost.uncertainty import P90, SHARED, Belief, bearing, belief, evidence_spread
 from simulator.errors import InputError
-from simulator.files import build, read_toml, record
+from simulator.files import read_records, record
 from simulator.frames import DataFrame, frame_of_rows
 from simulator.measured.measurements import Measurements
 from simulator.planner.prediction import Prediction
@@ -61,16 +61,11 @@ class Program:
     ranks: bool = False
 
 
-@record
-class _Programs:
-    programs: dict[str, Program]
-
-
 @lru_cache(maxsize=1)
 def programs() -> dict[str, Program]:
     """Every program by its name."""
     path = catalogue.folder("hardware_profiles") / "measurements.toml"
-    return build(_Programs, {"programs": read_toml(path)}, where=str(path)).programs
+    return read_records(Program, path, "programs")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from simulator import catalogue
 from simulator.cost.step import evaluate
 from simulator.errors import InputError
-from simulator.files import build, read_toml, record
+from simulator.files import read_records, record
 from simulator.planner.changes import machine_with, with_recipe
 from simulator.planner.prediction import Prediction, predict
 from simulator.scenario import Scenario, make_scenario
@@ -76,16 +76,11 @@ class Cause:
         return self.unit == "s per step"
 
 
-@record
-class _Causes:
-    causes: dict[str, Cause]
-
-
 @lru_cache(maxsize=1)
 def causes() -> dict[str, Cause]:
     """Every cause by its name."""
     path = catalogue.folder("hardware_profiles") / "causes.toml"
-    return build(_Causes, {"causes": read_toml(path)}, where=str(path)).causes
+    return read_records(Cause, path, "causes")
 
 
 def can_have(cause: Cause, prediction: Prediction) -> bool:

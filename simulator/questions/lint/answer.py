@@ -20,7 +20,7 @@ from simulator.answers import Answer, Encoded
 from simulator.cost.step import evaluate
 from simulator.dotted_fields import put
 from simulator.errors import InfeasibleError, InputError
-from simulator.files import build, read_toml, record
+from simulator.files import read_records, read_toml, record
 from simulator.frames import DataFrame, frame_of_rows
 from simulator.interop.dialects.settings import EVERY_STEPS
 from simulator.interop.launch_files.imported import Imported
@@ -84,16 +84,11 @@ class Rule:
         return self.variable or self.key
 
 
-@record
-class _Rules:
-    rules: dict[str, Rule]
-
-
 @lru_cache(maxsize=1)
 def rules() -> dict[str, Rule]:
     """Every rule by its name."""
     path = catalogue.folder("hardware_profiles") / "lints.toml"
-    return build(_Rules, {"rules": read_toml(path)}, where=str(path)).rules
+    return read_records(Rule, path, "rules")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -74,7 +74,7 @@ async def plan(
     json: Json = False,
 ) -> str:
     """Find the best layouts for a model, a cluster and a goal; layout fields are pinned."""
-    said = _said(model, cluster, fields, gpus=gpus)
+    said = _said(fields, model=model, cluster=cluster, gpus=gpus)
     return await _run("plan", scenario, [*said, "--no-report"], json=json)
 
 
@@ -87,7 +87,8 @@ async def predict(
     json: Json = False,
 ) -> str:
     """Predict step time, memory and cost of one layout."""
-    return await _run("predict", scenario, _said(model, cluster, fields, gpus=gpus), json=json)
+    said = _said(fields, model=model, cluster=cluster, gpus=gpus)
+    return await _run("predict", scenario, said, json=json)
 
 
 async def compare(
@@ -105,9 +106,8 @@ async def compare(
     json: Json = False,
 ) -> str:
     """Compare clusters and sizes for one run."""
-    said = [*_said(model, None, fields), "--clusters", ",".join(clusters)]
-    for option, value in {"--gpus": gpus, "--deadline": deadline, "--budget": budget}.items():
-        said += [] if value is None else [option, value]
+    limits = {"gpus": gpus, "deadline": deadline, "budget": budget}
+    said = _said(fields, model=model, clusters=",".join(clusters), **limits)
     return await _run("compare", scenario, said, json=json)
 
 
@@ -121,9 +121,7 @@ async def size(
     json: Json = False,
 ) -> str:
     """Find the fewest GPUs for a deadline, or the soonest end for a budget."""
-    said = _said(model, cluster, fields)
-    for option, value in {"--deadline": deadline, "--budget": budget}.items():
-        said += [] if value is None else [option, value]
+    said = _said(fields, model=model, cluster=cluster, deadline=deadline, budget=budget)
     return await _run("size", scenario, said, json=json)
 
 
@@ -144,16 +142,9 @@ async def catalogue(
     return await _run(words[0], None, words[1:])
 
 
-def _said(
-    model: str | None,
-    cluster: str | None,
-    fields: Mapping[str, Any] | None,
-    *,
-    gpus: int | None = None,
-) -> list[str]:
+def _said(fields: Mapping[str, Any] | None, **options: str | int | None) -> list[str]:
     """Write arguments as options of the command."""
-    options = {"--model": model, "--cluster": cluster, "--gpus": gpus}
-    words = [f"{option}={value}" for option, value in options.items() if value is not None]
+    words = [f"--{name}={value}" for name, value in options.items() if value is not None]
     for name, value in (fields or {}).items():
         text = str(value).lower() if isinstance(value, bool) else str(value)
         words += ["--set", f"{name}={text}"]
