@@ -90,7 +90,7 @@ def _record(
         init=False, repr=False, eq=False, kw_only=kw_only, slots=slots
     )(plain)
     if "__init__" not in written:
-        made.__init__, made.__signature__ = _first_init, _LazySignature()
+        made.__init__, made.__signature__ = _first_init(made), _LazySignature()
     if frozen:
         made.__setattr__ = made.__delattr__ = _refuse
         if slots:
@@ -105,14 +105,18 @@ def _record(
     return made
 
 
-def _first_init(self: Any, /, *values: Any, **named: Any) -> None:
-    """Compile the real `__init__` of a record, which takes this one's place, and call it."""
-    for owner in type(self).__mro__:
-        if owner.__dict__.get("__init__") is _first_init:
-            made: Any = _initialiser(owner)
-            owner.__init__ = made  # type: ignore[misc]
-            break
-    made(self, *values, **named)
+def _first_init(owner: Any) -> Callable[..., None]:
+    """An `__init__` that compiles the real one, which takes its place, and calls it.
+
+    Threads that make the first instance at once each compile one; the last stays.
+    """
+
+    def __init__(self: Any, /, *values: Any, **named: Any) -> None:
+        made = _initialiser(owner)
+        owner.__init__ = made
+        made(self, *values, **named)
+
+    return __init__
 
 
 def _initialiser(kind: type[Any]) -> Callable[..., None]:
