@@ -333,7 +333,8 @@ def _peers(document: Mapping[str, Any]) -> Iterator[str]:
     yield peers["origin"]
     rows = []
     for line in peers["step"]:
-        ours = document["sources"][line["source"]]["test"]
+        splits = document["sources"][line["source"]]
+        ours = splits.get("test") or splits["second-test"]
         constant = ours["constant_efficiency_all_rows"]["mape"]
         cells = [_percent(line[name]) for name in _PEERS]
         figures = [*cells, _percent(constant), _percent(ours["mape"])]
