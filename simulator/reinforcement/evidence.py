@@ -48,7 +48,7 @@ def traits_of(scenario: Scenario, rl: RL) -> dict[str, str]:
     return {
         "device": scenario.cluster.accelerator.name,
         "kind": scenario.workload.kind,
-        "mode": "on policy" if rl.staleness == 0 else "stale",
+        "mode": rl.policy_age,
         "servers": "several" if far else "one",
         "framework": rl.framework,
         "engine": rl.generation.engine,

@@ -46,6 +46,7 @@ FROZEN = {
     *("mode", "step_time_s", "p10_s", "p90_s", "updates", "generation_s", "reward_s"),
     *("log_probabilities_s", "training_s", "refit_s", "phase_change_s", "driver_s", "waiting"),
     *("staleness", "gpus", "tokens_per_s_per_gpu", "preempted", "layouts", "memory", "verdict"),
+    "lent_s",
     *("usd_per_1000_updates", "kwh_per_1000_updates", "goodput", "price", "evidence"),
 }
 
@@ -189,6 +190,22 @@ def test_plan_points_to_the_command(tmp_path: Path) -> None:
             "rl.kept_groups: prompts x samples / kept_groups must be at most 1,000,000",
         ),
         ({"refit": "storage"}, "rl.refit: must be collective with mode = 'colocated'"),
+        ({"mode": "mixed", "refit": "storage"}, "rl.refit: must be collective with mode = 'mixed'"),
+        ({"mode": "apart", "generation.gpus": 0}, "rl.generation.gpus: must be above 0"),
+        ({"mode": "mixed", "generation.gpus": 16}, "rl.generation.gpus: must leave accelerators"),
+        (
+            {"mode": "mixed", "generation.gpus": 6, "generation.tp": 4},
+            "rl.generation.tp: must divide the 6 accelerators that generate",
+        ),
+        (
+            {"mode": "mixed", "generation.gpus": 8, "staleness": 1},
+            "rl.partial_rollouts: must be true with mode = 'mixed' and staleness",
+        ),
+        ({"teacher": "qwen3-32b"}, "rl.teacher: goes with algorithm = 'distillation'"),
+        (
+            {"algorithm": "distillation", "teacher": "qwen3-32b"},
+            "rl.teacher: must have the 128,256 outputs of llama-3.1-8b, got 151936",
+        ),
         ({"generation.memory_share": 0.2}, "rl.generation.memory_share: weights of tp = 1"),
         ({"answer_lengths": [10, 20]}, "one of answer_tokens, answer_lengths, answer_file"),
     ],

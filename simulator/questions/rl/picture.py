@@ -35,7 +35,7 @@ def draw_lanes(axes: Any, shown: Priced) -> None:
     told = set()
     for span in spans:
         ink, word = INKS[span.phase]
-        if span.phase == "waiting" and shown.step.rl.mode == "colocated":
+        if span.phase == "waiting" and shown.step.alone_gpus == 0:
             word = "the same devices on the other side"
         length = span.end_s - span.start_s
         row = LANES[::-1].index(span.lane)
@@ -65,7 +65,7 @@ def rl_picture(answer: PricedRL, *, narrow: bool = False, svg: bool = False) -> 
     draw_lanes(axes, shown)
     step, name = shown.step, answer.scenario.workload.architecture.name
     waits = ", ".join(f"{side} waits {show_percent(x)}" for side, x in step.waiting.items())
-    if step.rl.mode == "colocated":
+    if step.alone_gpus == 0:
         waits = "all generate, then all train"
     title = f"{name}: {show_seconds(step.step_time_s)} a step, {step.rl.mode}"
     headline(figure, title, f"{step.all_gpus:,} accelerators; {waits}")

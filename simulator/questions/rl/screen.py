@@ -73,7 +73,7 @@ def _sides(shown: Priced) -> list[str]:
         f" {step.trainer.bins:,} packed sequences an update,"
         f" {show_percent(step.trainer.fill)} full",
         f"generator: {made.replicas:,} replicas of tp {rl.generation.tp} on"
-        f" {step.gpus['generation']:,}, up to {made.replica.most_sequences:,} sequences each, cache"
+        f" {made.gpus:,}, up to {made.replica.most_sequences:,} sequences each, cache"
         f" of {made.cache_tokens:,.0f} tokens, {show_seconds(made.iterations_s)} an iteration",
     ]
     if made.preempted:
@@ -82,7 +82,12 @@ def _sides(shown: Priced) -> list[str]:
         lines.append(f"{made.waited:,} of {rl.written:,} answers found no place at once")
     slow = made.seconds / made.mean_s - 1.0
     lines.append(f"the slowest replica takes {show_percent(slow)} longer than the mean")
-    if rl.mode == "apart":
+    if step.lent_s > 0.0:
+        lines.append(
+            f"{step.gpus['training']:,} accelerators that train write answers too,"
+            f" {show_seconds(step.lent_s)} of a step; {step.alone_gpus:,} only write"
+        )
+    if step.alone_gpus:
         wait = step.waiting
         lines.append(
             f"the trainer waits {show_percent(wait['trainer'])} of a step, the generator"
