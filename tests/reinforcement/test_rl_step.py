@@ -13,6 +13,7 @@ from simulator import catalogue
 from simulator.errors import InfeasibleError
 from simulator.files import read_csv
 from simulator.questions.rl.answer import generator_goodput
+from simulator.reinforcement.evidence import step_evidence
 from simulator.reinforcement.remedies import _cut, remedies
 from simulator.reinforcement.rl_step import RLStep, joined, rl_step
 from simulator.reinforcement.runs import read_rl_table, scenario_of
@@ -471,3 +472,25 @@ def test_an_asynchronous_engine_with_few_sequences_is_slower_than_a_list() -> No
     remedied = rl_step(replace(scenario, sections={**scenario.sections, "rl": wide}))
     assert remedied.step_time_s < 0.9 * stale.step_time_s
     assert scenario.required(RL).generation.max_sequences is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"rl__generation__speculative_tokens": 2}, "another speculation"),
+        ({"rl__generation__cuda_graphs": False}, "another graphs"),
+        ({"rl__reward": "model", "rl__reward_model": "llama-3.2-1b"}, "another reward"),
+        ({"rl__algorithm": "ppo"}, "another model beside the policy"),
+        ({**MIXED, "gpus": 16}, "another split"),
+        ({"rl__turns": 4, "rl__tool_s": 1.0}, "another tools"),
+    ],
+)
+def test_evidence_is_weaker_for_what_no_published_run_did(
+    changes: dict[str, Any], said: str
+) -> None:
+    """None of the 24 rows speculates, runs without graphs, judges by a model or has a critic."""
+    scenarios = scene(), scene(**changes)
+    plain, other = (step_evidence(scenario, rl_step(scenario)) for scenario in scenarios)
+    assert said in other.nearest_distance
+    assert other.runs <= plain.runs
+    assert (other.mean_error or 0.0) > (plain.mean_error or 0.0)
