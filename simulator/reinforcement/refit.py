@@ -71,7 +71,8 @@ def refit(
     host_s = tensors * float(framework.refit_tensor_s)
     rate, link = float(framework.refit_bytes_per_s), "gathers"
     if storage is not None:
-        rate, link = size / _stored_s(storage, size, cluster, alone_gpus), "storage"
+        training = int(estimate.layouts.world[0])
+        rate, link = size / _stored_s(storage, size, cluster, (training, alone_gpus)), "storage"
     elif alone_gpus and cluster.nodes > 1 and cluster.domain < cluster.gpus:
         wire = cluster.network_bytes_per_s_per_gpu, "network adapters of a rank"
         both = changes_sides and not lends
@@ -97,11 +98,10 @@ def refit(
     )
 
 
-def _stored_s(storage: Storage, size: float, cluster: Cluster, alone_gpus: int) -> float:
+def _stored_s(storage: Storage, size: float, cluster: Cluster, gpus: tuple[int, int]) -> float:
     """Write the weights once with the trainer's servers, read them with each of the engine's."""
     servers = cluster.node.accelerators
-    writers = -(-max(cluster.gpus - alone_gpus, 1) // servers)
-    readers = -(-max(alone_gpus, 1) // servers)
+    writers, readers = (-(-max(count, 1) // servers) for count in gpus)
     write = min(float(storage.write_bytes_per_s), writers * float(storage.node_write_bytes_per_s))
     read = min(float(storage.read_bytes_per_s) / readers, float(storage.node_read_bytes_per_s))
     return size / write + size / read

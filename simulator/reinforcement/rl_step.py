@@ -111,14 +111,14 @@ class RLStep:
     moved: Refit
     reward_s: float
     judge: Replica | None
-    """The model that judges answers, on the generator's accelerators."""
+    """The model that judges answers."""
     memory: dict[str, Side]
     """By phase."""
 
     @property
     def alone_gpus(self) -> int:
         """Accelerators that only generate."""
-        return self.all_gpus - self.gpus["training"]
+        return self.all_gpus - self.gpus["training"] - self.rl.scoring_gpus
 
     @property
     def generation_s(self) -> float:
@@ -236,7 +236,8 @@ class RLStep:
     def all_gpus(self) -> int:
         """Accelerators of the step."""
         both = self.rl.mode == "apart"
-        return self.gpus["generation"] + (self.gpus["training"] if both else 0)
+        others = self.gpus["training"] if both else 0
+        return self.gpus["generation"] + others + self.rl.scoring_gpus
 
     @property
     def tokens_per_s_per_gpu(self) -> float:
@@ -436,7 +437,10 @@ def _reward_s(rl: RL, generated: Generated, judge: Replica | None) -> float:
     """Judging a batch once it is written."""
     if judge is not None:
         lengths = sequence_lengths(rl, generated.answers)
-        tokens = float(lengths.sum()) / generated.replicas
+        replicas = generated.replicas
+        if rl.placed_models:
+            replicas = max(rl.scoring_gpus // rl.placed_models // rl.generation.tp, 1)
+        tokens = float(lengths.sum()) / replicas
         return float(judge.prefill_s(tokens, float(lengths.mean()) / 2.0))
     return rl.written * rl.reward_s / rl.reward_workers
 
@@ -451,7 +455,7 @@ def _memory(step: RLStep, cluster: Cluster) -> dict[str, Side]:
     estimate, replica = step.trainer.estimate, step.generated.replica
     usable = float(cluster.accelerator.memory.usable_bytes)
     training = {name: float(kind[0]) for name, kind in estimate.memory_bytes.items()}
-    if step.rl.algorithm == "ppo":
+    if step.rl.algorithm == "ppo" and not step.rl.scoring_gpus:
         for name in ("weights", "gradients", "optimizer"):
             training[name] *= 2.0
     generation = {
@@ -483,7 +487,7 @@ def _memory(step: RLStep, cluster: Cluster) -> dict[str, Side]:
         if shared and not step.rl.lends:
             asleep = {"engine asleep": float(replica.engine.asleep_bytes)}
             phases["reward"] = held | asleep | trainer
-        else:  # the engine does not sleep
+        elif not step.rl.scoring_gpus:  # the engine does not sleep
             generation |= held
     spread = {"training": float(estimate.memory_spread[0])}
     return {

@@ -103,9 +103,12 @@ def _candidates(scenario: Scenario, rl: RL) -> Iterator[RL]:
     Mixed ones on policy, or with staleness where answers go on elsewhere, if the framework can.
     """
     gpus, server = scenario.cluster.gpus, scenario.cluster.node.accelerators
+    others = gpus - rl.scoring_gpus
     able = rl.policy_age in load_framework(rl.framework, where=scenario.where).mixed
     modes: list[Mode] = ["apart"] if rl.staleness else []
-    if rl.mode == "mixed" or (able and (rl.partial_rollouts or not rl.staleness)):
+    if rl.mode == "mixed" or (
+        able and not rl.scoring_gpus and (rl.partial_rollouts or not rl.staleness)
+    ):
         modes.append("mixed")
     heads = min(attention.heads for attention in scenario.workload.architecture.attentions)
     for tp in divisors(heads):
@@ -114,12 +117,12 @@ def _candidates(scenario: Scenario, rl: RL) -> Iterator[RL]:
         if gpus % tp == 0:
             for ep in _expert_ranks(scenario, rl, tp):
                 yield _section(rl, "colocated", None, tp, ep)
-        parts = (gpus * eighth // 8 for eighth in _EIGHTHS)
+        parts = (others * eighth // 8 for eighth in _EIGHTHS)
         for generating in sorted({x // server * server if x > server else x for x in parts}):
-            enough = 0 < generating < gpus and generating % tp == 0
-            if enough and _whole(gpus - generating, server):
+            enough = 0 < generating < others and generating % tp == 0
+            if enough and _whole(others - generating, server):
                 for mode in modes:
-                    if mode == "mixed" and (gpus - generating) % tp:
+                    if mode == "mixed" and (others - generating) % tp:
                         continue
                     for ep in _expert_ranks(scenario, rl, tp):
                         yield _section(rl, mode, generating, tp, ep)
@@ -150,7 +153,9 @@ def _section(rl: RL, mode: Mode, generating: int | None, tp: int, ep: int) -> RL
         dp_attention=min(rl.generation.dp_attention, tp),
     )
     if mode == "colocated":
-        return replace(rl, mode=mode, staleness=0, partial_rollouts=False, generation=engine)
+        return replace(
+            rl, mode=mode, staleness=0, partial_rollouts=False, scoring_gpus=0, generation=engine
+        )
     return replace(rl, mode=mode, generation=engine)
 
 

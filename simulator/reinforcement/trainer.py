@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -157,14 +158,25 @@ def priced_trainer(
     software = scenario.software
     estimate = evaluate(layouts, workload, cluster, software)
     updates = rl.answers * rl.epochs // scenario.workload.recipe.global_batch
-    can, passes = forward_pass_s(workload.architecture, layouts, workload, cluster, software)
+    scoring = _scoring(rl, layouts, bins)
+    can, passes = forward_pass_s(workload.architecture, scoring, workload, cluster, software)
     pass_s = float(passes[0]) if len(can) else float(estimate.step_time_s[0]) / 3.0
-    bin_s = float(framework.bin_host_s) * bins / float(layouts.dp[0] * layouts.micro_batch[0])
-    update_s = float(estimate.step_time_s[0]) + bin_s
-    models = 2 if rl.algorithm == "ppo" else 1
-    passes_of_all = updates / rl.epochs
-    whole_pass_s = (pass_s + bin_s) * passes_of_all
-    teacher_s, teacher_bytes = _teacher(scenario, rl, workload, layouts, cluster)
+    rounds = bins / float(layouts.dp[0])
+    bin_s = float(framework.bin_host_s)
+    update_s = float(estimate.step_time_s[0]) + bin_s * rounds / float(layouts.micro_batch[0])
+    scored_s = bin_s * rounds / float(scoring.micro_batch[0])
+    whole_pass_s = (pass_s + scored_s) * updates / rl.epochs
+    score_s, training_s = whole_pass_s * rl.forward_passes, update_s * updates
+    if rl.placed_models:  # beside the policy, as fast for each of their accelerators
+        slower = cluster.gpus * rl.placed_models / rl.scoring_gpus
+        others_s = slower * whole_pass_s * (rl.forward_passes > rl.old_probabilities)
+        score_s = max(whole_pass_s * rl.old_probabilities, others_s)
+        training_s *= max(slower, 1.0) if rl.algorithm == "ppo" else 1.0
+    elif rl.algorithm == "ppo":
+        training_s *= 2.0
+    teacher_s, teacher_bytes = _teacher(scenario, rl, workload, scoring, cluster)
+    if teacher_bytes:
+        score_s += (teacher_s + scored_s) * updates / rl.epochs
     return Trainer(
         estimate=estimate,
         updates=updates,
@@ -172,11 +184,17 @@ def priced_trainer(
         fill=fill,
         update_s=update_s,
         pass_s=whole_pass_s,
-        training_s=update_s * updates * models,
-        score_s=whole_pass_s * rl.forward_passes
-        + ((teacher_s + bin_s) * passes_of_all if teacher_bytes else 0.0),
+        training_s=training_s,
+        score_s=score_s,
         teacher_bytes=teacher_bytes,
     )
+
+
+def _scoring(rl: RL, layouts: Layouts, bins: int) -> Layouts:
+    """The layout in which batches are scored: the trainer's, with another micro-batch if asked."""
+    if rl.scoring_micro_batch is None:
+        return layouts
+    return layouts.replace(micro_batch=gcd(rl.scoring_micro_batch, bins // int(layouts.dp[0])))
 
 
 def _teacher(

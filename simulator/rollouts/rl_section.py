@@ -141,6 +141,11 @@ class RL:
     """How new weights reach the engine. collective: gathered and broadcast, or by memory handles on
     the same devices; storage: written once as [run.checkpoints] says and read by every server that
     generates."""
+    scoring_gpus: Annotated[Whole, Ge(0), Le(LARGEST), Unit("accelerators")] = 0
+    """apart: accelerators on which reference, critic and a model that judges have equal places of
+    their own, where they score, and the critic learns, while the policy does."""
+    scoring_micro_batch: Annotated[Positive, Unit("packed sequences")] | None = None
+    """Packed sequences that a rank scores at once; none given: the trainer's micro-batch."""
     framework: str = "nemo-rl"
     """A profile of hardware_profiles/rl_frameworks: what moving weights takes, and more."""
     generation: Generation = Generation()
@@ -162,6 +167,12 @@ class RL:
         distils = self.algorithm == "distillation"
         other = self.teacher is None if distils else self.reference_model
         return self.old_probabilities + other + (self.algorithm == "ppo")
+
+    @property
+    def placed_models(self) -> int:
+        """Models with accelerators of their own, where [rl] gives any."""
+        models = self.forward_passes - self.old_probabilities + (self.reward == "model")
+        return models if self.scoring_gpus else 0
 
     @property
     def policy_age(self) -> str:
@@ -226,6 +237,14 @@ def read_rl(raw: Any, *, where: str) -> RL:
     if section.mode == "colocated" and section.generation.gpus is not None:
         rule = "must be left out with mode = 'colocated'"
         wrong("generation.gpus", rule, section.generation.gpus)
+    if section.scoring_gpus and section.mode != "apart":
+        wrong("scoring_gpus", "must be 0 unless mode = 'apart'", section.scoring_gpus)
+    elif section.scoring_gpus and not section.placed_models:
+        rule = "must be 0 without a reference, critic or judging model"
+        wrong("scoring_gpus", rule, section.scoring_gpus)
+    elif section.scoring_gpus and section.scoring_gpus % section.placed_models:
+        rule = f"must be equal parts for {section.placed_models} models"
+        wrong("scoring_gpus", rule, section.scoring_gpus)
     for name in ("ep", "dp_attention"):
         if section.generation.tp % getattr(section.generation, name):
             rule = f"must divide tp = {section.generation.tp}"
@@ -260,7 +279,9 @@ def check_with_others(
         problems.append(problem(where, "training.global_batch", rule, training.global_batch))
     trainers, alone = split_gpus(rl, cluster.gpus)
     if trainers <= 0:
-        rule = f"must leave accelerators to train on: be below cluster.gpus = {cluster.gpus}"
+        whole = "cluster.gpus - rl.scoring_gpus" if rl.scoring_gpus else "cluster.gpus"
+        left = cluster.gpus - rl.scoring_gpus
+        rule = f"must leave accelerators to train on: be below {whole} = {left}"
         problems.append(problem(where, "rl.generation.gpus", rule, alone))
     if rl.mode == "apart" and alone == 0:
         problems.append(problem(where, "rl.generation.gpus", "must be above 0", engine.gpus))
@@ -310,6 +331,7 @@ def split_gpus(rl: RL, gpus: int) -> tuple[int, int]:
     """Accelerators that train, and that only generate."""
     if rl.mode == "colocated":
         return gpus, 0
+    gpus -= rl.scoring_gpus
     alone = gpus // 2 if rl.generation.gpus is None else rl.generation.gpus
     return gpus - alone, alone
 

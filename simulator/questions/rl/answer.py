@@ -77,7 +77,7 @@ class Priced:
             "driver_s": step.driver_s,
             "waiting": step.waiting,
             "staleness": step.staleness,
-            "gpus": step.gpus,
+            "gpus": step.gpus | ({"scoring": placed} if (placed := step.rl.scoring_gpus) else {}),
             "tokens_per_s_per_gpu": step.tokens_per_s_per_gpu,
             "preempted": step.generated.preempted,
             "layouts": {"training": trainer.layout, "generation": generation},
@@ -201,6 +201,8 @@ class PricedRL(Answer):
             said.append("DAPO's further rounds are one longer batch: prompts / kept_groups.")
         if rl.algorithm == "ppo":
             said.append("The critic is a second model of the policy's size and layout.")
+        if rl.scoring_gpus:
+            said.append("Whether models fit on accelerators that only score is not looked at.")
         return tuple(said)
 
 
@@ -329,13 +331,18 @@ def usd_per_1000_updates(scenario: Scenario, step: RLStep) -> float | None:
 def _joule_per_1000_updates(scenario: Scenario, step: RLStep) -> float:
     """Energy of a thousand updates at the meter: devices are busy but while their side waits."""
     sides = {"trainer": step.gpus["training"], "generator": step.alone_gpus}
+    busy = {side: 1.0 - step.waiting[side] for side in sides}
+    sides["scorers"], busy["scorers"] = (
+        step.rl.scoring_gpus,
+        step.trainer.score_s / step.step_time_s,
+    )
     whole = sum(
         float(
             cluster_energy_joule(
                 with_gpus(scenario.cluster, gpus),
                 scenario.tariff.site,
                 step_time_s=step.step_time_s,
-                busy_s=(1.0 - step.waiting[side]) * step.step_time_s,
+                busy_s=busy[side] * step.step_time_s,
             )
         )
         for side, gpus in sides.items()
