@@ -53,6 +53,9 @@ _TRAINER = re.compile(r"(GRPO|RLOO|PPO|OnlineDPO)Trainer")
 _JOINED = re.compile(r" [*+-] ")
 """What joins settings to a formula."""
 
+_ARRAY = re.compile(r"\s*\$\{\w+\[[@*]\]\}")
+"""More settings, of an array that another script fills."""
+
 _TRUTHS, _ANY = ("true", "false"), "*"
 _SECTIONS = ("rl", "cluster", "layout", "training")
 """Sections of which a dialect sets fields; other names are settings."""
@@ -104,7 +107,7 @@ def document_of(settings: Mapping[str, Any], name: str) -> tuple[dict[str, Any],
     """
     dialect = _dialects()[name]
     settings, parts = _named(settings, dialect), _parts(settings, dialect)
-    known = {**dialect.get("usual", {}), **settings, **parts}
+    known = {**dialect.get("usual", {}), **_filled(settings), **parts}
     for key, cases in dialect.get("refused", {}).items():
         if (reason := cases.get(str(known.get(key, "")).lower())) is not None:
             raise InputError(f"{key}: {reason}")
@@ -145,6 +148,15 @@ def _named(settings: Mapping[str, Any], dialect: Mapping[str, Any]) -> dict[str,
     """Settings under the names by which the dialect knows them, whatever release wrote them."""
     names = dialect.get("renamed", {})
     return {names.get(key, key): value for key, value in settings.items()}
+
+
+def _filled(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings but for those whose value is a variable that the script does not set."""
+    return {
+        key: value
+        for key, value in settings.items()
+        if not (isinstance(value, str) and value.startswith("$"))
+    }
 
 
 def _parts(settings: Mapping[str, Any], dialect: Mapping[str, Any]) -> dict[str, Any]:
@@ -312,7 +324,7 @@ def _plain(value: Any) -> Any:
     """A word of a command as the number or truth that it spells."""
     if not isinstance(value, str):
         return True if value is None else value
-    text = value.strip().strip("\"'")
+    text = _ARRAY.sub("", value).strip().strip("\"'")
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     for kind in (int, float):

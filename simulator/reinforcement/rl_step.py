@@ -85,6 +85,12 @@ class Side:
         return sum(self.kinds.values())
 
     @property
+    def largest(self) -> list[tuple[str, float]]:
+        """Kinds that take any, the largest first."""
+        kinds = (item for item in self.kinds.items() if item[1] > 0.0)
+        return sorted(kinds, key=lambda item: -item[1])
+
+    @property
     def verdict(self) -> str:
         """FITS, TIGHT or OOM."""
         total, spread = np.array([self.total_bytes]), np.array([self.spread])

@@ -7,6 +7,18 @@ from simulator.reinforcement.rl_step import RLStep
 
 LANES = ("generator", "trainer")
 
+WORDS = {
+    "generation": "generation",
+    "reward": "reward",
+    "log_probabilities": "log-probabilities",
+    "training": "training",
+    "refit": "refit",
+    "phase_change": "change of sides",
+    "driver": "driver",
+    "waiting": "waiting",
+}
+"""What each phase is called."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Span:

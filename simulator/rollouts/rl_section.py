@@ -242,9 +242,6 @@ def read_rl(raw: Any, *, where: str) -> RL:
     elif section.scoring_gpus and not section.placed_models:
         rule = "must be 0 without a reference, critic or judging model"
         wrong("scoring_gpus", rule, section.scoring_gpus)
-    elif section.scoring_gpus and section.scoring_gpus % section.placed_models:
-        rule = f"must be equal parts for {section.placed_models} models"
-        wrong("scoring_gpus", rule, section.scoring_gpus)
     for name in ("ep", "dp_attention"):
         if section.generation.tp % getattr(section.generation, name):
             rule = f"must divide tp = {section.generation.tp}"

@@ -18,6 +18,7 @@ from simulator.questions.rl.page import rl_page
 from simulator.reinforcement.split_search import best_of, score
 from simulator.rollouts.rl_section import RL
 from simulator.scenario import make_scenario
+from simulator.units import show_bytes
 from tests.reinforcement.scenes import scene
 
 RUN = """
@@ -149,6 +150,11 @@ def test_pages_say_what_they_show(answer: PricedRL) -> None:
     page = rl_page(answer)
     assert page.count("<tr") > len(answer.tried)
     assert "Two steps" in page
+    assert answer.asked is not None
+    parts, memory = (page.index(f"<h2>{heading}</h2>") for heading in ("Time of a step", "Memory"))
+    assert parts < page.index("log-probabilities</td>", parts) < memory
+    for side in answer.asked.step.memory.values():
+        assert page.index(show_bytes(side.total_bytes), memory) > memory
 
 
 def test_plan_points_to_the_command(tmp_path: Path) -> None:
@@ -449,9 +455,9 @@ def test_placements_of_slime(tmp_path: Path) -> None:
     """slime/ray/placement_group.py: colocated, the larger of both numbers; else their sum."""
 
     def placed(name: str, more: str, text: str = SLIME) -> tuple[int, str, int | None, int]:
-        made, _ = _script(
-            tmp_path, name, text.replace("--actor-num-nodes", f"{more} --actor-num-nodes")
-        )
+        # arguments of the model come from a script that is not there
+        flags = f"{more} ${{MODEL_ARGS[@]}} --actor-num-nodes"
+        made, _ = _script(tmp_path, name, text.replace("--actor-num-nodes", flags))
         section = made.required(RL)
         return made.cluster.gpus, section.mode, section.generation.gpus, section.staleness
 

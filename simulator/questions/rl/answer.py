@@ -20,6 +20,7 @@ from simulator.reinforcement.evidence import interval_s, step_evidence
 from simulator.reinforcement.remedies import Remedy, remedies
 from simulator.reinforcement.rl_step import RLStep, rl_step
 from simulator.reinforcement.split_search import By, Tried, best_of, flips, try_splits, update_s
+from simulator.reinforcement.timeline import WORDS
 from simulator.reinforcement.trainer import with_gpus
 from simulator.reliability.run_terms import RunTerms
 from simulator.rollouts.profiles import frameworks_that_mix
@@ -47,6 +48,12 @@ class Priced:
     goodput: float
     """Ideal time over real time: what failures of both sides, restarts and checkpoints leave."""
     price: Price
+
+    @property
+    def phases(self) -> list[tuple[str, float]]:
+        """Phases that take any time, and their seconds."""
+        parts_s = self.step.parts_s
+        return [(WORDS[name], seconds) for name, seconds in parts_s.items() if seconds > 0.0]
 
     def document(self) -> dict[str, Any]:
         """As JSON says it."""

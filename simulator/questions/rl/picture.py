@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from simulator.reinforcement.timeline import LANES, timeline
+from simulator.reinforcement.timeline import LANES, WORDS, timeline
 from simulator.report.canvas import NARROW, headline, ink_on, legend, new_figure, plain_axes
 from simulator.report.palette import colour
 from simulator.units import show_percent, show_seconds
@@ -12,16 +12,17 @@ from simulator.units import show_percent, show_seconds
 if TYPE_CHECKING:
     from simulator.questions.rl.answer import Priced, PricedRL
 
-INKS = {
-    "generation": ("gemm", "generation"),
-    "reward": ("input", "reward"),
-    "driver": ("launch", "driver"),
-    "log_probabilities": ("attention", "log-probabilities"),
-    "training": ("optimizer", "training"),
-    "refit": ("tp", "refit"),
-    "phase_change": ("offload", "change of sides"),
-    "waiting": ("bubble_drain", "waiting"),
+_COLOURS = {
+    "generation": "gemm",
+    "reward": "input",
+    "driver": "launch",
+    "log_probabilities": "attention",
+    "training": "optimizer",
+    "refit": "tp",
+    "phase_change": "offload",
+    "waiting": "bubble_drain",
 }
+INKS = {phase: (ink, WORDS[phase]) for phase, ink in _COLOURS.items()}
 """Colour and word of each phase."""
 
 _WIDE_ENOUGH = 0.06

@@ -19,16 +19,6 @@ if TYPE_CHECKING:
 _SHOWN = 10
 """Splits on the screen, best first."""
 
-_WORDS = {
-    "generation": "generation",
-    "reward": "reward",
-    "log_probabilities": "log-probabilities",
-    "training": "training",
-    "refit": "refit",
-    "phase_change": "change of sides",
-    "driver": "driver",
-}
-
 
 def screen(answer: PricedRL) -> Iterator[RenderableType]:
     """Give the step by phase, both sides, their memory, other splits, and what would help."""
@@ -54,10 +44,8 @@ def screen(answer: PricedRL) -> Iterator[RenderableType]:
 def _step(shown: Priced) -> Table:
     step = shown.step
     table = plain_table("phase", "time", "of the step", left=("phase",))
-    for name, seconds in step.parts_s.items():
-        if seconds > 0.0:
-            share = show_percent(seconds / step.step_time_s)
-            table.add_row(_WORDS[name], show_seconds(seconds), share)
+    for word, seconds in shown.phases:
+        table.add_row(word, show_seconds(seconds), show_percent(seconds / step.step_time_s))
     whole = show_seconds(step.step_time_s)
     table.add_row(Text("a step", style="bold"), Text(whole, style="bold"), "")
     return table
@@ -110,8 +98,7 @@ def _sides(shown: Priced) -> list[str]:
 def _memory(shown: Priced) -> Table:
     table = plain_table("phase", "memory", "usable", "", "holds", left=("phase", "holds"))
     for name, side in shown.step.memory.items():
-        kinds = sorted(side.kinds.items(), key=lambda item: -item[1])
-        holds = ", ".join(f"{kind} {show_bytes(size)}" for kind, size in kinds[:4] if size > 0.0)
+        holds = ", ".join(f"{kind} {show_bytes(size)}" for kind, size in side.largest[:4])
         verdict = Text(side.verdict, style=verdict_style(side.verdict))
         table.add_row(
             name, show_bytes(side.total_bytes), show_bytes(side.usable_bytes), verdict, holds
