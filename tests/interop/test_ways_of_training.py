@@ -109,7 +109,7 @@ def test_the_tower_is_on_the_first_stage(tmp_path: Path) -> None:
 
 def test_the_length_of_an_image_is_not_the_language_models(tmp_path: Path) -> None:
     text = MULTIMODAL.replace("--decoder-seq-length 2048", "")
-    with pytest.raises(InputError, match="'576' are tokens of an image.*sequence_length=N"):
+    with pytest.raises(InputError, match=r"'576' are tokens of an image.*sequence_length=N"):
         read(tmp_path, {"run.sh": text})
 
 
@@ -338,7 +338,7 @@ def test_reward_models_score_pairs(tmp_path: Path, kind: str) -> None:
         workload = factory(tmp_path, finetuning_type="full", stage="rm").scenario.workload
     arch = workload.architecture
     assert arch.output_rows == 0 and arch.tasks is not None and arch.tasks.outputs == (1,)
-    scored = factory(tmp_path, stage="rm").scenario.workload  # adapters, and the score beside them
+    scored = factory(tmp_path, finetuning_type="lora", stage="rm").scenario.workload
     assert scored.recipe.lora_rank == 8 and scored.architecture.tasks is not None
 
 

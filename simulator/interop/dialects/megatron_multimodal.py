@@ -75,9 +75,8 @@ def with_tower(text: Architecture, settings: Settings) -> Architecture | None:
         settings.say("run.frozen_parts", frozen, at)
     tiles = settings.whole("", "max_num_tiles") or 1
     if tiles > 1:
-        at = settings.found["max_num_tiles"].place
         rule = f"a sample is counted with one tile of an image, not up to {tiles}"
-        settings.notes.append(f"{at}: {rule}")
+        settings.notes.append(f"{settings.found['max_num_tiles'].place}: {rule}")
     _say_stages(settings, text.layers, tower.layers)
     joined = replace(
         text,
@@ -140,5 +139,5 @@ def _say_stages(settings: Settings, text: int, tower: int) -> None:
     pp = settings.value_of("layout.pp") or 1
     if pp > 1 and text % pp == 0 and settings.value_of("layout.stages") is None:
         at = settings.at("pipeline_model_parallel_size")
-        each = text // pp
-        settings.say("layout.stages", [tower + each, *[each] * (pp - 1)], at)
+        share = text // pp
+        settings.say("layout.stages", [tower + share, *[share] * (pp - 1)], at)
