@@ -231,12 +231,12 @@ def application(
         Route("/explorer.css", _asset("explorer.css", "text/css")),
         Route("/health", _healthy),
         Route("/api/choices", _chosen_from),
-        Route("/api/now", answered(lambda q, r: _json(known.now(q, _near(r), r.query_params.get("last", ""))))),
-        Route("/api/scenario", answered(lambda q, _: _json(q), read=question_of_scenario)),
+        Route("/api/now", answered(lambda q, r: _json(known.now(q, _near(r), _last(r))))),
+        Route("/api/scenario", answered(lambda asked, _: _json(asked), question_of_scenario)),
         Route("/api/search", searched(lambda q, _: _json(known.searched(q)))),
         Route("/api/sizes", searched(lambda q, _: _json(known.sizes(q)))),
         Route("/api/otherwise", searched(lambda q, _: _json(known.otherwise(q)))),
-        Route("/api/rl", searched(lambda asked, r: _json(_of_rl(asked, r)), read=rl_question)),
+        Route("/api/rl", searched(lambda asked, r: _json(_of_rl(asked, r)), rl_question)),
         Route("/scenario.toml", answered(lambda q, _: _file(known.scenario_file(q), "toml"))),
         Route("/launch.sh", searched(lambda q, _: _file(known.launch(q), "sh"))),
         Route("/report.html", searched(lambda q, _: _file(known.report(q), "html"))),
@@ -279,6 +279,11 @@ def _near(request: Request) -> dict[str, Any]:
     if not isinstance(json, dict):
         return {}
     return {k: v for k, v in json.items() if isinstance(v, (int, str)) and k in _NEAR}
+
+
+def _last(request: Request) -> str:
+    """The key of the plan on the page."""
+    return request.query_params.get("last", "")
 
 
 _NEAR = (

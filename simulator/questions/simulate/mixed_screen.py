@@ -18,7 +18,6 @@ from simulator.cli.screen import (
     notes,
     plain_table,
     seconds_like,
-    verdict_style,
 )
 from simulator.cost.mixed_gradient_sum import GradientSumPhases
 from simulator.cost.terms import LABELS
@@ -40,7 +39,7 @@ def verdicts(kinds: list[KindUse]) -> Text:
     """Whether the worst rank of each kind fits, a line each."""
     text = Text()
     for kind in kinds:
-        text.append(kind.verdict, style=verdict_style(kind.verdict))
+        text.append(kind.verdict, style=kind.verdict)
         text.append(
             f": {gib(kind.memory_bytes)} of {gib(kind.usable_bytes)} GiB usable on the worst rank"
             f" of {kind.name}\n",
@@ -141,7 +140,7 @@ def mixed_plan_screen(answer: MixedPlan) -> Iterator[RenderableType]:
         days, usd = (float(x[0]) for x in (option.run.outcome.days, option.run.outcome.usd))
         table.add_row(
             option.way,
-            Text(option.run.memory.verdict, style=verdict_style(option.run.memory.verdict)),
+            Text(option.run.memory.verdict, style=option.run.memory.verdict),
             f"{option.gpus:,}",
             amount(scale * option.step_s),
             slower,
