@@ -402,13 +402,15 @@ def missed_goals(plan: Plan) -> list[str]:
     if goal.deadline_days is not None and not plan.meets_deadline:
         limit = show_days(goal.deadline_days)
         lines.append(
-            f"MISSED: {_none(plan, plan.in_time)} meets the deadline of {limit}. The best takes {show_days(days)}{how}: it needs"
+            f"MISSED: {_none(plan, plan.in_time)} meets the deadline of {limit}."
+            f" The best takes {show_days(days)}{how}: it needs"
             f" {days / goal.deadline_days:,.3g} times the speed."
         )
     if goal.budget_usd is not None and not plan.meets_budget:
         limit = show_usd(goal.budget_usd)
         lines.append(
-            f"MISSED: {_none(plan, plan.in_budget)} meets the budget of {limit}. The best costs {show_usd(usd)}{how}: it needs prices"
+            f"MISSED: {_none(plan, plan.in_budget)} meets the budget of {limit}."
+            f" The best costs {show_usd(usd)}{how}: it needs prices"
             f" {100.0 * (1.0 - goal.budget_usd / usd):.3g} % lower."
         )
     return lines
