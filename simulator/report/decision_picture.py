@@ -209,7 +209,7 @@ def tornado_picture(
     every = [mover.usd if money and mover.usd else mover.days for mover in movers]
     low, high = (end(0.0, *(x for pair in every for x in pair)) for end in (min, max))
     scale, unit = money_axis(max(high, -low)) if money else (1.0, "days")
-    left, right = 1.05 * low / scale, (high + (0.0 if narrow else 0.8 * (high - low))) / scale
+    left, right = 1.05 * (low or -0.02 * high) / scale, (high + (0.0 if narrow else 0.8 * (high - low))) / scale
     cheaper, dearer = colour("cheaper").light, colour("dearer").light
     heads = [f"{mover.name}\n{mover.change}" for mover in movers]
     for row, (mover, pair) in enumerate(zip(movers, every, strict=True)):
@@ -224,7 +224,9 @@ def tornado_picture(
         axes.text(right, level, "\n".join(words), ha="right", **style)
         if narrow:
             axes.text(left, level, heads[row], ha="left", **style)
-    axes.axvline(0.0, color=colour("text").light, lw=0.9)
+            axes.vlines([0.0], [row + 0.12], [row + 0.44], color=colour("text").light, lw=0.9)
+    if not narrow:
+        axes.axvline(0.0, color=colour("text").light, lw=0.9)
     axes.set_xlim(left, right)
     axes.set_yticks([] if narrow else range(len(movers)), [] if narrow else heads, fontsize=8.5)
     axes.set_ylim(len(movers) - 0.45, -0.55)
