@@ -83,8 +83,10 @@ def _examples() -> None:
     # a run that ends before it begins
     whole = {"kind", "taken", "lossless", "from_copies", "single"}
     kinds = get_type_hints(Rules).items()
-    column = {name: np.zeros(1, int if name in whole else float) for name, _ in kinds}
-    rules = Rules(**{name: column[name] if kind is Any else kind(0) for name, kind in kinds})
+    column: dict[str, Any] = {
+        name: np.zeros(1, int if name in whole else float) for name, _ in kinds
+    }
+    rules = Rules(**column | {name: kind(0) for name, kind in kinds if kind is not Any})
     play(packed(rules), room(rules, np.zeros(1), 1), 0, np.empty(1))
 
 
@@ -106,7 +108,8 @@ def object_file(noted: Calls) -> tuple[bytes, dict[str, Any]]:
     for name, (function, given) in noted.items():
         (made,) = function.dispatcher.overloads.values()
         module = llvm.parse_assembly(made.library.get_llvm_str())
-        symbol, taken = made.fndesc.llvm_func_name, []
+        symbol: str = made.fndesc.llvm_func_name
+        taken: list[Any] = []
         kinds = flatten(given, taken)
         expected = ["ptr" if isinstance(x, ctypes.c_void_p | None) else "i64" for x in taken]
         got = [str(x.type) for x in module.get_function(symbol).arguments]
@@ -148,20 +151,18 @@ def sources(functions: dict[str, Any]) -> list[str]:
     """Files of the modules that the functions stand in, and of those they import from."""
     from simulator.events.engine.compiled import PACKAGE
 
-    modules, found = [name.rpartition(".")[0] for name in functions], set()
+    modules = [name.rpartition(".")[0] for name in functions]
+    files: set[Path] = set()
     while modules:
         file = Path(sys.modules[modules.pop()].__file__ or "")
-        if file in found:
+        if file in files:
             continue
-        found.add(file)
+        files.add(file)
         text = file.read_text(encoding="utf-8")
         if "engine.compiled import" in text:
-            modules += [
-                node.module
-                for node in ast.walk(ast.parse(text))
-                if isinstance(node, ast.ImportFrom) and str(node.module).startswith("simulator.")
-            ]
-    return sorted(file.relative_to(PACKAGE).as_posix() for file in found)
+            imports = (x for x in ast.walk(ast.parse(text)) if isinstance(x, ast.ImportFrom))
+            modules += [x.module for x in imports if x.module and x.module[:10] == "simulator."]
+    return sorted(file.relative_to(PACKAGE).as_posix() for file in files)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,11 @@ PACKAGE = Path(__file__).resolve().parents[2]
 MACHINE_CODE = Path(__file__).with_name(f"compiled-{sysconfig.get_platform()}.bin")
 """A line of JSON, then an object file."""
 
+_OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False}
+"""Of ``njit``. Seeds run on threads. Without reference counts: numba raises and lowers an atomic
+count of every array that it hands to a function, which took two thirds of the time of an event. A
+function that allocates does not compile so (numba's ``core/extending.py`` shows the option)."""
+
 _loading = Lock()
 
 
@@ -68,18 +73,13 @@ class Compiled:
 
     @property
     def dispatcher(self) -> Any:
-        """What ``njit`` makes of it.
-
-        Without reference counts: numba raises and lowers an atomic count of every array that it
-        hands to a function, which took two thirds of the time of an event. A function that
-        allocates does not compile so (numba's ``core/extending.py`` shows the option).
-        """
+        """What ``njit`` makes of it."""
         if self._made is None:
             with _loading:
                 if self._made is None:
                     from numba import njit
 
-                    self._made = njit(cache=True, nogil=True, _nrt=False)(self.function)
+                    self._made = njit(**_OPTIONS)(self.function)
         return self._made
 
     @property
@@ -169,7 +169,7 @@ def _machine_code() -> dict[str, _Ahead]:
         if header["digest"] != digest(header["files"]):
             return {}
         return loaded(code, header["functions"])
-    except (OSError, ImportError, AttributeError, RuntimeError):
+    except (OSError, ValueError, ImportError, AttributeError, RuntimeError):
         return {}
 
 

@@ -112,7 +112,7 @@ def longest_path(graph: TaskGraph, names: Names = numbered) -> Times:
         clock=np.zeros(streams),
         why=np.full(streams, -1, np.int32),
         other=np.full(streams, -1, np.int32),
-        ready=np.arange(streams - 1, -1, -1, np.int32),
+        ready=np.arange(streams - 1, -1, -1, dtype=np.int32),
         waiting=np.full(n, -1, np.int32),
         following=np.empty(n, np.int32),
     )

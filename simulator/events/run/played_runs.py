@@ -11,6 +11,7 @@ import numpy as np
 
 from simulator.arrays import Floats
 from simulator.errors import InputError
+from simulator.events.engine.compiled import compiled
 from simulator.events.run.interruptions import (
     announced,
     corrupted,
@@ -22,7 +23,6 @@ from simulator.events.run.interruptions import (
     sorted_out,
     total_rate,
 )
-from simulator.events.engine.compiled import compiled
 from simulator.events.run.random_counter import exponential, seeded
 from simulator.events.run.run_state import (
     CAUSE_PHASES,

@@ -12,7 +12,6 @@ import numpy as np
 
 from simulator.events.engine.compiled import compiled
 
-
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND = np.uint64(0x94D049BB133111EB)
