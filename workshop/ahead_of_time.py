@@ -22,7 +22,11 @@ Calls = dict[str, tuple[Any, tuple[Any, ...]]]
 
 
 def main() -> None:
-    """Compile, and write the file."""
+    """Compile, and write the file; with ``--if-changed`` where it is not of this text."""
+    from simulator.events.engine import compiled
+
+    if "--if-changed" in sys.argv[1:] and compiled.machine_code():
+        return
     with tempfile.TemporaryDirectory() as folder:
         # before numba is imported: what it kept of this processor has no intermediate code
         os.environ |= {
@@ -31,8 +35,6 @@ def main() -> None:
             "NUMBA_CPU_FEATURES": "",
         }
         code, functions = object_file(calls())
-    from simulator.events.engine import compiled
-
     files = sources(functions)
     header = {"digest": compiled.digest(files), "files": files, "functions": functions}
     compiled.MACHINE_CODE.write_bytes(json.dumps(header).encode() + b"\n" + code)

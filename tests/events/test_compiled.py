@@ -77,10 +77,10 @@ def test_a_step_is_the_same_both_ways(
 @pytest.fixture(scope="module")
 def ahead() -> dict[str, Any]:
     """The functions of this checkout, compiled anew where its file is of another text."""
-    if not compiled._machine_code():
+    if not compiled.machine_code():
         subprocess.run([sys.executable, "-m", "workshop.ahead_of_time"], cwd=ROOT, check=True)
-        compiled._machine_code.cache_clear()
-    return compiled._machine_code()
+        compiled.machine_code.cache_clear()
+    return compiled.machine_code()
 
 
 def arrays(given: Any) -> Iterator[bytes]:
@@ -118,7 +118,7 @@ QUESTIONS = {
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
-def test_machine_code_gives_the_bits_that_numba_gives(
+def testmachine_code_gives_the_bits_that_numba_gives(
     name: str, ahead: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every call that a command makes is made twice: with what is compiled for this processor."""
@@ -153,10 +153,10 @@ def test_a_file_that_does_not_fit_is_left_alone(
         place = tmp_path / "compiled.bin"
         place.write_bytes(text)
         monkeypatch.setattr(compiled, "MACHINE_CODE", place)
-        compiled._machine_code.cache_clear()
-        assert compiled._machine_code() == {}
+        compiled.machine_code.cache_clear()
+        assert compiled.machine_code() == {}
         assert np.array_equal(fair_rates(**rates), expected)
-    compiled._machine_code.cache_clear()
+    compiled.machine_code.cache_clear()
 
 
 @pytest.mark.parametrize("micro_batches", [2, 5000])

@@ -59,7 +59,7 @@ class Compiled:
         """Run it, compiled or not."""
         if self._plain and _numbers(given) <= self._plain:
             return self.function(*given)
-        ahead = _machine_code().get(self.name)
+        ahead = machine_code().get(self.name)
         if ahead is not None:
             taken: list[Any] = []
             if flatten(given, taken) == ahead.takes:
@@ -161,7 +161,7 @@ def digest(files: Iterable[str]) -> str:
 
 
 @cache
-def _machine_code() -> dict[str, _Ahead]:
+def machine_code() -> dict[str, _Ahead]:
     """Every function that was compiled ahead, by name; none where that does not fit."""
     try:
         line, _, code = MACHINE_CODE.read_bytes().partition(b"\n")
