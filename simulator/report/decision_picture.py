@@ -209,7 +209,10 @@ def tornado_picture(
     every = [mover.usd if money and mover.usd else mover.days for mover in movers]
     low, high = (end(0.0, *(x for pair in every for x in pair)) for end in (min, max))
     scale, unit = money_axis(max(high, -low)) if money else (1.0, "days")
-    left, right = 1.05 * (low or -0.02 * high) / scale, (high + (0.0 if narrow else 0.8 * (high - low))) / scale
+    left, right = (
+        1.05 * (low or -0.02 * high) / scale,
+        (high + (0.0 if narrow else 0.8 * (high - low))) / scale,
+    )
     cheaper, dearer = colour("cheaper").light, colour("dearer").light
     heads = [f"{mover.name}\n{mover.change}" for mover in movers]
     for row, (mover, pair) in enumerate(zip(movers, every, strict=True)):
