@@ -208,11 +208,11 @@ def scenario_from_script(
     for key, cases in facts.get("told", {}).items():
         word = str(named.get(key, "")).lower()
         lines += [cases[word]] if word in cases else []
-    own = usual.keys() - named.keys()
+    unsaid = usual.keys() - named.keys()
     taken = [
         f"{key} = {value}"
         for key, value in usual.items()
-        if key in own and (key in used or key.partition(".")[0] in _SECTIONS)
+        if key in unsaid and (key in used or key.partition(".")[0] in _SECTIONS)
     ]
     if taken:
         lines.append(f"usual with {dialect}, because not given: {', '.join(taken)}")
