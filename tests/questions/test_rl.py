@@ -492,6 +492,19 @@ def test_placements_of_slime(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "name"), [(SLIME + " --advantage-estimator grpo", "slime"), (OPENRLHF, "OpenRLHF")]
+)
+def test_plan_names_the_framework_of_a_script(tmp_path: Path, text: str, name: str) -> None:
+    """Both have --advantage-estimator and --actor-num-gpus-per-node."""
+    path = tmp_path / "run.sh"
+    path.write_text(text.rstrip())
+    result = CliRunner().invoke(app, ["plan", "--from", str(path), "--cluster", "dgx-h100"])
+    assert result.exit_code == 2
+    assert f"a file of {name}, reinforcement learning" in " ".join(result.output.split())
+    assert "foreshard rl --from" in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize(
     "words",
     [
         {"allocation_mode": "sglang:d4p1t2+fsdp:d8"},
