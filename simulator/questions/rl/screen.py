@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from simulator.answers import CAVEATS
-from simulator.cli.screen import heading, notes, plain_table, table_of, verdict_style
+from simulator.cli.screen import heading, notes, plain_table, table_of
 from simulator.units import show_bytes, show_kwh, show_percent, show_seconds, show_usd
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _memory(shown: Priced) -> Table:
     table = plain_table("phase", "memory", "usable", "", "holds", left=("phase", "holds"))
     for name, side in shown.step.memory.items():
         holds = ", ".join(f"{kind} {show_bytes(size)}" for kind, size in side.largest[:4])
-        verdict = Text(side.verdict, style=verdict_style(side.verdict))
+        verdict = Text(side.verdict, style=side.verdict)
         table.add_row(
             name, show_bytes(side.total_bytes), show_bytes(side.usable_bytes), verdict, holds
         )
@@ -143,7 +143,7 @@ def _table(answer: PricedRL) -> Table:
         ("trainer waits", lambda row: show_percent(row["trainer_waits"])),
         ("generator waits", lambda row: show_percent(row["generator_waits"])),
         ("1,000 updates", lambda row: show_usd(row["usd"])),
-        ("", lambda row: Text(row["verdict"], style=verdict_style(row["verdict"]))),
+        ("", lambda row: Text(row["verdict"], style=row["verdict"])),
         ("trainer's layout", lambda row: row["layout"]),
         left=("mode", "trainer's layout"),
     )  # fmt: skip
