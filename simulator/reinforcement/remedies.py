@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from math import gcd
+from math import floor, gcd
 from typing import Any
 
 from simulator.errors import InfeasibleError, InputError
@@ -95,8 +95,11 @@ def _changes(
         changed = with_rl(scenario, replace(rl, generation=section))
         yield "rl.generation.asynchronous", True, why, changed
     share = step.generated.memory_share if step else (rl.generation.memory_share or 0.5)
-    for value in (round(share + _TENTH, 2), round(share - _TENTH, 2)):
-        if 0.1 <= value <= _MOST_SHARE:
+    smaller = share - _TENTH
+    if step is not None and (over := _over_share(step)) > 0.0:
+        smaller = floor(100.0 * (share - over)) / 100.0  # the largest that leaves the others room
+    for value in (round(share + _TENTH, 2), round(smaller, 2)):
+        if 0.1 <= value <= max(_MOST_SHARE, smaller):
             why = "room for more caches" if value > share else "room for the trainer beside it"
             yield _engine(scenario, rl, "memory_share", value, why)
     for tp in (rl.generation.tp * 2, rl.generation.tp // 2):
@@ -113,6 +116,12 @@ def _changes(
         pinned = {**scenario.pinned, "recompute": "full"}
         why = "activations are computed again"
         yield "layout.recompute", "full", why, replace(scenario, pinned=pinned)
+
+
+def _over_share(step: RLStep) -> float:
+    """Share of the memory by which a device that generates is too full; negative: it is not."""
+    side = step.memory["generation"]
+    return side.total_bytes / side.usable_bytes - 1.0
 
 
 def _cut(rl: RL, tp: int) -> Generation:

@@ -274,22 +274,7 @@ def check_with_others(
     if rl.answers * rl.epochs % training.global_batch:
         rule = f"must divide prompts x samples x epochs = {rl.answers * rl.epochs:,}"
         problems.append(problem(where, "training.global_batch", rule, training.global_batch))
-    trainers, alone = split_gpus(rl, cluster.gpus)
-    if trainers <= 0:
-        whole = "cluster.gpus - rl.scoring_gpus" if rl.scoring_gpus else "cluster.gpus"
-        left = cluster.gpus - rl.scoring_gpus
-        rule = f"must leave accelerators to train on: be below {whole} = {left}"
-        problems.append(problem(where, "rl.generation.gpus", rule, alone))
-    if rl.mode == "apart" and alone == 0:
-        problems.append(problem(where, "rl.generation.gpus", "must be above 0", engine.gpus))
-    generating = {alone: "generate"} if rl.mode != "colocated" else {}
-    if rl.mode != "apart":
-        generating[trainers] = "train and generate" if alone else "generate"
-    for gpus, what in generating.items():
-        if gpus > 0 and gpus % engine.tp:
-            rule = f"must divide the {gpus} accelerators that {what}"
-            problems.append(problem(where, "rl.generation.tp", rule, engine.tp))
-            break
+    problems += _wrong_split(rl, cluster.gpus, where)
     if rl.teacher is not None:
         problems += _wrong_teacher(rl.teacher, model, longest, where)
     heads = min((attention.heads for attention in model.attentions), default=1)
@@ -309,6 +294,28 @@ def check_with_others(
     if engine.precision not in cluster.accelerator.matrix_flop_per_s:
         rule = f"must be a type of {cluster.accelerator.name}"
         problems.append(problem(where, "rl.generation.precision", rule, engine.precision))
+    return problems
+
+
+def _wrong_split(rl: RL, gpus: int, where: str) -> list[str]:
+    """What a split of accelerators cannot be."""
+    problems = []
+    trainers, alone = split_gpus(rl, gpus)
+    if trainers <= 0:
+        whole = "cluster.gpus - rl.scoring_gpus" if rl.scoring_gpus else "cluster.gpus"
+        left = gpus - rl.scoring_gpus
+        rule = f"must leave accelerators to train on: be below {whole} = {left}"
+        problems.append(problem(where, "rl.generation.gpus", rule, alone))
+    if rl.mode == "apart" and alone == 0:
+        problems.append(problem(where, "rl.generation.gpus", "must be above 0", rl.generation.gpus))
+    generating = {alone: "generate"} if rl.mode != "colocated" else {}
+    if rl.mode != "apart":
+        generating[trainers] = "train and generate" if alone else "generate"
+    for count, what in generating.items():
+        if count > 0 and count % rl.generation.tp:
+            rule = f"must divide the {count} accelerators that {what}"
+            problems.append(problem(where, "rl.generation.tp", rule, rl.generation.tp))
+            break
     return problems
 
 

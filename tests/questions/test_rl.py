@@ -114,6 +114,25 @@ def test_an_engines_own_limit_is_a_remedy() -> None:
     assert "128 sequences at once unless told" in limits[0].why
 
 
+def test_a_share_that_leaves_the_trainer_no_room_is_out_of_memory_with_the_largest_that_does(
+    tmp_path: Path,
+) -> None:
+    """Weights fit, so that it is no wrong input: exit 1, and what was tried stands below."""
+    (tmp_path / "run.toml").write_text(RUN.split("mode =")[0])
+    more = ["--set", "rl.generation.memory_share=0.99", "--as-given", "--json"]
+    result = CliRunner().invoke(app, ["rl", str(tmp_path / "run.toml"), *more])
+    document = json.loads(result.output)
+    assert (result.exit_code, document["rl"]["verdict"]) == (1, "OOM")
+    side = document["rl"]["memory"]["generation"]
+    rest = side["trainer asleep"] / side["usable_bytes"]
+    (share,) = (
+        remedy["value"]
+        for remedy in document["remedies"]
+        if remedy["field"] == "rl.generation.memory_share"
+    )
+    assert 1.0 - rest - 0.01 < share <= 1.0 - rest
+
+
 def test_a_split_without_room_names_what_would_do() -> None:
     big = rl(
         scene(model="llama-3.1-70b", gpus=16, layout__tp=8, rl__generation__tp=1), search=False
@@ -470,6 +489,19 @@ def test_placements_of_slime(tmp_path: Path) -> None:
     stops, _ = _script(tmp_path, "stops.sh", later.replace("--hf", "--rollout-num-gpus 8 --hf"))
     assert not stops.required(RL).in_flight_updates
     assert stops.required(RL).framework == "slime"
+
+
+@pytest.mark.parametrize(
+    ("text", "name"), [(SLIME + " --advantage-estimator grpo", "slime"), (OPENRLHF, "OpenRLHF")]
+)
+def test_plan_names_the_framework_of_a_script(tmp_path: Path, text: str, name: str) -> None:
+    """Both have --advantage-estimator and --actor-num-gpus-per-node."""
+    path = tmp_path / "run.sh"
+    path.write_text(text.rstrip())
+    result = CliRunner().invoke(app, ["plan", "--from", str(path), "--cluster", "dgx-h100"])
+    assert result.exit_code == 2
+    assert f"a file of {name}, reinforcement learning" in " ".join(result.output.split())
+    assert "foreshard rl --from" in " ".join(result.output.split())
 
 
 @pytest.mark.parametrize(

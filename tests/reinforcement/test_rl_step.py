@@ -172,6 +172,29 @@ def test_a_model_that_judges_is_held_beside_the_engine() -> None:
     assert beside.memory["generation"].verdict == "OOM"
 
 
+def test_models_with_accelerators_of_their_own_work_beside_the_policy() -> None:
+    """PPO: reference and critic, eight each, as many as train: one pass and one training long."""
+    shared = step(**APART, rl__algorithm="ppo")
+    placed = step(**APART, gpus=32, rl__algorithm="ppo", rl__scoring_gpus=16)
+    assert (placed.all_gpus, placed.alone_gpus, placed.gpus["training"]) == (32, 8, 8)
+    assert placed.trainer.score_s == pytest.approx(shared.trainer.score_s / 3)
+    assert placed.trainer.training_s == pytest.approx(shared.trainer.training_s / 2)
+    half = step(**APART, gpus=24, rl__algorithm="ppo", rl__scoring_gpus=8)
+    assert half.trainer.training_s == pytest.approx(shared.trainer.training_s)
+    assert half.trainer.score_s == pytest.approx(2.0 * placed.trainer.score_s)
+    kinds = [made.memory["training"].kinds["optimizer"] for made in (shared, placed)]
+    assert kinds[0] == pytest.approx(2.0 * kinds[1])
+    search = try_splits(scene(**APART, gpus=32, rl__staleness=1, rl__scoring_gpus=8))
+    apart = [split for split in search if split.rl.mode == "apart" and split.step is not None]
+    assert apart and all(split.step and split.step.all_gpus == 32 for split in apart)
+
+
+def test_larger_micro_batches_of_scoring_are_never_slower() -> None:
+    seconds = [step(rl__scoring_micro_batch=size).trainer.score_s for size in (1, 2, 4)]
+    assert seconds[0] == step().trainer.score_s
+    assert seconds == sorted(seconds, reverse=True)
+
+
 def test_a_generator_of_infinite_speed_leaves_the_trainers_time() -> None:
     scenario = scene(**APART, rl__staleness=1)
     normal = rl_step(scenario)
@@ -417,6 +440,20 @@ def test_states_that_stay_take_their_room_from_the_engine() -> None:
     more = stay.memory["generation"].total_bytes - away.memory["generation"].total_bytes
     assert more == pytest.approx(states)
     assert stay.moved.switch_s < away.moved.switch_s
+
+
+def test_a_share_for_rollouts_alone_overfills_devices_that_train_too() -> None:
+    """verl issue 7795: separate_async, gpu_memory_utilization 0.9, states left on the device.
+
+    Out of memory as engines start on the devices that train; the default of 0.5 ran.
+    """
+    hybrid = {**QUEUED, "rl__mode": "mixed", "rl__framework": "verl", "rl__offload_states": False}
+    wide = step(**hybrid, rl__generation__memory_share=0.9)
+    assert wide.memory["generation"].verdict == "OOM"
+    assert step(**hybrid).generated.memory_share == 0.5
+    assert step(**hybrid).memory["generation"].verdict != "OOM"
+    alone = {**hybrid, "rl__mode": "apart"}
+    assert step(**alone, rl__generation__memory_share=0.9).memory["generation"].verdict == "FITS"
 
 
 def test_more_cache_for_a_large_model_gains_what_was_published() -> None:
