@@ -38,9 +38,11 @@ class Overlap:
     many at the end, and those that fill and drain the pipeline. One more block's activations are
     there."""
     hybridep_units: Figure = Figure(0.0)
+    """Compute units that HybridEP holds while it runs beside compute; 0: as many as the collective
+    library's reductions."""
     deepep_units: Figure = Figure(0.0)
-    """Compute units that HybridEP, DeepEP hold while they run beside compute; 0: as many as the
-    collective library's reductions."""
+    """Compute units that DeepEP holds while it runs beside compute; 0: as many as the collective
+    library's reductions."""
     context_ring: bool = True
     """Exchange of keys and values runs beside attention that does not wait for it: all but the last
     block of a ring, the first block of torch's gather."""
