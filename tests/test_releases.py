@@ -97,7 +97,9 @@ def test_a_variant_takes_its_own_where_there_is_one() -> None:
         ("torchtitan-2026.06", "torchtitan-2025.04-compile"),
         ("torchtitan-HEAD", "torchtitan-2025.04-compile"),
         ("torchtitan-2026.06-nightly", "torchtitan-2025.04-compile"),
-        ("nemo-automodel-2026", "torchtitan-2025.04-compile"),
+        ("nemo-automodel-2026", "automodel"),
+        ("megatron-lm-main-2025.08", "megatron-lm-main-2024.01"),
+        ("megatron-lm-main-2026.08", "megatron-lm-main-2026.01"),
         ("nemo-25.08", "nemo-25.04"),
         ("nemo-26.02", "megatron-bridge-26.02"),
         ("nemo-2.5", "nemo-25.04"),  # a number that is no date
@@ -146,7 +148,7 @@ def test_a_fallback_stands_for_unknown_families_alone() -> None:
 def test_a_framework_without_a_profile_keeps_its_name() -> None:
     for word, profile, framework in (
         ("fms-fsdp-2024.08-compile", "torchtitan-2024", "fms-fsdp"),
-        ("NeMo-AutoModel 25.11", "torchtitan", "nemo-automodel"),
+        ("OLMo-core 2.1", "torchtitan", "olmo-core"),
         ("colossal-ai-hybrid-0.4.1", "megatron-core-defaults", "colossal-ai-hybrid"),
     ):
         found = nearest(word)

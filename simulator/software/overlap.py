@@ -40,6 +40,9 @@ class Overlap:
     hybridep_units: Figure = Figure(0.0)
     """Compute units that HybridEP holds while it runs beside compute; 0: as many as the collective
     library's reductions."""
+    deepep_units: Figure = Figure(0.0)
+    """Compute units that DeepEP holds while it runs beside compute; 0: as many as the collective
+    library's reductions."""
     context_ring: bool = True
     """Exchange of keys and values runs beside attention that does not wait for it: all but the last
     block of a ring, the first block of torch's gather."""

@@ -164,13 +164,11 @@ class _Pricer:
         tuned = software.is_tuned_by(self.device.vendor)
         self.slower = 1.0 if tuned else 1.0 / float(self.device.untuned_fraction)
         self.library_units = collectives.library_units(cluster)
-        hybrid_units = software.overlap.hybridep_units * (
-            software.kernels.expert_library == "hybridep"
-        )
-        self.given_units = (
-            hybrid_units or None
-        )  # that the recipe gives what takes tokens to experts
-        self.exchange_units = hybrid_units or self.library_units
+        hybrid = software.kernels.expert_library == "hybridep"
+        named = software.overlap.hybridep_units if hybrid else software.overlap.deepep_units
+        # that the recipe gives what takes tokens to experts
+        self.given_units = float(named) or None
+        self.exchange_units = self.given_units or self.library_units
         self.late, late_host = (
             float(kind.time_variation) * self._wide(slowest_of(ranks.world))
             for kind in (self.device, software.host)
