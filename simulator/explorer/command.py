@@ -38,8 +38,9 @@ the page waits for as many threads as answer, a tenth of Python's 5 ms for each.
 def ask(*, port: Port = 8021, host: Host = "127.0.0.1") -> None:
     """Serve the explorer: model, cluster, goal and pins; the answer follows as they move.
 
-    Nothing is loaded from elsewhere; the link of the page carries its state. Needs the extra
-    foreshard[ui]. Stop it with Ctrl-C.
+    Takes a config.json or a scenario of your own, pasted or from a file, and keeps one answer as A
+    beside the next. Nothing is loaded from elsewhere; the link of the page carries its state. Needs
+    the extra foreshard[ui]. Stop it with Ctrl-C.
     """
     import sys
 
