@@ -97,9 +97,9 @@ def read_question(record: type[Any], text: str) -> Any:
         raise InputError(f"question: longer than {LONGEST} characters")
     question = build(record, json_of(text, "question"), where="question")
     wrong = list(_wrong_texts(question)) if isinstance(question, Question) else []
-    own = getattr(question, "config", None) is not None
+    described = getattr(question, "config", None) is not None
     known = {
-        "model": ("model", [OWN] if own else presets.names()),
+        "model": ("model", [OWN] if described else presets.names()),
         "cluster": ("cluster", catalogue.names("clusters")),
         "beside": ("cluster", catalogue.names("clusters")),
         "software": ("software", catalogue.names("software")),

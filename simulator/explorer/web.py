@@ -278,6 +278,7 @@ def _choices() -> Response:
             "clusters": catalogue.names("clusters"),
             "machines": _clusters(),
             "software": catalogue.names("software"),
+            "rl_frameworks": catalogue.names("rl_frameworks"),
             "labels": LABELS,
             "colours": {name: [x.light, x.dark] for name, x in PALETTE.items()},
         }
