@@ -165,7 +165,7 @@ def _near(limit: float | None, most: float) -> float | None:
     return limit if limit is not None and limit <= _FARTHEST * most else None
 
 
-_FARTHEST = 2.0
+_FARTHEST = 3.0
 """Limits beyond so many times what the offers take are written, not drawn."""
 
 
