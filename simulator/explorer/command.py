@@ -25,10 +25,6 @@ Host = Annotated[
     ),
 ]
 
-_HAND_OVER_S = 5e-4
-"""After so long a thread that works out an answer hands the interpreter over: the one that serves
-the page waits for as many threads as answer, a tenth of Python's 5 ms for each."""
-
 
 @question(
     "serve",
@@ -38,24 +34,23 @@ the page waits for as many threads as answer, a tenth of Python's 5 ms for each.
 def ask(*, port: Port = 8021, host: Host = "127.0.0.1") -> None:
     """Serve the explorer: model, cluster, goal and pins; the answer follows as they move.
 
-    Nothing is loaded from elsewhere; the link of the page carries its state. Needs the extra
-    foreshard[ui]. Stop it with Ctrl-C.
+    Takes a config.json or a scenario of your own, pasted or from a file, and keeps one answer as A
+    beside the next. Nothing is loaded from elsewhere; the link of the page carries its state. Needs
+    the extra foreshard[ui]. Stop it with Ctrl-C.
     """
-    import sys
-
     from simulator.errors import InputError
 
     try:
         import uvicorn
 
         from simulator.explorer.connections import WAITED_S, Connection
+        from simulator.explorer.replying import Worker
         from simulator.explorer.web import application
     except ImportError:
         rule = 'needs starlette and uvicorn: pip install "foreshard[ui]"'
         raise InputError(f"serve: {rule}") from None
     local = ("127.0.0.1", "localhost", "[::1]")
     hosts = local if host in ("127.0.0.1", "localhost", "::1") else (*local, host)
-    sys.setswitchinterval(_HAND_OVER_S)
     with _listening(host, port) as listener, suppress(KeyboardInterrupt):
         print_line(f"Explorer: http://{host}:{port}/ (Ctrl-C stops it)")
         if hosts != local:
@@ -63,7 +58,7 @@ def ask(*, port: Port = 8021, host: Host = "127.0.0.1") -> None:
                 "It listens beyond this machine: whoever reaches the address can use it.", err=True
             )
         config = uvicorn.Config(
-            application(hosts),
+            application(hosts, worker=Worker()),
             log_level="warning",
             http=Connection,
             limit_concurrency=1024,

@@ -6,13 +6,11 @@ a page of another origin makes are refused, and nothing is loaded from anywhere 
 
 from __future__ import annotations
 
-import json
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import field
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -29,17 +27,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from simulator import catalogue
 from simulator.cost.terms import LABELS
 from simulator.economics.price import load_price
-from simulator.errors import ForeshardError, InputError, visible
 from simulator.explorer.answering import Answers
-from simulator.explorer.asked import LONGEST, question_of, question_of_scenario
-from simulator.explorer.asked_rl import RLQuestion, rl_answer, rl_question
-from simulator.files import json_of
+from simulator.explorer.asked import LONGEST
+from simulator.explorer.replying import AT_ONCE, PATHS, Reply, Threads, Worker, refusal
 from simulator.hardware.cluster import load_cluster
 from simulator.questions.compare.gpu_counts import ladder
 from simulator.records import dataclass
 from simulator.report.decision import short_gpu
 from simulator.report.palette import PAGE, PALETTE, inks
-from simulator.search.in_threads import Stopped, stoppable
 from simulator.workload import presets
 
 _ASSETS = Path(__file__).resolve().parent / "assets"
@@ -68,9 +63,6 @@ _PAGES = 1024
 """Pages whose questions are counted, those that asked last."""
 
 
-_QUICK = 4
-"""Answers without a search that are worked out at a time."""
-
 _WAITING = 256
 """Searches that wait for their turn; more are refused."""
 
@@ -83,24 +75,20 @@ class _Searches:
     asked: dict[str, Callable[[], None]] = field(default_factory=dict)
     """By page, what ends its search."""
 
-    async def answer(self, request: Request, work: Callable[[], Response]) -> Response:
-        """Wait for a turn and work; a newer search of the page, or its end, ends this one."""
+    async def answer(self, request: Request, run: Threads | Worker) -> Response:
+        """Wait for a turn and a reply; a newer search of the page, or its end, ends this one."""
         page = request.query_params.get("page") or (request.client.host if request.client else "")
-        key, stop = f"{request.url.path} {page[:_LONGEST_PAGE]}", threading.Event()
+        key, stops = f"{request.url.path} {page[:_LONGEST_PAGE]}", list[Callable[[], None]]()
         if (end := self.asked.pop(key, None)) is not None:
             end()
         if len(self.asked) >= _WAITING:
-            return _said(503, "busy with other questions: ask again in a second")
-
-        def stopped() -> Response:
-            with stoppable(stop):
-                return work()
-
-        reply: Response | None = None
+            return _response(refusal(503, "busy with other questions: ask again in a second"))
+        reply: Reply | None = None
         async with anyio.create_task_group() as group:
 
             def end_it() -> None:
-                stop.set()
+                for stop in stops:
+                    stop()
                 group.cancel_scope.cancel()
 
             async def watch() -> None:
@@ -112,22 +100,30 @@ class _Searches:
             group.start_soon(watch)
             try:
                 async with self.turn:
-                    reply = await anyio.to_thread.run_sync(stopped)
-            except Stopped:
-                pass
+                    begun, stop = run.begin(request.url.path, request.query_params)
+                    stops.append(stop)
+                    with anyio.CancelScope(shield=True):  # the turn is over when the work is
+                        reply = await begun
             finally:
                 if self.asked.get(key) is end_it:
                     del self.asked[key]
             group.cancel_scope.cancel()
-        return reply or _said(409, "a newer question of this page took its place")
+        newer = refusal(409, "a newer question of this page took its place")
+        return _response(reply or newer, request.url.path)
 
 
 _LONGEST_PAGE = 64
 """Characters of the name that a page gives itself."""
 
 
-def _said(status: int, text: str) -> Response:
-    return JSONResponse({"problems": [text]}, status, {"retry-after": "1"})
+def _response(reply: Reply, path: str = "/api/") -> Response:
+    """A document, or a download: never shown as a page of this origin."""
+    if reply.status != 200:
+        return Response(reply.body, reply.status, {"retry-after": "1"}, "application/json")
+    if path.startswith("/api/"):
+        return Response(reply.body, media_type="application/json")
+    headers = {"content-disposition": f'attachment; filename="{path[1:]}"'}
+    return Response(reply.body, headers=headers, media_type="application/octet-stream")
 
 
 class _Guard:
@@ -193,35 +189,22 @@ def application(
     hosts: tuple[str, ...] = ("127.0.0.1", "localhost", "[::1]"),
     *,
     answers: Answers | None = None,
+    worker: Worker | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Starlette:
-    """The application for the names of a host, as ``foreshard serve`` and its tests run it."""
-    known, searches = answers or Answers(), _Searches()
-    quick = anyio.CapacityLimiter(_QUICK)
+    """The application for the names of a host, as ``foreshard serve`` and its tests run it.
 
-    def worked(make: _Make, request: Request, read: _Read = question_of) -> Response:
-        try:
-            return make(read(request.query_params.get("q", "")), request)
-        except ForeshardError as error:
-            problems = error.problems if isinstance(error, InputError) else (str(error),)
-            return JSONResponse({"problems": [visible(text) for text in problems]}, 422)
+    Replies are worked out by `worker`, in threads of this process without one.
+    """
+    run, searches = worker or Threads(answers or Answers()), _Searches()
 
-    def answered(
-        make: _Make, read: _Read = question_of
-    ) -> Callable[[Request], Awaitable[Response]]:
-        async def respond(request: Request) -> Response:
-            work = partial(worked, make, request, read)
-            return await anyio.to_thread.run_sync(work, limiter=quick)
+    async def answered(request: Request) -> Response:
+        begun, _ = run.begin(request.url.path, request.query_params)
+        found = await begun
+        return _response(found or refusal(409, "stopped"), request.url.path)
 
-        return respond
-
-    def searched(
-        make: _Make, read: _Read = question_of
-    ) -> Callable[[Request], Awaitable[Response]]:
-        async def respond(request: Request) -> Response:
-            return await searches.answer(request, partial(worked, make, request, read))
-
-        return respond
+    async def searched(request: Request) -> Response:
+        return await searches.answer(request, run)
 
     routes = [
         Route("/", _asset("explorer.html", "text/html")),
@@ -231,28 +214,10 @@ def application(
         Route("/explorer.css", _asset("explorer.css", "text/css")),
         Route("/health", _healthy),
         Route("/api/choices", _chosen_from),
-        Route("/api/now", answered(lambda q, r: _json(known.now(q, _near(r), _last(r))))),
-        Route("/api/scenario", answered(lambda asked, _: _json(asked), question_of_scenario)),
-        Route("/api/search", searched(lambda q, _: _json(known.searched(q)))),
-        Route("/api/sizes", searched(lambda q, _: _json(known.sizes(q)))),
-        Route("/api/otherwise", searched(lambda q, _: _json(known.otherwise(q)))),
-        Route("/api/rl", searched(lambda asked, r: _json(_of_rl(asked, r)), rl_question)),
-        Route("/scenario.toml", answered(lambda q, _: _file(known.scenario_file(q), "toml"))),
-        Route("/launch.sh", searched(lambda q, _: _file(known.launch(q), "sh"))),
-        Route("/report.html", searched(lambda q, _: _file(known.report(q), "html"))),
+        *(Route(path, answered if path in AT_ONCE else searched) for path in PATHS),
     ]
     guard = Middleware(_Guard, hosts=hosts, clock=clock)
     return Starlette(routes=routes, middleware=[guard])
-
-
-_Make = Callable[[Any, Request], Response]
-_Read = Callable[[str], Any]
-"""Makes a question of the text in ``q``."""
-
-
-def _of_rl(asked: RLQuestion, request: Request) -> dict[str, Any]:
-    """The step as it is asked, or with all its splits."""
-    return rl_answer(asked, search=request.query_params.get("splits") == "1")
 
 
 def _asset(name: str, media_type: str) -> Callable[[Request], Awaitable[Response]]:
@@ -270,26 +235,6 @@ def _asset(name: str, media_type: str) -> Callable[[Request], Awaitable[Response
 async def _healthy(request: Request) -> Response:
     """Whether it answers, whatever is searched."""
     return PlainTextResponse("ok")
-
-
-def _near(request: Request) -> dict[str, Any]:
-    """The layout on the page: fields of plain values."""
-    text = request.query_params.get("near", "{}")
-    json = json_of(text[:LONGEST], "near")
-    if not isinstance(json, dict):
-        return {}
-    return {k: v for k, v in json.items() if isinstance(v, (int, str)) and k in _NEAR}
-
-
-def _last(request: Request) -> str:
-    """The key of the plan on the page."""
-    return request.query_params.get("last", "")
-
-
-_NEAR = (
-    *("tp", "pp", "vpp", "cp", "ep", "etp", "micro_batch", "sharding", "sequence_parallel"),
-    *("recompute", "recompute_layers", "rank_order"),
-)
 
 
 async def _chosen_from(request: Request) -> Response:
@@ -324,6 +269,7 @@ def token_sheet() -> str:
     return f"{sides[0]}\n@media (prefers-color-scheme: dark) {{ {sides[1]} }}\n"
 
 
+@cache
 def _choices() -> Response:
     """What the page offers, names of terms, and the colours of meanings."""
     return JSONResponse(
@@ -337,15 +283,3 @@ def _choices() -> Response:
             "colours": {name: [x.light, x.dark] for name, x in PALETTE.items()},
         }
     )
-
-
-def _json(document: dict[str, Any]) -> Response:
-    """A document without NaN, which JSON has not."""
-    return Response(json.dumps(document, allow_nan=False), media_type="application/json")
-
-
-def _file(content: str | bytes, suffix: str) -> Response:
-    """A download; never shown as a page of this origin."""
-    name = {"toml": "scenario.toml", "sh": "launch.sh", "html": "report.html"}[suffix]
-    headers = {"content-disposition": f'attachment; filename="{name}"'}
-    return Response(content, media_type="application/octet-stream", headers=headers)

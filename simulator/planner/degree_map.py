@@ -12,7 +12,7 @@ from simulator.search.allowed import with_allowed
 from simulator.search.fastest import explore_scenario
 
 _STAGES = (1, 2, 4, 8, 16)
-"""Pipeline-parallel degrees of the map."""
+"""Pipeline-parallel degrees of the map, beside that of the best layout."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,10 +40,11 @@ def degree_map(plan: Plan) -> list[DegreeCell]:
     if {"tp", "pp"} & set(pinned):
         return []
     gpus, server = scenario.cluster.gpus, scenario.cluster.node.accelerators
+    stages = sorted({*_STAGES, int(estimate.layouts.pp[0])})
     pairs = [
         (1 << k, pp)
         for k in range(min(server, 8).bit_length())
-        for pp in _STAGES
+        for pp in stages
         if gpus % ((1 << k) * pp) == 0 and pp <= scenario.workload.architecture.layers
     ]
     known: dict[tuple[int, int], DegreeCell] = {}

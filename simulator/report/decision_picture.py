@@ -116,18 +116,19 @@ def _usd(offer: Offer) -> tuple[float, float]:
 def _frame(axes: Any, shown: Sequence[Offer], asked: Asked, scale: float, ranged: set[int]) -> None:
     """Limits of the axes, deadline and budget with what lies beyond them."""
     axes.grid(axis="y", color=colour("grid").light, lw=0.7)
-    late, dear = asked.deadline_days, asked.budget_usd
     ends = [(o.days.p10, o.days.p90) for o in shown if o.days]
     least, most = (min(e[0] for e in ends), max(e[1] for e in ends)) if ends else (1.0, 2.0)
+    money = [end for o in shown if id(o) in ranged for end in _usd(o)]
+    money += [o.usd.p50 for o in shown if o.usd]
+    dearest = max(money, default=scale)
+    late, dear = _near(asked.deadline_days, most), _near(asked.budget_usd, dearest)
     least, most = min(least, late or least), max(most, 1.12 * (late or 0.0))
     low, high = (least / 1.25, 1.25 * most) if axes_log(shown) else (0.0, 1.06 * most)
     if axes_log(shown):
         plain_log(axes, "x")
     axes.set_xlim(low, high)
-    money = [end for o in shown if id(o) in ranged for end in _usd(o)]
-    money += [o.usd.p50 for o in shown if o.usd]
     cheap = min(money, default=0.0) / scale
-    top = 1.08 * max([*money, 1.05 * (dear or 0.0)], default=scale) / scale
+    top = 1.08 * max(dearest, 1.05 * (dear or 0.0)) / scale
     foot = 0.8 * cheap if cheap > 0.45 * top else 0.0
     axes.set_ylim(foot, top)
     if dear is not None:
@@ -139,12 +140,33 @@ def _frame(axes: Any, shown: Sequence[Offer], asked: Asked, scale: float, ranged
         words = f"deadline {late:,.4g} days"
         style = {"ha": "right", "va": "bottom", "fontsize": 9.0, "color": red}
         axes.annotate(words, (late, foot), (-4, 5), textcoords="offset points", **style)
+    beyond = [
+        f"{what} {words} lies beyond"
+        for what, limit, seen, words in (
+            ("deadline", asked.deadline_days, late, f"{asked.deadline_days or 0.0:,.4g} days"),
+            ("budget", asked.budget_usd, dear, show_usd(asked.budget_usd or 0.0)),
+        )
+        if limit is not None and seen is None
+    ]
+    if beyond:
+        style = {"ha": "right", "va": "top", "fontsize": 9.0, "color": colour("quiet").light}
+        words = "\n".join(beyond)
+        axes.annotate(words, (high, top), (-4, -4), textcoords="offset points", **style)
     if dear is not None:
         amber = colour("tight").light
         axes.axhline(dear / scale, color=amber, ls="--", lw=1.3)
         style = {"ha": "right", "va": "bottom", "fontsize": 9.0, "color": amber}
         words = f"budget {show_usd(dear)}"
         axes.annotate(words, (high, dear / scale), (-4, 4), textcoords="offset points", **style)
+
+
+def _near(limit: float | None, most: float) -> float | None:
+    """A limit that is drawn; None for one so far away that the offers would shrink to a dot."""
+    return limit if limit is not None and limit <= _FARTHEST * most else None
+
+
+_FARTHEST = 3.0
+"""Limits beyond so many times what the offers take are written, not drawn."""
 
 
 def _line(
@@ -209,10 +231,8 @@ def tornado_picture(
     every = [mover.usd if money and mover.usd else mover.days for mover in movers]
     low, high = (end(0.0, *(x for pair in every for x in pair)) for end in (min, max))
     scale, unit = money_axis(max(high, -low)) if money else (1.0, "days")
-    left, right = (
-        1.05 * (low or -0.02 * high) / scale,
-        (high + (0.0 if narrow else 0.8 * (high - low))) / scale,
-    )
+    beside = 0.0 if narrow else 0.8 * (high - low)
+    left, right = 1.05 * (low or -0.02 * high) / scale, (high + beside) / scale
     cheaper, dearer = colour("cheaper").light, colour("dearer").light
     heads = [f"{mover.name}\n{mover.change}" for mover in movers]
     for row, (mover, pair) in enumerate(zip(movers, every, strict=True)):

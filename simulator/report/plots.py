@@ -48,7 +48,7 @@ def memory_picture(numbers: PlanNumbers, *, narrow: bool = False, svg: bool = Fa
     _intervals(axes, report)
     highest = max(stage.memory_p90_bytes or 0.0 for stage in report.stages)
     limits = (report.usable_bytes, report.capacity_bytes, highest)
-    axes.set_xlim(0, (1.3 if narrow else 1.12) * max(fullest, *limits) / GIB)
+    axes.set_xlim(0, (1.5 if narrow else 1.28) * max(fullest, *limits) / GIB)
     _limit_lines(axes, *limits[:2])
     every = -(-count // 24)
     names = [f"stage {i}" for i in range(0, count, every)] if count > 1 else ["every GPU"]

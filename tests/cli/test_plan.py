@@ -101,7 +101,7 @@ def test_a_goal_that_no_layout_meets_is_said() -> None:
     flags = ["--set", "training.tokens=1e13", "--set", "goal.deadline_days=1"]
     result = CliRunner().invoke(app, ["plan", *FEW, "--no-report", *flags])
     assert result.exit_code == 1
-    assert "No layout meets the deadline." in result.stdout
+    assert "No layout meets the deadline of 1.0 days." in result.stdout
 
 
 def test_a_narrow_screen_keeps_the_verdict() -> None:

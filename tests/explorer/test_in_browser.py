@@ -20,7 +20,9 @@ pytest.importorskip("uvicorn")
 import uvicorn
 
 from simulator.explorer.web import application
+from simulator.workload import presets
 
+ZOO = Path(presets.__file__).parent / "zoo"
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 QUIET = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
@@ -49,6 +51,15 @@ def address() -> Iterator[str]:
 
 def verdict(address: str, folder: Path, width: int = 1400, **question: object) -> tuple[str, str]:
     """Class and text of the verdict, after the search."""
+    dom = searched(address, folder, width, **question)
+    place = dom.partition('id="verdict"')[2].partition("<h2>")[0]
+    kind = place.partition('class="')[2].partition('"')[0]
+    words = place.partition(">")[2].replace("<", " <")
+    return kind, " ".join(words.split())
+
+
+def searched(address: str, folder: Path, width: int = 1400, **question: object) -> str:
+    """The page as it is after the search."""
     asked = {"model": "gpt2-small", "cluster": "dgx-a100", "gpus": 8, "tokens": 1e10}
     asked |= {"global_batch": 64, "sequence_length": 1024, **question}
     link = f"{address}#{urllib.parse.quote(json.dumps(asked))}"
@@ -56,11 +67,21 @@ def verdict(address: str, folder: Path, width: int = 1400, **question: object) -
         *(str(BROWSER), *QUIET, f"--user-data-dir={folder}", f"--window-size={width},1200"),
         *("--virtual-time-budget=30000", "--dump-dom", link),
     ]
-    dom = subprocess.run(command, capture_output=True, text=True, timeout=300).stdout
-    place = dom.partition('id="verdict"')[2].partition("<h2>")[0]
-    kind = place.partition('class="')[2].partition('"')[0]
-    words = place.partition(">")[2].replace("<", " <")
-    return kind, " ".join(words.split())
+    return subprocess.run(command, capture_output=True, text=True, timeout=300).stdout
+
+
+def test_a_link_carries_an_own_model_and_what_stands_beside_it(
+    address: str, tmp_path: Path
+) -> None:
+    config = json.loads((ZOO / "gpt2-small.json").read_text())
+    first = {"model": "gpt2-small", "cluster": "dgx-h100", "gpus": 8, "tokens": 1e10}
+    first |= {"global_batch": 64, "sequence_length": 1024}
+    dom = searched(address, tmp_path, model="own", config=config, against=first)
+    assert '<option value="own">own: gpt2</option>' in dom
+    beside = dom.partition('id="against"')[2].partition("</table>")[0]
+    assert "A: gpt2-small on 8 x dgx-h100" in beside and "B: own on 8 x dgx-a100" in beside
+    assert re.search(r"B is [\d.]+ h later, [\d.]+ USD (cheaper|dearer)", beside)
+    assert re.search(r"<td>step</td><td>[\d.]+ ms \([\d. ms]+to [\d.]+ ms\)</td>", beside)
 
 
 def test_the_link_moves_the_verdict(address: str, tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from simulator.api import predict
 from simulator.cli.main import app
 from simulator.explorer.answering import Answers
 from simulator.explorer.asked import question_of, scenario_of_question
+from simulator.explorer.replying import Worker
 from simulator.explorer.repriced import repriced
 from simulator.explorer.web import application
 from simulator.planner.plan import Plan, plan
@@ -360,6 +361,21 @@ def test_a_stopped_search_ends_between_two_pieces() -> None:
     stop.set()
     thread.join(timeout=60)
     assert done == ["stopped"]
+
+
+def test_a_process_that_ended_is_started_again() -> None:
+    worker = Worker()
+    pages = client(worker=worker)
+    first = pages.get("/api/now", params=asked()).json()
+    worker.process.kill()
+    worker.process.join()
+    for _ in range(100):
+        if (reply := pages.get("/api/now", params=asked())).status_code == 200:
+            break
+        assert reply.status_code == 503 and reply.headers["retry-after"] == "1"
+        time.sleep(0.1)
+    assert reply.json()["step_time_s"] == first["step_time_s"]
+    worker.process.kill()
 
 
 @needs_uvicorn

@@ -12,6 +12,7 @@ from simulator.questions.compare.answer import Comparison, compare_clusters
 from simulator.questions.compare.offers import Offer
 from simulator.questions.compare.page import compare_page, compare_picture
 from simulator.scenario import make_scenario
+from simulator.units import show_usd
 
 
 class Cells(HTMLParser):
@@ -114,4 +115,15 @@ def test_the_picture_has_a_point_for_every_offer(answer: Comparison) -> None:
     drawn = picture(svg=True).svg()
     notes = re.findall(r"<title>(.*?)</title>", drawn)
     assert {note.partition(";")[0] for note in notes} == {"8 H100", "8 A100 80"}
-    assert ">deadline 3 days</text>" in drawn and ">H100</text>" in drawn
+    assert ">deadline 3 days lies beyond</text>" in drawn and ">H100</text>" in drawn
+
+
+def test_a_limit_near_the_offers_is_a_line(answer: Comparison) -> None:
+    latest = max(row.days.p90 for row in answer.rows if row.days)
+    dearest = max(row.usd.p90 for row in answer.rows if row.usd)
+    limits = {"deadline_days": 1.5 * latest, "budget_usd": 4.0 * dearest}
+    picture = compare_picture(replace(answer, asked=replace(answer.asked, **limits)))
+    assert picture is not None
+    drawn = picture(svg=True).svg()
+    assert f">deadline {1.5 * latest:,.4g} days</text>" in drawn
+    assert f">budget {show_usd(4.0 * dearest)} lies beyond</text>" in drawn

@@ -24,7 +24,12 @@ function element(tag, text, attributes = {}) {
   return made;
 }
 const SVG = new Set(["rect", "line", "text", "circle", "title", "g", "path"]);
-const put = (place, ...children) => { place.replaceChildren(...children); return place; };
+const put = (place, ...children) => {
+  place.replaceChildren(...children);
+  place.toggleAttribute("tabindex", false);
+  if (place.scrollWidth > place.clientWidth + 1) place.tabIndex = 0; // keys scroll what is too wide
+  return place;
+};
 const dark = () => matchMedia("(prefers-color-scheme: dark)").matches;
 const colour = (name) => (colours[name] || colours.ideal || ["#888", "#888"])[dark() ? 1 : 0];
 
@@ -266,7 +271,7 @@ function versus() {
   const than = (x, y, word, less, more) => (known(x) && known(y) ? `${word(Math.abs(y - x))} ${y < x ? less : more}` : "");
   const whole = [than(a.days, b.days, days, "sooner", "later"), than(a.usd, b.usd, money, "cheaper", "dearer")].filter(Boolean).join(", ");
   const inside = known(a.days_p90) && b.days <= a.days_p90 && b.days >= a.days_p10 ? " (days within A's P10 to P90)" : "";
-  place.append(element("p", `${whole ? `B is ${whole}${inside}. ` : ""}${causes ? `Of a step: ${causes}.` : "The steps are alike."}`), table(heads, rows));
+  put(place, element("h2", "A and B"), element("p", `${whole ? `B is ${whole}${inside}. ` : ""}${causes ? `Of a step: ${causes}.` : "The steps are alike."}`), table(heads, rows));
 }
 
 // A config.json makes the model; a scenario is read by the server, which sends back its question.

@@ -29,20 +29,17 @@ def screen(answer: Diagnoses, assumed: Mapping[str, Any] | None = None) -> Itera
         f" {show_seconds(answer.predicted_step_s)} (P10 to P90: {span}): {ratio}.{_course(answer)}"
     )
     yield ""
-    table = plain_table(
-        "cause", "amount", "explains", "probability", "step with it", left=("cause",)
-    )
+    table = plain_table("cause", "explains", "probability", "step with it", left=("cause",))
     for cause in answer.causes[:_ROWS]:
         table.add_row(
-            cause.says,
-            cause.amount_words,
+            f"{cause.says}: {cause.amount_words}",
             show_percent(cause.explains),
             show_percent(cause.probability),
             show_seconds(cause.step_time_s),
         )
     nothing = show_percent(answer.nothing_wrong)
-    table.add_row("nothing: the prediction is off", "", "", nothing, "")
-    table.add_row("the scenario is not the run", "", "", show_percent(answer.not_the_run), "")
+    table.add_row("nothing: the prediction is off", "", nothing, "")
+    table.add_row("the scenario is not the run", "", show_percent(answer.not_the_run), "")
     yield table
     yield ""
     likely = [cause for cause in answer.causes[:3] if cause.probability >= 0.02]
