@@ -330,9 +330,7 @@ def offer_of_plan(plan: Plan, asked: Asked) -> Offer:
     return _filled(empty, made, plan.estimate.take(first), plan.outcome.take(first), asked)
 
 
-def offer(
-    scenario: Scenario, asked: Asked, *, name: str = "", tight_too: bool = True
-) -> Offer:
+def offer(scenario: Scenario, asked: Asked, *, name: str = "", tight_too: bool = True) -> Offer:
     """Find the best layout of a scenario and what the run costs with it.
 
     Where the goal leaves the batch open (`smallest_batch`, `largest_batch`) the best batch is

@@ -66,7 +66,8 @@ def searched_offers(plan: Plan, points: Sequence[tuple[str, int]]) -> list[Offer
 def offers_beside(plan: Plan) -> Iterator[Callable[[], list[Offer]]]:
     """Begin to search them in two copies of this process; what is yielded waits for them.
 
-    A copy for each cluster, whose sizes share prices. The plan's own answer is the first. For a process without threads of its own at work.
+    A copy for each cluster, whose sizes share prices. The plan's own answer is the first. For a
+    process without threads of its own at work.
     """
     asked, points = asked_of(plan), other_offers(plan)
     here = sum(name == own_cluster(plan.scenario) for name, _ in points)
