@@ -95,10 +95,7 @@ class _Group(TyperGroup):
         self.commands = _Commands()
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """List the commands by their names and first sentences.
-
-        In plain text: rich takes as long to load as all the rest.
-        """
+        """List commands and their first sentences in plain text: rich takes long to load."""
         self.commands, self.rich_markup_mode = _listed(), None
         super().format_help(ctx, formatter)
 
