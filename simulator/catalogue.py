@@ -52,6 +52,12 @@ def names(kind: str) -> list[str]:
     return sorted(stems)
 
 
+def has(kind: str, name: str) -> bool:
+    """Whether there is a profile `name` of a kind: without a list of them all."""
+    plain = os.path.basename(name) == name
+    return plain and any(os.path.isfile(place / f"{name}.toml") for place in _places(kind))
+
+
 def find(kind: str, name: str, *, where: str = "profiles", field: str = "") -> Path:
     """Return the path of the profile `name` of `kind`; a path to a TOML file is taken as it is.
 

@@ -175,14 +175,17 @@ class Figure(float):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> CoreSchema:
-        """Take a figure that is one already; else the value or table of one."""
+        """Take a figure that is one already; else the value or table of one.
+
+        Named as pydantic names a class, so that it asks once for all fields of a record.
+        """
         return core_schema.union_schema(
             [
                 (core_schema.is_instance_schema(cls), _READY),
                 (core_schema.no_info_plain_validator_function(_figure), _STATED),
             ],
             mode="left_to_right",
-            ref="simulator.files.Figure",
+            ref=f"{cls.__module__}.{cls.__qualname__}:{id(cls)}",
         )
 
     def __reduce__(self) -> tuple[Any, ...]:

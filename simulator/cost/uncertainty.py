@@ -277,7 +277,8 @@ class Belief:
         error = shared @ (shares @ root).T
         error += np.sqrt(self._kernels(shares)) * of_kernels[:, place]
         error += np.sqrt(self._layout(shares)) * of_layouts
-        wins = np.bincount(np.argmin(np.log(step_s) + error, 1), minlength=len(step_s))
+        error += np.log(step_s)
+        wins = np.bincount(np.argmin(error, 1), minlength=len(step_s))
         return np.asarray(wins / DRAWS)
 
     def corrected(self, shares: Floats, log_ratio: Floats, noise: Floats | float = 0.0) -> Belief:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,8 @@ from numpy.typing import NDArray
 from simulator import catalogue
 from simulator.arrays import Floats
 from simulator.evidence.evidence_runs import AXES, EvidenceRuns, load_evidence_runs
-from simulator.files import Figure, read_profile, read_toml, record
+from simulator.files import TOML_LIMIT_BYTES, Figure, read_profile, read_text, record, toml_of
+from simulator.record_cache import for_same_records
 from simulator.records import dataclass
 
 P90_T4 = 1.5332062740589438
@@ -184,7 +186,7 @@ class Nearness:
         """
         rules, widened = rules or load_likeness(), {}
         if borrowed_tables(self.words["device"]):
-            alike = self.runs.words["device"] == self.words["device"]
+            alike = _is(self.runs.words["device"], self.words["device"])
             near = (np.exp(-self.distance) * self.runs.weight * alike).sum(axis=1)
             least = float(rules.untimed_device) * np.maximum(1.0 - near, 0.0)
             widened["device"] = np.fmax(expected, least)
@@ -225,9 +227,16 @@ def nearness(
 
 def borrowed_tables(device: str) -> tuple[tuple[str, str], ...]:
     """Tables of the profile of an accelerator that are another's, and whose."""
-    if device not in catalogue.names("accelerators"):
+    if not catalogue.has("accelerators", device):
         return ()
-    raw = read_toml(catalogue.find("accelerators", device))
+    path = catalogue.find("accelerators", device)
+    return _borrowed(read_text(path, TOML_LIMIT_BYTES), str(path))
+
+
+@lru_cache(maxsize=64)
+def _borrowed(profile: str, where: str) -> tuple[tuple[str, str], ...]:
+    """The same of the text of a profile."""
+    raw = toml_of(profile, where)
     lent, base = raw.get("borrowed"), raw.get("base")
     tables = [(str(table), str(lent["of"])) for table in lent["tables"]] if lent else []
     return tuple(tables + ([("all that it does not state", str(base))] if base else []))
@@ -242,13 +251,12 @@ def _best(
     the kind is bound, the best of any kind times what that kind reaches of it elsewhere.
     """
     words, kind = runs.words, traits.words["kind"]
-    same = (words["device"] == traits.words["device"]) & (
-        words["precision"] == traits.words["precision"]
-    )
+    same = _is(words["device"], traits.words["device"])
+    same = same & _is(words["precision"], traits.words["precision"])
     fastest = {}
     for family in dict.fromkeys(families):
         counts = same & (words["family"] != family)
-        of_kind = counts & (words["kind"] == kind)
+        of_kind = counts & _is(words["kind"], kind)
         if _bounds(runs, of_kind):
             fastest[family] = (_fastest(runs, of_kind), 1.0)
         elif _bounds(runs, counts):
@@ -299,11 +307,17 @@ def _expected(runs: EvidenceRuns, distance: Floats) -> tuple[Floats, Floats, Flo
     return error, own, np.fmax(rules.expected(error), own / P90_T4)
 
 
+@for_same_records(256)
+def _is(column: NDArray[Any], word: str) -> NDArray[np.bool_]:
+    """Where a column of the table says a word: asked of the same ones by every answer."""
+    return np.asarray(column == word)
+
+
 def _parts(traits: Traits, runs: EvidenceRuns, rules: Likeness) -> dict[str, Floats]:
     """Addends of the distance."""
     parts: dict[str, Floats] = {}
     for name, weight in rules.differs.items():
-        parts[name] = float(weight) * (runs.words[name] != traits.words[name])[None, :]
+        parts[name] = float(weight) * ~_is(runs.words[name], traits.words[name])[None, :]
     for name, weight in rules.axis.items():
         here, there = traits.axes[name].astype(float), runs.axes[name].astype(float)
         alike = here @ there.T  # axes that both have, whole numbers
@@ -322,7 +336,7 @@ def _parts(traits: Traits, runs: EvidenceRuns, rules: Likeness) -> dict[str, Flo
         )
     parts["beyond"] = float(rules.beyond) * beyond
     years = np.abs(traits.months - runs.months) / _YEAR
-    same = runs.words["stack"] == traits.words["stack"]
+    same = _is(runs.words["stack"], traits.words["stack"])
     parts["years"] = float(rules.year) * np.where(same & np.isfinite(years), years, 0.0)[None, :]
     return parts
 

@@ -251,10 +251,10 @@ def _nearby(scenario: Scenario, near: dict[str, Any]) -> Prediction:
 
 def _ranking(plan: Plan) -> dict[str, Any]:
     """Its best layouts and its front."""
-    best = layout_rows(plan, range(min(_KEEP, len(plan.estimate))))
-    rows = [encoded(row, _ROW) for row in best]
-    front = [rows[int(i)] for i in plan.pareto if int(i) < len(rows)]
-    return {"layouts": rows[:_TABLE], "pareto": front}
+    front = [int(i) for i in plan.pareto if i < _KEEP]
+    places = sorted({*range(min(_TABLE, len(plan.estimate))), *front})
+    rows = {row.rank - 1: encoded(row, _ROW) for row in layout_rows(plan, places)}
+    return {"layouts": [rows[i] for i in places[:_TABLE]], "pareto": [rows[i] for i in front]}
 
 
 def _give_back() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,7 @@ DISPATCHERS = ("alltoall", "allgather", "deepep")
 OFFLOADS = ("none", "cpu", "nvme")
 """Where model states wait that the accelerator does not hold."""
 
-_COPIES = by_code(lambda schedule: schedule.copies)
+_COPIES = by_code(attrgetter("copies"))
 
 _WORDS = {
     "sharding": SHARDINGS,

@@ -9,6 +9,7 @@ layouts are evaluated over a handful of columns each.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from simulator.records import dataclass
 from simulator.schedules.action_tables import in_flight
 from simulator.schedules.registry import SCHEDULES, WORDS, by_code, usual_codes
 
-_COPIES = by_code(lambda schedule: schedule.copies)
+_COPIES = by_code(attrgetter("copies"))
 
 
 @dataclass(frozen=True, kw_only=True)

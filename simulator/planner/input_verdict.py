@@ -75,6 +75,8 @@ class InputVerdict(Encoded):
 
 def input_verdict(scenario: Scenario, estimate: Estimate, i: int = 0) -> InputVerdict | None:
     """How the input of one layout of an estimate keeps up; None without a section [data]."""
+    if scenario.workload.data is None:
+        return None
     row = estimate.take([i])
     supply = supply_of(row.layouts, scenario.workload, scenario.cluster, scenario.software)
     if supply is None:

@@ -140,6 +140,7 @@ def layout_rows(answer: BestLayout, places: Iterable[int] = (0,)) -> list[Layout
     estimate, outcome, sure = answer.estimate, answer.outcome, answer.certainty
     whole, chances = spans(estimate, outcome, sure), answer.goal_chances
     price, planned = outcome.price.usd_per_gpu_hour, answer.planned
+    factor, in_time, in_budget = answer.planning_factor, answer.in_time, answer.in_budget
     places = tuple(places)
     saved = checkpoints(answer.scenario, estimate, outcome.real, places)
     columns = {
@@ -166,12 +167,12 @@ def layout_rows(answer: BestLayout, places: Iterable[int] = (0,)) -> list[Layout
             usable_bytes=float(estimate.usable_bytes),
             usd_per_gpu_hour=None if price is None else float(price),
             price=outcome.price.origin,
-            planning_factor=answer.planning_factor,
+            planning_factor=factor,
             planned_days=None if planned is None else _thirds(planned.days, i),
             planned_usd=None if planned is None else _thirds(planned.usd, i),
             planned_kwh=None if planned is None else _thirds(planned.kwh, i),
-            meets_deadline=bool(answer.in_time[i]),
-            meets_budget=bool(answer.in_budget[i]),
+            meets_deadline=bool(in_time[i]),
+            meets_budget=bool(in_budget[i]),
             checkpoint=checkpoint,
             **_lost(outcome, i),
             **{name: _row(table, i) for name, table in tables.items()},

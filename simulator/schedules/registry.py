@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -47,16 +48,16 @@ def by_code(trait: Callable[[Schedule], Any]) -> NDArray[Any]:
     return np.array([trait(schedule) for schedule in SCHEDULES.values()])
 
 
-SPLITS_BACKWARD = by_code(lambda schedule: schedule.splits_backward)
+SPLITS_BACKWARD = by_code(attrgetter("splits_backward"))
 """Whether input and weight gradients are passes of their own, by code."""
 
-BREADTH_FIRST = by_code(lambda schedule: schedule.breadth_first)
+BREADTH_FIRST = by_code(attrgetter("breadth_first"))
 """Whether all forward passes come before all backward passes, by code."""
 
-TAKES_ROUNDS = by_code(lambda schedule: schedule.takes_rounds)
+TAKES_ROUNDS = by_code(attrgetter("takes_rounds"))
 """Whether micro-batches go through a rank's chunks in rounds of about pp, by code."""
 
-FLUSHES = by_code(lambda schedule: schedule.flushes)
+FLUSHES = by_code(attrgetter("flushes"))
 """Whether a step ends before the next one begins, by code."""
 
 

@@ -290,7 +290,7 @@ def stack_of(profile: str) -> str:
     ('megatron-core', 'deepspeed')
     """
     name = profile
-    while name in catalogue.names("software"):
+    while catalogue.has("software", name):
         base = read_toml(catalogue.find("software", name)).get("base")
         if not isinstance(base, str) or base == _NO_STACK:
             return name

@@ -82,7 +82,8 @@ _FEW = 64
 
 def _seconds(cluster: Cluster, operation: str, calls: list[tuple[Any, ...]]) -> list[float]:
     """Seconds of calls (bytes, members, those in a domain, whether integers), known or not yet."""
-    of_machine = _known(cluster.node, cluster.accelerator, cluster.fabric, cluster.library)
+    first = cluster.groups[0]
+    of_machine = _known(first.node, first.accelerator, cluster.fabric, cluster.library)
     known = of_machine.setdefault(operation, {})
     if len(known) > _MOST_KNOWN:
         known = of_machine[operation] = {}

@@ -19,6 +19,7 @@ from simulator.cost.operators.quantised import BLOCK_SCALED, QUANTISED_BYTES
 from simulator.cost.states.optimizers import LAYER_WISE_TRAFFIC, moment_bytes
 from simulator.files import Figure
 from simulator.layout.layouts import Layouts
+from simulator.record_cache import for_same_records
 from simulator.records import dataclass
 from simulator.software.kernels import Kernels
 from simulator.software.profile import Software
@@ -184,6 +185,7 @@ class SavedBytes:
     """Those of the adapters alone in the same type; 0 without any."""
 
 
+@for_same_records(8)
 def saved_bytes(workload: Workload, software: Software) -> SavedBytes:
     """Bytes of a checkpoint by what it holds; gradients are in none of them.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 import numpy as np
 
 from simulator.layout.keys import distinct_codes
@@ -118,7 +120,7 @@ SCHEDULE = Rule(
 # --- the barrier before the optimizer -------------------------------------------------------------
 
 
-_POST_VALIDATED = by_code(lambda schedule: schedule.post_validated)
+_POST_VALIDATED = by_code(attrgetter("post_validated"))
 
 
 def _needs_barrier(x: Layouts, at: Setting) -> Mask:

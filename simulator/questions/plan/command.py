@@ -111,8 +111,6 @@ def ask(
     make it faster, and the changed files (written with --out).
     Exit 0: done; 1: nothing fits, or nothing meets deadline and budget; 2: bad input.
     """
-    from simulator.interop.launch import launch_flags
-
     options = limits.put_on(options.with_set(IDEAL) if ideal else options)
     _check_report(out, pictures=pictures, no_report=no_report, as_json=as_json)
     file, launch_files = sorted_files(scenario, from_files)
@@ -135,15 +133,14 @@ def ask(
     answer = _search(described, keep=keep, exhaustive=exhaustive)
     if refine is not None:
         answer = _refined(answer, refine)
-    launch = launch_flags(answer.estimate.layouts, answer.scenario)
-    upgrades = cache(partial(_upgrades, answer))
+    launch, upgrades = cache(partial(_launch, answer)), cache(partial(_upgrades, answer))
 
     def write(answer: Plan) -> Iterator[str]:
         if trace is not None:
             yield _write_trace(answer, trace)
         if folder is not None:
             tried = None if as_json else upgrades()
-            yield _write(answer, folder, {"launch": launch, "upgrades": tried}, pictures=pictures)
+            yield _write(answer, folder, {"launch": launch(), "upgrades": tried}, pictures=pictures)
 
     shown = top or (8 if more else None)
     return Reply(
@@ -188,7 +185,7 @@ def _screen(
     answer: Plan,
     assumed: dict[str, Any],
     upgrades: Callable[[], list[Variant]],
-    launch: str,
+    launch: Callable[[], str],
     top: int | None,
 ) -> Iterator[Any]:
     if top is None:
@@ -197,11 +194,17 @@ def _screen(
         return verdict_screen(answer, assumed, upgrades)
     from simulator.questions.plan.screen import screen
 
-    return screen(answer, assumed, upgrades, launch, top=top)
+    return screen(answer, assumed, upgrades, launch(), top=top)
 
 
 def _document(answer: Plan, top: int | None) -> dict[str, Any]:
     return answer.document(top=top)
+
+
+def _launch(answer: Plan) -> str:
+    from simulator.interop.launch import launch_flags  # every framework's words
+
+    return launch_flags(answer.estimate.layouts, answer.scenario)
 
 
 def _upgrades(answer: Plan) -> list[Variant]:

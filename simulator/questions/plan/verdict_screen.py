@@ -22,7 +22,6 @@ from simulator.cli.screen import (
 )
 from simulator.economics.price import MARK
 from simulator.glossary import section_title
-from simulator.interop.launch import without_command
 from simulator.planner.assumptions import ASSUMED, assumption_lines
 from simulator.planner.input_verdict import input_verdict
 from simulator.planner.plan import Plan, alternatives
@@ -132,8 +131,11 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "goodput", goodput.removeprefix("goodput ")
     if (supplied := input_verdict(plan.scenario, estimate)) is not None:
         yield "input", supplied.sentence().removeprefix("input ")
-    if wrong := without_command(plan.scenario):
-        yield "launch", f"no command: {wrong}"
+    if plan.scenario.workload.recipe.quantised_base:
+        from simulator.interop.launch import without_command  # every framework's words
+
+        if wrong := without_command(plan.scenario):
+            yield "launch", f"no command: {wrong}"
     card = plan.evidence.sentences()
     yield "evidence", ". ".join([card[0].removeprefix("Evidence: "), *card[1:]])
 

@@ -25,11 +25,12 @@ class Tuner:
         integer: Any = False,
     ) -> None:
         self.cluster, self.library, self.tables = cluster, cluster.library, cluster.library.tuning
-        self.links, self.size_bytes = cluster.node.scale_up, size_bytes
+        self.node, self.size_bytes = cluster.node, size_bytes
+        self.links = self.node.scale_up
         generation = cluster.accelerator.generation
         known = self.tables.like.get(generation, generation)
         self.row = known if known in self.tables.ll_ceiling_bytes_per_s else "volta"
-        self.host_row = "ampere" if cluster.node.host == "amd" else "volta"
+        self.host_row = "ampere" if self.node.host == "amd" else "volta"
         self.group, self.nodes = group, group.domains
         self.floating = ~np.asarray(integer)
         self.crosses, self.alone = self.nodes > 1, group.local == 1
@@ -42,7 +43,7 @@ class Tuner:
         if operation == "broadcast":  # a pipeline: the bytes pass every link once
             self.ratio = np.ones(np.shape(group.size))
         posts = self.tables.post_s
-        self.post_s = posts.get(cluster.node.host, posts["other"])
+        self.post_s = posts.get(self.node.host, posts["other"])
         self._search()
 
     def _search(self) -> None:
@@ -53,9 +54,9 @@ class Tuner:
         rate = graph.channel_bytes_per_s
         self.channels = max(min(int(wires / rate), graph.channels), 1)
         self.inside = self.channels * min(rate, wires)
-        out = self.cluster.node.scale_out
+        out = self.node.scale_out
         adapters = out.adapters * float(out.adapter_bytes_per_s)
-        self.outside = self.group.local * (adapters / self.cluster.node.accelerators)
+        self.outside = self.group.local * (adapters / self.node.accelerators)
         bus = np.where(self.crosses, np.minimum(self.inside, self.outside), self.inside)
         self.bus = np.where(self.crosses & self.alone, self.outside, bus)
 
