@@ -178,6 +178,12 @@ class Paths:
         none = np.zeros(0)
         return cls(route=np.zeros(0, np.intp), counts=empty, pace=none, played=none)
 
+    @classmethod
+    def empty(cls, layouts: int, parts: int) -> Paths:
+        """Of so many layouts nothing beyond the passes of their slowest ranks."""
+        route, one = np.zeros(layouts, np.intp), np.ones(1)
+        return cls(route=route, counts=np.zeros((1, 6 * parts + 3)), pace=one, played=0.0 * one)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Selection:
