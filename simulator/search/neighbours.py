@@ -171,7 +171,8 @@ def _priced(
         bound = shortest_s - filled.imbalance_s
         worth = worth_rebalancing(table, workload, software) & (bound < lead_s)
         chosen = np.flatnonzero(worth)
-        chosen = chosen[np.argsort(bound[chosen], kind="stable")[:_REBALANCED]]
+        about_s = bound * (1.0 + (table.pp - 1.0) / (table.vpp * table.micro_batches))
+        chosen = chosen[np.argsort(about_s[chosen], kind="stable")[:_REBALANCED]]
         if len(chosen) and (split := rebalanced_stages(table[chosen], known.of(chosen))):
             pieces.append(split[1])
     return concatenate(pieces) if pieces else None
