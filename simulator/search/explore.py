@@ -33,7 +33,7 @@ from simulator.records import dataclass
 from simulator.search.candidates import EVERY, Degrees, Family, Range, count, families
 from simulator.search.certainty import CLOSE, by_expectation
 from simulator.search.in_threads import in_threads, may_go_on
-from simulator.search.key_bounds import Keys, bounded_keys
+from simulator.search.key_bounds import bounded_keys
 from simulator.search.memory_filter import (
     HEADROOM,
     Rows,

@@ -146,9 +146,10 @@ def open_space(
 ) -> tuple[Space | None, Ints]:
     """The layouts of a family that can run, and how many fall by each of REASONS.
 
-    `first` is the number of the first layout of the family's enumeration. Rules that do not look at recomputation are
-    asked once for all kinds of it. What the software's command cannot say (``layout/rules/
-    launch_rules.py``) is left out, unless it is pinned: the last count is that of it.
+    `first` is the number of the first layout of the family's enumeration. Rules that do not look
+    at recomputation are asked once for all kinds of it. What the software's command cannot say
+    (``layout/rules/launch_rules.py``) is left out, unless it is pinned: the last count is that of
+    it.
     """
     at = RuleSetting(workload=setting[0], cluster=setting[1], software=setting[2])
     rules = tuple(rule for rule in RULES if rule not in DEPEND_ON_RECOMPUTATION)
