@@ -147,8 +147,9 @@ def _priced(
 ) -> Estimate | None:
     """Neighbours that fit and may be better, some of them with layers dealt anew.
 
-    What is too slow even if its pipeline neither fills nor drains needs no longest path. `lead_s` is the step of the best so far: up to `slower` times that a neighbour may be better;
-    what is dealt anew is to be faster.
+    What is too slow even if its pipeline neither fills nor drains needs no longest path. `lead_s`
+    is the step of the best so far: up to `slower` times that a neighbour may be better; what is
+    dealt anew is to be faster.
     """
     workload, cluster, software = setting
     at = RuleSetting(workload=workload, cluster=cluster, software=software)
