@@ -181,8 +181,8 @@ class Paths:
     @classmethod
     def empty(cls, layouts: int, parts: int) -> Paths:
         """Of so many layouts nothing beyond the passes of their slowest ranks."""
-        route, one = np.zeros(layouts, np.intp), np.ones(1)
-        return cls(route=route, counts=np.zeros((1, 6 * parts + 3)), pace=one, played=0.0 * one)
+        route, counts = np.zeros(layouts, np.intp), np.zeros((1, 6 * parts + 3))
+        return cls(route=route, counts=counts, pace=np.ones(1), played=np.zeros(1))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
