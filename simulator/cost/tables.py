@@ -178,6 +178,12 @@ class Paths:
         none = np.zeros(0)
         return cls(route=np.zeros(0, np.intp), counts=empty, pace=none, played=none)
 
+    @classmethod
+    def empty(cls, layouts: int, parts: int) -> Paths:
+        """Of so many layouts nothing beyond the passes of their slowest ranks."""
+        route, counts = np.zeros(layouts, np.intp), np.zeros((1, 6 * parts + 3))
+        return cls(route=route, counts=counts, pace=np.ones(1), played=np.zeros(1))
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Selection:

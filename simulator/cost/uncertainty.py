@@ -68,6 +68,8 @@ OUTSIDE = 0.2
 """Share of measurements that may lie outside P10 to P90."""
 
 DRAWS = 4000
+_DRAWN = 1024
+"""Draws of all layouts that are in memory at once."""
 SEED = 20261121
 
 
@@ -274,11 +276,16 @@ class Belief:
         root = vectors * np.sqrt(np.maximum(values, 0.0))
         numbers, place = np.unique(kernels, return_inverse=True)
         shared, of_kernels, of_layouts = _drawn(len(self.mean), len(numbers), len(step_s))
-        error = shared @ (shares @ root).T
-        error += np.sqrt(self._kernels(shares)) * of_kernels[:, place]
-        error += np.sqrt(self._layout(shares)) * of_layouts
-        error += np.log(step_s)
-        wins = np.bincount(np.argmin(error, 1), minlength=len(step_s))
+        weights, log_s = (shares @ root).T, np.log(step_s)
+        kernel, layout = np.sqrt(self._kernels(shares)), np.sqrt(self._layout(shares))
+        wins = np.zeros(len(step_s), dtype=np.int64)
+        for start in range(0, DRAWS, _DRAWN):
+            some = slice(start, start + _DRAWN)
+            error = shared[some] @ weights
+            error += kernel * of_kernels[some][:, place]
+            error += layout * of_layouts[some]
+            error += log_s
+            wins += np.bincount(np.argmin(error, 1), minlength=len(step_s))
         return np.asarray(wins / DRAWS)
 
     def corrected(self, shares: Floats, log_ratio: Floats, noise: Floats | float = 0.0) -> Belief:

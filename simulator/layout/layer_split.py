@@ -111,9 +111,13 @@ def split_layers(
     stages = times.shape[-1]
     fixed = _wide(fixed_s, stages)
     unit = _unit(times, fixed)
+    whole_times = np.round(times / unit)
+    held = np.broadcast_to(np.asarray(held_bytes, dtype=float), times.shape)
     problem = _Problem(
-        times=np.round(times / unit),
-        held=np.broadcast_to(np.asarray(held_bytes, dtype=float), times.shape),
+        times=whole_times,
+        held=held,
+        times_before=_before_layer(whole_times),
+        held_before=_before_layer(held),
         fixed=np.round(fixed / unit),
         limit=_wide(limit_bytes, stages) - _wide(fixed_bytes, stages),
         fewest=_wide(fewest, stages),
@@ -137,6 +141,9 @@ class _Problem:
 
     times: Floats
     held: Floats
+    times_before: Floats
+    """Sums over all layers before each, and over all; shape (ways, layers + 1, stages)."""
+    held_before: Floats
     fixed: Floats
     limit: Floats
     fewest: Floats
@@ -158,10 +165,10 @@ class _Problem:
 
 def _of_length(problem: _Problem, layers: int) -> tuple[Floats, NDArray[np.bool_]]:
     """Time of so many layers, and whether they fit: shape (ways, first layers, stages)."""
-    taken = _runs(problem.times, layers) + problem.fixed
+    taken = _runs(problem.times_before, layers) + problem.fixed
     limit = problem.limit
     room = limit + 1e-12 * np.where(np.isfinite(limit), np.abs(limit), 0.0)
-    fits = (_runs(problem.held, layers) <= room) & (layers >= problem.fewest)
+    fits = (_runs(problem.held_before, layers) <= room) & (layers >= problem.fewest)
     return taken, fits
 
 
@@ -275,10 +282,15 @@ def _segments(problem: _Problem, longest: int) -> tuple[Floats, Ints]:
     return cost, way
 
 
-def _runs(values: Floats, layers: int) -> Floats:
-    """Sums over every run of so many layers, shape (ways, layers - run + 1, stages)."""
+def _before_layer(values: Floats) -> Floats:
+    """Sums over all layers before each one."""
     before = np.zeros((values.shape[0], values.shape[1] + 1, values.shape[2]))
     np.cumsum(values, axis=1, out=before[:, 1:])
+    return before
+
+
+def _runs(before: Floats, layers: int) -> Floats:
+    """Sums over every run of so many layers, shape (ways, layers - run + 1, stages)."""
     return before[:, layers:] - before[:, : before.shape[1] - layers]
 
 

@@ -228,8 +228,9 @@ class Layouts:
         splits = tuple(dict.fromkeys(split for table in tables for split in table.splits))
         parts = [table.columns() for table in tables]
         if len(splits) > 1:
+            codes = {split: code for code, split in enumerate(splits)}
             for part, table in zip(parts, tables, strict=True):
-                part["stages"] = np.array([splits.index(x) for x in table.splits])[part["stages"]]
+                part["stages"] = np.array([codes[x] for x in table.splits])[part["stages"]]
         columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         return Layouts(**columns, splits=splits)
 

@@ -238,6 +238,13 @@ class _Search:
         self.numbered += keys.rows
         return grown
 
+    def judge(self, pinned: Mapping[str, Any] | None) -> None:
+        """Count by which rules all layouts fall, where none can run and not all were listed."""
+        if not self.counts and _large(self.layouts, pinned):
+            self.dropped[:] = 0
+            for family in families(*self.setting, pinned, most=PIECE):
+                self.take(family)
+
     @property
     def cut(self) -> float:
         """Layouts whose bounds lie above are of no use to any list."""
@@ -580,6 +587,11 @@ def explore(
     untried = search.sweep(pinned, progress)
     if not search.fitting:
         untried += search.sweep(pinned, progress, wide=True)
+    miss = None
+    if near_miss and not search.fitting:
+        miss = _smallest(search.setting, pinned)
+        if miss is None:
+            search.judge(pinned)
     known = search.fine()
     if decides:
         known = _with_rebalanced(search, known, wide)
@@ -605,9 +617,7 @@ def explore(
         evaluated=evaluated,
         timed=search.timed,
         dropped=dropped,
-        nearest_miss=_smallest(search.setting, pinned)
-        if near_miss and not search.fitting
-        else None,
+        nearest_miss=miss,
         fastest_too_large=fine.get("near"),
         fastest_safe=None if safe is None else safe.take(slice(0, 1)),
         seconds=time.perf_counter() - begun,

@@ -130,10 +130,9 @@ def bounded_keys(setting: Setting, pinned: Mapping[str, Any] | None, **ranges: A
     if len(grid):
         base = outlined[0].base
         able = np.flatnonzero(reasons(base, *setting, rules=RULES_OF_KEYS) == FEASIBLE)
-        modules, micro = (
-            sorted({kind.modules for kind in outlined[0].kinds}),
-            base.micro_batch[able],
-        )
+        micro = base.micro_batch[able]
+    if len(able):
+        modules = sorted({kind.modules for kind in outlined[0].kinds})
         least_s, held = _bounds(base[able], modules, setting)
     largest = np.zeros(len(degrees), dtype=np.int64)
     np.maximum.at(largest, grid[able], micro)

@@ -10,16 +10,18 @@ follow from a moved one keep what they meant: a shard group of all replicas stay
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from itertools import combinations, permutations
 from math import gcd
 from typing import Any
 
 import numpy as np
 
-from simulator.arrays import Ints
+from simulator.arrays import Floats, Ints
 from simulator.cost.estimate import Estimate, concatenate
 from simulator.cost.pricing import price_keys, with_paths
 from simulator.cost.step import least_step_s, priced_estimate
+from simulator.cost.tables import Paths, Priced
 from simulator.layout.degrees import divisors
 from simulator.layout.layouts import RANK_ORDERS, RECOMPUTE, SHARDINGS, Layouts, mask_of
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
@@ -62,6 +64,9 @@ _ALIKE = 1.1
 """Times the step of the best up to which what is better by the goal is much the same step."""
 _SLOWER = 1.0
 """Times the step of the best so far above whose lower bound a neighbour is not priced."""
+
+_SLACK = 0.999
+"""Of a step without fill and drain: the longest path may have a few passes less than a rank."""
 
 Row = dict[str, int]
 
@@ -140,10 +145,11 @@ def _starts(layouts: Layouts) -> Ints:
 def _priced(
     table: Layouts, setting: Setting, lead_s: float, slower: float, pinned: Mapping[str, Any]
 ) -> Estimate | None:
-    """Neighbours that can run and may be better, some of them with layers dealt anew.
+    """Neighbours that fit and may be better, some of them with layers dealt anew.
 
-    `lead_s` is the step of the best so far: up to `slower` times that a neighbour may be better;
-    what is dealt anew is to be faster.
+    What is too slow even if its pipeline neither fills nor drains needs no longest path. `lead_s`
+    is the step of the best so far: up to `slower` times that a neighbour may be better; what is
+    dealt anew is to be faster.
     """
     workload, cluster, software = setting
     at = RuleSetting(workload=workload, cluster=cluster, software=software)
@@ -156,16 +162,28 @@ def _priced(
     if not len(some):
         return None
     table, known = table[some], known.of(some)
-    known = with_paths(known, table, coarse=False)
-    pieces = [priced_estimate(table, known, slice(None))]
+    filled, shortest_s = _without_fill(table, known)
+    able = np.flatnonzero(filled.fits & (shortest_s <= slower * lead_s))
+    pieces = list[Estimate]()
+    if len(able):
+        fine = with_paths(known.of(able), table[able], coarse=False)
+        pieces.append(priced_estimate(table[able], fine, slice(None)))
     if "stages" not in pinned:
-        bound = pieces[0].step_time_s - pieces[0].imbalance_s
+        bound = shortest_s - filled.imbalance_s
         worth = worth_rebalancing(table, workload, software) & (bound < lead_s)
         chosen = np.flatnonzero(worth)
-        chosen = chosen[np.argsort(bound[chosen], kind="stable")[:_REBALANCED]]
+        about_s = bound * (1.0 + (table.pp - 1.0) / (table.vpp * table.micro_batches))
+        chosen = chosen[np.argsort(about_s[chosen], kind="stable")[:_REBALANCED]]
         if len(chosen) and (split := rebalanced_stages(table[chosen], known.of(chosen))):
             pieces.append(split[1])
-    return concatenate(pieces) if len(pieces) > 1 else pieces[0]
+    return concatenate(pieces) if pieces else None
+
+
+def _without_fill(table: Layouts, priced: Priced) -> tuple[Estimate, Floats]:
+    """Estimates as if pipelines neither filled nor drained, and steps without sends: the least."""
+    paths = Paths.empty(len(table), priced.table.parts.shape[2])
+    estimate = priced_estimate(table, replace(priced, paths=paths), slice(None))
+    return estimate, _SLACK * (estimate.step_time_s - estimate.terms_s["pp"])
 
 
 class _Moves:

@@ -1,5 +1,6 @@
 """Properties of memory over random layouts and recipes: every schedule, offload and stash."""
 
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -14,10 +15,12 @@ from simulator.cost.rank_memory import rank_memory
 from simulator.cost.step import Estimate, evaluate
 from simulator.hardware.cluster import load_cluster
 from simulator.layout.layouts import SHARDINGS, Layouts
+from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.schedules.registry import SCHEDULES, WORDS
 from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, StashBytes, Workload
+from tests.search.test_never_beaten import drawn_layout, drawn_scenario, runnable
 
 ARCH = presets.load("llama-3.1-8b")
 CLUSTER = load_cluster("dgx-h100", 32)
@@ -175,3 +178,37 @@ def test_p10_p50_p90_are_in_order_and_share_their_error() -> None:
     work = Workload(architecture=ARCH, recipe=Recipe(sequence_length=4096, global_batch=BATCH))
     unknown = evaluate(found.layouts, work, CLUSTER, none)
     assert np.isnan(unknown.memory_p90_bytes[0]) and unknown.verdict_word(0) in ("FITS", "OOM")
+
+
+def falls_with_the_micro_batch(number: int) -> list[str]:
+    """Layouts of a drawn scenario that need less memory with twice the micro-batch.
+
+    Left out are those of which fewer micro-batches wait then (a pipeline holds up to twice as many
+    as it has ranks, if there are), and those that have a single one left: what sums gradients over
+    several is gone.
+    """
+    chance, of = random.Random(f"law {number}"), None
+    while of is None:
+        of = drawn_scenario(chance)
+    setting = of.workload, of.cluster, of.software
+    table = runnable([drawn_layout(of, chance) for _ in range(120)], of, capped=False)
+    if table is None:
+        return []
+    twice = table.replace(micro_batch=2 * table.micro_batch)
+    able = table.global_batch % (table.dp * 2 * table.micro_batch) == 0
+    able &= (twice.micro_batches >= 2) & (twice.micro_batches >= 2 * table.pp * (table.pp > 1))
+    able &= reasons(twice, *setting) == FEASIBLE
+    some = np.flatnonzero(able)
+    if not len(some):
+        return []
+    few, more = (evaluate(x[some], *setting).memory_total_bytes for x in (table, twice))
+    return [table[some].describe(i) for i in np.flatnonzero(more < few * (1.0 - 1e-9)).tolist()]
+
+
+def test_memory_falls_with_the_micro_batch_only_where_fewer_wait() -> None:
+    assert [falls for n in range(4) if (falls := falls_with_the_micro_batch(n))] == []
+
+
+@pytest.mark.evidence
+def test_memory_of_150_scenarios_falls_only_where_fewer_wait() -> None:
+    assert {n: falls for n in range(150) if (falls := falls_with_the_micro_batch(n))} == {}

@@ -1,5 +1,6 @@
 """The search: nothing is lost in the count, the goal ranks, a miss says what came nearest."""
 
+import random
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -31,6 +32,7 @@ from simulator.search.explore import HEADROOM, TOO_LARGE, UNTRIED, explore
 from simulator.search.memory_filter import every_row, least_first, open_space
 from simulator.search.with_failures import priced
 from simulator.units import show_percent
+from tests.search.test_never_beaten import drawn_scenario
 
 FACTOR = planning_factor().value
 
@@ -171,16 +173,21 @@ def test_the_answer_is_that_of_pricing_every_layout(name: str) -> None:
 
 
 @pytest.mark.sampled(3)
+@pytest.mark.parametrize("by_keys", [False, True])
 @pytest.mark.parametrize("looked_at", [16, 16384])
 @pytest.mark.parametrize("name", [*SPACES, "nothing fits"])
 def test_what_is_fast_is_found_without_counting_what_fits(
-    name: str, looked_at: int, monkeypatch: pytest.MonkeyPatch
+    name: str, looked_at: int, by_keys: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nothing = {**LARGE, "cluster": {"gpus": 8}}
     of = scenario(**(nothing if name == "nothing fits" else SPACES[name]))
     monkeypatch.setattr(exploring, "_LOOKED_AT", looked_at)
+    if by_keys:
+        monkeypatch.setattr(exploring, "_MANY", 0)
+        monkeypatch.setattr(exploring, "_OPENED", 8 * looked_at)
     quick, whole = (explore(*parts(of), keep=4, counts=x) for x in (False, True))
-    assert quick.layouts == whole.layouts and quick.evaluated == whole.evaluated
+    assert quick.layouts == whole.layouts and quick.evaluated <= whole.evaluated
+    assert by_keys or quick.evaluated == whole.evaluated
     assert bool(quick.feasible) == bool(whole.feasible) and quick.feasible <= whole.feasible
     for few, many in (
         (quick.best, whole.best),
@@ -192,8 +199,46 @@ def test_what_is_fast_is_found_without_counting_what_fits(
             many.layouts.row(i) for i in range(len(many))
         ]
     assert (name == "nothing fits") == (not quick.feasible) == (quick.nearest_miss is not None)
-    if not quick.feasible:
-        assert quick.dropped == whole.dropped
+    if quick.nearest_miss is not None and whole.nearest_miss is not None:
+        assert quick.nearest_miss.layouts.row() == whole.nearest_miss.layouts.row()
+        assert by_keys or quick.dropped == whole.dropped
+
+
+def test_why_nothing_can_run_is_counted_over_all_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = scenario(layout={"tp": 3})
+    whole = explore(*parts(of), counts=False)
+    monkeypatch.setattr(exploring, "_MANY", 0)
+    by_keys = explore(*parts(of), counts=False)
+    assert whole.dropped and by_keys.dropped == whole.dropped
+    assert by_keys.layouts == whole.layouts
+
+
+@pytest.mark.evidence
+@pytest.mark.parametrize("part", range(4))
+def test_searches_by_keys_are_those_of_all_layouts(
+    part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of drawn scenarios: winners, TIGHT layouts, near misses and counts, whatever is opened."""
+    for number in range(10 * part, 10 * part + 10):
+        chance = random.Random(f"by keys {number}")
+        of = None
+        while of is None:
+            of = drawn_scenario(chance)
+        monkeypatch.setattr(exploring, "_MANY", 1 << 60)
+        keep = chance.choice([1, 16, 64])
+        whole = explore(*parts(of), keep=keep, counts=False)
+        monkeypatch.setattr(exploring, "_MANY", 0)
+        monkeypatch.setattr(exploring, "_OPENED", chance.choice([64, 1024, 16384]))
+        by_keys = explore(*parts(of), keep=keep, counts=False)
+        assert by_keys.layouts == whole.layouts
+        for few, many in ((by_keys.best, whole.best), (by_keys.tight, whole.tight)):
+            rows = [[x.layouts.row(i) for i in range(len(x))] for x in (few, many)]
+            assert rows[0] == rows[1], number
+            assert few.step_time_s.tolist() == many.step_time_s.tolist()
+        miss, other = by_keys.nearest_miss, whole.nearest_miss
+        assert (miss is None) == (other is None)
+        if miss is not None and other is not None:
+            assert miss.memory_total_bytes[0] == other.memory_total_bytes[0]
 
 
 def test_micro_batches_grow_to_what_memory_holds() -> None:

@@ -242,9 +242,13 @@ SPLIT = Rule(
 
 
 def _recomputes_too_many(x: Layouts, at: Setting) -> Mask:
-    most = fullest_rank(x, at.architecture.layers)
-    partial = x.recompute_layers > 0
-    return partial & ((x.recompute != RECOMPUTE.index("full")) | (x.recompute_layers > most))
+    wrong = x.recompute_layers > 0
+    some = np.flatnonzero(wrong)
+    partial = x[some]
+    most = fullest_rank(partial, at.architecture.layers)
+    full = partial.recompute == RECOMPUTE.index("full")
+    wrong[some] = ~full | (partial.recompute_layers > most)
+    return wrong
 
 
 def _word_recompute_layers(case: Case) -> Wording:
