@@ -432,14 +432,15 @@ def _blocks(model: Words, layers: int) -> list[Block]:
 def _block(w: Words) -> Block:
     attention, mixer = None, None
     mlp: MLP | MoE | None = None
-    for mix in w["mix"].split("+"):
+    mixing, feeding = (w.text(word) for word in ("mix", "ffn"))
+    for mix in mixing.split("+"):
         if mix in _ATTENTIONS:
             attention = _ATTENTIONS[mix](w)
         elif mix:
             mixer = _MIXERS[mix](w)
-    if "moe" in w["ffn"]:
-        mlp = _experts(w, beside=w.size("ff") if "mlp" in w["ffn"] else 0)
-    elif "mlp" in w["ffn"]:
+    if "moe" in feeding:
+        mlp = _experts(w, beside=w.size("ff") if "mlp" in feeding else 0)
+    elif "mlp" in feeding:
         mlp = _dense(w)
     given = w.family.words
     return Block(
@@ -581,11 +582,14 @@ def _notes(w: Words) -> tuple[str, ...]:
 
 def _linears(w: Words, word: str) -> tuple[Linear, ...]:
     """Small linears of a word: lists of outputs, inputs, and how many there are."""
-    made = []
-    for sizes in (w[word] if word in w.family.words else []) or []:
-        outputs, inputs, count = (*sizes, 1)[:3]
-        if outputs and inputs and count:
-            made.append(Linear(outputs=int(outputs), inputs=int(inputs), count=int(count)))
+    made, listed = [], (w[word] if word in w.family.words else []) or []
+    try:
+        for sizes in listed:
+            outputs, inputs, count = map(int, (*sizes, 1)[:3])
+            if outputs and inputs and count:
+                made.append(Linear(outputs=outputs, inputs=inputs, count=count))
+    except (TypeError, ValueError, OverflowError):
+        w.config.blame(w.family.fields(word))
     if word == "lin" and (values := w.whole("patch")):  # what takes in patches, or frames
         made.append(Linear(outputs=w.size("width"), inputs=values, bias=w.flag("patchbias")))
     return tuple(made)
