@@ -51,7 +51,7 @@ plan: $(STAMPS)/foreshard
 	$(BIN)/foreshard plan examples/llama-3.1-70b.toml
 	@$(MAKE) --no-print-directory $(STAMPS)/compiled
 
-test: lint $(TORCH_STAMP)
+test: lint $(TORCH_STAMP) $(STAMPS)/compiled
 	$(BIN)/python -m pytest -n auto --dist loadfile $(PYTEST_ARGS)
 
 evidence: $(STAMPS)/test $(TORCH_STAMP)
@@ -73,7 +73,7 @@ load: $(STAMPS)/test
 lowest: $(STAMPS)/venv
 	$(BIN)/python -m tests.lowest .venv-lowest
 
-bench: $(STAMPS)/test
+bench: $(STAMPS)/test $(STAMPS)/compiled
 	$(BIN)/python -m pytest tests/benchmarks -m '' --benchmark-enable --benchmark-only $(PYTEST_ARGS)
 	$(BIN)/python -m tests.benchmarks.waits
 
@@ -125,15 +125,10 @@ $(STAMPS)/foreshard: pyproject.toml $(STAMPS)/venv
 	cmp -s pyproject.toml $@ || { $(INSTALL) .; }
 	@cp pyproject.toml $@
 
-# What numba makes of the engine of events is kept beside its modules: compiled once for a checkout, with nothing
-# but numba's own code generator. A step of many tasks, a run of months, links that are shared.
-PLAYED := $(BIN)/foreshard simulate --model gpt3-175b --cluster dgx-a100 --gpus 256 --set training.tokens=3e11 \
-    --set training.global_batch=512 --set layout.tp=8 --set layout.pp=32 --set layout.vpp=3 --set layout.micro_batch=1
-$(STAMPS)/compiled: $(wildcard simulator/events/*/*.py) $(STAMPS)/foreshard
+# Machine code of the engine of events, beside its modules: once for a checkout, with nothing but numba.
+$(STAMPS)/compiled: workshop/ahead_of_time.py $(wildcard simulator/events/*/*.py) $(STAMPS)/foreshard
 	@echo "compiling what \`foreshard simulate\` plays, once for this checkout"
-	@$(PLAYED) > /dev/null
-	@$(PLAYED) --contention > /dev/null
-	@$(BIN)/foreshard simulate examples/llama-3.1-8b.toml --run > /dev/null
+	@$(BIN)/python -m workshop.ahead_of_time
 	@touch $@
 
 $(STAMPS)/test: pyproject.toml $(STAMPS)/venv

@@ -1,16 +1,25 @@
-"""Functions as Python has them and as numba compiles them: the same numbers."""
+"""Functions as Python has them, as numba compiles them and as compiled ahead: the same numbers."""
 
+import copy
+import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from simulator.events.engine import engine, graph
-from simulator.events.engine.compiled import PLAIN, Compiled, short, within
+from simulator import Jitter, Network, api
+from simulator.events.engine import compiled, engine, fair_shares, graph
+from simulator.events.engine.compiled import PLAIN, Compiled, flatten, short, within
 from simulator.events.engine.engine import longest_path
-from simulator.events.step import programs
+from simulator.events.engine.fair_shares import fair_rates
+from simulator.events.step import programs, unfold
 from simulator.events.step.programs import program, step_graph
+
+ROOT = Path(__file__).parents[2]
 
 
 @within
@@ -19,19 +28,23 @@ def doubled(value):  # type: ignore[no-untyped-def]
 
 
 @short
-def total(values):  # type: ignore[no-untyped-def]
-    found = 0.0
+def doubles_into(values, sums):  # type: ignore[no-untyped-def]
     for value in values:
-        found += doubled(value)
-    return found
+        sums[0] += doubled(value)
+
+
+def doubled_sum(count: int) -> float:
+    sums = np.zeros(1)
+    doubles_into(np.ones(count), sums)
+    return float(sums[0])
 
 
 def test_little_work_runs_as_it_is_and_more_is_compiled() -> None:
-    assert total(np.ones(3)) == 6.0
-    assert total._made is None
-    assert total(np.ones(PLAIN + 1)) == 2.0 * (PLAIN + 1)
-    assert total._made is not None
-    assert total(np.ones(3)) == 6.0  # compiled by now, with its part
+    assert doubled_sum(3) == 6.0
+    assert doubles_into._made is None
+    assert doubled_sum(PLAIN + 1) == 2.0 * (PLAIN + 1)
+    assert doubles_into._made is not None
+    assert doubled_sum(3) == 6.0
 
 
 @pytest.mark.parametrize(
@@ -44,9 +57,13 @@ def test_a_step_is_the_same_both_ways(
     seconds = np.random.default_rng(1).random((pp, made.chunks, 4))
     found = []
     for plain in (np.inf, 0):
-        for module, name in ((programs, "unfold"), (engine, "_sweep"), (graph, "_fault")):
+        for module, name in (
+            *((unfold, name) for name in ("_number", "_describe", "_fill")),
+            (engine, "_sweep"),
+            (graph, "_fault"),
+        ):
             known = getattr(module, name).function
-            monkeypatch.setattr(module, name, Compiled(known, {}, plain))
+            monkeypatch.setattr(module, name, Compiled(known, plain))
         step = step_graph(made, seconds, 0.01)
         found.append((step.graph, step.task_of_send, longest_path(step.graph)))
     (one, sends, times), (other, other_sends, other_times) = found
@@ -57,16 +74,105 @@ def test_a_step_is_the_same_both_ways(
         assert getattr(times, name).tobytes() == getattr(other_times, name).tobytes()
 
 
-def test_a_small_step_is_played_without_numba() -> None:
+@pytest.fixture(scope="module")
+def ahead() -> dict[str, Any]:
+    """The functions of this checkout, compiled anew where its file is of another text."""
+    if not compiled.machine_code():
+        subprocess.run([sys.executable, "-m", "workshop.ahead_of_time"], cwd=ROOT, check=True)
+        compiled.machine_code.cache_clear()
+    return compiled.machine_code()
+
+
+def arrays(given: Any) -> Iterator[bytes]:
+    for value in given:
+        if isinstance(value, tuple):
+            yield from arrays(value)
+        elif isinstance(value, np.ndarray):
+            columns = (
+                value.dtype.names or ()
+            )  # what lies between the fields of a record is nobody's
+            yield from (value[x].tobytes() for x in columns) if columns else [value.tobytes()]
+
+
+GPT3 = {
+    **{"model": "gpt3-175b", "cluster": "dgx-a100", "gpus": 128, "tokens": 1e10},
+    **{"sequence_length": 2048, "tp": 8, "pp": 8, "micro_batch": 1},
+}
+STEP = {"_number", "_describe", "_fill", "_fault", "_sweep"}
+QUESTIONS = {
+    "a step": (lambda: api.simulate(**GPT3, global_batch=64, vpp=3), STEP),
+    "tasks that vary": (
+        lambda: api.simulate(**GPT3, global_batch=32, jitter=Jitter(spread=0.05)),
+        STEP | {"_newton"},
+    ),
+    "links that are shared": (
+        lambda: api.simulate(**GPT3, global_batch=32, network=Network(contention=True)),
+        STEP | {"_link", "run_events", "_mix_into", "_refine", "_run"},
+    ),
+    "whole runs": (
+        lambda: api.simulate_run(ROOT / "examples/llama-3.1-8b.toml", seeds=40),
+        {"play"},
+    ),
+    "rates": (lambda: fair_rates([10.0, 4.0, 3.0], [0, 2, 3, 4], [0, 1, 0, 1]), {"fill"}),
+}
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def testmachine_code_gives_the_bits_that_numba_gives(
+    name: str, ahead: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every call that a command makes is made twice: with what is compiled for this processor."""
+    seen = set()
+
+    def both(self: Compiled, *given: Any) -> Any:
+        again, taken = copy.deepcopy(given), []  # type: ignore[var-annotated]
+        machine_code = ahead[self.name]
+        assert flatten(given, taken) == machine_code.takes
+        answer = machine_code(taken)
+        expected = self.dispatcher(*again)
+        assert answer == expected or (expected is None and answer == 0)
+        assert list(arrays(given)) == list(arrays(again)), self.name
+        seen.add(self.name.rpartition(".")[2])
+        return answer
+
+    monkeypatch.setattr(Compiled, "__call__", both)
+    ask, functions = QUESTIONS[name]
+    ask()
+    assert seen >= functions
+
+
+def test_a_file_that_does_not_fit_is_left_alone(
+    ahead: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rates = {"capacity": [10.0, 4.0], "first": [0, 2, 3], "link": [0, 1, 0]}
+    assert ahead[fair_shares.fill.name].takes
+    expected = fair_rates(**rates)
+    header, _, code = compiled.MACHINE_CODE.read_bytes().partition(b"\n")
+    old = json.loads(header) | {"digest": "0"}
+    for text in (b"", b"{", json.dumps(old).encode() + b"\n" + code):
+        place = tmp_path / "compiled.bin"
+        place.write_bytes(text)
+        monkeypatch.setattr(compiled, "MACHINE_CODE", place)
+        compiled.machine_code.cache_clear()
+        assert compiled.machine_code() == {}
+        assert np.array_equal(fair_rates(**rates), expected)
+    compiled.machine_code.cache_clear()
+
+
+@pytest.mark.parametrize("micro_batches", [2, 5000])
+def test_a_step_is_played_without_numba(micro_batches: int, ahead: dict[str, Any]) -> None:
+    """A small one without compiled code at all; 1F1B of 3 s on two equal stages, by hand."""
+    assert ahead
     script = f"""
 import sys
 from {programs.__name__} import program, step_graph
 from {engine.__name__} import longest_path
-step = step_graph(program("1f1b", 2, 2), [[[1.0, 2.0, 0.0, 0.0]]] * 2)
+step = step_graph(program("1f1b", 2, {micro_batches}), [[[1.0, 2.0, 0.0, 0.0]]] * 2)
 print(longest_path(step.graph).makespan_s)
-print("numba" in sys.modules)
+print("numba" in sys.modules, "llvmlite" in sys.modules)
 """
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    assert done.stdout.split() == ["9.0", "False"]
+    large = str(micro_batches > 2)
+    assert done.stdout.split() == [str(3.0 * (micro_batches + 1)), "False", large]

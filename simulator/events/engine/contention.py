@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from simulator.arrays import Floats, Ints
-from simulator.events.engine.compiled import bare
+from simulator.events.engine.compiled import compiled
 from simulator.events.engine.event_queue import enter, leave, move
 from simulator.events.engine.fair_shares import Crossings, Scratch, fill
 
@@ -63,7 +63,7 @@ class Solving(NamedTuple):
     """Of every task."""
 
 
-@bare
+@compiled
 def run_events(  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
     task, stream, resource, entry, predecessor, lag, solving, count
 ):
@@ -103,7 +103,7 @@ def run_events(  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
                 _finish(i, now, task, stream, resource, entry, count)
 
 
-@bare
+@compiled
 def _next(s, now, task, stream, predecessor, lag, count):  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
     """The task that a stream can start now; else -1: its start is entered, or what it waits for."""
     at = stream[s]
@@ -133,7 +133,7 @@ def _next(s, now, task, stream, predecessor, lag, count):  # type: ignore[no-unt
     return -1
 
 
-@bare
+@compiled
 def _start(  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
     i, now, task, stream, resource, entry, count
 ):
@@ -158,7 +158,7 @@ def _start(  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
         _mark(entry[k].resource, resource, count)
 
 
-@bare
+@compiled
 def _finish(i, now, task, stream, resource, entry, count):  # type: ignore[no-untyped-def]  # noqa: PLR0917 - numba
     """End a task; its stream and the streams that wait for it are to be looked at again."""
     record = task[i]
@@ -185,14 +185,14 @@ def _finish(i, now, task, stream, resource, entry, count):  # type: ignore[no-un
         _look(record.stream, stream, count)
 
 
-@bare
+@compiled
 def _look(s, stream, count):  # type: ignore[no-untyped-def]
     """Note that a stream is to be looked at."""
     stream[count[READY]].ready = s
     count[READY] += 1
 
 
-@bare
+@compiled
 def _mark(r, resource, count):  # type: ignore[no-untyped-def]
     """Note that a resource is to be solved again."""
     if not resource[r].dirty:
@@ -201,7 +201,7 @@ def _mark(r, resource, count):  # type: ignore[no-untyped-def]
         count[DIRTY] += 1
 
 
-@bare
+@compiled
 def _solve(now, task, resource, entry, solving, count):  # type: ignore[no-untyped-def]
     """Solve the rates of everything that hangs together with a marked resource."""
     members, rate, weight = solving.members, solving.rate, solving.weight
@@ -220,7 +220,7 @@ def _solve(now, task, resource, entry, solving, count):  # type: ignore[no-untyp
     count[DIRTY] = 0
 
 
-@bare
+@compiled
 def _together(r, task, resource, entry, solving, serial):  # type: ignore[no-untyped-def]
     """Collect the running tasks and the resources that hang together with one resource."""
     members, reached = solving.members, solving.reached
@@ -245,7 +245,7 @@ def _together(r, task, resource, entry, solving, serial):  # type: ignore[no-unt
     return tasks, resources
 
 
-@bare
+@compiled
 def _share(tasks, resources, task, resource, entry, solving):  # type: ignore[no-untyped-def]
     """Find the rates of some tasks: what is held goes first, then they share the rest.
 
@@ -278,7 +278,7 @@ def _share(tasks, resources, task, resource, entry, solving):  # type: ignore[no
         fill(growing, active, number, rate, scratch)
 
 
-@bare
+@compiled
 def _take(room, resource, r, amount):  # type: ignore[no-untyped-def]
     """Take an amount from what is left of a resource."""
     room[r] -= amount
@@ -286,7 +286,7 @@ def _take(room, resource, r, amount):  # type: ignore[no-untyped-def]
         room[r] = 0.0
 
 
-@bare
+@compiled
 def _reschedule(i, now, rate, task, size):  # type: ignore[no-untyped-def]
     """Move the end of a task if its rate has changed."""
     record = task[i]

@@ -44,6 +44,18 @@ class _Sweep(NamedTuple):
     """The task at which each stream stands; -1 at its end."""
     edge: Int32s
     """The edge at which it waits."""
+    clock: Floats
+    """When it can go on."""
+    why: Int32s
+    """The task that said so; -1 none."""
+    other: Int32s
+    """The next stream that waits for the same task; -1 none."""
+    ready: Int32s
+    """Streams to look at."""
+    waiting: Int32s
+    """The first stream that waits for each task; -1 none."""
+    following: Int32s
+    """The task after each one in its stream; -1 none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,10 +103,21 @@ def longest_path(graph: TaskGraph, names: Names = numbered) -> Times:
     """
     check(graph, names)
     n, streams = len(graph), int(graph.stream.max(initial=-1)) + 1
-    head, edge = np.empty(streams, np.int32), np.empty(streams, np.int32)
-    sweep = _Sweep(np.empty(n), np.empty(n), np.empty(n, np.int32), head, edge)
+    sweep = _Sweep(
+        start=np.empty(n),
+        end=np.full(n, -1.0),
+        cause=np.empty(n, np.int32),
+        head=np.full(streams, -1, np.int32),
+        edge=np.zeros(streams, np.int32),
+        clock=np.zeros(streams),
+        why=np.full(streams, -1, np.int32),
+        other=np.full(streams, -1, np.int32),
+        ready=np.arange(streams - 1, -1, -1, dtype=np.int32),
+        waiting=np.full(n, -1, np.int32),
+        following=np.empty(n, np.int32),
+    )
     if _sweep(graph.columns(), sweep) < n:
-        raise deadlock(graph, head, edge, names)
+        raise deadlock(graph, sweep.head, sweep.edge, names)
     return Times(start_s=sweep.start, end_s=sweep.end, cause=sweep.cause)
 
 
@@ -149,7 +172,8 @@ def _records(graph: TaskGraph, demands: Demands) -> tuple[NDArray[Any], NDArray[
     """Tasks and streams before anything has run."""
     n, streams = len(graph), int(graph.stream.max(initial=-1)) + 1
     task, stream = np.zeros(n + 1, TASK), np.zeros(streams, STREAM)
-    head, edge, following = (np.empty(size, np.int32) for size in (streams, streams, n))
+    head, edge = np.full(streams, -1, np.int32), np.zeros(streams, np.int32)
+    following = np.empty(n, np.int32)
     _link(graph.stream, graph.first, head, edge, following)
     stream["head"], stream["edge"], stream["why"], stream["other"] = head, edge, -1, -1
     task["first"], task["entry"] = graph.first, demands.first
@@ -259,18 +283,10 @@ def deadlock(graph: TaskGraph, head: Int32s, edge: Int32s, names: Names) -> Dead
 def _sweep(graph, sweep):  # type: ignore[no-untyped-def]
     """Run every stream as far as it goes; return how many tasks have run."""
     duration, stream, first, predecessor, lag = graph
-    start, end, cause, head, edge = sweep
-    n, streams, lagged = len(duration), len(head), len(lag) > 0
-    following = np.empty(n, np.int32)
+    start, end, cause, head, edge, clock, why, other, ready, waiting, following = sweep
+    lagged = len(lag) > 0
     _link(stream, first, head, edge, following)
-    end[:] = -1.0
-    # streams that wait for a task: the first of them, and after each the next one
-    waiting = np.full(n, -1, np.int32)
-    other = np.full(streams, -1, np.int32)
-    clock = np.zeros(streams)
-    why = np.full(streams, -1, np.int32)
-    ready = np.arange(streams - 1, -1, -1).astype(np.int32)
-    count, done = streams, 0
+    count, done = len(head), 0
     while count > 0:
         count -= 1
         s = ready[count]
@@ -309,10 +325,13 @@ def _sweep(graph, sweep):  # type: ignore[no-untyped-def]
 
 @within
 def _link(stream, first, head, edge, following):  # type: ignore[no-untyped-def]
-    """Find the first task of each stream, its first edge, and the next task after each one."""
-    head[:] = -1
+    """Find the first task of each stream, its first edge, and the next task after each one.
+
+    `head` is -1 and `edge` 0 before.
+    """
     for i in range(len(stream) - 1, -1, -1):
         following[i] = head[stream[i]]
         head[stream[i]] = i
     for s in range(len(head)):
-        edge[s] = first[head[s]] if head[s] >= 0 else 0
+        if head[s] >= 0:
+            edge[s] = first[head[s]]

@@ -10,20 +10,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulator.events.engine.compiled import bare
+from simulator.events.engine.compiled import compiled
 
 QUEUED = np.dtype([("key", "f8"), ("order", "i4"), ("place", "i4"), ("heap", "i4")], align=True)
 """What a record needs to stand in the queue."""
 
 
-@bare
+@compiled
 def _before(task, a, b):  # type: ignore[no-untyped-def]
     """Whether task a leaves before task b."""
     one, other = task[a], task[b]
     return one.key < other.key or (one.key == other.key and one.order < other.order)
 
 
-@bare
+@compiled
 def _rise(at, task):  # type: ignore[no-untyped-def]
     """Move an entry up to where it belongs."""
     i = task[at].heap
@@ -38,7 +38,7 @@ def _rise(at, task):  # type: ignore[no-untyped-def]
     task[i].place = at
 
 
-@bare
+@compiled
 def _sink(at, size, task):  # type: ignore[no-untyped-def]
     """Move an entry down to where it belongs."""
     i = task[at].heap
@@ -57,7 +57,7 @@ def _sink(at, size, task):  # type: ignore[no-untyped-def]
     task[i].place = at
 
 
-@bare
+@compiled
 def enter(i, time, size, counter, task):  # type: ignore[no-untyped-def]
     """Enter a task; the queue then holds size + 1."""
     task[i].key, task[i].order = time, counter
@@ -65,7 +65,7 @@ def enter(i, time, size, counter, task):  # type: ignore[no-untyped-def]
     _rise(size, task)
 
 
-@bare
+@compiled
 def move(i, time, size, task):  # type: ignore[no-untyped-def]
     """Give a task that stands in the queue another time."""
     sooner = time < task[i].key
@@ -76,7 +76,7 @@ def move(i, time, size, task):  # type: ignore[no-untyped-def]
         _sink(task[i].place, size, task)
 
 
-@bare
+@compiled
 def leave(size, task):  # type: ignore[no-untyped-def]
     """Take the first task out; the queue then holds size - 1."""
     i = task[0].heap

@@ -50,10 +50,16 @@ def slowest_factor(
     return np.asarray(np.exp(sigma * _normal(above) - 0.5 * sigma**2))
 
 
+def _normal(above: Floats) -> Floats:
+    """Find the normal deviate that a given share of draws exceeds."""
+    deviate = np.empty(len(above))
+    _newton(above, deviate)
+    return deviate
+
+
 @compiled
-def _normal(above):  # type: ignore[no-untyped-def]
-    """Find the normal deviate that a given share of draws exceeds, by Newton's method."""
-    empty = np.empty(len(above))
+def _newton(above, deviate):  # type: ignore[no-untyped-def]
+    """The same by Newton's method, into `deviate`."""
     for i in range(len(above)):
         small = max(min(above[i], 1.0 - above[i]), 1e-300)
         # start: the tail is near exp(-z^2 / 2) / 2 at most, so this lies above the root
@@ -66,5 +72,4 @@ def _normal(above):  # type: ignore[no-untyped-def]
             z += step
             if abs(step) < 1e-14 * (1.0 + abs(z)):
                 break
-        empty[i] = z if above[i] <= 0.5 else -z
-    return empty
+        deviate[i] = z if above[i] <= 0.5 else -z

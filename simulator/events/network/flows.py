@@ -244,7 +244,9 @@ def fold(table: Flows, capacity_bytes_per_s: Floats) -> Folded:
         if number == classes:
             break
         classes = number
-        colours = _Colours(*_refine(values, colours, touched))
+        after = _Colours(colours.flow.copy(), *map(np.zeros_like, colours[1:]))
+        _refine(values, colours, touched, after)
+        colours = after
     crossed = np.bincount(table.link, minlength=links) > 0
     link_class = np.full(links, -1, dtype=np.int64)
     link_class[crossed] = _numbered(colours.link[crossed])
@@ -325,12 +327,14 @@ def _mix_into(colour, bits):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _refine(values, colours, touched):  # type: ignore[no-untyped-def]
-    """Colour everything anew by its own values and the colours of all that it touches."""
+def _refine(values, colours, touched, after):  # type: ignore[no-untyped-def]
+    """Colour everything anew by its own values and the colours of all that it touches.
+
+    `after` has what comes out; its links and steps are zero before.
+    """
     flow, link, step = colours
     first, links, share, step_of, before = touched
-    new_flow = values.flow.copy()
-    new_link, new_step = np.zeros_like(link), np.zeros_like(step)
+    new_flow, new_link, new_step = after
     for f in range(len(flow)):
         seen = np.uint64(0)
         for k in range(first[f], first[f + 1]):
@@ -343,4 +347,3 @@ def _refine(values, colours, touched):  # type: ignore[no-untyped-def]
     for s in range(len(step)):
         past = step[before[s]] if before[s] >= 0 else np.uint64(1)
         new_step[s] = _mix(values.step[s] ^ _mix(new_step[s] ^ _mix(past)))
-    return new_flow, new_link, new_step

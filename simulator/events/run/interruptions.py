@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from simulator.events.run.random_counter import compiled, exponential, uniform
+from simulator.events.engine.compiled import compiled
+from simulator.events.run.random_counter import exponential, uniform
 from simulator.events.run.run_state import (
     AGE_2,
     AT_2,
@@ -50,7 +51,7 @@ def aged(rules, clock):  # type: ignore[no-untyped-def]
 def total_rate(rules, clock):  # type: ignore[no-untyped-def]
     """Rate of all causes at a moment, lemons that are sorted out counted in."""
     factor, total = aged(rules, clock), 0.0
-    for cause in range(len(rules.rate)):
+    for cause in range(rules.causes):
         total += rules.rate[cause] * (factor if rules.kind[cause] == HARDWARE else 1.0)
     return total
 
@@ -60,7 +61,7 @@ def drawn_cause(rules, run, most):  # type: ignore[no-untyped-def]
     """Draw what fails now among rates that add up to `most` at most; -1 where nothing does."""
     factor = aged(rules, run.state[CLOCK])
     left = uniform(run.random) * most
-    for cause in range(len(rules.rate)):
+    for cause in range(rules.causes):
         left -= rules.rate[cause] * (factor if rules.kind[cause] == HARDWARE else 1.0)
         if left <= 0.0:
             has_lemons = rules.strikes and rules.kind[cause] == HARDWARE and rules.single[cause]
@@ -256,7 +257,7 @@ def found(rules, run):  # type: ignore[no-untyped-def]
 @compiled
 def planned(rules, run):  # type: ignore[no-untyped-def]
     """Maintenance: a checkpoint, the pause, a restart."""
-    begun, row = run.state[CLOCK], len(rules.rate) + 1
+    begun, row = run.state[CLOCK], rules.causes + 1
     run.counts[row] += 1
     spend(run, row, REPLACEMENT, rules.write_s)
     fresh(rules, run)
@@ -269,7 +270,7 @@ def planned(rules, run):  # type: ignore[no-untyped-def]
 def sorted_out(rules, run):  # type: ignore[no-untyped-def]
     """A slow server is replaced, or missing ones are put back: a checkpoint and a restart."""
     state = run.state
-    begun, row = state[CLOCK], len(rules.rate)
+    begun, row = state[CLOCK], rules.causes
     run.counts[row] += 1
     spend(run, row, REPLACEMENT, rules.write_s)
     fresh(rules, run)

@@ -11,6 +11,7 @@ import numpy as np
 
 from simulator.arrays import Floats
 from simulator.errors import InputError
+from simulator.events.engine.compiled import compiled
 from simulator.events.run.interruptions import (
     announced,
     corrupted,
@@ -22,7 +23,7 @@ from simulator.events.run.interruptions import (
     sorted_out,
     total_rate,
 )
-from simulator.events.run.random_counter import compiled, exponential, seeded
+from simulator.events.run.random_counter import exponential, seeded
 from simulator.events.run.run_state import (
     CAUSE_PHASES,
     CLOCK,
@@ -134,14 +135,14 @@ def play_runs(
     rules = _rules(outlook, row)
     begun = time.perf_counter()
     record = packed(rules)
-    wall, whole = np.empty(seeds), _room(rules, seeds, 0)
+    wall, whole = np.empty(seeds), room(rules, _speed_lost(outlook, row), seeds)
     workers = workers or os.cpu_count() or 1
     pieces = np.array_split(np.arange(seeds), min(4 * workers, seeds))
 
     def run(piece: Any) -> None:
         part = slice(int(piece[0]), int(piece[-1]) + 1)
         rows = whole._replace(**{name: getattr(whole, name)[part] for name in _BY_SEED})
-        _play(record, rows, first_seed + int(piece[0]), wall[part])
+        play(record, rows, first_seed + int(piece[0]), wall[part])
 
     with ThreadPoolExecutor(workers) as threads:
         list(threads.map(run, pieces))
@@ -164,14 +165,14 @@ def strip_of(outlook: Outlook, row: int = 0, *, seed: int = 0) -> Floats:
     Work that a failure undoes is training at first; here it is called lost.
     """
     rules = _rules(outlook, row)
-    run = _room(rules, 1, _LINES)
-    _play(packed(rules), run, seed, np.empty(1))
+    run = room(rules, _speed_lost(outlook, row), 1, _LINES)
+    play(packed(rules), run, seed, np.empty(1))
     return np.asarray(run.strip[: int(run.state[0, LINES])])
 
 
-def _room(rules: Rules, seeds: int, lines: int) -> Played:
+def room(rules: Rules, speed_lost: Floats, seeds: int, lines: int = 0) -> Played:
     """Arrays for so many seeds."""
-    rows = len(rules.rate) + len(OTHERS)
+    rows = rules.causes + len(OTHERS)
     return Played(
         state=np.zeros((seeds, STATE)),
         random=np.zeros(seeds, np.uint64),
@@ -179,8 +180,13 @@ def _room(rules: Rules, seeds: int, lines: int) -> Played:
         counts=np.zeros((seeds, rows), np.int64),
         back=np.zeros((seeds, _most_in_repair(rules))),
         strikes=np.zeros((seeds, max(rules.lemons, 1)), np.int64),
+        speed_lost=speed_lost,
         strip=np.zeros((lines, 3)),
     )
+
+
+def _speed_lost(outlook: Outlook, row: int) -> Floats:
+    return np.array(outlook.terms.speed_lost[row], np.float64)
 
 
 def _most_in_repair(rules: Rules) -> int:
@@ -203,7 +209,7 @@ def _rules(outlook: Outlook, row: int) -> Rules:
 
 
 @compiled
-def _play(table, run, first, wall):  # type: ignore[no-untyped-def]
+def play(table, run, first, wall):  # type: ignore[no-untyped-def]
     """Play one seed after the other; arrays of `run` have a row for each."""
     rules = table[0]
     for i in range(len(wall)):
@@ -215,6 +221,7 @@ def _play(table, run, first, wall):  # type: ignore[no-untyped-def]
             counts=run.counts[i],
             back=run.back[i],
             strikes=run.strikes[i],
+            speed_lost=run.speed_lost,
             strip=run.strip,
         )
         wall[i] = _whole_run(rules, one)

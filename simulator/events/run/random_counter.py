@@ -7,21 +7,10 @@ is a stream of its own, whatever else runs beside it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
-from simulator.events.engine.compiled import bare
-
-
-def compiled(function: Callable[..., Any]) -> Any:
-    """Compile what allocates nothing, with the lock of the interpreter given up.
-
-    Seeds run on threads.
-    """
-    return bare(function, nogil=True)
-
+from simulator.events.engine.compiled import compiled
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)

@@ -84,6 +84,7 @@ class Rules(NamedTuple):
     strikes: int
     longest_s: float
     """Wall time after which a run is given up."""
+    causes: int
     rate: Any
     """(causes,), at the reference age."""
     kind: Any
@@ -96,20 +97,24 @@ class Rules(NamedTuple):
     from_copies: Any
     single: Any
     """A server of its own, and no switch."""
-    speed_lost: Any
-    """Share of the speed that is lost without 0, 1, 2 ... servers; the last for more."""
+
+
+_ROOM = 128
+"""Causes that a record has room for: a multiple of it, so that one compiled code plays all runs."""
 
 
 def packed(rules: Rules) -> Any:
     """Rules as an array of one record, which compiled functions hand on as one address."""
     kinds: list[Any] = []
-    for name, value in zip(rules._fields, rules, strict=True):
-        array = np.asarray(value)
-        whole = array.dtype.kind in "bi"
-        kinds.append((name, np.int64 if whole else np.float64, array.shape))
+    columns = [np.asarray(value) for value in rules]
+    for at, (name, column) in enumerate(zip(rules._fields, columns, strict=True)):
+        if column.ndim:
+            columns[at] = np.pad(column, (0, -len(column) % _ROOM))
+        whole = column.dtype.kind in "bi"
+        kinds.append((name, np.int64 if whole else np.float64, columns[at].shape))
     record = np.zeros(1, np.dtype(kinds))
-    for name, value in zip(rules._fields, rules, strict=True):
-        record[name][0] = value
+    for name, column in zip(rules._fields, columns, strict=True):
+        record[name][0] = column
     return record
 
 
@@ -127,6 +132,8 @@ class Played(NamedTuple):
     """When servers in repair are back, unordered; the first `state[OUT]` count."""
     strikes: Any
     """(lemons,)"""
+    speed_lost: Any
+    """Share of the speed that is lost without 0, 1, 2 ... servers; the last for more."""
     strip: Any
     """(lines, 3): start, end and kind of a stretch; none where nobody asks for it."""
 
@@ -164,7 +171,6 @@ def rules_of(terms: RunTerms, interval_s: float, copy_interval_s: float) -> Rule
         hot_s=float(run.spares.hot_s),
         cold_s=float(run.spares.cold_s),
         shrinks=run.spares.when_none == "shrink" and terms.speed_lost[0, :2][-1] < 1.0,
-        speed_lost=np.ascontiguousarray(terms.speed_lost[0], dtype=float),
         slow_rate=float(run.slow.per_node_day) / DAY_S * one(terms.nodes),
         slow_factor=float(run.slow.time_factor),
         noticed_s=float(run.slow.noticed_s),
@@ -178,6 +184,7 @@ def rules_of(terms: RunTerms, interval_s: float, copy_interval_s: float) -> Rule
         lemon_share=float(run.lemon_failure_fraction) * (one(terms.lemons) > 0.0),
         strikes=int(run.lemon_strikes),
         longest_s=1e2 * one(terms.work_s),
+        causes=len(terms.kind),
         **_of_causes(terms),
     )
 

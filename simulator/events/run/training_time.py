@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.events.run.random_counter import compiled
+from simulator.events.engine.compiled import compiled
 from simulator.events.run.run_state import (
     AGE_1,
     AGE_2,
@@ -60,8 +60,8 @@ def speed(rules, run):  # type: ignore[no-untyped-def]
     """Ideal seconds done in a second of training."""
     state = run.state
     factor = rules.slow_factor if state[SLOW] > 0.0 else 1.0
-    missing = min(int(state[MISSING]), len(rules.speed_lost) - 1)
-    return max(1.0 - rules.speed_lost[missing], 1e-9) / (factor * rules.stretch)
+    missing = min(int(state[MISSING]), len(run.speed_lost) - 1)
+    return max(1.0 - run.speed_lost[missing], 1e-9) / (factor * rules.stretch)
 
 
 @compiled
@@ -100,7 +100,7 @@ def whole_cycles(rules, run, left, fast):  # type: ignore[no-untyped-def]
             state[BEFORE_2] = state[DONE] - rules.copies * rules.interval_s
             state[AGE_1], state[AGE_2] = 0.0, 0.0
             state[CLOCK] += many * length
-            run.spent[len(rules.rate) + 2, CHECKPOINTS] += stalls
+            run.spent[rules.causes + 2, CHECKPOINTS] += stalls
             return many * length
     many = min(int(min(left, todo) / each) - 1, rules.copies - 2 - int(state[COUNT]))
     if many > 0:
@@ -110,7 +110,7 @@ def whole_cycles(rules, run, left, fast):  # type: ignore[no-untyped-def]
         state[AGE_1] = 0.0
         state[AGE_2] += many * each
         state[CLOCK] += many * each
-        run.spent[len(rules.rate) + 2, CHECKPOINTS] += many * rules.stall_s
+        run.spent[rules.causes + 2, CHECKPOINTS] += many * rules.stall_s
         return many * each
     return 0.0
 
@@ -125,7 +125,7 @@ def stalled(rules, run, left):  # type: ignore[no-untyped-def]
     state[CLOCK] += step
     state[AGE_1] += step
     state[AGE_2] += step
-    run.spent[len(rules.rate) + 2, CHECKPOINTS] += step
+    run.spent[rules.causes + 2, CHECKPOINTS] += step
     line(run, begun, STALLED)
     if state[STALL] <= 0.0:
         state[STALL] = 0.0
@@ -145,12 +145,12 @@ def advance(rules, run, left):  # type: ignore[no-untyped-def]
             left -= stalled(rules, run, left)
             continue
         if state[SINCE] == 0.0 and not drawn:
-            stalls = run.spent[len(rules.rate) + 2, CHECKPOINTS]
+            stalls = run.spent[rules.causes + 2, CHECKPOINTS]
             passed = whole_cycles(rules, run, left, fast)
             if passed > 0.0:
                 left -= passed
-                trained = passed - (run.spent[len(rules.rate) + 2, CHECKPOINTS] - stalls)
-                run.spent[len(rules.rate), 0] += trained * slower
+                trained = passed - (run.spent[rules.causes + 2, CHECKPOINTS] - stalls)
+                run.spent[rules.causes, 0] += trained * slower
                 continue
         begun = state[CLOCK]
         due, end = (rules.interval_s - state[SINCE]) / fast, (rules.work_s - state[DONE]) / fast
@@ -161,7 +161,7 @@ def advance(rules, run, left):  # type: ignore[no-untyped-def]
         state[CLOCK] += step
         state[AGE_1] += step
         state[AGE_2] += step
-        run.spent[len(rules.rate), 0] += step * slower
+        run.spent[rules.causes, 0] += step * slower
         line(run, begun, TRAINING)
         if end <= step:
             return True

@@ -48,142 +48,153 @@ class Tasks(NamedTuple):
     """The task of each extra row."""
 
 
-@short
-def unfold(program, actions, extra, ranks):  # type: ignore[no-untyped-def]
-    """Fill the columns and compressed rows of a step's tasks.
+class _Places(NamedTuple):
+    """Where the tasks of actions and extra rows stand."""
+
+    action: Int32s
+    send: Int32s
+    """-1 none."""
+    extra: Int32s
+    starter: Int32s
+    """The task that must wait so that an action waits: of an overlapped pair the first one."""
+
+
+def unfold(program: Any, actions: ActionTimes, extra: Any, ranks: int) -> Tasks:
+    """Make the columns and compressed rows of a step's tasks.
 
     Predecessors of a task stand in this order: its action or the awaited task, the extras that it
     waits for by number, further edges.
     """
-    rank, kind, micro_batch, chunk, piece, with_next = program
-    awaited, seconds, hop_s = actions
-    action_at, send_at, extra_at, tasks = _number(rank, _sends(rank, awaited), extra, ranks)
-    at = (action_at, send_at, extra_at, _starters(with_next, action_at))
-    first = _row_starts(awaited, at, extra, tasks)
-    predecessor = _rows(first, rank, awaited, at, extra)
-    duration, columns, stream = (
-        np.empty(tasks),
-        np.empty((4, tasks), np.int32),
-        np.empty_like(first[:-1]),
+    n, extras = len(program.rank), len(extra.order)
+    at = _Places(
+        action=np.empty(n, np.int32),
+        send=np.full(n, -1, np.int32),
+        extra=np.empty(extras, np.int32),
+        starter=np.empty(n, np.int32),
     )
-    of_rank, what = np.empty(tasks, np.int8), np.empty(tasks, np.int8)
+    rows = np.zeros(2 * n + extras + 1, np.int32)
+    tasks = _number(program, actions.awaited, extra, ranks, at, rows)
+    first = rows[: tasks + 1].copy()
+    made = Tasks(
+        duration=np.empty(tasks),
+        stream=np.empty(tasks, np.int32),
+        first=first,
+        predecessor=np.empty(first[-1], np.int32),
+        numbers=np.empty((4, tasks), np.int32),
+        of_rank=np.empty(tasks, np.int8),
+        kind=np.empty(tasks, np.int8),
+        action=at.action,
+        send=at.send,
+        extra=at.extra,
+    )
+    _describe(program, actions, extra, made)
+    _fill(program.rank, actions.awaited, extra, at, made, rows)
+    return made
+
+
+@short
+def _number(program, awaited, extra, ranks, at, first):  # type: ignore[no-untyped-def]
+    """Number the tasks of each rank in the order of issue, and count their predecessors.
+
+    `at.send` is -1 and `first` 0 before.
+    """
+    rank, with_next = program.rank, program.with_next
+    for a in range(len(rank)):
+        b = awaited[a]
+        if b >= 0 and rank[b] != rank[a]:
+            at.send[b] = 0
+    tasks = _place(rank, extra, ranks, at)
+    for a in range(len(rank)):
+        at.starter[a] = at.action[a]
+        if a > 0 and with_next[a - 1]:
+            at.starter[a] = at.action[a - 1]
+    _row_starts(awaited, at, extra, tasks, first)
+    return tasks
+
+
+@within
+def _place(rank, extra, ranks, at):  # type: ignore[no-untyped-def]
+    """Number the tasks: of each rank its extras, actions and sends; return how many."""
+    order, extra_rank, after = extra.order, extra.rank, extra.after
+    n, extras = len(rank), len(order)
+    task, e, a = 0, 0, 0
+    for r in range(ranks):
+        while e < extras and extra_rank[order[e]] == r and after[order[e]] < 0:
+            at.extra[order[e]] = task
+            task += 1
+            e += 1
+        while a < n and rank[a] == r:
+            at.action[a] = task
+            task += 1
+            if at.send[a] >= 0:
+                at.send[a] = task
+                task += 1
+            while e < extras and after[order[e]] == a:
+                at.extra[order[e]] = task
+                task += 1
+                e += 1
+            a += 1
+    return task
+
+
+@within
+def _row_starts(awaited, at, extra, tasks, first):  # type: ignore[no-untyped-def]
+    """Count the predecessors of every task and add them up."""
+    _, _, _, _, after, waits, before, edges = extra
+    n = len(awaited)
+    for a in range(n):
+        if awaited[a] >= 0:
+            first[at.starter[a] + 1] += 1
+        if at.send[a] >= 0:
+            first[at.send[a] + 1] += 1
+    for e in range(len(at.extra)):
+        if waits[e] and after[e] >= 0:
+            first[at.extra[e] + 1] += 1
+        if before[e] >= 0:
+            first[at.starter[before[e]] + 1] += 1
+    for k in range(len(edges)):
+        later = edges[k, 1]
+        first[(at.starter[later] if later < n else at.extra[later - n]) + 1] += 1
+    for i in range(tasks):
+        first[i + 1] += first[i]
+
+
+@short
+def _describe(program, actions, extra, made):  # type: ignore[no-untyped-def]
+    """Write how long every task takes, on which stream, and what it is."""
+    rank, kind, micro_batch, chunk, piece, _ = program
+    _, seconds, hop_s = actions
+    duration, stream, _, _, numbers, of_rank, what, action_at, send_at, extra_at = made
     for a in range(len(rank)):
         i = action_at[a]
         duration[i], of_rank[i], what[i] = seconds[a], COMPUTE, kind[a]
-        _describe(columns, i, rank[a], micro_batch[a], chunk[a], a)
+        _name(numbers, i, rank[a], micro_batch[a], chunk[a], a)
         if send_at[a] >= 0:
             j = send_at[a]
             duration[j] = hop_s[0, piece[a]] if kind[a] == FORWARD else hop_s[1, piece[a] - 1]
             of_rank[j], what[j] = PIPELINE, SEND
-            _describe(columns, j, rank[a], micro_batch[a], chunk[a], a)
+            _name(numbers, j, rank[a], micro_batch[a], chunk[a], a)
     for e in range(len(extra_at)):
         i = extra_at[e]
         duration[i], of_rank[i], what[i] = extra.seconds[e], extra.stream[e], EXTRA
-        _describe(columns, i, extra.rank[e], -1, -1, e)
-    for i in range(tasks):
-        stream[i] = columns[0, i] * _STREAMS + of_rank[i]
-    return Tasks(
-        duration,
-        stream,
-        first,
-        predecessor,
-        columns,
-        of_rank,
-        what,
-        action_at,
-        send_at,
-        extra_at,
-    )
+        _name(numbers, i, extra.rank[e], -1, -1, e)
+    for i in range(len(stream)):
+        stream[i] = numbers[0, i] * _STREAMS + of_rank[i]
 
 
 @within
-def _describe(columns, task, rank, micro_batch, chunk, row):  # type: ignore[no-untyped-def]
+def _name(numbers, task, rank, micro_batch, chunk, row):  # type: ignore[no-untyped-def]
     """Write one column of whole numbers."""
-    columns[0, task], columns[1, task] = rank, micro_batch
-    columns[2, task], columns[3, task] = chunk, row
+    numbers[0, task], numbers[1, task] = rank, micro_batch
+    numbers[2, task], numbers[3, task] = chunk, row
 
 
-@within
-def _sends(rank, awaited):  # type: ignore[no-untyped-def]
-    """Which actions have a result that another rank waits for."""
-    sends = np.zeros(len(rank), np.bool_)
-    for a in range(len(rank)):
-        b = awaited[a]
-        if b >= 0 and rank[b] != rank[a]:
-            sends[b] = True
-    return sends
-
-
-@within
-def _number(rank, sends, extra, ranks):  # type: ignore[no-untyped-def]
-    """Number the tasks: of each rank its extras, actions and sends in the order of issue."""
-    order, extra_rank, after = extra.order, extra.rank, extra.after
-    n, extras = len(rank), len(order)
-    action_at = np.empty(n, np.int32)
-    send_at = np.full(n, -1, np.int32)
-    extra_at = np.empty(extras, np.int32)
-    at, e, a = 0, 0, 0
-    for r in range(ranks):
-        while e < extras and extra_rank[order[e]] == r and after[order[e]] < 0:
-            extra_at[order[e]] = at
-            at += 1
-            e += 1
-        while a < n and rank[a] == r:
-            action_at[a] = at
-            at += 1
-            if sends[a]:
-                send_at[a] = at
-                at += 1
-            while e < extras and after[order[e]] == a:
-                extra_at[order[e]] = at
-                at += 1
-                e += 1
-            a += 1
-    return action_at, send_at, extra_at, at
-
-
-@within
-def _starters(with_next, action_at):  # type: ignore[no-untyped-def]
-    """The task that must wait so that an action waits: of an overlapped pair the first one."""
-    starter = action_at.copy()
-    for a in range(1, len(starter)):
-        if with_next[a - 1]:
-            starter[a] = action_at[a - 1]
-    return starter
-
-
-@within
-def _row_starts(awaited, at, extra, tasks):  # type: ignore[no-untyped-def]
-    """Count the predecessors of every task and add them up."""
-    _, send_at, extra_at, starter = at
-    _, _, _, _, after, waits, before, edges = extra
-    n = len(awaited)
-    first = np.zeros(tasks + 1, np.int32)
-    for a in range(n):
-        if awaited[a] >= 0:
-            first[starter[a] + 1] += 1
-        if send_at[a] >= 0:
-            first[send_at[a] + 1] += 1
-    for e in range(len(extra_at)):
-        if waits[e] and after[e] >= 0:
-            first[extra_at[e] + 1] += 1
-        if before[e] >= 0:
-            first[starter[before[e]] + 1] += 1
-    for k in range(len(edges)):
-        later = edges[k, 1]
-        first[(starter[later] if later < n else extra_at[later - n]) + 1] += 1
-    for i in range(tasks):
-        first[i + 1] += first[i]
-    return first
-
-
-@within
-def _rows(first, rank, awaited, at, extra):  # type: ignore[no-untyped-def]
-    """Fill the predecessors of every task."""
+@short
+def _fill(rank, awaited, extra, at, made, free):  # type: ignore[no-untyped-def]
+    """Fill the predecessors of every task; `free` has where each one's row starts."""
     action_at, send_at, extra_at, starter = at
     _, _, _, _, after, waits, before, edges = extra
-    n, free = len(rank), first.copy()
-    predecessor = np.empty(first[-1], np.int32)
+    n, predecessor = len(rank), made.predecessor
     for a in range(n):
         b = awaited[a]
         if b >= 0:
@@ -196,14 +207,13 @@ def _rows(first, rank, awaited, at, extra):  # type: ignore[no-untyped-def]
         if before[e] >= 0:
             _put(predecessor, free, starter[before[e]], extra_at[e])
     for k in range(len(edges)):
-        earlier, later = edges[k]
+        earlier, later = edges[k, 0], edges[k, 1]
         _put(
             predecessor,
             free,
             starter[later] if later < n else extra_at[later - n],
             action_at[earlier] if earlier < n else extra_at[earlier - n],
         )
-    return predecessor
 
 
 @within

@@ -490,7 +490,8 @@ def read_megatron(settings: Settings, *, flags: bool, kind: str, program: str = 
     tp = settings.value_of("layout.tp")
     if on is not None or (flags and (tp or 1) > 1):
         at = settings.at("sequence_parallel", "tensor_model_parallel_size")
-        settings.say("layout.sequence_parallel", bool(on) and (tp is None or tp > 1), at)
+        split = (tp is None and not flags) or (tp or 1) > 1
+        settings.say("layout.sequence_parallel", bool(on) and split, at)
     if shape.architecture is None or not shape.architecture.vocabulary:
         _recipe_model(settings)
     return settings.reading(
@@ -578,6 +579,8 @@ def _kernels_said(settings: Settings, flags: bool) -> None:
     built = settings.take("transformer_impl")
     if built is not None and str(built.value) == "local":
         settings.say("software.transformer_impl", "local", built)
+        if flags:  # its core attention is megatron/core/transformer/dot_product_attention.py
+            settings.say("software.flash_attention", False, built)
     if settings.flag("deterministic_mode"):
         settings.say("software.deterministic", True, settings.found["deterministic_mode"])
 
@@ -694,6 +697,14 @@ def _read_experts(settings: Settings, flags: bool) -> None:
     tp, experts = settings.value_of("layout.tp"), settings.found.get("num_experts")
     if flags and tp and experts and settings.value_of("layout.etp") is None:
         settings.say("layout.etp", tp, settings.at("tensor_model_parallel_size"))
+    if not flags or not experts:
+        return
+    grouped, at = settings.flag("moe_grouped_gemm"), settings.at("moe_grouped_gemm", "num_experts")
+    settings.say("software.grouped_experts", bool(grouped), at)
+    if settings.flag("moe_permute_fusion"):
+        settings.say("software.unpermute", "fused", settings.found["moe_permute_fusion"])
+    elif _is_on(settings, "deterministic_mode"):  # megatron/core/transformer/moe/moe_utils.py
+        settings.say("software.unpermute", "index_add", settings.found["deterministic_mode"])
 
 
 def _read_states(settings: Settings, flags: bool) -> None:

@@ -350,6 +350,10 @@ class _Merging:
         self._follow_groups(dp)
         model = self._model()
         layers = model.layers if model else None
+        if model and not model.is_moe and (self._get("layout.etp") or 1) > 1:
+            source = self._source("layout.etp")
+            self._put("layout.etp", 1, source)
+            self.notes.append(f"{source}: the model has no experts: as if it were not said")
         self._follow_loss(model)
         self._follow_towers(model)
         self._follow_states(layers)
