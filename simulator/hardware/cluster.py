@@ -249,7 +249,8 @@ def _clusters_with(name: str) -> list[tuple[str, str]]:
         for device in catalogue.names("accelerators")
         if device == name or word in (device.partition("-")[0], re.sub(r"[^a-z0-9]", "", device))
     }
-    devices |= {accelerator_named(name, catalogue.names("accelerators"))} - {None}
+    spelled = accelerator_named(name, catalogue.names("accelerators"))
+    devices |= {spelled} if spelled else set()
     if not devices:
         return []
     holders = []
