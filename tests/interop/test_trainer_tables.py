@@ -467,3 +467,11 @@ def test_a_frozen_language_model_needs_its_tower(tmp_path: Path) -> None:
     assert any("ReLoRA" in note for note in read(tmp_path, "c.yaml", text).notes)
     recipe = f"{samples.AUTOMODEL}\nfreeze_config:\n  freeze_language_model: true\n"
     assert "needs a tower" in problems(tmp_path, "d.yaml", recipe)
+
+
+def test_lengths_are_worked_out(tmp_path: Path) -> None:
+    """XTuner's LLaVA: 336 / 14 squared are the patches of an image, 576."""
+    text = samples.XTUNER.replace("max_length = 2048", "max_length = int(2048 - (336 / 14) ** 2)")
+    assert read(tmp_path, "a.py", text).scenario.workload.recipe.sequence_length == 1472
+    odd = text.replace("336 / 14", "336 / 13")
+    assert "sequence_length" in problems(tmp_path, "b.py", odd)
