@@ -233,6 +233,13 @@ def _read_log(name: str, folder: Path, chance: random.Random) -> bool:
     return True
 
 
+def test_a_list_where_a_size_stands_is_not_repeated_by_another() -> None:
+    """2^62 items: found by inputs drawn here."""
+    wrong = {"out_channels": ["x"], "patch_size": 2**31}
+    with pytest.raises(ForeshardError, match="num_layers: required field is missing"):
+        from_hf({"model_type": "SanaTransformer2DModel", **wrong}, name="drawn", where="c")
+
+
 Reader = Callable[[str, Path, random.Random], bool]
 READERS: dict[str, tuple[str, Reader]] = {
     **{f"trainer {x.name}": (x.name, _read_trainer_file) for x in trainers()},

@@ -64,6 +64,22 @@ _ACTIVATIONS: Mapping[object, Activation] = {
 """Without a gate all others are smooth, which ``gelu`` stands for."""
 
 
+class _Listed(list[Any]):
+    """A list of a config, which no size repeats: what is no number is refused by its field."""
+
+    __mul__ = __rmul__ = None  # type: ignore[assignment]
+
+
+class _Text(str):
+    """A word of a config, which no size repeats."""
+
+    __slots__ = ()
+    __mul__ = __rmul__ = None  # type: ignore[assignment]
+
+
+_UNREPEATED: Mapping[type, Callable[[Any], Any]] = {list: _Listed, str: _Text}
+
+
 class Words(dict[str, Any]):
     """Values of words and fields, computed when they are asked for.
 
@@ -124,7 +140,9 @@ class Words(dict[str, Any]):
         if plain and given <= LARGEST and (given > 0 or kind == "flag"):
             config.known.add(field)
             return given
-        return config.value(field, default, kind)
+        value = config.value(field, default, kind)
+        unrepeated = _UNREPEATED.get(type(value))
+        return value if unrepeated is None else unrepeated(value)
 
     def sizes(self, listed: Mapping[str, str]) -> dict[str, Any]:
         """Values of the words of `listed` that the row has and that are above zero, by field."""
