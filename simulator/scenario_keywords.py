@@ -187,7 +187,7 @@ class RunKeywords(TypedDict, total=False):
     """Matrices that get adapters, of those that the model has; routed experts get none."""
     quantised_base: bool | None
     """With adapters: the blocks' frozen matrices are kept in 4-bit NF4 with double quantisation and
-    turned into 16 bit for every product (QLoRA)."""
+    turned into 16 bit for every product (QLoRA); without, those of a frozen text."""
     frozen_layers: int | str | None
     """The first layers that are not trained, together with the embedding below them."""
     frozen_embedding: bool | None

@@ -132,6 +132,8 @@ def precision_named(word: str) -> str:
 
 _SCALED = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s?([kKMGBT])")
 _TIMES = {"k": 1, "K": 1, "M": 2, "G": 3, "B": 3, "T": 4}
+_POWER = re.compile(r"\s*\d{1,9}(?:\.\d{0,9})?[eE]\+?\d{1,2}\s*")
+"""What YAML 1.1 takes for text for want of a point and a sign: ``2e12``."""
 _SUFFIX = re.compile(r"^\s*\d[\d.]*\s?[kKMGBT](?:\s*\.\.|\s*$)|\.\.\s*\d[\d.]*\s?[kKMGBT]\s*$")
 
 
@@ -143,11 +145,17 @@ def numbers_written_out(document: Mapping[str, Any]) -> dict[str, Any]:
 
     >>> numbers_written_out({"training": {"tokens": "1.5T", "sequence_length": "4k..8k"}})
     {'training': {'tokens': 1500000000000, 'sequence_length': '4096..8192'}}
+    >>> numbers_written_out({"training": {"tokens": "2e12"}})  # a number of YAML without a point
+    {'training': {'tokens': 2000000000000}}
     """
     return {
         name: {
             key: number_written_out(key, value)
-            if value.__class__ is list or (value.__class__ is str and _SUFFIX.search(value))
+            if value.__class__ is list
+            or (
+                value.__class__ is str
+                and (key == "precision" or _SUFFIX.search(value) or _POWER.fullmatch(value))
+            )
             else value
             for key, value in fields.items()
         }
@@ -161,7 +169,14 @@ def number_written_out(field: str, value: Any) -> Any:
     """A value of a field with its ``k``, ``M``, ``B`` or ``T`` as a number; others as they are."""
     if isinstance(value, list):
         return [number_written_out(field, item) for item in value]
-    if not isinstance(value, str) or len(value) > 60 or not _SUFFIX.search(value):
+    if not isinstance(value, str) or len(value) > 60:
+        return value
+    if field.rpartition(".")[2].strip() == "precision":
+        return precision_named(value)
+    if _POWER.fullmatch(value):
+        number = float(value)
+        return int(number) if number.is_integer() and number < 1e18 else number
+    if not _SUFFIX.search(value):
         return value
     base = 1024 if "length" in field else 1000
     text = _SCALED.sub(lambda m: _whole(m[1], base ** _TIMES[m[2]]), value.strip())
@@ -180,6 +195,8 @@ def override_written_out(text: str) -> str:
 
     >>> override_written_out("training.sequence_length=8k")
     'training.sequence_length=8192'
+    >>> override_written_out("training.precision=BF16")
+    'training.precision=bf16'
     """
     key, equals, value = text.partition("=")
     if not equals or key.strip().startswith("model."):

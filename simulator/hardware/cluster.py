@@ -249,6 +249,8 @@ def _clusters_with(name: str) -> list[tuple[str, str]]:
         for device in catalogue.names("accelerators")
         if device == name or word in (device.partition("-")[0], re.sub(r"[^a-z0-9]", "", device))
     }
+    spelled = accelerator_named(name, catalogue.names("accelerators"))
+    devices |= {spelled} if spelled else set()
     if not devices:
         return []
     holders = []
@@ -260,6 +262,15 @@ def _clusters_with(name: str) -> list[tuple[str, str]]:
             shared = f"{node.accelerator}, domain of {node.scale_up.domain}"
             holders.append((cluster, f"{shared}, {_hourly(profile.price)}"))
     return holders
+
+
+def _spelled(name: str) -> str:
+    """The cluster whose letters and digits a name has, as in ``DGX H100``; else the name."""
+    known, word = catalogue.names("clusters"), re.sub(r"[^a-z0-9]", "", name.lower())
+    if name in known or name.endswith(".toml") or "/" in name:
+        return name
+    alike = (cluster for cluster in known if cluster.replace("-", "") == word)
+    return next(alike, name)
 
 
 def _hourly(price: str) -> str:
@@ -290,6 +301,7 @@ def load_cluster(
     InputError
         If a profile is unknown or wrong, or `gpus` is not a positive number that fills servers.
     """
+    name = _spelled(name)
     if holders := _clusters_with(name):
         words = "; ".join(f"{cluster} ({what})" for cluster, what in holders)
         rule = f"is no cluster; those with such accelerators: {words}"

@@ -140,7 +140,7 @@ class Recipe:
     """Matrices that get adapters, of those that the model has; routed experts get none."""
     quantised_base: bool = False
     """With adapters: the blocks' frozen matrices are kept in 4-bit NF4 with double quantisation and
-    turned into 16 bit for every product (QLoRA)."""
+    turned into 16 bit for every product (QLoRA); without, those of a frozen text."""
     frozen_layers: Annotated[Whole, Ge(0), Le(LARGEST)] = 0
     """The first layers that are not trained, together with the embedding below them."""
     frozen_embedding: bool = False

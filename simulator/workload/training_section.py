@@ -147,8 +147,8 @@ def wrong_training(
             if getattr(recipe.stash_bytes, name) is not None:
                 where_it_is = f"training.stash_bytes.{name}"
                 problems.append(problem(where, where_it_is, rule, recipe.precision))
-    if recipe.quantised_base and not recipe.lora_rank:
-        rule = "needs lora_rank above 0: 4-bit weights are not trained"
+    if recipe.quantised_base and not recipe.lora_rank and "text" not in recipe.frozen_parts:
+        rule = "needs lora_rank above 0 or frozen text: 4-bit weights are not trained"
         problems.append(problem(where, "training.quantised_base", rule, True))
     if recipe.moe_routing and (recipe.moe_load is not None or recipe.moe_imbalance != 1.0):
         rule = "must be left out where moe_load or moe_imbalance is given"

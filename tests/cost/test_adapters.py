@@ -252,6 +252,17 @@ def test_frozen_parts_have_no_states(frozen: Any, trained: int) -> None:
     assert whole(states, "parameters", kinds) == TOWER + PROJECTOR + TEXT
 
 
+def test_a_frozen_text_may_be_of_four_bit() -> None:
+    """Its blocks' matrices alone: 34 layers of q, k, v, o and a gated MLP (config.json)."""
+    frozen = {"model": "gemma-3-4b", "frozen_parts": ("tower", "text")}
+    usual, small = (
+        float(run(TUNE, quantised_base=four, **frozen).memory_bytes["weights"][0])
+        for four in (False, True)
+    )
+    block = 2560 * 256 * (8 + 4 + 4 + 8) + 3 * 2560 * 10_240
+    assert usual - small == pytest.approx(34 * block * (2 - NF4), rel=1e-5)
+
+
 def test_gradients_pass_through_a_frozen_text() -> None:
     """Four FLOPs for each of its weights where a projector is trained, and two of the tower's."""
     usual, small = (

@@ -434,3 +434,44 @@ def test_steps_between_checkpoints_of_a_trainer(tmp_path: Path) -> None:
     assert found.scenario.run.checkpoints.every_steps == 25
     found = read(tmp_path, "axolotl.yaml", f"{text}save_strategy: epoch\n")
     assert found.scenario.run.checkpoints.every_steps is None and not found.unknown
+
+
+def test_a_schedule_of_several_stages_has_two_a_rank(tmp_path: Path) -> None:
+    """Automodel's pipelining/functional.py, calculate_virtual_stages, without layers_per_stage."""
+    text = re.sub(r" *layers_per_stage: .*\n", "", samples.AUTOMODEL)
+    text = text.replace("pp_size: 1", "pp_size: 2")
+    text = re.sub(r"pp_schedule: .*", "pp_schedule: Interleaved1F1B", text)
+    assert read(tmp_path, "sft.yaml", text).scenario.pinned["vpp"] == 2
+
+
+@pytest.mark.parametrize(
+    ("frozen", "parts"),
+    [
+        ("unfrozen_parameters: [^model.language_model.*, ^lm_head.*]", {"tower", "projector"}),
+        ("freeze_mm_modules: true", {"tower", "projector"}),
+        ("freeze_mm_modules: false", set()),
+    ],
+)
+def test_parts_of_a_model_with_a_tower_are_frozen(
+    frozen: str, parts: set[str], tmp_path: Path
+) -> None:
+    text = samples.AXOLOTL.replace("NousResearch/Meta-Llama-3.1-8B", "google/gemma-3-4b-it")
+    found = read(tmp_path, "a.yaml", f"{text}{frozen}\n")
+    assert set(found.scenario.workload.recipe.frozen_parts) == parts
+    text_alone = read(tmp_path, "b.yaml", f"{samples.AXOLOTL}{frozen}\n")
+    assert not text_alone.scenario.workload.recipe.frozen_parts
+
+
+def test_a_frozen_language_model_needs_its_tower(tmp_path: Path) -> None:
+    text = f"{samples.AXOLOTL}".replace("adapter: qlora", "adapter: qlora\nrelora: true")
+    assert any("ReLoRA" in note for note in read(tmp_path, "c.yaml", text).notes)
+    recipe = f"{samples.AUTOMODEL}\nfreeze_config:\n  freeze_language_model: true\n"
+    assert "needs a tower" in problems(tmp_path, "d.yaml", recipe)
+
+
+def test_lengths_are_worked_out(tmp_path: Path) -> None:
+    """XTuner's LLaVA: 336 / 14 squared are the patches of an image, 576."""
+    text = samples.XTUNER.replace("max_length = 2048", "max_length = int(2048 - (336 / 14) ** 2)")
+    assert read(tmp_path, "a.py", text).scenario.workload.recipe.sequence_length == 1472
+    odd = text.replace("336 / 14", "336 / 13")
+    assert "sequence_length" in problems(tmp_path, "b.py", odd)

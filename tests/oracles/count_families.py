@@ -59,6 +59,7 @@ WHOLE_CLASSES = {
     "mistral3": "Mistral3ForConditionalGeneration",
     "mvp": "MvpForConditionalGeneration",
     "paligemma": "PaliGemmaForConditionalGeneration",
+    "parakeet_ctc": "ParakeetForCTC",
     "pegasus": "PegasusForConditionalGeneration",
     "plbart": "PLBartForConditionalGeneration",
     "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",

@@ -93,7 +93,7 @@ def freeze(
     )
     trained = []
     for part, (kind, ops) in enumerate(zip(arch.blocks, blocks, strict=True)):
-        if recipe.quantised_base:
+        if recipe.quantised_base and (recipe.lora_rank or kind.passes_gradients):
             ops = replace(ops, streams=ops.streams + _dequantised(ops.gemms))
         if kind.frozen:
             ops = _without_backward(ops)

@@ -100,7 +100,9 @@ def part_states(
         frozen, trained, ours = _split(parameters, matrices, arch, recipe, kernels)
     kept, whole = size.frozen * frozen, size.gather * frozen
     if recipe.quantised_base:
-        less = _quantised(matrices, frozen.shape, arch)
+        passed = {part for part, kind in enumerate(arch.blocks) if kind.passes_gradients}
+        held = [w for w in matrices if recipe.lora_rank or w.part in passed]
+        less = _quantised(held, frozen.shape, arch)
         kept, whole = (
             x - less * (per - NF4_BYTES) for x, per in ((kept, size.frozen), (whole, size.gather))
         )

@@ -20,7 +20,14 @@ _LARGEST = 2**18
 _MOST = 10**18
 _DEEPEST = 12
 _IMPORTED = re.compile(r"^[ \t]*(?:from|import)[ \t]+([A-Za-z_]\w*)", re.M)
-_PRODUCTS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Pow: "**"}
+_PRODUCTS = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.FloorDiv: "//",
+    ast.Pow: "**",
+}
 
 
 def imported(text: str) -> frozenset[str]:
@@ -155,8 +162,9 @@ def _product(node: ast.BinOp, names: Mapping[str, ast.expr], depth: int) -> Any:
         return "$(...)"
     if abs(left) > _MOST or abs(right) > _MOST or (sign == "**" and not 0 <= right <= 62):
         return "$(...)"
-    if sign == "//":
-        return left // right if right else "$(...)"
+    if sign in ("//", "/"):
+        whole = right != 0 and (sign == "//" or left % right == 0)
+        return left // right if whole else "$(...)"
     if sign == "**":
-        return left**right if abs(left) <= 10 else "$(...)"
+        return left**right if abs(left) <= 10 or right <= 2 else "$(...)"
     return {"+": left + right, "-": left - right, "*": left * right}[sign]

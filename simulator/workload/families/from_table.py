@@ -64,6 +64,22 @@ _ACTIVATIONS: Mapping[object, Activation] = {
 """Without a gate all others are smooth, which ``gelu`` stands for."""
 
 
+class _Listed(list[Any]):
+    """A list of a config, which no size repeats: what is no number is refused by its field."""
+
+    __mul__ = __rmul__ = None  # type: ignore[assignment]
+
+
+class _Text(str):
+    """A word of a config, which no size repeats."""
+
+    __slots__ = ()
+    __mul__ = __rmul__ = None  # type: ignore[assignment]
+
+
+_UNREPEATED: Mapping[type, Callable[[Any], Any]] = {list: _Listed, str: _Text}
+
+
 class Words(dict[str, Any]):
     """Values of words and fields, computed when they are asked for.
 
@@ -124,7 +140,9 @@ class Words(dict[str, Any]):
         if plain and given <= LARGEST and (given > 0 or kind == "flag"):
             config.known.add(field)
             return given
-        return config.value(field, default, kind)
+        value = config.value(field, default, kind)
+        unrepeated = _UNREPEATED.get(type(value))
+        return value if unrepeated is None else unrepeated(value)
 
     def sizes(self, listed: Mapping[str, str]) -> dict[str, Any]:
         """Values of the words of `listed` that the row has and that are above zero, by field."""
@@ -432,14 +450,15 @@ def _blocks(model: Words, layers: int) -> list[Block]:
 def _block(w: Words) -> Block:
     attention, mixer = None, None
     mlp: MLP | MoE | None = None
-    for mix in w["mix"].split("+"):
+    mixing, feeding = (w.text(word) for word in ("mix", "ffn"))
+    for mix in mixing.split("+"):
         if mix in _ATTENTIONS:
             attention = _ATTENTIONS[mix](w)
         elif mix:
             mixer = _MIXERS[mix](w)
-    if "moe" in w["ffn"]:
-        mlp = _experts(w, beside=w.size("ff") if "mlp" in w["ffn"] else 0)
-    elif "mlp" in w["ffn"]:
+    if "moe" in feeding:
+        mlp = _experts(w, beside=w.size("ff") if "mlp" in feeding else 0)
+    elif "mlp" in feeding:
         mlp = _dense(w)
     given = w.family.words
     return Block(
@@ -581,11 +600,14 @@ def _notes(w: Words) -> tuple[str, ...]:
 
 def _linears(w: Words, word: str) -> tuple[Linear, ...]:
     """Small linears of a word: lists of outputs, inputs, and how many there are."""
-    made = []
-    for sizes in (w[word] if word in w.family.words else []) or []:
-        outputs, inputs, count = (*sizes, 1)[:3]
-        if outputs and inputs and count:
-            made.append(Linear(outputs=int(outputs), inputs=int(inputs), count=int(count)))
+    made, listed = [], (w[word] if word in w.family.words else []) or []
+    try:
+        for sizes in listed:
+            outputs, inputs, count = map(int, (*sizes, 1)[:3])
+            if outputs and inputs and count:
+                made.append(Linear(outputs=outputs, inputs=inputs, count=count))
+    except (TypeError, ValueError, OverflowError):
+        w.config.blame(w.family.fields(word))
     if word == "lin" and (values := w.whole("patch")):  # what takes in patches, or frames
         made.append(Linear(outputs=w.size("width"), inputs=values, bias=w.flag("patchbias")))
     return tuple(made)
