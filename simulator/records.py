@@ -90,7 +90,7 @@ def _record(
         init=False, repr=False, eq=False, kw_only=kw_only, slots=slots
     )(plain)
     if "__init__" not in written:
-        made.__init__, made.__signature__ = _first_init(made), _LazySignature()
+        made.__init__, made.__signature__ = _FirstInit((made,)), _FIRST_SIGNATURE
     if frozen:
         made.__setattr__ = made.__delattr__ = _refuse
         if slots:
@@ -105,18 +105,22 @@ def _record(
     return made
 
 
-def _first_init(owner: Any) -> Callable[..., None]:
-    """An `__init__` that compiles the real one, which takes its place, and calls it.
+class _FirstInit(tuple[Any]):
+    """Holds a record whose `__init__` it stands for until that is asked for: compiles it then.
 
     Threads that make the first instance at once each compile one; the last stays.
     """
 
-    def __init__(self: Any, /, *values: Any, **named: Any) -> None:
-        made = _initialiser(owner)
-        owner.__init__ = made
-        made(self, *values, **named)
+    __slots__ = ()
 
-    return __init__
+    def __get__(self, instance: Any, kind: type) -> Callable[..., None]:
+        (owner,) = self
+        made = owner.__init__ = _initialiser(owner)
+        bound: Callable[..., None] = made.__get__(instance, kind)
+        return bound
+
+
+_FIRST_SIGNATURE = _LazySignature()
 
 
 def _initialiser(kind: type[Any]) -> Callable[..., None]:

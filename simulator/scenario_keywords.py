@@ -194,6 +194,9 @@ class RunKeywords(TypedDict, total=False):
     """The embedding, and a head tied to it, is not trained."""
     frozen_head: bool | None
     """The output head is not trained."""
+    frozen_parts: Sequence[str] | None
+    """Of a model with towers for images or sound: the parts that are not trained. The gradient of a
+    projector or tower passes through a language model (text) that is frozen."""
     decoder_length: int | str | None
     """Tokens per sequence that the decoder of an encoder-decoder writes; 0 means as many as the
     encoder reads (sequence_length, which tokens and throughput count)."""

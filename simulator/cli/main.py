@@ -95,9 +95,14 @@ class _Group(TyperGroup):
         self.commands = _Commands()
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """List the commands by their names and first sentences."""
-        self.commands = _listed()
+        """List commands and their first sentences in plain text: rich takes long to load."""
+        self.commands, self.rich_markup_mode = _listed(), None
         super().format_help(ctx, formatter)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write their whole sentences."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(word, command.help) for word, command in self.commands.items()])
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """Complete the name of a command."""
@@ -106,6 +111,8 @@ class _Group(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Refuse a blank word, which an unset variable of a shell leaves: nobody named a place."""
+        if ctx.resilient_parsing and not args:
+            return []  # the first word is completed; typer would load pydantic to read nothing
         for before, word in zip(["", *args], args, strict=False):
             if not word.strip() or (word.startswith("--") and word.endswith("=")):
                 option = word.rstrip("=") if word.strip() else before
@@ -118,7 +125,7 @@ def _listed() -> dict[str, Any]:
     """Commands that have nothing but a name and a help."""
     registry = _registry()
     texts = {**registry.HELP, **registry.GROUPS}
-    return {word: TyperCommand(word, help=_plain(texts[word])) for word in _Commands()}
+    return {word: TyperCommand(word, help=texts[word]) for word in _Commands()}
 
 
 def _plain(text: str) -> str:

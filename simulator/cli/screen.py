@@ -16,16 +16,19 @@ from rich.padding import Padding
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
+from rich.theme import Theme
 
 from simulator.errors import visible
 from simulator.report.evidence import FIT_RULE
+from simulator.report.palette import TERMINAL
 from simulator.units import GIB, show_count, show_percent, show_seconds
 
 if TYPE_CHECKING:
     from simulator.cost.step import Estimate
     from simulator.scenario import Scenario
 
-FIT, TIGHT, NO_FIT = "green", "yellow", "red"
+NO_FIT = "OOM"
+"""Style of what does not fit or is missed; FITS and TIGHT are the others (``_styles``)."""
 
 _Row = TypeVar("_Row")
 
@@ -60,11 +63,21 @@ class _Screen(Console):
             yield segment._replace(text=text.replace(_CUT, "~").translate(plain))
 
 
+def _styles() -> Theme:
+    """What FITS, TIGHT and OOM look like: colours that the terminal's own palette draws.
+
+    So they can be read on its ground, light or dark. Nothing is coloured where the output is no
+    terminal, or NO_COLOR is set.
+    """
+    ways = ("", "bold ", "not bold ")
+    return Theme({f"{way}{name}": f"{way}{ink}" for name, ink in TERMINAL.items() for way in ways})
+
+
 def console() -> Console:
     """A console on standard output, without guesses at what to colour."""
     wide = shutil.get_terminal_size((_WIDTH, 24)).columns
     wide = min(max(wide, _NARROWEST), _WIDEST)
-    return _Screen(highlight=False, markup=False, emoji=False, width=wide)
+    return _Screen(highlight=False, markup=False, emoji=False, width=wide, theme=_styles())
 
 
 def print_screen(blocks: Iterable[RenderableType]) -> None:
@@ -97,7 +110,7 @@ def heading(scenario: Scenario, *, priced: str = "") -> Text:
     ]
     text.append(f" on {' + '.join(groups)}, {scenario.software.name}\n")
     if scenario.assumed_software:
-        text.append(f"nearest known release: {scenario.assumed_software}\n", style="yellow")
+        text.append(f"nearest known release: {scenario.assumed_software}\n", style="TIGHT")
     text.append(
         f"{tokens}, {recipe.global_batch:,} sequences of {recipe.sequence_length:,} per step, "
         f"{recipe.precision}, {recipe.optimizer}",
@@ -106,7 +119,7 @@ def heading(scenario: Scenario, *, priced: str = "") -> Text:
     for section, command in scenario.elsewhere.items():
         if section != priced:
             words = f"\n[{section}] is not in these figures: `{command}` has it"
-            text.append(words, style="not bold yellow")
+            text.append(words, style="not bold TIGHT")
     return text
 
 
@@ -153,15 +166,10 @@ def gib(size_bytes: float) -> str:
     return f"{size_bytes / GIB:,.2f}"
 
 
-def verdict_style(verdict: str) -> str:
-    """Colour of FITS, TIGHT or OOM."""
-    return {"FITS": FIT, "TIGHT": TIGHT}.get(verdict, NO_FIT)
-
-
 def fitting(estimate: Estimate, i: int = 0) -> Text:
-    """FITS in green, TIGHT in yellow or OOM in red."""
+    """FITS, TIGHT or OOM in its colour."""
     word = estimate.verdict_word(i)
-    return Text(word, style=verdict_style(word))
+    return Text(word, style=word)
 
 
 def term_table(
@@ -230,7 +238,7 @@ def memory_table(estimate: Estimate, i: int, capacity: float, meaning: Any = Non
         if column[i]:
             add(kind, float(column[i]), "" if meaning is None else meaning(kind))
     moment = MOMENTS[int(estimate.peak_moment[i])]
-    style = f"bold {verdict_style(estimate.verdict_word(i))}"
+    style = f"bold {estimate.verdict_word(i)}"
     add("sum", total, f"peak at: {moment}", style)
     for name, size in (
         ("P10", estimate.memory_p10_bytes[i]),

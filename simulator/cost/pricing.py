@@ -66,7 +66,7 @@ def price_keys(
 ) -> Priced:
     """Do the same but for the longest paths, which only the times of pipelines need.
 
-    With several `modules` (bits of MODULES), blocks are priced with each of these sets recomputed,
+    With `modules` (sets as bits of MODULES), blocks are priced with each of these sets recomputed,
     whatever the layouts say; ``Priced.of`` tells rows which of them they name. `like` are prices of
     the same layouts, row by row, with layers dealt otherwise: blocks are not priced again.
     """
@@ -80,7 +80,7 @@ def price_keys(
         blocks, ranks, block_key, send_s = like.blocks, like.ranks, like.block_key, like.send_s
     else:
         ranks, block_key = Ranks.of(keys), keys.shapes.inverse
-        price_blocks = _blocks if len(modules) == 1 else partial(_blocks_of_each, modules=modules)
+        price_blocks = partial(_blocks_of_each, modules=modules) if any(modules) else _blocks
         blocks = price_blocks(workload, cluster, software, ranks)
         send_s = _sends(cluster, blocks, ranks, len(modules))
     return Priced(

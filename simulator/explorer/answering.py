@@ -68,11 +68,11 @@ class Answers:
         self,
         question: Question,
         near: dict[str, Any] | None = None,
-        last: Question | None = None,
+        last: str = "",
     ) -> dict[str, Any]:
         """The answer that needs no search: a known plan's best, else layouts near the last one.
 
-        `last` is the question whose plan the page shows: its best layouts are priced again. Where
+        `last` is the key of the plan that the page shows: its best layouts are priced again. Where
         that plan is not known, `near` is the layout on the page; pins are put over it, and stated
         defaults fill what is not pinned.
 
@@ -87,7 +87,7 @@ class Answers:
             return {**_described(known), **_ranking(known), **_said(known), "searched": True}
         if isinstance(known, str):
             return {"reason": known, "searched": True}
-        before = None if last is None else self.plans.get(key_of(last))
+        before = self.plans.get(last)
         if not isinstance(before, Plan):
             return {**_described(_nearby(scenario, near or {})), "searched": False}
         found = repriced(before, scenario)
@@ -104,6 +104,7 @@ class Answers:
             **_described(plan),
             **_ranking(plan),
             "searched": True,
+            "key": key_of(question),
             "tried": plan.found.layouts,
             **_said(plan),
             "evidence": list(plan.evidence.sentences()),

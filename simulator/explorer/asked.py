@@ -1,23 +1,32 @@
 """A question as the explorer's page asks it: names of profiles, numbers, pins of the layout.
 
-Names only: a page may not make the program open a file.
+What is one's own comes as text: the fields of a config.json, the sections of a scenario. No word of
+it is a path: a page may not make the program open a file.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
 
 from simulator import catalogue
 from simulator.errors import InputError, problem
-from simulator.files import Number, Whole, build, json_of, record
+from simulator.files import Number, Whole, build, json_of, record, toml_of
 from simulator.scenario import Scenario, make_scenario
 from simulator.workload import presets
 
-LONGEST = 4096
-"""Characters of a question."""
+LONGEST = 16_384
+"""Characters of a question: most config.json have 1,000 to 3,000, a scenario 500 to 3,000."""
+
+MORE = ("training", "layout", "goal", "run", "search", "data", "economics")
+"""Sections of a scenario whose fields may stand beside those that the page has."""
+
+OWN = "own"
+"""Stands for the name of a model whose fields the question holds."""
 
 Degree = Annotated[Whole, Ge(1), Le(100_000)]
 Large = Annotated[Number, Gt(0), Le(1e18)]
@@ -64,6 +73,10 @@ class Question:
     tight: Literal["never", "allowed"] = "never"
     """Whether a layout may win whose P90 of memory is more than is usable."""
     pins: Pins = Pins()
+    config: dict[str, Any] | None = None
+    """The fields of a config.json that is trained, with `model` own."""
+    more: dict[str, dict[str, Any]] | None = None
+    """Further fields of a scenario, by section of MORE."""
 
 
 def question_of(text: str) -> Question:
@@ -83,13 +96,15 @@ def read_question(record: type[Any], text: str) -> Any:
     if len(text) > LONGEST:
         raise InputError(f"question: longer than {LONGEST} characters")
     question = build(record, json_of(text, "question"), where="question")
+    wrong = list(_wrong_texts(question)) if isinstance(question, Question) else []
+    described = getattr(question, "config", None) is not None
     known = {
-        "model": ("model", presets.names()),
+        "model": ("model", [OWN] if described else presets.names()),
         "cluster": ("cluster", catalogue.names("clusters")),
         "beside": ("cluster", catalogue.names("clusters")),
         "software": ("software", catalogue.names("software")),
     }
-    wrong = [
+    wrong += [
         problem("question", field, f"unknown {kind}", value, names)
         for field, (kind, names) in known.items()
         if (value := getattr(question, field, None)) is not None and value not in names
@@ -99,35 +114,92 @@ def read_question(record: type[Any], text: str) -> Any:
     return question
 
 
+def _wrong_texts(question: Question) -> Iterator[str]:
+    """What of one's own names a file, or a section that the page does not take."""
+    for name, fields in (question.more or {}).items():
+        if name not in MORE:
+            yield problem("question", "more", "unknown section", name, MORE)
+        for text in _texts(fields):
+            if "/" in text or "\\" in text or text.endswith(".toml"):
+                yield problem("question", f"more.{name}", "must name no file", text)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (Mapping, list)):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(inner)
+
+
+def question_of_scenario(text: str) -> dict[str, Any]:
+    """The question that the text of a scenario file asks, as the page holds it.
+
+    Raises
+    ------
+    InputError
+        If it is too long or wrong, names a file, or has a section that the page does not take.
+    """
+    if len(text) > LONGEST:
+        raise InputError(f"scenario: longer than {LONGEST} characters")
+    document = toml_of(text, "scenario")
+    taken = ("model", "cluster", *MORE)
+    for name, table in document.items():
+        if name not in taken or not isinstance(table, dict):
+            rule = f"this page takes the sections {', '.join(taken)}: ask foreshard plan"
+            raise InputError(f"scenario: {name}: {rule}")
+    model, allowed = document.pop("model", {}), document.get("search", {}).pop("allow_tight", False)
+    asked: dict[str, Any] = {"model": model.get("name"), "tight": "allowed" if allowed else "never"}
+    if "model_type" in model:
+        asked |= {"model": OWN, "config": model}
+    elif wrong := sorted(set(model) - {"name"}):
+        rule = "this page takes a name of the zoo, or model_type with the fields of a config.json"
+        raise InputError(f"scenario: model.{wrong[0]}: {rule}")
+    for field, (section, name) in _PLACES.items():
+        if (value := document.get(section, {}).pop(name, None)) is not None:
+            asked[field] = value
+    pins = document.get("layout", {})
+    asked["pins"] = {name: pins.pop(name) for name in Pins.__dataclass_fields__ if name in pins}
+    for name in document.pop("cluster", {}):
+        rule = "this page takes name, gpus and software of one cluster: ask foreshard plan"
+        raise InputError(f"scenario: cluster.{name}: {rule}")
+    asked["more"] = {section: fields for section, fields in document.items() if fields}
+    written = json.dumps({k: v for k, v in asked.items() if v}, default=str)
+    scenario_of_question(question_of(written))
+    read: dict[str, Any] = json.loads(written)
+    return read
+
+
+_PLACES = {
+    "sequence_length": ("training", "sequence_length"),
+    "global_batch": ("training", "global_batch"),
+    "tokens": ("training", "tokens"),
+    "precision": ("training", "precision"),
+    "cluster": ("cluster", "name"),
+    "gpus": ("cluster", "gpus"),
+    "software": ("cluster", "software"),
+    "minimize": ("goal", "minimize"),
+    "deadline_days": ("goal", "deadline_days"),
+    "budget_usd": ("goal", "budget_usd"),
+    "usd_per_gpu_hour": ("economics", "usd_per_gpu_hour"),
+}
+"""Section and field of a scenario that a field of the question stands for."""
+
+
 def scenario_document(question: Question) -> dict[str, dict[str, Any]]:
     """The question as the sections of a scenario file."""
-    sections: dict[str, dict[str, Any]] = {
-        "model": {"name": question.model},
-        "training": {
-            "sequence_length": question.sequence_length,
-            "global_batch": question.global_batch,
-            "tokens": question.tokens,
-            "precision": question.precision,
-        },
-        "cluster": {
-            "name": question.cluster,
-            "gpus": question.gpus,
-            "software": question.software,
-        },
-        "layout": question.pins.given(),
-        "goal": {
-            "minimize": question.minimize,
-            "deadline_days": question.deadline_days,
-            "budget_usd": question.budget_usd,
-        },
-        "economics": {"usd_per_gpu_hour": question.usd_per_gpu_hour},
-        "search": {"allow_tight": True if question.tight == "allowed" else None},
-    }
-    tables = {
-        name: {key: value for key, value in table.items() if value is not None}
-        for name, table in sections.items()
-    }
-    return {name: table for name, table in tables.items() if table or name == "layout"}
+    config = question.config
+    model = {"name": question.model} if config is None else {"name": OWN, **config}
+    document: dict[str, dict[str, Any]] = {"model": model}
+    for field, (section, name) in _PLACES.items():
+        if (value := getattr(question, field)) is not None:
+            document.setdefault(section, {})[name] = value
+    document["layout"] = question.pins.given()
+    if question.tight == "allowed":
+        document["search"] = {"allow_tight": True}
+    for section, fields in (question.more or {}).items():
+        document[section] = {**fields, **document.get(section, {})}
+    return document
 
 
 def scenario_of_question(question: Question) -> Scenario:
@@ -137,4 +209,4 @@ def scenario_of_question(question: Question) -> Scenario:
 
 def key_of(question: Question) -> str:
     """What a question is remembered by."""
-    return json.dumps(scenario_document(question), sort_keys=True)
+    return sha256(json.dumps(scenario_document(question), sort_keys=True).encode()).hexdigest()

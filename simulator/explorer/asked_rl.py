@@ -13,6 +13,7 @@ from simulator.questions.rl.answer import rl
 from simulator.questions.rl.picture import INKS
 from simulator.reinforcement.timeline import timeline
 from simulator.report.palette import colour
+from simulator.rollouts.rl_section import Mode
 from simulator.scenario import Scenario, make_scenario
 from simulator.search.in_threads import may_go_on
 
@@ -24,6 +25,8 @@ _SECTION = (
     "answer_tokens",
     "mode",
     "staleness",
+    "partial_rollouts",
+    "framework",
 )
 _ENGINE = {
     "engine": "engine",
@@ -48,8 +51,10 @@ class RLQuestion:
     samples: Annotated[Whole, Ge(1), Le(256)] = 32
     prompt_tokens: Annotated[Whole, Ge(1), Le(1_000_000)] = 256
     answer_tokens: Annotated[Number, Gt(0), Le(1_000_000)] = 1000.0
-    mode: Literal["colocated", "apart"] = "colocated"
+    mode: Mode = "colocated"
     staleness: Annotated[Whole, Ge(0), Le(64)] = 0
+    partial_rollouts: bool = False
+    framework: str = "nemo-rl"
     engine: Literal["vllm", "sglang", "tensorrt-llm"] = "vllm"
     generator_tp: Degree = 1
     generator_gpus: Degree | None = None

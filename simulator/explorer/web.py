@@ -31,10 +31,11 @@ from simulator.cost.terms import LABELS
 from simulator.economics.price import load_price
 from simulator.errors import ForeshardError, InputError, visible
 from simulator.explorer.answering import Answers
-from simulator.explorer.asked import LONGEST, Question, question_of
+from simulator.explorer.asked import LONGEST, question_of, question_of_scenario
 from simulator.explorer.asked_rl import RLQuestion, rl_answer, rl_question
 from simulator.files import json_of
 from simulator.hardware.cluster import load_cluster
+from simulator.questions.compare.gpu_counts import ladder
 from simulator.records import dataclass
 from simulator.report.decision import short_gpu
 from simulator.report.palette import PAGE, PALETTE, inks
@@ -54,8 +55,8 @@ _HEADERS = {
     "cache-control": "no-store",
 }
 
-_LONGEST_TARGET = 4 * LONGEST
-"""Characters of a path with its query."""
+_LONGEST_TARGET = 3 * LONGEST
+"""Characters of a path with its query, whose marks are written with three."""
 
 _BURST, _PER_S = 60.0, 20.0
 """Questions of one page: so many at once, so many a second after that."""
@@ -205,9 +206,11 @@ def application(
             problems = error.problems if isinstance(error, InputError) else (str(error),)
             return JSONResponse({"problems": [visible(text) for text in problems]}, 422)
 
-    def answered(make: _Make) -> Callable[[Request], Awaitable[Response]]:
+    def answered(
+        make: _Make, read: _Read = question_of
+    ) -> Callable[[Request], Awaitable[Response]]:
         async def respond(request: Request) -> Response:
-            work = partial(worked, make, request)
+            work = partial(worked, make, request, read)
             return await anyio.to_thread.run_sync(work, limiter=quick)
 
         return respond
@@ -229,10 +232,11 @@ def application(
         Route("/health", _healthy),
         Route("/api/choices", _chosen_from),
         Route("/api/now", answered(lambda q, r: _json(known.now(q, _near(r), _last(r))))),
+        Route("/api/scenario", answered(lambda asked, _: _json(asked), question_of_scenario)),
         Route("/api/search", searched(lambda q, _: _json(known.searched(q)))),
         Route("/api/sizes", searched(lambda q, _: _json(known.sizes(q)))),
         Route("/api/otherwise", searched(lambda q, _: _json(known.otherwise(q)))),
-        Route("/api/rl", searched(lambda asked, r: _json(_of_rl(asked, r)), read=rl_question)),
+        Route("/api/rl", searched(lambda asked, r: _json(_of_rl(asked, r)), rl_question)),
         Route("/scenario.toml", answered(lambda q, _: _file(known.scenario_file(q), "toml"))),
         Route("/launch.sh", searched(lambda q, _: _file(known.launch(q), "sh"))),
         Route("/report.html", searched(lambda q, _: _file(known.report(q), "html"))),
@@ -277,10 +281,9 @@ def _near(request: Request) -> dict[str, Any]:
     return {k: v for k, v in json.items() if isinstance(v, (int, str)) and k in _NEAR}
 
 
-def _last(request: Request) -> Question | None:
-    """The question whose plan the page shows."""
-    text = request.query_params.get("last")
-    return None if text is None else question_of(text)
+def _last(request: Request) -> str:
+    """The key of the plan on the page."""
+    return request.query_params.get("last", "")
 
 
 _NEAR = (
@@ -293,15 +296,21 @@ async def _chosen_from(request: Request) -> Response:
     return await anyio.to_thread.run_sync(_choices)
 
 
+_MOST_GPUS = 16_384
+"""Of the slider."""
+
+
 @cache
-def _clusters() -> list[dict[str, str]]:
-    """Clusters by name, with the accelerator and price of each."""
-    listed = []
+def _clusters() -> list[dict[str, Any]]:
+    """Clusters by name, with the accelerator, price and numbers of GPUs of each."""
+    listed = list[dict[str, Any]]()
     for name in catalogue.names("clusters"):
         cluster = load_cluster(name, 1)
         rate = load_price(cluster.price).usd_per_gpu_hour
         price = "no price" if rate is None else f"{float(rate):.2f} USD"
-        listed.append({"name": name, "chip": short_gpu(cluster.accelerator.name), "price": price})
+        chip, server = short_gpu(cluster.accelerator.name), cluster.node.accelerators
+        sizes = ladder(1, _MOST_GPUS, server, per_octave=1)
+        listed.append({"name": name, "chip": chip, "price": price, "sizes": sizes})
     return sorted(listed, key=lambda entry: (entry["chip"], entry["name"]))
 
 
@@ -323,6 +332,7 @@ def _choices() -> Response:
             "clusters": catalogue.names("clusters"),
             "machines": _clusters(),
             "software": catalogue.names("software"),
+            "rl_frameworks": catalogue.names("rl_frameworks"),
             "labels": LABELS,
             "colours": {name: [x.light, x.dark] for name, x in PALETTE.items()},
         }

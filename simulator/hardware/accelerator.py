@@ -202,7 +202,7 @@ class Accelerator:
     vendor: str
     generation: str
     """Architecture family: volta, turing, ampere (GA100), ampere-ga10x, ada, hopper, blackwell,
-    blackwell-gb20x, rubin; cdna2, cdna3, cdna4; gaudi2, gaudi3; tpu-v4, tpu-v5; da-vinci; cpu."""
+    blackwell-gb20x, rubin; cdna2 to cdna5; gaudi2, gaudi3; tpu-v4 to tpu-v8; da-vinci; cpu."""
     platform: Platform = "cuda"
     """What programs for it are built on."""
     compute_units: Count

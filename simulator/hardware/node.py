@@ -6,7 +6,9 @@ from typing import Literal
 
 from simulator.files import Count, Figure, record
 
-ScaleUpKind = Literal["nvlink", "pcie", "xgmi", "roce", "ici", "hccs", "neuronlink", "host"]
+ScaleUpKind = Literal[
+    "nvlink", "pcie", "xgmi", "roce", "ici", "hccs", "neuronlink", "ualink", "host"
+]
 
 _INSIDE_SERVER: tuple[ScaleUpKind, ...] = ("pcie", "xgmi", "host")
 """Links that end at the server's wall: a domain over them is no larger than a server."""

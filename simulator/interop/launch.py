@@ -21,7 +21,6 @@ from simulator.layout.layouts import Layouts
 from simulator.quoting import comment_line
 from simulator.records import dataclass
 from simulator.scenario import Scenario
-from simulator.software.profile import Launcher
 from simulator.units import show_bytes
 from simulator.workload.recipe import Recipe
 
@@ -60,7 +59,7 @@ _DEEPSPEED_SAYS = (
     ("adamw", "lion", "lamb", "muon"),
 )
 
-LAUNCHERS: dict[Launcher, Dialect] = {
+LAUNCHERS: dict[str, Dialect] = {
     "megatron": Dialect(
         megatron_block,
         megatron_unsaid,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,10 @@ _LARGEST = 10**12
 WORLD = "world_size"
 """Setting that stands for the ranks that train."""
 
+PROGRAM, RANKS, ALL = "(program)", "num_processes", "(accelerators)"
+"""Settings that stand for the script that is started, the ranks that a launcher starts, and the
+accelerators that are named beside the script."""
+
 _MOST_TOLD = 12
 """Settings that stay out which are named."""
 
@@ -44,6 +49,16 @@ _HALF = 0.5
 
 _CONFIGURATION = re.compile(r"(GRPO|RLOO|PPO|OnlineDPO)Config")
 _TRAINER = re.compile(r"(GRPO|RLOO|PPO|OnlineDPO)Trainer")
+
+_JOINED = re.compile(r" [*+-] ")
+"""What joins settings to a formula."""
+
+_ARRAY = re.compile(r"\s*\$\{\w+\[[@*]\]\}")
+"""More settings, of an array that another script fills."""
+
+_TRUTHS, _ANY = ("true", "false"), "*"
+_SECTIONS = ("rl", "cluster", "layout", "training")
+"""Sections of which a dialect sets fields; other names are settings."""
 
 _ENDINGS = ("-instruct", "-base", "-chat", "-hf", "-it")
 
@@ -65,16 +80,17 @@ def settings_of_file(path: Path) -> dict[str, Any]:
     if path.suffix in (".yaml", ".yml"):
         return dict(_of_yaml(path, text, 0))
     command = training_command(read_script(text, str(path)))
-    return {
-        setting.key.lstrip("-+~").replace("-", "_"): _plain(setting.value)
-        for setting in command.settings
-    }
+    settings = {PROGRAM: command.script.rpartition("/")[2]} if command.script else {}
+    settings |= {item.key: _plain(item.value) for item in command.launcher if item.key == RANKS}
+    for setting in command.settings:
+        settings[setting.key.lstrip("-+~").replace("-", "_")] = _plain(setting.value)
+    return settings
 
 
 def dialect_of(settings: Mapping[str, Any]) -> str:
     """The framework whose settings these are; blank where they are none's."""
     scores = {
-        name: sum(key in settings for key in dialect["known_by"])
+        name: sum(key in _named(settings, dialect) for key in dialect["known_by"])
         for name, dialect in _dialects().items()
     }
     best = max(scores, key=lambda name: scores[name])
@@ -82,24 +98,36 @@ def dialect_of(settings: Mapping[str, Any]) -> str:
 
 
 def document_of(settings: Mapping[str, Any], name: str) -> tuple[dict[str, Any], list[str]]:
-    """The sections that settings of a framework come to, and which settings were read."""
+    """The sections that settings of a framework come to, and which settings were read.
+
+    Raises
+    ------
+    InputError
+        If a setting asks for what is not priced.
+    """
     dialect = _dialects()[name]
-    known = {**dialect.get("usual", {}), **settings}
+    settings, parts = _named(settings, dialect), _parts(settings, dialect)
+    known = {**dialect.get("usual", {}), **_filled(settings), **parts}
+    for key, cases in dialect.get("refused", {}).items():
+        if (reason := cases.get(str(known.get(key, "")).lower())) is not None:
+            raise InputError(f"{key}: {reason}")
     fields: dict[str, Any] = {
-        field: value for field, value in dialect.get("usual", {}).items() if "." in field
-        and field.split(".")[0] in ("rl", "cluster", "layout", "training")
-        and field not in settings
+        field: value for field, value in dialect.get("usual", {}).items()
+        if field.partition(".")[0] in _SECTIONS
     }  # fmt: skip
-    used = [key for key in dialect["model"] if key in settings]
+    used = [*dialect["model"], *dialect.get("patterns", {})]
     formulas = dict(dialect["fields"])
     for key, cases in dialect.get("when", {}).items():
         word = str(known.get(key, "")).lower()
-        used += [key] if key in settings else []
-        for field, value in cases.get(word, {}).items():
-            if value == "":
+        case = cases.get(word, cases.get(_ANY) if key in known else None)
+        used += [key] if case is not None or word in _TRUTHS else []
+        for field, value in (case or {}).items():
+            if field.partition(".")[0] not in _SECTIONS:
+                known[field] = value
+            elif value == "":
                 formulas.pop(field, None)
                 fields.pop(field, None)
-            elif isinstance(value, str) and (field in formulas or "*" in value):
+            elif isinstance(value, str) and (value in known or _JOINED.search(value)):
                 formulas[field] = value
             else:
                 fields[field] = value
@@ -108,12 +136,40 @@ def document_of(settings: Mapping[str, Any], name: str) -> tuple[dict[str, Any],
             value, keys = _value(words, known)
             if value is not None:
                 fields[field] = value
-                used += [key for key in keys if key in settings]
+                used += keys
                 break
     document: dict[str, Any] = {"rl": {"framework": dialect["framework"]}}
     for field, value in fields.items():
         put(document, field, value, where=name)
     return document, used
+
+
+def _named(settings: Mapping[str, Any], dialect: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings under the names by which the dialect knows them, whatever release wrote them."""
+    names = dialect.get("renamed", {})
+    return {names.get(key, key): value for key, value in settings.items()}
+
+
+def _filled(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings but for those whose value is a variable that the script does not set."""
+    return {
+        key: value
+        for key, value in settings.items()
+        if not (isinstance(value, str) and value.startswith("$"))
+    }
+
+
+def _parts(settings: Mapping[str, Any], dialect: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that stand in a word together (``sglang:d4t2``), under names of their own.
+
+    Names of a pattern's groups have two underscores for a dot; a number that is left out is 1.
+    """
+    parts: dict[str, Any] = {}
+    for key, pattern in dialect.get("patterns", {}).items():
+        if (match := re.fullmatch(pattern, str(settings.get(key, "")))) is not None:
+            for name, text in match.groupdict(default="1").items():
+                parts[name.replace("__", ".")] = _plain(text)
+    return parts
 
 
 def scenario_from_script(
@@ -137,14 +193,27 @@ def scenario_from_script(
     if not dialect:
         known = ", ".join(_dialects())
         raise InputError(f"{path}: not a script or configuration of {known}")
-    document, used = document_of({**settings, **_ranks(settings, names)}, dialect)
-    read = settings.keys() & {*used}
-    lines = [f"{path}: {dialect}, {len(read)} of {len(settings)} settings are read"]
-    if others := sorted(settings.keys() - read):
+    facts = _dialects()[dialect]
+    document, used = document_of({**settings, **_ranks(settings, names, facts)}, dialect)
+    _mix(document)
+    given = settings.keys() - {PROGRAM}
+    renamed = facts.get("renamed", {})
+    read = {key for key in given if renamed.get(key, key) in used}
+    lines = [f"{path}: {dialect}, {len(read)} of {len(given)} settings are read"]
+    if others := sorted(given - read):
         more = f" and {len(others) - _MOST_TOLD} more" if len(others) > _MOST_TOLD else ""
         lines.append(f"not read: {', '.join(others[:_MOST_TOLD])}{more}")
-    usual = _dialects()[dialect].get("usual", {})
-    taken = [f"{key} = {value}" for key, value in usual.items() if key not in settings]
+    usual = facts.get("usual", {})
+    named = _named(settings, facts)
+    for key, cases in facts.get("told", {}).items():
+        word = str(named.get(key, "")).lower()
+        lines += [cases[word]] if word in cases else []
+    unsaid = usual.keys() - named.keys()
+    taken = [
+        f"{key} = {value}"
+        for key, value in usual.items()
+        if key in unsaid and (key in used or key.partition(".")[0] in _SECTIONS)
+    ]
     if taken:
         lines.append(f"usual with {dialect}, because not given: {', '.join(taken)}")
     model = names.get("model") or _model(settings, dialect, path)
@@ -159,12 +228,21 @@ def scenario_from_script(
     return make_scenario(document, where=str(path), overrides=overrides), lines
 
 
-def _ranks(settings: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, int]:
-    """Ranks that train, for batches that are given for each: all, or half beside a server."""
-    gpus = names.get("gpus")
-    if gpus is None or WORLD in settings:
+def _ranks(
+    settings: Mapping[str, Any], names: Mapping[str, Any], dialect: Mapping[str, Any]
+) -> dict[str, int]:
+    """All accelerators, and those that train, for batches that are given for each of their ranks.
+
+    As many as a launcher starts; else the share of all that the dialect states.
+    """
+    gpus, facts = names.get("gpus"), dialect.get("ranks")
+    if gpus is None or facts is None:
         return {}
-    return {WORLD: gpus // 2 if settings.get("vllm_mode") == "server" else gpus}
+    known = {**dialect.get("usual", {}), **settings}
+    share = facts["share"].get(str(known.get(facts["by"])), 1.0)
+    started = settings.get(RANKS)
+    ranks = started if isinstance(started, int) and 0 < started <= gpus else int(gpus * share)
+    return {ALL: gpus, WORLD: ranks} | ({WORLD: settings[WORLD]} if WORLD in settings else {})
 
 
 def _assume(document: dict[str, Any], overrides: Iterable[str]) -> list[str]:
@@ -183,6 +261,11 @@ def _assume(document: dict[str, Any], overrides: Iterable[str]) -> list[str]:
                 f"assumed: answers have {rl['answer_tokens']:,.0f} tokens in the mean, half of the"
                 " longest; --set rl.answer_tokens=N says what yours have"
             )
+    if rl.get("reward") == "model" and "rl.reward_model" not in said:
+        rl["reward_model"] = document["model"]["name"]
+        lines.append(
+            "assumed: the model that judges is of the policy's size; --set rl.reward_model=NAME"
+        )
     answers = rl.pop("answers", None)
     if answers and "prompts" not in rl and "samples" in rl:
         rl["prompts"] = max(answers // max(rl["samples"], 1), 1)
@@ -192,6 +275,19 @@ def _assume(document: dict[str, Any], overrides: Iterable[str]) -> list[str]:
         training["global_batch"] = rl["prompts"] * rl["samples"]
         lines.append("assumed: one update a step")
     return lines
+
+
+def _mix(document: dict[str, Any]) -> None:
+    """Colocated beside accelerators that only generate is mixed."""
+    rl, cluster = document["rl"], document.setdefault("cluster", {})
+    alone = rl.get("generation", {}).get("gpus")
+    if rl.get("mode", "colocated") != "colocated" or alone is None:
+        return
+    if alone > 0:
+        rl["mode"] = "mixed"
+        cluster["gpus"] = cluster.get("gpus", 0) + alone
+    else:
+        del rl["generation"]["gpus"]
 
 
 def _of_yaml(path: Path, text: str, depth: int) -> Iterator[tuple[str, Any]]:
@@ -228,7 +324,7 @@ def _plain(value: Any) -> Any:
     """A word of a command as the number or truth that it spells."""
     if not isinstance(value, str):
         return True if value is None else value
-    text = value.strip().strip("\"'")
+    text = _ARRAY.sub("", value).strip().strip("\"'")
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     for kind in (int, float):
@@ -241,7 +337,9 @@ def _plain(value: Any) -> Any:
 
 def _value(formula: str, known: Mapping[str, Any]) -> tuple[Any, list[str]]:
     """The value of sums of products of settings; None where one is missing or no number."""
-    keys = [key.strip() for term in formula.split("+") for key in term.split("*")]
+    terms = re.split(r" ([+-]) ", formula)
+    products = [[key.strip() for key in term.split("*")] for term in terms[::2]]
+    keys = [key for product in products for key in product]
     for key in keys:
         if isinstance(known.get(key), str) and "$" not in known[key]:
             raise InputError(f"{key}: must be a number, got {known[key][:40]!r}")
@@ -251,17 +349,14 @@ def _value(formula: str, known: Mapping[str, Any]) -> tuple[Any, list[str]]:
         raise InputError(f"{wrong[0]}: must be a number up to {_LARGEST:,}")
     if len(keys) == 1:
         return known[keys[0]], keys
-    total = 0
-    for term in formula.split("+"):
-        product = 1
-        for key in term.split("*"):
-            product *= known[key.strip()]
-        total += product
-    return total, keys
+    signs = [1, *(1 if sign == "+" else -1 for sign in terms[1::2])]
+    factors = ([known[key] for key in product] for product in products)
+    return sum(sign * prod(some) for sign, some in zip(signs, factors, strict=True)), keys
 
 
 def _model(settings: Mapping[str, Any], dialect: str, path: Path) -> str:
     """The model of the zoo that a checkpoint's name means."""
+    settings = _named(settings, _dialects()[dialect])
     for key in _dialects()[dialect]["model"]:
         text = str(settings.get(key, "")).rstrip("/").rpartition("/")[2].lower()
         text = text.removeprefix("meta-")

@@ -127,13 +127,23 @@ def _assumed(plan: Plan, days: float) -> list[Mover]:
     return [
         Mover(
             name=choice.name,
-            change=f"or {choice.change.partition(' = ')[2]}",
+            change=f"or {_other(choice.change)}",
             days=_side(choice.days - days),
             usd=None if choice.usd_change is None else _side(choice.usd_change),
         )
         for choice in assumptions(plan)
         if choice.days is not None
     ]
+
+
+def _other(change: str) -> str:
+    """The other choice: its value, with the field where that alone says nothing.
+
+    >>> _other("cluster.software = megatron-core-defaults"), _other("software.fused_rope = true")
+    ('megatron-core-defaults', 'software.fused_rope = true')
+    """
+    value = change.partition(" = ")[2]
+    return change if value in ("true", "false") else value
 
 
 def _failures(plan: Plan, days: float, usd: float | None) -> list[Mover]:

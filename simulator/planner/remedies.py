@@ -18,7 +18,7 @@ from simulator.search.explore import SearchResult
 from simulator.software.profile import load_software
 from simulator.software.releases import load_releases
 from simulator.software.software_section import wrong_machine
-from simulator.units import show_bytes, show_seconds
+from simulator.units import DAY_S, HOUR_S, show_bytes, show_days, show_seconds, show_usd
 
 _DEVICES = 3
 """Larger devices that are tried, the smallest first."""
@@ -28,11 +28,12 @@ _TIERS = {"host": "host memory", "nvme": "local drives"}
 
 def why_nothing_fits(result: SearchResult, scenario: Scenario) -> str:
     """Say which layout came nearest, what it lacks, and what would make it fit."""
+    miss, recipe = result.nearest_miss, scenario.workload.recipe
+    head = "no layout can run" if miss is None else "does not fit in memory"
     lines = [
-        f"{scenario.where}: no feasible layout among {result.layouts}"
-        f" on {scenario.cluster.gpus} GPUs"
+        f"{scenario.where}: {head} on {scenario.cluster.gpus:,} GPUs, none of {result.layouts:,}"
+        f" layouts, at {recipe.global_batch:,} sequences of {recipe.sequence_length:,} a step"
     ]
-    miss = result.nearest_miss
     if miss is None:
         for reason, count in sorted(result.dropped.items(), key=lambda item: -item[1])[:3]:
             lines.append(f"  {count} layouts: {reason}")
@@ -49,8 +50,13 @@ def why_nothing_fits(result: SearchResult, scenario: Scenario) -> str:
 
 def _words(remedy: Variant) -> str:
     also = "would also fit, with another training" if remedy.another_training else "would fit"
-    step = show_seconds(remedy.step_time_s or 0.0)
-    return f"{also}: {remedy.change}, as {remedy.layout}, {step} a step"
+    step_s, scenario = remedy.step_time_s or 0.0, remedy.scenario
+    words = f"{also}: {remedy.change}, as {remedy.layout}, {show_seconds(step_s)} a step"
+    if (steps := scenario.workload.recipe.steps) is None:
+        return words
+    rate = scenario.tariff.price.usd_per_gpu_hour
+    usd = "" if rate is None else f" and {show_usd(steps * step_s / HOUR_S * remedy.gpus * rate)}"
+    return f"{words}, {show_days(steps * step_s / DAY_S)}{usd} without failures"
 
 
 def _lack(miss: Estimate) -> str:

@@ -7,8 +7,10 @@ when one of them is asked: reading the options of all takes longer than most of 
 from __future__ import annotations
 
 from importlib import import_module
+from typing import TYPE_CHECKING
 
-from simulator.cli.runner import Question, registered
+if TYPE_CHECKING:
+    from simulator.cli.runner import Question
 
 QUESTIONS = {
     "plan": "simulator.questions.plan.command",
@@ -124,5 +126,7 @@ HELP = {
 
 def load(name: str) -> Question:
     """Return one question."""
+    from simulator.cli.runner import registered  # which the list of them needs not
+
     import_module(QUESTIONS[name])
     return registered[name]

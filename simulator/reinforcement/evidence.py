@@ -24,7 +24,8 @@ PRIOR_ERROR, PRIOR_RUNS = 0.15, 2.0
 
 _FAR = {
     **{"device": 0.4, "kind": 0.6, "mode": 0.6, "servers": 0.6, "framework": 0.4},
-    **{"engine": 0.4, "tools": 0.4},
+    **{"engine": 0.4, "tools": 0.4, "split": 0.6},
+    **{"speculation": 0.4, "graphs": 0.4, "reward": 0.6, "model beside the policy": 0.6},
 }
 """Weight of a run that differs in a trait."""
 _NEAR = 0.5
@@ -48,12 +49,23 @@ def traits_of(scenario: Scenario, rl: RL) -> dict[str, str]:
     return {
         "device": scenario.cluster.accelerator.name,
         "kind": scenario.workload.kind,
-        "mode": "on policy" if rl.staleness == 0 else "stale",
+        "mode": rl.policy_age,
         "servers": "several" if far else "one",
         "framework": rl.framework,
         "engine": rl.generation.engine,
         "tools": "none" if rl.turns == 1 else "used",
+        "split": rl.mode if rl.mode == "mixed" else "plain",
+        "speculation": "none" if rl.generation.speculative_tokens == 0 else "draft layer",
+        "graphs": "captured" if rl.generation.cuda_graphs else "none",
+        "reward": rl.reward,
+        "model beside the policy": _beside_the_policy(rl),
     }
+
+
+def _beside_the_policy(rl: RL) -> str:
+    if rl.algorithm == "ppo":
+        return "critic"
+    return "teacher" if rl.algorithm == "distillation" else "none"
 
 
 @cache
@@ -129,7 +141,7 @@ def _grade(error: float, alike: int, near: int) -> str:
 
 def _differences(asked: dict[str, str], seen: SeenStep) -> str:
     other = [f"another {name}" for name, value in seen.traits if asked[name] != value]
-    return ", ".join(other) or "alike in device, framework, engine, kind of model and mode"
+    return ", ".join(other) or "alike in all that tells steps apart"
 
 
 def _mean(errors: Iterable[float]) -> float | None:

@@ -27,6 +27,8 @@ class Refit:
     """Bytes by the slowest link on the way."""
     link: str
     """Which that is."""
+    same_devices_s: float
+    """Handing them to an engine on the trainer's own devices, by memory handles."""
     states_bytes: float
     """What a device moves to its host, and back, when it changes sides."""
     switch_s: float
@@ -45,32 +47,39 @@ def refit(
     cluster: Cluster,
     estimate: Estimate,
     *,
-    colocated: bool,
+    changes_sides: bool,
     offloads: bool = True,
     weight_bytes: float = _WIDE,
     storage: Storage | None = None,
-    reading_gpus: int = 0,
+    alone_gpus: int = 0,
+    lends: bool = False,
 ) -> Refit:
     """Price a hand-over.
 
     Tensors are gathered one by one from the trainer's ranks, each to the layout of the engine: the
     host's work for each, and all bytes once through a rank. On the same devices they pass by
     memory handles; apart, from the first rank to all engines by broadcast, at what its adapters
-    carry. Colocated, optimizer states and gradients leave for the host before the engine wakes, and
-    come back, unless nothing `offloads`. Through `storage`, all servers of the trainer write the
-    weights once, and each server of the `reading_gpus` reads all of them.
+    carry. Where devices generate and train, optimizer states and gradients leave for the host
+    before the engine wakes, and come back, unless nothing `offloads`. Through `storage`, all
+    servers of the trainer write the weights once, and each server of the `alone_gpus`, which only
+    generate, reads all of them. Mixed on policy, tensors are gathered once for both ways (slime's
+    update_weight_from_tensor.py), so that the slower one counts; where devices are lent (`lends`),
+    each way gathers them anew (verl's trainer_separate_async.py).
     """
     tensors = published_tensors(architecture)
     size = architecture.parameters * weight_bytes
+    host_s = tensors * float(framework.refit_tensor_s)
     rate, link = float(framework.refit_bytes_per_s), "gathers"
     if storage is not None:
-        rate, link = size / _stored_s(storage, size, cluster, reading_gpus), "storage"
-    elif not colocated and cluster.nodes > 1 and cluster.domain < cluster.gpus:
-        adapters = cluster.network_bytes_per_s_per_gpu
-        rate, link = adapters, "network adapters of a rank"
+        training = int(estimate.layouts.world[0])
+        rate, link = size / _stored_s(storage, size, cluster, (training, alone_gpus)), "storage"
+    elif alone_gpus and cluster.nodes > 1 and cluster.domain < cluster.gpus:
+        wire = cluster.network_bytes_per_s_per_gpu, "network adapters of a rank"
+        both = changes_sides and not lends
+        rate, link = min((rate, link), wire) if both else wire
     states = 0.0
     switch_s = 0.0
-    if colocated:
+    if changes_sides:
         kinds = estimate.memory_bytes
         if offloads:
             states = float(kinds["optimizer"][0] + kinds["gradients"][0])
@@ -80,19 +89,19 @@ def refit(
     return Refit(
         tensors=tensors,
         weight_bytes=size,
-        host_s=tensors * float(framework.refit_tensor_s),
+        host_s=host_s,
         transfer_s=size / rate,
         link=link,
+        same_devices_s=host_s + size / float(framework.refit_bytes_per_s),
         states_bytes=states,
         switch_s=switch_s,
     )
 
 
-def _stored_s(storage: Storage, size: float, cluster: Cluster, reading_gpus: int) -> float:
+def _stored_s(storage: Storage, size: float, cluster: Cluster, gpus: tuple[int, int]) -> float:
     """Write the weights once with the trainer's servers, read them with each of the engine's."""
     servers = cluster.node.accelerators
-    writers = -(-max(cluster.gpus - reading_gpus, 1) // servers)
-    readers = -(-max(reading_gpus, 1) // servers)
+    writers, readers = (-(-max(count, 1) // servers) for count in gpus)
     write = min(float(storage.write_bytes_per_s), writers * float(storage.node_write_bytes_per_s))
     read = min(float(storage.read_bytes_per_s) / readers, float(storage.node_read_bytes_per_s))
     return size / write + size / read

@@ -9,9 +9,9 @@ from typing import Any
 
 from simulator.errors import InfeasibleError, InputError
 from simulator.records import dataclass
-from simulator.reinforcement.rl_step import RLStep, generate, joined, rl_step, split_gpus
+from simulator.reinforcement.rl_step import RLStep, generate, joined, rl_step
 from simulator.rollouts.profiles import load_engine
-from simulator.rollouts.rl_section import RL, Generation
+from simulator.rollouts.rl_section import RL, Generation, split_gpus
 from simulator.scenario import Scenario
 
 _GAIN = 0.02
@@ -63,11 +63,11 @@ def _with(scenario: Scenario, step: RLStep | None, *, same_trainer: bool) -> RLS
     if step is None or not same_trainer:
         return rl_step(scenario, playing=False)
     rl = scenario.required(RL)
-    _, generating = split_gpus(rl, scenario.cluster.gpus)
-    if generating % rl.generation.tp:
-        raise InputError(f"{scenario.where}: rl.generation.tp: must divide {generating}")
+    training, alone = split_gpus(rl, scenario.cluster.gpus)
+    if alone % rl.generation.tp or (rl.mode != "apart" and training % rl.generation.tp):
+        raise InputError(f"{scenario.where}: rl.generation.tp: must divide those that generate")
     answers = step.generated.answers
-    return joined(scenario, rl, step.trainer, generate(scenario, rl, answers, generating, False))
+    return joined(scenario, rl, step.trainer, generate(scenario, rl, answers, playing=False))
 
 
 def _changes(

@@ -1,7 +1,8 @@
 """A step of reinforcement learning put together: phases, who waits for whom, memory of both sides.
 
 On policy the phases follow one another. With staleness trainer and generator work at once: a step
-is as long as the slower side, and what the other one waits is what it has left.
+is as long as the slower side, and what the other one waits is what it has left; mixed, devices that
+train write answers in that time.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from simulator.reinforcement.refit import Refit, refit
 from simulator.reinforcement.trainer import Trainer, best_trainer, train, with_gpus
 from simulator.rollouts.lengths import answer_lengths, sequence_lengths
 from simulator.rollouts.profiles import Framework, load_framework
-from simulator.rollouts.rl_section import RL
+from simulator.rollouts.rl_section import RL, split_gpus
 from simulator.scenario import Scenario
 from simulator.units import show_bytes
 from simulator.workload import presets
@@ -45,6 +46,7 @@ class Generated:
 
     replica: Replica
     replicas: int
+    gpus: int
     seconds: float
     """Until the slowest replica is done; of a queue of batches, from one to the next."""
     mean_s: float
@@ -83,6 +85,12 @@ class Side:
         return sum(self.kinds.values())
 
     @property
+    def largest(self) -> list[tuple[str, float]]:
+        """Kinds that take any, the largest first."""
+        kinds = (item for item in self.kinds.items() if item[1] > 0.0)
+        return sorted(kinds, key=lambda item: -item[1])
+
+    @property
     def verdict(self) -> str:
         """FITS, TIGHT or OOM."""
         total, spread = np.array([self.total_bytes]), np.array([self.spread])
@@ -103,18 +111,45 @@ class RLStep:
     rl: RL
     framework: Framework
     gpus: dict[str, int]
-    """Of training and of generation; the same ones where colocated."""
+    """Of training and of generation; where colocated the same ones, where mixed some of them."""
     generated: Generated
     trainer: Trainer
     moved: Refit
     reward_s: float
+    judge: Replica | None
+    """The model that judges answers."""
     memory: dict[str, Side]
     """By phase."""
 
     @property
+    def alone_gpus(self) -> int:
+        """Accelerators that only generate."""
+        return self.all_gpus - self.gpus["training"] - self.rl.scoring_gpus
+
+    @property
     def generation_s(self) -> float:
-        """Writing one batch."""
-        return self.generated.seconds
+        """Writing one batch; what devices that are lent write, the generator need not."""
+        if not self.rl.lends:
+            return self.generated.seconds
+        return self.generated.seconds - self.lent_s * self.gpus["training"] / self.alone_gpus
+
+    @property
+    def lent_s(self) -> float:
+        """mixed: seconds of a step in which devices that train write answers too.
+
+        On policy as long as all write. With staleness while they would wait. A batch takes devices
+        that only generate A seconds; the others, r times as many, are busy B, their change of sides
+        and a hand-over of weights to themselves included. They are lent A less B in full, and each
+        second of it makes the step shorter by r: ``(A - B) / (1 + r)``, none where A is less.
+        """
+        if self.rl.mode != "mixed" or self.alone_gpus == 0:
+            return 0.0
+        if not self.rl.lends:
+            return self.generated.seconds
+        ratio = self.gpus["training"] / self.alone_gpus
+        busy_s = self._learning_s + self._lending_s
+        alone_s = self.generated.seconds + self.reward_s + self._stopped_s
+        return max(alone_s - busy_s, 0.0) / (1.0 + ratio)
 
     @property
     def driver_s(self) -> float:
@@ -122,17 +157,38 @@ class RLStep:
         return float(self.framework.step_s)
 
     @property
+    def switch_s(self) -> float:
+        """Devices that change sides: in every step, or, with staleness, where they are lent."""
+        if self.rl.lends:
+            return self._lending_s if self.lent_s > 0.0 else 0.0
+        return self.moved.switch_s
+
+    @property
+    def _lending_s(self) -> float:
+        """What it takes to lend devices: they change sides, with weights of their own."""
+        return self.moved.switch_s + self.moved.same_devices_s
+
+    @property
+    def _learning_s(self) -> float:
+        """What the trainer does for a batch, however devices change sides."""
+        trainer = self.trainer
+        return trainer.score_s + trainer.training_s + self.driver_s + self.moved.seconds
+
+    @property
+    def _stopped_s(self) -> float:
+        """What new weights keep an engine from writing."""
+        stops = self.rl.staleness and not self.rl.in_flight_updates
+        return self.moved.seconds if stops else 0.0
+
+    @property
     def trainer_side_s(self) -> float:
         """What the trainer does for a batch."""
-        trainer = self.trainer
-        work_s = trainer.score_s + trainer.training_s + self.driver_s
-        return work_s + self.moved.seconds + self.moved.switch_s
+        return self._learning_s + self.switch_s
 
     @property
     def generator_side_s(self) -> float:
         """What the generator does for a batch, judging included."""
-        stops = self.rl.staleness and not self.rl.in_flight_updates
-        return self.generation_s + self.reward_s + (self.moved.seconds if stops else 0.0)
+        return self.generation_s + self.reward_s + self._stopped_s
 
     @property
     def step_time_s(self) -> float:
@@ -143,12 +199,15 @@ class RLStep:
 
     @property
     def waiting(self) -> dict[str, float]:
-        """Share of a step in which each side has nothing to do; colocated there is one side."""
-        if self.rl.mode == "colocated":
+        """Share of a step in which each side has nothing to do; colocated there is one side.
+
+        Mixed, the trainer's devices are those that change sides, the generator's the others.
+        """
+        if self.alone_gpus == 0:
             return {"trainer": 0.0, "generator": 0.0}
         whole = self.step_time_s
         return {
-            "trainer": 1.0 - self.trainer_side_s / whole,
+            "trainer": max(1.0 - (self.trainer_side_s + self.lent_s) / whole, 0.0),
             "generator": 1.0 - self.generator_side_s / whole,
         }
 
@@ -170,9 +229,9 @@ class RLStep:
         return {"p50": float(p50), "p90": float(p90)}
 
     def _answer_seconds(self) -> Floats:
-        """Seconds from the start of a batch to the end of each answer; they arrive together."""
-        ends = [replica.ends_s for replica in self.generated.written]
-        return np.concatenate(ends) if ends else np.array([self.generation_s])
+        """Seconds that each answer runs."""
+        spans = [replica.ends_s - replica.starts_s for replica in self.generated.written]
+        return np.concatenate(spans) if spans else np.array([self.generation_s])
 
     @property
     def answer_tokens(self) -> float:
@@ -183,7 +242,8 @@ class RLStep:
     def all_gpus(self) -> int:
         """Accelerators of the step."""
         both = self.rl.mode == "apart"
-        return self.gpus["training"] + (self.gpus["generation"] if both else 0)
+        others = self.gpus["training"] if both else 0
+        return self.gpus["generation"] + others + self.rl.scoring_gpus
 
     @property
     def tokens_per_s_per_gpu(self) -> float:
@@ -204,17 +264,9 @@ class RLStep:
             "log_probabilities": self.trainer.score_s,
             "training": self.trainer.training_s,
             "refit": self.moved.seconds,
-            "phase_change": self.moved.switch_s,
+            "phase_change": self.switch_s,
             "driver": self.driver_s,
         }
-
-
-def split_gpus(rl: RL, gpus: int) -> tuple[int, int]:
-    """Accelerators that train and that generate."""
-    if rl.mode == "colocated":
-        return gpus, gpus
-    generating = rl.generation.gpus or gpus // 2
-    return gpus - generating, generating
 
 
 def rl_step(scenario: Scenario, *, playing: bool = True) -> RLStep:
@@ -239,7 +291,7 @@ def rl_step(scenario: Scenario, *, playing: bool = True) -> RLStep:
     """
     rl = scenario.required(RL)
     framework = load_framework(rl.framework, where=scenario.where)
-    training, generating = split_gpus(rl, scenario.cluster.gpus)
+    training, _ = split_gpus(rl, scenario.cluster.gpus)
     longest = scenario.workload.recipe.sequence_length - rl.prompt_tokens
     answers = answer_lengths(rl, longest, where=scenario.where)
     sequences = sequence_lengths(rl, answers)
@@ -248,42 +300,55 @@ def rl_step(scenario: Scenario, *, playing: bool = True) -> RLStep:
         trainer = train(scenario, rl, sequences, cluster, framework, scenario.pinned)
     else:
         trainer = best_trainer(scenario, rl, sequences, cluster, framework)
-    return joined(scenario, rl, trainer, generate(scenario, rl, answers, generating, playing))
+    return joined(scenario, rl, trainer, generate(scenario, rl, answers, playing))
 
 
 def joined(scenario: Scenario, rl: RL, trainer: Trainer, generated: Generated) -> RLStep:
     """Put both sides together."""
     framework = load_framework(rl.framework, where=scenario.where)
-    training, generating = split_gpus(rl, scenario.cluster.gpus)
+    training, alone = split_gpus(rl, scenario.cluster.gpus)
     moved = refit(
         scenario.workload.architecture,
         framework,
         generated.replica.engine,
         scenario.cluster,
         trainer.estimate,
-        colocated=rl.mode == "colocated",
+        changes_sides=rl.mode != "apart",
         offloads=rl.offload_states,
         weight_bytes=1.0 if rl.generation.precision == "fp8" else 2.0,
         storage=scenario.run.storage if rl.refit == "storage" else None,
-        reading_gpus=generating,
+        alone_gpus=alone,
+        lends=rl.lends,
     )
+    judge = None
+    if rl.reward == "model":
+        model = presets.load(rl.reward_model or "", where=scenario.where, field="rl.reward_model")
+        judge = Replica.of(rl, model, generated.replica.cluster)
     step = RLStep(
         rl=rl,
         framework=framework,
-        gpus={"training": training, "generation": generating},
+        gpus={
+            "training": training,
+            "generation": alone if rl.mode == "apart" else scenario.cluster.gpus,
+        },
         generated=generated,
         trainer=trainer,
         moved=moved,
-        reward_s=_reward_s(scenario, rl, generated),
+        reward_s=_reward_s(rl, generated, judge),
+        judge=judge,
         memory={},
     )
     return replace(step, memory=_memory(step, scenario.cluster))
 
 
-def generate(
-    scenario: Scenario, rl: RL, answers: Floats, gpus: int, playing: bool = True
-) -> Generated:
-    """Price one batch of answers on so many accelerators."""
+def generate(scenario: Scenario, rl: RL, answers: Floats, playing: bool = True) -> Generated:
+    """Price one batch of answers on the accelerators that write it.
+
+    With staleness those that only generate: others that are lent are put to it (``lent_s``).
+    """
+    gpus = scenario.cluster.gpus
+    if rl.mode == "apart" or rl.lends:
+        gpus = split_gpus(rl, gpus)[1]
     cluster = with_gpus(scenario.cluster, gpus)
     replica = Replica.of(rl, scenario.workload.architecture, cluster)
     share = memory_share(rl)
@@ -307,6 +372,7 @@ def generate(
     return Generated(
         replica=replica,
         replicas=replicas,
+        gpus=gpus,
         seconds=seconds,
         mean_s=float(replica_seconds.mean()) / batches,
         memory_share=share,
@@ -333,8 +399,8 @@ def replica_s(replica: Replica, work: Work, cache_tokens: float, *, sharing: boo
 def memory_share(rl: RL) -> float:
     """Share of the memory that the engine may fill."""
     framework = load_framework(rl.framework)
-    usual = {"colocated": framework.colocated_memory_share, "apart": framework.apart_memory_share}
-    return float(rl.generation.memory_share or usual[rl.mode])
+    apart, shared = framework.apart_memory_share, framework.colocated_memory_share
+    return float(rl.generation.memory_share or (apart if rl.mode == "apart" else shared))
 
 
 def _works(rl: RL, answers: Floats, replicas: int) -> list[Work]:
@@ -373,27 +439,29 @@ def _check_room(
     )
 
 
-def _reward_s(scenario: Scenario, rl: RL, generated: Generated) -> float:
+def _reward_s(rl: RL, generated: Generated, judge: Replica | None) -> float:
     """Judging a batch once it is written."""
-    if rl.reward == "model":
-        judge = presets.load(rl.reward_model or "", where=scenario.where, field="rl.reward_model")
-        replica = Replica.of(rl, judge, generated.replica.cluster)
+    if judge is not None:
         lengths = sequence_lengths(rl, generated.answers)
-        tokens = float(lengths.sum()) / generated.replicas
-        return float(replica.prefill_s(tokens, float(lengths.mean()) / 2.0))
+        replicas = generated.replicas
+        if rl.placed_models:
+            replicas = max(rl.scoring_gpus // rl.placed_models // rl.generation.tp, 1)
+        tokens = float(lengths.sum()) / replicas
+        return float(judge.prefill_s(tokens, float(lengths.mean()) / 2.0))
     return rl.written * rl.reward_s / rl.reward_workers
 
 
 def _memory(step: RLStep, cluster: Cluster) -> dict[str, Side]:
-    """Memory of a device by phase: while it trains, while it generates, while weights move.
+    """Memory of a device by phase, also while a teacher scores or a model judges.
 
-    Colocated, optimizer states and gradients wait on the host while weights move, the trainer's
-    weights too while answers are written; of a sleeping engine its context stays.
+    Colocated or mixed, the fullest device is one that changes sides: optimizer states and gradients
+    wait on the host while weights move, the trainer's weights too while answers are written; of a
+    sleeping engine its context stays.
     """
     estimate, replica = step.trainer.estimate, step.generated.replica
     usable = float(cluster.accelerator.memory.usable_bytes)
     training = {name: float(kind[0]) for name, kind in estimate.memory_bytes.items()}
-    if step.rl.algorithm == "ppo":
+    if step.rl.algorithm == "ppo" and not step.rl.scoring_gpus:
         for name in ("weights", "gradients", "optimizer"):
             training[name] *= 2.0
     generation = {
@@ -402,19 +470,31 @@ def _memory(step: RLStep, cluster: Cluster) -> dict[str, Side]:
         "engine workspace": replica.reserve_bytes,
     }
     phases = {"training": training, "generation": generation}
-    if step.rl.mode == "colocated":
-        stays = training["context"] + training["communicators"]
-        training["engine asleep"] = float(replica.engine.asleep_bytes)
-        generation["trainer asleep"] = stays
+    shared = step.rl.mode != "apart"
+    stays = training["context"] + training["communicators"]
+    states = sum(training[name] for name in ("weights", "gradients", "optimizer"))
+    trainer = {} if shared else {"trainer's states": states}
+    if shared:
+        trainer = {"trainer asleep": stays}
         if not step.rl.offload_states:
-            states = ("weights", "gradients", "optimizer")
-            generation["trainer's states"] = sum(training[name] for name in states)
+            trainer["trainer's states"] = states
+        training["engine asleep"] = float(replica.engine.asleep_bytes)
+        generation |= trainer
         phases["refit"] = {
             "weights": training["weights"],
             "trainer asleep": stays,
             "engine weights": replica.weight_bytes,
             "engine workspace": replica.reserve_bytes,
         }
+    if step.trainer.teacher_bytes:
+        phases["teacher"] = {**step.trainer.teacher_bytes, **trainer}
+    if step.judge is not None:
+        held = {"reward model": step.judge.weight_bytes + step.judge.reserve_bytes}
+        if shared and not step.rl.lends:
+            asleep = {"engine asleep": float(replica.engine.asleep_bytes)}
+            phases["reward"] = held | asleep | trainer
+        elif not step.rl.scoring_gpus:  # the engine does not sleep
+            generation |= held
     spread = {"training": float(estimate.memory_spread[0])}
     return {
         name: Side(kinds=kinds, usable_bytes=usable, spread=spread.get(name, 0.0))

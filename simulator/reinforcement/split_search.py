@@ -20,7 +20,7 @@ from simulator.reinforcement.rl_step import RLStep, generate, joined
 from simulator.reinforcement.trainer import Trainer, best_trainer, train, with_gpus
 from simulator.rollouts.lengths import answer_lengths, sequence_lengths
 from simulator.rollouts.profiles import load_framework
-from simulator.rollouts.rl_section import RL
+from simulator.rollouts.rl_section import RL, Mode, split_gpus
 from simulator.scenario import Scenario
 
 By = Literal["time", "usd", "throughput"]
@@ -71,18 +71,19 @@ def try_splits(
     rl = scenario.required(RL)
     longest = scenario.workload.recipe.sequence_length - rl.prompt_tokens
     answers = answer_lengths(rl, longest, where=scenario.where)
-    trainers: dict[tuple[str, int], Trainer | str] = {}
+    trainers: dict[tuple[bool, int], Trainer | str] = {}
     tried = []
     listed = list(_candidates(scenario, rl))
-    for index, (training, generating, asked) in enumerate(listed):
+    for index, asked in enumerate(listed):
         if progress is not None:
             progress(index, len(listed))
         try:
-            generated = generate(scenario, asked, answers, generating, playing=False)
+            generated = generate(scenario, asked, answers, playing=False)
         except (InfeasibleError, InputError) as error:  # weights fill the engine: search no trainer
             tried.append(Tried(rl=asked, step=None, reason=_reason(error, scenario)))
             continue
-        key = (asked.mode, training)
+        training, _ = split_gpus(asked, scenario.cluster.gpus)
+        key = (asked.mode == "apart", training)
         if key not in trainers:
             trainers[key] = _trainer(scenario, asked, answers, training)
         trainer = trainers[key]
@@ -96,26 +97,35 @@ def try_splits(
     return tried
 
 
-def _candidates(scenario: Scenario, rl: RL) -> Iterator[tuple[int, int, RL]]:
-    """Accelerators of both sides, and the section that says so."""
+def _candidates(scenario: Scenario, rl: RL) -> Iterator[RL]:
+    """Sections with each split.
+
+    Mixed ones on policy, or with staleness where answers go on elsewhere, if the framework can.
+    """
     gpus, server = scenario.cluster.gpus, scenario.cluster.node.accelerators
+    others = gpus - rl.scoring_gpus
+    able = rl.policy_age in load_framework(rl.framework, where=scenario.where).mixed
+    modes: list[Mode] = ["apart"] if rl.staleness else []
+    if rl.mode == "mixed" or (
+        able and not rl.scoring_gpus and (rl.partial_rollouts or not rl.staleness)
+    ):
+        modes.append("mixed")
     heads = min(attention.heads for attention in scenario.workload.architecture.attentions)
     for tp in divisors(heads):
         if tp > min(_MOST_TP, gpus) or (tp > server and tp % server):
             continue
         if gpus % tp == 0:
             for ep in _expert_ranks(scenario, rl, tp):
-                yield gpus, gpus, _section(rl, None, tp, ep)
-        if rl.staleness == 0:
-            continue
-        for eighth in _EIGHTHS:
-            generating = gpus * eighth // 8
-            if generating > server:
-                generating = generating // server * server
-            enough = 0 < generating < gpus and generating % tp == 0
-            if enough and _whole(gpus - generating, server):
-                for ep in _expert_ranks(scenario, rl, tp):
-                    yield gpus - generating, generating, _section(rl, generating, tp, ep)
+                yield _section(rl, "colocated", None, tp, ep)
+        parts = (others * eighth // 8 for eighth in _EIGHTHS)
+        for generating in sorted({x // server * server if x > server else x for x in parts}):
+            enough = 0 < generating < others and generating % tp == 0
+            if enough and _whole(others - generating, server):
+                for mode in modes:
+                    if mode == "mixed" and (others - generating) % tp:
+                        continue
+                    for ep in _expert_ranks(scenario, rl, tp):
+                        yield _section(rl, mode, generating, tp, ep)
 
 
 def _expert_ranks(scenario: Scenario, rl: RL, tp: int) -> list[int]:
@@ -133,7 +143,7 @@ def _whole(gpus: int, server: int) -> bool:
     return gpus <= server or gpus % server == 0
 
 
-def _section(rl: RL, generating: int | None, tp: int, ep: int) -> RL:
+def _section(rl: RL, mode: Mode, generating: int | None, tp: int, ep: int) -> RL:
     """The section with another split: colocated without accelerators of the generator's own."""
     engine = replace(
         rl.generation,
@@ -142,9 +152,11 @@ def _section(rl: RL, generating: int | None, tp: int, ep: int) -> RL:
         gpus=generating,
         dp_attention=min(rl.generation.dp_attention, tp),
     )
-    if generating is None:
-        return replace(rl, mode="colocated", staleness=0, partial_rollouts=False, generation=engine)
-    return replace(rl, mode="apart", generation=engine)
+    if mode == "colocated":
+        return replace(
+            rl, mode=mode, staleness=0, partial_rollouts=False, scoring_gpus=0, generation=engine
+        )
+    return replace(rl, mode=mode, generation=engine)
 
 
 def _trainer(scenario: Scenario, rl: RL, answers: Floats, gpus: int) -> Trainer | str:
@@ -183,7 +195,7 @@ def by_generating(tried: list[Tried], by: By) -> list[Tried]:
     """The best of each number of accelerators that only generate, fewest first."""
     best: dict[int, Tried] = {}
     for split in tried:
-        if split.fits and split.rl.mode == "apart":
+        if split.fits and split.rl.staleness > 0:
             gpus = split.rl.generation.gpus or 0
             if gpus not in best or score(_step(split), by) < score(_step(best[gpus]), by):
                 best[gpus] = split

@@ -7,6 +7,18 @@ from simulator.reinforcement.rl_step import RLStep
 
 LANES = ("generator", "trainer")
 
+WORDS = {
+    "generation": "generation",
+    "reward": "reward",
+    "log_probabilities": "log-probabilities",
+    "training": "training",
+    "refit": "refit",
+    "phase_change": "change of sides",
+    "driver": "driver",
+    "waiting": "waiting",
+}
+"""What each phase is called."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Span:
@@ -28,13 +40,15 @@ def timeline(step: RLStep) -> list[Span]:
     """Phases of two batches, waiting put between, from the moment at which the first is written.
 
     On policy a batch is written, then learned from. With staleness the generator writes the next
-    batch while the trainer learns from the one before.
+    batch while the trainer learns from the one before. Mixed, the trainer's devices write as well.
     """
     whole, parts = step.step_time_s, step.parts_s
     spans = []
     for batch in (0, 1):
         begin = batch * whole
-        after = begin + step.generator_side_s if step.rl.staleness == 0 else begin
+        if step.lent_s > 0.0:
+            spans += _row({"generation": step.lent_s}, ("generation",), "trainer", batch, begin)
+        after = begin + (step.lent_s if step.rl.staleness else step.generator_side_s)
         spans += _row(parts, _GENERATOR, "generator", batch + (step.rl.staleness > 0), begin)
         spans += _row(parts, _TRAINER, "trainer", batch, after)
     return sorted([*spans, *_gaps(spans, 2.0 * whole)], key=lambda span: (span.lane, span.start_s))

@@ -6,7 +6,9 @@ for a sequence, with the lengths inside it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from simulator.errors import InfeasibleError, InputError
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
-from simulator.planner.forward_pass import forward_pass_s
+from simulator.planner.forward_pass import forward_pass_s, frozen, only_forward
 from simulator.records import dataclass
 from simulator.rollouts.lengths import packed_bins
 from simulator.rollouts.profiles import Framework, load_engine
@@ -26,6 +28,7 @@ from simulator.scenario import Scenario
 from simulator.search.defaults import complete
 from simulator.search.fastest import fastest
 from simulator.search.refusal import contradictions, limits, refusal
+from simulator.workload import presets
 from simulator.workload.recipe import Workload
 
 _QUANTILES = 10
@@ -52,6 +55,8 @@ class Trainer:
     """All updates, the critic's too."""
     score_s: float
     """All scorings."""
+    teacher_bytes: Mapping[str, float]
+    """Memory of a device while a teacher of its own scores; empty: there is none."""
 
     @property
     def layout(self) -> dict[str, Any]:
@@ -153,12 +158,25 @@ def priced_trainer(
     software = scenario.software
     estimate = evaluate(layouts, workload, cluster, software)
     updates = rl.answers * rl.epochs // scenario.workload.recipe.global_batch
-    can, passes = forward_pass_s(workload.architecture, layouts, workload, cluster, software)
+    scoring = _scoring(rl, layouts, bins)
+    can, passes = forward_pass_s(workload.architecture, scoring, workload, cluster, software)
     pass_s = float(passes[0]) if len(can) else float(estimate.step_time_s[0]) / 3.0
-    bin_s = float(framework.bin_host_s) * bins / float(layouts.dp[0] * layouts.micro_batch[0])
-    update_s = float(estimate.step_time_s[0]) + bin_s
-    models = 2 if rl.algorithm == "ppo" else 1
-    whole_pass_s = (pass_s + bin_s) * updates / rl.epochs
+    rounds = bins / float(layouts.dp[0])
+    bin_s = float(framework.bin_host_s)
+    update_s = float(estimate.step_time_s[0]) + bin_s * rounds / float(layouts.micro_batch[0])
+    scored_s = bin_s * rounds / float(scoring.micro_batch[0])
+    whole_pass_s = (pass_s + scored_s) * updates / rl.epochs
+    score_s, training_s = whole_pass_s * rl.forward_passes, update_s * updates
+    if rl.placed_models:  # beside the policy, as fast for each of their accelerators
+        slower = cluster.gpus * rl.placed_models / rl.scoring_gpus
+        others_s = slower * whole_pass_s * (rl.forward_passes > rl.old_probabilities)
+        score_s = max(whole_pass_s * rl.old_probabilities, others_s)
+        training_s *= max(slower, 1.0) if rl.algorithm == "ppo" else 1.0
+    elif rl.algorithm == "ppo":
+        training_s *= 2.0
+    teacher_s, teacher_bytes = _teacher(scenario, rl, workload, scoring, cluster)
+    if teacher_bytes:
+        score_s += (teacher_s + scored_s) * updates / rl.epochs
     return Trainer(
         estimate=estimate,
         updates=updates,
@@ -166,9 +184,40 @@ def priced_trainer(
         fill=fill,
         update_s=update_s,
         pass_s=whole_pass_s,
-        training_s=update_s * updates * models,
-        score_s=whole_pass_s * rl.forward_passes,
+        training_s=training_s,
+        score_s=score_s,
+        teacher_bytes=teacher_bytes,
     )
+
+
+def _scoring(rl: RL, layouts: Layouts, bins: int) -> Layouts:
+    """The layout in which batches are scored: the trainer's, with another micro-batch if asked."""
+    if rl.scoring_micro_batch is None:
+        return layouts
+    return layouts.replace(micro_batch=gcd(rl.scoring_micro_batch, bins // int(layouts.dp[0])))
+
+
+def _teacher(
+    scenario: Scenario, rl: RL, workload: Workload, layouts: Layouts, cluster: Cluster
+) -> tuple[float, dict[str, float]]:
+    """Seconds of a teacher's pass over an update's sequences, and what it holds meanwhile."""
+    if rl.teacher is None:
+        return 0.0, {}
+    teacher = presets.load(rl.teacher, where=scenario.where, field="rl.teacher")
+    software, whole = scenario.software, frozen(teacher, workload, head=True)
+    can, passes = forward_pass_s(teacher, layouts, workload, cluster, software)
+    if not len(can):
+        layout = layouts.describe(0)
+        raise InputError(
+            f"{scenario.where}: rl.teacher: {teacher.name} cannot have the trainer's {layout}"
+        )
+    kinds = evaluate(only_forward(layouts), whole, cluster, software).memory_bytes
+    held = {
+        name: float(kind[0])
+        for name, kind in kinds.items()
+        if name not in ("gradients", "optimizer")  # of a table of its own, which is not trained
+    }
+    return float(passes[0]), held
 
 
 def best_trainer(
@@ -194,7 +243,7 @@ def best_trainer(
     if searched.reason:
         raise InfeasibleError(f"{scenario.where}: {cluster.gpus} accelerators: {searched.reason}")
     asleep = 0.0
-    if rl.mode == "colocated":
+    if rl.mode != "apart":
         asleep = float(load_engine(rl.generation.engine).asleep_bytes)
     trainers = []
     for index in range(min(len(searched.best), _LISTED)):

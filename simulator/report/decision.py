@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from simulator.economics.price import MARK
 from simulator.economics.unsure_totals import Span
@@ -82,6 +82,8 @@ class Offer(Protocol):
     def mfu(self) -> float | None: ...
     @property
     def tokens_per_s_per_gpu(self) -> float | None: ...
+    @property
+    def tokens_per_s(self) -> float | None: ...
     def meets(self, asked: Any) -> bool: ...
     def risky(self, asked: Any) -> bool: ...
 
@@ -251,25 +253,18 @@ def goal_clauses(offer: Offer, asked: Asked) -> list[str]:
 def three_options(
     offers: Sequence[Offer], asked: Asked, *, own: Offer | None = None
 ) -> list[Option]:
-    """Fastest, safest and cheapest of the offers that keep deadline and budget.
+    """Soonest, safest and cheapest of the offers that keep deadline and budget.
 
-    Of all if none does; of those that keep the deadline if some keep that. Safest is the likeliest
-    to keep both; of those that are sure to, or where nothing is asked, the one of least money at
-    P90. One that is the best in two is shown once; recommended is the cheapest. What was asked
-    about, `own`, stands first where it is none of them.
+    Of all if none does; of those that keep the deadline if some keep that. One that is the best in
+    two is shown once; recommended is the cheapest. What was asked about, `own`, stands first where
+    it is none of them.
     """
     able = [o for o in offers if o.feasible and o.days_to_plan is not None]
     if not able:
         return []
     able = [o for o in able if not o.risky(asked)] or able
     kept = _keeping(able, asked) or able
-    best = {
-        "fastest": min(kept, key=lambda o: _at(o.days_to_plan, 0.5)),
-        "safest": max(kept, key=lambda o: (min(_least_chance(o), 0.97), -_at(o.usd_to_plan, 0.9))),
-        "cheapest": min(kept, key=lambda o: (_at(o.usd_to_plan, 0.5), _at(o.days_to_plan, 0.5))),
-    }
-    if all(o.usd is None for o in kept):
-        del best["cheapest"]
+    best = best_offers(kept)
     first = best.get("cheapest", best["safest"])
     sure = first.meets(asked)
     roles: dict[int, list[str]] = {}
@@ -287,6 +282,33 @@ def three_options(
         )
         for key, words in roles.items()
     ]
+
+
+_O = TypeVar("_O", bound=Offer)
+
+
+def best_offers(offers: Sequence[_O]) -> dict[str, _O]:
+    """Return the soonest and the safest of some offers, and the cheapest where one has a price."""
+    best = {"soonest": min(offers, key=_time), "safest": min(offers, key=_doubt)}
+    if any(offer.usd for offer in offers):
+        best["cheapest"] = min(offers, key=lambda o: (_at(o.usd, 0.5), _time(o)))
+    return best
+
+
+def _time(offer: Offer) -> float:
+    """Days of the run, or what goes with them where nobody says how long it is."""
+    return offer.days.p50 if offer.days else 1.0 / (offer.tokens_per_s or 1e-300)
+
+
+def _doubt(offer: Offer) -> tuple[float, float, float]:
+    """What the safest has least of: chance to miss, error to expect, share of memory in use.
+
+    Chances above 99 % are not told apart: nothing is as certain (``brief_chance``).
+    """
+    error = offer.evidence.mean_error if offer.evidence else None
+    used = (offer.memory_p90_bytes or 0.0) / (offer.usable_bytes or 1.0)
+    error = float("inf") if error is None else round(error, 2)
+    return -min(_least_chance(offer), 0.99), error, used
 
 
 def _keeping(able: Sequence[Offer], asked: Asked) -> list[Offer]:

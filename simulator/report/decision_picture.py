@@ -32,6 +32,7 @@ from simulator.report.decision import (
 )
 from simulator.report.inline_svg import noted
 from simulator.report.palette import Sign, colour, gpu_sign
+from simulator.units import show_usd
 
 _FAR = 1.6
 """Offers that take longer than so many deadlines stand in the table alone."""
@@ -142,7 +143,7 @@ def _frame(axes: Any, shown: Sequence[Offer], asked: Asked, scale: float, ranged
         amber = colour("tight").light
         axes.axhline(dear / scale, color=amber, ls="--", lw=1.3)
         style = {"ha": "right", "va": "bottom", "fontsize": 9.0, "color": amber}
-        words = f"budget {dear / scale:,.4g}"
+        words = f"budget {show_usd(dear)}"
         axes.annotate(words, (high, dear / scale), (-4, 4), textcoords="offset points", **style)
 
 
@@ -198,25 +199,39 @@ def offer_note(offer: Offer) -> str:
 def tornado_picture(
     movers: Sequence[Mover], title: str, *, narrow: bool = False, svg: bool = False
 ) -> Any:
-    """Draw by how much each thing moves the money, the largest first; its days stand beside."""
-    size = (NARROW if narrow else SMALL, 0.6 + 0.43 * len(movers))
+    """Draw by how much each thing moves the money, the largest first; its days stand beside.
+
+    What is moved stands left of its bar, on a narrow picture above it.
+    """
+    size = (NARROW, 0.6 + 0.62 * len(movers)) if narrow else (SMALL, 0.6 + 0.43 * len(movers))
     figure, axes = canvas(*size, svg=svg)
     money = all(mover.usd is not None for mover in movers)
     every = [mover.usd if money and mover.usd else mover.days for mover in movers]
     low, high = (end(0.0, *(x for pair in every for x in pair)) for end in (min, max))
     scale, unit = money_axis(max(high, -low)) if money else (1.0, "days")
-    room = (1.7 if narrow else 0.8) * (high - low) / scale
+    left, right = (
+        1.05 * (low or -0.02 * high) / scale,
+        (high + (0.0 if narrow else 0.8 * (high - low))) / scale,
+    )
     cheaper, dearer = colour("cheaper").light, colour("dearer").light
+    heads = [f"{mover.name}\n{mover.change}" for mover in movers]
     for row, (mover, pair) in enumerate(zip(movers, every, strict=True)):
         words = mover.words(money=money)
         for end in filter(None, pair):
             ink = cheaper if end < 0.0 else dearer
-            (bar,) = axes.barh(row, end / scale, height=0.56, color=ink, lw=0)
+            place, height = (row + 0.28, 0.3) if narrow else (row, 0.56)
+            (bar,) = axes.barh(place, end / scale, height=height, color=ink, lw=0)
             bar.set_gid(noted(f"{mover.name}, {mover.change}: {', '.join(words)}"))
-        axes.text(high / scale + room, row, "\n".join(words), ha="right", va="center", fontsize=8.5)
-    axes.axvline(0.0, color=colour("text").light, lw=0.9)
-    axes.set_xlim(1.05 * low / scale, high / scale + room)
-    axes.set_yticks(range(len(movers)), [f"{m.name}\n{m.change}" for m in movers], fontsize=8.5)
+        level = row - 0.14 if narrow else row
+        style = {"va": "center", "fontsize": 8.5}
+        axes.text(right, level, "\n".join(words), ha="right", **style)
+        if narrow:
+            axes.text(left, level, heads[row], ha="left", **style)
+            axes.vlines([0.0], [row + 0.12], [row + 0.44], color=colour("text").light, lw=0.9)
+    if not narrow:
+        axes.axvline(0.0, color=colour("text").light, lw=0.9)
+    axes.set_xlim(left, right)
+    axes.set_yticks([] if narrow else range(len(movers)), [] if narrow else heads, fontsize=8.5)
     axes.set_ylim(len(movers) - 0.45, -0.55)
     axes.set_xlabel(f"change, {unit}")
     headline(figure, "What moves the cost" if money else "What moves the time", title)

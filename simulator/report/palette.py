@@ -47,6 +47,9 @@ PALETTE = _colours(_TOKENS["pictures"])
 CATEGORIES = _colours(_TOKENS["categories"])
 """Colours of things that have no meaning of their own, such as sources, in the order of use."""
 
+TERMINAL: Mapping[str, str] = _TOKENS["terminal"]
+"""Colours of FITS, TIGHT and OOM on a terminal."""
+
 _GREY = PALETTE["ideal"]
 
 _SHAPES = ("s", "^", "D", "o", "p", "v")

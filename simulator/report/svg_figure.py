@@ -315,43 +315,44 @@ class SvgAxes:
         self._add(draw, 1.0, style.get("label", ""), _Key(style.get("label", ""), color, "patch"))
 
     def hlines(
-        self,
-        y: ArrayLike,
-        low: ArrayLike,
-        high: ArrayLike,
-        *,
-        color: str,
-        lw: float = 1.5,
-        label: str = "",
+        self, y: ArrayLike, low: ArrayLike, high: ArrayLike, *, label: str = "", **style: Any
     ) -> None:
         """Draw horizontal lines from low to high."""
-        ys = np.atleast_1d(np.asarray(y, float))
-        lows, highs = (np.broadcast_to(np.asarray(v, float), ys.shape) for v in (low, high))
-        self._seen(np.r_[lows, highs], np.r_[ys, ys])
+        self._lines(y, low, high, label, upright=False, **style)
+
+    def vlines(self, x: ArrayLike, low: ArrayLike, high: ArrayLike, **style: Any) -> None:
+        """Draw upright lines from low to high."""
+        self._lines(x, low, high, "", upright=True, **style)
+
+    def _lines(
+        self,
+        at: ArrayLike,
+        low: ArrayLike,
+        high: ArrayLike,
+        label: str,
+        *,
+        upright: bool,
+        color: str,
+        lw: float = 1.5,
+    ) -> None:
+        where = np.atleast_1d(np.asarray(at, float))
+        lows, highs = (np.broadcast_to(np.asarray(v, float), where.shape) for v in (low, high))
+        ends = np.r_[lows, highs], np.r_[where, where]
+        self._seen(*(reversed(ends) if upright else ends))
 
         def draw(axes: SvgAxes) -> str:
-            left, right, up = axes.xaxis.place(lows), axes.xaxis.place(highs), axes.yaxis.place(ys)
-            rows = zip(left.tolist(), right.tolist(), up.tolist(), strict=True)
-            path = "".join(f"M{_number(a)} {_number(y)}H{_number(b)}" for a, b, y in rows)
+            along, across = (axes.yaxis, axes.xaxis) if upright else (axes.xaxis, axes.yaxis)
+            first, last, side = along.place(lows), along.place(highs), across.place(where)
+            rows = zip(first.tolist(), last.tolist(), side.tolist(), strict=True)
+            path = "".join(
+                f"M{_number(c)} {_number(a)}V{_number(b)}"
+                if upright
+                else f"M{_number(a)} {_number(c)}H{_number(b)}"
+                for a, b, c in rows
+            )
             return f'<path d="{path}" fill="none" stroke="{color}" stroke-width="{lw:g}"/>'
 
         self._add(draw, 2.0, label, _Key(label, color, "line", "-"))
-
-    def vlines(
-        self, x: ArrayLike, low: ArrayLike, high: ArrayLike, *, color: str, lw: float = 1.5
-    ) -> None:
-        """Draw upright lines from low to high."""
-        xs = np.atleast_1d(np.asarray(x, float))
-        lows, highs = (np.broadcast_to(np.asarray(v, float), xs.shape) for v in (low, high))
-        self._seen(np.r_[xs, xs], np.r_[lows, highs])
-
-        def draw(axes: SvgAxes) -> str:
-            at, foot, head = axes.xaxis.place(xs), axes.yaxis.place(lows), axes.yaxis.place(highs)
-            rows = zip(at.tolist(), foot.tolist(), head.tolist(), strict=True)
-            path = "".join(f"M{_number(x)} {_number(a)}V{_number(b)}" for x, a, b in rows)
-            return f'<path d="{path}" fill="none" stroke="{color}" stroke-width="{lw:g}"/>'
-
-        self._add(draw, 2.0, "", _Key("", color, "line"))
 
     def axvline(self, x: float, *, color: str, lw: float = 1.5, ls: str = "-") -> None:
         """Draw a line over the whole height."""

@@ -80,6 +80,9 @@ class Framework:
     """Engine's share of the memory where both are colocated."""
     apart_memory_share: Figure
     """The same where the engine is alone."""
+    mixed: tuple[str, ...]
+    """When devices that train also generate, beside others that only generate: "on policy",
+    "stale"; none: never."""
     bin_host_s: Figure
     """Host time of a micro-batch of packed answers that nothing hides: it is put together, its loss
     is read back."""
@@ -137,6 +140,11 @@ def load_framework(name: str, *, where: str = "scenario") -> Framework:
     """Read what a framework does; InputError with the nearest name where there is none."""
     path = catalogue.find("rl_frameworks", name, where=where, field="rl.framework")
     return read_profile(Framework, path, kind="rl_frameworks")
+
+
+def frameworks_that_mix(age: str) -> list[str]:
+    """Frameworks whose devices that train generate beside others: "on policy" or "stale"."""
+    return [name for name in catalogue.names("rl_frameworks") if age in load_framework(name).mixed]
 
 
 @cache

@@ -11,6 +11,7 @@ from simulator.files import Number, Unit, Whole, record
 from simulator.hardware.cluster import Cluster
 from simulator.rollouts.profiles import load_engine
 from simulator.section import Rule, Section, build_section
+from simulator.workload import presets
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import LARGEST, Length, Recipe
 
@@ -18,6 +19,8 @@ Positive = Annotated[Whole, Gt(0), Le(LARGEST)]
 Tokens = Annotated[Whole, Gt(0), Le(LARGEST), Unit("tokens")]
 Share = Annotated[Number, Gt(0), Le(1), Unit("share of 1")]
 Seconds = Annotated[Number, Ge(0), Le(1e7), Unit("seconds")]
+
+Mode = Literal["colocated", "apart", "mixed"]
 
 _MOST_PROMPTS, _MOST_ANSWERS = 100_000, 1_000_000
 
@@ -31,8 +34,8 @@ class Generation:
     asynchronous: bool | None = None
     """Whether requests come one by one to an engine of its own process (vLLM's AsyncLLM, a server),
     not as one list (LLM.generate); none given: with staleness."""
-    gpus: Annotated[Positive, Unit("accelerators")] | None = None
-    """Accelerators that only generate; none given: all of [cluster] where colocated."""
+    gpus: Annotated[Whole, Ge(0), Le(LARGEST), Unit("accelerators")] | None = None
+    """Accelerators that only generate; none given: half of [cluster], none where colocated."""
     tp: Positive = 1
     """Tensor-parallel ranks of a replica."""
     ep: Positive = 1
@@ -74,6 +77,9 @@ class RL:
     """What an update minimises. dapo: groups whose answers are all right or all wrong are dropped
     (`kept_groups`); ppo: a critic of the policy's size learns beside it; distillation: a teacher in
     place of the reference scores what the policy writes."""
+    teacher: str | None = None
+    """distillation: a model of the zoo, or the path of a Hugging Face config.json, with the
+    policy's vocabulary; none given: a model of the policy's size. It has the trainer's layout."""
     prompts: Annotated[Positive, Le(_MOST_PROMPTS)]
     """Prompts of a step."""
     samples: Positive = 1
@@ -115,11 +121,13 @@ class RL:
     """dapo: share of the groups that are kept; others are generated in vain."""
     epochs: Annotated[Positive, Le(100)] = 1
     """Times that a batch of answers is learned from."""
-    mode: Literal["colocated", "apart"] = "colocated"
-    """colocated: all accelerators generate, then all train. apart: [rl.generation] has its own."""
+    mode: Mode = "colocated"
+    """colocated: all accelerators generate, then all train. apart: [rl.generation] has its own.
+    mixed: it has its own, and those that train generate too: on policy before they train, with
+    staleness while they would wait for answers."""
     offload_states: bool = True
-    """colocated: optimizer states, gradients and the trainer's weights wait on the host while the
-    engine runs; false: they stay beside it."""
+    """colocated, mixed: optimizer states, gradients and the trainer's weights wait on the host
+    while the engine runs; false: they stay beside it."""
     staleness: Annotated[Whole, Le(1000), Unit("updates of the generator")] = 0
     """Updates by which weights may be older than those that learn from their answers. 0: on policy;
     1: one step off; more: a queue."""
@@ -133,6 +141,11 @@ class RL:
     """How new weights reach the engine. collective: gathered and broadcast, or by memory handles on
     the same devices; storage: written once as [run.checkpoints] says and read by every server that
     generates."""
+    scoring_gpus: Annotated[Whole, Ge(0), Le(LARGEST), Unit("accelerators")] = 0
+    """apart: accelerators on which reference, critic and a model that judges have equal places of
+    their own, where they score, and the critic learns, while the policy does."""
+    scoring_micro_batch: Annotated[Positive, Unit("packed sequences")] | None = None
+    """Packed sequences that a rank scores at once; none given: the trainer's micro-batch."""
     framework: str = "nemo-rl"
     """A profile of hardware_profiles/rl_frameworks: what moving weights takes, and more."""
     generation: Generation = Generation()
@@ -150,9 +163,26 @@ class RL:
 
     @property
     def forward_passes(self) -> int:
-        """Scorings of a batch besides training: old policy, reference or teacher, critic."""
-        other = self.reference_model or self.algorithm == "distillation"
+        """Scorings of a batch by models of the policy's size: old policy, reference, critic."""
+        distils = self.algorithm == "distillation"
+        other = self.teacher is None if distils else self.reference_model
         return self.old_probabilities + other + (self.algorithm == "ppo")
+
+    @property
+    def placed_models(self) -> int:
+        """Models with accelerators of their own, where [rl] gives any."""
+        models = self.forward_passes - self.old_probabilities + (self.reward == "model")
+        return models if self.scoring_gpus else 0
+
+    @property
+    def policy_age(self) -> str:
+        """Whether weights may be older than those that learn from their answers."""
+        return "stale" if self.staleness else "on policy"
+
+    @property
+    def lends(self) -> bool:
+        """Whether accelerators that train generate only while they would wait."""
+        return self.mode == "mixed" and self.staleness > 0
 
     @property
     def asks_one_by_one(self) -> bool:
@@ -179,6 +209,13 @@ def read_rl(raw: Any, *, where: str) -> RL:
         wrong("staleness", "must be at least 0", section.staleness)
     if section.staleness and section.mode == "colocated":
         wrong("staleness", "must be 0 with mode = 'colocated'", section.staleness)
+    if section.lends and not section.partial_rollouts:
+        rule = "must be true with mode = 'mixed' and staleness: answers go on elsewhere"
+        wrong("partial_rollouts", rule, False)
+    if section.lends and section.generation.gpus == 0:
+        wrong("generation.gpus", "must be above 0 with staleness", 0)
+    if section.teacher is not None and section.algorithm != "distillation":
+        wrong("teacher", "goes with algorithm = 'distillation'", section.teacher)
     if section.partial_rollouts and not section.staleness:
         wrong("partial_rollouts", "must be false without staleness", True)
     said = [name for name in ("answer_tokens", "answer_lengths", "answer_file")
@@ -195,11 +232,16 @@ def read_rl(raw: Any, *, where: str) -> RL:
         wrong("kept_groups", "must be 1 unless algorithm = 'dapo'", section.kept_groups)
     if (section.reward == "model") != (section.reward_model is not None):
         wrong("reward_model", "goes with reward = 'model'", section.reward_model)
-    if section.refit == "storage" and section.mode == "colocated":
-        wrong("refit", "must be collective with mode = 'colocated'", section.refit)
+    if section.refit == "storage" and section.mode != "apart":
+        wrong("refit", f"must be collective with mode = '{section.mode}'", section.refit)
     if section.mode == "colocated" and section.generation.gpus is not None:
         rule = "must be left out with mode = 'colocated'"
         wrong("generation.gpus", rule, section.generation.gpus)
+    if section.scoring_gpus and section.mode != "apart":
+        wrong("scoring_gpus", "must be 0 unless mode = 'apart'", section.scoring_gpus)
+    elif section.scoring_gpus and not section.placed_models:
+        rule = "must be 0 without a reference, critic or judging model"
+        wrong("scoring_gpus", rule, section.scoring_gpus)
     for name in ("ep", "dp_attention"):
         if section.generation.tp % getattr(section.generation, name):
             rule = f"must divide tp = {section.generation.tp}"
@@ -232,14 +274,24 @@ def check_with_others(
     if rl.answers * rl.epochs % training.global_batch:
         rule = f"must divide prompts x samples x epochs = {rl.answers * rl.epochs:,}"
         problems.append(problem(where, "training.global_batch", rule, training.global_batch))
-    apart = engine.gpus if rl.mode == "apart" else None
-    gpus = cluster.gpus if apart is None else apart
-    if apart is not None and apart >= cluster.gpus:
-        rule = f"must leave accelerators to train on: be below cluster.gpus = {cluster.gpus}"
-        problems.append(problem(where, "rl.generation.gpus", rule, apart))
-    if (rl.mode == "colocated" or apart is not None) and gpus % engine.tp:
-        rule = f"must divide the {gpus} accelerators that generate"
-        problems.append(problem(where, "rl.generation.tp", rule, engine.tp))
+    trainers, alone = split_gpus(rl, cluster.gpus)
+    if trainers <= 0:
+        whole = "cluster.gpus - rl.scoring_gpus" if rl.scoring_gpus else "cluster.gpus"
+        left = cluster.gpus - rl.scoring_gpus
+        rule = f"must leave accelerators to train on: be below {whole} = {left}"
+        problems.append(problem(where, "rl.generation.gpus", rule, alone))
+    if rl.mode == "apart" and alone == 0:
+        problems.append(problem(where, "rl.generation.gpus", "must be above 0", engine.gpus))
+    generating = {alone: "generate"} if rl.mode != "colocated" else {}
+    if rl.mode != "apart":
+        generating[trainers] = "train and generate" if alone else "generate"
+    for gpus, what in generating.items():
+        if gpus > 0 and gpus % engine.tp:
+            rule = f"must divide the {gpus} accelerators that {what}"
+            problems.append(problem(where, "rl.generation.tp", rule, engine.tp))
+            break
+    if rl.teacher is not None:
+        problems += _wrong_teacher(rl.teacher, model, longest, where)
     heads = min((attention.heads for attention in model.attentions), default=1)
     if heads % (engine.tp // engine.dp_attention):
         rule = f"over dp_attention must divide {heads} attention heads of {model.name}"
@@ -258,6 +310,27 @@ def check_with_others(
         rule = f"must be a type of {cluster.accelerator.name}"
         problems.append(problem(where, "rl.generation.precision", rule, engine.precision))
     return problems
+
+
+def _wrong_teacher(name: str, model: Architecture, longest: int, where: str) -> list[str]:
+    """What a teacher of its own cannot be."""
+    teacher, problems = presets.load(name, where=where, field="rl.teacher"), []
+    if teacher.vocabulary != model.vocabulary:
+        rule = f"must have the {model.vocabulary:,} outputs of {model.name}"
+        problems.append(problem(where, "rl.teacher", rule, teacher.vocabulary))
+    if longest > teacher.max_positions:
+        rule = f"must have positions for training.sequence_length = {longest:,}"
+        problems.append(problem(where, "rl.teacher", rule, teacher.max_positions))
+    return problems
+
+
+def split_gpus(rl: RL, gpus: int) -> tuple[int, int]:
+    """Accelerators that train, and that only generate."""
+    if rl.mode == "colocated":
+        return gpus, 0
+    gpus -= rl.scoring_gpus
+    alone = gpus // 2 if rl.generation.gpus is None else rl.generation.gpus
+    return gpus - alone, alone
 
 
 def unserved(model: Architecture) -> str:

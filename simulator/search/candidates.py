@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.arrays import Ints
 from simulator.hardware.cluster import Cluster
 from simulator.layout.degrees import accelerators, data_parallel_degree, divisors
 from simulator.layout.layouts import (
@@ -42,6 +43,10 @@ Degrees = tuple[int, int, int]
 
 Range = tuple[float, float]
 """Numbers above the first, up to the second."""
+
+Pick = Callable[[Degrees, Sequence[int], Mapping[str, NDArray[Any]]], Ints]
+"""Rows to list of the product of a grid's axes: by its degrees, the lengths of the axes, chunks
+first and ways to share states last, and these ways."""
 
 Memo = dict[tuple[Any, ...], Any]
 """Choices of degrees that calls share, by the degrees."""
@@ -123,6 +128,8 @@ class Family:
     base: Layouts
     """Without recomputation."""
     kinds: tuple[Recomputed, ...]
+    number: Ints
+    """Of each row of the base, its place among all rows of the bases of its enumeration."""
 
     def __len__(self) -> int:
         return sum(len(kind.rows) for kind in self.kinds)
@@ -179,6 +186,7 @@ def families(
     outer: Collection[Degrees] | None = None,
     memo: Memo | None = None,
     wide: bool = False,
+    pick: Pick | None = None,
 ) -> Iterator[Family]:
     """The same layouts, those that differ in recomputation alone together.
 
@@ -195,15 +203,22 @@ def families(
     wide : bool
         The degrees alone that MOST_DOMAINS and FEWEST_TOKENS leave out: what is left to try where
         nothing fits.
+    pick : callable, optional
+        Rows to list of each grid; not given, all.
     """
     pinned, memo = dict(pinned or {}), {} if memo is None else memo
     ranges: dict[str, Any] = {"micro": micro, "outer": outer, "memo": memo, "wide": wide}
+    ranges["pick"] = pick
     for field, choice in _CHOICES.items():
         if pinned.get(field) == "any":
+            first = 0
             for i, word in enumerate(choice.words(software.supports, workload.architecture)):
-                fixed = {**pinned, field: word}
+                fixed, last = {**pinned, field: word}, first
                 for family in families(workload, cluster, software, fixed, most=most, **ranges):
+                    family = replace(family, number=first + family.number)
+                    last = max(last, int(family.number.max(initial=0)) + 1)
                     yield family if i == 0 else _only(family, choice.matters(family.base))
+                first = last
             return
     grids, size = list[dict[str, NDArray[Any]]](), 0
     for grid in _grids(workload, cluster, software, pinned, **ranges):
@@ -279,7 +294,7 @@ def _only(family: Family, rows: NDArray[np.bool_]) -> Family:
         replace(kind, layers=kind.layers[rows], rows=place[kind.rows[rows[kind.rows]]])
         for kind in family.kinds
     ]
-    return Family(base=family.base[rows], kinds=tuple(kinds))
+    return Family(base=family.base[rows], kinds=tuple(kinds), number=family.number[rows])
 
 
 def _family(
@@ -290,6 +305,7 @@ def _family(
 ) -> Family:
     """The layouts of some grids."""
     columns = {name: np.concatenate([grid[name] for grid in grids]) for name in grids[0]}
+    number = columns.pop("number")
     free = (
         "dp",
         "offload_layers",
@@ -304,7 +320,7 @@ def _family(
         code = WORDS.index(schedule)
         table = table.replace(schedule=np.where(table.pp > 1, code, table.schedule))
     kinds = _recomputation(table, workload.architecture, software, pinned)
-    return Family(base=table, kinds=tuple(kinds))
+    return Family(base=table, kinds=tuple(kinds), number=number)
 
 
 def _grids(
@@ -317,9 +333,10 @@ def _grids(
     outer: Collection[Degrees] | None,
     memo: Memo,
     wide: bool,
+    pick: Pick | None,
 ) -> Iterator[dict[str, NDArray[Any]]]:
     """One product of the inner choices per (tp, pp, cp); at least one row, be it to blame."""
-    some = False
+    some, first = False, 0
     for (tp, pp, cp), dp in _degrees(workload, cluster, software, pinned, wide):
         if outer is not None and (tp, pp, cp) not in outer:
             continue
@@ -329,16 +346,19 @@ def _grids(
         if not len(axes["micro_batch"]):
             continue
         axes["states"] = np.arange(len(shared["sharding"]))
-        size = prod(len(axis) for axis in axes.values())
-        places = np.unravel_index(np.arange(size), [len(axis) for axis in axes.values()])
+        shape = [len(axis) for axis in axes.values()]
+        rows = np.arange(prod(shape)) if pick is None else pick((tp, pp, cp), shape, shared)
+        places = np.unravel_index(rows, shape)
         grid = {name: axes[name][place] for name, place in zip(axes, places, strict=True)}
         which = grid.pop("states")
         grid |= {name: values[which] for name, values in shared.items()}
         grid |= {
-            name: np.full(size, value)
+            name: np.full(len(rows), value)
             for name, value in (("tp", tp), ("pp", pp), ("cp", cp), ("dp", dp))
         }
-        yield grid
+        grid["number"], first = first + rows, first + prod(shape)
+        if pick is None or len(rows):
+            yield grid
     if not some and micro[0] == 0 and not wide:
         yield _nearest(cluster, pinned)
 
@@ -576,4 +596,4 @@ def _nearest(cluster: Cluster, pinned: Mapping[str, Any]) -> dict[str, NDArray[A
     more = {k: np.array([int(pinned[k])]) for k in ("shard_group",) if k in pinned}
     row = {name: np.array([int(pinned.get(name, 1))]) for name in names}
     dp = np.maximum(data_parallel_degree(cluster.gpus, row["tp"], row["pp"], row["cp"]), 1)
-    return {**row, **more, "dp": dp}
+    return {**row, **more, "dp": dp, "number": np.zeros(1, dtype=np.int64)}

@@ -33,6 +33,7 @@ from simulator.records import dataclass
 from simulator.search.candidates import EVERY, Degrees, Family, Range, count, families
 from simulator.search.certainty import CLOSE, by_expectation
 from simulator.search.in_threads import in_threads, may_go_on
+from simulator.search.key_bounds import bounded_keys
 from simulator.search.memory_filter import (
     HEADROOM,
     Rows,
@@ -131,6 +132,10 @@ _MICRO_BATCH, _TIMES = 16, 128
 """Micro-batches that are tried in any case; where the largest of them comes near to fitting, those
 up to so many times as large are tried, and so on."""
 
+_MANY, _OPENED = 1 << 18, 1 << 15
+"""Layouts above which their keys are bounded first (``search/key_bounds.py``) where it is not
+counted what fits, and rows, what they recompute not told apart, that are opened together then."""
+
 _BLOCK = 4096
 """Layouts that are timed together: few, to know early how fast the best ones are."""
 
@@ -175,15 +180,15 @@ class _Search:
         outer: set[Degrees] | None = None
         untried, whole, memo = 0, 0, dict[tuple[Any, ...], Any]()
         while outer is None or outer:
-            grown: set[Degrees] = set()
             shared: dict[str, Any] = {"memo": memo, "wide": wide}
             ranges = {"micro": span, "outer": outer, **shared}
-            if progress is not None:
-                whole = self.layouts + count(*self.setting, pinned, **ranges)
-            for family in families(*self.setting, pinned, most=PIECE, **ranges):
-                grown |= self.take(family)
-                if progress is not None:
-                    progress(self.layouts, max(whole, self.layouts))
+            listed = count(*self.setting, pinned, **ranges)
+            whole = self.layouts + listed
+            if not (self.exhaustive or self.counts) and _large(listed, pinned):
+                grown = self._take_keys(pinned, ranges)
+                self.layouts = whole
+            else:
+                grown = self._take_all(pinned, ranges, progress, whole)
             rest: Range = (span[1], EVERY[1])
             larger = count(*self.setting, pinned, micro=rest, outer=grown, **shared)
             untried += count(*self.setting, pinned, micro=rest, outer=outer, **shared) - larger
@@ -192,20 +197,66 @@ class _Search:
             progress(self.layouts, self.layouts)
         return untried
 
-    def take(self, family: Family) -> set[Degrees]:
-        """Judge a family, look at the memory of what can run, and time what may be among the best.
+    def _take_all(
+        self,
+        pinned: Mapping[str, Any] | None,
+        ranges: Mapping[str, Any],
+        progress: Callable[[int, int], None] | None,
+        whole: int,
+    ) -> set[Degrees]:
+        """Take in all families of an enumeration; degrees as `take` says."""
+        grown, last = set[Degrees](), self.numbered
+        for family in families(*self.setting, pinned, most=PIECE, **ranges):
+            space = self.take(family)
+            if space is not None:
+                grown |= self._timed(space)
+            self.layouts += len(family)
+            last = max(last, self.numbered + 1 + int(family.number.max(initial=0)))
+            if progress is not None:
+                progress(self.layouts, max(whole, self.layouts))
+        self.numbered = last
+        return grown
+
+    def _take_keys(
+        self, pinned: Mapping[str, Any] | None, ranges: Mapping[str, Any]
+    ) -> set[Degrees]:
+        """Take in the families of those keys alone whose bounds lie below what is held.
+
+        Degrees are those of `take`, and those of which not all was opened.
+        """
+        keys = bounded_keys(self.setting, pinned, **ranges)
+        light = keys.light(HEADROOM * float(self.setting[1].accelerator.memory.usable_bytes))
+        grown = set[Degrees]()
+        for least_s, pick in light.batches(light.least_s, _OPENED):
+            if least_s > self.cut:
+                grown |= light.may_grow(least_s)
+                break
+            for family in families(*self.setting, pinned, pick=pick, **ranges):
+                space = self.take(family)
+                if space is not None:
+                    grown |= self._timed(space, grows=False)
+        self.numbered += keys.rows
+        return grown
+
+    @property
+    def cut(self) -> float:
+        """Layouts whose bounds lie above are of no use to any list."""
+        return max(shortlist.cut for shortlist in self.lists.values())
+
+    def take(self, family: Family) -> Space | None:
+        """Judge a family: the layouts of it that can run."""
+        may_go_on()
+        space, fallen = open_space(family, self.setting, self.numbered, self.pinned)
+        self.dropped += fallen
+        return space
+
+    def _timed(self, space: Space, *, grows: bool = True) -> set[Degrees]:
+        """Look at the memory of what can run, and time what may be among the best.
 
         No row is left out that a list would take: its time is no less than its lower bound, which
         lies above the slowest that the full list holds. Returns the degrees (tp, pp, cp) whose
-        largest micro-batch comes near to fitting.
+        largest micro-batch comes near to fitting, where it `grows` all of them.
         """
-        may_go_on()
-        space, count = open_space(family, self.setting, self.numbered, self.pinned)
-        self.layouts += len(family)
-        self.numbered += len(family.base) * len(family.kinds)
-        self.dropped += count
-        if space is None:
-            return set()
         if self.exhaustive or space.family.base.offload_layers.any():
             near = every_row(space)
             self._time_all(space, near, counted=False)
@@ -217,7 +268,7 @@ class _Search:
             )
             self._time_all(space, near, counted=True)
         else:
-            near = self._time_the_fastest(space)
+            near = self._time_the_fastest(space, grows=grows)
         self.spaces = [kept for kept in (*self.spaces, space) if len(self._listed(kept))]
         return _at_their_largest(space.family.base, near.row)
 
@@ -232,17 +283,16 @@ class _Search:
             if len(some):
                 self._time(space, some, counted)
 
-    def _time_the_fastest(self, space: Space) -> Rows:
+    def _time_the_fastest(self, space: Space, *, grows: bool) -> Rows:
         """The same with a look at the memory of those alone whose bounds lie below what is held.
 
-        Returns those that come near to fitting of what was looked at; of every tp, pp and cp that
-        is all with the largest micro-batch, or one of it at the least.
+        Returns those that come near to fitting of what was looked at; where it `grows`, of every
+        tp, pp and cp that is all with the largest micro-batch, or one of it at the least.
         """
         rows = with_bounds(space, light_rows(space))
         looked, seen = list[Rows](), np.zeros(len(rows), dtype=bool)
         for block in least_first(rows.least_s, _LOOKED_AT):
-            most = max(shortlist.cut for shortlist in self.lists.values())
-            some = block[rows.least_s[block] <= most]
+            some = block[rows.least_s[block] <= self.cut]
             if not len(some):
                 break
             near_rows = near_among(space, rows.take(some))
@@ -250,8 +300,10 @@ class _Search:
             self._time_all(space, near_rows.rows, counted=True)
             looked.append(near_rows.rows)
             seen[some] = True
-        rest = rows.take(~seen)
         near = Rows.joined([rows.take(slice(0, 0)), *looked])
+        if not grows:
+            return near
+        rest = rows.take(~seen)
         rest = rest.take(_may_grow(space.family.base, near.row, rest.row))
         return Rows.joined([near, near_among(space, rest).rows])
 
@@ -401,6 +453,11 @@ def _merged(known: _Known | None, new: _Known, keep: int) -> _Known:
     return both.take(order[np.sort(first)][:keep])
 
 
+def _large(listed: int, pinned: Mapping[str, Any] | None) -> bool:
+    """Whether keys are worth bounding; words of "any" are listed one after the other."""
+    return listed > _MANY and "any" not in (pinned or {}).values()
+
+
 def _at_their_largest(base: Layouts, near: Ints) -> set[Degrees]:
     """Degrees (tp, pp, cp) of which a `near` row has the largest micro-batch that can run."""
     degrees, largest = _largest(base)
@@ -435,7 +492,10 @@ def _smallest(setting: Setting, pinned: Mapping[str, Any] | None) -> Estimate | 
     """The layout that needs least memory of those that can run; None where none can."""
     smallest: Layouts | None = None
     least = np.inf
-    for family in families(*setting, pinned, most=PIECE):
+    for held_bytes, family in _lightest_first(setting, pinned):
+        may_go_on()
+        if held_bytes >= least:
+            break
         space, _ = open_space(family, setting, 0, pinned or {})
         if space is None:
             continue
@@ -449,6 +509,23 @@ def _smallest(setting: Setting, pinned: Mapping[str, Any] | None) -> Estimate | 
         if candidate is not None and candidate[1] < least:
             smallest, least = candidate
     return evaluate(smallest, *setting) if smallest is not None else None
+
+
+def _lightest_first(
+    setting: Setting, pinned: Mapping[str, Any] | None
+) -> Iterator[tuple[float, Family]]:
+    """Families of all layouts, and what lasts on their fullest ranks at the least.
+
+    Of a large space those of keys that hold least come first.
+    """
+    if not _large(count(*setting, pinned), pinned):
+        for family in families(*setting, pinned, most=PIECE):
+            yield 0.0, family
+        return
+    keys = bounded_keys(setting, pinned)
+    for held_bytes, pick in keys.batches(keys.held_bytes, _OPENED):
+        for family in families(*setting, pinned, pick=pick):
+            yield held_bytes, family
 
 
 def explore(

@@ -40,6 +40,9 @@ from simulator.workload.recipe import Workload
 HEADROOM = 1.1
 """Layouts within this much of usable memory are remembered as near misses."""
 
+_KIND = 1 << 44
+"""What the number of a layout grows by from one kind of recomputation to the next."""
+
 Setting = tuple[Workload, Cluster, Software]
 
 
@@ -52,12 +55,8 @@ class Space:
     """Of the base, with each of `modules`."""
     modules: list[int]
     """Sets of modules that kinds of recomputation name."""
-    first: int
-    """Number of the family's first layout among all of the search."""
     number: Ints
-    """The same of each row of the base, with the first kind."""
-    stride: int
-    """What the number of the same row grows by from kind to kind."""
+    """Of each row of the base with the first kind, among all layouts of the search; rising."""
     alike: Ints
     """Rows of the base that differ in the order of their ranks alone have one number."""
 
@@ -90,18 +89,17 @@ class Space:
 
     def numbers(self, kind: Any, rows: NDArray[Any]) -> Ints:
         """Numbers of rows among all layouts of the search."""
-        return np.asarray(self.number[rows] + kind * self.stride)
+        return np.asarray(self.number[rows] + kind * _KIND)
 
     def has(self, numbers: Ints) -> NDArray[np.bool_]:
         """Which of the numbers are those of its rows."""
-        last = self.first + self.stride * len(self.family.kinds)
-        return (numbers >= self.first) & (numbers < last)
+        row = np.searchsorted(self.number, numbers % _KIND)
+        return np.asarray(self.number[np.minimum(row, len(self.number) - 1)] == numbers % _KIND)
 
     def named(self, numbers: Ints) -> Rows:
         """The rows of some such numbers."""
-        kind = (numbers - self.first) // self.stride
-        row = np.searchsorted(self.number, numbers - kind * self.stride)
-        return replace(_rows(0, row), kind=kind)
+        row = np.searchsorted(self.number, numbers % _KIND)
+        return replace(_rows(0, row), kind=numbers // _KIND)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,9 +146,10 @@ def open_space(
 ) -> tuple[Space | None, Ints]:
     """The layouts of a family that can run, and how many fall by each of REASONS.
 
-    `first` is the number of the family's first layout. Rules that do not look at recomputation are
-    asked once for all kinds of it. What the software's command cannot say (``layout/rules/
-    launch_rules.py``) is left out, unless it is pinned: the last count is that of it.
+    `first` is the number of the first layout of the family's enumeration. Rules that do not look
+    at recomputation are asked once for all kinds of it. What the software's command cannot say
+    (``layout/rules/launch_rules.py``) is left out, unless it is pinned: the last count is that of
+    it.
     """
     at = RuleSetting(workload=setting[0], cluster=setting[1], software=setting[2])
     rules = tuple(rule for rule in RULES if rule not in DEPEND_ON_RECOMPUTATION)
@@ -176,12 +175,10 @@ def open_space(
     base = family.base[able]
     modules = sorted({kind.modules for kind in kinds})
     space = Space(
-        family=Family(base=base, kinds=tuple(kinds)),
+        family=Family(base=base, kinds=tuple(kinds), number=family.number[able]),
         priced=price_keys(base, *setting, modules=modules),
         modules=modules,
-        first=first,
-        number=first + np.flatnonzero(able),
-        stride=len(able),
+        number=first + family.number[able],
         alike=_alike(base),
     )
     return space, count

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from functools import cache
+from typing import Any
 
 from simulator import catalogue
-from simulator.errors import InputError
-from simulator.files import read_profile, record
+from simulator.errors import InputError, problem
+from simulator.files import read_profile, read_records, record
 from simulator.hardware.accelerator import Platform
 from simulator.software.allocator_memory import Allocator
 from simulator.software.host_work import HostWork
@@ -25,18 +26,20 @@ from simulator.software.releases import Nearest, stack_of
 from simulator.software.states import StateBytes
 from simulator.software.supports import Dispatcher, Supports
 
-Launcher = Literal[
-    "megatron",
-    "torchtitan",
-    "torchrun",
-    "deepspeed",
-    "maxtext",
-    "neuronx",
-    "gaudi",
-    "mindspeed",
-    "primus",
-    "script",
-]
+
+@record
+class Launcher:
+    """What starts the runs of a software, as hardware_profiles/launchers.toml describes it."""
+
+    unsaid: tuple[str, ...] = ()
+    """Limits (``layout/rules/launch_rules.py``): layouts that its command has no words for."""
+
+
+@cache
+def launchers() -> dict[str, Launcher]:
+    """All launchers, by the word of a software profile."""
+    path = catalogue.folder("hardware_profiles") / "launchers.toml"
+    return read_records(Launcher, path, "launchers")
 
 
 @record
@@ -46,8 +49,8 @@ class Software:
     name: str
     release: str
     """The release or period the figures hold for."""
-    launcher: Launcher
-    """Whose launch command a plan prints; script: nobody's, the run has a script of its own."""
+    launcher: str
+    """Whose launch command a plan prints: a word of hardware_profiles/launchers.toml."""
     tuned_by: str = ""
     """The vendor of accelerators that makes it and tunes it for them; none: nobody does."""
     platforms: tuple[Platform, ...] = ("cuda",)
@@ -117,6 +120,9 @@ def load_software(name: str, *, where: str = "profiles", field: str = "software"
     """Read a software profile by name or path."""
     path = catalogue.find("software", name, where=where, field=field)
     software = read_profile(Software, path, kind="software")
+    if software.launcher not in (known := launchers()):
+        rule = f"must be one of {', '.join(known)}"
+        raise InputError(problem(str(path), "launcher", rule, software.launcher, known))
     if not float(software.states.weight) and "zero1" in software.supports.sharding:
         # there only shards of weights stay, and zero1 gathers none: a step would have no weights
         rule = "must be without zero1 where states.weight is 0 (weights stay as shards)"

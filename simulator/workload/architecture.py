@@ -79,6 +79,8 @@ class Block:
     """Tokens per sequence in this layer; 0 means the recipe's (Swin quarters them)."""
     frozen: bool = False
     """Not trained, like everything before it: no backward pass."""
+    passes_gradients: bool = False
+    """Not trained, but gradients pass through it to what is trained before it."""
     linears: tuple[Linear, ...] = ()
     """Small linears beside the modules, each on every token."""
     layer_input: Count = 0
@@ -97,6 +99,11 @@ class Block:
     def mixes_tokens(self) -> bool:
         """Whether tokens meet in it, by attention or another mixer."""
         return self.attention is not None or self.mixer is not None
+
+    @property
+    def trained(self) -> bool:
+        """Whether its weights are trained."""
+        return not (self.frozen or self.passes_gradients)
 
     @property
     def is_moe(self) -> bool:
@@ -193,6 +200,10 @@ class Architecture:
     """Small linears between embedding and blocks, each on every token."""
     scales: Count = 0
     """Other elements there that nothing multiplies by a token, tables of further ids among them."""
+    tower_layers: Count = 0
+    """First layers that are those of towers, which see images or sound."""
+    projector: Count = 0
+    """Parameters beside the embedding that bring a tower's output to the model's width."""
     patch_values: Count = 0
     """Input values of one image patch, which a linear layer takes in; 0 for text."""
     logit_softcap: bool = False

@@ -24,6 +24,8 @@ HOST_OPTIMIZERS = ("adamw", "lion", "sgd")
 """Those that have a step on host processors (DeepSpeed's CPU-Adam and CPU-Lion; torch's own)."""
 
 Stored = Literal["fp32", "fp16", "bf16"]
+TowerPart = Literal["tower", "projector", "text"]
+
 Adapted = Literal["q", "k", "v", "o", "q_down", "q_up", "kv_down", "kv_up", "gate", "up", "down"]
 
 LARGEST = 100_000_000
@@ -145,6 +147,9 @@ class Recipe:
     """The embedding, and a head tied to it, is not trained."""
     frozen_head: bool = False
     """The output head is not trained."""
+    frozen_parts: tuple[TowerPart, ...] = ()
+    """Of a model with towers for images or sound: the parts that are not trained. The gradient of a
+    projector or tower passes through a language model (text) that is frozen."""
 
     decoder_length: Annotated[Whole, Ge(0), Le(LARGEST), Unit("tokens")] = 0
     """Tokens per sequence that the decoder of an encoder-decoder writes; 0 means as many as the
@@ -195,17 +200,18 @@ class Recipe:
     @property
     def freezes(self) -> bool:
         """Whether any part of the model is not trained."""
-        return not self.trains_embedding or self.frozen_head
+        return not self.trains_embedding or self.frozen_head or bool(self.frozen_parts)
 
     @property
     def trains_embedding(self) -> bool:
         """Whether the embedding is trained."""
-        return self.lora_rank == 0 and self.frozen_layers == 0 and not self.frozen_embedding
+        frozen = self.frozen_layers > 0 or self.frozen_embedding or "text" in self.frozen_parts
+        return self.lora_rank == 0 and not frozen
 
     def trains_head(self, *, tied: bool) -> bool:
         """Whether the output table, which may be `tied` to the embedding, is trained."""
         trained = self.trains_embedding if tied else self.lora_rank == 0
-        return trained and not self.frozen_head
+        return trained and not self.frozen_head and "text" not in self.frozen_parts
 
     @property
     def pads(self) -> bool:
@@ -318,15 +324,22 @@ class Workload:
         )
 
     def by_training(self) -> Workload:
-        """Return the workload with its frozen first layers as block kinds of their own."""
-        arch, first = self.architecture, self.recipe.frozen_layers
-        if not first or any(kind.frozen for kind in arch.blocks):
+        """Return the workload with its frozen layers as block kinds of their own."""
+        arch, parts = self.architecture, self.recipe.frozen_parts
+        first = max(self.recipe.frozen_layers, arch.tower_layers * ("tower" in parts))
+        behind = arch.tower_layers if "text" in parts else len(arch.layer_kinds)
+        none = first == 0 and behind == len(arch.layer_kinds)
+        if none or not all(kind.trained for kind in arch.blocks):
             return self
         kinds = len(arch.blocks)
         frozen = tuple(replace(kind, frozen=True) for kind in arch.blocks)
-        layers = tuple(k + kinds if i < first else k for i, k in enumerate(arch.layer_kinds))
-        split = replace(arch, blocks=(*arch.blocks, *frozen), layer_kinds=layers)
-        return replace(self, architecture=split)
+        passing = tuple(replace(kind, passes_gradients=True) for kind in arch.blocks)
+        layers = tuple(
+            k + kinds * (1 if i < first else 2 if i >= behind else 0)
+            for i, k in enumerate(arch.layer_kinds)
+        )
+        blocks = (*arch.blocks, *frozen, *(passing if "text" in parts else ()))
+        return replace(self, architecture=replace(arch, blocks=blocks, layer_kinds=layers))
 
 
 def traced_workload(module: Any, example_inputs: Any, training: dict[str, Any]) -> Workload:
@@ -357,6 +370,7 @@ def beyond_traces(recipe: Recipe) -> list[str]:
             ("frozen_layers", recipe.frozen_layers > 0),
             ("frozen_embedding", recipe.frozen_embedding),
             ("frozen_head", recipe.frozen_head),
+            ("frozen_parts", bool(recipe.frozen_parts)),
             ("lengths", recipe.lengths is not None),
             ("loss_chunks", recipe.loss_chunks > 1),
             ("stash_bytes", recipe.stash_bytes is not None),

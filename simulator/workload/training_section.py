@@ -157,13 +157,23 @@ def wrong_training(
         problems += _wrong_load(recipe, arch, where)
     elif arch is not None:
         problems += _wrong_imbalance(recipe, arch, where, ep or 1)
-    if arch is not None and arch.tasks is not None and recipe.lora_rank:
-        rule = "must be 0: heads of tasks are trained, not only adapters"
-        problems.append(problem(where, "training.lora_rank", rule, recipe.lora_rank))
+    if arch is not None and recipe.frozen_parts:
+        problems += _wrong_parts(recipe, arch, where)
     if arch is not None and recipe.frozen_layers > arch.layers:
         rule = f"must be at most the {arch.layers} layers of {arch.name}"
         problems.append(problem(where, "training.frozen_layers", rule, recipe.frozen_layers))
     return problems
+
+
+def _wrong_parts(recipe: Recipe, arch: Architecture, where: str) -> list[str]:
+    """Frozen parts that the model does not have, or that leave nothing to train."""
+    field, parts = "training.frozen_parts", recipe.frozen_parts
+    if not arch.tower_layers:
+        return [problem(where, field, f"must be left out: {arch.name} has no tower", list(parts))]
+    beside = arch.projector and "projector" not in parts and not recipe.lora_rank
+    if {"tower", "text"} <= {*parts} and not beside:
+        return [problem(where, field, "leave nothing that is trained", list(parts))]
+    return []
 
 
 def _wrong_shares(recipe: Recipe, where: str) -> list[str]:

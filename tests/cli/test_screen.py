@@ -1,9 +1,10 @@
 """Parts of the screens: numbers that add up, and progress only where it is wanted."""
 
 import pytest
+from rich.text import Text
 
 from simulator.cli import screen
-from simulator.cli.screen import Progress, amount, gib, seconds_like, waiting
+from simulator.cli.screen import Progress, amount, gib, print_screen, seconds_like, waiting
 
 
 def test_units_of_a_column_follow_the_step_time() -> None:
@@ -39,3 +40,23 @@ def test_no_bar_for_the_last_piece() -> None:
     progress._begun -= 3600
     progress._advance(10, 10)
     assert progress._bar is None
+
+
+@pytest.mark.parametrize(("word", "code"), [("FITS", "32"), ("TIGHT", "33"), ("OOM", "31")])
+def test_verdicts_are_coloured_on_a_terminal_that_wants_it(
+    word: str, code: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Green, yellow and red of ECMA-48, which each terminal draws for its own ground."""
+
+    def shown() -> str:
+        print_screen([Text(word, style=word), Text(word, style=f"bold {word}")])
+        return capsys.readouterr().out
+
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    assert shown() == f"{word}\n{word}\n"  # no terminal
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert shown() == f"\x1b[{code}m{word}\x1b[0m\n\x1b[1;{code}m{word}\x1b[0m\n"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert code not in shown()

@@ -98,12 +98,3 @@ def test_models_that_tasks_do_not_stand_behind_yet(model: str) -> None:
     arguments = ["predict", "--model", model, "--cluster", "dgx-h100", "--gpus", "8"]
     result = RUNNER.invoke(app, [*arguments, "--set", "model.tasks={outputs=[2]}"])
     assert result.exit_code == 2 and "model.tasks: not yet for" in result.output
-
-
-def test_adapters_alone_do_not_train_tasks() -> None:
-    arguments = ["predict", "--model", "llama-3.1-8b", "--cluster", "dgx-h100", "--gpus", "8"]
-    more = ["--set", "model.tasks={outputs=[2]}", "--set", "training.lora_rank=8"]
-    result = RUNNER.invoke(app, [*arguments, *more])
-    assert (
-        result.exit_code == 2 and "training.lora_rank: must be 0: heads of tasks" in result.output
-    )

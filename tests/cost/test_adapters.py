@@ -4,6 +4,7 @@ Adapter counts are those of peft 0.21 on the meta device (``get_nb_trainable_par
 Llama-3.1-8B); everything else is worked by hand.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from simulator.layout.layouts import Layouts
 from simulator.software.profile import Software, load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
+from simulator.workload.tasks import TaskHeads
 
 CORE, TITAN, TUNE = (load_software(x) for x in ("megatron-core", "torchtitan", "torchtune-2024"))
 H100 = load_cluster("dgx-h100", 8)
@@ -213,6 +215,54 @@ def test_model_flop_of_frozen_layers() -> None:
     usual, small = (run(CORE, frozen_layers=n).model_flop for n in (0, 16))
     block = 2 * LINEARS + 2 * 2 * H * S / 2
     assert usual - small == pytest.approx(2 * 8 * S * 16 * block, rel=1e-12)
+
+
+def test_heads_of_tasks_are_trained_beside_adapters() -> None:
+    """As peft trains a score in place of a vocabulary (TaskType.SEQ_CLS)."""
+    arch = replace(presets.load("llama-3.1-8b"), tasks=TaskHeads(outputs=(2,)))
+    scored = Workload(architecture=arch, recipe=workload(lora_rank=16).recipe)
+    states = part_states(scored, TUNE, Layouts.of())
+    assert states.trained[0, 0, -1] == 2 * H
+    assert whole(states, "parameters") == PARAMETERS - V * H + 2 * H + 2
+
+
+# --- parts of models with towers -----------------------------------------------------------------
+
+TOWER, PROJECTOR, TEXT = 416_866_032, 2_950_272, 3_880_263_168
+"""Gemma 3 4B in transformers 5.24 (Gemma3ForConditionalGeneration on the meta device)."""
+
+
+@pytest.mark.parametrize(
+    ("frozen", "trained"),
+    [
+        ((), TOWER + PROJECTOR + TEXT),
+        (("tower",), PROJECTOR + TEXT),
+        (("tower", "projector"), TEXT),
+        (("tower", "text"), PROJECTOR),
+        (("text",), TOWER + PROJECTOR),
+        (("text", "projector"), TOWER),
+    ],
+)
+def test_frozen_parts_have_no_states(frozen: Any, trained: int) -> None:
+    split = workload("gemma-3-4b", frozen_parts=frozen).by_training()
+    arch = split.architecture
+    kinds = tuple(map(arch.layer_kinds.count, range(len(arch.blocks))))
+    states = part_states(split, TUNE, Layouts.of())
+    assert whole(states, "trained", kinds) == trained
+    assert whole(states, "parameters", kinds) == TOWER + PROJECTOR + TEXT
+
+
+def test_gradients_pass_through_a_frozen_text() -> None:
+    """Four FLOPs for each of its weights where a projector is trained, and two of the tower's."""
+    usual, small = (
+        run(CORE, model="gemma-3-4b", frozen_parts=parts).model_flop
+        for parts in ((), ("tower", "text"))
+    )
+    text = TEXT - sum(2_560 * norms for norms in (4 * 34, 1)) - 2 * 34 * 256  # norms multiply none
+    tower_products = 27 * (4 * 1152 * 1152 + 2 * 1152 * 4304)
+    scores = 27 * 2 * 2 * 4096 * 1152  # of 4,096 patches with each other
+    tower = 4096 * 2 * (2 * tower_products + scores)
+    assert usual - small == pytest.approx(8 * (S * 2 * text + tower), rel=2e-3)
 
 
 # --- frozen layers ------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ def test_a_step_is_that_of_the_command() -> None:
 def test_splits_are_searched_when_asked_for() -> None:
     found = reply(splits=True, mode="apart", staleness=1).json()
     steps = [row["update_s"] for row in found["tried"] if row["verdict"] != "OOM"]
-    assert found["tried_splits"] > len(steps) > 3 and steps == sorted(steps)
+    assert found["tried_splits"] >= len(steps) > 3 and steps == sorted(steps)
     assert steps[0] <= found["rl"]["step_time_s"] / found["rl"]["updates"] * 1.0001
 
 

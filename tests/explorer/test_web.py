@@ -33,10 +33,13 @@ from simulator.explorer.asked import question_of, scenario_of_question
 from simulator.explorer.repriced import repriced
 from simulator.explorer.web import application
 from simulator.planner.plan import Plan, plan
+from simulator.scenario import load_scenario
 from simulator.search.in_threads import Stopped, stoppable
+from simulator.workload import presets
 from tests.explorer.load import QUESTION, asked, clicked, served
 
 needs_uvicorn = pytest.mark.skipif(find_spec("uvicorn") is None, reason="serve needs uvicorn")
+ZOO = Path(presets.__file__).parent / "zoo"
 ASSETS = Path(web.__file__).parent / "assets"
 
 
@@ -85,17 +88,72 @@ def test_a_price_of_ones_own_is_that_of_the_cluster_alone() -> None:
     assert wrong.status_code == 422 and "beside" in wrong.json()["problems"][0]
 
 
+def test_a_config_of_ones_own_is_trained_as_the_same_of_the_zoo() -> None:
+    pages = client()
+    config = json.loads((ZOO / "gpt2-small.json").read_text())
+    listed, own = (
+        pages.get("/api/now", params=asked(**more)).json()
+        for more in ({}, {"model": "own", "config": config})
+    )
+    assert own["step_time_s"] == listed["step_time_s"]
+    wrong = pages.get("/api/now", params=asked(model="own", config={"model_type": "no-such"}))
+    assert wrong.status_code == 422 and "model_type" in wrong.json()["problems"][0]
+    assert pages.get("/api/now", params=asked(model="own")).status_code == 422
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-70b", "moe-1t-10000", "llama-3.1-8b-lora"])
+def test_the_text_of_a_scenario_asks_what_its_file_does(name: str) -> None:
+    path = Path(__file__).parents[2] / "examples" / f"{name}.toml"
+    reply = client().get("/api/scenario", params={"q": path.read_text()})
+    page, file = scenario_of_question(question_of(json.dumps(reply.json()))), load_scenario(path)
+    for part in ("cluster", "software", "pinned", "goal", "run", "allow_tight"):
+        assert getattr(page, part) == getattr(file, part), part
+    assert page.workload.recipe == file.workload.recipe
+    assert page.workload.architecture.parameters == file.workload.architecture.parameters
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ('name = "/etc/passwd"', "unknown model"),
+        ('name = "config.json"', "unknown model"),
+        ('model_type = "no-such"', "model_type"),
+        ('name = "gpt2-small"\ntrace_tokens = 64', "trace_tokens"),
+        ('name = "gpt2-small"\n[run]\nprofile = "../x"', "must name no file"),
+        ('name = "gpt2-small"\n[economics]\npage = "x.toml"', "must name no file"),
+        ('name = "gpt2-small"\n[rl]\nanswer_file = "x"', "this page takes the sections"),
+        ("name = ", "not valid TOML"),
+        ('name = "gpt2-small" # ' + "x" * 17_000, "longer than 16384"),
+    ],
+)
+def test_a_scenario_of_ones_own_opens_no_file(changed: str, said: str) -> None:
+    text = f"""[training]
+    sequence_length = 1024
+    global_batch = 64
+    [cluster]
+    name = "dgx-a100"
+    gpus = 8
+    [model]
+    {changed}"""
+    reply = client().get("/api/scenario", params={"q": text})
+    assert reply.status_code == 422
+    assert said in " ".join(reply.json()["problems"])
+    more = {"more": {"training": {"precision": "a/b"}}}
+    assert client().get("/api/now", params=asked(**more)).status_code == 422
+
+
 def test_style_sheet_and_choices_name_tokens_and_prices() -> None:
     pages = client()
     assert "--mark: #0b5cad; " in pages.get("/explorer.css").text
     (box,) = [c for c in pages.get("/api/choices").json()["machines"] if c["name"] == "dgx-h100"]
-    assert box == {"name": "dgx-h100", "chip": "H100", "price": "2.99 USD"}
+    assert (box["chip"], box["price"]) == ("H100", "2.99 USD")
+    assert box["sizes"] == [2**power for power in range(15)]
 
 
 def test_layouts_of_the_last_answer_are_priced_again_at_once() -> None:
     pages = client()
     best = pages.get("/api/search", params=asked()).json()
-    last = asked()["q"]
+    last = best["key"]
     moved = pages.get("/api/now", params={**asked(gpus=16), "last": last}).json()
     assert (moved["searched"], moved["verdict"]) == (False, "FITS")
     given = {k: v for k, v in moved["layout"].items() if k not in ("dp", "global_batch")}
@@ -132,7 +190,7 @@ def test_an_unmoved_question_keeps_its_best_layout() -> None:
     [
         ({}, "not valid JSON"),
         ({"q": "[" * 3000}, "nested too deeply"),
-        ({"q": "x" * 5000}, "longer than 4096"),
+        ({"q": "x" * 20_000}, "longer than 16384"),
         (asked(model="/etc/passwd"), "unknown model"),
         (asked(model="../zoo/gpt2-small.json"), "unknown model"),
         (asked(cluster="dgx-h10"), "did you mean 'dgx-h100'"),
@@ -172,7 +230,7 @@ def test_other_ways_and_long_targets_are_refused() -> None:
     assert client().post("/api/now").status_code == 405
     assert client().get("/explorer.py").status_code == 404
     assert client().get("/%2e%2e/web.py").status_code == 404
-    assert client().get("/", params={"q": "x" * 20_000}).status_code == 413
+    assert client().get("/", params={"q": "x" * 50_000}).status_code == 413
 
 
 def test_the_rate_is_limited_and_comes_back() -> None:

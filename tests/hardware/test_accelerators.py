@@ -28,6 +28,7 @@ TYPES = {
     "hopper": {"fp8", "fp8_blockwise"},
     "blackwell": {"fp8", "mxfp8", "nvfp4"}, "rubin": {"fp8", "mxfp8", "nvfp4"},
     "cdna2": set(), "cdna3": {"fp8"}, "cdna4": {"fp8", "mxfp8"},
+    "cdna5": {"fp8", "mxfp8"}, "tpu-v8": {"fp8"}, "trainium3": {"fp8", "mxfp8"},
     "gaudi2": {"fp8"}, "gaudi3": {"fp8"}, "da-vinci": set(),
     "tpu-v3": set(), "tpu-v4": set(), "tpu-v5": set(), "tpu-v6": set(), "tpu-v7": {"fp8"},
     "trainium1": set(), "trainium2": {"fp8"},
@@ -90,8 +91,9 @@ def test_peaks_and_parameters_are_consistent(name: str) -> None:
         assert peak["fp16"] == half
     assert half >= 1.9 * peak.get("tf32", half / 2) >= 1.9 * peak.get("fp32", 0.0)
     assert set(peak) - {"fp32", "tf32", "fp16", "bf16"} == TYPES[part.generation]
-    # the matrix units of Gaudi 3 gain nothing, those of Rubin 1,260 over 288 PFLOP/s of a rack
-    times = {"gaudi3": 1.0, "vr200": 1260 / 288}.get(name, 2.0)
+    # the matrix units of Gaudi 3 gain nothing, those of Rubin 1,260 over 288 PFLOP/s of a rack,
+    # those of a Trainium3 2,517 over 671 TFLOP/s
+    times = {"gaudi3": 1.0, "vr200": 1260 / 288, "trainium3-core": 2517 / 671}.get(name, 2.0)
     for eight_bit in ("fp8", "fp8_blockwise", "mxfp8"):
         assert peak.get(eight_bit, times * half) == pytest.approx(times * half, rel=0.03)
     if "nvfp4" in peak:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,12 @@ import pytest
 from simulator import catalogue
 from simulator.errors import InfeasibleError, InputError
 from simulator.interop.launch import LAUNCHERS
-from simulator.layout.rules.launch_rules import LAUNCH_RULES, sayable
+from simulator.layout.rules.launch_rules import sayable, unsaid
 from simulator.layout.rules.rule import Setting
 from simulator.planner.plan import plan
 from simulator.scenario import Scenario, make_scenario
 from simulator.search.explore import explore
+from simulator.software.profile import launchers, load_software
 from tests.search.test_never_beaten import drawn_layout, runnable
 
 WITH_A_CALL = {"reshard_after_forward"}
@@ -50,11 +52,9 @@ def test_rules_of_a_launcher_are_what_its_command_leaves_unsaid(software: str, m
     if table is None:
         return
     at = Setting(workload=scenario.workload, cluster=scenario.cluster, software=scenario.software)
-    rules = LAUNCH_RULES.get(scenario.software.launcher)
-    lost = {} if rules is None else rules(table, at)
-    unsaid = LAUNCHERS[scenario.software.launcher].unsaid
+    lost, of_command = unsaid(table, at), LAUNCHERS[scenario.software.launcher].unsaid
     for i in range(len(table)):
-        named = set(unsaid(table.row(i), scenario)) - WITH_A_CALL
+        named = set(of_command(table.row(i), scenario)) - WITH_A_CALL
         assert {name for name, mask in lost.items() if mask[i]} == named, table.describe(i)
 
 
@@ -68,8 +68,8 @@ def test_a_winner_is_said_whole_by_its_command(software: str) -> None:
         best = plan(scenario).estimate.layouts
     except InfeasibleError:
         return
-    unsaid = LAUNCHERS[scenario.software.launcher].unsaid(best.row(0), scenario)
-    assert not set(unsaid) - WITH_A_CALL, best.describe(0)
+    named = LAUNCHERS[scenario.software.launcher].unsaid(best.row(0), scenario)
+    assert not set(named) - WITH_A_CALL, best.describe(0)
 
 
 def test_what_is_pinned_is_searched_whatever_the_command_says() -> None:
@@ -80,3 +80,14 @@ def test_what_is_pinned_is_searched_whatever_the_command_says() -> None:
     assert len(found.best) and np.all(found.best.layouts.recompute_layers == 3)
     at = Setting(workload=setting[0], cluster=setting[1], software=setting[2])
     assert not sayable(found.best.layouts, at, {}).any()
+
+
+def test_every_launcher_has_a_writer_of_commands() -> None:
+    assert set(launchers()) == set(LAUNCHERS)
+
+
+def test_a_profile_of_an_unknown_launcher_is_refused(tmp_path: Path) -> None:
+    profile = tmp_path / "mine.toml"
+    profile.write_text('base = "torchtitan"\nlauncher = "torchtitn"\n', encoding="utf-8")
+    with pytest.raises(InputError, match=r"launcher: must be one of .*, got 'torchtitn'"):
+        load_software(str(profile))

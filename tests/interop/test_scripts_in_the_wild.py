@@ -319,6 +319,27 @@ def test_bars_of_a_pattern_part_the_pipeline(tmp_path: Path) -> None:
         read(tmp_path, {"m.yaml": cut}, "model.vocab_size=50257", gpus=8)
 
 
+def test_what_megatron_leaves_to_other_flags(tmp_path: Path) -> None:
+    """Megatron-LM: arguments.py turns sequence parallelism off at tp 1, whatever is asked, and a
+    model without experts has no use for their tp. get_gpt_layer_local_spec has unfused attention,
+    experts are one by one without --moe-grouped-gemm, and moe_utils.unpermute adds up by index_add
+    in deterministic mode.
+    """
+    run = f"{RUN}16 {LLAMA_8B} --sequence-parallel --expert-tensor-parallel-size 4"
+    dense = read(tmp_path, {"t.sh": f"{run} --transformer-impl local\n"})
+    assert not dense.scenario.pinned["sequence_parallel"] and dense.predicted().step_time_s > 0
+    assert any("the model has no experts" in note for note in dense.notes)
+    software = dense.scenario.software
+    assert (software.kernels.attention, software.allocator.local_blocks) == ("unfused", True)
+    routed = f"{RUN}16 {LLAMA_8B} --num-experts 8 --moe-router-topk 2"
+    one_by_one = read(tmp_path, {"t.sh": f"{routed} --deterministic-mode\n"}).scenario.software
+    assert not one_by_one.allocator.grouped_products
+    assert one_by_one.kernels.keeps_expert_outputs
+    grouped = read(tmp_path, {"t.sh": f"{routed} --moe-grouped-gemm --moe-permute-fusion\n"})
+    assert grouped.scenario.software.allocator.grouped_products
+    assert not grouped.scenario.software.kernels.keeps_expert_outputs
+
+
 def test_a_batch_that_grows_is_that_of_its_end(tmp_path: Path) -> None:
     """test_cases/gpt/gpt3_15b_8t_release of Megatron-LM, and the ramp of GPT-3."""
     without = LLAMA_8B.replace(" --global-batch-size 128", "")

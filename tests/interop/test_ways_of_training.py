@@ -65,6 +65,73 @@ def gib(imported: Imported) -> float:
     return imported.predicted().memory_bytes / GIB
 
 
+# --- a tower beside the language model -----------------------------------------------------------
+
+MULTIMODAL = """\
+torchrun --nproc_per_node 8 examples/multimodal/train.py --num-layers 32 --hidden-size 4096 \\
+ --ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention --num-query-groups 8 \\
+ --swiglu --normalization RMSNorm --untie-embeddings-and-output-weights --disable-bias-linear \\
+ --position-embedding-type rope --vocab-size 128256 --seq-length 576 --decoder-seq-length 2048 \\
+ --micro-batch-size 1 --global-batch-size 64 --bf16 --tensor-model-parallel-size 2 \\
+ --use-distributed-optimizer --language-model-type llama3.1_8b --vision-model-type clip \\
+ --img-h 336 --img-w 336 --patch-dim 14 --disable-vision-class-token"""
+CLIP = 24 * (4 * 1024 * 1024 + 4 * 1024 + 2 * 1024 * 4096 + 4096 + 1024 + 4 * 1024)
+CLIP += 1024 * 3 * 14 * 14 + 1024 + (576 + 1 + 1) * 1024 + 2 * 1024
+"""Blocks with biases and two layer norms; patches, positions, a class token, one norm more."""
+PROJECTOR = 4096 * (1024 + 4096)
+
+
+def test_megatrons_tower_stands_before_the_language_model(tmp_path: Path) -> None:
+    """Sizes of examples/multimodal/config.py of Megatron-LM; 336 / 14 squared are 576 patches."""
+    work = read(tmp_path, {"run.sh": f"{MULTIMODAL} --freeze-LM --freeze-ViT"}).scenario.workload
+    arch, recipe = work.architecture, work.recipe
+    assert (recipe.sequence_length, recipe.frozen_parts) == (2048, ("text", "tower"))
+    assert (arch.tower_layers, arch.layers) == (24, 24 + 32)
+    assert {arch.blocks[kind].tokens for kind in arch.layer_kinds[:24]} == {577}
+    assert arch.projector == PROJECTOR
+    assert arch.parameters == PARAMETERS + CLIP + PROJECTOR
+    trained = read(tmp_path, {"run.sh": MULTIMODAL}).predicted().memory_bytes
+    frozen = read(tmp_path, {"run.sh": f"{MULTIMODAL} --freeze-LM --freeze-ViT"}).predicted()
+    assert frozen.memory_bytes < trained / 3
+
+
+def test_pixel_shuffle_makes_the_projector_four_times_as_wide(tmp_path: Path) -> None:
+    wide = read(tmp_path, {"run.sh": f"{MULTIMODAL} --pixel-shuffle"}).scenario
+    assert wide.workload.architecture.projector == 4096 * (4 * 1024 + 4096)
+
+
+def test_the_tower_is_on_the_first_stage(tmp_path: Path) -> None:
+    piped = f"{MULTIMODAL} --pipeline-model-parallel-size 4 --max-num-tiles 6"
+    found = read(tmp_path, {"run.sh": piped})
+    assert found.scenario.pinned["stages"] == (32, 8, 8, 8)
+    assert any("one tile of an image, not up to 6" in note for note in found.notes)
+
+
+def test_the_length_of_an_image_is_not_the_language_models(tmp_path: Path) -> None:
+    text = MULTIMODAL.replace("--decoder-seq-length 2048", "")
+    with pytest.raises(InputError, match=r"'576' are tokens of an image.*sequence_length=N"):
+        read(tmp_path, {"run.sh": text})
+
+
+@pytest.mark.parametrize(
+    ("more", "frozen"),
+    [
+        ({}, ("tower", "projector")),  # hparams/finetuning_args.py
+        ({"freeze_multi_modal_projector": False}, ("tower",)),
+        ({"freeze_vision_tower": False, "freeze_language_model": True}, ("text", "projector")),
+    ],
+)
+def test_parts_that_llama_factory_freezes(tmp_path: Path, more: Any, frozen: Any) -> None:
+    said = {
+        "model_name_or_path": "google/gemma-3-4b-it", "finetuning_type": "full", "stage": "sft",
+        "cutoff_len": 2048, "per_device_train_batch_size": 1, "gradient_accumulation_steps": 8,
+    }  # fmt: skip
+    recipe = read(tmp_path, {"a.json": {**said, **more}}).scenario.workload.recipe
+    assert set(recipe.frozen_parts) == set(frozen)
+    text = {**said, "model_name_or_path": "Qwen/Qwen3-8B"}
+    assert not read(tmp_path, {"b.json": text}).scenario.workload.recipe.frozen_parts
+
+
 # --- type of the weights, low-bit bases ----------------------------------------------------------
 
 
@@ -271,8 +338,8 @@ def test_reward_models_score_pairs(tmp_path: Path, kind: str) -> None:
         workload = factory(tmp_path, finetuning_type="full", stage="rm").scenario.workload
     arch = workload.architecture
     assert arch.output_rows == 0 and arch.tasks is not None and arch.tasks.outputs == (1,)
-    with pytest.raises(InputError, match="heads of tasks are trained, not only adapters"):
-        factory(tmp_path, finetuning_type="lora", stage="rm")
+    scored = factory(tmp_path, finetuning_type="lora", stage="rm").scenario.workload
+    assert scored.recipe.lora_rank == 8 and scored.architecture.tasks is not None
 
 
 def test_sizes_of_options_count_sequences(tmp_path: Path) -> None:
@@ -334,8 +401,14 @@ def test_a_program_that_trains_otherwise_is_refused(
         (
             "torchrun --nproc_per_node 8 train.py --num-layers 32 --hidden-size 4096"
             " --num-attention-heads 32 --micro-batch-size 1 --global-batch-size 8 --seq-length 576"
-            " --freeze-ViT --decoder-seq-length 2048",
-            "--freeze-ViT, .*--decoder-seq-length: an encoder beside the decoder",
+            " --freeze-ViT --vision-model-type vit-22b --decoder-seq-length 2048",
+            "--vision-model-type: must be one of clip, siglip, .*, got 'vit-22b'",
+        ),
+        (
+            "torchrun --nproc_per_node 8 examples/multimodal/train.py --num-layers 32"
+            " --hidden-size 4096 --num-attention-heads 32 --micro-batch-size 1 --seq-length 576"
+            " --global-batch-size 8 --freeze-ViT --sound-model-type parakeet",
+            "--sound-model-type: an encoder beside the decoder",
         ),
     ],
 )  # fmt: skip

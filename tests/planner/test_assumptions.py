@@ -12,6 +12,7 @@ from simulator.planner.plan import Plan, plan
 from simulator.planner.prediction import predict
 from simulator.scenario import make_scenario
 from simulator.search.defaults import stated_layout
+from simulator.search.fastest import explore_scenario
 
 DENSE: dict[str, Any] = {
     "model": {"name": "llama-3.1-8b"},
@@ -107,3 +108,27 @@ def test_a_dispatcher_is_priced_with_the_remark_that_measured_pairs_scatter() ->
         for words in (one.words(), one.words(brief=True), one.sentence(one.before_s)):
             assert words.endswith("scatter widely") == (one in by)
         assert bool(one.document()["doubt"]) == (one in by)
+
+
+@pytest.mark.parametrize("name", ["dense", "experts"])
+def test_what_stands_in_for_the_best_layout_is_as_fast_as_what_a_search_comes_to(name: str) -> None:
+    """Of the layouts that the answer lists the fastest that FITS: a search of those with the best
+    one's tp, cp, ep, etp and micro-batch finds none that is faster by more than a hundredth."""
+    best = answer(name)
+    software, made = best.scenario.software, best.scenario
+    listed = [
+        told
+        for told in assumptions(best)
+        if told.layout is not None and told.scenario.software.name == software.name
+    ]
+    for told in listed:
+        kept = ("tp", "cp", "ep", "etp", "micro_batch")
+        pinned = {name: best.layout[name] for name in kept}
+        if told.change.startswith("layout."):
+            field, _, value = told.change.removeprefix("layout.").partition(" = ")
+            pinned[field] = value
+        searched = explore_scenario(told.scenario, {**pinned, **made.pinned}, keep=1, counts=False)
+        assert told.step_time_s is not None
+        assert told.step_time_s <= 1.01 * float(searched.best.step_time_s[0])
+    if name == "dense":
+        assert listed

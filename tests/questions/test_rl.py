@@ -18,6 +18,7 @@ from simulator.questions.rl.page import rl_page
 from simulator.reinforcement.split_search import best_of, score
 from simulator.rollouts.rl_section import RL
 from simulator.scenario import make_scenario
+from simulator.units import show_bytes
 from tests.reinforcement.scenes import scene
 
 RUN = """
@@ -46,6 +47,7 @@ FROZEN = {
     *("mode", "step_time_s", "p10_s", "p90_s", "updates", "generation_s", "reward_s"),
     *("log_probabilities_s", "training_s", "refit_s", "phase_change_s", "driver_s", "waiting"),
     *("staleness", "gpus", "tokens_per_s_per_gpu", "preempted", "layouts", "memory", "verdict"),
+    "lent_s",
     *("usd_per_1000_updates", "kwh_per_1000_updates", "goodput", "price", "evidence"),
 }
 
@@ -148,6 +150,11 @@ def test_pages_say_what_they_show(answer: PricedRL) -> None:
     page = rl_page(answer)
     assert page.count("<tr") > len(answer.tried)
     assert "Two steps" in page
+    assert answer.asked is not None
+    parts, memory = (page.index(f"<h2>{heading}</h2>") for heading in ("Time of a step", "Memory"))
+    assert parts < page.index("log-probabilities</td>", parts) < memory
+    for side in answer.asked.step.memory.values():
+        assert page.index(show_bytes(side.total_bytes), memory) > memory
 
 
 def test_plan_points_to_the_command(tmp_path: Path) -> None:
@@ -189,6 +196,22 @@ def test_plan_points_to_the_command(tmp_path: Path) -> None:
             "rl.kept_groups: prompts x samples / kept_groups must be at most 1,000,000",
         ),
         ({"refit": "storage"}, "rl.refit: must be collective with mode = 'colocated'"),
+        ({"mode": "mixed", "refit": "storage"}, "rl.refit: must be collective with mode = 'mixed'"),
+        ({"mode": "apart", "generation.gpus": 0}, "rl.generation.gpus: must be above 0"),
+        ({"mode": "mixed", "generation.gpus": 16}, "rl.generation.gpus: must leave accelerators"),
+        (
+            {"mode": "mixed", "generation.gpus": 6, "generation.tp": 4},
+            "rl.generation.tp: must divide the 6 accelerators that generate",
+        ),
+        (
+            {"mode": "mixed", "generation.gpus": 8, "staleness": 1},
+            "rl.partial_rollouts: must be true with mode = 'mixed' and staleness",
+        ),
+        ({"teacher": "qwen3-32b"}, "rl.teacher: goes with algorithm = 'distillation'"),
+        (
+            {"algorithm": "distillation", "teacher": "qwen3-32b"},
+            "rl.teacher: must have the 128,256 outputs of llama-3.1-8b, got 151936",
+        ),
         ({"generation.memory_share": 0.2}, "rl.generation.memory_share: weights of tp = 1"),
         ({"answer_lengths": [10, 20]}, "one of answer_tokens, answer_lengths, answer_file"),
     ],
@@ -332,8 +355,160 @@ def test_a_command_of_openrlhf(tmp_path: Path) -> None:
     made, _ = _script(tmp_path, "run.sh", OPENRLHF)
     section = made.required(RL)
     assert (section.algorithm, section.mode) == ("rloo", "apart")
-    assert (made.cluster.gpus, section.generation.gpus) == (16, 8)
+    # init_kl_coef = 0.01 unless given: a reference on a node of its own
+    assert (made.cluster.gpus, section.generation.gpus, section.scoring_gpus) == (24, 8, 8)
     assert made.pinned == {"sharding": "zero3", "recompute": "full"}
+
+
+def test_nodes_of_reference_critic_and_reward_of_openrlhf(tmp_path: Path) -> None:
+    """openrlhf/cli/train_ppo_ray.py: a group of nodes each, unless all are colocated.
+
+    GAE has a critic. 8 + 8 of actor and engines, 8 reference, 8 critic, 8 reward: 40.
+    """
+    plain = OPENRLHF.rstrip()
+    ppo = plain.replace("rloo", "gae") + " --reward_pretrain OpenRLHF/Llama-3-8b-rm-700k"
+    made, lines = _script(tmp_path, "run.sh", ppo)
+    section = made.required(RL)
+    assert (section.algorithm, section.reward) == ("ppo", "model")
+    assert (made.cluster.gpus, section.scoring_gpus, section.placed_models) == (40, 24, 3)
+    assert any("--set rl.reward_model=NAME" in line for line in lines)
+    together, _ = _script(tmp_path, "one.sh", ppo + " --colocate_all_models")
+    section = together.required(RL)
+    assert (together.cluster.gpus, section.scoring_gpus, section.mode) == (8, 0, "colocated")
+    beside, _ = _script(tmp_path, "async.sh", ppo + " --colocate_all_models --async_train")
+    section = beside.required(RL)
+    assert (beside.cluster.gpus, section.staleness, section.mode) == (16, 1, "apart")
+    no_kl, _ = _script(tmp_path, "kl.sh", plain + " --init_kl_coef 0")
+    section = no_kl.required(RL)
+    assert (no_kl.cluster.gpus, section.scoring_gpus, section.reference_model) == (16, 0, False)
+
+
+def test_flags_with_dots_of_openrlhf(tmp_path: Path) -> None:
+    """v0.10 on: examples/scripts/train_ppo_ray_hybrid_engine.sh."""
+    text = """
+python3 -m openrlhf.cli.train_ppo_ray \\
+   --actor.num_nodes 1 --actor.num_gpus_per_node 8 --vllm.num_engines 4 \\
+   --vllm.tensor_parallel_size 2 --train.colocate_all --vllm.gpu_memory_utilization 0.5 \\
+   --actor.model_name_or_path Qwen/Qwen3-8B --train.batch_size 128 --rollout.batch_size 1024 \\
+   --rollout.n_samples_per_prompt 1 --data.max_len 2048 --ds.zero_stage 3 \\
+   --algo.kl.init_coef 0 --algo.advantage.estimator reinforce_baseline --vllm.enforce_eager
+"""
+    made, lines = _script(tmp_path, "run.sh", text)
+    section = made.required(RL)
+    assert (made.cluster.gpus, section.mode, section.prompts) == (8, "colocated", 1024)
+    assert made.workload.recipe.sequence_length == 2048
+    assert section.generation.memory_share == 0.5 and not section.generation.cuda_graphs
+    # as many engines as the actor has GPUs, which OpenRLHF insists on
+    assert "not read: vllm.num_engines" in lines
+
+
+def test_engines_that_are_none_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        InputError, match=r"rollout\.name: hf writes answers with the trainer's own"
+    ):
+        _script(tmp_path, "run.sh", VERL.replace("rollout.n=5", "rollout.n=5 \\\n"
+                " actor_rollout_ref.rollout.name=hf"))  # fmt: skip
+    path = tmp_path / "grpo.py"
+    path.write_text(TRL.replace("use_vllm=True", "use_vllm=False"))
+    with pytest.raises(InputError, match="use_vllm: transformers' generate"):
+        scenario_from_script(path, {"cluster": "dgx-h100", "gpus": 8})
+
+
+def test_micro_batches_of_scoring_in_verl(tmp_path: Path) -> None:
+    more = (
+        "rollout.n=5 actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2"
+        " actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4"
+    )
+    made, _ = _script(tmp_path, "run.sh", VERL.replace("rollout.n=5", more))
+    assert made.required(RL).scoring_micro_batch == 4
+    assert made.pinned["micro_batch"] == 2
+    dynamic = VERL.replace("rollout.n=5", more + " actor_rollout_ref.actor.use_dynamic_bsz=True")
+    made, _ = _script(tmp_path, "dynamic.sh", dynamic)
+    assert made.required(RL).scoring_micro_batch is None and "micro_batch" not in made.pinned
+
+
+def test_separate_rollouts_of_verl(tmp_path: Path) -> None:
+    """docs/advance/v1_async_trainer.md: standalone nodes beside hybrid ones, lent where asked."""
+    more = (
+        "trainer.nnodes=2 trainer.v1.trainer_mode=separate_async"
+        " actor_rollout_ref.rollout.nnodes=1 actor_rollout_ref.rollout.n_gpus_per_node=8"
+    )
+    apart, _ = _script(tmp_path, "run.sh", VERL.replace("trainer.nnodes=2", more))
+    section = apart.required(RL)
+    assert (apart.cluster.gpus, section.generation.gpus, section.mode) == (24, 8, "apart")
+    assert (section.staleness, section.partial_rollouts) == (8, True)
+    switch = more + " trainer.v1.separate_async.hybrid_rollout.enable_switch=True"
+    lent, _ = _script(tmp_path, "lent.sh", VERL.replace("trainer.nnodes=2", switch))
+    assert lent.required(RL).mode == "mixed" and lent.required(RL).lends
+
+
+SLIME = """
+ROLLOUT_ARGS=(--rollout-batch-size 32 --n-samples-per-prompt 8 --rollout-max-response-len 8192
+   --global-batch-size 256)
+ray job submit -- python3 train.py --actor-num-nodes 2 --actor-num-gpus-per-node 8 \\
+   --hf-checkpoint /root/Qwen3-30B-A3B ${ROLLOUT_ARGS[@]} --rollout-num-gpus-per-engine 4 \\
+   --tensor-model-parallel-size 4 --expert-model-parallel-size 8
+"""
+
+
+def test_placements_of_slime(tmp_path: Path) -> None:
+    """slime/ray/placement_group.py: colocated, the larger of both numbers; else their sum."""
+
+    def placed(name: str, more: str, text: str = SLIME) -> tuple[int, str, int | None, int]:
+        # arguments of the model come from a script that is not there
+        flags = f"{more} ${{MODEL_ARGS[@]}} --actor-num-nodes"
+        made, _ = _script(tmp_path, name, text.replace("--actor-num-nodes", flags))
+        section = made.required(RL)
+        return made.cluster.gpus, section.mode, section.generation.gpus, section.staleness
+
+    assert placed("one.sh", "--colocate") == (16, "colocated", None, 0)
+    assert placed("all.sh", "--colocate --rollout-num-gpus 16") == (16, "colocated", None, 0)
+    assert placed("more.sh", "--colocate --rollout-num-gpus 24") == (24, "mixed", 8, 0)
+    assert placed("apart.sh", "--rollout-num-gpus 8") == (24, "apart", 8, 0)
+    later = SLIME.replace("train.py", "train_async.py")
+    assert placed("async.sh", "--rollout-num-gpus 8", later) == (24, "apart", 8, 1)
+    stops, _ = _script(tmp_path, "stops.sh", later.replace("--hf", "--rollout-num-gpus 8 --hf"))
+    assert not stops.required(RL).in_flight_updates
+    assert stops.required(RL).framework == "slime"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"allocation_mode": "sglang:d4p1t2+fsdp:d8"},
+        {"allocation_mode": "sglang.d4p1t2+d8p1t1"},
+        {"rollout.backend": "sglang:d4t2", "actor.backend": "fsdp:d8p1t1"},
+    ],
+)
+def test_allocations_of_areal(tmp_path: Path, words: dict[str, str]) -> None:
+    """areal/api/alloc_mode.py: d, t, p, c are multiplied; 8 generate in tp 2, 8 train."""
+    text = (
+        "rollout:\n  max_head_offpolicyness: 2\n{rollout}gconfig:\n  n_samples: 4\n"
+        "  max_new_tokens: 1024\ntrain_dataset:\n  batch_size: 256\nactor:\n"
+        "  path: Qwen/Qwen3-8B\n{actor}{top}"
+    )
+    lines = {name.partition(".")[0]: f"  backend: '{word}'\n" for name, word in words.items()}
+    top = f"allocation_mode: {words['allocation_mode']}\n" if "allocation_mode" in words else ""
+    text = text.format(rollout=lines.get("rollout", ""), actor=lines.get("actor", ""), top=top)
+    made, said = _script(tmp_path, "grpo.yaml", text)
+    section = made.required(RL)
+    assert (made.cluster.gpus, section.generation.gpus, section.generation.tp) == (16, 8, 2)
+    assert (section.mode, section.staleness) == ("apart", 2)
+    assert (made.pinned["tp"], made.pinned["sharding"]) == (1, "zero3")
+    assert not any(line.startswith("not read") for line in said)
+
+
+def test_a_trainer_of_areal(tmp_path: Path) -> None:
+    text = (
+        "rollout:\n  max_head_offpolicyness: 2\n  backend: 'vllm:d4t2'\ngconfig:\n"
+        "  n_samples: 4\n  max_new_tokens: 1024\ntrain_dataset:\n  batch_size: 256\nactor:\n"
+        "  path: Qwen/Qwen3-30B-A3B\n  backend: 'megatron:d2p2t4e4'\n"
+    )
+    made, _ = _script(tmp_path, "grpo.yaml", text)
+    assert made.cluster.gpus == 8 + 16
+    assert made.required(RL).generation.engine == "vllm"
+    assert {**made.pinned, "tp": 4, "pp": 2, "ep": 4} == made.pinned
+    assert "sharding" not in made.pinned
 
 
 def test_what_a_switch_turns_off_is_not_read(tmp_path: Path) -> None:
@@ -412,6 +587,11 @@ def test_a_script_of_trl(tmp_path: Path) -> None:
     assert (section.mode, section.generation.tp) == ("colocated", 2)
     assert section.generation.memory_share == 0.3 and not section.reference_model
     assert made.pinned == {"micro_batch": 4, "recompute": "full"}
+    server = tmp_path / "server.py"
+    server.write_text(TRL.replace('"colocate"', '"server"'))
+    apart, _ = scenario_from_script(server, {"cluster": "dgx-h100", "gpus": 16})
+    # half of them train unless a launcher starts another number: 4 x 16 x 8 answers
+    assert (apart.required(RL).answers, apart.required(RL).generation.gpus) == (512, 8)
     assert made.workload.architecture.name == "qwen3-8b"
 
 

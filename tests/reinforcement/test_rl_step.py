@@ -13,6 +13,7 @@ from simulator import catalogue
 from simulator.errors import InfeasibleError
 from simulator.files import read_csv
 from simulator.questions.rl.answer import generator_goodput
+from simulator.reinforcement.evidence import step_evidence
 from simulator.reinforcement.remedies import _cut, remedies
 from simulator.reinforcement.rl_step import RLStep, joined, rl_step
 from simulator.reinforcement.runs import read_rl_table, scenario_of
@@ -56,6 +57,119 @@ def test_staleness_of_nothing_is_the_synchronous_step() -> None:
     assert apart.step_time_s == pytest.approx(whole)
     assert apart.waiting["trainer"] == pytest.approx(apart.generator_side_s / whole)
     assert apart.staleness == {"p50": 0.0, "p90": 0.0}
+
+
+MIXED: dict[str, Any] = {"gpus": 24, "rl__mode": "mixed", "rl__generation__gpus": 8}
+QUEUED: dict[str, Any] = {
+    **{"gpus": 24, "layout__pp": 1, "rl__answer_tokens": 3000.0, "rl__generation__gpus": 8},
+    **{"rl__staleness": 4, "rl__partial_rollouts": True},
+}
+
+
+def test_mixed_without_devices_that_only_generate_is_colocated() -> None:
+    mixed, colocated = step(rl__mode="mixed", rl__generation__gpus=0), step()
+    assert mixed.parts_s == colocated.parts_s
+    assert mixed.step_time_s == colocated.step_time_s
+    assert mixed.waiting == colocated.waiting
+    assert mixed.memory == colocated.memory
+    assert (mixed.gpus, mixed.lent_s) == (colocated.gpus, 0.0)
+
+
+def test_mixed_on_policy_all_write_and_the_others_wait_while_some_train() -> None:
+    """slime/ray/placement_group.py: the larger of both numbers, the actor's from the first on."""
+    mixed, alone, all_of_them = step(**MIXED), step(), step(gpus=24, rl__prompts=96)
+    assert mixed.gpus == {"training": 16, "generation": 24}
+    assert (mixed.alone_gpus, mixed.all_gpus, mixed.generated.replicas) == (8, 24, 24)
+    assert mixed.trainer.training_s == alone.trainer.training_s
+    assert mixed.generation_s < alone.generation_s
+    # replicas of as many answers each as of 96 prompts on 24: a third fewer are never slower
+    assert mixed.generation_s <= all_of_them.generation_s
+    waits = mixed.trainer_side_s / mixed.step_time_s
+    assert mixed.waiting == pytest.approx({"trainer": 0.0, "generator": waits})
+    assert mixed.moved.seconds >= alone.moved.seconds, "one gather, the slower way"
+    lanes = {(span.lane, span.phase) for span in timeline(mixed)}
+    assert {("trainer", "generation"), ("generator", "generation")} <= lanes
+
+
+def test_devices_are_lent_while_they_would_wait() -> None:
+    """verl, trainer_separate_async.py: all that wait join, if that is worth the two changes.
+
+    By hand: alone 200 s, trainer busy 80 s of which 10 are the changes, twice as many devices. In
+    40 s the lent ones write what takes the others 80: the step is 120 s.
+    """
+    apart, mixed = (step(**QUEUED, rl__mode=mode) for mode in ("apart", "mixed"))
+    assert mixed.step_time_s < apart.step_time_s
+    ratio, lent = 16 / 8, mixed.lent_s
+    busy = mixed.trainer_side_s
+    changes = mixed.moved.switch_s + mixed.moved.same_devices_s
+    assert busy == pytest.approx(apart.trainer_side_s + changes)
+    alone = mixed.generated.seconds
+    assert mixed.step_time_s == pytest.approx((alone + ratio * busy) / (1 + ratio))
+    assert lent == pytest.approx(mixed.step_time_s - busy)
+    assert lent == pytest.approx((alone - busy) / 3)
+    assert mixed.waiting == pytest.approx({"trainer": 0.0, "generator": 0.0}, abs=1e-9)
+
+
+def test_devices_that_do_not_wait_are_not_lent() -> None:
+    enough = {**QUEUED, "rl__answer_tokens": 300.0, "rl__generation__gpus": 16}
+    mixed = step(**enough, rl__mode="mixed", rl__generation__memory_share=0.8)
+    apart = step(**enough, rl__mode="apart")
+    assert (mixed.lent_s, mixed.switch_s) == (0.0, 0.0)
+    assert mixed.step_time_s == pytest.approx(apart.step_time_s)
+    assert mixed.waiting == pytest.approx(apart.waiting)
+
+
+def test_a_mixed_device_holds_what_a_colocated_one_does() -> None:
+    colocated = step()
+    for made in (step(**MIXED), step(**QUEUED, rl__mode="mixed")):
+        assert made.memory["training"].kinds["engine asleep"] > 0.0
+        assert set(made.memory) == set(colocated.memory)
+    assert step(**MIXED).memory == colocated.memory
+
+
+def test_splits_are_mixed_where_the_framework_can() -> None:
+    """slime on policy, verl with its queue; others are told of it, not offered it."""
+
+    def modes(**changes: Any) -> set[str]:
+        return {split.rl.mode for split in try_splits(scene(gpus=24, **changes))}
+
+    stale = {"rl__mode": "apart", "rl__staleness": 2, "rl__partial_rollouts": True}
+    assert modes() == {"colocated"}
+    assert modes(rl__framework="slime") == {"colocated", "mixed"}
+    assert modes(rl__framework="slime", **stale) == {"colocated", "apart"}
+    assert modes(rl__framework="verl", **stale) == {"colocated", "apart", "mixed"}
+    assert modes(rl__framework="verl", rl__mode="apart", rl__staleness=2) == {"colocated", "apart"}
+
+
+def test_a_teacher_of_its_own_size_scores_and_is_held() -> None:
+    """Qwen3 32B beside 8B: 4.0 times the parameters, 65.5 GB of weights over pp = 2."""
+    changes = {"model": "qwen3-8b", "rl__algorithm": "distillation"}
+    alike, same = step(**changes), step(**changes, rl__teacher="qwen3-8b")
+    large = step(**changes, rl__teacher="qwen3-32b")
+    assert same.trainer.score_s == pytest.approx(alike.trainer.score_s)
+    old = alike.trainer.pass_s
+    assert 2.5 * old < large.trainer.score_s - old < 4.5 * old
+    assert large.trainer.training_s == alike.trainer.training_s
+    kinds = large.memory["teacher"].kinds
+    assert kinds["weights"] == pytest.approx(2 * 32.76e9 / 2, rel=0.02)
+    assert "optimizer" not in kinds and "teacher" not in alike.memory
+    stays = step(**changes, rl__teacher="qwen3-32b", rl__offload_states=False)
+    more = stays.memory["teacher"].total_bytes - large.memory["teacher"].total_bytes
+    states = ("weights", "gradients", "optimizer")
+    assert more == pytest.approx(sum(stays.memory["training"].kinds[name] for name in states))
+
+
+def test_a_model_that_judges_is_held_beside_the_engine() -> None:
+    """Llama 3.1 8B, 16.06 GB of weights; an engine that goes on writing does not make room."""
+    judged = {"rl__reward": "model", "rl__reward_model": "llama-3.1-8b"}
+    turns, beside = step(**judged), step(**judged, **APART, rl__staleness=1)
+    reserve = turns.generated.replica.reserve_bytes
+    assert turns.memory["reward"].kinds["reward model"] - reserve == pytest.approx(
+        16.06e9, rel=0.01
+    )
+    assert "reward" not in beside.memory
+    assert beside.memory["generation"].kinds["reward model"] > 16e9
+    assert beside.memory["generation"].verdict == "OOM"
 
 
 def test_a_generator_of_infinite_speed_leaves_the_trainers_time() -> None:
@@ -358,3 +472,25 @@ def test_an_asynchronous_engine_with_few_sequences_is_slower_than_a_list() -> No
     remedied = rl_step(replace(scenario, sections={**scenario.sections, "rl": wide}))
     assert remedied.step_time_s < 0.9 * stale.step_time_s
     assert scenario.required(RL).generation.max_sequences is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"rl__generation__speculative_tokens": 2}, "another speculation"),
+        ({"rl__generation__cuda_graphs": False}, "another graphs"),
+        ({"rl__reward": "model", "rl__reward_model": "llama-3.2-1b"}, "another reward"),
+        ({"rl__algorithm": "ppo"}, "another model beside the policy"),
+        ({**MIXED, "gpus": 16}, "another split"),
+        ({"rl__turns": 4, "rl__tool_s": 1.0}, "another tools"),
+    ],
+)
+def test_evidence_is_weaker_for_what_no_published_run_did(
+    changes: dict[str, Any], said: str
+) -> None:
+    """None of the 24 rows speculates, runs without graphs, judges by a model or has a critic."""
+    scenarios = scene(), scene(**changes)
+    plain, other = (step_evidence(scenario, rl_step(scenario)) for scenario in scenarios)
+    assert said in other.nearest_distance
+    assert other.runs <= plain.runs
+    assert (other.mean_error or 0.0) > (plain.mean_error or 0.0)

@@ -1,9 +1,11 @@
-"""Pins that contradict one another are both named, by plan as by predict."""
+"""Pins: contradictions are named, by plan as by predict, and what agrees is priced as it is."""
 
 from typing import Any
 
+import numpy as np
 import pytest
 
+from simulator.cost.step import evaluate
 from simulator.errors import InputError
 from simulator.planner.plan import plan
 from simulator.planner.prediction import predict
@@ -74,3 +76,13 @@ def test_pins_that_agree_are_kept(pins: dict[str, Any]) -> None:
     assert row["pp"] == pins["pp"]
     if "recompute_modules" in pins:
         assert set(row["recompute_modules"].split("+")) == {"mlp", "norm"}
+
+
+@pytest.mark.parametrize("words", ["norm", "mlp", "norm+mlp", "core_attn+norm"])
+def test_pinned_modules_cost_in_a_search_what_they_cost_alone(words: str) -> None:
+    asked = scenario(recompute="selective", recompute_modules=words, pp=1)
+    searched = plan(asked).estimate
+    layouts = searched.layouts[np.arange(1)]
+    alone = evaluate(layouts, asked.workload, asked.cluster, asked.software)
+    assert searched.step_time_s[0] == pytest.approx(float(alone.step_time_s[0]), rel=1e-12)
+    assert searched.memory_total_bytes[0] == alone.memory_total_bytes[0]

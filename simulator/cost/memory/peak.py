@@ -119,11 +119,16 @@ def lasting_bytes(priced: Priced) -> Floats:
     Weights and optimizer states, and gradients where the software keeps them from step to step.
     Layouts that keep states in host memory or on drives hold less.
     """
+    return np.asarray(rank_lasting_bytes(priced).max(axis=1))
+
+
+def rank_lasting_bytes(priced: Priced) -> Floats:
+    """The same of every distinct rank, shape (keys, columns)."""
     software, held = priced.software, priced.states.state_bytes
     weights, gradients, optimizer, _ = held
     if software.states.frees_gradients or priced.workload.recipe.optimizer_in_backward:
-        return np.asarray((weights + optimizer).max(axis=1))
-    return np.asarray((weights + gradients + optimizer).max(axis=1))
+        return np.asarray(weights + optimizer)
+    return np.asarray(weights + gradients + optimizer)
 
 
 def _by_kind(rows: Selection, priced: Priced) -> tuple[list[Floats], NDArray[Any]]:

@@ -36,7 +36,7 @@ def adapters(
     """List the two small matrices that every adapted linear of a trained block gets on one rank."""
     rank, beside = recipe.lora_rank, []
     for part, kind in enumerate(arch.blocks):
-        trained = [w for w in matrices if w.part == part and not kind.frozen]
+        trained = [w for w in matrices if w.part == part and kind.trained]
         for w in _adapted_linears(trained, recipe, kernels):
             beside.append(Matrix(name=w.name, part=part, rows=rank, columns=w.columns))
             beside.append(Matrix(name=w.name, part=part, rows=w.rows, columns=rank))
@@ -97,14 +97,30 @@ def freeze(
             ops = replace(ops, streams=ops.streams + _dequantised(ops.gemms))
         if kind.frozen:
             ops = _without_backward(ops)
+        elif kind.passes_gradients:
+            ops = _frozen(replace(ops, saved=[x for x in ops.saved if not x.linears]))
         elif recipe.lora_rank:
             ops = _adapted(ops, [w for w in matrices if w.part == part], ranks, recipe, kernels)
         trained.append(ops)
-    if not recipe.trains_embedding:
+    if not recipe.trains_embedding and not trains_projector(arch, recipe):
         embedding = _without_backward(embedding)
+    elif not recipe.trains_embedding:
+        embedding = replace(
+            embedding,
+            streams=[
+                replace(s, backward_bytes=0.0, backward_calls=0.0) if s.name == "look-up" else s
+                for s in embedding.streams
+            ],
+        )
     if not recipe.trains_head(tied=arch.tied_embeddings):
         head = _frozen(head)
     return [*trained, embedding, head]
+
+
+def trains_projector(arch: Architecture, recipe: Recipe) -> bool:
+    """Whether what brings a tower's output to the model's width is trained, frozen text or not."""
+    frozen = recipe.frozen_layers > 0 or "projector" in recipe.frozen_parts
+    return arch.projector > 0 and recipe.lora_rank == 0 and not frozen
 
 
 def _adapted(

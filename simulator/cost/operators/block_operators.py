@@ -80,7 +80,7 @@ def block(
             ranks,
             _normed(kind),
             either_layout=either_layout,
-            trained=recipe.lora_rank == 0 and not kind.frozen,
+            trained=recipe.lora_rank == 0 and kind.trained,
         ),
         saved=quantise_saved(ops, recipe, kernels),
     )

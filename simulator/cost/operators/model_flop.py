@@ -73,7 +73,7 @@ def _spared(
         kind = arch.blocks[index]
         if kind.frozen:
             spared += 2.0 * _layer(kind, arch, length, behind)
-        elif adapters:
+        elif adapters or kind.passes_gradients:
             spared += _products(kind, arch.hidden)
     return spared
 

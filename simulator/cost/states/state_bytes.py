@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from simulator.arrays import Floats
-from simulator.cost.operators.adapters import NF4_BYTES, adapters
+from simulator.cost.operators.adapters import NF4_BYTES, adapters, trains_projector
 from simulator.cost.operators.matrices import NO_LINEARS, Matrix, weight_matrices
 from simulator.cost.operators.parameters import expert_parameters, rank_parameters
 from simulator.cost.operators.quantised import BLOCK_SCALED, QUANTISED_BYTES
@@ -246,13 +246,17 @@ def _split(
     if recipe.lora_rank:
         trained[:] = 0.0
         ours = adapters(matrices, arch, recipe, kernels)
+        ours += [w for w in matrices if w.name == "task"]
         for w in ours:
             trained[int(w.routed), :, w.part] += w.parameters
-        return parameters, trained, ours
+        heads = trained * (np.arange(trained.shape[2]) > len(arch.blocks))
+        return parameters - heads, trained, ours
     last = len(arch.blocks)
-    still = {part for part, kind in enumerate(arch.blocks) if kind.frozen}
+    still = {part for part, kind in enumerate(arch.blocks) if not kind.trained}
     if not recipe.trains_embedding:
         still.add(last)
+    if "text" in recipe.frozen_parts and arch.tasks is None:
+        still.add(last + 1)
     ours = []
     for w in matrices:
         tied = w.part > last and not recipe.trains_head(tied=arch.tied_embeddings)
@@ -262,6 +266,10 @@ def _split(
             ours.append(w)
     for part in still:
         trained[:, :, part] = 0.0
+    trained[0, :, last] += arch.projector * (
+        float(not recipe.trains_embedding and trains_projector(arch, recipe))
+        - float("projector" in recipe.frozen_parts and recipe.trains_embedding)
+    )
     return parameters - trained, trained, ours
 
 

@@ -234,7 +234,7 @@ def _linear_shapes(keys: StateKeys) -> Floats:
     if none or arch.traced is not None:
         return weights
     for part, kind in enumerate(arch.blocks):
-        if kind.frozen:
+        if not kind.trained:
             continue
         sizes: dict[object, Floats] = {}
         for w in keys.matrices:

@@ -14,7 +14,7 @@ const START = {
 const spaced = (name) => name.replaceAll("_", " ");
 const term = (name) => labels[name] || spaced(name);
 const $ = (id) => document.getElementById(id);
-let state = { ...START }, colours = {}, labels = {}, near = {}, usable = 1, last = null, turn = 0, timer = 0, searchTimer = 0;
+let state = { ...START }, shown = null, kept = null, machines = [], colours = {}, labels = {}, near = {}, usable = 1, last = "", turn = 0, timer = 0, searchTimer = 0;
 
 function element(tag, text, attributes = {}) {
   const made = tag === "svg" || SVG.has(tag)
@@ -48,6 +48,7 @@ function question() {
   for (const name of [...WORDS, ...NUMBERS]) if (state[name] !== "" && state[name] !== null && state[name] !== undefined) asked[name] = state[name];
   const pins = Object.fromEntries(Object.entries(state.pins).filter(([, v]) => v !== ""));
   if (Object.keys(pins).length) asked.pins = pins;
+  for (const name of ["config", "more"]) if (state[name]) asked[name] = state[name];
   return asked;
 }
 
@@ -55,8 +56,9 @@ const page = crypto.randomUUID ? crypto.randomUUID() : String(Math.random()), as
 
 // A newer question of the same kind takes the place of the one that is still asked.
 async function ask(path, more = {}) {
-  if (asking[path]) asking[path].abort();
-  const { signal } = (asking[path] = new AbortController());
+  const kind = path + (more.page || "");
+  if (asking[kind]) asking[kind].abort();
+  const { signal } = (asking[kind] = new AbortController());
   const query = new URLSearchParams({ q: JSON.stringify(question()), page, ...more });
   const reply = await fetch(`${path}?${query}`, { signal });
   if (reply.status === 503) {
@@ -69,8 +71,13 @@ async function ask(path, more = {}) {
   return found;
 }
 
+function linked() {
+  const held = state.against ? { ...question(), against: state.against } : question();
+  history.replaceState(null, "", `#${encodeURIComponent(JSON.stringify(held))}`);
+}
+
 function changed() {
-  history.replaceState(null, "", `#${encodeURIComponent(JSON.stringify(question()))}`);
+  linked();
   const query = new URLSearchParams({ q: JSON.stringify(question()) });
   for (const [id, path] of [["scenario_file", "scenario.toml"], ["launch_file", "launch.sh"], ["report_file", "report.html"]]) $(id).href = `${path}?${query}`;
   clearTimeout(timer); clearTimeout(searchTimer);
@@ -81,28 +88,31 @@ function changed() {
 
 async function now() {
   const own = ++turn;
-  if (last === null) { waiting("Searching all layouts ..."); search(own); return; }
+  if (!last) waiting("Searching all layouts ...");
   try {
     const found = await ask("api/now", { near: JSON.stringify(near), last });
     if (own !== turn) return;
     problems("");
     if (found.searched || (found.layout && found.verdict !== "OOM")) show(found);
-    else waiting("None of the last answer's layouts fits here: searching all ...");
+    else waiting(last ? "None of the last answer's layouts fits here: searching all ..." : "Searching all layouts ...");
     $("searching").textContent = "searching ...";
     searchTimer = setTimeout(() => search(own), found.searched ? 0 : 250);
   } catch (error) { if (own === turn) { problems(error.message); search(own); } }
 }
 
 async function search(own) {
-  const asked = JSON.stringify(question());
   try {
     const found = await ask("api/search");
     if (own !== turn) return;
     problems("");
     show(found);
-    if (found.layout) last = asked;
+    if (found.layout) last = found.key;
     $("searching").textContent = found.tried ? `of ${found.tried.toLocaleString("en")} layouts` : "";
     put($("evidence"), ...(found.evidence || []).map((line) => element("li", line)));
+    if (state.against && !kept) {
+      kept = await ask("api/search", { q: JSON.stringify(state.against), page: `${page} A` });
+      versus();
+    }
   } catch (error) {
     if (own !== turn) return;
     problems(error.message);
@@ -114,7 +124,7 @@ async function search(own) {
 function waiting(words) {
   $("verdict").className = "waiting";
   put($("verdict"), element("p", words, { class: "large" }));
-  for (const id of ["time", "memory", "front", "layouts", "evidence"]) put($(id));
+  for (const id of ["time", "memory", "front", "layouts", "evidence", "against"]) put($(id));
 }
 
 function problems(text) {
@@ -124,6 +134,8 @@ function problems(text) {
 
 function show(found) {
   const place = $("verdict");
+  shown = found;
+  versus();
   if (!found.layout) {
     place.className = "none";
     put(place, element("p", "Nothing fits", { class: "large" }), element("p", found.reason || "", { class: "reason" }));
@@ -153,7 +165,7 @@ function show(found) {
   line.prepend(element("span", found.verdict, { class: "word" }));
   put(place, element("p", whole, { class: "large" }), ...[sure, plan, rate].filter(Boolean).map((words) => element("p", words)),
     ...(goals ? [element("p", goals, { class: "goals" })] : []),
-    element("p", found.plain || ""), element("p", `${found.words}${found.searched ? "" : " (of the last answer's layouts; the search runs)"}`),
+    element("p", found.plain || ""), element("p", `${found.words}${found.searched ? "" : last ? " (of the last answer's layouts; the search runs)" : " (stated defaults; the search runs)"}`),
     element("p", `step ${seconds(found.step_time_s)} (${span}), ${Math.round(found.tokens_per_s_per_gpu).toLocaleString("en")} tokens/s/GPU, MFU ${(100 * found.mfu).toFixed(1)} %, goodput ${(100 * found.goodput).toFixed(1)} %, ${found.software}`),
     line, ...[found.margin, ...(found.assumptions || [])].filter(Boolean).map((words) => element("p", words)));
   bar($("time"), found.terms_s, found.step_time_s, seconds, term, "time of the step by term");
@@ -226,6 +238,54 @@ function layouts(rows) {
   put($("layouts"), table(["first of each tp, cp, pp, ep", "step", "days", "USD", "GiB"], rows.filter(first).map(cells)));
 }
 
+// A is what was kept, B what is asked now: values side by side, and where the step differs.
+function versus() {
+  $("drop").hidden = !state.against;
+  put($("against"));
+  if (!state.against || !kept || !shown) return;
+  const title = (q) => `${q.model} on ${Number(q.gpus).toLocaleString("en")} x ${q.cluster}`;
+  const a = kept, b = shown, heads = ["", `A: ${title(state.against)}`, `B: ${title(question())}`, "B against A"];
+  const place = put($("against"), element("h2", "A and B"));
+  if (!a.layout || !b.layout) { place.append(element("p", `${a.layout ? "B" : "A"}: nothing fits. ${(a.layout ? b : a).reason || ""}`)); return; }
+  const known = (v) => v !== null && v !== undefined;
+  const change = (x, y) => (known(x) && known(y) && x && Math.abs(y / x - 1) >= 5e-4 ? `${y >= x ? "+" : ""}${(100 * (y / x - 1)).toFixed(1)} %` : "");
+  const row = (name, key, word, ends = []) => {
+    const cell = (one) => (known(one[key]) ? word(one[key]) + (ends.length && known(one[ends[1]]) ? ` (${word(one[ends[0]])} to ${word(one[ends[1]])})` : "") : "");
+    return [name, cell(a), cell(b), change(a[key], b[key])];
+  };
+  const percent = (v) => `${(100 * v).toFixed(1)} %`;
+  const rows = [
+    row("finished in", "days", days, ["days_p10", "days_p90"]), row("cost", "usd", money, ["usd_p10", "usd_p90"]),
+    row("step", "step_time_s", seconds, ["p10_s", "p90_s"]), row("tokens/s per GPU", "tokens_per_s_per_gpu", three),
+    row("MFU", "mfu", percent), row("goodput", "goodput", percent), row("memory, worst rank, GiB", "memory_total_bytes", gib),
+    ["memory", a.verdict, b.verdict, ""], ["layout", a.plain, b.plain, ""],
+  ];
+  const gap = (name) => (b.terms_s[name] || 0) - (a.terms_s[name] || 0);
+  const moved = [...new Set([...Object.keys(a.terms_s), ...Object.keys(b.terms_s)])].filter((name) => Math.abs(gap(name)) > 0.002 * a.step_time_s).sort((x, y) => Math.abs(gap(y)) - Math.abs(gap(x))).slice(0, 3);
+  const causes = moved.map((name) => `${term(name)} ${gap(name) > 0 ? "+" : "-"}${seconds(Math.abs(gap(name)))}`).join(", ");
+  const than = (x, y, word, less, more) => (known(x) && known(y) ? `${word(Math.abs(y - x))} ${y < x ? less : more}` : "");
+  const whole = [than(a.days, b.days, days, "sooner", "later"), than(a.usd, b.usd, money, "cheaper", "dearer")].filter(Boolean).join(", ");
+  const inside = known(a.days_p90) && b.days <= a.days_p90 && b.days >= a.days_p10 ? " (days within A's P10 to P90)" : "";
+  place.append(element("p", `${whole ? `B is ${whole}${inside}. ` : ""}${causes ? `Of a step: ${causes}.` : "The steps are alike."}`), table(heads, rows));
+}
+
+// A config.json makes the model; a scenario is read by the server, which sends back its question.
+async function takeOwn() {
+  const text = $("own_text").value.trim();
+  let config = null;
+  try { config = JSON.parse(text); } catch { /* no JSON: a scenario */ }
+  try {
+    if (config !== null) {
+      if (typeof config !== "object" || !(config.model_type || config.text_config)) throw new Error("config.json: model_type: required field is missing");
+      Object.assign(state, { model: "own", config });
+    } else {
+      const found = await ask("api/scenario", { q: text });
+      state = { ...START, tokens: null, against: state.against, ...found, pins: found.pins || {} };
+    }
+    problems(""); fill(); changed();
+  } catch (error) { problems(error.message); }
+}
+
 // The server draws this picture as those of its pages; a parser makes nodes of it and runs nothing.
 async function sizes() {
   const own = turn, place = $("sizes");
@@ -258,11 +318,23 @@ async function otherwise() {
   } catch (error) { if (own === turn) put(place, element("p", error.message)); }
 }
 
+function gpusTicks() {
+  const { sizes } = machines.find(({ name }) => name === state.cluster) || machines[0];
+  put($("gpus_ticks"), ...sizes.map((_, i) => element("option", i)));
+  const brief = (n) => (n >= 1000 ? `${Math.floor(n / 1000)}k` : n);
+  put($("gpus_words"), ...sizes.filter((_, i) => i % 2 === 0).map((n) => element("span", brief(n))));
+  $("gpus_slider").max = sizes.length - 1;
+  const off = (n) => Math.abs(Math.log2(n / (state.gpus || 1)));
+  $("gpus_slider").value = sizes.reduce((best, n, i) => (off(n) < off(sizes[best]) ? i : best), 0);
+  $("gpus_shown").textContent = Number(state.gpus || 0).toLocaleString("en");
+}
+
 function fill() {
+  for (const option of [...$("model").options].filter(({ value }) => value === "own")) option.remove();
+  if (state.config) $("model").prepend(element("option", `own: ${state.config.name || state.config.model_type || "config.json"}`, { value: "own" }));
   for (const name of WORDS) $(name).value = state[name] ?? "";
   for (const name of NUMBERS) $(name).value = state[name] >= 1e9 ? state[name].toExponential().replace("+", "") : state[name] ?? "";
-  $("gpus_slider").value = Math.log2(state.gpus || 1);
-  $("gpus_shown").textContent = Number(state.gpus || 0).toLocaleString("en");
+  gpusTicks();
   for (const name of Object.keys(PINS)) $(`pin_${name}`).value = state.pins[name] ?? "";
 }
 
@@ -285,17 +357,23 @@ function refuse(name, text) {
 }
 
 function listen() {
-  for (const name of WORDS) $(name).addEventListener("input", () => { state[name] = $(name).value; changed(); });
+  for (const name of WORDS) $(name).addEventListener("input", () => {
+    state[name] = $(name).value;
+    if (name === "model" && state.model !== "own") state.config = null;
+    if (name === "cluster") gpusTicks();
+    changed();
+  });
   for (const name of NUMBERS) $(name).addEventListener("input", () => {
     const number = take(name, $(name).value);
     $(name).setAttribute("aria-invalid", number === undefined);
     if (number === undefined) { refuse(name, $(name).value); return; }
     state[name] = number;
-    if (name === "gpus") { $("gpus_slider").value = Math.log2(state.gpus || 1); $("gpus_shown").textContent = Number(state.gpus || 0).toLocaleString("en"); }
+    if (name === "gpus") gpusTicks();
     changed();
   });
   $("gpus_slider").addEventListener("input", () => {
-    state.gpus = 2 ** Number($("gpus_slider").value);
+    const { sizes } = machines.find(({ name }) => name === state.cluster) || machines[0];
+    state.gpus = sizes[Number($("gpus_slider").value)];
     $("gpus").value = state.gpus;
     $("gpus_shown").textContent = state.gpus.toLocaleString("en");
     changed();
@@ -307,13 +385,27 @@ function listen() {
   });
   $("otherwise_button").addEventListener("click", otherwise);
   $("sizes_button").addEventListener("click", sizes);
+  $("own_button").addEventListener("click", takeOwn);
+  $("own_file").addEventListener("change", async () => {
+    const [file] = $("own_file").files;
+    if (!file) return;
+    if (file.size > 65536) { problems(`${file.name}: larger than 64 KiB`); return; }
+    $("own_text").value = await file.text();
+    takeOwn();
+  });
+  $("keep").addEventListener("click", () => {
+    if (!shown || !shown.searched) return;
+    state.against = question(); kept = shown;
+    linked(); versus();
+  });
+  $("drop").addEventListener("click", () => { state.against = null; kept = null; linked(); versus(); });
   $("link").addEventListener("click", async () => {
     try { await navigator.clipboard.writeText(location.href); $("link").textContent = "Copied"; }
     catch { $("link").textContent = "The link is in the address bar"; }
     setTimeout(() => { $("link").textContent = "Copy link"; }, 1500);
   });
   $("question").addEventListener("submit", (event) => event.preventDefault());
-  addEventListener("hashchange", () => { read(); fill(); changed(); });
+  addEventListener("hashchange", () => { kept = null; read(); fill(); changed(); });
 }
 
 function read() {
@@ -326,11 +418,11 @@ function read() {
 
 async function begin() {
   const choices = await (await fetch("api/choices")).json();
-  ({ colours, labels } = choices);
+  ({ colours, labels, machines } = choices);
   for (const [id, names] of [["model", choices.models]]) put($(id), ...names.map((name) => element("option", name)));
   const cluster = ({ name, chip, price }) => element("option", `${chip} - ${name} - ${price}`, { value: name });
-  put($("cluster"), ...choices.machines.map(cluster));
-  put($("beside"), element("option", "another kind", { value: "" }), ...choices.machines.map(cluster));
+  put($("cluster"), ...machines.map(cluster));
+  put($("beside"), element("option", "another kind", { value: "" }), ...machines.map(cluster));
   put($("software"), element("option", "usual", { value: "" }), ...choices.software.map((name) => element("option", name)));
   for (const [name, values] of Object.entries(PINS)) {
     const label = element("label", name.replaceAll("_", " "));

@@ -1,12 +1,12 @@
 "use strict";
 // State -> question -> answer. The state is the page's link, as on the page beside it.
 const NUMBERS = ["prompts", "samples", "prompt_tokens", "answer_tokens", "sequence_length", "global_batch", "gpus", "staleness", "generator_tp", "generator_gpus"];
-const WORDS = ["model", "cluster", "algorithm", "mode", "engine", "generator_precision"];
+const WORDS = ["model", "cluster", "algorithm", "mode", "partial_rollouts", "framework", "engine", "generator_precision"];
 const PINS = ["tp", "pp", "cp", "ep", "micro_batch"];
 const START = {
   model: "llama-3.1-8b", cluster: "dgx-h100", gpus: 16, algorithm: "grpo", prompts: 64, samples: 32,
   prompt_tokens: 256, answer_tokens: 1000, sequence_length: 4096, global_batch: 512,
-  mode: "colocated", staleness: 0, engine: "vllm", generator_tp: 1, generator_precision: "bf16", pins: {},
+  mode: "colocated", staleness: 0, partial_rollouts: "false", framework: "nemo-rl", engine: "vllm", generator_tp: 1, generator_precision: "bf16", pins: {},
 };
 const $ = (id) => document.getElementById(id);
 const page = crypto.randomUUID ? crypto.randomUUID() : String(Math.random());
@@ -33,6 +33,7 @@ function money(usd) {
 function question() {
   const asked = {};
   for (const name of [...WORDS, ...NUMBERS]) if (state[name] !== "" && state[name] !== null && state[name] !== undefined) asked[name] = state[name];
+  asked.partial_rollouts = String(asked.partial_rollouts) === "true";
   if (asked.mode === "colocated") delete asked.generator_gpus;
   const pins = Object.fromEntries(Object.entries(state.pins).filter(([, v]) => v !== ""));
   if (Object.keys(pins).length) asked.pins = pins;
@@ -104,7 +105,7 @@ function show(found) {
   large.append(element("span", step.verdict, { class: "word" }));
   const usd = `${money(step.usd_per_1000_updates)} for 1,000 updates, goodput ${percent(step.goodput)}`;
   const waits = step.mode === "colocated" ? "colocated: all GPUs generate, then all train"
-    : `the trainer waits ${percent(step.waiting.trainer)} of a step, the generator ${percent(step.waiting.generator)}; weights up to ${step.staleness.p90} updates old`;
+    : `the trainer waits ${percent(step.waiting.trainer)} of a step, the generator ${percent(step.waiting.generator)}${step.lent_s > 0 ? `, devices that train write for ${seconds(step.lent_s)}` : ""}; weights up to ${step.staleness.p90} updates old`;
   put(verdict, large, element("p", `P10 to P90: ${seconds(step.p10_s)} to ${seconds(step.p90_s)}; ${step.evidence.grade}, error to expect ${percent(step.evidence.mean_error)}`),
     element("p", waits), element("p", usd), element("p", `trainer ${found.trainer_layout}; ${step.layouts.generation.replicas} replicas of TP ${step.layouts.generation.tp}, up to ${step.layouts.generation.max_sequences} sequences each`));
   lanes(found);
@@ -143,7 +144,7 @@ function changed(event) {
 
 async function begin() {
   const choices = await (await fetch("/api/choices")).json();
-  for (const [id, names] of [["model", choices.models], ["cluster", choices.clusters]]) put($(id), ...names.map((name) => element("option", name, { value: name })));
+  for (const [id, names] of [["model", choices.models], ["cluster", choices.clusters], ["framework", choices.rl_frameworks]]) put($(id), ...names.map((name) => element("option", name, { value: name })));
   for (const name of PINS) {
     const label = element("label", name.replaceAll("_", "-").toUpperCase().replace("MICRO-BATCH", "Micro-batch "));
     label.append(element("input", null, { id: name, type: "number", min: "1", step: "1" }));

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
 from simulator.cost.blocks.tensor_overlap import usable
 from simulator.interop.dialects.deepspeed import say_zero
 from simulator.interop.dialects.megatron_model import CAPACITY, model_arguments, shape_of, unsaid
+from simulator.interop.dialects.megatron_multimodal import is_multimodal, say_lengths, with_tower
 from simulator.interop.dialects.model_names import zoo_model
 from simulator.interop.dialects.settings import Reading, Setting, Settings, Unset, as_whole, idle_in
 from simulator.interop.dialects.table import (
@@ -426,11 +428,9 @@ _WAYS = {
     **dict.fromkeys(("perform_rl_step", "grpo_group_size", "langrl_env_config"), REINFORCEMENT),
     **dict.fromkeys(("export_kd_teacher_load", "kd_teacher_load", "teacher"), "distillation"),
 }
-_MULTIMODAL = ("freeze_LM", "freeze_ViT", "language_model_type", "vision_model_type",
-               "vision_pretraining", "decoder_seq_length", "decoder_num_layers",
-               "retro_add_retriever")  # fmt: skip
+_OTHER = ("vision_pretraining", "decoder_num_layers", "retro_add_retriever", "sound_model_type")
 """Arguments of programs that train another model than a decoder of text."""
-_OTHER_MODELS = re.compile(r"pretrain_(?:t5|bert|ict|retro|vlm|vision|mimo|multimodal)|multimodal/")
+_OTHER_MODELS = re.compile(r"pretrain_(?:t5|bert|ict|retro|vlm|vision|mimo|multimodal)")
 
 
 def _refuse_programs(settings: Settings, program: str) -> None:
@@ -444,7 +444,8 @@ def _refuse_programs(settings: Settings, program: str) -> None:
         settings.take("stage")
     elif stage is not None and (way := way_of(str(stage.value))):
         refuse_way(settings, way, stage)
-    given = [settings.take(key) for key in _MULTIMODAL]
+    other = _OTHER if is_multimodal(settings, program) else (*_OTHER, "decoder_seq_length")
+    given = [settings.take(key) for key in other]
     marks = [s for s in given if s and str(s.value).lower() not in ("false", "none", "null")]
     if marks or _OTHER_MODELS.search(program):
         places = ", ".join(str(s.place) for s in marks) or f"{settings.path}: {program}"
@@ -459,6 +460,9 @@ def read_megatron(settings: Settings, *, flags: bool, kind: str, program: str = 
     values of their own for what they do not name. `program` is the script that takes them.
     """
     _refuse_programs(settings, program)
+    multimodal = is_multimodal(settings, program)
+    if multimodal:
+        say_lengths(settings, program)
     read_words((*_PARALLEL, _CONTEXT[0], *_EXPERTS[:2], *_BATCH, *_SIZE_OF_RUN), settings)
     settings.whole(
         "run.samples", "train_samples", most=10**12
@@ -469,6 +473,9 @@ def read_megatron(settings: Settings, *, flags: bool, kind: str, program: str = 
         settings.say("training.tokens", float(tokens), settings.at("train_tokens"))
     _growing_batch(settings)
     shape = shape_of(settings)
+    if multimodal and shape.architecture is not None:
+        shape = replace(shape, architecture=with_tower(shape.architecture, settings))
+        settings.stated = [x for x in settings.stated if not x.field.startswith("size.")]
     _read_pipeline(settings, shape.layers)
     _read_context(settings)
     _read_experts(settings, flags)
@@ -483,7 +490,8 @@ def read_megatron(settings: Settings, *, flags: bool, kind: str, program: str = 
     tp = settings.value_of("layout.tp")
     if on is not None or (flags and (tp or 1) > 1):
         at = settings.at("sequence_parallel", "tensor_model_parallel_size")
-        settings.say("layout.sequence_parallel", bool(on) and (tp is None or tp > 1), at)
+        split = (tp is None and not flags) or (tp or 1) > 1
+        settings.say("layout.sequence_parallel", bool(on) and split, at)
     if shape.architecture is None or not shape.architecture.vocabulary:
         _recipe_model(settings)
     return settings.reading(
@@ -571,6 +579,8 @@ def _kernels_said(settings: Settings, flags: bool) -> None:
     built = settings.take("transformer_impl")
     if built is not None and str(built.value) == "local":
         settings.say("software.transformer_impl", "local", built)
+        if flags:  # its core attention is megatron/core/transformer/dot_product_attention.py
+            settings.say("software.flash_attention", False, built)
     if settings.flag("deterministic_mode"):
         settings.say("software.deterministic", True, settings.found["deterministic_mode"])
 
@@ -687,6 +697,14 @@ def _read_experts(settings: Settings, flags: bool) -> None:
     tp, experts = settings.value_of("layout.tp"), settings.found.get("num_experts")
     if flags and tp and experts and settings.value_of("layout.etp") is None:
         settings.say("layout.etp", tp, settings.at("tensor_model_parallel_size"))
+    if not flags or not experts:
+        return
+    grouped, at = settings.flag("moe_grouped_gemm"), settings.at("moe_grouped_gemm", "num_experts")
+    settings.say("software.grouped_experts", bool(grouped), at)
+    if settings.flag("moe_permute_fusion"):
+        settings.say("software.unpermute", "fused", settings.found["moe_permute_fusion"])
+    elif _is_on(settings, "deterministic_mode"):  # megatron/core/transformer/moe/moe_utils.py
+        settings.say("software.unpermute", "index_add", settings.found["deterministic_mode"])
 
 
 def _read_states(settings: Settings, flags: bool) -> None:

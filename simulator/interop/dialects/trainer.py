@@ -193,6 +193,8 @@ def _adapters(settings: Settings, trainer: str) -> None:
         if rank is not None and str(rank.value) != "0":
             settings.whole("training.lora_rank", "lora_dim")
     say_targets(settings, "lora_target", "lora_target_modules")
+    if factory:
+        _frozen_parts(settings)
     adapted = settings.value_of("training.lora_rank")
     if adapted and trainer == "trl" and settings.value_of("training.lora_targets") is None:
         why = "modules of adapters not said: peft's default for most families"
@@ -205,6 +207,17 @@ def _adapters(settings: Settings, trainer: str) -> None:
     if settings.flag("use_dora"):
         rule = "adapters are counted as LoRA's, without the norms of DoRA"
         settings.notes.append(f"{settings.found['use_dora'].place}: {rule}")
+
+
+def _frozen_parts(settings: Settings) -> None:
+    """Parts of a model with towers that LLaMA-Factory freezes (hparams/finetuning_args.py)."""
+    usual = {"freeze_vision_tower": ("tower", True), "freeze_language_model": ("text", False),
+             "freeze_multi_modal_projector": ("projector", True)}  # fmt: skip
+    said = {key: settings.flag(key) for key in usual}
+    frozen = [part for key, (part, on) in usual.items() if (on if said[key] is None else said[key])]
+    given = [settings.found[key] for key in usual if key in settings.found]
+    unsaid = Setting("", None, Place(settings.path, "freeze_vision_tower by default"))
+    settings.say("run.frozen_parts", frozen, next(iter(given), unsaid))
 
 
 def _frozen(settings: Settings, kind: Setting) -> None:

@@ -16,7 +16,8 @@ A trainer is added by its table alone, with a case in ``tests/interop/test_train
   calls and names of a Python script whose keywords are settings.
 - ``[words.KEY]``: a value (``"*"``: any other) and the fields that it states, or the reason why it
   is refused; ``note`` is said beside, ``ask`` names a field that only the user knows, ``{}``
-  states nothing. A list states what its words do.
+  states nothing. A list states what its words do, or what all do together, under
+  all of them with spaces between.
 - ``[[ignored]]``: ``keys`` and sections that the trainer does not read where ``when`` holds.
 - ``[[follows]]``: fields (``say``) where nothing stated them and ``when`` holds; ``instead``: in
   place of what was stated; ``numbers``: as above; ``refuse`` the reason why that is refused.
@@ -234,8 +235,10 @@ def _say_words(settings: Settings, key: str, words: Mapping[str, Any]) -> None:
         settings.flag(key)  # which asks for what stands in a variable
         return
     value = setting.value
-    listed = value if isinstance(value, (list, tuple)) else [value]
-    for part in listed[:64]:
+    listed = list(value[:64]) if isinstance(value, (list, tuple)) else [value]
+    if (together := " ".join(map(_word, listed))) in words:
+        listed = [together]
+    for part in listed:
         word = _word(part)
         said = words.get(word)
         if said is None and _off(part):

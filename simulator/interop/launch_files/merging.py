@@ -350,7 +350,12 @@ class _Merging:
         self._follow_groups(dp)
         model = self._model()
         layers = model.layers if model else None
+        if model and not model.is_moe and (self._get("layout.etp") or 1) > 1:
+            source = self._source("layout.etp")
+            self._put("layout.etp", 1, source)
+            self.notes.append(f"{source}: the model has no experts: as if it were not said")
         self._follow_loss(model)
+        self._follow_towers(model)
         self._follow_states(layers)
         if model and self._get("run.bucket_by_width"):
             source = self._source("run.bucket_by_width")
@@ -412,7 +417,21 @@ class _Merging:
         if self.model is None and self.architecture is not None:
             return self.architecture
         name = self._get("model.name") if self.model is None else str(self.model)
-        return presets.load(name) if isinstance(name, str) and name in presets.names() else None
+        try:
+            return presets.load(name) if isinstance(name, str) else None
+        except InputError:
+            return None  # said where the scenario is made
+
+    def _follow_towers(self, model: Architecture | None) -> None:
+        """Frozen parts of a model with towers; of one of text alone there is one part."""
+        parts, source = self._get("run.frozen_parts"), self._source("run.frozen_parts")
+        if not parts or "training.frozen_parts" in self.given:
+            return
+        if model is not None and model.tower_layers:
+            self._put("training.frozen_parts", list(dict.fromkeys(parts)), source)
+        elif "text" in parts:
+            rule = "a frozen language model needs a tower, which the model that is known has not"
+            self.problems.append(f"{source}: {rule}: --model config.json says its towers")
 
     def _follow_states(self, layers: int | None) -> None:
         """Frozen first layers, and states of the type in which weights were loaded."""

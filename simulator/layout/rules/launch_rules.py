@@ -7,74 +7,67 @@ A layout that is typed may have it all the same: the command then says so in a c
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
 from simulator.layout.layouts import RECOMPUTE, SHARDINGS, Layouts
 from simulator.layout.rules.rule import Mask, Setting
-from simulator.software.profile import Launcher
+from simulator.software.profile import launchers
 
 _DDP, _ZERO1, _ZERO3 = (SHARDINGS.index(word) for word in ("ddp", "zero1", "zero3"))
+_FULL, _SELECTIVE = RECOMPUTE.index("full"), RECOMPUTE.index("selective")
 
 UNSAID = "the launch command of the software cannot say it"
 """Reason of layouts that a search leaves out."""
 
 
-def _megatron(x: Layouts, at: Setting) -> dict[str, Mask]:
-    """Layers to recompute are counted by virtual stage."""
-    full = x.recompute == RECOMPUTE.index("full")
-    return {"recompute_layers": full & (x.recompute_layers % x.vpp != 0)}
+def _alone(x: Layouts, of: Any) -> Mask:
+    """Replicas that share nothing, of ranks that do in a command's words."""
+    return (x.sharding == _DDP) & (of > 1)
 
 
-def _torchtitan(x: Layouts, at: Setting) -> dict[str, Mask]:
-    """Full recomputation is of all layers; context-parallel ranks share states."""
-    alone = (x.sharding == _DDP) & (x.cp > 1)
-    return {
-        "recompute_layers": x.recompute_layers > 0,
-        "sharding": (x.sharding == _ZERO1) | alone,
-        "shard_group": alone | (x.shard_group % x.cp != 0),
-    }
+_Limit = Callable[[Layouts, Setting], Mask]
 
-
-def _deepspeed(x: Layouts, at: Setting) -> dict[str, Mask]:
-    """The trainer's switch computes all layers again, or nothing."""
-    return {
-        "recompute_layers": x.recompute_layers > 0,
-        "recompute": x.recompute == RECOMPUTE.index("selective"),
-    }
-
-
-def _maxtext(x: Layouts, at: Setting) -> dict[str, Mask]:
-    """Weights are sharded over context and experts, which lie within the replicas."""
-    experts = at.architecture.is_moe
-    alone = (x.sharding == _DDP) & (np.maximum(x.cp, x.ep) > 1)
-    narrow = (x.sharding == _ZERO3) & (x.shard_group < x.cp * np.minimum(x.ep, x.dp))
-    return {
-        "recompute_layers": x.recompute_layers > 0,
-        "sharding": alone,
-        "shard_group": alone | narrow,
-        "ep": x.ep > x.dp,
-        "etp": (x.etp != x.tp) & experts & (x.tp > 1),
-    }
-
-
-def _neuronx(x: Layouts, at: Setting) -> dict[str, Mask]:
-    """All replicas share optimizer states."""
-    some = (x.sharding == _ZERO1) & (x.shard_group < x.dp * x.cp)
-    return {"recompute_layers": x.recompute_layers > 0, "shard_group": some}
-
-
-LAUNCH_RULES: Mapping[Launcher, Callable[[Layouts, Setting], dict[str, Mask]]] = {
-    "megatron": _megatron,
-    "primus": _megatron,
-    "mindspeed": _megatron,
-    "torchtitan": _torchtitan,
-    "deepspeed": _deepspeed,
-    "gaudi": _deepspeed,
-    "maxtext": _maxtext,
-    "neuronx": _neuronx,
+_LIMITS: Mapping[str, tuple[tuple[str, ...], _Limit]] = {
+    "some recomputed layers": (("recompute_layers",), lambda x, at: x.recompute_layers > 0),
+    "recomputed layers that virtual stages share unequally": (
+        ("recompute_layers",),
+        lambda x, at: (x.recompute == _FULL) & (x.recompute_layers % x.vpp != 0),
+    ),
+    "selective recomputation": (("recompute",), lambda x, at: x.recompute == _SELECTIVE),
+    "zero1": (("sharding",), lambda x, at: x.sharding == _ZERO1),
+    "zero1 in groups": (
+        ("shard_group",),
+        lambda x, at: (x.sharding == _ZERO1) & (x.shard_group < x.dp * x.cp),
+    ),
+    "ddp with cp": (("sharding", "shard_group"), lambda x, at: _alone(x, x.cp)),
+    "ddp with ep": (("sharding", "shard_group"), lambda x, at: _alone(x, x.ep)),
+    "groups that part context-parallel ranks": (
+        ("shard_group",),
+        lambda x, at: x.shard_group % x.cp != 0,
+    ),
+    "groups narrower than cp times ep": (
+        ("shard_group",),
+        lambda x, at: (x.sharding == _ZERO3) & (x.shard_group < x.cp * np.minimum(x.ep, x.dp)),
+    ),
+    "ep over dp": (("ep",), lambda x, at: x.ep > x.dp),
+    "etp unlike tp": (
+        ("etp",),
+        lambda x, at: (x.etp != x.tp) & at.architecture.is_moe & (x.tp > 1),
+    ),
 }
-"""Fields that a launcher cannot say of which layouts; those that are left out say all."""
+"""By the word that hardware_profiles/launchers.toml has for it: fields, and of which layouts."""
+
+
+def unsaid(layouts: Layouts, at: Setting) -> dict[str, Mask]:
+    """Fields that the command of the software cannot say, and of which layouts."""
+    masks: dict[str, Mask] = {}
+    for word in launchers()[at.software.launcher].unsaid:
+        fields, limit = _LIMITS[word]
+        for field in fields:
+            masks[field] = masks.get(field, False) | limit(layouts, at)
+    return masks
 
 
 def sayable(layouts: Layouts, at: Setting, pinned: Mapping[str, object]) -> Mask:
@@ -82,13 +75,11 @@ def sayable(layouts: Layouts, at: Setting, pinned: Mapping[str, object]) -> Mask
 
     States that groups of one rank share are shared by nobody, which ddp is the word for.
     """
-    rules = LAUNCH_RULES.get(at.software.launcher)
-    lost = {} if rules is None else rules(layouts, at)
     able = np.full(len(layouts), True)
     if "shard_group" not in pinned:
         alone = (layouts.shard_group == 1) & (layouts.dp * layouts.cp > 1)
         able &= ~(alone & (layouts.sharding != _DDP))
-    for field, mask in lost.items():
+    for field, mask in unsaid(layouts, at).items():
         if field not in pinned:
             able &= ~mask
     return able

@@ -15,7 +15,7 @@ from simulator.units import show_usd
 if TYPE_CHECKING:
     from simulator.questions.admit.answer import Admission
 
-_INKS = {"allow": "bold green", "warn": "bold yellow", "refuse": "bold red"}
+_INKS = {"allow": "bold FITS", "warn": "bold TIGHT", "refuse": "bold OOM"}
 
 
 def screen(answer: Admission) -> Iterator[RenderableType]:

@@ -37,7 +37,7 @@ from simulator.questions.compare.offers import (
     offer_of,
 )
 from simulator.records import dataclass
-from simulator.report.decision import Option, three_options
+from simulator.report.decision import Option, best_offers, three_options
 from simulator.scenario import Scenario
 from simulator.search.pareto import front
 
@@ -119,7 +119,7 @@ class Comparison(Answer):
 
     @property
     def options(self) -> list[Option]:
-        """Fastest, safest and cheapest of the offers that keep deadline and budget."""
+        """Soonest, safest and cheapest of the offers that keep deadline and budget."""
         return three_options(self.rows, self.asked)
 
     @property
@@ -132,22 +132,22 @@ class Comparison(Answer):
         """Which to take: the cheapest, the soonest and the safest that meet what is asked.
 
         Each None where none does; what FITS before what is TIGHT. The safest has the best chance to
-        meet what is asked, as far as chances are shown; of equal ones the smallest error to expect,
-        then the most memory free. Where the cheapest has an assumed price, the cheapest of those
-        that somebody quotes stands beside it.
+        meet what is asked, up to 99 %; of equal ones the smallest error to expect, then the most
+        memory free. Where the cheapest has an assumed price, the cheapest of those that somebody
+        quotes stands beside it.
         """
         able = [row for row in self.feasible if row.meets(self.asked)]
         able = [row for row in able if not self._risky(row)] or able
-        paid = [row for row in able if row.usd]
-        cheapest = min(paid, key=_usd, default=None)
-        quoted = None
+        best: dict[str, Offer] = best_offers(able) if able else {}
+        cheapest, quoted = best.get("cheapest"), None
         if cheapest is not None and cheapest.assumed_price:
-            quoted = min((row for row in paid if not row.assumed_price), key=_usd, default=None)
+            paid = [row for row in able if row.usd and not row.assumed_price]
+            quoted = min(paid, key=_usd, default=None)
         return {
             "cheapest": cheapest,
             "cheapest_quoted": quoted,
-            "soonest": min(able, key=_time, default=None),
-            "safest": min(able, key=_doubt, default=None),
+            "soonest": best.get("soonest"),
+            "safest": best.get("safest"),
         }
 
     @property
@@ -265,19 +265,6 @@ def _usd(row: Offer) -> float:
 def _time(row: Offer) -> float:
     """Days of the run, or what goes with them where nobody says how long it is."""
     return row.days.p50 if row.days else 1.0 / (row.tokens_per_s or 1e-300)
-
-
-def _doubt(row: Offer) -> tuple[float, float, float]:
-    """What the safest has least of: chance to miss, error to expect, share of memory in use."""
-    chance = 1.0 if row.chance is None else row.chance
-    error = row.evidence.mean_error if row.evidence else None
-    used = (row.memory_p90_bytes or 0.0) / (row.usable_bytes or 1.0)
-    error = float("inf") if error is None else round(error, _ERROR_SHOWN)
-    return -round(chance, _CHANCE_SHOWN), error, used
-
-
-_CHANCE_SHOWN, _ERROR_SHOWN = 3, 2
-"""Digits of a chance and of an error that are shown."""
 
 
 _ROUND = 1.0 + 1e-9

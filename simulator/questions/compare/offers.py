@@ -303,11 +303,13 @@ def on_cluster(scenario: Scenario, name: str, gpus: int) -> Scenario:
     return replace(made, workload=scenario.workload, goal=scenario.goal)
 
 
-def offer_of(scenario: Scenario, name: str, gpus: int, asked: Asked) -> Offer:
+def offer_of(
+    scenario: Scenario, name: str, gpus: int, asked: Asked, *, tight_too: bool = True
+) -> Offer:
     """Search one cluster and size; what it cannot do is the reason of an offer, not an error."""
     label = "" if asked.quote is None else asked.quote.label
     try:
-        best = offer(on_cluster(scenario, name, gpus), asked, name=name)
+        best = offer(on_cluster(scenario, name, gpus), asked, name=name, tight_too=tight_too)
     except InputError as error:
         reason = error.problems[0].removeprefix(f"{scenario.where}: ")
         best = Offer(cluster=name, gpus=gpus, feasible=False, reason=reason)
@@ -328,12 +330,13 @@ def offer_of_plan(plan: Plan, asked: Asked) -> Offer:
     return _filled(empty, made, plan.estimate.take(first), plan.outcome.take(first), asked)
 
 
-def offer(scenario: Scenario, asked: Asked, *, name: str = "") -> Offer:
+def offer(scenario: Scenario, asked: Asked, *, name: str = "", tight_too: bool = True) -> Offer:
     """Find the best layout of a scenario and what the run costs with it.
 
     Where the goal leaves the batch open (`smallest_batch`, `largest_batch`) the best batch is
     taken, with the tokens that a larger one needs more. On servers of several kinds it is the best
-    way to use them, or some of them (``planner/mixed_plan.py``).
+    way to use them, or some of them (``planner/mixed_plan.py``). With `tight_too` the TIGHT layout
+    is named that would be the best if such were allowed.
 
     Raises
     ------
@@ -347,8 +350,11 @@ def offer(scenario: Scenario, asked: Asked, *, name: str = "") -> Offer:
     length = scenario.workload.recipe.sequence_length
     if len(batches) > 1:
         scenario = with_critical_batch(scenario)
-    offers = [_offer(with_sizes(scenario, batch, length), asked, name) for batch in batches]
-    return min(offers, key=lambda one: _rank(one, scenario, asked))
+    offers = [
+        _offer(with_sizes(scenario, batch, length), asked, name, tight_too=tight_too)
+        for batch in batches
+    ]
+    return min(offers, key=lambda offer: _rank(offer, scenario, asked))
 
 
 def offer_assumptions(scenario: Scenario, row: Offer) -> list[Assumption]:
@@ -385,7 +391,7 @@ def _rank(offer: Offer, scenario: Scenario, asked: Asked) -> tuple[bool, bool, f
     return not offer.feasible, not offer.meets(asked), value
 
 
-def _offer(scenario: Scenario, asked: Asked, name: str) -> Offer:
+def _offer(scenario: Scenario, asked: Asked, name: str, *, tight_too: bool) -> Offer:
     """The same for the one batch of a scenario."""
     cluster = scenario.cluster
     most_tp = widest_tp(cluster.domain)
@@ -415,9 +421,11 @@ def _offer(scenario: Scenario, asked: Asked, name: str) -> Offer:
     result = priced(best, scenario, price=asked.price_of(scenario))
     first = ranked(best, result, scenario)[:1]
     assert searched.found is not None
-    tight = _tight_words(best.take(first), searched.found, scenario, asked)
-    filled = replace(empty, layouts=layouts, tight_alternative=tight)
-    return _filled(filled, scenario, best.take(first), result.take(first), asked)
+    empty = replace(empty, layouts=layouts)
+    if tight_too:
+        tight = _tight_words(best.take(first), searched.found, scenario, asked)
+        empty = replace(empty, tight_alternative=tight)
+    return _filled(empty, scenario, best.take(first), result.take(first), asked)
 
 
 def _tight_words(

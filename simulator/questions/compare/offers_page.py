@@ -12,6 +12,9 @@ Cell = tuple[object, str, str]
 View = tuple[str, list[str]]
 """A heading, and the lines below it."""
 
+Part = tuple[str, list[str], list[list[str]]]
+"""A heading, columns, of which the first names a row, and the rows below them."""
+
 
 def offers_page(
     command: str,
@@ -26,6 +29,7 @@ def offers_page(
     missed: str = "",
     problems: View | None = None,
     picture: tuple[str, str] | None = None,
+    parts: Sequence[Part] = (),
     views: Sequence[View] = (),
 ) -> str:
     """Write offers as one page that needs nothing else.
@@ -52,6 +56,8 @@ def offers_page(
         What could not be searched.
     picture : pair of str, optional
         A heading and inline SVG.
+    parts : sequence of Part
+        Small tables below it.
     views : sequence of View
         What to make of the offers.
     """
@@ -62,6 +68,8 @@ def offers_page(
     shown = [i for i, (name, _) in enumerate(columns) if name not in aside]
     more = [i for i, (name, _) in enumerate(columns) if name in aside]
     tables = [shown, [*range(naming), *more]] if more else [shown]
+    tabled = [(f"part-{i}", *part) for i, part in enumerate(parts)]
+    sections |= {anchor: heading for anchor, heading, *_ in tabled}
     anchored = [(f"view-{i}", *view) for i, view in enumerate(views)]
     sections |= {anchor: heading for anchor, heading, _ in anchored}
     return (
@@ -78,6 +86,7 @@ def offers_page(
             ],
             problems=problems[1] if problems else [],
             picture=picture[1] if picture else None,
+            parts=tabled,
             views=anchored,
             sections=sections,
         )

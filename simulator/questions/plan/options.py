@@ -56,31 +56,33 @@ def searched_offers(plan: Plan, points: Sequence[tuple[str, int]]) -> list[Offer
     listed = {name: value for name, value in paid.items() if name not in _OF_ONE}
     theirs = replace(mine, document={**mine.document, "economics": listed}) if paid else mine
     home = own_cluster(mine)
-    return [offer_of(mine if name == home else theirs, name, gpus, asked) for name, gpus in points]
+    return [
+        offer_of(mine if name == home else theirs, name, gpus, asked, tight_too=False)
+        for name, gpus in points
+    ]
 
 
 @contextmanager
 def offers_beside(plan: Plan) -> Iterator[Callable[[], list[Offer]]]:
     """Begin to search them in two copies of this process; what is yielded waits for them.
 
-    The plan's own answer is the first. For a process without threads of its own at work.
+    A copy for each cluster, whose sizes share prices. The plan's own answer is the first. For a
+    process without threads of its own at work.
     """
     asked, points = asked_of(plan), other_offers(plan)
+    here = sum(name == own_cluster(plan.scenario) for name, _ in points)
 
     def searched(some: list[tuple[str, int]]) -> list[Offer]:
         with one_thread():
             return searched_offers(plan, some)
 
     with (
-        run_in_process(lambda: searched(points[::2])) as first,
-        run_in_process(lambda: searched(points[1::2])) as second,
+        run_in_process(lambda: searched(points[:here])) as first,
+        run_in_process(lambda: searched(points[here:])) as second,
     ):
 
         @cache
         def waited() -> list[Offer]:
-            offers = [*first(), *second()]
-            order = {point: i for i, point in enumerate(points)}
-            offers.sort(key=lambda offer: order[offer.cluster, offer.gpus])
-            return [offer_of_plan(plan, asked), *offers]
+            return [offer_of_plan(plan, asked), *first(), *second()]
 
         yield waited

@@ -395,19 +395,22 @@ def _caveats(plan: Plan) -> list[str]:
 def missed_goals(plan: Plan) -> list[str]:
     """Name the goals that the best layout misses, and by how much: what is to be planned for."""
     goal, factor = plan.scenario.goal, plan.planning_factor
-    times, on_top = (1.0, "takes") if factor is None else (factor.value, "is to be planned with")
+    times = 1.0 if factor is None else factor.value
+    how = "" if factor is None else ", with what published runs took on top"
     days, usd = times * plan.outcome.days[0], times * plan.outcome.usd[0]
     lines = []
     if goal.deadline_days is not None and not plan.meets_deadline:
+        limit = show_days(goal.deadline_days)
         lines.append(
-            f"MISSED: {_none(plan, plan.in_time)} meets the deadline. The best {on_top}"
-            f" {show_days(days)} of {show_days(goal.deadline_days)}: it needs"
+            f"MISSED: {_none(plan, plan.in_time)} meets the deadline of {limit}."
+            f" The best takes {show_days(days)}{how}: it needs"
             f" {days / goal.deadline_days:,.3g} times the speed."
         )
     if goal.budget_usd is not None and not plan.meets_budget:
+        limit = show_usd(goal.budget_usd)
         lines.append(
-            f"MISSED: {_none(plan, plan.in_budget)} meets the budget. The best {on_top}"
-            f" {show_usd(usd)} of {show_usd(goal.budget_usd)}: it needs prices"
+            f"MISSED: {_none(plan, plan.in_budget)} meets the budget of {limit}."
+            f" The best costs {show_usd(usd)}{how}: it needs prices"
             f" {100.0 * (1.0 - goal.budget_usd / usd):.3g} % lower."
         )
     return lines

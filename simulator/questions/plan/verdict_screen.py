@@ -28,12 +28,15 @@ from simulator.planner.input_verdict import input_verdict
 from simulator.planner.plan import Plan, alternatives
 from simulator.planner.sensitivity import binding, memory_margin, surer_words
 from simulator.planner.variants import Variant
+from simulator.questions.compare.offers import offer_of_plan
+from simulator.questions.plan.options import asked_of
 from simulator.questions.plan.screen import (
     OTHERWISE,
     batches_tried,
     missed_goals,
     trained_otherwise,
 )
+from simulator.report.decision import verdict_sentence
 from simulator.report.evidence import ties
 from simulator.report.wording import (
     end_words,
@@ -70,10 +73,11 @@ def verdict_screen(
     yield from assumptions(assumed)
     for line in missed_goals(plan):
         yield Text(line, style=NO_FIT)
+    asked = asked_of(plan)
     yield ""
+    yield Text(verdict_sentence(offer_of_plan(plan, asked), asked), style="bold")
     yield _best(plan)
     yield notes(ASSUMED, assumption_lines(plan, brief=True))
-    yield ""
     yield _others(plan)
     if tie := ties(plan.certainty.tied, len(plan.estimate)):
         yield Text(tie)
@@ -83,7 +87,7 @@ def verdict_screen(
         yield notes("Batches tried, by tokens per second", batches_tried(plan))
     binds = 1 if memory_margin(plan) else _BINDING  # which takes two lines
     yield notes(section_title("bottlenecks"), binding(plan)[:binds])
-    yield notes(section_title("sensitive"), _pays(upgrades()))
+    yield from _pays(upgrades())
     if trained := trained_otherwise(plan):
         yield notes(OTHERWISE, trained)
     yield Text(_REST, style="dim")
@@ -190,6 +194,9 @@ def _others(plan: Plan) -> Table:
     return table
 
 
-def _pays(upgrades: list[Variant]) -> list[str]:
-    best = [upgrade for upgrade in upgrades[:1] if upgrade.gain > 0]
-    return [f"{one.name}, {one.change}: {show_percent(one.gain)} more tokens/s" for one in best]
+def _pays(upgrades: list[Variant]) -> Iterator[Text]:
+    """What the step is most sensitive to, in a line."""
+    for best in upgrades[:1]:
+        if best.gain > 0:
+            gain = f"{best.name}, {best.change}: {show_percent(best.gain)} more tokens/s"
+            yield Text(f"{section_title('sensitive')}", style="bold").append(f" {gain}", "not bold")

@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from simulator.cli.screen import console, gib, heading, notes, plain_table, table_of, verdict_style
+from simulator.cli.screen import console, gib, heading, notes, plain_table, table_of
 from simulator.cost.estimate import VERDICTS
 from simulator.cost.memory.moments import MOMENTS
 from simulator.cost.terms import MEMORY_MEANING
@@ -37,7 +37,7 @@ def memory_screen(prediction: Prediction, fitting: Fitting) -> Iterator[Renderab
 
 def _verdict(fitting: Fitting) -> Text:
     """FITS, TIGHT or OOM, by how much, and how sure."""
-    text = Text(fitting.verdict, style=verdict_style(fitting.verdict))
+    text = Text(fitting.verdict, style=fitting.verdict)
     share = show_percent(abs(fitting.margin_bytes) / fitting.usable_bytes)
     usable, capacity = gib(fitting.usable_bytes), gib(fitting.capacity_bytes)
     words = "free on" if fitting.margin_bytes >= 0 else "too much on"
@@ -93,7 +93,7 @@ def _stage_table(
     table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
     table.add_column("stage", min_width=label, no_wrap=True)
     for stage in stages:
-        style = "" if verdicts[stage] == "FITS" else verdict_style(verdicts[stage])
+        style = "" if verdicts[stage] == "FITS" else verdicts[stage]
         table.add_column(str(stage), justify="right", no_wrap=True, style=style)
     for name, row in texts.items():
         style = "bold" if name == "sum" else ""
@@ -156,7 +156,7 @@ def _changes(prediction: Prediction, fitting: Fitting) -> Any:
 
     def verdict(change: Variant) -> Text:
         word = str(change.memory_verdict)
-        return Text(word, style=verdict_style(word))
+        return Text(word, style=word)
 
     return table_of(
         fitting.changes,

@@ -20,9 +20,11 @@ from simulator.reinforcement.evidence import interval_s, step_evidence
 from simulator.reinforcement.remedies import Remedy, remedies
 from simulator.reinforcement.rl_step import RLStep, rl_step
 from simulator.reinforcement.split_search import By, Tried, best_of, flips, try_splits, update_s
+from simulator.reinforcement.timeline import WORDS
 from simulator.reinforcement.trainer import with_gpus
 from simulator.reliability.run_terms import RunTerms
-from simulator.rollouts.rl_section import RL
+from simulator.rollouts.profiles import frameworks_that_mix
+from simulator.rollouts.rl_section import RL, split_gpus
 from simulator.scenario import Scenario
 from simulator.search.with_failures import real_run, terms_of
 from simulator.units import KWH_J, show_percent, show_seconds
@@ -46,6 +48,12 @@ class Priced:
     goodput: float
     """Ideal time over real time: what failures of both sides, restarts and checkpoints leave."""
     price: Price
+
+    @property
+    def phases(self) -> list[tuple[str, float]]:
+        """Phases that take any time, and their seconds."""
+        parts_s = self.step.parts_s
+        return [(WORDS[name], seconds) for name, seconds in parts_s.items() if seconds > 0.0]
 
     def document(self) -> dict[str, Any]:
         """As JSON says it."""
@@ -71,11 +79,12 @@ class Priced:
             "log_probabilities_s": trainer.score_s,
             "training_s": trainer.training_s,
             "refit_s": step.moved.seconds,
-            "phase_change_s": step.moved.switch_s,
+            "phase_change_s": step.switch_s,
+            "lent_s": step.lent_s,
             "driver_s": step.driver_s,
             "waiting": step.waiting,
             "staleness": step.staleness,
-            "gpus": step.gpus,
+            "gpus": step.gpus | ({"scoring": placed} if (placed := step.rl.scoring_gpus) else {}),
             "tokens_per_s_per_gpu": step.tokens_per_s_per_gpu,
             "preempted": step.generated.preempted,
             "layouts": {"training": trainer.layout, "generation": generation},
@@ -183,7 +192,7 @@ class PricedRL(Answer):
         shown = self.shown
         if shown is None:
             return tuple(said)
-        rl, replica = shown.step.rl, shown.step.generated.replica
+        rl, replica, framework = shown.step.rl, shown.step.generated.replica, shown.step.framework
         if rl.answer_tokens is not None:
             said.append(
                 "Answers are lognormal, cut at the longest: the cap matters more than the shape."
@@ -191,10 +200,16 @@ class PricedRL(Answer):
         if replica.borrowed:
             device = replica.cluster.accelerator.name
             said.append(f"Decode kernels of {replica.borrowed} stand in for those of {device}.")
+        if rl.mode == "mixed" and rl.policy_age not in framework.mixed:
+            able = ", ".join(frameworks_that_mix(rl.policy_age))
+            whose = f"{framework.name} {framework.release}"
+            said.append(f"{whose} has no mixed mode {rl.policy_age}; {able} has.")
         if rl.algorithm == "dapo":
             said.append("DAPO's further rounds are one longer batch: prompts / kept_groups.")
         if rl.algorithm == "ppo":
             said.append("The critic is a second model of the policy's size and layout.")
+        if rl.scoring_gpus:
+            said.append("Whether models fit on accelerators that only score is not looked at.")
         return tuple(said)
 
 
@@ -262,7 +277,7 @@ def priced(scenario: Scenario, step: RLStep) -> Priced:
 
 
 def rl_goodput(scenario: Scenario, step: RLStep) -> float:
-    """Ideal time over real time, of the trainer whose ranks stop together and of generators apart.
+    """Ideal time over real time, of the trainer whose ranks stop together and of other generators.
 
     The trainer's as of any training ([run]); a step counts as long as it takes with its generation,
     since that is what an interruption loses.
@@ -275,8 +290,6 @@ def rl_goodput(scenario: Scenario, step: RLStep) -> float:
     )
     estimate = replace(step.trainer.estimate, step_time_s=np.array([update_s(step)]))
     trainer = float(real_run(estimate, alone).goodput[0])
-    if step.rl.mode == "colocated":
-        return trainer
     return trainer * generator_goodput(terms_of(estimate, alone), step)
 
 
@@ -292,7 +305,7 @@ def generator_goodput(terms: RunTerms, step: RLStep) -> float:
     terms : RunTerms
         Of the trainer's run, whose rates per device hold for generators too.
     """
-    rate = float(terms.rate.sum()) * step.gpus["generation"] / step.gpus["training"]
+    rate = float(terms.rate.sum()) * step.alone_gpus / step.gpus["training"]
     if rate == 0.0:
         return 1.0
     run, weight = terms.run, terms.rate[0] / terms.rate.sum()
@@ -324,30 +337,35 @@ def usd_per_1000_updates(scenario: Scenario, step: RLStep) -> float | None:
 
 def _joule_per_1000_updates(scenario: Scenario, step: RLStep) -> float:
     """Energy of a thousand updates at the meter: devices are busy but while their side waits."""
-    sides = {"training": "trainer"}
-    if step.rl.mode == "apart":
-        sides["generation"] = "generator"
+    sides = {"trainer": step.gpus["training"], "generator": step.alone_gpus}
+    busy = {side: 1.0 - step.waiting[side] for side in sides}
+    sides["scorers"], busy["scorers"] = (
+        step.rl.scoring_gpus,
+        step.trainer.score_s / step.step_time_s,
+    )
     whole = sum(
         float(
             cluster_energy_joule(
-                with_gpus(scenario.cluster, step.gpus[name]),
+                with_gpus(scenario.cluster, gpus),
                 scenario.tariff.site,
                 step_time_s=step.step_time_s,
-                busy_s=(1.0 - step.waiting[side]) * step.step_time_s,
+                busy_s=busy[side] * step.step_time_s,
             )
         )
-        for name, side in sides.items()
+        for side, gpus in sides.items()
+        if gpus
     )
     return whole * THOUSAND / step.trainer.updates
 
 
 def _row(scenario: Scenario, tried: Tried) -> dict[str, Any]:
     step, rl = tried.step, tried.rl
+    training, alone = split_gpus(rl, scenario.cluster.gpus)
     row: dict[str, Any] = {
         "mode": rl.mode,
         "staleness": rl.staleness,
-        "training_gpus": scenario.cluster.gpus - (rl.generation.gpus or 0),
-        "generation_gpus": rl.generation.gpus or scenario.cluster.gpus,
+        "training_gpus": training,
+        "generation_gpus": alone if rl.mode == "apart" else scenario.cluster.gpus,
         "generation_tp": rl.generation.tp,
         "generation_ep": rl.generation.ep,
         "reason": tried.reason or None,

@@ -8,10 +8,10 @@ from simulator.answers import CAVEATS
 from simulator.questions.compare.offers_page import Cell, offers_page
 from simulator.questions.rl.picture import rl_picture
 from simulator.report.inline_svg import inline
-from simulator.units import show_percent, show_seconds, show_usd
+from simulator.units import show_bytes, show_percent, show_seconds, show_usd
 
 if TYPE_CHECKING:
-    from simulator.questions.rl.answer import PricedRL
+    from simulator.questions.rl.answer import Priced, PricedRL
     from simulator.reinforcement.remedies import Remedy
 
 _COLUMNS = {
@@ -47,11 +47,34 @@ def rl_page(answer: PricedRL) -> str:
         table="Splits",
         naming=3,
         picture=("Two steps", inline(wide, narrow, alt=alt)),
+        parts=[
+            ("Time of a step", ["phase", "time", "of the step"], _phases(shown)),
+            ("Memory", ["phase", "memory", "usable", "", "holds"], _memory(shown)),
+        ],
         views=[
             ("Would help", [_told(remedy) for remedy in answer.told]),
             (CAVEATS, list(answer.caveats)),
         ],
     )  # fmt: skip
+
+
+def _phases(shown: Priced) -> list[list[str]]:
+    whole = shown.step.step_time_s
+    rows = [
+        [word, show_seconds(seconds), show_percent(seconds / whole)]
+        for word, seconds in shown.phases
+    ]
+    return [*rows, ["a step", show_seconds(whole), ""]]
+
+
+def _memory(shown: Priced) -> list[list[str]]:
+    return [
+        [
+            *(name, show_bytes(side.total_bytes), show_bytes(side.usable_bytes), side.verdict),
+            ", ".join(f"{kind} {show_bytes(size)}" for kind, size in side.largest),
+        ]
+        for name, side in shown.step.memory.items()
+    ]
 
 
 def _told(remedy: Remedy) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from simulator.reinforcement.timeline import LANES, timeline
+from simulator.reinforcement.timeline import LANES, WORDS, timeline
 from simulator.report.canvas import NARROW, headline, ink_on, legend, new_figure, plain_axes
 from simulator.report.palette import colour
 from simulator.units import show_percent, show_seconds
@@ -12,16 +12,17 @@ from simulator.units import show_percent, show_seconds
 if TYPE_CHECKING:
     from simulator.questions.rl.answer import Priced, PricedRL
 
-INKS = {
-    "generation": ("gemm", "generation"),
-    "reward": ("input", "reward"),
-    "driver": ("launch", "driver"),
-    "log_probabilities": ("attention", "log-probabilities"),
-    "training": ("optimizer", "training"),
-    "refit": ("tp", "refit"),
-    "phase_change": ("offload", "change of sides"),
-    "waiting": ("bubble_drain", "waiting"),
+_COLOURS = {
+    "generation": "gemm",
+    "reward": "input",
+    "driver": "launch",
+    "log_probabilities": "attention",
+    "training": "optimizer",
+    "refit": "tp",
+    "phase_change": "offload",
+    "waiting": "bubble_drain",
 }
+INKS = {phase: (ink, WORDS[phase]) for phase, ink in _COLOURS.items()}
 """Colour and word of each phase."""
 
 _WIDE_ENOUGH = 0.06
@@ -35,7 +36,7 @@ def draw_lanes(axes: Any, shown: Priced) -> None:
     told = set()
     for span in spans:
         ink, word = INKS[span.phase]
-        if span.phase == "waiting" and shown.step.rl.mode == "colocated":
+        if span.phase == "waiting" and shown.step.alone_gpus == 0:
             word = "the same devices on the other side"
         length = span.end_s - span.start_s
         row = LANES[::-1].index(span.lane)
@@ -65,7 +66,7 @@ def rl_picture(answer: PricedRL, *, narrow: bool = False, svg: bool = False) -> 
     draw_lanes(axes, shown)
     step, name = shown.step, answer.scenario.workload.architecture.name
     waits = ", ".join(f"{side} waits {show_percent(x)}" for side, x in step.waiting.items())
-    if step.rl.mode == "colocated":
+    if step.alone_gpus == 0:
         waits = "all generate, then all train"
     title = f"{name}: {show_seconds(step.step_time_s)} a step, {step.rl.mode}"
     headline(figure, title, f"{step.all_gpus:,} accelerators; {waits}")

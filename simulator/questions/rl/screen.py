@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from simulator.answers import CAVEATS
-from simulator.cli.screen import heading, notes, plain_table, table_of, verdict_style
+from simulator.cli.screen import heading, notes, plain_table, table_of
 from simulator.units import show_bytes, show_kwh, show_percent, show_seconds, show_usd
 
 if TYPE_CHECKING:
@@ -18,16 +18,6 @@ if TYPE_CHECKING:
 
 _SHOWN = 10
 """Splits on the screen, best first."""
-
-_WORDS = {
-    "generation": "generation",
-    "reward": "reward",
-    "log_probabilities": "log-probabilities",
-    "training": "training",
-    "refit": "refit",
-    "phase_change": "change of sides",
-    "driver": "driver",
-}
 
 
 def screen(answer: PricedRL) -> Iterator[RenderableType]:
@@ -54,10 +44,8 @@ def screen(answer: PricedRL) -> Iterator[RenderableType]:
 def _step(shown: Priced) -> Table:
     step = shown.step
     table = plain_table("phase", "time", "of the step", left=("phase",))
-    for name, seconds in step.parts_s.items():
-        if seconds > 0.0:
-            share = show_percent(seconds / step.step_time_s)
-            table.add_row(_WORDS[name], show_seconds(seconds), share)
+    for word, seconds in shown.phases:
+        table.add_row(word, show_seconds(seconds), show_percent(seconds / step.step_time_s))
     whole = show_seconds(step.step_time_s)
     table.add_row(Text("a step", style="bold"), Text(whole, style="bold"), "")
     return table
@@ -73,7 +61,7 @@ def _sides(shown: Priced) -> list[str]:
         f" {step.trainer.bins:,} packed sequences an update,"
         f" {show_percent(step.trainer.fill)} full",
         f"generator: {made.replicas:,} replicas of tp {rl.generation.tp} on"
-        f" {step.gpus['generation']:,}, up to {made.replica.most_sequences:,} sequences each, cache"
+        f" {made.gpus:,}, up to {made.replica.most_sequences:,} sequences each, cache"
         f" of {made.cache_tokens:,.0f} tokens, {show_seconds(made.iterations_s)} an iteration",
     ]
     if made.preempted:
@@ -82,7 +70,12 @@ def _sides(shown: Priced) -> list[str]:
         lines.append(f"{made.waited:,} of {rl.written:,} answers found no place at once")
     slow = made.seconds / made.mean_s - 1.0
     lines.append(f"the slowest replica takes {show_percent(slow)} longer than the mean")
-    if rl.mode == "apart":
+    if step.lent_s > 0.0:
+        lines.append(
+            f"{step.gpus['training']:,} accelerators that train write answers too,"
+            f" {show_seconds(step.lent_s)} of a step; {step.alone_gpus:,} only write"
+        )
+    if step.alone_gpus:
         wait = step.waiting
         lines.append(
             f"the trainer waits {show_percent(wait['trainer'])} of a step, the generator"
@@ -105,9 +98,8 @@ def _sides(shown: Priced) -> list[str]:
 def _memory(shown: Priced) -> Table:
     table = plain_table("phase", "memory", "usable", "", "holds", left=("phase", "holds"))
     for name, side in shown.step.memory.items():
-        kinds = sorted(side.kinds.items(), key=lambda item: -item[1])
-        holds = ", ".join(f"{kind} {show_bytes(size)}" for kind, size in kinds[:4] if size > 0.0)
-        verdict = Text(side.verdict, style=verdict_style(side.verdict))
+        holds = ", ".join(f"{kind} {show_bytes(size)}" for kind, size in side.largest[:4])
+        verdict = Text(side.verdict, style=side.verdict)
         table.add_row(
             name, show_bytes(side.total_bytes), show_bytes(side.usable_bytes), verdict, holds
         )
@@ -151,7 +143,7 @@ def _table(answer: PricedRL) -> Table:
         ("trainer waits", lambda row: show_percent(row["trainer_waits"])),
         ("generator waits", lambda row: show_percent(row["generator_waits"])),
         ("1,000 updates", lambda row: show_usd(row["usd"])),
-        ("", lambda row: Text(row["verdict"], style=verdict_style(row["verdict"]))),
+        ("", lambda row: Text(row["verdict"], style=row["verdict"])),
         ("trainer's layout", lambda row: row["layout"]),
         left=("mode", "trainer's layout"),
     )  # fmt: skip

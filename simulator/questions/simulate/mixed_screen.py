@@ -18,7 +18,6 @@ from simulator.cli.screen import (
     notes,
     plain_table,
     seconds_like,
-    verdict_style,
 )
 from simulator.cost.mixed_gradient_sum import GradientSumPhases
 from simulator.cost.terms import LABELS
@@ -40,7 +39,7 @@ def verdicts(kinds: list[KindUse]) -> Text:
     """Whether the worst rank of each kind fits, a line each."""
     text = Text()
     for kind in kinds:
-        text.append(kind.verdict, style=verdict_style(kind.verdict))
+        text.append(kind.verdict, style=kind.verdict)
         text.append(
             f": {gib(kind.memory_bytes)} of {gib(kind.usable_bytes)} GiB usable on the worst rank"
             f" of {kind.name}\n",
@@ -132,25 +131,25 @@ def mixed_plan_screen(answer: MixedPlan) -> Iterator[RenderableType]:
     unit, scale = seconds_like(answer.best.step_s)
     fastest_s = min(option.step_s for option in answer.options)
     money = "USD" + MARK * answer.best.run.outcome.price.assumed
-    table = plain_table(
-        "way", "", "GPUs", f"step ({unit})", "slower", "micro-batches", "days", money, "layout",
-        left=("way", "layout"),
-    )  # fmt: skip
-    for option in answer.options:
+    named = ("way", "", "GPUs", f"step ({unit})", "slower", "micro-batches")
+    dated = answer.scenario.workload.recipe.steps is not None
+    table = plain_table(*named, *(("days", money) if dated else ()), left=("way",))
+    for number, option in enumerate(answer.options, 1):
         slower = show_percent(option.step_s / fastest_s - 1.0)
         days, usd = (float(x[0]) for x in (option.run.outcome.days, option.run.outcome.usd))
+        totals = (f"{days:,.1f}", "no price" if math.isnan(usd) else show_usd(usd))
         table.add_row(
-            option.way,
-            Text(option.run.memory.verdict, style=verdict_style(option.run.memory.verdict)),
+            f"{number} {option.way}",
+            Text(option.run.memory.verdict, style=option.run.memory.verdict),
             f"{option.gpus:,}",
             amount(scale * option.step_s),
             slower,
             " + ".join(f"{count:,}" for count in dict.fromkeys(option.micro_batches)),
-            "" if math.isnan(days) else f"{days:,.1f}",
-            "" if math.isnan(usd) else show_usd(usd),
-            option.described,
+            *(totals if dated else ()),
         )
     yield table
+    layouts = [f"{number} {option.described}" for number, option in enumerate(answer.options, 1)]
+    yield notes("layout of each", layouts)
     legs = [_legs(option.kinds, option.legs) for option in answer.options if option.legs][:1]
     said = [*_NOTES[:2], *([_OWN, *legs] if legs else []), *_NOTES[2:]]
     factor = factor_of(answer.scenario)

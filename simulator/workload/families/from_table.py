@@ -308,7 +308,7 @@ def from_row(f: Fields) -> Architecture:
     joined = _alone(words) if words.whole("layers") else _beside(parts.pop(0), words)
     joined = replace(joined, notes=(*joined.notes, *left_out))
     for tower in reversed(parts):
-        joined = _behind(tower, joined)
+        joined = behind(tower, joined)
     return joined
 
 
@@ -377,16 +377,18 @@ def _part(outer: Words, key: str, family: str) -> Architecture:
 
 def _beside(arch: Architecture, words: Words) -> Architecture:
     """Add what a model of parts has itself: projectors, tables."""
+    linears, scales = _linears(words, "lin"), words.whole("scales")
     return replace(
         arch,
         name=words.config.name,
         family=words.config.family,
-        linears=arch.linears + _linears(words, "lin"),
-        scales=arch.scales + words.whole("scales"),
+        linears=arch.linears + linears,
+        scales=arch.scales + scales,
+        projector=parameters(beside(linears, scales)) if len(words["parts"]) > 1 else 0,
     )
 
 
-def _behind(tower: Architecture, arch: Architecture) -> Architecture:
+def behind(tower: Architecture, arch: Architecture) -> Architecture:
     """Put a tower in front: its blocks keep their width, and their tokens are those of an image."""
     width, tokens = tower.hidden, tower.max_positions
     layers = [replace(tower.blocks[kind], width=width, tokens=tokens) for kind in tower.layer_kinds]
@@ -405,6 +407,7 @@ def _behind(tower: Architecture, arch: Architecture) -> Architecture:
         arch,
         blocks=tuple(kinds),
         layer_kinds=order,
+        tower_layers=arch.tower_layers + tower.layers,
         notes=(*arch.notes, *tower.notes, note),
     )
 
