@@ -90,16 +90,16 @@ def _changes(
     Moments and, shape (rows, 3), changes; `kept` by chunk, `comes` loss and temporaries.
     """
     listed, step, times = played.program, played.step, played.times
-    own = slice(*np.searchsorted(listed.rank, [rank, rank + 1]))
-    kind, tasks = listed.kind[own], step.task_of_action[own]
+    actions = slice(*np.searchsorted(listed.rank, [rank, rank + 1]))
+    kind, tasks = listed.kind[actions], step.task_of_action[actions]
     start, end = times.start_s[tasks], times.end_s[tasks]
-    pair = np.flatnonzero(listed.with_next[own])
+    pair = np.flatnonzero(listed.with_next[actions])
     start[pair + 1] = start[pair]
     ahead = kind == FORWARD
     frees = ~ahead & (kind != BACKWARD_INPUT)
     back = ~ahead & (kind != BACKWARD_WEIGHT)
-    head = ahead & (listed.piece[own] == listed.pieces - 1)
-    size = kept[listed.chunk[own]]
+    head = ahead & (listed.piece[actions] == listed.pieces - 1)
+    size = kept[listed.chunk[actions]]
     working = comes * (head if at_loss else back)[:, None]
     starts = np.column_stack([np.where(ahead, size, 0.0), working])
     ends = np.column_stack([np.where(frees, -size, 0.0), -working])
