@@ -130,7 +130,7 @@ def flatten(given: Iterable[Any], taken: list[Any]) -> str:
     kinds = []
     for value in given:
         if isinstance(value, tuple):
-            kinds.append(flatten(value, taken))
+            kinds.append(f"{fields_of(type(value))}({flatten(value, taken)})")
         elif isinstance(value, np.ndarray):
             memory, flags = value.__array_interface__, value.flags
             taken += (None, None, *map(ctypes.c_int64, (value.size, value.itemsize)))
@@ -144,6 +144,12 @@ def flatten(given: Iterable[Any], taken: list[Any]) -> str:
         else:
             kinds.append("?")
     return ",".join(kinds)
+
+
+@cache
+def fields_of(kind: type[tuple[Any, ...]]) -> str:
+    """Names of a tuple's fields, whose order machine code relies on."""
+    return " ".join(getattr(kind, "_fields", ()))
 
 
 @cache
