@@ -25,6 +25,9 @@ PLAIN = 20_000
 """Numbers in arrays up to which a `short` function runs as it is: 0.03 s of plain Python at most,
 which is what it takes to load the machine code."""
 
+_PLAIN_UNCOMPILED = 3 * PLAIN
+"""The same where numba would have to be loaded: 0.1 s, of its half a second and what it compiles."""
+
 PACKAGE = Path(__file__).resolve().parents[2]
 MACHINE_CODE = Path(__file__).with_name(f"compiled-{sysconfig.get_platform()}.bin")
 """A line of JSON, then an object file."""
@@ -57,13 +60,16 @@ class Compiled:
 
     def __call__(self, *given: Any) -> Any:
         """Run it, compiled or not."""
-        if self._plain and _numbers(given) <= self._plain:
+        numbers = _numbers(given) if self._plain else np.inf
+        if numbers <= self._plain:
             return self.function(*given)
         ahead = machine_code().get(self.name)
         if ahead is not None:
             taken: list[Any] = []
             if flatten(given, taken) == ahead.takes:
                 return ahead(taken)
+        elif self._made is None and numbers <= _PLAIN_UNCOMPILED:
+            return self.function(*given)
         return self.dispatcher(*given)
 
     @property
