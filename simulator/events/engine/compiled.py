@@ -26,7 +26,7 @@ PLAIN = 20_000
 which is what it takes to load the machine code."""
 
 _PLAIN_UNCOMPILED = 3 * PLAIN
-"""The same where numba would have to be loaded: 0.1 s, of its half a second and what it compiles."""
+"""The same where numba would have to be loaded: 0.1 s, where it takes half a second or more."""
 
 PACKAGE = Path(__file__).resolve().parents[2]
 MACHINE_CODE = Path(__file__).with_name(f"compiled-{sysconfig.get_platform()}.bin")
