@@ -126,7 +126,9 @@ $(STAMPS)/foreshard: pyproject.toml $(STAMPS)/venv
 	@cp pyproject.toml $@
 
 # Machine code of the engine of events, beside its modules: once for a checkout, with nothing but numba.
-$(STAMPS)/compiled: workshop/ahead_of_time.py $(wildcard simulator/events/*/*.py) $(STAMPS)/foreshard
+# Its digest is of these files (the simulator looks at it, not at times).
+$(STAMPS)/compiled: workshop/ahead_of_time.py $(wildcard simulator/events/*/*.py) \
+    simulator/reliability/run_terms.py simulator/schedules/schedule.py $(STAMPS)/foreshard
 	@echo "compiling what \`foreshard simulate\` plays, once for this checkout"
 	@$(BIN)/python -m workshop.ahead_of_time
 	@touch $@

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("simulator", "workshop")
 MODULES = sorted((ROOT / "simulator").rglob("*.py"))
 DRAWERS = {"common", "helper", "helpers", "misc", "util", "utils"}
-HEAVY = ("matplotlib", "networkx", "numba", "pandas", "scipy", "torch")
+HEAVY = ("llvmlite", "matplotlib", "networkx", "numba", "pandas", "scipy", "torch")
 
 
 def run(code: str) -> subprocess.CompletedProcess[str]:

@@ -93,6 +93,17 @@ def test_wheel_holds_the_data_folder(wheel: Path, folder: str) -> None:
     assert found == expected
 
 
+def test_wheel_plays_steps_without_compiling(unzipped: Path) -> None:
+    code = (
+        "from simulator.events.engine.compiled import machine_code\n"
+        "from simulator.events.engine.fair_shares import fair_rates, fill\n"
+        "import sys\n"
+        "print(fill.name in machine_code(), *fair_rates([10.0], [0, 1, 2], [0, 0]))\n"
+        "print('numba' in sys.modules)"
+    )
+    assert run_unzipped(unzipped, code).split() == ["True", "5.0", "5.0", "False"]
+
+
 def test_wheel_installs_the_command(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         text = archive.read(f"foreshard-{__version__}.dist-info/entry_points.txt").decode()

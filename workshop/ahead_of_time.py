@@ -150,7 +150,7 @@ def _numbers(returned: Any) -> int:
 
 
 def sources(functions: dict[str, Any]) -> list[str]:
-    """Files of the modules that the functions stand in, and of those they import from."""
+    """Files of the functions' modules, and of those that compiled functions take names from."""
     from simulator.events.engine.compiled import PACKAGE
 
     modules = [name.rpartition(".")[0] for name in functions]
@@ -160,10 +160,17 @@ def sources(functions: dict[str, Any]) -> list[str]:
         if file in files:
             continue
         files.add(file)
-        text = file.read_text(encoding="utf-8")
-        if "engine.compiled import" in text:
-            imports = (x for x in ast.walk(ast.parse(text)) if isinstance(x, ast.ImportFrom))
-            modules += [x.module for x in imports if x.module and x.module[:10] == "simulator."]
+        text = ast.parse(file.read_text(encoding="utf-8")).body
+        compiled = [x for x in text if isinstance(x, ast.FunctionDef) and x.decorator_list]
+        names = {x.id for part in compiled for x in ast.walk(part) if isinstance(x, ast.Name)}
+        modules += [
+            x.module
+            for x in text
+            if isinstance(x, ast.ImportFrom)
+            and str(x.module).startswith("simulator.")
+            and names & {name.asname or name.name for name in x.names}
+            and x.module
+        ]
     return sorted(file.relative_to(PACKAGE).as_posix() for file in files)
 
 

@@ -7,7 +7,7 @@ passes is simulated faster than its half a million spans are written down.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -78,8 +78,8 @@ class SimulatedStep(Answer):
     """Wall-clock time of the engine."""
     draw: Callable[[], Timeline]
     """Writes the timeline down; read :attr:`timeline`."""
-    weigh: Callable[[], MemoryCurve]
-    """Follows memory over time; read :attr:`memory`."""
+    weigh: Callable[[], Iterable[MemoryCurve]]
+    """Follows memory over time, rank by rank; read :attr:`memory`, or :attr:`memory_peaks`."""
 
     @property
     def line(self) -> str:
@@ -98,7 +98,18 @@ class SimulatedStep(Answer):
     @cached_property
     def memory(self) -> MemoryCurve:
         """Memory of every simulated rank over time."""
-        return self.weigh()
+        curves = list(self.weigh())
+        columns = ("rank", "time_s", "kinds_bytes")
+        return MemoryCurve(**{x: np.concatenate([getattr(y, x) for y in curves]) for x in columns})
+
+    @cached_property
+    def memory_peaks(self) -> list[tuple[float, float, dict[str, float]]]:
+        """Of every simulated rank: when it is fullest, how full, and with what.
+
+        Without the whole of :attr:`memory`, which is larger than the step.
+        """
+        peaks = {int(curve.rank[0]): curve.peak(int(curve.rank[0])) for curve in self.weigh()}
+        return [peaks[rank] for rank in range(len(self.ranks_of))]
 
     def to_frame(self, table: Literal["terms", "timeline", "memory"] = "terms") -> DataFrame:
         """The step as a table.
@@ -145,7 +156,7 @@ class SimulatedStep(Answer):
         streams = {name: getattr(self, name) for name in ("busy_s", "exposed_s", "idle_s")}
         ranks = []
         for rank, gpus in enumerate(self.ranks_of):
-            when_s, total, held = self.memory.peak(rank)
+            when_s, total, held = self.memory_peaks[rank]
             seconds = {
                 name: dict(zip(STREAMS, rows[rank], strict=True)) for name, rows in streams.items()
             }

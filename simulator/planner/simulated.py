@@ -141,5 +141,5 @@ def _numbers(plan: Plan, i: int) -> SimulatedStep:
     return replace(
         played(plan, i),
         draw=lambda: played(plan, i).timeline,
-        weigh=lambda: played(plan, i).memory,
+        weigh=lambda: played(plan, i).weigh(),
     )

@@ -112,7 +112,7 @@ def plans(folder: Path) -> Rows:
 
 
 def first_uses(folder: Path) -> Rows:
-    """The engine of events, with nothing compiled and with all."""
+    """The engine of events, where numba has compiled nothing yet."""
     plain = (*GPT3[:1], "examples/llama-3.1-8b.toml")
     for name, words in (
         ("simulate first ever", GPT3),

@@ -14,7 +14,7 @@ from simulator.cli.main import app
 RUNNER = CliRunner(env={"COLUMNS": "160"})
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = ["--model", "llama-3.1-8b", "--cluster", "dgx-h100", "--gpus", "8"]
-HEAVY = ("matplotlib", "networkx", "numba", "pandas", "scipy", "torch")
+HEAVY = ("llvmlite", "matplotlib", "networkx", "numba", "pandas", "scipy", "torch")
 
 
 def screen(*arguments: str) -> str:

@@ -240,7 +240,7 @@ def test_warm_up_must_be_a_count(scenario: list[str]) -> None:
 
 
 def test_nothing_heavy_is_imported(scenario: list[str]) -> None:
-    heavy = ("matplotlib", "networkx", "numba", "pandas", "scipy", "torch")
+    heavy = ("llvmlite", "matplotlib", "networkx", "numba", "pandas", "scipy", "torch")
     code = (
         "import sys\nfrom simulator.cli.main import app\n"
         f"app({['validate', *MEGATRON, *scenario]!r}, standalone_mode=False)\n"

@@ -43,6 +43,8 @@ def test_little_work_runs_as_it_is_and_more_is_compiled() -> None:
     assert doubled_sum(3) == 6.0
     assert doubles_into._made is None
     assert doubled_sum(PLAIN + 1) == 2.0 * (PLAIN + 1)
+    assert doubles_into._made is None  # machine code of it there is none
+    assert doubled_sum(3 * PLAIN) == 6.0 * PLAIN
     assert doubles_into._made is not None
     assert doubled_sum(3) == 6.0
 

@@ -66,7 +66,7 @@ def step() -> SimulatedStep:
         build_seconds=0.0,
         run_seconds=0.0,
         draw=lambda: line,
-        weigh=lambda: curve,
+        weigh=lambda: [curve],
     )
 
 

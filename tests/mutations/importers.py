@@ -531,8 +531,8 @@ class Room:
     def __enter__(self) -> Room:
         self._before = os.environ.get(FOLDERS)
         os.environ[FOLDERS] = str(self._folder)
-        # what is loaded once is no input's memory: numba comes with the first long step
-        importlib.import_module("numba")
+        # what is loaded once is no input's memory: LLVM comes with the first long step
+        importlib.import_module("llvmlite.binding")
         problem = self._try(self.importer.seeds[0], whole=self._warm)
         assert not problem and self.tally.taken, problem or "a sound file was refused"
         self.tally = Tally()

@@ -25,6 +25,9 @@ PLAIN = 20_000
 """Numbers in arrays up to which a `short` function runs as it is: 0.03 s of plain Python at most,
 which is what it takes to load the machine code."""
 
+_PLAIN_UNCOMPILED = 3 * PLAIN
+"""The same where numba would have to be loaded: 0.1 s, where it takes half a second or more."""
+
 PACKAGE = Path(__file__).resolve().parents[2]
 MACHINE_CODE = Path(__file__).with_name(f"compiled-{sysconfig.get_platform()}.bin")
 """A line of JSON, then an object file."""
@@ -57,13 +60,16 @@ class Compiled:
 
     def __call__(self, *given: Any) -> Any:
         """Run it, compiled or not."""
-        if self._plain and _numbers(given) <= self._plain:
+        numbers = _numbers(given) if self._plain else np.inf
+        if numbers <= self._plain:
             return self.function(*given)
         ahead = machine_code().get(self.name)
         if ahead is not None:
             taken: list[Any] = []
             if flatten(given, taken) == ahead.takes:
                 return ahead(taken)
+        elif self._made is None and numbers <= _PLAIN_UNCOMPILED:
+            return self.function(*given)
         return self.dispatcher(*given)
 
     @property
@@ -130,7 +136,7 @@ def flatten(given: Iterable[Any], taken: list[Any]) -> str:
     kinds = []
     for value in given:
         if isinstance(value, tuple):
-            kinds.append(flatten(value, taken))
+            kinds.append(f"{fields_of(type(value))}({flatten(value, taken)})")
         elif isinstance(value, np.ndarray):
             memory, flags = value.__array_interface__, value.flags
             taken += (None, None, *map(ctypes.c_int64, (value.size, value.itemsize)))
@@ -144,6 +150,12 @@ def flatten(given: Iterable[Any], taken: list[Any]) -> str:
         else:
             kinds.append("?")
     return ",".join(kinds)
+
+
+@cache
+def fields_of(kind: type[tuple[Any, ...]]) -> str:
+    """Names of a tuple's fields, whose order machine code relies on."""
+    return " ".join(getattr(kind, "_fields", ()))
 
 
 @cache

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from simulator.arrays import Floats
-from simulator.events.step.programs import Program, awaited_actions
+from simulator.events.step.programs import Program
 from simulator.events.step.streams import COPY
 from simulator.schedules.schedule import BACKWARD_WEIGHT, FORWARD
 
@@ -35,7 +35,7 @@ def activation_copies(table: Table, program: Program, copy_s: Floats) -> list[in
     """
     if not copy_s.any():
         return []
-    awaited = awaited_actions(program)
+    awaited = program.awaited
     taken = np.full(len(program), -1, np.int64)
     crosses = np.flatnonzero(awaited >= 0)
     taken[awaited[crosses]] = crosses

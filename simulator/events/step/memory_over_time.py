@@ -10,14 +10,12 @@ communicators, what the allocator has reserved) stays. Bytes are those of the cl
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.arrays import Floats
 from simulator.cost.memory.moments import LOSS
-from simulator.cost.memory.peak import IN_TRANSIT, Memory, kept_bytes, peak_memory, saved_mode
+from simulator.cost.memory.peak import IN_TRANSIT, kept_bytes, peak_memory, saved_mode
 from simulator.cost.memory.rank_tensors import stages_of
 from simulator.events.step.play import Played, Replica
 from simulator.events.step.timeline import MEMORY_KINDS, MemoryCurve
@@ -28,22 +26,15 @@ _ACTIVATIONS, _LOSS, _TEMPORARIES = (
 )
 
 
-def memory_over_time(played: Played) -> MemoryCurve:
-    """Follow the memory of every simulated rank through a step."""
-    curves = [
-        x for i, replica in enumerate(played.replicas) for x in _on_servers(played, replica, i)
-    ]
-    rank, when, held = (np.concatenate(column) for column in zip(*curves, strict=True))
-    return MemoryCurve(rank=rank.astype(np.int32), time_s=when, kinds_bytes=held)
-
-
-def _on_servers(played: Played, replica: Replica, i: int) -> Iterator[tuple[Any, Floats, Floats]]:
-    """Curves of the ranks of a replica, each as on the servers that it lies on."""
-    tightest = tightest_sources(replica)
-    for source in {id(x): x for x in tightest}.values():
-        rank, when, held = _replica(played, source, i * played.pp)
-        on_source = np.array([x is source for x in tightest])[rank - i * played.pp]
-        yield rank[on_source], when[on_source], held[on_source]
+def memory_over_time(played: Played) -> Iterator[MemoryCurve]:
+    """Follow the memory of every simulated rank through a step, one rank after the other."""
+    for i, replica in enumerate(played.replicas):
+        tightest = tightest_sources(replica)
+        for source in {id(x): x for x in tightest}.values():
+            for stage, (when, held) in enumerate(_curves(played, source, i * played.pp)):
+                if tightest[stage] is source:
+                    rank = np.full(len(when), i * played.pp + stage, np.int32)
+                    yield MemoryCurve(rank=rank, time_s=when, kinds_bytes=held)
 
 
 def tightest_sources(replica: Replica) -> list[Replica]:
@@ -64,8 +55,8 @@ def closed_bytes(replica: Replica) -> Floats:
     return np.asarray(closed.total_bytes[0, np.argsort(replica.rows.rank[0], kind="stable")])
 
 
-def _replica(played: Played, replica: Replica, first_rank: int) -> tuple[Any, Floats, Floats]:
-    """Ranks, moments and kinds of one replica."""
+def _curves(played: Played, replica: Replica, first_rank: int) -> Iterator[tuple[Floats, Floats]]:
+    """Moments and kinds of each rank of one replica."""
     closed = peak_memory(replica.rows, replica.priced)
     order = np.argsort(replica.rows.rank[0], kind="stable")
     kept = _kept_by_chunk(replica)
@@ -74,56 +65,48 @@ def _replica(played: Played, replica: Replica, first_rank: int) -> tuple[Any, Fl
     always[:, _ACTIVATIONS] -= most
     comes = always[:, [_LOSS, _TEMPORARIES]]
     always[:, [_LOSS, _TEMPORARIES]] = 0.0
-    rank, when, change = _changes(played, first_rank, kept, comes, _at_loss(closed, order))
-    begin = np.arange(played.pp)
-    rank, when = np.concatenate([begin, rank]), np.concatenate([np.zeros(played.pp), when])
-    change = np.concatenate([np.zeros((played.pp, 3)), change])
-    ends = change.sum(axis=1) < 0.0
-    ends[: played.pp] = True
-    rows = np.lexsort((np.arange(len(rank)), ~ends, when, rank))
-    rank, when, change = rank[rows], when[rows], change[rows]
-    running = np.cumsum(change, axis=0)
-    starts = np.searchsorted(rank, begin)
-    before = np.where(starts[:, None] > 0, running[np.maximum(starts - 1, 0)], 0.0)
-    running = running - before[rank]
-    held = always[rank]
-    for i, kind in enumerate((_ACTIVATIONS, _LOSS, _TEMPORARIES)):
-        held[:, kind] = np.maximum(held[:, kind] + running[:, i], 0.0)
-    return rank + first_rank, when, held
-
-
-def _at_loss(closed: Memory, order: NDArray[Any]) -> NDArray[np.bool_]:
-    """Ranks that are fullest at the loss."""
-    return np.asarray(closed.moment[0, order] == LOSS)
+    at_loss = closed.moment[0, order] == LOSS
+    before = np.zeros((1, 3))  # sums go on from rank to rank: how they are rounded is of the step
+    for stage in range(played.pp):
+        rank = first_rank + stage
+        when, change = _changes(played, rank, kept[stage], comes[stage], bool(at_loss[stage]))
+        ends = change.sum(axis=1) < 0.0
+        ends[0] = True
+        rows = np.lexsort((~ends, when))
+        running = np.cumsum(np.concatenate([before, change[rows]]), axis=0)
+        held = np.tile(always[stage], (len(rows), 1))
+        for i, kind in enumerate((_ACTIVATIONS, _LOSS, _TEMPORARIES)):
+            change_so_far = running[1:, i] - before[0, i]
+            held[:, kind] = np.maximum(held[:, kind] + change_so_far, 0.0)
+        before = running[-1:]
+        yield when[rows], held
 
 
 def _changes(
-    played: Played, first_rank: int, kept: Floats, comes: Floats, at_loss: NDArray[np.bool_]
-) -> tuple[Any, Floats, Floats]:
-    """Moments at which activations, loss or temporaries change: rank, time, shape (rows, 3)."""
+    played: Played, rank: int, kept: Floats, comes: Floats, at_loss: bool
+) -> tuple[Floats, Floats]:
+    """Moments at which activations, loss or temporaries of a rank change, the first with nothing.
+
+    Moments and, shape (rows, 3), changes; `kept` by chunk, `comes` loss and temporaries.
+    """
     listed, step, times = played.program, played.step, played.times
-    of_replica = (listed.rank >= first_rank) & (listed.rank < first_rank + played.pp)
-    rank, kind, chunk = (
-        listed.rank[of_replica] - first_rank,
-        listed.kind[of_replica],
-        listed.chunk[of_replica],
-    )
-    tasks = step.task_of_action[of_replica]
+    actions = slice(*np.searchsorted(listed.rank, [rank, rank + 1]))
+    kind, tasks = listed.kind[actions], step.task_of_action[actions]
     start, end = times.start_s[tasks], times.end_s[tasks]
-    pair = np.flatnonzero(listed.with_next[of_replica])
+    pair = np.flatnonzero(listed.with_next[actions])
     start[pair + 1] = start[pair]
     ahead = kind == FORWARD
     frees = ~ahead & (kind != BACKWARD_INPUT)
     back = ~ahead & (kind != BACKWARD_WEIGHT)
-    head = ahead & (listed.piece[of_replica] == listed.pieces - 1)
-    works = np.where(at_loss[rank], head, back)
-    none, size = np.zeros(len(rank)), kept[rank, chunk]
-    working = comes[rank] * works[:, None]
-    starts = np.column_stack([np.where(ahead, size, none), working])
-    ends = np.column_stack([np.where(frees, -size, none), -working])
+    head = ahead & (listed.piece[actions] == listed.pieces - 1)
+    size = kept[listed.chunk[actions]]
+    working = comes * (head if at_loss else back)[:, None]
+    starts = np.column_stack([np.where(ahead, size, 0.0), working])
+    ends = np.column_stack([np.where(frees, -size, 0.0), -working])
     change = np.concatenate([starts, ends])
     rows = np.flatnonzero(change.any(axis=1))
-    return np.tile(rank, 2)[rows], np.concatenate([start, end])[rows], change[rows]
+    when = np.concatenate([[0.0], np.concatenate([start, end])[rows]])
+    return when, np.concatenate([np.zeros((1, 3)), change[rows]])
 
 
 def _kept_by_chunk(replica: Replica) -> Floats:

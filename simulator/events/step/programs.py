@@ -10,6 +10,7 @@ two.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,6 +65,22 @@ class Program:
 
     def __len__(self) -> int:
         return len(self.rank)
+
+    @cached_property
+    def awaited(self) -> Int32s:
+        """The action whose result each one takes; NOTHING where there is none.
+
+        Raises
+        ------
+        InputError
+            An action that waits for another that no rank lists, or lists that contradict
+            themselves.
+        """
+        _check_actions(self)
+        source = awaited(self, self.pieces)
+        if (source == UNLISTED).any():
+            raise InputError(_unlisted(self, int(np.argmax(source == UNLISTED))))
+        return source
 
     def columns(self) -> ProgramColumns:
         """Every column, as compiled code takes them."""
@@ -214,14 +231,14 @@ def step_graph(
     9.0
     """
     extra = AuxiliaryTasks.none() if extras is None else extras
-    source = awaited_actions(program)
+    source = program.awaited
     check_extras(program, extra)
     seconds = action_seconds(program, pass_s)
     hops = np.broadcast_to(np.asarray(send_s, np.float64), (2, max(program.pieces - 1, 0))).copy()
     of_caller, listed = len(extra), program.listed
     if listed is not None:
         elsewhere = (source >= 0) & (program.rank[source] != program.rank)
-        source[elsewhere & listed.sends] = NOTHING
+        source = np.where(elsewhere & listed.sends, np.int32(NOTHING), source)
         extra = joined(extra, program, listed, listed.seconds(hops))
     actions = ActionTimes(source, seconds, hops)
     tasks = unfold(program.columns(), actions, extra.columns(), program.ranks)
@@ -244,21 +261,6 @@ def step_graph(
     if listed is not None:
         _name_sends(step, listed)
     return step
-
-
-def awaited_actions(program: Program) -> Int32s:
-    """The action whose result each one takes; NOTHING where there is none.
-
-    Raises
-    ------
-    InputError
-        An action that waits for another that no rank lists, or lists that contradict themselves.
-    """
-    _check_actions(program)
-    source = awaited(program, program.pieces)
-    if (source == UNLISTED).any():
-        raise InputError(_unlisted(program, int(np.argmax(source == UNLISTED))))
-    return source
 
 
 def action_seconds(program: Program, pass_s: ArrayLike) -> Floats:

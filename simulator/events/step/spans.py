@@ -14,7 +14,6 @@ from simulator.cost.terms import HIDDEN
 from simulator.events.step.pass_costs import CAUSE
 from simulator.events.step.pass_phases import BESIDE, COMPUTING, PHASES, Span
 from simulator.events.step.play import Played, shown_s
-from simulator.events.step.programs import awaited_actions
 from simulator.events.step.streams import SPAN_KINDS, STREAMS
 from simulator.events.step.timeline import Timeline
 from simulator.events.step.unfold import SEND
@@ -184,7 +183,7 @@ def _draw_extras(played: Played, spans: _Spans, critical: NDArray[np.bool_]) -> 
 def _flows(played: Played, first: Ints, sent: Ints) -> Ints:
     """Pairs of a send and the first span of the action that waits for it."""
     listed = played.program
-    awaited = awaited_actions(listed)
+    awaited = listed.awaited
     crosses = (awaited >= 0) & (listed.rank[awaited] != listed.rank)
     later = np.flatnonzero(crosses)
     pairs = np.column_stack([sent[awaited[later]], first[later]])

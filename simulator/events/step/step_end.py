@@ -21,7 +21,7 @@ from simulator.cost.tables import Priced, Selection
 from simulator.events.step.auxiliary_tasks import AuxiliaryTasks, Table
 from simulator.events.step.host_copies import activation_copies
 from simulator.events.step.pass_costs import AHEAD, BACK, Passes
-from simulator.events.step.programs import Program, awaited_actions
+from simulator.events.step.programs import Program
 from simulator.events.step.streams import COMPUTE, COPY, DATA, HOST
 from simulator.records import dataclass
 from simulator.schedules.schedule import BACKWARD_INPUT, FORWARD
@@ -170,7 +170,7 @@ def step_end_tasks(
         Cause, kind of span and chunk of each, shape (tasks, 3).
     """
     table, stages = Table(len(program)), program.ranks // len(step_end)
-    clock = _Clock(program=program, action_s=action_s, awaited=awaited_actions(program))
+    clock = _Clock(program=program, action_s=action_s, awaited=program.awaited)
     done, windows_s = activation_copies(table, program, passes.copy_s), passes.window_s
     for stage in range(stages):
         ranks = [(stage + replica * stages, tail) for replica, tail in enumerate(step_end)]

@@ -214,7 +214,7 @@ def _compared(words: str, step: SimulatedStep, before_s: float, lost_s: Mapping[
 
 def _memory(prediction: Prediction, step: SimulatedStep) -> Table:
     """Fullest moment of every simulated rank, and what fills it."""
-    peaks = [step.memory.peak(rank) for rank in range(len(step.ranks_of))]
+    peaks = step.memory_peaks
     fullest = np.argsort([-total for _, total, _ in peaks], kind="stable")[:_ROWS]
     usable = np.full(len(peaks), float(prediction.estimate.usable_bytes))
     if step.mixed is not None:
