@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from simulator import catalogue
 from simulator.arrays import Floats
 from simulator.evidence.evidence_runs import AXES, EvidenceRuns, load_evidence_runs
-from simulator.files import TOML_LIMIT_BYTES, Figure, read_profile, read_text, record, toml_of
+from simulator.files import Figure, read_profile, record, toml_of
+from simulator.plain_files import TOML_LIMIT_BYTES, read_text
 from simulator.record_cache import for_same_records
 from simulator.records import dataclass
 
@@ -317,7 +318,9 @@ def _parts(traits: Traits, runs: EvidenceRuns, rules: Likeness) -> dict[str, Flo
     """Addends of the distance."""
     parts: dict[str, Floats] = {}
     for name, weight in rules.differs.items():
-        parts[name] = float(weight) * ~_is(runs.words[name], traits.words[name])[None, :]
+        parts[name] = np.asarray(float(weight) * ~_is(runs.words[name], traits.words[name]))[
+            None, :
+        ]
     for name, weight in rules.axis.items():
         here, there = traits.axes[name].astype(float), runs.axes[name].astype(float)
         alike = here @ there.T  # axes that both have, whole numbers
