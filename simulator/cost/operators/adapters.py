@@ -108,7 +108,9 @@ def freeze(
         embedding = replace(
             embedding,
             streams=[
-                replace(s, backward_bytes=0.0, backward_calls=0.0) if s.name == "look-up" else s
+                replace(s, backward_bytes=0.0, backward_calls=0.0)
+                if s.role is StreamRole.LOOK_UP
+                else s
                 for s in embedding.streams
             ],
         )

@@ -20,7 +20,7 @@ from simulator.cost.operators.operations import (
     norm,
     padded_vocabulary,
 )
-from simulator.cost.operators.roles import GemmRole, SavedRole
+from simulator.cost.operators.roles import GemmRole, SavedRole, StreamRole
 from simulator.cost.operators.stashes import compress_stashes
 from simulator.cost.operators.task_heads import task_heads
 from simulator.cost.operators.tensor_parallel import gather_input, reduce_output
@@ -44,6 +44,7 @@ def look_up(ops: Operators, elements: Floats, size: float) -> None:
     ops.streams.append(
         Stream(
             name="look-up",
+            role=StreamRole.LOOK_UP,
             kind="elementwise",
             forward_bytes=2 * size * elements,
             backward_bytes=(size + 8) * elements,

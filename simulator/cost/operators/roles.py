@@ -54,6 +54,8 @@ class StreamRole(Enum):
     """What memory-bound kernels do; those that serve one product name it in ``Stream.product``."""
 
     OTHER = auto()
+    LOOK_UP = auto()
+    """Picks rows of a table by tokens or positions."""
     ATTENTION_NORM = auto()
     """First norm of a block: in front of its attention."""
     MLP_NORM = auto()
