@@ -36,7 +36,7 @@ from tests.interop import log_samples
 from tests.mutations import test_schema_documents as schema
 from tests.mutations.mutator import VALUES
 
-FEW, MANY = 25, 600
+FEW, MANY = 12, 600
 MOST_S = 4.0
 """Of the processor, for one input."""
 
