@@ -17,6 +17,7 @@ from workshop.fits.gemm import fit as fit_gemm
 from workshop.fits.gemm.fit import ONE_CLOCK, fit_parameters, gemm_model
 from workshop.fits.gemm.holdout import shape_folds
 from workshop.fits.gemm.series import Series, load_series, shipped_table
+from workshop.fits.training.parameters import PARAMETERS
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +102,25 @@ def test_another_machine_and_program_show_the_same_exponent(shipped: Table, dire
         errors.append(np.abs(np.log(predicted / seconds))[:, long].mean(axis=1).min())
     assert long.sum() > 30
     assert errors[1] < 0.8 * errors[0] < 0.02
+
+
+def test_long_products_in_a_loop_hold_the_prior_of_what_training_fits(shipped: Table) -> None:
+    """SimuMax timed training products on a B200 one after another: how far those of 1e12 FLOP and
+    more are from the burst clock of other timings, one by one and all together."""
+    device, prior = load_accelerator("b200-sxm"), PARAMETERS["b200_rate"].prior
+    sieve, text = Sieve(shipped), shipped.text
+    match = sieve.kept & (text("kernel") == "simumax_matmul") & (text("gpu") == "b200_sxm")
+    sizes = {name: sieve.positive(name.upper(), match)[match] for name in ("m", "n", "k")}
+    seconds = sieve.positive("time_us", match)[match] * 1e-6
+    sums = np.char.find(text("impl")[match], "acc=True out=fp32") >= 0
+    given = figures(device.gemm["cublas"]["bf16"]) | gemm_rates(device, "bf16")
+    burst = gemm_s(
+        **sizes, result_bytes=np.where(sums, 8.0, 2.0), **given | {"training_fraction": 1.0}
+    )
+    long = 2.0 * sizes["m"] * sizes["n"] * sizes["k"] >= 1e12
+    assert long.sum() > 150
+    reached = np.median(burst[long] / seconds[long]), burst[long].sum() / seconds[long].sum()
+    assert reached == pytest.approx([prior.value] * 2, abs=prior.width * prior.value / 2)
 
 
 def test_the_fit_finds_the_exponent_that_made_the_times() -> None:
