@@ -166,6 +166,9 @@ class Kernels:
     down-projections of latent attention, are added up by kernels of their own, and so is what
     shared experts make to what routed ones do (eager autograd); otherwise a compiler does it on the
     way."""
+    scaled_rotary_passes: tuple[int, int] = (7, 7)
+    """Times that a rotation with a factor on it reads or writes queries and keys, forward and
+    backward: fused kernels have no factor."""
     fp32_router: bool = False
     """A router that its model has in fp32 (``MoE.fp32_router``) is run so (Megatron-Core's
     --moe-router-dtype fp32)."""

@@ -170,3 +170,26 @@ def test_frozen_weights_have_no_kernels_for_gradients() -> None:
             ops, *_ = freeze([ops, *others], arch, ranks(), recipe, kernels)
         summed = [s for s in ops.streams if s.for_weights and np.any(s.backward_bytes)]
         assert len(summed) == expected  # two norms and the biases of queries, keys and values
+
+
+def test_a_rotation_with_a_factor_runs_operator_by_operator() -> None:
+    """As Megatron-Core writes it: the rotated part is cut off and joined to an empty rest."""
+    angles, factor = torch.randn(LENGTH, 1, 1, WIDTH), 0.1 * np.log(32.0) + 1.0
+
+    def rotated(heads: torch.Tensor) -> torch.Tensor:
+        turned, rest = heads[..., :WIDTH], heads[..., WIDTH:]
+        cosine, sine = (way(angles).mul(factor).to(heads.dtype) for way in (torch.cos, torch.sin))
+        first, second = turned.chunk(2, dim=-1)
+        crossed = torch.cat((-second, first), dim=-1)
+        return torch.cat((turned * cosine + crossed * sine, rest), dim=-1)
+
+    # many sequences, beside which the angles weigh nothing
+    heads = torch.randn(LENGTH, 64, HEADS, WIDTH, dtype=torch.bfloat16, requires_grad=True)
+    with Traffic() as forward:
+        result = rotated(heads)
+    with Traffic() as backward:
+        torch.autograd.grad(result, heads, torch.randn_like(result))
+    moving = [f"aten.{name}" for name in ("mul", "neg", "cat", "add", "slice_backward")]
+    passes = [way.moved(*moving) / heads.nbytes for way in (forward, backward)]
+    told = load_software("megatron-bridge").kernels.scaled_rotary_passes
+    assert passes == pytest.approx(told, rel=0.02)

@@ -129,7 +129,7 @@ def dense_counts(
 ) -> dict[Launched, Any]:
     """How much a block has of what all tokens pass."""
     kernels = software.kernels
-    fused = ("latent_rope" if ops.is_latent else "rope") in kernels.fused
+    fused = ("latent_rope" if ops.is_latent else "rope") in kernels.fused and not ops.scales_rotary
     delayed = recipe.precision == "fp8"
     counts: dict[Launched, Any] = {
         "attention": float(ops.has_attention),

@@ -206,15 +206,15 @@ def _rotary(
     rotary = position == "rope" and att.rotary
     if rotary and _rotates_latent(att, kernels):
         return _latent_rotary(att, widths, tokens, size)
-    # Transformer Engine's fused kernel has no factor on the rotation (Megatron-Core, rope_utils.py)
-    fused = "rope" in kernels.fused and not att.scaled_rotary
-    rope = (2 * size if fused else 7 * size) if rotary else 0.0
-    moved = rope * tokens * (widths.query + widths.key)
+    forward, backward = (2, 2) if "rope" in kernels.fused else (7, 7)
+    if att.scaled_rotary:
+        forward, backward = kernels.scaled_rotary_passes
+    elements = rotary * size * tokens * (widths.query + widths.key)
     return Stream(
         name="rotary",
         kind="elementwise",
-        forward_bytes=moved,
-        backward_bytes=moved,
+        forward_bytes=forward * elements,
+        backward_bytes=backward * elements,
         calls=2 if rotary else 0,
         module=_UP * att.is_mla,
     )

@@ -180,6 +180,7 @@ def _nothing_yet(kind: Block, position: str) -> Operators:
         has_mlp=mlp is not None and not routed,
         is_latent=heads is not None and heads.is_mla,
         rotates=heads is not None and position == "rope",
+        scales_rotary=heads is not None and heads.scaled_rotary,
         norms_heads=heads is not None and heads.qk_norm,
         biased_linears=biased,
     )

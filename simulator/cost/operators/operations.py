@@ -283,6 +283,8 @@ class Operators:
     """Whether its attention is latent (MLA)."""
     rotates: bool = False
     """Whether it rotates queries and keys by their position."""
+    scales_rotary: bool = False
+    """Whether a factor is on that rotation."""
     norms_heads: bool = False
     """Whether it norms them."""
     biased_linears: int = 0
