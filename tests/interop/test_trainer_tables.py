@@ -224,7 +224,7 @@ def test_a_command_with_short_flags(tmp_path: Path) -> None:
         ("axolotl.yaml", "lora_r: 32", "lora_r: 8\nunfrozen_parameters: [lm_head]",
          r"--set training\.frozen_layers=N says it"),
         ("automodel.yaml", "TrainFinetuneRecipeForNextTokenPrediction", "TrainEagle3Recipe",
-         "draft models"),
+         "draft model .EAGLE-3. is not"),
         ("automodel.yaml", "strategy: fsdp2", "strategy: own", "must be one of fsdp2, megatron"),
         ("arctic.yaml", "type: sft", "type: swiftkv", "SwiftKV"),
         ("mindformers.yaml", "finetune", "predict", "nothing is trained"),

@@ -22,7 +22,7 @@ from simulator.interop.dialects.settings import (
     Unset,
     idle_in,
 )
-from simulator.interop.dialects.training_ways import say_pairs
+from simulator.interop.dialects.training_ways import WAYS, say_pairs
 from simulator.workload import presets
 
 _OPTIMIZERS = {
@@ -55,6 +55,7 @@ _DISTRIBUTED = (*_SPLITS, "fsdp_reshard_after_forward", "custom_sharded_layers")
 _REFUSED = {
     "policy_model._component_": "learning from rewards is not modelled: it generates text",
     "ppo_epochs": "learning from rewards is not modelled: it generates text",
+    "orchestration.num_inference_workers": "learning from rewards is not modelled: it generates text",
     "grpo_samples": "learning from rewards is not modelled: it generates text",
     "resize_token_embeddings": "a vocabulary of another size is: --from config.json has it",
     "model.use_dora": "magnitudes of DoRA are not modelled",
@@ -75,8 +76,8 @@ def read_torchtune(settings: Settings, recipe: Setting | None = None) -> Reading
         setting = settings.take(key)
         if setting is not None and str(setting.value).lower() not in ("none", "null", "false"):
             _refuse(settings, setting, rule)
-    if "optimizer._component_" not in settings.found:
-        rule = "must be there: evaluation, generation and quantisation train nothing"
+    if "optimizer._component_" not in settings.found and not settings.problems:
+        rule = f"must be there: this is a file {WAYS['nothing']}"
         settings.problems.append(f"{settings.path}: optimizer._component_: {rule}")
     settings.word("", {"cuda": "cuda"}, "device")
     settings.whole("layout.micro_batch", "batch_size")

@@ -25,6 +25,8 @@ WAYS = {
     SCORES: "a reward model: one score in place of a vocabulary, over pairs, is not read from this"
     " file",
     "steps": "a reward model of steps: scores within an answer are not modelled",
+    "nothing": "which trains nothing: it evaluates, generates, exports, prepares data or says where"
+    " a job runs",
     "distillation": "distillation: a teacher that runs beside the model is not read from a launch"
     " file",
 }
