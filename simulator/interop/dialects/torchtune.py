@@ -55,7 +55,7 @@ _DISTRIBUTED = (*_SPLITS, "fsdp_reshard_after_forward", "custom_sharded_layers")
 _REFUSED = {
     "policy_model._component_": "learning from rewards is not modelled: it generates text",
     "ppo_epochs": "learning from rewards is not modelled: it generates text",
-    "orchestration.num_inference_workers": "learning from rewards is not modelled: it generates text",
+    "orchestration.num_inference_workers": "learning from rewards is not modelled: it generates",
     "grpo_samples": "learning from rewards is not modelled: it generates text",
     "resize_token_embeddings": "a vocabulary of another size is: --from config.json has it",
     "model.use_dora": "magnitudes of DoRA are not modelled",
