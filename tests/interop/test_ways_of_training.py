@@ -744,3 +744,16 @@ def test_a_file_that_trains_nothing_is_named_as_such(text: str, tmp_path: Path) 
     with pytest.raises(InputError) as caught:
         import_launch([file], {"cluster": "dgx-h100", "gpus": 8})
     assert "trains nothing: it evaluates, generates, exports" in str(caught.value)
+
+
+def test_a_python_configuration_is_led_to_its_question(tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    text = "import xtuner\nfsdp = FSDPConfig(ep_size=8)\ndata = DataloaderConfig(pack=1)\n"
+    for call, told in (
+        ("RLColocateTrainerConfig(rollout_config=1)", "foreshard rl --from FILE"),
+        ("TrainerConfig(global_batch_size=8)", "a file of XTuner v1, which is not read here"),
+    ):
+        file.write_text(f"{text}trainer = {call}\n")
+        with pytest.raises(InputError) as caught:
+            import_launch([file], {"cluster": "dgx-h100", "gpus": 8})
+        assert told in str(caught.value)
