@@ -750,7 +750,7 @@ def test_a_python_configuration_is_led_to_its_question(tmp_path: Path) -> None:
     file = tmp_path / "own.py"
     text = "import xtuner\nfsdp = FSDPConfig(ep_size=8)\ndata = DataloaderConfig(pack=1)\n"
     for call, told in (
-        ("RLColocateTrainerConfig(rollout_config=1)", "foreshard rl --from FILE"),
+        ("RLColocateTrainerConfig(rollout_config=1)", "foreshard rl prices it"),
         ("TrainerConfig(global_batch_size=8)", "a file of XTuner v1, which is not read here"),
     ):
         file.write_text(f"{text}trainer = {call}\n")

@@ -59,7 +59,12 @@ def way_of(program: str) -> str:
     return next((way for way, words in _WORDS.items() if words.search(name)), "")
 
 
-_ELSEWHERE = {REINFORCEMENT: ("simulator.questions.rl", "foreshard rl --from FILE prices it")}
+_ELSEWHERE = {
+    REINFORCEMENT: (
+        "simulator.questions.rl",
+        "foreshard rl prices it; its --from FILE reads NeMo-RL, verl, OpenRLHF, TRL, slime, AReaL",
+    )
+}
 """A way that is a question of its own, where this version has it -> its folder, how it is asked."""
 
 
