@@ -51,6 +51,11 @@ ReduceDtype = Literal[
     "fp16",
     "bf16",
 ]
+FakeQuantisedWeights = Literal[
+    "none",
+    "detached_scales",
+    "differentiable_scales",
+]
 MoeRouting = Literal[
     "forced",
     "balanced",
@@ -188,6 +193,17 @@ class RunKeywords(TypedDict, total=False):
     quantised_base: bool | None
     """With adapters: the blocks' frozen matrices are kept in 4-bit NF4 with double quantisation and
     turned into 16 bit for every product (QLoRA); without, those of a frozen text."""
+    fake_quantised_weights: FakeQuantisedWeights | None
+    """Quantisation-aware training: every linear of the blocks rounds its weight to few bits and
+    scales it back before the product, which stays in 16 bit, with kernels of torch; of how many
+    bits costs the same. detached_scales: a group's scale is a constant to autograd (torchao's
+    IntxFakeQuantizer); differentiable_scales: gradients flow through minimum and maximum of the
+    group (its Int4WeightFakeQuantizer). With adapters: the adapted linears alone."""
+    fake_quantised_inputs: bool | None
+    """With fake_quantised_weights: every such linear rounds its input, too, with a scale for each
+    token."""
+    fake_quantised_head: bool | None
+    """With fake_quantised_weights: the output head does so as well, in pieces for each of them."""
     frozen_layers: int | str | None
     """The first layers that are not trained, together with the embedding below them."""
     frozen_embedding: bool | None

@@ -100,6 +100,14 @@ def _untrained(training: Recipe, software: Software, where: str) -> list[str]:
             f"{where}: training.precision: {software.name} does not train in"
             f" {precision} (it does in {', '.join(known)}), got {precision!r}"
         )
+    if training.fake_quantised_weights != "none" and "norm" in software.kernels.fused:
+        rule = (
+            f"is counted as torch's kernels one by one: what a compiler or fused modules make of"
+            f" it is not known of {software.name} (torch-fsdp, torchtitan-eager and"
+            " torchtune-2024-eager have separate ones)"
+        )
+        field = "training.fake_quantised_weights"
+        problems.append(problem(where, field, rule, training.fake_quantised_weights))
     if training.fp8_weights and precision not in alone:
         words = ", ".join(alone) or "none"
         problems.append(

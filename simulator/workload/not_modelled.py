@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 _QAT = (
-    "quantisation-aware training: fake quantisation reads and writes every weight and input of a"
-    " linear once more where it is not fused, and keeps the rounded ones; without it a step is a"
-    " lower bound"
+    "by this name; quantisation-aware training stands in training.fake_quantised_weights,"
+    " training.fake_quantised_inputs and training.fake_quantised_head"
 )
 _PRUNING = (
     "pruning: a model whose rows, heads or layers are cut is a smaller model, so give its sizes;"

@@ -93,6 +93,10 @@ def with_tasks(raw: Any, arch: Architecture, where: str) -> Architecture:
     return replace(arch, tasks=tasks, classes=arch.classes if tasks.keeps_output else 0)
 
 
+_ROUNDED = frozenset(("q", "k", "v", "o", "gate", "up", "down"))
+"""Matrices of linears that quantisation-aware training is priced for."""
+
+
 def read_training(raw: Any, model: Architecture | None, *, where: str) -> Recipe:
     """Read [training]; what it names that is not modelled is refused with the reason.
 
@@ -150,6 +154,7 @@ def wrong_training(
     if recipe.quantised_base and not recipe.lora_rank and "text" not in recipe.frozen_parts:
         rule = "needs lora_rank above 0 or frozen text: 4-bit weights are not trained"
         problems.append(problem(where, "training.quantised_base", rule, True))
+    problems += _wrong_rounding(recipe, arch, where)
     if recipe.moe_routing and (recipe.moe_load is not None or recipe.moe_imbalance != 1.0):
         rule = "must be left out where moe_load or moe_imbalance is given"
         problems.append(problem(where, "training.moe_routing", rule, recipe.moe_routing))
@@ -163,6 +168,35 @@ def wrong_training(
         rule = f"must be at most the {arch.layers} layers of {arch.name}"
         problems.append(problem(where, "training.frozen_layers", rule, recipe.frozen_layers))
     return problems
+
+
+def _wrong_rounding(recipe: Recipe, arch: Architecture | None, where: str) -> list[str]:
+    """What quantisation-aware training is not modelled with."""
+    field, kind = "training.fake_quantised_weights", recipe.fake_quantised_weights
+    if kind == "none":
+        beside = ("fake_quantised_inputs", "fake_quantised_head")
+        rule = f"needs {field}"
+        asked = [name for name in beside if getattr(recipe, name)]
+        return [problem(where, f"training.{name}", rule, True) for name in asked]
+    rules = []
+    if recipe.precision not in ("bf16", "fp16"):
+        rules.append(f"needs training.precision = bf16 or fp16, not {recipe.precision}")
+    if recipe.quantised_base or recipe.stash_bytes is not None:
+        rules.append("needs 16-bit weights and stashes: no quantised_base, no stash_bytes")
+    if recipe.freezes and not recipe.lora_rank:
+        rules.append("is not modelled with frozen parts, adapters apart")
+    if recipe.lora_rank and kind != "detached_scales":
+        rules.append("must be detached_scales with adapters")
+    if recipe.lora_rank and recipe.fake_quantised_head:
+        rules.append("leaves the head as it is under adapters: fake_quantised_head is false")
+    if arch is not None:
+        named = {w.name for b in arch.blocks for w in b.weights(arch.hidden) if w.per == "token"}
+        if arch.traced is not None or arch.tower_layers or not named <= _ROUNDED:
+            rules.append(
+                f"is modelled for dense decoders of {', '.join(sorted(_ROUNDED))} alone:"
+                f" {arch.name} has other parts"
+            )
+    return [problem(where, field, rule, kind) for rule in rules]
 
 
 def _wrong_parts(recipe: Recipe, arch: Architecture, where: str) -> list[str]:

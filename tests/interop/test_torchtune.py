@@ -138,7 +138,7 @@ def test_degrees_and_groups(tmp_path: Path) -> None:
         ("bwd: False", "bwd: True\ngradient_accumulation_steps: 2", "bwd: must be false"),
         ("offloading: False", "offloading: True\nenable_activation_checkpointing: False", "with"),
         ("seed: null", "ac_mode: full", "ac_mode: must not be there"),
-        ("seed: null", "quantizer:\n  _component_: x.Y", "quantisation-aware"),
+        ("seed: null", "quantizer:\n  _component_: x.Y", "Int8DynActInt4WeightQATQ"),
         ("seed: null", "tensor_parallel_dim: 2", "must be 1 without tensor_parallel_plan"),
         ("torch.optim.AdamW", "torch.optim.SGD", r"must have optimizer\.momentum"),
         ("shard_dim: -1", "shard_dim: 1\ndata_parallel_replicate_dim: 8", "nothing reduces"),
@@ -167,11 +167,38 @@ def test_pairs_and_teachers(tmp_path: Path) -> None:
     assert taught.pinned["micro_batch"] == plain.pinned["micro_batch"]
 
 
+def test_quantisation_aware_training_is_read(tmp_path: Path) -> None:
+    """Of which linears, as torchtune@bd2a0fc7 says: recipes/qat*.py, training/quantization.py."""
+    kind = "torchtune.training.quantization.Int8DynActInt4WeightQATQuantizer"
+    quantiser = f"quantizer:\n  _component_: {kind}\n  groupsize: 256\n"
+    text = FULL.replace("compile: True", "compile: False") + quantiser
+    command = "tune run --nproc_per_node 8 qat_distributed --config own.yaml"
+    plain = read(tmp_path, text, command.replace("qat_d", "full_finetune_d"))
+    rounded = read(tmp_path, text, command)
+    recipe = rounded.scenario.workload.recipe
+    assert (recipe.fake_quantised_weights, recipe.fake_quantised_inputs) == (
+        "detached_scales",
+        True,
+    )
+    assert recipe.fake_quantised_head  # Llama 3.1 has a table of its own there
+    tied = read(tmp_path, text.replace("llama3_1.llama3_1_8b", "llama3_2.llama3_2_1b"), command)
+    assert not tied.scenario.workload.recipe.fake_quantised_head
+    assert plain.scenario.workload.recipe.fake_quantised_weights == "none"
+    longer = rounded.predicted().estimate.step_time_s[0] / plain.predicted().estimate.step_time_s[0]
+    assert longer > 1.5  # each weight's 118 B of traffic against the 12 B of its three products
+    adapted = ADAPTERS.replace("qlora_", "lora_").replace("compile: True", "compile: False")
+    command = "tune run --nproc_per_node 8 qat_lora_finetune_distributed --config own.yaml"
+    recipe = read(tmp_path, adapted + quantiser, command).scenario.workload.recipe
+    assert (recipe.fake_quantised_weights, recipe.fake_quantised_head) == ("detached_scales", False)
+    compiled = problems(tmp_path, text.replace("compile: False", "compile: True"))
+    assert "what a compiler or fused modules make of it is not known" in compiled
+
+
 def test_what_is_not_told_is_asked_for(tmp_path: Path) -> None:
     assert "recipe: 'single_device or distributed' is not told" in problems(tmp_path, ADAPTERS)
     command = "tune run --nproc_per_node 8 full_finetune_distributed --config llama3_1/8B_full"
     assert "run.sh: line 2: --config: what the recipe does" in problems(tmp_path, FULL, command)
-    command = "tune run qat_distributed --config own.yaml"
+    command = "tune run eleuther_eval --config own.yaml"
     assert "run.sh: line 2: recipe: must be one of" in problems(tmp_path, FULL, command)
     command = "tune run lora_finetune_single_device --config own.yaml"
     assert "must be of lora where" in problems(tmp_path, FULL, command)

@@ -57,6 +57,21 @@ def test_adapters_over_four_bit_weights_under_fsdp(tmp_path: Path) -> None:
     assert found.scenario.pinned == {"micro_batch": 2, "sharding": "zero3", "recompute": "full"}
 
 
+def test_axolotl_rounds_every_linear_and_the_head_with_them(tmp_path: Path) -> None:
+    """067b021c, utils/quantization.py (`_make_qat_config`); torchao 0.17 knows no other of them."""
+    way = "qat:\n  activation_dtype: int8\n  weight_dtype: int4\n  group_size: 32\n"
+    text = samples.AXOLOTL_FULL + way
+    recipe = read(tmp_path, "qat.yaml", text).scenario.workload.recipe
+    assert recipe.fake_quantised_weights == "differentiable_scales"
+    assert recipe.fake_quantised_inputs and recipe.fake_quantised_head
+    liger = "plugins: [axolotl.integrations.liger.LigerPlugin]\n"
+    liger += "liger_fused_linear_cross_entropy: true\n"  # reads the head's weight, calls no linear
+    assert not read(tmp_path, "l.yaml", text + liger).scenario.workload.recipe.fake_quantised_head
+    said = problems(tmp_path, "qat.yaml", text.replace("int4", "nvfp4").replace("int8", "nvfp4"))
+    assert "torchao has no fake quantiser for what Axolotl makes of it" in said
+    assert "no quantised_base" in problems(tmp_path, "qat.yaml", samples.AXOLOTL + way)
+
+
 def test_a_repository_of_four_bit_weights_says_so(tmp_path: Path) -> None:
     text = samples.UNSLOTH.replace("load_in_4bit = True", "load_in_4bit = False")
     assert not read(tmp_path, "a.py", text).scenario.workload.recipe.quantised_base
@@ -209,7 +224,7 @@ def test_a_command_with_short_flags(tmp_path: Path) -> None:
         ("axolotl.yaml", "lora_r: 32", "lora_r: 8\nunfrozen_parameters: [lm_head]",
          r"--set training\.frozen_layers=N says it"),
         ("automodel.yaml", "TrainFinetuneRecipeForNextTokenPrediction", "TrainEagle3Recipe",
-         "draft models"),
+         "draft model .EAGLE-3. is not"),
         ("automodel.yaml", "strategy: fsdp2", "strategy: own", "must be one of fsdp2, megatron"),
         ("arctic.yaml", "type: sft", "type: swiftkv", "SwiftKV"),
         ("mindformers.yaml", "finetune", "predict", "nothing is trained"),

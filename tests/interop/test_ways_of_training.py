@@ -726,3 +726,34 @@ def test_switches_of_megatrons_kernels_are_read(tmp_path: Path) -> None:
 def test_pairs_are_refused_by_every_trainers_word(tmp_path: Path, name: str, text: str) -> None:
     with pytest.raises(InputError, match="training on pairs"):
         read(tmp_path, {name: text})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "model_name_or_path: Qwen/Qwen3-4B\ntemplate: qwen3\ninfer_backend: huggingface\n",
+        "model_name_or_path: Qwen/Qwen3-4B\nexport_dir: saves/out\nexport_size: 5\n",
+        "model_name_or_path: Qwen/Qwen3-4B\ndo_predict: true\npredict_with_generate: true\n",
+        "provider: baseten\ngpu: h100\ngpu_count: 8\nnode_count: 1\n",
+        "model:\n  _component_: torchtune.models.llama2.llama2_7b\ndevice: cuda\ndtype: bf16\n",
+    ],
+)
+def test_a_file_that_trains_nothing_is_named_as_such(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text(text)
+    with pytest.raises(InputError) as caught:
+        import_launch([file], {"cluster": "dgx-h100", "gpus": 8})
+    assert "trains nothing: it evaluates, generates, exports" in str(caught.value)
+
+
+def test_a_python_configuration_is_led_to_its_question(tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    text = "import xtuner\nfsdp = FSDPConfig(ep_size=8)\ndata = DataloaderConfig(pack=1)\n"
+    for call, told in (
+        ("RLColocateTrainerConfig(rollout_config=1)", "foreshard rl prices it"),
+        ("TrainerConfig(global_batch_size=8)", "a file of XTuner v1, which is not read here"),
+    ):
+        file.write_text(f"{text}trainer = {call}\n")
+        with pytest.raises(InputError) as caught:
+            import_launch([file], {"cluster": "dgx-h100", "gpus": 8})
+        assert told in str(caught.value)

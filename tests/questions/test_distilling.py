@@ -120,7 +120,7 @@ def test_bad_sections(section: dict[str, Any], words: str) -> None:
 @pytest.mark.parametrize(
     ("section", "field", "words"),
     [
-        ("training", "qat", "not modelled: quantisation-aware training"),
+        ("training", "qat", "stands in training.fake_quantised_weights"),
         ("training", "sparse_2_4", "multiply it at twice the dense rate on their data sheets"),
         ("training", "pruning", "not modelled: pruning: a model whose rows"),
         ("training", "teacher", "stands in a section of its own"),

@@ -54,15 +54,19 @@ def launches_s(
     products_s = products_s * (host.captured_moe_fraction < 1.0)
     split_s = split_host_s(host, ops, ranks.tp)
     beside_s = _adapter_kernels(software, ops) * host.seconds_per_kernel * ops.is_block
+    rounding = [s for s in ops.streams if s.role is StreamRole.FAKE_QUANTISATION]
+    rounds_s = sum(s.calls for s in rounding) * host.seconds_per_kernel
+    rounds_back_s = sum(s.calls_back for s in rounding) * host.seconds_per_kernel
     frozen = any(g.kind != "attention" and not g.trained for g in ops.gemms)
     backward_s = (backward_s + 2.0 * products_s) * (0.5 if frozen else 1.0)
-    forward_s = np.asarray(forward_s + products_s + beside_s + split_s[0])
-    return forward_s, np.asarray(backward_s + 2.0 * beside_s + split_s[1])
+    forward_s = np.asarray(forward_s + products_s + beside_s + rounds_s + split_s[0])
+    return forward_s, np.asarray(backward_s + 2.0 * beside_s + rounds_back_s + split_s[1])
 
 
 def _listed(ops: Operators) -> Any:
-    """Kernels of a part whose operators are all listed."""
-    return sum(s.calls for s in ops.streams) + len(ops.gemms)
+    """Kernels of a part whose operators are all listed, but for those of fake quantisation."""
+    streams = [s for s in ops.streams if s.role is not StreamRole.FAKE_QUANTISATION]
+    return sum(s.calls for s in streams) + len(ops.gemms)
 
 
 def _expert_products(ops: Operators) -> Any:

@@ -37,13 +37,13 @@ def adapters(
     rank, beside = recipe.lora_rank, []
     for part, kind in enumerate(arch.blocks):
         trained = [w for w in matrices if w.part == part and kind.trained]
-        for w in _adapted_linears(trained, recipe, kernels):
+        for w in adapted_linears(trained, recipe, kernels):
             beside.append(Matrix(name=w.name, part=part, rows=rank, columns=w.columns))
             beside.append(Matrix(name=w.name, part=part, rows=w.rows, columns=rank))
     return beside
 
 
-def _adapted_linears(matrices: list[Matrix], recipe: Recipe, kernels: Kernels) -> list[Matrix]:
+def adapted_linears(matrices: list[Matrix], recipe: Recipe, kernels: Kernels) -> list[Matrix]:
     """Matrices of one block that get an adapter; those of one linear, if all do, get it together.
 
     Megatron's are put beside linears (NVIDIA-NeMo/Megatron-Bridge peft/lora.py, ``linear_qkv``).
@@ -140,7 +140,7 @@ def _adapted(
     gemms, streams, saved = list(ops.gemms), list(ops.streams), list(ops.saved)
     size, tokens, rank = element_bytes(recipe), ranks.tokens(recipe), recipe.lora_rank
     last, fused = ops.last_linear, "adapters" in kernels.fused
-    for w in _adapted_linears(matrices, recipe, kernels):
+    for w in adapted_linears(matrices, recipe, kernels):
         if _PRODUCTS.get(w.name) is last:
             last = None  # the adapter's products come after it
         name = f"adapter of {w.name}"

@@ -17,6 +17,7 @@ from simulator.cost.operators.attention import attention, cross_attention
 from simulator.cost.operators.biases import linear_biases
 from simulator.cost.operators.casts import casts
 from simulator.cost.operators.ends import embedding, head, layer_recipe, look_up
+from simulator.cost.operators.fake_quantised import fake_quantise
 from simulator.cost.operators.mixers import mix, small_linear
 from simulator.cost.operators.mlp import experts, mlp
 from simulator.cost.operators.operations import (
@@ -324,4 +325,6 @@ def model_parts(
             ops = predict_ahead(ops, arch, ranks, recipe, kernels, either_layout=either_layout)
         parts.append(ops)
     parts += [embedding(arch, ranks, recipe, kernels), head(arch, ranks, recipe, kernels)]
+    if recipe.fake_quantised_weights != "none":
+        parts = fake_quantise(parts, workload, ranks, kernels)
     return freeze(parts, arch, ranks, recipe, kernels) if recipe.freezes else parts

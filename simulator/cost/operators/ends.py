@@ -152,7 +152,7 @@ def _vocabulary(
         return
     ops.streams += _loss(logits, kernels, fused=fused)
     keeps = tokens if kernels.dtensor.keeps_gathered_inputs else own_tokens
-    ops.keep("head input", keeps * width * size)
+    ops.keep("head input", keeps * width * size, linears=("table",))
     trained = recipe.trains_head(tied=arch.tied_embeddings)
     weight, dgrad = trained * columns * width * size, tokens * width * size
     lasting = fused | (recipe.loss_chunks > 1)

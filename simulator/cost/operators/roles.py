@@ -80,6 +80,8 @@ class StreamRole(Enum):
     """Makes 16 bit of a frozen weight in 4 bit."""
     ADAPTER = auto()
     """Scales and adds what a low-rank adapter computes."""
+    FAKE_QUANTISATION = auto()
+    """Rounds a linear's weight or input and scales it back."""
 
 
 class SavedRole(Enum):

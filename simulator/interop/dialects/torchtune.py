@@ -22,7 +22,7 @@ from simulator.interop.dialects.settings import (
     Unset,
     idle_in,
 )
-from simulator.interop.dialects.training_ways import say_pairs
+from simulator.interop.dialects.training_ways import WAYS, say_pairs
 from simulator.workload import presets
 
 _OPTIMIZERS = {
@@ -44,7 +44,7 @@ _TARGETS = {"q_proj": "q", "k_proj": "k", "v_proj": "v", "output_proj": "o"}
 _ROTATIONS = {"allgather": "all_gather", "alltoall": "ring"}
 _RECIPES = (
     *("full_finetune", "lora_finetune", "full_dpo", "lora_dpo"),
-    "knowledge_distillation",
+    *("knowledge_distillation", "qat", "qat_lora_finetune"),
 )
 _SPLITS = (
     *("tensor_parallel_dim", "context_parallel_dim", "data_parallel_shard_dim"),
@@ -53,9 +53,9 @@ _SPLITS = (
 _DISTRIBUTED = (*_SPLITS, "fsdp_reshard_after_forward", "custom_sharded_layers")
 """Keys that the distributed recipes alone read."""
 _REFUSED = {
-    "quantizer._component_": "quantisation-aware training is not modelled",
     "policy_model._component_": "learning from rewards is not modelled: it generates text",
     "ppo_epochs": "learning from rewards is not modelled: it generates text",
+    "orchestration.num_inference_workers": "learning from rewards is not modelled: it generates",
     "grpo_samples": "learning from rewards is not modelled: it generates text",
     "resize_token_embeddings": "a vocabulary of another size is: --from config.json has it",
     "model.use_dora": "magnitudes of DoRA are not modelled",
@@ -76,8 +76,8 @@ def read_torchtune(settings: Settings, recipe: Setting | None = None) -> Reading
         setting = settings.take(key)
         if setting is not None and str(setting.value).lower() not in ("none", "null", "false"):
             _refuse(settings, setting, rule)
-    if "optimizer._component_" not in settings.found:
-        rule = "must be there: evaluation, generation and quantisation train nothing"
+    if "optimizer._component_" not in settings.found and not settings.problems:
+        rule = f"must be there: this is a file {WAYS['nothing']}"
         settings.problems.append(f"{settings.path}: optimizer._component_: {rule}")
     settings.word("", {"cuda": "cuda"}, "device")
     settings.whole("layout.micro_batch", "batch_size")
@@ -89,6 +89,7 @@ def read_torchtune(settings: Settings, recipe: Setting | None = None) -> Reading
     _model(settings)
     _teacher(settings)
     _types(settings)
+    _rounding(settings, recipe)
     _loss(settings)
     _recompute(settings)
     alone = _alone(settings, recipe)
@@ -192,6 +193,41 @@ def _types(settings: Settings) -> None:
             _refuse(settings, at, "must be false with clip_grad_norm")
 
 
+def _rounding(settings: Settings, recipe: Setting | None) -> None:
+    """Quantisation-aware training, by its quantiser (torchtune/training/quantization.py).
+
+    It takes every linear of a model (torchao's `_replace_linear_8da4w`), the output head with them
+    where that has a table of its own (a `TiedLinear` is none); recipes with adapters take the
+    adapted ones (`swap_lora_linear_with_qat`).
+    """
+    quantiser = settings.take("quantizer._component_")
+    late = settings.take("fake_quant_after_n_steps")
+    groups = settings.take("quantizer.groupsize")
+    if quantiser is None or quantiser.value in (None, "null", "None"):
+        return
+    if recipe is not None and "qat" not in str(recipe.value):
+        settings.notes.append(f"{quantiser.place}: {recipe.value} does not read it")
+        return
+    kind = str(quantiser.value).rpartition(".")[2].lower().removesuffix("moduleswap")
+    if kind != "int8dynactint4weightqatquantizer":
+        rule = "must be Int8DynActInt4WeightQATQuantizer: what others round is not modelled"
+        _refuse(settings, quantiser, rule)
+        return
+    settings.say("training.fake_quantised_weights", "detached_scales", quantiser)
+    settings.say("training.fake_quantised_inputs", True, quantiser)
+    if not settings.value_of("training.lora_rank"):
+        name = settings.value_of("model.name")
+        untied = name is None or not presets.load(str(name)).tied_embeddings
+        settings.say("training.fake_quantised_head", untied, quantiser)
+        if name is None:
+            told = "the head is counted as rounded, as one with a table of its own is"
+            settings.notes.append(f"{quantiser.place}: {told}")
+    if groups is not None:
+        settings.notes.append(f"{groups.place}: the size of a group changes next to nothing")
+    if late is not None and late.value not in (None, "null", "None"):
+        settings.notes.append(f"{late.place}: steps before it, without rounding, are shorter")
+
+
 def _loss(settings: Settings) -> None:
     """Pieces of head and loss, or pairs of answers beside a reference (recipes/*_dpo_*.py)."""
     component = settings.found.get("loss._component_")
@@ -245,7 +281,7 @@ def _alone(settings: Settings, recipe: Setting | None) -> bool | None:
         if kind not in _RECIPES or not end:
             rule = f"must be one of {', '.join(_RECIPES)}, _single_device or _distributed"
             _refuse(settings, recipe, rule)
-        elif kind != "knowledge_distillation" and kind.startswith("lora") != adapted:
+        elif kind != "knowledge_distillation" and ("lora" in kind) != adapted:
             _refuse(settings, recipe, "must be of lora where model._component_ has adapters")
         return end == "single_device"
     name = Path(settings.path.rpartition(": ")[2]).stem

@@ -25,6 +25,8 @@ WAYS = {
     SCORES: "a reward model: one score in place of a vocabulary, over pairs, is not read from this"
     " file",
     "steps": "a reward model of steps: scores within an answer are not modelled",
+    "nothing": "which trains nothing: it evaluates, generates, exports, prepares data or says where"
+    " a job runs",
     "distillation": "distillation: a teacher that runs beside the model is not read from a launch"
     " file",
 }
@@ -57,7 +59,12 @@ def way_of(program: str) -> str:
     return next((way for way, words in _WORDS.items() if words.search(name)), "")
 
 
-_ELSEWHERE = {REINFORCEMENT: ("simulator.questions.rl", "foreshard rl --from FILE prices it")}
+_ELSEWHERE = {
+    REINFORCEMENT: (
+        "simulator.questions.rl",
+        "foreshard rl prices it; its --from FILE reads NeMo-RL, verl, OpenRLHF, TRL, slime, AReaL",
+    )
+}
 """A way that is a question of its own, where this version has it -> its folder, how it is asked."""
 
 

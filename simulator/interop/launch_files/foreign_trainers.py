@@ -25,11 +25,14 @@ class ForeignTrainer:
     way: str = ""
     marks: list[str] = field(default_factory=list)
     programs: list[str] = field(default_factory=list)
+    unless: list[str] = field(default_factory=list)
+    """Keys that no such file has."""
 
     def has(self, keys: set[str], program: str) -> bool:
         """Whether keys, with every table that they stand in, or a program are this trainer's."""
-        return any(name in program for name in self.programs) or any(
-            keys.issuperset(mark.split()) for mark in self.marks
+        marked = any(keys.issuperset(mark.split()) for mark in self.marks)
+        return any(name in program for name in self.programs) or (
+            marked and keys.isdisjoint(self.unless)
         )
 
 

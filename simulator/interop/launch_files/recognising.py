@@ -210,8 +210,10 @@ def _of_python(text: str, path: str, packages: frozenset[str]) -> list[Reading]:
     if not any(packages.issuperset(wanted[:1]) for x in trainers() for wanted in x.table["claims"]):
         return []
     settings = calls_of(text, path)
-    trainer = trainer_of(settings, packages)
-    return [] if trainer is None else [read_trained(trainer, Settings.of(path, settings))]
+    if (trainer := trainer_of(settings, packages)) is not None:
+        return [read_trained(trainer, Settings.of(path, settings))]
+    foreign = of_another_trainer(path, [item.key for item in settings])
+    return [] if foreign is None else [foreign]
 
 
 def _of_json(found: Any, path: str) -> list[Reading]:
