@@ -245,3 +245,64 @@ def test_windows_of_published_models(name, window, slid, full):
     windows = [block.attention.window for block in blocks if not block.width]
     assert windows.count(window) == slid or not window
     assert windows.count(0) == full
+
+
+# --- published configs, with keys missing and old spellings ----------------------------------------
+
+PUBLISHED = json.loads(
+    (Path(__file__).parents[1] / "data" / "published_configs.json").read_text(encoding="utf-8")
+)["cases"]
+
+
+@pytest.mark.parametrize("case", PUBLISHED, ids=lambda case: case["model"])
+def test_a_published_config_is_read_as_its_class_reads_it(case):
+    model = from_hf(case["config"], name="published", where="config.json")
+    assert model.parameters == case["parameters"]
+
+
+def test_the_published_configs_are_many():
+    families = {case["config"]["model_type"] for case in PUBLISHED}
+    assert (len(PUBLISHED), len(families)) >= (52, 24)
+
+
+KIMI_K3 = {
+    "model_type": "kimi_linear",
+    "hidden_size": 7168,
+    "intermediate_size": 33792,
+    "num_hidden_layers": 93,
+    "num_attention_heads": 96,
+    "num_key_value_heads": 96,
+    "vocab_size": 163840,
+    "q_lora_rank": 1536,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "mla_use_output_gate": True,
+    "num_experts": 896,
+    "num_experts_per_token": 16,
+    "num_shared_experts": 2,
+    "moe_intermediate_size": 3072,
+    "routed_expert_hidden_size": 3584,
+    "latent_moe_use_norm": True,
+    "attn_res_block_size": 12,
+    "linear_attn_config": {
+        "full_attn_layers": [*range(4, 93, 4), 93],
+        "kda_layers": [i for i in range(1, 93) if i % 4],
+        "head_dim": 128,
+        "num_heads": 96,
+        "short_conv_kernel_size": 4,
+        "use_full_rank_gate": True,
+    },
+}
+
+
+def test_latent_experts_and_gates_of_a_published_hybrid():
+    # published: 2.8 T parameters; each of 92 layers 896 experts of 3 x 3,584 x 3,072
+    model = from_hf(KIMI_K3, name="k3", where="config.json")
+    experts = 92 * 896 * 3 * 3584 * 3072
+    assert round(model.parameters / 1e12, 1) == 2.8
+    assert experts < model.parameters < 1.03 * experts
+    without_gate = from_hf({**KIMI_K3, "mla_use_output_gate": False}, name="k3", where="x")
+    assert model.parameters - without_gate.parameters == 24 * 7168 * 96 * 128
+    assert any("attention residuals" in note for note in model.notes)
