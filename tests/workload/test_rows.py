@@ -106,7 +106,13 @@ LLAMA = {
     [
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, True),
         ({"quant_method": "bitsandbytes", "load_in_8bit": True}, False),
+        ({"quant_method": "bitsandbytes", "_load_in_4bit": True}, True),
         ({"quant_method": "gptq", "bits": 4}, True),
+        ({"quant_method": "gptq", "bits": 8}, False),
+        ({"quant_method": "awq", "w_bit": 4, "q_group_size": 128}, True),  # AutoAWQ's own words
+        ({"quant_method": "hqq", "quant_config": {"weight_quant_params": {"nbits": 4}}}, True),
+        ({"quant_method": "quanto", "weights": "int4"}, True),
+        ({"quant_method": "mxfp4"}, False),  # trained after transformers has written it out
         ({"quant_method": "fp8"}, False),
     ],
 )
@@ -247,7 +253,37 @@ def test_windows_of_published_models(name, window, slid, full):
     assert windows.count(0) == full
 
 
-# --- published configs, with keys missing and old spellings ----------------------------------------
+def test_how_a_part_is_stored_is_said_and_what_cannot_be_is_refused():
+    stored = {"quantization_config": {"quant_method": "compressed-tensors"}}
+    model = from_hf(
+        {"model_type": "a_whole", "text_config": {**LLAMA, **stored}}, name="x", where="c"
+    )
+    assert any("(compressed-tensors) says how" in note for note in model.notes)
+    with pytest.raises(InputError, match="c: quantization_config: must be a table of fields"):
+        from_hf({**LLAMA, "quantization_config": 4}, name="x", where="c")
+
+
+@pytest.mark.parametrize(
+    ("named", "more"),
+    [
+        # one score by a vector of the width 4; two classes unless labels are given
+        ("LlamaForSequenceClassification", {"id2label": {"0": "LABEL_0"}}),
+        ("LlamaForSequenceClassification", {"num_labels": 1}),
+    ],
+)
+def test_a_reward_head_is_a_vector(named, more):
+    body = from_hf({**LLAMA, "architectures": ["LlamaModel"]}, name="x", where="c")
+    scored = from_hf({**LLAMA, "architectures": [named], **more}, name="x", where="c")
+    assert scored.parameters - body.parameters == body.hidden
+
+
+@pytest.mark.parametrize("named", ["Qwen2ForRewardModel", "LlamaForTokenClassification"])
+def test_a_head_that_is_not_known_is_refused(named):
+    with pytest.raises(InputError, match=f"architectures: must end in .* got '{named}'"):
+        from_hf({**LLAMA, "architectures": [named]}, name="x", where="c")
+
+
+# --- published configs, with keys missing and old spellings -----------------------
 
 PUBLISHED = json.loads(
     (Path(__file__).parents[1] / "data" / "published_configs.json").read_text(encoding="utf-8")
