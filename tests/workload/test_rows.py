@@ -278,9 +278,18 @@ def test_a_reward_head_is_a_vector(named, more):
 
 
 @pytest.mark.parametrize("named", ["Qwen2ForRewardModel", "LlamaForTokenClassification"])
-def test_a_head_that_is_not_known_is_refused(named):
+def test_a_head_of_its_own_is_no_model_without(named):
     with pytest.raises(InputError, match=f"architectures: must end in .* got '{named}'"):
         from_hf({**LLAMA, "architectures": [named]}, name="x", where="c")
+
+
+def test_a_size_that_no_row_knows_is_named():
+    more = {"expert_lora_rank": 16, "use_latent_router": True, "mtp_num_hidden_layers": 1}
+    quiet = {"bos_token_id": 1, "num_beams": 4, "ep_size": 1, "pretraining_tp": 1, "foo_rank": 0}
+    model = from_hf({**LLAMA, **more, **quiet}, name="x", where="c")
+    (note,) = [note for note in model.notes if "no row of any type reads them" in note]
+    assert note.startswith("expert_lora_rank 16, use_latent_router true, mtp_num_hidden_layers 1:")
+    assert not from_hf({**LLAMA, **quiet}, name="x", where="c").notes
 
 
 # --- published configs, with keys missing and old spellings -----------------------
@@ -342,3 +351,8 @@ def test_latent_experts_and_gates_of_a_published_hybrid():
     without_gate = from_hf({**KIMI_K3, "mla_use_output_gate": False}, name="k3", where="x")
     assert model.parameters - without_gate.parameters == 24 * 7168 * 96 * 128
     assert any("attention residuals" in note for note in model.notes)
+
+
+def test_no_row_reads_what_bears_on_no_size():
+    idle = {name for name, kind in table.kinds().items() if kind == "idle"}
+    assert idle and not idle & table.every_name()

@@ -204,23 +204,23 @@ def _of_lines(name: str, kind: LogKind, text: str, path: str) -> Reading:
     settings, title = Settings.of(path, ()), kind.title.removeprefix("a ")
     if name == "maxtext":
         listed = [Setting(k, v, Place(path, k)) for k, v in _PARAM.findall(text) if v != "None"]
-        found = read_maxtext(Settings.of(path, listed), kind=title, whole=False)
+        reading = read_maxtext(Settings.of(path, listed), kind=title, whole=False)
         if devices := _DEVICES.search(text):
             place = Place(path, "Num_devices")
-            found = replace(
-                found, stated=(*found.stated, Stated("run.devices", int(devices[1]), place))
+            reading = replace(
+                reading, stated=(*reading.stated, Stated("run.devices", int(devices[1]), place))
             )
-        return replace(found, measured=True, software=kind.software)
+        return replace(reading, measured=True, software=kind.software)
     for field, pattern in kind.says.items():
-        if (said := re.search(pattern, text)) is None:
+        if (match := re.search(pattern, text)) is None:
             continue
-        setting = Setting(field, said[1], Place(path, field.rpartition(".")[2]))
+        setting = Setting(field, match[1], Place(path, field.rpartition(".")[2]))
         if field == "model.name":
             say_model(settings, setting)
         elif field == "layout.sharding":
-            settings.say(field, "ddp" if said[1] == "0" else f"zero{said[1]}", setting)
+            settings.say(field, "ddp" if match[1] == "0" else f"zero{match[1]}", setting)
         else:
-            settings.say(field, int(said[1]) if said[1].isdigit() else said[1], setting)
+            settings.say(field, int(match[1]) if match[1].isdigit() else match[1], setting)
     return Reading(
         path=path, kind=title, stated=tuple(settings.stated), software=kind.software, measured=True
     )
