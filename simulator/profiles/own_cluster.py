@@ -175,7 +175,7 @@ def _adapter_gbit(asked: OwnCluster, node: Node) -> float:
 
 
 _NVLINK_BYTES_PER_S = {80e9: 20e9, 900e9: 50e9}
-"""Rate of a GPU, one direction -> that of one of its NVLinks (NVLink 1, 5); between them 25 GB/s."""
+"""Rate of a GPU, one direction -> that of one of its NVLinks (NVLink 1, 5); else 25 GB/s."""
 
 
 def _links_share(asked: OwnCluster, node: Node) -> float:

@@ -66,8 +66,9 @@ LITGPT = "".join(
     for part in range(4)
 )
 LOGS = {
-    "nemo": NEMO, "deepspeed": DEEPSPEED, "deepspeed_pipeline": DEEPSPEED_PIPELINE, "maxtext": MAXTEXT, "automodel": AUTOMODEL,
-    "nanotron": NANOTRON, "olmo_core": OLMO_CORE, "litgpt": LITGPT,
+    "nemo": NEMO, "deepspeed": DEEPSPEED, "deepspeed_pipeline": DEEPSPEED_PIPELINE,
+    "maxtext": MAXTEXT, "automodel": AUTOMODEL, "nanotron": NANOTRON, "olmo_core": OLMO_CORE,
+    "litgpt": LITGPT,
 }  # fmt: skip
 
 _PRINTED = "[2025-03-01 10:00:00,1] [INFO] [config.py:1003:print]   "

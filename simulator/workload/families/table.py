@@ -2,8 +2,8 @@
 
 ``families.csv`` has the columns family, base, words and defaults. Words are ``name=expression``; a
 row has those of its base and its own before them. Defaults are what transformers' class gives a
-field that a config lacks, as JSON. ``fields.csv`` says what a field may hold; others are sizes. Kind
-``idle``: its name speaks of a size, and no size depends on it.
+field that a config lacks, as JSON. ``fields.csv`` says what a field may hold; others are sizes.
+Kind ``idle``: the name speaks of a size, and no size depends on it.
 """
 
 from __future__ import annotations
