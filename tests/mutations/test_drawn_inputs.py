@@ -231,7 +231,8 @@ def _read_log(name: str, folder: Path, chance: random.Random) -> bool:
     measured = reader_of(name)(path, Recipe(sequence_length=64, global_batch=8), 2)
     assert measured is not None
     if name in log_samples.LISTINGS:
-        import_launch([path], {"cluster": "dgx-h100", "gpus": 8, "model": "llama-3-8b"})
+        names = {"cluster": "dgx-h100", "gpus": 8, "model": "llama-3-8b"}
+        import_launch([path], names, ["training.sequence_length=1024"])
     return True
 
 
