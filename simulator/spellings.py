@@ -100,20 +100,32 @@ def plain_device(name: str) -> str:
     return "".join(words)
 
 
+def _sorted_device(name: str) -> str:
+    """The same with its words in one order, ``80G`` as ``80gb`` and a count (``8x``) left out.
+
+    >>> _sorted_device("8x H100-80G-SXM5") == _sorted_device("H100 SXM5 80GB")
+    True
+    """
+    words = re.sub(r"\b(\d+)g\b", r"\1gb", re.sub(r"[^a-z0-9]+", " ", name[:_LONGEST].lower()))
+    words = re.sub(r"^(?:\d+x|x\d+) ?", "", words)
+    return plain_device(" ".join(sorted(words.split())))
+
+
 def accelerator_named(name: str, known: Iterable[str]) -> str | None:
     """The profile of `known` that the name of a device means; None: none of them.
 
     >>> accelerator_named("NVIDIA A100-SXM4-80GB", ["a100-sxm-80", "h100-sxm"])
     'a100-sxm-80'
     """
-    plain = plain_device(name)
     names = list(known)
-    for profile in names:
-        if plain == plain_device(profile):
-            return profile
-    for profile, others in spellings().accelerators.items():
-        if profile in names and plain in map(plain_device, others):
-            return profile
+    for plain in (plain_device, _sorted_device):
+        word = plain(name)
+        for profile in names:
+            if word == plain(profile):
+                return profile
+        for profile, others in spellings().accelerators.items():
+            if profile in names and word in map(plain, others):
+                return profile
     return None
 
 

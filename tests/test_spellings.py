@@ -72,6 +72,18 @@ def test_a_model_by_another_name(spelled: str, name: str | None) -> None:
         ("Tesla V100-SXM2-32GB", "v100-sxm2-32"),
         ("V100-SXM2-16GB", "v100-sxm2-16"),
         ("Tesla T4", "t4"),
+        # words in another order, 80G, a count before
+        ("H100-80GB-SXM5", "h100-sxm"),
+        ("8xH100", "h100-sxm"),
+        ("8x NVIDIA A100-SXM4-80G", "a100-sxm-80"),
+        ("PCIe A100 80GB", "a100-pcie-80"),
+        ("v100-32g", "v100-sxm2-32"),
+        ("Tesla V100S-PCIE-32GB", "v100-pcie-32"),
+        ("NVIDIA B200 SXM6", "b200-sxm"),
+        ("trn1.32xlarge", "trainium1-core"),
+        ("NVIDIA H20-3e", None),  # 141 GB, no profile of it: not the H20 of 96
+        ("H20 141GB", None),
+        ("NVIDIA A800 80GB PCIe", None),
         ("AMD Instinct MI300X", "mi300x"),
         ("TPU v5p", "tpu-v5p"),
         ("tpu-v5e", "tpu-v5e"),

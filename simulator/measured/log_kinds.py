@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import field
 from functools import cache
 from pathlib import Path
 
@@ -44,6 +45,8 @@ class LogKind:
     profile: bool = False
     software: tuple[str, ...] = ()
     line: StepLine | None = None
+    says: dict[str, str] = field(default_factory=dict)
+    """Fields of the run that its listing at the start says; the first group is the value."""
 
 
 @cache

@@ -174,17 +174,21 @@ def _adapter_gbit(asked: OwnCluster, node: Node) -> float:
     return min(usual, usual * same / asked.adapters)
 
 
-_NVLINK_BYTES_PER_S = {900e9: 50e9}
-"""Rate of a GPU, one direction -> that of one of its NVLinks (NVLink 5); before it was 25 GB/s."""
+_NVLINK_BYTES_PER_S = {80e9: 20e9, 900e9: 50e9}
+"""Rate of a GPU, one direction -> that of one of its NVLinks (NVLink 1, 5); else 25 GB/s."""
 
 
 def _links_share(asked: OwnCluster, node: Node) -> float:
     """NVLinks of a GPU that a matrix shows, as a share of those of the base."""
-    rate = float(node.scale_up.bandwidth_bytes_per_s)
     if asked.nvlinks is None or node.scale_up.kind != "nvlink":
         return 1.0
-    links = round(rate / _NVLINK_BYTES_PER_S.get(rate, 25e9))
-    return min(asked.nvlinks / links, 1.0)
+    return min(asked.nvlinks / _nvlinks(node), 1.0)
+
+
+def _nvlinks(node: Node) -> int:
+    """NVLinks of a GPU, by its rate."""
+    rate = float(node.scale_up.bandwidth_bytes_per_s)
+    return round(rate / _NVLINK_BYTES_PER_S.get(rate, 25e9))
 
 
 def _wrong(asked: OwnCluster, node: Node) -> Iterator[str]:
@@ -209,6 +213,11 @@ def _wrong(asked: OwnCluster, node: Node) -> Iterator[str]:
     ):
         if value is not None and not 0.0 < value < 1e9:
             yield problem("cluster init", flag, "must be above 0", value)
+    if node.scale_up.kind == "nvlink" and (asked.nvlinks or 0) > _nvlinks(node):
+        yield (
+            f"cluster init: --topo: {asked.nvlinks} NVLinks a GPU, of which {asked.gpu} has"
+            f" {_nvlinks(node)}: another GPU (--gpu), or another server's matrix?"
+        )
     per_server = asked.per_server or node.accelerators
     domain = _domain(asked, node)
     links = replace(node.scale_up, domain=domain)

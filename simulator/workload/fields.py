@@ -229,12 +229,15 @@ class Fields:
         return default
 
     def ending(self, field: str, known: tuple[str, ...]) -> str:
-        """Read the ending, one of `known`, of a list's only word; no list means the first one."""
+        """Read the ending, one of `known`, of a list's only word; no list means the first one.
+
+        ``ForRewardModel`` and its like have a head of their own: no ``Model`` without one.
+        """
         words = self.items(field, str)
         if not words:
             return known[0]
         for ending in sorted(known, key=len, reverse=True):
-            if words[0].endswith(ending):
+            if words[0].endswith(ending) and not (ending == "Model" and "For" in words[0]):
                 return ending
         self._note(field, f"must end in {' or '.join(known)}", words[0])
         return known[0]

@@ -62,7 +62,7 @@ def from_hf(config: Mapping[str, Any], *, name: str, where: str) -> Architecture
     """
     if not isinstance(config, Mapping):
         raise InputError(f"{where}: must be a table of fields, got {type(config).__name__}")
-    (in_4_bit, notes), prefix, inner = _stored(config), "", config.get("text_config")
+    (in_4_bit, notes), prefix, inner = _stored(config, where), "", config.get("text_config")
     if isinstance(inner, Mapping) and not _is_known(config.get("model_type")):
         outer = {key: value for key, value in config.items() if key == "tie_word_embeddings"}
         towers = [key for key in config if key.endswith("_config") and key in _TOWERS]
@@ -76,17 +76,29 @@ def from_hf(config: Mapping[str, Any], *, name: str, where: str) -> Architecture
     return replace(architecture, notes=said, stored_in_4_bit=in_4_bit) if notes else architecture
 
 
-def _stored(config: Mapping[str, Any]) -> tuple[bool, list[str]]:
+def _stored(config: Mapping[str, Any], where: str) -> tuple[bool, list[str]]:
     """Whether a checkpoint is stored in 4 bit, and what else is said of how it is stored.
 
     Key by method, as transformers' ``utils/quantization_config.py`` writes them: bitsandbytes
-    ``load_in_4bit``, GPTQ, AWQ and others ``bits``.
+    ``load_in_4bit``, GPTQ, AWQ and others ``bits`` (AutoAWQ ``w_bit``), HQQ ``nbits`` two tables
+    inside, Quanto ``weights``. Of a model of parts the part of text may state it.
     """
-    stored = config.get("quantization_config")
-    if not isinstance(stored, Mapping):
+    field, stored, text = "quantization_config", None, config.get("text_config")
+    if config.get(field) is not None:
+        stored = config[field]
+    elif isinstance(text, Mapping) and text.get(field) is not None:
+        field, stored = f"text_config.{field}", text[field]
+    if stored is None:
         return False, []
+    if not isinstance(stored, Mapping):
+        raise InputError(problem(where, field, "must be a table of fields", stored))
     method = visible(str(stored.get("quant_method", "unknown method")))
-    if stored.get("load_in_4bit") is True or stored.get("bits") == 4:
+    inside = stored.get("quant_config")
+    inside = inside.get("weight_quant_params") if isinstance(inside, Mapping) else None
+    bits = [stored.get("bits"), stored.get("w_bit")]
+    bits += [inside.get("nbits")] if isinstance(inside, Mapping) else []
+    flags = [stored.get("load_in_4bit"), stored.get("_load_in_4bit")]
+    if True in flags or 4 in bits or stored.get("weights") == "int4":
         return True, [
             f"the checkpoint is in 4 bit ({method}): so are frozen matrices under adapters, unless"
             " training.quantised_base is false; without adapters weights are those of the recipe"

@@ -37,6 +37,9 @@ DEEPSPEED = _lines(
     "MemAllocated=10.5GB, MaxMemAllocated=20.25GB\n",
     BATCH,
 )
+DEEPSPEED_PIPELINE = _lines(
+    "steps: {step} loss: 2.1034 iter time (s): {s:.3f} samples/sec: {rate:.3f}\n", BATCH
+)
 MAXTEXT = _lines(
     "completed step: {step}, seconds: {s:.3f}, TFLOP/s/device: 180.500, Tokens/s/device: 1024.000,"
     " total_weights: 16384, loss: 10.862\n"
@@ -63,9 +66,46 @@ LITGPT = "".join(
     for part in range(4)
 )
 LOGS = {
-    "nemo": NEMO, "deepspeed": DEEPSPEED, "maxtext": MAXTEXT, "automodel": AUTOMODEL,
-    "nanotron": NANOTRON, "olmo_core": OLMO_CORE, "litgpt": LITGPT,
+    "nemo": NEMO, "deepspeed": DEEPSPEED, "deepspeed_pipeline": DEEPSPEED_PIPELINE,
+    "maxtext": MAXTEXT, "automodel": AUTOMODEL, "nanotron": NANOTRON, "olmo_core": OLMO_CORE,
+    "litgpt": LITGPT,
 }  # fmt: skip
+
+_PRINTED = "[2025-03-01 10:00:00,1] [INFO] [config.py:1003:print]   "
+DEEPSPEED_LISTING = "".join(
+    f"{_PRINTED}{line}\n"
+    for line in (
+        "fp16_enabled ................. True",
+        "train_batch_size ............. 16",
+        "train_micro_batch_size_per_gpu  2",
+        "world_size ................... 8",
+        "zero_optimization_stage ...... 3",
+    )
+)
+MAXTEXT_LISTING = (
+    "Num_devices: 8, shape (1, 1, 8, 1)\n"
+    "Config param ici_fsdp_parallelism: 8\nConfig param max_target_length: 1024\n"
+    "Config param model_name: llama3-8b\nConfig param per_device_batch_size: 2.0\n"
+    "Config param quantization: \nConfig param remat_policy: full\n"
+)
+NANOTRON_LISTING = (
+    "07/01/2025 10:00:00 [INFO|DP=0|PP=0|TP=0]: Config:\n"
+    "Config(general=GeneralArgs(project='debug', run='a'),\n"
+    "       parallelism=ParallelismArgs(dp=4,\n" + 35 * " " + "pp=1,\n" + 35 * " " + "tp=2,\n"
+    "       tokens=TokensArgs(sequence_length=1024,\n" + 25 * " " + "train_steps=12,\n"
+    + 25 * " " + "micro_batch_size=2,\n" + 25 * " " + "batch_accumulation_per_replica=2,\n"
+)  # fmt: skip
+LITGPT_LISTING = (
+    "{'checkpoint_dir': PosixPath('checkpoints/meta-llama/Meta-Llama-3-8B'),\n 'devices': 8,\n"
+    " 'num_nodes': 1,\n 'train': TrainArgs(save_interval=1000,\n"
+    "                    global_batch_size=16,\n                    micro_batch_size=2,\n"
+    "                    max_seq_length=1024)}\n"
+)
+LISTINGS = {
+    "deepspeed": DEEPSPEED_LISTING, "deepspeed_pipeline": DEEPSPEED_LISTING,
+    "maxtext": MAXTEXT_LISTING, "nanotron": NANOTRON_LISTING, "litgpt": LITGPT_LISTING,
+}  # fmt: skip
+"""What trainers print of a run before its first step, cut down to what is read."""
 
 # --- histories ---------------------------------------------------------------------------
 

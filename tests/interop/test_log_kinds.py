@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from simulator.errors import InputError
+from simulator.interop.launch_files.merging import import_launch
 from simulator.interop.launch_files.recognising import read_launch_file
 from simulator.interop.logs.readers import log_kind, reader_of
 from simulator.measured.log import MeasuredLog
@@ -76,6 +77,41 @@ def test_from_knows_them(tmp_path: Path) -> None:
     (reading,) = read_launch_file(path)
     assert (reading.kind, reading.measured) == ("DeepSpeed log", True)
     assert reading.software == ("deepspeed",)
+
+
+_SAID = {
+    "deepspeed": {
+        "training.global_batch": 16, "layout.micro_batch": 2, "layout.dp": 8,
+        "layout.sharding": "zero3", "training.precision": "fp16",
+    },
+    "deepspeed_pipeline": {"training.global_batch": 16, "layout.micro_batch": 2},
+    "maxtext": {
+        "model.name": "llama-3-8b", "run.devices": 8, "training.sequence_length": 1024,
+        "layout.recompute": "full",
+    },
+    "nanotron": {
+        "layout.dp": 4, "layout.pp": 1, "layout.tp": 2, "training.sequence_length": 1024,
+        "layout.micro_batch": 2, "run.accumulation": 2,
+    },
+    "litgpt": {
+        "model.name": "llama-3-8b", "run.per_node": 8, "run.nodes": 1,
+        "training.global_batch": 16, "layout.micro_batch": 2, "training.sequence_length": 1024,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", samples.LISTINGS)
+def test_what_a_run_lists_of_itself_is_not_asked_for(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.log"
+    path.write_text(samples.LISTINGS[kind] + samples.LOGS[kind])
+    (reading,) = read_launch_file(path)
+    stated = {item.field: item.value for item in reading.stated}
+    assert {name: stated.get(name) for name in _SAID[kind]} == _SAID[kind]
+    names = {"model": "llama-3-8b", "cluster": "dgx-h100", "gpus": 8}
+    length = ["training.sequence_length=1024"] if kind.startswith("deepspeed") else []
+    scenario = import_launch([path], names, length).scenario
+    recipe = scenario.workload.recipe
+    assert (recipe.global_batch, recipe.sequence_length) == (16, 1024)
 
 
 def test_histories(tmp_path: Path) -> None:

@@ -248,7 +248,7 @@ def test_all_problems_of_a_row_are_reported_at_once_and_once() -> None:
             "megatron-lm-2022 does not train in fp8",
         ),
         ({"cpu_offload": "true"}, "the software cannot keep activations in host memory"),
-        ({"gpu": "H100-SXM5-80G"}, "no hardware profile for H100-SXM5-80G"),
+        ({"gpu": "H900-SXM5-80G"}, "no hardware profile for H900-SXM5-80G"),
         ({"software": "colossal-0.4.1"}, "software: unknown software 'colossal-0.4.1'"),
         ({"precision": "fp8_delayed"}, "a100-sxm-80 has no fp8"),
         ({"heads": "100", "kv_heads": "100"}, "tp does not divide the attention heads"),

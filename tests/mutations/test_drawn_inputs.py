@@ -213,8 +213,8 @@ def _read_config(name: str, folder: Path, chance: random.Random) -> bool:
 
 
 def _read_log(name: str, folder: Path, chance: random.Random) -> bool:
-    """Read a log some of whose numbers are others."""
-    lines = log_samples.LOGS[name].splitlines()
+    """Read a log some of whose numbers are others, and what it lists of the run."""
+    lines = (log_samples.LISTINGS.get(name, "") + log_samples.LOGS[name]).splitlines()
 
     def other(number: re.Match[str]) -> str:
         way = chance.random()
@@ -230,6 +230,9 @@ def _read_log(name: str, folder: Path, chance: random.Random) -> bool:
     path.write_text("\n".join(lines), encoding="utf-8")
     measured = reader_of(name)(path, Recipe(sequence_length=64, global_batch=8), 2)
     assert measured is not None
+    if name in log_samples.LISTINGS:
+        names = {"cluster": "dgx-h100", "gpus": 8, "model": "llama-3-8b"}
+        import_launch([path], names, ["training.sequence_length=1024"])
     return True
 
 

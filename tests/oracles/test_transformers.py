@@ -200,6 +200,18 @@ def test_every_field_counts(case: dict[str, Any], counting: Any) -> None:
             assert got == count, f"{field} = {changed} for {getattr(default, field, None)}"
 
 
+PUBLISHED = json.loads((Path(__file__).parents[1] / "data" / "published_configs.json").read_text())
+
+
+@pytest.mark.evidence
+@pytest.mark.parametrize("case", PUBLISHED["cases"], ids=lambda case: case["model"])
+def test_a_published_config_counted_anew(case: dict[str, Any], counting: Any) -> None:
+    """What the config leaves out is filled in by transformers' class itself."""
+    changes = {key: value for key, value in case["config"].items() if key != "model_type"}
+    made = counting.config_of(name(case), changes)
+    assert counting.parameters(counting.built(name(case), made)) == case["parameters"]
+
+
 # --- types that no row describes ----------------------------------------------------------------
 
 DISTILBERT = {

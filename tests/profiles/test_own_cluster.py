@@ -61,7 +61,7 @@ def test_two_boxes_over_pcie_meet_over_the_network(
             "--network: must be a kind of network, got 'etherned' (",
         ),
         (["--links", "nvlink"], "--links: shipped servers with h100-pcie have pcie, got 'nvlink'"),
-        (["--gpu", "h100"], "--gpu: unknown accelerator 'h100' (did you mean 'h100-sxm'?)"),
+        (["--gpu", "h900"], "--gpu: unknown accelerator 'h900'"),
     ],
 )
 def test_what_cannot_be_is_refused_and_nothing_is_written(
@@ -205,3 +205,35 @@ def test_what_is_built_on_is_the_plainest_shipped_cluster() -> None:
 
 def test_without_a_terminal_the_gpu_must_be_given(own: Path) -> None:
     assert "--gpu: must be given" in init(own, "lab").stderr
+
+
+MIXED = {(a, b): "NV12" if a // 4 == b // 4 else "NV4" for a in range(8) for b in range(a + 1, 8)}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "words", "gpus", "said"),
+    [
+        # 3 x 12 + 4 x 4 links of a GPU are no mesh, and a switch gives all pairs as many
+        ("a100-sxm-80", MIXED, 8, "NV4 and NV12 are more than the 18 NVLinks that a GPU has"),
+        ("a100-sxm-80", {(-1, -1): "NV18"}, 8, "18 NVLinks a GPU, of which a100-sxm-80 has 12"),
+        ("Tesla V100-SXM2-32GB", {(-1, -1): "NV6"}, 4, "18 NVLinks a GPU, of which v100-sxm2-32"),
+        ("NVIDIA H800", {(-1, -1): "NV18"}, 8, "18 NVLinks a GPU, of which h800-sxm has 8"),
+    ],
+)
+def test_links_that_no_gpu_has_are_refused(
+    own: Path, gpu: str, words: Any, gpus: int, said: str
+) -> None:
+    (own / "topo.txt").write_text(matrix(joined(words, gpus)))
+    done = init(own, "box", "--gpu", gpu, "--topo", str(own / "topo.txt"))
+    assert done.exit_code == 2 and said in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("spelled", "base"),
+    [("NVIDIA H100 80GB HBM3", "dgx-h100"), ("h200", "hgx-h200"), ("B200", "dgx-b200")],
+)
+def test_a_gpu_is_taken_by_the_name_that_others_give_it(own: Path, spelled: str, base: str) -> None:
+    (own / "topo.txt").write_text(matrix(joined({}, 1), 1))  # one GPU has no links to others
+    done = init(own, "box", "--gpu", spelled, "--topo", str(own / "topo.txt"))
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert f"After {base}" in done.stdout

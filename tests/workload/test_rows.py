@@ -106,7 +106,13 @@ LLAMA = {
     [
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, True),
         ({"quant_method": "bitsandbytes", "load_in_8bit": True}, False),
+        ({"quant_method": "bitsandbytes", "_load_in_4bit": True}, True),
         ({"quant_method": "gptq", "bits": 4}, True),
+        ({"quant_method": "gptq", "bits": 8}, False),
+        ({"quant_method": "awq", "w_bit": 4, "q_group_size": 128}, True),  # AutoAWQ's own words
+        ({"quant_method": "hqq", "quant_config": {"weight_quant_params": {"nbits": 4}}}, True),
+        ({"quant_method": "quanto", "weights": "int4"}, True),
+        ({"quant_method": "mxfp4"}, False),  # trained after transformers has written it out
         ({"quant_method": "fp8"}, False),
     ],
 )
@@ -245,3 +251,108 @@ def test_windows_of_published_models(name, window, slid, full):
     windows = [block.attention.window for block in blocks if not block.width]
     assert windows.count(window) == slid or not window
     assert windows.count(0) == full
+
+
+def test_how_a_part_is_stored_is_said_and_what_cannot_be_is_refused():
+    stored = {"quantization_config": {"quant_method": "compressed-tensors"}}
+    model = from_hf(
+        {"model_type": "a_whole", "text_config": {**LLAMA, **stored}}, name="x", where="c"
+    )
+    assert any("(compressed-tensors) says how" in note for note in model.notes)
+    with pytest.raises(InputError, match="c: quantization_config: must be a table of fields"):
+        from_hf({**LLAMA, "quantization_config": 4}, name="x", where="c")
+
+
+@pytest.mark.parametrize(
+    ("named", "more"),
+    [
+        # one score by a vector of the width 4; two classes unless labels are given
+        ("LlamaForSequenceClassification", {"id2label": {"0": "LABEL_0"}}),
+        ("LlamaForSequenceClassification", {"num_labels": 1}),
+    ],
+)
+def test_a_reward_head_is_a_vector(named, more):
+    body = from_hf({**LLAMA, "architectures": ["LlamaModel"]}, name="x", where="c")
+    scored = from_hf({**LLAMA, "architectures": [named], **more}, name="x", where="c")
+    assert scored.parameters - body.parameters == body.hidden
+
+
+@pytest.mark.parametrize("named", ["Qwen2ForRewardModel", "LlamaForTokenClassification"])
+def test_a_head_of_its_own_is_no_model_without(named):
+    with pytest.raises(InputError, match=f"architectures: must end in .* got '{named}'"):
+        from_hf({**LLAMA, "architectures": [named]}, name="x", where="c")
+
+
+def test_a_size_that_no_row_knows_is_named():
+    more = {"expert_lora_rank": 16, "use_latent_router": True, "mtp_num_hidden_layers": 1}
+    quiet = {"bos_token_id": 1, "num_beams": 4, "ep_size": 1, "pretraining_tp": 1, "foo_rank": 0}
+    model = from_hf({**LLAMA, **more, **quiet}, name="x", where="c")
+    (note,) = [note for note in model.notes if "no row of any type reads them" in note]
+    assert note.startswith("expert_lora_rank 16, use_latent_router true, mtp_num_hidden_layers 1:")
+    assert not from_hf({**LLAMA, **quiet}, name="x", where="c").notes
+
+
+# --- published configs, with keys missing and old spellings -----------------------
+
+PUBLISHED = json.loads(
+    (Path(__file__).parents[1] / "data" / "published_configs.json").read_text(encoding="utf-8")
+)["cases"]
+
+
+@pytest.mark.parametrize("case", PUBLISHED, ids=lambda case: case["model"])
+def test_a_published_config_is_read_as_its_class_reads_it(case):
+    model = from_hf(case["config"], name="published", where="config.json")
+    assert model.parameters == case["parameters"]
+
+
+def test_the_published_configs_are_many():
+    families = {case["config"]["model_type"] for case in PUBLISHED}
+    assert (len(PUBLISHED), len(families)) >= (52, 24)
+
+
+KIMI_K3 = {
+    "model_type": "kimi_linear",
+    "hidden_size": 7168,
+    "intermediate_size": 33792,
+    "num_hidden_layers": 93,
+    "num_attention_heads": 96,
+    "num_key_value_heads": 96,
+    "vocab_size": 163840,
+    "q_lora_rank": 1536,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "mla_use_output_gate": True,
+    "num_experts": 896,
+    "num_experts_per_token": 16,
+    "num_shared_experts": 2,
+    "moe_intermediate_size": 3072,
+    "routed_expert_hidden_size": 3584,
+    "latent_moe_use_norm": True,
+    "attn_res_block_size": 12,
+    "linear_attn_config": {
+        "full_attn_layers": [*range(4, 93, 4), 93],
+        "kda_layers": [i for i in range(1, 93) if i % 4],
+        "head_dim": 128,
+        "num_heads": 96,
+        "short_conv_kernel_size": 4,
+        "use_full_rank_gate": True,
+    },
+}
+
+
+def test_latent_experts_and_gates_of_a_published_hybrid():
+    # published: 2.8 T parameters; each of 92 layers 896 experts of 3 x 3,584 x 3,072
+    model = from_hf(KIMI_K3, name="k3", where="config.json")
+    experts = 92 * 896 * 3 * 3584 * 3072
+    assert round(model.parameters / 1e12, 1) == 2.8
+    assert experts < model.parameters < 1.03 * experts
+    without_gate = from_hf({**KIMI_K3, "mla_use_output_gate": False}, name="k3", where="x")
+    assert model.parameters - without_gate.parameters == 24 * 7168 * 96 * 128
+    assert any("attention residuals" in note for note in model.notes)
+
+
+def test_no_row_reads_what_bears_on_no_size():
+    idle = {name for name, kind in table.kinds().items() if kind == "idle"}
+    assert idle and not idle & table.every_name()

@@ -69,7 +69,8 @@ def seen_links(path: Path | str) -> SeenLinks:
     Raises
     ------
     InputError
-        As :func:`read_nvidia_topology`; if NVLink joins groups of unlike sizes.
+        As :func:`read_nvidia_topology`; if NVLink joins groups of unlike sizes, or a GPU by more
+        links than there are.
     """
     devices, cells = _matrix(path)
     gpus = [name for name in devices if name.startswith("GPU")]
@@ -92,6 +93,12 @@ def seen_links(path: Path | str) -> SeenLinks:
         raise InputError(f"{path}: NVLink joins groups of {said} GPUs: --domain N says which count")
     total = {gpu: sum(n for (a, _), n in wires.items() if a == gpu) for gpu in gpus}
     if max(total.values(), default=0) > MOST_NVLINKS:  # all lead to a switch
+        if len(counts := sorted(set(wires.values()))) > 1:
+            unlike = " and ".join(f"NV{count}" for count in counts)
+            raise InputError(
+                f"{path}: {unlike} are more than the {MOST_NVLINKS} NVLinks that a GPU has, and"
+                " through a switch all pairs have as many: which are right?"
+            )
         total = {gpu: max(n for (a, _), n in wires.items() if a == gpu) for gpu in gpus}
     apart = tuple(
         (a, b)

@@ -19,6 +19,8 @@ import numpy as np
 
 from simulator.errors import InputError
 from simulator.files import json_of
+from simulator.interop.dialects.maxtext import read_maxtext
+from simulator.interop.dialects.model_names import say_model
 from simulator.interop.dialects.settings import (
     MOST_SETTINGS,
     Place,
@@ -32,7 +34,7 @@ from simulator.interop.logs.megatron_listing import ARGUMENT, listed_arguments
 from simulator.interop.logs.readers import reader_of
 from simulator.interop.traces.kineto import read_trace
 from simulator.interop.traces.nsys import is_nsys, read_nsys
-from simulator.measured.log_kinds import log_kinds
+from simulator.measured.log_kinds import LogKind, log_kinds
 from simulator.plain_files import open_file
 from simulator.scoring.trace import StepTime, Trace, measure
 from simulator.workload.recipe import Recipe
@@ -104,9 +106,7 @@ def read_measured(path: Path | str) -> list[Reading]:
         return [_of_torchtitan(plain, str(path))]
     for name, kind in log_kinds().items():
         if kind.line is not None and re.search(kind.mark, plain):
-            title = kind.title.removeprefix("a ")
-            reading = Reading(path=str(path), kind=title, software=kind.software, measured=True)
-            return [_timed(reading, name)]
+            return [_timed(_of_lines(name, kind, plain, str(path)), name)]
     return []
 
 
@@ -192,6 +192,38 @@ def _of_torchtitan(text: str, path: str) -> Reading:
         reading = replace(reading, stated=(*reading.stated, size))
     reading = replace(reading, kind="log of torchtitan", measured=True)
     return _timed(reading, "torchtitan")
+
+
+_PARAM = re.compile(r"\bConfig param (\w{1,80}): (.{1,200}?)\s*$", re.M)
+"""As ``pyconfig.py`` of MaxText lists every setting; blank ones and None are left out."""
+_DEVICES = re.compile(r"\bNum_devices: (\d{1,9}), shape ")
+
+
+def _of_lines(name: str, kind: LogKind, text: str, path: str) -> Reading:
+    """What a log of a kind with a table of its own lists of the run."""
+    settings, title = Settings.of(path, ()), kind.title.removeprefix("a ")
+    if name == "maxtext":
+        listed = [Setting(k, v, Place(path, k)) for k, v in _PARAM.findall(text) if v != "None"]
+        reading = read_maxtext(Settings.of(path, listed), kind=title, whole=False)
+        if devices := _DEVICES.search(text):
+            place = Place(path, "Num_devices")
+            reading = replace(
+                reading, stated=(*reading.stated, Stated("run.devices", int(devices[1]), place))
+            )
+        return replace(reading, measured=True, software=kind.software)
+    for field, pattern in kind.says.items():
+        if (match := re.search(pattern, text)) is None:
+            continue
+        setting = Setting(field, match[1], Place(path, field.rpartition(".")[2]))
+        if field == "model.name":
+            say_model(settings, setting)
+        elif field == "layout.sharding":
+            settings.say(field, "ddp" if match[1] == "0" else f"zero{match[1]}", setting)
+        else:
+            settings.say(field, int(match[1]) if match[1].isdigit() else match[1], setting)
+    return Reading(
+        path=path, kind=title, stated=tuple(settings.stated), software=kind.software, measured=True
+    )
 
 
 def _of_mlperf(text: str, path: str) -> Reading:

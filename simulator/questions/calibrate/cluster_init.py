@@ -78,15 +78,17 @@ def init(
     """
     import datetime
 
+    from simulator import catalogue
     from simulator.errors import InputError
     from simulator.plain_files import write_files
     from simulator.profiles.own_cluster import OwnCluster, filled_in, own_profiles
     from simulator.quoting import shell_word
+    from simulator.spellings import accelerator_named
 
     check_out("--out", out, folder=True)
     asked = OwnCluster(
         name=name,
-        gpu=gpu or "",
+        gpu=accelerator_named(gpu or "", catalogue.names("accelerators")) or gpu or "",
         per_server=per_server,
         links=links,
         domain=domain,
@@ -136,7 +138,7 @@ def _seen(asked: OwnCluster, topo: Path | None) -> OwnCluster:
         more = f" and {len(seen.apart) - 4} pairs more" if len(seen.apart) > 4 else ""
         rule = "are joined by way of others, as on a DGX-1"
         print_line(f"{topo}: no NVLink between {said}{more}: they {rule}")
-    links = "nvlink" if seen.joined > 1 else "pcie"
+    links = "nvlink" if seen.joined > 1 else "pcie" if seen.gpus > 1 else None
     if 1 < seen.joined < seen.gpus and asked.links != "pcie":
         rule = f"NVLink joins groups of {seen.joined} of the {seen.gpus} GPUs, which no profile"
         raise InputError(f"{topo}: {rule} can say: --links pcie takes them as over PCIe alone")

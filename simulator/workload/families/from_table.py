@@ -11,13 +11,14 @@ rest are sizes of mixers. What a word means is the field of the record that it f
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
 from simulator.workload.architecture import MLP, Architecture, Attention, Block, MoE, Norm
 from simulator.workload.families.expressions import FUNCTIONS
-from simulator.workload.families.table import Row, has, kinds, row
+from simulator.workload.families.table import Row, every_name, has, kinds, row
 from simulator.workload.fields import LARGEST, REQUIRED, Fields
 from simulator.workload.mixers import (
     CompressedAttention,
@@ -595,7 +596,33 @@ def _notes(w: Words) -> tuple[str, ...]:
     if w.config.filled:
         sizes = ", ".join(f"{field} {value}" for field, value in w.config.filled.items())
         notes.append(f"{w.config.prefix}{sizes}, not in the config: transformers' own of its type")
+    if unread := _unread(w.config.config):
+        rule = "by their names sizes, but no row of any type reads them: what they add is left out"
+        notes.append(f"{w.config.prefix}{', '.join(unread)}: {rule}")
     return tuple(notes)
+
+
+_SIZES = re.compile(
+    r"^(?:num|n)_|_(?:size|dim|rank|heads|experts|layers|gate|bias|hidden_size)$|latent|mtp|_gate_"
+)
+"""What the name of a field of a config says that makes a model larger or smaller."""
+
+
+def _unread(config: Mapping[str, Any]) -> list[str]:
+    """Fields that are on, whose names speak of sizes, and that no row knows."""
+    sizes = [
+        key
+        for key, value in config.items()
+        if (value is True or (type(value) is int and value > 0))
+        and isinstance(key, str)
+        and len(key) < 80
+        and _SIZES.search(key)
+    ]
+    return [
+        f"{key} {str(config[key]).lower()}"
+        for key in sizes
+        if key not in kinds() and key not in every_name()
+    ][:8]
 
 
 def _linears(w: Words, word: str) -> tuple[Linear, ...]:

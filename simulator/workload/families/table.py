@@ -3,6 +3,7 @@
 ``families.csv`` has the columns family, base, words and defaults. Words are ``name=expression``; a
 row has those of its base and its own before them. Defaults are what transformers' class gives a
 field that a config lacks, as JSON. ``fields.csv`` says what a field may hold; others are sizes.
+Kind ``idle``: the name speaks of a size, and no size depends on it.
 """
 
 from __future__ import annotations
@@ -100,3 +101,9 @@ def kinds() -> dict[str, str]:
     with (_HERE / "fields.csv").open(newline="", encoding="utf-8") as file:
         rows = [(line["kind"], line["fields"].split()) for line in csv.DictReader(file)]
     return {name: kind for kind, listed in rows for name in listed}
+
+
+@cache
+def every_name() -> frozenset[str]:
+    """Every name that some row uses, fields of configs among them."""
+    return frozenset(name for row in _rows().values() for name in _NAME.findall(" ".join(row)))
