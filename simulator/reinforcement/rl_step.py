@@ -486,14 +486,17 @@ def _memory(step: RLStep, cluster: Cluster) -> dict[str, Side]:
             "engine weights": replica.weight_bytes,
             "engine workspace": replica.reserve_bytes,
         }
-    if step.trainer.teacher_bytes:
-        phases["teacher"] = {**step.trainer.teacher_bytes, **trainer}
+    asleep = {"engine asleep": float(replica.engine.asleep_bytes)} if shared else {}
+    for name, kinds in step.trainer.scoring_bytes.items():  # optimizer states wait on the host
+        phases[name] = {**kinds, **(asleep if name == "scoring" else trainer)}
+    phases |= step.trainer.placed_bytes
     if step.judge is not None:
         held = {"reward model": step.judge.weight_bytes + step.judge.reserve_bytes}
-        if shared and not step.rl.lends:
-            asleep = {"engine asleep": float(replica.engine.asleep_bytes)}
+        if step.rl.scoring_gpus:
+            phases["reward"] = held
+        elif shared and not step.rl.lends:
             phases["reward"] = held | asleep | trainer
-        elif not step.rl.scoring_gpus:  # the engine does not sleep
+        else:  # the engine does not sleep
             generation |= held
     spread = {"training": float(estimate.memory_spread[0])}
     return {

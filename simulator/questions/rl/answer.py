@@ -208,8 +208,6 @@ class PricedRL(Answer):
             said.append("DAPO's further rounds are one longer batch: prompts / kept_groups.")
         if rl.algorithm == "ppo":
             said.append("The critic is a second model of the policy's size and layout.")
-        if rl.scoring_gpus:
-            said.append("Whether models fit on accelerators that only score is not looked at.")
         return tuple(said)
 
 
