@@ -64,6 +64,15 @@ class Generation:
     acceptance: Annotated[Number, Ge(0), Le(1), Unit("share of 1")] = 0.7
     """Chance that a proposed token is kept, of those before which all were."""
 
+    @property
+    def described(self) -> str:
+        """How a replica is cut, and its limit of sequences where one is set."""
+        words = [f"tp {self.tp}"]
+        words += [f"ep {self.ep}"] if self.ep > 1 else []
+        words += [f"dp attention {self.dp_attention}"] if self.dp_attention > 1 else []
+        words += [f"{self.max_sequences:,} sequences"] if self.max_sequences else []
+        return ", ".join(words)
+
 
 @record
 class RL:

@@ -114,8 +114,8 @@ function show(found) {
   put($("remedies"), ...found.remedies.map((one) => element("li", `${one.field} = ${one.value}: ${seconds(one.step_time_s)} a step (${one.why})`)));
   put($("evidence"), ...found.caveats.map((text) => element("li", text)));
   if (!found.tried_splits) return put($("layouts"));
-  put($("layouts"), table(["mode", "train", "generate", "TP", "step", "trainer waits", "generator waits", "1,000 updates", "memory", "trainer's layout"],
-    found.tried.map((row) => [row.mode, row.training_gpus, row.generation_gpus, row.generation_tp, seconds(row.step_time_s), percent(row.trainer_waits), percent(row.generator_waits), money(row.usd), row.verdict, row.layout])));
+  put($("layouts"), table(["mode", "train", "generate", "engine", "step", "trainer waits", "generator waits", "1,000 updates", "memory", "trainer's layout"],
+    found.tried.map((row) => [row.mode, row.training_gpus, row.generation_gpus, row.generation_layout, seconds(row.step_time_s), percent(row.trainer_waits), percent(row.generator_waits), money(row.usd), row.verdict, row.layout])));
 }
 
 async function update(splits) {
