@@ -141,6 +141,20 @@ def test_splits_are_mixed_where_the_framework_can() -> None:
     assert modes(rl__framework="verl", rl__mode="apart", rl__staleness=2) == {"colocated", "apart"}
 
 
+def test_the_best_splits_are_tried_with_groups_and_more_sequences() -> None:
+    """An asynchronous vLLM runs 128 sequences; 1,024 are as many as it runs of a list."""
+    stale = {**APART, "rl__staleness": 1, "gpus": 16, "layout__pp": 1}
+    tried = [split.rl for split in try_splits(scene(**stale))]
+    assert {rl.generation.max_sequences for rl in tried} == {None, 1024}
+    kept = try_splits(scene(**stale, rl__generation__max_sequences=64))
+    assert {split.rl.generation.max_sequences for split in kept} == {64}
+    assert {rl.generation.dp_attention for rl in tried} == {1}
+    assert {(rl.prompts, rl.samples) for rl in tried} == {(64, 32)}
+    experts = {"model": "qwen3-30b-a3b", "layout__pp": 1, "layout__ep": 8}
+    groups = [split.rl.generation for split in try_splits(scene(**experts))]
+    assert any(engine.dp_attention == engine.tp > 1 for engine in groups)
+
+
 def test_a_teacher_of_its_own_size_scores_and_is_held() -> None:
     """Qwen3 32B beside 8B: 4.0 times the parameters, 65.5 GB of weights over pp = 2."""
     changes = {"model": "qwen3-8b", "rl__algorithm": "distillation"}
