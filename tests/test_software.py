@@ -128,6 +128,7 @@ def test_offload_is_said_by_those_that_have_it() -> None:
         "torch-fsdp-compiled",
         "torchtune-2024",
         "torchtune-2024-eager",
+        "verl-fsdp",
     }
 
 

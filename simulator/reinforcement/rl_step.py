@@ -452,7 +452,7 @@ def _reward_s(rl: RL, generated: Generated, judge: Replica | None) -> float:
 
 
 def _memory(step: RLStep, cluster: Cluster) -> dict[str, Side]:
-    """Memory of a device by phase, also while a teacher scores or a model judges.
+    """Memory of a device by phase, also while a model scores or judges, on its own devices or not.
 
     Colocated or mixed, the fullest device is one that changes sides: optimizer states and gradients
     wait on the host while weights move, the trainer's weights too while answers are written; of a
@@ -486,14 +486,17 @@ def _memory(step: RLStep, cluster: Cluster) -> dict[str, Side]:
             "engine weights": replica.weight_bytes,
             "engine workspace": replica.reserve_bytes,
         }
-    if step.trainer.teacher_bytes:
-        phases["teacher"] = {**step.trainer.teacher_bytes, **trainer}
+    asleep = {"engine asleep": float(replica.engine.asleep_bytes)} if shared else {}
+    for name, kinds in step.trainer.scoring_bytes.items():  # optimizer states wait on the host
+        phases[name] = {**kinds, **(asleep if name == "scoring" else trainer)}
+    phases |= {name: dict(kinds) for name, kinds in step.trainer.placed_bytes.items()}
     if step.judge is not None:
         held = {"reward model": step.judge.weight_bytes + step.judge.reserve_bytes}
-        if shared and not step.rl.lends:
-            asleep = {"engine asleep": float(replica.engine.asleep_bytes)}
+        if step.rl.scoring_gpus:
+            phases["reward"] = held
+        elif shared and not step.rl.lends:
             phases["reward"] = held | asleep | trainer
-        elif not step.rl.scoring_gpus:  # the engine does not sleep
+        else:  # the engine does not sleep
             generation |= held
     spread = {"training": float(estimate.memory_spread[0])}
     return {

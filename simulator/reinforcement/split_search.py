@@ -1,7 +1,9 @@
 """How to split accelerators between trainer and generator, and how to cut both sides.
 
-Every split, generator's tp and mode that the staleness allows is priced; trainers take the fastest
-layout that fits on so many accelerators, found once for each number.
+Every split, generator's tp, ep and mode that the staleness allows is priced; trainers take the
+fastest layout that fits on so many accelerators, found once for each number. The best are tried
+with attention in groups and with more sequences at once. What learns stays as asked: prompts,
+samples, answers of an update.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Literal
 
 from simulator.arrays import Floats
@@ -27,6 +29,8 @@ By = Literal["time", "usd", "throughput"]
 
 _EIGHTHS = (1, 2, 3, 4, 5, 6, 7)
 _MOST_TP = 64
+_REFINED = 3
+"""Splits of each mode, the fastest ones, that are tried with other groups and limits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,29 +76,56 @@ def try_splits(
     longest = scenario.workload.recipe.sequence_length - rl.prompt_tokens
     answers = answer_lengths(rl, longest, where=scenario.where)
     trainers: dict[tuple[bool, int], Trainer | str] = {}
-    tried = []
-    listed = list(_candidates(scenario, rl))
-    for index, asked in enumerate(listed):
-        if progress is not None:
-            progress(index, len(listed))
+
+    def priced(asked: RL) -> Tried:
         try:
             generated = generate(scenario, asked, answers, playing=False)
         except (InfeasibleError, InputError) as error:  # weights fill the engine: search no trainer
-            tried.append(Tried(rl=asked, step=None, reason=_reason(error, scenario)))
-            continue
+            return Tried(rl=asked, step=None, reason=_reason(error, scenario))
         training, _ = split_gpus(asked, scenario.cluster.gpus)
         key = (asked.mode == "apart", training)
         if key not in trainers:
             trainers[key] = _trainer(scenario, asked, answers, training)
         trainer = trainers[key]
         if isinstance(trainer, str):
-            tried.append(Tried(rl=asked, step=None, reason=trainer))
-        else:
-            step = joined(scenario, asked, trainer, generated)
-            tried.append(Tried(rl=asked, step=step))
+            return Tried(rl=asked, step=None, reason=trainer)
+        return Tried(rl=asked, step=joined(scenario, asked, trainer, generated))
+
+    tried: list[Tried] = []
+    listed = list(_candidates(scenario, rl))
+    for asked in listed:
+        if progress is not None:
+            progress(len(tried), len(listed))
+        tried.append(priced(asked))
+    tried += [priced(asked) for asked in _refined(scenario, tried)]
     if progress is not None:
         progress(len(listed), len(listed))
     return tried
+
+
+def _refined(scenario: Scenario, tried: list[Tried]) -> Iterator[RL]:
+    """The fastest splits of each mode with attention in groups and more sequences at once.
+
+    Engines have groups for models of experts (vLLM's data-parallel attention, SGLang's
+    --enable-dp-attention, TensorRT-LLM's enable_attention_dp). More sequences than the engine's own
+    limit where it binds: a replica has more answers, and room for them in its cache. What was
+    asked for stays.
+    """
+    for mode in sorted({split.rl.mode for split in tried}):
+        fitting = [split for split in tried if split.fits and split.rl.mode == mode]
+        for split in sorted(fitting, key=lambda split: update_s(_step(split)))[:_REFINED]:
+            made, engine = _step(split).generated, split.rl.generation
+            limit, most = made.replica.most_sequences, made.replica.engine.listed_sequences
+            mean = float(sequence_lengths(split.rl, made.answers).mean())
+            room = min(made.answers.size / made.replicas, made.cache_tokens / mean)
+            groups, sequences = [engine.dp_attention], [engine.max_sequences]
+            if scenario.workload.architecture.moes and 1 == engine.dp_attention < engine.tp:
+                groups.append(engine.tp)
+            if engine.max_sequences is None and limit < min(most, room):
+                sequences.append(most)
+            for dp_attention, at_once in list(product(groups, sequences))[1:]:
+                cut = replace(engine, dp_attention=dp_attention, max_sequences=at_once)
+                yield replace(split.rl, generation=cut)
 
 
 def _candidates(scenario: Scenario, rl: RL) -> Iterator[RL]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import gcd
+from math import gcd, lcm
 from typing import Any
 
 import numpy as np
 
 from simulator.arrays import Floats
 from simulator.cost.step import Estimate, evaluate
-from simulator.errors import InfeasibleError, InputError
+from simulator.errors import InfeasibleError, InputError, problem
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
@@ -23,12 +23,14 @@ from simulator.planner.forward_pass import forward_pass_s, frozen, only_forward
 from simulator.records import dataclass
 from simulator.rollouts.lengths import packed_bins
 from simulator.rollouts.profiles import Framework, load_engine
-from simulator.rollouts.rl_section import RL
+from simulator.rollouts.rl_section import RL, split_gpus
 from simulator.scenario import Scenario
 from simulator.search.defaults import complete
 from simulator.search.fastest import fastest
 from simulator.search.refusal import contradictions, limits, refusal
+from simulator.software.profile import Software
 from simulator.workload import presets
+from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import Workload
 
 _QUANTILES = 10
@@ -55,8 +57,11 @@ class Trainer:
     """All updates, the critic's too."""
     score_s: float
     """All scorings."""
-    teacher_bytes: Mapping[str, float]
-    """Memory of a device while a teacher of its own scores; empty: there is none."""
+    scoring_bytes: Mapping[str, Mapping[str, float]]
+    """Memory of the trainer's devices while they only score: "scoring" with weights gathered
+    whole, "teacher"."""
+    placed_bytes: Mapping[str, Mapping[str, float]]
+    """The same on accelerators that only score, a place each: "reference", "critic"."""
 
     @property
     def layout(self) -> dict[str, Any]:
@@ -131,6 +136,8 @@ def train(
     InputError
         If the layout cannot run at all.
     """
+    if wrong := _wrong_remainder(scenario, rl, cluster.gpus, pinned):
+        raise InputError(wrong)
     alone = replace(scenario, cluster=cluster, pinned=pinned)
     row, _ = complete(alone, pinned)
     workload, bins, fill = packed_workload(scenario.workload, rl, sequences, row)
@@ -143,6 +150,23 @@ def train(
     if code != FEASIBLE or int(layouts.world[0]) != cluster.gpus:
         raise InputError(refusal(alone, pinned, row, code))
     return priced_trainer(scenario, rl, framework, workload, layouts, (cluster, bins, fill))
+
+
+def _wrong_remainder(scenario: Scenario, rl: RL, gpus: int, pinned: Mapping[str, Any]) -> list[str]:
+    """Accelerators that generate or score, and leave a number that the layout does not divide."""
+    ranks, whole = replica_ranks(pinned), scenario.cluster.gpus
+    if gpus == whole or gpus % ranks == 0:
+        return []
+    others, alone = whole - rl.scoring_gpus, split_gpus(rl, whole)[1]
+    possible = range(others % ranks, others, ranks)
+    near = sorted(sorted(possible, key=lambda count: abs(count - alone))[:2])
+    rule = (
+        f"must leave a multiple of {ranks} accelerators to train on, which [layout] asks for;"
+        f" {whole:,} less these{' and rl.scoring_gpus' if rl.scoring_gpus else ''} are {gpus:,}"
+    )
+    nearest = " or ".join(f"{count:,}" for count in near if count)
+    text = problem(scenario.where, "rl.generation.gpus", rule, alone)
+    return [f"{text} (nearest: {nearest})" if nearest else text]
 
 
 def priced_trainer(
@@ -158,7 +182,7 @@ def priced_trainer(
     software = scenario.software
     estimate = evaluate(layouts, workload, cluster, software)
     updates = rl.answers * rl.epochs // scenario.workload.recipe.global_batch
-    scoring = _scoring(rl, layouts, bins)
+    scoring = _scoring(rl, framework, layouts, bins)
     can, passes = forward_pass_s(workload.architecture, scoring, workload, cluster, software)
     pass_s = float(passes[0]) if len(can) else float(estimate.step_time_s[0]) / 3.0
     rounds = bins / float(layouts.dp[0])
@@ -174,8 +198,15 @@ def priced_trainer(
         training_s *= max(slower, 1.0) if rl.algorithm == "ppo" else 1.0
     elif rl.algorithm == "ppo":
         training_s *= 2.0
+    scoring_bytes = {}
+    if scoring.sharding[0] != layouts.sharding[0] and rl.forward_passes:
+        architecture = workload.architecture
+        scoring_bytes["scoring"] = _forward_bytes(
+            architecture, scoring, workload, cluster, software
+        )
     teacher_s, teacher_bytes = _teacher(scenario, rl, workload, scoring, cluster)
     if teacher_bytes:
+        scoring_bytes["teacher"] = teacher_bytes
         score_s += (teacher_s + scored_s) * updates / rl.epochs
     return Trainer(
         estimate=estimate,
@@ -186,15 +217,92 @@ def priced_trainer(
         pass_s=whole_pass_s,
         training_s=training_s,
         score_s=score_s,
-        teacher_bytes=teacher_bytes,
+        scoring_bytes=scoring_bytes,
+        placed_bytes=_placed(scenario, rl, framework, workload, layouts, cluster),
     )
 
 
-def _scoring(rl: RL, layouts: Layouts, bins: int) -> Layouts:
-    """The layout in which batches are scored: the trainer's, with another micro-batch if asked."""
+def _scoring(rl: RL, framework: Framework, layouts: Layouts, bins: int) -> Layouts:
+    """The layout in which batches are scored: the trainer's, with another micro-batch if asked.
+
+    Some frameworks gather sharded weights once before they score, not for each micro-batch.
+    """
+    if framework.gathers_to_score and layouts.row(0)["sharding"] == "zero3":
+        layouts = layouts.replace(sharding="zero2")
     if rl.scoring_micro_batch is None:
         return layouts
     return layouts.replace(micro_batch=gcd(rl.scoring_micro_batch, bins // int(layouts.dp[0])))
+
+
+def replica_ranks(layout: Mapping[str, Any]) -> int:
+    """Ranks of which a trainer's accelerators are a multiple, dense blocks and experts alike.
+
+    Examples
+    --------
+    >>> replica_ranks({"tp": 2, "pp": 2, "ep": 8})
+    16
+    """
+    tp, pp, cp, ep = (int(layout.get(name, 1)) for name in ("tp", "pp", "cp", "ep"))
+    etp = int(layout.get("etp", tp if ep == 1 else 1))
+    return lcm(tp * pp * cp, etp * ep * pp)
+
+
+def _placed(
+    scenario: Scenario,
+    rl: RL,
+    framework: Framework,
+    workload: Workload,
+    layouts: Layouts,
+    cluster: Cluster,
+) -> dict[str, dict[str, float]]:
+    """Memory of a device on which a model of the policy's size scores, and a critic learns.
+
+    Such a model has the trainer's layout on as many data-parallel ranks as its place allows.
+
+    Raises
+    ------
+    InputError
+        If a place is no multiple of the ranks of that layout.
+    """
+    models, software = rl.placed_models - (rl.reward == "model"), scenario.software
+    if not rl.placed_models or models <= 0:
+        return {}
+    row = layouts.row(0)
+    ranks, size = replica_ranks(row), int(row["tp"]) * int(row["pp"]) * int(row["cp"])
+    if rl.scoring_gpus % (ranks * rl.placed_models):
+        rule = (
+            f"must be a multiple of {ranks * rl.placed_models}: {rl.placed_models} models with the"
+            f" trainer's {layouts.describe(0)} on {ranks} accelerators and multiples of them"
+        )
+        raise InputError(problem(scenario.where, "rl.scoring_gpus", rule, rl.scoring_gpus))
+    fields = {name: row[name] for name in _FIELDS if name in row}
+    dp = rl.scoring_gpus // rl.placed_models // size
+    rounds = -(-workload.recipe.global_batch // (dp * int(row["micro_batch"])))
+    bins = rounds * dp * int(row["micro_batch"])
+    placed = Layouts.of(**fields, dp=dp, global_batch=bins)
+    alone = replace(workload, recipe=replace(workload.recipe, global_batch=bins))
+    place = with_gpus(cluster, dp * size)
+    held = {}
+    if models > (rl.algorithm == "ppo"):
+        scoring = _scoring(rl, framework, placed, bins)
+        held["reference"] = _forward_bytes(workload.architecture, scoring, alone, place, software)
+    if rl.algorithm == "ppo":
+        kinds = evaluate(placed, alone, place, software).memory_bytes
+        held["critic"] = {name: float(kind[0]) for name, kind in kinds.items()}
+    return held
+
+
+def _forward_bytes(
+    model: Architecture, layouts: Layouts, workload: Workload, cluster: Cluster, software: Software
+) -> dict[str, float]:
+    """Memory of a device during forward passes of a model of which nothing is trained."""
+    whole = frozen(model, workload, head=True)
+    kinds = evaluate(only_forward(layouts), whole, cluster, software).memory_bytes
+    return {
+        name: float(kind[0])
+        for name, kind in kinds.items()
+        if name not in ("gradients", "optimizer")  # of a table of its own, which is not trained
+    }
 
 
 def _teacher(
@@ -204,20 +312,14 @@ def _teacher(
     if rl.teacher is None:
         return 0.0, {}
     teacher = presets.load(rl.teacher, where=scenario.where, field="rl.teacher")
-    software, whole = scenario.software, frozen(teacher, workload, head=True)
+    software = scenario.software
     can, passes = forward_pass_s(teacher, layouts, workload, cluster, software)
     if not len(can):
         layout = layouts.describe(0)
         raise InputError(
             f"{scenario.where}: rl.teacher: {teacher.name} cannot have the trainer's {layout}"
         )
-    kinds = evaluate(only_forward(layouts), whole, cluster, software).memory_bytes
-    held = {
-        name: float(kind[0])
-        for name, kind in kinds.items()
-        if name not in ("gradients", "optimizer")  # of a table of its own, which is not trained
-    }
-    return float(passes[0]), held
+    return float(passes[0]), _forward_bytes(teacher, layouts, workload, cluster, software)
 
 
 def best_trainer(
@@ -254,12 +356,20 @@ def best_trainer(
         except InputError:
             continue
         estimate = trainer.estimate
-        if float(estimate.memory_total_bytes[0]) + asleep <= estimate.usable_bytes:
+        fullest = max(
+            float(estimate.memory_total_bytes[0]) + asleep,
+            *(sum(kinds.values()) + asleep for kinds in trainer.scoring_bytes.values()),
+            *(sum(kinds.values()) for kinds in trainer.placed_bytes.values()),
+            0.0,
+        )
+        if fullest <= estimate.usable_bytes:
             trainers.append(trainer)
         if len(trainers) == _PRICED:
             break
     if not trainers:
-        rule = "no layout has bins of packed sequences in equal rounds"
+        rule = "no layout fits that has bins of packed sequences in equal rounds"
+        if rl.placed_models:
+            rule += f", and on rl.scoring_gpus = {rl.scoring_gpus} for {rl.placed_models} models"
         raise InfeasibleError(f"{scenario.where}: {cluster.gpus} accelerators: {rule}")
     return min(trainers, key=lambda trainer: trainer.update_s)
 

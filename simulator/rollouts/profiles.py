@@ -80,6 +80,9 @@ class Framework:
     """Engine's share of the memory where both are colocated."""
     apart_memory_share: Figure
     """The same where the engine is alone."""
+    gathers_to_score: bool
+    """Whether weights that are sharded over data-parallel ranks are gathered once before a batch is
+    scored and kept whole until it is, not gathered for each micro-batch."""
     mixed: tuple[str, ...]
     """When devices that train also generate, beside others that only generate: "on policy",
     "stale"; none: never."""

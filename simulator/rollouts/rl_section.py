@@ -64,6 +64,15 @@ class Generation:
     acceptance: Annotated[Number, Ge(0), Le(1), Unit("share of 1")] = 0.7
     """Chance that a proposed token is kept, of those before which all were."""
 
+    @property
+    def described(self) -> str:
+        """How a replica is cut, and its limit of sequences where one is set."""
+        words = [f"tp {self.tp}"]
+        words += [f"ep {self.ep}"] if self.ep > 1 else []
+        words += [f"dp attention {self.dp_attention}"] if self.dp_attention > 1 else []
+        words += [f"{self.max_sequences:,} sequences"] if self.max_sequences else []
+        return ", ".join(words)
+
 
 @record
 class RL:
@@ -275,12 +284,9 @@ def check_with_others(
         rule = f"must divide prompts x samples x epochs = {rl.answers * rl.epochs:,}"
         problems.append(problem(where, "training.global_batch", rule, training.global_batch))
     problems += _wrong_split(rl, cluster.gpus, where)
+    problems += _wrong_tp(rl, cluster.gpus, model, where)
     if rl.teacher is not None:
         problems += _wrong_teacher(rl.teacher, model, longest, where)
-    heads = min((attention.heads for attention in model.attentions), default=1)
-    if heads % (engine.tp // engine.dp_attention):
-        rule = f"over dp_attention must divide {heads} attention heads of {model.name}"
-        problems.append(problem(where, "rl.generation.tp", rule, engine.tp))
     if reason := unserved(model):
         problems.append(
             f"{where}: rl.generation.engine: {engine.engine} cannot be priced: {reason}"
@@ -308,15 +314,26 @@ def _wrong_split(rl: RL, gpus: int, where: str) -> list[str]:
         problems.append(problem(where, "rl.generation.gpus", rule, alone))
     if rl.mode == "apart" and alone == 0:
         problems.append(problem(where, "rl.generation.gpus", "must be above 0", rl.generation.gpus))
+    return problems
+
+
+def _wrong_tp(rl: RL, gpus: int, model: Architecture, where: str) -> list[str]:
+    """What an engine's tp cannot be: one problem that names every number it must divide."""
+    engine, rules = rl.generation, []
+    trainers, alone = split_gpus(rl, gpus)
     generating = {alone: "generate"} if rl.mode != "colocated" else {}
     if rl.mode != "apart":
         generating[trainers] = "train and generate" if alone else "generate"
     for count, what in generating.items():
-        if count > 0 and count % rl.generation.tp:
-            rule = f"must divide the {count} accelerators that {what}"
-            problems.append(problem(where, "rl.generation.tp", rule, rl.generation.tp))
+        if count > 0 and count % engine.tp:
+            rules.append(f"the {count} accelerators that {what}")
             break
-    return problems
+    heads = min((attention.heads for attention in model.attentions), default=1)
+    if heads % (engine.tp // engine.dp_attention):
+        groups = f"dp_attention = {engine.dp_attention} x " if engine.dp_attention > 1 else ""
+        rules.append(f"{groups}the {heads} attention heads of {model.name}")
+    rule = f"must divide {' and '.join(rules)}"
+    return [problem(where, "rl.generation.tp", rule, engine.tp)] if rules else []
 
 
 def _wrong_teacher(name: str, model: Architecture, longest: int, where: str) -> list[str]:

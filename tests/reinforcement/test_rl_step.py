@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from simulator import catalogue
-from simulator.errors import InfeasibleError
+from simulator.errors import InfeasibleError, InputError
 from simulator.files import read_csv
 from simulator.questions.rl.answer import generator_goodput
 from simulator.reinforcement.evidence import step_evidence
@@ -141,6 +141,20 @@ def test_splits_are_mixed_where_the_framework_can() -> None:
     assert modes(rl__framework="verl", rl__mode="apart", rl__staleness=2) == {"colocated", "apart"}
 
 
+def test_the_best_splits_are_tried_with_groups_and_more_sequences() -> None:
+    """An asynchronous vLLM runs 128 sequences; 1,024 are as many as it runs of a list."""
+    stale = {**APART, "rl__staleness": 1, "gpus": 16, "layout__pp": 1}
+    tried = [split.rl for split in try_splits(scene(**stale))]
+    assert {rl.generation.max_sequences for rl in tried} == {None, 1024}
+    kept = try_splits(scene(**stale, rl__generation__max_sequences=64))
+    assert {split.rl.generation.max_sequences for split in kept} == {64}
+    assert {rl.generation.dp_attention for rl in tried} == {1}
+    assert {(rl.prompts, rl.samples) for rl in tried} == {(64, 32)}
+    experts = {"model": "qwen3-30b-a3b", "layout__pp": 1, "layout__ep": 8}
+    groups = [split.rl.generation for split in try_splits(scene(**experts))]
+    assert any(engine.dp_attention == engine.tp > 1 for engine in groups)
+
+
 def test_a_teacher_of_its_own_size_scores_and_is_held() -> None:
     """Qwen3 32B beside 8B: 4.0 times the parameters, 65.5 GB of weights over pp = 2."""
     changes = {"model": "qwen3-8b", "rl__algorithm": "distillation"}
@@ -187,6 +201,50 @@ def test_models_with_accelerators_of_their_own_work_beside_the_policy() -> None:
     search = try_splits(scene(**APART, gpus=32, rl__staleness=1, rl__scoring_gpus=8))
     apart = [split for split in search if split.rl.mode == "apart" and split.step is not None]
     assert apart and all(split.step and split.step.all_gpus == 32 for split in apart)
+
+
+def test_what_models_with_accelerators_of_their_own_hold() -> None:
+    """Llama 3.1 8B: two bytes of 8.03e9 parameters over pp 2 for a reference, a critic's states.
+
+    Adam in 16 bit with fp32 copies keeps 18 bytes of each parameter (Rajbhandari et al. 2020).
+    """
+    placed = step(**APART, gpus=32, rl__algorithm="ppo", rl__scoring_gpus=16)
+    reference, critic = (placed.memory[name].kinds for name in ("reference", "critic"))
+    assert "optimizer" not in reference
+    assert 8.0e9 < reference["weights"] < 9.2e9  # the stage with the head has more than half
+    assert critic == placed.memory["training"].kinds
+    assert placed.verdict == "FITS"
+    small = step(
+        model="qwen3-32b",
+        gpus=32,
+        layout__tp=2,
+        rl__mode="apart",
+        rl__generation__tp=4,
+        rl__generation__gpus=4,
+        rl__algorithm="ppo",
+        rl__reference_model=False,
+        rl__scoring_gpus=4,
+    )
+    assert small.memory["critic"].verdict == small.verdict == "OOM"  # 18 x 33e9 / 4 = 147 GB
+
+
+def test_places_that_the_trainers_layout_does_not_divide() -> None:
+    with pytest.raises(InputError, match=r"rl\.scoring_gpus: must be a multiple of 4: 2 models"):
+        step(**APART, gpus=32, rl__algorithm="ppo", rl__scoring_gpus=6)
+
+
+def test_weights_that_are_gathered_to_score_are_gathered_once_and_held_whole() -> None:
+    """NeMo-RL's DTensor worker unshards FSDP2's modules around a whole scoring, verl does not.
+
+    16-bit weights of Llama 3.1 8B are 16.06 GB, of 70B 141 GB, more than an H100 has.
+    """
+    sharded = {"layout__sharding": "zero3", "layout__pp": 1, "cluster__software": "torch-fsdp"}
+    once, each = (step(**sharded, rl__framework=name) for name in ("nemo-rl", "verl"))
+    assert once.trainer.score_s < each.trainer.score_s
+    assert once.memory["scoring"].kinds["weights"] >= 16.06e9
+    assert "scoring" not in each.memory and "scoring" not in step().memory
+    large = step(model="llama-3.1-70b", gpus=64, rl__generation__tp=4, **sharded)
+    assert large.memory["scoring"].verdict == large.verdict == "OOM"
 
 
 def test_larger_micro_batches_of_scoring_are_never_slower() -> None:
@@ -353,18 +411,26 @@ SPLIT = {
 }
 
 
-def _published(model: str, gpus: int, mean: float, layout: dict[str, Any], tp: int) -> RLStep:
+def _published(
+    model: str,
+    gpus: int,
+    mean: float,
+    layout: dict[str, Any],
+    tp: int,
+    software: str = "megatron-bridge",
+) -> RLStep:
     return rl_step(
         make_scenario(
             {
                 "model": {"name": model},
                 "training": {"sequence_length": 4096, "global_batch": 512},
-                "cluster": {"name": "dgx-h100", "gpus": gpus, "software": "megatron-bridge"},
+                "cluster": {"name": "dgx-h100", "gpus": gpus, "software": software},
                 "layout": {**layout, "recompute": "full"},
                 "rl": {
                     "prompts": 64,
                     "samples": 32,
                     "prompt_tokens": 128,
+                    "scoring_micro_batch": 2,  # logprob_batch_size of grpo_math_8B.yaml
                     "answer_tokens": mean,
                     "generation": {"tp": tp},
                 },
@@ -390,6 +456,17 @@ def test_parts_of_a_larger_published_step() -> None:
     assert parts["training"] == pytest.approx(29.5, rel=0.2)
     assert parts["log_probabilities"] == pytest.approx(19.0, rel=0.3)
     assert made.step_time_s == pytest.approx(147.0, rel=0.1)
+
+
+def test_scoring_of_a_published_step_with_sharded_weights() -> None:
+    """Issue 959, DTensor: 19 s of log-probabilities for 8B, 28 and 29 s for 70B on two clusters."""
+    for model, gpus, mean, tp, published_s in (
+        ("llama-3.1-8b", 8, 790.0, 1, 19.0),
+        ("llama-3.1-70b", 64, 403.0, 8, 28.5),
+    ):
+        layout = {"tp": tp, "sharding": "zero3"}
+        made = _published(model, gpus, mean, layout, 1 if gpus == 8 else 4, "torch-fsdp")
+        assert made.parts_s["log_probabilities"] == pytest.approx(published_s, rel=0.2), model
 
 
 def test_published_totals() -> None:

@@ -3,10 +3,17 @@
 import pytest
 
 from simulator.planner.prediction import predict
-from workshop.cases.published_layouts import NEAR, Decision, decide, load_decisions
+from workshop.cases.published_layouts import (
+    NEAR,
+    Decision,
+    decide,
+    load_decisions,
+    load_rl_memory,
+)
 from workshop.pages.accuracy.holdout_layouts import decisions_section
 
 DECISIONS = {one.name: one for one in load_decisions()}
+RL_MEMORY = {case.name: case for case in load_rl_memory()}
 
 
 def test_every_decision_names_its_source_and_leaves_the_layout_to_the_search() -> None:
@@ -64,3 +71,21 @@ def test_the_section_has_a_row_and_a_note_for_every_decision() -> None:
     assert one.source in text and one.remark in text
     assert line["published"] in text and line["best"] in text
     assert list(decisions_section([], str, str)) == []
+
+
+@pytest.mark.evidence
+def test_published_steps_of_reinforcement_learning_fit_or_not_as_they_did() -> None:
+    """Scripts and issues of verl, NeMo-RL and OpenRLHF: most are right, the others say why not."""
+    right = {name: case.fits() == case.ran for name, case in RL_MEMORY.items()}
+    assert {case.ran for case in RL_MEMORY.values()} == {True, False}
+    wrong = {name for name, same in right.items() if not same}
+    assert all(RL_MEMORY[name].remark.startswith("wrong: ") for name in wrong)
+    assert sum(right.values()) > 0.7 * len(right)
+
+
+@pytest.mark.parametrize(
+    "name", ["Llama 3.1 70B, ZeRO-3 on 32 of 80 GB", "Llama 3.1 70B, ZeRO-2 on 32 of 80 GB"]
+)
+def test_the_same_run_with_whole_weights_is_out_of_memory(name: str) -> None:
+    """OpenRLHF issue 851: ZeRO-3 runs, ZeRO-2 does not; 141 GB of weights are more than 80."""
+    assert RL_MEMORY[name].fits() == RL_MEMORY[name].ran

@@ -37,7 +37,7 @@ from workshop.cases.holdout_groups import groups_left_out
 from workshop.cases.holdout_shapes import pooled_errors
 from workshop.cases.intervals_left_out import intervals_left_out
 from workshop.cases.mutated_inputs import mutated_inputs
-from workshop.cases.published_layouts import decide, load_decisions
+from workshop.cases.published_layouts import decide, load_decisions, load_rl_memory
 from workshop.cases.recipes import recipes, retimed, search_recipe
 from workshop.cases.switch_pairs import switch_figures
 from workshop.cases.without_terms import without_terms
@@ -102,6 +102,7 @@ def rl_errors() -> dict[str, Any]:
     folder = catalogue.folder("validation")
     scored = validate(folder / "runs" / "rl_runs.csv").summary()["rl"]
     names = ("n", "mape", "median_ape", "bias", "coverage_80")
+    memory = load_rl_memory()
     kinds = {"all": scored, **scored["by_use"], **scored["by_policy"]}
     rows = read_csv(folder / "runs" / "rl_runs.csv")
     measured = {row["run_id"]: row["step_time_s"] for _, row in rows}
@@ -114,6 +115,7 @@ def rl_errors() -> dict[str, Any]:
     return {
         "kinds": {kind: {name: errors[name] for name in names} for kind, errors in kinds.items()},
         "first_sight": {"n": len(first), "mape": float(np.mean(first))},
+        "memory": {"n": len(memory), "right": sum(case.fits() == case.ran for case in memory)},
     }
 
 

@@ -12,8 +12,9 @@ from typing import Any
 
 from simulator import catalogue
 from simulator.cost.estimate import Estimate
-from simulator.errors import InputError
+from simulator.errors import InfeasibleError, InputError
 from simulator.files import Number, build, read_toml, record
+from simulator.reinforcement.rl_step import rl_step
 from simulator.scenario import Scenario, make_scenario
 from simulator.search.explore import SearchResult, explore
 
@@ -55,11 +56,47 @@ class Decision:
 
 
 @record
+class RLMemory:
+    """A published step of reinforcement learning that ran, or ran out of memory."""
+
+    name: str
+    """Model, trainer and accelerators."""
+    source: str
+    """Repository, issue or script."""
+    model: dict[str, Any]
+    """Section [model] of a scenario."""
+    training: dict[str, Any]
+    """Section [training]."""
+    cluster: dict[str, Any]
+    """Section [cluster], with the trainer's software."""
+    layout: dict[str, Any]
+    """Section [layout]."""
+    rl: dict[str, Any]
+    """Section [rl]."""
+    ran: bool
+    """False: out of memory."""
+    remark: str = ""
+    """What stands in for what was not said, and why ours is another answer where it is."""
+
+    def fits(self) -> bool:
+        """Whether every phase of the step fits by our prediction."""
+        names = ("model", "training", "cluster", "layout", "rl")
+        sections = {name: getattr(self, name) for name in names}
+        try:
+            step = rl_step(make_scenario(sections, where=f"rl_memory {self.name!r}"))
+        except InfeasibleError:
+            return False
+        return step.verdict != "OOM"
+
+
+@record
 class _Decisions:
     """validation/decisions.toml."""
 
     decisions: tuple[Decision, ...]
     """Every decision."""
+    rl_memory: tuple[RLMemory, ...]
+    """Steps of reinforcement learning that ran, or ran out of memory."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,9 +141,18 @@ class Decided:
 
 
 def load_decisions() -> tuple[Decision, ...]:
-    """Read validation/decisions.toml."""
+    """Read the layouts of validation/decisions.toml."""
+    return _read().decisions
+
+
+def load_rl_memory() -> tuple[RLMemory, ...]:
+    """Read its steps of reinforcement learning."""
+    return _read().rl_memory
+
+
+def _read() -> _Decisions:
     path = catalogue.folder("validation") / "decisions.toml"
-    return build(_Decisions, read_toml(path), where=str(path)).decisions
+    return build(_Decisions, read_toml(path), where=str(path))
 
 
 def decide(decision: Decision) -> Decided:

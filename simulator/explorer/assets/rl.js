@@ -111,11 +111,11 @@ function show(found) {
   lanes(found);
   put($("phases"), table(["phase", "time", "of the step"], Object.entries(PARTS).filter(([key]) => step[key] > 0).map(([key, word]) => [word, seconds(step[key]), percent(step[key] / step.step_time_s)])));
   put($("memory"), table(["phase", "memory", "usable", ""], Object.entries(step.memory).map(([name, side]) => [name, gib(side.total_bytes), gib(side.usable_bytes), side.verdict])));
-  put($("remedies"), ...found.remedies.map((one) => element("li", `${one.field} = ${one.value}: ${seconds(one.step_time_s)} a step (${one.why})`)));
+  put($("remedies"), ...found.remedies.map((one) => element("li", `${one.field} = ${one.value}: ${seconds(one.step_time_s)} a step (${one.why})`)), ...(found.remedies.length ? [] : [element("li", "nothing that was tried")]));
   put($("evidence"), ...found.caveats.map((text) => element("li", text)));
   if (!found.tried_splits) return put($("layouts"));
-  put($("layouts"), table(["mode", "train", "generate", "TP", "step", "trainer waits", "generator waits", "1,000 updates", "memory", "trainer's layout"],
-    found.tried.map((row) => [row.mode, row.training_gpus, row.generation_gpus, row.generation_tp, seconds(row.step_time_s), percent(row.trainer_waits), percent(row.generator_waits), money(row.usd), row.verdict, row.layout])));
+  put($("layouts"), table(["mode", "train", "generate", "engine", "step", "trainer waits", "generator waits", "1,000 updates", "memory", "trainer's layout"],
+    found.tried.map((row) => [row.mode, row.training_gpus, row.generation_gpus, row.generation_layout, seconds(row.step_time_s), percent(row.trainer_waits), percent(row.generator_waits), money(row.usd), row.verdict, row.layout])));
 }
 
 async function update(splits) {

@@ -63,6 +63,7 @@ class Priced:
             "engine": engine.engine,
             "tp": engine.tp,
             "ep": engine.ep,
+            "dp_attention": engine.dp_attention,
             "replicas": step.generated.replicas,
             "max_sequences": step.generated.replica.most_sequences,
             "memory_share": step.generated.memory_share,
@@ -189,6 +190,10 @@ class PricedRL(Answer):
             " generator that fails restarts its own replica alone and writes its answers anew.",
             "Lengths of answers stay what they are; they drift while a policy learns.",
         ]
+        if self.tried:
+            said.append(
+                "Other splits keep prompts, samples and answers of an update: what learns is yours."
+            )
         shown = self.shown
         if shown is None:
             return tuple(said)
@@ -208,8 +213,6 @@ class PricedRL(Answer):
             said.append("DAPO's further rounds are one longer batch: prompts / kept_groups.")
         if rl.algorithm == "ppo":
             said.append("The critic is a second model of the policy's size and layout.")
-        if rl.scoring_gpus:
-            said.append("Whether models fit on accelerators that only score is not looked at.")
         return tuple(said)
 
 
@@ -368,6 +371,9 @@ def _row(scenario: Scenario, tried: Tried) -> dict[str, Any]:
         "generation_gpus": alone if rl.mode == "apart" else scenario.cluster.gpus,
         "generation_tp": rl.generation.tp,
         "generation_ep": rl.generation.ep,
+        "generation_dp_attention": rl.generation.dp_attention,
+        "generation_max_sequences": rl.generation.max_sequences,
+        "generation_layout": rl.generation.described,
         "reason": tried.reason or None,
     }
     if step is None:

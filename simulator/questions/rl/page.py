@@ -18,7 +18,7 @@ _COLUMNS = {
     "mode": True,
     "train": False,
     "generate": False,
-    "tp": False,
+    "engine": True,
     "step": False,
     "trainer waits": False,
     "generator waits": False,
@@ -87,7 +87,7 @@ def _cells(row: dict[str, Any]) -> list[Cell]:
     naming: list[Cell] = [
         (row["mode"], row["mode"] + lag, ""),
         *((row[key], f"{row[key]:,}", "") for key in ("training_gpus", "generation_gpus")),
-        (row["generation_tp"], str(row["generation_tp"]), ""),
+        (row["generation_layout"], row["generation_layout"], ""),
     ]
     if row["step_time_s"] is None:
         blank: Cell = (None, "-", "")

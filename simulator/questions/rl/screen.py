@@ -60,7 +60,7 @@ def _sides(shown: Priced) -> list[str]:
         f"trainer: {step.gpus['training']:,} accelerators, {step.trainer.described};"
         f" {step.trainer.bins:,} packed sequences an update,"
         f" {show_percent(step.trainer.fill)} full",
-        f"generator: {made.replicas:,} replicas of tp {rl.generation.tp} on"
+        f"generator: {made.replicas:,} replicas of {rl.generation.described} on"
         f" {made.gpus:,}, up to {made.replica.most_sequences:,} sequences each, cache"
         f" of {made.cache_tokens:,.0f} tokens, {show_seconds(made.iterations_s)} an iteration",
     ]
@@ -115,7 +115,7 @@ def _splits(answer: PricedRL) -> list[str]:
         step = best.step
         where = f"{step.gpus['training']:,} train, {step.gpus['generation']:,} generate"
         lines.append(
-            f"{step.rl.mode}, {where}, tp {step.rl.generation.tp}, trainer"
+            f"{step.rl.mode}, {where}, {step.rl.generation.described}, trainer"
             f" {step.trainer.described}: {show_seconds(step.step_time_s)} a step"
         )
         if asked is not None:
@@ -138,14 +138,14 @@ def _table(answer: PricedRL) -> Table:
             row["mode"]),
         ("train", lambda row: f"{row['training_gpus']:,}"),
         ("generate", lambda row: f"{row['generation_gpus']:,}"),
-        ("tp", lambda row: f"{row['generation_tp']}" + (" ep" if row["generation_ep"] > 1 else "")),
+        ("engine", lambda row: row["generation_layout"]),
         ("step", lambda row: show_seconds(row["step_time_s"])),
         ("trainer waits", lambda row: show_percent(row["trainer_waits"])),
         ("generator waits", lambda row: show_percent(row["generator_waits"])),
         ("1,000 updates", lambda row: show_usd(row["usd"])),
         ("", lambda row: Text(row["verdict"], style=row["verdict"])),
         ("trainer's layout", lambda row: row["layout"]),
-        left=("mode", "trainer's layout"),
+        left=("mode", "engine", "trainer's layout"),
     )  # fmt: skip
 
 

@@ -96,11 +96,17 @@ def _reinforcement(document: Mapping[str, Any], percent: Percent) -> Iterator[st
     errors = document.get("rl")
     if not errors:
         return
-    first, kinds = errors["first_sight"], errors["kinds"]
+    first, kinds, memory = errors["first_sight"], errors["kinds"], errors.get("memory")
     yield (
         f"Steps of reinforcement learning ({first['n']} published totals): {percent(first['mape'])}"
         f" off at first sight, {percent(kinds['all']['mape'])} today,"
         f" {percent(kinds['all']['coverage_80'])} inside."
+        + (
+            f" Of {memory['n']} published steps that ran or did not fit, {memory['right']} are"
+            " told right (`validation/decisions.toml`)."
+            if memory
+            else ""
+        )
     )
 
 
