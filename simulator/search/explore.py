@@ -605,8 +605,10 @@ def explore(
         dropped[TOO_LARGE] = evaluated - search.fitting
     if untried:
         dropped[UNTRIED] = untried
-    nothing = Layouts.of(dp=cluster.gpus)
-    none = evaluate(nothing, workload, cluster, software).take(slice(0, 0))
+    some = next(iter(fine.values()), None)
+    if some is None:
+        some = evaluate(Layouts.of(dp=cluster.gpus), workload, cluster, software)
+    none = some.take(slice(0, 0))
     fits, safe = fine.get("fits", none), fine.get("safe")
     best = fits if safe is None or allow_tight else safe
     tight = none if best is fits else fits.take(fits.verdict == VERDICTS.index("TIGHT"))

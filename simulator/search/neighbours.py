@@ -133,8 +133,9 @@ def walk(
         if path not in rounds:
             seen = set(seen)
             table = moves.around(ahead, seen)
-            priced = _priced(table, setting, float(leader.step_time_s[0]), slower, pinned)
-            both = None if priced is None else _able(leader, priced, slower, surely=surely)
+            limits: dict[str, Any] = {"slower": slower, "surely": surely}
+            priced = _priced(table, setting, float(leader.step_time_s[0]), pinned, **limits)
+            both = None if priced is None else _able(leader, priced, **limits)
             rounds[path] = Round(both=both, tried=len(table), seen=seen)
         both, seen = rounds[path].both, rounds[path].seen
         tried += rounds[path].tried
@@ -150,7 +151,7 @@ def walk(
     return Walk(better=concatenate(better) if better else None, tried=tried)
 
 
-def _able(leader: Estimate, priced: Estimate, slower: float, *, surely: bool) -> Estimate | None:
+def _able(leader: Estimate, priced: Estimate, *, slower: float, surely: bool) -> Estimate | None:
     """The leader, then the neighbours that fit and may be better; None where none is."""
     fits = priced.verdict == 0 if surely else priced.fits
     able = np.flatnonzero(fits & (priced.step_time_s <= slower * float(leader.step_time_s[0])))
@@ -168,7 +169,13 @@ def _starts(layouts: Layouts) -> Ints:
 
 
 def _priced(
-    table: Layouts, setting: Setting, lead_s: float, slower: float, pinned: Mapping[str, Any]
+    table: Layouts,
+    setting: Setting,
+    lead_s: float,
+    pinned: Mapping[str, Any],
+    *,
+    slower: float,
+    surely: bool,
 ) -> Estimate | None:
     """Neighbours that fit and may be better, some of them with layers dealt anew.
 
@@ -188,7 +195,8 @@ def _priced(
         return None
     table, known = table[some], known.of(some)
     filled, shortest_s = _without_fill(table, known)
-    able = np.flatnonzero(filled.fits & (shortest_s <= slower * lead_s))
+    fits = filled.verdict == 0 if surely else filled.fits
+    able = np.flatnonzero(fits & (shortest_s <= slower * lead_s))
     pieces = list[Estimate]()
     if len(able):
         fine = with_paths(known.of(able), table[able], coarse=False)

@@ -21,7 +21,6 @@ from simulator.scenario import Scenario
 from simulator.search.outcome import Outcome, outcome
 from simulator.units import DAY_S, show_seconds
 
-
 _MOST_KNOWN = 64
 """Outlooks that stay known: those of one search, for which prices, budgets and deadlines differ."""
 
