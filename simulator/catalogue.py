@@ -8,6 +8,7 @@ the wheel (``simulator/_data``), then the checkout that the package was imported
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 
 from simulator.errors import InputError, brief, did_you_mean, nearest
@@ -15,6 +16,7 @@ from simulator.errors import InputError, brief, did_you_mean, nearest
 _PACKAGE = Path(__file__).resolve().parent
 
 
+@cache
 def folder(name: str) -> Path:
     """Return the shipped data folder `name` (``hardware_profiles``, ``validation``, ``kernels``).
 

@@ -13,6 +13,7 @@ from simulator.evidence.likeness import P90_T4
 from simulator.files import Figure, figures
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.node import ScaleUpKind
+from simulator.record_cache import for_same_records
 from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.outcome import Outcome
@@ -86,10 +87,14 @@ def used_figures(
     """
     used = []
     for kind, name, profile in _profiles(cluster, software, *priced):
-        for figure_name, figure in figures(profile):
+        for figure_name, figure in _figures(profile):
             if float(figure) and _bears(figure_name, kind, recipe, cluster, software):
                 used.append(_used(f"{kind} {name}", figure_name, figure))
     return used
+
+
+_figures = for_same_records(64)(figures)
+"""Figures of a profile: of the same ones for every row of a table and every price of a sweep."""
 
 
 def _profiles(

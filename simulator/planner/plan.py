@@ -284,6 +284,7 @@ def _walked_from(searched: SearchResult, scenario: Scenario) -> SearchResult:
         partial(by_goal, scenario),
         slower=slower,
         surely=bool(best.verdict[0] == 0) and not scenario.allow_tight,
+        known=searched.rounds,
     )
     if walked.better is None:
         return replace(searched, walked=walked.tried)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -47,7 +47,7 @@ from simulator.search.memory_filter import (
     smallest_row,
     with_bounds,
 )
-from simulator.search.neighbours import Walk, by_step, walk
+from simulator.search.neighbours import Round, Walk, by_step, walk
 from simulator.search.shortlist import Shortlist, wanted
 from simulator.search.stage_splits import MOST_REBALANCED, rebalanced_stages, worth_rebalancing
 from simulator.software.profile import Software
@@ -99,6 +99,8 @@ class SearchResult:
     seconds: float
     walked: int = 0
     """Layouts beside the grid, a step in a field from the best, that were looked at."""
+    rounds: dict[bytes, Round] = field(default_factory=dict, repr=False)
+    """Of walks by goals, whose neighbours are not priced again for another price or limit."""
 
     def with_walk(self, walk: Walk, places: Ints) -> SearchResult:
         """The same with what a walk from its best layouts came to.
@@ -132,7 +134,7 @@ _MICRO_BATCH, _TIMES = 16, 128
 """Micro-batches that are tried in any case; where the largest of them comes near to fitting, those
 up to so many times as large are tried, and so on."""
 
-_MANY, _OPENED = 1 << 18, 1 << 15
+_MANY, _OPENED = 1 << 17, 1 << 15
 """Layouts above which their keys are bounded first (``search/key_bounds.py``) where it is not
 counted what fits, and rows, what they recompute not told apart, that are opened together then."""
 
@@ -596,8 +598,10 @@ def explore(
     if decides:
         known = _with_rebalanced(search, known, wide)
     fine = {name: listed.estimate for name, listed in known.items()}
-    nothing = Layouts.of(dp=cluster.gpus)
-    none = evaluate(nothing, workload, cluster, software).take(slice(0, 0))
+    some = next(iter(fine.values()), None)
+    if some is None:
+        some = evaluate(Layouts.of(dp=cluster.gpus), workload, cluster, software)
+    none = some.take(slice(0, 0))
     fits, safe = fine.get("fits", none), fine.get("safe")
     best = fits if safe is None or allow_tight else safe
     tight = none if best is fits else fits.take(fits.verdict == VERDICTS.index("TIGHT"))

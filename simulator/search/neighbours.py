@@ -9,8 +9,10 @@ follow from a moved one keep what they meant: a shard group of all replicas stay
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from hashlib import sha256
 from itertools import combinations, permutations
 from math import gcd
 from typing import Any
@@ -81,6 +83,17 @@ class Walk:
     """Layouts that were looked at beside the grid's."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Round:
+    """The neighbours of some layouts, whatever is better among them."""
+
+    both: Estimate | None
+    """The best layout so far, then neighbours that may be better; None where none may."""
+    tried: int
+    seen: set[tuple[int, ...]]
+    """Layouts that were looked at up to then."""
+
+
 def walk(
     best: Estimate,
     setting: Setting,
@@ -89,6 +102,7 @@ def walk(
     *,
     slower: float = _SLOWER,
     surely: bool = False,
+    known: dict[bytes, Round] | None = None,
 ) -> Walk:
     """Walk from the best layouts of a search until no step of a field makes anything better.
 
@@ -104,32 +118,44 @@ def walk(
         Times the step of the best above whose lower bound a neighbour cannot be better.
     surely : bool
         Go to layouts that FIT alone, not to TIGHT ones.
+    known : dict, optional
+        Rounds of walks from the same search with other goals and prices, and of this one
+        afterwards: what is better is asked anew, neighbours are not priced again.
     """
+    rounds = {} if known is None else known
     moves = _Moves(setting, pinned, slower=slower > _ALIKE)
-    leader, seen, tried = best.take(slice(0, 1)), set[tuple[int, ...]](), 0
+    leader, tried = best.take(slice(0, 1)), 0
     ahead, better = best.take(_starts(best.layouts)).layouts, list[Estimate]()
+    seen, path = set[tuple[int, ...]](), pickle.dumps((slower, surely))
     for _ in range(_MOST_ROUNDS):
         may_go_on()
-        table = moves.around(ahead, seen)
-        tried += len(table)
-        lead_s = float(leader.step_time_s[0])
-        priced = _priced(table, setting, lead_s, slower, pinned)
-        if priced is None:
+        path = sha256(path + pickle.dumps((leader.layouts, ahead))).digest()
+        if path not in rounds:
+            seen = set(seen)
+            table = moves.around(ahead, seen)
+            limits: dict[str, Any] = {"slower": slower, "surely": surely}
+            priced = _priced(table, setting, float(leader.step_time_s[0]), pinned, **limits)
+            both = None if priced is None else _able(leader, priced, **limits)
+            rounds[path] = Round(both=both, tried=len(table), seen=seen)
+        both, seen = rounds[path].both, rounds[path].seen
+        tried += rounds[path].tried
+        if both is None:
             break
-        able = (priced.verdict == 0 if surely else priced.fits) & (
-            priced.step_time_s <= slower * lead_s
-        )
-        if not able.any():
-            break
-        priced = priced.take(np.flatnonzero(able))
-        places = order(concatenate([leader, priced]))
-        won = places[: int(np.flatnonzero(places == 0)[0])] - 1
+        places = order(both)
+        won = places[: int(np.flatnonzero(places == 0)[0])]
         if not len(won):
             break
-        winners = priced.take(won[:_AHEAD])
+        winners = both.take(won[:_AHEAD])
         better.insert(0, winners)
         leader, ahead = winners.take(slice(0, 1)), winners.layouts
     return Walk(better=concatenate(better) if better else None, tried=tried)
+
+
+def _able(leader: Estimate, priced: Estimate, *, slower: float, surely: bool) -> Estimate | None:
+    """The leader, then the neighbours that fit and may be better; None where none is."""
+    fits = priced.verdict == 0 if surely else priced.fits
+    able = np.flatnonzero(fits & (priced.step_time_s <= slower * float(leader.step_time_s[0])))
+    return concatenate([leader, priced.take(able)]) if len(able) else None
 
 
 def _starts(layouts: Layouts) -> Ints:
@@ -143,7 +169,13 @@ def _starts(layouts: Layouts) -> Ints:
 
 
 def _priced(
-    table: Layouts, setting: Setting, lead_s: float, slower: float, pinned: Mapping[str, Any]
+    table: Layouts,
+    setting: Setting,
+    lead_s: float,
+    pinned: Mapping[str, Any],
+    *,
+    slower: float,
+    surely: bool,
 ) -> Estimate | None:
     """Neighbours that fit and may be better, some of them with layers dealt anew.
 
@@ -163,7 +195,8 @@ def _priced(
         return None
     table, known = table[some], known.of(some)
     filled, shortest_s = _without_fill(table, known)
-    able = np.flatnonzero(filled.fits & (shortest_s <= slower * lead_s))
+    fits = filled.verdict == 0 if surely else filled.fits
+    able = np.flatnonzero(fits & (shortest_s <= slower * lead_s))
     pieces = list[Estimate]()
     if len(able):
         fine = with_paths(known.of(able), table[able], coarse=False)

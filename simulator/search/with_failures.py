@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+from collections import OrderedDict
+
 import numpy as np
 
 from simulator.arrays import Floats
@@ -17,6 +20,11 @@ from simulator.reliability.run_terms import Machine, RunTerms, device_counts, ru
 from simulator.scenario import Scenario
 from simulator.search.outcome import Outcome, outcome
 from simulator.units import DAY_S, show_seconds
+
+_MOST_KNOWN = 64
+"""Outlooks that stay known: those of one search, for which prices, budgets and deadlines differ."""
+
+_known: OrderedDict[bytes, Outlook] = OrderedDict()
 
 
 def check_interval(outcome: Outcome, scenario: Scenario) -> None:
@@ -47,8 +55,14 @@ def priced(estimate: Estimate, scenario: Scenario, *, price: Price | None = None
 
 
 def real_run(estimate: Estimate, scenario: Scenario) -> Outlook:
-    """Goodput and length of the real run of every layout."""
-    return outlook(terms_of(estimate, scenario))
+    """Goodput and length of the real run of every layout, known again by what they hang on."""
+    machine = machine_of(estimate, scenario)
+    key = pickle.dumps((scenario.run, machine))  # compared, never loaded
+    result = _known.pop(key, None) or outlook(run_terms(scenario.run, machine))
+    _known[key] = result
+    if len(_known) > _MOST_KNOWN:
+        _known.popitem(last=False)
+    return result
 
 
 def terms_of(estimate: Estimate, scenario: Scenario) -> RunTerms:

@@ -26,7 +26,10 @@ from simulator.layout.rules.launch_rules import sayable
 from simulator.layout.rules.rule import Setting
 from simulator.planner.plan import Plan, by_goal, goal_value, plan
 from simulator.scenario import Scenario, make_scenario
+from simulator.search import neighbours
 from simulator.search.candidates import MOST_CHUNKS, MOST_CP, longest_cp, widest_tp
+from simulator.search.fastest import explore_scenario
+from simulator.search.neighbours import Round, by_step, walk
 from simulator.search.with_failures import priced
 
 MODELS = (
@@ -271,3 +274,42 @@ def test_none_of_300_plans_is_beaten(part: int) -> None:
     beaten = failures(range(30 * part, 30 * part + 30))
     assert [str(case) for case in beaten if case.share > SEEN] == []
     assert len({case.number for case in beaten}) <= 1, [str(case) for case in beaten]
+
+
+def test_a_walk_with_another_goal_prices_no_neighbours_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rounds that are known lead where a walk without them does, and only new ones are priced."""
+    document = {
+        "model": {"name": "llama-3.1-8b"},
+        "cluster": {"name": "dgx-h100", "gpus": 64},
+        "training": {"tokens": 1e12, "global_batch": 256, "sequence_length": 8192},
+    }
+    scenario = make_scenario(document)
+    setting = scenario.workload, scenario.cluster, scenario.software
+    best = explore_scenario(scenario, {}, keep=64, counts=False, walks=False).best
+    best = best.take(np.argsort(best.step_time_s, kind="stable")[20:])  # far from the best
+    asked = list[int]()
+    original = neighbours._priced
+    heard = lambda table, *a, **how: asked.append(len(table)) or original(table, *a, **how)  # noqa: E731
+    monkeypatch.setattr(neighbours, "_priced", heard)
+
+    def roomy(estimate: Estimate) -> Any:
+        return np.argsort(estimate.memory_total_bytes, kind="stable")
+
+    known: dict[bytes, Round] = {}
+    first = walk(best, setting, {}, by_step, known=known)
+    rounds = len(asked)
+    assert first.better is not None and rounds > 1
+    again = walk(best, setting, {}, by_step, known=known)
+    assert len(asked) == rounds
+    other, anew = (walk(best, setting, {}, roomy, known=x) for x in (known, None))
+    assert len(asked) > rounds
+    for one, two in ((first, again), (other, anew)):
+        assert one.better is not None and two.better is not None
+        assert one.tried == two.tried
+        assert list(map(one.better.layouts.row, range(len(one.better)))) == list(
+            map(two.better.layouts.row, range(len(two.better)))
+        )
+        assert one.better.step_time_s.tolist() == two.better.step_time_s.tolist()
+    assert other.better.layouts.row(0) != first.better.layouts.row(0)
