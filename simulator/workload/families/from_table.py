@@ -596,7 +596,7 @@ def _notes(w: Words) -> tuple[str, ...]:
     if w.config.filled:
         sizes = ", ".join(f"{field} {value}" for field, value in w.config.filled.items())
         notes.append(f"{w.config.prefix}{sizes}, not in the config: transformers' own of its type")
-    if unread := _unread(w.config.config):
+    if unread := _unread(w.config.config, w.family.defaults):
         rule = "by their names sizes, but no row of any type reads them: what they add is left out"
         notes.append(f"{w.config.prefix}{', '.join(unread)}: {rule}")
     return tuple(notes)
@@ -608,13 +608,17 @@ _SIZES = re.compile(
 """What the name of a field of a config says that makes a model larger or smaller."""
 
 
-def _unread(config: Mapping[str, Any]) -> list[str]:
-    """Fields that are on, whose names speak of sizes, and that no row knows."""
+def _unread(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]:
+    """Fields that are on, whose names speak of sizes, and that no row knows.
+
+    `defaults` are those of its own row, which spare a look into all others.
+    """
     sizes = [
         key
         for key, value in config.items()
         if (value is True or (type(value) is int and value > 0))
         and isinstance(key, str)
+        and key not in defaults
         and len(key) < 80
         and _SIZES.search(key)
     ]

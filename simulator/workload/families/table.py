@@ -106,4 +106,4 @@ def kinds() -> dict[str, str]:
 @cache
 def every_name() -> frozenset[str]:
     """Every name that some row uses, fields of configs among them."""
-    return frozenset(name for row in _rows().values() for name in _NAME.findall(" ".join(row)))
+    return frozenset(_NAME.findall((_HERE / "families.csv").read_text(encoding="utf-8")))
