@@ -196,11 +196,13 @@ def _walk(
     length, paths = graphs * sets * (operations + 1), np.arange(graphs * sets)
     # rows of costs of a graph become rows of the path
     moved = (paths - paths // sets) * (operations + 1)
-    count, hops = np.zeros(length, dtype=np.int64), np.zeros(cells.shape, dtype=np.int8)
-    for operation, sends, mark in zip(joined.operation, joined.hops, marks, strict=True):
-        what = operation.take(cells, mode="clip") + moved
-        count += np.bincount(what.ravel(), minlength=length)
+    hops = np.zeros(cells.shape, dtype=np.int8)
+    for sends, mark in zip(joined.hops, marks, strict=True):
         np.copyto(hops, sends.take(cells, mode="clip"), where=mark)
+    count = sum(
+        np.bincount((operation.take(cells, mode="clip") + moved).ravel(), minlength=length)
+        for operation in joined.operation
+    )
     return count.reshape(graphs, sets, -1)[..., :-1], hops.sum(axis=0).reshape(graphs, sets)
 
 

@@ -64,10 +64,10 @@ class _Plan:
     """Sends run beside compute."""
 
     @property
-    def key(self) -> tuple[Any, ...]:
+    def key(self) -> bytes:
         """What tells it from others."""
         words = (*self.graph, self.further, self.beside)
-        return (*words, self.content.tobytes())
+        return repr(words).encode() + self.content.tobytes()
 
     @property
     def waits(self) -> bool:
@@ -153,7 +153,7 @@ def _plans(
     ]
 
 
-_KNOWN: dict[tuple[Any, ...], tuple[Floats, float]] = {}
+_KNOWN: dict[tuple[bytes, bytes, int], tuple[Floats, float]] = {}
 """Counts and pace by plan, rounded costs and covered layers."""
 
 
@@ -161,7 +161,7 @@ def _found(
     plans: list[_Plan], grid: Floats, wanted: list[tuple[int, int, int]]
 ) -> list[tuple[Floats, float]]:
     """Counts and pace of the wanted routes: plan, row of the grid, covered layers + 1 or 0."""
-    names, prices = [plan.key for plan in plans], [tuple(row) for row in grid.tolist()]
+    names, prices = [plan.key for plan in plans], [row.tobytes() for row in grid]
     keys = [(names[plan], prices[price], layers) for plan, price, layers in wanted]
     able = [i for i, (plan, _, _) in enumerate(wanted) if plans[plan].waits]
     missing = [i for i in able if keys[i] not in _KNOWN]
@@ -173,9 +173,9 @@ def _found(
         plan, row, layers = wanted[i]
         rows_of.setdefault(plan, {}).setdefault(row, []).append(layers)
     played = _played({i: (plans[i], grid[list(rows)]) for i, rows in rows_of.items()})
-    for i, (counts, pace) in played.items():
+    for i, (counts, sends, pace) in played.items():
         every = sorted({layers_of for several in rows_of[i].values() for layers_of in several})
-        per_part = _per_part(plans[i], counts, every)
+        per_part = _per_part(plans[i], counts, sends, every)
         for at, (row, several) in enumerate(rows_of[i].items()):
             for layers_of in several:
                 k = every.index(layers_of)
@@ -196,10 +196,10 @@ class _Played:
     """Of every operation and of a hop, shape (operations + 1, sets)."""
 
 
-def _played(wanted: dict[int, tuple[_Plan, Floats]]) -> dict[int, tuple[NDArray[Any], Floats]]:
+def _played(wanted: dict[int, tuple[_Plan, Floats]]) -> dict[int, tuple[NDArray[Any], ...]]:
     """Operations and sends on the longest paths of plans, each at its own rounded costs, and pace.
 
-    Of each plan, shapes (rows of costs, columns) and (rows of costs,). Plans that differ in what
+    Of each plan, shapes (rows of costs, operations) and twice (rows of costs,). Plans that differ in what
     their stages hold, but neither in their schedule nor in any cost of a pass, have one path.
     """
     sets: dict[tuple[_Graph, int], dict[bytes, int]] = {}
@@ -222,7 +222,7 @@ def _played(wanted: dict[int, tuple[_Plan, Floats]]) -> dict[int, tuple[NDArray[
     found = {}
     for batch in _batches(schedules):
         found |= dict(zip(batch, _paths([schedules[key] for key in batch]), strict=True))
-    return {i: (found[key][0][at], found[key][1][at]) for i, (key, at) in columns.items()}
+    return {i: tuple(x[at] for x in found[key]) for i, (key, at) in columns.items()}
 
 
 def _batches(schedules: dict[tuple[_Graph, int], _Played]) -> list[list[tuple[_Graph, int]]]:
@@ -240,8 +240,8 @@ def _batches(schedules: dict[tuple[_Graph, int], _Played]) -> list[list[tuple[_G
     return batches
 
 
-def _paths(schedules: Sequence[_Played]) -> list[tuple[NDArray[np.int64], Floats]]:
-    """Counts and pace of schedules at all of their costs."""
+def _paths(schedules: Sequence[_Played]) -> list[tuple[NDArray[Any], ...]]:
+    """Operations, sends and pace of schedules at all of their costs."""
     most = max(played.costs.shape[1] for played in schedules)
     operations = max(played.graph.operations for played in schedules)
     seconds = np.zeros((len(schedules), operations, most), dtype=np.float32)
@@ -252,14 +252,13 @@ def _paths(schedules: Sequence[_Played]) -> list[tuple[NDArray[np.int64], Floats
         seconds[at, : played.graph.operations], hop_s[at] = costs[:-1], costs[-1]
     fewer = [(at, graph) for at, played in enumerate(schedules) for graph in played.shorter]
     graphs = [played.graph for played in schedules]
-    counts, hops, span_s = longest_paths(graphs, seconds, hop_s, fewer)
-    every = np.concatenate([counts, hops[:, :, None]], axis=2)
+    counts, sends, span_s = longest_paths(graphs, seconds, hop_s, fewer)
     paces = np.ones((len(schedules), most))
     for (at, _), shorter_s in zip(fewer, span_s[len(schedules) :], strict=True):
         plan, graph = schedules[at].plan, graphs[at]
         slow_s = _slowest_s(plan, seconds[at, : graph.operations])
         paces[at] = np.maximum((span_s[at] - shorter_s) / plan.further / slow_s, 1.0)
-    return list(zip(every, paces, strict=True))
+    return list(zip(counts, sends, paces, strict=True))
 
 
 def _costs(plan: _Plan, costs: Floats) -> NDArray[np.float32]:
@@ -311,7 +310,9 @@ def _repeated(plan: _Plan, again: Floats) -> Floats:
     return np.asarray(blocks[row])
 
 
-def _per_part(plan: _Plan, played: NDArray[np.int64], layers: list[int]) -> Floats:
+def _per_part(
+    plan: _Plan, played: NDArray[np.int64], sends: NDArray[np.int64], layers: list[int]
+) -> Floats:
     """Counts in the order of `Paths.counts`, shape (layers, rows, columns)."""
     held, size = plan.content, 2 * len(KINDS) * len(plan.content)
     counts = played[:, :size].reshape(len(played), 2, len(KINDS), len(held)).astype(float)
@@ -323,7 +324,7 @@ def _per_part(plan: _Plan, played: NDArray[np.int64], layers: list[int]) -> Floa
     )
     before = (ways[:, FORWARD], back, ways[:, BACKWARD_WEIGHT] - ways[:, BACKWARD_INPUT])
     after = (lone[:, FORWARD], lone[:, BACKWARD] + lone[:, BACKWARD_INPUT])
-    ends = [x.sum(axis=1, keepdims=True) for x in (ways[:, FORWARD], back)] + [played[:, -1:]]
+    ends = [x.sum(axis=1, keepdims=True) for x in (ways[:, FORWARD], back)] + [sends[:, None]]
     columns = [np.concatenate([x @ held for x in before], axis=1), np.moveaxis(again, 1, 0)]
     columns.append(np.concatenate([*(x @ held for x in after), *ends], axis=1))
     shape = (len(layers), len(played))
