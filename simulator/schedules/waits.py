@@ -86,14 +86,16 @@ def _nodes(schedule: str, pp: int, micro_batches: int, vpp: int) -> _Nodes:
     node = np.cumsum(~second) - 1
     head, tail = np.flatnonzero(~second), np.flatnonzero(second)
     nothing = len(head)
-    sources = np.full((2, nothing), nothing)
-    hops, operation = np.zeros((2, nothing), dtype=np.int8), np.full((2, nothing), -1)
+    halves = (head, tail) if len(tail) else (head,)
+    shape = len(halves), nothing
+    sources, operation = np.full(shape, nothing), np.full(shape, -1)
+    hops = np.zeros(shape, dtype=np.int8)
     what = ((alone(table, pp) * len(KINDS) + table.kind) * pp + table.rank) * held + table.chunk
     sends = np.zeros(len(table), dtype=np.int8)
     far = (taken >= 0) & (table.rank[taken] != table.rank)
     sends[taken[far]] = 1
     sends[tail] += sends[tail - 1]
-    for row, some in ((0, head), (1, tail)):
+    for row, some in enumerate(halves):
         at, found = node[some], taken[some]
         sources[row, at] = np.where(found >= 0, node[found], nothing)
         hops[row, at] = np.where(far[some], sends[found], 0)
@@ -103,7 +105,7 @@ def _nodes(schedule: str, pp: int, micro_batches: int, vpp: int) -> _Nodes:
 
 def _by_level(nodes: _Nodes, level: NDArray[Any]) -> Waits:
     """Put the rows where their level and rank meet."""
-    ranks, kinds = int(nodes.rank.max()) + 1, 1 + int((nodes.operation[1] >= 0).any())
+    ranks, kinds = int(nodes.rank.max()) + 1, len(nodes.operation)
     shape, cell = (kinds, int(level.max()) + 1, ranks), level * ranks + nodes.rank
     place = np.append(cell, -1)
 
@@ -113,9 +115,9 @@ def _by_level(nodes: _Nodes, level: NDArray[Any]) -> Waits:
         return cells.reshape(shape)
 
     return Waits(
-        operation=laid(nodes.operation[:kinds], np.int32, -1),
-        awaited=laid(place[nodes.awaited[:kinds]], np.int32, -1),
-        hops=laid(nodes.hops[:kinds], np.int8, 0),
+        operation=laid(nodes.operation, np.int32, -1),
+        awaited=laid(place[nodes.awaited], np.int32, -1),
+        hops=laid(nodes.hops, np.int8, 0),
         operations=nodes.operations,
     )
 
@@ -126,14 +128,14 @@ def _levels(drawn: list[_Nodes]) -> list[NDArray[Any]]:
     nothing = int(starts[-1])
 
     def moved(row: int) -> NDArray[Any]:
-        return np.concatenate(
-            [
-                np.where(nodes.awaited[row] == len(nodes.rank), nothing, nodes.awaited[row] + start)
-                for nodes, start in zip(drawn, starts[:-1], strict=True)
-            ]
-        )
+        cells = np.full(nothing + 1, nothing)
+        for nodes, start, end in zip(drawn, starts[:-1], starts[1:], strict=True):
+            if row < len(nodes.awaited):
+                awaited = nodes.awaited[row]
+                cells[start:end] = np.where(awaited == end - start, nothing, awaited + start)
+        return cells
 
-    one, two = moved(0), moved(1)
+    awaited = [moved(row) for row in range(max(len(nodes.awaited) for nodes in drawn))]
     last = np.concatenate([np.diff(nodes.rank, append=-1) != 0 for nodes in drawn])
     ends = np.flatnonzero(last) + 1
     now = np.r_[0, ends[:-1]]
@@ -141,12 +143,15 @@ def _levels(drawn: list[_Nodes]) -> list[NDArray[Any]]:
     done[-1] = True
     level, depth = np.zeros(nothing, dtype=np.int64), 0
     while len(now):
-        ready = done[one[now]] & done[two[now]]
+        ready = done.take(awaited[0].take(now))
+        for further in awaited[1:]:
+            ready &= done.take(further.take(now))
         able = now[ready]
         assert len(able), "every rank waits for another"
         level[able], done[able] = depth, True
-        now = now + ready
+        now += ready
         going = now < ends
-        now, ends = now[going], ends[going]
+        if not going.all():
+            now, ends = now[going], ends[going]
         depth += 1
     return np.split(level, starts[1:-1])

@@ -151,13 +151,13 @@ def _ends(joined: _Graphs, table: Floats, hop_s: Floats) -> tuple[Floats, NDArra
         )
         for end, waits, waited, sends in levels:
             for cell, mark, begin in zip(waits, waited, begins, strict=True):
-                flat.take(cell, axis=0, out=begin, mode="clip")
-                np.greater(begin, before, out=mark)
+                flat.take(cell, 0, begin, "clip")
+                np.greater(begin, before, mark)
                 np.maximum(begin, before, out=begin)
                 before = begin
-            np.add(before, end, out=end)
+            np.add(before, end, end)
             for send, hop in zip(sends, away, strict=True):
-                np.add(end, hop, out=send)
+                np.add(end, hop, send)
             before = end
         first = last
         while going and 2 + joined.level_counts[going - 1] == last:
@@ -172,32 +172,29 @@ def _walk(
     graphs, operations, sets = shape
     ranks = joined.ranks
     column = np.tile(np.arange(sets), graphs)
-    cells = np.empty((joined.level_counts[0] + 2, graphs * sets), dtype=np.int64)
-    marks = np.empty((len(later), *cells.shape), dtype=np.bool_)
+    cells = np.zeros((joined.level_counts[0] + 2, graphs * sets), dtype=np.int64)
+    marks = np.zeros((len(cells), len(later), graphs * sets), dtype=np.bool_)
     cells[0] = start.ravel()
     spot, other = np.empty_like(column), np.empty_like(column)
-    flat, steps = [x.reshape(-1) for x in later], len(cells)
+    stride, down = np.full_like(column, sets), np.full_like(column, ranks)
+    tables = list(zip((x.reshape(-1) for x in later), joined.awaited, strict=True))
     # cells below 0 are read as the first one, in which nothing runs
-    for step in range(len(cells) - 1):
-        here, back = cells[step], cells[step + 1]
-        np.multiply(here, sets, out=spot)
-        np.add(spot, column, out=spot)
-        np.subtract(here, ranks, out=back)
-        for waited, awaited, mark in zip(flat, joined.awaited, marks[:, step], strict=True):
-            waited.take(spot, out=mark, mode="clip")
-            awaited.take(here, out=other, mode="clip")
+    for step, (here, back, waited) in enumerate(zip(cells, cells[1:], marks, strict=False)):
+        np.multiply(here, stride, spot)
+        np.add(spot, column, spot)
+        np.subtract(here, down, back)
+        for (waits, awaited), mark in zip(tables, waited, strict=True):
+            waits.take(spot, None, mark, "clip")
+            awaited.take(here, None, other, "clip")
             np.copyto(back, other, where=mark)
         if step % 32 == 0 and back.max() < 2 * ranks:
-            steps = step + 1
+            cells, marks = cells[: step + 1], marks[: step + 1]
             break
-    else:
-        marks[:, -1] = False
-    cells, marks = cells[:steps], marks[:, :steps]
     length, paths = graphs * sets * (operations + 1), np.arange(graphs * sets)
     # rows of costs of a graph become rows of the path
     moved = (paths - paths // sets) * (operations + 1)
     hops = np.zeros(cells.shape, dtype=np.int8)
-    for sends, mark in zip(joined.hops, marks, strict=True):
+    for sends, mark in zip(joined.hops, np.moveaxis(marks, 1, 0), strict=True):
         np.copyto(hops, sends.take(cells, mode="clip"), where=mark)
     count = sum(
         np.bincount((operation.take(cells, mode="clip") + moved).ravel(), minlength=length)

@@ -34,7 +34,7 @@ _ROUNDS, _FEW = (2, 3), 12
 """Micro-batches played, over ranks (of schedules with weight passes one round more, which they take
 to fill the bubble), and at the least; with more the pipeline is periodic."""
 
-_TABLES = 1 << 21
+_TABLES = 1 << 20
 """Rows of graphs played at once, times sets of costs."""
 
 _KEPT = 1 << 17
