@@ -110,7 +110,7 @@ def _by_level(nodes: _Nodes, level: NDArray[Any]) -> Waits:
     place = np.append(cell, -1)
 
     def laid(values: NDArray[Any], dtype: type, nothing: int) -> NDArray[Any]:
-        cells = np.full((kinds, shape[1] * ranks), nothing, dtype=dtype)
+        cells: NDArray[Any] = np.full((kinds, shape[1] * ranks), nothing, dtype=dtype)
         cells[:, cell] = values
         return cells.reshape(shape)
 

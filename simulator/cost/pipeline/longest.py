@@ -196,10 +196,8 @@ def _walk(
     hops = np.zeros(cells.shape, dtype=np.int8)
     for sends, mark in zip(joined.hops, np.moveaxis(marks, 1, 0), strict=True):
         np.copyto(hops, sends.take(cells, mode="clip"), where=mark)
-    count = sum(
-        np.bincount((operation.take(cells, mode="clip") + moved).ravel(), minlength=length)
-        for operation in joined.operation
-    )
+    what = [operation.take(cells, mode="clip") + moved for operation in joined.operation]
+    count = np.bincount(np.concatenate(what, axis=None), minlength=length)
     return count.reshape(graphs, sets, -1)[..., :-1], hops.sum(axis=0).reshape(graphs, sets)
 
 

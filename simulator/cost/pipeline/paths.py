@@ -13,7 +13,7 @@ the last round.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -173,7 +173,7 @@ def _found(
         plan, row, layers = wanted[i]
         rows_of.setdefault(plan, {}).setdefault(row, []).append(layers)
     played = _played({i: (plans[i], grid[list(rows)]) for i, rows in rows_of.items()})
-    for i, (counts, sends, pace) in played.items():
+    for i, counts, sends, pace in played:
         every = sorted({layers_of for several in rows_of[i].values() for layers_of in several})
         per_part = _per_part(plans[i], counts, sends, every)
         for at, (row, several) in enumerate(rows_of[i].items()):
@@ -196,33 +196,35 @@ class _Played:
     """Of every operation and of a hop, shape (operations + 1, sets)."""
 
 
-def _played(wanted: dict[int, tuple[_Plan, Floats]]) -> dict[int, tuple[NDArray[Any], ...]]:
+def _played(
+    wanted: dict[int, tuple[_Plan, Floats]],
+) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64], Floats]]:
     """Operations and sends on the longest paths of plans, each at its own rounded costs, and pace.
 
-    Of each plan, shapes (rows of costs, operations) and twice (rows of costs,). Plans that differ in what
-    their stages hold, but neither in their schedule nor in any cost of a pass, have one path.
+    Of each plan, shapes (rows of costs, operations) and twice (rows of costs,). Plans that differ
+    in what their stages hold, but neither in their schedule nor in any cost of a pass, have one
+    path.
     """
     sets: dict[tuple[_Graph, int], dict[bytes, int]] = {}
-    owners: dict[tuple[_Graph, int], _Plan] = {}
-    columns = {}
+    users: dict[tuple[_Graph, int], list[tuple[int, list[int]]]] = {}
     for i, (plan, costs) in wanted.items():
         key = plan.graph, plan.further
-        several = sets.setdefault(key, {})
-        rows = _costs(plan, costs)
-        columns[i] = key, [several.setdefault(row.tobytes(), len(several)) for row in rows]
-        owners[key] = plan
-    drawn = [name for plan in owners.values() for name in (plan.graph, *plan.shorter)]
+        several, rows = sets.setdefault(key, {}), _costs(plan, costs)
+        columns = [several.setdefault(row.tobytes(), len(several)) for row in rows]
+        users.setdefault(key, []).append((i, columns))
+    plans = {key: wanted[of_key[0][0]][0] for key, of_key in users.items()}
+    drawn = [name for plan in plans.values() for name in (plan.graph, *plan.shorter)]
     graphs = dict(zip(drawn, waits(drawn), strict=True))
     schedules = {}
-    for key, several in sets.items():
-        costs = np.frombuffer(b"".join(several), dtype=np.float32).reshape(len(several), -1)
-        plan = owners[key]
+    for key, plan in plans.items():
+        table = np.frombuffer(b"".join(sets[key]), dtype=np.float32).reshape(len(sets[key]), -1)
         shorter = [graphs[name] for name in plan.shorter]
-        schedules[key] = _Played(plan, graphs[plan.graph], shorter, costs.T)
-    found = {}
+        schedules[key] = _Played(plan, graphs[plan.graph], shorter, table.T)
     for batch in _batches(schedules):
-        found |= dict(zip(batch, _paths([schedules[key] for key in batch]), strict=True))
-    return {i: tuple(x[at] for x in found[key]) for i, (key, at) in columns.items()}
+        played = _paths([schedules[key] for key in batch])
+        for key, (counts, sends, pace) in zip(batch, played, strict=True):
+            for i, columns in users[key]:
+                yield i, counts[columns], sends[columns], pace[columns]
 
 
 def _batches(schedules: dict[tuple[_Graph, int], _Played]) -> list[list[tuple[_Graph, int]]]:
