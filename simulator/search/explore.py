@@ -596,13 +596,6 @@ def explore(
     if decides:
         known = _with_rebalanced(search, known, wide)
     fine = {name: listed.estimate for name, listed in known.items()}
-    names = (*REASONS, UNSAID)
-    dropped = {names[i]: int(n) for i, n in enumerate(search.dropped) if n and i != FEASIBLE}
-    evaluated = int(search.dropped[FEASIBLE])
-    if evaluated > search.fitting and (counts or not search.fitting):
-        dropped[TOO_LARGE] = evaluated - search.fitting
-    if untried:
-        dropped[UNTRIED] = untried
     nothing = Layouts.of(dp=cluster.gpus)
     none = evaluate(nothing, workload, cluster, software).take(slice(0, 0))
     fits, safe = fine.get("fits", none), fine.get("safe")
@@ -614,9 +607,9 @@ def explore(
         roomy=fine.get("roomy", none).take(slice(0, keep)),
         layouts=search.layouts + untried,
         feasible=search.fitting,
-        evaluated=evaluated,
+        evaluated=int(search.dropped[FEASIBLE]),
         timed=search.timed,
-        dropped=dropped,
+        dropped=_dropped(search, untried, counts=counts),
         nearest_miss=miss,
         fastest_too_large=fine.get("near"),
         fastest_safe=None if safe is None else safe.take(slice(0, 1)),
@@ -627,6 +620,18 @@ def explore(
         result = _walked(result, search.setting, pinned or {}, surely=surely)
     order = by_expectation(result.best.step_time_s, result.best, workload, cluster, software)
     return replace(result, best=result.best.take(order[:keep]))
+
+
+def _dropped(search: _Search, untried: int, *, counts: bool) -> dict[str, int]:
+    """Layouts by the reason for which they were left out."""
+    names = (*REASONS, UNSAID)
+    dropped = {names[i]: int(n) for i, n in enumerate(search.dropped) if n and i != FEASIBLE}
+    evaluated = int(search.dropped[FEASIBLE])
+    if evaluated > search.fitting and (counts or not search.fitting):
+        dropped[TOO_LARGE] = evaluated - search.fitting
+    if untried:
+        dropped[UNTRIED] = untried
+    return dropped
 
 
 def _walked(
