@@ -242,38 +242,41 @@ def _walked(searched: SearchResult, scenario: Scenario) -> SearchResult:
 
     The same from its TIGHT ones where one of them would be the best if such were allowed.
     """
-    bold, every = _tempting(searched, scenario)
-    searched = _walked_from(searched, scenario)
-    return searched if every is None else _with_tight_walk(searched, bold, every)
+    every, result, tempting = _tempting(searched, scenario)
+    walked = _walked_from(searched, scenario, result.take(np.arange(len(searched.best))))
+    return _with_tight_walk(walked, scenario, every, result) if tempting else walked
 
 
 def tight_walked(searched: SearchResult, scenario: Scenario) -> SearchResult:
     """The same of the TIGHT ones alone."""
-    bold, every = _tempting(searched, scenario)
-    return searched if every is None else _with_tight_walk(searched, bold, every)
+    every, result, tempting = _tempting(searched, scenario)
+    return _with_tight_walk(searched, scenario, every, result) if tempting else searched
 
 
-def _tempting(searched: SearchResult, scenario: Scenario) -> tuple[Scenario, Estimate | None]:
-    """The scenario with TIGHT layouts allowed, and all layouts where a TIGHT one is then best."""
-    bold = replace(scenario, allow_tight=True)
+def _tempting(searched: SearchResult, scenario: Scenario) -> tuple[Estimate, Outcome, bool]:
+    """All layouts, the TIGHT ones last, their price, and whether a TIGHT one is best if allowed."""
     every = concatenate([searched.best, searched.tight])
-    tempting = len(searched.tight) and by_goal(bold, every)[0] >= len(searched.best)
-    return bold, every if tempting else None
+    result = priced(every, scenario)
+    places, _ = _by_value(every, result, replace(scenario, allow_tight=True))
+    return every, result, bool(places[0] >= len(searched.best))
 
 
-def _with_tight_walk(searched: SearchResult, bold: Scenario, every: Estimate) -> SearchResult:
+def _with_tight_walk(
+    searched: SearchResult, scenario: Scenario, every: Estimate, result: Outcome
+) -> SearchResult:
     """A search with what a walk from all of `every` comes to that is TIGHT."""
-    tight = _walked_from(replace(searched, best=every), bold)
+    bold = replace(scenario, allow_tight=True)
+    tight = _walked_from(replace(searched, best=every), bold, result)
     rows = np.flatnonzero(tight.best.verdict == VERDICTS.index("TIGHT"))
     return replace(searched, tight=tight.best.take(rows), walked=searched.walked + tight.walked)
 
 
-def _walked_from(searched: SearchResult, scenario: Scenario) -> SearchResult:
-    """The same with a walk from its best layouts.
+def _walked_from(searched: SearchResult, scenario: Scenario, result: Outcome) -> SearchResult:
+    """The same with a walk from its best layouts, whose price is given.
 
     The goal is more than the step: layouts up to so much slower may be better by it.
     """
-    best = searched.best.take(by_goal(scenario, searched.best))
+    best = searched.best.take(_by_value(searched.best, result, scenario)[0])
     searched = replace(searched, best=best)
     setting = scenario.workload, scenario.cluster, scenario.software
     slower = SLOWER[scenario.goal.minimize] if searched.best.verdict[0] == 0 else math.inf

@@ -26,25 +26,21 @@ Plan = tuple[str, int, int, int]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Waits:
-    """One row per pass or overlapped pair, by level. Row number `len` stands for "nothing"."""
+    """A cell per level and rank, for a pass or an overlapped pair; most of them are filled.
 
-    level_ends: Int32s
-    """Where each level ends."""
-    before: Int32s
-    """The pass before on the same rank."""
-    awaited: Int32s
-    """The passes whose results are taken, shape (2, rows)."""
-    hops: NDArray[np.int8]
-    """Sends that end before those are here, shape (2, rows): 0 from the same rank; 2 where two
-    overlapped passes have one to send each and this is the second."""
+    All shapes are (1, levels, ranks), or (2, levels, ranks) of schedules that overlap passes. What
+    is in a cell also waits for those of the same rank on lower levels.
+    """
+
     operation: Int32s
-    """What runs, shape (2, rows): index into (alone, KINDS, ranks, chunks), flat; -1: no second
-    pass."""
+    """What runs: index into (alone, KINDS, ranks, chunks), flat; -1: nothing, no second pass."""
+    awaited: Int32s
+    """The cell (level x ranks + rank) whose result is taken, or -1."""
+    hops: NDArray[np.int8]
+    """Sends that end before that is here: 0 from the same rank; 2 where two overlapped passes have
+    one to send each and this is the second."""
     operations: int
     """How many there are."""
-
-    def __len__(self) -> int:
-        return len(self.before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +48,6 @@ class _Nodes:
     """The same rows, ranks one after the other, before they have a level."""
 
     rank: NDArray[Any]
-    before: NDArray[Any]
     awaited: NDArray[Any]
     hops: NDArray[np.int8]
     operation: NDArray[Any]
@@ -69,8 +64,8 @@ def waits(plans: Sequence[Plan]) -> list[Waits]:
     Examples
     --------
     >>> (graph,) = waits([("1f1b", 2, 2, 1)])
-    >>> len(graph), graph.level_ends.tolist()
-    (8, [1, 3, 4, 6, 7, 8])
+    >>> (graph.operation[0] >= 0).astype(int).tolist()
+    [[1, 0], [1, 1], [0, 1], [1, 1], [0, 1], [1, 0]]
     """
     missing = [plan for plan in dict.fromkeys(plans) if plan not in _KNOWN]
     if len(_KNOWN) + len(missing) > _KEPT:
@@ -91,33 +86,38 @@ def _nodes(schedule: str, pp: int, micro_batches: int, vpp: int) -> _Nodes:
     node = np.cumsum(~second) - 1
     head, tail = np.flatnonzero(~second), np.flatnonzero(second)
     nothing = len(head)
-    before = np.where(table.position[head] > 0, np.arange(nothing) - 1, nothing)
-    sources = np.full((2, nothing), nothing)
-    hops, operation = np.zeros((2, nothing), dtype=np.int8), np.full((2, nothing), -1)
+    halves = (head, tail) if len(tail) else (head,)
+    shape = len(halves), nothing
+    sources, operation = np.full(shape, nothing), np.full(shape, -1)
+    hops = np.zeros(shape, dtype=np.int8)
     what = ((alone(table, pp) * len(KINDS) + table.kind) * pp + table.rank) * held + table.chunk
     sends = np.zeros(len(table), dtype=np.int8)
     far = (taken >= 0) & (table.rank[taken] != table.rank)
     sends[taken[far]] = 1
     sends[tail] += sends[tail - 1]
-    for row, some in ((0, head), (1, tail)):
+    for row, some in enumerate(halves):
         at, found = node[some], taken[some]
         sources[row, at] = np.where(found >= 0, node[found], nothing)
         hops[row, at] = np.where(far[some], sends[found], 0)
         operation[row, at] = what[some]
-    return _Nodes(table.rank[head], before, sources, hops, operation, 2 * len(KINDS) * pp * held)
+    return _Nodes(table.rank[head], sources, hops, operation, 2 * len(KINDS) * pp * held)
 
 
 def _by_level(nodes: _Nodes, level: NDArray[Any]) -> Waits:
-    """Put the rows in the order of their levels."""
-    nothing, order = len(level), np.argsort(level, kind="stable")
-    place = np.empty(nothing + 1, dtype=np.int32)
-    place[order], place[nothing] = np.arange(nothing), nothing
+    """Put the rows where their level and rank meet."""
+    ranks, kinds = int(nodes.rank.max()) + 1, len(nodes.operation)
+    shape, cell = (kinds, int(level.max()) + 1, ranks), level * ranks + nodes.rank
+    place = np.append(cell, -1)
+
+    def laid(values: NDArray[Any], dtype: type, nothing: int) -> NDArray[Any]:
+        cells: NDArray[Any] = np.full((kinds, shape[1] * ranks), nothing, dtype=dtype)
+        cells[:, cell] = values
+        return cells.reshape(shape)
+
     return Waits(
-        level_ends=np.cumsum(np.bincount(level)).astype(np.int32),
-        before=place[nodes.before[order]],
-        awaited=place[nodes.awaited[:, order]],
-        hops=nodes.hops[:, order],
-        operation=nodes.operation[:, order].astype(np.int32),
+        operation=laid(nodes.operation, np.int32, -1),
+        awaited=laid(place[nodes.awaited], np.int32, -1),
+        hops=laid(nodes.hops, np.int8, 0),
         operations=nodes.operations,
     )
 
@@ -128,14 +128,14 @@ def _levels(drawn: list[_Nodes]) -> list[NDArray[Any]]:
     nothing = int(starts[-1])
 
     def moved(row: int) -> NDArray[Any]:
-        return np.concatenate(
-            [
-                np.where(nodes.awaited[row] == len(nodes.rank), nothing, nodes.awaited[row] + start)
-                for nodes, start in zip(drawn, starts[:-1], strict=True)
-            ]
-        )
+        cells = np.full(nothing + 1, nothing)
+        for nodes, start, end in zip(drawn, starts[:-1], starts[1:], strict=True):
+            if row < len(nodes.awaited):
+                awaited = nodes.awaited[row]
+                cells[start:end] = np.where(awaited == end - start, nothing, awaited + start)
+        return cells
 
-    one, two = moved(0), moved(1)
+    awaited = [moved(row) for row in range(max(len(nodes.awaited) for nodes in drawn))]
     last = np.concatenate([np.diff(nodes.rank, append=-1) != 0 for nodes in drawn])
     ends = np.flatnonzero(last) + 1
     now = np.r_[0, ends[:-1]]
@@ -143,12 +143,15 @@ def _levels(drawn: list[_Nodes]) -> list[NDArray[Any]]:
     done[-1] = True
     level, depth = np.zeros(nothing, dtype=np.int64), 0
     while len(now):
-        ready = done[one[now]] & done[two[now]]
+        ready = done.take(awaited[0].take(now))
+        for further in awaited[1:]:
+            ready &= done.take(further.take(now))
         able = now[ready]
         assert len(able), "every rank waits for another"
         level[able], done[able] = depth, True
-        now = now + ready
+        now += ready
         going = now < ends
-        now, ends = now[going], ends[going]
+        if not going.all():
+            now, ends = now[going], ends[going]
         depth += 1
     return np.split(level, starts[1:-1])

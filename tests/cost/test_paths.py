@@ -11,6 +11,7 @@ from simulator.cost.pricing import price
 from simulator.hardware.cluster import load_cluster
 from simulator.layout.layouts import Layouts
 from simulator.schedules.action_tables import actions
+from simulator.schedules.dependencies import awaited
 from simulator.schedules.registry import SCHEDULES
 from simulator.schedules.schedule import KINDS
 from simulator.schedules.waits import waits
@@ -78,6 +79,70 @@ def test_chunks_that_are_slow_on_one_half_of_the_ranks_each_pace_in_turn() -> No
         counts, _, _ = longest_paths(graphs, seconds[None, :, None], np.zeros((1, 1)))
         spans.append(float(counts[0, 0] @ seconds))
     assert (spans[1] - spans[0]) / p > 1.05 * 12.0
+
+
+def path_by_hand(
+    plan: tuple[str, int, int, int], seconds: list[float], hop_s: float
+) -> tuple[list[int], int, float]:
+    """Counts, sends and length of the longest path, pass by pass.
+
+    A pass is said to wait for the one before it on its rank where another ends no later.
+    """
+    schedule, p, _, v = plan
+    table, held = actions(*plan), SCHEDULES[schedule].chunks(v)
+    taken, rank = awaited(table, p * v).tolist(), table.rank.tolist()
+    place = (table.rank * held + table.chunk + table.kind * p * held).tolist()
+    before = [i - 1 if table.position[i] > 0 else -1 for i in range(len(rank))]
+    end: dict[int, float] = {-1: -1.0}
+    level = {-1: -1}
+    while len(end) <= len(rank):
+        for i in range(len(rank)):
+            if i not in end and before[i] in end and (taken[i] < 0 or taken[i] in end):
+                other = max(taken[i], -1)
+                hop = hop_s * (other >= 0 and rank[other] != rank[i])
+                end[i] = max(end[before[i]], end[other] + hop, 0.0) + seconds[place[i]]
+                level[i] = 1 + max(level[before[i]], level[other])
+    longest = max(end.values())
+    at = min((level[i], rank[i], i) for i in level if i >= 0 and end[i] == longest)[2]
+    counts, hops = [0] * len(seconds), 0
+    while at >= 0:
+        counts[place[at]] += 1
+        other = max(taken[at], -1)
+        far = int(other >= 0 and rank[other] != rank[at])
+        waited = end[other] + far * hop_s > end[before[at]]
+        hops += far * waited
+        at = other if waited else before[at]
+    return counts, hops, longest
+
+
+@pytest.mark.parametrize("hop_s", [0.0, 0.5])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zb_h1", "zb_v"])
+def test_of_equally_long_paths_the_one_that_stays_on_its_rank_is_taken(
+    schedule: str, hop_s: float
+) -> None:
+    """Whole costs, alike and 0, so that many paths tie; all schedules beside each other."""
+    rng = np.random.default_rng(5)
+    v = VPP[schedule]
+    plans = [(schedule, 4, 8, v), (schedule, 3, 5 if v == 1 else 6, v), (schedule, 4, 4, v)]
+    graphs, sets = waits(plans), 4
+    seconds = np.zeros((2, max(graph.operations for graph in graphs), sets))
+    for graph, costs in zip(graphs, seconds, strict=False):
+        half = graph.operations // 2
+        costs[:half, 1:] = rng.integers(0, 3, (half, sets - 1))
+        costs[:half, 0] = 1.0
+        costs[half : 2 * half] = costs[:half]
+    counts, hops, span_s = longest_paths(
+        graphs[:2], seconds, np.full((2, sets), hop_s), [(0, graphs[2])]
+    )
+    for at, (plan, graph) in enumerate(zip(plans, graphs, strict=True)):
+        half, costs = graph.operations // 2, seconds[at % 2]
+        for i in range(sets):
+            ways, sends, longest_s = path_by_hand(plan, costs[:half, i].tolist(), hop_s)
+            assert span_s[at, i] == longest_s
+            if at < 2:
+                found = counts[at, i, : 2 * half].reshape(2, half).sum(axis=0)
+                assert found.tolist() == ways
+                assert hops[at, i] == sends
 
 
 def llama(layers: int, m: int) -> tuple[Workload, Any, Any]:

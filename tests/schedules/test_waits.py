@@ -16,7 +16,14 @@ def test_1f1b_of_two_ranks_by_hand() -> None:
     F0 | F1 and F0 | B0 | B0 and F1 | B1 | B1.
     """
     (graph,) = waits([("1f1b", 2, 2, 1)])
-    assert graph.level_ends.tolist() == [1, 3, 4, 6, 7, 8]
+    runs = graph.operation[0] >= 0
+    assert runs.tolist() == [
+        *([True, False], [True, True], [False, True], [True, True], [False, True], [True, False])
+    ]
+    # what each rank waits for: level x 2 + rank
+    first, second = graph.awaited[0, :, 0], graph.awaited[0, :, 1]
+    assert first[runs[:, 0]].tolist() == [-1, -1, 2 * 2 + 1, 4 * 2 + 1]
+    assert second[runs[:, 1]].tolist() == [0 * 2, 1 * 2 + 1, 1 * 2, 3 * 2 + 1]
     # of eight passes, two forward and two backward ones come from the other rank
     assert graph.hops.sum() == 4
 
@@ -31,16 +38,19 @@ def test_graphs_drawn_together_are_those_drawn_alone() -> None:
     together = waits(plans)
     for plan, graph in zip(plans, together, strict=True):
         (alone,) = waits([plan])
-        assert alone.before.tolist() == graph.before.tolist()
+        assert alone.awaited.tolist() == graph.awaited.tolist()
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_every_pass_is_above_all_that_it_waits_for(schedule: str) -> None:
     vpp = VPP[schedule]
     (graph,) = waits([(schedule, 4, 8, vpp)])
-    level = np.searchsorted(graph.level_ends, np.arange(len(graph)), side="right")
-    level = np.r_[level, -1]  # nothing
-    for earlier in (graph.before, *graph.awaited):
-        assert (level[earlier] < level[:-1]).all()
+    _, levels, ranks = graph.operation.shape
+    level = np.repeat(np.arange(levels), ranks)
+    for awaited, operation in zip(graph.awaited, graph.operation, strict=True):
+        waiting = awaited.ravel() >= 0
+        earlier = awaited.ravel()[waiting]
+        assert (level[earlier] < level[waiting]).all()
+        assert (graph.operation[0].ravel()[earlier] >= 0).all()
+        assert operation.max() < graph.operations
     assert graph.operations == 2 * len(KINDS) * 4 * SCHEDULES[schedule].chunks(vpp)
-    assert graph.operation.max() < graph.operations

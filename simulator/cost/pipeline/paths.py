@@ -13,14 +13,14 @@ the last round.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sized
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.arrays import Floats
-from simulator.cost.pipeline.longest import longest_paths, longest_s
+from simulator.cost.pipeline.longest import longest_paths
 from simulator.cost.tables import Paths
 from simulator.layout.keys import unique_rows
 from simulator.layout.layouts import RECOMPUTE, Layouts
@@ -34,7 +34,7 @@ _ROUNDS, _FEW = (2, 3), 12
 """Micro-batches played, over ranks (of schedules with weight passes one round more, which they take
 to fill the bubble), and at the least; with more the pipeline is periodic."""
 
-_TABLES = 1 << 21
+_TABLES = 1 << 20
 """Rows of graphs played at once, times sets of costs."""
 
 _KEPT = 1 << 17
@@ -64,10 +64,10 @@ class _Plan:
     """Sends run beside compute."""
 
     @property
-    def key(self) -> tuple[Any, ...]:
+    def key(self) -> bytes:
         """What tells it from others."""
         words = (*self.graph, self.further, self.beside)
-        return (*words, self.content.tobytes())
+        return repr(words).encode() + self.content.tobytes()
 
     @property
     def waits(self) -> bool:
@@ -153,7 +153,7 @@ def _plans(
     ]
 
 
-_KNOWN: dict[tuple[Any, ...], tuple[Floats, float]] = {}
+_KNOWN: dict[tuple[bytes, bytes, int], tuple[Floats, float]] = {}
 """Counts and pace by plan, rounded costs and covered layers."""
 
 
@@ -161,7 +161,7 @@ def _found(
     plans: list[_Plan], grid: Floats, wanted: list[tuple[int, int, int]]
 ) -> list[tuple[Floats, float]]:
     """Counts and pace of the wanted routes: plan, row of the grid, covered layers + 1 or 0."""
-    names, prices = [plan.key for plan in plans], [tuple(row) for row in grid.tolist()]
+    names, prices = [plan.key for plan in plans], [row.tobytes() for row in grid]
     keys = [(names[plan], prices[price], layers) for plan, price, layers in wanted]
     able = [i for i, (plan, _, _) in enumerate(wanted) if plans[plan].waits]
     missing = [i for i in able if keys[i] not in _KNOWN]
@@ -172,73 +172,104 @@ def _found(
     for i in missing:
         plan, row, layers = wanted[i]
         rows_of.setdefault(plan, {}).setdefault(row, []).append(layers)
-    drawn = [name for i in rows_of for name in (plans[i].graph, *plans[i].shorter)]
-    graphs = dict(zip(drawn, waits(drawn), strict=True))
-    for some in _batches(plans, rows_of, graphs):
-        played = _played([(plans[i], grid[list(rows_of[i])]) for i in some], graphs)
-        for i, (counts, pace) in zip(some, played, strict=True):
-            every = sorted({layers_of for several in rows_of[i].values() for layers_of in several})
-            per_part = _per_part(plans[i], counts, every)
-            for at, (row, several) in enumerate(rows_of[i].items()):
-                for layers_of in several:
-                    k = every.index(layers_of)
-                    _KNOWN[names[i], prices[row], layers_of] = per_part[k, at], float(pace[at])
+    played = _played({i: (plans[i], grid[list(rows)]) for i, rows in rows_of.items()})
+    for i, counts, sends, pace in played:
+        every = sorted({layers_of for several in rows_of[i].values() for layers_of in several})
+        per_part = _per_part(plans[i], counts, sends, every)
+        for at, (row, several) in enumerate(rows_of[i].items()):
+            for layers_of in several:
+                k = every.index(layers_of)
+                _KNOWN[names[i], prices[row], layers_of] = per_part[k, at], float(pace[at])
     none = np.zeros(6 * plans[0].content.shape[1] + 3)
     return [_KNOWN.get(key, (none, 1.0)) for key in keys]
 
 
-def _batches(
-    plans: list[_Plan], rows_of: Mapping[int, Sized], graphs: Mapping[_Graph, Waits]
-) -> list[list[int]]:
-    """Plans to play together: such with as many sets of costs, in tables of bounded size."""
-    batches: list[list[int]] = []
-    size = 0
-    for plan in sorted(rows_of, key=lambda i: len(rows_of[i])):
-        operations = len(graphs[plans[plan].graph])
-        size += operations
-        if not batches or size * len(rows_of[plan]) > _TABLES:
-            batches.append([])
-            size = operations
-        batches[-1].append(plan)
-    return batches
+@dataclass(frozen=True, slots=True)
+class _Played:
+    """A schedule that is played at some sets of costs, whichever plans have them."""
+
+    plan: _Plan
+    """One of those."""
+    graph: Waits
+    shorter: list[Waits]
+    costs: NDArray[np.float32]
+    """Of every operation and of a hop, shape (operations + 1, sets)."""
 
 
 def _played(
-    plans: list[tuple[_Plan, Floats]], drawn: Mapping[_Graph, Waits]
-) -> list[tuple[NDArray[np.int64], Floats]]:
+    wanted: dict[int, tuple[_Plan, Floats]],
+) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64], Floats]]:
     """Operations and sends on the longest paths of plans, each at its own rounded costs, and pace.
 
-    Of each plan, shapes (rows of costs, columns) and (rows of costs,).
+    Of each plan, shapes (rows of costs, operations) and twice (rows of costs,). Plans that differ
+    in what their stages hold, but neither in their schedule nor in any cost of a pass, have one
+    path.
     """
-    graphs = [drawn[plan.graph] for plan, _ in plans]
-    seconds, hop_s = _tables(plans, graphs)
-    counts, hops, span_s = longest_paths(graphs, seconds, hop_s)
-    every = np.concatenate([counts, hops[:, :, None]], axis=2)
-    paces = [np.ones(len(costs)) for _, costs in plans]
-    growing = [i for i, (plan, _) in enumerate(plans) if plan.shorter]
-    if growing:
-        fewer = [drawn[plans[i][0].shorter[0]] for i in growing]
-        less_s = longest_s(fewer, seconds[growing], hop_s[growing])
-        for i, shorter_s in zip(growing, less_s, strict=True):
-            plan, costs = plans[i]
-            slow_s = _slowest_s(plan, seconds[i, : graphs[i].operations, : len(costs)])
-            added_s = (span_s[i] - shorter_s)[: len(costs)] / plan.further
-            paces[i] = np.maximum(added_s / slow_s, 1.0)
-    return [(every[i, : len(costs)], paces[i]) for i, (_, costs) in enumerate(plans)]
+    sets: dict[tuple[_Graph, int], dict[bytes, int]] = {}
+    users: dict[tuple[_Graph, int], list[tuple[int, list[int]]]] = {}
+    for i, (plan, costs) in wanted.items():
+        key = plan.graph, plan.further
+        several, rows = sets.setdefault(key, {}), _costs(plan, costs)
+        columns = [several.setdefault(row.tobytes(), len(several)) for row in rows]
+        users.setdefault(key, []).append((i, columns))
+    plans = {key: wanted[of_key[0][0]][0] for key, of_key in users.items()}
+    drawn = [name for plan in plans.values() for name in (plan.graph, *plan.shorter)]
+    graphs = dict(zip(drawn, waits(drawn), strict=True))
+    schedules = {}
+    for key, plan in plans.items():
+        table = np.frombuffer(b"".join(sets[key]), dtype=np.float32).reshape(len(sets[key]), -1)
+        shorter = [graphs[name] for name in plan.shorter]
+        schedules[key] = _Played(plan, graphs[plan.graph], shorter, table.T)
+    for batch in _batches(schedules):
+        played = _paths([schedules[key] for key in batch])
+        for key, (counts, sends, pace) in zip(batch, played, strict=True):
+            for i, columns in users[key]:
+                yield i, counts[columns], sends[columns], pace[columns]
 
 
-def _tables(plans: list[tuple[_Plan, Floats]], graphs: list[Waits]) -> tuple[Any, Any]:
-    """Rounded costs of operations and hops, shapes (plans, operations, sets) and (plans, sets).
+def _batches(schedules: dict[tuple[_Graph, int], _Played]) -> list[list[tuple[_Graph, int]]]:
+    """Schedules to play together: such with as many sets of costs, in tables of bounded size."""
+    batches: list[list[tuple[_Graph, int]]] = []
+    size = 0
+    for key in sorted(schedules, key=lambda key: schedules[key].costs.shape[1]):
+        played = schedules[key]
+        cells = sum(graph.operation.size for graph in (played.graph, *played.shorter))
+        size += cells
+        if not batches or size * played.costs.shape[1] > _TABLES:
+            batches.append([])
+            size = cells
+        batches[-1].append(key)
+    return batches
+
+
+def _paths(schedules: Sequence[_Played]) -> list[tuple[NDArray[Any], ...]]:
+    """Operations, sends and pace of schedules at all of their costs."""
+    most = max(played.costs.shape[1] for played in schedules)
+    operations = max(played.graph.operations for played in schedules)
+    seconds = np.zeros((len(schedules), operations, most), dtype=np.float32)
+    hop_s = np.zeros((len(schedules), most), dtype=np.float32)
+    for at, played in enumerate(schedules):
+        # the last sets again, to as many as others have
+        costs = played.costs[:, np.minimum(np.arange(most), played.costs.shape[1] - 1)]
+        seconds[at, : played.graph.operations], hop_s[at] = costs[:-1], costs[-1]
+    fewer = [(at, graph) for at, played in enumerate(schedules) for graph in played.shorter]
+    graphs = [played.graph for played in schedules]
+    counts, sends, span_s = longest_paths(graphs, seconds, hop_s, fewer)
+    paces = np.ones((len(schedules), most))
+    for (at, _), shorter_s in zip(fewer, span_s[len(schedules) :], strict=True):
+        plan, graph = schedules[at].plan, graphs[at]
+        slow_s = _slowest_s(plan, seconds[at, : graph.operations])
+        paces[at] = np.maximum((span_s[at] - shorter_s) / plan.further / slow_s, 1.0)
+    return list(zip(counts, sends, paces, strict=True))
+
+
+def _costs(plan: _Plan, costs: Floats) -> NDArray[np.float32]:
+    """Rounded costs of operations and of a hop, shape (rows of costs, operations + 1).
 
     In single precision: they and their sums are multiples of a power of two.
     """
-    sets = max(len(costs) for _, costs in plans)
-    seconds = np.zeros((len(plans), max(x.operations for x in graphs), sets), dtype=np.float32)
-    hop_s = np.zeros((len(plans), sets), dtype=np.float32)
-    for at, ((plan, costs), graph) in enumerate(zip(plans, graphs, strict=True)):
-        seconds[at, : graph.operations, : len(costs)] = _seconds(plan, costs)
-        hop_s[at, : len(costs)] = plan.beside * costs[:, 1]
-    return seconds, hop_s
+    seconds = np.vstack([_seconds(plan, costs), plan.beside * costs[:, 1]])
+    return np.ascontiguousarray(seconds.T, dtype=np.float32)
 
 
 def _slowest_s(plan: _Plan, seconds: Floats) -> Floats:
@@ -281,7 +312,9 @@ def _repeated(plan: _Plan, again: Floats) -> Floats:
     return np.asarray(blocks[row])
 
 
-def _per_part(plan: _Plan, played: NDArray[np.int64], layers: list[int]) -> Floats:
+def _per_part(
+    plan: _Plan, played: NDArray[np.int64], sends: NDArray[np.int64], layers: list[int]
+) -> Floats:
     """Counts in the order of `Paths.counts`, shape (layers, rows, columns)."""
     held, size = plan.content, 2 * len(KINDS) * len(plan.content)
     counts = played[:, :size].reshape(len(played), 2, len(KINDS), len(held)).astype(float)
@@ -293,7 +326,7 @@ def _per_part(plan: _Plan, played: NDArray[np.int64], layers: list[int]) -> Floa
     )
     before = (ways[:, FORWARD], back, ways[:, BACKWARD_WEIGHT] - ways[:, BACKWARD_INPUT])
     after = (lone[:, FORWARD], lone[:, BACKWARD] + lone[:, BACKWARD_INPUT])
-    ends = [x.sum(axis=1, keepdims=True) for x in (ways[:, FORWARD], back)] + [played[:, -1:]]
+    ends = [x.sum(axis=1, keepdims=True) for x in (ways[:, FORWARD], back)] + [sends[:, None]]
     columns = [np.concatenate([x @ held for x in before], axis=1), np.moveaxis(again, 1, 0)]
     columns.append(np.concatenate([*(x @ held for x in after), *ends], axis=1))
     shape = (len(layers), len(played))
