@@ -22,7 +22,7 @@ _WORST_SOURCES = 4
 _INTRO = """\
 # Accuracy
 
-Predicted step times against published ones: what to expect, where not to trust it.
+Predicted step times against published ones.
 [accuracy_details.md](accuracy_details.md) has every source, kernels, memory, scaling, rankings and
 decisions. `make accuracy` writes both pages and `accuracy.json`; a
 test fails when a committed figure no longer holds.
@@ -102,8 +102,7 @@ def _reinforcement(document: Mapping[str, Any], percent: Percent) -> Iterator[st
         f" off at first sight, {percent(kinds['all']['mape'])} today,"
         f" {percent(kinds['all']['coverage_80'])} inside."
         + (
-            f" Of {memory['n']} published steps that ran or did not fit, {memory['right']} are"
-            " told right (`validation/decisions.toml`)."
+            f" Right about memory in {memory['right']} of {memory['n']} (`validation/decisions.toml`)."
             if memory
             else ""
         )
