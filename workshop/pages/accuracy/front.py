@@ -102,7 +102,8 @@ def _reinforcement(document: Mapping[str, Any], percent: Percent) -> Iterator[st
         f" off at first sight, {percent(kinds['all']['mape'])} today,"
         f" {percent(kinds['all']['coverage_80'])} inside."
         + (
-            f" Right about memory in {memory['right']} of {memory['n']} (`validation/decisions.toml`)."
+            f" Right about memory in {memory['right']} of {memory['n']}"
+            " (`validation/decisions.toml`)."
             if memory
             else ""
         )
