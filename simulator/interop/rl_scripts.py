@@ -212,7 +212,7 @@ def scenario_from_script(
     taken = [
         f"{key} = {value}"
         for key, value in usual.items()
-        if key in unsaid and (key in used or key.partition(".")[0] in _SECTIONS)
+        if key in unsaid and (key in used or _taken(document, key) == value)
     ]
     if taken:
         lines.append(f"usual with {dialect}, because not given: {', '.join(taken)}")
@@ -226,6 +226,14 @@ def scenario_from_script(
     put(document, "cluster.name", names["cluster"], where=str(path))
     lines += _assume(document, overrides)
     return make_scenario(document, where=str(path), overrides=overrides), lines
+
+
+def _taken(document: Mapping[str, Any], field: str) -> Any:
+    """What a document has in a dotted field; None: nothing."""
+    value: Any = document
+    for name in field.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
 
 
 def _ranks(

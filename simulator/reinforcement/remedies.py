@@ -86,7 +86,7 @@ def _changes(
             yield _engine(scenario, rl, "max_sequences", more, why)
     if not rl.asks_one_by_one:
         why = (
-            "requests one by one: dealt evenly, words made beside iterations, not between; with"
+            "requests one by one: dealt evenly, text made while the next iteration runs; with"
             f" max_sequences = {limit or engine.listed_sequences:,}"
         )
         section = replace(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import gcd, lcm
+from math import ceil, lcm
 from typing import Any
 
 import numpy as np
@@ -182,14 +182,16 @@ def priced_trainer(
     software = scenario.software
     estimate = evaluate(layouts, workload, cluster, software)
     updates = rl.answers * rl.epochs // scenario.workload.recipe.global_batch
-    scoring = _scoring(rl, framework, layouts, bins)
-    can, passes = forward_pass_s(workload.architecture, scoring, workload, cluster, software)
-    pass_s = float(passes[0]) if len(can) else float(estimate.step_time_s[0]) / 3.0
-    rounds = bins / float(layouts.dp[0])
+    rounds, batches = bins / float(layouts.dp[0]), updates / rl.epochs
+    scoring, scored = _scoring(rl, framework, layouts, workload, rounds * batches)
+    share = bins * batches / scored.recipe.global_batch
+    can, passes = forward_pass_s(workload.architecture, scoring, scored, cluster, software)
+    third_s = float(estimate.step_time_s[0]) / 3.0 * batches
+    pass_s = float(passes[0]) * share if len(can) else third_s
     bin_s = float(framework.bin_host_s)
     update_s = float(estimate.step_time_s[0]) + bin_s * rounds / float(layouts.micro_batch[0])
-    scored_s = bin_s * rounds / float(scoring.micro_batch[0])
-    whole_pass_s = (pass_s + scored_s) * updates / rl.epochs
+    scored_s = bin_s * rounds * batches / float(scoring.micro_batch[0])
+    whole_pass_s = pass_s + scored_s
     score_s, training_s = whole_pass_s * rl.forward_passes, update_s * updates
     if rl.placed_models:  # beside the policy, as fast for each of their accelerators
         slower = cluster.gpus * rl.placed_models / rl.scoring_gpus
@@ -199,15 +201,14 @@ def priced_trainer(
     elif rl.algorithm == "ppo":
         training_s *= 2.0
     scoring_bytes = {}
-    if scoring.sharding[0] != layouts.sharding[0] and rl.forward_passes:
+    larger = scoring.micro_batch[0] > layouts.micro_batch[0]
+    if rl.forward_passes and (larger or scoring.sharding[0] != layouts.sharding[0]):
         architecture = workload.architecture
-        scoring_bytes["scoring"] = _forward_bytes(
-            architecture, scoring, workload, cluster, software
-        )
-    teacher_s, teacher_bytes = _teacher(scenario, rl, workload, scoring, cluster)
+        scoring_bytes["scoring"] = _forward_bytes(architecture, scoring, scored, cluster, software)
+    teacher_s, teacher_bytes = _teacher(scenario, rl, scored, scoring, cluster)
     if teacher_bytes:
         scoring_bytes["teacher"] = teacher_bytes
-        score_s += (teacher_s + scored_s) * updates / rl.epochs
+        score_s += teacher_s * share + scored_s
     return Trainer(
         estimate=estimate,
         updates=updates,
@@ -222,16 +223,20 @@ def priced_trainer(
     )
 
 
-def _scoring(rl: RL, framework: Framework, layouts: Layouts, bins: int) -> Layouts:
-    """The layout in which batches are scored: the trainer's, with another micro-batch if asked.
+def _scoring(
+    rl: RL, framework: Framework, layouts: Layouts, workload: Workload, rounds: float
+) -> tuple[Layouts, Workload]:
+    """The layout in which a step's batch is scored, and the batch in whole micro-batches.
 
-    Some frameworks gather sharded weights once before they score, not for each micro-batch.
+    A rank has ``rounds`` packed sequences, one after the other: updates do not part them. Some
+    frameworks gather sharded weights once before they score, not for each micro-batch.
     """
     if framework.gathers_to_score and layouts.row(0)["sharding"] == "zero3":
         layouts = layouts.replace(sharding="zero2")
-    if rl.scoring_micro_batch is None:
-        return layouts
-    return layouts.replace(micro_batch=gcd(rl.scoring_micro_batch, bins // int(layouts.dp[0])))
+    size = min(rl.scoring_micro_batch or int(layouts.micro_batch[0]), max(int(rounds), 1))
+    bins = max(ceil(rounds / size), 1) * size * int(layouts.dp[0])
+    recipe = replace(workload.recipe, global_batch=bins)
+    return layouts.replace(micro_batch=size, global_batch=bins), replace(workload, recipe=recipe)
 
 
 def replica_ranks(layout: Mapping[str, Any]) -> int:
@@ -284,8 +289,8 @@ def _placed(
     place = with_gpus(cluster, dp * size)
     held = {}
     if models > (rl.algorithm == "ppo"):
-        scoring = _scoring(rl, framework, placed, bins)
-        held["reference"] = _forward_bytes(workload.architecture, scoring, alone, place, software)
+        scoring, scored = _scoring(rl, framework, placed, alone, rounds)
+        held["reference"] = _forward_bytes(workload.architecture, scoring, scored, place, software)
     if rl.algorithm == "ppo":
         kinds = evaluate(placed, alone, place, software).memory_bytes
         held["critic"] = {name: float(kind[0]) for name, kind in kinds.items()}

@@ -239,8 +239,10 @@ def read_rl(raw: Any, *, where: str) -> RL:
         wrong("kept_groups", rule, section.kept_groups)
     if section.kept_groups < 1.0 and section.algorithm != "dapo":
         wrong("kept_groups", "must be 1 unless algorithm = 'dapo'", section.kept_groups)
-    if (section.reward == "model") != (section.reward_model is not None):
+    if section.reward_model is not None and section.reward != "model":
         wrong("reward_model", "goes with reward = 'model'", section.reward_model)
+    elif section.reward_model is None and section.reward == "model":
+        wrong("reward_model", "must be given with reward = 'model'", None)
     if section.refit == "storage" and section.mode != "apart":
         wrong("refit", f"must be collective with mode = '{section.mode}'", section.refit)
     if section.mode == "colocated" and section.generation.gpus is not None:

@@ -253,6 +253,18 @@ def test_larger_micro_batches_of_scoring_are_never_slower() -> None:
     assert seconds == sorted(seconds, reverse=True)
 
 
+def test_a_micro_batch_that_divides_no_batch_is_scored_as_given() -> None:
+    """19 packed sequences a rank and update: micro-batches of 4 all the same.
+
+    By hand: logits of Llama 3.1's vocabulary take 4 x 4096 x 128256 x 2 bytes and more.
+    """
+    one, four = (step(rl__scoring_micro_batch=size).trainer for size in (1, 4))
+    assert (one.bins / 8) % 2 == 1
+    assert four.score_s < one.score_s
+    assert "scoring" not in one.scoring_bytes
+    assert sum(four.scoring_bytes["scoring"].values()) > 4 * 4096 * 128256 * 2
+
+
 def test_a_generator_of_infinite_speed_leaves_the_trainers_time() -> None:
     scenario = scene(**APART, rl__staleness=1)
     normal = rl_step(scenario)
@@ -418,7 +430,12 @@ def _published(
     layout: dict[str, Any],
     tp: int,
     software: str = "megatron-bridge",
+    scored_at_once: int = 4,
 ) -> RLStep:
+    """The recipes' logprob_batch_size is 4 with Megatron-Core, 2 in grpo_math_8B.yaml.
+
+    They leave activation checkpointing off; with it training comes nearer to what was published.
+    """
     return rl_step(
         make_scenario(
             {
@@ -430,7 +447,7 @@ def _published(
                     "prompts": 64,
                     "samples": 32,
                     "prompt_tokens": 128,
-                    "scoring_micro_batch": 2,  # logprob_batch_size of grpo_math_8B.yaml
+                    "scoring_micro_batch": scored_at_once,
                     "answer_tokens": mean,
                     "generation": {"tp": tp},
                 },
@@ -454,19 +471,26 @@ def test_parts_of_a_larger_published_step() -> None:
     parts = made.parts_s
     assert parts["generation"] == pytest.approx(85.5, rel=0.1)
     assert parts["training"] == pytest.approx(29.5, rel=0.2)
-    assert parts["log_probabilities"] == pytest.approx(19.0, rel=0.3)
+    assert parts["log_probabilities"] == pytest.approx(19.0, rel=0.1)
     assert made.step_time_s == pytest.approx(147.0, rel=0.1)
 
 
 def test_scoring_of_a_published_step_with_sharded_weights() -> None:
-    """Issue 959, DTensor: 19 s of log-probabilities for 8B, 28 and 29 s for 70B on two clusters."""
-    for model, gpus, mean, tp, published_s in (
-        ("llama-3.1-8b", 8, 790.0, 1, 19.0),
-        ("llama-3.1-70b", 64, 403.0, 8, 28.5),
-    ):
-        layout = {"tp": tp, "sharding": "zero3"}
-        made = _published(model, gpus, mean, layout, 1 if gpus == 8 else 4, "torch-fsdp")
-        assert made.parts_s["log_probabilities"] == pytest.approx(published_s, rel=0.2), model
+    """Issue 959, DTensor: 19 s of log-probabilities for 8B, 28 and 29 s for 70B on two clusters.
+
+    grpo_math_8B.yaml scores two packed sequences at once; no recipe of 70B with DTensor is public,
+    and what was published lies between one and two.
+    """
+    shape = {"tp": 1, "sharding": "zero3"}
+    small = _published("llama-3.1-8b", 8, 790.0, shape, 1, "torch-fsdp", 2)
+    assert small.parts_s["log_probabilities"] == pytest.approx(19.0, rel=0.1)
+    shape = {"tp": 8, "sharding": "zero3"}
+    one, two = (
+        _published("llama-3.1-70b", 64, 403.0, shape, 4, "torch-fsdp", at_once)
+        for at_once in (1, 2)
+    )
+    assert two.parts_s["log_probabilities"] < 28.5 < one.parts_s["log_probabilities"]
+    assert one.parts_s["log_probabilities"] == pytest.approx(28.5, rel=0.2)
 
 
 def test_published_totals() -> None:

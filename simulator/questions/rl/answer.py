@@ -210,7 +210,13 @@ class PricedRL(Answer):
             whose = f"{framework.name} {framework.release}"
             said.append(f"{whose} has no mixed mode {rl.policy_age}; {able} has.")
         if rl.algorithm == "dapo":
-            said.append("DAPO's further rounds are one longer batch: prompts / kept_groups.")
+            said.append(
+                "DAPO's further rounds are one longer batch: prompts / kept_groups."
+                if rl.kept_groups < 1.0
+                else "DAPO's kept_groups is 1: no group is dropped, no further round is priced."
+            )
+        if rl.turns > 1 and not (rl.tool_s or rl.tool_tokens):
+            said.append(f"Tools between {rl.turns} turns take no time: tool_s, tool_tokens are 0.")
         if rl.algorithm == "ppo":
             said.append("The critic is a second model of the policy's size and layout.")
         return tuple(said)

@@ -51,17 +51,21 @@ def _step(shown: Priced) -> Table:
     return table
 
 
+def _updates(number: float) -> str:
+    return f"{number:.0f} update{'' if round(number) == 1 else 's'}"
+
+
 def _sides(shown: Priced) -> list[str]:
     step, rl, made = shown.step, shown.step.rl, shown.step.generated
     spread = f"P10 {show_seconds(shown.p10_s)}, P90 {show_seconds(shown.p90_s)}"
     lines = [
-        f"{step.rl.answers:,} answers, {step.trainer.updates} updates a step; {spread}",
+        f"{step.rl.answers:,} answers, {_updates(step.trainer.updates)} a step; {spread}",
         *shown.card.sentences(),
         f"trainer: {step.gpus['training']:,} accelerators, {step.trainer.described};"
         f" {step.trainer.bins:,} packed sequences an update,"
         f" {show_percent(step.trainer.fill)} full",
         f"generator: {made.replicas:,} replicas of {rl.generation.described} on"
-        f" {made.gpus:,}, up to {made.replica.most_sequences:,} sequences each, cache"
+        f" {made.gpus:,} accelerators, up to {made.replica.most_sequences:,} sequences each, cache"
         f" of {made.cache_tokens:,.0f} tokens, {show_seconds(made.iterations_s)} an iteration",
     ]
     if made.preempted:
@@ -79,8 +83,8 @@ def _sides(shown: Priced) -> list[str]:
         wait = step.waiting
         lines.append(
             f"the trainer waits {show_percent(wait['trainer'])} of a step, the generator"
-            f" {show_percent(wait['generator'])}; weights are {step.staleness['p50']:.0f} updates"
-            f" old (P90 {step.staleness['p90']:.0f})"
+            f" {show_percent(wait['generator'])}; weights are"
+            f" {_updates(step.staleness['p50'])} old (P90 {step.staleness['p90']:.0f})"
         )
     moved = step.moved
     lines.append(
