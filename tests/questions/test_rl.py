@@ -76,6 +76,16 @@ def test_json_has_the_keys_that_stay(tmp_path: Path) -> None:
     assert document["tried"] == []
 
 
+def test_what_has_no_effect_is_said() -> None:
+    given = rl(_made(["rl.algorithm=dapo", "rl.turns=3"]), search=False).caveats
+    assert "DAPO's kept_groups is 1: no group is dropped, no further round is priced." in given
+    assert "Tools between 3 turns take no time: tool_s, tool_tokens are 0." in given
+    made = ["rl.algorithm=dapo", "rl.kept_groups=0.5", "rl.turns=3", "rl.tool_s=1"]
+    assert not any(
+        "is 1" in line or "no time" in line for line in rl(_made(made), search=False).caveats
+    )
+
+
 def test_screen_page_and_picture(tmp_path: Path) -> None:
     page, picture = tmp_path / "rl.html", tmp_path / "rl.svg"
     code, text = _run(tmp_path, "--as-given", "--page", str(page), "--picture", str(picture))
@@ -207,7 +217,8 @@ def test_plan_points_to_the_command(tmp_path: Path) -> None:
             "unknown rl_framework 'verll' (did you mean 'verl'?)",
         ),
         ({"kept_groups": 0.5}, "rl.kept_groups: must be 1 unless algorithm = 'dapo'"),
-        ({"reward": "model"}, "rl.reward_model: goes with reward = 'model'"),
+        ({"reward": "model"}, "rl.reward_model: must be given with reward = 'model'"),
+        ({"reward_model": "qwen3-8b"}, "rl.reward_model: goes with reward = 'model'"),
         ({"partial_rollouts": True}, "rl.partial_rollouts: must be false without staleness"),
         ({"generation.engine": "vlm"}, "rl.generation.engine"),
         (
@@ -381,6 +392,8 @@ def test_a_command_of_openrlhf(tmp_path: Path) -> None:
     # init_kl_coef = 0.01 unless given: a reference on a node of its own
     assert (made.cluster.gpus, section.generation.gpus, section.scoring_gpus) == (24, 8, 8)
     assert made.pinned == {"sharding": "zero3", "recompute": "full"}
+    hosts = OPENRLHF.rstrip() + " --adam_offload\n"
+    assert _script(tmp_path, "hosts.sh", hosts)[0].pinned["optimizer_offload"] == "cpu"
 
 
 def test_nodes_of_reference_critic_and_reward_of_openrlhf(tmp_path: Path) -> None:
@@ -505,7 +518,7 @@ def test_plan_names_the_framework_of_a_script(tmp_path: Path, text: str, name: s
     result = CliRunner().invoke(app, ["plan", "--from", str(path), "--cluster", "dgx-h100"])
     assert result.exit_code == 2
     assert f"a file of {name}, reinforcement learning" in " ".join(result.output.split())
-    assert "foreshard rl --from" in " ".join(result.output.split())
+    assert "foreshard rl prices it; its --from FILE reads" in " ".join(result.output.split())
 
 
 @pytest.mark.parametrize(
@@ -580,7 +593,9 @@ def test_verl_scores_no_reference_unless_a_term_needs_it(tmp_path: Path) -> None
         "algorithm.adv_estimator=grpo",
         "algorithm.adv_estimator=grpo actor_rollout_ref.actor.use_kl_loss=True",
     )
-    assert _script(tmp_path, "on.sh", on)[0].required(RL).reference_model
+    made, lines = _script(tmp_path, "on.sh", on)
+    assert made.required(RL).reference_model
+    assert not any("rl.reference_model = False" in line for line in lines)
     without = VERL.replace("actor_rollout_ref.actor.use_kl_loss=True", "")
     assert not _script(tmp_path, "off.sh", without)[0].required(RL).reference_model
 
@@ -629,6 +644,10 @@ def test_a_script_of_trl(tmp_path: Path) -> None:
     # half of them train unless a launcher starts another number: 4 x 16 x 8 answers
     assert (apart.required(RL).answers, apart.required(RL).generation.gpus) == (512, 8)
     assert made.workload.architecture.name == "qwen3-8b"
+    path.write_text(TRL.replace("beta=0.0", "beta=0.04"))
+    made, lines = scenario_from_script(path, {"cluster": "dgx-h100", "gpus": 8})
+    assert made.required(RL).reference_model
+    assert not any(line.startswith("not read") and "beta" in line for line in lines)
 
 
 def test_scripts_of_no_known_framework(tmp_path: Path) -> None:
