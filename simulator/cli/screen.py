@@ -102,7 +102,9 @@ def heading(scenario: Scenario, *, priced: str = "") -> Text:
     size = show_count(arch.parameters)
     if arch.is_moe:
         size += f" ({show_count(arch.active_parameters)} active)"
-    tokens = length_words(recipe)
+    tokens, per = f"{length_words(recipe)}, ", "step"
+    if priced == "rl":  # several updates make a step
+        tokens, per = "", "update"
     text = Text(f"{arch.name}, {size} parameters", style="bold")
     groups = [
         f"{group.gpus:,} x {group.accelerator.name} ({cluster.each[group.kind].name})"
@@ -112,7 +114,7 @@ def heading(scenario: Scenario, *, priced: str = "") -> Text:
     if scenario.assumed_software:
         text.append(f"nearest known release: {scenario.assumed_software}\n", style="TIGHT")
     text.append(
-        f"{tokens}, {recipe.global_batch:,} sequences of {recipe.sequence_length:,} per step, "
+        f"{tokens}{recipe.global_batch:,} sequences of {recipe.sequence_length:,} per {per}, "
         f"{recipe.precision}, {recipe.optimizer}",
         style="not bold",
     )

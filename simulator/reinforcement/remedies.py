@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from math import floor, gcd
@@ -29,6 +30,11 @@ class Remedy:
     why: str
     step_time_s: float
     verdict: str
+
+    @property
+    def setting(self) -> str:
+        """The field and its value as a scenario has them."""
+        return f"{self.field} = {json.dumps(self.value)}"
 
 
 def remedies(scenario: Scenario, step: RLStep | None) -> list[Remedy]:

@@ -186,6 +186,17 @@ def test_pages_say_what_they_show(answer: PricedRL) -> None:
         assert page.index(show_bytes(side.total_bytes), memory) > memory
 
 
+def test_a_remedy_is_what_a_scenario_has(tmp_path: Path) -> None:
+    """Screen and page alike: true and quotes as TOML writes them, and updates, not steps."""
+    page = tmp_path / "rl.html"
+    sync = ("--set", "rl.mode=colocated", "--set", "rl.staleness=0", "--set", "rl.generation={}")
+    code, text = _run(tmp_path, "--as-given", *sync, "--page", str(page))
+    assert code == 0 and "512 sequences of 4,096 per update" in text
+    for words in ("rl.generation.asynchronous = true", "rl.generation.precision = "):
+        assert words in text and words in page.read_text()
+    assert "= True" not in page.read_text()
+
+
 def test_plan_points_to_the_command(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text(RUN)
     result = CliRunner().invoke(app, ["plan", str(tmp_path / "run.toml")])

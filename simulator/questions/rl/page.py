@@ -79,7 +79,7 @@ def _memory(shown: Priced) -> list[list[str]]:
 
 def _told(remedy: Remedy) -> str:
     step = show_seconds(remedy.step_time_s)
-    return f"{remedy.field} = {remedy.value}: {step} a step ({remedy.why})"
+    return f"{remedy.setting}: {step} a step ({remedy.why})"
 
 
 def _cells(row: dict[str, Any]) -> list[Cell]:

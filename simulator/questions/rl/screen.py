@@ -155,9 +155,7 @@ def _table(answer: PricedRL) -> Table:
 
 def _remedy(answer: PricedRL, index: int) -> str:
     remedy = answer.told[index]
-    value = str(remedy.value).lower() if isinstance(remedy.value, bool) else remedy.value
-    value = f'"{value}"' if isinstance(remedy.value, str) else value
-    text = f"{remedy.field} = {value}: {show_seconds(remedy.step_time_s)} a step ({remedy.why})"
+    text = f"{remedy.setting}: {show_seconds(remedy.step_time_s)} a step ({remedy.why})"
     if answer.asked is not None and answer.asked.step.verdict != "OOM":
         saved = 1.0 - remedy.step_time_s / answer.asked.step.step_time_s
         text += f", {show_percent(saved)} less"
