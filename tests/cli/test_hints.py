@@ -44,7 +44,7 @@ def test_the_same_sizes_spelled_otherwise_are_one() -> None:
         presets.load("llama-3.1-8c")
 
 
-@pytest.mark.parametrize("name", ["verl", "litgtp", "olmo-core"])
+@pytest.mark.parametrize("name", ["litgtp", "olmo-core"])
 def test_a_trainer_that_is_spelled_like_another_is_no_hint(name: str) -> None:
     with pytest.raises(InputError) as caught:
         load_software(name)
