@@ -183,6 +183,9 @@ def test_quantisation_aware_training_is_read(tmp_path: Path) -> None:
     assert recipe.fake_quantised_head  # Llama 3.1 has a table of its own there
     tied = read(tmp_path, text.replace("llama3_1.llama3_1_8b", "llama3_2.llama3_2_1b"), command)
     assert not tied.scenario.workload.recipe.fake_quantised_head
+    small = text.replace("llama3_1.llama3_1_8b", "qwen3.qwen3_1_7b_instruct")
+    assert read(tmp_path, small, command).scenario.workload.architecture.name == "qwen3-1.7b"
+    assert not read(tmp_path, small, command).scenario.workload.recipe.fake_quantised_head
     assert plain.scenario.workload.recipe.fake_quantised_weights == "none"
     longer = rounded.predicted().estimate.step_time_s[0] / plain.predicted().estimate.step_time_s[0]
     assert longer > 1.5  # each weight's 118 B of traffic against the 12 B of its three products

@@ -196,7 +196,8 @@ def _adapters(settings: Settings, trainer: str) -> None:
     if factory:
         _frozen_parts(settings)
     adapted = settings.value_of("training.lora_rank")
-    if adapted and trainer == "trl" and settings.value_of("training.lora_targets") is None:
+    targets = settings.found.get("lora_target_modules")
+    if adapted and trainer == "trl" and (targets is None or targets.value in (None, "None")):
         why = "modules of adapters not said: peft's default for most families"
         settings.usually("training.lora_targets", ["q", "v"], why)
     dropped = settings.take("lora_dropout")
