@@ -291,7 +291,7 @@ def test_the_order_of_files_counts_for_nothing(tmp_path: Path, config: str, adap
         answers.append((found.scenario.document, found.predicted().step_time_s))
     assert answers[0] == answers[1]
     assert answers[0][0]["layout"]["sharding"] == "zero3"
-    assert found.scenario.software.name == ("torchtitan-eager" if config == FSDP else "deepspeed")
+    assert found.scenario.software.name == ("torch-fsdp" if config == FSDP else "deepspeed")
     assert found.scenario.workload.recipe.lora_rank == (32 if adapters else 0)
     assert not adapters or found.scenario.workload.recipe.lora_targets == ("q", "v")
 

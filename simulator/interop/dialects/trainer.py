@@ -393,7 +393,7 @@ def _shards(settings: Settings) -> tuple[str, ...]:
     _say_fsdp(settings, "fsdp_config.")
     settings.usually("layout.sharding", "zero3", "strategy of FSDP not said: full_shard")
     alone = settings.value_of("layout.sharding") == "ddp"
-    return () if alone else _fsdp_software(settings, None)
+    return () if alone else _fsdp_software(None)
 
 
 def _say_strategy(settings: Settings, word: str, setting: Setting) -> None:
@@ -478,15 +478,12 @@ def read_accelerate(settings: Settings, kind: str = "accelerate configuration") 
 def _by_fsdp(settings: Settings) -> tuple[str, ...]:
     compiler = settings.take("dynamo_config.dynamo_backend", "dynamo_backend")
     compiled = compiler is not None and str(compiler.value).upper() == "INDUCTOR"
-    return _fsdp_software(settings, compiled)
+    return _fsdp_software(compiled)
 
 
-def _fsdp_software(settings: Settings, compiled: bool | None) -> tuple[str, ...]:
-    """FSDP, whose states may wait in host memory; `compiled`: None where the file cannot say."""
-    offloads = settings.value_of("layout.parameter_offload") is not None
-    eager, other = (
-        ("torch-fsdp", "torch-fsdp-compiled") if offloads else ("torchtitan-eager", "torchtitan")
-    )
+def _fsdp_software(compiled: bool | None) -> tuple[str, ...]:
+    """FSDP around transformers' modules; `compiled`: None where the file cannot say."""
+    eager, other = "torch-fsdp", "torch-fsdp-compiled"
     return (eager, other) if compiled is None else (other,) if compiled else (eager,)
 
 

@@ -99,6 +99,8 @@ def read_launcher(settings: Settings, variables: Container[str] = ()) -> None:
     each = settings.value_of("run.per_node")
     alone = not {"nnodes", "num_nodes", "num_machines", "hostfile"} & set(settings.found)
     starter = next((key for key in ("nproc_per_node", "num_gpus") if key in settings.found), "")
-    alone = alone and not several and not (starter == "nproc_per_node" and "PET_NNODES" in variables)
+    alone = (
+        alone and not several and not (starter == "nproc_per_node" and "PET_NNODES" in variables)
+    )
     if each is not None and starter and alone:
         settings.say("run.nodes", 1, settings.found[starter])  # torchrun's and deepspeed's default
