@@ -55,7 +55,8 @@ NOT_MODELLED = (
 
 _FAKE_QUANTISED = (
     "fake quantisation runs as eager kernels, which no run here has measured: published steps are"
-    " 2.2 times as long as plain ones (1.7 B parameters, 2025), 1.1 times with kernels of 2024 (8 B)"
+    " 2.2 times as long as plain ones (1.7 B parameters, 2025), 1.1 times with kernels of 2024"
+    " (8 B parameters)"
 )
 """Throughput with and without: pytorch/torchtune pulls 2864 (5,688 to 2,569 tokens/s) and 1330 (221
 to 206), dev-discuss.pytorch.org/t/2700 (1.89 over 1.69); the older ones may count steps without."""
