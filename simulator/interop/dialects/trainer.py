@@ -332,6 +332,11 @@ def _switches(settings: Settings, trainer: str) -> None:
         on = settings.found.get(key)
         if on is not None and str(on.value).lower() == "false":
             settings.take(key)
+        elif on is not None and "liger" in key and not settings.value_of("run.sequences_each"):
+            settings.flag(key)  # head and loss are one (transformers/integrations/liger.py)
+            settings.say("run.loss_by_width", True, on)
+            rule = "norms, gates and rotations that it fuses are counted as separate kernels"
+            settings.notes.append(f"{on.place}: {rule}")
 
 
 _OTHER_KEYWORDS = re.compile(r"[A-Za-z_]*(?<!use_reentrant)(?<![Tt]rue)(?<![Ff]alse)[\"']?\s*:")
