@@ -527,7 +527,7 @@ def test_the_templates_of_transformers_with_deepspeed(tmp_path: Path) -> None:
     assert found.scenario.workload.architecture.name == "llama-3.1-8b"
     assert found.scenario.pinned["sharding"] == "zero3"
     assert not found.unknown
-    # 2 x 4,096 tokens in pieces of 8,192 / 32, 128,256 logits being 32 times 4,096 (Liger-Kernel 0.5)
+    # 2 x 4,096 tokens in pieces of 8,192 / 32: 128,256 logits are 32 times 4,096 (Liger-Kernel)
     assert recipe.loss_chunks == 32
 
 
