@@ -92,6 +92,7 @@ NANOTRON_LISTING = (
     "07/01/2025 10:00:00 [INFO|DP=0|PP=0|TP=0]: Config:\n"
     "Config(general=GeneralArgs(project='debug', run='a'),\n"
     "       parallelism=ParallelismArgs(dp=4,\n" + 35 * " " + "pp=1,\n" + 35 * " " + "tp=2,\n"
+    + 35 * " " + "context_parallel_size=1),\n"
     "       tokens=TokensArgs(sequence_length=1024,\n" + 25 * " " + "train_steps=12,\n"
     + 25 * " " + "micro_batch_size=2,\n" + 25 * " " + "batch_accumulation_per_replica=2,\n"
 )  # fmt: skip
@@ -100,6 +101,11 @@ LITGPT_LISTING = (
     " 'num_nodes': 1,\n 'train': TrainArgs(save_interval=1000,\n"
     "                    global_batch_size=16,\n                    micro_batch_size=2,\n"
     "                    max_seq_length=1024)}\n"
+)
+LITGPT_PRETRAINING = (  # litgpt/utils.py: capture_hparams makes dicts of records
+    "{'devices': 8,\n 'model_name': 'Llama-3-8B',\n 'num_nodes': 1,\n"
+    " 'train': {'epochs': None,\n           'global_batch_size': 16,\n"
+    "           'max_seq_length': 1024,\n           'micro_batch_size': 2}}\n"
 )
 LISTINGS = {
     "deepspeed": DEEPSPEED_LISTING, "deepspeed_pipeline": DEEPSPEED_LISTING,

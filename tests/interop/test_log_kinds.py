@@ -114,6 +114,23 @@ def test_what_a_run_lists_of_itself_is_not_asked_for(kind: str, tmp_path: Path) 
     assert (recipe.global_batch, recipe.sequence_length) == (16, 1024)
 
 
+def test_listings_of_other_versions(tmp_path: Path) -> None:
+    """litgpt/pretrain.py; deepspeed/runtime/config.py since `fp16_enabled` is no attribute."""
+    path = tmp_path / "run.log"
+    path.write_text(samples.LITGPT_PRETRAINING + samples.LOGS["litgpt"])
+    (reading,) = read_launch_file(path)
+    stated = {item.field: item.value for item in reading.stated}
+    assert {name: stated.get(name) for name in _SAID["litgpt"]} == _SAID["litgpt"]
+    for kind, precision in (("float16", "fp16"), ("bfloat16", "bf16")):
+        line = f"{kind}_config ............... enabled=True auto_cast=False"
+        listed = samples.DEEPSPEED_LISTING.replace("fp16_enabled ................. True", line)
+        path.write_text(listed.replace("... 8", "... 8.0") + samples.LOGS["deepspeed"])
+        names = {"model": "llama-3-8b", "cluster": "dgx-h100", "gpus": 8}
+        scenario = import_launch([path], names, ["training.sequence_length=1024"]).scenario
+        assert scenario.workload.recipe.precision == precision
+        assert scenario.pinned["dp"] == 8
+
+
 def test_histories(tmp_path: Path) -> None:
     places = {
         "export.csv": samples.CSV, "timed.csv": samples.TIMED_CSV, "history.jsonl": samples.JSONL,

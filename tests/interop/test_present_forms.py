@@ -134,3 +134,14 @@ def test_predict_says_in_its_document_what_it_read(tmp_path: Path) -> None:
     assert document == planned
     assert [text for text in document["unknown"] if text.endswith("my_own")]
     assert {"files", "fields", "unknown", "no_bearing", "notes"} <= set(document)
+
+
+def test_selective_checkpointing_of_a_registered_job_is_that_of_operators(tmp_path: Path) -> None:
+    """torchtitan/config/configs.py: ActivationCheckpointConfig has no blocks to choose among."""
+    job = "torchrun --nnodes 2 --nproc_per_node 8 -m torchtitan.train --module llama3"
+    words = "--config llama3_70b --activation_checkpoint.mode selective"
+    found = read(tmp_path, f"{job} {words}\n", cluster="dgx-h100", gpus=16)
+    assert found.scenario.pinned["recompute"] == "selective"
+    assert not any("every second block" in note for note in found.notes)
+    found = read(tmp_path, f"{job} --config llama3_70b\n", cluster="dgx-h100", gpus=16)
+    assert found.scenario.pinned["recompute"] == "full"

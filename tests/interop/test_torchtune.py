@@ -9,6 +9,7 @@ from simulator.distillation.teacher_section import Distillation
 from simulator.errors import InputError
 from simulator.interop.launch_files.imported import Imported
 from simulator.interop.launch_files.merging import import_launch
+from simulator.report.evidence import untimed
 from simulator.workload import presets
 
 FULL = """\
@@ -183,6 +184,9 @@ def test_quantisation_aware_training_is_read(tmp_path: Path) -> None:
     assert recipe.fake_quantised_head  # Llama 3.1 has a table of its own there
     tied = read(tmp_path, text.replace("llama3_1.llama3_1_8b", "llama3_2.llama3_2_1b"), command)
     assert not tied.scenario.workload.recipe.fake_quantised_head
+    small = text.replace("llama3_1.llama3_1_8b", "qwen3.qwen3_1_7b_instruct")
+    assert read(tmp_path, small, command).scenario.workload.architecture.name == "qwen3-1.7b"
+    assert not read(tmp_path, small, command).scenario.workload.recipe.fake_quantised_head
     assert plain.scenario.workload.recipe.fake_quantised_weights == "none"
     longer = rounded.predicted().estimate.step_time_s[0] / plain.predicted().estimate.step_time_s[0]
     assert longer > 1.5  # each weight's 118 B of traffic against the 12 B of its three products
@@ -192,6 +196,34 @@ def test_quantisation_aware_training_is_read(tmp_path: Path) -> None:
     assert (recipe.fake_quantised_weights, recipe.fake_quantised_head) == ("detached_scales", False)
     compiled = problems(tmp_path, text.replace("compile: False", "compile: True"))
     assert "what a compiler or fused modules make of it is not known" in compiled
+
+
+def test_rounding_slows_a_step_down_as_published(tmp_path: Path) -> None:
+    """torchtune's pull 2864: Qwen3 1.7B, 4 GPUs, 16 samples each, 5,687.638 to 2,569.197 tokens/s.
+
+    Neither the GPUs nor the length that samples are padded to are told: the longest of 16 samples
+    of alpaca has a few hundred tokens.
+    """
+    text = FULL.replace("compile: True", "compile: False").replace(
+        "batch_size: 2", "batch_size: 16"
+    )
+    text = text.replace(
+        "enable_activation_checkpointing: True", "enable_activation_checkpointing: False"
+    )
+    text = text.replace("llama3_1.llama3_1_8b", "qwen3.qwen3_1_7b_instruct")
+    kind = "torchtune.training.quantization.Int8DynActInt4WeightQATQuantizer"
+    quantiser = f"quantizer:\n  _component_: {kind}\n"
+    command = "tune run --nproc_per_node 4 qat_distributed --config own.yaml"
+    longer = []
+    for tokens in (250, 600):
+        own = text.replace("max_seq_len: 2048", f"max_seq_len: {tokens}")
+        plain = read(tmp_path, own, command.replace("qat_d", "full_finetune_d"), gpus=0).predicted()
+        rounded = read(tmp_path, own + quantiser, command, gpus=0).predicted()
+        longer.append(rounded.estimate.step_time_s[0] / plain.estimate.step_time_s[0])
+        said = "published steps are 2.2 times as long"
+        assert any(said in words for words in untimed(rounded.scenario.workload))
+        assert not untimed(plain.scenario.workload)
+    assert longer == pytest.approx([5687.638 / 2569.197] * 2, rel=0.2)
 
 
 def test_what_is_not_told_is_asked_for(tmp_path: Path) -> None:

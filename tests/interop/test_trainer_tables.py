@@ -67,6 +67,10 @@ def test_axolotl_rounds_every_linear_and_the_head_with_them(tmp_path: Path) -> N
     liger = "plugins: [axolotl.integrations.liger.LigerPlugin]\n"
     liger += "liger_fused_linear_cross_entropy: true\n"  # reads the head's weight, calls no linear
     assert not read(tmp_path, "l.yaml", text + liger).scenario.workload.recipe.fake_quantised_head
+    plugin = "axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin"  # so does its loss
+    cut = f"plugins: [axolotl.integrations.liger.LigerPlugin, {plugin}]\n"
+    recipe = read(tmp_path, "c.yaml", text + cut).scenario.workload.recipe
+    assert (recipe.fake_quantised_head, recipe.loss_chunks) == (False, 64)
     said = problems(tmp_path, "qat.yaml", text.replace("int4", "nvfp4").replace("int8", "nvfp4"))
     assert "torchao has no fake quantiser for what Axolotl makes of it" in said
     assert "no quantised_base" in problems(tmp_path, "qat.yaml", samples.AXOLOTL + way)
@@ -322,6 +326,23 @@ def test_a_command_of_a_table_trains_as_its_program_says(
     found = read(tmp_path, "a.sh", text).scenario
     assert found.pinned["micro_batch"] == 4 * pairs
     assert (found.section(Distillation) is not None) == reference
+
+
+def test_hosts_of_a_colossal_ai_command_are_its_servers(tmp_path: Path) -> None:
+    """colossalai/cli/launcher/__init__.py: -H, --host, names with commas between them."""
+    words = "benchmark.py -c 7b -p zero2 -b 4 -l 2048"
+    for where, servers in (("", 1), ("--host a,b", 2), ("-H a,b,c", 3), ("--host a", 1)):
+        (tmp_path / "a.sh").write_text(f"colossalai run --nproc_per_node 8 {where} {words}\n")
+        found = import_launch([tmp_path / "a.sh"], {"cluster": "dgx-h100"}).scenario
+        assert found.cluster.gpus == 8 * servers
+
+
+@pytest.mark.parametrize("name", ["olmo2_7B", "olmo2_13B", "olmo2_32B", "olmo3_7B", "olmo3_32B"])
+def test_olmo_models_of_the_zoo_are_not_asked_for(name: str, tmp_path: Path) -> None:
+    text = re.sub(r"TransformerConfig\.\w+", f"TransformerConfig.{name}", samples.OLMO_CORE)
+    size = {"7B": 7.3e9, "13B": 13.7e9, "32B": 32.2e9}[name.partition("_")[2]]
+    found = read(tmp_path, "train.py", text).scenario.workload.architecture
+    assert found.parameters == pytest.approx(size, rel=0.01)
 
 
 @pytest.mark.parametrize(

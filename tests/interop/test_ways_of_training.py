@@ -291,9 +291,22 @@ def test_the_order_of_files_counts_for_nothing(tmp_path: Path, config: str, adap
         answers.append((found.scenario.document, found.predicted().step_time_s))
     assert answers[0] == answers[1]
     assert answers[0][0]["layout"]["sharding"] == "zero3"
-    assert found.scenario.software.name == ("torchtitan-eager" if config == FSDP else "deepspeed")
+    assert found.scenario.software.name == ("torch-fsdp" if config == FSDP else "deepspeed")
     assert found.scenario.workload.recipe.lora_rank == (32 if adapters else 0)
     assert not adapters or found.scenario.workload.recipe.lora_targets == ("q", "v")
+
+
+def test_adapters_of_every_linear_are_not_those_of_pefts_default(tmp_path: Path) -> None:
+    """trl/trainer/model_config.py: lora_target_modules, which peft takes its own of where none."""
+    run = TRL.format(script="trl/scripts/sft.py") + " --use_peft"
+    for words, targets in (
+        ("", ("q", "v")),
+        (" --lora_target_modules q_proj", ("q",)),
+        (" --lora_target_modules all-linear", ("q", "k", "v", "o", "gate", "up", "down")),
+    ):
+        found = read(tmp_path, {"run.sh": run + words, "fsdp.yaml": FSDP}, {"gpus": 16})
+        said = found.scenario.workload.recipe.lora_targets
+        assert set(targets) <= set(said) and (len(targets) == len(said) or "gate" in targets)
 
 
 def test_files_that_ask_for_different_software_are_a_contradiction(tmp_path: Path) -> None:

@@ -264,7 +264,11 @@ def registered_jobs() -> dict[str, dict[str, Any]]:
 
 
 def _of_registry(settings: Settings) -> None:
-    """Put the settings of the job that ``--config`` names under those of the command."""
+    """Put the settings of the job that ``--config`` names under those of the command.
+
+    Where jobs are functions, selective checkpointing is that of operators alone (config/configs.py:
+    ``ActivationCheckpointConfig`` has no option of it).
+    """
     named = settings.take("config")
     settings.take("module")
     if named is None:
@@ -276,7 +280,8 @@ def _of_registry(settings: Settings) -> None:
         settings.unset.append(Unset("layout.recompute", name, named.place, why))
         return
     base = registered_jobs().get(str(job.get("base")), {})
-    for key, value in {**base, **job}.items():
+    operators = {"activation_checkpoint.selective_ac_option": "op"}
+    for key, value in {**operators, **base, **job}.items():
         if key != "base":
             place = replace(named.place, key=f"{named.place.key} {name}: {key}")
             settings.found.setdefault(key, Setting(key, value, place))

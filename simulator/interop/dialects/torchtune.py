@@ -119,7 +119,7 @@ def _model(settings: Settings) -> None:
         return
     name = str(builder.value).rpartition(".")[2]
     plain = name.removeprefix("qlora_").removeprefix("lora_")
-    known = presets.named(plain)
+    known = presets.named(plain) or presets.named(re.sub(r"(\d)_(\d+b)", r"\1.\2", plain))
     settings.say("model.name" if known else "run.model", known or plain, builder)
     words = settings.take("model.lora_attn_modules")
     if name == plain:

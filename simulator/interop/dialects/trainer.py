@@ -196,7 +196,8 @@ def _adapters(settings: Settings, trainer: str) -> None:
     if factory:
         _frozen_parts(settings)
     adapted = settings.value_of("training.lora_rank")
-    if adapted and trainer == "trl" and settings.value_of("training.lora_targets") is None:
+    targets = settings.found.get("lora_target_modules")
+    if adapted and trainer == "trl" and (targets is None or targets.value in (None, "None")):
         why = "modules of adapters not said: peft's default for most families"
         settings.usually("training.lora_targets", ["q", "v"], why)
     dropped = settings.take("lora_dropout")
@@ -331,6 +332,11 @@ def _switches(settings: Settings, trainer: str) -> None:
         on = settings.found.get(key)
         if on is not None and str(on.value).lower() == "false":
             settings.take(key)
+        elif on is not None and "liger" in key and not settings.value_of("run.sequences_each"):
+            settings.flag(key)  # head and loss are one (transformers/integrations/liger.py)
+            settings.say("run.loss_by_width", True, on)
+            rule = "norms, gates and rotations that it fuses are counted as separate kernels"
+            settings.notes.append(f"{on.place}: {rule}")
 
 
 _OTHER_KEYWORDS = re.compile(r"[A-Za-z_]*(?<!use_reentrant)(?<![Tt]rue)(?<![Ff]alse)[\"']?\s*:")
@@ -392,7 +398,7 @@ def _shards(settings: Settings) -> tuple[str, ...]:
     _say_fsdp(settings, "fsdp_config.")
     settings.usually("layout.sharding", "zero3", "strategy of FSDP not said: full_shard")
     alone = settings.value_of("layout.sharding") == "ddp"
-    return () if alone else _fsdp_software(settings, None)
+    return () if alone else _fsdp_software(None)
 
 
 def _say_strategy(settings: Settings, word: str, setting: Setting) -> None:
@@ -477,15 +483,12 @@ def read_accelerate(settings: Settings, kind: str = "accelerate configuration") 
 def _by_fsdp(settings: Settings) -> tuple[str, ...]:
     compiler = settings.take("dynamo_config.dynamo_backend", "dynamo_backend")
     compiled = compiler is not None and str(compiler.value).upper() == "INDUCTOR"
-    return _fsdp_software(settings, compiled)
+    return _fsdp_software(compiled)
 
 
-def _fsdp_software(settings: Settings, compiled: bool | None) -> tuple[str, ...]:
-    """FSDP, whose states may wait in host memory; `compiled`: None where the file cannot say."""
-    offloads = settings.value_of("layout.parameter_offload") is not None
-    eager, other = (
-        ("torch-fsdp", "torch-fsdp-compiled") if offloads else ("torchtitan-eager", "torchtitan")
-    )
+def _fsdp_software(compiled: bool | None) -> tuple[str, ...]:
+    """FSDP around transformers' modules; `compiled`: None where the file cannot say."""
+    eager, other = "torch-fsdp", "torch-fsdp-compiled"
     return (eager, other) if compiled is None else (other,) if compiled else (eager,)
 
 

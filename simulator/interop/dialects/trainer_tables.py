@@ -220,9 +220,10 @@ def _holds(settings: Settings, when: Mapping[str, Any]) -> bool:
         setting = settings.found.get(key)
         off = setting is None or _off(setting.value)
         words = [wanted] if isinstance(wanted, str) else wanted
-        said = "" if setting is None else _word(setting.value)
+        value = "" if setting is None else setting.value
+        said = {_word(x) for x in (value if isinstance(value, list | tuple) else [value])}
         states = {"off": off, "on": not off, "absent": setting is None}
-        if not any(states.get(word, said == word) for word in words):
+        if not any(states.get(word, word in said) for word in words):
             return False
     return True
 

@@ -91,9 +91,16 @@ def read_launcher(settings: Settings, variables: Container[str] = ()) -> None:
         setting = settings.take(*keys)
         if setting is not None and re.fullmatch(r"[1-9]\d{0,7}", str(setting.value)):
             settings.say(name, int(setting.value), setting)
+    hosts = settings.found.get("host") or settings.found.get("H")  # colossalai run's
+    several = hosts is not None and "," in str(hosts.value)
+    if hosts is not None and several and settings.value_of("run.nodes") is None:
+        settings.take("host", "H")
+        settings.say("run.nodes", len(str(hosts.value).strip(",").split(",")), hosts)
     each = settings.value_of("run.per_node")
     alone = not {"nnodes", "num_nodes", "num_machines", "hostfile"} & set(settings.found)
     starter = next((key for key in ("nproc_per_node", "num_gpus") if key in settings.found), "")
-    alone = alone and not (starter == "nproc_per_node" and "PET_NNODES" in variables)
+    alone = (
+        alone and not several and not (starter == "nproc_per_node" and "PET_NNODES" in variables)
+    )
     if each is not None and starter and alone:
         settings.say("run.nodes", 1, settings.found[starter])  # torchrun's and deepspeed's default

@@ -58,7 +58,7 @@ def plan_document(plan: Plan, *, top: int | None = None) -> dict[str, Any]:
         "would_help": sensitivity(plan),
         "limits": {
             "evidence": plan.evidence.sentences(),
-            "untimed": untimed(plan.scenario.workload.architecture),
+            "untimed": untimed(plan.scenario.workload),
             "not_modelled": [{"name": name, "meaning": why} for name, why in NOT_MODELLED],
         },
     }

@@ -384,7 +384,7 @@ def _caveats(plan: Plan) -> list[str]:
     lines = [
         *plan.evidence.sentences(),
         FLOP_CONVENTION,
-        *untimed(scenario.workload.architecture),
+        *untimed(scenario.workload),
         f"Not modelled: {', '.join(name for name, _ in NOT_MODELLED)}.",
     ]
     if scenario.workload.recipe.tokens is None:

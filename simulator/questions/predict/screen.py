@@ -263,7 +263,7 @@ def _caveats(prediction: Prediction) -> list[str]:
     scenario = prediction.scenario
     lines = [
         *prediction.evidence.sentences(),
-        *untimed(scenario.workload.architecture),
+        *untimed(scenario.workload),
         FLOP_CONVENTION,
         f"Not modelled: {', '.join(name for name, _ in NOT_MODELLED)}.",
     ]
