@@ -220,9 +220,14 @@ class Answers:
 
 def _described(answer: Plan | Prediction) -> dict[str, Any]:
     """The first layout as the page shows it: what predict's document says, and the HBM line."""
+    from simulator.questions.compare.offers import asked_of, offer_of_answer
+    from simulator.report.decision import verdict_sentence
+
     row, memory = layout_rows(answer)[0], answer.scenario.cluster.accelerator.memory
+    asked = asked_of(answer)
     return {
         **row.document(),
+        "sentence": verdict_sentence(offer_of_answer(answer, asked), asked),
         "words": row.described,
         "plain": plain_layout(row.layout),
         "verdict": row.memory_verdict,
