@@ -117,8 +117,9 @@ class Option:
 
     @property
     def role(self) -> str:
-        """``Cheapest and safest``."""
-        words = " and ".join(self.roles)
+        """``Soonest, safest and cheapest``."""
+        words = ", ".join(self.roles)
+        words = " and ".join(words.rsplit(", ", 1))
         return words[:1].upper() + words[1:] + (", recommended" if self.recommended else "")
 
 

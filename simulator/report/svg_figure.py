@@ -422,8 +422,8 @@ class SvgAxes:
             x = float(axes.xaxis.place(at[0])) + shift[0]
             low = axes.yaxis.first + axes.yaxis.span * at[1]
             y = (float(axes.yaxis.place(at[1])) if xycoords[1] == "data" else low) - shift[1]
-            style = {"anchor": _ANCHOR[ha], "align": va, "ink": color}
-            return text_svg(text, x, y, fontsize, rim=bbox is not None, **style)
+            anchor, rim = _ANCHOR[ha], bbox is not None
+            return text_svg(text, x, y, fontsize, anchor=anchor, align=va, ink=color, rim=rim)
 
         self._add(draw, 3.0, "", _Key("", color, "line"))
 
