@@ -166,16 +166,17 @@ _NEAR_SIZE = 1.15
 """Ratio of billions of parameters up to which one model can stand in for another."""
 
 
+_BILLIONS = re.compile(r"(?:^|[-_ ])(\d+(?:\.\d+)?)b\b")
+
+
 def _size_ratio(text: str, name: str) -> float:
     """Ratio of the billions of parameters that two names state, the larger over the smaller.
 
     >>> _size_ratio("yi-34b", "qwen3-32b"), _size_ratio("yi-34b", "phi-4")
     (1.0625, inf)
     """
-    stated = [
-        re.findall(r"(?:^|[-_ ])(\d+(?:\.\d+)?)b\b", word.lower())[:1] for word in (text, name)
-    ]
-    sizes = sorted(float(found[0]) for found in stated if found)
+    stated = [_BILLIONS.search(words.lower()) for words in (text, name)]
+    sizes = sorted(float(size[1]) for size in stated if size)
     return sizes[1] / sizes[0] if len(sizes) == 2 and sizes[0] else math.inf
 
 
