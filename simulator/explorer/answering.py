@@ -156,8 +156,8 @@ class Answers:
 
     def sizes(self, question: Question) -> dict[str, Any]:
         """The same run on other numbers of GPUs and on another cluster, drawn and in words."""
-        from simulator.questions.compare.offers import offer_of_plan
-        from simulator.questions.plan.options import asked_of, other_offers, searched_offers
+        from simulator.questions.compare.offers import asked_of, offer_of_answer
+        from simulator.questions.plan.options import other_offers, searched_offers
         from simulator.report.decision import options_words, three_options, verdict_sentence
         from simulator.report.decision_picture import decision_picture, drawn_offers
         from simulator.report.inline_svg import inline
@@ -167,7 +167,7 @@ class Answers:
         with self.searching:
             others = searched_offers(plan, points)
         _give_back()
-        offers = [offer_of_plan(plan, asked), *others]
+        offers = [offer_of_answer(plan, asked), *others]
         options = three_options(offers, asked, own=offers[0])
         if not drawn_offers(offers, options, asked):
             return {"said": ["give tokens, and a cluster with a price, for days and money"]}
@@ -193,8 +193,7 @@ class Answers:
 
     def report(self, question: Question) -> bytes:
         """The page of ``foreshard plan``."""
-        from simulator.questions.compare.offers import offer_of_plan
-        from simulator.questions.plan.options import asked_of
+        from simulator.questions.compare.offers import asked_of, offer_of_answer
         from simulator.report.write import write_plan_report
 
         plan = self._found(question)
@@ -206,7 +205,7 @@ class Answers:
                 Path(folder),
                 launch=launch,
                 asked=asked,
-                offers=lambda: [offer_of_plan(plan, asked)],
+                offers=lambda: [offer_of_answer(plan, asked)],
             )
             page = next(path for path in written if path.suffix == ".html").read_bytes()
         _give_back()
@@ -221,9 +220,14 @@ class Answers:
 
 def _described(answer: Plan | Prediction) -> dict[str, Any]:
     """The first layout as the page shows it: what predict's document says, and the HBM line."""
+    from simulator.questions.compare.offers import asked_of, offer_of_answer
+    from simulator.report.decision import verdict_sentence
+
     row, memory = layout_rows(answer)[0], answer.scenario.cluster.accelerator.memory
+    asked = asked_of(answer)
     return {
         **row.document(),
+        "sentence": verdict_sentence(offer_of_answer(answer, asked), asked),
         "words": row.described,
         "plain": plain_layout(row.layout),
         "verdict": row.memory_verdict,

@@ -117,8 +117,9 @@ class Option:
 
     @property
     def role(self) -> str:
-        """``Cheapest and safest``."""
-        words = " and ".join(self.roles)
+        """``Soonest, safest and cheapest``."""
+        words = ", ".join(self.roles)
+        words = " and ".join(words.rsplit(", ", 1))
         return words[:1].upper() + words[1:] + (", recommended" if self.recommended else "")
 
 
@@ -230,8 +231,13 @@ def totals_words(offer: Offer) -> str:
 
 def verdict_sentence(offer: Offer, asked: Asked) -> str:
     """Days, money, whether deadline and budget are met: the first sentence of a page."""
+    if not offer.feasible:
+        return f"{offer.reason[:1].upper()}{offer.reason[1:]}."
     clauses = goal_clauses(offer, asked)
     said = totals_words(offer) + (f": {'; '.join(clauses)}." if clauses else ".")
+    if offer.memory_verdict == "OOM":
+        over = (offer.memory_total_bytes or 0.0) - (offer.usable_bytes or 0.0)
+        return f"Does not fit: {show_bytes(over)} short per GPU (worst rank). If it did: {said}"
     if offer.memory_verdict == "TIGHT":
         return f"{said} Memory is tight: make a trial run first."
     if offer.evidence is not None and offer.evidence.low_confidence:
@@ -362,7 +368,7 @@ def _facts(offer: Offer, cheapest: Offer) -> tuple[str, ...]:
         sooner, more = cheapest.days.p50 - days.p50, usd.p50 / cheapest.usd.p50 - 1.0
         when = f"{abs(sooner):,.0f} days {'sooner' if sooner > 0 else 'later'}"
         same = "the same money within 3 %"
-        facts.append(f"{when}, {same if abs(more) < _TIE else f'{more:+.0%} money'}")
+        facts.append(f"{when}, {same if abs(more) < _TIE else f'{100.0 * more:+.0f} % money'}")
     for what, chance in (("deadline", offer.deadline_chance), ("budget", offer.budget_chance)):
         if chance is not None:
             facts.append(f"{what} kept: {brief_chance(chance)}")

@@ -169,6 +169,10 @@ _FARTHEST = 3.0
 """Limits beyond so many times what the offers take are written, not drawn."""
 
 
+_RIM = {"facecolor": "white", "edgecolor": "none", "pad": 0.4, "alpha": 0.8}
+"""Behind the names of points, so that whiskers do not strike them out."""
+
+
 def _line(
     axes: Any,
     row: Sequence[Offer],
@@ -199,10 +203,14 @@ def _line(
         dot.set_gid(noted(offer_note(offer)))
         if named or place in (0, len(points) - 1):
             words = gpu_word(offer) if named else f"{offer.gpus:,}"
-            at, up = (5, 7 if above else -17) if named else (4, -13)
+            # lines fall to the right: above it their first point is clear of them
+            over = above or place == len(points) - 1
+            at, up = (5, 7 if over else -17) if named else (0, 3)
+            height = usd.p90 / scale if ranged and not named else y
             axes.annotate(
-                words, (x, y), (at, up), textcoords="offset points", color=ink,
-                fontsize=10.0 if named else 9.0, zorder=5,
+                words, (x, height), (at, up), textcoords="offset points", color=ink,
+                ha="left" if named else "center", fontsize=10.0 if named else 9.0, zorder=5,
+                bbox=_RIM,
             )  # fmt: skip
 
 

@@ -410,15 +410,20 @@ class SvgAxes:
         va: str = "baseline",
         fontsize: float = 10.0,
         color: str = "",
+        bbox: object = None,
         **_: Any,
     ) -> None:
-        """Write beside a place: `shift` in points to the right and up."""
+        """Write beside a place: `shift` in points to the right and up.
+
+        With a `bbox` letters have a rim of the page, so that lines below do not strike them out.
+        """
 
         def draw(axes: SvgAxes) -> str:
             x = float(axes.xaxis.place(at[0])) + shift[0]
             low = axes.yaxis.first + axes.yaxis.span * at[1]
             y = (float(axes.yaxis.place(at[1])) if xycoords[1] == "data" else low) - shift[1]
-            return text_svg(text, x, y, fontsize, anchor=_ANCHOR[ha], align=va, ink=color)
+            anchor, rim = _ANCHOR[ha], bbox is not None
+            return text_svg(text, x, y, fontsize, anchor=anchor, align=va, ink=color, rim=rim)
 
         self._add(draw, 3.0, "", _Key("", color, "line"))
 
@@ -609,6 +614,7 @@ def text_svg(
     ink: str = "",
     bold: bool = False,
     turn: float = 0.0,
+    rim: bool = False,
 ) -> str:
     """Write lines of text; `align` says what of them lies at y."""
     lines = text.split("\n")
@@ -617,6 +623,7 @@ def text_svg(
     style = f' font-size="{size:g}"' + (f' text-anchor="{anchor}"' if anchor != "start" else "")
     style += f' fill="{"#ffffff" if ink == "white" else ink or colour("text").light}"'
     style += ' font-weight="600"' if bold else ""
+    style += ' stroke="#ffffff" stroke-width="3" paint-order="stroke"' if rim else ""
     style += f' transform="rotate({turn:g} {_number(x)} {_number(y)})"' if turn else ""
     if len(lines) == 1:
         return f'<text x="{_number(x)}" y="{_number(y + down)}"{style}>{_escaped(text)}</text>'

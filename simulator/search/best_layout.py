@@ -12,6 +12,7 @@ from simulator.answers import Answer, plain
 from simulator.arrays import Floats
 from simulator.cost.step import Estimate
 from simulator.economics.planning_factor import PlanningFactor, planning_factor
+from simulator.economics.price import MARK
 from simulator.economics.unsure_totals import Span
 from simulator.frames import DataFrame, Table
 from simulator.goal import EVEN
@@ -176,7 +177,7 @@ class BestLayout(Answer):
         if self.days is not None:
             words.append(f"{self.days:,.1f} days")
         if self.usd is not None:
-            words.append(show_usd(self.usd))
+            words.append(show_usd(self.usd) + MARK * self.outcome.price.assumed)
         return ", ".join(words)
 
 

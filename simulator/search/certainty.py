@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +50,10 @@ class Certainty:
         """How many leading layouts cannot be told apart: each may well be faster than the first."""
         apart = np.flatnonzero(self.beats_best < TIE)
         return int(apart[0]) if len(apart) else len(self.beats_best)
+
+    def take(self, rows: Sequence[int]) -> Certainty:
+        """Some of the layouts, by their rows."""
+        return Certainty(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
 
     def span(
         self, values: Floats, step_s: Floats, spread: Floats | float = 0.0

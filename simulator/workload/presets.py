@@ -7,6 +7,7 @@ The files are ``zoo/*.json``, each a Hugging Face ``config.json`` with its publi
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterable
@@ -132,6 +133,8 @@ def _of_the_same_size(text: str, known: Iterable[str]) -> str:
     " (did you mean 'llama-3.1-8b'?)"
     >>> _of_the_same_size("qwen3-14b", ["qwen3-8b"])[:18]
     ' (known: qwen3-8b;'
+    >>> _of_the_same_size("yi-34b", ["qwen3-8b", "qwen3-32b"])[:41]
+    ' (known of about this size: qwen3-32b; it'
     """
     text = text.rpartition("/")[2]
     names, word = sorted(known), _first_word(text)
@@ -146,12 +149,35 @@ def _of_the_same_size(text: str, known: Iterable[str]) -> str:
         return hint
     other = _in_its_place(text)
     same = [name for name in names if word and _first_word(name) == word]
-    listed = f"known: {', '.join(same or names)}; " if same or not other else ""
+    near = [name for name in names if _size_ratio(text, name) < _NEAR_SIZE]
+    known_ones = f"known of about this size: {', '.join(near)}" if near and not same else ""
+    known_ones = known_ones or f"known: {', '.join(same or names)}"
+    listed = f"{known_ones}; " if same or not other else ""
+    if near and not other:
+        listed += "its own config.json from Hugging Face says its shape: --model PATH; "
     return f" ({listed}{other}kinds: {_KINDS})"
 
 
 _ALIKE = 0.6
 """Likeness of the first words of two names from which on one may be the other, mistyped."""
+
+
+_NEAR_SIZE = 1.15
+"""Ratio of billions of parameters up to which one model can stand in for another."""
+
+
+_BILLIONS = re.compile(r"(?:^|[-_ ])(\d+(?:\.\d+)?)b\b")
+
+
+def _size_ratio(text: str, name: str) -> float:
+    """Ratio of the billions of parameters that two names state, the larger over the smaller.
+
+    >>> _size_ratio("yi-34b", "qwen3-32b"), _size_ratio("yi-34b", "phi-4")
+    (1.0625, inf)
+    """
+    stated = [_BILLIONS.search(words.lower()) for words in (text, name)]
+    sizes = sorted(float(size[1]) for size in stated if size)
+    return sizes[1] / sizes[0] if len(sizes) == 2 and sizes[0] else math.inf
 
 
 def _first_word(name: str) -> str:

@@ -77,6 +77,28 @@ def test_verdict_convention_and_evidence() -> None:
     assert "No training.tokens given" in " ".join(screen().split())
 
 
+def test_the_verdict_comes_first_and_an_assumed_price_is_marked() -> None:
+    run_of_days = ["--model", "llama-3.2-1b", "--set", "training.tokens=1e12"]
+    _, verdict = screen(*run_of_days, "--deadline", "365d").split("\n\n")[:2]
+    first, second, *_ = verdict.splitlines()
+    assert re.match(
+        r"[\d.]+ days \(\d+ to \d+\), \S+ k USD\* \(.*before your 365-day deadline\.$", first
+    )
+    assert second.startswith("dp8 ")
+    whole = next(line for line in verdict.splitlines() if line.startswith("whole run: "))
+    assert re.search(r"[kM] USD\* \(", whole)
+    assert "USD*" not in screen(*run_of_days, "--set", "economics.usd_per_gpu_hour=2.5")
+
+
+def test_a_layout_that_does_not_fit_says_so_first() -> None:
+    text = screen("--model", "llama-3.1-70b")
+    short = re.search(r"\n\nDoes not fit: ([\d.,]+) GiB short per GPU", text)
+    need = re.search(r"OOM: ([\d.,]+) .*of ([\d.]+) GiB usable", text)
+    assert short and need
+    total, usable = (float(number.replace(",", "")) for number in need.groups())
+    assert float(short[1].replace(",", "")) == pytest.approx(total - usable, abs=0.06)
+
+
 def run(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=600

@@ -87,7 +87,7 @@ def test_a_link_carries_an_own_model_and_what_stands_beside_it(
 def test_the_link_moves_the_verdict(address: str, tmp_path: Path) -> None:
     kind, one = verdict(address, tmp_path / "a")
     assert kind == "FITS"
-    assert re.search(r"[\d.]+ (h|days), [\d.]+ USD", one)
+    assert re.search(r"[\d.]+ hours \(.* to .*\), [\d.]+ USD\* \(", one)
     kind, two = verdict(address, tmp_path / "b", gpus=16)
     assert kind == "FITS"
     assert one != two

@@ -18,7 +18,7 @@ from simulator.cost.estimate import P90
 from simulator.interop.launch import launch_flags
 from simulator.planner.plan import Plan, alternatives, plan
 from simulator.planner.sensitivity import binding, memory_margin
-from simulator.questions.compare.offers import Asked, offer, offer_of_plan
+from simulator.questions.compare.offers import Asked, offer, offer_of_answer
 from simulator.scenario import Scenario, load_scenario, make_scenario
 from simulator.units import show_signed_percent
 
@@ -167,7 +167,7 @@ def test_plan_compare_and_launch_name_one_layout() -> None:
     assert (row.layout, row.step_time_s) == (best.layout, best.step_time_s)
     assert row.memory_verdict == "FITS" and row.memory_p90_bytes is not None
     assert row.memory_p90_bytes <= (row.usable_bytes or 0.0)
-    same = offer_of_plan(best, Asked())
+    same = offer_of_answer(best, Asked())
     assert (same.layout, same.step_time_s, same.days) == (row.layout, row.step_time_s, row.days)
     flags = launch_flags(best.estimate.layouts, best.scenario)
     assert f"--micro-batch-size {best.layout['micro_batch']} " in flags.replace("\\\n", " ")

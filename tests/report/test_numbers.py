@@ -12,8 +12,7 @@ from simulator.cost.rank_memory import rank_memory
 from simulator.cost.step import evaluate
 from simulator.cost.terms import MEMORY_MEANING, TERMS
 from simulator.planner.plan import Plan, plan
-from simulator.questions.compare.offers import offer_of_plan
-from simulator.questions.plan.options import asked_of
+from simulator.questions.compare.offers import asked_of, offer_of_answer
 from simulator.report.comparison import (
     ROLES,
     time_bars,
@@ -168,7 +167,7 @@ def test_the_search_accounts_for_every_layout(answer: Plan) -> None:
 @pytest.fixture(scope="module")
 def numbers(answer: Plan) -> PlanNumbers:
     asked = asked_of(answer)
-    return collect(answer, offers=[offer_of_plan(answer, asked)], asked=asked)
+    return collect(answer, offers=[offer_of_answer(answer, asked)], asked=asked)
 
 
 def test_assumed_figures_are_those_in_use(answer: Plan, numbers: PlanNumbers) -> None:

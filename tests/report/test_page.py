@@ -13,8 +13,8 @@ from matplotlib.patches import Rectangle
 from simulator.layout.plain_words import plain_layout
 from simulator.planner.plan import Plan, plan
 from simulator.planner.variants import Variant
-from simulator.questions.compare.offers import Offer, offer_of, offer_of_plan
-from simulator.questions.plan.options import asked_of, offers_beside
+from simulator.questions.compare.offers import Offer, asked_of, offer_of, offer_of_answer
+from simulator.questions.plan.options import offers_beside
 from simulator.report.canvas import png_bytes
 from simulator.report.evidence import NOT_MODELLED
 from simulator.report.inline_svg import inline
@@ -77,7 +77,7 @@ def numbers(answer: Plan) -> PlanNumbers:
 
 
 def offers_of(answer: Plan) -> list[Offer]:
-    return [offer_of_plan(answer, asked_of(answer))]
+    return [offer_of_answer(answer, asked_of(answer))]
 
 
 @pytest.fixture(scope="module")
@@ -310,7 +310,7 @@ def test_two_processes_search_what_one_does(answer: Plan) -> None:
     with offers_beside(answer) as offers:
         found = offers()
     alone = [offer_of(answer.scenario, o.cluster, o.gpus, asked) for o in found[1:]]
-    assert found == [offer_of_plan(answer, asked), *alone]
+    assert found == [offer_of_answer(answer, asked), *alone]
     assert {o.accelerator for o in found} == {"h100-sxm", "b200-sxm"}
     assert [o.gpus for o in found[:5]] == [32, 8, 16, 64, 128]
 

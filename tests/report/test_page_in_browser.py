@@ -15,8 +15,9 @@ import pytest
 
 from simulator.planner.plan import plan
 from simulator.questions.compare.answer import compare_clusters
+from simulator.questions.compare.offers import asked_of
 from simulator.questions.compare.page import compare_page
-from simulator.questions.plan.options import asked_of, offers_beside
+from simulator.questions.plan.options import offers_beside
 from simulator.report.write import write_plan_report
 from simulator.scenario import make_scenario
 

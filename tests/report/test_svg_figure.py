@@ -41,6 +41,16 @@ def test_bars_are_as_long_as_their_values() -> None:
     assert y1 - y0 == pytest.approx(2 * h0, abs=0.11)  # rows are one apart, bars half as high
 
 
+def test_names_with_a_box_behind_them_have_a_rim_of_the_page_under_their_letters() -> None:
+    figure, axes = plotted()
+    axes.annotate("512", (1.0, 1.0), (0, 3), bbox={"facecolor": "white"})
+    axes.annotate("bare", (1.0, 1.0), (0, 3))
+    rims = {
+        t.text: (t.get("stroke"), t.get("paint-order")) for t in drawn(figure).iter(f"{SVG}text")
+    }
+    assert rims["512"] == ("#ffffff", "stroke") and rims["bare"] == (None, None)
+
+
 def test_what_lies_outside_the_limits_is_cut() -> None:
     figure, axes = plotted()
     axes.boxes(np.array([[-5.0, 4.0], [1.0, 20.0]]), 0.0, 1.0, facecolor="#123456")

@@ -126,6 +126,14 @@ def test_a_name_like_no_other_lists_the_zoo(wrong):
         presets.load(wrong)
 
 
+def test_a_model_that_the_zoo_lacks_gets_those_of_its_size_and_the_way_to_its_own_shape():
+    with pytest.raises(InputError) as error:
+        presets.load("yi-34b")
+    said = str(error.value)
+    assert "known of about this size: " in said and "qwen3-32b" in said and "--model PATH" in said
+    assert "gpt2-small" not in said and "llama-3.1-70b" not in said
+
+
 @pytest.mark.parametrize("wrong", ["nope.json", "no/such/folder/config.json", "x\0.json"])
 def test_a_path_that_is_not_there(wrong):
     with pytest.raises(InputError) as error:

@@ -151,10 +151,6 @@ function show(found) {
   near = Object.fromEntries(Object.entries(found.layout).filter(([, v]) => v !== null));
   place.className = found.verdict;
   const span = `${seconds(found.p10_s)} to ${seconds(found.p90_s)}`;
-  const whole = found.days ? `${days(found.days)}, ${money(found.usd)}` : "give tokens for days and money";
-  const spans = [];
-  if (found.days_p90) spans.push(`${days(found.days_p10)} to ${days(found.days_p90)}`);
-  if (found.usd_p90) spans.push(`${money(found.usd_p10)} to ${money(found.usd_p90)}`);
   const rate = found.price && found.price.usd_per_gpu_hour !== null
     ? `${found.price.usd_per_gpu_hour.toFixed(2)} USD per GPU-hour (${found.price.base === "typed" ? "yours" : [found.price.term, found.price.provider, found.price.date, found.price.grade].filter(Boolean).join(", ")})` : "";
   const plan = found.planned_days && found.planned_days.p50
@@ -162,13 +158,12 @@ function show(found) {
       + (found.planned_usd && found.planned_usd.p50 !== null ? `, ${money(found.planned_usd.p50)}` : "")
       + `: x ${found.planning_factor.value.toFixed(2)}, which ${found.planning_factor.from} published runs took on top` : "";
   const chances = [["deadline", found.deadline_chance], ["budget", found.budget_chance]].filter(([, p]) => p !== null && p !== undefined);
-  const sure = spans.length ? `P10 to P90: ${spans.join(", ")}` : "";
   const goals = chances.map(([goal, p]) => `${share(p)} chance to keep the ${goal}`).join(", ");
   if (chances.some(([, p]) => p < 0.5)) place.classList.add("missed");
   const p90 = found.memory_p90_bytes ? ` (P90 ${gib(found.memory_p90_bytes)})` : "";
   const line = element("p", `: ${gib(found.memory_total_bytes)}${p90} of ${gib(found.usable_bytes)} GiB on the worst rank`);
   line.prepend(element("span", found.verdict, { class: "word" }));
-  put(place, element("p", whole, { class: "large" }), ...[sure, plan, rate].filter(Boolean).map((words) => element("p", words)),
+  put(place, element("p", found.sentence, { class: "large" }), ...[plan || (found.days ? "" : "give tokens for days and money"), rate].filter(Boolean).map((words) => element("p", words)),
     ...(goals ? [element("p", goals, { class: "goals" })] : []),
     element("p", found.plain || ""), element("p", `${found.words}${found.searched ? "" : last ? " (of the last answer's layouts; the search runs)" : " (stated defaults; the search runs)"}`),
     element("p", `step ${seconds(found.step_time_s)} (${span}), ${Math.round(found.tokens_per_s_per_gpu).toLocaleString("en")} tokens/s/GPU, MFU ${(100 * found.mfu).toFixed(1)} %, goodput ${(100 * found.goodput).toFixed(1)} %, ${found.software}`),

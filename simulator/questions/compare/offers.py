@@ -27,7 +27,6 @@ from simulator.planner.batch_choices import batches_of, with_critical_batch, wit
 from simulator.planner.plan import (
     FEW_TIGHT,
     KEEP_FOR_ENERGY,
-    Plan,
     ranked,
     tight_alternative,
     tight_walked,
@@ -36,7 +35,7 @@ from simulator.planner.prediction import predict, refuse_tables
 from simulator.questions.compare.gpu_counts import batch_divides, next_good
 from simulator.records import dataclass
 from simulator.scenario import Scenario, make_scenario
-from simulator.search.best_layout import factor_of
+from simulator.search.best_layout import BestLayout, factor_of
 from simulator.search.candidates import widest_tp
 from simulator.search.certainty import Certainty, certainty
 from simulator.search.checkpoints import Checkpoint, checkpoints
@@ -316,9 +315,20 @@ def offer_of(
     return replace(best, quoted=label, quote=asked.quote)
 
 
-def offer_of_plan(plan: Plan, asked: Asked) -> Offer:
-    """What a plan found as an offer, on the cluster and size of its scenario."""
-    made, first = plan.scenario, [0]
+def asked_of(answer: BestLayout) -> Asked:
+    """Deadline and budget of an answer, to be met with the usual confidence."""
+    goal, tight = answer.scenario.goal, answer.scenario.allow_tight
+    return Asked(
+        deadline_days=goal.deadline_days,
+        budget_usd=goal.budget_usd,
+        confidence=CONFIDENCE,
+        allow_tight=tight,
+    )
+
+
+def offer_of_answer(answer: BestLayout, asked: Asked) -> Offer:
+    """The first layout of an answer as an offer, on the cluster and size of its scenario."""
+    made, first = answer.scenario, [0]
     empty = Offer(
         cluster=str(made.document.get("cluster", {}).get("name", made.cluster.name)),
         accelerator=made.cluster.accelerator.name,
@@ -327,7 +337,8 @@ def offer_of_plan(plan: Plan, asked: Asked) -> Offer:
         software=made.software.name,
         global_batch=made.workload.recipe.global_batch,
     )
-    return _filled(empty, made, plan.estimate.take(first), plan.outcome.take(first), asked)
+    best, result = answer.estimate.take(first), answer.outcome.take(first)
+    return _filled(empty, made, best, result, asked, answer.certainty.take(first))
 
 
 def offer(scenario: Scenario, asked: Asked, *, name: str = "", tight_too: bool = True) -> Offer:
@@ -425,7 +436,9 @@ def _offer(scenario: Scenario, asked: Asked, name: str, *, tight_too: bool) -> O
     if tight_too:
         tight = _tight_words(best.take(first), searched.found, scenario, asked)
         empty = replace(empty, tight_alternative=tight)
-    return _filled(empty, scenario, best.take(first), result.take(first), asked)
+    best, result = best.take(first), result.take(first)
+    sure = certainty(best, scenario.workload, cluster, scenario.software)
+    return _filled(empty, scenario, best, result, asked, sure)
 
 
 def _tight_words(
@@ -447,13 +460,17 @@ def _tight_words(
 
 
 def _filled(
-    empty: Offer, scenario: Scenario, best: Estimate, result: Outcome, asked: Asked
+    empty: Offer,
+    scenario: Scenario,
+    best: Estimate,
+    result: Outcome,
+    asked: Asked,
+    sure: Certainty,
 ) -> Offer:
     """Write down what the best layout takes."""
-    workload, cluster, price = scenario.workload, scenario.cluster, result.price
+    cluster, price = scenario.cluster, result.price
     if reason := never_finishes(result, scenario):
         return replace(empty, reason=reason)
-    sure = certainty(best, workload, cluster, scenario.software)
     days, usd, kwh = _totals(best, result, sure)
     factor = factor_of(scenario)
     planned_days, planned_usd, planned_kwh = _planned(best, result, sure, factor)

@@ -285,7 +285,8 @@ def _write(answer: Plan, folder: Path, parts: dict[str, Any], *, pictures: bool)
     Other GPUs and sizes are searched beside it, once the verdict is on the screen.
     """
     from simulator.cli.screen import waiting
-    from simulator.questions.plan.options import asked_of, offers_beside
+    from simulator.questions.compare.offers import asked_of
+    from simulator.questions.plan.options import offers_beside
     from simulator.report.write import write_plan_report
 
     with (

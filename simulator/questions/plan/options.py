@@ -7,25 +7,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 
-from simulator.goal import CONFIDENCE
 from simulator.planner.plan import Plan
 from simulator.questions.compare.answer import default_counts, own_cluster
 from simulator.questions.compare.gpu_counts import whole_servers
-from simulator.questions.compare.offers import Asked, Offer, offer_of, offer_of_plan
+from simulator.questions.compare.offers import Offer, asked_of, offer_of, offer_of_answer
 from simulator.search.in_threads import one_thread
 from simulator.second_process import run_in_process
 from simulator.software.releases import load_releases
-
-
-def asked_of(plan: Plan) -> Asked:
-    """Deadline and budget of a plan, to be met with the usual confidence."""
-    goal, tight = plan.scenario.goal, plan.scenario.allow_tight
-    return Asked(
-        deadline_days=goal.deadline_days,
-        budget_usd=goal.budget_usd,
-        confidence=CONFIDENCE,
-        allow_tight=tight,
-    )
 
 
 def other_offers(plan: Plan, beside: str | None = None) -> list[tuple[str, int]]:
@@ -83,6 +71,6 @@ def offers_beside(plan: Plan) -> Iterator[Callable[[], list[Offer]]]:
 
         @cache
         def waited() -> list[Offer]:
-            return [offer_of_plan(plan, asked), *first(), *second()]
+            return [offer_of_answer(plan, asked), *first(), *second()]
 
         yield waited

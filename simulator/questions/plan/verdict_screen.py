@@ -27,8 +27,7 @@ from simulator.planner.input_verdict import input_verdict
 from simulator.planner.plan import Plan, alternatives
 from simulator.planner.sensitivity import binding, memory_margin, surer_words
 from simulator.planner.variants import Variant
-from simulator.questions.compare.offers import offer_of_plan
-from simulator.questions.plan.options import asked_of
+from simulator.questions.compare.offers import asked_of, offer_of_answer
 from simulator.questions.plan.screen import (
     OTHERWISE,
     batches_tried,
@@ -74,7 +73,7 @@ def verdict_screen(
         yield Text(line, style=NO_FIT)
     asked = asked_of(plan)
     yield ""
-    yield Text(verdict_sentence(offer_of_plan(plan, asked), asked), style="bold")
+    yield Text(verdict_sentence(offer_of_answer(plan, asked), asked), style="bold")
     yield _best(plan)
     yield notes(ASSUMED, assumption_lines(plan, brief=True))
     yield _others(plan)

@@ -25,10 +25,13 @@ from simulator.cli.screen import (
 )
 from simulator.cost.terms import MEMORY_MEANING
 from simulator.cost.uncertainty import BEARS_ON
+from simulator.economics.price import MARK
 from simulator.glossary import section_title
 from simulator.planner.defaults_that_matter import bearing_defaults
 from simulator.planner.input_verdict import READY, input_verdict
 from simulator.planner.prediction import Prediction
+from simulator.questions.compare.offers import asked_of, offer_of_answer
+from simulator.report.decision import verdict_sentence
 from simulator.report.evidence import (
     FLOP_CONVENTION,
     NO_INTERVAL,
@@ -112,9 +115,11 @@ def screen(
 
 
 def verdict(prediction: Prediction) -> Text:
-    """Layout, step time, speed, memory and cost in a few lines."""
+    """The verdict in a sentence, then layout, step time, speed, memory and cost in a few lines."""
     estimate, result = prediction.estimate, prediction.outcome
-    text = Text(f"\n{estimate.layouts.describe()}\n", style="bold")
+    asked = asked_of(prediction)
+    said = verdict_sentence(offer_of_answer(prediction, asked), asked)
+    text = Text(f"\n{said}\n{estimate.layouts.describe()}\n", style="bold")
     text.append(
         f"step {show_seconds(prediction.step_time_s)} (P10 to P90: "
         f"{show_seconds_span(*prediction.interval_s)}), "
@@ -138,7 +143,8 @@ def verdict(prediction: Prediction) -> Text:
             text.append(f"{name}: {gib(used)}{whole} GiB a server{verdict}\n", style=style)
     days = float(result.days[0])
     if math.isfinite(days):
-        cost = f"{show_usd(float(result.usd[0]))}{_usd_span(prediction)}"
+        mark = MARK * (result.price.assumed and math.isfinite(float(result.usd[0])))
+        cost = f"{show_usd(float(result.usd[0]))}{mark}{_usd_span(prediction)}"
         if result.price.usd_per_gpu_hour is not None:
             cost += f" at {result.price.words()}"
         text.append(
