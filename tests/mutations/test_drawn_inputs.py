@@ -165,9 +165,12 @@ def _rl_keys(name: str) -> dict[str, tuple[Any, ...]]:
     for field, formula in (item for fields in stated for item in fields.items()):
         what = FIELDS.get(field, {})
         drawn = tuple(schema.value(what, field, chance) for _ in range(12)) if what else NUMBERS
-        small = (1, 2, 8) if "integer" in json.dumps(what.get("type", "integer")) else ()
-        for key in re.findall(r"[a-z_][\w.]*", str(formula)):
-            known.setdefault(key, (*small * 8, *drawn))
+        kind = json.dumps(what)
+        number = '"enum"' not in kind and '"boolean"' not in kind
+        usual = (0.5, 0.8) if what.get("maximum") == 1 else (2, 8, 4096)
+        words = {word for word in drawn if isinstance(word, str)}  # of the field: no settings
+        for key in sorted({*re.findall(r"\b[a-z_][\w.]*", str(formula))} - words):
+            known.setdefault(key, (*usual * (12 * number), *drawn))
     known |= {key: (*words, True, False) for key, words in rules}
     return known | dict.fromkeys(dialect.get("model", ()), ("Qwen/Qwen3-8B", "own/m", "qwen3-8b"))
 
@@ -176,12 +179,15 @@ def _read_rl_file(name: str, folder: Path, chance: random.Random) -> bool:
     known = _rl_keys(name)
     told = rl_scripts._dialects()[name]["known_by"]
     leaves: dict[str, Any] = dict.fromkeys(told, 8)
-    leaves |= {key: chance.choice(known[key]) for key in known if chance.random() < 0.7}
+    share = chance.random()
+    leaves |= {key: chance.choice(known[key]) for key in known if chance.random() < share}
     leaves |= {key: _value(known[key], chance) for key in chance.sample([*known], 2)}
     path = folder / "drawn.yaml"
     path.write_text(json.dumps(_nested(leaves)))
     names = {"cluster": "dgx-h100", "gpus": 16, "model": "qwen3-8b"}
-    rl_scripts.scenario_from_script(path, names, ["rl.answer_tokens=512"])
+    rl_scripts.scenario_from_script(
+        path, names, ["rl.answer_tokens=512", "training.sequence_length=8192"]
+    )
     return True
 
 

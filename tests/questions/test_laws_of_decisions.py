@@ -41,9 +41,10 @@ def scenario(layout: dict[str, Any] | None = None, **more: Any) -> Scenario:
 
 @pytest.mark.parametrize("freed", [name for name in PINS if name != "tp"])
 def test_a_pin_less_never_worsens_the_best(freed: str) -> None:
-    pinned = offer(scenario(), Asked())
-    relaxed = offer(scenario({k: v for k, v in PINS.items() if k != freed}), Asked())
-    assert (relaxed.step_time_s or np.inf) <= (pinned.step_time_s or 0.0) * (1 + 1e-12)
+    # Of those that are kept: the first is one nearer to measured runs where that costs next to nothing.
+    pinned = plan(scenario()).estimate.step_time_s.min()
+    relaxed = plan(scenario({k: v for k, v in PINS.items() if k != freed})).estimate.step_time_s
+    assert relaxed.min() <= pinned * (1 + 1e-12) and relaxed[0] <= 1.01 * pinned
 
 
 def test_the_best_is_the_best_of_all_one_by_one() -> None:
