@@ -41,7 +41,7 @@ def scenario(layout: dict[str, Any] | None = None, **more: Any) -> Scenario:
 
 @pytest.mark.parametrize("freed", [name for name in PINS if name != "tp"])
 def test_a_pin_less_never_worsens_the_best(freed: str) -> None:
-    # Of those that are kept: the first is one nearer to measured runs where that costs next to nothing.
+    # Of those that are kept: the first may be one nearer to measured runs, at next to no cost.
     pinned = plan(scenario()).estimate.step_time_s.min()
     relaxed = plan(scenario({k: v for k, v in PINS.items() if k != freed})).estimate.step_time_s
     assert relaxed.min() <= pinned * (1 + 1e-12) and relaxed[0] <= 1.01 * pinned
