@@ -196,7 +196,7 @@ class Reliability:
     """Share of servers that fail far more often than others."""
     lemon_failure_fraction: Figure = Figure(0.0, "assumed", "none")
     """Share of hardware failures that they cause; the rates count them in."""
-    lemon_strikes: Annotated[Whole, Ge(0), Le(1000)] = 0
+    lemon_strikes: Annotated[Whole, Ge(0), Le(100)] = 0
     """Failures after which a server is sorted out for good; 0: never."""
     restart: Restart
     """From replaced servers to training again."""
