@@ -493,7 +493,7 @@ SLIME = """
 ROLLOUT_ARGS=(--rollout-batch-size 32 --n-samples-per-prompt 8 --rollout-max-response-len 8192
    --global-batch-size 256)
 ray job submit -- python3 train.py --actor-num-nodes 2 --actor-num-gpus-per-node 8 \\
-   --hf-checkpoint /root/Qwen3-30B-A3B ${ROLLOUT_ARGS[@]} --rollout-num-gpus-per-engine 4 \\
+   --hf-checkpoint models/Qwen3-30B-A3B ${ROLLOUT_ARGS[@]} --rollout-num-gpus-per-engine 4 \\
    --tensor-model-parallel-size 4 --expert-model-parallel-size 8
 """
 
