@@ -1,5 +1,6 @@
 """Collectives: what a chosen algorithm takes, by hand, and laws of any network."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -89,6 +90,7 @@ def plain(base: Cluster = H100, *, nvls: float | None = None, **node: float) -> 
         base.library,
         curves={},
         network_ramp=Figure(0.0),
+        exchange_ramp=Figure(0.0),
         nvls_tree_fraction=Figure(1.0),
         dispatch={"deepep": {"hopper": {"dispatch": AT_ONCE, "combine": AT_ONCE}}},
     )
@@ -305,6 +307,18 @@ def test_an_all_to_all_sends_each_peer_its_share() -> None:
     assert all_to_all_s(plain(), size, group(16, 8))[0] == pytest.approx(far, rel=1e-3)
     inside = all_to_all_s(plain(), size, group(8, 8))[0]
     assert inside == pytest.approx(size * 7 / 8 / 100e9, rel=1e-3)
+
+
+def test_an_all_to_all_starts_with_each_peer_and_waits_once_for_the_network() -> None:
+    # 256 ranks on 32 servers, 248 peers away; EFA adds a hop, and half of the geometric mean
+    cluster, size = plain(), 1e9
+    library = replace(cluster.library, exchange_ramp=Figure(0.5))
+    fabric = replace(cluster.fabric, extra_hop_s=Figure(20.0 * US))
+    base_s = all_to_all_s(cluster, size, group(256, 8))[0]
+    start_s, far_s = (20.0 + 248 * 2.7) * US, size * 248 / 256 / 50e9
+    expected = base_s + 20.0 * US + 0.5 * math.sqrt(start_s * far_s)
+    slower = replace(cluster, library=library, fabric=fabric)
+    assert all_to_all_s(slower, size, group(256, 8))[0] == pytest.approx(expected, rel=1e-9)
 
 
 def test_broadcasts_in_turn_each_pay_the_ring_and_together_move_all_bytes_once() -> None:
