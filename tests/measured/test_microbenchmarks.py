@@ -45,7 +45,7 @@ SHIPPABLE = ("aiconfigurator:", "MooreThreads/SimuMax@", "baidu-research/DeepBen
              "microsoft/vidur@", "microsoft/superbenchmark@", "deepseek-ai/DeepEP@",
              "aws-samples/awsome-distributed-training@",
              "crazyguitar/aws-gpu-communication-benchmark@")  # fmt: skip
-"""Sources under Apache-2.0, MIT or MIT-0; the last under CC BY 4.0, its author named in the README."""
+"""Sources under Apache-2.0, MIT or MIT-0; the last under CC BY 4.0: the README names its author."""
 
 
 def write(path: Path, *rows: dict[str, str]) -> Path:

@@ -219,9 +219,9 @@ def all_to_all_s(cluster: Cluster, sent_bytes: Any, group: Group) -> Floats:
     """Time of an all-to-all in which each rank sends `sent_bytes` in total, its own share included.
 
     The parts for domain mates and for the others move at once, over links and over adapters: among
-    N nodes the rate tends to ``N / (N - 1)`` of an adapter's. To a peer LL carries small parts. Sends
-    to peers start one after the other and wait for the network together (32 servers on EFA take
-    1.7 ms for 32 MiB, where a wait for each of 248 peers would be 6).
+    N nodes the rate tends to ``N / (N - 1)`` of an adapter's. To a peer LL carries small parts.
+    Sends to peers start one after the other and wait for the network together (32 servers on EFA
+    take 1.7 ms for 32 MiB, where a wait for each of 248 peers would be 6).
     """
     sent_bytes = np.asarray(sent_bytes, dtype=float)
     n, local, nodes = group.size, group.local, group.domains

@@ -255,7 +255,8 @@ def _split_and_merge(
     back = 0.0 if _rotates_latent(att, kernels) else 1.0
     copied = copied * back
     heads, kv_heads = _heads(att, ranks)
-    apart = (heads > kv_heads) & (kv_heads > 1.0) & (kernels.copies_grouped_queries and not att.is_mla)
+    grouped = kernels.copies_grouped_queries and not att.is_mla
+    apart = (heads > kv_heads) & (kv_heads > 1.0) & grouped
     return Stream(
         name="split and merge",
         kind="elementwise",
