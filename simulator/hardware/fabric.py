@@ -35,6 +35,8 @@ class Fabric:
     extra_hop_s: Figure = Figure(0.0, "assumed", "none")
     """What a hop over this network takes beyond the table of the collective library, which was
     made for InfiniBand."""
+    gather_hop_s: Figure = Figure(0.0, "assumed", "none")
+    """What a hop of a gather or scatter takes on top, which waits in each for whole pieces."""
 
     @property
     def narrow(self) -> tuple[float, int]:

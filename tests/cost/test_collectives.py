@@ -122,6 +122,15 @@ def test_a_ring_over_servers_hops_the_network_once_per_server() -> None:
     assert all_gather_s(plain(), size, group(16, 8))[0] == pytest.approx(expected, rel=1e-12)
 
 
+def test_hops_of_gathers_over_efa_wait_longer_than_those_of_all_reduces() -> None:
+    # 32 servers, 31 hops over the network
+    fabric = replace(plain().fabric, gather_hop_s=Figure(40.0 * US))
+    slower, calls = replace(plain(), fabric=fabric), (8e9, group(256, 8))
+    more_s = all_gather_s(slower, *calls)[0] - all_gather_s(plain(), *calls)[0]
+    assert more_s == pytest.approx(31 * 40.0 * US, rel=1e-6)
+    assert all_reduce_s(slower, *calls)[0] == all_reduce_s(plain(), *calls)[0]
+
+
 def test_a_ring_with_one_rank_per_server_has_one_adapter() -> None:
     size = 8e9
     expected = 8.4 * US + 15 * 14.0 * US + size * 15 / 16 / 50e9

@@ -119,7 +119,8 @@ def _distinct_s(
     code = choose(cluster, operation, size_bytes, group, integer=integer)
     here = board(cluster)
     far_hops = by_algorithm(code, lambda algorithm: algorithm.far_hops(shape))
-    start_s = far_hops * np.take(_far_hop_s(cluster), code)
+    waits_s = 0.0 if operation == "all_reduce" else float(cluster.fabric.gather_hop_s)
+    start_s = far_hops * (np.take(_far_hop_s(cluster), code) + waits_s)
     regime = regimes(cluster, code)
     in_switch = regime == Regime.NVLS
     members = np.where(in_switch, local, n)
