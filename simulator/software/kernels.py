@@ -169,6 +169,9 @@ class Kernels:
     scaled_rotary_passes: tuple[int, int] = (7, 7)
     """Times that a rotation with a factor on it reads or writes queries and keys, forward and
     backward: fused kernels have no factor."""
+    pads_to_busiest: bool = False
+    """Every expert of a rank works on as many rows as the busiest expert has tokens: one batched
+    product of equal shapes."""
     fp32_router: bool = False
     """A router that its model has in fp32 (``MoE.fp32_router``) is run so (Megatron-Core's
     --moe-router-dtype fp32)."""
