@@ -147,7 +147,7 @@ def test_a_fallback_stands_for_unknown_families_alone() -> None:
 
 def test_a_framework_without_a_profile_keeps_its_name() -> None:
     for word, profile, framework in (
-        ("fms-fsdp-2024.08-compile", "torchtitan-2024", "fms-fsdp"),
+        ("prime-rl-2026.10", "torchtitan", "prime-rl"),
         ("OLMo-core 2.1", "torchtitan", "olmo-core"),
         ("colossal-ai-hybrid-0.4.1", "megatron-core-defaults", "colossal-ai-hybrid"),
     ):
