@@ -117,7 +117,7 @@ def _gathers_s(
         again = np.maximum(whole[1] - alone - windows[1], 0.0) + alone
         shown = (np.maximum(whole[0] - windows[0], 0.0), again)
     hidden = np.stack((whole[0] - shown[0], whole[1] - shown[1]))
-    return np.stack(shown), hidden, hidden * s.part_slowdown_share[state_key]
+    return np.stack(shown), hidden, hidden * slowdown_share(priced.cluster)
 
 
 def _copies_s(priced: Priced, layouts: Layouts, state_key: NDArray[Any], m: Floats) -> Floats:

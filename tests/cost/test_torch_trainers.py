@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simulator.cost.collectives.calls import send_share, slowdown_share
 from simulator.cost.kernels.flash_attention import attention_s
 from simulator.cost.kernels.gemm import device_rates
+from simulator.cost.operators.block_operators import block
 from simulator.cost.operators.roles import GemmRole
 from simulator.cost.step import Estimate, evaluate
 from simulator.hardware.cluster import load_accelerator, load_cluster
@@ -17,7 +17,7 @@ from simulator.layout.layouts import Layouts
 from simulator.software.profile import Software, load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
-from tests.cost.test_operators import one_block
+from tests.cost.test_operators import one_block, ranks
 
 LLAMA = presets.load("llama-3.1-8b")
 
@@ -75,22 +75,10 @@ def test_experts_padded_to_the_busiest_compute_as_many_rows() -> None:
     model = presets.load("mixtral-8x7b")
     recipe = Recipe(sequence_length=4096, global_batch=8, moe_routing="unbalanced")
 
-    def rows(name: str, **layout: int) -> float:
-        from simulator.cost.operators.block_operators import block
-        from tests.cost.test_operators import ranks
-
+    def rows(name: str) -> float:
         kernels = load_software(name).kernels
-        ops = block(model.blocks[0], model.hidden, ranks(**layout), recipe, kernels)
+        ops = block(model.blocks[0], model.hidden, ranks(), recipe, kernels)
         return float(np.sum(next(x.m for x in ops.gemms if x.role == GemmRole.EXPERT_FC1)))
 
     assert rows("torchtitan") == pytest.approx(4096 * 2 / 8)
     assert rows("kempnerforge") == pytest.approx(4096 * 2 / 8 * 2.8)
-
-
-def test_gathers_of_one_rank_of_each_server_take_the_units_of_a_send() -> None:
-    titan, cluster = load_software("torchtitan"), load_cluster("dgx-h100", 32)
-    few, usual = float(send_share(cluster, True)), slowdown_share(cluster)
-    for layout, share in (({"dp": 32}, usual), ({"dp": 4, "tp": 8}, few)):
-        found = step("dgx-h100", 32, titan, sharding="zero3", **layout)
-        ratio = found.terms_s["slowdown"][0] / found.hidden_s["fsdp"][0]
-        assert float(ratio) == pytest.approx(share)

@@ -15,7 +15,6 @@ from simulator.cost.collectives.calls import (
     all_reduce_s,
     broadcasts_s,
     reduce_scatter_s,
-    send_share,
 )
 from simulator.cost.states.gathered import released
 from simulator.cost.states.state_bytes import on_rank
@@ -117,22 +116,6 @@ def part_reduce_s(keys: StateKeys) -> Floats:
         reduce_s = _reduce_s(kind, kind.reduce, keys.level >= ZERO1)
         seconds = seconds + np.where(keys.by_block & (kind.reduce > 0), reduce_s, 0.0)
     return seconds
-
-
-def part_slowdown_share(keys: StateKeys) -> Floats:
-    """Share of the compute rate that a part's gathers and reductions take while they are hidden.
-
-    A group with one rank of each server keeps its adapter busy with as few thread blocks as a send
-    does (NCCL src/graph/search.cc and connect.cc: four channels).
-    """
-    lost = whole = np.zeros_like(keys.kinds[0].gather)
-    for kind in keys.kinds:
-        seconds = all_gather_s(kind.links, kind.gather, kind.ranks)
-        seconds = seconds + _reduce_s(kind, kind.reduce, keys.level >= ZERO1)
-        alone = (kind.ranks.local == 1) & (kind.ranks.size > 1)
-        lost = lost + seconds * send_share(keys.cluster, alone)
-        whole = whole + seconds
-    return np.asarray(np.divide(lost, whole, out=np.zeros_like(lost), where=whole > 0))
 
 
 def part_copies_s(keys: StateKeys) -> Floats:

@@ -27,7 +27,6 @@ from simulator.cost.states.state_collectives import (
     part_gather_s,
     part_reduce_s,
     part_regather_s,
-    part_slowdown_share,
     rank_gather_s,
     rank_reduce_s,
     reduce_buckets,
@@ -84,8 +83,6 @@ class StateCosts:
     pass; none for FSDP2's root group (embedding and head), which stays whole. (keys, parts)."""
     part_reduce_s: Floats
     """Reduction of one part's gradients, where parts are gathered so; shape (keys, parts)."""
-    part_slowdown_share: Floats
-    """Share of the compute rate that these take while they are hidden, (keys, parts)."""
     early_gradients: Floats
     """Gradients of the head, of the largest block, what sharding leaves of the latter and of head
     and embedding, and the embedding's, shape (5, keys, columns): what a backward pass has at first,
@@ -164,7 +161,6 @@ def state_costs(
         part_gather_s=part_gather_s(keys),
         part_regather_s=part_regather_s(keys),
         part_reduce_s=part_reduce_s(keys),
-        part_slowdown_share=part_slowdown_share(keys),
         early_gradients=early_gradients(parts, per_part, workload.architecture, kept),
         embedding_gradient=embedding_gradient(parts, workload, software, layouts),
         step_pieces=step_pieces(keys, stepped),
