@@ -14,6 +14,7 @@ from simulator.cost.operators.roles import GemmRole
 from simulator.cost.step import Estimate, evaluate
 from simulator.hardware.cluster import load_accelerator, load_cluster
 from simulator.layout.layouts import Layouts
+from simulator.software.overrides import with_overrides
 from simulator.software.profile import Software, load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
@@ -82,3 +83,12 @@ def test_experts_padded_to_the_busiest_compute_as_many_rows() -> None:
 
     assert rows("torchtitan") == pytest.approx(4096 * 2 / 8)
     assert rows("kempnerforge") == pytest.approx(4096 * 2 / 8 * 2.8)
+
+
+def test_torchtitan_of_2026_has_cudnns_attention_on_blackwell_alone() -> None:
+    kernels = load_software("torchtitan-2026").kernels
+    assert kernels.on("blackwell").attention_library == "cudnn"
+    assert kernels.on("hopper").attention_library == "sdpa"
+    said = with_overrides(load_software("torch-fsdp"), {"attention_library": "flash_attn"}).kernels
+    assert said.on("blackwell").attention_library == "flash2"
+    assert said.on("hopper").attention_library == "sdpa"
