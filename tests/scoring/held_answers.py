@@ -64,7 +64,8 @@ def predicted() -> Held:
 def _document(words: list[str]) -> dict[str, Any]:
     result = CliRunner().invoke(app, [*words, "--json"])
     assert result.stdout.startswith("{"), f"{words}: {result.output[-400:]}"
-    read: dict[str, Any] = json.loads(result.stdout)
+    read: dict[str, Any] = json.loads(result.stdout.replace(str(ROOT), ""))
+    del read["version"]
     return read
 
 
