@@ -74,7 +74,10 @@ def _notes(answer: Sized) -> list[str]:
         if row.planning_factor is not None:
             lines.append(f"Plan for: {row.planning_factor.sentence()}. The limits are held to it.")
     if answer.question != "given":
-        lines.append("Tried are whole servers that the batch divides over, fewest first:")
+        lines.append(
+            "Tried are powers of two, whole servers that the batch divides over, and others next"
+            " below the answer, fewest first:"
+        )
     return lines
 
 
