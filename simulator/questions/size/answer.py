@@ -115,8 +115,9 @@ class Sized(Answer):
 
     @cached_property
     def assumptions(self) -> list[Assumption]:
-        """What the answer takes for granted and bears on it most."""
-        return [] if self.answer is None else offer_assumptions(self.scenario, self.answer)
+        """What the answer, or else the nearest, takes for granted and bears on it most."""
+        row = self.answer or self.nearest
+        return [] if row is None else offer_assumptions(self.scenario, row)
 
     @property
     def line(self) -> str:
