@@ -274,8 +274,7 @@ def _spelled(name: str) -> str:
 
 
 def _hourly(price: str) -> str:
-    """The price of an accelerator's hour as its profile, or the one it builds on, states it, and
-    whether it is assumed."""
+    """The price of an accelerator's hour as its profile, or the one under it, states it."""
     for _ in range(4):
         table = read_toml(catalogue.find("prices", price))
         stated = table.get("usd_per_gpu_hour")

@@ -54,8 +54,9 @@ def _words(remedy: Variant) -> str:
     words = f"{also}: {remedy.change}, as {remedy.layout}, {show_seconds(step_s)} a step"
     if (steps := scenario.workload.recipe.steps) is None:
         return words
-    rate = scenario.tariff.price.usd_per_gpu_hour
-    usd = "" if rate is None else f" and {show_usd(steps * step_s / HOUR_S * remedy.gpus * rate)}"
+    price, gpu_hours = scenario.tariff.price, steps * step_s / HOUR_S * remedy.gpus
+    rate = price.usd_per_gpu_hour
+    usd = "" if rate is None else f" and {show_usd(gpu_hours * rate)}{price.mark}"
     return f"{words}, {show_days(steps * step_s / DAY_S)}{usd} without failures"
 
 

@@ -171,8 +171,8 @@ def missed(asked: Asked, rows: Sequence[Offer], tokens: float | None = None) -> 
     if asked.budget_usd is not None and paid:
         usd, best = min(paid, key=lambda pair: pair[0])
         words.append(
-            f"the cheapest{chance} is {best.named} x {best.gpus:,} for {show_usd(usd)},"
-            f" {show_usd(asked.budget_usd)} asked"
+            f"the cheapest{chance} is {best.named} x {best.gpus:,} for"
+            f" {show_usd(usd)}{MARK * best.assumed_price}, {show_usd(asked.budget_usd)} asked"
         )
     said = f"MISSED: no offer meets what is asked; {'; '.join(words) or 'no price is known'}."
     return " ".join([said, *_would_take(asked, rows, tokens)])

@@ -410,7 +410,7 @@ def missed_goals(plan: Plan) -> list[str]:
         limit = show_usd(goal.budget_usd)
         lines.append(
             f"MISSED: {_none(plan, plan.in_budget)} meets the budget of {limit}."
-            f" The best costs {show_usd(usd)}{how}: it needs prices"
+            f" The best costs {show_usd(usd)}{plan.outcome.price.mark}{how}: it needs prices"
             f" {100.0 * (1.0 - goal.budget_usd / usd):.3g} % lower."
         )
     return lines

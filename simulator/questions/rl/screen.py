@@ -136,6 +136,7 @@ def _splits(answer: PricedRL) -> list[str]:
 def _table(answer: PricedRL) -> Table:
     rows = [row for row in answer.rows if row["step_time_s"] is not None]
     rows.sort(key=lambda row: (row["verdict"] == "OOM", row["update_s"]))
+    mark = answer.scenario.tariff.price.mark
     return table_of(
         rows[:_SHOWN],
         ("mode", lambda row: f"{row['mode']}, {row['staleness']} off" if row["staleness"] else
@@ -146,7 +147,7 @@ def _table(answer: PricedRL) -> Table:
         ("step", lambda row: show_seconds(row["step_time_s"])),
         ("trainer waits", lambda row: show_percent(row["trainer_waits"])),
         ("generator waits", lambda row: show_percent(row["generator_waits"])),
-        ("1,000 updates", lambda row: show_usd(row["usd"])),
+        (f"1,000 updates{mark}", lambda row: show_usd(row["usd"])),
         ("", lambda row: Text(row["verdict"], style=row["verdict"])),
         ("trainer's layout", lambda row: row["layout"]),
         left=("mode", "engine", "trainer's layout"),

@@ -194,6 +194,7 @@ def releases_screen(answer: ReleaseChoices) -> Iterator[RenderableType]:
     yield heading(scenario)
     yield f"\n{answer.prediction.estimate.layouts.describe()} on every release\n"
     unit, scale = seconds_like(answer.prediction.step_time_s)
+    mark = answer.prediction.outcome.price.mark
     yield table_of(
         answer.rows,
         ("release", lambda row: f"{row.release}{' (here)' * row.here}"),
@@ -201,7 +202,7 @@ def releases_screen(answer: ReleaseChoices) -> Iterator[RenderableType]:
         ("gain", lambda row: _gain(row)),
         ("GiB", lambda row: gib(row.memory_total_bytes) if row.memory_total_bytes else ""),
         ("fit", lambda row: row.memory_verdict or "cannot run"),
-        ("USD", lambda row: f"{row.usd:+,.0f}" if row.usd else ""),
+        (f"USD{mark}", lambda row: f"{row.usd:+,.0f}" if row.usd else ""),
         ("measured runs", lambda row: _behind(row)),
         (
             "its best",
