@@ -39,7 +39,7 @@ def coverage(found: Mapping[str, Any], table: Table, percent: Percent) -> Iterat
         for name, line in found["grades"].items()
     )
     yield (
-        f"Stated and true by grade: {grades}. Beyond three sigma:"
+        f"Stated and true by the grade that an answer gives: {grades}. Beyond three sigma:"
         f" {percent(found['beyond_three_sigma'])} (0.3 % wanted)."
     )
     yield f"![Stated and true errors, share inside]({PICTURE_NAME})"
