@@ -92,8 +92,10 @@ def _sides(shown: Priced) -> list[str]:
     )
     if shown.usd_per_1000_updates is not None:
         usd, price = show_usd(shown.usd_per_1000_updates), shown.price.words()
+        paid = answer.scenario.cluster.rented(step.all_gpus)
+        racks = f" for {paid:,} GPUs, racks are let whole," if paid > step.all_gpus else ""
         lines.append(
-            f"{usd} at {price} and {show_kwh(shown.kwh_per_1000_updates)} for 1,000 updates,"
+            f"{usd} at {price}{racks} and {show_kwh(shown.kwh_per_1000_updates)} for 1,000 updates,"
             f" goodput {show_percent(shown.goodput)}"
         )
     return lines
