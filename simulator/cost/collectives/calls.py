@@ -264,6 +264,10 @@ def send_s(
     """
     size_bytes = np.asarray(size_bytes, dtype=float)
     links, base, here = cluster.node.scale_up, cluster.library.send_base_s, board(cluster)
+    far = base["network"] + float(cluster.fabric.extra_hop_s)
+    far = far + size_bytes / send_rate(cluster, far=True, beyond=beyond)
+    if np.all(crosses_network) and np.shape(crosses_network) == size_bytes.shape:
+        return np.asarray(far)
     rate = send_rate(cluster, far=False)
     near = base[links.kind] + size_bytes / rate
     if here.curve is not None:
@@ -280,8 +284,6 @@ def send_s(
         )
         residual = here.residual(here.exchange_kind, regime, 2, 2.0 * size_bytes)
         near = near * residual * here.release_factor(regime)
-    far = base["network"] + float(cluster.fabric.extra_hop_s)
-    far = far + size_bytes / send_rate(cluster, far=True, beyond=beyond)
     return np.where(crosses_network, far, near)
 
 

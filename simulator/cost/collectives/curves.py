@@ -164,7 +164,7 @@ def start_figures(start: Start) -> dict[str, float]:
 
 def board(cluster: Cluster) -> Board:
     """Gather what a cluster's profiles say about its links."""
-    return _board(cluster.node.scale_up, cluster.library, cluster.board)
+    return _board(cluster.groups[0].node.scale_up, cluster.library, cluster.board)
 
 
 @for_same_records(64)
