@@ -113,7 +113,7 @@ def _priced(answer: BestLayout, other: Alternative) -> Assumption | None:
     same = estimate is not None and bool(estimate.verdict[0] <= answer.estimate.verdict[0])
     if not same:
         near = [_fastest_listed(answer, other), _searched(answer, other)]
-        able = [found for found in near if found is not None and len(found)]
+        able = [layouts for layouts in near if layouts is not None and len(layouts)]
         estimate, same = (min(able, key=_step_s), False) if able else (estimate, True)
     if estimate is None:
         return None

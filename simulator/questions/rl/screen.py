@@ -15,6 +15,7 @@ from simulator.units import show_bytes, show_kwh, show_percent, show_seconds, sh
 
 if TYPE_CHECKING:
     from simulator.questions.rl.answer import Priced, PricedRL
+    from simulator.scenario import Scenario
 
 _SHOWN = 10
 """Splits on the screen, best first."""
@@ -29,7 +30,7 @@ def screen(answer: PricedRL) -> Iterator[RenderableType]:
     if (shown := answer.shown) is not None:
         yield _step(shown)
         yield ""
-        yield notes("Both sides", _sides(shown))
+        yield notes("Both sides", _sides(shown, answer.scenario))
         yield _memory(shown)
         yield ""
     if answer.tried:
@@ -55,7 +56,7 @@ def _updates(number: float) -> str:
     return f"{number:.0f} update{'' if round(number) == 1 else 's'}"
 
 
-def _sides(shown: Priced) -> list[str]:
+def _sides(shown: Priced, scenario: Scenario) -> list[str]:
     step, rl, made = shown.step, shown.step.rl, shown.step.generated
     spread = f"P10 {show_seconds(shown.p10_s)}, P90 {show_seconds(shown.p90_s)}"
     lines = [
@@ -92,7 +93,7 @@ def _sides(shown: Priced) -> list[str]:
     )
     if shown.usd_per_1000_updates is not None:
         usd, price = show_usd(shown.usd_per_1000_updates), shown.price.words()
-        paid = answer.scenario.cluster.rented(step.all_gpus)
+        paid = scenario.cluster.rented(step.all_gpus)
         racks = f" for {paid:,} GPUs, racks are let whole," if paid > step.all_gpus else ""
         lines.append(
             f"{usd} at {price}{racks} and {show_kwh(shown.kwh_per_1000_updates)} for 1,000 updates,"
