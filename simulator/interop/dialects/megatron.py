@@ -198,8 +198,11 @@ def megatron_arguments(row: dict[str, Any], scenario: Scenario) -> list[Argument
 
 def _saves(scenario: Scenario) -> Arguments:
     """Checkpoints so many steps apart; the folder is yours to set."""
-    every = scenario.run.checkpoints.every_steps
-    return {} if every is None else {"save": "checkpoints", "save_interval": every}
+    every, mode = scenario.run.checkpoints.every_steps, scenario.run.checkpoints.mode
+    if every is None:
+        return {}
+    later = {"async_save": True} if mode == "async" else {}
+    return {"save": "checkpoints", "save_interval": every, **later}
 
 
 def _environment(row: dict[str, Any], recipe: Recipe) -> list[str]:

@@ -83,7 +83,8 @@ def torchtitan_tables(row: dict[str, Any], scenario: Scenario) -> dict[str, dict
     }
     every = scenario.run.checkpoints.every_steps
     if every is not None:
-        tables["checkpoint"] = {"enable": True, "interval": every}
+        later = {"async_mode": "async"} if scenario.run.checkpoints.mode == "async" else {}
+        tables["checkpoint"] = {"enable": True, "interval": every, **later}
     precision = scenario.workload.recipe.precision
     if precision in _CONVERTERS:
         converter, recipe_name = _CONVERTERS[precision]
