@@ -235,7 +235,7 @@ def test_bad_input_names_file_and_what_is_missing(tmp_path: Path) -> None:
     assert result.exit_code == 2 and "no such file" in result.stderr
 
 
-TITAN = "[training]\nsteps = 1000\n[checkpoint]\nenable = true\ninterval = 100\n"
+SAVES = "[training]\nsteps = 1000\n[checkpoint]\nenable = true\ninterval = 100\n"
 
 
 @pytest.mark.parametrize(
@@ -243,8 +243,8 @@ TITAN = "[training]\nsteps = 1000\n[checkpoint]\nenable = true\ninterval = 100\n
     [
         ("torchrun pretrain_gpt.py {} --save-interval 100", "sync"),
         ("torchrun pretrain_gpt.py {} --save-interval 100 --async-save", "async"),
-        (f"{TITAN}{{}}", "sync"),
-        (f'{TITAN}async_mode = "async"\n{{}}', "async"),
+        (f"{SAVES}{{}}", "sync"),
+        (f'{SAVES}async_mode = "async"\n{{}}', "async"),
     ],
 )
 def test_training_waits_for_checkpoints_as_the_trainer_does(
