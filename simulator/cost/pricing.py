@@ -74,7 +74,13 @@ def price_keys(
         raise InputError(f"cluster {cluster.name}: {NO_CLOSED_FORM}")
     workload = workload.by_training()
     cluster = with_release(cluster, software.kernels.nccl, software.kernels.nccl_turned_off)
-    keys = layout_keys(layouts, workload.architecture, cluster.domain, every_rank=every_rank)
+    keys = layout_keys(
+        layouts,
+        workload.architecture,
+        cluster.domain,
+        every_rank=every_rank,
+        each_round=software.fsdp2.reduces_each_round,
+    )
     grids, plan_of_grid = layouts[keys.grids.first], keys.plans.inverse[keys.grids.first]
     if like is not None:
         blocks, ranks, block_key, send_s = like.blocks, like.ranks, like.block_key, like.send_s
