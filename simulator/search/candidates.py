@@ -252,7 +252,7 @@ def count(
         if pinned.get(field) == "any":
             words = choice.words(software.supports, workload.architecture)
             times, pinned[field] = times * len(words), words[0]
-    for (tp, pp, cp), dp in _degrees(workload, cluster, software, pinned, wide):
+    for (tp, pp, cp), dp in degrees(workload, cluster, software, pinned, wide):
         if outer is not None and (tp, pp, cp) not in outer:
             continue
         axes, shared = _known(memo, workload, cluster, software, pinned, tp=tp, pp=pp, cp=cp, dp=dp)
@@ -337,7 +337,7 @@ def _grids(
 ) -> Iterator[dict[str, NDArray[Any]]]:
     """One product of the inner choices per (tp, pp, cp); at least one row, be it to blame."""
     some, first = False, 0
-    for (tp, pp, cp), dp in _degrees(workload, cluster, software, pinned, wide):
+    for (tp, pp, cp), dp in degrees(workload, cluster, software, pinned, wide):
         if outer is not None and (tp, pp, cp) not in outer:
             continue
         axes, shared = _known(memo, workload, cluster, software, pinned, tp=tp, pp=pp, cp=cp, dp=dp)
@@ -375,7 +375,7 @@ def _within(sizes: NDArray[Any], span: Range, pinned: Mapping[str, Any]) -> NDAr
     return sizes[(sizes > span[0]) & (sizes <= span[1])]
 
 
-def _degrees(
+def degrees(
     workload: Workload,
     cluster: Cluster,
     software: Software,
