@@ -25,7 +25,7 @@ from simulator.arrays import Floats, Ints
 from simulator.records import dataclass
 
 _CELLS = 1 << 18
-"""Stages by their length and end whose costs are computed together: bounds their memory."""
+"""Cells, by way, length and end, whose costs are computed together: bounds their memory."""
 
 _BITS = 44
 """Seconds are rounded to this many bits of their sum, so that sums of them are exact."""
@@ -269,20 +269,22 @@ def _segments(problem: _Problem, longest: int) -> tuple[Floats, Ints]:
     ways, layers, stages = problem.times.shape
     cost = np.full((stages, longest + 1, layers + 1), np.inf)
     way = np.zeros((stages, longest + 1, layers + 1), dtype=np.int64)
-    room, end = _room(problem.limit), np.arange(layers + 1)
-    some = max(_CELLS // (ways * (layers + 1) * stages), 1)
-    for row in np.split(np.arange(longest + 1), range(some, longest + 1, some)):
-        length = (longest - row)[:, None]
-        first = end - length  # shape (rows, ends), below 0 where there is no such stage
+    befores = [np.moveaxis(x, -1, 0) for x in (problem.times_before, problem.held_before)]
+    wide = np.pad(befores, ((0, 0), (0, 0), (0, 0), (longest, 0)))
+    firsts = sliding_window_view(wide, layers + 1, axis=3)  # by stage, way, row and end
+    lengths, end = np.arange(longest, -1, -1)[:, None], np.arange(layers + 1)
+    able = (lengths >= problem.fewest[:, None, None]) & (lengths <= end)
+    some = max(_CELLS // (ways * (layers + 1) * (longest + 1)), 1)
+    for start in range(0, stages, some):
+        at = slice(start, start + some)
         taken, held = (
-            before[:, None] - before[:, first]
-            for before in (problem.times_before, problem.held_before)
+            before[at, :, None] - first[at] for before, first in zip(befores, firsts, strict=True)
         )
-        fits = (held <= room) & (length[..., None] >= problem.fewest) & (first >= 0)[..., None]
-        taken = np.where(fits, taken + problem.fixed, np.inf)
-        cost[:, row] = np.moveaxis(taken.min(axis=0), -1, 0)
+        fits = (held <= _room(problem.limit[at, None, None, None])) & able[at, None]
+        taken = np.where(fits, taken + problem.fixed[at, None, None, None], np.inf)
+        cost[at] = taken[:, 0] if ways == 1 else taken.min(axis=1)
         if ways > 1:
-            way[:, row] = np.moveaxis(taken.argmin(axis=0), -1, 0)
+            way[at] = taken.argmin(axis=1)
     return cost, way
 
 

@@ -279,10 +279,11 @@ def _known(
     key = (*degrees.values(), *(pinned.get(field) for field in _CHOICES))
     if key not in memo:
         ranks = degrees["cp"] * degrees["dp"]
-        memo[key] = (
-            _inner(workload, cluster, software, pinned, **degrees),
-            shared_states(software, pinned, degrees["tp"], degrees["pp"], ranks, cluster.domain),
+        inner = _inner(workload, cluster, software, pinned, **degrees)
+        shared = shared_states(
+            software, pinned, degrees["tp"], degrees["pp"], ranks, cluster.domain
         )
+        memo[key] = tuple({name: _narrow(x) for name, x in xs.items()} for xs in (inner, shared))
     axes, shared = memo[key]
     return dict(axes), shared
 
@@ -349,9 +350,9 @@ def _grids(
         shape = [len(axis) for axis in axes.values()]
         rows = np.arange(prod(shape)) if pick is None else pick((tp, pp, cp), shape, shared)
         places = np.unravel_index(rows, shape)
-        grid = {name: _narrow(axes[name])[i] for name, i in zip(axes, places, strict=True)}
+        grid = {name: axes[name][i] for name, i in zip(axes, places, strict=True)}
         which = grid.pop("states")
-        grid |= {name: _narrow(values)[which] for name, values in shared.items()}
+        grid |= {name: values[which] for name, values in shared.items()}
         grid |= {
             name: np.full(len(rows), value, dtype=np.int32)
             for name, value in (("tp", tp), ("pp", pp), ("cp", cp), ("dp", dp))
