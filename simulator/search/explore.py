@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.arrays import Ints
+from simulator.arrays import Floats, Ints
 from simulator.cost.estimate import VERDICTS, concatenate
 from simulator.cost.pricing import with_paths
 from simulator.cost.step import CHUNK, Estimate, evaluate, priced_estimate
@@ -275,7 +275,8 @@ class _Search:
     @property
     def cuts(self) -> Floats:
         """Layouts of each pair whose bounds lie above are of no use to any list."""
-        return np.array([max(x.cut for x in lists) for lists in zip(*self.lists.values())])
+        parts = zip(*self.lists.values(), strict=True)
+        return np.array([max(x.cut for x in lists) for lists in parts])
 
     def take(self, family: Family) -> Space | None:
         """Judge a family: the layouts of it that can run."""
