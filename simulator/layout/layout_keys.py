@@ -70,9 +70,8 @@ class LayoutKeys:
         """What tells the distinct shapes from others of the same setting, whatever the table."""
         first = self.shapes.first
         table = np.stack([column[first] for column in self._shapes], axis=1).astype(np.int64)
-        row = np.dtype((np.void, table.itemsize * table.shape[1]))
-        names: list[bytes] = table.view(row).ravel().tolist()
-        return names
+        size, rows = table.itemsize * table.shape[1], table.tobytes()
+        return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
 def layout_keys(

@@ -55,8 +55,8 @@ def degree_map(plan: Plan) -> list[DegreeCell]:
     setting = scenario.workload, scenario.cluster, scenario.software
     tight = scenario.allow_tight
     best = fastest_of_pairs(setting, pinned, rest, allow_tight=tight) if rest else []
-    for pair, one in zip(rest, best, strict=True):
-        known[pair] = _cell(pair, one, 0) if len(one) else DegreeCell(tp=pair[0], pp=pair[1])
+    for pair, cell in zip(rest, best, strict=True):
+        known[pair] = _cell(pair, cell, 0) if len(cell) else DegreeCell(tp=pair[0], pp=pair[1])
     return [known[pair] for pair in pairs]
 
 

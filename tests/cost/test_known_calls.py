@@ -1,4 +1,4 @@
-"""Calls of a machine and blocks of a setting stay known: what was asked before changes no answer."""
+"""Calls of a machine, blocks of a setting stay known: what was asked before changes no answer."""
 
 from dataclasses import replace
 
