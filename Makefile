@@ -84,6 +84,7 @@ accuracy: $(STAMPS)/test
 	$(BIN)/python -m workshop.pages.accuracy.page docs
 	$(BIN)/python -m workshop.pages.goodput docs
 	$(BIN)/python -m tests.scoring.held_runs
+	$(BIN)/python -m tests.scoring.held_models
 
 profiles: $(STAMPS)/foreshard
 	$(BIN)/python -m workshop.fits.refit

@@ -33,7 +33,7 @@ class _LazySignature:
         owner = next(base for base in kind.__mro__ if "__init__" in base.__dict__)
         if "__signature__" not in owner.__dict__:
             return None  # a class below a record, with an __init__ that somebody wrote
-        made = _initialiser(owner)
+        made: Any = owner.__init__  # type: ignore[misc]
         made.__annotations__ = {item.name: item.type for item in dataclasses.fields(owner)}
         made.__annotations__["return"] = None
         whole = inspect.signature(made)
@@ -114,43 +114,39 @@ class _FirstInit(tuple[Any]):
     __slots__ = ()
 
     def __get__(self, instance: Any, kind: type) -> Callable[..., None]:
+        """Compile it: one assignment a field, then the `__post_init__`."""
         (owner,) = self
-        made = owner.__init__ = _initialiser(owner)
+        names: dict[str, Any] = {"_set": object.__setattr__, "_absent": _Absent()}
+        by_place, by_name, lines = list[str](), list[str](), list[str]()
+        for item in dataclasses.fields(owner):
+            name = value = given = item.name
+            if item.default_factory is not dataclasses.MISSING:
+                names[f"_make_{name}"] = item.default_factory
+                value = f"_make_{name}()"
+                if item.init:
+                    given, value = f"{name}=_absent", f"{value} if {name} is _absent else {name}"
+            elif item.default is not dataclasses.MISSING:
+                names[f"_default_{name}"] = item.default
+                given = f"{name}=_default_{name}"
+                value = name if item.init else f"_default_{name}"
+            if item.init:
+                (by_name if item.kw_only else by_place).append(given)
+            if item.init or value != name:
+                lines.append(f"_set(_self, {name!r}, {value})")
+        if hasattr(owner, "__post_init__"):
+            lines.append("_self.__post_init__()")
+        given_words = ", ".join(["_self", *by_place, *(["*", *by_name] if by_name else [])])
+        body = "\n    ".join(lines or ["pass"])
+        exec(f"def __init__({given_words}):\n    {body}", names)  # names of fields alone
+        made: Callable[..., None] = names["__init__"]
+        made.__qualname__ = f"{owner.__qualname__}.__init__"
+        made.__module__ = owner.__module__
+        owner.__init__ = made
         bound: Callable[..., None] = made.__get__(instance, kind)
         return bound
 
 
 _FIRST_SIGNATURE = _LazySignature()
-
-
-def _initialiser(kind: type[Any]) -> Callable[..., None]:
-    """Compile the `__init__` of a record: one assignment a field, then its `__post_init__`."""
-    names: dict[str, Any] = {"_set": object.__setattr__, "_absent": _Absent()}
-    by_place, by_name, lines = list[str](), list[str](), list[str]()
-    for item in dataclasses.fields(kind):
-        name = value = given = item.name
-        if item.default_factory is not dataclasses.MISSING:
-            names[f"_make_{name}"] = item.default_factory
-            value = f"_make_{name}()"
-            if item.init:
-                given, value = f"{name}=_absent", f"{value} if {name} is _absent else {name}"
-        elif item.default is not dataclasses.MISSING:
-            names[f"_default_{name}"] = item.default
-            given = f"{name}=_default_{name}"
-            value = name if item.init else f"_default_{name}"
-        if item.init:
-            (by_name if item.kw_only else by_place).append(given)
-        if item.init or value != name:
-            lines.append(f"_set(_self, {name!r}, {value})")
-    if hasattr(kind, "__post_init__"):
-        lines.append("_self.__post_init__()")
-    given_words = ", ".join(["_self", *by_place, *(["*", *by_name] if by_name else [])])
-    body = "\n    ".join(lines or ["pass"])
-    exec(f"def __init__({given_words}):\n    {body}", names)  # names of fields alone
-    made: Callable[..., None] = names["__init__"]
-    made.__qualname__ = f"{kind.__qualname__}.__init__"
-    made.__module__ = kind.__module__
-    return made
 
 
 def _refuse(self: Any, name: str, *_: Any) -> None:

@@ -51,6 +51,7 @@ def test_a_played_step_is_three_tables() -> None:
     step = simulate(**RUN, tp=2, pp=2)
     terms, spans, memory = (step.to_frame(name) for name in ("terms", "timeline", "memory"))
     assert terms["seconds"].sum() == pytest.approx(step.step_time_s)
+    assert "gemm" in terms.index and list(spans.index) == list(range(len(spans)))
     assert spans["end_s"].max() == pytest.approx(step.step_time_s)
     assert (spans["end_s"] >= spans["start_s"]).all()
     assert set(spans["stream"]) >= {"compute", "pipeline"}

@@ -13,7 +13,7 @@ from simulator.questions.rl.answer import rl
 from simulator.questions.rl.picture import INKS
 from simulator.reinforcement.timeline import timeline
 from simulator.report.palette import colour
-from simulator.rollouts.rl_section import Mode
+from simulator.rollouts.rl_section import Generation, Mode, Serving
 from simulator.scenario import Scenario, make_scenario
 from simulator.search.in_threads import may_go_on
 
@@ -55,7 +55,7 @@ class RLQuestion:
     staleness: Annotated[Whole, Ge(0), Le(64)] = 0
     partial_rollouts: bool = False
     framework: str = "nemo-rl"
-    engine: Literal["vllm", "sglang", "tensorrt-llm"] = "vllm"
+    engine: Serving = Generation().engine
     generator_tp: Degree = 1
     generator_gpus: Degree | None = None
     generator_precision: Literal["bf16", "fp8"] = "bf16"

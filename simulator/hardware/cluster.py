@@ -151,7 +151,7 @@ class Cluster:
     @property
     def network_bytes_per_s_per_gpu(self) -> float:
         """Scale-out rate of one accelerator that collectives reach, one direction."""
-        node = self.node
+        node = self.groups[0].node
         out = node.scale_out
         rate = out.adapters * out.adapter_bytes_per_s / node.accelerators
         return rate * self.fabric.usable_fraction

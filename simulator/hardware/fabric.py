@@ -35,6 +35,8 @@ class Fabric:
     extra_hop_s: Figure = Figure(0.0, "assumed", "none")
     """What a hop over this network takes beyond the table of the collective library, which was
     made for InfiniBand."""
+    gather_hop_s: Figure = Figure(0.0, "assumed", "none")
+    """What a hop of a gather or scatter takes on top, which waits in each for whole pieces."""
 
     @property
     def narrow(self) -> tuple[float, int]:
@@ -94,6 +96,8 @@ class CollectiveLibrary:
     """Share of the geometric mean of start and transfer that a tree over the network, or a
     broadcast, pays beyond the two: its pieces fill a pipeline (2 at the best number of pieces of
     equal stages). Gathers, scatters and all-reduces in rings have none to fill."""
+    exchange_ramp: Figure
+    """The same of an all-to-all over the network, whose start is that of all its peers."""
     nvls_tree_fraction: Figure
     """Share of its rate that the domain's switch keeps where a tree over the network joins in."""
     tree_network_fraction: Figure

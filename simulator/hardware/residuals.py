@@ -74,16 +74,23 @@ def _numbers(path: Path, kernel: str) -> dict[tuple[str, str], list[list[float]]
     # a layer without a gate has `gated` 0; every other size counts something
     least = [0.0 if name == "gated" else 1.0 for name in names]
     rows: dict[tuple[str, str], list[list[float]]] = {}
+    every, lines = list[list[float]](), list[int]()
     for line, row in read_csv(path):
-        check_header(path, list(row), required=header, known=header)
+        if not lines:
+            check_header(path, list(row), required=header, known=header)
         try:
             numbers = [float(row[name]) for name in header[2:]]
         except ValueError:
             wanted = ", ".join(header[2:])
             raise InputError(f"{path}: line {line}: {wanted} must be numbers") from None
-        if not (np.isfinite(numbers).all() and np.greater_equal(numbers[:-1], least).all()):
-            raise InputError(f"{path}: line {line}: {said} must be at least 1, all finite")
+        every.append(numbers)
+        lines.append(line)
         rows.setdefault((row["library"], row["dtype"]), []).append(numbers)
+    table = np.array(every).reshape(-1, len(least) + 1)
+    valid = np.isfinite(table).all(axis=1) & (table[:, :-1] >= least).all(axis=1)
+    if not valid.all():
+        line = lines[int(np.argmin(valid))]
+        raise InputError(f"{path}: line {line}: {said} must be at least 1, all finite")
     return rows
 
 

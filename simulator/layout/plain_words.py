@@ -31,6 +31,15 @@ _SHARDED = {
     "zero3": ("ZeRO-3", "weights, too, are split over the replicas and gathered block by block"),
 }
 
+_KEYS_TRAVEL = {
+    "all_gather": ("keys and values gathered", "how they travel among the GPUs of a sequence"),
+    "all_to_all": ("all-to-all (Ulysses)", "sequences are exchanged for heads around attention"),
+    "hierarchical": (
+        "all-to-all in groups of {}",
+        "sequences are exchanged for heads inside, a ring goes beyond",
+    ),
+}
+
 _RECOMPUTED = {
     "selective": "outputs of these modules are computed again in the backward pass, to save memory",
     "full": "whole blocks are computed again in the backward pass, to save memory",
@@ -74,9 +83,10 @@ def _degrees(row: Mapping[str, Any]) -> Iterator[_Triple]:
     if row["tp"] > 1:
         yield f"tp{row['tp']}", f"TP {row['tp']}", "each layer is split over so many GPUs"
     if row["cp"] > 1:
-        kind = row["cp_kind"] + (f":{row['cp_a2a']}" if row["cp_a2a"] > 1 else "")
-        meaning = f"each sequence is split over so many GPUs ({kind})"
-        yield f"cp{row['cp']}", f"CP {row['cp']}", meaning
+        yield f"cp{row['cp']}", f"CP {row['cp']}", "each sequence is split over so many GPUs"
+        if (kind := row["cp_kind"]) != "ring":
+            inner, (plain, meaning) = row["cp_a2a"], _KEYS_TRAVEL[kind]
+            yield f"{kind}:{inner}" if inner > 1 else kind, plain.format(inner), meaning
 
 
 def _pipeline(row: Mapping[str, Any]) -> Iterator[_Triple]:

@@ -48,12 +48,9 @@ _FLOP = {"forward": 1.0, "backward": BACKWARD_FLOP, "both": 1.0 + BACKWARD_FLOP}
 
 _FAMILIES = {
     "gemm": "gemm",
-    "simumax_matmul": "gemm",
     "attention_prefill": "attention",
     "attention_bidirectional": "attention",
     "attention_training": "attention",
-    "simumax_sdp_fwd": "attention",
-    "simumax_sdp_bwd": "attention",
     "moe_grouped_ffn": "experts",
 }
 
@@ -99,17 +96,18 @@ class KernelCalls:
 def read_kernels(table: Table, words: Words) -> KernelCalls:
     """Tell what each row of a table of kernel times is, and skip what cannot be priced."""
     sieve, kernel = Sieve(table), table.text("kernel")
-    sieve.known("kernel", {*_FAMILIES, *_NO_FORMULA, *words.stream_classes})
+    families = {**_FAMILIES, **words.families, **dict.fromkeys(words.stream_classes, "stream")}
+    sieve.known("kernel", {*families, *_NO_FORMULA})
     for name, what in _NO_FORMULA.items():
         sieve.skip(f"no formula for {what}", kernel == name)
-    family = _mapped(kernel, _FAMILIES | dict.fromkeys(words.stream_classes, "stream"), other="")
+    family = _mapped(kernel, families, other="")
     device = profiles(sieve, "accelerators", words.accelerators)
     accelerators = {name: load_accelerator(name) for name in np.unique(device[sieve.kept]).tolist()}
     sieve.refuse(table.text("dtype") == "", "dtype", "required field is blank")
     dtype = _mapped(table.text("dtype"), words.types)
     _skip_attention(sieve, family == "attention")
     library = _libraries(sieve, family, device, dtype, words, accelerators)
-    passes = pass_of(table)
+    passes = pass_of(table, words)
     shapes = {
         "gemm": _gemm(sieve, family == "gemm", dtype),
         "attention": attention_shape(sieve, family == "attention"),
@@ -126,7 +124,7 @@ def read_kernels(table: Table, words: Words) -> KernelCalls:
         passes=passes,
         shapes=shapes,
         flop=_flop(family, shapes, passes),
-        measured_s=call_seconds(sieve, shapes["attention"], passes),
+        measured_s=call_seconds(sieve, shapes["attention"], passes, words),
         accelerators=accelerators,
     )
     _check_limits(calls)
@@ -322,21 +320,22 @@ def _flop(family: Texts, shapes: Mapping[str, Shape], passes: Texts) -> Floats:
 # --- times -------------------------------------------------------------------------------
 
 
-def pass_of(table: Table) -> Texts:
+def pass_of(table: Table, words: Words) -> Texts:
     """Which passes a row timed: forward unless it says otherwise."""
-    named = [_PASSES.get(word, "forward") for word in table.text("direction").tolist()]
-    backward = table.text("kernel") == "simumax_sdp_bwd"
-    return np.where(backward, "backward", np.array(named, dtype=str))
+    timed = zip(table.text("kernel").tolist(), table.text("direction").tolist(), strict=True)
+    passes = [words.unmasked_rates.get(kernel, _PASSES.get(word)) for kernel, word in timed]
+    return np.array([name or "forward" for name in passes], dtype=str)
 
 
-def call_seconds(sieve: Sieve, attention: Shape, passes: Texts) -> Floats:
+def call_seconds(sieve: Sieve, attention: Shape, passes: Texts, words: Words) -> Floats:
     """Measured seconds; attention in training may be stated as a rate.
 
-    SimuMax counts the FLOPs without the mask, papers (``attention_training``) those with it.
+    Some count the FLOPs without the mask (`Words.unmasked_rates`), papers (``attention_training``)
+    those with it.
     """
     text = sieve.table.text
     training = text("kernel") == "attention_training"
-    rated = np.char.startswith(text("kernel"), "simumax_sdp") | training
+    rated = np.isin(text("kernel"), [*words.unmasked_rates]) | training
     rated = rated & (text("time_us") == "")
     rate = sieve.positive("tflops", rated) * 1e12
     counted = unmasked_flop(attention, passes)

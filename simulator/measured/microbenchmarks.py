@@ -46,6 +46,10 @@ class Words:
     """Cluster profile of a ``system``; a collective between servers needs it."""
     types: dict[str, str]
     """Type of the profiles for a ``dtype``."""
+    families: dict[str, str]
+    """Family of formulas (gemm, attention) of a source's own ``kernel``."""
+    unmasked_rates: dict[str, str]
+    """Pass of a ``kernel`` of attention that is stated as a rate of FLOPs without the mask."""
     gemm_libraries: dict[str, str]
     """Library of the accelerator's `gemm` table for an ``impl`` or, failing that, a framework."""
     attention_libraries: dict[str, str]

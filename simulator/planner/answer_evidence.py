@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, get_args
 
 from simulator.cost.estimate import Estimate
@@ -85,10 +85,10 @@ def used_figures(
     Rates of types, libraries and links that it does not use are left out, and so are zeros that
     stand for "none".
     """
-    used = []
+    used, bears = [], _bearing(recipe, cluster, software)
     for kind, name, profile in _profiles(cluster, software, *priced):
         for figure_name, figure in _figures(profile):
-            if float(figure) and _bears(figure_name, kind, recipe, cluster, software):
+            if float(figure) and bears(figure_name, kind):
                 used.append(_used(f"{kind} {name}", figure_name, figure))
     return used
 
@@ -122,24 +122,28 @@ def _used(profile: str, name: str, figure: Figure) -> UsedFigure:
     )
 
 
-def _bears(name: str, kind: str, recipe: Recipe, cluster: Cluster, software: Software) -> bool:
-    """Whether a figure belongs to a type, library or link that the answer uses."""
-    words = name.split(".")
-    if kind == "collectives":
-        return not set(words) & _other_links(cluster)
-    if words[0] == "gemm" and len(words) == 4:
-        return words[1] == software.kernels.gemm_library and words[2] in _types(recipe)
-    if words[0] == "attention" and len(words) == 3:
-        return words[1] == _attention_library(cluster, software)
-    if words[0] == "matrix_flop_per_s":
-        return words[1] in _types(recipe)
-    return not (kind == "price" and words[0].endswith("_discount_fraction"))  # in the price by now
-
-
-def _types(recipe: Recipe) -> tuple[str, ...]:
-    """Types of its GEMMs; fp16 and what is smaller read bf16 as well."""
+def _bearing(recipe: Recipe, cluster: Cluster, software: Software) -> Callable[[str, str], bool]:
+    """Whether a figure, by its name and kind, is of a type, library or link that is used."""
+    # fp16 and what is smaller read bf16 as well
     both = recipe.is_quantised or recipe.precision == "fp16"
-    return (recipe.matrix_type, "bf16") if both else (recipe.matrix_type,)
+    types = (recipe.matrix_type, "bf16") if both else (recipe.matrix_type,)
+    products, attention = software.kernels.gemm_library, _attention_library(cluster, software)
+    other_links = set(get_args(ScaleUpKind)) - {cluster.node.scale_up.kind}
+
+    def bears(name: str, kind: str) -> bool:
+        words = name.split(".")
+        if kind == "collectives":
+            return other_links.isdisjoint(words)
+        if words[0] == "gemm" and len(words) == 4:
+            return words[1] == products and words[2] in types
+        if words[0] == "attention" and len(words) == 3:
+            return words[1] == attention
+        if words[0] == "matrix_flop_per_s":
+            return words[1] in types
+        # the discount is in the price by now
+        return not (kind == "price" and words[0].endswith("_discount_fraction"))
+
+    return bears
 
 
 def _attention_library(cluster: Cluster, software: Software) -> str:
@@ -149,7 +153,3 @@ def _attention_library(cluster: Cluster, software: Software) -> str:
     if kernels.attention != "flash":
         return ""
     return kernels.attention_library if kernels.attention_library in table else "flash"
-
-
-def _other_links(cluster: Cluster) -> set[str]:
-    return set(get_args(ScaleUpKind)) - {cluster.node.scale_up.kind}

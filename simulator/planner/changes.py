@@ -97,7 +97,11 @@ MACHINE_CHANGES = {
     ),
     "network.latency": MachineChange(  # what a hop, send or peer takes before its bytes flow
         meaning="seconds of a network hop",
-        figures=("fabric.extra_hop_s", *(f"library.{name}.network" for name in _HOPS)),
+        figures=(
+            "fabric.extra_hop_s",
+            "fabric.gather_hop_s",
+            *(f"library.{name}.network" for name in _HOPS),
+        ),
     ),
     "network.oversubscription": MachineChange(
         meaning="downlinks for an uplink above the leaves",

@@ -15,7 +15,7 @@ from simulator.evidence.card import GRADES, LARGEST, Card
 from simulator.files import figures, read_csv
 from simulator.records import dataclass
 from simulator.reinforcement.rl_step import RLStep
-from simulator.reinforcement.runs import FITTED, RLRun, scenario_of
+from simulator.reinforcement.runs import RLRun, scenario_of
 from simulator.rollouts.rl_section import RL
 from simulator.scenario import Scenario
 
@@ -77,9 +77,10 @@ def seen_steps() -> tuple[SeenStep, ...]:
     steps = []
     for line, row in read_csv(folder / "runs" / "rl_runs.csv"):
         predicted, measured = first.get(row["run_id"]), row["step_time_s"]
-        if not (predicted and measured) or row["run_id"] in FITTED:
+        run = RLRun(where=f"rl_runs.csv: line {line}", fields=row)
+        if not (predicted and measured) or run.fitted:
             continue
-        scenario = scenario_of(RLRun(where=f"rl_runs.csv: line {line}", fields=row))
+        scenario = scenario_of(run)
         traits = traits_of(scenario, scenario.required(RL))
         error = log(float(predicted) / float(measured))
         steps.append(SeenStep(run_id=row["run_id"], traits=tuple(traits.items()), error=error))

@@ -17,10 +17,8 @@ from simulator.errors import InputError
 from simulator.files import check_header, read_csv, read_toml
 from simulator.measured.table_kinds import HEADERS
 from simulator.records import dataclass
+from simulator.rollouts.profiles import load_framework
 from simulator.scenario import Scenario, make_scenario
-
-FITTED = ("nemo-rl-01", "nemo-rl-02", "nemo-rl-09", "nemo-rl-10")
-"""Rows that figures of engines and frameworks were fitted to: Llama 3.1 8B and Qwen3 32B of 0.4."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +37,7 @@ class RLRun:
     @property
     def fitted(self) -> bool:
         """Whether figures were fitted to it."""
-        return self.fields["run_id"] in FITTED
+        return self.fields["run_id"] in _recipes()["fitted"]
 
     @property
     def on_policy(self) -> bool:
@@ -120,7 +118,7 @@ def _document(
         "cluster": {
             "name": _cluster(run),
             "gpus": gpus,
-            "software": "megatron-bridge",
+            "software": load_framework(fields["source"], where=run.where).software,
         },
         "layout": layout,
         "rl": {

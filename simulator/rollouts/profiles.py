@@ -6,6 +6,7 @@ from functools import cache
 
 from simulator import catalogue
 from simulator.files import Count, Figure, read_profile, record
+from simulator.hardware.cluster import load_accelerator
 
 
 @record
@@ -91,6 +92,10 @@ class Framework:
     is read back."""
 
 
+_USUAL_DECODE = "h100-sxm"
+"""Whose decode kernels stand for those of a generation of which no device was timed."""
+
+
 @record
 class DecodeKernels:
     """Kernels of an engine's iterations, hardware_profiles/decode_kernels/DEVICE.toml."""
@@ -128,10 +133,6 @@ class DecodeKernels:
     """Rate of a rank's reads in it."""
 
 
-STAND_IN = {"hopper": "h100-sxm", "blackwell": "b200-sxm", "ampere": "a100-sxm-80"}
-"""Whose decode kernels stand for those of a device of a generation that nobody timed."""
-
-
 @cache
 def load_engine(name: str) -> Engine:
     """Read what an engine does."""
@@ -152,9 +153,13 @@ def frameworks_that_mix(age: str) -> list[str]:
 
 @cache
 def load_decode_kernels(device: str, generation: str) -> tuple[DecodeKernels, str]:
-    """Read a device's decode kernels, and whose stand in for them; blank: they are its own."""
-    lender = ""
-    if device not in catalogue.names("decode_kernels"):
-        lender = device = STAND_IN.get(generation, "h100-sxm")
+    """Read a device's decode kernels, and whose stand in for them; blank: they are its own.
+
+    A device that nobody timed takes those of the first timed one of its generation.
+    """
+    lender, timed = "", catalogue.names("decode_kernels")
+    if device not in timed:
+        alike = (name for name in timed if load_accelerator(name).generation == generation)
+        lender = device = next(alike, _USUAL_DECODE)
     path = catalogue.find("decode_kernels", device)
     return read_profile(DecodeKernels, path, kind="decode_kernels"), lender

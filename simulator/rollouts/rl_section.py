@@ -21,6 +21,7 @@ Share = Annotated[Number, Gt(0), Le(1), Unit("share of 1")]
 Seconds = Annotated[Number, Ge(0), Le(1e7), Unit("seconds")]
 
 Mode = Literal["colocated", "apart", "mixed"]
+Serving = Literal["vllm", "sglang", "tensorrt-llm"]
 
 _MOST_PROMPTS, _MOST_ANSWERS = 100_000, 1_000_000
 
@@ -29,7 +30,7 @@ _MOST_PROMPTS, _MOST_ANSWERS = 100_000, 1_000_000
 class Generation:
     """The engine that writes answers, [rl.generation]."""
 
-    engine: Literal["vllm", "sglang", "tensorrt-llm"] = "vllm"
+    engine: Serving = "vllm"
     """What serves the policy; its limits are in hardware_profiles/engines."""
     asynchronous: bool | None = None
     """Whether requests come one by one to an engine of its own process (vLLM's AsyncLLM, a server),

@@ -159,6 +159,10 @@ class Kernels:
     separate_linears: bool = False
     """Queries, keys and values, and gate and up, are linears and products of their own (models of
     torch); otherwise one product each, of all their features."""
+    copies_grouped_queries: bool = False
+    """Queries that share keys are copied out of what was projected together, unless one head of
+    keys is all that a rank has (Megatron-Core: ``query.reshape`` of a slice, one group apart from
+    the next)."""
     pads_vocabulary_to: int = 1
     """The vocabulary is padded to a multiple of this times tp."""
     sums_gradients_apart: bool = False

@@ -1,5 +1,6 @@
 """Collectives: what a chosen algorithm takes, by hand, and laws of any network."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -89,6 +90,7 @@ def plain(base: Cluster = H100, *, nvls: float | None = None, **node: float) -> 
         base.library,
         curves={},
         network_ramp=Figure(0.0),
+        exchange_ramp=Figure(0.0),
         nvls_tree_fraction=Figure(1.0),
         dispatch={"deepep": {"hopper": {"dispatch": AT_ONCE, "combine": AT_ONCE}}},
     )
@@ -118,6 +120,15 @@ def test_a_ring_over_servers_hops_the_network_once_per_server() -> None:
     size = 8e9
     expected = 8.4 * US + (14 * 3.4 + 14.0) * US + size * 15 / 16 / 100e9
     assert all_gather_s(plain(), size, group(16, 8))[0] == pytest.approx(expected, rel=1e-12)
+
+
+def test_hops_of_gathers_over_efa_wait_longer_than_those_of_all_reduces() -> None:
+    # 32 servers, 31 hops over the network
+    fabric = replace(plain().fabric, gather_hop_s=Figure(40.0 * US))
+    slower, calls = replace(plain(), fabric=fabric), (8e9, group(256, 8))
+    more_s = all_gather_s(slower, *calls)[0] - all_gather_s(plain(), *calls)[0]
+    assert more_s == pytest.approx(31 * 40.0 * US, rel=1e-6)
+    assert all_reduce_s(slower, *calls)[0] == all_reduce_s(plain(), *calls)[0]
 
 
 def test_a_ring_with_one_rank_per_server_has_one_adapter() -> None:
@@ -305,6 +316,18 @@ def test_an_all_to_all_sends_each_peer_its_share() -> None:
     assert all_to_all_s(plain(), size, group(16, 8))[0] == pytest.approx(far, rel=1e-3)
     inside = all_to_all_s(plain(), size, group(8, 8))[0]
     assert inside == pytest.approx(size * 7 / 8 / 100e9, rel=1e-3)
+
+
+def test_an_all_to_all_starts_with_each_peer_and_waits_once_for_the_network() -> None:
+    # 256 ranks on 32 servers, 248 peers away; EFA adds a hop, and half of the geometric mean
+    cluster, size = plain(), 1e9
+    library = replace(cluster.library, exchange_ramp=Figure(0.5))
+    fabric = replace(cluster.fabric, extra_hop_s=Figure(20.0 * US))
+    base_s = all_to_all_s(cluster, size, group(256, 8))[0]
+    start_s, far_s = (20.0 + 248 * 2.7) * US, size * 248 / 256 / 50e9
+    expected = base_s + 20.0 * US + 0.5 * math.sqrt(start_s * far_s)
+    slower = replace(cluster, library=library, fabric=fabric)
+    assert all_to_all_s(slower, size, group(256, 8))[0] == pytest.approx(expected, rel=1e-9)
 
 
 def test_broadcasts_in_turn_each_pay_the_ring_and_together_move_all_bytes_once() -> None:

@@ -13,12 +13,12 @@ from simulator.cost.collectives.curves import board
 from simulator.cost.collectives.nccl.algorithm import CallShape
 from simulator.cost.collectives.nccl.algorithms import ALGORITHMS as NCCL
 from simulator.errors import InputError
+from simulator.events.network.collective_hops import double_tree
 from simulator.events.network.collective_phases import ALGORITHMS, modelled, unfold
 from simulator.events.network.flows import joined
 from simulator.events.network.links import Topology, degraded, link_name, link_number
 from simulator.events.network.topology import topology
 from simulator.events.network.transfer import Transfer, transfer
-from simulator.events.network.trees import double_tree
 from simulator.files import Figure
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.layout.placement import Group

@@ -10,8 +10,7 @@ import pytest
 from simulator import catalogue
 from simulator.cost.terms import HIDDEN
 from simulator.errors import InputError
-from simulator.events.deviations.deviations import replicas_of
-from simulator.events.deviations.slow_links import partners
+from simulator.events.deviations.deviations import partners, replicas_of
 from simulator.events.network.group_members import stage_members
 from simulator.events.played import SimulatedStep
 from simulator.events.simulated_step import Deviation, Jitter, Network, simulate

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from simulator.errors import InputError
-from simulator.interop.launch_files.advising import advise
-from simulator.interop.launch_files.changed_files import changed_text, rewritten
+from simulator.interop.launch_files.advising import advise, changed_text, rewritten
 from simulator.interop.launch_files.imported import Imported
 from simulator.interop.launch_files.merging import import_launch
 from simulator.interop.shell.shell_words import read_script

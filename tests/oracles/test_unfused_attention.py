@@ -25,7 +25,7 @@ from tests.oracles.traffic import Traffic
 LENGTH, HEADS, WIDTH = 64, 4, 16
 HIDDEN = HEADS * WIDTH
 MEGATRON = load_software("megatron-lm-2022").kernels
-GPT = presets.load("gpt3-175b")
+GPT, LLAMA = presets.load("gpt3-175b"), presets.load("llama-3.1-8b")
 
 
 def module(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
@@ -66,6 +66,25 @@ def test_heads_are_views_and_only_the_context_is_copied(passes: tuple[Traffic, T
     copied = passes[0].moved("aten.clone", "aten.copy_", "aten._to_copy", "aten.cat")
     expected = listed("split and merge", "context transpose", backward=False)
     assert copied == expected == 2 * 2 * LENGTH * HIDDEN
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_queries_that_share_keys_are_copied_out_of_several_groups(groups: int) -> None:
+    """As Megatron-Core's get_query_key_value_tensors splits them; flash attention copies values."""
+    heads, tokens = 4, LENGTH
+    shared = heads // groups * WIDTH
+    mixed = torch.randn(tokens, 1, groups, shared + 2 * WIDTH, dtype=torch.bfloat16)
+    with Traffic() as forward:
+        query, _, value = torch.split(mixed, [shared, WIDTH, WIDTH], dim=3)
+        query.reshape(tokens, 1, -1, WIDTH)
+        value.clone(memory_format=torch.contiguous_format)
+    kind = LLAMA.blocks[0]
+    attention = replace(kind.attention, heads=heads, kv_heads=groups, head_dim=WIDTH)
+    recipe = Recipe(sequence_length=tokens, global_batch=1)
+    kernels = load_software("megatron-core").kernels
+    ops = block(replace(kind, attention=attention), HIDDEN, ranks(), recipe, kernels, "rope")
+    (copies,) = (s for s in ops.streams if s.name == "split and merge")
+    assert forward.moved("aten.clone", "aten.copy_") == float(np.sum(copies.forward_bytes))
 
 
 def test_gradients_are_scaled_and_joined_but_not_transposed(

@@ -176,6 +176,8 @@ REFUSALS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"length": 8190}, {"cp": 4},
      "training.sequence_length: must divide by 2 x cp x tp = 8, got 8190 "
      "(nearest: 8184 or 8192)"),
+    ({"length": 8190}, {"tp": 4},
+     "training.sequence_length: must divide by tp = 4, got 8190 (nearest: 8188 or 8192)"),
     ({}, {"ep": 8}, "layout.ep: must be 1: llama-3.1-70b has no experts, got 8 (nearest: 1)"),
     ({}, {"etp": 2}, "layout.etp: must be 1: llama-3.1-70b has no experts, got 2 (nearest: 1)"),
     (DEEPSEEK, {"ep": 7}, "layout.ep: must divide 256 experts, got 7 (nearest: 8)"),

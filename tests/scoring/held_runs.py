@@ -9,6 +9,8 @@ import csv
 import tempfile
 from pathlib import Path
 
+import numpy as np
+
 from simulator import catalogue
 from simulator.plain_files import write_files
 from simulator.scoring.validation import validate
@@ -38,32 +40,31 @@ def predicted() -> Held:
     }
 
 
-def held() -> Held:
-    """The same as the file has them."""
-    with PATH.open(newline="", encoding="utf-8") as file:
-        return {
-            row["run_id"]: tuple(float(row[name]) for name in HEAD[1:])
-            for row in csv.DictReader(file)
-        }
+def held(path: Path = PATH) -> Held:
+    """The same as a file has them."""
+    with path.open(newline="", encoding="utf-8") as file:
+        _, *rows = csv.reader(file)
+    return {name: tuple(map(float, values)) for name, *values in rows}
 
 
-def main() -> None:
-    """Write the file, after a line for each prediction that moved."""
-    now, before = predicted(), held() if PATH.is_file() else Held()
-    for run, values in now.items():
-        if run in before and max(map(_moved, values, before[run])) > 1e-6:
-            shown = " ".join(
-                f"{100 * (a / b - 1):+.3f} %" for a, b in zip(values, before[run], strict=True)
-            )
-            print(f"{run}: {' '.join(HEAD[1:])} {shown}")
-    lines = [",".join((run, *(f"{value:.8g}" for value in now[run]))) for run in sorted(now)]
-    write_files({PATH: ("\n".join([",".join(HEAD), *lines]) + "\n").encode()})
-    print(f"{len(now)} runs in {PATH}")
+def moved(now: Held, before: Held, head: tuple[str, ...]) -> list[str]:
+    """A line for each prediction that moved by more than rounding."""
+    lines = []
+    for name in sorted(now.keys() & before.keys()):
+        ratio = np.array(now[name]) / np.array(before[name])
+        if np.abs(ratio - 1.0).max() > 1e-6:
+            shown = zip(head[1:], 100.0 * (ratio - 1.0), strict=True)
+            lines.append(f"{name}: {', '.join(f'{what} {by:+.4f} %' for what, by in shown)}")
+    return lines
 
 
-def _moved(value: float, before: float) -> float:
-    return abs(value / before - 1.0)
+def write(now: Held, path: Path, head: tuple[str, ...]) -> None:
+    """Write a file, after a line for each prediction that moved."""
+    print(*moved(now, held(path) if path.is_file() else {}, head), sep="\n")
+    lines = [",".join((name, *(f"{value:.8g}" for value in now[name]))) for name in sorted(now)]
+    write_files({path: ("\n".join([",".join(head), *lines]) + "\n").encode()})
+    print(f"{len(now)} lines in {path}")
 
 
 if __name__ == "__main__":
-    main()
+    write(predicted(), PATH, HEAD)

@@ -1,23 +1,20 @@
-"""No prediction of a shipped run moves unseen: step, P10, P90 and memory of every sixth.
+"""No prediction moves unseen: of every sixth shipped run, and of every model under drawn layouts.
 
 Most parts of a step are held to hand counts and laws; a wrong part of a part that table, closed
 form and twin share shows here. What is to move is looked at and written again
-(``python -m tests.scoring.held_runs``).
+(``python -m tests.scoring.held_runs``, ``python -m tests.scoring.held_models``).
 """
 
-import numpy as np
+import pytest
 
-from tests.scoring.held_runs import HEAD, PATH, held, predicted
+from tests.scoring import held_models, held_runs
 
 
-def test_predictions_of_shipped_runs_are_as_they_were() -> None:
-    now, before = predicted(), held()
-    assert len(before) > 350
+@pytest.mark.parametrize(("held", "least"), [(held_runs, 350), (held_models, 300)])
+def test_predictions_are_as_they_were(held, least):
+    now, before = held.predicted(), held_runs.held(held.PATH)
+    assert len(before) > least
     assert set(now) == set(before)
-    runs = sorted(now)
-    ratio = np.array([now[run] for run in runs]) / np.array([before[run] for run in runs])
-    moved = np.flatnonzero(np.abs(ratio - 1.0).max(axis=1) > 1e-6)
-    shown = [
-        f"{runs[i]}: {dict(zip(HEAD[1:], ratio[i].round(6), strict=True))}" for i in moved[:20]
-    ]
-    assert not len(moved), "\n".join([f"{len(moved)} moved; {PATH.name} is written by", *shown])
+    moved = held_runs.moved(now, before, held.HEAD)
+    shown = "\n".join(moved[:20])
+    assert not moved, f"{len(moved)} moved; {held.__name__} writes {held.PATH.name}\n{shown}"

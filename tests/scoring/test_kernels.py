@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from simulator import catalogue
-from simulator.scoring import score_kernels as kernels
+from simulator.scoring import score_tables as kernels
 from simulator.scoring.score_tables import BenchmarkScore, score_microbenchmarks, summaries
 
 US = 1e-6
@@ -328,7 +328,7 @@ def shipped() -> tuple[list[dict[str, str]], BenchmarkScore, Counter[str]]:
         return counted
 
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("gemm_s", "attention_s", "stream_s"):  # as scoring/score_kernels.py calls them
+        for name in ("gemm_s", "attention_s", "stream_s"):  # as scoring/score_tables.py calls them
             patch.setattr(kernels, name, counting(name))
         (found,) = score_microbenchmarks([SHIPPED])
     with SHIPPED.open(encoding="utf-8") as file:

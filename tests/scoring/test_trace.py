@@ -22,8 +22,7 @@ from simulator.interop.traces.kineto_table import make_trace
 from simulator.scenario import Scenario, make_scenario
 from simulator.scoring.time_attribution import Spans, account
 from simulator.scoring.trace import Collective, Trace, measure
-from simulator.scoring.trace_gap import CAUSES, compare_trace
-from simulator.scoring.trace_groups import cause_of
+from simulator.scoring.trace_gap import CAUSES, cause_of, compare_trace
 
 US = 1e-6
 TINY = {

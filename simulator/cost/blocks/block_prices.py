@@ -328,7 +328,7 @@ class _Pricer:
         busy = [gemm[f"{g.name}:forward"] for g in ops.gemms]
         busy += [self._stream(s.kind, s.forward_bytes, s.calls) for s in ops.streams]
         terms = dict.fromkeys(PASS_TERMS, np.zeros(self.keys))
-        for c in ops.collectives:
+        for c in filter(self._is_run, ops.collectives):
             terms = self._collective(c, gemm, terms["attention"], None).added_to(terms)
         return np.asarray((1.0 + self.late) * sum(busy) + sum(terms.values()))
 
@@ -350,7 +350,7 @@ class _Pricer:
         exchange, experts_hidden_s, calls = [zero, zero], zero, list[_Call]()
         compute_s = sum((way[term] for way in computed for term in _COMPUTE), zero)
         offers = beside and self.software.overlap.expert
-        for c in ops.collectives:
+        for c in filter(self._is_run, ops.collectives):
             back = int(c.backward)
             offered_s = np.maximum(compute_s - experts_hidden_s, 0.0) if offers else None
             cost = self._collective(c, gemm, terms[back]["attention"], offered_s)
@@ -390,6 +390,10 @@ class _Pricer:
         name = figures_for(self.device, self.device.stream, kind, "stream class", "elementwise")
         figures = stream_figures(self.device, name)
         return self._wide(stream_s(moved_bytes=moved, calls=calls, **figures))
+
+    def _is_run(self, c: Collective) -> bool:
+        """Whether any layout has more than one rank in a collective's group."""
+        return c.moe is not None or bool((getattr(self.ranks.groups, c.group).size > 1).any())
 
     def _collective(
         self,

@@ -119,7 +119,8 @@ def _distinct_s(
     code = choose(cluster, operation, size_bytes, group, integer=integer)
     here = board(cluster)
     far_hops = by_algorithm(code, lambda algorithm: algorithm.far_hops(shape))
-    start_s = far_hops * np.take(_far_hop_s(cluster), code)
+    waits_s = 0.0 if operation == "all_reduce" else float(cluster.fabric.gather_hop_s)
+    start_s = far_hops * (np.take(_far_hop_s(cluster), code) + waits_s)
     regime = regimes(cluster, code)
     in_switch = regime == Regime.NVLS
     members = np.where(in_switch, local, n)
@@ -220,11 +221,13 @@ def all_to_all_s(cluster: Cluster, sent_bytes: Any, group: Group) -> Floats:
 
     The parts for domain mates and for the others move at once, over links and over adapters: among
     N nodes the rate tends to ``N / (N - 1)`` of an adapter's. To a peer LL carries small parts.
+    Sends to peers start one after the other and wait for the network together (32 servers on EFA
+    take 1.7 ms for 32 MiB, where a wait for each of 248 peers would be 6).
     """
     sent_bytes = np.asarray(sent_bytes, dtype=float)
     n, local, nodes = group.size, group.local, group.domains
     here, library = board(cluster), cluster.library
-    peers_s = library.all_to_all_peer_s["network"] + float(cluster.fabric.extra_hop_s)
+    peers_s = (n - local) * float(library.all_to_all_peer_s["network"])
     small = sent_bytes / n <= here.release.send_ll_bytes
     regime = np.where(small, Regime.LL, Regime.BULK)
     seconds = curve_s(
@@ -234,7 +237,7 @@ def all_to_all_s(cluster: Cluster, sent_bytes: Any, group: Group) -> Floats:
         start=1.0,
         moved_bytes=sent_bytes * (local - 1) / n,
         **here.rates("all_to_all", np.where(local > 1, local, 2)),
-        far_start_s=(n - local) * peers_s,
+        far_start_s=peers_s + np.where(nodes > 1, float(cluster.fabric.extra_hop_s), 0.0),
         far_bytes_s=sent_bytes * (n - local) / n / exchange_rate(cluster, nodes),
     )
     residual = here.residual(here.exchange_kind, regime, n, sent_bytes)
@@ -264,6 +267,10 @@ def send_s(
     """
     size_bytes = np.asarray(size_bytes, dtype=float)
     links, base, here = cluster.node.scale_up, cluster.library.send_base_s, board(cluster)
+    far = base["network"] + float(cluster.fabric.extra_hop_s)
+    far = far + size_bytes / send_rate(cluster, far=True, beyond=beyond)
+    if np.all(crosses_network) and np.shape(crosses_network) == size_bytes.shape:
+        return np.asarray(far)
     rate = send_rate(cluster, far=False)
     near = base[links.kind] + size_bytes / rate
     if here.curve is not None:
@@ -280,8 +287,6 @@ def send_s(
         )
         residual = here.residual(here.exchange_kind, regime, 2, 2.0 * size_bytes)
         near = near * residual * here.release_factor(regime)
-    far = base["network"] + float(cluster.fabric.extra_hop_s)
-    far = far + size_bytes / send_rate(cluster, far=True, beyond=beyond)
     return np.where(crosses_network, far, near)
 
 

@@ -164,7 +164,7 @@ def start_figures(start: Start) -> dict[str, float]:
 
 def board(cluster: Cluster) -> Board:
     """Gather what a cluster's profiles say about its links."""
-    return _board(cluster.node.scale_up, cluster.library, cluster.board)
+    return _board(cluster.groups[0].node.scale_up, cluster.library, cluster.board)
 
 
 @for_same_records(64)
@@ -196,7 +196,7 @@ def _board(links: ScaleUp, library: CollectiveLibrary, kind: str) -> Board:
     return Board(
         curve=curve,
         figures={**common, **ring},
-        exchange={**common, **exchange, "network_ramp": 0.0},
+        exchange={**common, **exchange, "network_ramp": float(library.exchange_ramp)},
         bus_bytes_per_s=float(links.bus_bytes_per_s),
         pair_fraction=float(links.pair_fraction),
         all_to_all_bytes_per_s=float(links.all_to_all_bytes_per_s),

@@ -62,7 +62,7 @@ def attention(
         read_by = _readers(kind, att)
         keep_input(ops, "attention input", hidden, ranks, recipe, kernels, linears=read_by)
     ops.streams.append(_rotary(att, widths, tokens, size, kernels, position=position))
-    ops.streams.append(_split_and_merge(att, widths, tokens, size, kernels))
+    ops.streams.append(_split_and_merge(att, ranks, tokens, size, kernels))
     if att.qk_norm or att.plain_qk_norm:
         _norm_heads(ops, att, widths, tokens, size, kernels)
     if att.indexer is not None:
@@ -246,19 +246,23 @@ def _latent_rotary(att: Attention, widths: Widths, tokens: Any, size: float) -> 
 
 
 def _split_and_merge(
-    att: Attention, widths: Widths, tokens: Any, size: float, kernels: Kernels
+    att: Attention, ranks: Ranks, tokens: Any, size: float, kernels: Kernels
 ) -> Stream:
     """Copies of the parts of what was projected together, and of their gradients back."""
+    widths = _widths(att, ranks)
     # batched products take the parts where they lie; transformers copies those of DeBERTa
     copied = 1.0 if is_flash(kernels, att) else 3.0 if att.disentangled else 0.0
     back = 0.0 if _rotates_latent(att, kernels) else 1.0
     copied = copied * back
+    heads, kv_heads = _heads(att, ranks)
+    grouped = kernels.copies_grouped_queries and not att.is_mla
+    apart = (heads > kv_heads) & (kv_heads > 1.0) & grouped
     return Stream(
         name="split and merge",
         kind="elementwise",
-        forward_bytes=2 * size * tokens * widths.value * copied,
+        forward_bytes=2 * size * tokens * (widths.value * copied + widths.query * apart),
         backward_bytes=2 * size * tokens * (widths.query + widths.key + widths.value) * back,
-        calls=np.minimum(copied, 1.0),
+        calls=np.minimum(copied, 1.0) + apart,
         backward_calls=back,
         module=_UP * att.is_mla,
     )

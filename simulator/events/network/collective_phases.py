@@ -18,8 +18,8 @@ from numpy.typing import ArrayLike
 
 from simulator.arrays import Floats
 from simulator.cost.collectives.nccl.algorithms import ALGORITHMS as NCCL
+from simulator.cost.collectives.nccl.pat import pat_steps
 from simulator.errors import InputError, problem
-from simulator.events.network.aggregated_trees import aggregated_trees
 from simulator.events.network.collective_hops import (
     PASSES,
     Call,
@@ -34,6 +34,29 @@ from simulator.events.network.flows import Flows, couple, flows
 from simulator.events.network.links import BETWEEN_SWITCHES, Topology
 from simulator.events.network.routes import Routes, routes
 from simulator.hardware.cluster import Cluster
+
+# --- PAT: a logarithm of steps, all members at once --------------------------------------
+
+
+def aggregated_trees(call: Call) -> list[Hops]:
+    """Steps one after the other, far members first in a gather, last in a scatter.
+
+    Groups with several members in a domain go round a ring, as NCCL has them do.
+    """
+    if call.n < 2 or call.local > 1:
+        return ring(call)
+    gathers = call.operation == "all_gather"
+    steps = pat_steps(call.n)
+    return [
+        Hops(
+            source=call.members.ravel(),
+            target=np.roll(call.members, -step.distance if gathers else step.distance, 1).ravel(),
+            size_bytes=np.repeat(step.shares * call.size_bytes / call.n, call.n),
+            far=1.0,
+        )
+        for step in (steps if gathers else reversed(steps))
+    ]
+
 
 OPERATIONS = (*PASSES, "all_to_all")
 

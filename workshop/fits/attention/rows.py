@@ -61,8 +61,8 @@ def _read(path: Path, known: Mapping[str, Device], words: Words) -> Pool:
     device = np.array([profile_of(gpu, words, known) for gpu in table.text("gpu").tolist()])
     sieve.skip("another kernel", ~np.isin(table.text("kernel"), _KERNELS))
     sieve.skip("no profile", device == "")
-    shape, passes = attention_shape(sieve, sieve.kept.copy()), pass_of(table)
-    seconds = call_seconds(sieve, shape, passes)
+    shape, passes = attention_shape(sieve, sieve.kept.copy()), pass_of(table, words)
+    seconds = call_seconds(sieve, shape, passes, words)
     take = np.flatnonzero(sieve.kept)
     dtype = [_TYPES.get(word, word) for word in table.text("dtype")[take].tolist()]
     words_of = (table.text("impl")[take].tolist(), dtype, table.text("causal")[take].tolist())

@@ -23,6 +23,7 @@ from simulator.hardware.cluster import load_accelerator
 from simulator.measured.replay import Run
 from simulator.software.releases import stack_of
 from workshop.cases.holdout_groups import COLUMNS, TABLE
+from workshop.facts import facts
 from workshop.fits.training.fit import TrainingFit, TrainingRun, values_without
 from workshop.fits.training.holdout_runs import (
     Unseen,
@@ -32,12 +33,7 @@ from workshop.fits.training.holdout_runs import (
     without_group,
 )
 
-_LATER = "megatron-bridge-26"
-"""Words of releases that came after those that figures are fitted to here."""
 _TABLES = ("test.csv", "second_calibrate.csv", "second_test.csv")
-_LENDERS = ("h100-sxm", "a100-sxm-80")
-"""Whose kernel tables an accelerator gets that counts as never timed: the first of another
-generation."""
 _ALL = "all"
 
 Group = Callable[[TrainingRun], str]
@@ -87,7 +83,7 @@ def _later_releases(fit: TrainingFit) -> Unseen:
     """Runs of later releases, on both sides, predicted from the earlier ones."""
 
     def later(training: TrainingRun) -> bool:
-        return _release(training).startswith(_LATER)
+        return _release(training).startswith(facts(__file__, "holdout")["later"])
 
     seen = without_group(fit, lambda training: "later" if later(training) else "")
     values = values_without(fit, later)
@@ -111,7 +107,7 @@ def lent_kernels(run: Run) -> Run:
     accelerator = group.accelerator
     lender = next(
         other
-        for other in map(load_accelerator, _LENDERS)
+        for other in map(load_accelerator, facts(__file__, "holdout")["lenders"])
         if other.generation != accelerator.generation
     )
     libraries = {
