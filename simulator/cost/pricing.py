@@ -121,7 +121,7 @@ def with_paths(priced: Priced, layouts: Layouts, *, coarse: bool) -> Priced:
     return replace(priced, paths=paths)
 
 
-@for_same_records(2)
+@for_same_records(1)
 def _known_blocks(workload: Workload, cluster: Cluster, software: Software) -> KnownBlocks:
     """Prices that stay known: the tables of a search and of its walks share most shapes."""
     return KnownBlocks()
