@@ -44,9 +44,14 @@ class LayoutKeys:
     @cached_property
     def shapes(self) -> UniqueRows:
         """Shapes that a rank computes with: layouts whose blocks cost the same."""
+        return unique_rows(*self._shapes, recomputed_modules(self.layouts))
+
+    @cached_property
+    def _shapes(self) -> tuple[NDArray[Any], ...]:
+        """What tells shapes apart, but for what they recompute."""
         layouts, placement = self.layouts, self.placement
         groups = (placement.tp, placement.cp, placement.ep, placement.etp)
-        return unique_rows(
+        return (
             layouts.tp,
             layouts.sequence_parallel,
             layouts.cp,
@@ -58,8 +63,15 @@ class LayoutKeys:
             np.where(layouts.ep * layouts.etp > 1, layouts.dispatcher, 0),
             *(group.local[self.grids.inverse] for group in groups),
             layouts.world,
-            recomputed_modules(layouts),
         )
+
+    @property
+    def shape_names(self) -> list[bytes]:
+        """What tells the distinct shapes from others of the same setting, whatever the table."""
+        first = self.shapes.first
+        table = np.stack([column[first] for column in self._shapes], axis=1).astype(np.int64)
+        size, rows = table.itemsize * table.shape[1], table.tobytes()
+        return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
 def layout_keys(
