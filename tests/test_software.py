@@ -96,6 +96,7 @@ def test_low_types_need_a_framework_of_their_time() -> None:
         "megatron-lm-plain",
         "megatron-lm-plain-2026",
         "mlperf-nemo-v5.1",
+        "mlperf-nemo-v5.1-bf16-attention",
         "mlperf-nemo-v5.1-modules",
         "nemo-25.04",
     }
@@ -120,6 +121,7 @@ def test_offload_is_said_by_those_that_have_it() -> None:
         "megatron-lm-plain",
         "megatron-lm-plain-2026",
         "mlperf-nemo-v5.1",
+        "mlperf-nemo-v5.1-bf16-attention",
         "mlperf-nemo-v5.1-modules",
         "nemo-24.07",
         "nemo-25.04",
