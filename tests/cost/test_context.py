@@ -88,7 +88,7 @@ def test_all_to_all_on_links_by_hand() -> None:
 
 
 def test_transformer_engine_merges_by_a_kernel_a_block() -> None:
-    """AttnFuncWithCPAndKVP2P on the last of four ranks, step by step: each add reads two, writes one.
+    """AttnFuncWithCPAndKVP2P on the last of four ranks: a sum reads two, writes one.
 
     Back, keys and values are copied to be sent, and those of the diagonal block come last.
     """

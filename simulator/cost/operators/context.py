@@ -120,9 +120,9 @@ def _sums(
 
     TransformerEngine (AttnFuncWithCPAndKVP2P of releases 1.11 and 2.8, 16 bit, causal), on the last
     rank, whose blocks have all queries: keys and values are put together, the first block's
-    log-sum-exp and result are copied, those of each further block added by a kernel each. Back, keys
-    and values are copied, the first block's three gradients too, and those of each further block
-    added; of keys and values between the first and the last block half are (2 B copied, 3 B added).
+    log-sum-exp and result are copied, those of each further block added by a kernel each. Back,
+    keys and values are copied, the first block's three gradients too, those of each further block
+    added, of keys and values half but for the last (a copy moves 2 B for each, a sum 3 B).
 
     torch does both operator by operator (`_SDPAMerger`, `_partial_update`). Of a result of B bytes
     in 16 bit: a cast to fp32 (3 B), two differences (6 B each), a product (4 B); where only the
