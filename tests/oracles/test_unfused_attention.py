@@ -131,6 +131,27 @@ def test_a_causal_softmax_reads_half_and_writes_all() -> None:
     assert listed("softmax", backward=True) == 4 * scores
 
 
+@pytest.mark.parametrize("software", ["nemo-25.04", "megatron-bridge"])
+def test_transformer_engine_makes_a_mask_out_of_positions(software: str) -> None:
+    """As its get_full_mask writes it, in release 2.2 with numbers for flags; heads share it."""
+    with Traffic() as forward:
+        position = torch.arange(LENGTH, dtype=torch.int32)
+        apart = position.view(-1, 1) - position.view(1, -1)
+        left, right = apart - LENGTH, apart + 0
+        if software == "nemo-25.04":
+            torch.logical_not(torch.where(left <= 0, 1, 0) - torch.where(right < 0, 1, 0))
+        else:
+            torch.logical_not((left <= 0) & ~(right < 0))
+    names = ["sub", "add", "le", "lt", "where", "logical_not", "bitwise_not", "bitwise_and"]
+    kernels = replace(load_software(software).kernels, attention="unfused")
+    recipe = Recipe(sequence_length=LENGTH, global_batch=1)
+    ops = block(GPT.blocks[0], HIDDEN, ranks(), recipe, kernels, "learned")
+    (mask,) = (s for s in ops.streams if s.name == "mask")
+    moved = forward.moved(*(f"aten.{name}" for name in names))
+    vectors = 2 * 4 * LENGTH  # numbers for flags are tensors of one element, too
+    assert moved - vectors == pytest.approx(float(np.sum(mask.forward_bytes)), rel=1e-3)
+
+
 def test_alibi_is_copied_to_every_score_and_read_by_the_product() -> None:
     """The copy writes 2 B, the product reads them; one row for each head is next to nothing."""
     mpt = presets.load("mpt-7b")
