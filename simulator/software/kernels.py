@@ -173,6 +173,9 @@ class Kernels:
     scaled_rotary_passes: tuple[int, int] = (7, 7)
     """Times that a rotation with a factor on it reads or writes queries and keys, forward and
     backward: fused kernels have no factor."""
+    latent_rotary_passes: tuple[int, int] = (0, 0)
+    """Times that operators rotating the rotary part of latent attention's heads read or write it,
+    forward and backward, where no kernel does (latent_rope); 0: as other heads are rotated."""
     fp32_router: bool = False
     """A router that its model has in fp32 (``MoE.fp32_router``) is run so (Megatron-Core's
     --moe-router-dtype fp32)."""
