@@ -85,6 +85,7 @@ accuracy: $(STAMPS)/test
 	$(BIN)/python -m workshop.pages.goodput docs
 	$(BIN)/python -m tests.scoring.held_runs
 	$(BIN)/python -m tests.scoring.held_models
+	$(BIN)/python -m tests.scoring.held_answers
 
 profiles: $(STAMPS)/foreshard
 	$(BIN)/python -m workshop.fits.refit

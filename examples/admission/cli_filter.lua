@@ -2,7 +2,8 @@
 --
 -- Install as cli_filter.lua beside slurm.conf, with CliFilterPlugins=lua there, and name the cluster
 -- profile below. It runs on the machine of the user, never in slurmctld. A job that is no training
--- script (exit code 2) is let through; so is one that foreshard is not installed for.
+-- script (exit code 2) is let through; so is one that foreshard is not installed for. What is typed
+-- beside sbatch (--nodes, --time) and not written in the script is not seen.
 
 local CLUSTER = os.getenv("FORESHARD_CLUSTER") or "dgx-h100"
 
@@ -11,7 +12,7 @@ local function quoted(text)
 end
 
 function slurm_cli_pre_submit(options, offset)
-  local script = options["argv"] and options["argv"][0] or os.getenv("FORESHARD_SCRIPT")
+  local script = options["argv"][1] -- from 1: _setup_stringarray in Slurm's cli_filter_lua.c
   if script == nil then
     return slurm.SUCCESS
   end

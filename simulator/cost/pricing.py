@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.arrays import Floats
-from simulator.cost.blocks.block_costs import BlockCosts
+from simulator.cost.blocks.block_costs import BlockCosts, KnownBlocks
 from simulator.cost.blocks.block_prices import block_costs, block_costs_of_each
 from simulator.cost.blocks.padding import mean_costs
 from simulator.cost.collectives.calls import all_gather_s, send_s
@@ -26,6 +26,7 @@ from simulator.layout.keys import distinct_codes
 from simulator.layout.layout_keys import LayoutKeys, layout_keys
 from simulator.layout.layouts import RANK_ORDERS, Layouts, modules_of
 from simulator.layout.placement import Placement
+from simulator.record_cache import for_same_records
 from simulator.schedules.action_tables import unpaired
 from simulator.schedules.registry import WORDS
 from simulator.software.profile import Software
@@ -72,16 +73,23 @@ def price_keys(
     """
     if cluster.kinds:
         raise InputError(f"cluster {cluster.name}: {NO_CLOSED_FORM}")
+    known = _known_blocks(workload, cluster, software)
     workload = workload.by_training()
     cluster = with_release(cluster, software.kernels.nccl, software.kernels.nccl_turned_off)
-    keys = layout_keys(layouts, workload.architecture, cluster.domain, every_rank=every_rank)
+    keys = layout_keys(
+        layouts,
+        workload.architecture,
+        cluster.domain,
+        every_rank=every_rank,
+        each_round=software.fsdp2.reduces_each_round,
+    )
     grids, plan_of_grid = layouts[keys.grids.first], keys.plans.inverse[keys.grids.first]
     if like is not None:
         blocks, ranks, block_key, send_s = like.blocks, like.ranks, like.block_key, like.send_s
     else:
         ranks, block_key = Ranks.of(keys), keys.shapes.inverse
-        price_blocks = partial(_blocks_of_each, modules=modules) if any(modules) else _blocks
-        blocks = price_blocks(workload, cluster, software, ranks)
+        with_each = partial(_with_each, (workload, cluster, software), ranks, known, keys)
+        blocks = _blocks_of_each(with_each, modules) if any(modules) else _blocks(with_each, ranks)
         send_s = _sends(cluster, blocks, ranks, len(modules))
     return Priced(
         workload=workload,
@@ -119,7 +127,17 @@ def with_paths(priced: Priced, layouts: Layouts, *, coarse: bool) -> Priced:
     return replace(priced, paths=paths)
 
 
-def _blocks(workload: Workload, cluster: Cluster, software: Software, ranks: Ranks) -> BlockCosts:
+@for_same_records(1)
+def _known_blocks(workload: Workload, cluster: Cluster, software: Software) -> KnownBlocks:
+    """Prices that stay known: the tables of a search and of its walks share most shapes."""
+    return KnownBlocks()
+
+
+_WithEach = Callable[[Sequence[int]], list[BlockCosts]]
+"""Prices keys with each of some sets of recomputed modules."""
+
+
+def _blocks(with_each: _WithEach, ranks: Ranks) -> BlockCosts:
     """Prices of the model's parts, of each key with the modules that it recomputes.
 
     All keys are priced with each of the sets: few of the costs hang on which it is.
@@ -127,7 +145,7 @@ def _blocks(workload: Workload, cluster: Cluster, software: Software, ranks: Ran
     named = np.asarray(ranks.recompute_modules)
     masks = distinct_codes(named)
     rows = [np.flatnonzero(named == mask) for mask in masks]
-    costs = _with_each(workload, cluster, software, ranks, masks)
+    costs = with_each(masks)
     if len(costs) == 1:
         return costs[0]
     return BlockCosts.joined([(x, y.take(x)) for x, y in zip(rows, costs, strict=True)])
@@ -145,31 +163,31 @@ def _blocks_padded(
     )
 
 
-def _blocks_of_each(
-    workload: Workload,
-    cluster: Cluster,
-    software: Software,
-    ranks: Ranks,
-    modules: Sequence[int],
-) -> BlockCosts:
+def _blocks_of_each(with_each: _WithEach, modules: Sequence[int]) -> BlockCosts:
     """The same of every one of some sets of modules, one set after the other."""
-    keys = len(ranks.tp)
-    costs = _with_each(workload, cluster, software, ranks, modules)
+    costs = with_each(modules)
+    keys = len(costs[0].boundary_bytes)
     return BlockCosts.joined([(np.arange(keys) + i * keys, x) for i, x in enumerate(costs)])
 
 
 def _with_each(
-    workload: Workload,
-    cluster: Cluster,
-    software: Software,
+    setting: tuple[Workload, Cluster, Software],
     ranks: Ranks,
+    known: KnownBlocks,
+    keys: LayoutKeys,
     modules: Sequence[int],
 ) -> list[BlockCosts]:
-    naming = [software.recomputing(modules_of(mask)) for mask in modules]
-    if workload.recipe.pads:
-        return [_blocks_padded(workload, cluster, recomputing, ranks) for recomputing in naming]
-    kernels = [recomputing.kernels for recomputing in naming]
-    return block_costs_of_each(workload, cluster, software, ranks, kernels)
+    workload, cluster, software = setting
+
+    def priced(rows: NDArray[np.intp]) -> list[BlockCosts]:
+        some = ranks.take(rows)
+        naming = [software.recomputing(modules_of(mask)) for mask in modules]
+        if workload.recipe.pads:
+            return [_blocks_padded(workload, cluster, recomputing, some) for recomputing in naming]
+        kernels = [recomputing.kernels for recomputing in naming]
+        return block_costs_of_each(workload, cluster, software, some, kernels)
+
+    return known.of(keys.shape_names, modules, priced)
 
 
 def _unpaired(keys: LayoutKeys, workload: Workload, software: Software) -> Floats:

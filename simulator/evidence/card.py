@@ -143,7 +143,7 @@ def evidence_card(
     own = float(found.own[0])
     differs = _differs(traits, found, nearest) if nearest is not None else ()
     return Card(
-        grade=_grade(traits, found, expected),
+        grade=grade_of(traits, found, expected),
         runs=int((apart <= NEAR).sum()),
         mean_error=expected,
         runs_error=None if np.isnan(own) else own,
@@ -194,7 +194,7 @@ _KINDS = {
 }
 
 
-def _grade(traits: Traits, nearness: Nearness, expected: float) -> str:
+def grade_of(traits: Traits, nearness: Nearness, expected: float) -> str:
     """The strongest grade whose error is not exceeded and of which there are enough runs."""
     rules = zip(GRADES, LARGEST, _SAME, _ENOUGH, _ON_DEVICE, strict=False)
     for grade, largest, names, enough, here in rules:

@@ -274,13 +274,13 @@ def _spelled(name: str) -> str:
 
 
 def _hourly(price: str) -> str:
-    """The price of an accelerator's hour as its profile, or the one it builds on, states it."""
+    """The price of an accelerator's hour as its profile, or the one under it, states it."""
     for _ in range(4):
         table = read_toml(catalogue.find("prices", price))
         stated = table.get("usd_per_gpu_hour")
-        value = stated.get("value") if isinstance(stated, dict) else stated
-        if isinstance(value, (int, float)):
-            return f"{value:g} USD a GPU hour"
+        figure = stated if isinstance(stated, dict) else {"value": stated}
+        if isinstance(value := figure.get("value"), (int, float)):
+            return f"{value:g} USD a GPU hour{', assumed' * (figure.get('grade') == 'assumed')}"
         price = str(table.get("base", ""))
         if not price:
             break

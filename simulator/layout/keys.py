@@ -51,6 +51,8 @@ def unique_rows(*columns: NDArray[Any]) -> UniqueRows:
         if column.strides == (0,):  # one value for all rows
             continue
         compact, count = _compact(column)
+        if count == 1:
+            continue
         if size * count > 2**62:
             code, size = _compact(code)
         code, size = code * count + compact, size * count
@@ -64,8 +66,12 @@ def _compact(column: NDArray[Any], size: int | None = None) -> tuple[NDArray[Any
     """Replace values by their rank among the distinct values; return them and their number."""
     if len(column) == 0:
         return column.astype(np.int64), 0
-    size = int(column.max()) + 1 if size is None else size
-    if size <= max(_DENSE_LIMIT, _DENSE_TIMES * len(column)) and int(column.min()) >= 0:
+    least = int(column.min())
+    if size is None:
+        size = int(column.max()) + 1
+        if size == least + 1:
+            return column, 1  # one value, whose rank nobody asks for
+    if size <= max(_DENSE_LIMIT, _DENSE_TIMES * len(column)) and least >= 0:
         present = np.zeros(size, dtype=bool)
         present[column] = True
         rank = np.cumsum(present) - 1

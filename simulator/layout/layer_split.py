@@ -18,10 +18,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import ArrayLike, NDArray
 
 from simulator.arrays import Floats, Ints
 from simulator.records import dataclass
+
+_CELLS = 1 << 18
+"""Cells, by way, length and end, whose costs are computed together: bounds their memory."""
 
 _BITS = 44
 """Seconds are rounded to this many bits of their sum, so that sums of them are exact."""
@@ -166,10 +170,13 @@ class _Problem:
 def _of_length(problem: _Problem, layers: int) -> tuple[Floats, NDArray[np.bool_]]:
     """Time of so many layers, and whether they fit: shape (ways, first layers, stages)."""
     taken = _runs(problem.times_before, layers) + problem.fixed
-    limit = problem.limit
-    room = limit + 1e-12 * np.where(np.isfinite(limit), np.abs(limit), 0.0)
-    fits = (_runs(problem.held_before, layers) <= room) & (layers >= problem.fewest)
-    return taken, fits
+    held = _runs(problem.held_before, layers)
+    return taken, (held <= _room(problem.limit)) & (layers >= problem.fewest)
+
+
+def _room(limit: Floats) -> Floats:
+    """What stages may hold: a limit, and what sums are rounded by."""
+    return limit + 1e-12 * np.where(np.isfinite(limit), np.abs(limit), 0.0)
 
 
 def _band(problem: _Problem) -> int:
@@ -181,22 +188,23 @@ def _band(problem: _Problem) -> int:
 def _split(problem: _Problem, longest: int, unit: float) -> LayerSplit | None:
     """The best split of which no stage holds more than `longest` layers."""
     cost, way = _segments(problem, longest)
-    least = float(_deal(cost, np.maximum).best[-1, -1])
+    least = float(_deal(cost, np.maximum)[0][-1, -1])
     if not np.isfinite(least):
         return None
     cap = _best_cap(cost, least, problem.more)
-    dealt = _deal(np.where(cost <= cap, cost, np.inf), np.add, _sum_of_squares)
-    return _result(dealt.starts(problem.times.shape[1]), cost, way, unit, problem.more)
+    start = np.zeros((len(cost) + 1, cost.shape[2]), dtype=np.int64)
+    _deal(np.where(cost <= cap, cost, np.inf), np.add, _sum_of_squares, start)
+    return _result(_starts(start), cost, way, unit, problem.more)
 
 
 def _best_cap(cost: Floats, least: float, more: int) -> float:
     """The slowest stage with which a step of `more` further micro-batches is shortest."""
-    floor = float(_deal(cost, np.add).best[-1, -1])
+    floor = float(_deal(cost, np.add)[0][-1, -1])
 
     def capped(cap: float) -> tuple[float, float]:
-        dealt = _deal(np.where(cost <= cap, cost, np.inf), np.add, np.maximum)
-        slowest = float(dealt.tie[-1, -1])
-        return slowest, float(dealt.best[-1, -1]) + more * slowest
+        best, tie = _deal(np.where(cost <= cap, cost, np.inf), np.add, np.maximum)
+        slowest = float(tie[-1, -1])
+        return slowest, float(best[-1, -1]) + more * slowest
 
     cap_s, best = capped(least)
     below = np.inf
@@ -210,55 +218,42 @@ def _best_cap(cost: Floats, least: float, more: int) -> float:
     return cap_s
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Dealt:
-    """Best values of the first layers on the first stages, shape (stages + 1, layers + 1)."""
-
-    best: Floats
-    tie: Floats
-    """Of equal ones, the least of what decides between them."""
-    start: Ints
-    """First layer of the last of these stages."""
-
-    def starts(self, last: int) -> list[int]:
-        """First layers of the stages, and the end."""
-        ends = [last]
-        for stage in range(len(self.start) - 1, 0, -1):
-            ends.append(int(self.start[stage, ends[-1]]))
-        return ends[::-1]
+def _starts(start: Ints) -> list[int]:
+    """First layers of the stages, and the end."""
+    ends = [start.shape[1] - 1]
+    for stage in range(len(start) - 1, 0, -1):
+        ends.append(int(start[stage, ends[-1]]))
+    return ends[::-1]
 
 
 def _deal(
     cost: Floats,
     join: Callable[[Any, Any], Any],
     tie: Callable[[Any, Any], Any] | None = None,
-) -> _Dealt:
+    start: Ints | None = None,
+) -> tuple[Floats, Floats]:
     """Take in one stage after the other; `join` and `tie` add a stage to what is before it.
 
     `cost` is of shape (stages, longest + 1, layers + 1): row i holds stages of longest - i layers,
-    by their end.
+    by their end. Returns the best values of the first layers on the first stages, shape (stages +
+    1, layers + 1), and of equal ones the least of what decides between them. `start`, of that
+    shape, takes the first layer of the last of these stages.
     """
     stages, rows, size = cost.shape
     best, ties = np.full((2, stages + 1, rows - 1 + size), np.inf)
-    start = np.zeros((stages + 1, size), dtype=np.int64)
+    # values at the first layer of stages, by row and end
+    before, ties_before = (sliding_window_view(x, size, axis=1) for x in (best, ties))
     end = np.arange(size)
     best[0, rows - 1] = ties[0, rows - 1] = 0.0
     for s in range(stages):
-        whole = join(_before(best[s], rows), cost[s])
+        whole = join(before[s], cost[s])
         best[s + 1, rows - 1 :] = least = whole.min(axis=0)
-        if tie is None:
-            row = whole.argmin(axis=0)
-        else:
-            second = np.where(whole == least, tie(_before(ties[s], rows), cost[s]), np.inf)
-            row = second.argmin(axis=0)
-            ties[s + 1, rows - 1 :] = second.min(axis=0)
-        start[s + 1] = end - (rows - 1 - row)
-    return _Dealt(best=best[:, rows - 1 :], tie=ties[:, rows - 1 :], start=start)
-
-
-def _before(values: Floats, rows: int) -> Floats:
-    """Values at the first layer of stages, by row and end: shape (rows, layers + 1)."""
-    return np.lib.stride_tricks.sliding_window_view(values, len(values) - rows + 1)
+        if tie is not None:
+            whole = np.where(whole == least, tie(ties_before[s], cost[s]), np.inf)
+            ties[s + 1, rows - 1 :] = whole.min(axis=0)
+        if start is not None:
+            start[s + 1] = end - (rows - 1 - whole.argmin(axis=0))
+    return best[:, rows - 1 :], ties[:, rows - 1 :]
 
 
 def _sum_of_squares(before: Floats, cost: Floats) -> Floats:
@@ -271,14 +266,25 @@ def _segments(problem: _Problem, longest: int) -> tuple[Floats, Ints]:
 
     Both of shape (stages, longest + 1, layers + 1), as `_deal` reads them.
     """
-    _, layers, stages = problem.times.shape
+    ways, layers, stages = problem.times.shape
     cost = np.full((stages, longest + 1, layers + 1), np.inf)
     way = np.zeros((stages, longest + 1, layers + 1), dtype=np.int64)
-    for length in range(longest + 1):
-        taken, fits = _of_length(problem, length)
-        taken = np.where(fits, taken, np.inf)
-        cost[:, longest - length, length:] = taken.min(axis=0).T
-        way[:, longest - length, length:] = taken.argmin(axis=0).T
+    befores = [np.moveaxis(x, -1, 0) for x in (problem.times_before, problem.held_before)]
+    wide = np.pad(befores, ((0, 0), (0, 0), (0, 0), (longest, 0)))
+    firsts = sliding_window_view(wide, layers + 1, axis=3)  # by stage, way, row and end
+    lengths, end = np.arange(longest, -1, -1)[:, None], np.arange(layers + 1)
+    able = (lengths >= problem.fewest[:, None, None]) & (lengths <= end)
+    some = max(_CELLS // (ways * (layers + 1) * (longest + 1)), 1)
+    for start in range(0, stages, some):
+        at = slice(start, start + some)
+        taken, held = (
+            before[at, :, None] - first[at] for before, first in zip(befores, firsts, strict=True)
+        )
+        fits = (held <= _room(problem.limit[at, None, None, None])) & able[at, None]
+        taken = np.where(fits, taken + problem.fixed[at, None, None, None], np.inf)
+        cost[at] = taken[:, 0] if ways == 1 else taken.min(axis=1)
+        if ways > 1:
+            way[at] = taken.argmin(axis=1)
     return cost, way
 
 

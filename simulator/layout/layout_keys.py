@@ -44,9 +44,14 @@ class LayoutKeys:
     @cached_property
     def shapes(self) -> UniqueRows:
         """Shapes that a rank computes with: layouts whose blocks cost the same."""
+        return unique_rows(*self._shapes, recomputed_modules(self.layouts))
+
+    @cached_property
+    def _shapes(self) -> tuple[NDArray[Any], ...]:
+        """What tells shapes apart, but for what they recompute."""
         layouts, placement = self.layouts, self.placement
         groups = (placement.tp, placement.cp, placement.ep, placement.etp)
-        return unique_rows(
+        return (
             layouts.tp,
             layouts.sequence_parallel,
             layouts.cp,
@@ -58,16 +63,29 @@ class LayoutKeys:
             np.where(layouts.ep * layouts.etp > 1, layouts.dispatcher, 0),
             *(group.local[self.grids.inverse] for group in groups),
             layouts.world,
-            recomputed_modules(layouts),
         )
+
+    @property
+    def shape_names(self) -> list[bytes]:
+        """What tells the distinct shapes from others of the same setting, whatever the table."""
+        first = self.shapes.first
+        table = np.stack([column[first] for column in self._shapes], axis=1).astype(np.int64)
+        size, rows = table.itemsize * table.shape[1], table.tobytes()
+        return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
 def layout_keys(
-    layouts: Layouts, arch: Architecture, domain: int, *, every_rank: bool = False
+    layouts: Layouts,
+    arch: Architecture,
+    domain: int,
+    *,
+    every_rank: bool = False,
+    each_round: bool = False,
 ) -> LayoutKeys:
     """Find the keys of layouts on scale-up domains of `domain` accelerators.
 
-    With `every_rank`, ranks of a plan that hold the same layers stay apart.
+    With `every_rank`, ranks of a plan that hold the same layers stay apart. `each_round`: gradients
+    are reduced after each round of micro-batches, so that states know whether there are several.
     """
     micro_batches = _distinct_micro_batches(layouts)
     plans = unique_rows(layouts.pp, layouts.vpp, micro_batches, layouts.schedule, layouts.stages)
@@ -82,7 +100,10 @@ def layout_keys(
         splits=[layouts.splits[code] for code in layouts.stages[plans.first].tolist()],
     )
     table = fold(held, by_content=not every_rank)
-    grids = _rank_grids(layouts, plans, table)
+    waits = (layouts.micro_batches <= layouts.pp).astype(np.int64)
+    if each_round:
+        waits += 2 * (layouts.rounds > 1)
+    grids = _rank_grids(layouts, plans, table, waits)
     return LayoutKeys(
         layouts=layouts,
         plans=plans,
@@ -101,11 +122,13 @@ def _distinct_micro_batches(layouts: Layouts) -> NDArray[Any]:
     return np.where(longer | BREADTH_FIRST[layouts.schedule], m, np.minimum(m, 4 * pp))
 
 
-def _rank_grids(layouts: Layouts, plans: UniqueRows, table: StageTable) -> UniqueRows:
+def _rank_grids(
+    layouts: Layouts, plans: UniqueRows, table: StageTable, waits: NDArray[Any]
+) -> UniqueRows:
     """Distinct rank grids with what they share.
 
     Of a pipeline plan the states know what its ranks hold, not how many micro-batches pass, but for
-    whether they are more than the ranks (``cost/states/gathered.py: unreduced_bytes``).
+    what that says of gradients that wait (``cost/states/gathered.py: _unreduced_bytes``), `waits`.
     """
     sizes = zip(table.parts, table.versions, layouts.vpp[plans.first].tolist(), strict=True)
     names: dict[tuple[bytes, bytes, int], int] = {}
@@ -126,7 +149,7 @@ def _rank_grids(layouts: Layouts, plans: UniqueRows, table: StageTable) -> Uniqu
         layouts.reshard_after_forward,
         layouts.copies,
         np.array(content)[plans.inverse],
-        (layouts.micro_batches <= layouts.pp).astype(np.int64),
+        waits,
     )
 
 

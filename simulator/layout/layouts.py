@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from simulator.frames import DataFrame, frame
 from simulator.layout.degrees import accelerators
 from simulator.records import dataclass
-from simulator.schedules.registry import SCHEDULES, WORDS, by_code, usual_codes
+from simulator.schedules.registry import SCHEDULES, TAKES_ROUNDS, WORDS, by_code, usual_codes
 from simulator.software.supports import RANK_ORDERS
 
 __all__ = ["RANK_ORDERS"]
@@ -215,6 +215,12 @@ class Layouts:
     def micro_batches(self) -> NDArray[Any]:
         """Micro-batches per step and data-parallel rank."""
         return self.global_batch // (self.dp * self.micro_batch)
+
+    @property
+    def rounds(self) -> NDArray[Any]:
+        """Rounds in which micro-batches go through a rank's chunks; 1 without rounds."""
+        some = np.maximum(self.micro_batches // self.pp, 1)
+        return np.where(TAKES_ROUNDS[self.schedule], some, 1)
 
     @property
     def copies(self) -> NDArray[Any]:

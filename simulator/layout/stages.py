@@ -114,19 +114,23 @@ def stages(
     start, end = (
         _first_layer(g, n, len(layer_kinds) - ahead, ahead > 0) for g in (piece, piece + 1)
     )
-    for index in (i for i, split in enumerate(splits) if len(split)):
-        rows = plan == index
-        bounds = np.concatenate([[0], np.cumsum(splits[index])])
-        start[rows], end[rows] = bounds[piece[rows]], bounds[piece[rows] + 1]
+    dealt = np.array([len(split) for split in splits], dtype=np.int64)
+    if dealt.any():
+        before = np.concatenate([[0], np.cumsum([n for split in splits for n in split])])
+        first = np.cumsum(dealt) - dealt
+        rows = np.flatnonzero(dealt[plan])
+        base = first[plan[rows]]
+        start[rows] = before[base + piece[rows]] - before[base]
+        end[rows] = before[base + piece[rows] + 1] - before[base]
     end = np.where(piece == n - 1, len(layer_kinds), end)
-    before = np.zeros((len(layer_kinds) + 1, kinds), dtype=np.int64)
-    before[1:] = np.cumsum(layer_kinds[:, None] == np.arange(kinds), axis=0)
+    held = np.zeros((len(layer_kinds) + 1, kinds), dtype=np.int64)
+    held[1:] = np.cumsum(layer_kinds[:, None] == np.arange(kinds), axis=0)
 
     return Stages(
         plan=plan,
         rank=rank,
         chunk=chunk,
-        blocks=before[end] - before[start],
+        blocks=held[end] - held[start],
         embedding=(piece == 0).astype(np.int64),
         head=(piece == n - 1).astype(np.int64),
         in_flight=flying,

@@ -49,7 +49,7 @@ class Call:
     cold: bool = True
     """Its data were not in the cache."""
     note: Mapping[str, Any] = field(default_factory=dict)
-    """What else the record says: output, scaling, load, ..."""
+    """What else the record says: output, scaling, load, words of its shape, ..."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -186,5 +186,6 @@ def _call(record: Mapping[str, Any], where: str) -> Call:
         readings_s=tuple(record["times_s"]),
         moved_bytes=record.get("bytes"),
         cold=record.get("cold") is not False,
-        note={name: value for name, value in record.items() if name not in known},
+        note={name: word for name, word in record["shape"].items() if isinstance(word, str)}
+        | {name: value for name, value in record.items() if name not in known},
     )

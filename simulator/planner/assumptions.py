@@ -1,9 +1,9 @@
 """The assumptions that decide most: each priced by predicting the other choice.
 
 An answer takes a software with its flags, a type of gradients, a way to the experts. The other
-choice is predicted on the best layout; where that does not FIT so, on the other layouts of the
-answer, of which the fastest that does is taken; where none does, or the software is another one,
-layouts are searched. Those that change the step most stand under the verdict.
+choice is predicted on the best layout; where that does not FIT so, or the software is another one,
+on the fastest that does of the answer's other layouts and of those that a search finds. Those that
+change the step most stand under the verdict.
 """
 
 from __future__ import annotations
@@ -112,8 +112,9 @@ def _priced(answer: BestLayout, other: Alternative) -> Assumption | None:
     estimate = _estimated(table[:1].replace(**other.fields), other)
     same = estimate is not None and bool(estimate.verdict[0] <= answer.estimate.verdict[0])
     if not same:
-        near = _fastest_listed(answer, other) or _searched(answer, other)
-        estimate, same = (near, False) if len(near) else (estimate, True)
+        near = [_fastest_listed(answer, other), _searched(answer, other)]
+        able = [layouts for layouts in near if layouts is not None and len(layouts)]
+        estimate, same = (min(able, key=_step_s), False) if able else (estimate, True)
     if estimate is None:
         return None
     result = priced(estimate, scenario)
@@ -138,9 +139,7 @@ def _priced(answer: BestLayout, other: Alternative) -> Assumption | None:
 def _fastest_listed(answer: BestLayout, other: Alternative) -> Estimate | None:
     """The fastest layout of the answer that FITS so; None where none does, or of other software.
 
-    An answer lists the fastest by hundreds, near one another in step time and far apart in memory:
-    a search finds none that is faster by more than a hundredth (tested), and often a slower one,
-    since it keeps the degrees of the best.
+    An answer lists the fastest by hundreds, near one another in step time and far apart in memory.
     """
     table = answer.estimate.layouts[1:]
     if other.scenario.software.name != answer.scenario.software.name or not len(table):
@@ -155,11 +154,12 @@ def _fastest_listed(answer: BestLayout, other: Alternative) -> Estimate | None:
 def _searched(answer: BestLayout, other: Alternative) -> Estimate:
     """The fastest layout that FITS so, with the best one's degrees over which operators are cut.
 
-    Another software is free in all: what suits one is not what suits the other.
+    Another software is free in all: what suits one is not what suits the other. So is any choice
+    where the answer lists no other layouts.
     """
     best = {**answer.layout, **other.fields}
     alike = other.scenario.software.name == answer.scenario.software.name
-    kept = (*_KEPT, *other.fields) if alike else ()
+    kept = (*_KEPT, *other.fields) if alike and len(answer.estimate) > 1 else tuple(other.fields)
     pinned = {name: best[name] for name in kept} | answer.scenario.pinned
     return explore_scenario(other.scenario, pinned, keep=1, counts=False, near_miss=False).best
 
@@ -173,6 +173,10 @@ def _estimated(table: Layouts, other: Alternative) -> Estimate | None:
         return evaluate(table, *setting) if len(table) else None
     except InputError:  # the device has no figures of that library
         return None
+
+
+def _step_s(estimate: Estimate) -> float:
+    return float(estimate.step_time_s[0])
 
 
 def _known(value: float) -> float | None:

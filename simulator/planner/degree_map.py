@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from simulator.cost.estimate import Estimate
 from simulator.planner.plan import Plan
 from simulator.records import dataclass
 from simulator.search.allowed import with_allowed
-from simulator.search.fastest import explore_scenario
+from simulator.search.explore import fastest_of_pairs
 
 _STAGES = (1, 2, 4, 8, 16)
 """Pipeline-parallel degrees of the map, beside that of the best layout."""
@@ -54,15 +51,13 @@ def degree_map(plan: Plan) -> list[DegreeCell]:
         pair = int(estimate.layouts.tp[i]), int(estimate.layouts.pp[i])
         if able[i] and plan.scenario.goal.minimize != "energy":
             known.setdefault(pair, _cell(pair, estimate, i))
-    return [known.get(pair) or _searched(plan, pair, pinned) for pair in pairs]
-
-
-def _searched(plan: Plan, pair: tuple[int, int], pinned: Mapping[str, Any]) -> DegreeCell:
-    tp, pp = pair
-    free = {**pinned, "tp": tp, "pp": pp}
-    few: dict[str, Any] = {"keep": 1, "counts": False, "near_miss": False, "walks": False}
-    best = explore_scenario(plan.scenario, free, **few).best
-    return _cell(pair, best, 0) if len(best) else DegreeCell(tp=tp, pp=pp)
+    rest = [pair for pair in pairs if pair not in known]
+    setting = scenario.workload, scenario.cluster, scenario.software
+    tight = scenario.allow_tight
+    best = fastest_of_pairs(setting, pinned, rest, allow_tight=tight) if rest else []
+    for pair, cell in zip(rest, best, strict=True):
+        known[pair] = _cell(pair, cell, 0) if len(cell) else DegreeCell(tp=pair[0], pp=pair[1])
+    return [known[pair] for pair in pairs]
 
 
 def _cell(pair: tuple[int, int], estimate: Estimate, i: int) -> DegreeCell:

@@ -21,6 +21,7 @@ from simulator.goal import Goal
 from simulator.layout.layouts import SHARDINGS
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.planner.answer_evidence import scenario_evidence
+from simulator.planner.assumptions import Assumption, assumptions
 from simulator.planner.prediction import refuse_mixed
 from simulator.planner.remedies import why_nothing_fits
 from simulator.records import dataclass
@@ -120,6 +121,11 @@ class Plan(BestLayout):
     def evidence(self) -> Card:
         """What measured runs and figures stand behind it."""
         return scenario_evidence(self.scenario, self.estimate, self.outcome)
+
+    @property
+    def assumptions(self) -> list[Assumption]:
+        """What it takes for granted and bears on it most."""
+        return assumptions(self)
 
     @property
     def meets_deadline(self) -> bool:

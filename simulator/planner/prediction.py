@@ -44,7 +44,7 @@ class Prediction(BestLayout):
     COMMAND: ClassVar[str] = "predict"
     KEYS: ClassVar[tuple[str, ...]] = (
         *("*asked", "layouts=rows", "tight_alternative"),
-        "bearing_defaults",
+        *("assumptions", "bearing_defaults"),
     )
 
     scenario: Scenario
@@ -68,6 +68,11 @@ class Prediction(BestLayout):
     def rows(self) -> list[dict[str, Any]]:
         """Its one layout, as JSON says it."""
         return [layout_rows(self)[0].document() | {"evidence": self.evidence}]
+
+    @property
+    def assumptions(self) -> Any:
+        """What it takes for granted and bears on it most, as ``planner/assumptions.py`` says it."""
+        return import_module("simulator.planner.assumptions").assumptions(self)
 
     @property
     def bearing_defaults(self) -> Any:

@@ -54,8 +54,9 @@ def _words(remedy: Variant) -> str:
     words = f"{also}: {remedy.change}, as {remedy.layout}, {show_seconds(step_s)} a step"
     if (steps := scenario.workload.recipe.steps) is None:
         return words
-    rate = scenario.tariff.price.usd_per_gpu_hour
-    usd = "" if rate is None else f" and {show_usd(steps * step_s / HOUR_S * remedy.gpus * rate)}"
+    price, gpu_hours = scenario.tariff.price, steps * step_s / HOUR_S * _paid(remedy)
+    rate = price.usd_per_gpu_hour
+    usd = "" if rate is None else f" and {show_usd(gpu_hours * rate)}{price.mark}"
     return f"{words}, {show_days(steps * step_s / DAY_S)}{usd} without failures"
 
 
@@ -92,7 +93,12 @@ def remedies(scenario: Scenario, miss: Estimate | None) -> list[Variant]:
 
 def _gpu_seconds(remedy: Variant) -> float:
     """What a step takes of the machine: the cheapest remedy has the least."""
-    return remedy.gpus * (remedy.step_time_s or 0.0)
+    return _paid(remedy) * (remedy.step_time_s or 0.0)
+
+
+def _paid(remedy: Variant) -> int:
+    """Accelerators that are paid for: racks are let whole."""
+    return int(remedy.scenario.cluster.rented(remedy.gpus))
 
 
 def _tried(

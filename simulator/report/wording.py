@@ -32,6 +32,9 @@ from simulator.workload.recipe import Recipe
 _MOST = 3
 """Losses, or terms, that are named."""
 
+_FEW = 1.1
+"""Times the speed below which the percents above it are said."""
+
 AT_ASSUMED = f"{MARK} at an assumed price: a guess or a page read second hand, no quote"
 
 IDEAL = "nothing on top: goodput and the planning factor are left out (--ideal)"
@@ -135,6 +138,17 @@ def planned_totals_words(answer: BestLayout, i: int = 0) -> str:
     if math.isfinite(middle):
         words += f", {show_kwh(middle)} ({show_kwh(low)} to {show_kwh(high)})"
     return words
+
+
+def speed_words(times: float) -> str:
+    """How much faster a run would have to be.
+
+    >>> speed_words(1.004), speed_words(2.256)
+    ('0.4 % more speed', '2.26 times the speed')
+    """
+    if times < _FEW:
+        return f"{show_percent(times - 1.0)} more speed"
+    return f"{times:,.3g} times the speed"
 
 
 def chance_words(held: float, without: float, what: str = "") -> str:

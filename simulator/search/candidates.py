@@ -252,7 +252,7 @@ def count(
         if pinned.get(field) == "any":
             words = choice.words(software.supports, workload.architecture)
             times, pinned[field] = times * len(words), words[0]
-    for (tp, pp, cp), dp in _degrees(workload, cluster, software, pinned, wide):
+    for (tp, pp, cp), dp in degrees(workload, cluster, software, pinned, wide):
         if outer is not None and (tp, pp, cp) not in outer:
             continue
         axes, shared = _known(memo, workload, cluster, software, pinned, tp=tp, pp=pp, cp=cp, dp=dp)
@@ -279,10 +279,11 @@ def _known(
     key = (*degrees.values(), *(pinned.get(field) for field in _CHOICES))
     if key not in memo:
         ranks = degrees["cp"] * degrees["dp"]
-        memo[key] = (
-            _inner(workload, cluster, software, pinned, **degrees),
-            shared_states(software, pinned, degrees["tp"], degrees["pp"], ranks, cluster.domain),
+        inner = _inner(workload, cluster, software, pinned, **degrees)
+        shared = shared_states(
+            software, pinned, degrees["tp"], degrees["pp"], ranks, cluster.domain
         )
+        memo[key] = tuple({name: _narrow(x) for name, x in xs.items()} for xs in (inner, shared))
     axes, shared = memo[key]
     return dict(axes), shared
 
@@ -337,7 +338,7 @@ def _grids(
 ) -> Iterator[dict[str, NDArray[Any]]]:
     """One product of the inner choices per (tp, pp, cp); at least one row, be it to blame."""
     some, first = False, 0
-    for (tp, pp, cp), dp in _degrees(workload, cluster, software, pinned, wide):
+    for (tp, pp, cp), dp in degrees(workload, cluster, software, pinned, wide):
         if outer is not None and (tp, pp, cp) not in outer:
             continue
         axes, shared = _known(memo, workload, cluster, software, pinned, tp=tp, pp=pp, cp=cp, dp=dp)
@@ -349,9 +350,9 @@ def _grids(
         shape = [len(axis) for axis in axes.values()]
         rows = np.arange(prod(shape)) if pick is None else pick((tp, pp, cp), shape, shared)
         places = np.unravel_index(rows, shape)
-        grid = {name: _narrow(axes[name])[i] for name, i in zip(axes, places, strict=True)}
+        grid = {name: axes[name][i] for name, i in zip(axes, places, strict=True)}
         which = grid.pop("states")
-        grid |= {name: _narrow(values)[which] for name, values in shared.items()}
+        grid |= {name: values[which] for name, values in shared.items()}
         grid |= {
             name: np.full(len(rows), value, dtype=np.int32)
             for name, value in (("tp", tp), ("pp", pp), ("cp", cp), ("dp", dp))
@@ -375,7 +376,7 @@ def _within(sizes: NDArray[Any], span: Range, pinned: Mapping[str, Any]) -> NDAr
     return sizes[(sizes > span[0]) & (sizes <= span[1])]
 
 
-def _degrees(
+def degrees(
     workload: Workload,
     cluster: Cluster,
     software: Software,

@@ -180,12 +180,31 @@ def by_expectation(
     Where the best is hardly better than one that is nearer to measured runs, that one is taken
     (:func:`simulator.cost.uncertainty.expected_order`).
     """
-    first = estimate.take(slice(0, CLOSE))
-    if len(first) < 2 or not np.isfinite(values[: len(first)]).all():
-        return np.arange(len(estimate))
-    error = expected_errors(first, workload, cluster, software)
-    order = expected_order(values[: len(first)], error)
-    return np.concatenate([order, np.arange(len(first), len(estimate))])
+    return each_by_expectation([(values, estimate)], workload, cluster, software)[0]
+
+
+def each_by_expectation(
+    several: Sequence[tuple[Floats, Estimate]],
+    workload: Workload,
+    cluster: Cluster,
+    software: Software,
+) -> list[NDArray[np.intp]]:
+    """The same of several tables, each with its values; all are set against measured runs once."""
+    orders = [np.arange(len(estimate)) for _, estimate in several]
+    first = [estimate.take(slice(0, CLOSE)) for _, estimate in several]
+    able = [
+        i
+        for i, (values, _) in enumerate(several)
+        if len(first[i]) > 1 and np.isfinite(values[: len(first[i])]).all()
+    ]
+    if not able:
+        return orders
+    both = concatenate([first[i] for i in able])
+    ends = np.cumsum([len(first[i]) for i in able])
+    errors = np.split(expected_errors(both, workload, cluster, software), ends[:-1])
+    for i, error in zip(able, errors, strict=True):
+        orders[i][: len(error)] = expected_order(several[i][0][: len(error)], error)
+    return orders
 
 
 def expected_errors(

@@ -12,14 +12,14 @@ alone is, are kept beside it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.arrays import Ints
+from simulator.arrays import Floats, Ints
 from simulator.cost.estimate import VERDICTS, concatenate
 from simulator.cost.pricing import with_paths
 from simulator.cost.step import CHUNK, Estimate, evaluate, priced_estimate
@@ -30,8 +30,8 @@ from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, REASONS
 from simulator.layout.rules.launch_rules import UNSAID
 from simulator.records import dataclass
-from simulator.search.candidates import EVERY, Degrees, Family, Range, count, families
-from simulator.search.certainty import CLOSE, by_expectation
+from simulator.search.candidates import EVERY, Degrees, Family, Range, count, degrees, families
+from simulator.search.certainty import CLOSE, by_expectation, each_by_expectation
 from simulator.search.in_threads import in_threads, may_go_on
 from simulator.search.key_bounds import bounded_keys
 from simulator.search.memory_filter import (
@@ -154,15 +154,20 @@ class _Search:
         pinned: Mapping[str, Any],
         *,
         keep: int,
-        exhaustive: bool,
-        counts: bool,
+        exhaustive: bool = False,
+        counts: bool = False,
+        pairs: Sequence[tuple[int, int]] = (),
     ) -> None:
         self.setting, self.pinned = setting, pinned
         self.exhaustive, self.counts = exhaustive, counts
+        self.pairs = {pair: place for place, pair in enumerate(pairs)}
+        parts = range(max(len(pairs), 1))
         self.sizes = {"fits": keep, "safe": keep, "roomy": keep} | ({"near": 1} if counts else {})
         self.lists = {
-            name: Shortlist(_SPARE * max(size, _FEW)) for name, size in self.sizes.items()
+            name: [Shortlist(_SPARE * max(size, _FEW)) for _ in parts]
+            for name, size in self.sizes.items()
         }
+        self.fits = np.full(len(parts), False)
         self.spaces: list[Space] = []
         self.dropped = np.zeros(len(REASONS) + 1, dtype=np.int64)
         self.layouts = self.numbered = self.fitting = self.timed = 0
@@ -179,7 +184,7 @@ class _Search:
         With `wide`, those of degrees that are not tried otherwise.
         """
         span: Range = EVERY if self.exhaustive else (0, _MICRO_BATCH)
-        outer: set[Degrees] | None = None
+        outer = self._missing(wide=wide) if self.pairs else None
         untried, whole, memo = 0, 0, dict[tuple[Any, ...], Any]()
         while outer is None or outer:
             shared: dict[str, Any] = {"memo": memo, "wide": wide}
@@ -198,6 +203,21 @@ class _Search:
         if progress is not None and whole != self.layouts:
             progress(self.layouts, self.layouts)
         return untried
+
+    def _missing(self, *, wide: bool) -> set[Degrees]:
+        """Degrees (tp, pp, cp) of those pairs that are searched of which nothing fits yet."""
+        every = (grid for grid, _ in degrees(*self.setting, self.pinned, wide))
+        places = ((grid, self.pairs.get(grid[:2])) for grid in every)
+        return {grid for grid, place in places if place is not None and not self.fits[place]}
+
+    def part(self, tp: Ints, pp: Ints) -> Ints:
+        """Which of the pairs each row is of; 0 where all are searched as one."""
+        if not self.pairs:
+            return np.zeros(len(tp), dtype=np.intp)
+        rows = unique_rows(tp, pp)
+        columns = (tp[rows.first].tolist(), pp[rows.first].tolist())
+        pairs = zip(*columns, strict=True)
+        return np.array([self.pairs[pair] for pair in pairs], dtype=np.intp)[rows.inverse]
 
     def _take_all(
         self,
@@ -228,17 +248,22 @@ class _Search:
         """
         keys = bounded_keys(self.setting, pinned, **ranges)
         light = keys.light(HEADROOM * float(self.setting[1].accelerator.memory.usable_bytes))
-        grown = set[Degrees]()
-        for least_s, pick in light.batches(light.least_s, _OPENED):
-            if least_s > self.cut:
-                grown |= light.may_grow(least_s)
+        grown, opened = set[Degrees](), np.full(len(light.least_s), False)
+        tp, pp, _ = np.array(light.degrees, dtype=np.int64).reshape(-1, 3).T
+        part = self.part(tp, pp)[light.grid]
+        for some in light.batches(light.least_s, _OPENED):
+            first = np.full(len(self.fits), np.inf)
+            np.minimum.at(first, part[some], light.least_s[some])
+            if not (pays := first <= self.cuts).any():
                 break
-            for family in families(*self.setting, pinned, pick=pick, **ranges):
+            some = some[pays[part[some]]]
+            opened[some] = True
+            for family in families(*self.setting, pinned, pick=light.rows_of(some), **ranges):
                 space = self.take(family)
                 if space is not None:
                     grown |= self._timed(space, grows=False)
         self.numbered += keys.rows
-        return grown
+        return grown | light.may_grow(~opened)
 
     def judge(self, pinned: Mapping[str, Any] | None) -> None:
         """Count by which rules all layouts fall, where none can run and not all were listed."""
@@ -248,9 +273,10 @@ class _Search:
                 self.take(family)
 
     @property
-    def cut(self) -> float:
-        """Layouts whose bounds lie above are of no use to any list."""
-        return max(shortlist.cut for shortlist in self.lists.values())
+    def cuts(self) -> Floats:
+        """Layouts of each pair whose bounds lie above are of no use to any list."""
+        parts = zip(*self.lists.values(), strict=True)
+        return np.array([max(x.cut for x in lists) for lists in parts])
 
     def take(self, family: Family) -> Space | None:
         """Judge a family: the layouts of it that can run."""
@@ -258,6 +284,11 @@ class _Search:
         space, fallen = open_space(family, self.setting, self.numbered, self.pinned)
         self.dropped += fallen
         return space
+
+    def _part(self, space: Space, rows: Rows) -> Ints:
+        """Which of the pairs each of some rows is of."""
+        base = space.family.base
+        return self.part(base.tp[rows.row], base.pp[rows.row])
 
     def _timed(self, space: Space, *, grows: bool = True) -> set[Degrees]:
         """Look at the memory of what can run, and time what may be among the best.
@@ -288,7 +319,8 @@ class _Search:
         """
         for block in least_first(rows.least_s, _BLOCK):
             some = rows.take(block)
-            some = some.take(wanted(self.lists, some.lists, some.least_s))
+            part = self._part(space, some)
+            some = some.take(wanted(self.lists, some.lists, some.least_s, part))
             if len(some):
                 self._time(space, some, counted)
 
@@ -300,12 +332,17 @@ class _Search:
         """
         rows = with_bounds(space, light_rows(space))
         looked, seen = list[Rows](), np.zeros(len(rows), dtype=bool)
+        part = self._part(space, rows)
         for block in least_first(rows.least_s, _LOOKED_AT):
-            some = block[rows.least_s[block] <= self.cut]
-            if not len(some):
+            cuts = self.cuts
+            if rows.least_s[block[0]] > cuts.max():
                 break
+            some = block[rows.least_s[block] <= cuts[part[block]]]
+            if not len(some):
+                continue
             near_rows = near_among(space, rows.take(some))
             self.fitting += near_rows.fitting
+            self.fits[self._part(space, near_rows.rows)[near_rows.rows.fits]] = True
             self._time_all(space, near_rows.rows, counted=True)
             looked.append(near_rows.rows)
             seen[some] = True
@@ -320,49 +357,56 @@ class _Search:
         """Price rows in full, with coarse costs of pipelines; `counted`: what fits is known."""
         layouts, priced = space.mixed(rows)
         priced = with_paths(priced, layouts, coarse=True)
-        numbers = space.numbers(rows.kind, rows.row)
+        numbers, part = space.numbers(rows.kind, rows.row), self._part(space, rows)
         self.timed += len(rows)
         for piece, e in _estimated(layouts, priced):
             fits, step_s = e.fits, e.step_time_s
             near = e.memory_total_bytes <= HEADROOM * e.usable_bytes
             kinds = {"fits": fits, "roomy": near, "near": near & ~fits, "safe": e.verdict == 0}
-            for name, shown in self.lists.items():
-                shown.show(step_s, numbers[piece], kinds[name])
+            for place in np.unique(part[piece]).tolist():
+                mine = part[piece] == place
+                for name, lists in self.lists.items():
+                    lists[place].show(step_s, numbers[piece], kinds[name] & mine)
             self.fitting += 0 if counted else int(fits.sum())
+            self.fits[part[piece][fits]] = True
 
-    def fine(self) -> dict[str, _Known]:
+    def fine(self) -> list[dict[str, _Known]]:
         """The fastest of every list by fine costs of pipelines; lists that are empty left out.
+
+        Those of each pair, all priced together.
 
         Coarse times are too short, not too long: where the slowest of the fastest asked for was
         priced finely, no layout comes among them whose coarse time is longer.
         """
-        lists = {name: x for name, x in self.lists.items() if len(x.numbers)}
+        finest: list[dict[str, _Known]] = [{} for _ in self.fits]
+        lists = {
+            (place, name): x
+            for name, several in self.lists.items()
+            for place, x in enumerate(several)
+            if len(x.numbers)
+        }
         if not lists:
-            return {}
-        wanted_of = {name: x.numbers[: self.sizes[name]] for name, x in lists.items()}
+            return finest
+        wanted_of = {at: x.numbers[: self.sizes[at[1]]] for at, x in lists.items()}
         known = self._priced(wanted_of.values())
-        for name, x in lists.items():
-            slowest = known.of(wanted_of[name]).step_time_s.max()
-            wanted_of[name] = x.numbers[
-                (x.values <= slowest) | (np.arange(len(x.numbers)) < self.sizes[name])
+        for at, x in lists.items():
+            slowest = known.of(wanted_of[at]).step_time_s.max()
+            wanted_of[at] = x.numbers[
+                (x.values <= slowest) | (np.arange(len(x.numbers)) < self.sizes[at[1]])
             ]
         known = self._priced(wanted_of.values(), known)
-        finest = {}
-        for name, numbers in wanted_of.items():
+        for (place, name), numbers in wanted_of.items():
             every = known.of(numbers)
             order = np.lexsort((numbers, every.step_time_s))[: self.sizes[name]]
-            finest[name] = _Known(numbers=numbers[order], estimate=every.take(order))
+            finest[place][name] = _Known(numbers=numbers[order], estimate=every.take(order))
         return finest
 
-    def rebalanced(self, lists: list[_Known], slowest_s: float) -> _Known | None:
-        """Some layouts of lists with their layers dealt anew, by the numbers of those they were.
+    def rebalanced(self, numbers: Ints) -> _Known | None:
+        """Some layouts with their layers dealt anew, by the numbers of those they were.
 
-        Those that are dealt one way to FIT and another to be TIGHT stand there twice. No split
-        makes the slowest rank faster than the mean of all is now: that is a bound on what it can
-        bring, and those that it leaves above `slowest_s` are not dealt. None where no other has a
-        split of its own.
+        Those that are dealt one way to FIT and another to be TIGHT stand there twice. None where no
+        other has a split of its own.
         """
-        numbers = np.unique(np.concatenate([self._worth(known, slowest_s) for known in lists]))
         pieces, taken = [], []
         for space in self.spaces:
             number = numbers[space.has(numbers)]
@@ -373,8 +417,12 @@ class _Search:
             return None
         return _Known(numbers=np.concatenate(taken), estimate=concatenate(pieces))
 
-    def _worth(self, known: _Known, slowest_s: float) -> Ints:
-        """Numbers of the layouts of a list that are worth rebalancing."""
+    def worth(self, known: _Known, slowest_s: float) -> Ints:
+        """Numbers of the layouts of a list that are worth rebalancing.
+
+        No split makes the slowest rank faster than the mean of all is now: that is a bound on what
+        it can bring, and those that it leaves above `slowest_s` are not dealt.
+        """
         workload, _, software = self.setting
         bound = known.estimate.step_time_s - known.estimate.imbalance_s
         able = worth_rebalancing(known.estimate.layouts, workload, software) & (bound < slowest_s)
@@ -384,7 +432,8 @@ class _Search:
 
     def _listed(self, space: Space) -> Ints:
         """Numbers of a space's rows that some list holds."""
-        numbers = np.unique(np.concatenate([x.numbers for x in self.lists.values()]))
+        every = [x.numbers for lists in self.lists.values() for x in lists]
+        numbers = np.unique(np.concatenate(every))
         return numbers[space.has(numbers)]
 
     def _priced(self, listed: Iterable[Ints], known: _Known | None = None) -> _Known:
@@ -430,21 +479,35 @@ class _Known:
         )
 
 
-def _with_rebalanced(search: _Search, known: dict[str, _Known], keep: int) -> dict[str, _Known]:
+def _with_rebalanced(
+    search: _Search, several: list[dict[str, _Known]], keep: int
+) -> list[dict[str, _Known]]:
     """Put layouts whose layers are dealt anew into the lists where they beat the even ones.
 
     Dealt are the fastest of those that FIT, of those that come near to it, and of those that do not
-    fit at all.
+    fit at all: of each pair, all together.
     """
+    numbers = [_worth(search, known) for known in several]
+    new = search.rebalanced(np.unique(np.concatenate(numbers)))
+    if new is None:
+        return several
+    mine = [new.take(np.flatnonzero(np.isin(new.numbers, some))) for some in numbers]
+    return [_with_new(*both, keep) for both in zip(several, mine, strict=True)]
+
+
+def _worth(search: _Search, known: dict[str, _Known]) -> Ints:
+    """Numbers of the layouts of a pair's lists that are worth rebalancing."""
     if "roomy" not in known:
-        return known
+        return np.zeros(0, dtype=np.int64)
     safe, fits, roomy = known.get("safe"), known.get("fits"), known["roomy"]
     fastest_s = np.inf if safe is None else float(safe.estimate.step_time_s[0])
     misses = [roomy.take(np.flatnonzero(roomy.estimate.verdict == code)) for code in (1, 2)]
     lists = [listed for listed in (safe, fits, *misses) if listed is not None]
-    new = search.rebalanced(lists, fastest_s)
-    if new is None:
-        return known
+    return np.unique(np.concatenate([search.worth(listed, fastest_s) for listed in lists]))
+
+
+def _with_new(known: dict[str, _Known], new: _Known, keep: int) -> dict[str, _Known]:
+    """The lists of a pair with layouts that were dealt anew."""
     near = new.estimate.memory_total_bytes <= HEADROOM * new.estimate.usable_bytes
     kinds = {"fits": new.estimate.fits, "safe": new.estimate.verdict == 0, "roomy": near}
     merged = dict(known)
@@ -532,9 +595,9 @@ def _lightest_first(
             yield 0.0, family
         return
     keys = bounded_keys(setting, pinned)
-    for held_bytes, pick in keys.batches(keys.held_bytes, _OPENED):
-        for family in families(*setting, pinned, pick=pick):
-            yield held_bytes, family
+    for some in keys.batches(keys.held_bytes, _OPENED):
+        for family in families(*setting, pinned, pick=keys.rows_of(some)):
+            yield float(keys.held_bytes[some[0]]), family
 
 
 def explore(
@@ -594,10 +657,10 @@ def explore(
         miss = _smallest(search.setting, pinned)
         if miss is None:
             search.judge(pinned)
-    known = search.fine()
+    every = search.fine()
     if decides:
-        known = _with_rebalanced(search, known, wide)
-    fine = {name: listed.estimate for name, listed in known.items()}
+        every = _with_rebalanced(search, every, wide)
+    fine = {name: listed.estimate for name, listed in every[0].items()}
     some = next(iter(fine.values()), None)
     if some is None:
         some = evaluate(Layouts.of(dp=cluster.gpus), workload, cluster, software)
@@ -647,3 +710,38 @@ def _walked(
         return result.with_walk(walked, np.arange(0))
     size, keep = len(walked.better), len(result.best)
     return result.with_walk(walked, np.arange(size + keep)[:keep])
+
+
+def fastest_of_pairs(
+    setting: Setting,
+    pinned: Mapping[str, Any],
+    pairs: Sequence[tuple[int, int]],
+    *,
+    allow_tight: bool = False,
+) -> list[Estimate]:
+    """The fastest layout of each of some pairs (tp, pp), without a walk; empty where none fits.
+
+    As ``explore(..., {**pinned, "tp": tp, "pp": pp}, keep=1, walks=False)`` says of each alone, in
+    one search: what pairs share is listed, judged and priced once.
+
+    Parameters
+    ----------
+    pinned : mapping
+        Layout fields with a fixed value, tp and pp not among them.
+    allow_tight : bool
+        As in :func:`explore`.
+    """
+    search = _Search(setting, pinned, keep=CLOSE, pairs=pairs)
+    search.sweep(pinned, None)
+    if not search.fits.all():
+        search.sweep(pinned, None, wide=True)
+    known = search.fine()
+    if "stages" not in pinned:
+        known = _with_rebalanced(search, known, CLOSE)
+    order = ("fits", "safe") if allow_tight else ("safe", "fits")
+    listed = [next((x[name] for name in order if name in x), None) for x in known]
+    best = [x.estimate for x in listed if x is not None]
+    orders = each_by_expectation([(x.step_time_s, x) for x in best], *setting)
+    first = iter([x.take(order[:1]) for x, order in zip(best, orders, strict=True)])
+    none = evaluate(Layouts.of(dp=setting[1].gpus), *setting).take(slice(0, 0))
+    return [none if x is None else next(first) for x in listed]

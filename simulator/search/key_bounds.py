@@ -78,20 +78,19 @@ class Keys:
         names = ("least_s", "held_bytes", "grid", "place", "largest")
         return replace(self, **{name: getattr(self, name)[some] for name in names})
 
-    def may_grow(self, above_s: float) -> set[Degrees]:
-        """Degrees of which a key with the largest micro-batch has such a bound, or a higher one."""
-        some = self.grid[self.largest & (self.least_s >= above_s)]
+    def may_grow(self, closed: NDArray[np.bool_]) -> set[Degrees]:
+        """Degrees of which a key with the largest micro-batch is not opened."""
+        some = self.grid[self.largest & closed]
         return {self.degrees[i] for i in np.unique(some).tolist()}
 
-    def batches(self, values: Floats, most: int) -> Iterator[tuple[float, Pick]]:
-        """Keys of some `most` rows at a time, the least values first: the least, and the rows."""
+    def batches(self, values: Floats, most: int) -> Iterator[Ints]:
+        """Keys of some `most` rows at a time, the least values first."""
         order = np.argsort(values, kind="stable")
         batch = np.cumsum(self.layouts[self.grid[order]]) // most
-        for some in np.split(order, np.flatnonzero(np.diff(batch)) + 1):
-            if len(some):
-                yield float(values[some[0]]), self._rows(some)
+        pieces = np.split(order, np.flatnonzero(np.diff(batch)) + 1)
+        yield from (some for some in pieces if len(some))
 
-    def _rows(self, some: Ints) -> Pick:
+    def rows_of(self, some: Ints) -> Pick:
         """The rows of some keys: all of their chunks and ways to share states."""
         grids = np.unique(self.grid[some]).tolist()
         places = {self.degrees[i]: np.sort(self.place[some[self.grid[some] == i]]) for i in grids}

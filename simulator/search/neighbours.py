@@ -59,7 +59,7 @@ _REBALANCED = 4
 _FEW_PIECES = 12
 """Of a pipeline, so many may give a layer to any other; of more, to the next one and to the next of
 the same rank, and first and last, which hold embedding and head, to any. These two may do so at
-once; where a slower step may be better, any two of half as many."""
+once; where a slower step may be better, any two of half as many, or one half of its layers."""
 
 _DEGREES = ("tp", "pp", "cp", "dp")
 _ALIKE = 1.1
@@ -280,7 +280,7 @@ class _Moves:
         ]
         if self.slower and pieces <= _FEW_PIECES // 2:
             moves = [pair[0] for pair in pairs]
-            pairs += combinations(moves, 2)
+            pairs += [*combinations(moves, 2), *((x,) * max(split[x[0]] // 2, 1) for x in moves)]
         elif pieces > 2:
             pairs += [((0, 1), (last, last - 1)), ((1, 0), (last - 1, last))]
         for pair in pairs:

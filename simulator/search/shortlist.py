@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -49,10 +49,16 @@ class Shortlist:
 
 
 def wanted(
-    lists: Mapping[str, Shortlist], kinds: Mapping[str, NDArray[Any]], least: Floats
+    lists: Mapping[str, Sequence[Shortlist]],
+    kinds: Mapping[str, NDArray[Any]],
+    least: Floats,
+    part: Ints,
 ) -> NDArray[np.bool_]:
-    """Rows that some list may still take, by a lower bound on their value; `kinds` by list."""
+    """Rows that some list may still take, by a lower bound on their value; `kinds` by list.
+
+    Of several lists of a kind `part` says which is for each row.
+    """
     rows = np.zeros(len(least), dtype=bool)
-    for name, shortlist in lists.items():
-        rows |= kinds[name] & (least <= shortlist.cut)
+    for name, several in lists.items():
+        rows |= kinds[name] & (least <= np.array([x.cut for x in several])[part])
     return rows

@@ -58,6 +58,8 @@ class Kernels:
     """flash: no sequence x sequence matrix in memory."""
     attention_library: str = "flash"
     """Key of the accelerator's `attention` table."""
+    attention_library_of: dict[str, str] = field(default_factory=dict)
+    """The same by generation of devices, where one differs."""
     fused: tuple[Fusion, ...] = ()
     """Memory-bound operators that run as one kernel, not operator by operator. linear_bias: added
     by products. norm_gradients, bias_gradients: sums over tokens take no kernel. causal_softmax:
@@ -176,6 +178,9 @@ class Kernels:
     latent_rotary_passes: tuple[int, int] = (0, 0)
     """Times that operators rotating the rotary part of latent attention's heads read or write it,
     forward and backward, where no kernel does (latent_rope); 0: as other heads are rotated."""
+    pads_to_busiest: bool = False
+    """Every expert of a rank works on as many rows as the busiest expert has tokens: one batched
+    product of equal shapes."""
     fp32_router: bool = False
     """A router that its model has in fp32 (``MoE.fp32_router``) is run so (Megatron-Core's
     --moe-router-dtype fp32)."""
@@ -200,11 +205,11 @@ class Kernels:
         """The same with what attention runs on a generation of devices."""
         engine = self.transformer_engine
         copies = generation in engine.flash_attn_on
-        library = self.attention_library
+        library = self.attention_library_of.get(generation, self.attention_library)
         if copies:
             library = engine.flash_attn_library.get(generation, library)
         own = self.wide_heads_of.get(generation)
-        if own is None and not copies:
+        if own is None and not copies and library == self.attention_library:
             return self
         return replace(
             self,

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from simulator.api import predict
 from simulator.cli.main import app
 from simulator.cost.uncertainty import P90, SHARED, Belief, load_step_errors
+from simulator.errors import InputError
 from simulator.hardware.cluster import load_accelerator
 from simulator.measured.measurements import read_measurements
 from simulator.measured.replay import Run
@@ -141,6 +142,28 @@ def test_measured_products_move_and_narrow_the_answer(tmp_path: Path) -> None:
     width = math.log(plan.before_s[1] / plan.before_s[0])
     assert width < math.log(before.before_s[1] / before.before_s[0])
     assert of(plan, "gemm").narrower < of(before, "gemm").narrower
+
+
+def test_a_measured_step_of_a_rank_narrows_as_it_was_said_to(tmp_path: Path) -> None:
+    """8B on 16 ranks in zero3: 6 x 8.03e9 x 8,192 at 400 TFLOP/s are 0.99 s, and an update."""
+    run = {"gpus": 16, "tp": 1, "software": "torchtitan-eager", "sharding": "zero3"}
+    before = planned(**run)
+    shape = {"sequence": 8192, "micro_batch": 1, "tp": 1, "accumulate": 1, "recompute": "none"}
+    path = tmp_path / "train_step.json"
+    for model, seconds in (("llama-3.1-8b", 1.1), ("llama-3.2-1b", 1.1)):
+        step = record("train_step", {**shape, "model": model}, seconds)
+        path.write_text(json.dumps({**head(load_accelerator("h100-sxm")), "records": [step]}))
+        if model == "llama-3.2-1b":
+            with pytest.raises(InputError, match=r"model llama-3\.1-8b.*got 'llama-3\.2-1b'"):
+                planned(read_measurements(path), **run)
+            continue
+        after = planned(read_measurements(path), **run)
+        said = of(before, "train_step")
+        width, promised = after.before_s[1] / after.before_s[0], said.p90_s / said.p10_s
+        assert math.log(width) == pytest.approx(math.log(promised))
+        assert after.measured is not None
+        (heard,) = after.measured["errors"].values()
+        assert 0.7 < heard["factor"] < 1.4
 
 
 def test_experts_and_cpus_have_a_plan_too() -> None:

@@ -27,7 +27,8 @@ def test_an_accelerator_where_a_cluster_is_asked_for_lists_who_has_it(device: st
 def test_prices_that_are_listed_are_those_of_the_profiles() -> None:
     with pytest.raises(InputError) as caught:
         load_cluster("h100", 8)
-    assert "dgx-h100 (h100-sxm, domain of 8, 2.99 USD a GPU hour)" in str(caught.value)
+    assert "dgx-h100 (h100-sxm, domain of 8, 2.99 USD a GPU hour, assumed)" in str(caught.value)
+    assert "aws-p5 (h100-sxm, domain of 8, 6.88 USD a GPU hour)" in str(caught.value)
     assert load_node("dgx-h100").accelerator == "h100-sxm"
 
 

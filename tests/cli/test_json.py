@@ -65,7 +65,7 @@ def test_keys_are_frozen(command: str) -> None:
     front = ["even_stages", "tried", "alternatives", "pareto"] if command == "plan" else []
     others = ["other_trainings"] if command == "plan" else []
     around = ["launch", "binds", "would_help", "limits"] if command == "plan" else []
-    said = ["tight_alternative", *(["tie", "assumptions"] if command == "plan" else [])]
+    said = ["tight_alternative", *["tie"] * (command == "plan"), "assumptions"]
     rest, summary = ["bearing_defaults", *others, *around], ["summary"] * (command == "plan")
     assert list(found) == [*HEAD, *search, *summary, "layouts", *said, *front, *rest]
     if around:

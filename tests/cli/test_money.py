@@ -148,7 +148,7 @@ def test_two_layouts_and_a_change_have_money_and_say_whether_it_is_within_the_er
     text = " ".join(done.stdout.split())
     assert done.exit_code == 0, done.stderr
     assert "Whole run a: " in text and " USD* (" in text and "plan for" in text
-    difference = re.search(r"b less a: (.*?) USD \((.*?) USD to (.*?) USD\), (\w+) the error", text)
+    difference = re.search(r"b less a: (.*) USD\* \((.*) USD to (.*) USD\), (\w+) the error", text)
     assert difference is not None and difference[4] in ("within", "beyond")
     assert "Assumed, and what the other choice would change" in text
     done = RUNNER.invoke(app, ["what-if", *named, "--change", "network.adapter=0.5"])
@@ -194,3 +194,13 @@ def test_deadline_and_budget_are_options_of_every_search(command: list[str]) -> 
     assert '"deadline_chance": 0.' in typed.stdout or '"deadline_chance": 1.0' in typed.stdout
     wrong = RUNNER.invoke(app, [*call, "--deadline", "soon"])
     assert wrong.exit_code == 2 and "--deadline: must be days" in wrong.stderr
+
+
+@pytest.mark.parametrize("typed", [False, True])
+@pytest.mark.parametrize("words", [["what-if", "--releases"], ["power", "--cap", "12"]])
+def test_a_table_of_money_marks_an_assumed_price(words: list[str], typed: bool) -> None:
+    named = [*SMALL[:4], "--cluster", "dgx-h100", "--gpus", "8"]
+    price = ["--set", "economics.usd_per_gpu_hour=2.5"] if typed else []
+    done = RUNNER.invoke(app, [*words, *named, *price, "--tokens", "1e10"])
+    assert done.exit_code == 0, done.stderr
+    assert ("USD*" in done.stdout) != typed and "USD" in done.stdout

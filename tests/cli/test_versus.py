@@ -111,6 +111,9 @@ def test_what_if() -> None:
     text = " ".join(done.stdout.split())
     assert "with network.adapter x 0.25, memory +20%: step time x" in text
     assert "with the layout of before" in text
+    done = RUNNER.invoke(app, [*IF, *change, "--tokens", "1e11"])
+    (line,) = re.findall("after less before: .*", done.stdout)
+    assert " USD* (" in line  # at an assumed price
     assert "Assumed, and what the other choice would change" in text
 
 

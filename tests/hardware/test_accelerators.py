@@ -307,10 +307,13 @@ def test_attention_kernels_got_faster_over_the_years(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_attention_in_training_is_slower_than_the_dense_peak(name: str) -> None:
-    """Between a sixth of the peak and 75 %, FlashAttention-3 at its best (arXiv 2407.08608)."""
+    """Between a sixth of the peak and 75 %, FlashAttention-3 at its best (arXiv 2407.08608).
+
+    PyTorch's on ROCm is slower: 259 of 2,500 TFLOP/s at best in a backward pass (HipKittens).
+    """
     part = accelerator(name)
     peak = part.matrix_flop_per_s[part.sixteen_bit]
-    for library in ("flash", "sdpa"):
+    for library in ("flash", "sdpa") if part.platform != "rocm" else ("flash",):
         assert 0.16 < trained_rate(name, library, backward=False) / peak < 0.75
         assert 0.12 < trained_rate(name, library, backward=True) / peak < 0.6
 

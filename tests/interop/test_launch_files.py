@@ -434,18 +434,20 @@ def test_checkpoints_that_no_step_reaches_are_said(tmp_path: Path) -> None:
         assert any("--save-interval" in note and words in note for note in found.notes)
 
 
+@pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize("software", ["megatron-core", "torchtitan"])
-def test_an_exported_launch_keeps_its_checkpoints(software: str, tmp_path: Path) -> None:
+def test_an_exported_launch_keeps_its_checkpoints(software: str, mode: str, tmp_path: Path) -> None:
     document = {
         "model": {"name": "llama-3.1-8b"},
         "cluster": {"name": "dgx-h100", "gpus": 32, "software": software},
         "training": {"tokens": 1e12, "global_batch": 256, "sequence_length": 8192},
-        "run": {"checkpoints": {"every_steps": 250}},
+        "run": {"checkpoints": {"every_steps": 250, "mode": mode}},
     }
     predicted = predict(make_scenario(document, where="test"))
     command = launch_flags(predicted.estimate.layouts, predicted.scenario)
     again = read(tmp_path, command, gpus=32, model="llama-3.1-8b")
     assert again.scenario.run.checkpoints.every_steps == 250
+    assert again.scenario.run.checkpoints.mode == mode
 
 
 def test_the_changed_files_keep_the_checkpoints(tmp_path: Path) -> None:

@@ -90,9 +90,6 @@ def test_winners_come_back_as_they_were(tmp_path: Path) -> None:
 @pytest.mark.evidence
 def test_95_of_100_come_back_the_same_and_the_rest_is_said(tmp_path: Path) -> None:
     every = drawn(range(200), tmp_path)
-    unlike = [x for x in every if x.kind in ("silent", "refused")]
-    assert len(unlike) <= 1, (
-        unlike
-    )  # asked: none; a script of Meta's stack has no word for gates made again
+    assert [x for x in every if x.kind in ("silent", "refused")] == []
     same = sum(x.kind == "same" for x in every)
     assert same >= 0.95 * len(every)

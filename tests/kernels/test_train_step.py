@@ -1,5 +1,6 @@
 """One training step, in this process: what recomputing, freezing and splitting leave as it is."""
 
+import argparse
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -9,6 +10,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+from simulator.api import predict
+from simulator.questions.calibrate.next_measurement import plan_measurements, programs
 
 torch = pytest.importorskip("torch")
 KERNELS = Path(__file__).resolve().parents[2] / "kernels"
@@ -196,3 +200,39 @@ def test_every_case_of_the_suites_is_possible() -> None:
 def test_what_cannot_be_is_said(change: dict[str, Any], reason: str) -> None:
     case = _cases.resolved(replace(TINY, **change), 1)
     assert reason in str(_cases.problem(case, 1, "cpu"))
+
+
+# --- what `measure --plan` names ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("layout", "software"),
+    [
+        ({"sharding": "zero3"}, "torchtitan"),
+        ({"sharding": "zero2", "recompute": "full"}, "torchtitan-eager"),
+        ({"sharding": "ddp"}, "torch-fsdp"),
+        ({"gpus": 1}, "torchtitan-eager"),
+    ],
+)
+def test_the_step_that_a_plan_of_measurements_names_can_be_run(
+    layout: dict[str, Any], software: str
+) -> None:
+    """By the program's own parser and rules; and its models are those of this program."""
+    run = {"model": "llama-3.1-8b", "cluster": "dgx-h100", "gpus": 16, "global_batch": 64}
+    plan = plan_measurements(predict(software=software, **{**run, **layout}))
+    (step,) = [m for m in plan.measurements if m.program == "train_step"]
+    made = argparse.ArgumentParser()
+    made.add_argument("--seed", type=int, default=0)
+    _cases.add_options(made)
+    case = _cases.from_options(made.parse_known_args(step.command.split()[2:])[0])
+    assert case.recompute == layout.get("recompute", "none") and case.tp == layout.get("tp", 1)
+    case = _cases.resolved(replace(case, compile=False), 1)
+    assert _cases.problem(case, 1, "cuda") is None, step.command
+    assert set(programs()["train_step"].models) <= set(_models.MODELS)
+
+
+@pytest.mark.parametrize("more", [{"software": "megatron-core"}, {"pp": 2}, {"model": "qwen3-8b"}])
+def test_no_step_is_named_that_the_program_cannot_run(more: dict[str, Any]) -> None:
+    run = {"model": "llama-3.1-8b", "cluster": "dgx-h100", "gpus": 16, "software": "torchtitan"}
+    plan = plan_measurements(predict(**{**run, **more}))  # type: ignore[arg-type]
+    assert "train_step" not in {m.program for m in plan.measurements}

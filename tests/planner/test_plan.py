@@ -28,7 +28,7 @@ from simulator.report.wording import goal_words
 from simulator.scenario import Scenario, make_scenario
 from simulator.search import explore as exploring
 from simulator.search.candidates import candidates, families
-from simulator.search.explore import HEADROOM, TOO_LARGE, UNTRIED, explore
+from simulator.search.explore import HEADROOM, TOO_LARGE, UNTRIED, explore, fastest_of_pairs
 from simulator.search.memory_filter import every_row, least_first, open_space
 from simulator.search.with_failures import priced
 from simulator.units import show_percent
@@ -202,6 +202,28 @@ def test_what_is_fast_is_found_without_counting_what_fits(
     if quick.nearest_miss is not None and whole.nearest_miss is not None:
         assert quick.nearest_miss.layouts.row() == whole.nearest_miss.layouts.row()
         assert by_keys or quick.dropped == whole.dropped
+
+
+@pytest.mark.parametrize("by_keys", [False, True])
+@pytest.mark.parametrize("sections", [{}, {**LARGE, "cluster": {"gpus": 64}}], ids=["8B", "70B"])
+def test_pairs_of_degrees_searched_together_are_those_searched_alone(
+    sections: dict[str, Any], by_keys: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 70B on 64 GPUs the pairs of few ranks do not fit."""
+    of = scenario(**sections)
+    pairs = [(tp, pp) for tp in (1, 4) for pp in (1, 2, 8)]
+    few: dict[str, Any] = {"keep": 1, "counts": False, "near_miss": False, "walks": False}
+    alone = [explore(*parts(of)[:3], {"tp": tp, "pp": pp}, **few).best for tp, pp in pairs]
+    if by_keys:
+        monkeypatch.setattr(exploring, "_MANY", 0)
+        monkeypatch.setattr(exploring, "_OPENED", 128)
+    together = fastest_of_pairs(parts(of)[:3], {}, pairs)
+    for one, other in zip(together, alone, strict=True):
+        assert one.step_time_s.tolist() == pytest.approx(other.step_time_s.tolist(), rel=1e-12)
+        assert [one.layouts.row(i) for i in range(len(one))] == [
+            other.layouts.row(i) for i in range(len(other))
+        ]
+    assert all(map(len, alone)) == (not sections)
 
 
 def test_why_nothing_can_run_is_counted_over_all_keys(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """Where nothing fits: the true cause, and changes that make it fit, cheapest first."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 
 from simulator.cost.step import evaluate
 from simulator.layout.layouts import Layouts
-from simulator.planner.remedies import _lack, remedies
+from simulator.planner.remedies import _lack, _words, remedies
 from simulator.planner.variants import Variant
 from simulator.scenario import Scenario, make_scenario
 from simulator.search.explore import explore
@@ -41,6 +42,23 @@ def test_remedies_stand_cheapest_first_and_other_trainings_last(found: list[Vari
     keys = [(one.another_training, one.gpus * (one.step_time_s or 0.0)) for one in found]
     assert keys == sorted(keys)
     assert len(keys) >= 3
+
+
+def test_money_of_a_remedy_is_that_of_whole_racks() -> None:
+    """6.00 USD (assumed) an hour of each of 72, of which 4 and 8 work."""
+    few = {"sequence_parallel": True, "cp": 1}
+    small = scenario("gb200-nvl72", 4, "megatron-core", **few)
+    small = replace(small, workload=replace(
+        small.workload, recipe=replace(small.workload.recipe, tokens=1e11)
+    ))  # fmt: skip
+    miss = explore(small.workload, small.cluster, small.software, small.pinned, keep=1).nearest_miss
+    lines = [_words(remedy) for remedy in remedies(small, miss)]
+    racks = [line for line in lines if "cluster.name" not in line]
+    assert any("8 GPUs" in line for line in racks)
+    for line in racks:
+        days, usd, unit = re.findall(r"([\d.,]+) days and ([\d.]+) ([kM]) USD\* ", line)[0]
+        paid = float(usd) * {"k": 1e3, "M": 1e6}[unit]
+        assert paid == pytest.approx(72 * 24 * 6.0 * float(days.replace(",", "")), rel=0.01), line
 
 
 def test_adapters_and_more_gpus_are_named(found: list[Variant]) -> None:

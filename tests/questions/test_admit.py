@@ -166,6 +166,13 @@ def test_times_as_slurm_s_manual_lists_them(text: str, seconds: float | None) ->
         ("#SBATCH --nodes=1\n#SBATCH --time=soon\nsrun torchrun pretrain_gpt.py", "must be a time"),
         ("hello\n", "not recognised"),
         ("kind: TrainJob\nspec: 3\n", ""),
+        ("kind: TrainJob\nspec: {trainer: {numNodes: -4}}\n", "numNodes: must be a whole number"),
+        ("kind: Job\nspec: {completions: 2.5}\n", "must be a whole number from 1, got 2.5"),
+        ("num_nodes: four\nrun: |\n  torchrun x.py\n", "num_nodes: must be a whole number"),
+        (
+            "kind: PyTorchJob\nspec: {pytorchReplicaSpecs: {Worker: {replicas: -1}}}\n",
+            "Worker.replicas: must be a whole number from 0, got -1",
+        ),
         ("kind: Job\nspec: {template: {spec: {containers: 7}}}\n", ""),
     ],
 )

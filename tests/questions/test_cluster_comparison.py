@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from simulator.economics.quotes import Quote
 from simulator.economics.unsure_totals import Span
 from simulator.errors import InputError
+from simulator.planner.assumptions import assumptions
 from simulator.planner.plan import plan
 from simulator.questions.compare.answer import Comparison, compare_clusters, default_counts
 from simulator.questions.compare.offers import Asked, Offer
@@ -165,3 +167,25 @@ def test_what_a_cluster_cannot_do_is_a_row() -> None:
 
 def test_default_sizes() -> None:
     assert default_counts(64) == [16, 32, 64, 128, 256]
+
+
+def test_what_an_offer_assumes_is_priced_as_in_its_plan_at_its_own_price() -> None:
+    """Gradients in fp32 do not fit the best layout: both answers take one in which they do."""
+    asked = replace(scenario(gpus=64), pinned={})
+    quote = Quote(
+        provider="one", gpu="H100", gpus=8, cluster="dgx-h100", term="on demand",
+        usd_per_gpu_hour=2.0, date="2026-01-01", source="a page", grade="assumed",
+    )  # fmt: skip
+    compared = compare_clusters(asked, ["dgx-h100"], [64], jobs=1, quotes=[quote]).assumptions
+    planned = {choice.change: choice for choice in assumptions(plan(asked))}
+    both = [(choice, planned[choice.change]) for choice in compared if choice.change in planned]
+    assert any(choice.layout is not None for choice, _ in both)
+    for choice, same in both:
+        assert choice.memory_verdict == same.memory_verdict == "FITS"
+        assert choice.relative == pytest.approx(same.relative, abs=0.01)
+        assert choice.words().count("USD*") == 1, "the offer's price is assumed"
+
+
+def test_where_nothing_meets_what_is_asked_the_nearest_says_what_it_assumes() -> None:
+    missed = compare_clusters(scenario(), ["dgx-h100"], [8, 16], deadline_days=0.1, jobs=1)
+    assert missed.recommended is None and missed.assumptions

@@ -233,3 +233,33 @@ def test_bad_input_names_file_and_what_is_missing(tmp_path: Path) -> None:
     assert result.exit_code == 2 and "job.sh: not recognised" in result.stderr
     result = RUNNER.invoke(app, ["lint", str(tmp_path / "none.sh"), "--cluster", "dgx-h100"])
     assert result.exit_code == 2 and "no such file" in result.stderr
+
+
+SAVES = "[training]\nsteps = 1000\n[checkpoint]\nenable = true\ninterval = 100\n"
+
+
+@pytest.mark.parametrize(
+    ("launch", "mode"),
+    [
+        ("torchrun pretrain_gpt.py {} --save-interval 100", "sync"),
+        ("torchrun pretrain_gpt.py {} --save-interval 100 --async-save", "async"),
+        (f"{SAVES}{{}}", "sync"),
+        (f'{SAVES}async_mode = "async"\n{{}}', "async"),
+    ],
+)
+def test_training_waits_for_checkpoints_as_the_trainer_does(
+    launch: str, mode: str, tmp_path: Path
+) -> None:
+    """--async-save is off unless given (megatron/training/arguments.py); so is torchtitan's
+    async_mode ("disabled", torchtitan/config/job_config.py)."""
+    sizes = "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 4096"
+    sizes += " --global-batch-size 64 --micro-batch-size 1 --bf16 --vocab-size 32000"
+    titan = '[model]\nname = "llama3"\nflavor = "8B"\n'
+    path = tmp_path / ("job.toml" if launch.startswith("[") else "job.sh")
+    path.write_text(launch.format(titan if launch.startswith("[") else sizes))
+    given = {"training.global_batch": 64, "training.sequence_length": 4096}
+    sets = [f"{name}={value}" for name, value in given.items()] if path.suffix == ".toml" else []
+    imported = import_launch([path], {"cluster": "dgx-h100", "gpus": 16}, sets)
+    saved = imported.predicted().checkpoint
+    assert saved.mode == mode and saved.every_steps == pytest.approx(100)
+    assert (saved.stall_s == saved.write_s) is (mode == "sync")

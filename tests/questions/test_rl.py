@@ -163,6 +163,14 @@ def test_money_is_accelerator_hours_at_their_price() -> None:
     assert 10.0 < made.kwh_per_1000_updates / (hours / 16) < 35.0
 
 
+def test_racks_are_paid_for_whole() -> None:
+    made = rl(scene(cluster__name="gb200-nvl72", economics__usd_per_gpu_hour=2.0), search=False)
+    asked = made.asked
+    assert asked is not None and asked.step.all_gpus < 72
+    hours = asked.step.step_time_s / 4 * 1000 / 3600 * 72
+    assert asked.usd_per_1000_updates == pytest.approx(hours * 2.0 / asked.goodput)
+
+
 def test_python_takes_the_arguments_of_the_command() -> None:
     section = {"prompts": 64, "samples": 32, "answer_tokens": 1000.0}
     made = simulator.rl(

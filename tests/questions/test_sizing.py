@@ -72,6 +72,21 @@ def test_the_fewest_is_the_fewest_of_all(days: float) -> None:
     assert found.answer.days == in_time[0].days
 
 
+def test_the_fewest_may_be_a_size_that_the_batch_divides_over_with_uneven_stages_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """32 GPUs were called the fewest for a date that 24, with three stages, keep as well."""
+    free = replace(scenario(), pinned={})
+    recipe = replace(free.workload.recipe, global_batch=512)
+    free = replace(free, workload=replace(free.workload, recipe=recipe))
+    monkeypatch.setattr("simulator.questions.size.answer.offer_of", offer_of)
+    assert not batch_divides(free.workload, 24, 16)
+    planned = offer_of(free, "dgx-h100", 24, Asked()).planned_days
+    assert planned is not None
+    found = size_run(free, deadline_days=planned.p90 * 1.001, largest=32, jobs=1).answer
+    assert found is not None and found.gpus == 24
+
+
 def test_a_later_date_never_asks_for_more() -> None:
     sizes = [sized(deadline_days=days).answer for days in (1.0, 1.5, 3.0, 5.0, 20.0)]
     gpus = [1 << 20 if answer is None else answer.gpus for answer in sizes]

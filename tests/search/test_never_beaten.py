@@ -38,9 +38,8 @@ MODELS = (
     *("falcon-7b", "bert-large", "gpt2-xl", "deberta-v3-large", "nemotron-h-8b", "t5-11b"),
 )
 TRIES = 200
-FEW = (2, 34, 56, 78, 100)  # among them what a grid without a walk is beaten at
+FEW = (2, 34, 56, 78, 100, 289)  # among them what a grid without a walk is beaten at
 MARGIN = 1e-3
-SEEN = 0.01
 
 _NOUNS = ("workload", "cluster", "software")
 
@@ -269,11 +268,7 @@ def test_no_layout_that_fits_beats_the_plan() -> None:
 @pytest.mark.evidence
 @pytest.mark.parametrize("part", range(10))
 def test_none_of_300_plans_is_beaten(part: int) -> None:
-    """Asked is MARGIN of none: a part may have one that is beaten by less than SEEN: of layers
-    dealt anew in several places at once."""
-    beaten = failures(range(30 * part, 30 * part + 30))
-    assert [str(case) for case in beaten if case.share > SEEN] == []
-    assert len({case.number for case in beaten}) <= 1, [str(case) for case in beaten]
+    assert [str(case) for case in failures(range(30 * part, 30 * part + 30))] == []
 
 
 def test_a_walk_with_another_goal_prices_no_neighbours_again(

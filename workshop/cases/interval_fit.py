@@ -15,6 +15,7 @@ import numpy as np
 
 from simulator.arrays import Floats
 from simulator.cost.uncertainty import OUTSIDE
+from simulator.evidence.card import grade_of
 from simulator.evidence.evidence_runs import AXES, NUMBERS, WORDS, EvidenceRuns, load_evidence_runs
 from simulator.evidence.likeness import (
     P90_T4,
@@ -169,6 +170,14 @@ def expected_left_out(table: str) -> tuple[list[int], Floats]:
         widened = likened.unlike_any(usual, _rules_without(likened.words)).values()
         expected.append(max(float(some[0]) for some in (usual, *widened)))
     return rows, np.array(expected)
+
+
+def grades_left_out(rows: Sequence[int], table: str, expected: Floats) -> list[str]:
+    """Grades of rows as an answer would say them, with the whole table left out."""
+    runs = load_evidence_runs()
+    likened = near(rows, runs.some(runs.words["table"] != table))
+    parts = zip(rows, likened, expected.tolist(), strict=True)
+    return [grade_of(traits_of(runs, i), n, error) for i, n, error in parts]
 
 
 def _rules_without(words: Mapping[str, str]) -> Likeness:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from simulator import catalogue
 from simulator.arrays import Floats
 from simulator.cost.uncertainty import interval_scores
-from simulator.evidence.card import GRADES, LARGEST
+from simulator.evidence.card import GRADES
 from simulator.evidence.evidence_runs import EvidenceRuns, load_evidence_runs
 from simulator.evidence.likeness import P90_T4, load_likeness
 from simulator.hardware.cluster import load_accelerator
@@ -28,6 +28,7 @@ from workshop.cases.interval_fit import (
     expected_left_out,
     first_tables,
     fitted_device,
+    grades_left_out,
     log_errors,
 )
 
@@ -51,9 +52,9 @@ def intervals_left_out() -> dict[str, Any]:
     dict
         ``groups``: by group, runs, share inside P10 to P90, stated and true mean error, median
         width (logarithm) and interval score, and share inside and score of what was said at first
-        sight; ``grades``: the same by expected error; ``tenths``: share of runs in each tenth of
-        the predicted distribution; ``beyond_three_sigma``: share where a normal distribution has
-        0.3 %. Of the last three, tables of first sight alone.
+        sight; ``grades``: the same by the grade that an answer gives; ``tenths``: share of runs in
+        each tenth of the predicted distribution; ``beyond_three_sigma``: share where a normal
+        distribution has 0.3 %. Of the last three, tables of first sight alone.
     """
     runs = load_evidence_runs()
     parts = {name: expected_left_out(name) for name in (*first_tables(), *OLDER)}
@@ -69,10 +70,10 @@ def intervals_left_out() -> dict[str, Any]:
     }
     groups[DEVICES] = _devices()
     chance = heavy_tailed(off[first] / expected[first])
-    ends = (*LARGEST, np.inf)
-    grades = {}
-    for grade, low, high in zip(GRADES, (0.0, *LARGEST), ends, strict=True):
-        some = first & (expected > low) & (expected <= high)
+    graded = [grades_left_out(some, name, wide) for name, (some, wide) in parts.items()]
+    words, grades = np.concatenate(graded), {}
+    for grade in GRADES:
+        some = first & (words == grade)
         grades[grade] = _figures(off[some], expected[some], {k: v[some] for k, v in said.items()})
     beyond = (chance < _THREE_SIGMA) | (chance > 1.0 - _THREE_SIGMA)
     return {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import fields
+from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,6 +78,62 @@ class BlockCosts:
     def parts(self) -> int:
         """Block kinds, embedding and head."""
         return int(self.forward_s.shape[2])
+
+
+class KnownBlocks:
+    """Costs that tables of one setting asked for: each key is priced once, whatever the table."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._pieces: list[BlockCosts] = []
+        self._places: dict[int, dict[bytes, tuple[int, int]]] = {}
+
+    def of(
+        self,
+        names: Sequence[bytes],
+        modules: Sequence[int],
+        price: Callable[[NDArray[np.intp]], list[BlockCosts]],
+    ) -> list[BlockCosts]:
+        """Costs of keys with each of some sets of recomputed modules.
+
+        Parameters
+        ----------
+        names : sequence of bytes
+            What tells each key from others.
+        modules : sequence of int
+            The sets.
+        price : callable
+            Prices keys by their places in `names`, with each of the sets.
+        """
+        with self._lock:
+            if sum(map(len, self._places.values())) > _MOST_KNOWN:
+                self._forget()
+            known = [self._places.setdefault(mask, {}) for mask in modules]
+            new: dict[bytes, int] = {}
+            for i, name in enumerate(names):
+                if not all(name in places for places in known):
+                    new.setdefault(name, i)
+            priced = price(np.array([*new.values()], dtype=np.intp)) if new else []
+            for places, costs in zip(known if new else (), priced, strict=True):
+                places.update((name, (len(self._pieces), i)) for i, name in enumerate(new))
+                self._pieces.append(costs)
+            return [self._gathered([places[name] for name in names]) for places in known]
+
+    def _gathered(self, places: list[tuple[int, int]]) -> BlockCosts:
+        piece, row = np.array(places, dtype=np.intp).T
+        pieces = [(np.flatnonzero(piece == i), self._pieces[i]) for i in np.unique(piece).tolist()]
+        if len(pieces) > 1:
+            return BlockCosts.joined([(some, costs.take(row[some])) for some, costs in pieces])
+        whole = pieces[0][1]
+        same = len(row) == len(whole.boundary_bytes) and bool((row == np.arange(len(row))).all())
+        return whole if same else whole.take(row)
+
+
+_MOST_KNOWN = 1 << 15
+"""Keys, each with every set, that stay known in one setting; of 5 kB each."""
 
 
 def _axis(values: Floats) -> int:

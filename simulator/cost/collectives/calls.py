@@ -66,8 +66,8 @@ def _ring_s(
     shape = np.broadcast_shapes(np.shape(size_bytes), np.shape(group.size), np.shape(integer))
     if not (np.any(size_bytes) and np.any(group.size > 1)):
         return np.zeros(shape)
-    alike = np.broadcast_arrays(size_bytes, group.size, group.local, integer)
-    columns = list(map(np.ravel, alike))
+    alike = map(np.asarray, (size_bytes, group.size, group.local, integer))
+    columns = [(x if x.shape == shape else np.broadcast_to(x, shape)).ravel() for x in alike]
     if len(columns[0]) <= _FEW:
         calls = list(zip(*map(np.ndarray.tolist, columns), strict=True))
         return np.array(_seconds(cluster, operation, calls)).reshape(shape)

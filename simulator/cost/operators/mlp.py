@@ -226,14 +226,16 @@ def experts(
     ops.padded_experts = recipe.moe_pads_to_capacity
     ops.keep("moe input", own_tokens * hidden * size, SavedRole.ROUTED_INPUT, module="norm")
     _router(ops, moe, hidden, own_tokens, size, kernels)
-    load = rank_load(recipe, moe, ranks.ep)
+    load = sent = rank_load(recipe, moe, ranks.ep)
+    if kernels.pads_to_busiest:
+        load = np.maximum(load, rank_load(recipe, moe, np.full_like(load, moe.experts)))
     # another rank is the fullest in every layer, so that what waits is nearer the mean
     kept = (1.0 + load_expert_routing().kept_excess * (load - 1.0)) / load
     if moe.latent:
         hidden = _latent_tokens(ops, moe, hidden, own_tokens, size)
     before = len(ops.saved)
     arriving = own_tokens * moe.top_k * hidden * size * ranks.etp * load
-    gathered = _exchange(ops, moe, hidden, ranks, recipe, load)
+    gathered = _exchange(ops, moe, hidden, ranks, recipe, sent)
     per_expert = load * own_tokens * moe.top_k * ranks.etp * ranks.ep / moe.experts
     ops.keep(
         "permuted tokens", arriving, SavedRole.LINEAR_INPUT, module="moe", linears=("routed up",)

@@ -291,8 +291,9 @@ def _seconds(plan: _Plan, costs: Floats) -> Floats:
     forward, backward, weights = np.stack(part_s).reshape(3, -1, len(costs))
     blocks = plan.content[:, :-2]
     ahead, weight = plan.content @ forward, plan.content @ weights
-    repeated = np.einsum("rpk,kr->pr", _repeated(plan, again), forward[:-2])
-    behind = plan.content @ backward + repeated
+    behind = plan.content @ backward
+    if again.any():
+        behind = behind + np.einsum("rpk,kr->pr", _repeated(plan, again), forward[:-2])
     send_s = 0.0 if plan.beside else sent
     kinds = [ahead + send_s, behind + send_s, behind - weight + send_s, weight]
     longer = blocks.sum(axis=1)[:, None] * alone

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from simulator.arrays import Floats
-from simulator.cost.states.reductions import rounds
 from simulator.cost.states.state_bytes import PartStates, largest_block, on_rank
 from simulator.cost.states.state_keys import ZERO2, ZERO3, StateKeys
 from simulator.layout.layouts import Layouts
@@ -98,7 +97,7 @@ def _unreduced_bytes(keys: StateKeys) -> Floats:
     parts, states, layouts = keys.parts, keys.per_part, keys.layouts
     if not states.shards_only:
         return np.zeros(parts.shape[:2])
-    each_round = keys.software.fsdp2.reduces_each_round & (rounds(layouts) > 1)
+    each_round = keys.software.fsdp2.reduces_each_round & (layouts.rounds > 1)
     chunks = np.where(layouts.micro_batches <= layouts.pp, layouts.vpp, 1)[:, None]
     chunks = np.where(each_round[:, None], np.maximum(layouts.vpp / 2.0, 1.0)[:, None], chunks)
     gradients = on_rank(parts, states.gradients[0] + states.gradients[1])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,16 +13,10 @@ from simulator.software.profile import Software
 _ZERO2 = SHARDINGS.index("zero2")
 
 
-def rounds(layouts: Layouts) -> NDArray[Any]:
-    """Rounds in which micro-batches go through a rank's chunks, (layouts,); 1 without rounds."""
-    some = np.maximum(layouts.micro_batches // layouts.pp, 1)
-    return np.where(TAKES_ROUNDS[layouts.schedule], some, 1)
-
-
 def round_passes(layouts: Layouts) -> Floats:
     """Passes of a chunk between the last ones of two chunks of a rank."""
     m, takes = layouts.micro_batches, TAKES_ROUNDS[layouts.schedule]
-    size = m // rounds(layouts)
+    size = m // layouts.rounds
     return np.select([takes, BREADTH_FIRST[layouts.schedule]], [size, m], default=1).astype(float)
 
 
@@ -37,4 +29,4 @@ def reductions(layouts: Layouts, software: Software, once: NDArray[np.bool_]) ->
     m = layouts.micro_batches / layouts.copies
     every = (layouts.sharding == _ZERO2) & software.states.reduces_every_micro_batch & ~once
     each_round = once & software.fsdp2.reduces_each_round
-    return np.select([every, each_round], [m, rounds(layouts)], default=1.0)
+    return np.select([every, each_round], [m, layouts.rounds], default=1.0)

@@ -48,73 +48,174 @@ STATE_KINDS = ("weights", "gradients", "optimizer", "gathered")
 
 @dataclass(frozen=True, kw_only=True)
 class StateCosts:
-    """Per key; columns are the distinct ranks of the key's plan."""
+    """Per key; columns are the distinct ranks of the key's plan.
 
+    What is a property is found when it is first asked for: bounds do without nearly all of them,
+    memory without times.
+    """
+
+    keys: StateKeys
     state_bytes: Floats
     """Shape (kinds, keys, columns), kinds as in STATE_KINDS."""
-    reduce_s: Floats
-    """Gradient reduction of one rank, shape (keys, columns); zero where it is done by part."""
-    gather_s: Floats
-    """Gather of updated parameters (zero1, zero2), shape (keys, columns)."""
-    tables_s: Floats
-    """Sum of the gradients of a word table that the first and the last stage both hold, (keys,)."""
-    maxima_s: Floats
-    """One reduction of the maxima behind fp8 scales, (keys,)."""
-    norm_s: Floats
-    """Reduction of the gradient norm, (keys,)."""
-    reduced_bytes: Floats
-    """Gradients that a rank keeps of it, in the type on the wire, shape (keys, columns)."""
-    reduce_buckets: Floats
-    """Buckets of that reduction, shape (keys, columns)."""
-    optimizer_s: Floats
-    """Optimizer step, shape (keys, columns)."""
-    linear_shapes: Floats
-    """Weights of the trained linears of every distinct rank, each shape once, shape (keys,
-    columns); zero where the software keeps nothing by shape."""
     has_experts: NDArray[np.bool_]
     """Whether a distinct rank has routed experts, shape (keys, columns)."""
     keeps_gathered: NDArray[np.bool_]
     """zero2 and zero3 that gather and reduce once per step, shape (keys,)."""
-    part_gather_s: Floats
-    """Gather of one part's parameters where blocks are gathered one by one: zero3, and zero2 of
-    FSDP2; shape (keys, parts)."""
-    part_regather_s: Floats
-    """zero3: gather of them for the backward pass, from the ranks that share them after the forward
-    pass; none for FSDP2's root group (embedding and head), which stays whole. (keys, parts)."""
-    part_reduce_s: Floats
-    """Reduction of one part's gradients, where parts are gathered so; shape (keys, parts)."""
-    early_gradients: Floats
-    """Gradients of the head, of the largest block, what sharding leaves of the latter and of head
-    and embedding, and the embedding's, shape (5, keys, columns): what a backward pass has at first,
-    at any time where the optimizer steps inside it, after its first block, and only at its end."""
-    embedding_gradient: Floats
-    """The embedding's gradient over the whole vocabulary, where tensor-parallel ranks make it and
-    keep their share (torch DTensor), shape (keys, columns)."""
-    step_pieces: Floats
-    """What reduction and step allocate in pieces larger than any activation, shape (keys,
-    columns)."""
     gathered_bytes: Floats
     """Of the gathered kind, what is in use at each of the MOMENTS of ``memory/moments.py``, shape
     (moments, keys, columns); `state_bytes` has what its pool has reserved."""
     unreduced_bytes: Floats
     """Of these, whole gradients that wait for the last micro-batch, shape (keys, columns)."""
-    host_step: Floats
-    """What an optimizer on the host takes and gives: bytes of gradients, bytes of weights and
-    parameters of this rank's share, and bytes of the states, shape (4, keys, columns)."""
-    part_traffic_s: Floats
-    """Casts, copies and accumulation of one part's gradients and weights in every micro-batch,
-    shape (keys, parts)."""
-    part_accumulation_s: Floats
-    """What one part's gradients of the first micro-batch are cast, and what those of a later one
-    are added to the ones before, shape (2, keys, parts)."""
-    part_copies_s: Floats
-    """Copies in and out of flat buffers around one part's gather, the gather of its backward pass
-    and its reduction, shape (3, keys, parts)."""
-    part_host_s: Floats
-    """What the host takes longer for a part that is gathered, forward and backward, shape (2, keys,
-    parts)."""
     by_block: NDArray[np.bool_]
     """Whether parameters are gathered and gradients reduced part by part, shape (keys,)."""
+
+    @cached_property
+    def reduce_s(self) -> Floats:
+        """Gradient reduction of one rank, shape (keys, columns); zero where it is done by part."""
+        return rank_reduce_s(self.keys)
+
+    @cached_property
+    def gather_s(self) -> Floats:
+        """Gather of updated parameters (zero1, zero2), shape (keys, columns)."""
+        return rank_gather_s(self.keys)
+
+    @cached_property
+    def tables_s(self) -> Floats:
+        """Sum of the gradients of a word table that first and last stage both hold, (keys,)."""
+        return tables_s(self.keys)
+
+    @cached_property
+    def maxima_s(self) -> Floats:
+        """One reduction of the maxima behind fp8 scales, (keys,)."""
+        keys = self.keys
+        chunk = keys.parts[:, :, :-2].sum(axis=2) / keys.layouts.vpp[:, None]
+        setting = keys.cluster, keys.software, keys.workload.recipe
+        return maxima_s(*setting, keys.placement, chunk.max(axis=1))
+
+    @cached_property
+    def norm_s(self) -> Floats:
+        """Reduction of the gradient norm, (keys,)."""
+        return norm_s(self.keys.cluster, self.keys.workload.recipe, self.keys.layouts)
+
+    @cached_property
+    def reduce_buckets(self) -> Floats:
+        """Buckets of that reduction, shape (keys, columns)."""
+        return reduce_buckets(self.keys)
+
+    @cached_property
+    def optimizer_s(self) -> Floats:
+        """Optimizer step, shape (keys, columns)."""
+        keys = self.keys
+        host = keys.software.host, keys.layouts.tp, self.by_block, keys.parts
+        return _optimizer_s(keys) + step_host_s(*host)
+
+    @cached_property
+    def part_gather_s(self) -> Floats:
+        """Gather of one part's parameters, shape (keys, parts).
+
+        Where blocks are gathered one by one: zero3, and zero2 of FSDP2.
+        """
+        return part_gather_s(self.keys)
+
+    @cached_property
+    def part_regather_s(self) -> Floats:
+        """zero3: gather of them for the backward pass, shape (keys, parts).
+
+        From the ranks that share them after the forward pass; none for FSDP2's root group
+        (embedding and head), which stays whole.
+        """
+        return part_regather_s(self.keys)
+
+    @cached_property
+    def part_reduce_s(self) -> Floats:
+        """Reduction of one part's gradients, where parts are gathered so; shape (keys, parts)."""
+        return part_reduce_s(self.keys)
+
+    @cached_property
+    def part_traffic_s(self) -> Floats:
+        """Casts, copies and sums of one part in every micro-batch, shape (keys, parts).
+
+        Of its gradients and weights.
+        """
+        dense, experts = self.keys.per_part.parameters
+        return micro_batch_traffic_s(self.keys.cluster, self.keys.software, dense + experts)
+
+    @cached_property
+    def part_accumulation_s(self) -> Floats:
+        """What one part's gradients are cast and added, shape (2, keys, parts).
+
+        Cast of the first micro-batch; those of a later one added to the ones before.
+        """
+        keys = self.keys
+        setting = keys.workload.recipe, keys.cluster, keys.software
+        return accumulation_s(*setting, keys.per_part, keys.once)
+
+    @cached_property
+    def part_copies_s(self) -> Floats:
+        """Copies in and out of flat buffers of one part, shape (3, keys, parts).
+
+        Around its gather, the gather of its backward pass and its reduction.
+        """
+        return part_copies_s(self.keys)
+
+    @cached_property
+    def part_host_s(self) -> Floats:
+        """What the host takes longer for a part that is gathered, shape (2, keys, parts).
+
+        Forward and backward.
+        """
+        return _gathered_host_s(self.keys.software, self.by_block, self.keys.parts.shape[2])
+
+    @cached_property
+    def reduced_bytes(self) -> Floats:
+        """Gradients that a rank keeps of it, in the type on the wire, shape (keys, columns)."""
+        return self.keys.sharded(self.keys.per_part.reduce, ZERO1)
+
+    @cached_property
+    def linear_shapes(self) -> Floats:
+        """Weights of the trained linears of every distinct rank, shape (keys, columns).
+
+        Each shape once; zero where the software keeps nothing by shape.
+        """
+        return _linear_shapes(self.keys)
+
+    @cached_property
+    def early_gradients(self) -> Floats:
+        """Gradients that wait for the optimizer, shape (5, keys, columns).
+
+        Of the head, of the largest block, what sharding leaves of the latter and of head and
+        embedding, and the embedding's: what a backward pass has at first, at any time where the
+        optimizer steps inside it, after its first block, and only at its end.
+        """
+        keys = self.keys
+        kept = np.where(keys.level >= ZERO2, keys.share, 1.0)
+        return early_gradients(keys.parts, keys.per_part, keys.workload.architecture, kept)
+
+    @cached_property
+    def embedding_gradient(self) -> Floats:
+        """The embedding's gradient over the whole vocabulary, shape (keys, columns).
+
+        Where tensor-parallel ranks make it and keep their share (torch DTensor).
+        """
+        keys = self.keys
+        return embedding_gradient(keys.parts, keys.workload, keys.software, keys.layouts)
+
+    @cached_property
+    def step_pieces(self) -> Floats:
+        """What reduction and step allocate in large pieces, shape (keys, columns).
+
+        In pieces larger than any activation.
+        """
+        return step_pieces(self.keys, self.keys.sharded(self.keys.per_part.trained, ZERO1))
+
+    @cached_property
+    def host_step(self) -> Floats:
+        """What an optimizer on the host takes and gives, shape (4, keys, columns).
+
+        Bytes of gradients, bytes of weights and parameters of this rank's share, and bytes of the
+        states.
+        """
+        return _host_step(self.keys)
 
     @cached_property
     def longest_optimizer_s(self) -> Floats:
@@ -141,36 +242,13 @@ def state_costs(
     per_part = keys.per_part
     reserved, in_use, unreduced = gathered_bytes(keys)
     by_block = keys.by_block[:, 0]
-    chunk = (parts[:, :, :-2].sum(axis=2) / layouts.vpp[:, None]).max(axis=1)
-    stepped = keys.sharded(per_part.trained, ZERO1)
-    kept = np.where(keys.level >= ZERO2, keys.share, 1.0)
-    parameters = per_part.parameters[0] + per_part.parameters[1]
     return StateCosts(
+        keys=keys,
         state_bytes=_state_bytes(keys, versions, reserved),
-        reduce_s=rank_reduce_s(keys),
-        gather_s=rank_gather_s(keys),
-        tables_s=tables_s(keys),
-        maxima_s=maxima_s(cluster, software, workload.recipe, placement, chunk),
-        norm_s=norm_s(cluster, workload.recipe, layouts),
-        reduced_bytes=keys.sharded(per_part.reduce, ZERO1),
-        reduce_buckets=reduce_buckets(keys),
-        optimizer_s=_optimizer_s(keys) + step_host_s(software.host, layouts.tp, by_block, parts),
-        linear_shapes=_linear_shapes(keys),
         has_experts=on_rank(parts, per_part.parameters[1]) > 0,
         keeps_gathered=keys.once,
-        part_gather_s=part_gather_s(keys),
-        part_regather_s=part_regather_s(keys),
-        part_reduce_s=part_reduce_s(keys),
-        early_gradients=early_gradients(parts, per_part, workload.architecture, kept),
-        embedding_gradient=embedding_gradient(parts, workload, software, layouts),
-        step_pieces=step_pieces(keys, stepped),
         gathered_bytes=in_use,
         unreduced_bytes=unreduced,
-        host_step=_host_step(keys),
-        part_traffic_s=micro_batch_traffic_s(cluster, software, parameters),
-        part_accumulation_s=accumulation_s(workload.recipe, cluster, software, per_part, keys.once),
-        part_copies_s=part_copies_s(keys),
-        part_host_s=_gathered_host_s(software, by_block, parts.shape[2]),
         by_block=by_block,
     )
 

@@ -19,7 +19,15 @@ from simulator.interop.dialects.deepspeed import say_zero
 from simulator.interop.dialects.megatron_model import CAPACITY, model_arguments, shape_of, unsaid
 from simulator.interop.dialects.megatron_multimodal import is_multimodal, say_lengths, with_tower
 from simulator.interop.dialects.model_names import zoo_model
-from simulator.interop.dialects.settings import Reading, Setting, Settings, Unset, as_whole, idle_in
+from simulator.interop.dialects.settings import (
+    SAVES,
+    Reading,
+    Setting,
+    Settings,
+    Unset,
+    as_whole,
+    idle_in,
+)
 from simulator.interop.dialects.table import (
     Word,
     as_flags,
@@ -190,8 +198,11 @@ def megatron_arguments(row: dict[str, Any], scenario: Scenario) -> list[Argument
 
 def _saves(scenario: Scenario) -> Arguments:
     """Checkpoints so many steps apart; the folder is yours to set."""
-    every = scenario.run.checkpoints.every_steps
-    return {} if every is None else {"save": "checkpoints", "save_interval": every}
+    every, mode = scenario.run.checkpoints.every_steps, scenario.run.checkpoints.mode
+    if every is None:
+        return {}
+    later = {"async_save": True} if mode == "async" else {}
+    return {"save": "checkpoints", "save_interval": every, **later}
 
 
 def _environment(row: dict[str, Any], recipe: Recipe) -> list[str]:
@@ -468,6 +479,10 @@ def read_megatron(settings: Settings, *, flags: bool, kind: str, program: str = 
         "run.samples", "train_samples", most=10**12
     )  # 4,096 tokens each: 1,000 x today's
     settings.saves_every("save_interval")
+    if settings.flag("async_save"):
+        settings.say(SAVES, "async", settings.at("async_save"))
+    elif flags or "async_save" in settings.taken:
+        settings.waits_for_storage("saves without --async-save")
     tokens = settings.whole("", "train_tokens", most=10**17)
     if tokens is not None:
         settings.say("training.tokens", float(tokens), settings.at("train_tokens"))

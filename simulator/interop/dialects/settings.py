@@ -114,7 +114,9 @@ class Reading:
 
 
 EVERY_STEPS = "run.checkpoints.every_steps"
-"""Steps between checkpoints: of the section [run] of a scenario, beside what `Stated` calls so."""
+SAVES, KEEPS = "run.checkpoints.mode", "run.checkpoints.keep"
+CHECKPOINTS = (EVERY_STEPS, SAVES, KEEPS)
+"""Of checkpoints: fields of the section [run] of a scenario, beside what `Stated` calls so."""
 
 _MOST = {"run.steps": 10**18}
 """Fields that may be larger than any number of a layout or a recipe: steps of a sequence each."""
@@ -214,6 +216,11 @@ class Settings:
         else:
             rule = "is no number of steps: checkpoints are as far apart as is best"
             self.notes.append(f"{setting.place}: {setting.value} {rule}")
+
+    def waits_for_storage(self, why: str) -> None:
+        """State that training waits for what it saves, where nothing says otherwise."""
+        if self.value_of(EVERY_STEPS) is not None and self.value_of(SAVES) is None:
+            self.usually(SAVES, "sync", why)
 
     def real(self, name: str, *keys: str) -> None:
         """State a number that may have a fraction."""

@@ -16,6 +16,8 @@ from typing import Any
 from simulator.files import read_toml
 from simulator.interop.dialects.megatron import layers_by_stage
 from simulator.interop.dialects.settings import (
+    KEEPS,
+    SAVES,
     Reading,
     Setting,
     Settings,
@@ -58,6 +60,7 @@ _SCHEDULES = {
 }
 """Names that torch.distributed.pipelining.schedules.get_schedule_class knows."""
 
+_ASYNC = {"disabled": "sync", "async": "async", "async_with_pinned_mem": "async"}
 _ROTATIONS = {"ring": "alltoall", "all_gather": "allgather"}
 """Its all-to-all passes keys and values to the next rank, as a ring does."""
 
@@ -80,7 +83,8 @@ def torchtitan_tables(row: dict[str, Any], scenario: Scenario) -> dict[str, dict
     }
     every = scenario.run.checkpoints.every_steps
     if every is not None:
-        tables["checkpoint"] = {"enable": True, "interval": every}
+        later = {"async_mode": "async"} if scenario.run.checkpoints.mode == "async" else {}
+        tables["checkpoint"] = {"enable": True, "interval": every, **later}
     precision = scenario.workload.recipe.precision
     if precision in _CONVERTERS:
         converter, recipe_name = _CONVERTERS[precision]
@@ -307,6 +311,10 @@ def read_torchtitan(settings: Settings) -> Reading:
         settings.take("checkpoint.interval")  # nothing is saved
     else:
         settings.saves_every("checkpoint.interval")
+        settings.word(SAVES, _ASYNC, "checkpoint.async_mode")
+        if keeps := settings.whole("", "checkpoint.keep_latest_k", least=0):  # 0: all of them
+            settings.say(KEEPS, keeps, settings.at("checkpoint.keep_latest_k"))
+        settings.waits_for_storage("async_mode is disabled unless said")
     _batch_in_tokens(settings)
     _batch(settings)
     _states(settings)

@@ -12,6 +12,7 @@ import re
 from simulator.interop.dialects.deepspeed import say_zero
 from simulator.interop.dialects.model_names import say_model
 from simulator.interop.dialects.settings import (
+    KEEPS,
     Place,
     Reading,
     Setting,
@@ -109,8 +110,10 @@ def read_trainer(settings: Settings, program: str = "") -> Reading:
     strategy = settings.found.get("save_strategy")
     if strategy is None or str(strategy.value).rpartition(".")[2].lower() == "steps":
         settings.saves_every("save_steps")
+        settings.waits_for_storage("a Trainer saves before it goes on")
     else:
         settings.take("save_steps")  # an epoch, the best score or nothing decides
+    settings.whole(KEEPS, "save_total_limit")
     model = settings.take("model_name_or_path", "model_name")
     if model is not None and settings.value_of("model.name") is None:
         say_model(settings, model)

@@ -14,6 +14,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from simulator.errors import InputError
 from simulator.interop.dialects.settings import Place, Stated
 from simulator.records import dataclass
 
@@ -53,7 +54,7 @@ def read_manifest(document: Mapping[str, Any], path: str) -> JobManifest | None:
 def _train_job(spec: Mapping[str, Any], path: str) -> JobManifest:
     trainer = _table(spec.get("trainer"))
     per_node = _whole(trainer.get("numProcPerNode")) or _devices(trainer.get("resourcesPerNode"))
-    nodes = _whole(trainer.get("numNodes")) or 1
+    nodes = _replicas(trainer.get("numNodes"), f"{path}: spec.trainer.numNodes")
     seen = _sizes(path, nodes, per_node, "spec.trainer.numNodes", "spec.trainer.resourcesPerNode")
     env = {"PET_NNODES": nodes, "PET_NPROC_PER_NODE": per_node}
     return JobManifest(
@@ -66,11 +67,14 @@ def _train_job(spec: Mapping[str, Any], path: str) -> JobManifest:
 
 def _pytorch_job(spec: Mapping[str, Any], path: str) -> JobManifest:
     replicas = _table(spec.get("pytorchReplicaSpecs"))
-    nodes = sum(_whole(_table(role).get("replicas", 1)) or 0 for role in replicas.values())
+    place = "spec.pytorchReplicaSpecs"
+    nodes = sum(
+        _replicas(_table(role).get("replicas"), f"{path}: {place}.{name}.replicas", least=0)
+        for name, role in replicas.items()
+    )
     first = _table(replicas.get("Master") or replicas.get("Worker"))
     container = _container(_table(first.get("template")))
     per_node = _whole(spec.get("nprocPerNode")) or _devices(container.get("resources"))
-    place = "spec.pytorchReplicaSpecs"
     seen = _sizes(path, nodes, per_node, f"{place}.*.replicas", f"{place}.*.resources")
     env = {
         "PET_NNODES": nodes,
@@ -87,7 +91,8 @@ def _pytorch_job(spec: Mapping[str, Any], path: str) -> JobManifest:
 
 def _job(spec: Mapping[str, Any], path: str) -> JobManifest:
     container = _container(_table(spec.get("template")))
-    nodes = _whole(spec.get("completions")) or _whole(spec.get("parallelism")) or 1
+    count = spec.get("completions", spec.get("parallelism"))
+    nodes = _replicas(count, f"{path}: spec.completions")
     per_node = _devices(container.get("resources"))
     seen = _sizes(path, nodes, per_node, "spec.completions", "spec.template.spec.containers")
     return JobManifest(
@@ -115,7 +120,8 @@ def _task(document: Mapping[str, Any], path: str) -> JobManifest:
     elif isinstance(asked, str):
         name, _, count = asked.partition(":")
         per_node = count or 1
-    nodes, per_node = _whole(document.get("num_nodes")) or 1, _whole(per_node)
+    nodes = _replicas(document.get("num_nodes"), f"{path}: num_nodes")
+    per_node = _whole(per_node)
     env = {
         **_table(document.get("envs")),
         "SKYPILOT_NUM_NODES": nodes,
@@ -147,6 +153,14 @@ def _whole(value: Any) -> int | None:
     """A positive whole number, also where it is written as a text; None for ``auto`` or none."""
     digits = re.fullmatch(r"[1-9]\d{0,6}", str(value))
     return int(digits[0]) if digits else None
+
+
+def _replicas(value: Any, where: str, least: int = 1) -> int:
+    """Servers, 1 where nothing is said; 0 are none of a role."""
+    count = 1 if value is None else _whole(value) or (0 if str(value) == "0" else None)
+    if count is None or count < least:
+        raise InputError(f"{where}: must be a whole number from {least}, got {value!r}")
+    return count
 
 
 def _devices(resources: Any) -> int | None:

@@ -13,7 +13,15 @@ from typing import Any
 from simulator.errors import InputError, first_of
 from simulator.hardware.cluster import load_cluster
 from simulator.interop.dialects.megatron import layers_by_stage
-from simulator.interop.dialects.settings import EVERY_STEPS, Reading, Stated, Unset, as_whole, shown
+from simulator.interop.dialects.settings import (
+    CHECKPOINTS,
+    EVERY_STEPS,
+    Reading,
+    Stated,
+    Unset,
+    as_whole,
+    shown,
+)
 from simulator.interop.dialects.trainer import TRAINERS
 from simulator.interop.launch_files.imported import Imported, Origin
 from simulator.interop.launch_files.recognising import read_launch_files
@@ -196,7 +204,7 @@ class _Merging:
             self.fields[item.field] = Origin(item.field, item.value, str(item.place))
         elif item.field not in self.given and not item.field.startswith("goal."):
             decides = f"--set {item.field}=VALUE decides"
-            if item.field.startswith("run.") and item.field != EVERY_STEPS:
+            if item.field.startswith("run.") and item.field not in CHECKPOINTS:
                 decides = "--gpus N decides"
                 if "cluster.gpus" in self.given:
                     return
@@ -557,8 +565,9 @@ class _Merging:
         document: dict[str, dict[str, Any]] = {}
         for origin in self.fields.values():
             section, _, name = origin.field.partition(".")
-            if origin.field == EVERY_STEPS:
-                document["run"] = {"checkpoints": {"every_steps": origin.value}}
+            if origin.field in CHECKPOINTS:
+                saves = document.setdefault("run", {}).setdefault("checkpoints", {})
+                saves[name.partition(".")[2]] = origin.value
             elif section not in ("run", "size"):
                 document.setdefault(section, {})[name] = origin.value
         heads = document.get("model", {}).get("tasks")
@@ -578,14 +587,14 @@ class _Merging:
         if EVERY_STEPS in self.fields and every and steps is not None and every > steps:
             rule = f"the run of {steps:,.0f} steps ends before {every:,}: as if it were not said"
             self.notes.append(f"{self._source(EVERY_STEPS)}: {rule}")
-            del document["run"], self.fields[EVERY_STEPS]
+            del document["run"]["checkpoints"]["every_steps"], self.fields[EVERY_STEPS]
             scenario = self._scenario(document, names, overrides)
         scenario = _without_the_usual(scenario)
         origins = tuple(o for o in self.fields.values() if o.field.partition(".")[0] != "size")
         origins = tuple(
             o
             for o in origins
-            if (o.field == EVERY_STEPS or not o.field.startswith("run."))
+            if (o.field in CHECKPOINTS or not o.field.startswith("run."))
             and o.field not in self.given
         )
         return Imported(

@@ -28,7 +28,8 @@ def screen(answer: Admission) -> Iterator[RenderableType]:
     request = answer.smallest_request
     if request is not None:
         hours = "" if request.hours_p90 is None else f", {request.hours_p90:,.1f} hours (P90)"
-        usd = "" if request.usd_p90 is None else f", {show_usd(request.usd_p90)} (P90)"
+        mark = answer.imported.scenario.tariff.price.mark
+        usd = "" if request.usd_p90 is None else f", {show_usd(request.usd_p90)}{mark} (P90)"
         yield notes(
             "The smallest request that does it",
             [f"{request.gpus:,} accelerators{hours}{usd}: {request.layout}"],

@@ -11,6 +11,7 @@ whatever is read, so that what a measurement is worth is known before it is made
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -25,10 +26,10 @@ from simulator.calibration.calibrate_machine import Calibration, ClassFit, calib
 from simulator.cost.correction import correct
 from simulator.cost.operators.matrices import weight_matrices
 from simulator.cost.uncertainty import P90, SHARED, Belief, bearing, belief, evidence_spread
-from simulator.errors import InputError
+from simulator.errors import InputError, problem
 from simulator.files import read_records, record
 from simulator.frames import DataFrame, frame_of_rows
-from simulator.measured.measurements import Measurements
+from simulator.measured.measurements import Call, Measurements
 from simulator.planner.prediction import Prediction
 from simulator.records import dataclass
 
@@ -59,6 +60,8 @@ class Program:
     left: float = 0.0
     unheard: str = ""
     ranks: bool = False
+    models: tuple[str, ...] = ()
+    software: tuple[str, ...] = ()
 
 
 @lru_cache(maxsize=1)
@@ -152,7 +155,7 @@ def plan_measurements(
     known, shares = _prior(prediction)
     measured, step_s = None, prediction.step_time_s
     if documents:
-        known, heard = _heard(prediction, known, documents)
+        known, heard = _heard(prediction, known, shares, documents)
         estimate = correct(prediction.estimate, known, shares)
         step_s = float(estimate.step_time_s[0])
         low, high = _span(known, shares, step_s)
@@ -161,7 +164,8 @@ def plan_measurements(
     listed = [
         _measurable(name, prediction, (known, shares), rows[name], step_s)
         for name in programs()
-        if rows[name][0] @ known.covariance @ rows[name][0] > 0.0
+        if _can_run(name, prediction)
+        and rows[name][0] @ known.covariance @ rows[name][0] > 0.0
         and np.abs(rows[name][0] * shares[0]).sum() > 0.0
     ]
     alone = [rows[name] for name in programs() if name not in _WHOLE]
@@ -209,6 +213,29 @@ def _row(name: str, prediction: Prediction, known: Belief, shares: Floats) -> tu
 
 
 _OF_TERMS = ("compute", "attention", "memory_bound", "launch")
+
+
+def _can_run(name: str, prediction: Prediction) -> bool:
+    """Whether the program can do what a rank of the run does; train_step knows few layouts."""
+    if name != "train_step":
+        return True
+    scenario, row = prediction.scenario, prediction.layout
+    model, recipe, known = (
+        scenario.workload.architecture,
+        scenario.workload.recipe,
+        programs()[name],
+    )
+    whole = {"pp": 1, "cp": 1, "ep": 1, "recompute_layers": 0, "offload_layers": 0} | dict.fromkeys(
+        ("optimizer_offload", "parameter_offload"), "none"
+    )
+    return (
+        model.name in known.models
+        and scenario.software.name in known.software
+        and all(row[field] == value for field, value in whole.items())
+        and not (int(row["tp"]) > 1 and (model.is_moe or int(row["dp"]) == 1))
+        and recipe.matrix_type == "bf16"
+        and not recipe.lora_rank
+    )
 
 
 def _unheard(program: Program, prediction: Prediction) -> float:
@@ -302,9 +329,13 @@ def _command(name: str, program: Program, prediction: Prediction) -> str:
     if name == "train_step":
         recipe = scenario.workload.recipe
         said += f" --sequence {recipe.sequence_length} --micro-batch {int(row['micro_batch'])}"
-        said += "".join(f" --{d} {int(row[d])}" for d in ("tp", "pp") if int(row[d]) > 1)
-        sharding = "ddp" if row["sharding"] == "zero1" else row["sharding"]
-        said += f" --sharding {sharding} --fake-world {scenario.cluster.gpus}"
+        said += f" --tp {int(row['tp'])}"
+        said += " --sequence-parallel" * bool(row["sequence_parallel"] and int(row["tp"]) > 1)
+        said += f" --recompute {row['recompute']}"
+        sharding = "zero3" if row["sharding"] == "zero3" else "zero2"  # DDP runs in no fake group
+        said += f" --sharding {sharding if int(row['dp']) > 1 else 'ddp'}"
+        said += " --compile" * ("norm" in scenario.software.kernels.fused)
+        said += f" --fake-world {scenario.cluster.gpus}"
     return f"python kernels/{name}.py {said} --minutes {program.minutes:g} --out {name}.json"
 
 
@@ -335,17 +366,57 @@ def _shapes(name: str, prediction: Prediction) -> tuple[str, ...]:
     return ()
 
 
+def _rank_s(call: Call, prediction: Prediction) -> float:
+    """Predicted seconds of a micro-batch and an update on one rank, without the others."""
+    row, recipe = prediction.layout, prediction.scenario.workload.recipe
+    if not _can_run("train_step", prediction):
+        raise InputError(f"{call.place}: no step of this run's rank: train_step has no such layout")
+    asked = {
+        "model": prediction.scenario.workload.architecture.name,
+        "sequence": recipe.sequence_length,
+        "micro_batch": int(row["micro_batch"]),
+        "tp": int(row["tp"]),
+        "recompute": row["recompute"],
+        "accumulate": 1,
+    }
+    for name, value in asked.items():
+        stated = call.shape.get(name, call.note.get(name, value))
+        if stated != value:
+            rule = f"must be a step of this run's rank ({name} {value}), as --plan spells it"
+            raise InputError(problem(call.place, name, rule, stated))
+    seconds = {name: float(s[0]) for name, s in prediction.estimate.terms_s.items()}
+    batches = recipe.global_batch / (int(row["micro_batch"]) * int(row["dp"]))
+    work_s = sum(seconds[name] for name in (*_OF_PASSES, "launch", "recompute"))
+    return work_s / batches + seconds["optimizer"]
+
+
+_OF_PASSES = ("gemm", "attention", "memory_bound")
+
+
 def _heard(
-    prediction: Prediction, known: Belief, documents: Sequence[Measurements]
+    prediction: Prediction, known: Belief, shares: Floats, documents: Sequence[Measurements]
 ) -> tuple[Belief, dict[str, dict[str, float]]]:
     """The belief after what was measured, and what each class of calls said."""
+    rows: list[Floats] = []
+    noise: list[float] = []
+    read: list[float] = []
+    said = {}
+    for call in (call for document in documents for call in document.calls):
+        if call.kernel == "train_step":
+            heard, left = _row("train_step", prediction, known, shares)
+            value = math.log(call.seconds / _rank_s(call, prediction))
+            rows.append(heard)
+            noise.append(left)
+            read.append(value)
+            said["a training step of one rank"] = {"factor": math.exp(value), "calls": 1}
     cluster = prediction.scenario.cluster
+    documents = [d for d in documents if any(call.kernel != "train_step" for call in d.calls)]
     server = replace(cluster, groups=(replace(cluster.groups[0], gpus=cluster.node.accelerators),))
-    calibration = calibrate(documents, accelerator=cluster.accelerator, cluster=server)
-    fits = list(_fits(calibration))
-    if not fits:
+    if documents:
+        calibration = calibrate(documents, accelerator=cluster.accelerator, cluster=server)
+    fits = list(_fits(calibration)) if documents else []
+    if not fits and not rows:
         raise InputError("measure: --have: nothing in these documents bears on this run")
-    rows, noise, read = [], [], []
     for error, fit in fits:
         heard = np.zeros(len(SHARED))
         heard[SHARED.index(error)] = 1.0
@@ -354,11 +425,8 @@ def _heard(
         left = float(fit.left_out.median) / _QUARTILE
         noise.append(left**2 + _unheard(program, prediction) ** 2)
         read.append(float(np.median(np.log(fit.measured_s / fit.before_s))))
+        said[fit.name] = {"factor": float(np.exp(read[-1])), "calls": fit.calls}
     after = _observed(known, np.stack(rows), np.array(noise), np.array(read))
-    said = {
-        fit.name: {"factor": float(np.exp(value)), "calls": fit.calls}
-        for (_, fit), value in zip(fits, read, strict=True)
-    }
     return after, said
 
 
@@ -373,8 +441,9 @@ def _then(prediction: Prediction) -> tuple[str, ...]:
     cluster, where = prediction.scenario.cluster, prediction.scenario.where
     base, name = cluster.accelerator.name, cluster.name
     file = where if where.endswith((".toml", ".yaml")) else "run.toml"
+    step = " --have train_step.json" if _can_run("train_step", prediction) else ""
     return (
-        f"foreshard measure --plan {file} --have gemm.json --have attention.json",
+        f"foreshard measure --plan {file} --have gemm.json --have attention.json{step}",
         f"foreshard calibrate gemm.json attention.json memory_bound.json --base {base}"
         f" --out my-{base}.toml",
         f"foreshard calibrate collectives.json --base-cluster {name} --out-node my-node.toml"

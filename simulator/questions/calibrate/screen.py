@@ -76,8 +76,9 @@ def planned_screen(answer: MeasurementPlan) -> Iterator[RenderableType]:
         lines = [f"{n}: x {e['factor']:.3f}, {e['calls']} calls" for n, e in said["errors"].items()]
         before = show_seconds(answer.prediction.step_time_s)
         yield notes("Measured here", [*lines, f"the step was {before} before it"])
+    money = f"USD{answer.prediction.outcome.price.mark}"
     table = plain_table(
-        "measure", "hears", "minutes", "GPUs", "USD", "P10 to P90 then", "narrower",
+        "measure", "hears", "minutes", "GPUs", money, "P10 to P90 then", "narrower",
         left=("measure", "hears"),
     )  # fmt: skip
     for item in answer.measurements:

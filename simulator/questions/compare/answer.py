@@ -157,8 +157,8 @@ class Comparison(Answer):
 
     @cached_property
     def assumptions(self) -> list[Assumption]:
-        """What the recommended offer takes for granted and bears on it most."""
-        row = self.recommended
+        """What the offer to take, or else the nearest, takes for granted and bears on it most."""
+        row = self.recommended or nearest(self.rows, self.asked)
         return [] if row is None else offer_assumptions(self.scenario, row)
 
     @property

@@ -12,7 +12,7 @@ from simulator.glossary import section_title
 from simulator.planner.assumptions import ASSUMED
 from simulator.planner.plan import TRIAL
 from simulator.questions.compare.offers import excesses, nearest
-from simulator.report.wording import AT_ASSUMED, IDEAL, chance_words
+from simulator.report.wording import AT_ASSUMED, IDEAL, chance_words, speed_words
 from simulator.units import (
     show_change,
     show_co2,
@@ -93,8 +93,8 @@ def _decision(answer: Comparison) -> tuple[str, list[str]]:
 
 
 def _assumed(answer: Comparison) -> tuple[str, list[str]]:
-    """What the recommended offer takes for granted, and what the other choice would change."""
-    row = answer.recommended
+    """What the offer to take, or else the nearest, takes for granted."""
+    row = answer.recommended or nearest(answer.rows, answer.asked)
     named = "" if row is None else f" on {row.named} x {row.gpus:,}"
     return f"{ASSUMED}{named}", [choice.words(brief=True) for choice in answer.assumptions]
 
@@ -171,8 +171,8 @@ def missed(asked: Asked, rows: Sequence[Offer], tokens: float | None = None) -> 
     if asked.budget_usd is not None and paid:
         usd, best = min(paid, key=lambda pair: pair[0])
         words.append(
-            f"the cheapest{chance} is {best.named} x {best.gpus:,} for {show_usd(usd)},"
-            f" {show_usd(asked.budget_usd)} asked"
+            f"the cheapest{chance} is {best.named} x {best.gpus:,} for"
+            f" {show_usd(usd)}{MARK * best.assumed_price}, {show_usd(asked.budget_usd)} asked"
         )
     said = f"MISSED: no offer meets what is asked; {'; '.join(words) or 'no price is known'}."
     return " ".join([said, *_would_take(asked, rows, tokens)])
@@ -191,7 +191,7 @@ def _would_take(asked: Asked, rows: Sequence[Offer], tokens: float | None) -> li
     faster = max(over.get("time", 0.0), 1.0)
     dearer = over.get("money", 0.0) / faster
     if faster > 1.0:
-        words.append(f"{faster:,.3g} times the speed")
+        words.append(speed_words(faster))
     if dearer > 1.0:
         words.append(f"prices {100.0 * (1.0 - 1.0 / dearer):.3g} % lower")
     fewer = ""

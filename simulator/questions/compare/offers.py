@@ -377,17 +377,25 @@ def offer_assumptions(scenario: Scenario, row: Offer) -> list[Assumption]:
         return []
     price = row.price or {}
     if price.get("base") in ("offer", "typed"):
-        scenario = at_price(scenario, row.usd_per_gpu_hour, price["term"])
+        named = ("grade", "source", "date")
+        figure = {"value": row.usd_per_gpu_hour, **{k: price[k] for k in named if price[k]}}
+        scenario = at_price(scenario, figure, price["term"])
     made = on_cluster(scenario, row.cluster, row.gpus)
     length = made.workload.recipe.sequence_length
     if len(batches_of(made)) > 1:
         made = with_critical_batch(made)
     made = with_sizes(made, row.global_batch or made.workload.recipe.global_batch, length)
-    return assumptions(predict(made, **stated_layout(row.layout, made.software)))
+    best = predict(made, **stated_layout(row.layout, made.software))
+    return assumptions(replace(best, scenario=made))  # another choice has layouts of its own
 
 
-def at_price(scenario: Scenario, usd_per_gpu_hour: float | None, term: str | None) -> Scenario:
-    """Put a scenario at a price, interrupted as often as its servers are where it is on spot."""
+def at_price(
+    scenario: Scenario, usd_per_gpu_hour: float | dict[str, Any] | None, term: str | None
+) -> Scenario:
+    """Put a scenario at a price, a number or the table of a figure.
+
+    It is interrupted as often as its servers are where it is on spot.
+    """
     given = scenario.document.get("economics", {})
     basis = "spot" if term == "spot" else "profile"
     paid = {**given, "basis": basis, "usd_per_gpu_hour": usd_per_gpu_hour}

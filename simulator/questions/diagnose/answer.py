@@ -50,7 +50,7 @@ _PLAUSIBLE = 3.0
 """Standard deviations that an amount of a plausible size may lie from the typical one."""
 
 _SELDOM = 0.02
-"""Share of steps (one at least) that may be slow by accident: a hang, a restart, an evaluation."""
+"""Share of steps (two at least) that may be slow by accident: a hang, a restart, an evaluation."""
 
 _INTERVAL = 20
 """Steps, at least, between single slow steps that return evenly: checkpoints and evaluations."""
@@ -129,7 +129,7 @@ class Course:
     kind: str
     """steady, tails, drift, periodic; blank where too few are known."""
     tail_share: float = 0.0
-    """Of steps that take over 1.25 times the median."""
+    """Of steps that take over 1.25 times the median, without those aside."""
     drift: float = 0.0
     """Growth from the first to the last step, as a share of the median."""
     period: int = 0
@@ -258,8 +258,11 @@ class Diagnoses(Answer):
                 f" together; {check}."
             )
         first = self.causes[0]
+        sure = (
+            "Most probably" if first.probability >= 0.5 else "No cause is certain; the likeliest:"
+        )
         return (
-            f"Most probably {first.says}: {first.amount_words}, probability"
+            f"{sure} {first.says}: {first.amount_words}, probability"
             f" {show_percent(first.probability)}, {show_percent(first.explains)} of the gap."
         )
 
@@ -296,20 +299,23 @@ def course_of(step_times_s: Floats) -> Course:
         return Course(kind="")
     middle = float(np.median(steps))
     slow = steps > 1.25 * middle
+    aside = _aside(slow)
+    slow &= ~aside
     third = max(len(steps) // 3, 1)
     drift = float(np.median(steps[-third:]) - np.median(steps[:third])) / middle
     noise = float(np.median(np.abs(np.diff(steps)))) / middle
-    runs = _stretches(steps > middle + 3.0 * max(noise, 0.004) * middle)
-    gaps = np.diff([start for start, length in runs if length >= 3])
-    period = int(np.median(gaps)) if len(gaps) >= 2 and np.ptp(gaps) <= 0.5 * gaps.mean() else 0
+    low, high = np.percentile(steps, [10.0, 90.0])  # of two levels, however long each lasts
+    between = (low + high) / 2.0 if high - low > max(6.0 * noise, 0.03) * middle else math.inf
+    gaps = np.diff([start for start, length in _stretches(steps > between) if length >= 3])
+    even = len(gaps) >= 2 and np.ptp(gaps) <= 0.5 * gaps.mean() and gaps.sum() >= 0.4 * len(steps)
+    period = int(np.median(gaps)) if even else 0
     kind = "steady"
-    if abs(drift) > max(0.04, 2.0 * noise):
-        kind = "drift"
-    elif period:
+    if period:
         kind = "periodic"
+    elif abs(drift) > max(0.04, 2.0 * noise):
+        kind = "drift"
     elif 0.02 <= slow.mean() <= 0.4:
         kind = "tails"
-    aside = _aside(slow)
     mean_s = float(steps[~aside].mean())
     return Course(
         kind=kind,
@@ -328,8 +334,8 @@ def _aside(slow: Any) -> Any:
     gaps = np.diff(starts)
     alone = all(length == 1 for _, length in _stretches(slow))
     even = len(gaps) >= 2 and alone and np.ptp(gaps) == 0 and gaps[0] >= _INTERVAL
-    seldom = slow.sum() <= max(_SELDOM * len(slow), 1)
-    return slow if even or seldom else np.zeros_like(slow)
+    seldom = slow.sum() <= max(_SELDOM * len(slow), 2)
+    return slow.copy() if even or seldom else np.zeros_like(slow)
 
 
 def _stretches(slow: Any) -> list[tuple[int, int]]:

@@ -38,8 +38,9 @@ def screen(answer: Lints) -> Iterator[RenderableType]:
 
 
 def _table(answer: Lints) -> RenderableType:
+    money = f"USD{answer.prediction.outcome.price.mark}"
     table = plain_table(
-        "", "costs", "a step", "of it", "GiB", "USD", "then", left=("", "costs", "then")
+        "", "costs", "a step", "of it", "GiB", money, "then", left=("", "costs", "then")
     )
     for lint in answer.lints:
         table.add_row(lint.name, visible(_says(lint)), *_price(lint, answer.prediction.step_time_s))

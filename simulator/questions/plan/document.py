@@ -6,7 +6,6 @@ from typing import Any
 
 from simulator.answers import encoded, head, plain
 from simulator.interop.launch import launch_flags
-from simulator.planner.assumptions import assumptions
 from simulator.planner.defaults_that_matter import bearing_defaults
 from simulator.planner.layout_row import LayoutRow, layout_rows
 from simulator.planner.plan import Plan, alternatives
@@ -46,7 +45,7 @@ def plan_document(plan: Plan, *, top: int | None = None) -> dict[str, Any]:
             "chance": TIE,
             "sentences": [*filter(None, (ties(plan.certainty.tied, len(best)), surer_words(plan)))],
         },
-        "assumptions": assumptions(plan),
+        "assumptions": plan.assumptions,
         "even_stages": None if even is None else encoded(even, _EVENLY),
         "tried": plan.tried,
         "alternatives": [{"rank": place + 1, "why": why} for place, why in alternatives(plan)],

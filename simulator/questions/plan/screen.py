@@ -47,7 +47,7 @@ from simulator.report.evidence import (
     untimed,
 )
 from simulator.report.numbers import refined_rows
-from simulator.report.wording import end_words, goodput_words
+from simulator.report.wording import end_words, goodput_words, speed_words
 from simulator.search.allowed import decides
 from simulator.search.outcome import Spans, spans
 from simulator.search.search_caps import search_caps
@@ -404,13 +404,13 @@ def missed_goals(plan: Plan) -> list[str]:
         lines.append(
             f"MISSED: {_none(plan, plan.in_time)} meets the deadline of {limit}."
             f" The best takes {show_days(days)}{how}: it needs"
-            f" {days / goal.deadline_days:,.3g} times the speed."
+            f" {speed_words(days / goal.deadline_days)}."
         )
     if goal.budget_usd is not None and not plan.meets_budget:
         limit = show_usd(goal.budget_usd)
         lines.append(
             f"MISSED: {_none(plan, plan.in_budget)} meets the budget of {limit}."
-            f" The best costs {show_usd(usd)}{how}: it needs prices"
+            f" The best costs {show_usd(usd)}{plan.outcome.price.mark}{how}: it needs prices"
             f" {100.0 * (1.0 - goal.budget_usd / usd):.3g} % lower."
         )
     return lines

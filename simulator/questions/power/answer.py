@@ -160,7 +160,7 @@ def power_choices(
     """
     refuse_mixed(scenario)
     if not 0.0 < cap_kw < 1e9:
-        raise InputError(problem(scenario.where, "--cap", "must be kW above 0", cap_kw))
+        raise InputError(problem(scenario.where, "--cap", "must be kW above 0, below 1e9", cap_kw))
     sizes = list(_sizes(scenario, shares))
     if not sizes:
         raise InfeasibleError(f"{scenario.where}: no layout fits on any part of the cluster")

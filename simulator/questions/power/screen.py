@@ -40,7 +40,10 @@ def screen(answer: PowerChoices) -> Iterator[RenderableType]:
         ("tokens a kWh", lambda row: show_count(row.tokens_per_kwh)),
         ("days", lambda row: "" if row.days is None else show_number_of_days(row.days)),
         ("energy", lambda row: "" if row.kwh is None else show_kwh(row.kwh)),
-        ("USD", lambda row: "" if row.usd is None else show_usd(row.usd)),
+        (
+            f"USD{answer.scenario.tariff.price.mark}",
+            lambda row: "" if row.usd is None else show_usd(row.usd),
+        ),
         ("layout", lambda row: row.layout),
         left=("layout",),
     )

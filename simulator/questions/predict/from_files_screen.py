@@ -16,6 +16,7 @@ from simulator.economics.price import MARK
 from simulator.errors import visible
 from simulator.interop.launch_files.advising import Advice
 from simulator.interop.launch_files.imported import Imported
+from simulator.planner.assumptions import ASSUMED, assumption_lines
 from simulator.planner.fewest_changes import FewChanges
 from simulator.planner.fitting import Fitting
 from simulator.questions.predict.screen import verdict
@@ -52,6 +53,9 @@ def advice_screen(advice: Advice) -> Iterator[RenderableType]:
     yield ""
     yield heading(advice.prediction.scenario)
     yield verdict(advice.prediction)
+    yield notes("", advice.prediction.evidence.sentences())
+    yield notes(ASSUMED, assumption_lines(advice.prediction))
+    yield ""
     yield _stages(advice.memory)
     yield ""
     if advice.prediction.scenario.workload.recipe.tokens is None:

@@ -27,7 +27,7 @@ from simulator.cost.terms import MEMORY_MEANING
 from simulator.cost.uncertainty import BEARS_ON
 from simulator.economics.price import MARK
 from simulator.glossary import section_title
-from simulator.planner.defaults_that_matter import bearing_defaults
+from simulator.planner.assumptions import ASSUMED, assumption_lines
 from simulator.planner.input_verdict import READY, input_verdict
 from simulator.planner.prediction import Prediction
 from simulator.questions.compare.offers import asked_of, offer_of_answer
@@ -94,6 +94,8 @@ def screen(
     capacity = float(prediction.scenario.cluster.accelerator.memory.capacity_bytes)
     yield heading(prediction.scenario)
     yield verdict(prediction)
+    yield notes(ASSUMED, assumption_lines(prediction))
+    yield ""
     if correction is not None:
         yield notes("Corrected by measured runs", _corrections(correction))
     yield term_table({"time": (estimate, 0)}, share=True, formula=formulas)
@@ -104,10 +106,10 @@ def screen(
         yield Text("--explain: the formula of each term and of each kind of memory.", style="dim")
     yield ""
     yield notes("Assumed, because not given", _assumptions(prediction, assumed))
-    filled = prediction.defaults
-    others = bearing_defaults(prediction.scenario, estimate.layouts, software=False, filled=filled)
+    priced = {assumption.name for assumption in prediction.assumptions}
+    others = [other for other in prediction.bearing_defaults if other.name not in priced]
     if others:
-        lines = [one.sentence(prediction.step_time_s) for one in others]
+        lines = [other.sentence(prediction.step_time_s) for other in others]
         yield notes(section_title("assumptions"), lines)
     yield notes(CAVEATS, _caveats(prediction))
     if effects is not None:

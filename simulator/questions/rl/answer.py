@@ -335,7 +335,7 @@ def usd_per_1000_updates(scenario: Scenario, step: RLStep) -> float | None:
         return None
     usd = cost_usd(
         seconds=update_s(step) * THOUSAND,
-        gpus=step.all_gpus,
+        gpus=scenario.cluster.rented(step.all_gpus),
         energy_joule=_joule_per_1000_updates(scenario, step),
         usd_per_gpu_hour=float(price.usd_per_gpu_hour),
         electricity_usd_per_kwh=float(site.electricity_usd_per_kwh),

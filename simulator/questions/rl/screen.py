@@ -15,6 +15,7 @@ from simulator.units import show_bytes, show_kwh, show_percent, show_seconds, sh
 
 if TYPE_CHECKING:
     from simulator.questions.rl.answer import Priced, PricedRL
+    from simulator.scenario import Scenario
 
 _SHOWN = 10
 """Splits on the screen, best first."""
@@ -29,7 +30,7 @@ def screen(answer: PricedRL) -> Iterator[RenderableType]:
     if (shown := answer.shown) is not None:
         yield _step(shown)
         yield ""
-        yield notes("Both sides", _sides(shown))
+        yield notes("Both sides", _sides(shown, answer.scenario))
         yield _memory(shown)
         yield ""
     if answer.tried:
@@ -55,7 +56,7 @@ def _updates(number: float) -> str:
     return f"{number:.0f} update{'' if round(number) == 1 else 's'}"
 
 
-def _sides(shown: Priced) -> list[str]:
+def _sides(shown: Priced, scenario: Scenario) -> list[str]:
     step, rl, made = shown.step, shown.step.rl, shown.step.generated
     spread = f"P10 {show_seconds(shown.p10_s)}, P90 {show_seconds(shown.p90_s)}"
     lines = [
@@ -92,8 +93,10 @@ def _sides(shown: Priced) -> list[str]:
     )
     if shown.usd_per_1000_updates is not None:
         usd, price = show_usd(shown.usd_per_1000_updates), shown.price.words()
+        paid = scenario.cluster.rented(step.all_gpus)
+        racks = f" for {paid:,} GPUs, racks are let whole," if paid > step.all_gpus else ""
         lines.append(
-            f"{usd} at {price} and {show_kwh(shown.kwh_per_1000_updates)} for 1,000 updates,"
+            f"{usd} at {price}{racks} and {show_kwh(shown.kwh_per_1000_updates)} for 1,000 updates,"
             f" goodput {show_percent(shown.goodput)}"
         )
     return lines
@@ -136,6 +139,7 @@ def _splits(answer: PricedRL) -> list[str]:
 def _table(answer: PricedRL) -> Table:
     rows = [row for row in answer.rows if row["step_time_s"] is not None]
     rows.sort(key=lambda row: (row["verdict"] == "OOM", row["update_s"]))
+    mark = answer.scenario.tariff.price.mark
     return table_of(
         rows[:_SHOWN],
         ("mode", lambda row: f"{row['mode']}, {row['staleness']} off" if row["staleness"] else
@@ -146,7 +150,7 @@ def _table(answer: PricedRL) -> Table:
         ("step", lambda row: show_seconds(row["step_time_s"])),
         ("trainer waits", lambda row: show_percent(row["trainer_waits"])),
         ("generator waits", lambda row: show_percent(row["generator_waits"])),
-        ("1,000 updates", lambda row: show_usd(row["usd"])),
+        (f"1,000 updates{mark}", lambda row: show_usd(row["usd"])),
         ("", lambda row: Text(row["verdict"], style=row["verdict"])),
         ("trainer's layout", lambda row: row["layout"]),
         left=("mode", "engine", "trainer's layout"),

@@ -42,7 +42,8 @@ _PER_OCTAVE = 4
 """Sizes tried in every doubling; those that the batch does not divide are left out."""
 
 _BETWEEN = 8
-"""Most sizes tried between the smallest of these that is in time and the one before it."""
+"""Most sizes tried between the smallest of these that is in time and the one before it: the fewest
+in time may be one that the batch divides over with uneven stages alone."""
 
 
 _MUCH = 0.5
@@ -114,8 +115,9 @@ class Sized(Answer):
 
     @cached_property
     def assumptions(self) -> list[Assumption]:
-        """What the answer takes for granted and bears on it most."""
-        return [] if self.answer is None else offer_assumptions(self.scenario, self.answer)
+        """What the answer, or else the nearest, takes for granted and bears on it most."""
+        row = self.answer or self.nearest
+        return [] if row is None else offer_assumptions(self.scenario, row)
 
     @property
     def line(self) -> str:
@@ -261,8 +263,7 @@ def _fewest(
     if found is None:
         return next(iter(risky), None)
     below = max((size for size in sizes if size < found.gpus), default=0)
-    between = _thinned(_good(scenario, range(below + 1, found.gpus)))
-    inside = [size for size in between if size >= least]
+    inside = [size for size in _between(scenario, below, found.gpus) if size >= least]
     good = (row for row in search(inside) if row.meets(asked) and not row.risky(asked))
     return next(good, found)
 
@@ -329,11 +330,14 @@ def _is_good(scenario: Scenario, size: int) -> bool:
     return batch_divides(scenario.workload, size, most_tp)
 
 
-def _good(scenario: Scenario, sizes: range) -> list[int]:
-    """Whole servers among some sizes that the batch divides."""
+def _between(scenario: Scenario, below: int, above: int) -> list[int]:
+    """Whole servers between two sizes; where they are many, of those that the batch divides."""
+    sizes = range(below + 1, above)
     per_server = scenario.cluster.node.accelerators
     whole = sorted({whole_servers(size, per_server) for size in sizes} & set(sizes))
-    return [size for size in whole if _is_good(scenario, size)]
+    if len(whole) <= _BETWEEN:
+        return whole
+    return _thinned([size for size in whole if _is_good(scenario, size)])
 
 
 def _thinned(sizes: list[int]) -> list[int]:

@@ -74,7 +74,10 @@ def _notes(answer: Sized) -> list[str]:
         if row.planning_factor is not None:
             lines.append(f"Plan for: {row.planning_factor.sentence()}. The limits are held to it.")
     if answer.question != "given":
-        lines.append("Tried are whole servers that the batch divides over, fewest first:")
+        lines.append(
+            "Tried are powers of two, whole servers that the batch divides over, and others next"
+            " below the answer, fewest first:"
+        )
     return lines
 
 
@@ -87,7 +90,7 @@ def _left(answer: Sized) -> list[str]:
     assert chosen is not None and chosen.usd_to_plan is not None and budget is not None
     expected = budget - chosen.usd_to_plan.p50
     lines = [
-        f"{show_usd(expected)} of {show_usd(budget)} are left"
+        f"{show_usd(expected)}{MARK * chosen.assumed_price} of {show_usd(budget)} are left"
         f" ({show_usd(left)}, {show_percent(share)} of it, with a chance of {chance})"
     ]
     if answer.larger is not None:

@@ -120,17 +120,19 @@ def _whole_runs(sides: Mapping[str, BestLayout], answer: Versus | WhatIf) -> lis
     (first, side), (last, _) = sides.items()
     words = f"{last} less {first}: {_difference(days, _days_change)}"
     if usd["p50"] is not None:
-        words += f", {_difference(usd, show_usd_change)}"
+        words += f", {_difference(usd, show_usd_change, mark=side.outcome.price.mark)}"
     lines.append(f"{words}, {error_words(answer.run_within_error)}")
     if side.planning_factor is not None:
         lines.append(f"plan for: {side.planning_factor.sentence()}")
     return lines
 
 
-def _difference(span: Mapping[str, float | None], show: Callable[[float], str]) -> str:
-    """A difference with its P10 to P90."""
+def _difference(
+    span: Mapping[str, float | None], show: Callable[[float], str], mark: str = ""
+) -> str:
+    """A difference with its P10 to P90, marked where a price is assumed."""
     low, middle, high = (show(value or 0.0) for value in span.values())
-    return f"{middle} ({low} to {high})"
+    return f"{middle}{mark} ({low} to {high})"
 
 
 def _days_change(days: float) -> str:
@@ -192,6 +194,7 @@ def releases_screen(answer: ReleaseChoices) -> Iterator[RenderableType]:
     yield heading(scenario)
     yield f"\n{answer.prediction.estimate.layouts.describe()} on every release\n"
     unit, scale = seconds_like(answer.prediction.step_time_s)
+    mark = answer.prediction.outcome.price.mark
     yield table_of(
         answer.rows,
         ("release", lambda row: f"{row.release}{' (here)' * row.here}"),
@@ -199,7 +202,7 @@ def releases_screen(answer: ReleaseChoices) -> Iterator[RenderableType]:
         ("gain", lambda row: _gain(row)),
         ("GiB", lambda row: gib(row.memory_total_bytes) if row.memory_total_bytes else ""),
         ("fit", lambda row: row.memory_verdict or "cannot run"),
-        ("USD", lambda row: f"{row.usd:+,.0f}" if row.usd else ""),
+        (f"USD{mark}", lambda row: f"{row.usd:+,.0f}" if row.usd else ""),
         ("measured runs", lambda row: _behind(row)),
         (
             "its best",

@@ -59,7 +59,8 @@ def coverage_details(found: Mapping[str, Any], table: Table, percent: Percent) -
         " *width*: median of ln P90 - ln P10; *score*: interval score, smaller is better;"
         " *before*: the intervals that were said at first sight. What all runs of a trainer that is"
         " stood in for are off alike, or of a device with borrowed kernels, is learnt of other"
-        " trainers and devices; of *devices left out* no run at all is near."
+        " trainers and devices; of *devices left out* no run at all is near. *grade*: the one that"
+        " an answer gives."
     )
     head = ("runs", "number", "inside", "stated", "true", "width", "score", "inside before")
     lines = {**found["groups"], **{f"grade: {k}": v for k, v in found["grades"].items()}}

@@ -1,0 +1,97 @@
+"""Answers of commands as they stood when somebody last looked, one number a key of each document.
+
+``python -m tests.scoring.held_answers`` asks again, says what moved and writes the file.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner
+
+from simulator.cli.main import app
+from tests.cli.every_command import ROOT
+from tests.scoring.held_runs import Held, write
+
+PATH = Path(__file__).resolve().parents[1] / "data" / "held_answers.csv"
+HEAD = ("answer", "leaves", "words", "numbers")
+
+LLAMA = ["--model", "llama-3.1-8b", "--cluster", "dgx-h100", "--gpus", "64", "--tokens", "1T"]
+MIXTRAL = ["--model", "mixtral-8x7b", "--cluster", "dgx-h100", "--gpus", "32", "--tokens", "1T"]
+SMALL = ["--model", "gpt2-small", "--cluster", "dgx-a100", "--gpus", "8", "--tokens", "1e10"]
+EXAMPLES = ROOT / "examples"
+
+COMMANDS: dict[str, list[str]] = {
+    "plan": ["plan", *LLAMA, "--deadline", "20d", "--top", "5"],
+    "plan experts": ["plan", *MIXTRAL, "--top", "5"],
+    "plan mixed": ["plan", str(EXAMPLES / "mixed-h100-a100.toml")],
+    "predict": ["predict", *LLAMA, "--set", "layout.tp=2", "--set", "layout.recompute=full"],
+    "predict memory": ["predict", *MIXTRAL, "--set", "layout.ep=8", "--memory"],
+    "simulate": ["simulate", *LLAMA, "--set", "layout.pp=4", "--jitter", "0.03"],
+    "simulate run": ["simulate", *SMALL, "--run"],
+    "compare": ["compare", *LLAMA[:2], *LLAMA[6:], "--clusters", "dgx-h100,dgx-b200",
+                "--gpus", "32,64", "--jobs", "1"],
+    "size": ["size", *LLAMA[:4], *LLAMA[6:], "--deadline", "90d", "--largest", "64", "--jobs", "1"],
+    "what-if": ["what-if", str(EXAMPLES / "llama-3.1-8b.toml"), "--change", "network.adapter=0.5"],
+    "versus": ["versus", str(EXAMPLES / "llama-3.1-8b.toml"), "tp=1", "tp=2"],
+    "rent-or-buy": ["rent-or-buy", "--cluster", "dgx-h100", "--gpus", "64"],
+    "sites": ["sites", str(EXAMPLES / "two-sites.toml")],
+    "distil": ["distil", str(EXAMPLES / "distillation.toml")],
+    "rl": ["rl", str(EXAMPLES / "rl-one-step-off.toml"), "--as-given"],
+    "parameter-server": ["parameter-server", str(EXAMPLES / "parameter-server.toml")],
+    "recommender": ["recommender", str(EXAMPLES / "dlrm.toml")],
+    "admit": ["admit", str(EXAMPLES / "admission/trainjob.yaml"), "--cluster", "dgx-h100"],
+    "lint": ["lint", str(EXAMPLES / "admission/trainjob.yaml"), "--cluster", "dgx-h100"],
+}  # fmt: skip
+
+
+def predicted() -> Held:
+    """Of each key: how many values, their words, and their numbers, weighed by place."""
+    answers = {name: _document(words) for name, words in COMMANDS.items()}
+    return {
+        f"{name}: {key}": _sums(value)
+        for name, answer in answers.items()
+        for key, value in answer.items()
+    }
+
+
+def _document(words: list[str]) -> dict[str, Any]:
+    result = CliRunner().invoke(app, [*words, "--json"])
+    assert result.stdout.startswith("{"), f"{words}: {result.output[-400:]}"
+    read: dict[str, Any] = json.loads(result.stdout.replace(str(ROOT), ""))
+    del read["version"]
+    return read
+
+
+def _sums(value: Any) -> tuple[float, ...]:
+    """A number for the words without their digits, and a sum that any number in there moves."""
+    leaves = list(_leaves(value))
+    words = re.sub(r"[\d.,]+", "", "\n".join(leaf for leaf in leaves if isinstance(leaf, str)))
+    numbers = [float(leaf) for leaf in leaves if not isinstance(leaf, str)]
+    weighed = sum(
+        math.copysign(math.log1p(abs(number)), number) * (1.0 + place % 97 / 97.0)
+        for place, number in enumerate(numbers)
+    )
+    return 1.0 + len(leaves), 1.0 + zlib.crc32(words.encode()), 1.0 + weighed
+
+
+def _leaves(value: Any) -> Iterator[str | float]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield key
+            yield from _leaves(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _leaves(inner)
+    else:
+        yield str(value) if value is None or isinstance(value, str) else float(value)
+
+
+if __name__ == "__main__":
+    write(predicted(), PATH, HEAD)
