@@ -44,6 +44,7 @@ OF_BLACKWELL = [
     "megatron-bridge-26.02",
     "megatron-bridge-26.04",
     "megatron-bridge-26.06",
+    "megatron-bridge-26.06-library",
     "megatron-lm-plain-2026",
     "mlperf-nemo-v5.1",
 ]
