@@ -196,6 +196,10 @@ class Kernels:
     wide_heads_of: dict[str, WideHeads] = field(default_factory=dict)
     """The same by generation of devices, where one differs."""
 
+    def in_turn(self, routing: str | None) -> bool:
+        """Whether every token gets the experts that follow the last one's."""
+        return self.forces_in_turn and routing == "forced"
+
     def attention_library_for(self, head_dim: float, value_dim: float) -> str:
         """Key of the accelerator's `attention` table for heads of a size."""
         wide = head_dim > FUSED_HEAD and value_dim == head_dim

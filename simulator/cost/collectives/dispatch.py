@@ -92,8 +92,8 @@ def dispatch_s(
         Compute units that the call is given; the library's default if None.
     """
     once = library != "deepep_low_latency"
-    routed = {"groups": groups, "top_groups": top_groups, "load": load, "in_turn": in_turn}
-    near, far = dispatch_volumes(group, copies, experts, once=once, **routed)
+    routed = {"groups": groups, "top_groups": top_groups, "load": load}
+    near, far = dispatch_volumes(group, copies, experts, once=once, in_turn=in_turn, **routed)
     known = cluster.library.dispatch[library]
     measured = (known.get(cluster.board) or known[cluster.library.dispatch_fallback])[way]
     figures = dispatch_figures(measured)
@@ -127,7 +127,7 @@ def dispatch_volumes(
     groups: int = 1,
     top_groups: int = 1,
     load: Any = 1.0,
-    in_turn: bool = False,
+    in_turn: Any = False,
 ) -> tuple[Floats, Floats]:
     """Times that each token crosses links and adapters, on average.
 
@@ -135,10 +135,9 @@ def dispatch_volumes(
     """
     n, local, nodes = group.size, group.local, group.domains
     if once:
-        limits = {"groups": groups, "top_groups": top_groups, "in_turn": in_turn}
-        routed = {"picks": copies, "experts": experts, **limits}
-        ranks = np.minimum(load * reached_places(n, **routed), n)
-        domains = np.minimum(load * reached_places(nodes, **routed), nodes)
+        routed = {"picks": copies, "experts": experts, "groups": groups, "top_groups": top_groups}
+        ranks = np.minimum(load * reached_places(n, in_turn=in_turn, **routed), n)
+        domains = np.minimum(load * reached_places(nodes, in_turn=in_turn, **routed), nodes)
         return ranks * (local - 1) / local, domains * (nodes - 1) / nodes
     return np.asarray(load * copies * (local - 1) / n), np.asarray(load * copies * (n - local) / n)
 
