@@ -341,8 +341,8 @@ def _recipe(said: Said, stands: Nearest, tables: Tables) -> Recipe:
         raw |= {"moe_capacity_factor": capacity, "moe_pads_to_capacity": True}
     if routing := said.word("moe_routing", get_args(Routing)):
         raw["moe_routing"] = routing
-    elif said.get("moe_balanced") is False:
-        raw["moe_routing"] = "adapting"
+    elif (even := said.get("moe_balanced")) is not None:
+        raw["moe_routing"] = "forced" if even else "adapting"
     if moments := said.word("moment_dtype", _MOMENTS):
         raw["moment_dtype"] = moments
     for column in ("lengths", "loss_chunks", "optimizer_in_backward"):

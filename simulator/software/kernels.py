@@ -86,6 +86,9 @@ class Kernels:
     """How a rank's experts are multiplied. one_kernel: a grouped product takes all of them.
     streams: a plain product for every expert, dealt to a few streams that hide their starts but
     share the device (Transformer Engine's multi-stream cuBLAS)."""
+    forces_in_turn: bool = False
+    """Routing that is forced even gives each token the experts that follow the last token's, which
+    stand on few ranks; otherwise experts are drawn at random (Megatron-Core's random logits)."""
     group_tile_rows: Figure = Figure(0.0)
     """Tokens of a tile of a grouped product whose experts start within tiles: a tile that two share
     is worked on for each of them (megablox). 0: every expert starts a tile of its own."""
@@ -195,6 +198,10 @@ class Kernels:
     """Attention of heads wider than 128."""
     wide_heads_of: dict[str, WideHeads] = field(default_factory=dict)
     """The same by generation of devices, where one differs."""
+
+    def in_turn(self, routing: str | None) -> bool:
+        """Whether every token gets the experts that follow the last one's."""
+        return self.forces_in_turn and routing == "forced"
 
     def attention_library_for(self, head_dim: float, value_dim: float) -> str:
         """Key of the accelerator's `attention` table for heads of a size."""

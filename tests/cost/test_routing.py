@@ -44,6 +44,18 @@ def test_without_groups_every_set_of_experts_is_as_likely(
     assert reached(places, experts, 1, 1, picks) == pytest.approx(np.mean(found), rel=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("experts", "picks", "places"), [(256, 8, 64), (128, 8, 8), (12, 8, 4), (384, 8, 5), (8, 2, 8)]
+)
+def test_experts_in_turn_stand_side_by_side(experts: int, picks: int, places: int) -> None:
+    turn = np.arange(experts * picks).reshape(-1, picks) % experts
+    counted = np.mean([len(set(token * places // experts)) for token in turn])
+    found = reached_places(
+        places, picks=picks, experts=experts, groups=8, top_groups=4, in_turn=True
+    )
+    assert float(found) == pytest.approx(counted, rel=1e-12)
+
+
 @pytest.mark.parametrize(("experts", "groups", "top", "picks"), [(8, 4, 2, 3), (9, 3, 2, 3)])
 def test_with_groups_every_order_of_the_experts_is_as_likely(
     experts: int, groups: int, top: int, picks: int

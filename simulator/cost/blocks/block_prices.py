@@ -461,6 +461,7 @@ class _Pricer:
             groups=c.moe.groups,
             top_groups=c.moe.top_groups,
             load=c.load,
+            in_turn=self.software.kernels.in_turn(self.recipe.moe_routing),
             way=c.operation,
             library=self.software.kernels.expert_library,
             row_bytes=c.row_bytes,

@@ -62,6 +62,7 @@ def dispatch_s(
     groups: int = 1,
     top_groups: int = 1,
     load: Any = 1.0,
+    in_turn: bool = False,
     way: str = "dispatch",
     library: str = "deepep",
     units: Any = None,
@@ -80,6 +81,8 @@ def dispatch_s(
         Groups of experts, and how many of them a token may take its experts from.
     load : array_like
         Tokens of the fullest rank over the mean: it gets so many more, at most every token once.
+    in_turn : bool
+        Every token gets the experts that follow the last one's.
     way : str
         ``dispatch``, or ``combine``, which takes the road back.
     library : str
@@ -90,7 +93,7 @@ def dispatch_s(
     """
     once = library != "deepep_low_latency"
     routed = {"groups": groups, "top_groups": top_groups, "load": load}
-    near, far = dispatch_volumes(group, copies, experts, once=once, **routed)
+    near, far = dispatch_volumes(group, copies, experts, once=once, in_turn=in_turn, **routed)
     known = cluster.library.dispatch[library]
     measured = (known.get(cluster.board) or known[cluster.library.dispatch_fallback])[way]
     figures = dispatch_figures(measured)
@@ -124,6 +127,7 @@ def dispatch_volumes(
     groups: int = 1,
     top_groups: int = 1,
     load: Any = 1.0,
+    in_turn: Any = False,
 ) -> tuple[Floats, Floats]:
     """Times that each token crosses links and adapters, on average.
 
@@ -132,8 +136,8 @@ def dispatch_volumes(
     n, local, nodes = group.size, group.local, group.domains
     if once:
         routed = {"picks": copies, "experts": experts, "groups": groups, "top_groups": top_groups}
-        ranks = np.minimum(load * reached_places(n, **routed), n)
-        domains = np.minimum(load * reached_places(nodes, **routed), nodes)
+        ranks = np.minimum(load * reached_places(n, in_turn=in_turn, **routed), n)
+        domains = np.minimum(load * reached_places(nodes, in_turn=in_turn, **routed), nodes)
         return ranks * (local - 1) / local, domains * (nodes - 1) / nodes
     return np.asarray(load * copies * (local - 1) / n), np.asarray(load * copies * (n - local) / n)
 

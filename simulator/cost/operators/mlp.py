@@ -235,7 +235,9 @@ def experts(
         hidden = _latent_tokens(ops, moe, hidden, own_tokens, size)
     before = len(ops.saved)
     arriving = own_tokens * moe.top_k * hidden * size * ranks.etp * load
-    gathered = _exchange(ops, moe, hidden, ranks, recipe, sent)
+    gathered = _exchange(
+        ops, moe, hidden, ranks, recipe, in_turn=kernels.in_turn(recipe.moe_routing), load=sent
+    )
     per_expert = load * own_tokens * moe.top_k * ranks.etp * ranks.ep / moe.experts
     ops.keep(
         "permuted tokens", arriving, SavedRole.LINEAR_INPUT, module="moe", linears=("routed up",)
@@ -434,7 +436,7 @@ def _pad_experts(
 
 
 def _exchange(
-    ops: Operators, moe: MoE, hidden: int, ranks: Ranks, recipe: Recipe, load: Any
+    ops: Operators, moe: MoE, hidden: int, ranks: Ranks, recipe: Recipe, *, in_turn: bool, load: Any
 ) -> Any:
     """Dispatch and combine, each way, with the copies around them; returns the bytes gathered.
 
@@ -462,7 +464,7 @@ def _exchange(
         "groups": moe.groups,
         "top_groups": moe.top_groups,
     }
-    unique = once * ranks.etp * load * reached_places(ranks.ep, **routed)
+    unique = once * ranks.etp * load * reached_places(ranks.ep, in_turn=in_turn, **routed)
     lands = deepep & (ranks.ep > 1)
     moved = np.where(lands, 2 * (unique + arriving), 2 * (once + sent) + sorts)
     moved = np.where(allgather, 3 * arriving + gathered, moved)

@@ -7,7 +7,7 @@ what a run's experts really got.
 from __future__ import annotations
 
 from functools import lru_cache
-from math import comb
+from math import comb, gcd
 from typing import Any
 
 import numpy as np
@@ -56,7 +56,13 @@ def _shared_load(recipe: Recipe, moe: MoE, ep: Floats) -> Floats:
 
 
 def reached_places(
-    places: Any, *, picks: int, experts: int, groups: int = 1, top_groups: int = 1
+    places: Any,
+    *,
+    picks: int,
+    experts: int,
+    groups: int = 1,
+    top_groups: int = 1,
+    in_turn: bool = False,
 ) -> Floats:
     """Places with at least one of the experts of a token, on average.
 
@@ -72,8 +78,16 @@ def reached_places(
         Experts per token, of how many.
     groups, top_groups : int
         Groups of experts, and how many of them a token may pick from; 1 of 1 is no limit.
+    in_turn : bool
+        A token gets the k experts that follow the last token's, whatever its group: so few places
+        as those neighbours stand on.
     """
     places = np.asarray(places, dtype=float)
+    if in_turn:
+        first = np.arange(0, experts, gcd(picks, experts))
+        size = experts / places[..., None]
+        crossed = (first + picks - 1) // size - first // size
+        return np.minimum(crossed.mean(axis=-1) + 1.0, places)
     free = _unlimited(places, picks, experts)
     if top_groups >= groups:
         return free
