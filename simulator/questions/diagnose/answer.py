@@ -93,6 +93,9 @@ _STATED = 100.0
 _ALIKE = 3.2
 """Ratio of evidence that is "not worth more than a bare mention" (Kass and Raftery 1995, 3.2)."""
 
+_MOST = 0.5
+"""Share of the gap from which a cause counts as the one: it leaves less than it explains."""
+
 _LEVELS = 4
 """Steps in a row, at least, of most that are slow where slow stretches come and go."""
 
@@ -515,8 +518,8 @@ def _solved(name: str, cause: Cause, prediction: Prediction, seen: Seen) -> _Wei
     changed, amount, step_s, density, explained_s = sized
     gap = explained_s - base
     explains = (step_s - base) / gap if gap else 0.0
-    # what explains little is little of a cause; what makes faster explains no slow run
-    density *= min(max(explains, 1e-3), 1.0)
+    # what explains less than most of it counts by its share; what makes faster explains no slow run
+    density *= min(max(explains, 1e-3) / _MOST, 1.0)
     words, odds = _said(cause, seen.lines)
     extra = added_s(prediction, cause, amount or 0.0)
     evidence = density * odds * _of_course(cause.series, seen.course)
