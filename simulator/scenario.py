@@ -144,6 +144,11 @@ def make_scenario(
     for override in overrides:
         _override(document, override)
     document = numbers_written_out(document)
+    if not document and architecture is None:
+        raise InputError(
+            f"{where}: must have [model] with a name, [training] with sequence_length and"
+            " global_batch, [cluster] with name and gpus; it is empty"
+        )
     problems = _wrong_sections(document, where)
     choices, single = _choices(document, where, problems, several=several)
     records: dict[str, Any] = {"document": single, "folder": base, "model": architecture}

@@ -2,8 +2,8 @@
 --
 -- Install as cli_filter.lua beside slurm.conf, with CliFilterPlugins=lua there, and name the cluster
 -- profile below. It runs on the machine of the user, never in slurmctld. A job that is no training
--- script (exit code 2) is let through; so is one that foreshard is not installed for. What is typed
--- beside sbatch (--nodes, --time) and not written in the script is not seen.
+-- script (exit code 2) is let through; so is one that foreshard is not installed for. --nodes and
+-- --gpus-per-node count wherever they are given; a --time that is typed beside sbatch is not seen.
 
 local CLUSTER = os.getenv("FORESHARD_CLUSTER") or "dgx-h100"
 
@@ -17,6 +17,11 @@ function slurm_cli_pre_submit(options, offset)
     return slurm.SUCCESS
   end
   local command = "foreshard admit " .. quoted(script) .. " --cluster " .. quoted(CLUSTER)
+  local nodes = tonumber(string.match(options["nodes"] or "", "^%d+"))
+  local each = tonumber(string.match(options["gpus-per-node"] or "", "%d+$"))
+  if nodes and each then
+    command = command .. string.format(" --gpus %d", nodes * each)
+  end
   local pipe = io.popen(command .. " 2>&1; echo code=$?", "r")
   if pipe == nil then
     return slurm.SUCCESS

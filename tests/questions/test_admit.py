@@ -26,7 +26,7 @@ def command_of_the_example() -> str:
 
 
 def jobs() -> dict[str, str]:
-    """The same command as four schedulers take it, for 4 servers of 8."""
+    """The same command as schedulers take it, for 4 servers of 8."""
     command = command_of_the_example()
     given = command.replace("$PET_NNODES", "4").replace("$PET_NPROC_PER_NODE", "8")
     container = {
@@ -45,7 +45,17 @@ def jobs() -> dict[str, str]:
     pytorch = {"kind": "PyTorchJob", "spec": {"pytorchReplicaSpecs": replicas}}
     head = "num_nodes: 4\nresources:\n  accelerators: H100:8\nrun: |\n"
     task = head + "".join(f"  {line}\n" for line in sky.splitlines())
+    workload = {
+        "distributedFramework": "PyTorch",
+        "workers": {"value": "3"},
+        "gpuDevicesRequest": {"value": 8},
+        "command": {"value": "torchrun"},
+        "arguments": {"value": re.sub(r"torchrun|--n\w+ \d\b|\\\n", "", given)},
+    }
+    submit = "runai training pytorch submit llama --workers 3 --gpu-devices-request 8 --command -- "
     return {
+        "workload.yaml": yaml.safe_dump({"kind": "DistributedWorkload", "spec": workload}),
+        "submit.sh": submit + re.sub(r"--n\w+ \d\b", "", given),
         "job.sbatch": f"#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --gpus-per-node=8\nsrun {given}",
         "trainjob.yaml": EXAMPLE.read_text(),
         "pytorchjob.yaml": yaml.safe_dump({"apiVersion": "kubeflow.org/v1", **pytorch}),
@@ -58,7 +68,7 @@ def admitted(path: Path, *options: str) -> tuple[int, dict[str, Any]]:
     return result.exit_code, json.loads(result.stdout) if result.exit_code != 2 else {}
 
 
-@pytest.mark.parametrize("name", ["job.sbatch", "trainjob.yaml", "pytorchjob.yaml", "task.yaml"])
+@pytest.mark.parametrize("name", list(jobs()))
 def test_every_scheduler_s_job_is_the_same_run(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_text(jobs()[name])

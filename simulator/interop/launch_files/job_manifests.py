@@ -1,8 +1,8 @@
 """Jobs as schedulers of containers take them: what they ask for, and the script that they start.
 
 Kubeflow's TrainJob and PyTorchJob (Run:ai runs these, too), a Kubernetes Job, Run:ai's
-TrainingWorkload, a task of SkyPilot. Each becomes servers, accelerators a server, and a
-shell script with its environment, which is read as any other script. Fields:
+TrainingWorkload and DistributedWorkload, a task of SkyPilot. Each becomes servers, accelerators a
+server, and a shell script with its environment, which is read as any other script. Fields:
 kubeflow.org/docs/components/trainer and /legacy-v1, docs.skypilot.co (SkyPilot YAML), read on
 2026-11-26.
 """
@@ -20,10 +20,12 @@ from simulator.records import dataclass
 
 _DEVICES = ("nvidia.com/gpu", "amd.com/gpu", "habana.ai/gaudi", "google.com/tpu")
 MANIFEST = re.compile(
-    r"^(?:kind:\s*(?:TrainJob|PyTorchJob|Job|TrainingWorkload)\b|run:\s*[|>][+-]?\s*$)", re.M
+    r"^(?:kind:\s*(?:TrainJob|PyTorchJob|Job|TrainingWorkload|DistributedWorkload)\b|run:\s*[|>][+-]?\s*$)",
+    re.M,
 )
 """A line that only such jobs have."""
 
+_NODES = re.compile(r"--nnodes[= ](\d{1,6})(?!\S)")
 _SHELLS = ("bash", "sh", "/bin/bash", "/bin/sh")
 _TASK_KEYS = {"run", "resources", "num_nodes", "setup", "envs", "file_mounts", "workdir"}
 
@@ -101,14 +103,27 @@ def _job(spec: Mapping[str, Any], path: str) -> JobManifest:
 
 
 def _workload(spec: Mapping[str, Any], path: str) -> JobManifest:
-    given = {name: _table(field).get("value") for name, field in spec.items()}
+    """One pod, or workers and their master; of MPI the master only launches, without devices."""
+    given = {name: _table(field).get("value", field) for name, field in spec.items()}
     devices = given.get("gpuDevicesRequest") or given.get("gpu")
     line = " ".join(str(given[name]) for name in ("command", "arguments") if given.get(name))
     items = _table(_table(spec.get("environment")).get("items") or given.get("environment"))
     env = {name: _table(item).get("value", item) for name, item in items.items()}
-    seen = _sizes(path, 1, _whole(devices), "spec", "spec.gpu")
+    nodes, notes, place = 1, tuple[str, ...](), "spec"
+    workers = given.get("workers", given.get("numWorkers"))
+    if workers is not None:
+        place = "spec.workers"
+        nodes = _replicas(workers, f"{path}: {place}")
+        nodes += str(given.get("distributedFramework")).lower() != "mpi"
+        if (match := _NODES.search(line)) and int(match[1]) != nodes:
+            rule = f"{place} and a master are {nodes} pods; its command names {match[1]} servers"
+            notes = (f"{path}: {rule}, which are taken",)
+            nodes = int(match[1])
+        env = {"PET_NNODES": nodes, **env}
+    seen = _sizes(path, nodes, _whole(devices), place, "spec.gpu")
     exports = "".join(_export(name, value) for name, value in env.items())
-    return JobManifest(kind="a TrainingWorkload of Run:ai", stated=seen, script=exports + line)
+    kind = f"a {'Training' if workers is None else 'Distributed'}Workload of Run:ai"
+    return JobManifest(kind=kind, stated=seen, script=exports + line, notes=notes)
 
 
 def _task(document: Mapping[str, Any], path: str) -> JobManifest:
@@ -142,6 +157,7 @@ _KINDS: dict[str, Callable[[Mapping[str, Any], str], JobManifest]] = {
     "PyTorchJob": _pytorch_job,
     "Job": _job,
     "TrainingWorkload": _workload,
+    "DistributedWorkload": _workload,
 }
 
 

@@ -125,7 +125,7 @@ KINDS = (
     "a configuration of torchtune (YAML), or tune run with it",
     "an MLPerf configuration (shell)",
     "a job of SLURM",
-    "a TrainJob, PyTorchJob, Job or TrainingWorkload, or a task of SkyPilot (YAML)",
+    "a TrainJob, PyTorchJob, Job or Run:ai workload, or a task of SkyPilot (YAML)",
     "nvidia-smi topo -m",
     "a log of nccl-tests or rccl-tests",
     "a log of Megatron-LM, torchtitan or MLPerf",

@@ -64,6 +64,24 @@ def read_directives(settings: Settings) -> None:
         settings.say("cluster.gpus", int(match[2]) * nodes, per_task)
 
 
+def _of_runai(settings: Settings) -> None:
+    """``runai training pytorch submit --workers 3 --gpu-devices-request 8``: workers and a master.
+
+    docs.nvidia.com/run-ai, reference of the command line, read on 2026-11-27.
+    """
+    devices = settings.take("gpu_devices_request")
+    if devices is None or not re.fullmatch(r"[1-9]\d{0,5}", str(devices.value)):
+        return
+    if settings.value_of("run.per_node") is None:
+        settings.say("run.per_node", int(devices.value), devices)
+    workers = settings.take("workers")
+    if workers is None or settings.value_of("run.nodes") is not None:
+        return
+    if re.fullmatch(r"\d{1,6}", str(workers.value)):
+        master = "no_master" not in settings.found
+        settings.say("run.nodes", int(workers.value) + master, workers)
+
+
 def _typed(name: str, settings: Settings, *keys: str) -> None:
     """``--gres=gpu:h100:8``: a kind of accelerator, which is noted, and a number."""
     setting = settings.take(*keys)
@@ -96,8 +114,9 @@ def read_launcher(settings: Settings, variables: Container[str] = ()) -> None:
     if hosts is not None and several and settings.value_of("run.nodes") is None:
         settings.take("host", "H")
         settings.say("run.nodes", len(str(hosts.value).strip(",").split(",")), hosts)
+    _of_runai(settings)
     each = settings.value_of("run.per_node")
-    alone = not {"nnodes", "num_nodes", "num_machines", "hostfile"} & set(settings.found)
+    alone = not {"nnodes", "num_nodes", "num_machines", "hostfile", "workers"} & set(settings.found)
     starter = next((key for key in ("nproc_per_node", "num_gpus") if key in settings.found), "")
     alone = (
         alone and not several and not (starter == "nproc_per_node" and "PET_NNODES" in variables)

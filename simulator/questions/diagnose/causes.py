@@ -6,7 +6,7 @@ itself, with the amount that is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import field, replace
 from functools import lru_cache
 from typing import Any, Literal
@@ -53,12 +53,18 @@ class Cause:
     """Only of runs whose memory is nearly full."""
     shows: str = ""
     words: tuple[str, ...] = ()
+    stated: tuple[str, ...] = ()
     denied: tuple[str, ...] = ()
 
     @property
     def is_switch(self) -> bool:
         """Whether it has no amount."""
         return self.spread == 0.0
+
+    @property
+    def fields(self) -> set[str]:
+        """Fields of layout and training that it has otherwise than the scenario."""
+        return {*self.training, *({"recompute"} if self.recompute else ())}
 
     @property
     def crosses_servers(self) -> bool:
@@ -69,6 +75,11 @@ class Cause:
     def slows_a_server(self) -> bool:
         """Whether its amount stretches the compute of one server, for which all wait."""
         return self.shows == "data"
+
+    @property
+    def loads(self) -> bool:
+        """Whether its seconds are those of loading."""
+        return self.adds_seconds and not self.nearly_full
 
     @property
     def adds_seconds(self) -> bool:
@@ -83,11 +94,31 @@ def causes() -> dict[str, Cause]:
     return read_records(Cause, path, "causes")
 
 
-def can_have(cause: Cause, prediction: Prediction) -> bool:
-    """Whether a run as predicted has what the cause changes."""
+def can_have(
+    cause: Cause,
+    prediction: Prediction,
+    memory_bytes: Mapping[str, float] | None = None,
+    settled: Collection[str] = (),
+) -> bool:
+    """Whether a run has what the cause changes.
+
+    Parameters
+    ----------
+    cause : Cause
+    prediction : Prediction
+        Of the run as it should be.
+    memory_bytes : mapping, optional
+        Measured peaks by kind; what the allocator reserved says how full memory is.
+    settled : collection of str, optional
+        Fields of layout and training that the log states, as the prediction has them.
+    """
     scenario, estimate = prediction.scenario, prediction.estimate
+    if settled and cause.fields and cause.fields <= set(settled):
+        return False
     if cause.nearly_full:
-        return float(estimate.memory_total_bytes[0]) > _NEARLY_FULL * estimate.usable_bytes
+        total = float(estimate.memory_total_bytes[0])
+        held = (memory_bytes or {}).get("reserved", total)
+        return held > _NEARLY_FULL * estimate.usable_bytes
     if cause.imbalance:
         return scenario.workload.architecture.is_moe and int(estimate.layouts.ep[0]) > 1
     if cause.crosses_servers:

@@ -92,6 +92,7 @@ def read_run(
     InputError
         With the problems of the log or the trace, or where it contradicts the scenario.
     """
+    from simulator.interop.logs.timers import Timers, read_timers
     from simulator.interop.traces.kineto import read_trace
     from simulator.interop.traces.nsys import is_nsys, read_nsys
     from simulator.planner.prediction import predict
@@ -104,15 +105,18 @@ def read_run(
     parts = None
     course, measured_s = Course(kind=""), step_time_s
     lines: tuple[str, ...] = ()
-    prediction = None
+    prediction, settled, timers = None, frozenset[str](), Timers()
     if log is not None:
         read = _log(log, scenario)
         comparison = compare(read, scenario, assumed)
         prediction, measured_s = comparison.prediction, read.median_step_s
+        settled = frozenset(read.stated)
         course, memory = course_of(read.kept_s), comparison.memory_of_a_whole_step()
         if log.is_file():  # a folder of a tracker has numbers alone
             with log.open(encoding="utf-8", errors="replace") as text:
                 lines = spoken(text)
+            with log.open(encoding="utf-8", errors="replace") as text:
+                timers = read_timers(text)
     if prediction is None:
         prediction = predict(scenario)
     if trace is not None:
@@ -126,6 +130,8 @@ def read_run(
         parts_s=parts,
         course=course,
         lines=lines,
+        settled=settled,
+        timers=timers,
     )
     return prediction, seen
 

@@ -42,6 +42,7 @@ def screen(answer: Diagnoses, assumed: Mapping[str, Any] | None = None) -> Itera
     table.add_row("the scenario is not the run", "", show_percent(answer.not_the_run), "")
     yield table
     yield ""
+    yield notes("What is given does not tell apart", _alike(answer))
     likely = [cause for cause in answer.causes[:3] if cause.probability >= 0.02]
     yield notes("What decides, in five minutes", [f"{c.says}: {c.test}" for c in likely])
     yield notes("Where else it would show", [f"{c.says}: {c.looks_like}" for c in likely])
@@ -53,6 +54,18 @@ def screen(answer: Diagnoses, assumed: Mapping[str, Any] | None = None) -> Itera
     yield notes(CAVEATS, [*answer.caveats, *given])
 
 
+def _alike(answer: Diagnoses) -> list[str]:
+    """One of which causes it is, and what of them a trace would tell apart."""
+    if len(answer.alike) < 2 or answer.verdict != "cause":
+        return []
+    says = {cause.name: cause.says for cause in answer.causes}
+    sets = ["; or ".join(says[name] for name in some) for some in answer.by_trace]
+    said = [f"one of: {'; '.join(says[name] for name in answer.alike)}"]
+    if len(sets) > 1:
+        said.append(f"a trace of one step (--trace) decides between: {' | '.join(sets)}")
+    return [*said, "the tests of five minutes below decide between what is left"]
+
+
 def _course(answer: Diagnoses) -> str:
     course = answer.course
     words = {
@@ -60,7 +73,8 @@ def _course(answer: Diagnoses) -> str:
         "steady": " Step times are steady.",
         "tails": f" {show_percent(course.tail_share)} of them take over 1.25 times the median.",
         "drift": f" Step times drift by {show_signed_percent(course.drift)} over the log.",
-        "periodic": f" Slow stretches return every {course.period:,} steps.",
+        "periodic": " Slow stretches "
+        + (f"return every {course.period:,} steps." if course.period else "come and go."),
     }
     said = words[course.kind]
     if course.mean_s:
