@@ -181,14 +181,17 @@ def _found(
         plan, row, _ = wanted[i]
         key = plans[plan].graph, plans[plan].further
         routes.setdefault(key, {}).setdefault((plan, row), []).append(i)
-    alike = [_Alike.of(plans, grid, list(pairs)) for pairs in routes.values()]
-    for several, pairs, played in zip(alike, routes.values(), _played(alike), strict=True):
+    firsts = [plans[next(iter(pairs))[0]] for pairs in routes.values()]
+    drawn = [name for plan in firsts for name in (plan.graph, *plan.shorter)]
+    graphs = dict(zip(drawn, waits(drawn), strict=True))
+    alike = [_Alike.of(plans, grid, list(pairs), graphs) for pairs in routes.values()]
+    for schedule, pairs, paths in zip(alike, routes.values(), _played(alike), strict=True):
         at = [i for members in pairs.values() for i in members]
         pair = np.repeat(np.arange(len(pairs)), [len(members) for members in pairs.values()])
         layers = np.array([wanted[i][2] for i in at])
-        for some in several.slices(len(at)):
-            per_part = _per_part(several, pair[some], played, layers[some])
-            pace = played[2][several.columns[pair[some]]].tolist()
+        for some in _slices(len(at), schedule.content):
+            per_part = _per_part(schedule, pair[some], paths[:2], layers[some])
+            pace = paths[2][schedule.columns[pair[some]]].tolist()
             counted = zip(at[some], per_part, pace, strict=True)
             _KNOWN.update((keys[i], (counts, of_further)) for i, counts, of_further in counted)
     none = np.zeros(6 * plans[0].content.shape[1] + 3)
@@ -204,72 +207,63 @@ class _Alike:
 
     plan: _Plan
     """One of those."""
+    graph: Waits
+    shorter: list[Waits]
+    """With a round less, where its growth matters."""
     content: Floats
     """Of every plan."""
     held: NDArray[np.intp]
     """Row of `content` of each pair of a plan and its rounded costs."""
-    seconds: NDArray[np.float32]
-    """Distinct costs of every operation and of a hop, shape (sets, operations + 1)."""
+    costs: NDArray[np.float32]
+    """Distinct costs of every operation and of a hop, shape (operations + 1, sets)."""
     columns: NDArray[np.intp]
     """Set of each pair."""
 
     @staticmethod
-    def of(plans: list[_Plan], grid: Floats, pairs: list[tuple[int, int]]) -> _Alike:
+    def of(
+        plans: list[_Plan],
+        grid: Floats,
+        pairs: list[tuple[int, int]],
+        graphs: dict[_Graph, Waits],
+    ) -> _Alike:
         """Those of some pairs of a plan and a row of the grid of costs."""
-        plan, row = np.array(pairs, dtype=np.intp).T
-        distinct, held = np.unique(plan, return_inverse=True)
+        number, row = np.array(pairs, dtype=np.intp).T
+        distinct, held = np.unique(number, return_inverse=True)
         content = np.stack([plans[i].content for i in distinct.tolist()])
-        first = plans[pairs[0][0]]
+        plan = plans[pairs[0][0]]
         sets, columns = dict[bytes, int](), list[int]()
         for some in _slices(len(pairs), content):
-            rows = _costs(first, content[held[some]], grid[row[some]])
+            rows = _costs(plan, content[held[some]], grid[row[some]])
             columns += [sets.setdefault(x.tobytes(), len(sets)) for x in rows]
-        seconds = np.frombuffer(b"".join(sets), dtype=np.float32).reshape(len(sets), -1)
         return _Alike(
-            plan=first, content=content, held=held, seconds=seconds, columns=np.array(columns)
+            plan=plan,
+            graph=graphs[plan.graph],
+            shorter=[graphs[name] for name in plan.shorter],
+            content=content,
+            held=held,
+            costs=np.frombuffer(b"".join(sets), dtype=np.float32).reshape(len(sets), -1).T,
+            columns=np.array(columns),
         )
-
-    def slices(self, count: int) -> Iterator[slice]:
-        """Pieces of so many routes, each of bounded size."""
-        return _slices(count, self.content)
 
 
 def _slices(count: int, content: Floats) -> Iterator[slice]:
+    """Pieces of so many routes, each of bounded size."""
     size = max(_CELLS // content[0].size, 1)
     return (slice(start, start + size) for start in range(0, count, size))
 
 
-@dataclass(frozen=True, slots=True)
-class _Played:
-    """A schedule that is played at some sets of costs."""
-
-    plan: _Plan
-    graph: Waits
-    shorter: list[Waits]
-    costs: NDArray[np.float32]
-    """Of every operation and of a hop, shape (operations + 1, sets)."""
-
-
-def _played(alike: list[_Alike]) -> list[tuple[NDArray[Any], ...]]:
+def _played(alike: Sequence[_Alike]) -> list[tuple[NDArray[Any], ...]]:
     """Operations and sends on the longest path of every set of costs, and pace.
 
     Of each of `alike`, shapes (sets, operations) and twice (sets,).
     """
-    drawn = [name for x in alike for name in (x.plan.graph, *x.plan.shorter)]
-    graphs = dict(zip(drawn, waits(drawn), strict=True))
-    schedules = [
-        _Played(
-            x.plan, graphs[x.plan.graph], [graphs[name] for name in x.plan.shorter], x.seconds.T
-        )
-        for x in alike
-    ]
     played: dict[int, tuple[NDArray[Any], ...]] = {}
-    for batch in _batches(schedules):
-        played.update(zip(batch, _paths([schedules[i] for i in batch]), strict=True))
+    for batch in _batches(alike):
+        played.update(zip(batch, _paths([alike[i] for i in batch]), strict=True))
     return [played[i] for i in range(len(alike))]
 
 
-def _batches(schedules: Sequence[_Played]) -> list[list[int]]:
+def _batches(schedules: Sequence[_Alike]) -> list[list[int]]:
     """Places of schedules to play together: with as many sets of costs, in bounded tables."""
     batches: list[list[int]] = []
     size = 0
@@ -284,7 +278,7 @@ def _batches(schedules: Sequence[_Played]) -> list[list[int]]:
     return batches
 
 
-def _paths(schedules: Sequence[_Played]) -> list[tuple[NDArray[Any], ...]]:
+def _paths(schedules: Sequence[_Alike]) -> list[tuple[NDArray[Any], ...]]:
     """Operations, sends and pace of schedules at all of their costs."""
     most = max(played.costs.shape[1] for played in schedules)
     operations = max(played.graph.operations for played in schedules)
@@ -357,11 +351,11 @@ def _repeated(plan: _Plan, content: Floats, again: Floats) -> Floats:
 def _per_part(
     alike: _Alike,
     pair: NDArray[np.intp],
-    found: tuple[NDArray[Any], ...],
+    paths: tuple[NDArray[Any], ...],
     layers: NDArray[Any],
 ) -> Floats:
     """Counts in the order of `Paths.counts` of routes: their pair and what they recompute."""
-    played, sends = (x[alike.columns[pair]] for x in found[:2])
+    played, sends = (x[alike.columns[pair]] for x in paths)
     held = alike.content[alike.held[pair]]
     shape = (len(pair), 2, len(KINDS), held.shape[1])
     counts = played[:, : prod(shape[1:])].reshape(shape).astype(float)
