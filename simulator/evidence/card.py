@@ -24,7 +24,7 @@ _ENOUGH = (3, 3, 0)
 _SAME = (("device", "stack", "kind", "precision"), (), ())
 _ON_DEVICE = (1, 1, 0)
 """Runs near that each needs on the device itself."""
-_MOST_TOLD = 4
+_MOST_TOLD = 3
 """Differences from the nearest run that are told in words."""
 _TOLD = 0.1
 """Addend of the distance from which on a difference is told."""

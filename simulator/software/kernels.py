@@ -175,6 +175,9 @@ class Kernels:
     scaled_rotary_passes: tuple[int, int] = (7, 7)
     """Times that a rotation with a factor on it reads or writes queries and keys, forward and
     backward: fused kernels have no factor."""
+    latent_rotary_passes: tuple[int, int] = (0, 0)
+    """Times that operators rotating the rotary part of latent attention's heads read or write it,
+    forward and backward, where no kernel does (latent_rope); 0: as other heads are rotated."""
     pads_to_busiest: bool = False
     """Every expert of a rank works on as many rows as the busiest expert has tokens: one batched
     product of equal shapes."""

@@ -286,12 +286,17 @@ _NO_STACK = "plain-ddp"
 def stack_of(profile: str) -> str:
     """Name the framework of a software profile, whatever its release: the root of its bases.
 
+    A profile that takes another framework's figures names its own (``framework``).
+
     >>> stack_of("megatron-bridge-26.04"), stack_of("deepspeed")
     ('megatron-core', 'deepspeed')
     """
     name = profile
     while catalogue.has("software", name):
-        base = read_toml(catalogue.find("software", name)).get("base")
+        profile_keys = read_toml(catalogue.find("software", name))
+        base = profile_keys.get("base")
+        if framework := profile_keys.get("framework"):
+            return str(framework)
         if not isinstance(base, str) or base == _NO_STACK:
             return name
         name = base

@@ -87,6 +87,20 @@ def test_all_to_all_on_links_by_hand() -> None:
     assert alike(found, exchanged + 2 * GRADIENTS)
 
 
+def test_transformer_engine_merges_by_a_kernel_a_block() -> None:
+    """AttnFuncWithCPAndKVP2P on the last of four ranks: a sum reads two, writes one.
+
+    Back, keys and values are copied to be sent, and those of the diagonal block come last.
+    """
+    ops = one_block("ring", cp=4)
+    (merge,) = [s for s in ops.streams if s.name == "context merge"]
+    tokens, pairs, copied, added = S / 4, 2 * KV, 2 * 2, 3 * 2
+    result = (copied + 3 * added) * Q
+    assert float(np.sum(merge.forward_bytes)) == tokens * (result + copied * pairs)
+    keys = copied + copied / 2 + 2 * added / 2 + added
+    assert float(np.sum(merge.backward_bytes)) == tokens * (result + keys * pairs)
+
+
 def test_all_gather_on_links_by_hand() -> None:
     """Llama 3, section 3.3.2: keys and values gathered in both passes, gradients scattered."""
     exchanged = MICRO_BATCHES * L * 3 * S * 2 * KV * 2 * 7 / 8

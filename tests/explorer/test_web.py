@@ -28,10 +28,9 @@ from typer.testing import CliRunner
 import simulator.explorer.web as web
 from simulator.api import predict
 from simulator.cli.main import app
-from simulator.explorer.answering import Answers
+from simulator.explorer.answering import Answers, repriced
 from simulator.explorer.asked import question_of, scenario_of_question
 from simulator.explorer.replying import Worker
-from simulator.explorer.repriced import repriced
 from simulator.explorer.web import application
 from simulator.planner.plan import Plan, plan
 from simulator.scenario import load_scenario

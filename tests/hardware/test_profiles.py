@@ -44,9 +44,9 @@ OF_BLACKWELL = [
     "megatron-bridge-26.02",
     "megatron-bridge-26.04",
     "megatron-bridge-26.06",
+    "megatron-bridge-26.06-library",
     "megatron-lm-plain-2026",
     "mlperf-nemo-v5.1",
-    "mlperf-nemo-v5.1-modules",
 ]
 """Software whose attention was timed on Blackwell; elsewhere its flash attention stands for it."""
 

@@ -80,7 +80,7 @@ def test_words_for_devices_and_releases_as_others_write_them(tmp_path: Path) -> 
     rows = json.loads(done.stdout)["rows"]
     assert [row["assumed_software"] for row in rows] == [
         "megatron-lm-2023 for Megatron-LM core_r0.17",
-        "torchtitan-2025.04-compile for torchtitan 0.9",
+        "torchtitan-2026.04-compile for torchtitan 0.9",
     ]
     with pytest.raises(InputError, match="the column comes first: name=run_id"):
         parse_map(["run_id=name"])

@@ -131,6 +131,27 @@ def test_a_causal_softmax_reads_half_and_writes_all() -> None:
     assert listed("softmax", backward=True) == 4 * scores
 
 
+@pytest.mark.parametrize("software", ["nemo-25.04", "megatron-bridge"])
+def test_transformer_engine_makes_a_mask_out_of_positions(software: str) -> None:
+    """As its get_full_mask writes it, in release 2.2 with numbers for flags; heads share it."""
+    with Traffic() as forward:
+        position = torch.arange(LENGTH, dtype=torch.int32)
+        apart = position.view(-1, 1) - position.view(1, -1)
+        left, right = apart - LENGTH, apart + 0
+        if software == "nemo-25.04":
+            torch.logical_not(torch.where(left <= 0, 1, 0) - torch.where(right < 0, 1, 0))
+        else:
+            torch.logical_not((left <= 0) & ~(right < 0))
+    names = ["sub", "add", "le", "lt", "where", "logical_not", "bitwise_not", "bitwise_and"]
+    kernels = replace(load_software(software).kernels, attention="unfused")
+    recipe = Recipe(sequence_length=LENGTH, global_batch=1)
+    ops = block(GPT.blocks[0], HIDDEN, ranks(), recipe, kernels, "learned")
+    (mask,) = (s for s in ops.streams if s.name == "mask")
+    moved = forward.moved(*(f"aten.{name}" for name in names))
+    vectors = 2 * 4 * LENGTH  # numbers for flags are tensors of one element, too
+    assert moved - vectors == pytest.approx(float(np.sum(mask.forward_bytes)), rel=1e-3)
+
+
 def test_alibi_is_copied_to_every_score_and_read_by_the_product() -> None:
     """The copy writes 2 B, the product reads them; one row for each head is next to nothing."""
     mpt = presets.load("mpt-7b")
@@ -212,3 +233,46 @@ def test_a_rotation_with_a_factor_runs_operator_by_operator() -> None:
     passes = [way.moved(*moving) / heads.nbytes for way in (forward, backward)]
     told = load_software("megatron-bridge").kernels.scaled_rotary_passes
     assert passes == pytest.approx(told, rel=0.02)
+
+
+def test_latent_attention_rotates_and_joins_heads_by_operators() -> None:
+    """As Megatron-Core's multi_latent_attention.py and rope_utils.py do without a kernel of theirs.
+
+    Gradients of what was split are listed apart, one gradient more than the product's.
+    """
+    heads, rotary, rest = 64, 16, 32
+    angles = torch.randn(LENGTH, 1, 1, rotary)
+
+    def rotated(part: torch.Tensor) -> torch.Tensor:
+        turned, none = part[..., :rotary], part[..., rotary:]
+        turned = torch.cat((turned[..., 0::2], turned[..., 1::2]), dim=-1)
+        cosine, sine = (way(angles).to(part.dtype) for way in (torch.cos, torch.sin))
+        first, second = turned.chunk(2, dim=-1)
+        turned = turned * cosine + torch.cat((-second, first), dim=-1) * sine
+        return torch.cat((turned, none), dim=-1)
+
+    sizes = (heads, rest + rotary), (heads, 2 * rest), (1, rotary)
+    parts = [torch.randn(LENGTH, 1, *s, dtype=torch.bfloat16, requires_grad=True) for s in sizes]
+    with Traffic() as forward:
+        plain, turning = parts[0].split([rest, rotary], dim=-1)
+        keys, values = parts[1].split([rest, rest], dim=-1)
+        shared = rotated(parts[2]).expand(-1, -1, heads, -1)
+        query = torch.cat([plain, rotated(turning)], dim=-1)
+        result = [query, torch.cat([keys, shared], dim=-1), values]
+    with Traffic() as backward:
+        torch.autograd.grad(result, parts, [torch.randn_like(x) for x in result])
+    arch = presets.load("deepseek-v3")
+    attention = replace(
+        arch.blocks[0].attention, heads=heads, kv_heads=heads, head_dim=rest + rotary,
+        rope_head_dim=rotary, value_head_dim=rest,
+    )  # fmt: skip
+    kernels = load_software("megatron-core").kernels
+    recipe = Recipe(sequence_length=LENGTH, global_batch=1)
+    kind = replace(arch.blocks[0], attention=attention)
+    ops = block(kind, HIDDEN, ranks(), recipe, kernels, "rope")
+    some = {s.name: s for s in ops.streams}
+    moving = [f"aten.{name}" for name in ("mul", "neg", "cat", "add", "slice_backward", "sum")]
+    moved = forward.moved(*moving) - 2 * LENGTH * heads * rotary  # one part of a key read for all
+    assert moved == pytest.approx(float(some["rotary"].forward_bytes[0]), rel=0.02)
+    apart = float((some["rotary"].backward_bytes + some["split and merge"].backward_bytes)[0])
+    assert backward.moved(*moving) == pytest.approx(apart, rel=0.05)

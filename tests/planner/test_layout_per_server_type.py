@@ -20,6 +20,7 @@ from simulator.layout.layouts import Layouts
 from simulator.layout.placement import Group
 from simulator.planner.layout_per_server_type import (
     Pace,
+    _paces,
     layouts_per_kind,
     runs_by_kind,
     soonest,
@@ -85,6 +86,17 @@ def test_the_batch_is_dealt_as_trying_all_deals_it(paces: list[Pace], batch: int
     assert seconds == min(every)
     assert sum(n * pace.unit for n, pace in zip(counts, paces, strict=True)) == batch
     assert seconds >= soonest([[pace] for pace in paces], batch) * (1.0 - 1e-9)
+
+
+def test_a_pace_foretells_a_number_of_micro_batches_that_was_not_priced() -> None:
+    """Two numbers of micro-batches tell a line; a third one lies on it."""
+    scenario = made((H, 8), batch=8)
+    table = Layouts.of(tp=[2, 1], dp=[4, 4], pp=[1, 2], micro_batch=1, global_batch=8)
+    parts = (scenario.workload, scenario.cluster, scenario.software)
+    for pace, row in zip(_paces(scenario, scenario.cluster, table), (0, 1), strict=True):
+        many = table[row].replace(global_batch=4 * 12)
+        step_s = float(evaluate(many, *parts).step_time_s[0])
+        assert pace.begin_s + 12 * pace.micro_batch_s == pytest.approx(step_s, rel=1e-3)
 
 
 @settings(max_examples=20)

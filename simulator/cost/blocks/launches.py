@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from simulator.arrays import Floats
 from simulator.cost.operators.operations import Operators, Ranks, recomputes
 from simulator.cost.operators.roles import GemmRole, StreamRole
 from simulator.cost.operators.split_work import split_host_s
+from simulator.files import Figure
 from simulator.layout.layouts import DISPATCHERS
 from simulator.software.host_work import HostWork, Launched
 from simulator.software.profile import Software
@@ -19,6 +21,9 @@ from simulator.workload.recipe import Recipe
 _DENSE = ("norm", "core_attn", "mla_up_proj", "mlp", "shared_experts")
 _EXPERTS = ("mlp_act", "moe_act", "moe")
 """Modules of selective recomputation, and those of them that belong to routed experts."""
+
+_MODULES_AGAIN = 2.0
+"""Modules of Python within one that is set aside, between 1 of a norm and 3 of an MLP."""
 
 _BothWays = tuple[Any, Any]
 """Forward and backward."""
@@ -222,7 +227,7 @@ def replays_s(
 ) -> tuple[Any, Any]:
     """Seconds that selective recomputation of `modules` adds to a host's forward and backward pass.
 
-    Each of them is set aside by itself, and enqueued again as the share of the block's launches, or
+    Each of them is set aside by itself, and enqueued again as the share of the block's kernels, or
     of those of its routed experts, that its operators are of those listed. What a graph captures,
     its replay launches.
 
@@ -251,8 +256,11 @@ def replays_s(
     listed += [(s.module, s.calls) for s in ops.streams if s.stashes is None]
     listed += [("core_attn", 1.0) for _ in ops.flash]
     again_s: Any = 0.0
+    nothing = Figure(0.0)
+    alone = replace(host, seconds_per_module=nothing, seconds_per_collective=nothing)
+    kernels = replace(software, host=alone)
     ways = (
-        ((0.0, 0.0),) * 2 if ops.counts_kernels else block_launches_s(software, ops, ranks, recipe)
+        ((0.0, 0.0),) * 2 if ops.counts_kernels else block_launches_s(kernels, ops, ranks, recipe)
     )
     for routed, (forward_s, _) in zip((False, True), ways, strict=True):
         own = [one for one in listed if _is_routed(one[0]) == routed]
@@ -272,7 +280,8 @@ def replays_s(
     }
     count = sum(outside[name] * apart[name] for name in modules if name in apart)
     again_s = again_s + products * host.seconds_per_expert_product
-    return count * host.seconds_per_checkpoint, again_s + count * host.seconds_per_replay
+    replay_s = host.seconds_per_replay + _MODULES_AGAIN * host.seconds_per_module
+    return count * host.seconds_per_checkpoint, again_s + count * replay_s
 
 
 def _is_routed(module: str) -> bool:

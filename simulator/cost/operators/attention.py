@@ -212,6 +212,8 @@ def _rotary(
     rotary = position == "rope" and att.rotary
     if rotary and _rotates_latent(att, kernels):
         return _latent_rotary(att, widths, tokens, size)
+    if rotary and att.is_mla and any(kernels.latent_rotary_passes):
+        return _latent_operators(att, widths, tokens, size, kernels.latent_rotary_passes)
     forward, backward = (2, 2) if "rope" in kernels.fused else (7, 7)
     if att.scaled_rotary:
         forward, backward = kernels.scaled_rotary_passes
@@ -251,6 +253,22 @@ def _latent_rotary(att: Attention, widths: Widths, tokens: Any, size: float) -> 
         forward_bytes=moved,
         backward_bytes=moved,
         calls=2,
+        module=_UP,
+    )
+
+
+def _latent_operators(
+    att: Attention, widths: Widths, tokens: Any, size: float, passes: tuple[int, int]
+) -> Stream:
+    """The same by operators: heads are joined again out of their parts, 27 small kernels a way."""
+    turned = widths.query * att.rope_head_dim / att.head_dim
+    joined = 2 * widths.query + 2 * widths.key - turned
+    return Stream(
+        name="rotary",
+        kind="elementwise",
+        forward_bytes=size * tokens * (passes[0] * turned + joined),
+        backward_bytes=size * tokens * passes[1] * turned,
+        calls=27,
         module=_UP,
     )
 

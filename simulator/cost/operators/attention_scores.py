@@ -67,6 +67,9 @@ def core_attention(
         backward * scores,
         calls=1 if fused else 4,
     )
+    if att.causal and (pair_bytes := kernels.transformer_engine.mask_bytes):
+        made = pair_bytes * local * length
+        _stream(ops, f"{prefix}mask", "elementwise", made, 0.0, calls=8, backward_calls=0.0)
     ops.keep(f"{prefix}attention weights", size * scores, SavedRole.ATTENTION_WEIGHTS, module=_CORE)
     if att.dropout:
         _stream(ops, f"{prefix}attention dropout", "softmax", 5.0 * scores, 5.0 * scores)

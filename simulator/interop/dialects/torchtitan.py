@@ -307,14 +307,7 @@ def read_torchtitan(settings: Settings) -> Reading:
         settings.whole(name, *(f"{section}.{key}" for section in _FROM))
     settings.whole("training.sequence_length", "training.seq_len", "training.max_context_length")
     settings.whole("run.steps", "training.steps")
-    if settings.flag("checkpoint.enable", "checkpoint.enable_checkpoint") is False:
-        settings.take("checkpoint.interval")  # nothing is saved
-    else:
-        settings.saves_every("checkpoint.interval")
-        settings.word(SAVES, _ASYNC, "checkpoint.async_mode")
-        if keeps := settings.whole("", "checkpoint.keep_latest_k", least=0):  # 0: all of them
-            settings.say(KEEPS, keeps, settings.at("checkpoint.keep_latest_k"))
-        settings.waits_for_storage("async_mode is disabled unless said")
+    _saves(settings)
     _batch_in_tokens(settings)
     _batch(settings)
     _states(settings)
@@ -349,6 +342,18 @@ def read_torchtitan(settings: Settings) -> Reading:
     software = ("torchtitan-async",) if asynchronous else ()
     software = (*software, *(("torchtitan",) if compiled else ("torchtitan-eager",)))
     return settings.reading(kind, idle_in("torchtitan"), software=software)
+
+
+def _saves(settings: Settings) -> None:
+    """Checkpoints: how often, whether training waits, how many stay."""
+    if settings.flag("checkpoint.enable", "checkpoint.enable_checkpoint") is False:
+        settings.take("checkpoint.interval")  # nothing is saved
+        return
+    settings.saves_every("checkpoint.interval")
+    settings.word(SAVES, _ASYNC, "checkpoint.async_mode")
+    if keeps := settings.whole("", "checkpoint.keep_latest_k", least=0):  # 0: all of them
+        settings.say(KEEPS, keeps, settings.at("checkpoint.keep_latest_k"))
+    settings.waits_for_storage("async_mode is disabled unless said")
 
 
 _MOST_TOKENS = 10**11

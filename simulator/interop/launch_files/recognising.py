@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from simulator.errors import InputError
-from simulator.files import json_of, toml_of, yaml_of
+from simulator.files import json_of, read_records, record, toml_of, yaml_of
 from simulator.interop.dialects.deepspeed import read_deepspeed
 from simulator.interop.dialects.fsdp2 import is_fsdp2, read_fsdp2
 from simulator.interop.dialects.maxtext import (
@@ -46,7 +47,6 @@ from simulator.interop.dialects.trainer import TRAINER_KEYS, read_accelerate, re
 from simulator.interop.dialects.trainer_tables import read_trained, trainer_of, trainers
 from simulator.interop.dialects.training_ways import refusal, say_program, way_of
 from simulator.interop.fabrics.nvidia_topo import is_nvidia_topology, topology_words
-from simulator.interop.launch_files.foreign_trainers import of_another_trainer
 from simulator.interop.launch_files.job_manifests import MANIFEST, read_manifest
 from simulator.interop.launch_files.measured_files import read_measured
 from simulator.interop.shell.command_words import Command, settings_of, training_command
@@ -61,6 +61,51 @@ from simulator.plain_files import read_text
 from simulator.quoting import shell_word
 from simulator.sections import SECTIONS as SCENARIO_SECTIONS
 from simulator.workload.huggingface import from_hf
+
+# --- trainers that are known by name and not read ----------------------------------------
+
+_TABLE = Path(__file__).resolve().parent / "foreign_trainers.toml"
+
+
+@record
+class ForeignTrainer:
+    """By what the files of a trainer are known."""
+
+    way: str = ""
+    marks: list[str] = field(default_factory=list)
+    programs: list[str] = field(default_factory=list)
+    unless: list[str] = field(default_factory=list)
+    """Keys that no such file has."""
+
+    def has(self, keys: set[str], program: str) -> bool:
+        """Whether keys, with every table that they stand in, or a program are this trainer's."""
+        marked = any(keys.issuperset(mark.split()) for mark in self.marks)
+        return any(name in program for name in self.programs) or (
+            marked and keys.isdisjoint(self.unless)
+        )
+
+
+@cache
+def foreign_trainers() -> dict[str, ForeignTrainer]:
+    """Every trainer that is known by name alone."""
+    return read_records(ForeignTrainer, _TABLE, "trainers")
+
+
+def of_another_trainer(path: str, keys: Iterable[str], program: str = "") -> Reading | None:
+    """The refusal of a file that belongs to a trainer which is not read; None for any other."""
+    within = set[str]()
+    for key in keys:
+        parts = key.lstrip("+~").split(".")
+        within |= {".".join(parts[: n + 1]) for n in range(len(parts))}
+    for name, trainer in foreign_trainers().items():
+        if trainer.has(within, program):
+            way = trainer.way or way_of(program)
+            what = refusal(way) if way else "which is not read here: its run can be said in a"
+            what += "" if way else " scenario (foreshard fields)"
+            problem = f"{path}: a file of {name}, {what}"
+            return Reading(path=path, kind=f"file of {name}", problems=(problem,))
+    return None
+
 
 LAUNCH_FILE_LIMIT_BYTES = 2**20
 """Largest launch file; those of frameworks take 2 to 60 KiB."""

@@ -65,6 +65,9 @@ class TransformerEngine:
     quantised_head: tuple[Quantised, ...] = ()
     """Types of linears in which the output head is one of them (Megatron-Core 0.18's
     fp8_output_proj)."""
+    mask_bytes: float = 0.0
+    """Bytes that the mask of causal unfused attention takes to make for each query and key, for all
+    heads together and in every pass (get_full_mask, since release 2.0; its softmax reads it)."""
     flash_attn_on: tuple[str, ...] = ()
     """Generations of devices on which 16-bit attention is flash-attn's, not cuDNN's (below compute
     capability 9.0: get_attention_backend in attention/dot_product_attention/utils.py; on all where
