@@ -285,7 +285,8 @@ def _walked_from(searched: SearchResult, scenario: Scenario, result: Outcome) ->
     best = searched.best.take(_by_value(searched.best, result, scenario)[0])
     searched = replace(searched, best=best)
     setting = scenario.workload, scenario.cluster, scenario.software
-    slower = SLOWER[scenario.goal.minimize] if searched.best.verdict[0] == 0 else math.inf
+    as_good = scenario.allow_tight or best.verdict[0] == 0  # else any that FITS is better
+    slower = SLOWER[scenario.goal.minimize] if as_good else math.inf
     walked = walk(
         best,
         setting,

@@ -14,12 +14,14 @@ the last round.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.arrays import Floats
+from simulator.cost.passes import over_parts
 from simulator.cost.pipeline.longest import longest_paths
 from simulator.cost.tables import Paths
 from simulator.layout.keys import unique_rows
@@ -37,6 +39,9 @@ to fill the bubble), and at the least; with more the pipeline is periodic."""
 _TABLES = 1 << 20
 """Rows of graphs played at once, times sets of costs."""
 
+_CELLS = 1 << 16
+"""Blocks of chunks of plans that are counted at once, by part."""
+
 _KEPT = 1 << 17
 """Paths remembered from one table of layouts to the next."""
 
@@ -45,6 +50,9 @@ _FULL = RECOMPUTE.index("full")
 
 _Graph = tuple[str, int, int, int]
 """Schedule, ranks, micro-batches and chunks per rank of a plan as it is played."""
+
+_Key = tuple[_Graph, int]
+"""The same, and the micro-batches of a round where its growth matters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,81 +176,109 @@ def _found(
     if len(_KNOWN) + len(missing) > _KEPT:
         _KNOWN.clear()
         missing = able
-    rows_of: dict[int, dict[int, list[int]]] = {}
+    routes: dict[_Key, dict[tuple[int, int], list[int]]] = {}
     for i in missing:
-        plan, row, layers = wanted[i]
-        rows_of.setdefault(plan, {}).setdefault(row, []).append(layers)
-    played = _played({i: (plans[i], grid[list(rows)]) for i, rows in rows_of.items()})
-    for i, counts, sends, pace in played:
-        every = sorted({layers_of for several in rows_of[i].values() for layers_of in several})
-        per_part = _per_part(plans[i], counts, sends, every)
-        for at, (row, several) in enumerate(rows_of[i].items()):
-            for layers_of in several:
-                k = every.index(layers_of)
-                _KNOWN[names[i], prices[row], layers_of] = per_part[k, at], float(pace[at])
+        plan, row, _ = wanted[i]
+        key = plans[plan].graph, plans[plan].further
+        routes.setdefault(key, {}).setdefault((plan, row), []).append(i)
+    firsts = [plans[next(iter(pairs))[0]] for pairs in routes.values()]
+    drawn = [name for plan in firsts for name in (plan.graph, *plan.shorter)]
+    graphs = dict(zip(drawn, waits(drawn), strict=True))
+    alike = [_Alike.of(plans, grid, list(pairs), graphs) for pairs in routes.values()]
+    for schedule, pairs, paths in zip(alike, routes.values(), _played(alike), strict=True):
+        at = [i for members in pairs.values() for i in members]
+        pair = np.repeat(np.arange(len(pairs)), [len(members) for members in pairs.values()])
+        layers = np.array([wanted[i][2] for i in at])
+        for some in _slices(len(at), schedule.content):
+            per_part = _per_part(schedule, pair[some], paths[:2], layers[some])
+            pace = paths[2][schedule.columns[pair[some]]].tolist()
+            counted = zip(at[some], per_part, pace, strict=True)
+            _KNOWN.update((keys[i], (counts, of_further)) for i, counts, of_further in counted)
     none = np.zeros(6 * plans[0].content.shape[1] + 3)
     return [_KNOWN.get(key, (none, 1.0)) for key in keys]
 
 
-@dataclass(frozen=True, slots=True)
-class _Played:
-    """A schedule that is played at some sets of costs, whichever plans have them."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Alike:
+    """Plans that differ in what their stages hold, not in their schedule, each at its costs.
+
+    Those among them that differ in no cost of a pass have one path.
+    """
 
     plan: _Plan
     """One of those."""
     graph: Waits
     shorter: list[Waits]
+    """With a round less, where its growth matters."""
+    content: Floats
+    """Of every plan."""
+    held: NDArray[np.intp]
+    """Row of `content` of each pair of a plan and its rounded costs."""
     costs: NDArray[np.float32]
-    """Of every operation and of a hop, shape (operations + 1, sets)."""
+    """Distinct costs of every operation and of a hop, shape (operations + 1, sets)."""
+    columns: NDArray[np.intp]
+    """Set of each pair."""
+
+    @staticmethod
+    def of(
+        plans: list[_Plan],
+        grid: Floats,
+        pairs: list[tuple[int, int]],
+        graphs: dict[_Graph, Waits],
+    ) -> _Alike:
+        """Those of some pairs of a plan and a row of the grid of costs."""
+        number, row = np.array(pairs, dtype=np.intp).T
+        distinct, held = np.unique(number, return_inverse=True)
+        content = np.stack([plans[i].content for i in distinct.tolist()])
+        plan = plans[pairs[0][0]]
+        sets, columns = dict[bytes, int](), list[int]()
+        for some in _slices(len(pairs), content):
+            rows = _costs(plan, content[held[some]], grid[row[some]])
+            columns += [sets.setdefault(x.tobytes(), len(sets)) for x in rows]
+        return _Alike(
+            plan=plan,
+            graph=graphs[plan.graph],
+            shorter=[graphs[name] for name in plan.shorter],
+            content=content,
+            held=held,
+            costs=np.frombuffer(b"".join(sets), dtype=np.float32).reshape(len(sets), -1).T,
+            columns=np.array(columns),
+        )
 
 
-def _played(
-    wanted: dict[int, tuple[_Plan, Floats]],
-) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64], Floats]]:
-    """Operations and sends on the longest paths of plans, each at its own rounded costs, and pace.
+def _slices(count: int, content: Floats) -> Iterator[slice]:
+    """Pieces of so many routes, each of bounded size."""
+    size = max(_CELLS // content[0].size, 1)
+    return (slice(start, start + size) for start in range(0, count, size))
 
-    Of each plan, shapes (rows of costs, operations) and twice (rows of costs,). Plans that differ
-    in what their stages hold, but neither in their schedule nor in any cost of a pass, have one
-    path.
+
+def _played(alike: Sequence[_Alike]) -> list[tuple[NDArray[Any], ...]]:
+    """Operations and sends on the longest path of every set of costs, and pace.
+
+    Of each of `alike`, shapes (sets, operations) and twice (sets,).
     """
-    sets: dict[tuple[_Graph, int], dict[bytes, int]] = {}
-    users: dict[tuple[_Graph, int], list[tuple[int, list[int]]]] = {}
-    for i, (plan, costs) in wanted.items():
-        key = plan.graph, plan.further
-        several, rows = sets.setdefault(key, {}), _costs(plan, costs)
-        columns = [several.setdefault(row.tobytes(), len(several)) for row in rows]
-        users.setdefault(key, []).append((i, columns))
-    plans = {key: wanted[of_key[0][0]][0] for key, of_key in users.items()}
-    drawn = [name for plan in plans.values() for name in (plan.graph, *plan.shorter)]
-    graphs = dict(zip(drawn, waits(drawn), strict=True))
-    schedules = {}
-    for key, plan in plans.items():
-        table = np.frombuffer(b"".join(sets[key]), dtype=np.float32).reshape(len(sets[key]), -1)
-        shorter = [graphs[name] for name in plan.shorter]
-        schedules[key] = _Played(plan, graphs[plan.graph], shorter, table.T)
-    for batch in _batches(schedules):
-        played = _paths([schedules[key] for key in batch])
-        for key, (counts, sends, pace) in zip(batch, played, strict=True):
-            for i, columns in users[key]:
-                yield i, counts[columns], sends[columns], pace[columns]
+    played: dict[int, tuple[NDArray[Any], ...]] = {}
+    for batch in _batches(alike):
+        played.update(zip(batch, _paths([alike[i] for i in batch]), strict=True))
+    return [played[i] for i in range(len(alike))]
 
 
-def _batches(schedules: dict[tuple[_Graph, int], _Played]) -> list[list[tuple[_Graph, int]]]:
-    """Schedules to play together: such with as many sets of costs, in tables of bounded size."""
-    batches: list[list[tuple[_Graph, int]]] = []
+def _batches(schedules: Sequence[_Alike]) -> list[list[int]]:
+    """Places of schedules to play together: with as many sets of costs, in bounded tables."""
+    batches: list[list[int]] = []
     size = 0
-    for key in sorted(schedules, key=lambda key: schedules[key].costs.shape[1]):
-        played = schedules[key]
+    for i in sorted(range(len(schedules)), key=lambda i: schedules[i].costs.shape[1]):
+        played = schedules[i]
         cells = sum(graph.operation.size for graph in (played.graph, *played.shorter))
         size += cells
         if not batches or size * played.costs.shape[1] > _TABLES:
             batches.append([])
             size = cells
-        batches[-1].append(key)
+        batches[-1].append(i)
     return batches
 
 
-def _paths(schedules: Sequence[_Played]) -> list[tuple[NDArray[Any], ...]]:
+def _paths(schedules: Sequence[_Alike]) -> list[tuple[NDArray[Any], ...]]:
     """Operations, sends and pace of schedules at all of their costs."""
     most = max(played.costs.shape[1] for played in schedules)
     operations = max(played.graph.operations for played in schedules)
@@ -263,13 +299,14 @@ def _paths(schedules: Sequence[_Played]) -> list[tuple[NDArray[Any], ...]]:
     return list(zip(counts, sends, paces, strict=True))
 
 
-def _costs(plan: _Plan, costs: Floats) -> NDArray[np.float32]:
+def _costs(plan: _Plan, content: Floats, costs: Floats) -> NDArray[np.float32]:
     """Rounded costs of operations and of a hop, shape (rows of costs, operations + 1).
 
-    In single precision: they and their sums are multiples of a power of two.
+    `content` is that of each row. In single precision: they and their sums are multiples of a power
+    of two.
     """
-    seconds = np.vstack([_seconds(plan, costs), plan.beside * costs[:, 1]])
-    return np.ascontiguousarray(seconds.T, dtype=np.float32)
+    seconds = _seconds(plan, content, costs)
+    return np.column_stack([*seconds, plan.beside * costs[:, 1]]).astype(np.float32)
 
 
 def _slowest_s(plan: _Plan, seconds: Floats) -> Floats:
@@ -285,70 +322,69 @@ def _slowest_s(plan: _Plan, seconds: Floats) -> Floats:
     return np.asarray(ranks.max(axis=0) / SCHEDULES[plan.schedule].copies)
 
 
-def _seconds(plan: _Plan, costs: Floats) -> Floats:
-    """Rounded costs of every operation, shape (operations, rows of costs)."""
-    again, sent, alone, *part_s = costs.T
-    forward, backward, weights = np.stack(part_s).reshape(3, -1, len(costs))
-    blocks = plan.content[:, :-2]
-    ahead, weight = plan.content @ forward, plan.content @ weights
-    behind = plan.content @ backward
+def _seconds(plan: _Plan, content: Floats, costs: Floats) -> list[Floats]:
+    """Rounded costs of every operation, each of shape (rows of costs, places)."""
+    again, sent, alone = costs.T[:3]
+    forward, backward, weights = np.moveaxis(costs[:, 3:].reshape(len(costs), 1, 3, -1), 2, 0)
+    ahead, weight = over_parts(content, forward), over_parts(content, weights)
+    behind = over_parts(content, backward)
     if again.any():
-        behind = behind + np.einsum("rpk,kr->pr", _repeated(plan, again), forward[:-2])
-    send_s = 0.0 if plan.beside else sent
+        behind = behind + over_parts(_repeated(plan, content, again), forward[..., :-2])
+    send_s = 0.0 if plan.beside else sent[:, None]
     kinds = [ahead + send_s, behind + send_s, behind - weight + send_s, weight]
-    longer = blocks.sum(axis=1)[:, None] * alone
-    return np.concatenate([*kinds, *(seconds + longer for seconds in kinds)])
+    longer = content[..., :-2].sum(axis=2) * alone[:, None]
+    return [*kinds, *(seconds + longer for seconds in kinds)]
 
 
-def _repeated(plan: _Plan, again: Floats) -> Floats:
+def _repeated(plan: _Plan, content: Floats, again: Floats) -> Floats:
     """Blocks that are recomputed at rounded costs, shape (rows, places, kinds of blocks).
 
     `again` counts a rank's first chunks, or, negative, its first blocks.
     """
-    values, row = np.unique(again, return_inverse=True)
     chunk = np.tile(np.arange(plan.chunks), plan.pp)[:, None]
-    blocks = plan.content[:, :-2] * (chunk < values[:, None, None])
-    if (few := values < 0).any():
-        blocks[few] = _covered(plan, 1 - values[few])[:, :, :-2]
-    return np.asarray(blocks[row])
+    blocks = content[..., :-2] * (chunk < again[:, None, None])
+    if (few := again < 0).any():
+        blocks[few] = _covered(plan, content[few], 1 - again[few])[..., :-2]
+    return np.asarray(blocks)
 
 
 def _per_part(
-    plan: _Plan, played: NDArray[np.int64], sends: NDArray[np.int64], layers: list[int]
+    alike: _Alike,
+    pair: NDArray[np.intp],
+    paths: tuple[NDArray[Any], ...],
+    layers: NDArray[Any],
 ) -> Floats:
-    """Counts in the order of `Paths.counts`, shape (layers, rows, columns)."""
-    held, size = plan.content, 2 * len(KINDS) * len(plan.content)
-    counts = played[:, :size].reshape(len(played), 2, len(KINDS), len(held)).astype(float)
+    """Counts in the order of `Paths.counts` of routes: their pair and what they recompute."""
+    played, sends = (x[alike.columns[pair]] for x in paths)
+    held = alike.content[alike.held[pair]]
+    shape = (len(pair), 2, len(KINDS), held.shape[1])
+    counts = played[:, : prod(shape[1:])].reshape(shape).astype(float)
     ways, lone = counts.sum(axis=1), counts[:, 1]
     back = ways[:, BACKWARD] + ways[:, BACKWARD_INPUT]
-    repeated = np.moveaxis(_covered(plan, np.array(layers)), 0, 1)
-    again = (back @ repeated.reshape(len(held), -1)).reshape(
-        len(played), len(layers), held.shape[1]
-    )
     before = (ways[:, FORWARD], back, ways[:, BACKWARD_WEIGHT] - ways[:, BACKWARD_INPUT])
     after = (lone[:, FORWARD], lone[:, BACKWARD] + lone[:, BACKWARD_INPUT])
-    ends = [x.sum(axis=1, keepdims=True) for x in (ways[:, FORWARD], back)] + [sends[:, None]]
-    columns = [np.concatenate([x @ held for x in before], axis=1), np.moveaxis(again, 1, 0)]
-    columns.append(np.concatenate([*(x @ held for x in after), *ends], axis=1))
-    shape = (len(layers), len(played))
-    return np.concatenate([np.broadcast_to(x, (*shape, x.shape[-1])) for x in columns], axis=2)
+    repeated = _covered(alike.plan, held, layers)
+    every = [*((x, held) for x in before), (back, repeated), *((x, held) for x in after)]
+    columns = [(x[:, None] @ parts)[:, 0] for x, parts in every]
+    ends = [x.sum(axis=1) for x in (ways[:, FORWARD], back)]
+    return np.column_stack([*columns, *ends, sends])
 
 
-def _covered(plan: _Plan, layers: NDArray[Any]) -> Floats:
+def _covered(plan: _Plan, content: Floats, layers: NDArray[Any]) -> Floats:
     """Blocks of every chunk that full recomputation covers, the first ones of a rank first.
 
-    `layers` is 0 for none, 1 for all, else one more than the blocks of a rank; shape (layers,
-    places, parts).
+    `layers` of each row is 0 for none, 1 for all, else one more than the blocks of a rank; shape
+    that of `content`, (rows, places, parts).
     """
-    ranks = plan.content.reshape(plan.pp, plan.chunks, -1)
+    covered = np.zeros((len(content), plan.pp, plan.chunks, content.shape[2]))
     if not layers.any():
-        return np.zeros((len(layers), *plan.content.shape))
+        return covered.reshape(content.shape)
+    ranks = content.reshape(covered.shape)
     left = np.where(layers == 1, np.inf, np.maximum(layers - 1.0, 0.0))[:, None]
-    covered = np.zeros((len(layers), *ranks.shape))
-    for kind in range(ranks.shape[2] - 2):
-        blocks = ranks[:, :, kind]
-        whole = np.minimum(blocks.sum(axis=1), left)
+    for kind in range(ranks.shape[3] - 2):
+        blocks = ranks[..., kind]
+        whole = np.minimum(blocks.sum(axis=2), left)
         left = left - whole
-        before = np.cumsum(blocks, axis=1) - blocks
-        covered[..., kind] = np.minimum(np.maximum(whole[:, :, None] - before, 0.0), blocks)
-    return covered.reshape(len(layers), *plan.content.shape)
+        before = np.cumsum(blocks, axis=2) - blocks
+        covered[..., kind] = np.minimum(np.maximum(whole[..., None] - before, 0.0), blocks)
+    return covered.reshape(content.shape)
