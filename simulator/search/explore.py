@@ -254,9 +254,9 @@ class _Search:
         for some in light.batches(light.least_s, _OPENED):
             first = np.full(len(self.fits), np.inf)
             np.minimum.at(first, part[some], light.least_s[some])
-            if not (pays := first <= self.cuts).any():
+            if light.least_s[some[0]] > self.cuts.max():
                 break
-            some = some[pays[part[some]]]
+            some = some[(first <= self.cuts)[part[some]]]
             opened[some] = True
             for family in families(*self.setting, pinned, pick=light.rows_of(some), **ranges):
                 space = self.take(family)

@@ -1,0 +1,54 @@
+"""No layout that comes near to fitting is faster than its key is said to be at the least."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from simulator.scenario import Scenario, make_scenario
+from simulator.search.candidates import families
+from simulator.search.key_bounds import Keys, bounded_keys
+from simulator.search.memory_filter import light_rows, near_among, open_space, with_bounds
+
+SAMPLE = 60
+
+
+@pytest.mark.parametrize(
+    ("model", "cluster", "gpus", "software"),
+    [
+        ("llama-3.1-70b", "dgx-h100", 256, "megatron-core"),
+        ("qwen3-30b-a3b", "dgx-a100", 64, "megatron-core"),
+        ("llama-3.1-70b", "dgx-a100", 128, "torchtitan"),
+        ("qwen3-30b-a3b", "dgx-h100", 64, "torchtitan"),
+        ("llama-3.1-8b", "dgx-a100", 16, "deepspeed"),
+        ("gemma-2-9b", "dgx-a100", 32, "nemo"),
+    ],
+)
+def test_no_layout_is_faster_than_its_key(
+    model: str, cluster: str, gpus: int, software: str
+) -> None:
+    made = make_scenario(
+        {
+            "model": {"name": model},
+            "cluster": {"name": cluster, "gpus": gpus, "software": software},
+            "training": {"global_batch": 8 * gpus, "sequence_length": 4096, "tokens": 1e10},
+        }
+    )
+    keys = bounded_keys((made.workload, made.cluster, made.software), {})
+    assert np.isfinite(keys.least_s).any()
+    chosen = random.Random(1).sample(range(len(keys.least_s)), min(SAMPLE, len(keys.least_s)))
+    assert sum(_held_to(made, keys, key) for key in chosen)
+
+
+def _held_to(made: Scenario, keys: Keys, key: int) -> int:
+    """Hold the layouts of a key to its bounds; how many come near to fitting."""
+    setting, near = (made.workload, made.cluster, made.software), 0
+    for family in families(*setting, {}, pick=keys.rows_of(np.array([key]))):
+        space, _ = open_space(family, setting, 0, {})
+        if space is not None:
+            rows = near_among(space, with_bounds(space, light_rows(space))).rows
+            assert (rows.least_s >= keys.least_s[key]).all()
+            near += len(rows)
+    return near
