@@ -104,7 +104,10 @@ def test_half_the_matrix_rate_doubles_matrix_products() -> None:
 
 @pytest.mark.parametrize("name", ["memory", "network.adapter", "scale_up", "matrix", "host"])
 def test_better_is_never_slower(name: str) -> None:
-    assert changed(f"{name}=+50%").ratio <= 1.0 + 1e-9
+    """The fastest counts: of layouts that hardly differ the one nearer to measured runs wins."""
+    better = changed(f"{name}=+50%")
+    before, after = (side.estimate.step_time_s.min() for side in (better.before, better.after))
+    assert after <= before * (1.0 + 1e-9)
 
 
 def test_more_memory_saves_recomputation() -> None:
