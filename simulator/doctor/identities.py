@@ -104,7 +104,8 @@ def _plain(prediction: Prediction) -> bool:
         and not kind.attention.disentangled
         for kind in arch.blocks
     )
-    return once and blocks and not recipe.freezes and len(recipe.sequences) == 1
+    plain = once and blocks and not recipe.freezes and len(recipe.sequences) == 1
+    return plain and not prediction.scenario.software.kernels.pads_to_busiest
 
 
 def _forward_by_operators(prediction: Prediction) -> float:

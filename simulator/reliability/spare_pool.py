@@ -101,7 +101,7 @@ def pool_use(
 def _chances(load: Floats, pool: Floats, shrinks: Any) -> tuple[Any, Floats]:
     """How many servers are in repair, and how often; the last state of a run that waits is that."""
     most = np.minimum(pool, np.ceil(load + 12.0 * np.sqrt(load) + 30.0))
-    states = np.arange(int(np.nanmax(most)) + (40 if np.any(shrinks) else 2))
+    states = np.arange(int(np.nanmax(np.append(most, 0.0))) + (40 if np.any(shrinks) else 2))
     if np.any(shrinks):
         states = np.arange(max(len(states), int(np.nanmax(load + 12.0 * np.sqrt(load))) + 40))
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -18,7 +18,7 @@ from simulator.arrays import Floats
 from simulator.cost.uncertainty import interval_scores
 from simulator.evidence.card import GRADES
 from simulator.evidence.evidence_runs import EvidenceRuns, load_evidence_runs
-from simulator.evidence.likeness import P90_T4, load_likeness
+from simulator.evidence.likeness import P90_T4, STOOD_IN, load_likeness
 from simulator.hardware.cluster import load_accelerator
 from simulator.scoring.first_sight import read_first_sight
 from simulator.search.certainty import heavy_tailed
@@ -90,13 +90,12 @@ def _groups(runs: EvidenceRuns, rows: NDArray[Any], first: Flags) -> dict[str, F
     words = {name: column[rows] for name, column in runs.words.items()}
     devices = sorted(set(words["device"].tolist()))
     vendors = {name: load_accelerator(name).vendor for name in devices}
-    profiles = set(catalogue.names("software"))
     groups: dict[str, Any] = {"all": np.full(len(rows), True)}
     groups |= {kind: words["kind"] == kind for kind in ("dense", "experts", "adapter")}
     groups["fp8 and fp4"] = np.isin(words["precision"], _SMALL)
     groups["host-bound"] = runs.numbers["launch"][rows] > _HOST_BOUND
     groups["other vendors"] = np.array([vendors[name] != "NVIDIA" for name in words["device"]])
-    groups["trainers stood in for"] = np.array([x not in profiles for x in words["software"]])
+    groups["trainers stood in for"] = words["tuned"] == STOOD_IN
     groups = {name: some & first for name, some in groups.items()}
     return groups | {
         name.replace("_", "-"): words["table"] == name for name in (*first_tables(), *OLDER)

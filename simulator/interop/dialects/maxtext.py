@@ -35,7 +35,7 @@ MODELS = {
     "gemma-2-9b": "gemma2-9b", "gpt3-175b": "gpt3-175b", "gpt-oss-20b": "gpt-oss-20b",
     "deepseek-v2": "deepseek2-236b", "deepseek-v3": "deepseek3-671b", "qwen3-8b": "qwen3-8b",
     "qwen3-32b": "qwen3-32b", "qwen3-235b-a22b": "qwen3-235b-a22b",
-    "qwen3-next-80b-a3b": "qwen3-next-80b-a3b",
+    "qwen3-30b-a3b": "qwen3-30b-a3b", "qwen3-next-80b-a3b": "qwen3-next-80b-a3b",
 }  # fmt: skip
 """Our names of models -> MaxText's."""
 
@@ -203,7 +203,8 @@ def maxtext_unsaid(row: dict[str, Any], scenario: Scenario) -> dict[str, str]:
         unsaid |= {"recompute": reason} if row["recompute"] != "full" else {}
     if row["ep"] > row["dp"]:
         unsaid["ep"] = f"MaxText's experts lie within dp = {row['dp']}."
-    if row["etp"] != row["tp"] and scenario.workload.architecture.is_moe and row["tp"] > 1:
+    arch = scenario.workload.architecture
+    if arch.is_moe and row["tp"] > 1 and (row["etp"] != row["tp"] or arch.name not in MODELS):
         unsaid["etp"] = f"MaxText's experts keep tp = {row['tp']}."
     return unsaid
 
