@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 
@@ -16,6 +17,8 @@ def main() -> None:
         sys.stderr.write("interrupted\n")
         sys.stderr.flush()
         os._exit(130)
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is said: threads end undisturbed
 
 
 if __name__ == "__main__":
