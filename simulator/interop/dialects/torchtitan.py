@@ -224,6 +224,8 @@ def torchtitan_unsaid(row: dict[str, Any], scenario: Scenario) -> dict[str, str]
         unsaid |= {"sharding": reason, "shard_group": reason}
     elif row["shard_group"] % row["cp"]:
         unsaid["shard_group"] = "all context-parallel ranks share states."
+    if row["tp"] > 1 and not row["sequence_parallel"]:
+        unsaid["sequence_parallel"] = "torchtitan's tensor parallelism is sequence parallel."
     if row["reshard_after_forward"] is not True:
         unsaid["reshard_after_forward"] = (
             "the setting has no number, so pass it as reshard_after_forward where torchtitan calls"
