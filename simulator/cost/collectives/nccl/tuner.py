@@ -25,9 +25,9 @@ class Tuner:
         integer: Any = False,
     ) -> None:
         self.cluster, self.library, self.tables = cluster, cluster.library, cluster.library.tuning
-        self.node, self.size_bytes = cluster.node, size_bytes
+        self.node, self.size_bytes = cluster.groups[0].node, size_bytes
         self.links = self.node.scale_up
-        generation = cluster.accelerator.generation
+        generation = cluster.groups[0].accelerator.generation
         known = self.tables.like.get(generation, generation)
         self.row = known if known in self.tables.ll_ceiling_bytes_per_s else "volta"
         self.host_row = "ampere" if self.node.host == "amd" else "volta"
