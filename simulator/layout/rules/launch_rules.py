@@ -52,6 +52,10 @@ _LIMITS: Mapping[str, tuple[tuple[str, ...], _Limit]] = {
         lambda x, at: (x.sharding == _ZERO3) & (x.shard_group < x.cp * np.minimum(x.ep, x.dp)),
     ),
     "ep over dp": (("ep",), lambda x, at: x.ep > x.dp),
+    "tp without sp": (
+        ("sequence_parallel",),
+        lambda x, at: (x.tp > 1) & (x.sequence_parallel == 0),
+    ),
     "etp unlike tp": (
         ("etp",),
         lambda x, at: (x.etp != x.tp) & at.architecture.is_moe & (x.tp > 1),
