@@ -32,12 +32,15 @@ if TYPE_CHECKING:
     from simulator.planner.variants import Variant
     from simulator.scenario import Scenario
 
+_MOST_LAYOUTS = 1000
+"""A terminal shows more in minutes; `export --as csv` writes more."""
 Top = Annotated[
     int | None,
     typer.Option(
         "--top",
         metavar="N",
         min=1,
+        max=_MOST_LAYOUTS,
         help="Layouts to show: 8 with --more, which this implies, 20 with --json, unless given.",
     ),
 ]
@@ -57,6 +60,7 @@ Refine = Annotated[
         "--refine",
         metavar="N",
         min=1,
+        max=_MOST_LAYOUTS,
         help="Play the best N layouts on discrete events and rank them by what that says.",
     ),
 ]
