@@ -24,7 +24,7 @@ import numpy as np
 
 from simulator._version import __version__
 from simulator.errors import InputError
-from simulator.glossary import section_title
+from simulator.glossary import CAVEATS
 from simulator.units import (
     show_bytes,
     show_chance,
@@ -41,9 +41,6 @@ SCHEMA = 1
 
 SCENARIO = ("scenario=scenario.document", "workload=scenario.workload.architecture")
 """Keys that say what was asked, of an answer with a scenario."""
-
-CAVEATS = section_title("notes")
-"""Head of what an answer leaves out or takes for granted."""
 
 _ROWS = _WIDE = 10
 """Rows and columns of a table in a notebook."""

@@ -27,6 +27,10 @@ def section_title(key: str) -> str:
     return glossary()["headings"][key]
 
 
+CAVEATS = section_title("notes")
+"""Head of what an answer leaves out or takes for granted."""
+
+
 def meaning(word: str) -> tuple[str, str] | None:
     """Return a word as it is written and what it means, in whatever case it is given.
 

@@ -19,7 +19,6 @@ from rich.text import Text
 from rich.theme import Theme
 
 from simulator.errors import visible
-from simulator.report.evidence import FIT_RULE
 from simulator.report.palette import TERMINAL
 from simulator.units import GIB, show_count, show_percent, show_seconds
 
@@ -226,6 +225,7 @@ _SMALL = 5e-4
 def memory_table(estimate: Estimate, i: int, capacity: float, meaning: Any = None) -> Table:
     """Peak memory (worst rank) by kind, its sum, and the line that it must stay under."""
     from simulator.cost.memory.moments import MOMENTS
+    from simulator.report.evidence import FIT_RULE
 
     extra = () if meaning is None else ("what",)
     title = f"peak memory (worst rank, stage {int(estimate.peak_stage[i])})"

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from simulator.answers import CAVEATS
 from simulator.cli.main import app
 from simulator.economics.unsure_totals import Span
 from simulator.evidence.card import GRADES, Card
+from simulator.glossary import CAVEATS
 from simulator.hardware.cluster import clusters_meant
 from simulator.questions.compare.answer import Comparison, first_that_holds
 from simulator.questions.compare.offer_sentences import verdict, views

@@ -8,9 +8,9 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from simulator.answers import CAVEATS
 from simulator.calibration.calibrate_machine import Calibration, ClassFit, Errors
 from simulator.cli.screen import heading, notes, plain_table
+from simulator.glossary import CAVEATS
 from simulator.questions.calibrate.next_measurement import MeasurementPlan
 from simulator.units import show_percent, show_seconds, show_seconds_span, show_usd
 

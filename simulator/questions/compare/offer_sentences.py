@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from simulator.answers import CAVEATS
 from simulator.economics.price import MARK
-from simulator.glossary import section_title
+from simulator.glossary import CAVEATS, section_title
 from simulator.planner.assumptions import ASSUMED
 from simulator.planner.plan import TRIAL
 from simulator.questions.compare.offers import excesses, nearest

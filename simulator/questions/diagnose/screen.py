@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from simulator.answers import CAVEATS
 from simulator.cli.screen import heading, notes, plain_table
+from simulator.glossary import CAVEATS
 from simulator.units import show_percent, show_seconds, show_seconds_span, show_signed_percent
 
 if TYPE_CHECKING:

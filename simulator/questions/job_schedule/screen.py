@@ -9,8 +9,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from simulator.answers import CAVEATS
 from simulator.cli.screen import notes, plain_table
+from simulator.glossary import CAVEATS
 from simulator.units import show_percent
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from rich.console import RenderableType
 from rich.text import Text
 
-from simulator.answers import CAVEATS
 from simulator.cli.screen import gib, heading, notes, plain_table
 from simulator.errors import visible
+from simulator.glossary import CAVEATS
 from simulator.questions.predict.from_files_screen import reading_lines
 from simulator.questions.predict.screen import verdict
 from simulator.units import show_seconds, show_signed_percent, show_usd

@@ -12,7 +12,6 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from simulator.answers import CAVEATS
 from simulator.arrays import Floats
 from simulator.cli.screen import (
     NO_FIT,
@@ -30,7 +29,7 @@ from simulator.cli.screen import (
 )
 from simulator.cost.step import Estimate
 from simulator.economics.price import MARK
-from simulator.glossary import section_title
+from simulator.glossary import CAVEATS, section_title
 from simulator.goal import OFFERED
 from simulator.layout.layouts import dealt_words
 from simulator.planner.assumptions import ASSUMED, assumption_lines

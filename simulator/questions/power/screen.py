@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from rich.console import RenderableType
 from rich.text import Text
 
-from simulator.answers import CAVEATS
 from simulator.cli.screen import heading, notes, table_of
+from simulator.glossary import CAVEATS
 from simulator.units import (
     show_count,
     show_kwh,

@@ -10,7 +10,6 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from simulator.answers import CAVEATS
 from simulator.cli.screen import (
     NO_FIT,
     amount,
@@ -26,7 +25,7 @@ from simulator.cli.screen import (
 from simulator.cost.terms import MEMORY_MEANING
 from simulator.cost.uncertainty import BEARS_ON
 from simulator.economics.price import MARK
-from simulator.glossary import section_title
+from simulator.glossary import CAVEATS, section_title
 from simulator.planner.assumptions import ASSUMED, assumption_lines
 from simulator.planner.input_verdict import READY, input_verdict
 from simulator.planner.prediction import Prediction

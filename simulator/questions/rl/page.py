@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from simulator.answers import CAVEATS
+from simulator.glossary import CAVEATS
 from simulator.questions.compare.offers_page import Cell, offers_page
 from simulator.questions.rl.picture import rl_picture
 from simulator.report.inline_svg import inline

@@ -9,8 +9,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from simulator.answers import CAVEATS
 from simulator.cli.screen import heading, notes, plain_table, table_of
+from simulator.glossary import CAVEATS
 from simulator.units import show_bytes, show_kwh, show_percent, show_seconds, show_usd
 
 if TYPE_CHECKING:

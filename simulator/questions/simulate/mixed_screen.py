@@ -9,7 +9,6 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from simulator.answers import CAVEATS
 from simulator.cli.screen import (
     NO_FIT,
     amount,
@@ -25,6 +24,7 @@ from simulator.economics.price import MARK
 from simulator.events.played import SimulatedStep
 from simulator.events.step.streams import STREAMS
 from simulator.events.step.timeline import Mixed
+from simulator.glossary import CAVEATS
 from simulator.planner.mixed_plan import MixedPlan
 from simulator.planner.mixed_prediction import KindUse, MixedPrediction, usd_per_step
 from simulator.report.wording import goal_words, planned_words

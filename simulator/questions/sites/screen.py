@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from rich.console import RenderableType
 from rich.table import Table
 
-from simulator.answers import CAVEATS
 from simulator.cli.screen import heading, notes, table_of
+from simulator.glossary import CAVEATS
 from simulator.units import show_bytes, show_count, show_percent, show_seconds
 
 if TYPE_CHECKING:

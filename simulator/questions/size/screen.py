@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
 
-from simulator.answers import CAVEATS
 from simulator.cli.screen import NO_FIT
 from simulator.economics.price import MARK
+from simulator.glossary import CAVEATS
 from simulator.planner.assumptions import ASSUMED
 from simulator.questions.compare.offer_sentences import (
     in_words,

@@ -9,7 +9,6 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from simulator.answers import CAVEATS
 from simulator.cli.screen import (
     amount,
     gib,
@@ -19,6 +18,7 @@ from simulator.cli.screen import (
     seconds_like,
     term_table,
 )
+from simulator.glossary import CAVEATS
 from simulator.measured.log_kinds import log_kinds
 from simulator.report.evidence import FLOP_CONVENTION
 from simulator.scoring.log_differences import differences, how_to_trace

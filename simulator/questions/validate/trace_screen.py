@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from rich.console import RenderableType
 from rich.table import Table
 
-from simulator.answers import CAVEATS
 from simulator.cli.screen import amount, gib, heading, notes, plain_table, seconds_like, table_of
+from simulator.glossary import CAVEATS
 from simulator.units import MIB, show_seconds
 
 if TYPE_CHECKING:

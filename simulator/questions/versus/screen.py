@@ -10,7 +10,6 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from simulator.answers import CAVEATS
 from simulator.cli.screen import (
     NO_FIT,
     amount,
@@ -23,6 +22,7 @@ from simulator.cli.screen import (
     term_table,
 )
 from simulator.economics.price import MARK
+from simulator.glossary import CAVEATS
 from simulator.planner.assumptions import ASSUMED, assumption_lines
 from simulator.questions.versus.what_if import error_words
 from simulator.report.wording import planned_totals_words
