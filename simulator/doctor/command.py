@@ -1,12 +1,23 @@
-"""`foreshard doctor`: identities that every answer obeys, on the profiles that are here."""
+"""`foreshard doctor`: identities that every answer obeys, on the profiles that are here.
+
+The command first, then its screen.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import RenderableType
+from rich.text import Text
 
 from simulator.cli.runner import Reply, question
+from simulator.cli.screen import NO_FIT, Progress, notes
+
+if TYPE_CHECKING:
+    from simulator.doctor.examine import Examination
+
 
 Everything = Annotated[
     bool,
@@ -28,12 +39,37 @@ def ask(*, everything: Everything = False) -> Reply:
 
     Exit 0: all hold; 1: some identity is broken; 2: bad input.
     """
-    from simulator.cli.screen import Progress
     from simulator.doctor.combinations import every_pair, one_of_each, own_profiles
     from simulator.doctor.examine import examine
-    from simulator.doctor.screen import screen
 
     cases = every_pair() if everything else [*one_of_each(), *own_profiles()]
     with Progress("examining") as progress:
         examination = examine(cases, progress=progress)
     return Reply(examination, screen, feasible=not examination.findings)
+
+
+_LINES = 40
+
+
+def screen(examination: Examination) -> Iterator[RenderableType]:
+    """Give how much was examined, what does not fit together, and what is broken."""
+    from simulator.doctor.identities import IDENTITIES
+
+    refused = sum(examination.refused.values())
+    yield f"{examination.predicted:,} combinations of model, cluster and software predicted"
+    yield notes("Held against each", list(IDENTITIES))
+    if refused:
+        often = sorted(examination.refused.items(), key=lambda item: -item[1])
+        lines = [f"{count:,}: {reason}" for reason, count in often[:_LINES]]
+        yield notes(f"{refused:,} do not fit together", lines)
+    if not examination.findings:
+        yield "nothing broken"
+        return
+    broken = [
+        f"{finding.combination.model} on {finding.combination.cluster} by"
+        f" {finding.combination.software}: {finding.broken.identity}: {finding.broken.said}"
+        for finding in examination.findings
+    ]
+    yield Text(f"{len(broken):,} broken", style=NO_FIT)
+    more = [f"and {len(broken) - _LINES:,} more, see --json"] if len(broken) > _LINES else []
+    yield notes("", [*broken[:_LINES], *more])

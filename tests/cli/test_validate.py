@@ -14,7 +14,7 @@ from simulator import catalogue
 from simulator.cli.main import app
 from simulator.cli.screen import print_screen
 from simulator.measured.rows import MeasuredRun
-from simulator.questions.validate.screen import screen
+from simulator.questions.validate.command import screen
 from simulator.scoring.scores import ScoredRow
 from simulator.scoring.validation import Validation
 

@@ -20,7 +20,7 @@ from simulator import catalogue
 from simulator.errors import ForeshardError
 from simulator.planner.plan import plan
 from simulator.planner.prediction import predict
-from simulator.questions.schema.answer import scenario_schema
+from simulator.report.scenario_fields import scenario_schema
 from simulator.scenario import make_scenario
 from simulator.workload import presets
 from tests.mutations.mutator import VALUES

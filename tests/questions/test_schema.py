@@ -12,8 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from simulator.cli.main import app
-from simulator.questions.schema.answer import scenario_schema
-from simulator.report.scenario_fields import scenario_fields
+from simulator.report.scenario_fields import scenario_fields, scenario_schema
 
 ROOT = Path(__file__).resolve().parents[2]
 SCENARIOS = sorted(

@@ -1,15 +1,28 @@
-"""`foreshard admit`: a job of a scheduler, allowed, warned of or refused."""
+"""`foreshard admit`: a job of a scheduler, allowed, warned of or refused.
+
+The command first, then its screen.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import RenderableType
+from rich.text import Text
 
 from simulator.cli.decision_options import Budget, days_of, usd_of
 from simulator.cli.option_groups import ScenarioOptions
 from simulator.cli.runner import Reply, question
+from simulator.cli.screen import heading, notes, waiting
+from simulator.glossary import CAVEATS
+from simulator.units import DAY_S, show_usd
+
+if TYPE_CHECKING:
+    from simulator.questions.admit.answer import Admission
+
 
 JobFile = Annotated[
     list[Path],
@@ -45,11 +58,8 @@ def ask(
 
     Exit 0: allow; 3: warn; 1: refuse, with the smallest request that does it; 2: bad input.
     """
-    from simulator.cli.screen import waiting
     from simulator.interop.launch_files.merging import files_without_option
     from simulator.questions.admit.answer import admit
-    from simulator.questions.admit.screen import screen
-    from simulator.units import DAY_S
 
     days = days_of(within, "--within")
     with waiting("reading and predicting"), files_without_option(file[0]):
@@ -62,3 +72,27 @@ def ask(
             budget_usd=usd_of(budget),
         )
     return Reply(answer, screen, code=answer.code)
+
+
+_INKS = {"allow": "bold FITS", "warn": "bold TIGHT", "refuse": "bold OOM"}
+
+
+def screen(answer: Admission) -> Iterator[RenderableType]:
+    """Give the decision first."""
+    yield heading(answer.imported.scenario)
+    yield Text(f"\n{answer.decision.upper()}", style=_INKS[answer.decision])
+    if answer.prediction is not None:
+        yield Text(answer.prediction.estimate.layouts.describe())
+    yield notes("", [f"{reason.decision}: {reason.text}" for reason in answer.reasons])
+    request = answer.smallest_request
+    if request is not None:
+        hours = "" if request.hours_p90 is None else f", {request.hours_p90:,.1f} hours (P90)"
+        mark = answer.imported.scenario.tariff.price.mark
+        usd = "" if request.usd_p90 is None else f", {show_usd(request.usd_p90)}{mark} (P90)"
+        yield notes(
+            "The smallest request that does it",
+            [f"{request.gpus:,} accelerators{hours}{usd}: {request.layout}"],
+        )
+    elif answer.decision == "refuse":
+        yield notes("", ["No size of this cluster, halved or doubled, does it."])
+    yield notes(CAVEATS, answer.caveats)

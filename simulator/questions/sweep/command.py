@@ -1,11 +1,16 @@
-"""`foreshard sweep`: every combination of some fields, on all cores, on a Dask or Ray cluster."""
+"""`foreshard sweep`: every combination of some fields, on all cores, on a Dask or Ray cluster.
+
+The command first, then its screen.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import RenderableType
 
 from simulator.cli.decision_options import (
     Budget,
@@ -17,12 +22,15 @@ from simulator.cli.decision_options import (
     prices_of,
     usd_of,
 )
-from simulator.cli.options import (
-    check_out,
-    writing,
-)
+from simulator.cli.options import check_out, writing
 from simulator.cli.runner import Reply, question
+from simulator.cli.screen import Progress, notes, plain_table
 from simulator.errors import InputError, problem
+from simulator.units import show_percent, show_seconds, show_usd
+
+if TYPE_CHECKING:
+    from simulator.questions.sweep.answer import Sweep
+
 
 GridFile = Annotated[
     Path, typer.Argument(metavar="GRID", help="Grid file (TOML): \\[grid] and common sections.")
@@ -63,12 +71,10 @@ def ask(
 
     Exit 0: done, bad points are reported; 1: no point can run; 2: bad input.
     """
-    from simulator.cli.screen import Progress
     from simulator.questions.compare.many_searches import BACKENDS
     from simulator.questions.compare.offers import Asked
     from simulator.questions.sweep.answer import read_grid, sweep_grid
     from simulator.questions.sweep.report import write_sweep
-    from simulator.questions.sweep.screen import screen
 
     if backend not in BACKENDS:
         rule = f"must be {' or '.join(BACKENDS)}"
@@ -103,3 +109,51 @@ def ask(
         write=lambda _: [f"Written: {', '.join(map(str, written))}"],
         feasible=any(row["feasible"] for row in answer.rows),
     )
+
+
+_MOST = 40
+"""Points and problems on the screen; the files have them all."""
+
+
+def screen(sweep: Sweep) -> Iterator[RenderableType]:
+    """Give a sweep."""
+    from simulator.questions.sweep.report import problem_lines
+    from simulator.report.wording import AT_ASSUMED
+
+    fields = list(sweep.grid.fields)
+    last = [name.rpartition(".")[2] for name in fields]
+    names = [end if last.count(end) == 1 else name for end, name in zip(last, fields, strict=True)]
+    table = plain_table(
+        "point", *names, "step", "MFU", "days", "USD", "layout", left=(*names, "layout")
+    )
+    good = [row for row in sweep.rows if row["problem"] is None]
+    for row in good[:_MOST]:
+        table.add_row(str(row["point"]), *(str(row[name]) for name in fields), *_cells(row))
+    yield table
+    if any(row["price_grade"] == "assumed" for row in good):
+        yield notes("", [AT_ASSUMED])
+    if len(good) > _MOST:
+        yield notes("", [f"and {len(good) - _MOST:,} more, in the files"])
+    bad = problem_lines(sweep)
+    if bad:
+        more = [f"and {len(bad) - _MOST:,} more, in the files"] if len(bad) > _MOST else []
+        yield notes("Points that could not be searched", [*bad[:_MOST], *more])
+    searched = len(sweep.rows) - sweep.known
+    yield notes("", [f"{searched:,} points searched, {sweep.known:,} known before"])
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    """Step, MFU, days, money and layout of a point."""
+    from simulator.economics.price import MARK
+
+    if not row["feasible"]:
+        return ["-", "-", "-", "-", str(row["note"])]
+    days, usd = row["days_p50"], row["usd_p50"]
+    assumed = row["price_grade"] == "assumed"
+    return [
+        show_seconds(row["step_time_s"]),
+        show_percent(row["mfu"]),
+        "-" if days is None else f"{days:,.1f}",
+        "-" if usd is None else show_usd(usd).removesuffix(" USD") + MARK * assumed,
+        str(row["layout"]),
+    ]

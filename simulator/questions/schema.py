@@ -19,7 +19,7 @@ def ask(*, what: What = "scenario") -> None:
     Editors check and complete scenarios by it (`#:schema FILE` in the first line, for TOML).
     """
     from simulator.errors import InputError, problem
-    from simulator.questions.schema.answer import scenario_schema
+    from simulator.report.scenario_fields import scenario_schema
 
     if what != "scenario":
         raise InputError(problem("command line", "WHAT", "must be scenario", what))

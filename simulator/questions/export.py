@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+import io
+import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from simulator.cli.option_groups import SearchOptions
-from simulator.cli.options import (
-    ScenarioFile,
-    check_out,
-    completing,
-    print_line,
-    writing,
-)
+from simulator.cli.options import ScenarioFile, check_out, completing, print_line, writing
 from simulator.cli.runner import question
+from simulator.errors import InputError
 
 if TYPE_CHECKING:
+    from simulator.planner.plan import Plan
     from simulator.scenario import Scenario
 
 
@@ -82,8 +80,6 @@ def ask(
 
     The layout is what the layout section says, as predict takes it; with --best the search's.
     """
-    from simulator.errors import InputError
-
     if form in _BINARY and out is None:
         raise InputError(f"--as {form}: must be written with --out")
     check_out("--out", out, folder=form == "chakra")
@@ -104,8 +100,6 @@ def ask(
 
 def _contents(scenario: Scenario, form: str, *, best: bool, top: int) -> dict[str, bytes]:
     """What is written, by name below --out; a blank name is --out itself."""
-    from simulator.report.layout_tables import TABLES, layout_table
-
     if form in TABLES:
         from simulator.planner.plan import plan
 
@@ -127,3 +121,45 @@ def _contents(scenario: Scenario, form: str, *, best: bool, top: int) -> dict[st
     from simulator.interop.exporting import export
 
     return {"": (export(layouts, scenario, form) + "\n").encode()}
+
+
+TABLES = ("csv", "markdown", "parquet")
+
+_BRIEF = (
+    *("tp", "pp", "vpp", "cp", "dp", "ep", "micro_batch", "sharding", "recompute"),
+    *("step_time_s", "p10_s", "p90_s", "mfu", "tokens_per_s_per_gpu", "days", "usd"),
+)
+"""Columns of the Markdown table; the others have all."""
+
+
+def layout_table(plan: Plan, form: str, top: int) -> bytes:
+    """Write the first layouts as a table, one row each.
+
+    Raises
+    ------
+    InputError
+        If Parquet is asked for and pyarrow is not there.
+    """
+    table = plan.to_frame().head(top)
+    if form == "csv":
+        return str(table.to_csv(lineterminator="\n")).encode()
+    if form == "parquet":
+        file = io.BytesIO()
+        try:
+            table.to_parquet(file)
+        except ImportError:
+            rule = 'needs pyarrow: pip install "foreshard[parquet]"'
+            raise InputError(f"--as parquet: {rule}") from None
+        return file.getvalue()
+    names = [name for name in _BRIEF if name in table.columns]
+    rows = [[_cell(value) for value in row] for row in table[names].itertuples(index=False)]
+    lines = [names, ["---"] * len(names), *rows]
+    return ("\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n").encode()
+
+
+def _cell(value: Any) -> str:
+    from simulator.quoting import markdown_cell
+
+    if isinstance(value, float):
+        return f"{value:.4g}" if math.isfinite(value) else ""
+    return markdown_cell(str(value))

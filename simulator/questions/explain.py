@@ -1,19 +1,76 @@
-"""The screen of `foreshard explain`."""
+"""`foreshard explain`: what a term of the answer means.
+
+The command first, then its screen.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from simulator.cli.option_groups import ScenarioOptions
+from simulator.cli.options import ScenarioFile, completing
+from simulator.cli.runner import Reply, question
 from simulator.cli.screen import amount, gib, seconds_like
-from simulator.planner.sensitivity import UNSTATED
-from simulator.questions.predict.screen import effects_table
-from simulator.report.explained import Explained, Value
 from simulator.units import show_percent, show_seconds
+
+if TYPE_CHECKING:
+    from simulator.report.explained import Explained, Value
+
+
+@completing
+def _terms() -> Iterable[str]:
+    from simulator.glossary import glossary
+    from simulator.report.explained import term_names
+
+    return [*term_names(), *glossary()["words"], "layout"]
+
+
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="[TERM]",
+        help="Such as gemm, dp, activations, MFU, goodput, layout; all terms if none is given.",
+        autocompletion=_terms,
+    ),
+]
+
+
+@question(
+    "explain",
+    "explain gemm",
+    "explain layout",
+    "explain dp run.toml --set layout.tp=4",
+)
+def ask(
+    *,
+    term: Name = "",
+    scenario: ScenarioFile = None,
+    options: ScenarioOptions,
+) -> Reply:
+    """Explain a term of the step time or a kind of memory: formula, source, the figures it needs.
+
+    Or a word of the answers: MFU, goodput, TIGHT; `layout` is how the name of a layout reads.
+
+    With a scenario, also what it is there and which figures move it most.
+    """
+    from simulator.planner.prediction import predict
+    from simulator.report.explained import explained, explained_document, term_names
+
+    prediction = None
+    if scenario or options.describes_something:
+        described, _ = options.scenario(scenario)
+        prediction = predict(described)
+    terms = [explained(term, prediction)] if term else [explained(name) for name in term_names()]
+    screen = term_screen if term else list_screen
+    return Reply(terms, screen, explained_document)
+
 
 _FIGURES = 8
 """Figures named on the screen; --json has them all."""
@@ -52,6 +109,9 @@ def term_screen(terms: Sequence[Explained]) -> Iterator[RenderableType]:
 
 
 def _value(term: Explained, value: Value) -> Iterator[RenderableType]:
+    from simulator.planner.sensitivity import UNSTATED
+    from simulator.questions.predict.screen import effects_table
+
     if term.unit == "s":
         shown = f"{show_seconds(value.amount)}, {show_percent(value.share)} of the step"
     else:
