@@ -101,6 +101,18 @@ class Cluster:
         return sum(group.gpus for group in self.groups)
 
     @property
+    def gpus_by_kind(self) -> tuple[int, ...]:
+        """Accelerators of every kind of servers."""
+        counts = [0] * len(self.each)
+        for group in self.groups:
+            counts[group.kind] += group.gpus
+        return tuple(counts)
+
+    def with_gpus(self, gpus: int) -> Cluster:
+        """The cluster with so many accelerators, on servers of the first group's kind."""
+        return replace(self, groups=(replace(self.groups[0], gpus=gpus),))
+
+    @property
     def node(self) -> Node:
         """The server kind of the first group."""
         return self.groups[0].node

@@ -197,7 +197,7 @@ def _reason(scenario: Scenario, layouts: Layouts) -> int:
     reported only if nothing else is wrong that does not follow from it.
     """
     cluster, gpus = scenario.cluster, int(layouts.world[0])
-    same = replace(cluster, groups=(replace(cluster.groups[0], gpus=gpus),))
+    same = cluster.with_gpus(gpus)
     code = int(reasons(layouts, scenario.workload, same, scenario.software)[0])
     if gpus == cluster.gpus or (code != FEASIBLE and RULES[code - 1] not in DEPEND_ON_DP):
         return code

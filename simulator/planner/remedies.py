@@ -132,7 +132,7 @@ def _more_gpus(scenario: Scenario) -> Iterator[Variant]:
 
 
 def _resized(cluster: Cluster, gpus: int) -> Cluster:
-    return replace(cluster, groups=(replace(cluster.groups[0], gpus=gpus),))
+    return cluster.with_gpus(gpus)
 
 
 def _offloaded(scenario: Scenario) -> Iterator[Variant]:

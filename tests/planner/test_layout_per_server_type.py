@@ -18,17 +18,17 @@ from simulator.events.simulated_step import simulate
 from simulator.hardware.cluster import load_cluster
 from simulator.layout.layouts import Layouts
 from simulator.layout.placement import Group
-from simulator.planner.layout_per_server_type import (
+from simulator.planner.mixed_plan import (
     Pace,
     _paces,
     layouts_per_kind,
+    plan_mixed,
     runs_by_kind,
     soonest,
     split_batch,
     with_batch,
 )
-from simulator.planner.mixed_outcome import mixed_outcome, outcome_of_kinds
-from simulator.planner.mixed_plan import plan_mixed
+from simulator.planner.mixed_prediction import mixed_outcome, outcome_of_kinds
 from simulator.scenario import Scenario, make_scenario
 
 H, A = "dgx-h100", "dgx-a100"

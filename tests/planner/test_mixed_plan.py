@@ -14,9 +14,13 @@ from simulator.cli.main import app
 from simulator.errors import InfeasibleError
 from simulator.events.simulated_step import simulate
 from simulator.layout.layouts import Layouts
-from simulator.planner.mixed_outcome import gpus_by_kind
-from simulator.planner.mixed_placement import _shared_step, kinds_of_blocks, shares_of
-from simulator.planner.mixed_plan import MixedPlan, plan_mixed
+from simulator.planner.mixed_plan import (
+    MixedPlan,
+    _shared_step,
+    kinds_of_blocks,
+    plan_mixed,
+    shares_of,
+)
 from simulator.scenario import Scenario, make_scenario
 
 H, A = "dgx-h100", "dgx-a100"
@@ -80,7 +84,7 @@ def test_shares_of_the_batch_are_the_best_of_all() -> None:
 
 def test_ranks_fill_groups_in_order() -> None:
     cluster = made((H, 16), (A, 8)).cluster
-    assert gpus_by_kind(cluster) == (16, 8)
+    assert cluster.gpus_by_kind == (16, 8)
     assert kinds_of_blocks(cluster, 8) == [0, 0, 1]
     assert kinds_of_blocks(cluster, 16) is None
 

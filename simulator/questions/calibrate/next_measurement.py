@@ -411,7 +411,7 @@ def _heard(
             said["a training step of one rank"] = {"factor": math.exp(value), "calls": 1}
     cluster = prediction.scenario.cluster
     documents = [d for d in documents if any(call.kernel != "train_step" for call in d.calls)]
-    server = replace(cluster, groups=(replace(cluster.groups[0], gpus=cluster.node.accelerators),))
+    server = cluster.with_gpus(cluster.node.accelerators)
     if documents:
         calibration = calibrate(documents, accelerator=cluster.accelerator, cluster=server)
     fits = list(_fits(calibration)) if documents else []

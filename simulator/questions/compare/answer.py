@@ -24,7 +24,6 @@ from simulator.frames import DataFrame, frame_of_rows
 from simulator.goal import CONFIDENCE
 from simulator.hardware.cluster import load_cluster
 from simulator.planner.assumptions import Assumption
-from simulator.planner.mixed_outcome import gpus_by_kind
 from simulator.planner.prediction import refuse_tables
 from simulator.questions.compare.gpu_counts import parse_counts, whole_servers
 from simulator.questions.compare.many_searches import done_in_order
@@ -396,7 +395,7 @@ def _sizes(scenario: Scenario, name: str, counts: Sequence[int] | str | None) ->
     """Sizes of one cluster; those of ranges are whole servers, and none is asked for twice."""
     per_server = load_cluster(name, 1, where=scenario.where).node.accelerators
     if counts is None and scenario.cluster.kinds:
-        own = zip(own_clusters(scenario), gpus_by_kind(scenario.cluster), strict=True)
+        own = zip(own_clusters(scenario), scenario.cluster.gpus_by_kind, strict=True)
         return sorted({*(gpus for kind, gpus in own if kind == name), scenario.cluster.gpus})
     if counts is None:
         counts = default_counts(scenario.cluster.gpus)

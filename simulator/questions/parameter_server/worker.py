@@ -47,7 +47,7 @@ def fastest_worker(scenario: Scenario, section: ParameterServer, workers: int) -
     recipe = scenario.workload.recipe
     batch = recipe.global_batch // (workers - section.backup_workers)
     empty = Worker(gpus=gpus, batch=batch)
-    small = replace(cluster, groups=(replace(cluster.groups[0], gpus=gpus),))
+    small = cluster.with_gpus(gpus)
     plain = replace(recipe, global_batch=batch, optimizer="sgd", moment_dtype=None)
     pinned = {k: v for k, v in scenario.pinned.items() if k not in ("dp", "shard_group")}
     one = replace(

@@ -201,8 +201,7 @@ def _sizes(scenario: Scenario, shares: Sequence[float]) -> Iterator[_Size]:
     servers = max(cluster.gpus // width, 1)
     counts = {max(round(share * servers), 1) * min(width, cluster.gpus) for share in shares}
     for gpus in sorted(counts, reverse=True):
-        group = replace(cluster.groups[0], gpus=gpus)
-        part = replace(scenario, cluster=replace(cluster, groups=(group,)))
+        part = replace(scenario, cluster=cluster.with_gpus(gpus))
         if gpus != cluster.gpus:
             free = {k: v for k, v in part.pinned.items() if k not in ("dp", "shard_group")}
             part = replace(part, pinned=free)
