@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from simulator.between_sites.sites_section import SITES
 from simulator.data_input.data_section import DATA
-from simulator.distillation.teacher_section import DISTILLATION
+from simulator.distillation import DISTILLATION
 from simulator.economics.economics_section import ECONOMICS
 from simulator.goal import GOAL, SEARCH
 from simulator.hardware.cluster_section import CLUSTER

@@ -39,8 +39,7 @@ def ask(*, everything: Everything = False) -> Reply:
 
     Exit 0: all hold; 1: some identity is broken; 2: bad input.
     """
-    from simulator.doctor.combinations import every_pair, one_of_each, own_profiles
-    from simulator.doctor.examine import examine
+    from simulator.doctor.examine import every_pair, examine, one_of_each, own_profiles
 
     cases = every_pair() if everything else [*one_of_each(), *own_profiles()]
     with Progress("examining") as progress:
@@ -53,7 +52,7 @@ _LINES = 40
 
 def screen(examination: Examination) -> Iterator[RenderableType]:
     """Give how much was examined, what does not fit together, and what is broken."""
-    from simulator.doctor.identities import IDENTITIES
+    from simulator.doctor.examine import IDENTITIES
 
     refused = sum(examination.refused.values())
     yield f"{examination.predicted:,} combinations of model, cluster and software predicted"

@@ -43,9 +43,8 @@ def ask(*, port: Port = 8021, host: Host = "127.0.0.1") -> None:
     try:
         import uvicorn
 
-        from simulator.explorer.connections import WAITED_S, Connection
         from simulator.explorer.replying import Worker
-        from simulator.explorer.web import application
+        from simulator.explorer.web import WAITED_S, Connection, application
     except ImportError:
         rule = 'needs starlette and uvicorn: pip install "foreshard[ui]"'
         raise InputError(f"serve: {rule}") from None

@@ -39,7 +39,7 @@ from simulator.explorer.asked import (
 )
 from simulator.files import Number, Whole, json_of, record
 from simulator.questions.rl.answer import rl
-from simulator.questions.rl.picture import INKS
+from simulator.questions.rl.page import INKS
 from simulator.records import dataclass
 from simulator.reinforcement.timeline import timeline
 from simulator.report.palette import colour

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.arrays import Floats
 from simulator.cost.estimate import VERDICTS, concatenate
 from simulator.cost.step import Estimate, evaluate
 from simulator.errors import InfeasibleError, InputError, problem
@@ -34,7 +35,6 @@ from simulator.search.explore import KEEP, SearchResult
 from simulator.search.fastest import explore_scenario
 from simulator.search.neighbours import walk
 from simulator.search.outcome import Outcome
-from simulator.search.pareto import front
 from simulator.search.refusal import contradictions, not_kept
 from simulator.search.with_failures import check_finishes, priced
 
@@ -411,3 +411,44 @@ def alternatives(plan: Plan) -> list[tuple[int, str]]:
         if 0 < place < len(estimate) and len(chosen) < _ALTERNATIVES:
             chosen.setdefault(place, why)
     return sorted(chosen.items())
+
+
+OBJECTIVES = ("time", "money", "memory headroom", "energy")
+"""What answers are compared by; less is better but for headroom, of which more is."""
+
+_PIECE = 256
+
+
+def front(values: Floats) -> NDArray[np.bool_]:
+    """Say which rows no other row dominates.
+
+    Parameters
+    ----------
+    values : ndarray, shape (answers, objectives)
+        Less is better; rows with NaN are not on the front and dominate nothing.
+
+    Returns
+    -------
+    ndarray of bool, shape (answers,)
+        Equal rows are all on it or all off it.
+
+    Examples
+    --------
+    Fast and dear, slow and cheap, slow and dear, and the first once more:
+
+    >>> front(np.array([[1.0, 9.0], [5.0, 2.0], [5.0, 9.0], [1.0, 9.0]])).tolist()
+    [True, True, False, True]
+    """
+    values = np.asarray(values, dtype=float)
+    known = np.asarray(~np.isnan(values).any(axis=1))
+    kept = known.copy()
+    for start in range(0, len(values), _PIECE):
+        rows = values[start : start + _PIECE, None, :]
+        others = values[None, known, :]
+        pairs = rows.shape[0], others.shape[1]
+        no_worse, better = np.full(pairs, True), np.full(pairs, False)
+        for k in range(values.shape[1]):  # not reduced over the few objectives: that is slow
+            no_worse &= others[..., k] <= rows[..., k]
+            better |= others[..., k] < rows[..., k]
+        kept[start : start + _PIECE] &= ~(no_worse & better).any(axis=1)
+    return kept

@@ -11,12 +11,15 @@ from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
+from simulator.arrays import Floats, Ints
 from simulator.cost.step import Estimate, evaluate
 from simulator.cost.terms import HIDDEN, TERMS
 from simulator.errors import InputError, problem
 from simulator.evidence.card import Card
 from simulator.files import build
-from simulator.hardware.cluster import NO_CLOSED_FORM
+from simulator.hardware.cluster import NO_CLOSED_FORM, Cluster
 from simulator.layout.layout_section import LayoutSection, wrong_reshard
 from simulator.layout.layouts import RANK_ORDERS, Layouts
 from simulator.layout.rules.cluster_rules import WORLD
@@ -32,6 +35,9 @@ from simulator.search.defaults import complete
 from simulator.search.outcome import Outcome
 from simulator.search.refusal import contradictions, limits, refusal
 from simulator.search.with_failures import check_finishes, priced
+from simulator.software.profile import Software
+from simulator.workload.architecture import Architecture
+from simulator.workload.recipe import Workload
 
 if TYPE_CHECKING:
     from simulator.events.played import SimulatedStep
@@ -77,7 +83,7 @@ class Prediction(BestLayout):
     @property
     def bearing_defaults(self) -> Any:
         """What nobody chose and bears on the layout; each of them is priced again, further up."""
-        tried = import_module("simulator.planner.defaults_that_matter").bearing_defaults
+        tried = import_module("simulator.planner.assumptions").bearing_defaults
         layouts, filled = self.estimate.layouts, self.defaults
         return tried(self.scenario, layouts, software=False, filled=filled)
 
@@ -202,3 +208,48 @@ def _reason(scenario: Scenario, layouts: Layouts) -> int:
     if gpus == cluster.gpus or (code != FEASIBLE and RULES[code - 1] not in DEPEND_ON_DP):
         return code
     return code_of(WORLD)
+
+
+def only_forward(layouts: Layouts) -> Layouts:
+    """The same layouts with nothing computed again and nothing moved to hosts."""
+    return layouts.replace(
+        recompute="none", recompute_layers=0, recompute_modules="", offload_layers=0,
+        optimizer_offload="none", parameter_offload="none",
+    )  # fmt: skip
+
+
+def frozen(model: Architecture, workload: Workload, *, head: bool) -> Workload:
+    """The workload of a model of which nothing is trained.
+
+    A head that is tied to a frozen embedding is not trained either: only forward passes are left.
+    With `head` the model keeps a table of its own, as what is stored does.
+    """
+    recipe = replace(
+        workload.recipe, lora_rank=0, quantised_base=False, frozen_layers=model.layers,
+        frozen_embedding=True,
+    )  # fmt: skip
+    return Workload(
+        architecture=model if head else replace(model, tied_embeddings=True), recipe=recipe
+    )
+
+
+def forward_pass_s(
+    model: Architecture,
+    layouts: Layouts,
+    workload: Workload,
+    cluster: Cluster,
+    software: Software,
+) -> tuple[Ints, Floats]:
+    """Seconds of a forward pass over a batch, for those layouts that the model can have.
+
+    Returns
+    -------
+    rows, seconds : ndarray
+        Indices of those layouts, and what a pass takes in each.
+    """
+    plain, passing = only_forward(layouts), frozen(model, workload, head=False)
+    can = np.flatnonzero(reasons(plain, passing, cluster, software) == FEASIBLE)
+    if not len(can):
+        return can, np.zeros(0)
+    passes = evaluate(plain[can], passing, cluster, software)
+    return can, passes.step_time_s - passes.terms_s["optimizer"] - passes.terms_s["input"]

@@ -21,10 +21,10 @@ from simulator.planner.answer_evidence import UsedFigure, used_figures
 from simulator.planner.changes import machine_with
 from simulator.planner.plan import TRIAL, WORTH_A_TRIAL, Plan, goal_value, meets, pinned_words
 from simulator.planner.prediction import Prediction
+from simulator.planner.remedies import batch_binds
 from simulator.planner.variants import Variant, variant_of
 from simulator.records import dataclass
 from simulator.scenario import Scenario
-from simulator.search.batch_division import batch_binds
 from simulator.search.certainty import CLOSE, expected_errors
 from simulator.search.explore import TOO_LARGE
 from simulator.search.memory_filter import HEADROOM

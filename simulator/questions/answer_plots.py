@@ -24,7 +24,7 @@ from simulator.questions.parameter_server.answer import Served
 from simulator.questions.power.answer import PowerChoices
 from simulator.questions.power.picture import draw_power
 from simulator.questions.rl.answer import PricedRL
-from simulator.questions.rl.picture import draw_lanes
+from simulator.questions.rl.page import draw_lanes
 from simulator.questions.run_options import Way
 from simulator.questions.sites.answer import SeveralSites
 from simulator.questions.size.answer import Sized

@@ -19,7 +19,7 @@ from simulator.errors import InfeasibleError, InputError, problem
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
-from simulator.planner.forward_pass import forward_pass_s, frozen, only_forward
+from simulator.planner.prediction import forward_pass_s, frozen, only_forward
 from simulator.records import dataclass
 from simulator.rollouts.lengths import packed_bins
 from simulator.rollouts.profiles import Framework, load_engine

@@ -10,11 +10,11 @@ from simulator.report.canvas import HALF, NARROW, WIDE, legend, plain_axes, plai
 from simulator.report.inline_svg import inline, noted
 from simulator.report.palette import CATEGORIES, Sign, category, colour, gpu_sign, symbol
 from simulator.report.svg_figure import SvgAxes, SvgFigure
-from simulator.report.validation_benchmarks import benchmark_figure
 from simulator.report.validation_numbers import (
     BIN,
     OUTER,
     ValidationNumbers,
+    benchmark_figure,
     cumulative,
     histogram,
     layout_words,

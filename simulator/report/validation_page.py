@@ -9,10 +9,10 @@ from typing import Any
 from simulator.report.decision import GRADE_WORDS
 from simulator.report.evidence import NOT_MODELLED
 from simulator.report.page import environment
-from simulator.report.validation_benchmarks import BenchmarkTable
 from simulator.report.validation_figures import BAND, validation_figures
 from simulator.report.validation_numbers import (
     BIN,
+    BenchmarkTable,
     ErrorLine,
     ValidationNumbers,
     collect_validation,

@@ -8,9 +8,14 @@ from typing import Any
 
 from simulator.errors import InfeasibleError, InputError
 from simulator.measured.rows import MeasuredRun
-from simulator.reinforcement.evidence import interval_s, step_evidence
+from simulator.reinforcement.evidence import (
+    RLRun,
+    interval_s,
+    read_rl_table,
+    scenario_of,
+    step_evidence,
+)
 from simulator.reinforcement.rl_step import rl_step
-from simulator.reinforcement.runs import RLRun, read_rl_table, scenario_of
 from simulator.scoring.scores import ScoredRow, step_errors
 
 

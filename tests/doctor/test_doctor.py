@@ -11,9 +11,14 @@ from typer.testing import CliRunner
 
 from simulator import catalogue
 from simulator.cli.main import app
-from simulator.doctor.combinations import Combination, every_pair, one_of_each
-from simulator.doctor.examine import examine
-from simulator.doctor.identities import IDENTITIES, broken
+from simulator.doctor.examine import (
+    IDENTITIES,
+    Combination,
+    broken,
+    every_pair,
+    examine,
+    one_of_each,
+)
 from simulator.hardware.cluster import load_cluster
 from simulator.planner.prediction import Prediction, predict
 from simulator.scenario import make_scenario

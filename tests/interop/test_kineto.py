@@ -19,7 +19,7 @@ import pytest
 
 from simulator.errors import InputError
 from simulator.interop.traces.kineto import read_trace
-from simulator.interop.traces.kineto_classes import (
+from simulator.interop.traces.kineto_events import (
     collective_kind,
     dtype_bytes,
     kernel_class,

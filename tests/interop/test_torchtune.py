@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.distillation.teacher_section import Distillation
+from simulator.distillation import Distillation
 from simulator.errors import InputError
 from simulator.interop.launch_files.imported import Imported
 from simulator.interop.launch_files.merging import import_launch

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.distillation.teacher_section import Distillation
+from simulator.distillation import Distillation
 from simulator.errors import InputError
 from simulator.interop.dialects.trainer_tables import Trainer, trainers
 from simulator.interop.launch_files.imported import Imported

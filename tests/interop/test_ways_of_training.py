@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from simulator.distillation.teacher_section import Distillation
+from simulator.distillation import Distillation
 from simulator.errors import InputError
 from simulator.interop.dialects.torchtitan import registered_jobs
 from simulator.interop.launch_files.imported import Imported

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from simulator.errors import InputError
-from simulator.planner.defaults_that_matter import bearing_defaults
+from simulator.planner.assumptions import bearing_defaults
 from simulator.planner.prediction import predict
 from simulator.planner.variants import Variant
 from simulator.scenario import make_scenario

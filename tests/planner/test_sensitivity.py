@@ -7,10 +7,10 @@ import pytest
 from simulator.planner import sensitivity as module
 from simulator.planner.changes import machine_with
 from simulator.planner.plan import Plan, plan
+from simulator.planner.remedies import batch_binds
 from simulator.planner.sensitivity import binding, sensitivity
 from simulator.planner.variants import Variant
 from simulator.scenario import make_scenario
-from simulator.search.batch_division import batch_binds
 from simulator.search.explore import TOO_LARGE, explore
 from simulator.units import show_bytes
 

@@ -17,8 +17,8 @@ from simulator.errors import InputError
 from simulator.glossary import glossary
 from simulator.layout.layouts import Layouts
 from simulator.planner import sensitivity
-from simulator.report.explained import explained, term_names
-from simulator.report.zoo_list import zoo
+from simulator.questions.catalogue.command import zoo
+from simulator.questions.explain import explained, term_names
 from simulator.workload import presets
 
 RUN = {"model": "llama-3.2-1b", "cluster": "dgx-h100", "gpus": 8, "global_batch": 64, "tp": 2}

@@ -21,9 +21,15 @@ from simulator.report.inline_svg import inline
 from simulator.report.numbers import PlanNumbers, collect
 from simulator.report.page import TABS, environment, render
 from simulator.report.palette import inks
-from simulator.report.plots import heat_picture, memory_picture, waterfall, waterfall_picture
 from simulator.report.svg_figure import SvgFigure
-from simulator.report.write import write_file, write_plan_report
+from simulator.report.write import (
+    heat_picture,
+    memory_picture,
+    waterfall,
+    waterfall_picture,
+    write_file,
+    write_plan_report,
+)
 from simulator.scenario import make_scenario
 from simulator.units import GIB, show_bytes, show_percent, show_seconds, show_usd
 

@@ -11,7 +11,7 @@ import pytest
 import simulator.report.palette
 from simulator.report.page import environment
 from simulator.report.palette import PAGE, PALETTE, Colour, gpu_sign, inks
-from simulator.report.plots import heat_text
+from simulator.report.write import heat_text
 
 TOKENS = tomllib.loads(
     Path(simulator.report.palette.__file__).with_name("tokens.toml").read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.report.validation_benchmarks import benchmark_figure, benchmark_tables
+from simulator.report.validation_numbers import benchmark_figure, benchmark_tables
 from simulator.report.validation_page import render_validation
 from simulator.scoring.benchmark_score import BenchmarkScore
 from simulator.scoring.validation import Validation

@@ -6,9 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.planner.plan import plan
+from simulator.planner.plan import front, plan
 from simulator.scenario import make_scenario
-from simulator.search.pareto import front
 
 ROWS = st.lists(st.tuples(*[st.integers(0, 4)] * 3), min_size=1, max_size=30)
 

@@ -10,9 +10,8 @@ from simulator.errors import InfeasibleError, InputError
 from simulator.layout.placement import Group
 from simulator.questions.sparse.answer import Recommended, recommender
 from simulator.scenario import Scenario, make_scenario
-from simulator.sparse_tables.accesses import distinct_rows_read, hit_fraction
 from simulator.sparse_tables.dense_model import dense_architecture, table_parameters
-from simulator.sparse_tables.sharding import deal
+from simulator.sparse_tables.sharding import deal, distinct_rows_read, hit_fraction
 from simulator.sparse_tables.sparse_section import Sparse, read_sparse
 
 TABLES = [{"rows": 1_000_000, "count": 4}, {"rows": 1000, "count": 12, "pooling": 3}]

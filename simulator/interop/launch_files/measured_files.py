@@ -30,7 +30,7 @@ from simulator.interop.dialects.settings import (
     Stated,
 )
 from simulator.interop.dialects.torchtitan import read_torchtitan
-from simulator.interop.logs.megatron_listing import ARGUMENT, listed_arguments
+from simulator.interop.logs.megatron_log import ARGUMENT, listed_arguments
 from simulator.interop.logs.readers import reader_of
 from simulator.interop.traces.kineto import read_trace
 from simulator.interop.traces.nsys import is_nsys, read_nsys

@@ -49,12 +49,14 @@ from simulator.interop.dialects.training_ways import refusal, say_program, way_o
 from simulator.interop.fabrics.nvidia_topo import is_nvidia_topology, topology_words
 from simulator.interop.launch_files.job_manifests import MANIFEST, read_manifest
 from simulator.interop.launch_files.measured_files import read_measured
-from simulator.interop.shell.command_words import Command, settings_of, training_command
-from simulator.interop.shell.job_size import (
+from simulator.interop.shell.command_words import (
+    Command,
     batch_directives,
     read_directives,
     read_launcher,
     seeds_of,
+    settings_of,
+    training_command,
 )
 from simulator.interop.shell.shell_words import Script, read_script
 from simulator.plain_files import read_text

@@ -19,13 +19,15 @@ from numpy.typing import NDArray
 from simulator.arrays import Floats
 from simulator.errors import InputError
 from simulator.files import is_number
-from simulator.interop.traces.kineto_classes import (
+from simulator.interop.traces.kineto_events import (
+    US,
+    Events,
     collective_kind,
     dtype_bytes,
     kernel_class,
     operator_class,
+    whole_number,
 )
-from simulator.interop.traces.kineto_events import US, Events, whole_number
 from simulator.records import dataclass
 from simulator.scoring.time_attribution import Spans
 from simulator.scoring.trace import CLASSES, Collective, Trace

@@ -98,7 +98,7 @@ def _compare(path: Path, out: Path) -> dict[str, Any]:
     from simulator.calibration.measured_steps import local_steps
     from simulator.measured.measurements import read_measurements
     from simulator.plain_files import write_files
-    from simulator.report.local_steps_page import local_document, local_markdown
+    from simulator.report.calibration import local_document, local_markdown
 
     measured = read_measurements(path)
     profiles = local_profiles(measured)

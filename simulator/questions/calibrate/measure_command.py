@@ -93,8 +93,8 @@ def _planned(path: Path, have: list[Path]) -> Reply:
     from simulator.cli.option_groups import ScenarioOptions
     from simulator.measured.measurements import read_measurements
     from simulator.planner.simulated import predict_best
+    from simulator.questions.calibrate.command import planned_screen
     from simulator.questions.calibrate.next_measurement import plan_measurements
-    from simulator.questions.calibrate.screen import planned_screen
 
     scenario, _ = ScenarioOptions().scenario(path)
     answer = plan_measurements(predict_best(scenario), [read_measurements(file) for file in have])

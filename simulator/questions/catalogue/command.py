@@ -1,6 +1,6 @@
 """What ships: `foreshard models`, `foreshard fields` and `foreshard profiles`.
 
-The command first, then its screen.
+The commands first, then their screens, then what the lists are made of.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from rich.text import Text
 from simulator.cli.options import BAD_INPUT, Json, check_out, completing, print_line, writing
 from simulator.cli.runner import Reply, print_answer, question
 from simulator.cli.screen import plain_table, table_of
+from simulator.errors import InputError, did_you_mean
+from simulator.records import dataclass
 from simulator.units import show_count
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from simulator.profiles import Profile
     from simulator.profiles.link_summary import LinkSummary
     from simulator.report.scenario_fields import Field
-    from simulator.report.zoo_list import ZooModel
+    from simulator.workload.architecture import Architecture
 
 
 @completing
@@ -89,8 +91,6 @@ def models(*, part: Part = "") -> Reply:
 
     Any other model: --model path/to/config.json, a Hugging Face config.
     """
-    from simulator.report.zoo_list import models_document, zoo
-
     return Reply(zoo(part), models_screen, models_document)
 
 
@@ -109,7 +109,6 @@ def fields(*, name: FieldName = "") -> Reply:
 def list_profiles(*, kind: Kind = "") -> Reply:
     """List profiles by kind: how many figures are measured, fitted, datasheet, assumed."""
     from simulator.profiles import load_all
-    from simulator.profiles.documents import list_document
 
     return Reply(load_all(kind), list_screen, list_document)
 
@@ -119,7 +118,6 @@ def show_profile(*, name: ProfileName) -> Reply:
     """Show every figure of a profile with its grade, spread, date and source."""
     from simulator.profiles import find_named, load
     from simulator.profiles.check import kind_of
-    from simulator.profiles.documents import show_document
 
     path = Path(name)
     is_file = name.endswith(".toml")
@@ -136,7 +134,6 @@ def check_profiles(*, files: Files = None, as_json: Json = False) -> int:
     from simulator import catalogue
     from simulator.profiles import KINDS
     from simulator.profiles.check import check
-    from simulator.profiles.documents import check_document
 
     places = [("", path) for path in files or ()] or [
         (kind, catalogue.find(kind, name)) for kind in KINDS for name in catalogue.names(kind)
@@ -169,12 +166,10 @@ def links(
     write: Edges = None,
 ) -> Reply:
     """Count the links of a cluster; say its bisection, its over-subscription, its longest way."""
-    from simulator.errors import InputError
     from simulator.hardware.cluster import load_cluster
     from simulator.hardware.edge_list import write_edges
     from simulator.interop.fabrics.fabric_files import is_profile, read_fabric
     from simulator.profiles.link_summary import edges_document, links_document, summary
-    from simulator.profiles.whole_cluster import whole_gpus
 
     if any(is_profile(name) for name in names):
         if len(names) > 1 or write is not None:
@@ -307,3 +302,128 @@ def edges_screen(document: Mapping[str, Any], path: Path | None) -> Iterator[Ren
         yield Text(f"  server {number}: {name}")
     if path is not None:
         yield f"written: {path}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ZooModel:
+    """One model of the zoo."""
+
+    name: str
+    parameters: int
+    """All of them, tied tensors once."""
+    active: int
+    """Parameters that one token passes."""
+    kind: str
+    layers: int
+    hidden: int
+    """Width of the residual stream."""
+    family: str
+    """``model_type`` of its config."""
+    source: str
+    """Where its sizes are published."""
+
+
+def zoo(part: str = "") -> list[ZooModel]:
+    """List the models whose names hold `part`, in alphabetical order.
+
+    Raises
+    ------
+    InputError
+        If there is none, with the nearest name.
+    """
+    from simulator.workload import presets
+
+    names, sources = presets.names(), presets.sources()
+    found = [name for name in names if part.lower() in name]
+    if not found:
+        raise InputError(f"models: no name has {part!r} in it{did_you_mean(part, names)}")
+    return [_model(name, presets.load(name), sources[name]) for name in found]
+
+
+def models_document(models: Iterable[ZooModel]) -> dict[str, Any]:
+    """Return the models as `--json` has them."""
+    from simulator.answers import head, plain
+
+    return head("models") | {"models": plain(list(models))}
+
+
+def _model(name: str, arch: Architecture, source: str) -> ZooModel:
+    return ZooModel(
+        name=name,
+        parameters=arch.parameters,
+        active=arch.active_parameters,
+        kind=_kind(arch),
+        layers=arch.layers,
+        hidden=arch.hidden,
+        family=arch.family,
+        source=source,
+    )
+
+
+def _kind(arch: Architecture) -> str:
+    """What it reads and what it is made of."""
+    if arch.patch_values:
+        words = ["images"]
+    elif arch.is_encoder_decoder:
+        words = ["encoder-decoder"]
+    else:
+        last = [block.attention for block in arch.blocks if block.attention and not block.width]
+        words = ["decoder" if all(attention.causal for attention in last) else "encoder"]
+        words += ["tower of images or sound"] if any(block.width for block in arch.blocks) else []
+    if arch.moes:
+        words.append(f"{arch.moes[0].experts} experts, top {arch.moes[0].top_k}")
+    else:
+        words.append("dense")
+    words += sorted({mixer.word for mixer in arch.mixers})
+    return ", ".join(words)
+
+
+def list_document(profiles: Iterable[Profile]) -> dict[str, Any]:
+    """Every profile in one line: what it is and how many figures have which grade."""
+    from simulator.answers import head, plain
+
+    return head("profiles list") | {"profiles": plain(list(profiles))}
+
+
+def show_document(profiles: Iterable[Profile]) -> dict[str, Any]:
+    """Profiles with all settings and figures, resolved through bases and lenders."""
+    from simulator.answers import head
+
+    return head("profiles show") | {"profiles": [_whole(profile) for profile in profiles]}
+
+
+def check_document(checked: int, problems: Iterable[str]) -> dict[str, Any]:
+    """How many files were read and what is wrong with them."""
+    from simulator.answers import head
+
+    return head("profiles check") | {"checked": checked, "problems": list(problems)}
+
+
+def _whole(profile: Profile) -> dict[str, Any]:
+    from simulator.answers import encoded
+
+    rows = [
+        {"name": name, "value": float(figure)}
+        | encoded(figure, ("grade", "spread", "date?", "source"))
+        for name, figure in profile.figures.items()
+    ]
+    return encoded(profile) | {"settings": profile.settings, "figures": rows}
+
+
+def whole_gpus(name: str) -> int:
+    """GPUs of all servers that a profile lists cables of; else of two leaves, or two pods."""
+    from simulator import catalogue
+    from simulator.files import read_profile
+    from simulator.hardware.cluster import ClusterProfile, load_node
+    from simulator.hardware.edge_list import edges_of, endpoint
+
+    path = catalogue.find("clusters", name, where="command line", field="cluster")
+    profile = read_profile(ClusterProfile, path, kind="clusters")
+    node = load_node(profile.node, where=str(path), field="node")
+    edges = edges_of(profile.topology, path)
+    if edges:
+        ends = (endpoint(end).server for edge in edges for end in (edge.end_a, edge.end_b))
+        return (1 + max(ends)) * node.accelerators
+    servers = 2 * (profile.fabric.pod_servers or profile.fabric.leaf_servers)
+    gpus = max(servers * node.accelerators, 2 * node.scale_up.domain)
+    return min(gpus, profile.largest or gpus)

@@ -24,6 +24,7 @@ from simulator.frames import DataFrame, frame_of_rows
 from simulator.goal import CONFIDENCE
 from simulator.hardware.cluster import load_cluster
 from simulator.planner.assumptions import Assumption
+from simulator.planner.plan import front
 from simulator.planner.prediction import refuse_tables
 from simulator.questions.compare.gpu_counts import parse_counts, whole_servers
 from simulator.questions.compare.many_searches import done_in_order
@@ -38,7 +39,6 @@ from simulator.questions.compare.offers import (
 from simulator.records import dataclass
 from simulator.report.decision import Option, best_offers, three_options
 from simulator.scenario import Scenario
-from simulator.search.pareto import front
 
 KNEE = 0.5
 """The knee is the last size before an added accelerator brings less than this share of one at the

@@ -109,7 +109,7 @@ def ask(
 
 def _write(answer: Comparison, folder: Path) -> list[str]:
     from simulator.cli.screen import waiting
-    from simulator.questions.compare.write import write_comparison
+    from simulator.questions.compare.page import write_comparison
 
     with writing(folder, "--out"), waiting("writing"):
         return [f"Written: {', '.join(map(str, write_comparison(answer, folder)))}"]

@@ -1,12 +1,16 @@
-"""The page of a comparison: which offer to take, money against time, every offer in a table."""
+"""A comparison as a page with its picture, and all of its files, written together or not at all."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simulator.plain_files import write_files
 from simulator.questions.compare.offer_sentences import missed, views
+from simulator.report.canvas import png_bytes
 from simulator.report.decision import (
     Offer,
     badges,
@@ -121,3 +125,26 @@ def _job(answer: Comparison) -> str:
         words.insert(0, length_words(recipe))
     name = answer.scenario.workload.architecture.name
     return f"Compare: {name}, {', '.join(words)}, {recipe.optimizer}"
+
+
+def write_comparison(answer: Comparison, out_dir: Path) -> list[Path]:
+    """Write page, document, table (CSV) and picture (PNG, SVG); return their paths."""
+    document = json.dumps(answer.document(), indent=2, allow_nan=False) + "\n"
+    picture = compare_picture(answer)
+    drawn = (
+        {}
+        if picture is None
+        else {
+            "compare.png": png_bytes(picture()),
+            "compare.svg": picture(svg=True).svg().encode(),
+        }
+    )
+    contents = {
+        "compare.html": compare_page(answer).encode(),
+        "compare.json": document.encode(),
+        "compare.csv": answer.to_frame().to_csv(index=False).encode(),
+        **drawn,
+    }
+    placed = {out_dir / name: content for name, content in contents.items()}
+    write_files(placed)
+    return list(placed)

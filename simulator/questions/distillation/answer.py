@@ -8,7 +8,7 @@ import numpy as np
 
 from simulator.answers import SCENARIO, Answer
 from simulator.cost.step import Estimate, evaluate
-from simulator.distillation.teacher_section import (
+from simulator.distillation import (
     Distillation,
     log_probability_bytes,
     loss_bytes,
@@ -16,8 +16,7 @@ from simulator.distillation.teacher_section import (
 )
 from simulator.errors import InfeasibleError, InputError, problem
 from simulator.frames import DataFrame, frame_of_rows
-from simulator.planner.forward_pass import forward_pass_s, frozen, only_forward
-from simulator.planner.prediction import refuse_mixed
+from simulator.planner.prediction import forward_pass_s, frozen, only_forward, refuse_mixed
 from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.fastest import fastest

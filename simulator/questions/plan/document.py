@@ -6,7 +6,7 @@ from typing import Any
 
 from simulator.answers import encoded, head, plain
 from simulator.interop.launch import launch_flags
-from simulator.planner.defaults_that_matter import bearing_defaults
+from simulator.planner.assumptions import bearing_defaults
 from simulator.planner.layout_row import LayoutRow, layout_rows
 from simulator.planner.plan import Plan, alternatives
 from simulator.planner.sensitivity import binding, memory_margin, sensitivity, surer_words

@@ -32,8 +32,7 @@ from simulator.economics.price import MARK
 from simulator.glossary import CAVEATS, section_title
 from simulator.goal import OFFERED
 from simulator.layout.layouts import dealt_words
-from simulator.planner.assumptions import ASSUMED, assumption_lines
-from simulator.planner.defaults_that_matter import bearing_defaults
+from simulator.planner.assumptions import ASSUMED, assumption_lines, bearing_defaults
 from simulator.planner.input_verdict import READY, input_verdict
 from simulator.planner.plan import Plan
 from simulator.planner.sensitivity import binding, surer_words

@@ -113,7 +113,7 @@ def _write(answer: PricedRL, page: Path | None, picture: Path | None) -> Iterato
         yield f"Page: {page}"
     if picture is not None:
         from simulator.plain_files import write_files
-        from simulator.questions.rl.picture import rl_picture
+        from simulator.questions.rl.page import rl_picture
         from simulator.report.canvas import file_bytes
 
         with writing(picture, "--picture"):

@@ -90,7 +90,7 @@ def _simulate(scenario: Scenario, options: RunOptions, picture: Path | None) -> 
         from simulator.events.run.played_runs import STRETCHES
         from simulator.plain_files import write_files
         from simulator.report.canvas import file_bytes
-        from simulator.report.run_picture import run_picture
+        from simulator.report.pipeline_picture import run_picture
 
         name = scenario.workload.architecture.name
         title = f"{name} on {scenario.cluster.gpus:,} x {scenario.cluster.name}"

@@ -23,9 +23,15 @@ from simulator.layout.placement import Group
 from simulator.planner.prediction import Prediction, predict
 from simulator.records import dataclass
 from simulator.scenario import Scenario
-from simulator.sparse_tables.accesses import distinct_rows_read, hit_fraction
 from simulator.sparse_tables.dense_model import bottom_flop_fraction, table_parameters
-from simulator.sparse_tables.sharding import Deal, Shard, deal, table_bytes
+from simulator.sparse_tables.sharding import (
+    Deal,
+    Shard,
+    deal,
+    distinct_rows_read,
+    hit_fraction,
+    table_bytes,
+)
 from simulator.sparse_tables.sparse_section import Sparse
 from simulator.units import show_bytes, show_count, show_seconds
 

@@ -1,1 +1,0 @@
-"""A teacher whose outputs a student learns from."""
