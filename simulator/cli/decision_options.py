@@ -1,15 +1,19 @@
-"""Options of the commands that decide what to buy: dates, money, prices, confidence."""
+"""Options that several commands share: dates, money, prices, confidence; a trace of the step."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simulator.cli.options import check_out, writing
 from simulator.errors import InputError, problem
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from simulator.cost.estimate import Estimate
+    from simulator.events.played import SimulatedStep
+    from simulator.scenario import Scenario
 
 
 _MOST = 1e15
@@ -196,3 +200,39 @@ def prices_of(texts: list[str] | None) -> dict[str, float]:
             raise InputError(problem("command line", "--price", rule, text))
         prices[name.strip() or "*"] = _positive(number, text, "--price", 1.0, rule)
     return prices
+
+
+Trace = Annotated[
+    Path | None,
+    typer.Option(
+        "--trace",
+        metavar="FILE",
+        help="Play the (best) layout on discrete events and write what every rank does when:"
+        " FILE.json or FILE.json.gz, for ui.perfetto.dev.",
+    ),
+]
+
+
+def check_trace(path: Path | None) -> None:
+    """Refuse a name or place that no trace can have before the work starts."""
+    if path is not None and not path.name.endswith((".json", ".json.gz")):
+        rule = "must end in .json or .json.gz"
+        raise InputError(problem("arguments", "--trace", rule, str(path)))
+    check_out("--trace", path)
+
+
+def title(scenario: Scenario, estimate: Estimate) -> str:
+    """Say in one line what was simulated."""
+    cluster = scenario.cluster
+    place = f"{cluster.gpus:,} GPU{'s' * (cluster.gpus > 1)} of {cluster.name}"
+    return f"{scenario.workload.architecture.name} on {place}: {estimate.layouts.describe()}"
+
+
+def write_trace(step: SimulatedStep, path: Path, about: str) -> None:
+    """Write the trace, whole or not at all."""
+    from simulator.cli.screen import waiting
+    from simulator.interop.traces.perfetto import trace_bytes
+    from simulator.plain_files import write_files
+
+    with writing(path, "--trace"), waiting("writing the trace"):
+        write_files({path: trace_bytes(step, gzipped=path.name.endswith(".gz"), title=about)})

@@ -38,10 +38,9 @@ from simulator.explorer.asked import (
     read_question,
 )
 from simulator.files import Number, Whole, json_of, record
-from simulator.questions.rl.answer import rl
+from simulator.questions.rl.answer import rl, timeline
 from simulator.questions.rl.page import INKS
 from simulator.records import dataclass
-from simulator.reinforcement.timeline import timeline
 from simulator.report.palette import colour
 from simulator.rollouts.rl_section import Generation, Mode, Serving
 from simulator.scenario import Scenario, make_scenario

@@ -28,7 +28,6 @@ from simulator.records import dataclass
 from simulator.report.comparison import TimeBar, TimeChange, time_bars, time_changes, why_it_wins
 from simulator.report.decision import Asked, Offer, Option, three_options
 from simulator.report.report_identity import question
-from simulator.report.verdict import verdict_sentences
 from simulator.report.wording import (
     goodput_words,
     hours_words,
@@ -36,6 +35,7 @@ from simulator.report.wording import (
     planned_words,
     played_words,
     price_words,
+    verdict_sentences,
 )
 from simulator.scenario import Scenario
 from simulator.search.allowed import with_allowed

@@ -1,10 +1,14 @@
-"""What becomes of a run in words: its length, goodput, end and price; why played times differ."""
+"""What becomes of a run in words: its length, goodput, end and price; why played times differ.
+
+And the verdict of a plan in sentences; the page and the document read them.
+"""
 
 from __future__ import annotations
 
 import datetime
 import math
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from simulator.arrays import Floats
 from simulator.cost.terms import LABELS
@@ -12,10 +16,11 @@ from simulator.economics.price import MARK
 from simulator.goal import Goal, goal_word
 from simulator.scenario import Scenario
 from simulator.search.best_layout import BestLayout
-from simulator.search.outcome import GoalChances, Outcome
+from simulator.search.outcome import GoalChances, Outcome, spans
 from simulator.units import (
     DAY_S,
     HOUR_S,
+    show_bytes,
     show_chance,
     show_count,
     show_days,
@@ -23,11 +28,16 @@ from simulator.units import (
     show_kwh,
     show_percent,
     show_seconds,
+    show_seconds_span,
     show_signed_percent,
     show_usd,
     show_usd_span,
 )
 from simulator.workload.recipe import Recipe
+
+if TYPE_CHECKING:
+    from simulator.planner.plan import Plan
+
 
 _MOST = 3
 """Losses, or terms, that are named."""
@@ -217,3 +227,43 @@ def played_words(played_s: Mapping[str, float], closed_s: Mapping[str, float]) -
     )
     more = f" and {len(felt) - _MOST} smaller ones" if len(felt) > _MOST else ""
     return f"{both} ({show_signed_percent(played / closed - 1.0)}): {words}{more}."
+
+
+def verdict_sentences(plan: Plan) -> list[str]:
+    """What to expect of the best layout, a sentence each: run, what to plan for, goals, memory."""
+    planned = planned_words(plan)
+    goals = goal_words(plan.scenario.goal, plan.goal_chances)
+    said = [f"{words[0].upper()}{words[1:]}." for words in (planned, *goals) if words]
+    return [_run(plan), *said, _memory(plan)]
+
+
+def _run(plan: Plan) -> str:
+    """Days and money, or the step where nobody said how long the run is."""
+    scenario, result = plan.scenario, plan.outcome
+    name = scenario.workload.architecture.name
+    head = f"{name} on {scenario.cluster.gpus:,} x {scenario.cluster.name}"
+    days, usd = float(result.days[0]), float(result.usd[0])
+    if not math.isfinite(days):
+        span = show_seconds_span(*plan.interval_s)
+        return f"{head}: {show_seconds(plan.step_time_s)} a step ({span})."
+    whole = spans(plan.estimate, result, plan.certainty)
+    low, high = (float(end[0]) for end in whole.days)
+    words = [f"{head}: ready in {show_days_span(days, low, high)}"]
+    if math.isfinite(usd):
+        span = show_usd_span(float(whole.usd[0][0]), float(whole.usd[1][0]))
+        words.append(f"{show_usd(usd)}{MARK * result.price.assumed} ({span})")
+    return f"{', '.join(words)}."
+
+
+def _memory(plan: Plan) -> str:
+    """Whether memory holds, and with how much to spare."""
+    from simulator.planner.sensitivity import lack_words
+
+    estimate = plan.estimate
+    if plan.memory_verdict == "TIGHT":
+        return f"Memory is TIGHT: {lack_words(estimate, 0)}; make a trial run first."
+    high = float(estimate.memory_p90_bytes[0])
+    if not math.isfinite(high):
+        free = estimate.usable_bytes - plan.memory_bytes
+        return f"Memory fits with {show_bytes(free)} to spare; how sure that is nobody measured."
+    return f"Memory FITS with {show_bytes(estimate.usable_bytes - high)} to spare at its P90."

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from simulator.cli.main import app
-from simulator.questions.calibrate import here_command as calibrate_here
+from simulator.questions.calibrate import measure_command as calibrate_here
 
 RUNNER = CliRunner()
 needs_torch = pytest.mark.skipif(

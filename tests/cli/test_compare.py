@@ -13,9 +13,9 @@ from simulator.evidence.card import GRADES, Card
 from simulator.glossary import CAVEATS
 from simulator.hardware.cluster import clusters_meant
 from simulator.questions.compare.answer import Comparison, first_that_holds
+from simulator.questions.compare.command import line
 from simulator.questions.compare.offer_sentences import verdict, views
 from simulator.questions.compare.offers import Asked, Offer
-from simulator.questions.compare.screen import line
 from simulator.report.decision import verdict_sentence
 from simulator.scenario import make_scenario
 

@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 
 from simulator.cli import options
 from simulator.cli.main import app
-from simulator.questions import explain, export
-from simulator.questions.catalogue import command as catalogue
+from simulator.questions import catalogue, explain, export
 from simulator.questions.registry import GROUPS, HELP, QUESTIONS, load
 from workshop.pages.commands import page
 

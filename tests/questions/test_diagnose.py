@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from simulator.cli.main import app
-from simulator.interop.logs.timers import Timers
+from simulator.interop.logs.readers import Timers
 from simulator.planner.prediction import Prediction, predict
 from simulator.questions.diagnose.answer import Seen, course_of, diagnose, spoken
 from simulator.questions.diagnose.causes import can_have, causes, with_cause

@@ -12,12 +12,11 @@ import pytest
 from simulator import catalogue
 from simulator.errors import InfeasibleError, InputError
 from simulator.files import read_csv
-from simulator.questions.rl.answer import generator_goodput
+from simulator.questions.rl.answer import generator_goodput, timeline
 from simulator.reinforcement.evidence import read_rl_table, scenario_of, step_evidence
 from simulator.reinforcement.remedies import _cut, remedies
 from simulator.reinforcement.rl_step import RLStep, joined, rl_step
 from simulator.reinforcement.split_search import try_splits
-from simulator.reinforcement.timeline import timeline
 from simulator.reinforcement.trainer import with_gpus
 from simulator.reliability.run_terms import RunTerms
 from simulator.rollouts.rl_section import RL

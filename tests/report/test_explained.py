@@ -17,7 +17,7 @@ from simulator.errors import InputError
 from simulator.glossary import glossary
 from simulator.layout.layouts import Layouts
 from simulator.planner import sensitivity
-from simulator.questions.catalogue.command import zoo
+from simulator.questions.catalogue import zoo
 from simulator.questions.explain import explained, term_names
 from simulator.workload import presets
 

@@ -27,7 +27,7 @@ from simulator.answers import Answer
 from simulator.arrays import Floats
 from simulator.errors import InputError
 from simulator.frames import DataFrame, frame_of_rows
-from simulator.interop.logs.timers import Timers
+from simulator.interop.logs.readers import Timers
 from simulator.planner.prediction import Prediction
 from simulator.questions.diagnose.causes import Cause, added_s, can_have, causes, with_cause
 from simulator.records import dataclass

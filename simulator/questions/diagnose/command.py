@@ -99,7 +99,7 @@ def read_run(
     InputError
         With the problems of the log or the trace, or where it contradicts the scenario.
     """
-    from simulator.interop.logs.timers import Timers, read_timers
+    from simulator.interop.logs.readers import Timers, read_timers
     from simulator.interop.traces.kineto import read_trace
     from simulator.interop.traces.nsys import is_nsys, read_nsys
     from simulator.planner.prediction import predict

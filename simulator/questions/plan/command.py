@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simulator.cli.decision_options import IDEAL, Ideal
+from simulator.cli.decision_options import IDEAL, Ideal, Trace, check_trace, title, write_trace
 from simulator.cli.option_groups import Limits, SearchOptions
 from simulator.cli.options import (
     Json,
@@ -25,7 +25,6 @@ from simulator.questions.predict.from_files import (
     refuse_of_search,
     sorted_files,
 )
-from simulator.questions.simulate.trace_file import Trace, check_trace, title, write_trace
 
 if TYPE_CHECKING:
     from simulator.planner.plan import Plan

@@ -12,7 +12,7 @@ from simulator.planner.plan import Plan, alternatives
 from simulator.planner.sensitivity import binding, memory_margin, sensitivity, surer_words
 from simulator.planner.variants import other_trainings
 from simulator.report.evidence import NOT_MODELLED, ties, untimed
-from simulator.report.verdict import verdict_sentences
+from simulator.report.wording import verdict_sentences
 from simulator.search.certainty import TIE
 from simulator.search.search_caps import search_caps
 

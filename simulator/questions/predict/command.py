@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simulator.cli.decision_options import IDEAL, Ideal
+from simulator.cli.decision_options import IDEAL, Ideal, Trace, check_trace, title, write_trace
 from simulator.cli.option_groups import Limits, ScenarioOptions
 from simulator.cli.options import Json, print_line
 from simulator.cli.runner import Reply, question
 from simulator.errors import InputError
 from simulator.questions.predict.from_files import FromFiles, ScenarioFiles, imported, sorted_files
-from simulator.questions.simulate.trace_file import Trace, check_trace, title, write_trace
 from simulator.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -102,7 +101,7 @@ def ask(
 
     def screen(prediction: Prediction) -> Iterator[Any]:
         if fit is not None:
-            from simulator.questions.predict.memory_screen import memory_screen
+            from simulator.questions.predict.screen import memory_screen
 
             return memory_screen(prediction, fit)
         from simulator.questions.predict.screen import screen

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.glossary import CAVEATS
 from simulator.questions.compare.offers_page import Cell, offers_page
-from simulator.reinforcement.timeline import LANES, WORDS, timeline
+from simulator.questions.rl.answer import LANES, WORDS, timeline
 from simulator.report.canvas import NARROW, headline, ink_on, legend, new_figure, plain_axes
 from simulator.report.inline_svg import inline
 from simulator.report.palette import colour

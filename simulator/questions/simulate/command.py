@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from simulator.cli.decision_options import Trace, check_trace, title
 from simulator.cli.option_groups import ScenarioOptions
 from simulator.cli.options import (
     ScenarioFile,
@@ -16,7 +17,6 @@ from simulator.cli.options import (
 )
 from simulator.cli.runner import Reply, question
 from simulator.questions.simulate.run_command import RunOptions, whole_runs
-from simulator.questions.simulate.trace_file import Trace, check_trace, title
 
 if TYPE_CHECKING:
     from simulator.events.played import SimulatedStep

@@ -110,13 +110,13 @@ _QUESTIONS = {
 def screen(answer: Sized, assumed: dict[str, Any]) -> Iterator[RenderableType]:
     """Give an answer, the sizes that were tried, and what the limits buy."""
     from simulator.planner.assumptions import ASSUMED
+    from simulator.questions.compare.command import head, narrow_notes, table, wrapped
     from simulator.questions.compare.offer_sentences import (
         in_words,
         limit_words,
         missed,
         tight_words,
     )
-    from simulator.questions.compare.screen import head, narrow_notes, table, wrapped
 
     asked, tried = answer.asked, list(answer.tried)
     yield from head(answer.scenario, assumed)
