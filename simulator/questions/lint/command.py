@@ -53,7 +53,7 @@ def ask(*, file: LaunchFiles, options: ScenarioOptions) -> Reply:
 
 def screen(answer: Lints) -> Iterator[RenderableType]:
     """Give the run, then what costs most first, then what to write."""
-    from simulator.questions.predict.from_files import reading_lines
+    from simulator.questions.predict.from_files_screen import reading_lines
     from simulator.questions.predict.screen import verdict
 
     for line in reading_lines(answer.imported):
