@@ -481,7 +481,7 @@ def diagnose(
     True
     """
     from simulator.questions.diagnose.answer import diagnose as weighed
-    from simulator.questions.diagnose.command import read_run
+    from simulator.questions.diagnose.answer import read_run
 
     described = _scenario(scenario, given, model, cluster, gpus, software)
     if log is None and trace is None and step_time_s is None:

@@ -15,9 +15,8 @@ from typer.testing import CliRunner
 from simulator.cli.main import app
 from simulator.interop.logs.readers import Timers
 from simulator.planner.prediction import Prediction, predict
-from simulator.questions.diagnose.answer import Seen, course_of, diagnose, spoken
+from simulator.questions.diagnose.answer import Seen, course_of, diagnose, read_run, spoken
 from simulator.questions.diagnose.causes import can_have, causes, with_cause
-from simulator.questions.diagnose.command import read_run
 from simulator.scenario import make_scenario
 from simulator.scoring.memory_reading import memory_of_kind_gib
 from simulator.scoring.trace_gap import predicted_parts

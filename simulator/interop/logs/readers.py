@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -185,6 +185,14 @@ class Timers:
     """Forward and backward passes of the slowest rank, without loading."""
     rank_spread: float | None = None
     """Passes of the slowest rank over those of the fastest."""
+
+
+def keep_timers(lines: Iterable[str], kept: list[str]) -> Iterator[str]:
+    """Pass the lines of a log on; those with timers are added to `kept`."""
+    for line in lines:
+        if _MEGATRON.match(line) or _OLMO.search(line):
+            kept.append(line)
+        yield line
 
 
 def read_timers(lines: Iterable[str]) -> Timers:

@@ -19,6 +19,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -27,10 +28,11 @@ from simulator.answers import Answer
 from simulator.arrays import Floats
 from simulator.errors import InputError
 from simulator.frames import DataFrame, frame_of_rows
-from simulator.interop.logs.readers import Timers
-from simulator.planner.prediction import Prediction
+from simulator.interop.logs.readers import Timers, keep_timers, log_kind, read_timers, reader_of
+from simulator.planner.prediction import Prediction, predict
 from simulator.questions.diagnose.causes import Cause, added_s, can_have, causes, with_cause
 from simulator.records import dataclass
+from simulator.scenario import Scenario
 from simulator.scoring.memory_reading import memory_of_kind_gib
 from simulator.scoring.trace_gap import predicted_parts
 from simulator.units import GIB, show_percent, show_seconds
@@ -407,9 +409,63 @@ def spoken(lines: Iterable[str]) -> tuple[str, ...]:
         for number, pattern in enumerate(patterns):
             if number not in first and pattern.search(short):
                 first[number] = short.strip()
-        if len(first) == len(patterns):
-            break
     return tuple(dict.fromkeys(first.values()))
+
+
+def read_run(
+    scenario: Scenario,
+    log: Path | None,
+    trace: Path | None,
+    step_time_s: float | None = None,
+    assumed: Iterable[str] = (),
+) -> tuple[Prediction, Seen]:
+    """Read what is known of a run, and predict it.
+
+    Raises
+    ------
+    InputError
+        With the problems of the log or the trace, or where it contradicts the scenario.
+    """
+    from simulator.interop.traces.kineto import read_trace
+    from simulator.interop.traces.nsys import is_nsys, read_nsys
+    from simulator.scoring.logs import compare
+    from simulator.scoring.trace import measure
+    from simulator.scoring.trace_gap import compare_trace
+
+    memory: dict[str, float] = {}
+    parts = None
+    course, measured_s = Course(kind=""), step_time_s
+    lines: tuple[str, ...] = ()
+    prediction, settled, timers = None, frozenset[str](), Timers()
+    if log is not None:
+        recipe, gpus = scenario.workload.recipe, scenario.cluster.gpus
+        read = reader_of(log_kind(log))(log, recipe, gpus)
+        comparison = compare(read, scenario, assumed)
+        prediction, measured_s = comparison.prediction, read.median_step_s
+        settled = frozenset(read.stated)
+        course, memory = course_of(read.kept_s), comparison.memory_of_a_whole_step()
+        if log.is_file():  # a folder of a tracker has numbers alone
+            with_timers: list[str] = []
+            with log.open(encoding="utf-8", errors="replace") as text:
+                lines = spoken(keep_timers(text, with_timers))
+            timers = read_timers(with_timers)
+    if prediction is None:
+        prediction = predict(scenario)
+    if trace is not None:
+        step = measure(read_nsys(trace) if is_nsys(trace) else read_trace(trace), steps=None)
+        gaps = compare_trace(step, prediction.scenario).causes
+        parts = {cause.name: cause.measured_s for cause in gaps}
+        measured_s = measured_s or step.step_s
+    seen = Seen(
+        measured_s=measured_s or 0.0,
+        memory_bytes=memory,
+        parts_s=parts,
+        course=course,
+        lines=lines,
+        settled=settled,
+        timers=timers,
+    )
+    return prediction, seen
 
 
 def diagnose(prediction: Prediction, seen: Seen) -> Diagnoses:

@@ -5,7 +5,7 @@ The command first, then its screen.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,10 +21,7 @@ from simulator.glossary import CAVEATS
 from simulator.units import show_percent, show_seconds, show_seconds_span, show_signed_percent
 
 if TYPE_CHECKING:
-    from simulator.measured.log import MeasuredLog
-    from simulator.planner.prediction import Prediction
-    from simulator.questions.diagnose.answer import Diagnoses, Seen
-    from simulator.scenario import Scenario
+    from simulator.questions.diagnose.answer import Diagnoses
 
 
 LogFile = Annotated[
@@ -72,7 +69,7 @@ def ask(
     Exit 0: done; 2: bad input.
     """
     from simulator.errors import InputError
-    from simulator.questions.diagnose.answer import diagnose
+    from simulator.questions.diagnose.answer import diagnose, read_run
 
     if log is None and trace is None and step_time is None:
         raise InputError("command line: must be given --log LOG, --trace TRACE or --step-time S")
@@ -83,72 +80,6 @@ def ask(
         prediction, seen = read_run(described, log, trace, step_time, assumed)
         answer = diagnose(prediction, seen)
     return Reply(answer, partial(screen, assumed=assumed))
-
-
-def read_run(
-    scenario: Scenario,
-    log: Path | None,
-    trace: Path | None,
-    step_time_s: float | None = None,
-    assumed: Iterable[str] = (),
-) -> tuple[Prediction, Seen]:
-    """Read what is known of a run, and predict it.
-
-    Raises
-    ------
-    InputError
-        With the problems of the log or the trace, or where it contradicts the scenario.
-    """
-    from simulator.interop.logs.readers import Timers, read_timers
-    from simulator.interop.traces.kineto import read_trace
-    from simulator.interop.traces.nsys import is_nsys, read_nsys
-    from simulator.planner.prediction import predict
-    from simulator.questions.diagnose.answer import Course, Seen, course_of, spoken
-    from simulator.scoring.logs import compare
-    from simulator.scoring.trace import measure
-    from simulator.scoring.trace_gap import compare_trace
-
-    memory: dict[str, float] = {}
-    parts = None
-    course, measured_s = Course(kind=""), step_time_s
-    lines: tuple[str, ...] = ()
-    prediction, settled, timers = None, frozenset[str](), Timers()
-    if log is not None:
-        read = _log(log, scenario)
-        comparison = compare(read, scenario, assumed)
-        prediction, measured_s = comparison.prediction, read.median_step_s
-        settled = frozenset(read.stated)
-        course, memory = course_of(read.kept_s), comparison.memory_of_a_whole_step()
-        if log.is_file():  # a folder of a tracker has numbers alone
-            with log.open(encoding="utf-8", errors="replace") as text:
-                lines = spoken(text)
-            with log.open(encoding="utf-8", errors="replace") as text:
-                timers = read_timers(text)
-    if prediction is None:
-        prediction = predict(scenario)
-    if trace is not None:
-        step = measure(read_nsys(trace) if is_nsys(trace) else read_trace(trace), steps=None)
-        causes = compare_trace(step, prediction.scenario).causes
-        parts = {cause.name: cause.measured_s for cause in causes}
-        measured_s = measured_s or step.step_s
-    seen = Seen(
-        measured_s=measured_s or 0.0,
-        memory_bytes=memory,
-        parts_s=parts,
-        course=course,
-        lines=lines,
-        settled=settled,
-        timers=timers,
-    )
-    return prediction, seen
-
-
-def _log(path: Path, scenario: Scenario) -> MeasuredLog:
-    """Read a log, or the history of a run, by the reader of its kind."""
-    from simulator.interop.logs.readers import log_kind, reader_of
-
-    read = reader_of(log_kind(path))
-    return read(path, scenario.workload.recipe, scenario.cluster.gpus)
 
 
 _ROWS = 8
