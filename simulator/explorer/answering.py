@@ -20,7 +20,7 @@ from simulator.cost.step import evaluate
 from simulator.errors import InfeasibleError, InputError
 from simulator.explorer.asked import Question, key_of, scenario_document, scenario_of_question
 from simulator.goal import OFFERED
-from simulator.interop.launch import launch_flags
+from simulator.interop.exporting import launch_flags
 from simulator.layout.layouts import Layouts
 from simulator.layout.plain_words import plain_layout
 from simulator.layout.rules.feasibility import FEASIBLE, reasons

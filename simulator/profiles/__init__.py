@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from simulator import catalogue, records
-from simulator.between_sites.compression import Compression
-from simulator.between_sites.sites_section import OuterStep
+from simulator.between_sites.sites_section import Compression, OuterStep
 from simulator.data_input.data_section import Store, Usual
 from simulator.economics.carbon import CarbonTable
 from simulator.economics.money_spread import DrawError

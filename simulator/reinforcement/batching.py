@@ -53,17 +53,10 @@ class Written:
     """When each was first admitted."""
     tokens: float
     """Written in all."""
-    sequence_s: float
-    """Sum of the time over the sequences that ran in it."""
     preempted: int
     """Times that a sequence was thrown out of a full cache."""
     waited: int
     """Sequences that were not admitted at once."""
-
-    @property
-    def mean_running(self) -> float:
-        """Sequences that run, over time."""
-        return self.sequence_s / self.seconds if self.seconds > 0.0 else 0.0
 
 
 class _Clock:
@@ -95,7 +88,7 @@ class _Clock:
         self.away: list[tuple[float, int]] = []
         """Sequences at their tools, by the time at which they return."""
         self.ends_s, self.starts_s = np.zeros(count), np.full(count, -1.0)
-        self.sequence_s, self.preempted, self.waited = 0.0, 0, 0
+        self.preempted, self.waited = 0, 0
         base = replica.steady_s(np.arange(replica.most_sequences + 1))
         self.steady: list[float] = base.tolist()
         self.per = replica.tokens_per_iteration
@@ -138,7 +131,6 @@ class _Clock:
             mean = self.running_context / len(self.running)
             seconds = float(self.replica.prefill_s(read, mean))
             self.now += seconds
-            self.sequence_s += seconds * len(self.running)
 
     def advance(self) -> None:
         """Run until the next answer or turn ends, a tool returns, or the cache is full.
@@ -159,7 +151,6 @@ class _Clock:
             stretch = min(stretch, max(ceil((self.away[0][0] - self.now) / iteration_s), 1))
         self.iterations += stretch
         self.now += stretch * iteration_s
-        self.sequence_s += stretch * iteration_s * count
         self.used += count * self.per * stretch
         while self.ends and self.ends[0][0] <= self.iterations:
             self.end_turn()
@@ -254,7 +245,6 @@ def play(replica: Replica, work: Work, cache_tokens: float, *, sharing: bool = T
         ends_s=clock.ends_s,
         starts_s=clock.starts_s,
         tokens=float(work.answers.sum()),
-        sequence_s=clock.sequence_s,
         preempted=clock.preempted,
         waited=clock.waited,
     )

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.between_sites.compression import load_compression, low_rank_values, message_bytes
 from simulator.between_sites.exchange import (
     cycle_s,
     exchange_s,
@@ -15,6 +14,7 @@ from simulator.between_sites.exchange import (
     sent_bytes,
     slowest_uplink,
 )
+from simulator.between_sites.sites_section import load_compression, low_rank_values, message_bytes
 
 
 def test_a_ring_of_three_by_hand() -> None:

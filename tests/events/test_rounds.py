@@ -11,7 +11,7 @@ from simulator.events.engine.engine import longest_path
 from simulator.events.simulated_step import simulate
 from simulator.events.step.programs import program, step_graph
 from simulator.hardware.cluster import load_cluster
-from simulator.interop.launch import launch_flags
+from simulator.interop.exporting import launch_flags
 from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.software.profile import load_software

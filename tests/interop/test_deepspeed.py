@@ -8,7 +8,7 @@ import pytest
 
 from simulator.api import predict
 from simulator.interop.dialects.deepspeed import deepspeed_config
-from simulator.interop.launch import launch_flags
+from simulator.interop.exporting import launch_flags
 
 # Of deepspeedai/DeepSpeed@1b88ac36: deepspeed/runtime/config.py and constants.py,
 # runtime/zero/config.py (aliases where a field has one) and offload_config.py,

@@ -12,7 +12,7 @@ import pytest
 from simulator.api import predict
 from simulator.interop.dialects.megatron import layers_by_stage, pipeline_layout
 from simulator.interop.dialects.torchrun import torchrun
-from simulator.interop.launch import launch_flags
+from simulator.interop.exporting import launch_flags
 from simulator.workload.presets import load
 
 # Of NVIDIA/Megatron-LM@000c4ac2 megatron/training/arguments.py, those that a command may use.

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from simulator.cli.main import app
 from simulator.errors import InputError
-from simulator.interop.launch import launch_flags
+from simulator.interop.exporting import launch_flags
 from simulator.interop.launch_files.advising import advise, changed_text
 from simulator.interop.launch_files.imported import Imported
 from simulator.interop.launch_files.merging import import_launch

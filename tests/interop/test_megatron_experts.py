@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from simulator.api import predict
-from simulator.interop.launch import launch_flags
+from simulator.interop.exporting import launch_flags
 from simulator.software.profile import Software, load_software
 
 CORE = load_software("megatron-core")

@@ -10,7 +10,7 @@ import pytest
 
 from simulator.api import predict
 from simulator.interop.dialects.megatron_bridge import recipe_stem
-from simulator.interop.launch import launch_flags
+from simulator.interop.exporting import launch_flags
 from simulator.workload.presets import load
 
 # Of AI-Hypercomputer/maxtext@e591f30c src/maxtext/configs/base.yml (lora.* of configs/types.py).

@@ -26,8 +26,7 @@ from typer.testing import CliRunner
 
 from simulator.cli.main import app
 from simulator.interop.dialects.megatron import stem_of
-from simulator.interop.exporting import export
-from simulator.interop.launch import launch_flags
+from simulator.interop.exporting import export, launch_flags
 from simulator.layout.layouts import Layouts
 from simulator.profiles.own_cluster import OwnCluster, _cluster_text, _node_text
 from simulator.quoting import (

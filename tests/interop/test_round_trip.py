@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from simulator.cost.step import evaluate
 from simulator.errors import InputError
 from simulator.interop.dialects.megatron import layers_by_stage
-from simulator.interop.exporting import FORMS, export
-from simulator.interop.launch import LAUNCHERS, launch_flags
+from simulator.interop.exporting import FORMS, LAUNCHERS, export, launch_flags
 from simulator.interop.launch_files.merging import import_launch
 from simulator.layout.layout_section import LayoutSection
 from simulator.layout.layouts import Layouts

@@ -11,7 +11,7 @@ import pytest
 
 from simulator import catalogue
 from simulator.errors import InfeasibleError, InputError
-from simulator.interop.launch import LAUNCHERS
+from simulator.interop.exporting import LAUNCHERS
 from simulator.layout.rules.launch_rules import sayable, unsaid
 from simulator.layout.rules.rule import Setting
 from simulator.planner.plan import plan

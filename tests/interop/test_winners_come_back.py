@@ -14,7 +14,7 @@ import pytest
 
 from simulator.cost.step import evaluate
 from simulator.errors import InfeasibleError, InputError
-from simulator.interop.launch import launch_flags
+from simulator.interop.exporting import launch_flags
 from simulator.interop.launch_files.merging import import_launch
 from simulator.layout.layouts import Layouts
 from simulator.planner.plan import plan

@@ -16,7 +16,7 @@ from simulator import Workload, plan, predict
 from simulator.assembly import assemble
 from simulator.cost.step import evaluate
 from simulator.errors import InputError
-from simulator.interop.launch import launch_flags
+from simulator.interop.exporting import launch_flags
 from simulator.layout.layouts import Layouts
 from simulator.planner.fitting import fitting
 from simulator.workload.torch_module import TracedModule, trace

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import simulator
 from simulator.cli.main import app
 from simulator.cost.estimate import P90
-from simulator.interop.launch import launch_flags
+from simulator.interop.exporting import launch_flags
 from simulator.planner.plan import Plan, alternatives, plan
 from simulator.planner.sensitivity import binding, memory_margin
 from simulator.questions.compare.offers import Asked, offer, offer_of_answer

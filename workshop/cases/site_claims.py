@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from simulator.between_sites.compression import load_compression, low_rank_values, message_bytes
 from simulator.between_sites.exchange import cycle_s, exchange_s, sent_bytes, slowest_uplink
+from simulator.between_sites.sites_section import load_compression, low_rank_values, message_bytes
 from simulator.planner.prediction import predict
 from simulator.scenario import make_scenario
 from simulator.units import MIB

@@ -2,7 +2,7 @@
 
 A dialect is added in six files: a module here with what it writes (``NAME_block(row, scenario)``),
 what it has no words for (``NAME_unsaid``) and what it reads (``read_NAME(settings)``), its settings
-as rows of ``table.py`` where that is shorter; a line in ``interop/launch.py: LAUNCHERS`` or
+as rows of ``table.py`` where that is shorter; a line in ``interop/exporting.py: LAUNCHERS`` or
 ``interop/exporting.py: FORMS``; a line in ``launch_files/recognising.py``, which knows its files;
 its keys that bear on nothing in ``idle_keys.toml``; a case in ``tests/interop/test_round_trip.py``,
 which asks that every field of [layout] comes back or is named; its seed in tests/mutations. One

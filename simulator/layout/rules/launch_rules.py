@@ -1,7 +1,7 @@
 """What of a layout the launcher of a software has no words for: a search does not choose it.
 
 A layout that is typed may have it all the same: the command then says so in a comment
-(``interop/launch.py``), and where both say something a test holds them to one another.
+(``interop/exporting.py``), and where both say something a test holds them to one another.
 """
 
 from __future__ import annotations

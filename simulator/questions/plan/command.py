@@ -205,7 +205,7 @@ def _document(answer: Plan, top: int | None) -> dict[str, Any]:
 
 
 def _launch(answer: Plan) -> str:
-    from simulator.interop.launch import launch_flags  # every framework's words
+    from simulator.interop.exporting import launch_flags  # every framework's words
 
     return launch_flags(answer.estimate.layouts, answer.scenario)
 

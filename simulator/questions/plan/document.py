@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from simulator.answers import encoded, head, plain
-from simulator.interop.launch import launch_flags
+from simulator.interop.exporting import launch_flags
 from simulator.planner.assumptions import bearing_defaults
 from simulator.planner.layout_row import LayoutRow, layout_rows
 from simulator.planner.plan import Plan, alternatives

@@ -131,7 +131,7 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
     if (supplied := input_verdict(plan.scenario, estimate)) is not None:
         yield "input", supplied.sentence().removeprefix("input ")
     if plan.scenario.workload.recipe.quantised_base:
-        from simulator.interop.launch import without_command  # every framework's words
+        from simulator.interop.exporting import without_command  # every framework's words
 
         if wrong := without_command(plan.scenario):
             yield "launch", f"no command: {wrong}"

@@ -10,12 +10,6 @@ from typing import ClassVar
 import numpy as np
 
 from simulator.answers import SCENARIO, Answer
-from simulator.between_sites.compression import (
-    Compression,
-    load_compression,
-    low_rank_values,
-    message_bytes,
-)
 from simulator.between_sites.exchange import (
     cycle_s,
     exchange_s,
@@ -23,7 +17,16 @@ from simulator.between_sites.exchange import (
     sent_bytes,
     slowest_uplink,
 )
-from simulator.between_sites.sites_section import OuterStep, Place, Sites, load_outer_step
+from simulator.between_sites.sites_section import (
+    Compression,
+    OuterStep,
+    Place,
+    Sites,
+    load_compression,
+    load_outer_step,
+    low_rank_values,
+    message_bytes,
+)
 from simulator.cost.operators.matrices import weight_matrices
 from simulator.errors import InputError, problem
 from simulator.frames import DataFrame, frame_of_rows
