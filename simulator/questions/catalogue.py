@@ -334,10 +334,10 @@ def zoo(part: str = "") -> list[ZooModel]:
     from simulator.workload import presets
 
     names, sources = presets.names(), presets.sources()
-    found = [name for name in names if part.lower() in name]
-    if not found:
+    matches = [name for name in names if part.lower() in name]
+    if not matches:
         raise InputError(f"models: no name has {part!r} in it{did_you_mean(part, names)}")
-    return [_model(name, presets.load(name), sources[name]) for name in found]
+    return [_model(name, presets.load(name), sources[name]) for name in matches]
 
 
 def models_document(models: Iterable[ZooModel]) -> dict[str, Any]:

@@ -193,7 +193,7 @@ def explained(name: str, prediction: Prediction | None = None) -> Explained:
 
     for term in TERMS:
         if name in (term.name, term.label):
-            found = Explained(
+            stated = Explained(
                 name=term.name,
                 label=term.label,
                 unit="s",
@@ -203,7 +203,7 @@ def explained(name: str, prediction: Prediction | None = None) -> Explained:
                 figures=term.figures,
             )
             value = None if prediction is None else _time(term.name, prediction)
-            return dataclasses.replace(found, value=value)
+            return dataclasses.replace(stated, value=value)
     if name not in MEMORY_KINDS:
         return _word(name)
     return Explained(

@@ -199,7 +199,6 @@ def anchor(
 
 
 def _scenario(path: Path) -> Scenario:
-
     return ScenarioOptions().scenario(path)[0]
 
 
@@ -211,5 +210,5 @@ def _of_logs(paths: Sequence[Path], scenario: Scenario) -> list[Anchor]:
     logs = []
     for path in paths:
         compared = compare_logs([(log_kind(path), path)], scenario)
-        logs += [anchor_of_log(one) for one in compared]
+        logs += [anchor_of_log(log) for log in compared]
     return logs

@@ -366,7 +366,7 @@ def _stages(fitting: Fitting) -> Group:
         rows["P90"] = ranks.p90_bytes
     rows["free"] = fitting.usable_bytes - ranks.total_bytes
     if fitting.replayed:
-        rows["trace"] = np.array([one.reserved_bytes for one in fitting.replayed])
+        rows["trace"] = np.array([stage.reserved_bytes for stage in fitting.replayed])
     texts = {name: [gib(float(size)) for size in sizes] for name, sizes in rows.items()}
     label = max(len(name) for name in texts)
     cell = max(len(text) for row in texts.values() for text in row) + 2
@@ -383,7 +383,7 @@ def _stage_table(
     fitting: Fitting, texts: Mapping[str, list[str]], label: int, stages: Sequence[int]
 ) -> Table:
     """Some of the stages; those that do not fit surely have the colour of their verdict."""
-    verdicts = [VERDICTS[int(one)] for one in fitting.ranks.verdict(fitting.usable_bytes)]
+    verdicts = [VERDICTS[int(code)] for code in fitting.ranks.verdict(fitting.usable_bytes)]
     table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
     table.add_column("stage", min_width=label, no_wrap=True)
     for stage in stages:
@@ -405,8 +405,8 @@ def _stage_notes(fitting: Fitting) -> str:
         words += "; trace: reserved by a replay of the allocator, without communicators"
     if len(moments) == 1:
         return f"{words}; fullest at: {next(iter(moments))}"
-    each = [f"{moment} ({_numbers(stages)})" for moment, stages in moments.items()]
-    return f"{words}; fullest at: {', '.join(each)}"
+    stages_of = [f"{moment} ({_numbers(stages)})" for moment, stages in moments.items()]
+    return f"{words}; fullest at: {', '.join(stages_of)}"
 
 
 def _numbers(stages: Sequence[int]) -> str:
