@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 @completing
 def _terms() -> Iterable[str]:
-
     return [*term_names(), *glossary()["words"], "layout"]
 
 
