@@ -168,7 +168,7 @@ def links(
     """Count the links of a cluster; say its bisection, its over-subscription, its longest way."""
     from simulator.hardware.cluster import load_cluster
     from simulator.hardware.edge_list import write_edges
-    from simulator.interop.fabrics.fabric_files import is_profile, read_fabric
+    from simulator.interop.fabric_files import is_profile, read_fabric
     from simulator.profiles.link_summary import edges_document, links_document, summary
 
     if any(is_profile(name) for name in names):

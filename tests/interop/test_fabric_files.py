@@ -10,8 +10,7 @@ from typer.testing import CliRunner
 from simulator.cli.main import app
 from simulator.errors import InputError
 from simulator.hardware.edge_list import Edge
-from simulator.interop.fabrics.fabric_files import read_ibnetdiscover
-from simulator.interop.fabrics.nvidia_topo import read_nvidia_topology
+from simulator.interop.fabric_files import read_ibnetdiscover, read_nvidia_topology
 
 RUNNER = CliRunner()
 NDR = 4 * 100e9 / 8

@@ -46,7 +46,7 @@ from simulator.interop.dialects.torchtune import is_torchtune, read_torchtune
 from simulator.interop.dialects.trainer import TRAINER_KEYS, read_accelerate, read_trainer
 from simulator.interop.dialects.trainer_tables import read_trained, trainer_of, trainers
 from simulator.interop.dialects.training_ways import refusal, say_program, way_of
-from simulator.interop.fabrics.nvidia_topo import is_nvidia_topology, topology_words
+from simulator.interop.fabric_files import is_nvidia_topology, topology_words
 from simulator.interop.launch_files.job_manifests import MANIFEST, read_manifest
 from simulator.interop.launch_files.measured_files import read_measured
 from simulator.interop.shell.command_words import (

@@ -125,7 +125,7 @@ def _seen(asked: OwnCluster, topo: Path | None) -> OwnCluster:
     if topo is None:
         return asked
     from simulator.errors import InputError
-    from simulator.interop.fabrics.nvidia_topo import seen_links
+    from simulator.interop.fabric_files import seen_links
 
     seen = seen_links(topo)
     counts = set(seen.nvlinks.values())

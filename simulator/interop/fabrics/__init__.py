@@ -1,1 +1,0 @@
-"""Listings of a cluster's network as profiles."""
