@@ -11,7 +11,7 @@ from simulator.errors import InputError
 from simulator.hardware.accelerator import Platform
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.records import dataclass
-from simulator.software.platforms import running_on
+from simulator.software.software_section import running_on
 from simulator.workload import presets
 
 

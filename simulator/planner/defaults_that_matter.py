@@ -18,9 +18,9 @@ from simulator.planner.variants import Variant, priced_variant
 from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.software.overrides import said_flag, with_overrides
-from simulator.software.platforms import sound_software
 from simulator.software.profile import Software
 from simulator.software.releases import load_releases
+from simulator.software.software_section import sound_software
 
 _KEYS = (
     *("default=name", "alternative=change", "step_time_s", "memory_total_bytes"),

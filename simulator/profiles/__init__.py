@@ -12,7 +12,7 @@ from simulator import catalogue, records
 from simulator.between_sites.compression import Compression
 from simulator.between_sites.sites_section import OuterStep
 from simulator.data_input.data_section import Store, Usual
-from simulator.economics.carbon import CarbonTable
+from simulator.economics.energy import CarbonTable
 from simulator.economics.money_spread import DrawError
 from simulator.economics.ownership import RentOrBuyPage
 from simulator.economics.planning_factor import PublishedRuns

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from simulator.layout.degrees import divisors, odd_part
+from simulator.layout.layouts import divisors, odd_part
 from simulator.scenario import Scenario
 
 

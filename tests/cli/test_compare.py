@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from simulator.answers import CAVEATS
 from simulator.cli.main import app
-from simulator.economics.unsure_totals import Span
+from simulator.economics.planning_factor import Span
 from simulator.evidence.card import GRADES, Card
 from simulator.hardware.cluster import clusters_meant
 from simulator.questions.compare.answer import Comparison, first_that_holds

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from simulator.arrays import Floats
+from simulator.cost.operators.casts import QUANTISED_BYTES
 from simulator.cost.operators.model_flop import seen_keys
 from simulator.cost.operators.operations import Flash, Gemm, Operators, Ranks, Stream, element_bytes
-from simulator.cost.operators.quantised import QUANTISED_BYTES
 from simulator.cost.operators.roles import GemmRole, SavedRole
 from simulator.software.kernels import Kernels
-from simulator.software.mechanisms.wide_heads import FUSED_HEAD
+from simulator.software.mechanisms import FUSED_HEAD
 from simulator.workload.architecture import Attention
 from simulator.workload.recipe import Recipe
 

@@ -15,7 +15,7 @@ import numpy as np
 from simulator.cost.operators.adapters import freeze
 from simulator.cost.operators.attention import attention, cross_attention
 from simulator.cost.operators.biases import linear_biases
-from simulator.cost.operators.casts import casts
+from simulator.cost.operators.casts import casts, quantise_saved
 from simulator.cost.operators.ends import embedding, head, layer_recipe, look_up
 from simulator.cost.operators.fake_quantised import fake_quantise
 from simulator.cost.operators.mixers import mix, small_linear
@@ -29,9 +29,8 @@ from simulator.cost.operators.operations import (
     norm,
     residual,
 )
-from simulator.cost.operators.quantised import quantise_saved
-from simulator.cost.operators.recomputed import rerun_norms
 from simulator.cost.operators.roles import GemmRole, SavedRole, StreamRole
+from simulator.cost.operators.selective import rerun_norms
 from simulator.cost.operators.stashes import compress_stashes
 from simulator.cost.operators.tensor_parallel import gather_input
 from simulator.cost.operators.traced_blocks import traced

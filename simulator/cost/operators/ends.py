@@ -1,4 +1,4 @@
-"""Operators in front of the first block and behind the last: embedding, norm, output head, loss."""
+"""Operators before the first block and behind the last: embedding, norm, heads, loss."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from simulator.cost.operators.operations import (
 )
 from simulator.cost.operators.roles import GemmRole, SavedRole, StreamRole
 from simulator.cost.operators.stashes import compress_stashes
-from simulator.cost.operators.task_heads import task_heads
 from simulator.cost.operators.tensor_parallel import gather_input, reduce_output
 from simulator.cost.operators.traced_blocks import traced
 from simulator.software.kernels import Kernels
 from simulator.workload.architecture import Architecture, Block
 from simulator.workload.modules import beside
 from simulator.workload.recipe import Recipe
+from simulator.workload.tasks import TaskHeads
 
 
 def layer_recipe(kind: Block, recipe: Recipe) -> Recipe:
@@ -266,3 +266,69 @@ def _loss_bytes(
     logit_bytes = np.where(split, float(kernels.split_loss_bytes_per_logit or usual), usual)
     fullest = np.maximum((logit_bytes - size - 4) * logits, weight + dgrad - 4 * logits)
     return np.where(fused, over, fullest)
+
+
+def task_heads(ops: Operators, tasks: TaskHeads, width: int, ranks: Ranks, recipe: Recipe) -> None:
+    """List them for one rank; every tensor-parallel rank has them whole.
+
+    Kept for the backward pass, as eager torch does: the input, the rectified inner tensors, the
+    experts' results together, the softmax of the gates, what every tower reads, and the logarithms
+    of the outputs' probabilities.
+    """
+    size = element_bytes(recipe)
+    vectors = ranks.own_tokens(recipe) if tasks.per_token else ranks.micro_batch
+    seen, reads = sum(tasks.shares), tasks.tower_inputs(width)
+    for w in tasks.weights(width):
+        ops.gemms.append(
+            Gemm(
+                name=w.name,
+                m=vectors * w.share,
+                n=w.rows,
+                k=w.columns,
+                batch=float(w.count),
+                kind="head",
+                role=GemmRole.TASK_HEAD,
+            )
+        )
+    if tasks.experts:
+        ops.gemms.append(
+            Gemm(
+                name="task mixing",
+                m=seen,
+                n=reads,
+                k=tasks.experts,
+                batch=vectors,
+                kind="attention",
+                role=GemmRole.TASK_HEAD,
+            )
+        )
+    kept = _kept(tasks, width)
+    for name, elements in kept:
+        ops.keep(name, vectors * elements * size)
+    moved: Any = 2 * size * vectors * sum(elements for _, elements in kept[1:])
+    ops.streams.append(
+        Stream(
+            name="task activations",
+            kind="elementwise",
+            forward_bytes=moved,
+            backward_bytes=1.5 * moved,
+            calls=float(len(kept) - 1),
+        )
+    )
+
+
+def _kept(tasks: TaskHeads, width: int) -> list[tuple[str, float]]:
+    """Elements that a vector leaves for the backward pass, by name."""
+    seen, reads = sum(tasks.shares), tasks.tower_inputs(width)
+    kept: list[tuple[str, float]] = [("task input", width)]
+    if tasks.experts:
+        kept += [
+            ("task experts' inner", tasks.experts * tasks.expert_hidden),
+            ("task experts' results", tasks.experts * reads),
+            ("task gates", len(tasks.outputs) * tasks.experts),
+            ("task tower inputs", seen * reads),
+        ]
+    if tasks.tower_hidden:
+        kept.append(("task towers' inner", seen * tasks.tower_hidden))
+    outputs = zip(tasks.outputs, tasks.shares, strict=True)
+    return [*kept, ("task outputs", sum(size * share for size, share in outputs))]

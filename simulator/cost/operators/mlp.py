@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.cost.operators.expert_biases import expert_bias_gradients, expert_biases
+from simulator.cost.operators.biases import expert_bias_gradients, expert_biases, fuses_activation
 from simulator.cost.operators.operations import (
     Collective,
     Gemm,
@@ -192,17 +192,6 @@ def _linears(ops: Operators, f: FeedForward, size: float, kernels: Kernels) -> N
         Gemm(name=f"{f.name}1", role=first, n=wide, k=f.hidden, linears=apart, **common)
     )
     ops.gemms.append(Gemm(name=f"{f.name}2", role=second, n=f.hidden, k=f.ffn, **common))
-
-
-def fuses_activation(
-    kernels: Kernels, gated: bool, activation: str, *, weighted: bool = False
-) -> bool:
-    """Whether bias, activation and gate are one kernel, as they are for smooth activations.
-
-    With weights of routing (`weighted`) gated ones alone are (Megatron-Core's TEGroupedMLP).
-    """
-    smooth = gated or (activation == "gelu" and not weighted)
-    return smooth and "bias_activation" in kernels.fused
 
 
 def _with_gradients(working: Any, wide: int, inner: Any, outer: Any, weight: Any) -> Any:

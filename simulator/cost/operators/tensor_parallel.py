@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from simulator.cost.operators.casts import BLOCK_SCALED, QUANTISED_BYTES
 from simulator.cost.operators.operations import (
     Collective,
     Operators,
     Ranks,
     element_bytes,
 )
-from simulator.cost.operators.quantised import BLOCK_SCALED, QUANTISED_BYTES
 from simulator.cost.operators.roles import SavedRole
 from simulator.software.kernels import Kernels
 from simulator.workload.recipe import Recipe

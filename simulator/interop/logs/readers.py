@@ -13,7 +13,7 @@ from simulator.interop.logs.mlperf_log import read_mlperf_log
 from simulator.interop.logs.step_lines import read_step_lines
 from simulator.interop.logs.torchtitan_log import read_torchtitan_log
 from simulator.measured.log import MeasuredLog
-from simulator.measured.log_kinds import kind_of, log_kinds
+from simulator.measured.log_lines import kind_of, log_kinds
 
 LogReader = Callable[..., MeasuredLog]
 

@@ -9,8 +9,14 @@ from pathlib import Path
 import numpy as np
 
 from simulator.measured.log import LogReading, MeasuredLog
-from simulator.measured.log_kinds import LogKind, StepLine, log_kinds
-from simulator.measured.log_lines import Progress, marked_lines, rank_of
+from simulator.measured.log_lines import (
+    LogKind,
+    Progress,
+    StepLine,
+    log_kinds,
+    marked_lines,
+    rank_of,
+)
 from simulator.units import GIB
 from simulator.workload.recipe import Recipe
 

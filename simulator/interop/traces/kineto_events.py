@@ -15,7 +15,7 @@ from simulator.arrays import Floats
 from simulator.errors import InputError
 from simulator.files import is_number
 from simulator.interop.traces.kineto_classes import kernel_class
-from simulator.scoring.time_attribution import Spans
+from simulator.scoring.trace import Spans
 
 US = 1e-6
 """Seconds of a microsecond, the unit of a trace."""

@@ -27,8 +27,7 @@ from simulator.interop.traces.kineto_classes import (
 )
 from simulator.interop.traces.kineto_events import US, Events, whole_number
 from simulator.records import dataclass
-from simulator.scoring.time_attribution import Spans
-from simulator.scoring.trace import CLASSES, Collective, Trace
+from simulator.scoring.trace import CLASSES, Collective, Spans, Trace
 
 # --- collectives of a torch profiler trace -----------------------------------------------
 

@@ -13,8 +13,7 @@ from simulator.cli.options import check_out, writing
 from simulator.cli.runner import Reply, question
 
 if TYPE_CHECKING:
-    from simulator.calibration.calibrate_machine import Calibration
-    from simulator.calibration.profile_files import Target
+    from simulator.calibration.calibrate_machine import Calibration, Target
     from simulator.measured.measurements import Measurements
 
 Base = Annotated[
@@ -69,7 +68,7 @@ def ask(
     written or none; none where more than a fifth is left over, or a link's figure stands at the end
     of its range: the machine is then another one than the base.
     """
-    from simulator.calibration.profile_files import new_profiles
+    from simulator.calibration.calibrate_machine import new_profiles
     from simulator.questions.calibrate.screen import screen
     from simulator.report.calibration import calibration_document, calibration_png
 
@@ -120,7 +119,7 @@ def _targets(
 ) -> tuple[str | None, dict[str, Target]]:
     """Say which profile goes where, or what is missing to know it."""
     from simulator import catalogue
-    from simulator.calibration.profile_files import Target
+    from simulator.calibration.calibrate_machine import Target
     from simulator.errors import InputError
     from simulator.files import read_profile
     from simulator.hardware.cluster import ClusterProfile, load_node

@@ -19,7 +19,7 @@ from simulator.cli.screen import (
     seconds_like,
     term_table,
 )
-from simulator.measured.log_kinds import log_kinds
+from simulator.measured.log_lines import log_kinds
 from simulator.report.evidence import FLOP_CONVENTION
 from simulator.scoring.log_differences import differences, how_to_trace
 from simulator.units import show_percent, show_seconds, show_seconds_span
