@@ -108,7 +108,8 @@ def parts(arch: Architecture, **degrees: Any) -> tuple[Operators, Operators, Ope
     recipe, alone = Recipe(sequence_length=S, global_batch=1), ranks(**degrees)
     kind = arch.blocks[arch.layer_kinds[-1]]
     plain = block(kind, arch.hidden, alone, recipe, EXACT)
-    ahead = predict_ahead(plain, arch, alone, recipe, EXACT)
+    ahead = block(kind, arch.hidden, alone, recipe, EXACT)
+    ahead.add(predict_ahead(arch, alone, recipe, EXACT))
     return plain, ahead, head(arch, alone, recipe, EXACT)
 
 

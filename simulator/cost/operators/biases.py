@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.cost.operators.operations import Operators, Ranks, Stream, element_bytes
+from simulator.cost.operators.operations import ModuleOperators, Ranks, Stream, element_bytes
 from simulator.cost.operators.roles import GemmRole, StreamRole
 from simulator.layout.layouts import DISPATCHERS
 from simulator.software.kernels import Kernels
@@ -91,27 +91,25 @@ def _bias(
     )
 
 
-def expert_bias_gradients(ops: Operators, rows: Any) -> None:
+def expert_bias_gradients(rows: Any) -> Stream:
     """What is left of biases of routed experts where their products add them.
 
     That of the second linear is times the routing weight, and a kernel sums the gradients of both
     (Transformer Engine 2.15, triton/grouped_dbias_dscales.py), which reads the outputs' gradient of
     `rows` bytes; those of the first linear come out of the data gradient's epilogue.
     """
-    ops.streams.append(
-        Stream(
-            name="expert bias gradients",
-            kind="elementwise",
-            calls=0,
-            forward_bytes=0.0,
-            backward_bytes=rows,
-            backward_calls=1,
-            module="moe",
-        )
+    return Stream(
+        name="expert bias gradients",
+        kind="elementwise",
+        calls=0,
+        forward_bytes=0.0,
+        backward_bytes=rows,
+        backward_calls=1,
+        module="moe",
     )
 
 
-def expert_biases(ops: Operators, moe: MoE, ranks: Ranks, rows: Any, inner: Any) -> None:
+def expert_biases(moe: MoE, ranks: Ranks, rows: Any, inner: Any) -> ModuleOperators:
     """What biases of routed experts cost beside the products, whose fused kernels have none.
 
     Megatron-Core's TEGroupedMLP adds the second linear's bias, times the routing weight, expert by
@@ -122,6 +120,7 @@ def expert_biases(ops: Operators, moe: MoE, ranks: Ranks, rows: Any, inner: Any)
     activation (`weighted_bias_quick_geglu_impl`). `rows` and `inner` are bytes of the experts'
     outputs and of their inner activations, in 16 bit.
     """
+    ops = ModuleOperators()
     wide = 2.0 if moe.gated else 1.0
     wide_weights = np.asarray(ranks.dispatcher) == _DEEPEP
     ops.biased_experts = moe.experts / ranks.ep
@@ -147,3 +146,4 @@ def expert_biases(ops: Operators, moe: MoE, ranks: Ranks, rows: Any, inner: Any)
                 module="moe+moe_act+mlp_act",
             )
         )
+    return ops
