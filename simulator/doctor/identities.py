@@ -104,16 +104,16 @@ def _plain(prediction: Prediction) -> bool:
         and not kind.attention.disentangled
         for kind in arch.blocks
     )
-    plain = once and blocks and not recipe.freezes and len(recipe.sequences) == 1
-    return plain and not prediction.scenario.software.kernels.pads_to_busiest
+    return once and blocks and not recipe.freezes and len(recipe.sequences) == 1
 
 
 def _forward_by_operators(prediction: Prediction) -> float:
     """Products of every operator on one rank alone, a sequence, times the sequences of a step."""
     workload = prediction.scenario.workload
     kernels = prediction.scenario.software.kernels
-    # Unfused scores are computed whole and padded vocabularies too: more than the model asks for.
-    kernels = replace(kernels, attention="flash", pads_vocabulary_to=1)
+    # Unfused scores are computed whole, padded vocabularies and experts too: more than the model
+    # asks for.
+    kernels = replace(kernels, attention="flash", pads_vocabulary_to=1, pads_to_busiest=False)
     layout = Layouts.of(global_batch=1)
     ones = np.ones(1)
     ranks = Ranks(

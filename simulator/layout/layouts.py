@@ -351,7 +351,7 @@ def _stored(column: NDArray[Any]) -> NDArray[Any]:
     if len(column) and (column == column[0]).all():
         value = column[:1].copy()
         value.flags.writeable = False
-        return np.ndarray((len(column),), column.dtype, value, strides=(0,))
+        return _same(value, len(column))
     return np.ascontiguousarray(column)
 
 

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 
 from simulator.arrays import Floats, Ints
-from simulator.cost.collectives.nccl.algorithm import Algorithm
+from simulator.cost.collectives.nccl.algorithm import Algorithm, Tuner
 from simulator.cost.collectives.nccl.in_network import COLLNET, NVLS, NVLS_TREE
 from simulator.cost.collectives.nccl.pat import PAT
 from simulator.cost.collectives.nccl.ring import RING
 from simulator.cost.collectives.nccl.tree import TREE
-from simulator.cost.collectives.nccl.tuner import Tuner
 from simulator.hardware.cluster import Cluster
 from simulator.layout.placement import Group
 from simulator.records import dataclass

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 
 from simulator.arrays import Floats
-from simulator.cost.collectives.nccl.algorithm import Algorithm, Belief, CallShape
+from simulator.cost.collectives.nccl.algorithm import Algorithm, Belief, CallShape, Tuner
 from simulator.cost.collectives.nccl.ring import ring_bytes, ring_far_hops, ring_near_steps
 from simulator.cost.collectives.nccl.tree import tree_bytes, tree_far_hops
-from simulator.cost.collectives.nccl.tuner import Tuner
 from simulator.hardware.fabric import CollectiveLibrary
 
 
