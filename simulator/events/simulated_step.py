@@ -55,10 +55,10 @@ __all__ = ["Deviation", "Jitter", "Job", "Network"]
 _MOST_PASSES = 2**23
 """Of a step that is played; 40 seconds and 2 GB of memory. The largest planned has 10^5."""
 
-_STEPS = 200
-_MOST_BATCHES = 20_000
+_LOADED_STEPS = 200
+_LOADED_BATCHES = 20_000
 """Micro-batches played; steps of many are played fewer times."""
-_MOST_RANKS = 1024
+_LOADING_RANKS = 1024
 """Ranks drawn; of more the slowest is a little faster than it would be."""
 
 
@@ -315,7 +315,7 @@ def play_loaders(loaders: Loaders, compute_s: float, batches: int, seed: int = 0
 
 def played_input(supply: Supply, micro_batches: int, step_s: float, seed: int = 0) -> Loading:
     """Play the loaders of a run whose steps take `step_s` without waiting."""
-    count = int(np.clip(_MOST_BATCHES // micro_batches, 2, _STEPS))
+    count = int(np.clip(_LOADED_BATCHES // micro_batches, 2, _LOADED_STEPS))
     share, found = supply.cold_share, {}
     for name, stages in (("cold", supply.cold_s), ("warm", supply.warm_s)):
         slowest = max(float(seconds[0]) for seconds in stages.values())
@@ -325,7 +325,7 @@ def played_input(supply: Supply, micro_batches: int, step_s: float, seed: int = 
             prefetch=supply.data.prefetch,
             batch_s=slowest * max(workers, 1) / micro_batches,
             spread=supply.data.spread,
-            ranks=int(min(max(supply.readers.ranks[0], 1.0), _MOST_RANKS)),
+            ranks=int(min(max(supply.readers.ranks[0], 1.0), _LOADING_RANKS)),
         )
         waits = play_loaders(loaders, step_s / micro_batches, count * micro_batches, seed)
         found[name] = waits.reshape(count, micro_batches)

@@ -36,7 +36,7 @@ class Choice:
 
 
 CHOICES = tuple(Choice(algorithm, word) for algorithm in ALGORITHMS for word in algorithm.protocols)
-"""What the codes of ``nccl_choice.choose`` stand for."""
+"""What the codes of ``choose`` stand for."""
 
 _ALGORITHM_OF_CHOICE = np.array([ALGORITHMS.index(choice.algorithm) for choice in CHOICES])
 
