@@ -46,10 +46,9 @@ def attention(
     position: str,
 ) -> ModuleOperators:
     """Projections, core attention and the collectives around them."""
-    ops = ModuleOperators()
     att, size, tokens = kind.attention, element_bytes(recipe), ranks.tokens(recipe)
     assert att is not None, "a block without attention"
-    again, widths = _UP * att.is_mla, _widths(att, ranks)
+    ops, again, widths = ModuleOperators(), _UP * att.is_mla, _widths(att, ranks)
     if att.is_mla:
         ops.add(_latent_projections(att, hidden, ranks, recipe))
         wide = ranks.own_tokens(recipe) * hidden * size
@@ -79,9 +78,8 @@ def attention(
     ):
         ops.keep(role.name.lower(), tokens * width * size, role, module=again)
     ops.add(core_attention(att, hidden, ranks, recipe, kernels, alibi=position == "alibi"))
-    ops.gemms.append(
-        Gemm(name="proj", role=GemmRole.ATTENTION_OUTPUT, m=tokens, n=hidden, k=widths.result)
-    )
+    output = GemmRole.ATTENTION_OUTPUT
+    ops.gemms.append(Gemm(name="proj", role=output, m=tokens, n=hidden, k=widths.result))
     ops.keep("attention output", tokens * widths.result * size, SavedRole.ATTENTION_OUTPUT)
     ops.add(_gates(att, hidden, tokens, widths, size))
     wide = tokens * hidden * size
@@ -92,11 +90,11 @@ def attention(
     else:
         ops.add(gather_cast_input(wide, ranks, "qkv", recipe, kernels, projections=3))
     ops.add(reduce_cast_output(wide, ranks, "proj", recipe, kernels))
-    shared = widths.query / widths.key
-    ops.add(exchange_context(
-        widths, tokens, tokens, ranks, size, kernels=kernels, heads_per_key=shared,
-        repeated=repeated,
-    ))  # fmt: skip
+    exchanged = exchange_context(
+        widths, tokens, tokens, ranks, size,
+        kernels=kernels, heads_per_key=widths.query / widths.key, repeated=repeated,
+    )  # fmt: skip
+    ops.add(exchanged)
     return ops
 
 

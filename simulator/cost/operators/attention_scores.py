@@ -44,43 +44,58 @@ def core_attention(
     (bigscience-workshop/Megatron-DeepSpeed megatron/model/transformer.py: torch.baddbmm with beta
     1). Disentangled attention has no flash kernel.
     """
-    ops = ModuleOperators()
     source = source or recipe
-    heads = att.heads / ranks.tp
     if is_flash(kernels, att):
-        ops.add(_flash(att, ranks, recipe, kernels, source=source, prefix=prefix))
-        return ops
-    size, length = element_bytes(recipe), source.sequence_length
+        return _flash(att, ranks, recipe, kernels, source=source, prefix=prefix)
+    heads, size, length = att.heads / ranks.tp, element_bytes(recipe), source.sequence_length
     if att.window and not att.causal:  # windows of an image are computed apart, not masked
         length = min(att.window, length)
     calls, local = ranks.micro_batch * heads, recipe.sequence_length / ranks.cp
-    ops.gemms.append(
-        _product(f"{prefix}scores", local, length, att.head_dim, calls, causal=att.causal)
-    )
-    ops.gemms.append(
-        _product(f"{prefix}context", local, att.value_dim, length, calls, causal=att.causal)
-    )
-    scores = calls * local * length
+    products = [
+        _product(f"{prefix}{name}", local, n, k, calls, causal=att.causal)
+        for name, n, k in (("scores", length, att.head_dim), ("context", att.value_dim, length))
+    ]
+    ops = ModuleOperators(gemms=products)
     if att.disentangled:
         ops.add(_positions(att, hidden, heads, ranks, recipe))
+    ops.add(_softmax(att, calls, local, length, size, kernels=kernels, prefix=prefix, alibi=alibi))
+    tokens = ranks.tokens(recipe) * heads
+    # batched products take transposed operands as they are, so that gradients are not copied; the
+    # factor on the scores is a kernel for each of the gradients of queries and keys
+    copied, scaled = 2 * size * tokens * att.value_dim, 4 * size * tokens * att.head_dim
+    transpose, factor = f"{prefix}context transpose", f"{prefix}scaled gradients"
+    ops.streams.append(_stream(transpose, "elementwise", copied, 0.0, backward_calls=0.0))
+    if not att.disentangled and "attention_scale" not in kernels.fused:
+        back = {"calls": 0.0, "backward_calls": 2.0}
+        ops.streams.append(_stream(factor, "elementwise", 0.0, scaled, **back))
+    return ops
+
+
+def _softmax(
+    att: Attention,
+    calls: Floats,
+    local: Floats,
+    length: int,
+    size: float,
+    *,
+    kernels: Kernels,
+    prefix: str,
+    alibi: bool,
+) -> ModuleOperators:
+    """What lies between both products, on `calls` times `local` by `length` scores."""
+    ops, scores = ModuleOperators(), calls * local * length
     if alibi:  # one row for each head, copied to all rows, to which the product adds its results
-        ops.streams.append(
-            _stream(f"{prefix}distances", "softmax", 2 * size * scores, 0.0, backward_calls=0.0)
-        )
+        moved = 2 * size * scores
+        ops.streams.append(_stream(f"{prefix}distances", "softmax", moved, 0.0, backward_calls=0.0))
     if att.softcap:
-        ops.streams.append(
-            _stream(f"{prefix}softcap", "softmax", 6 * size * scores, 3 * size * scores, calls=3)
-        )
+        there, back = 6 * size * scores, 3 * size * scores
+        ops.streams.append(_stream(f"{prefix}softcap", "softmax", there, back, calls=3))
         ops.keep(f"{prefix}capped scores", size * scores, module=_CORE)
-    fused = "softmax" in kernels.fused
     forward, backward = _softmax_bytes(att, kernels)
+    kernel_calls = 1 if "softmax" in kernels.fused else 4
     ops.streams.append(
         _stream(
-            f"{prefix}softmax",
-            "softmax",
-            forward * scores,
-            backward * scores,
-            calls=1 if fused else 4,
+            f"{prefix}softmax", "softmax", forward * scores, backward * scores, calls=kernel_calls
         )
     )
     if att.causal and (pair_bytes := kernels.transformer_engine.mask_bytes):
@@ -95,24 +110,6 @@ def core_attention(
         )
         dropped = (size + 1.0) * scores
         ops.keep(f"{prefix}dropped attention weights", dropped, module=_CORE)
-    tokens = ranks.tokens(recipe) * heads
-    # batched products take transposed operands as they are, so that gradients are not copied; the
-    # factor on the scores is a kernel for each of the gradients of queries and keys
-    copied, scaled = 2 * size * tokens * att.value_dim, 4 * size * tokens * att.head_dim
-    ops.streams.append(
-        _stream(f"{prefix}context transpose", "elementwise", copied, 0.0, backward_calls=0.0)
-    )
-    if not att.disentangled and "attention_scale" not in kernels.fused:
-        ops.streams.append(
-            _stream(
-                f"{prefix}scaled gradients",
-                "elementwise",
-                0.0,
-                scaled,
-                calls=0.0,
-                backward_calls=2.0,
-            )
-        )
     return ops
 
 
