@@ -32,8 +32,8 @@ from simulator.sections import READ, SECTIONS
 from simulator.software.profile import Software
 from simulator.spellings import numbers_written_out
 from simulator.workload.architecture import Architecture
-from simulator.workload.not_modelled import unsupported_fields
 from simulator.workload.recipe import Workload
+from simulator.workload.training_section import unsupported_fields
 
 T = TypeVar("T")
 

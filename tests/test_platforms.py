@@ -13,9 +13,9 @@ from simulator.errors import InputError
 from simulator.hardware.accelerator import Platform
 from simulator.hardware.cluster import load_accelerator
 from simulator.scenario import make_scenario
-from simulator.software.platforms import running_on
 from simulator.software.profile import load_software
 from simulator.software.releases import load_releases
+from simulator.software.software_section import running_on
 
 PLATFORMS = get_args(Platform)
 VENDORS = {"NVIDIA": "cuda", "AMD": "rocm", "Google": "xla", "Intel": "synapseai", "Huawei": "cann"}

@@ -7,11 +7,13 @@ import pytest
 
 from simulator import catalogue
 from simulator.errors import InputError
-from simulator.software.mechanisms.deepspeed_zero import DeepSpeedZero
-from simulator.software.mechanisms.distributed_dispatch import DistributedDispatch
-from simulator.software.mechanisms.dtensor import DTensor
-from simulator.software.mechanisms.fsdp2 import FSDP2
-from simulator.software.mechanisms.transformer_engine import TransformerEngine
+from simulator.software.mechanisms import (
+    FSDP2,
+    DeepSpeedZero,
+    DistributedDispatch,
+    DTensor,
+    TransformerEngine,
+)
 from simulator.software.profile import Software, load_software
 
 NAMES = ["megatron-core", "megatron-lm-2022", "plain-ddp", "torchtitan"]

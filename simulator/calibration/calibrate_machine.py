@@ -7,22 +7,29 @@ few calls. Figures that were fitted are graded so, with the spread on shapes lef
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tomlkit
 
+from simulator import catalogue
 from simulator.arrays import Floats
 from simulator.calibration.classes import FitClass, Skipped, accelerator_classes
 from simulator.calibration.least_squares import Fit, fit_and_score
 from simulator.calibration.link_classes import link_classes, network_classes
-from simulator.calibration.profile_text import FigureText, Section
+from simulator.calibration.profile_text import FigureText, Section, with_sections
 from simulator.errors import InputError
-from simulator.files import Figure
+from simulator.files import Figure, read_profile
 from simulator.hardware.accelerator import Accelerator
 from simulator.hardware.cluster import Cluster
 from simulator.measured.measurements import COLLECTIVES, Call, Measurements
+from simulator.profiles import KINDS
+from simulator.profiles.check import check
+from simulator.quoting import comment_line
 from simulator.records import dataclass
 
 Progress = Callable[[int, int], None]
@@ -352,3 +359,67 @@ def _class_fit(fit_class: FitClass, fit: Fit, before_s: Floats, predict: Any) ->
 def _errors(predicted_s: Floats, measured_s: Floats) -> Errors:
     error = np.abs(predicted_s / measured_s - 1.0)
     return Errors(median=float(np.median(error)), p90=float(np.percentile(error, 90)))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """A profile to write."""
+
+    kind: str
+    base: str
+    """Profile that it starts from."""
+    path: Path
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """What it states beside figures: the names of the other new profiles."""
+
+
+def new_profiles(calibration: Calibration, targets: Mapping[str, Target]) -> dict[Path, str]:
+    """Return the text of every target by its path.
+
+    Parameters
+    ----------
+    found : Calibration
+        What was fitted.
+    targets : mapping
+        ``accelerator``, ``node``, ``fabric``: whose figures -> where they go.
+
+    Raises
+    ------
+    InputError
+        If a new profile cannot be read or passes a physical limit.
+    """
+    texts = {}
+    for part, target in targets.items():
+        text = _text(calibration, getattr(calibration, part), target)
+        _check(text, target)
+        texts[target.path] = text
+    return texts
+
+
+def _text(calibration: Calibration, fits: tuple[ClassFit, ...], target: Target) -> str:
+    source = catalogue.find(target.kind, target.base)
+    text = with_sections(source.read_text(encoding="utf-8-sig"), calibration.sections(fits))
+    document = tomlkit.parse(text)
+    for key, value in target.settings.items():
+        document[key] = value
+    what = f"fitted to {calibration.source} ({calibration.date})" if fits else "not measured itself"
+    head = comment_line(f"{target.path.stem}: {target.base}, {what}.")
+    return f"{head}\n{tomlkit.dumps(document)}"
+
+
+def _check(text: str, target: Target) -> None:
+    """Read the new profile from a place of its own; names of other new profiles are not there."""
+    with tempfile.TemporaryDirectory() as folder:
+        trial = Path(folder) / target.kind / target.path.name
+        trial.parent.mkdir()
+        trial.write_text(text)
+        try:
+            if target.kind == "accelerators":
+                problems = check(trial, target.kind)
+            else:
+                read_profile(KINDS[target.kind], trial, kind=target.kind)
+                problems = []
+        except InputError as error:
+            problems = list(error.problems)
+    if problems:
+        raise InputError([problem.replace(str(trial), str(target.path)) for problem in problems])

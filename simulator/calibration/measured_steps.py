@@ -13,7 +13,7 @@ import numpy as np
 
 from simulator.calibration.local_profiles import NAME
 from simulator.errors import InputError
-from simulator.layout.degrees import accelerators
+from simulator.layout.layouts import accelerators
 from simulator.measured.measurements import Call, Measurements
 from simulator.planner.prediction import Prediction, predict
 from simulator.records import dataclass

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from simulator.arrays import Floats
 from simulator.cost.blocks.block_costs import PASS_TERMS, BlockCosts
 from simulator.cost.collectives.calls import slowdown_share
-from simulator.cost.states.reductions import reductions, round_passes
+from simulator.cost.states.state_traffic import reductions, round_passes
 from simulator.cost.tables import (
     PartPasses,
     Priced,

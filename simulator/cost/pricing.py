@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.arrays import Floats
-from simulator.cost.blocks.block_costs import BlockCosts, KnownBlocks
+from simulator.cost.blocks.block_costs import BlockCosts, KnownBlocks, mean_costs
 from simulator.cost.blocks.block_prices import block_costs, block_costs_of_each
-from simulator.cost.blocks.padding import mean_costs
 from simulator.cost.collectives.calls import all_gather_s, send_s
 from simulator.cost.operators.model_flop import step_flop
 from simulator.cost.operators.operations import Ranks

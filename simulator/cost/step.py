@@ -37,8 +37,7 @@ from simulator.cost.passes import (
     slowest_rank,
     steady_terms,
 )
-from simulator.cost.pipeline.bubble import pipeline
-from simulator.cost.pipeline.post_validation import without_barrier
+from simulator.cost.pipeline.bubble import pipeline, without_barrier
 from simulator.cost.pricing import price
 from simulator.cost.tables import (
     Priced,

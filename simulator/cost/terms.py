@@ -49,7 +49,7 @@ TERMS = (
     Term("stragglers", "straggler wait", "compute", "steady",
          "compute x standard deviation among accelerators of one kind x expected largest of as "
          "many normal draws as there are accelerators",
-         "Sinha et al. 2022; accelerator profile time_variation; cost/kernels/stragglers.py",
+         "Sinha et al. 2022; accelerator profile time_variation; cost/kernels/expert_layer.py",
          "accelerator time_variation"),
     Term("slowdown", "overlap contention", "compute", "steady",
          "hidden communication x compute units that it takes / compute units",
@@ -88,7 +88,7 @@ TERMS = (
     Term("small_reductions", "small all-reduces", "data", "steady",
          "gradient norm, once; fp8 with delayed scaling: maxima, once each way for every "
          "micro-batch and chunk, over tp x cp x dp ranks, less what the host takes longer",
-         "Transformer Engine pytorch/fp8.py; cost/collectives/small_reductions.py",
+         "Transformer Engine pytorch/fp8.py; cost/states/state_collectives.py",
          "collective library latencies; software profile [host]"),
     Term("pp", "pipeline sends", "pipeline", "steady",
          "(micro-batches x chunks + pp - 1) x 2 sends of the boundary activation",

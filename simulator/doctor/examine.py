@@ -31,7 +31,7 @@ from simulator.layout.placement import place
 from simulator.planner.prediction import Prediction, predict
 from simulator.records import dataclass
 from simulator.scenario import make_scenario
-from simulator.software.platforms import running_on
+from simulator.software.software_section import running_on
 from simulator.units import HOUR_S, KWH_J
 from simulator.workload import presets
 from simulator.workload.presets import load
@@ -120,16 +120,16 @@ def _plain(prediction: Prediction) -> bool:
         and not kind.attention.disentangled
         for kind in arch.blocks
     )
-    plain = once and blocks and not recipe.freezes and len(recipe.sequences) == 1
-    return plain and not prediction.scenario.software.kernels.pads_to_busiest
+    return once and blocks and not recipe.freezes and len(recipe.sequences) == 1
 
 
 def _forward_by_operators(prediction: Prediction) -> float:
     """Products of every operator on one rank alone, a sequence, times the sequences of a step."""
     workload = prediction.scenario.workload
     kernels = prediction.scenario.software.kernels
-    # Unfused scores are computed whole and padded vocabularies too: more than the model asks for.
-    kernels = replace(kernels, attention="flash", pads_vocabulary_to=1)
+    # Unfused scores are computed whole, padded vocabularies and experts too: more than the model
+    # asks for.
+    kernels = replace(kernels, attention="flash", pads_vocabulary_to=1, pads_to_busiest=False)
     layout = Layouts.of(global_batch=1)
     ones = np.ones(1)
     ranks = Ranks(

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, get_args
 from annotated_types import Ge, Gt, Le
 
 from simulator import records
-from simulator.economics.carbon import co2_kg
+from simulator.economics.energy import co2_kg
 from simulator.economics.ownership import (
     TIERS,
     Cooling,

@@ -1,4 +1,4 @@
-"""Energy of training: the draw of servers by how busy their devices are, up to the meter.
+"""Energy of training, up to the meter, and its carbon: the draw of servers by how busy they are.
 
 A server draws ``host + sum over devices of (idle + (busy - idle) activity)``, where activity is 1
 while a device computes and the site's `waiting_activity` while it waits or communicates. Measured
@@ -11,9 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from simulator import catalogue
 from simulator.arrays import Floats
 from simulator.economics.price import Site
+from simulator.errors import InputError, problem
+from simulator.files import Figure, read_profile, record
 from simulator.hardware.cluster import Cluster
+
+_GRAM = 1e-3
 
 
 def mean_activity(*, step_time_s: Any, busy_s: Any, waiting_activity: float) -> Floats:
@@ -112,3 +117,39 @@ def cluster_energy_joule(cluster: Cluster, site: Site, *, step_time_s: Any, busy
         network_watt_fraction=float(site.network_watt_fraction),
         power_usage_effectiveness=float(site.power_usage_effectiveness),
     )
+
+
+@record
+class CarbonTable:
+    """Carbon of a kilowatt-hour at the meter."""
+
+    name: str
+    g_per_kwh: dict[str, Figure]
+    """By region, grams of CO2 equivalent."""
+    note: str = ""
+
+
+def load_carbon(name: str = "national") -> CarbonTable:
+    """Read a table of carbon by name or path."""
+    return read_profile(CarbonTable, catalogue.find("carbon", name))
+
+
+def co2_kg(kwh: float, region: str, *, where: str = "arguments", field: str = "region") -> float:
+    """Return the CO2 equivalent of electricity in kg.
+
+    Raises
+    ------
+    InputError
+        If the region is unknown, with the nearest name.
+
+    Examples
+    --------
+    A thousand kilowatt-hours in France, 56 g each:
+
+    >>> co2_kg(1000.0, "france")
+    56.0
+    """
+    table = load_carbon().g_per_kwh
+    if region not in table:
+        raise InputError(problem(where, field, "unknown region", region, table))
+    return kwh * float(table[region]) * _GRAM

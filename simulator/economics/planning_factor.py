@@ -1,4 +1,4 @@
-"""What published trainings took over their prediction: the planning factor.
+"""What published trainings took over their prediction: the planning factor, and a total beyond it.
 
 The hours of a run as predicted hold the step and what failures, checkpoints and slow steps take.
 Those of a whole run as reported hold more: attempts that were given up, evaluation, bring-up,
@@ -9,11 +9,10 @@ whose GPU-hours were published (``workshop/fits/planning_factor.py``).
 from __future__ import annotations
 
 from functools import lru_cache
-from math import exp
+from math import erf, exp, inf, log, sqrt
 from typing import ClassVar
 
 from simulator import catalogue
-from simulator.economics.unsure_totals import quantile
 from simulator.files import Figure, Number, Whole, read_profile, record
 from simulator.records import dataclass
 
@@ -114,3 +113,64 @@ def planning_factor() -> PlanningFactor:
         least_gpu_hours=float(top.least_gpu_hours),
         most_gpu_hours=float(top.most_gpu_hours),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A log-normal total: days, USD, kWh.
+
+    Examples
+    --------
+    >>> span = Span(p50=100.0, log_spread=0.1)
+    >>> round(span.p10, 1), round(span.p90, 1), span.chance_within(100.0)
+    (88.0, 113.7, 0.5)
+    """
+
+    KEYS: ClassVar[tuple[str, ...]] = ("p10", "p50", "p90")
+
+    p50: float
+    """The median."""
+    log_spread: float
+    """Standard deviation of the logarithm."""
+
+    @property
+    def p10(self) -> float:
+        """What is undercut with a chance of one in ten."""
+        return self.at(0.1)
+
+    @property
+    def p90(self) -> float:
+        """What is exceeded with a chance of one in ten."""
+        return self.at(0.9)
+
+    def at(self, chance: float) -> float:
+        """Return the value that is not exceeded with this chance, above 0 and below 1."""
+        return self.p50 * exp(quantile(chance) * self.log_spread)
+
+    def chance_within(self, limit: float) -> float:
+        """Return the chance that the total does not exceed a limit."""
+        if self.log_spread <= 0.0:
+            return float(self.p50 <= limit)
+        return 0.5 * (1.0 + erf(log(limit / self.p50) / (self.log_spread * sqrt(2.0))))
+
+
+UNKNOWN = dict.fromkeys(Span.KEYS)
+"""What JSON says of a total that is not known."""
+
+
+def quantile(chance: float) -> float:
+    """Return the quantile of a standard normal distribution, by bisection of its integral.
+
+    Examples
+    --------
+    >>> round(quantile(0.9), 6), round(quantile(0.1), 6)
+    (1.281552, -1.281552)
+    """
+    if not 0.0 < chance < 1.0:
+        return inf if chance >= 1.0 else -inf
+    low, high = -40.0, 40.0
+    while high - low > 1e-12:
+        middle = 0.5 * (low + high)
+        below = 0.5 * (1.0 + erf(middle / sqrt(2.0))) < chance
+        low, high = (middle, high) if below else (low, middle)
+    return 0.5 * (low + high)

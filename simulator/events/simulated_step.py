@@ -1,4 +1,4 @@
-"""Simulate one training step: from a layout to a step time, action by action."""
+"""Simulate one training step: from a layout to a step time, action by action, input included."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from simulator.cost.loading import supply_of
+from simulator.arrays import Floats
+from simulator.cost.loading import Supply, supply_of
+from simulator.data_input.supply import workers_of
 from simulator.errors import InputError, problem
 from simulator.events.deviations.deviations import Deviation, check_deviations, replicas_of
 from simulator.events.deviations.jittered_step import Jitter, jittered_step
-from simulator.events.deviations.slow_servers import mixed_step
-from simulator.events.loaders import played_input, with_loading
+from simulator.events.deviations.servers import gpus_on
 from simulator.events.network.link_loads import LoadTable
 from simulator.events.played import SimulatedStep
 from simulator.events.sharing.byte_time import bytes_of_all, call_seconds
@@ -32,14 +33,20 @@ from simulator.events.step.charge import (
     terms,
     work,
 )
-from simulator.events.step.memory_over_time import memory_over_time
+from simulator.events.step.memory_over_time import (
+    closed_bytes,
+    memory_over_time,
+    tightest_sources,
+    usable_bytes,
+)
 from simulator.events.step.play import Played, play_step
 from simulator.events.step.programs import Program
 from simulator.events.step.spans import timeline
 from simulator.events.step.streams import CAUSES, LINKS, STREAMS
-from simulator.events.step.timeline import Jittered, Sharing
+from simulator.events.step.timeline import Jittered, Loading, Mixed, Sharing
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import Layouts
+from simulator.records import dataclass
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 
@@ -47,6 +54,12 @@ __all__ = ["Deviation", "Jitter", "Job", "Network"]
 
 _MOST_PASSES = 2**23
 """Of a step that is played; 40 seconds and 2 GB of memory. The largest planned has 10^5."""
+
+_LOADED_STEPS = 200
+_LOADED_BATCHES = 20_000
+"""Micro-batches played; steps of many are played fewer times."""
+_LOADING_RANKS = 1024
+"""Ranks drawn; of more the slowest is a little faster than it would be."""
 
 
 def simulate(
@@ -214,4 +227,135 @@ def summarise(played: Played) -> SimulatedStep:
         run_seconds=played.run_seconds,
         draw=lambda: timeline(played, path),
         weigh=lambda: memory_over_time(played),
+    )
+
+
+def mixed_step(
+    played: Played, given: Any, deviations: Sequence[Deviation], table: Program | None
+) -> Mixed:
+    """Say where the ranks of a played step lie, and play it on each kind of servers alone.
+
+    Parameters
+    ----------
+    played : Played
+    given : tuple
+        Layout, workload, cluster and software, which its replicas were priced from.
+    deviations : sequence of Deviation
+        Likewise.
+    table : Program, optional
+        The user's table that it was played from.
+    """
+    row, workload, cluster, software = given
+    held = gpus_on(row, cluster)
+    alone = [
+        step_time_s(play_step(replicas_of(row, workload, kind, software, deviations), table=table))
+        for kind in cluster.kinds
+    ]
+    of_rank = [source for replica in played.replicas for source in tightest_sources(replica)]
+    totals = {id(replica): closed_bytes(replica) for replica in of_rank}
+    return Mixed(
+        kinds=tuple(kind.name for kind in cluster.kinds),
+        gpus=np.concatenate(
+            [held[list(replica.numbers)].sum(axis=0) for replica in played.replicas]
+        ),
+        replicas=tuple(replica.numbers for replica in played.replicas),
+        memory_bytes=np.array(
+            [totals[id(replica)][rank % played.pp] for rank, replica in enumerate(of_rank)]
+        ),
+        usable_bytes=np.array([usable_bytes(replica) for replica in of_rank]),
+        alone_s=tuple(alone),
+        steady_s=step_time_s(played),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Loaders:
+    """Loaders of all ranks, same, except chance."""
+
+    workers: int
+    prefetch: int
+    batch_s: float
+    """Mean time in which one worker makes one micro-batch."""
+    spread: float
+    """Standard deviation of its logarithm."""
+    ranks: int
+
+
+def play_loaders(loaders: Loaders, compute_s: float, batches: int, seed: int = 0) -> Floats:
+    """Seconds that each of so many micro-batches is waited for, each computed in `compute_s`.
+
+    Examples
+    --------
+    Two workers that take 3 s for a batch hand one out every 1.5 s; ranks that compute for 1 s wait
+    for 0.5 s in the mean: the first batch takes 3 s, the second is ready with it, and so on.
+
+    >>> two = Loaders(workers=2, prefetch=1, batch_s=3.0, spread=0.0, ranks=4)
+    >>> play_loaders(two, 1.0, 6).round(9).tolist()
+    [3.0, 0.0, 1.0, 0.0, 1.0, 0.0]
+    """
+    draw = np.random.default_rng(seed)
+    mean = np.log(max(loaders.batch_s, 1e-30)) - loaders.spread**2 / 2.0
+    took = np.exp(mean + loaders.spread * draw.standard_normal((batches, loaders.ranks)))
+    waits, now = np.zeros(batches), 0.0
+    if loaders.workers == 0:
+        return np.asarray(took.max(axis=1))
+    ahead = loaders.workers * loaders.prefetch
+    free = np.zeros((loaders.workers, loaders.ranks))
+    handed = np.zeros(batches)
+    for i in range(batches):
+        asked = handed[i - ahead] if i >= ahead else 0.0
+        worker = free[i % loaders.workers]
+        np.maximum(worker, asked, out=worker)
+        worker += took[i]
+        waits[i] = max(float(worker.max()) - now, 0.0)
+        handed[i] = now + waits[i]
+        now = handed[i] + compute_s
+    return waits
+
+
+def played_input(supply: Supply, micro_batches: int, step_s: float, seed: int = 0) -> Loading:
+    """Play the loaders of a run whose steps take `step_s` without waiting."""
+    count = int(np.clip(_LOADED_BATCHES // micro_batches, 2, _LOADED_STEPS))
+    share, found = supply.cold_share, {}
+    for name, stages in (("cold", supply.cold_s), ("warm", supply.warm_s)):
+        slowest = max(float(seconds[0]) for seconds in stages.values())
+        workers = int(workers_of(supply.data))
+        loaders = Loaders(
+            workers=workers,
+            prefetch=supply.data.prefetch,
+            batch_s=slowest * max(workers, 1) / micro_batches,
+            spread=supply.data.spread,
+            ranks=int(min(max(supply.readers.ranks[0], 1.0), _LOADING_RANKS)),
+        )
+        waits = play_loaders(loaders, step_s / micro_batches, count * micro_batches, seed)
+        found[name] = waits.reshape(count, micro_batches)
+    half = slice(count // 2, None)  # the first steps live off batches made before them
+    per_step = {name: waits[half].sum(axis=1) for name, waits in found.items()}
+    copies = float(supply.copy_s[0])
+    most = per_step["cold" if share >= 0.5 else "warm"]
+    mean = share * per_step["cold"].mean() + (1.0 - share) * per_step["warm"].mean()
+    return Loading(
+        waiting_s=copies + float(mean),
+        waiting_p90_s=copies + float(np.quantile(most, 0.9)),
+        first_batch_s=float(found["cold"][0, 0]),
+        spread=supply.data.spread,
+        steps=count,
+    )
+
+
+def with_loading(step: SimulatedStep, loading: Loading) -> SimulatedStep:
+    """A played step behind the wait for its samples, in which nothing else runs."""
+    before, late_s = step.step_time_s, loading.waiting_s
+    after = before + late_s
+    kept = before / after
+    shares = {name: share * kept for name, share in step.critical_share.items()}
+    shares["input"] = shares.get("input", 0.0) + late_s / after
+    return replace(
+        step,
+        step_time_s=after,
+        terms_s={**step.terms_s, "input": step.terms_s["input"] + late_s},
+        critical_share=shares,
+        idle_s=step.idle_s + late_s,
+        links={name: share * kept for name, share in step.links.items()},
+        loading=loading,
     )

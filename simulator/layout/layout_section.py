@@ -10,7 +10,7 @@ from annotated_types import Ge, Gt, Le
 from simulator.errors import problem
 from simulator.files import ReadBy, Whole, Word, Words, record
 from simulator.layout.layouts import MODULES, RANK_ORDERS
-from simulator.layout.stage_words import read_stages
+from simulator.layout.stages import read_stages
 from simulator.schedules.registry import WORDS
 from simulator.section import Rule, Section, build_section
 from simulator.software.profile import Software

@@ -1,4 +1,4 @@
-"""How the work is split: a table of layouts, one row each, as a struct of arrays."""
+"""How the work is split: a table of layouts, one row each, as a struct of arrays; its degrees."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.frames import DataFrame, frame
-from simulator.layout.degrees import accelerators
 from simulator.records import dataclass
 from simulator.schedules.registry import SCHEDULES, TAKES_ROUNDS, WORDS, by_code, usual_codes
 from simulator.software.supports import RANK_ORDERS
@@ -352,7 +351,7 @@ def _stored(column: NDArray[Any]) -> NDArray[Any]:
     if len(column) and (column == column[0]).all():
         value = column[:1].copy()
         value.flags.writeable = False
-        return np.ndarray((len(column),), column.dtype, value, strides=(0,))
+        return _same(value, len(column))
     return np.ascontiguousarray(column)
 
 
@@ -389,3 +388,35 @@ def _coded(name: str, value: Any) -> NDArray[Any]:
                 raise ValueError(f"{name}: must be one of {', '.join(words)}, got {str(word)!r}")
         array = np.array([words.index(word) for word in array])
     return array.astype(np.int32)
+
+
+def accelerators(tp: Any, pp: Any, cp: Any, dp: Any = 1) -> Any:
+    """Accelerators that a layout of these degrees takes: tp x pp x cp of each replica, dp of them.
+
+    Numbers or arrays; without `dp`, those of one replica of the model.
+    """
+    return dp * tp * pp * cp
+
+
+def data_parallel_degree(gpus: int, tp: Any, pp: Any, cp: Any) -> Any:
+    """Replicas of the model that `gpus` accelerators hold; 0 where not even one fits."""
+    return gpus // accelerators(tp, pp, cp)
+
+
+def divisors(number: int) -> list[int]:
+    """List the divisors of a positive number, smallest first.
+
+    >>> divisors(12)
+    [1, 2, 3, 4, 6, 12]
+    """
+    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    return sorted({*small, *(number // d for d in small)})
+
+
+def odd_part(number: int) -> int:
+    """Return what is left of a positive number without its factors of two.
+
+    >>> odd_part(24), odd_part(64), odd_part(17)
+    (3, 1, 17)
+    """
+    return number // (number & -number)

@@ -1,15 +1,17 @@
-"""Lines of a training log of any length: streamed, cleaned, and what kind of file it looks like."""
+"""Training logs: their kinds, a record each, and their lines, streamed, cleaned, and told apart."""
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import field
+from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
 from simulator.errors import InputError
-from simulator.measured.log_kinds import log_kinds
+from simulator.files import read_records, record
 from simulator.plain_files import open_file, refuse_long_numbers
 
 Progress = Callable[[int, int], None]
@@ -80,14 +82,8 @@ def _marked(
 
 def looks_like(path: Path | str) -> str:
     """Name the kind of file that the beginning of one looks like; an empty word if none."""
-    read, marks = 0, {kind.title: kind.mark.encode() for kind in log_kinds().values()} | _OTHERS
-    with open_file(Path(path)) as file:
-        while read < _GLANCE_BYTES and (raw := file.readline(_LONGEST_BYTES)):
-            read += len(raw)
-            for kind, mark in marks.items():
-                if re.search(mark, raw):
-                    return kind
-    return ""
+    titles = {kind.title: kind.mark.encode() for kind in log_kinds().values()}
+    return _first_marked(path, titles | _OTHERS)
 
 
 def rank_of(text: str) -> int | None:
@@ -114,3 +110,63 @@ def _refuse_binary(path: Path, file: BinaryIO) -> None:
         raise InputError(f"{path}: is compressed; unpack it first")
     if b"\0" in head:
         raise InputError(f"{path}: is not a text file")
+
+
+@record
+class StepLine:
+    """Patterns of a line that tells of a step; the first group of each is a number."""
+
+    marks: tuple[str, ...]
+    """What lines that matter have: one of these."""
+    step: str
+    seconds: str = ""
+    milliseconds: str = ""
+    seconds_a_pass: str = ""
+    """Milliseconds of a forward and backward pass, which add up to a step."""
+    last_pass: str = ""
+    samples_per_s: str = ""
+    tokens_per_s: str = ""
+    tokens_per_s_per_gpu: str = ""
+    tflops: str = ""
+    memory_gib: str = ""
+    memory_kind: str = ""
+
+
+@record
+class LogKind:
+    """A kind of log, as ``log_kinds.toml`` says."""
+
+    title: str
+    mark: str
+    printed_by: str
+    trace: str = ""
+    profile: bool = False
+    software: tuple[str, ...] = ()
+    line: StepLine | None = None
+    says: dict[str, str] = field(default_factory=dict)
+    """Fields of the run that its listing at the start says; the first group is the value."""
+
+
+@cache
+def log_kinds() -> dict[str, LogKind]:
+    """Every kind by its name, in the order in which files are looked through."""
+    path = Path(__file__).resolve().parent / "log_kinds.toml"
+    return read_records(LogKind, path, "kinds")
+
+
+def kind_of(path: Path | str) -> str:
+    """The name of the kind of log that a file begins as; blank: none."""
+    return _first_marked(path, {name: kind.mark.encode() for name, kind in log_kinds().items()})
+
+
+def _first_marked(path: Path | str, marks: Mapping[str, bytes]) -> str:
+    """Whose mark the first line of a file that has one has; blank: no line near its beginning."""
+    patterns = {name: re.compile(mark) for name, mark in marks.items()}
+    read = 0
+    with open_file(Path(path)) as file:
+        while read < _GLANCE_BYTES and (raw := file.readline(_LONGEST_BYTES)):
+            read += len(raw)
+            for name, pattern in patterns.items():
+                if pattern.search(raw):
+                    return name
+    return ""

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from simulator.errors import InputError, did_you_mean, problem
 from simulator.files import read_csv
-from simulator.measured.model_sizes import with_sizes
-from simulator.measured.rows import COLUMNS, MeasuredRun, is_column
+from simulator.measured.rows import COLUMNS, MeasuredRun, is_column, with_sizes
 from simulator.software.profile import load_software
 from simulator.software.releases import load_releases
 from simulator.workload import presets

@@ -20,8 +20,7 @@ from simulator import catalogue
 from simulator.errors import InputError, brief, did_you_mean
 from simulator.files import Figure, build, read_toml, record
 from simulator.hardware.cluster import Cluster, NodeGroup, load_cluster
-from simulator.layout.degrees import accelerators
-from simulator.layout.layouts import CP_KINDS, OFFLOADS, Layouts
+from simulator.layout.layouts import CP_KINDS, OFFLOADS, Layouts, accelerators
 from simulator.layout.rules.divisibility_rules import STAGES
 from simulator.layout.rules.feasibility import FEASIBLE, REASONS, code_of, reasons
 from simulator.measured.rows import SOFTWARE, Said, read_row

@@ -28,9 +28,9 @@ from simulator.search.best_layout import BestLayout
 from simulator.search.fastest import explore_scenario
 from simulator.search.with_failures import priced
 from simulator.software.overrides import said_flag, with_overrides
-from simulator.software.platforms import sound_software
 from simulator.software.profile import Software
 from simulator.software.releases import load_releases
+from simulator.software.software_section import sound_software
 from simulator.units import show_bytes, show_signed_percent, show_usd_change
 
 _KEYS = (

@@ -18,7 +18,7 @@ import numpy as np
 
 from simulator.economics.scaling_law import USUAL_LAW, load_law
 from simulator.errors import InfeasibleError, InputError
-from simulator.layout.degrees import odd_part
+from simulator.layout.layouts import odd_part
 from simulator.planner.plan import Plan, Tried, plan
 from simulator.ranges import Choice
 from simulator.scenario import Scenario

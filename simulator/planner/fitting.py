@@ -17,8 +17,14 @@ from simulator.cost.memory_trace import Replayed, replay_memory
 from simulator.cost.rank_memory import RankMemory, rank_memory
 from simulator.cost.step import Estimate, evaluate
 from simulator.cost.terms import MEMORY_MEANING
-from simulator.layout.degrees import data_parallel_degree, divisors
-from simulator.layout.layouts import OFFLOADS, RECOMPUTE, SHARDINGS, Layouts
+from simulator.layout.layouts import (
+    OFFLOADS,
+    RECOMPUTE,
+    SHARDINGS,
+    Layouts,
+    data_parallel_degree,
+    divisors,
+)
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.planner.prediction import Prediction
 from simulator.planner.variants import Variant, variant_of

@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 
 from simulator.answers import Encoded, plain
 from simulator.cost.terms import TERMS
-from simulator.economics.planning_factor import PlanningFactor
-from simulator.economics.unsure_totals import Span
+from simulator.economics.planning_factor import PlanningFactor, Span
 from simulator.layout.layouts import Layouts
 from simulator.planner.input_verdict import InputVerdict, input_verdict
 from simulator.records import dataclass

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import exp, isfinite
 
-from simulator.economics.unsure_totals import quantile
+from simulator.economics.planning_factor import quantile
 from simulator.files import Figure
 from simulator.planner.assumptions import assumptions
 from simulator.planner.plan import Plan

@@ -22,7 +22,7 @@ from simulator.files import build
 from simulator.hardware.cluster import NO_CLOSED_FORM, Cluster
 from simulator.layout.layout_section import LayoutSection, wrong_reshard
 from simulator.layout.layouts import RANK_ORDERS, Layouts
-from simulator.layout.rules.cluster_rules import WORLD
+from simulator.layout.rules.divisibility_rules import WORLD
 from simulator.layout.rules.feasibility import DEPEND_ON_DP, FEASIBLE, RULES, code_of, reasons
 from simulator.planner.answer_evidence import scenario_evidence
 from simulator.planner.layout_row import layout_rows

@@ -11,7 +11,7 @@ from simulator import catalogue
 from simulator.cost.estimate import Estimate
 from simulator.errors import InputError
 from simulator.hardware.cluster import Cluster, load_cluster
-from simulator.layout.degrees import divisors, odd_part
+from simulator.layout.layouts import divisors, odd_part
 from simulator.planner.changes import SMALLER, training_changes
 from simulator.planner.variants import Variant, priced_variant
 from simulator.scenario import Scenario

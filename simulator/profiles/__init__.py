@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from simulator import catalogue, records
 from simulator.between_sites.sites_section import Compression, OuterStep
 from simulator.data_input.data_section import Store, Usual
-from simulator.economics.carbon import CarbonTable
+from simulator.economics.energy import CarbonTable
 from simulator.economics.money_spread import DrawError
 from simulator.economics.ownership import RentOrBuyPage
 from simulator.economics.planning_factor import PublishedRuns

@@ -16,7 +16,7 @@ from typing import Literal
 
 from simulator.arrays import Floats
 from simulator.errors import InfeasibleError, InputError
-from simulator.layout.degrees import divisors
+from simulator.layout.layouts import divisors
 from simulator.records import dataclass
 from simulator.reinforcement.rl_step import RLStep, generate, joined
 from simulator.reinforcement.trainer import Trainer, best_trainer, train, with_gpus

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
+from simulator.economics.planning_factor import Span
 from simulator.economics.price import MARK
-from simulator.economics.unsure_totals import Span
 from simulator.evidence.card import Card
 from simulator.goal import goal_word
 from simulator.records import dataclass

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.cost.estimate import VERDICTS
 from simulator.cost.terms import MEMORY_MEANING, TERMS
-from simulator.economics.unsure_totals import Span
+from simulator.economics.planning_factor import Span
 from simulator.errors import visible
 from simulator.events.step.streams import STREAMS
 from simulator.evidence.card import Card

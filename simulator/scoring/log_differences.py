@@ -11,7 +11,7 @@ import numpy as np
 
 from simulator.arrays import Floats
 from simulator.measured.log import Whole
-from simulator.measured.log_kinds import log_kinds
+from simulator.measured.log_lines import log_kinds
 from simulator.scoring.logs import LogComparison
 from simulator.units import show_percent, show_seconds, show_signed_percent
 

@@ -18,7 +18,7 @@ from simulator.records import dataclass
 from simulator.scenario import Scenario, make_scenario
 from simulator.scoring.memory_reading import first_step_gib, memory_of_kind_gib
 from simulator.scoring.scores import SCORED_MEMORY
-from simulator.software.platforms import first_running
+from simulator.software.software_section import first_running
 from simulator.units import GIB
 from simulator.workload.recipe import Recipe
 

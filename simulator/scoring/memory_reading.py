@@ -16,7 +16,7 @@ from simulator.cost.estimate import Estimate
 from simulator.cost.memory.rank_tensors import stages_of
 from simulator.cost.operators.matrices import weight_matrices
 from simulator.cost.rank_memory import rank_memory
-from simulator.cost.states.gradient_pieces import largest_tensor
+from simulator.cost.states.gathered import largest_tensor
 from simulator.cost.states.state_costs import STATE_KINDS
 from simulator.files import Figure
 from simulator.measured.replay import Run

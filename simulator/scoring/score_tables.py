@@ -26,7 +26,6 @@ from simulator.cost.kernels.gemm import device_rates, gemm_s
 from simulator.cost.kernels.memory_bound import stream_figures, stream_s
 from simulator.cost.kernels.residual import attention_sizes, residual_factor
 from simulator.cost.operators.mlp import FeedForward, feed_forward
-from simulator.cost.operators.operations import Operators
 from simulator.errors import InputError
 from simulator.hardware.accelerator import Accelerator
 from simulator.hardware.cluster import Cluster, with_release
@@ -174,9 +173,9 @@ def _experts_s(device: Accelerator, dtype: str, library: str, shape: Shape) -> F
         rows = np.flatnonzero(shape["gated"] == float(gated))
         if not len(rows):
             continue
-        ops, own = Operators(), _take(shape, rows)
+        own = _take(shape, rows)
         sizes: dict[str, Any] = {name: own[name] for name in ("tokens", "hidden", "ffn", "batch")}
-        feed_forward(ops, FeedForward(name="expert fc", gated=gated, **sizes), 2.0, _FUSED)
+        ops = feed_forward(FeedForward(name="expert fc", gated=gated, **sizes), 2.0, _FUSED)
         parts = [
             _gemm_s(
                 device,

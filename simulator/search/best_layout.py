@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from simulator.answers import Answer, plain
 from simulator.arrays import Floats
 from simulator.cost.step import Estimate
-from simulator.economics.planning_factor import PlanningFactor, planning_factor
+from simulator.economics.planning_factor import PlanningFactor, Span, planning_factor
 from simulator.economics.price import MARK
-from simulator.economics.unsure_totals import Span
 from simulator.frames import DataFrame, Table
 from simulator.goal import EVEN
 from simulator.scenario import Scenario

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from simulator.arrays import Ints
 from simulator.hardware.cluster import Cluster
-from simulator.layout.degrees import accelerators, data_parallel_degree, divisors
 from simulator.layout.layouts import (
     CP_KINDS,
     DISPATCHERS,
@@ -28,6 +27,9 @@ from simulator.layout.layouts import (
     RECOMPUTE,
     SHARDINGS,
     Layouts,
+    accelerators,
+    data_parallel_degree,
+    divisors,
     mask_of,
 )
 from simulator.records import dataclass

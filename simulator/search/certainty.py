@@ -21,8 +21,7 @@ from simulator.cost.uncertainty import (
     same_kernels,
     traits,
 )
-from simulator.economics.planning_factor import PlanningFactor
-from simulator.economics.unsure_totals import Span
+from simulator.economics.planning_factor import PlanningFactor, Span
 from simulator.evidence.likeness import P90_T4, nearness
 from simulator.hardware.cluster import Cluster
 from simulator.records import dataclass

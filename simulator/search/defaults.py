@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from simulator.layout.degrees import data_parallel_degree, divisors
+from simulator.layout.layouts import data_parallel_degree, divisors
 from simulator.layout.rules.context_rules import fewest_kv_heads
 from simulator.scenario import Scenario
 from simulator.schedules.registry import SCHEDULES, usual

@@ -28,7 +28,7 @@ from simulator.hardware.cluster import Cluster
 from simulator.layout.keys import UniqueRows, unique_rows
 from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, REASONS
-from simulator.layout.rules.launch_rules import UNSAID
+from simulator.layout.rules.software_rules import UNSAID
 from simulator.records import dataclass
 from simulator.search.candidates import EVERY, Degrees, Family, Range, count, degrees, families
 from simulator.search.certainty import CLOSE, by_expectation, each_by_expectation

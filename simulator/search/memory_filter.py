@@ -29,8 +29,8 @@ from simulator.layout.rules.feasibility import (
     RULES,
     reasons,
 )
-from simulator.layout.rules.launch_rules import sayable
 from simulator.layout.rules.rule import Setting as RuleSetting
+from simulator.layout.rules.software_rules import sayable
 from simulator.records import dataclass
 from simulator.search.candidates import Family
 from simulator.search.in_threads import in_threads
@@ -148,7 +148,7 @@ def open_space(
 
     `first` is the number of the first layout of the family's enumeration. Rules that do not look
     at recomputation are asked once for all kinds of it. What the software's command cannot say
-    (``layout/rules/launch_rules.py``) is left out, unless it is pinned: the last count is that of
+    (``layout/rules/software_rules.py``) is left out, unless it is pinned: the last count is that of
     it.
     """
     at = RuleSetting(workload=setting[0], cluster=setting[1], software=setting[2])

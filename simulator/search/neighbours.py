@@ -24,11 +24,10 @@ from simulator.cost.estimate import Estimate, concatenate
 from simulator.cost.pricing import price_keys, with_paths
 from simulator.cost.step import least_step_s, priced_estimate
 from simulator.cost.tables import Paths, Priced
-from simulator.layout.degrees import divisors
-from simulator.layout.layouts import RANK_ORDERS, RECOMPUTE, SHARDINGS, Layouts, mask_of
+from simulator.layout.layouts import RANK_ORDERS, RECOMPUTE, SHARDINGS, Layouts, divisors, mask_of
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
-from simulator.layout.rules.launch_rules import sayable
 from simulator.layout.rules.rule import Setting as RuleSetting
+from simulator.layout.rules.software_rules import sayable
 from simulator.layout.stages import even_pieces
 from simulator.records import dataclass
 from simulator.schedules.registry import SCHEDULES, WORDS, usual

@@ -11,9 +11,8 @@ from simulator.arrays import Floats
 from simulator.cost.step import Estimate
 from simulator.economics.energy import cluster_energy_joule
 from simulator.economics.money_spread import energy_spread, usd_spread
-from simulator.economics.planning_factor import PlanningFactor
+from simulator.economics.planning_factor import PlanningFactor, Span
 from simulator.economics.price import Price, Site, cost_usd, load_price, load_site
-from simulator.economics.unsure_totals import Span
 from simulator.files import Figure
 from simulator.frames import DataFrame, Table
 from simulator.goal import Goal

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from simulator.layout.degrees import accelerators, divisors
+from simulator.layout.layouts import accelerators, divisors
 from simulator.scenario import Scenario
 from simulator.search.candidates import (
     FEWEST_TOKENS,

@@ -7,9 +7,7 @@ from dataclasses import field, replace
 from typing import Annotated, Literal
 
 from simulator.files import Figure, ReadBy, record
-from simulator.software.mechanisms.dtensor import DTensor
-from simulator.software.mechanisms.transformer_engine import TransformerEngine
-from simulator.software.mechanisms.wide_heads import FUSED_HEAD, WideHeads
+from simulator.software.mechanisms import FUSED_HEAD, DTensor, TransformerEngine, WideHeads
 
 Fusion = Literal[
     "norm",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from simulator.files import Figure, record
-from simulator.software.mechanisms.user_buffers import UserBuffers
+from simulator.software.mechanisms import UserBuffers
 
 
 @record

@@ -26,16 +26,13 @@ from simulator.files import (
     table_of,
 )
 from simulator.inheritance import merged
-from simulator.software.allocator_memory import Allocator
-from simulator.software.host_work import HostWork
-from simulator.software.input_fetch import InputFetch
+from simulator.software.host_work import HostWork, InputFetch
 from simulator.software.kernels import Kernels
-from simulator.software.mechanisms.deepspeed_zero import DeepSpeedZero
-from simulator.software.mechanisms.fsdp2 import FSDP2
+from simulator.software.mechanisms import FSDP2, DeepSpeedZero
 from simulator.software.overlap import Overlap
 from simulator.software.profile import Software, load_software
 from simulator.software.releases import load_releases
-from simulator.software.states import StateBytes
+from simulator.software.states import Allocator, StateBytes
 from simulator.software.supports import Supports
 
 _STATED = ("datasheet", "stated for the run")

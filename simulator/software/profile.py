@@ -15,15 +15,12 @@ from simulator import catalogue
 from simulator.errors import InputError, problem
 from simulator.files import read_profile, read_records, record
 from simulator.hardware.accelerator import Platform
-from simulator.software.allocator_memory import Allocator
-from simulator.software.host_work import HostWork
-from simulator.software.input_fetch import InputFetch
+from simulator.software.host_work import HostWork, InputFetch
 from simulator.software.kernels import Kernels
-from simulator.software.mechanisms.deepspeed_zero import DeepSpeedZero
-from simulator.software.mechanisms.fsdp2 import FSDP2
+from simulator.software.mechanisms import FSDP2, DeepSpeedZero
 from simulator.software.overlap import Overlap
 from simulator.software.releases import Nearest, stack_of
-from simulator.software.states import StateBytes
+from simulator.software.states import Allocator, StateBytes
 from simulator.software.supports import Dispatcher, Supports
 
 
@@ -32,7 +29,7 @@ class Launcher:
     """What starts the runs of a software, as hardware_profiles/launchers.toml describes it."""
 
     unsaid: tuple[str, ...] = ()
-    """Limits (``layout/rules/launch_rules.py``): layouts that its command has no words for."""
+    """Limits (``layout/rules/software_rules.py``): layouts that its command has no words for."""
 
 
 @cache

@@ -1,12 +1,13 @@
-"""The software of a scenario: the release that stands for a word, and what it goes with."""
+"""The software of a scenario: the release that stands for a word, and the machines it runs on."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from simulator import catalogue
-from simulator.errors import brief, problem
+from simulator.errors import InputError, brief, problem
+from simulator.hardware.accelerator import Accelerator, Platform
 from simulator.hardware.cluster import Cluster
 from simulator.section import Rule, Section
 from simulator.software.overrides import (
@@ -15,7 +16,6 @@ from simulator.software.overrides import (
     usual_software,
     with_overrides,
 )
-from simulator.software.platforms import wrong_platform
 from simulator.software.profile import Software, load_software
 from simulator.software.releases import Nearest, load_releases
 from simulator.workload.architecture import Architecture
@@ -143,3 +143,43 @@ SOFTWARE = Section(
         Rule(_wrong_devices, needs=("software", "cluster")),
     ),
 )
+
+
+def running_on(platform: Platform) -> list[str]:
+    """List the software profiles that run on a platform."""
+    found = sound_software(catalogue.names("software"))
+    return [one.name for one in found if platform in one.platforms]
+
+
+def first_running(names: Iterable[str], platform: Platform) -> str | None:
+    """The first of some software profiles that runs on a platform; None where none does.
+
+    >>> first_running(["megatron-core", "primus"], "rocm")
+    'primus'
+    """
+    return next((name for name in names if platform in load_software(name).platforms), None)
+
+
+def sound_software(names: Iterable[str]) -> Iterator[Software]:
+    """Yield those of some software profiles that can be read; `profiles check` tells of others."""
+    for name in names:
+        try:
+            yield load_software(name)
+        except InputError:
+            continue
+
+
+def wrong_platform(software: Software, device: Accelerator) -> str | None:
+    """Say what runs on an accelerator where the software does not; None where it does.
+
+    For what is planned: a run that was measured did take place, whatever a table calls it.
+
+    >>> from simulator.hardware.cluster import load_accelerator
+    >>> print(wrong_platform(load_software("megatron-core"), load_accelerator("tpu-v5p")))
+    megatron-core runs on cuda; on tpu-v5p (xla) run: maxtext, xla-tpu-2020
+    """
+    if device.platform in software.platforms:
+        return None
+    others = ", ".join(running_on(device.platform)) or "none of the profiles"
+    built = " and ".join(software.platforms)
+    return f"{software.name} runs on {built}; on {device.name} ({device.platform}) run: {others}"

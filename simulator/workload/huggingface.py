@@ -15,7 +15,7 @@ from typing import Any
 from simulator.errors import InputError, problem, visible
 from simulator.files import read_json
 from simulator.workload.architecture import Architecture
-from simulator.workload.families import encoders, from_table, t5, table, traced_model
+from simulator.workload.families import encoders, from_table, table, traced_model
 from simulator.workload.fields import Fields
 
 _TOWERS = ("vision_config", "audio_config", "speech_config", "video_config", "perceiver_config")
@@ -23,8 +23,8 @@ _TOWERS = ("vision_config", "audio_config", "speech_config", "video_config", "pe
 READERS: Mapping[str, Callable[[Fields], Architecture]] = {
     "deberta-v2": encoders.deberta_v2,
     "swin": encoders.swin,
-    "switch_transformers": t5.switch_transformers,
-    "t5": t5.t5,
+    "switch_transformers": encoders.switch_transformers,
+    "t5": encoders.t5,
     "traced": traced_model.traced_model,
     "vit": encoders.vit,
 }

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from simulator.cli.main import app
-from simulator.economics.unsure_totals import Span
+from simulator.economics.planning_factor import Span
 from simulator.evidence.card import GRADES, Card
 from simulator.glossary import CAVEATS
 from simulator.hardware.cluster import clusters_meant

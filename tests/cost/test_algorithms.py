@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from simulator.cost.collectives.nccl.algorithm import Algorithm, CallShape
+from simulator.cost.collectives.nccl.algorithm import Algorithm, CallShape, Tuner
 from simulator.cost.collectives.nccl.algorithms import ALGORITHMS
-from simulator.cost.collectives.nccl.tuner import Tuner
 from simulator.hardware.cluster import load_cluster
 from simulator.layout.placement import Group
 

@@ -23,7 +23,7 @@ from simulator.cost.collectives.calls import (
     slowdown_share,
 )
 from simulator.cost.collectives.dispatch import dispatch_s
-from simulator.cost.collectives.nccl_choice import choose
+from simulator.cost.collectives.nccl.algorithms import choose
 from simulator.files import Figure
 from simulator.hardware.cluster import Cluster, load_cluster, with_release
 from simulator.hardware.tuning import Dispatch

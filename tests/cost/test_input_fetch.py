@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.blocks.input_copies import fetch_bytes
+from simulator.cost.blocks.launches import fetch_bytes
 from simulator.cost.step import Estimate, evaluate
 from simulator.errors import InputError
 from simulator.events.simulated_step import simulate
@@ -14,7 +14,7 @@ from simulator.events.step.streams import SPAN_KINDS, STREAMS
 from simulator.files import Figure
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.layout.layouts import Layouts
-from simulator.software.input_fetch import InputFetch
+from simulator.software.host_work import InputFetch
 from simulator.software.profile import Software, load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload

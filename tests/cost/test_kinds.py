@@ -8,9 +8,9 @@ import pytest
 
 from simulator.cost.operators.block_operators import block
 from simulator.cost.operators.ends import embedding, head
+from simulator.cost.operators.matrices import expert_parameters, rank_parameters
 from simulator.cost.operators.model_flop import model_flop_per_step, seen_keys
 from simulator.cost.operators.operations import Operators, Ranks
-from simulator.cost.operators.parameters import expert_parameters, rank_parameters
 from simulator.cost.step import evaluate
 from simulator.hardware.cluster import load_cluster
 from simulator.layout.layouts import Layouts

@@ -8,7 +8,7 @@ import pytest
 
 from simulator.cost.memory.moments import MOMENTS
 from simulator.cost.memory.peak import MEMORY_KINDS
-from simulator.cost.operators.parameters import expert_parameters, rank_parameters
+from simulator.cost.operators.matrices import expert_parameters, rank_parameters
 from simulator.cost.rank_memory import RankMemory, rank_memory
 from simulator.cost.step import Estimate, evaluate
 from simulator.files import Figure

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from simulator.cost.operators.block_operators import block
+from simulator.cost.operators.matrices import rank_parameters
 from simulator.cost.operators.model_flop import model_flop_per_step
 from simulator.cost.operators.operations import Operators, Ranks
-from simulator.cost.operators.parameters import rank_parameters
 from simulator.hardware.cluster import load_cluster
 from simulator.layout.layouts import Layouts
 from simulator.layout.placement import place

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.cost.collectives.nccl.algorithms import ALGORITHMS, CHOICES
-from simulator.cost.collectives.nccl_choice import believed_s, choose
+from simulator.cost.collectives.nccl.algorithms import ALGORITHMS, CHOICES, believed_s, choose
 from simulator.hardware.cluster import Cluster, load_cluster, with_release
 from simulator.layout.placement import Group
 from simulator.software.profile import load_software

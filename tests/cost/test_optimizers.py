@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.operators.matrices import weight_matrices
-from simulator.cost.operators.parameters import expert_parameters, rank_parameters
+from simulator.cost.operators.matrices import expert_parameters, rank_parameters, weight_matrices
 from simulator.cost.states.optimizers import newton_schulz_s
 from simulator.cost.states.state_bytes import part_states
 from simulator.cost.step import Estimate, evaluate

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.blocks.padding import padded_lengths
+from simulator.cost.blocks.block_costs import padded_lengths
 from simulator.cost.step import Estimate, evaluate
 from simulator.errors import InputError
 from simulator.hardware.cluster import load_cluster

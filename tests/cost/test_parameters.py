@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simulator.cost.operators.model_flop import model_flop_per_step
-from simulator.cost.operators.parameters import (
+from simulator.cost.operators.matrices import (
     expert_parameters,
     rank_parameters,
 )
+from simulator.cost.operators.model_flop import model_flop_per_step
 from simulator.layout.stages import stages
 from simulator.software.profile import load_software
 from simulator.workload import presets

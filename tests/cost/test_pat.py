@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from simulator.cost.collectives.calls import adapter_bytes, all_gather_s
-from simulator.cost.collectives.nccl.algorithms import CHOICES
+from simulator.cost.collectives.nccl.algorithms import CHOICES, believed_s, choose
 from simulator.cost.collectives.nccl.pat import pat_steps
-from simulator.cost.collectives.nccl_choice import believed_s, choose
 from simulator.hardware.cluster import Cluster, load_cluster, with_release
 from simulator.layout.placement import Group
 

@@ -9,12 +9,12 @@ import pytest
 from simulator.cost.collectives.calls import all_reduce_s
 from simulator.cost.operators.block_operators import block, predict_ahead
 from simulator.cost.operators.ends import head
-from simulator.cost.operators.model_flop import model_flop_per_step
-from simulator.cost.operators.operations import Operators, Ranks
-from simulator.cost.operators.parameters import (
+from simulator.cost.operators.matrices import (
     expert_parameters,
     rank_parameters,
 )
+from simulator.cost.operators.model_flop import model_flop_per_step
+from simulator.cost.operators.operations import Operators, Ranks
 from simulator.cost.pricing import price
 from simulator.cost.rank_memory import rank_memory
 from simulator.cost.step import Estimate, evaluate
@@ -108,7 +108,8 @@ def parts(arch: Architecture, **degrees: Any) -> tuple[Operators, Operators, Ope
     recipe, alone = Recipe(sequence_length=S, global_batch=1), ranks(**degrees)
     kind = arch.blocks[arch.layer_kinds[-1]]
     plain = block(kind, arch.hidden, alone, recipe, EXACT)
-    ahead = predict_ahead(plain, arch, alone, recipe, EXACT)
+    ahead = block(kind, arch.hidden, alone, recipe, EXACT)
+    ahead.add(predict_ahead(arch, alone, recipe, EXACT))
     return plain, ahead, head(arch, alone, recipe, EXACT)
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator.cost.operators.casts import quantise_saved
 from simulator.cost.operators.operations import Gemm, Operators, Saved
-from simulator.cost.operators.quantised import quantise_saved
 from simulator.cost.operators.roles import GemmRole, SavedRole
 from simulator.cost.step import Estimate, evaluate
 from simulator.files import Figure

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from simulator.cost.blocks.block_costs import slowest_of
 from simulator.cost.collectives.calls import all_reduce_s
-from simulator.cost.kernels.stragglers import slowest_of
 from simulator.cost.step import Estimate, evaluate
 from simulator.files import Figure
 from simulator.hardware.cluster import load_cluster

@@ -24,7 +24,7 @@ from simulator.files import Figure
 from simulator.hardware.cluster import load_accelerator, load_cluster
 from simulator.layout.layouts import Layouts
 from simulator.layout.placement import Group, place
-from simulator.software.mechanisms.user_buffers import UserBuffers
+from simulator.software.mechanisms import UserBuffers
 from simulator.software.overlap import Overlap
 from simulator.software.profile import Software, load_software
 from simulator.workload import presets

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from simulator.arrays import Floats
-from simulator.cost.correction import correct
 from simulator.cost.estimate import Estimate
 from simulator.cost.uncertainty import (
     SHARED,
@@ -28,6 +27,7 @@ from simulator.evidence.evidence_runs import load_evidence_runs
 from simulator.layout.layouts import Layouts
 from simulator.planner.prediction import predict
 from simulator.scenario import Scenario, make_scenario
+from simulator.scoring.anchor import correct
 from simulator.software.profile import load_software
 from simulator.software.releases import load_releases
 

@@ -9,8 +9,8 @@ import pytest
 from simulator import catalogue
 from simulator.cost.rank_memory import rank_memory
 from simulator.files import read_csv
-from simulator.measured.model_sizes import with_sizes
 from simulator.measured.replay import Run, load_tables, replay
+from simulator.measured.rows import with_sizes
 from simulator.software.profile import load_software
 
 MIB = 2**20

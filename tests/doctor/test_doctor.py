@@ -95,6 +95,11 @@ def test_what_is_broken_is_seen(sound: Prediction, identity: str) -> None:
     assert identity in {one.identity for one in broken(spoilt(sound, identity))}
 
 
+def test_padded_experts_do_more_than_the_model_asks_for_and_break_nothing() -> None:
+    checked = examine([Combination("mixtral-8x7b", "dgx-h100", "kempnerforge")])
+    assert (checked.predicted, checked.findings) == (1, ())
+
+
 def test_what_does_not_fit_together_is_counted() -> None:
     """GPT-2 runs by plain DDP on GPUs; on a TPU nothing of CUDA does."""
     found = examine([Combination("gpt2-small", "dgx-h100", "plain-ddp")] * 2)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 import simulator
-from simulator.economics.carbon import co2_kg
 from simulator.economics.economics_section import read_economics, tariff_of
+from simulator.economics.energy import co2_kg
 from simulator.economics.ownership import load_page
 from simulator.economics.price import load_price
 from simulator.errors import InputError

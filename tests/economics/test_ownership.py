@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator import catalogue
-from simulator.economics.carbon import co2_kg, load_carbon
+from simulator.economics.energy import co2_kg, load_carbon
 from simulator.economics.ownership import (
     Purchase,
     Rent,

@@ -3,7 +3,7 @@
 import pytest
 from scipy.stats import lognorm, norm
 
-from simulator.economics.unsure_totals import Span, quantile
+from simulator.economics.planning_factor import Span, quantile
 
 
 @pytest.mark.parametrize("chance", [0.01, 0.1, 0.5, 0.77, 0.9, 0.999])

@@ -8,7 +8,7 @@ import pytest
 import simpy
 
 from simulator.api import predict, simulate
-from simulator.events.loaders import Loaders, play_loaders
+from simulator.events.simulated_step import Loaders, play_loaders
 from simulator.planner.input_verdict import input_verdict
 
 VIT: dict[str, Any] = {

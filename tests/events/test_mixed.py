@@ -11,7 +11,7 @@ from simulator import catalogue
 from simulator.cost.terms import HIDDEN
 from simulator.errors import InputError
 from simulator.events.deviations.deviations import partners, replicas_of
-from simulator.events.network.group_members import stage_members
+from simulator.events.network.group_calls import stage_members
 from simulator.events.played import SimulatedStep
 from simulator.events.simulated_step import Deviation, Jitter, Network, simulate
 from simulator.events.step.pass_costs import CAUSE

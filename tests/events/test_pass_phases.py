@@ -17,16 +17,18 @@ from simulator.events.sharing.byte_time import call_seconds
 from simulator.events.sharing.link_profiles import HIDING, profiles
 from simulator.events.sharing.phase_rows import destinations
 from simulator.events.step.pass_costs import CAUSE
-from simulator.events.step.pass_phases import (
+from simulator.events.step.play import Played
+from simulator.events.step.streams import (
     BESIDE,
     COMPUTE_TERMS,
+    LINKS,
     OUTSIDE,
     PHASE_TERMS,
     PHASES,
+    SPAN_KINDS,
+    STREAMS,
     phase_of,
 )
-from simulator.events.step.play import Played
-from simulator.events.step.streams import LINKS, SPAN_KINDS, STREAMS
 from simulator.hardware.cluster import load_cluster
 from simulator.layout.layouts import Layouts
 from simulator.software.profile import load_software

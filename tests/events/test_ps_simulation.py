@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simulator.cost.kernels.stragglers import slowest_of
+from simulator.cost.blocks.block_costs import slowest_of
 from simulator.errors import InputError
 from simulator.events.ps_simulation import play_rounds, play_servers
 from simulator.parameter_servers.rounds import (

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.errors import InputError
-from simulator.events.network.group_members import DIMENSIONS, group_members
+from simulator.events.network.group_calls import DIMENSIONS, group_members
 from simulator.events.network.links import Topology
-from simulator.events.network.shared_links import Call, InCompany, in_company
 from simulator.events.network.topology import topology
+from simulator.events.network.transfer import Call, InCompany, in_company
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.layout.layouts import RANK_ORDERS, Layouts
 from simulator.layout.placement import place

@@ -10,19 +10,16 @@ import pytest
 from simulator.cost.terms import HIDDEN
 from simulator.events.engine.engine import longest_path
 from simulator.events.engine.graph import task_graph
-from simulator.events.engine.phases import cut, together
 from simulator.events.network.link_loads import Loads
 from simulator.events.sharing.byte_time import COMMUNICATION, ByteTime, call_seconds
-from simulator.events.sharing.compute_units import charged_s, held_share
 from simulator.events.sharing.link_profiles import HIDING, Profiles, profiles
 from simulator.events.sharing.phase_rows import destinations
-from simulator.events.sharing.shared_step import shared
+from simulator.events.sharing.shared_step import charged_s, cut, held_share, shared, together
 from simulator.events.step.charge import critical_shares, pacing_rank, terms, work
 from simulator.events.step.pass_costs import CAUSE
-from simulator.events.step.pass_phases import COMPUTING, PHASES, phase_of
 from simulator.events.step.play import Played, after_every_pass
 from simulator.events.step.spans import timeline
-from simulator.events.step.streams import STREAMS
+from simulator.events.step.streams import COMPUTING, PHASES, STREAMS, phase_of
 
 Worked = Callable[..., Played]
 

@@ -10,8 +10,7 @@ from simulator.interop.launch_files.merging import import_launch
 from simulator.interop.launch_files.recognising import read_launch_file
 from simulator.interop.logs.readers import log_kind, reader_of
 from simulator.measured.log import MeasuredLog
-from simulator.measured.log_kinds import kind_of, log_kinds
-from simulator.measured.log_lines import looks_like
+from simulator.measured.log_lines import kind_of, log_kinds, looks_like
 from simulator.software.profile import load_software
 from simulator.workload.recipe import Recipe
 from tests.interop import log_samples as samples

@@ -12,8 +12,8 @@ import pytest
 from simulator import catalogue
 from simulator.errors import InfeasibleError, InputError
 from simulator.interop.exporting import LAUNCHERS
-from simulator.layout.rules.launch_rules import sayable, unsaid
 from simulator.layout.rules.rule import Setting
+from simulator.layout.rules.software_rules import sayable, unsaid
 from simulator.planner.plan import plan
 from simulator.scenario import Scenario, make_scenario
 from simulator.search.explore import explore

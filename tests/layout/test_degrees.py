@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simulator.layout.degrees import accelerators, data_parallel_degree, divisors
-from simulator.layout.layouts import Layouts
+from simulator.layout.layouts import Layouts, accelerators, data_parallel_degree, divisors
 
 
 def test_a_layout_takes_one_accelerator_per_rank_of_its_grid() -> None:

@@ -7,8 +7,8 @@ import pytest
 from simulator import catalogue
 from simulator.cost.step import evaluate
 from simulator.files import read_csv
-from simulator.measured.model_sizes import with_sizes
 from simulator.measured.replay import NotReplayable, load_tables, replay
+from simulator.measured.rows import with_sizes
 from simulator.scoring.memory_reading import read_gib
 from simulator.units import GIB
 

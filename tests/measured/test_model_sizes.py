@@ -6,8 +6,8 @@ from pathlib import Path
 
 from simulator import catalogue
 from simulator.files import read_csv
-from simulator.measured.model_sizes import with_sizes
 from simulator.measured.replay import load_tables, replay
+from simulator.measured.rows import with_sizes
 from simulator.scoring.validation import validate
 
 RUNS = catalogue.folder("validation") / "runs"

@@ -12,8 +12,8 @@ import pytest
 
 from simulator.cost.operators.block_operators import block
 from simulator.cost.operators.ends import embedding, head
+from simulator.cost.operators.matrices import expert_parameters, rank_parameters
 from simulator.cost.operators.operations import Ranks
-from simulator.cost.operators.parameters import expert_parameters, rank_parameters
 from simulator.layout.layouts import Layouts
 from simulator.layout.placement import place
 from simulator.software.profile import load_software

@@ -12,8 +12,8 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from simulator.cost.operators.ends import head
+from simulator.cost.operators.matrices import rank_parameters
 from simulator.cost.operators.model_flop import model_flop_per_step
-from simulator.cost.operators.parameters import rank_parameters
 from simulator.workload import presets
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import Recipe

@@ -17,8 +17,8 @@ from simulator.errors import InfeasibleError
 from simulator.files import Figure
 from simulator.layout.layouts import SHARDINGS
 from simulator.layout.rules.feasibility import FEASIBLE, REASONS, reasons
-from simulator.layout.rules.launch_rules import UNSAID, sayable
 from simulator.layout.rules.rule import Setting
+from simulator.layout.rules.software_rules import UNSAID, sayable
 from simulator.planner.layout_row import layout_rows
 from simulator.planner.plan import Plan, alternatives, plan
 from simulator.planner.prediction import predict

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from simulator.economics.planning_factor import Span
 from simulator.economics.quotes import Quote
-from simulator.economics.unsure_totals import Span
 from simulator.errors import InputError
 from simulator.planner.assumptions import assumptions
 from simulator.planner.plan import plan

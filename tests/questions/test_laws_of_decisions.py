@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from simulator import catalogue
 from simulator.cost.step import evaluate
-from simulator.economics.unsure_totals import Span
+from simulator.economics.planning_factor import Span
 from simulator.goal import Goal
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.planner.mixed_plan import MixedOption, MixedPlan, in_order

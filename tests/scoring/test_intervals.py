@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.scoring.intervals import constant_half_width, interval_statistics
+from simulator.scoring.scores import constant_half_width, interval_statistics
 
 # Measured 10 s each: predicted 10, 12, 8 and 10 s.
 ERRORS = [0.0, 0.2, -0.2, 0.0]

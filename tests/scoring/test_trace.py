@@ -20,8 +20,7 @@ from simulator.errors import InputError
 from simulator.interop.traces.kineto_events import Events
 from simulator.interop.traces.kineto_table import make_trace
 from simulator.scenario import Scenario, make_scenario
-from simulator.scoring.time_attribution import Spans, account
-from simulator.scoring.trace import Collective, Trace, measure
+from simulator.scoring.trace import Collective, Spans, Trace, account, measure
 from simulator.scoring.trace_gap import CAUSES, cause_of, compare_trace
 
 US = 1e-6

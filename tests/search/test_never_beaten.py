@@ -22,8 +22,8 @@ from simulator.cost.step import evaluate
 from simulator.errors import InfeasibleError, InputError
 from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
-from simulator.layout.rules.launch_rules import sayable
 from simulator.layout.rules.rule import Setting
+from simulator.layout.rules.software_rules import sayable
 from simulator.planner.plan import Plan, by_goal, goal_value, plan
 from simulator.scenario import Scenario, make_scenario
 from simulator.search import neighbours

@@ -12,7 +12,7 @@ import pytest
 from simulator.errors import InputError
 from simulator.workload import presets
 from simulator.workload.families import table
-from simulator.workload.families.expressions import Expression
+from simulator.workload.families.table import Expression
 from simulator.workload.huggingface import families, from_hf, read_config
 from simulator.workload.training_section import read_training
 

@@ -7,8 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from simulator.frames import frame
-from simulator.scoring.intervals import interval_statistics
-from simulator.scoring.scores import ScoredRow
+from simulator.scoring.scores import ScoredRow, interval_statistics
 from simulator.scoring.series import series
 from workshop.cases.chances import chances
 from workshop.cases.extrapolation import hidden_end, hidden_runs

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from simulator.arrays import Floats
-from simulator.cost.blocks.block_costs import PASS_TERMS, BlockCosts
-from simulator.cost.blocks.input_copies import input_s
-from simulator.cost.blocks.launches import launches_s, posted_by_host, replays_s
+from simulator.cost.blocks.block_costs import PASS_TERMS, BlockCosts, slowest_of
+from simulator.cost.blocks.launches import input_s, launches_s, posted_by_host, replays_s
 from simulator.cost.blocks.products import Products, figures_for, per_key, product_type
 from simulator.cost.blocks.tensor_overlap import held_units, hidden_s, moved_bytes, usable
 from simulator.cost.collectives import calls as collectives
@@ -23,7 +22,6 @@ from simulator.cost.collectives.dispatch import dispatch_s
 from simulator.cost.kernels.flash_attention import attention_s
 from simulator.cost.kernels.gemm import device_rates
 from simulator.cost.kernels.memory_bound import stream_figures, stream_s
-from simulator.cost.kernels.stragglers import slowest_of
 from simulator.cost.operators.block_operators import model_parts
 from simulator.cost.operators.context import attention_window_s
 from simulator.cost.operators.operations import (
@@ -34,8 +32,13 @@ from simulator.cost.operators.operations import (
     element_bytes,
     recomputes,
 )
-from simulator.cost.operators.recomputed import left_out
-from simulator.cost.operators.selective import saved_by_mode, share_again, shorter, spared_s
+from simulator.cost.operators.selective import (
+    left_out,
+    saved_by_mode,
+    share_again,
+    shorter,
+    spared_s,
+)
 from simulator.cost.operators.split_work import copies_over_tp
 from simulator.hardware.cluster import Cluster
 from simulator.layout.placement import Group

@@ -1,4 +1,4 @@
-"""What the host needs to enqueue the kernels of a part: a pass takes no less."""
+"""What the host does for a part: enqueues its kernels, which no pass outruns, and copies inputs."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from typing import Any
 import numpy as np
 
 from simulator.arrays import Floats
+from simulator.cost.collectives.calls import broadcasts_s
 from simulator.cost.operators.operations import Operators, Ranks, recomputes
 from simulator.cost.operators.roles import GemmRole, StreamRole
 from simulator.cost.operators.split_work import split_host_s
 from simulator.files import Figure
+from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import DISPATCHERS
 from simulator.software.host_work import HostWork, Launched
 from simulator.software.profile import Software
-from simulator.workload.recipe import Recipe
+from simulator.workload.recipe import Recipe, Workload
 
 _DENSE = ("norm", "core_attn", "mla_up_proj", "mlp", "shared_experts")
 _EXPERTS = ("mlp_act", "moe_act", "moe")
@@ -27,6 +29,9 @@ _MODULES_AGAIN = 2.0
 
 _BothWays = tuple[Any, Any]
 """Forward and backward."""
+
+_PIXEL_BYTES = 4.0
+"""For every value of an image: images are fp32 once they are normalised."""
 
 
 def launches_s(
@@ -287,3 +292,44 @@ def replays_s(
 def _is_routed(module: str) -> bool:
     """Whether an operator belongs to routed experts; shared ones are launched as a dense MLP is."""
     return "moe" in (names := module.split("+")) and "shared_experts" not in names
+
+
+def fetch_bytes(workload: Workload, software: Software, micro_batch: Floats) -> Floats:
+    """Bytes of one micro-batch for the first stage, for the last one, and for both.
+
+    Parameters
+    ----------
+    workload, software : Workload, Software
+    micro_batch : ndarray
+        Sequences of a micro-batch, shape (keys,).
+
+    Returns
+    -------
+    ndarray, shape (keys, 3)
+    """
+    arch, recipe, fetch = workload.architecture, workload.recipe, software.input
+    read = float(recipe.sequence_length)
+    written = float(recipe.decoder_length or read) if arch.is_encoder_decoder else 0.0
+    tokens = (read + written) * fetch.token_bytes
+    labels, shared = (written or read) * fetch.label_bytes, (read + written) * fetch.shared_bytes
+    if arch.patch_values:  # an image and its class
+        patches = read - arch.extra_embeddings
+        tokens = patches * arch.patch_values * _PIXEL_BYTES
+        labels, shared = fetch.label_bytes, fetch.shared_bytes
+    shared = shared + read**2 * fetch.mask_bytes
+    return np.asarray(micro_batch[:, None] * np.array([tokens, labels, shared], dtype=float))
+
+
+def input_s(workload: Workload, cluster: Cluster, software: Software, ranks: Ranks) -> Floats:
+    """Seconds of these copies, over the host link and then over tp; shape (keys, 3).
+
+    A node without a host link has its input where it computes.
+    """
+    sizes = fetch_bytes(workload, software, ranks.micro_batch)
+    seconds = sizes / float(cluster.node.host_bytes_per_s or np.inf)
+    if not software.input.broadcast:
+        return seconds
+    links, group = cluster.links_of("tp"), ranks.groups.tp
+    # `broadcasts_s` counts one broadcast of every rank's share: here one rank sends it all
+    sent = [broadcasts_s(links, share * group.size, group) / group.size for share in sizes.T]
+    return np.asarray(seconds + np.where(sizes > 0, np.stack(sent, axis=1), 0.0))

@@ -1,7 +1,7 @@
 """Seconds of one collective on a process group: NCCL's choice, then what the chosen kernel takes.
 
 A group of `size` ranks has `local` members in each scale-up domain. The library chooses by its own
-tables (`simulator.cost.collectives.nccl_choice`); what the choice takes inside a domain is a curve
+tables (`cost.collectives.nccl.algorithms`); what the choice takes inside a domain is a curve
 fitted to measurements, and what it takes among domains follows from hops and from the adapters that
 the group's local members bring along (all groups of a domain run at once, so each member brings its
 own share).
@@ -16,8 +16,7 @@ import numpy as np
 from simulator.arrays import Floats, Ints
 from simulator.cost.collectives.curves import Regime, board, curve_s
 from simulator.cost.collectives.nccl.algorithm import CallShape
-from simulator.cost.collectives.nccl.algorithms import CHOICES, Choice, by_algorithm
-from simulator.cost.collectives.nccl_choice import choose
+from simulator.cost.collectives.nccl.algorithms import CHOICES, Choice, by_algorithm, choose
 from simulator.hardware.accelerator import Accelerator
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.fabric import CollectiveLibrary, Fabric

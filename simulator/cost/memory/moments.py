@@ -82,7 +82,7 @@ def fullest(
     Parameters
     ----------
     whole, early : ndarray
-        All gradients of a rank, and those of single moments (``cost/states/gradient_pieces.py``).
+        All gradients of a rank, and those of single moments (``cost/states/gathered.py``).
     gathered : ndarray
         Gathered parameters at each of the MOMENTS, shape (6, layouts, columns).
     unreduced : ndarray

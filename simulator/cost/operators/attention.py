@@ -11,7 +11,7 @@ from simulator.cost.operators.context import Widths, exchange_context
 from simulator.cost.operators.operations import (
     Collective,
     Gemm,
-    Operators,
+    ModuleOperators,
     Ranks,
     Stream,
     element_bytes,
@@ -23,7 +23,7 @@ from simulator.cost.operators.roles import GemmRole, SavedRole
 from simulator.cost.operators.tensor_parallel import (
     gather_cast_input,
     gather_input,
-    keep_input,
+    kept_input,
     reduce_cast_output,
     reduce_output,
 )
@@ -37,7 +37,6 @@ _UP = "mla_up_proj"
 
 
 def attention(
-    ops: Operators,
     kind: Block,
     hidden: int,
     ranks: Ranks,
@@ -45,28 +44,30 @@ def attention(
     kernels: Kernels,
     *,
     position: str,
-) -> None:
+) -> ModuleOperators:
     """Projections, core attention and the collectives around them."""
     att, size, tokens = kind.attention, element_bytes(recipe), ranks.tokens(recipe)
     assert att is not None, "a block without attention"
-    again, widths = _UP * att.is_mla, _widths(att, ranks)
+    ops, again, widths = ModuleOperators(), _UP * att.is_mla, _widths(att, ranks)
     if att.is_mla:
-        _latent_projections(ops, att, hidden, ranks, recipe)
+        ops.add(_latent_projections(att, hidden, ranks, recipe))
         wide = ranks.own_tokens(recipe) * hidden * size
-        summed_gradients(ops, "down-projections", 2, wide, kernels)
+        ops.streams += summed_gradients("down-projections", 2, wide, kernels)
     else:
-        _project(ops, att, hidden, ranks, recipe, kernels)
+        ops.add(_project(att, hidden, ranks, recipe, kernels))
     if att.filtered:
-        _filter(ops, hidden, ranks, recipe, kernels)
+        ops.add(_filter(hidden, ranks, recipe, kernels))
     if kind.norms > 0:
         read_by = _readers(kind, att)
-        keep_input(ops, "attention input", hidden, ranks, recipe, kernels, linears=read_by)
+        ops.saved.append(
+            kept_input("attention input", hidden, ranks, recipe, kernels, linears=read_by)
+        )
     ops.streams.append(_rotary(att, widths, tokens, size, kernels, position=position))
     ops.streams.append(_split_and_merge(att, ranks, tokens, size, kernels))
     if att.qk_norm or att.plain_qk_norm:
-        _norm_heads(ops, att, widths, tokens, size, kernels)
+        ops.add(_norm_heads(att, widths, tokens, size, kernels))
     if att.indexer is not None:
-        _pick(ops, att.indexer, att.q_lora_rank or hidden, hidden, ranks, recipe)
+        ops.add(_pick(att.indexer, att.q_lora_rank or hidden, hidden, ranks, recipe))
     heads, kv_heads = _heads(att, ranks)
     repeated = ranks.repeated_keys(heads if att.is_mla else kv_heads)
     copies = np.maximum(heads / kv_heads if kernels.repeats_keys else 1.0, repeated)
@@ -76,25 +77,25 @@ def attention(
         (SavedRole.VALUES, copies * widths.value),
     ):
         ops.keep(role.name.lower(), tokens * width * size, role, module=again)
-    core_attention(ops, att, hidden, ranks, recipe, kernels, alibi=position == "alibi")
-    ops.gemms.append(
-        Gemm(name="proj", role=GemmRole.ATTENTION_OUTPUT, m=tokens, n=hidden, k=widths.result)
-    )
+    ops.add(core_attention(att, hidden, ranks, recipe, kernels, alibi=position == "alibi"))
+    output = GemmRole.ATTENTION_OUTPUT
+    ops.gemms.append(Gemm(name="proj", role=output, m=tokens, n=hidden, k=widths.result))
     ops.keep("attention output", tokens * widths.result * size, SavedRole.ATTENTION_OUTPUT)
-    _gates(ops, att, hidden, tokens, widths, size)
+    ops.add(_gates(att, hidden, tokens, widths, size))
     wide = tokens * hidden * size
     if att.is_mla:
         latent = (att.q_lora_rank or hidden) + att.kv_lora_rank
-        gather_input(ops, tokens * latent * size, ranks, "kv_up", kernels, module=again)
-        _gather_rotary(ops, tokens * att.rope_head_dim * size, ranks)
+        ops.add(gather_input(tokens * latent * size, ranks, "kv_up", kernels, module=again))
+        ops.collectives += _gather_rotary(tokens * att.rope_head_dim * size, ranks)
     else:
-        gather_cast_input(ops, wide, ranks, "qkv", recipe, kernels, projections=3)
-    reduce_cast_output(ops, wide, ranks, "proj", recipe, kernels)
-    shared = widths.query / widths.key
-    exchange_context(
-        ops, widths, tokens, tokens, ranks, size, kernels=kernels, heads_per_key=shared,
-        repeated=repeated,
+        ops.add(gather_cast_input(wide, ranks, "qkv", recipe, kernels, projections=3))
+    ops.add(reduce_cast_output(wide, ranks, "proj", recipe, kernels))
+    exchanged = exchange_context(
+        widths, tokens, tokens, ranks, size,
+        kernels=kernels, heads_per_key=widths.query / widths.key, repeated=repeated,
     )  # fmt: skip
+    ops.add(exchanged)
+    return ops
 
 
 def _heads(att: Attention, ranks: Ranks) -> tuple[Any, Any]:
@@ -115,13 +116,12 @@ def _widths(att: Attention, ranks: Ranks) -> Widths:
 
 
 def _project(
-    ops: Operators,
     att: Attention,
     hidden: int,
     ranks: Ranks,
     recipe: Recipe,
     kernels: Kernels,
-) -> None:
+) -> ModuleOperators:
     """Queries, keys and values of the block's input, in one product or in three."""
     tokens, size, role = ranks.tokens(recipe), element_bytes(recipe), GemmRole.QUERY_KEY_VALUE
     widths = _widths(att, ranks)
@@ -129,24 +129,26 @@ def _project(
     if att.shares_keys or att.keys_are_values:
         values = values * 0.0
     part_widths = (widths.query * (1 + att.output_gate), keys, values)
-    apart = separate_linears(ops, "qkv", part_widths, tokens * hidden, size, kernels)
+    apart, sums = separate_linears("qkv", part_widths, tokens * hidden, size, kernels)
     width = part_widths[0] + keys + values
-    ops.gemms.append(Gemm(name="qkv", role=role, m=tokens, n=width, k=hidden, linears=apart))
+    product = Gemm(name="qkv", role=role, m=tokens, n=width, k=hidden, linears=apart)
+    return ModuleOperators(gemms=[product], streams=sums)
 
 
 def _norm_heads(
-    ops: Operators, att: Attention, widths: Widths, tokens: Any, size: float, kernels: Kernels
-) -> None:
+    att: Attention, widths: Widths, tokens: Any, size: float, kernels: Kernels
+) -> ModuleOperators:
     """Norms of queries and of keys, by head or over all heads of all ranks.
 
     Over all heads ranks agree on the mean of squares: a number in fp32 for each token.
     """
+    ops = ModuleOperators()
     kind = "plain" if not att.qk_norm else "layer" if att.qk_norm_bias else "rms"
     whole = att.qk_norm_width == "all"
     tensors = [("queries", widths.query, att.heads), ("keys", widths.key, att.kv_heads)]
     for tensor, width, heads in tensors[: 1 if att.shares_keys else 2]:
         normed = att.head_dim * (heads if whole else 1)
-        norm(ops, f"norm of {tensor}", tokens * width, normed, size, kernels, kind=kind)
+        ops.add(norm(f"norm of {tensor}", tokens * width, normed, size, kernels, kind=kind))
         if whole:
             ops.collectives += [
                 Collective(
@@ -154,17 +156,19 @@ def _norm_heads(
                 )
                 for backward in (False, True)
             ]
+    return ops
 
 
 def _pick(
-    ops: Operators, indexer: Indexer, reads: int, hidden: int, ranks: Ranks, recipe: Recipe
-) -> None:
+    indexer: Indexer, reads: int, hidden: int, ranks: Ranks, recipe: Recipe
+) -> ModuleOperators:
     """The indexer on every rank whole: queries, key and weights, scores, and what it picks.
 
     Scores of all heads are rectified, weighted and summed in the kernel that makes them; their sum
     is written and read once in fp32 for the choice. Kept are queries, key, weights, indices and
     what the norms of the key, and of queries where they have one, read.
     """
+    ops = ModuleOperators()
     size, tokens = element_bytes(recipe), ranks.tokens(recipe)
     heads, head = indexer.heads, indexer.head_dim
     wide = heads * head
@@ -197,6 +201,7 @@ def _pick(
     normed = head + (0 if indexer.biased_norm else wide)
     elements = wide + head + heads * indexer.weighted + normed
     ops.keep("indexer", tokens * (elements * size + 4.0 * picked))
+    return ops
 
 
 def _rotary(
@@ -307,21 +312,24 @@ def _readers(kind: Block, att: Attention) -> tuple[str, ...]:
 
 
 def _gates(
-    ops: Operators, att: Attention, hidden: int, tokens: Any, widths: Widths, size: float
-) -> None:
+    att: Attention, hidden: int, tokens: Any, widths: Widths, size: float
+) -> ModuleOperators:
     """Gates on attention's result; latent attention's is a product of its own."""
+    ops = ModuleOperators()
     if att.output_gate and att.is_mla:
         ops.gemms.append(Gemm(name="gate", m=tokens, n=widths.result, k=hidden))
     if att.head_gate:
         heads = widths.result / att.value_dim
         ops.gemms.append(Gemm(name="head gate", m=tokens, n=heads, k=hidden, kind="head"))
-        _gate(ops, tokens * widths.result, tokens * heads, size)
+        ops.add(_gate(tokens * widths.result, tokens * heads, size))
     elif att.output_gate:
-        _gate(ops, tokens * widths.result, tokens * widths.result, size)
+        ops.add(_gate(tokens * widths.result, tokens * widths.result, size))
+    return ops
 
 
-def _gate(ops: Operators, elements: Any, gates: Any, size: float) -> None:
+def _gate(elements: Any, gates: Any, size: float) -> ModuleOperators:
     """A sigmoid of the gate times attention's result: one kernel; gate and product are kept."""
+    ops = ModuleOperators()
     ops.streams.append(
         Stream(
             name="output gate",
@@ -332,12 +340,14 @@ def _gate(ops: Operators, elements: Any, gates: Any, size: float) -> None:
     )
     ops.keep("output gate", gates * size)
     ops.keep("gated output", elements * size, SavedRole.LINEAR_INPUT, linears=("o",))
+    return ops
 
 
 def _latent_projections(
-    ops: Operators, att: Attention, hidden: int, ranks: Ranks, recipe: Recipe
-) -> None:
+    att: Attention, hidden: int, ranks: Ranks, recipe: Recipe
+) -> ModuleOperators:
     """MLA: down- and up-projections; the down-projections are not sharded over tp."""
+    ops = ModuleOperators()
     tokens, own_tokens = ranks.tokens(recipe), ranks.own_tokens(recipe)
     heads, size = att.heads / ranks.tp, element_bytes(recipe)
     query, key_and_value = (
@@ -362,6 +372,7 @@ def _latent_projections(
     latent = own_tokens * att.kv_lora_rank * size
     ops.keep("compressed keys", latent + own_tokens * att.rope_head_dim * size, SavedRole.LATENT)
     ops.keep("compressed keys, normed", latent, SavedRole.LATENT_NORMED, linears=("kv_up",))
+    return ops
 
 
 def _up(name: str, role: GemmRole, tokens: Any, outputs: Any, inputs: Any) -> Gemm:
@@ -369,25 +380,24 @@ def _up(name: str, role: GemmRole, tokens: Any, outputs: Any, inputs: Any) -> Ge
     return Gemm(name=name, role=role, m=tokens, n=outputs, k=inputs, module=_UP)
 
 
-def _gather_rotary(ops: Operators, wide: Any, ranks: Ranks) -> None:
+def _gather_rotary(wide: Any, ranks: Ranks) -> list[Collective]:
     """MLA's rotary part of the keys, which no linear reads: gathered once, its gradient scattered.
 
     Megatron-Core gathers it before what `mla_up_proj` recomputes.
     """
     sharded = np.where(ranks.sequence_parallel, wide, 0.0)
     whole = np.where(ranks.sequence_parallel, 0.0, wide)
-    for operation, size_bytes, backward in (
-        ("all_gather", sharded, False),
-        ("reduce_scatter", sharded, True),
-        ("all_reduce", whole, True),
-    ):
-        ops.collectives.append(
-            Collective(operation=operation, group="tp", size_bytes=size_bytes, backward=backward)
+    return [
+        Collective(operation=operation, group="tp", size_bytes=size_bytes, backward=backward)
+        for operation, size_bytes, backward in (
+            ("all_gather", sharded, False),
+            ("reduce_scatter", sharded, True),
+            ("all_reduce", whole, True),
         )
+    ]
 
 
 def cross_attention(
-    ops: Operators,
     att: Attention,
     hidden: int,
     ranks: Ranks,
@@ -395,12 +405,13 @@ def cross_attention(
     kernels: Kernels,
     *,
     source: Recipe,
-) -> None:
+) -> ModuleOperators:
     """Attention of a decoder to the output of its encoder, whose length `source` gives.
 
     The encoder's output is kept once for all layers, by the first layer of the decoder; with
     sequence parallelism every layer gathers it.
     """
+    ops = ModuleOperators()
     size, tokens, keys = element_bytes(recipe), ranks.tokens(recipe), ranks.tokens(source)
     query = att.heads / ranks.tp * att.head_dim
     kv_heads = np.maximum(att.kv_heads / ranks.tp, 1.0)
@@ -411,32 +422,39 @@ def cross_attention(
     ops.gemms.append(
         Gemm(name="cross kv", role=GemmRole.CROSS_ATTENTION, m=keys, n=pairs, k=hidden)
     )
-    keep_input(ops, "cross attention input", hidden, ranks, recipe, kernels, linears=("q",))
+    ops.saved.append(
+        kept_input("cross attention input", hidden, ranks, recipe, kernels, linears=("q",))
+    )
     ops.keep("cross queries", tokens * query * size, SavedRole.CROSS_QUERIES)
     ops.keep("cross keys and values", keys * pairs * size, SavedRole.CROSS_KEYS_AND_VALUES)
-    core_attention(ops, att, hidden, ranks, recipe, kernels, source=source, prefix="cross ")
+    ops.add(core_attention(att, hidden, ranks, recipe, kernels, source=source, prefix="cross "))
     ops.gemms.append(
         Gemm(name="cross proj", role=GemmRole.CROSS_ATTENTION, m=tokens, n=hidden, k=result)
     )
     ops.keep("cross attention output", tokens * result * size, SavedRole.CROSS_ATTENTION_OUTPUT)
-    gather_input(ops, tokens * hidden * size, ranks, "cross q", kernels)
-    gather_input(ops, keys * hidden * size, ranks, "cross kv", kernels)
-    reduce_output(ops, tokens * hidden * size, ranks, "cross proj")
+    ops.add(gather_input(tokens * hidden * size, ranks, "cross q", kernels))
+    ops.add(gather_input(keys * hidden * size, ranks, "cross kv", kernels))
+    ops.add(reduce_output(tokens * hidden * size, ranks, "cross proj"))
     widths = Widths(
         query=query, key=kv_heads * att.head_dim, value=kv_heads * att.value_dim, result=result
     )
     shared = result / widths.value
-    exchange_context(ops, widths, tokens, keys, ranks, size, kernels=kernels, heads_per_key=shared)
+    ops.add(
+        exchange_context(widths, tokens, keys, ranks, size, kernels=kernels, heads_per_key=shared)
+    )
+    return ops
 
 
-def _filter(ops: Operators, hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels) -> None:
+def _filter(hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels) -> ModuleOperators:
     """Localized filtering (Yuan 2.0): two convolutions over two tokens and an RMS norm of the sum.
 
     Every tensor-parallel rank has their weights; queries and keys read the result, values do not.
     """
+    ops = ModuleOperators()
     size, tokens = element_bytes(recipe), ranks.tokens(recipe)
     ops.gemms.append(Gemm(name="filter1", m=tokens, n=hidden // 2, k=2 * hidden))
     ops.gemms.append(Gemm(name="filter2", m=tokens, n=hidden, k=2 * (hidden // 2)))
     ops.keep("filter output", tokens * (hidden // 2) * size)
     ops.keep("filtered input", tokens * hidden * size, module="norm")
-    norm(ops, "filter norm", tokens * hidden, hidden, size, kernels, kind="rms")
+    ops.add(norm("filter norm", tokens * hidden, hidden, size, kernels, kind="rms"))
+    return ops

@@ -7,12 +7,19 @@ from typing import Any
 import numpy as np
 
 from simulator.arrays import Floats
+from simulator.cost.operators.casts import QUANTISED_BYTES
 from simulator.cost.operators.model_flop import seen_keys
-from simulator.cost.operators.operations import Flash, Gemm, Operators, Ranks, Stream, element_bytes
-from simulator.cost.operators.quantised import QUANTISED_BYTES
+from simulator.cost.operators.operations import (
+    Flash,
+    Gemm,
+    ModuleOperators,
+    Ranks,
+    Stream,
+    element_bytes,
+)
 from simulator.cost.operators.roles import GemmRole, SavedRole
 from simulator.software.kernels import Kernels
-from simulator.software.mechanisms.wide_heads import FUSED_HEAD
+from simulator.software.mechanisms import FUSED_HEAD
 from simulator.workload.architecture import Attention
 from simulator.workload.recipe import Recipe
 
@@ -20,7 +27,6 @@ _CORE = "core_attn"
 
 
 def core_attention(
-    ops: Operators,
     att: Attention,
     hidden: int,
     ranks: Ranks,
@@ -30,7 +36,7 @@ def core_attention(
     source: Recipe | None = None,
     prefix: str = "",
     alibi: bool = False,
-) -> None:
+) -> ModuleOperators:
     """List scores, softmax and weighted sum; `source` has the length of the keys if not their own.
 
     Under a causal mask flash attention computes half of the scores, the products of unfused
@@ -39,57 +45,72 @@ def core_attention(
     1). Disentangled attention has no flash kernel.
     """
     source = source or recipe
-    heads = att.heads / ranks.tp
     if is_flash(kernels, att):
-        _flash(ops, att, ranks, recipe, kernels, source=source, prefix=prefix)
-        return
-    size, length = element_bytes(recipe), source.sequence_length
+        return _flash(att, ranks, recipe, kernels, source=source, prefix=prefix)
+    heads, size, length = att.heads / ranks.tp, element_bytes(recipe), source.sequence_length
     if att.window and not att.causal:  # windows of an image are computed apart, not masked
         length = min(att.window, length)
     calls, local = ranks.micro_batch * heads, recipe.sequence_length / ranks.cp
-    _product(ops, f"{prefix}scores", local, length, att.head_dim, calls, causal=att.causal)
-    _product(ops, f"{prefix}context", local, att.value_dim, length, calls, causal=att.causal)
-    scores = calls * local * length
+    products = [
+        _product(f"{prefix}{name}", local, n, k, calls, causal=att.causal)
+        for name, n, k in (("scores", length, att.head_dim), ("context", att.value_dim, length))
+    ]
+    ops = ModuleOperators(gemms=products)
     if att.disentangled:
-        _positions(ops, att, hidden, heads, ranks, recipe)
-    if alibi:  # one row for each head, copied to all rows, to which the product adds its results
-        _stream(ops, f"{prefix}distances", "softmax", 2 * size * scores, 0.0, backward_calls=0.0)
-    if att.softcap:
-        _stream(ops, f"{prefix}softcap", "softmax", 6 * size * scores, 3 * size * scores, calls=3)
-        ops.keep(f"{prefix}capped scores", size * scores, module=_CORE)
-    fused = "softmax" in kernels.fused
-    forward, backward = _softmax_bytes(att, kernels)
-    _stream(
-        ops,
-        f"{prefix}softmax",
-        "softmax",
-        forward * scores,
-        backward * scores,
-        calls=1 if fused else 4,
-    )
-    if att.causal and (pair_bytes := kernels.transformer_engine.mask_bytes):
-        made = pair_bytes * local * length
-        _stream(ops, f"{prefix}mask", "elementwise", made, 0.0, calls=8, backward_calls=0.0)
-    ops.keep(f"{prefix}attention weights", size * scores, SavedRole.ATTENTION_WEIGHTS, module=_CORE)
-    if att.dropout:
-        _stream(ops, f"{prefix}attention dropout", "softmax", 5.0 * scores, 5.0 * scores)
-        dropped = (size + 1.0) * scores
-        ops.keep(f"{prefix}dropped attention weights", dropped, module=_CORE)
+        ops.add(_positions(att, hidden, heads, ranks, recipe))
+    ops.add(_softmax(att, calls, local, length, size, kernels=kernels, prefix=prefix, alibi=alibi))
     tokens = ranks.tokens(recipe) * heads
     # batched products take transposed operands as they are, so that gradients are not copied; the
     # factor on the scores is a kernel for each of the gradients of queries and keys
     copied, scaled = 2 * size * tokens * att.value_dim, 4 * size * tokens * att.head_dim
-    _stream(ops, f"{prefix}context transpose", "elementwise", copied, 0.0, backward_calls=0.0)
+    transpose, factor = f"{prefix}context transpose", f"{prefix}scaled gradients"
+    ops.streams.append(_stream(transpose, "elementwise", copied, 0.0, backward_calls=0.0))
     if not att.disentangled and "attention_scale" not in kernels.fused:
+        back = {"calls": 0.0, "backward_calls": 2.0}
+        ops.streams.append(_stream(factor, "elementwise", 0.0, scaled, **back))
+    return ops
+
+
+def _softmax(
+    att: Attention,
+    calls: Floats,
+    local: Floats,
+    length: int,
+    size: float,
+    *,
+    kernels: Kernels,
+    prefix: str,
+    alibi: bool,
+) -> ModuleOperators:
+    """What lies between both products, on `calls` times `local` by `length` scores."""
+    ops, scores = ModuleOperators(), calls * local * length
+    if alibi:  # one row for each head, copied to all rows, to which the product adds its results
+        moved = 2 * size * scores
+        ops.streams.append(_stream(f"{prefix}distances", "softmax", moved, 0.0, backward_calls=0.0))
+    if att.softcap:
+        there, back = 6 * size * scores, 3 * size * scores
+        ops.streams.append(_stream(f"{prefix}softcap", "softmax", there, back, calls=3))
+        ops.keep(f"{prefix}capped scores", size * scores, module=_CORE)
+    forward, backward = _softmax_bytes(att, kernels)
+    kernel_calls = 1 if "softmax" in kernels.fused else 4
+    ops.streams.append(
         _stream(
-            ops,
-            f"{prefix}scaled gradients",
-            "elementwise",
-            0.0,
-            scaled,
-            calls=0.0,
-            backward_calls=2.0,
+            f"{prefix}softmax", "softmax", forward * scores, backward * scores, calls=kernel_calls
         )
+    )
+    if att.causal and (pair_bytes := kernels.transformer_engine.mask_bytes):
+        made = pair_bytes * local * length
+        ops.streams.append(
+            _stream(f"{prefix}mask", "elementwise", made, 0.0, calls=8, backward_calls=0.0)
+        )
+    ops.keep(f"{prefix}attention weights", size * scores, SavedRole.ATTENTION_WEIGHTS, module=_CORE)
+    if att.dropout:
+        ops.streams.append(
+            _stream(f"{prefix}attention dropout", "softmax", 5.0 * scores, 5.0 * scores)
+        )
+        dropped = (size + 1.0) * scores
+        ops.keep(f"{prefix}dropped attention weights", dropped, module=_CORE)
+    return ops
 
 
 def is_flash(kernels: Kernels, att: Attention) -> bool:
@@ -115,7 +136,6 @@ def _softmax_bytes(att: Attention, kernels: Kernels) -> tuple[float, float]:
 
 
 def _flash(
-    ops: Operators,
     att: Attention,
     ranks: Ranks,
     recipe: Recipe,
@@ -123,8 +143,9 @@ def _flash(
     *,
     source: Recipe,
     prefix: str,
-) -> None:
+) -> ModuleOperators:
     """Fused calls. Windows without a mask (of an image) are sequences of their own."""
+    ops = ModuleOperators()
     heads = att.heads / ranks.tp
     tokens, blocks = ranks.tokens(recipe), ranks.key_blocks(kernels)
     lengths = _lengths(source)
@@ -151,7 +172,9 @@ def _flash(
         )
     )
     if recipe.precision in kernels.transformer_engine.quantised_attention:
-        _cast_operands(ops, att, tokens * heads, ranks.tokens(source) * kv_heads, recipe, prefix)
+        ops.streams.append(
+            _cast_operands(att, tokens * heads, ranks.tokens(source) * kv_heads, recipe, prefix)
+        )
     # of the attention to an encoder no rule tells it apart
     role = SavedRole.OTHER if prefix else SavedRole.LOG_SUM_EXP
     ops.keep(f"{prefix}log-sum-exp", 4.0 * tokens * heads, role, module=_CORE)
@@ -159,11 +182,10 @@ def _flash(
         copied = np.where((ranks.micro_batch > 1) & (ranks.cp == 1), tokens * heads, 0.0)
         size_bytes = copied * att.value_dim * element_bytes(recipe)
         ops.keep(f"{prefix}batch-first output", size_bytes, module=_CORE)
+    return ops
 
 
-def _cast_operands(
-    ops: Operators, att: Attention, queries: Any, pairs: Any, recipe: Recipe, prefix: str
-) -> None:
+def _cast_operands(att: Attention, queries: Any, pairs: Any, recipe: Recipe, prefix: str) -> Stream:
     """Casts of queries, keys and values, and of the result's gradient: along rows and columns.
 
     NVIDIA/TransformerEngine v2.16 pytorch/attention/dot_product_attention/utils.py,
@@ -171,16 +193,14 @@ def _cast_operands(
     """
     element = element_bytes(recipe) + 2.0 * QUANTISED_BYTES[recipe.precision]
     cast = queries * att.head_dim + pairs * (att.head_dim + att.value_dim)
-    ops.streams.append(
-        Stream(
-            name=f"{prefix}casts for attention",
-            kind="cast",
-            forward_bytes=element * cast,
-            backward_bytes=element * queries * att.value_dim,
-            calls=3.0,
-            backward_calls=1.0,
-            module=_CORE,
-        )
+    return Stream(
+        name=f"{prefix}casts for attention",
+        kind="cast",
+        forward_bytes=element * cast,
+        backward_bytes=element * queries * att.value_dim,
+        calls=3.0,
+        backward_calls=1.0,
+        module=_CORE,
     )
 
 
@@ -192,25 +212,26 @@ def _lengths(recipe: Recipe) -> tuple[tuple[int, float], ...]:
 
 
 def _positions(
-    ops: Operators, att: Attention, hidden: int, heads: Floats, ranks: Ranks, recipe: Recipe
-) -> None:
+    att: Attention, hidden: int, heads: Floats, ranks: Ranks, recipe: Recipe
+) -> ModuleOperators:
     """Disentangled attention: queries meet positions as keys, keys meet positions as queries.
 
     He et al. 2021 (arXiv 2006.03654), section 3.2, kept as transformers computes it: projections
     repeated for every sequence, both products and two tables of indices (which torch's gather
     keeps), keys once more with the scale in them.
     """
+    ops = ModuleOperators()
     size, rows, length = element_bytes(recipe), att.disentangled, recipe.sequence_length
     calls, local = ranks.micro_batch * heads, length / ranks.cp
     width = heads * att.head_dim
     for name in ("position keys", "position queries"):
         ops.gemms.append(Gemm(name=name, m=rows, n=width, k=hidden))
-    _product(ops, "content to position", local, rows, att.head_dim, calls)
-    _product(ops, "position to content", local, rows, att.head_dim, calls)
+    ops.gemms.append(_product("content to position", local, rows, att.head_dim, calls))
+    ops.gemms.append(_product("position to content", local, rows, att.head_dim, calls))
     scores = calls * local * length
     # two gathers read 8-byte indices; two scales; three sums of score matrices
     moved = (2 * (8 + 2 * size) + 2 * 2 * size + 3 * 3 * size) * scores
-    _stream(ops, "position scores", "elementwise", moved, moved, calls=8)
+    ops.streams.append(_stream("position scores", "elementwise", moved, moved, calls=8))
     repeated = 2 * ranks.micro_batch * rows * width * size
     ops.keep("position keys and queries", repeated, module=_CORE)
     ops.keep("position scores", 2 * size * calls * local * rows, module=_CORE)
@@ -218,28 +239,24 @@ def _positions(
     ops.keep("scaled keys", ranks.tokens(recipe) * width * size, module=_CORE)
     if att.dropout:
         ops.keep("dropped positions", (size + 1.0) * rows * hidden + 0 * heads, module=_CORE)
+    return ops
 
 
-def _product(
-    ops: Operators, name: str, m: Any, n: Any, k: Any, batch: Any, *, causal: bool = False
-) -> None:
-    ops.gemms.append(
-        Gemm(
-            name=name,
-            role=GemmRole.SCORES,
-            m=m,
-            n=n,
-            k=k,
-            batch=batch,
-            kind="attention",
-            module=_CORE,
-            causal=causal,
-        )
+def _product(name: str, m: Any, n: Any, k: Any, batch: Any, *, causal: bool = False) -> Gemm:
+    return Gemm(
+        name=name,
+        role=GemmRole.SCORES,
+        m=m,
+        n=n,
+        k=k,
+        batch=batch,
+        kind="attention",
+        module=_CORE,
+        causal=causal,
     )
 
 
 def _stream(
-    ops: Operators,
     name: str,
     kind: str,
     forward: Any,
@@ -247,15 +264,13 @@ def _stream(
     *,
     calls: float = 1.0,
     backward_calls: float | None = None,
-) -> None:
-    ops.streams.append(
-        Stream(
-            name=name,
-            kind=kind,
-            module=_CORE,
-            calls=calls,
-            backward_calls=backward_calls,
-            forward_bytes=forward,
-            backward_bytes=backward,
-        )
+) -> Stream:
+    return Stream(
+        name=name,
+        kind=kind,
+        module=_CORE,
+        calls=calls,
+        backward_calls=backward_calls,
+        forward_bytes=forward,
+        backward_bytes=backward,
     )

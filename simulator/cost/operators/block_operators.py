@@ -10,18 +10,17 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
-import numpy as np
-
 from simulator.cost.operators.adapters import freeze
 from simulator.cost.operators.attention import attention, cross_attention
 from simulator.cost.operators.biases import linear_biases
-from simulator.cost.operators.casts import casts
+from simulator.cost.operators.casts import casts, quantise_saved
 from simulator.cost.operators.ends import embedding, head, layer_recipe, look_up
 from simulator.cost.operators.fake_quantised import fake_quantise
 from simulator.cost.operators.mixers import mix, small_linear
 from simulator.cost.operators.mlp import experts, mlp
 from simulator.cost.operators.operations import (
     Gemm,
+    ModuleOperators,
     Operators,
     Ranks,
     Stream,
@@ -29,9 +28,8 @@ from simulator.cost.operators.operations import (
     norm,
     residual,
 )
-from simulator.cost.operators.quantised import quantise_saved
-from simulator.cost.operators.recomputed import rerun_norms
 from simulator.cost.operators.roles import GemmRole, SavedRole, StreamRole
+from simulator.cost.operators.selective import rerun_norms
 from simulator.cost.operators.stashes import compress_stashes
 from simulator.cost.operators.tensor_parallel import gather_input
 from simulator.cost.operators.traced_blocks import traced
@@ -92,7 +90,7 @@ def _computed(
     kind: Block, hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels, *, position: str
 ) -> Operators:
     """What a block computes and keeps in 16 bit, in the order of its forward pass."""
-    ops = _nothing_yet(kind, position)
+    ops = _nothing_yet(kind, recipe, position)
     inputs, recipe, hidden = recipe, layer_recipe(kind, recipe), kind.width or hidden
     size = element_bytes(recipe)
     elements = ranks.own_tokens(recipe) * hidden
@@ -100,57 +98,59 @@ def _computed(
     parallel = kind.parallel_residual
     roles = _NORMS if kind.mixes_tokens else _NORMS[1:]
     for index in range(kind.norms):
-        norm(
-            ops,
-            f"norm{index + 1}",
-            elements,
-            hidden,
-            size,
-            kernels,
-            kind=kind.norm,
-            keeps_input=index == 0 or not parallel,
-            role=roles[index] if index < len(roles) else StreamRole.OTHER,
+        ops.add(
+            norm(
+                f"norm{index + 1}",
+                elements,
+                hidden,
+                size,
+                kernels,
+                kind=kind.norm,
+                keeps_input=index == 0 or not parallel,
+                role=roles[index] if index < len(roles) else StreamRole.OTHER,
+            )
         )
     if kind.starts_decoder:
-        _start_decoder(ops, kind, hidden, ranks, recipe, kernels, source=inputs)
+        ops.add(_start_decoder(kind, hidden, ranks, recipe, kernels, source=inputs))
     if kind.merges_patches:
-        _merge_patches(ops, hidden, ranks, recipe, kernels)
+        ops.add(_merge_patches(hidden, ranks, recipe, kernels))
     if kind.attention is not None:
-        attention(ops, kind, hidden, ranks, recipe, kernels, position=position)
+        ops.add(attention(kind, hidden, ranks, recipe, kernels, position=position))
     if kind.mixer is not None:
-        mix(ops, kind.mixer, hidden, ranks, recipe, kernels, alone=kind.attention is None)
+        ops.add(mix(kind.mixer, hidden, ranks, recipe, kernels, alone=kind.attention is None))
     for weight in beside(kind.linears, 0):
-        small_linear(ops, weight, hidden, ranks, recipe)
+        ops.add(small_linear(weight, hidden, ranks, recipe))
     if kind.convolution:
-        _convolve(ops, kind, hidden, ranks, recipe, kernels)
+        ops.add(_convolve(kind, hidden, ranks, recipe, kernels))
     if kind.cross_attention is not None:
         att = kind.cross_attention
-        cross_attention(ops, att, hidden, ranks, recipe, kernels, source=inputs)
-        residual(ops, "cross attention residual", elements, size, kind.dropout, kernels)
+        ops.add(cross_attention(att, hidden, ranks, recipe, kernels, source=inputs))
+        ops.add(residual("cross attention residual", elements, size, kind.dropout, kernels))
     if isinstance(kind.mlp, MoE):
-        experts(ops, kind.mlp, hidden, ranks, recipe, kernels)
+        ops.add(experts(kind.mlp, hidden, ranks, recipe, kernels))
     elif kind.mlp is not None:
         shared = parallel and kind.norms == 1
-        mlp(ops, kind.mlp, hidden, ranks, recipe, kernels, keeps_input=not shared)
+        ops.add(mlp(kind.mlp, hidden, ranks, recipe, kernels, keeps_input=not shared))
         # dropout behind it keeps a mask, a norm what it reads
         ops.last_linear = None if kind.dropout or kind.norms > 3 else GemmRole.FC2
     ops.streams += linear_biases(kind, hidden, ranks, recipe, kernels)
     if kind.layer_input:
-        _layer_input(ops, kind, hidden, ranks, recipe, kernels)
+        ops.add(_layer_input(kind, hidden, ranks, recipe, kernels))
     for name, role in _residuals(kind).items():
-        residual(ops, name, elements, size, kind.dropout, kernels, role=role)
+        ops.add(residual(name, elements, size, kind.dropout, kernels, role=role))
     return ops
 
 
 def _layer_input(
-    ops: Operators, kind: Block, hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels
-) -> None:
+    kind: Block, hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels
+) -> ModuleOperators:
     """An input that the layer alone has: an activation times it, and a norm of the result.
 
     Its two linears are among the small ones. Kept are what the first of them reads, both factors
     and what the norm reads; all layers' inputs are one tensor of the embedding, a slice for each,
     which is there for recomputation too (transformers, modeling_gemma4.py).
     """
+    ops = ModuleOperators()
     size, elements = element_bytes(recipe), ranks.own_tokens(recipe) * hidden
     narrow = ranks.own_tokens(recipe) * kind.layer_input
     ops.streams.append(
@@ -163,12 +163,13 @@ def _layer_input(
     )
     ops.keep("layer input gate's input", elements * size)
     ops.keep("layer input and gate", 2 * narrow * size)
-    ops.checkpoint_bytes = ops.checkpoint_bytes + narrow * size
-    norm(ops, "layer input norm", elements, hidden, size, kernels, kind=kind.norm)
-    residual(ops, "layer input residual", elements, size, False, kernels)
+    ops.checkpoint_bytes = narrow * size
+    ops.add(norm("layer input norm", elements, hidden, size, kernels, kind=kind.norm))
+    ops.add(residual("layer input residual", elements, size, False, kernels))
+    return ops
 
 
-def _nothing_yet(kind: Block, position: str) -> Operators:
+def _nothing_yet(kind: Block, recipe: Recipe, position: str) -> Operators:
     """What is known of a block before its operators are listed."""
     heads, mlp = kind.attention, kind.mlp
     routed = isinstance(mlp, MoE) and not mlp.shared_ffn_hidden
@@ -184,6 +185,7 @@ def _nothing_yet(kind: Block, position: str) -> Operators:
         scales_rotary=heads is not None and heads.scaled_rotary,
         norms_heads=heads is not None and heads.qk_norm,
         biased_linears=biased,
+        padded_experts=isinstance(mlp, MoE) and recipe.moe_pads_to_capacity,
     )
 
 
@@ -210,7 +212,6 @@ def _normed(kind: Block) -> dict[GemmRole, StreamRole]:
 
 
 def _start_decoder(
-    ops: Operators,
     kind: Block,
     hidden: int,
     ranks: Ranks,
@@ -218,37 +219,40 @@ def _start_decoder(
     kernels: Kernels,
     *,
     source: Recipe,
-) -> None:
+) -> ModuleOperators:
     """Add the encoder's last norm, whose output all layers of the decoder read, and the look-up."""
+    ops = ModuleOperators()
     size, elements = element_bytes(recipe), ranks.own_tokens(source) * hidden
-    norm(ops, "encoder norm", elements, hidden, size, kernels, kind=kind.norm)
+    ops.add(norm("encoder norm", elements, hidden, size, kernels, kind=kind.norm))
     ops.keep("encoder output", elements * size, module="norm")
-    look_up(ops, ranks.tokens(recipe) * hidden, size)
+    ops.streams.append(look_up(ranks.tokens(recipe) * hidden, size))
     if kind.dropout:
         ops.keep("encoder dropout mask", elements, SavedRole.MASK)
         ops.keep("decoder dropout mask", ranks.own_tokens(recipe) * hidden, SavedRole.MASK)
+    return ops
 
 
-def _merge_patches(
-    ops: Operators, hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels
-) -> None:
+def _merge_patches(hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels) -> ModuleOperators:
     """Four patches of half the width become one: a norm over all four and a projection."""
+    ops = ModuleOperators()
     size, wide = element_bytes(recipe), 2 * hidden
     elements = ranks.own_tokens(recipe) * wide
-    norm(ops, "merge norm", elements, wide, size, kernels, kind="layer")
+    ops.add(norm("merge norm", elements, wide, size, kernels, kind="layer"))
     ops.keep("merge input", elements * size, SavedRole.MERGED_INPUT, module="norm")
     ops.gemms.append(Gemm(name="merge", m=ranks.tokens(recipe), n=hidden / ranks.tp, k=wide))
-    gather_input(ops, ranks.tokens(recipe) * wide * size, ranks, "merge", kernels)
+    ops.add(gather_input(ranks.tokens(recipe) * wide * size, ranks, "merge", kernels))
+    return ops
 
 
 def _convolve(
-    ops: Operators, kind: Block, hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels
-) -> None:
+    kind: Block, hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels
+) -> ModuleOperators:
     """A convolution over the tokens of the layer's input, an activation, the sum and a norm.
 
     Every tensor-parallel rank has its weights. transformers copies the input with channels first,
     which the convolution keeps, and the result back, which the activation keeps.
     """
+    ops = ModuleOperators()
     size, own_tokens = element_bytes(recipe), ranks.own_tokens(recipe)
     seen = kind.convolution * (hidden // kind.convolution_groups)
     ops.gemms.append(Gemm(name="convolution", m=own_tokens, n=hidden, k=seen, kind="head"))
@@ -263,12 +267,12 @@ def _convolve(
             )
         )
         ops.keep(f"convolution {name}", elements * size)
-    residual(ops, "convolution residual", elements, size, kind.dropout, kernels)
-    norm(ops, "convolution norm", elements, hidden, size, kernels, kind="layer")
+    ops.add(residual("convolution residual", elements, size, kind.dropout, kernels))
+    ops.add(norm("convolution norm", elements, hidden, size, kernels, kind="layer"))
+    return ops
 
 
 def predict_ahead(
-    ops: Operators,
     arch: Architecture,
     ranks: Ranks,
     recipe: Recipe,
@@ -276,36 +280,24 @@ def predict_ahead(
     *,
     either_layout: bool = False,
 ) -> Operators:
-    """List a multi-token-prediction layer: its block, and what it does beside that.
+    """List what a multi-token-prediction layer does beside its block.
 
     The hidden state and the next token's embedding are normed and joined by a projection of
     twice the width; the result passes the model's output head and a loss of its own.
     """
     size, tokens, own_tokens = element_bytes(recipe), ranks.tokens(recipe), ranks.own_tokens(recipe)
-    beside = Operators()
+    ops = Operators()
     for name in ("hidden norm", "embedding norm"):
-        norm(
-            beside, name, own_tokens * arch.hidden, arch.hidden, size, kernels, kind=arch.final_norm
+        ops.add(
+            norm(name, own_tokens * arch.hidden, arch.hidden, size, kernels, kind=arch.final_norm)
         )
-    beside.gemms.append(Gemm(name="join", m=tokens, n=arch.hidden / ranks.tp, k=2 * arch.hidden))
-    beside.keep("join input", 2 * own_tokens * arch.hidden * size, SavedRole.MERGED_INPUT)
-    gather_input(beside, 2 * tokens * arch.hidden * size, ranks, "join", kernels)
+    ops.gemms.append(Gemm(name="join", m=tokens, n=arch.hidden / ranks.tp, k=2 * arch.hidden))
+    ops.keep("join input", 2 * own_tokens * arch.hidden * size, SavedRole.MERGED_INPUT)
+    ops.add(gather_input(2 * tokens * arch.hidden * size, ranks, "join", kernels))
     for end in (embedding(arch, ranks, recipe, kernels), head(arch, ranks, recipe, kernels)):
-        beside = _joined(beside, end)
-    streams = casts(beside, recipe, kernels, ranks, {}, either_layout=either_layout)
-    return _joined(ops, replace(beside, streams=streams))
-
-
-def _joined(ops: Operators, more: Operators) -> Operators:
-    """One part that does what two do."""
-    return replace(
-        ops,
-        gemms=ops.gemms + more.gemms,
-        streams=ops.streams + more.streams,
-        collectives=ops.collectives + more.collectives,
-        saved=ops.saved + more.saved,
-        transient_bytes=np.maximum(ops.transient_bytes, more.transient_bytes),
-    )
+        ops.add(replace(end, passing_bytes=0.0))
+    ops.streams = casts(ops, recipe, kernels, ranks, {}, either_layout=either_layout)
+    return ops
 
 
 def model_parts(
@@ -322,7 +314,7 @@ def model_parts(
             kind, arch.hidden, ranks, recipe, kernels, arch.position, either_layout=either_layout
         )
         if kind.predicts_ahead:
-            ops = predict_ahead(ops, arch, ranks, recipe, kernels, either_layout=either_layout)
+            ops.add(predict_ahead(arch, ranks, recipe, kernels, either_layout=either_layout))
         parts.append(ops)
     parts += [embedding(arch, ranks, recipe, kernels), head(arch, ranks, recipe, kernels)]
     if recipe.fake_quantised_weights != "none":

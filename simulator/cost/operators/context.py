@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.cost.operators.operations import Collective, Operators, Ranks, Stream
+from simulator.cost.operators.operations import Collective, ModuleOperators, Ranks, Stream
 from simulator.layout.layouts import CP_KINDS
 from simulator.records import dataclass
 from simulator.software.kernels import Kernels
@@ -52,7 +52,6 @@ def attention_window_s(c: Collective, overlap: Overlap, size: Any, attention_s: 
 
 
 def exchange_context(
-    ops: Operators,
     widths: Widths,
     tokens: Any,
     keys: Any,
@@ -62,8 +61,8 @@ def exchange_context(
     kernels: Kernels,
     heads_per_key: Any = 1.0,
     repeated: Any = 1.0,
-) -> None:
-    """Add the exchanges of context parallelism, and the copies and sums around them.
+) -> ModuleOperators:
+    """List the exchanges of context parallelism, and the copies and sums around them.
 
     Parameters
     ----------
@@ -81,6 +80,7 @@ def exchange_context(
     No kind keeps what it received: the backward pass gathers, or sends round, again. Only
     TransformerEngine's all_gather keeps the result twice, as computed and as put together.
     """
+    ops = ModuleOperators()
     copies = heads_per_key if kernels.context_attention == "torch" else 1.0
     pairs = copies * (widths.key + widths.value)
     ring, gather, swap, both = (
@@ -88,26 +88,26 @@ def exchange_context(
         for code in (_RING, _GATHER, _ALL_TO_ALL, _HIERARCHICAL)
     )
     own = keys * pairs * size
-    _sums(ops, widths, tokens, pairs, ranks, size, kernels=kernels)
-    _pass_round(ops, own * ring, keys * pairs * gather, ranks, size, kernels)
+    ops.streams.append(_sums(widths, tokens, pairs, ranks, size, kernels=kernels))
+    ops.collectives += _pass_round(own * ring, keys * pairs * gather, ranks, size, kernels)
     if gather.any():
-        _gather(ops, own * gather * np.where(ranks.cp > 1, ranks.cp, 0.0), kernels)
+        ops.add(_gather(own * gather * np.where(ranks.cp > 1, ranks.cp, 0.0), kernels))
         if kernels.context_attention == "transformer_engine":
             again = np.where(ranks.cp > 1, gather, 0.0) * tokens * widths.result * size
             ops.keep("attention output by chunk", again, module="core_attn")
     if swap.any():
         swap = np.where(ranks.cp > 1, swap * size, 0.0)
         keeps = kernels.transformer_engine.keeps_exchanged_output
-        _swap(ops, widths, tokens * swap, keys * repeated * swap, keeps=keeps)
+        ops.add(_swap(widths, tokens * swap, keys * repeated * swap, keeps=keeps))
     if both.any():
         both = np.where(ranks.cp > 1, both, 0.0)
         within = tokens * both * size, keys * both * size
-        _swap(ops, widths, *within, keeps=False, group="cp_a2a")
-        _pass_between(ops, own * both * (ranks.cp / ranks.cp_a2a - 1.0))
+        ops.add(_swap(widths, *within, keeps=False, group="cp_a2a"))
+        ops.collectives += _pass_between(own * both * (ranks.cp / ranks.cp_a2a - 1.0))
+    return ops
 
 
 def _sums(
-    ops: Operators,
     widths: Widths,
     tokens: Any,
     pairs: Any,
@@ -115,7 +115,7 @@ def _sums(
     size: float,
     *,
     kernels: Kernels,
-) -> None:
+) -> Stream:
     """Merging the results of block after block, and adding up partial gradients.
 
     TransformerEngine (AttnFuncWithCPAndKVP2P of releases 1.11 and 2.8, 16 bit, causal), on the last
@@ -132,34 +132,28 @@ def _sums(
     """
     steps = ranks.key_blocks(kernels) - 1.0
     if kernels.context_attention == "torch":
-        ops.streams.append(
-            Stream(
-                name="context merge",
-                kind="elementwise",
-                calls=0.0,
-                forward_bytes=steps * tokens * size * (16.25 * widths.result + 2.0 * pairs),
-                backward_bytes=steps * tokens * size * (9.5 * widths.query + 15.5 * pairs),
-            )
-        )
-        return
-    rings = np.where(steps > 0.0, 1.0, 0.0)
-    sums = tokens * size * (2.0 * rings + 3.0 * steps)
-    ops.streams.append(
-        Stream(
+        return Stream(
             name="context merge",
             kind="elementwise",
-            calls=3.0 * rings + 2.0 * steps,
-            backward_calls=4.0 * rings + 3.0 * steps,
-            forward_bytes=sums * widths.result + 2.0 * rings * tokens * pairs * size,
-            backward_bytes=sums * widths.query
-            + (4.5 * rings + 1.5 * steps) * tokens * pairs * size,
+            calls=0.0,
+            forward_bytes=steps * tokens * size * (16.25 * widths.result + 2.0 * pairs),
+            backward_bytes=steps * tokens * size * (9.5 * widths.query + 15.5 * pairs),
         )
+    rings = np.where(steps > 0.0, 1.0, 0.0)
+    sums = tokens * size * (2.0 * rings + 3.0 * steps)
+    return Stream(
+        name="context merge",
+        kind="elementwise",
+        calls=3.0 * rings + 2.0 * steps,
+        backward_calls=4.0 * rings + 3.0 * steps,
+        forward_bytes=sums * widths.result + 2.0 * rings * tokens * pairs * size,
+        backward_bytes=sums * widths.query + (4.5 * rings + 1.5 * steps) * tokens * pairs * size,
     )
 
 
 def _pass_round(
-    ops: Operators, ring: Any, gathered: Any, ranks: Ranks, size: float, kernels: Kernels
-) -> None:
+    ring: Any, gathered: Any, ranks: Ranks, size: float, kernels: Kernels
+) -> list[Collective]:
     """Sends to the next rank beside the attention: keys and values, and back with gradients.
 
     TransformerEngine sends gradients in 16 bit, cp - 1 times. torch sends them in fp32 whether it
@@ -171,50 +165,54 @@ def _pass_round(
         Bytes of a rank's own keys and values where they go round, elements where torch gathers.
     """
     steps = ranks.cp - 1.0
+    there = _call("ring", ring * steps, window="attention")
     if kernels.context_attention != "torch":
-        _add(ops, "ring", ring * steps, window="attention")
-        _add(ops, "ring", 2.0 * (ring * steps), backward=True, window="attention")
-        return
+        return [there, _call("ring", 2.0 * (ring * steps), backward=True, window="attention")]
     gradients = (ring / size + gathered) * _FP32
-    _add(ops, "ring", ring * steps, window="attention")
-    _add(ops, "ring", (ring + gradients) * steps, backward=True, window="attention")
-    _add(ops, "send", np.where(ranks.cp > 1, gradients, 0.0), backward=True)
+    return [
+        there,
+        _call("ring", (ring + gradients) * steps, backward=True, window="attention"),
+        _call("send", np.where(ranks.cp > 1, gradients, 0.0), backward=True),
+    ]
 
 
-def _pass_between(ops: Operators, sent: Any) -> None:
+def _pass_between(sent: Any) -> list[Collective]:
     """Rings between groups: after the all-to-all a rank's keys are as many bytes as before.
 
     They stand for more tokens of fewer heads. Backward as in TransformerEngine's ring.
     """
-    _add(ops, "ring", sent, window="attention", group="cp_ring")
-    _add(ops, "ring", 2.0 * sent, backward=True, window="attention", group="cp_ring")
+    return [
+        _call("ring", sent, window="attention", group="cp_ring"),
+        _call("ring", 2.0 * sent, backward=True, window="attention", group="cp_ring"),
+    ]
 
 
-def _gather(ops: Operators, whole: Any, kernels: Kernels) -> None:
+def _gather(whole: Any, kernels: Kernels) -> ModuleOperators:
     """Gather keys and values in both passes; `whole` are the bytes of all ranks.
 
     torch starts with its own block beside the gather. TransformerEngine waits, puts the chunks in
     order (a copy), and scatters 16-bit gradients, of which the rank first has those of all keys.
     """
-    ops.transient_bytes = np.maximum(
-        ops.transient_bytes, whole if kernels.context_attention == "torch" else 2.0 * whole
-    )
     if kernels.context_attention == "torch":
-        for backward in (False, True):
-            _add(ops, "all_gather", whole, backward=backward, window="first block")
-        return
-    for operation, backward in (
-        ("all_gather", False),
-        ("all_gather", True),
-        ("reduce_scatter", True),
-    ):
-        _add(ops, operation, whole, backward=backward)
-    _copies(ops, "order of gathered keys", 2.0 * whole, 4.0 * whole)
+        gathers = [
+            _call("all_gather", whole, backward=backward, window="first block")
+            for backward in (False, True)
+        ]
+        return ModuleOperators(collectives=gathers, transient_bytes=whole)
+    return ModuleOperators(
+        collectives=[
+            _call("all_gather", whole),
+            _call("all_gather", whole, backward=True),
+            _call("reduce_scatter", whole, backward=True),
+        ],
+        streams=[_copies("order of gathered keys", 2.0 * whole, 4.0 * whole)],
+        transient_bytes=2.0 * whole,
+    )
 
 
 def _swap(
-    ops: Operators, widths: Widths, tokens: Any, keys: Any, *, keeps: bool, group: str = "cp"
-) -> None:
+    widths: Widths, tokens: Any, keys: Any, *, keeps: bool, group: str = "cp"
+) -> ModuleOperators:
     """Sequence for heads and back: queries, keys and values before attention, its result after.
 
     The backward pass exchanges the gradients of all four and, where it was kept only as the next
@@ -222,46 +220,43 @@ def _swap(
     the exchange, too). Each is copied before and after. `tokens` and `keys` are bytes of one
     element per token.
     """
+    ops = ModuleOperators()
     inputs = [tokens * widths.query, keys * widths.key, keys * widths.value]
     result = tokens * widths.result
-    for sent in (*inputs, result):
-        _add(ops, "all_to_all", sent, group=group)
+    ops.collectives += [_call("all_to_all", sent, group=group) for sent in (*inputs, result)]
     again = () if keeps else (result,)
-    for sent in (result, *again, *inputs):
-        _add(ops, "all_to_all", sent, backward=True, group=group)
+    ops.collectives += [
+        _call("all_to_all", sent, backward=True, group=group) for sent in (result, *again, *inputs)
+    ]
     if keeps:
         ops.keep("attention output before the exchange", result, module="core_attn")
     moved = sum(inputs) + result
-    _copies(ops, "order of exchanged heads", 4.0 * moved, 4.0 * (moved + sum(again)))
+    ops.streams.append(_copies("order of exchanged heads", 4.0 * moved, 4.0 * (moved + sum(again))))
+    return ops
 
 
-def _add(
-    ops: Operators,
+def _call(
     operation: str,
     size_bytes: Any,
     *,
     backward: bool = False,
     window: str = "",
     group: str = "cp",
-) -> None:
-    ops.collectives.append(
-        Collective(
-            operation=operation,
-            group=group,
-            size_bytes=size_bytes,
-            backward=backward,
-            window=window,
-        )
+) -> Collective:
+    return Collective(
+        operation=operation,
+        group=group,
+        size_bytes=size_bytes,
+        backward=backward,
+        window=window,
     )
 
 
-def _copies(ops: Operators, name: str, forward: Any, backward: Any) -> None:
-    ops.streams.append(
-        Stream(
-            name=name,
-            kind="elementwise",
-            calls=0.0,
-            forward_bytes=forward,
-            backward_bytes=backward,
-        )
+def _copies(name: str, forward: Any, backward: Any) -> Stream:
+    return Stream(
+        name=name,
+        kind="elementwise",
+        calls=0.0,
+        forward_bytes=forward,
+        backward_bytes=backward,
     )

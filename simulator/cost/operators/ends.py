@@ -1,4 +1,4 @@
-"""Operators in front of the first block and behind the last: embedding, norm, output head, loss."""
+"""Operators before the first block and behind the last: embedding, norm, heads, loss."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from simulator.cost.operators.casts import casts
 from simulator.cost.operators.mixers import small_linear
 from simulator.cost.operators.operations import (
     Gemm,
+    ModuleOperators,
     Operators,
     Ranks,
     Stream,
@@ -22,13 +23,13 @@ from simulator.cost.operators.operations import (
 )
 from simulator.cost.operators.roles import GemmRole, SavedRole, StreamRole
 from simulator.cost.operators.stashes import compress_stashes
-from simulator.cost.operators.task_heads import task_heads
 from simulator.cost.operators.tensor_parallel import gather_input, reduce_output
 from simulator.cost.operators.traced_blocks import traced
 from simulator.software.kernels import Kernels
 from simulator.workload.architecture import Architecture, Block
 from simulator.workload.modules import beside
 from simulator.workload.recipe import Recipe
+from simulator.workload.tasks import TaskHeads
 
 
 def layer_recipe(kind: Block, recipe: Recipe) -> Recipe:
@@ -39,17 +40,15 @@ def layer_recipe(kind: Block, recipe: Recipe) -> Recipe:
     return replace(recipe, sequence_length=length)
 
 
-def look_up(ops: Operators, elements: Floats, size: float) -> None:
+def look_up(elements: Floats, size: float) -> Stream:
     """Rows of a table that tokens or positions pick: copied, and their gradients added in fp32."""
-    ops.streams.append(
-        Stream(
-            name="look-up",
-            role=StreamRole.LOOK_UP,
-            kind="elementwise",
-            forward_bytes=2 * size * elements,
-            backward_bytes=(size + 8) * elements,
-            calls=2,
-        )
+    return Stream(
+        name="look-up",
+        role=StreamRole.LOOK_UP,
+        kind="elementwise",
+        forward_bytes=2 * size * elements,
+        backward_bytes=(size + 8) * elements,
+        calls=2,
     )
 
 
@@ -68,7 +67,7 @@ def embedding(arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels
         )
         ops.keep("patches", patches * arch.patch_values * size)
     else:
-        look_up(ops, tokens * arch.table_columns / arch.hidden, size)
+        ops.streams.append(look_up(tokens * arch.table_columns / arch.hidden, size))
     if arch.table_width:
         few = ranks.own_tokens(recipe)
         ops.gemms.append(
@@ -76,9 +75,9 @@ def embedding(arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels
         )
         ops.keep("embedding before projection", few * arch.table_width * size)
     for weight in beside(arch.linears, 0):
-        small_linear(ops, weight, arch.hidden, ranks, recipe)
+        ops.add(small_linear(weight, arch.hidden, ranks, recipe))
     if arch.embedding_norms:
-        norm(ops, "embedding norm", elements, arch.hidden, size, kernels, kind="layer")
+        ops.add(norm("embedding norm", elements, arch.hidden, size, kernels, kind="layer"))
     if arch.blocks[0].dropout:
         ops.streams.append(
             Stream(
@@ -90,7 +89,7 @@ def embedding(arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels
         )
         ops.keep("embedding dropout mask", elements, SavedRole.MASK)
         ops = compress_stashes(ops, recipe)
-    reduce_output(ops, tokens * arch.table_columns / arch.hidden * size, ranks, "")
+    ops.add(reduce_output(tokens * arch.table_columns / arch.hidden * size, ranks, ""))
     return ops
 
 
@@ -105,16 +104,16 @@ def head(arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels) -> 
         ops.gemms.append(Gemm(name="head transform", m=own_tokens, n=width, k=width, kind="head"))
         ops.keep("head transform input", 2 * own_tokens * width * size)
     if arch.final_norm != "none":
-        norm(ops, "final norm", own_tokens * width, width, size, kernels, kind=arch.final_norm)
+        ops.add(norm("final norm", own_tokens * width, width, size, kernels, kind=arch.final_norm))
     once = ranks.micro_batch
     if arch.pooler:
         ops.gemms.append(Gemm(name="pooler", m=once, n=width, k=width, kind="head"))
     if arch.classes:
         ops.gemms.append(Gemm(name="classes", m=once, n=arch.classes, k=width, kind="head"))
     if arch.tasks is not None:
-        task_heads(ops, arch.tasks, width, ranks, recipe)
+        ops.add(task_heads(arch.tasks, width, ranks, recipe))
     if arch.output_rows:
-        _vocabulary(ops, arch, ranks, recipe, kernels)
+        ops.add(_vocabulary(arch, ranks, recipe, kernels))
     if recipe.precision in kernels.transformer_engine.quantised_head:
         ops.gemms = [_as_linear(g) for g in ops.gemms]
         ops.streams = casts(ops, recipe, kernels, ranks, {})
@@ -127,9 +126,10 @@ def _as_linear(g: Gemm) -> Gemm:
 
 
 def _vocabulary(
-    ops: Operators, arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels
-) -> None:
+    arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels
+) -> ModuleOperators:
     """Add the product with the output table and the loss over the vocabulary."""
+    ops = ModuleOperators()
     size = element_bytes(recipe)
     tokens, own_tokens = ranks.tokens(recipe), ranks.own_tokens(recipe)
     columns = padded_vocabulary(arch.vocabulary, ranks.tp, kernels) / ranks.tp
@@ -142,14 +142,14 @@ def _vocabulary(
     ops.gemms.append(
         Gemm(name="head", role=GemmRole.OUTPUT_HEAD, m=tokens, n=columns, k=width, kind="head")
     )
-    gather_input(ops, tokens * width * size, ranks, "head", kernels)
+    ops.add(gather_input(tokens * width * size, ranks, "head", kernels))
     logits = tokens * columns
     if arch.logit_softcap:
-        _soften(ops, logits, size)
+        ops.add(_soften(logits, size))
     fused = loss_is_fused(kernels, ranks.tp)
     if kernels.linear_loss:
-        _linear_loss(ops, arch, ranks, recipe, columns)
-        return
+        ops.add(_linear_loss(arch, ranks, recipe, columns))
+        return ops
     ops.streams += _loss(logits, kernels, fused=fused)
     keeps = tokens if kernels.dtensor.keeps_gathered_inputs else own_tokens
     ops.keep("head input", keeps * width * size, linears=("table",))
@@ -166,11 +166,12 @@ def _vocabulary(
         more = dgrad + own_tokens * width * size
         fullest = fullest + np.where(fused & ranks.sequence_parallel, more, 0.0)
     ops.transient_bytes = fullest
+    return ops
 
 
 def _linear_loss(
-    ops: Operators, arch: Architecture, ranks: Ranks, recipe: Recipe, columns: Floats
-) -> None:
+    arch: Architecture, ranks: Ranks, recipe: Recipe, columns: Floats
+) -> ModuleOperators:
     """Loss and head as one function (Liger-Kernel, ops/fused_linear_cross_entropy.py).
 
     Tokens come in some ``ceil(V / H)`` pieces, each of a power of two, so that a piece's logits are
@@ -178,6 +179,7 @@ def _linear_loss(
     every further piece reads and writes the sum of the weights' gradients. Both gradients wait, and
     the backward pass scales them.
     """
+    ops = ModuleOperators()
     size, width, tokens = element_bytes(recipe), arch.table_columns, ranks.tokens(recipe)
     trained = recipe.trains_head(tied=arch.tied_embeddings)
     weight, dgrad = trained * columns * width * size, tokens * width * size
@@ -197,10 +199,12 @@ def _linear_loss(
     ops.keep("gradient of the head's input", dgrad, module="loss")
     ops.keep("gradient of the head", weight + 0.0 * tokens, module="loss")
     ops.transient_bytes = np.minimum(piece, tokens) * columns * size
+    return ops
 
 
-def _soften(ops: Operators, logits: Floats, size: float) -> None:
+def _soften(logits: Floats, size: float) -> ModuleOperators:
     """A soft cap on the logits: a division, a tangent and a product."""
+    ops = ModuleOperators()
     ops.streams.append(
         Stream(
             name="logit softcap",
@@ -211,6 +215,7 @@ def _soften(ops: Operators, logits: Floats, size: float) -> None:
         )
     )
     ops.keep("capped logits", size * logits, module="loss")
+    return ops
 
 
 def loss_is_fused(kernels: Kernels, tp: Any) -> NDArray[np.bool_]:
@@ -266,3 +271,71 @@ def _loss_bytes(
     logit_bytes = np.where(split, float(kernels.split_loss_bytes_per_logit or usual), usual)
     fullest = np.maximum((logit_bytes - size - 4) * logits, weight + dgrad - 4 * logits)
     return np.where(fused, over, fullest)
+
+
+def task_heads(tasks: TaskHeads, width: int, ranks: Ranks, recipe: Recipe) -> ModuleOperators:
+    """List them for one rank; every tensor-parallel rank has them whole.
+
+    Kept for the backward pass, as eager torch does: the input, the rectified inner tensors, the
+    experts' results together, the softmax of the gates, what every tower reads, and the logarithms
+    of the outputs' probabilities.
+    """
+    ops = ModuleOperators()
+    size = element_bytes(recipe)
+    vectors = ranks.own_tokens(recipe) if tasks.per_token else ranks.micro_batch
+    seen, reads = sum(tasks.shares), tasks.tower_inputs(width)
+    for w in tasks.weights(width):
+        ops.gemms.append(
+            Gemm(
+                name=w.name,
+                m=vectors * w.share,
+                n=w.rows,
+                k=w.columns,
+                batch=float(w.count),
+                kind="head",
+                role=GemmRole.TASK_HEAD,
+            )
+        )
+    if tasks.experts:
+        ops.gemms.append(
+            Gemm(
+                name="task mixing",
+                m=seen,
+                n=reads,
+                k=tasks.experts,
+                batch=vectors,
+                kind="attention",
+                role=GemmRole.TASK_HEAD,
+            )
+        )
+    kept = _kept(tasks, width)
+    for name, elements in kept:
+        ops.keep(name, vectors * elements * size)
+    moved: Any = 2 * size * vectors * sum(elements for _, elements in kept[1:])
+    ops.streams.append(
+        Stream(
+            name="task activations",
+            kind="elementwise",
+            forward_bytes=moved,
+            backward_bytes=1.5 * moved,
+            calls=float(len(kept) - 1),
+        )
+    )
+    return ops
+
+
+def _kept(tasks: TaskHeads, width: int) -> list[tuple[str, float]]:
+    """Elements that a vector leaves for the backward pass, by name."""
+    seen, reads = sum(tasks.shares), tasks.tower_inputs(width)
+    kept: list[tuple[str, float]] = [("task input", width)]
+    if tasks.experts:
+        kept += [
+            ("task experts' inner", tasks.experts * tasks.expert_hidden),
+            ("task experts' results", tasks.experts * reads),
+            ("task gates", len(tasks.outputs) * tasks.experts),
+            ("task tower inputs", seen * reads),
+        ]
+    if tasks.tower_hidden:
+        kept.append(("task towers' inner", seen * tasks.tower_hidden))
+    outputs = zip(tasks.outputs, tasks.shares, strict=True)
+    return [*kept, ("task outputs", sum(size * share for size, share in outputs))]

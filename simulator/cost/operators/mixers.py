@@ -17,7 +17,7 @@ from simulator.cost.operators.matrices import columns_on_rank, rows_on_rank
 from simulator.cost.operators.operations import (
     Collective,
     Gemm,
-    Operators,
+    ModuleOperators,
     Ranks,
     Stream,
     element_bytes,
@@ -26,7 +26,7 @@ from simulator.cost.operators.operations import (
 from simulator.cost.operators.roles import SavedRole
 from simulator.cost.operators.tensor_parallel import (
     gather_cast_input,
-    keep_input,
+    kept_input,
     reduce_cast_output,
 )
 from simulator.software.kernels import Kernels
@@ -49,7 +49,6 @@ outputs copied back, norm, sigmoid, gate."""
 
 
 def mix(
-    ops: Operators,
     mixer: Mixer,
     hidden: int,
     ranks: Ranks,
@@ -57,24 +56,27 @@ def mix(
     kernels: Kernels,
     *,
     alone: bool = True,
-) -> None:
+) -> ModuleOperators:
     """List the operators of a mixer, its heads cut over tp, with the collectives.
 
     Where it is not `alone`, attention beside it reads, keeps and gathers the same input.
     """
+    ops = ModuleOperators()
     size, tokens = element_bytes(recipe), ranks.tokens(recipe)
     listed = mixer.weights(hidden)
     weights = {weight.name: weight for weight in listed}
     projected = rows_on_rank(weights["mixer_in"], ranks.tp)
     inner = weights["mixer_out"].columns / ranks.tp
     if alone:
-        keep_input(ops, "mixer input", hidden, ranks, recipe, kernels, linears=("mixer_in",))
+        ops.saved.append(
+            kept_input("mixer input", hidden, ranks, recipe, kernels, linears=("mixer_in",))
+        )
     ops.gemms.append(Gemm(name="mixer in", m=tokens, n=projected, k=hidden))
     for weight in listed:
         if weight.name == "mixer_side":
-            side(ops, weight, tokens, ranks.tp)
-    kind: Callable[..., float] = MIXERS.get(type(mixer), _scanned)
-    between = kind(ops, mixer, ranks, recipe, kernels)
+            ops.gemms.append(side(weight, tokens, ranks.tp))
+    kind: Callable[..., ModuleOperators] = MIXERS.get(type(mixer), _scanned)
+    ops.add(kind(mixer, ranks, recipe, kernels))
     ops.keep(
         "mixer output",
         tokens * inner * size,
@@ -84,45 +86,47 @@ def mix(
     ops.gemms.append(Gemm(name="mixer out", m=tokens, n=hidden, k=inner))
     wide = tokens * hidden * size
     if alone:
-        gather_cast_input(ops, wide, ranks, "mixer in", recipe, kernels)
-    reduce_cast_output(ops, wide, ranks, "mixer out", recipe, kernels)
-    ops.mixer_kernels = 2.0 + between
+        ops.add(gather_cast_input(wide, ranks, "mixer in", recipe, kernels))
+    ops.add(reduce_cast_output(wide, ranks, "mixer out", recipe, kernels))
+    ops.mixer_kernels += 2.0
+    return ops
 
 
-def side(ops: Operators, weight: Weight, tokens: Any, ranks: Any = 1.0) -> None:
+def side(weight: Weight, tokens: Any, ranks: Any = 1.0) -> Gemm:
     """List the product with a small linear that is kept in 16 bit whatever the precision."""
-    ops.gemms.append(
-        Gemm(
-            name=weight.name.replace("_", " "),
-            m=tokens,
-            n=rows_on_rank(weight, ranks),
-            k=columns_on_rank(weight, ranks),
-            batch=float(weight.count),
-            kind="head",
-        )
+    return Gemm(
+        name=weight.name.replace("_", " "),
+        m=tokens,
+        n=rows_on_rank(weight, ranks),
+        k=columns_on_rank(weight, ranks),
+        batch=float(weight.count),
+        kind="head",
     )
 
 
-def small_linear(ops: Operators, weight: Weight, hidden: int, ranks: Ranks, recipe: Recipe) -> None:
+def small_linear(weight: Weight, hidden: int, ranks: Ranks, recipe: Recipe) -> ModuleOperators:
     """List a linear that every rank has whole, on its own tokens.
 
     Inputs that are not as wide as the model are tensors of their own and wait for the backward
     pass.
     """
+    ops = ModuleOperators()
     own_tokens = ranks.own_tokens(recipe)
-    side(ops, weight, own_tokens)
+    ops.gemms.append(side(weight, own_tokens))
     if weight.columns != hidden:
         ops.keep("input of small linears", own_tokens * weight.columns * element_bytes(recipe))
+    return ops
 
 
-def _scanned(ops: Operators, mixer: Any, ranks: Ranks, recipe: Recipe, kernels: Kernels) -> float:
+def _scanned(mixer: Any, ranks: Ranks, recipe: Recipe, kernels: Kernels) -> ModuleOperators:
     """What lies between the projections of a mixer that says itself what it keeps and moves.
 
     Backward reads what was kept and what came back and writes gradients: twice the forward bytes,
     and those once more that the kernel computes again.
     """
+    ops = ModuleOperators()
     size, tokens, length = element_bytes(recipe), ranks.tokens(recipe), recipe.sequence_length
-    _chunk_products(ops, mixer, ranks, recipe)
+    ops.gemms += _chunk_products(mixer, ranks, recipe)
     ops.keep("mixer state", tokens * mixer.kept(length) * size / ranks.tp)
     moved = size * tokens * mixer.moved(length) / ranks.tp
     ops.streams.append(
@@ -134,48 +138,51 @@ def _scanned(ops: Operators, mixer: Any, ranks: Ranks, recipe: Recipe, kernels: 
             calls=mixer.kernels,
         )
     )
-    return float(mixer.kernels)
+    ops.mixer_kernels = float(mixer.kernels)
+    return ops
 
 
-def _chunk_products(ops: Operators, mixer: Mixer, ranks: Ranks, recipe: Recipe) -> None:
+def _chunk_products(mixer: Mixer, ranks: Ranks, recipe: Recipe) -> list[Gemm]:
     """List a mixer's products over chunks of the sequence."""
-    for product in mixer.products(recipe.sequence_length):
-        ops.gemms.append(
-            Gemm(
-                name=product.name,
-                m=product.m,
-                n=product.n,
-                k=product.k,
-                batch=ranks.micro_batch * product.count / ranks.tp,
-                kind="attention",
-                causal=product.causal,
-            )
+    return [
+        Gemm(
+            name=product.name,
+            m=product.m,
+            n=product.n,
+            k=product.k,
+            batch=ranks.micro_batch * product.count / ranks.tp,
+            kind="attention",
+            causal=product.causal,
         )
+        for product in mixer.products(recipe.sequence_length)
+    ]
 
 
-def _mamba2(ops: Operators, mixer: Mamba2, ranks: Ranks, recipe: Recipe, kernels: Kernels) -> float:
+def _mamba2(mixer: Mamba2, ranks: Ranks, recipe: Recipe, kernels: Kernels) -> ModuleOperators:
     """Convolution, scan and gated norm; groups are cut over tp as heads are."""
+    ops = ModuleOperators(mixer_kernels=_MAMBA2_KERNELS)
     size, tokens = element_bytes(recipe), ranks.tokens(recipe)
     inner, convolved = mixer.inner / ranks.tp, mixer.convolved / ranks.tp
     projected = inner + convolved + mixer.heads / ranks.tp
     ops.keep("projected input", tokens * projected * size)
-    _scan(ops, mixer, ranks, recipe)
+    ops.add(_scan(mixer, ranks, recipe))
     ops.keep("scan output", tokens * inner * size)
     width = mixer.inner // mixer.groups
     if mixer.gated_norm:
-        norm(ops, "gated norm", tokens * inner, width, size, kernels, kind="rms")
-    return _MAMBA2_KERNELS
+        ops.add(norm("gated norm", tokens * inner, width, size, kernels, kind="rms"))
+    return ops
 
 
-def _scan(ops: Operators, mixer: Mamba2, ranks: Ranks, recipe: Recipe) -> None:
+def _scan(mixer: Mamba2, ranks: Ranks, recipe: Recipe) -> ModuleOperators:
     """Convolution and chunked scan; the backward pass repeats the forward one.
 
     Bytes: the convolution reads and writes its channels; states of chunks, in fp32, are written by
     each chunk, read and written as they are passed on, and read; gate and output at the end. What
     products over chunks read and write counts with them.
     """
+    ops = ModuleOperators()
     size, tokens = element_bytes(recipe), ranks.tokens(recipe)
-    _chunk_products(ops, mixer, ranks, recipe)
+    ops.gemms += _chunk_products(mixer, ranks, recipe)
     channels = 2 * size * tokens * mixer.convolved / ranks.tp
     chunk = min(mixer.chunk, recipe.sequence_length)
     states = 4 * 4.0 * tokens / chunk * mixer.inner * mixer.state_size / ranks.tp
@@ -190,27 +197,30 @@ def _scan(ops: Operators, mixer: Mamba2, ranks: Ranks, recipe: Recipe) -> None:
             calls=_MAMBA2_KERNELS - 2.0,
         )
     )
+    return ops
 
 
 def _gated_delta(
-    ops: Operators, mixer: GatedDelta, ranks: Ranks, recipe: Recipe, kernels: Kernels
-) -> float:
+    mixer: GatedDelta, ranks: Ranks, recipe: Recipe, kernels: Kernels
+) -> ModuleOperators:
     """Convolution, the rule over chunks, and a norm of every head behind the gate."""
+    ops = ModuleOperators(mixer_kernels=_DELTA_KERNELS)
     size, values = element_bytes(recipe), ranks.tokens(recipe) * mixer.values / ranks.tp
-    _rule(ops, mixer, ranks, recipe)
-    _kept_by_the_rule(ops, mixer, ranks, recipe)
-    norm(ops, "gated norm", values, mixer.value_head_dim, size, kernels, kind="rms")
-    return _DELTA_KERNELS
+    ops.add(_rule(mixer, ranks, recipe))
+    ops.add(_kept_by_the_rule(mixer, ranks, recipe))
+    ops.add(norm("gated norm", values, mixer.value_head_dim, size, kernels, kind="rms"))
+    return ops
 
 
-def _rule(ops: Operators, mixer: GatedDelta, ranks: Ranks, recipe: Recipe) -> None:
+def _rule(mixer: GatedDelta, ranks: Ranks, recipe: Recipe) -> ModuleOperators:
     """Convolution, norms of queries and keys, the chunked rule, the gate; back, all once more.
 
     Bytes: channels are copied, convolved and split; keys normed and repeated; gate copied and
     multiplied; states of chunks written and read. Products count what they read and write.
     """
+    ops = ModuleOperators()
     size, tokens = element_bytes(recipe), ranks.tokens(recipe) / ranks.tp
-    _chunk_products(ops, mixer, ranks, recipe)
+    ops.gemms += _chunk_products(mixer, ranks, recipe)
     repeated = mixer.value_heads * mixer.key_head_dim
     channels = 6 * (2 * mixer.keys + mixer.values)
     keys = 2 * (3 * mixer.keys + repeated)
@@ -226,13 +236,15 @@ def _rule(ops: Operators, mixer: GatedDelta, ranks: Ranks, recipe: Recipe) -> No
             calls=_DELTA_KERNELS,
         )
     )
+    return ops
 
 
-def _kept_by_the_rule(ops: Operators, mixer: GatedDelta, ranks: Ranks, recipe: Recipe) -> None:
+def _kept_by_the_rule(mixer: GatedDelta, ranks: Ranks, recipe: Recipe) -> ModuleOperators:
     """What waits for the backward pass between the projections, norm and its input apart.
 
     The rule keeps the inverse of every chunk and computes corrected keys, values and states again.
     """
+    ops = ModuleOperators()
     size, tokens, heads = element_bytes(recipe), ranks.tokens(recipe) / ranks.tp, mixer.value_heads
     ops.keep("convolution input", tokens * (2 * mixer.keys + mixer.values) * size)
     normed = size * mixer.key_head_dim + 4.0  # a statistic in fp32 beside each head's result
@@ -246,11 +258,12 @@ def _kept_by_the_rule(ops: Operators, mixer: GatedDelta, ranks: Ranks, recipe: R
     ops.keep("inverses of chunks", tokens * heads * mixer.chunk * size)
     ops.keep("gate", tokens * mixer.values * size)
     ops.keep("ungated output", tokens * mixer.values * size)
+    return ops
 
 
 def _lightning(
-    ops: Operators, mixer: LightningAttention, ranks: Ranks, recipe: Recipe, kernels: Kernels
-) -> float:
+    mixer: LightningAttention, ranks: Ranks, recipe: Recipe, kernels: Kernels
+) -> ModuleOperators:
     """SiLU, chunks, the norm over the heads of all ranks, and the gate.
 
     Bytes forward, in elements of the inner width: SiLU 6, queries, keys and values by head 6,
@@ -258,11 +271,12 @@ def _lightning(
     written and read, backward with their gradients. The kernel keeps queries, keys and values, and
     computes states again. Ranks agree on the norm's mean of squares, a number for each token.
     """
+    ops = ModuleOperators(mixer_kernels=_LIGHTNING_KERNELS)
     size, tokens = element_bytes(recipe), ranks.tokens(recipe)
     inner = tokens * mixer.inner / ranks.tp
     ops.keep("queries, keys and values before SiLU", 3 * inner * size)
     ops.keep("queries, keys and values by head", 3 * inner * size)
-    _chunk_products(ops, mixer, ranks, recipe)
+    ops.gemms += _chunk_products(mixer, ranks, recipe)
     states = 2 * mixer.head_dim * inner / min(mixer.chunk, recipe.sequence_length)
     ops.streams.append(
         Stream(
@@ -273,17 +287,17 @@ def _lightning(
             calls=_LIGHTNING_KERNELS - 2.0,
         )
     )
-    norm(ops, "norm of heads", inner, mixer.inner, size, kernels, kind="rms")
+    ops.add(norm("norm of heads", inner, mixer.inner, size, kernels, kind="rms"))
     ops.collectives += [
         Collective(operation="all_reduce", group="tp", size_bytes=4.0 * tokens, backward=backward)
         for backward in (False, True)
     ]
     ops.keep("gate", inner * size)
     ops.keep("normed output", inner * size)
-    return _LIGHTNING_KERNELS
+    return ops
 
 
-MIXERS: Mapping[type, Callable[..., float]] = {
+MIXERS: Mapping[type, Callable[..., ModuleOperators]] = {
     GatedDelta: _gated_delta,
     LightningAttention: _lightning,
     Mamba2: _mamba2,

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from simulator.cost.operators.expert_biases import expert_bias_gradients, expert_biases
+from simulator.cost.operators.biases import expert_bias_gradients, expert_biases, fuses_activation
 from simulator.cost.operators.operations import (
     Collective,
     Gemm,
-    Operators,
+    ModuleOperators,
     Ranks,
     Stream,
     element_bytes,
@@ -22,7 +22,7 @@ from simulator.cost.operators.roles import GemmRole, SavedRole, StreamRole
 from simulator.cost.operators.routing import rank_load, reached_places
 from simulator.cost.operators.tensor_parallel import (
     gather_cast_input,
-    keep_input,
+    kept_input,
     reduce_cast_output,
 )
 from simulator.layout.layouts import DISPATCHERS
@@ -76,7 +76,6 @@ class FeedForward:
 
 
 def mlp(
-    ops: Operators,
     mlp: MLP,
     hidden: int,
     ranks: Ranks,
@@ -84,14 +83,17 @@ def mlp(
     kernels: Kernels,
     *,
     keeps_input: bool = True,
-) -> None:
+) -> ModuleOperators:
     """A dense MLP, sharded over tp, with the collectives around it.
 
     `keeps_input` is false where attention keeps the same input.
     """
+    ops = ModuleOperators()
     size, tokens = element_bytes(recipe), ranks.tokens(recipe)
     if keeps_input:
-        keep_input(ops, "mlp input", hidden, ranks, recipe, kernels, linears=("gate", "up"))
+        ops.saved.append(
+            kept_input("mlp input", hidden, ranks, recipe, kernels, linears=("gate", "up"))
+        )
     wide = tokens * hidden * size
     ffn = mlp.ffn_hidden / ranks.tp
     residual = ranks.own_tokens(recipe) * hidden * size if kernels.clears_inputs else 0.0
@@ -105,20 +107,23 @@ def mlp(
         module="mlp",
         waiting_bytes=residual,
     )
-    feed_forward(ops, module, size, kernels)
-    gather_cast_input(
-        ops, wide, ranks, "fc1", recipe, kernels, module="mlp", projections=module.width
+    ops.add(feed_forward(module, size, kernels))
+    ops.add(
+        gather_cast_input(
+            wide, ranks, "fc1", recipe, kernels, module="mlp", projections=module.width
+        )
     )
-    reduce_cast_output(ops, wide, ranks, "fc2", recipe, kernels, module="mlp")
+    ops.add(reduce_cast_output(wide, ranks, "fc2", recipe, kernels, module="mlp"))
+    return ops
 
 
-def feed_forward(ops: Operators, f: FeedForward, size: float, kernels: Kernels) -> None:
+def feed_forward(f: FeedForward, size: float, kernels: Kernels) -> ModuleOperators:
     """List the module for activations of `size` bytes an element.
 
     Fused kernels exist for smooth activations only; a rectifier is known by its output, which the
     second linear keeps anyway.
     """
-    _linears(ops, f, size, kernels)
+    ops = _linears(f, size, kernels)
     both, kept = f"{f.module}+{f.activation_module}", f.inner * size
     fused = fuses_activation(kernels, f.gated, f.activation, weighted=f.weighted)
     forward, backward = _activation_passes(f, kernels, fused=fused)
@@ -157,7 +162,8 @@ def feed_forward(ops: Operators, f: FeedForward, size: float, kernels: Kernels) 
     if kernels.gradients_by_block:
         outer, weight = f.batch * f.tokens * f.hidden * size, f.batch * f.hidden * f.ffn * size
         working = _with_gradients(working, f.width, kept, outer, weight)
-    ops.transient_bytes = np.maximum(ops.transient_bytes, working)
+    ops.transient_bytes = working
+    return ops
 
 
 def _activation_passes(f: FeedForward, kernels: Kernels, *, fused: bool) -> tuple[int, int]:
@@ -176,10 +182,10 @@ def _activation_passes(f: FeedForward, kernels: Kernels, *, fused: bool) -> tupl
     return 3, 5 + swept + (3 if f.weighted else 0)
 
 
-def _linears(ops: Operators, f: FeedForward, size: float, kernels: Kernels) -> None:
-    """Add both products, and the sum of the first ones' gradients where they are apart."""
+def _linears(f: FeedForward, size: float, kernels: Kernels) -> ModuleOperators:
+    """Both products, and the sum of the first ones' gradients where they are apart."""
     inputs = f.batch * f.tokens * f.hidden
-    apart = separate_linears(ops, f"{f.name}1", (f.ffn,) * f.width, inputs, size, kernels)
+    apart, sums = separate_linears(f"{f.name}1", (f.ffn,) * f.width, inputs, size, kernels)
     common: dict[str, Any] = {
         "m": f.tokens,
         "batch": f.batch,
@@ -188,21 +194,11 @@ def _linears(ops: Operators, f: FeedForward, size: float, kernels: Kernels) -> N
     }
     first, second = f.roles
     wide = f.width * f.ffn
-    ops.gemms.append(
-        Gemm(name=f"{f.name}1", role=first, n=wide, k=f.hidden, linears=apart, **common)
-    )
-    ops.gemms.append(Gemm(name=f"{f.name}2", role=second, n=f.hidden, k=f.ffn, **common))
-
-
-def fuses_activation(
-    kernels: Kernels, gated: bool, activation: str, *, weighted: bool = False
-) -> bool:
-    """Whether bias, activation and gate are one kernel, as they are for smooth activations.
-
-    With weights of routing (`weighted`) gated ones alone are (Megatron-Core's TEGroupedMLP).
-    """
-    smooth = gated or (activation == "gelu" and not weighted)
-    return smooth and "bias_activation" in kernels.fused
+    products = [
+        Gemm(name=f"{f.name}1", role=first, n=wide, k=f.hidden, linears=apart, **common),
+        Gemm(name=f"{f.name}2", role=second, n=f.hidden, k=f.ffn, **common),
+    ]
+    return ModuleOperators(gemms=products, streams=sums)
 
 
 def _with_gradients(working: Any, wide: int, inner: Any, outer: Any, weight: Any) -> Any:
@@ -216,35 +212,34 @@ def _with_gradients(working: Any, wide: int, inner: Any, outer: Any, weight: Any
 
 
 def experts(
-    ops: Operators, moe: MoE, hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels
-) -> None:
+    moe: MoE, hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels
+) -> ModuleOperators:
     """Router, dispatch, routed experts as one grouped product, combine, shared experts.
 
     The rank described is the one at which most tokens arrive, which the others wait for.
     """
+    ops = ModuleOperators()
     size, own_tokens, width = element_bytes(recipe), ranks.own_tokens(recipe), hidden
-    ops.padded_experts = recipe.moe_pads_to_capacity
     ops.keep("moe input", own_tokens * hidden * size, SavedRole.ROUTED_INPUT, module="norm")
-    _router(ops, moe, hidden, own_tokens, size, kernels)
+    ops.add(_router(moe, hidden, own_tokens, size, kernels))
     load = sent = rank_load(recipe, moe, ranks.ep)
     if kernels.pads_to_busiest:
         load = np.maximum(load, rank_load(recipe, moe, np.full_like(load, moe.experts)))
     # another rank is the fullest in every layer, so that what waits is nearer the mean
     kept = (1.0 + load_expert_routing().kept_excess * (load - 1.0)) / load
     if moe.latent:
-        hidden = _latent_tokens(ops, moe, hidden, own_tokens, size)
-    before = len(ops.saved)
+        ops.add(_latent_tokens(moe, hidden, own_tokens, size))
+        hidden = moe.latent
     arriving = own_tokens * moe.top_k * hidden * size * ranks.etp * load
-    gathered = _exchange(
-        ops, moe, hidden, ranks, recipe, in_turn=kernels.in_turn(recipe.moe_routing), load=sent
-    )
+    in_turn = kernels.in_turn(recipe.moe_routing)
+    there, gathered = _exchange(moe, hidden, ranks, recipe, in_turn=in_turn, load=sent)
     per_expert = load * own_tokens * moe.top_k * ranks.etp * ranks.ep / moe.experts
-    ops.keep(
+    there.keep(
         "permuted tokens", arriving, SavedRole.LINEAR_INPUT, module="moe", linears=("routed up",)
     )
     if kernels.keeps_expert_outputs:
-        ops.keep("experts' outputs", arriving, module="moe")
-    _pad_experts(ops, arriving, ranks, recipe, kernels)
+        there.keep("experts' outputs", arriving, module="moe")
+    there.streams += _pad_experts(arriving, ranks, recipe, kernels)
     routed = FeedForward(
         name="expert fc",
         tokens=per_expert,
@@ -262,34 +257,37 @@ def experts(
         # the gradient of the permuted tokens, before and after its exchange
         waiting_bytes=arriving + np.where(gathered > 0, gathered, arriving),
     )
-    feed_forward(ops, routed, size, kernels)
+    there.add(feed_forward(routed, size, kernels))
     if moe.bias and routed.by_products:
-        expert_bias_gradients(ops, arriving)
+        there.streams.append(expert_bias_gradients(arriving))
     elif moe.bias:
-        expert_biases(ops, moe, ranks, arriving, arriving / hidden * moe.ffn_hidden / ranks.etp)
+        inner = arriving / hidden * moe.ffn_hidden / ranks.etp
+        there.add(expert_biases(moe, ranks, arriving, inner))
     if recipe.hot_share:
-        ops.saved[before:] = [
-            replace(x, size_bytes=x.size_bytes * kept) for x in ops.saved[before:]
-        ]
+        there.saved = [replace(x, size_bytes=x.size_bytes * kept) for x in there.saved]
+    ops.add(there)
     if moe.shared_ffn_hidden:
-        _shared_experts(ops, moe, width, ranks, recipe, kernels)
+        ops.add(_shared_experts(moe, width, ranks, recipe, kernels))
+    return ops
 
 
-def _latent_tokens(ops: Operators, moe: MoE, hidden: int, own_tokens: Any, size: float) -> int:
-    """Projections of tokens to the width that experts work on, and back; returns that width.
+def _latent_tokens(moe: MoE, hidden: int, own_tokens: Any, size: float) -> ModuleOperators:
+    """Projections of tokens to the width that experts work on, and back.
 
     Kept: the experts' sum, which the way back reads; what they read is kept once it is permuted.
     """
+    ops = ModuleOperators()
     for name, n, k in (("latent down", moe.latent, hidden), ("latent up", hidden, moe.latent)):
         ops.gemms.append(Gemm(name=name, m=own_tokens, n=n, k=k, kind="head", module="moe"))
     ops.keep("latent tokens", own_tokens * moe.latent * size, module="moe")
-    return moe.latent
+    return ops
 
 
 def _router(
-    ops: Operators, moe: MoE, hidden: int, own_tokens: Any, size: float, kernels: Kernels
-) -> None:
+    moe: MoE, hidden: int, own_tokens: Any, size: float, kernels: Kernels
+) -> ModuleOperators:
     """Scores of a rank's `own_tokens`, and the gradients that its readers hand back to them."""
+    ops = ModuleOperators()
     ops.gemms.append(
         Gemm(
             name="router",
@@ -303,13 +301,14 @@ def _router(
     )
     ops.keep("router", 24.0 * own_tokens * moe.experts, SavedRole.ROUTER, module="moe")
     readers = 3 if moe.shared_ffn_hidden else 2  # router, dispatch, shared experts
-    summed_gradients(ops, "routed input", readers, own_tokens * hidden * size, kernels)
+    ops.streams += summed_gradients("routed input", readers, own_tokens * hidden * size, kernels)
     if moe.fp32_router and kernels.fp32_router:
-        _fp32_router(ops, own_tokens * hidden)
-    _route(ops, own_tokens * moe.experts, kernels)
+        ops.streams.append(_fp32_router(own_tokens * hidden))
+    ops.streams += _route(own_tokens * moe.experts, kernels)
+    return ops
 
 
-def _fp32_router(ops: Operators, elements: Any) -> None:
+def _fp32_router(elements: Any) -> Stream:
     """What a router in fp32 moves: casts of its input and of its gradient, backward.
 
     The forward product reads 16 bit (Megatron-Core 0.13 and newer, moe_utils.py,
@@ -318,25 +317,23 @@ def _fp32_router(ops: Operators, elements: Any) -> None:
     """
     read, cast_up, written, cast_down = 4.0, 6.0, 4.0, 6.0
     as_priced = 2.0 + 2.0  # by the products in 16 bit
-    ops.streams.append(
-        Stream(
-            name="router casts",
-            kind="elementwise",
-            forward_bytes=0.0,
-            backward_bytes=(read + cast_up + written + cast_down - as_priced) * elements,
-            calls=0.0,
-            backward_calls=2.0,
-            module="moe",
-        )
+    return Stream(
+        name="router casts",
+        kind="elementwise",
+        forward_bytes=0.0,
+        backward_bytes=(read + cast_up + written + cast_down - as_priced) * elements,
+        calls=0.0,
+        backward_calls=2.0,
+        module="moe",
     )
 
 
-def _route(ops: Operators, scores: Any, kernels: Kernels) -> None:
+def _route(scores: Any, kernels: Kernels) -> list[Stream]:
     """Small kernels between the router and the dispatch: scores in fp32, map in a byte."""
     count = float(kernels.routing_kernels)
     if not count:
-        return
-    ops.streams.append(
+        return []
+    return [
         Stream(
             name="routing",
             kind="elementwise",
@@ -346,13 +343,14 @@ def _route(ops: Operators, scores: Any, kernels: Kernels) -> None:
             backward_calls=count / 2.0,
             module="moe",
         )
-    )
+    ]
 
 
 def _shared_experts(
-    ops: Operators, moe: MoE, hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels
-) -> None:
+    moe: MoE, hidden: int, ranks: Ranks, recipe: Recipe, kernels: Kernels
+) -> ModuleOperators:
     """Experts that every token passes: one MLP, sharded over tp."""
+    ops = ModuleOperators()
     size, tokens, module = element_bytes(recipe), ranks.tokens(recipe), "moe+shared_experts"
     shared = FeedForward(
         name="shared fc",
@@ -364,7 +362,7 @@ def _shared_experts(
         module=module,
         roles=(GemmRole.SHARED_FC1, GemmRole.SHARED_FC2),
     )
-    feed_forward(ops, shared, size, kernels)
+    ops.add(feed_forward(shared, size, kernels))
     wide = tokens * hidden * size
     if kernels.sums_gradients_apart:
         added = 3.0 * ranks.own_tokens(recipe) * hidden * size
@@ -378,14 +376,16 @@ def _shared_experts(
                 module="moe",
             )
         )
-    gather_cast_input(ops, wide, ranks, "shared fc1", recipe, kernels, module=module)
-    reduce_cast_output(ops, wide, ranks, "shared fc2", recipe, kernels, module=module)
+    ops.add(gather_cast_input(wide, ranks, "shared fc1", recipe, kernels, module=module))
+    ops.add(reduce_cast_output(wide, ranks, "shared fc2", recipe, kernels, module=module))
     if moe.shared_gate:
-        _shared_gate(ops, hidden, ranks.own_tokens(recipe), size)
+        ops.add(_shared_gate(hidden, ranks.own_tokens(recipe), size))
+    return ops
 
 
-def _shared_gate(ops: Operators, hidden: int, own_tokens: Any, size: float) -> None:
+def _shared_gate(hidden: int, own_tokens: Any, size: float) -> ModuleOperators:
     """A number per token out of its input, whose sigmoid scales what shared experts made of it."""
+    ops = ModuleOperators()
     module = "moe+shared_experts"
     ops.gemms.append(
         Gemm(name="shared gate", m=own_tokens, n=1, k=hidden, kind="head", module=module)
@@ -402,11 +402,10 @@ def _shared_gate(ops: Operators, hidden: int, own_tokens: Any, size: float) -> N
         )
     )
     ops.keep("shared experts' result", scaled + own_tokens * size, module=module)
+    return ops
 
 
-def _pad_experts(
-    ops: Operators, arriving: Any, ranks: Ranks, recipe: Recipe, kernels: Kernels
-) -> None:
+def _pad_experts(arriving: Any, ranks: Ranks, recipe: Recipe, kernels: Kernels) -> list[Stream]:
     """Copies of the experts' tokens into aligned rows, and of their outputs back.
 
     Transformer Engine's Fp8Padding and Fp8Unpadding (pytorch/module/fp8_padding.py), which
@@ -420,10 +419,10 @@ def _pad_experts(
         or not recipe.is_quantised
         or recipe.moe_pads_to_capacity
     ):
-        return
+        return []
     roomy = kernels.expert_library == "hybridep"
     copied = np.where(roomy & (np.asarray(ranks.dispatcher) == _DEEPEP), 0.0, 4.0 * arriving)
-    ops.streams.append(
+    return [
         Stream(
             name="expert padding",
             kind="elementwise",
@@ -432,13 +431,13 @@ def _pad_experts(
             backward_bytes=copied,
             module="moe",
         )
-    )
+    ]
 
 
 def _exchange(
-    ops: Operators, moe: MoE, hidden: int, ranks: Ranks, recipe: Recipe, *, in_turn: bool, load: Any
-) -> Any:
-    """Dispatch and combine, each way, with the copies around them; returns the bytes gathered.
+    moe: MoE, hidden: int, ranks: Ranks, recipe: Recipe, *, in_turn: bool, load: Any
+) -> tuple[ModuleOperators, Any]:
+    """Dispatch and combine, each way, with the copies around them; and the bytes gathered.
 
     An all-gather brings the tokens of all ep x etp ranks to each, which picks its own out of them;
     partial outputs for all tokens are reduced and scattered (Megatron-Core,
@@ -447,6 +446,7 @@ def _exchange(
     rank of several experts sorts what arrives and sorts it back (MoEAlltoAllTokenDispatcher).
     DeepEP sends a token once to a rank, where it is copied and added up.
     """
+    ops = ModuleOperators()
     size, own_tokens, way = (
         element_bytes(recipe),
         ranks.own_tokens(recipe),
@@ -488,7 +488,7 @@ def _exchange(
         (~allgather, ("all_gather", "reduce_scatter"), "etp", np.where(allgather, 0.0, arriving)),
     ]
     ops.collectives += _both_ways(ways, moe, load, row_bytes=hidden * size)
-    return gathered
+    return ops, gathered
 
 
 def _both_ways(ways: list[_Way], moe: MoE, load: Any, *, row_bytes: float) -> list[Collective]:

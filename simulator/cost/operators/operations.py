@@ -248,8 +248,8 @@ class Saved:
 
 
 @dataclass(kw_only=True, slots=True)
-class Operators:
-    """Everything that one part of the model does on one rank for one micro-batch."""
+class ModuleOperators:
+    """What one module of a part does on one rank for one micro-batch."""
 
     gemms: list[Gemm] = field(default_factory=list)
     flash: list[Flash] = field(default_factory=list)
@@ -267,16 +267,58 @@ class Operators:
     passing_bytes: Any = 0.0
     """What of `saved` is gone again where the micro-batch waits for its backward pass: the 16-bit
     logits under a loss in fp32."""
+    mixer_kernels: Any = 0.0
+    """Kernels of what mixes tokens in place of attention, in the forward pass."""
+    biased_experts: Any = 0.0
+    """Experts of the rank whose linears have biases."""
+
+    def keep(
+        self,
+        name: str,
+        size_bytes: Any,
+        role: SavedRole = SavedRole.OTHER,
+        *,
+        module: str = "",
+        linears: tuple[str, ...] = (),
+    ) -> None:
+        """Add a tensor that waits for the backward pass."""
+        self.saved.append(Saved(name, size_bytes, role, module, linears))
+
+    def add(self, module: ModuleOperators) -> None:
+        """Add what a module does; of temporaries the larger count, all else adds up."""
+        self.gemms += module.gemms
+        self.flash += module.flash
+        self.streams += module.streams
+        self.collectives += module.collectives
+        self.gathered |= module.gathered
+        self.gathered_back |= module.gathered_back
+        self.saved += module.saved
+        if not _is_zero(module.transient_bytes):
+            before, more = self.transient_bytes, module.transient_bytes
+            self.transient_bytes = more if _is_zero(before) else np.maximum(before, more)
+        for name in _SUMS:
+            if not _is_zero(more := getattr(module, name)):
+                setattr(self, name, getattr(self, name) + more)
+
+
+_SUMS = ("checkpoint_bytes", "passing_bytes", "mixer_kernels", "biased_experts")
+
+
+def _is_zero(quantity: Any) -> bool:
+    """Whether a module has nothing of a quantity: the number that it starts from."""
+    return isinstance(quantity, float) and quantity == 0.0
+
+
+@dataclass(kw_only=True, slots=True)
+class Operators(ModuleOperators):
+    """Everything that one part of the model does, and what of the part decides about it."""
+
     is_moe: bool = False
     has_attention: bool = True
     has_mlp: bool = True
     """Whether every token passes an MLP: a dense one or shared experts."""
-    mixer_kernels: Any = 0.0
-    """Kernels of what mixes tokens in place of attention, in the forward pass."""
     padded_experts: bool = False
     """Whether every expert takes a fixed number of tokens, padded to its capacity."""
-    biased_experts: Any = 0.0
-    """Experts of the rank whose linears have biases."""
     last_linear: GemmRole | None = None
     """The linear that a block ends in, if the backward pass reads nothing that comes after it."""
     is_latent: bool = False
@@ -295,18 +337,6 @@ class Operators:
     counts_kernels: bool = False
     """A block whose kernels are all listed here; others take the software's count per block."""
 
-    def keep(
-        self,
-        name: str,
-        size_bytes: Any,
-        role: SavedRole = SavedRole.OTHER,
-        *,
-        module: str = "",
-        linears: tuple[str, ...] = (),
-    ) -> None:
-        """Add a tensor that waits for the backward pass."""
-        self.saved.append(Saved(name, size_bytes, role, module, linears))
-
 
 def recomputes(module: str, modules: Collection[str]) -> bool:
     """Whether selective recomputation of `modules` runs an operator of `module` again."""
@@ -319,39 +349,38 @@ def element_bytes(recipe: Recipe) -> float:
 
 
 def separate_linears(
-    ops: Operators, name: str, widths: tuple[Any, ...], inputs: Any, size: float, kernels: Kernels
-) -> tuple[Any, ...]:
-    """Widths of linears that share `inputs` elements, if each is a product of its own.
+    name: str, widths: tuple[Any, ...], inputs: Any, size: float, kernels: Kernels
+) -> tuple[tuple[Any, ...], list[Stream]]:
+    """Widths of linears that share `inputs` elements, if each is a product of its own; its sums.
 
     Gradients of what they share are summed: a compiler reads one more of them for each linear where
     the sum is needed, eager autograd adds them in kernels of their own.
     """
     if not kernels.separate_linears or len(widths) == 1:
-        return ()
-    _sum_gradients(ops, name, len(widths) - 1, size * inputs, compiled="norm" in kernels.fused)
-    return widths
+        return (), []
+    compiled = "norm" in kernels.fused
+    return widths, [_sum_gradients(name, len(widths) - 1, size * inputs, compiled=compiled)]
 
 
-def summed_gradients(ops: Operators, name: str, readers: int, wide: Any, kernels: Kernels) -> None:
+def summed_gradients(name: str, readers: int, wide: Any, kernels: Kernels) -> list[Stream]:
     """Add up the gradients that so many `readers` of `wide` bytes hand back: two read, one written.
 
     Autograd does it in kernels of its own, a compiler on the way.
     """
-    if kernels.sums_gradients_apart and readers > 1:
-        _sum_gradients(ops, name, readers - 1, wide, compiled=False)
+    if not kernels.sums_gradients_apart or readers < 2:
+        return []
+    return [_sum_gradients(name, readers - 1, wide, compiled=False)]
 
 
-def _sum_gradients(ops: Operators, name: str, more: int, wide: Any, *, compiled: bool) -> None:
+def _sum_gradients(name: str, more: int, wide: Any, *, compiled: bool) -> Stream:
     """Add so many `more` gradients of `wide` bytes to a first one."""
-    ops.streams.append(
-        Stream(
-            name=f"sum of gradients for {name}",
-            kind="elementwise",
-            forward_bytes=0.0,
-            backward_bytes=more * (1.0 if compiled else 3.0) * wide,
-            calls=0.0,
-            backward_calls=0.0 if compiled else more,
-        )
+    return Stream(
+        name=f"sum of gradients for {name}",
+        kind="elementwise",
+        forward_bytes=0.0,
+        backward_bytes=more * (1.0 if compiled else 3.0) * wide,
+        calls=0.0,
+        backward_calls=0.0 if compiled else more,
     )
 
 
@@ -362,7 +391,6 @@ def padded_vocabulary(vocabulary: int, tp: Any, kernels: Kernels) -> Floats:
 
 
 def norm(
-    ops: Operators,
     name: str,
     elements: Floats,
     width: int,
@@ -372,13 +400,14 @@ def norm(
     kind: str,
     keeps_input: bool = True,
     role: StreamRole = StreamRole.OTHER,
-) -> None:
+) -> ModuleOperators:
     """A norm: one kernel each way if fused, else six (cast, square, mean, scale, cast, weight).
 
     Sums over tokens give the gradients of its weights; Apex's older layer norm, torch and its
     compiler before pytorch/pytorch#165370 read gradient and input once more for them. `keeps_input`
     is false where another norm keeps the same input; a norm without weights is of kind ``plain``.
     """
+    ops = ModuleOperators()
     fused = "norm" in kernels.fused
     forward, backward = (2 * size, 3 * size) if fused else (6 * size + 16, 10 * size + 24)
     read = size
@@ -426,10 +455,10 @@ def norm(
         # the fp32 copy and the normalised result; the input itself is not kept once it is cast, but
         # recomputation of the norm starts from it
         ops.keep(f"{name} in fp32", elements * 4, module="norm")
+    return ops
 
 
 def residual(
-    ops: Operators,
     name: str,
     elements: Floats,
     size: float,
@@ -437,8 +466,9 @@ def residual(
     kernels: Kernels,
     *,
     role: StreamRole = StreamRole.OTHER,
-) -> None:
+) -> ModuleOperators:
     """Dropout and residual addition; the backward pass also adds the two gradients."""
+    ops = ModuleOperators()
     fused = "bias_dropout_add" in kernels.fused
     mask = 1.0 if dropout else 0.0
     forward = 3 * size + mask
@@ -457,3 +487,4 @@ def residual(
     )
     if dropout:
         ops.keep(f"{name} dropout mask", elements, SavedRole.MASK)
+    return ops

@@ -1,15 +1,16 @@
-"""What each mode of recomputation keeps of a part, and what selective recomputation runs again."""
+"""Recomputation: what each mode keeps of a part and runs again, what blocks run again anyway."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from simulator.arrays import Floats
-from simulator.cost.operators.operations import Gemm, Operators, recomputes
-from simulator.cost.operators.roles import GemmRole, SavedRole
+from simulator.cost.operators.operations import Gemm, Operators, Stream, recomputes
+from simulator.cost.operators.roles import GemmRole, SavedRole, StreamRole
 from simulator.software.kernels import Kernels
 
 _HALF_MATMUL_KEPT = (
@@ -17,6 +18,14 @@ _HALF_MATMUL_KEPT = (
     *(SavedRole.LATENT, SavedRole.LATENT_NORMED, SavedRole.ROUTER),
 )
 """Saved tensors that torchtitan's policy keeps whole."""
+
+_REDUCTIONS = ("reduce_scatter", "all_reduce")
+
+_BEFORE = (
+    *(StreamRole.CAST, StreamRole.WEIGHT_CAST, StreamRole.SCALES),
+    StreamRole.DEQUANTISATION,
+)
+"""Kernels in front of a linear that serve its forward product alone."""
 
 
 def kept_share(role: SavedRole, module: str, modules: Collection[str]) -> float:
@@ -116,3 +125,61 @@ def shorter(seconds: Floats, gap: Floats, *, hides: bool) -> tuple[Floats, Float
     """
     left = gap + hides * seconds
     return seconds - (np.maximum(left, 0.0) - np.maximum(gap, 0.0)), left
+
+
+def left_out(ops: Operators, kernels: Kernels, *, quantised: bool) -> Operators:
+    """Operators of a part's forward pass that recomputation of all of it does not add.
+
+    Parameters
+    ----------
+    ops : Operators
+        Of the whole part.
+    kernels : Kernels
+        Where the software's recomputation stops.
+    quantised : bool
+        Whether products take fewer than 16 bit.
+    """
+    rest, stops = Operators(), kernels.recompute_stops_early
+    last = ops.last_linear
+    if last is not None and stops != "never":
+        compiled = stops == "always"
+        serving = _BEFORE if compiled else ()
+        if compiled or not quantised:
+            serving = (*serving, StreamRole.BIAS)
+            rest.gemms = [g for g in ops.gemms if g.role is last]
+            rest.collectives = [
+                c
+                for c in ops.collectives
+                if not c.backward and c.module == "mlp" and c.operation in _REDUCTIONS
+            ]
+        rest.streams = [
+            s
+            for s in ops.streams
+            if s.role is StreamRole.MLP_RESIDUAL or (s.product is last and s.role in serving)
+        ]
+    # what the backward pass repeats in any case is repeated once, not twice
+    rest.streams += [
+        replace(s, forward_bytes=s.backward_bytes, calls=s.calls_back)
+        for s in ops.streams
+        if s.rerun and ops.is_block
+    ]
+    return rest
+
+
+def rerun_norms(streams: list[Stream]) -> list[Stream]:
+    """A block's norms, and the sum that the second one reads, run again in its backward pass."""
+    return [
+        replace(
+            s,
+            name=f"{s.name} again",
+            role=StreamRole.OTHER,
+            module="",
+            forward_bytes=0.0 * s.forward_bytes,
+            calls=0.0,
+            backward_bytes=s.forward_bytes,
+            backward_calls=s.calls,
+            rerun=True,
+        )
+        for s in streams
+        if (s.module == "norm" and not s.for_weights) or s.role is StreamRole.ATTENTION_RESIDUAL
+    ]

@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from simulator.cost.operators.casts import BLOCK_SCALED, QUANTISED_BYTES
 from simulator.cost.operators.operations import (
     Collective,
-    Operators,
+    ModuleOperators,
     Ranks,
+    Saved,
     element_bytes,
 )
-from simulator.cost.operators.quantised import BLOCK_SCALED, QUANTISED_BYTES
 from simulator.cost.operators.roles import SavedRole
 from simulator.software.kernels import Kernels
 from simulator.workload.recipe import Recipe
@@ -39,7 +40,7 @@ def _gathered_share(recipe: Recipe, kernels: Kernels, *, gradients: bool = False
     return planes * QUANTISED_BYTES[recipe.precision] / 2.0
 
 
-def _share_scales(ops: Operators, ranks: Ranks, recipe: Recipe, kernels: Kernels) -> None:
+def _share_scales(ranks: Ranks, recipe: Recipe, kernels: Kernels) -> list[Collective]:
     """Ranks agree on the scale of what they gather cast: one maximum forward, one backward.
 
     Transformer Engine (`_customize_quantizers_float8_current_scaling`, `..._nvfp4`): with sequence
@@ -48,16 +49,15 @@ def _share_scales(ops: Operators, ranks: Ranks, recipe: Recipe, kernels: Kernels
     So are those of torchao's DTensors, and of tensors that are not gathered, which are left out.
     """
     if recipe.precision not in _SCALED_WHOLE or not kernels.gathers_quantised:
-        return
+        return []
     where = np.where(ranks.sequence_parallel, 4.0, 0.0)
-    ops.collectives += [
+    return [
         Collective(operation="all_reduce", group="tp", size_bytes=where, backward=backward)
         for backward in (False, True)
     ]
 
 
-def keep_input(
-    ops: Operators,
+def kept_input(
     name: str,
     hidden: int,
     ranks: Ranks,
@@ -65,8 +65,8 @@ def keep_input(
     kernels: Kernels,
     *,
     linears: tuple[str, ...],
-) -> None:
-    """Keep what column-parallel `linears` read: a rank's own tokens, or all that it gathered.
+) -> Saved:
+    """What column-parallel `linears` read, kept: a rank's own tokens, or all that it gathered.
 
     Megatron keeps what sequence parallelism scatters and gathers it again; DTensor keeps the
     gathered tensor. A norm made it, so that recomputing norms makes it again.
@@ -74,11 +74,10 @@ def keep_input(
     whole = kernels.dtensor.keeps_gathered_inputs
     keeps = ranks.tokens(recipe) if whole else ranks.own_tokens(recipe)
     size_bytes = keeps * hidden * element_bytes(recipe)
-    ops.keep(name, size_bytes, SavedRole.LINEAR_INPUT, module="norm", linears=linears)
+    return Saved(name, size_bytes, SavedRole.LINEAR_INPUT, "norm", linears)
 
 
 def gather_input(
-    ops: Operators,
     wide: Any,
     ranks: Ranks,
     linear: str,
@@ -88,7 +87,7 @@ def gather_input(
     projections: int = 1,
     share: float = 1.0,
     buffered: bool = False,
-) -> None:
+) -> ModuleOperators:
     """A column-parallel linear: sequence parallelism gathers its input, else gradients are reduced.
 
     `projections` of the framework's own linears may be in it, each with a reduction of its own.
@@ -98,6 +97,7 @@ def gather_input(
     Korthikanti et al. 2022, section 4.2.2: with sequence parallelism the backward pass gathers the
     input again beside dgrad and scatters the input gradient beside wgrad.
     """
+    ops = ModuleOperators()
     sharded = np.where(ranks.sequence_parallel, wide, 0.0)
     whole = np.where(ranks.sequence_parallel, 0.0, wide)
     if share != 1.0:
@@ -146,10 +146,10 @@ def gather_input(
                 window=f"{linear}:wgrad",
             )
         )
+    return ops
 
 
 def reduce_output(
-    ops: Operators,
     wide: Any,
     ranks: Ranks,
     linear: str,
@@ -157,11 +157,12 @@ def reduce_output(
     module: str = "",
     share: float = 1.0,
     buffered: bool = False,
-) -> None:
+) -> ModuleOperators:
     """A row-parallel linear: partial outputs are reduced (scattered with sequence parallelism).
 
     `share` of the bytes is gathered in the backward pass; `buffered` as in `gather_input`.
     """
+    ops = ModuleOperators()
     sharded = np.where(ranks.sequence_parallel, wide, 0.0)
     whole = np.where(ranks.sequence_parallel, 0.0, wide)
     if share != 1.0:
@@ -196,10 +197,10 @@ def reduce_output(
             operation="all_reduce", group="tp", size_bytes=whole, backward=False, module=module
         )
     )
+    return ops
 
 
 def gather_cast_input(
-    ops: Operators,
     wide: Any,
     ranks: Ranks,
     linear: str,
@@ -208,24 +209,26 @@ def gather_cast_input(
     *,
     module: str = "",
     projections: int = 1,
-) -> None:
+) -> ModuleOperators:
     """`gather_input` of a linear of the blocks, whose input may be cast before it is gathered."""
+    ops = ModuleOperators()
     share = _gathered_share(recipe, kernels)
-    gather_input(
-        ops,
-        wide,
-        ranks,
-        linear,
-        kernels,
-        module=module,
-        projections=projections,
-        share=share,
-        buffered=True,
+    ops.add(
+        gather_input(
+            wide,
+            ranks,
+            linear,
+            kernels,
+            module=module,
+            projections=projections,
+            share=share,
+            buffered=True,
+        )
     )
+    return ops
 
 
 def reduce_cast_output(
-    ops: Operators,
     wide: Any,
     ranks: Ranks,
     linear: str,
@@ -233,8 +236,10 @@ def reduce_cast_output(
     kernels: Kernels,
     *,
     module: str = "",
-) -> None:
+) -> ModuleOperators:
     """`reduce_output` of the same, and the scales of what its module gathers cast."""
+    ops = ModuleOperators()
     share = _gathered_share(recipe, kernels, gradients=True)
-    reduce_output(ops, wide, ranks, linear, module=module, share=share, buffered=True)
-    _share_scales(ops, ranks, recipe, kernels)
+    ops.add(reduce_output(wide, ranks, linear, module=module, share=share, buffered=True))
+    ops.collectives += _share_scales(ranks, recipe, kernels)
+    return ops

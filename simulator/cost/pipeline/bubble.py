@@ -25,6 +25,8 @@ until the last rank has ended.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from simulator.arrays import Floats
@@ -38,7 +40,9 @@ from simulator.cost.tables import (
     SlowestRank,
     StepTerms,
 )
-from simulator.schedules.registry import BREADTH_FIRST, FLUSHES
+from simulator.schedules.registry import BREADTH_FIRST, FLUSHES, SCHEDULES, by_code
+
+_ASKEW = by_code(lambda schedule: schedule.barrier_free_idle_s is not None)
 
 
 def pipeline(
@@ -147,3 +151,35 @@ def _ends_s(parts: Floats, passes: PartPasses, fetched_s: Floats) -> Floats:
         return each
     share = fetched_s / np.maximum(over_parts(ends, each[:, None, :]), 1e-300)
     return np.asarray(each * np.where(ends > 0, share[:, :, None], 0.0).max(axis=1))
+
+
+def without_barrier(
+    terms: StepTerms, rows: Selection, priced: Priced, ranks: RankPasses, slowest: SlowestRank
+) -> StepTerms:
+    """Shorten fill and drain of layouts whose schedule gains by steps that lie askew.
+
+    `terms` have ``bubble_warmup`` and ``bubble_drain`` of steps with a barrier.
+    """
+    layouts = rows.layouts
+    askew = _ASKEW[layouts.schedule]
+    if not askew.any():
+        return terms
+    longer = alone_passes(priced.blocks, rows.block_key, rows.parts)
+    forward_s, backward_s = ranks.forward_s + longer[0], ranks.backward_s + longer[1]
+    at = np.arange(len(slowest.column))
+    weights = over_parts(rows.parts, priced.blocks.wgrad_s[rows.block_key][:, None, :])
+    others = layouts.pp - 1.0
+    forward, back = (
+        (rows.ranks * x).sum(axis=1) - x[at, slowest.column]
+        for x in (forward_s, backward_s - weights)
+    )
+    own = weights[at, slowest.column] * others
+    idle = np.zeros_like(own)
+    for code, schedule in enumerate(SCHEDULES.values()):
+        if schedule.barrier_free_idle_s:
+            rule_s = schedule.barrier_free_idle_s(forward, back, own)
+            idle = np.where(layouts.schedule == code, rule_s, idle)
+    barrier = terms.shown_s["bubble_warmup"] + terms.shown_s["bubble_drain"]
+    share = np.where(askew, np.minimum(idle / np.maximum(barrier, 1e-300), 1.0), 1.0)
+    bubbles = {name: terms.shown_s[name] * share for name in ("bubble_warmup", "bubble_drain")}
+    return replace(terms, shown_s={**terms.shown_s, **bubbles})

@@ -13,9 +13,14 @@ import numpy as np
 
 from simulator.arrays import Floats
 from simulator.cost.operators.adapters import NF4_BYTES, adapters, trains_projector
-from simulator.cost.operators.matrices import NO_LINEARS, Matrix, weight_matrices
-from simulator.cost.operators.parameters import expert_parameters, rank_parameters
-from simulator.cost.operators.quantised import BLOCK_SCALED, QUANTISED_BYTES
+from simulator.cost.operators.casts import BLOCK_SCALED, QUANTISED_BYTES
+from simulator.cost.operators.matrices import (
+    NO_LINEARS,
+    Matrix,
+    expert_parameters,
+    rank_parameters,
+    weight_matrices,
+)
 from simulator.cost.states.optimizers import LAYER_WISE_TRAFFIC, moment_bytes
 from simulator.files import Figure
 from simulator.layout.layouts import Layouts

@@ -20,7 +20,15 @@ from simulator.cost.states.gathered import released
 from simulator.cost.states.state_bytes import on_rank
 from simulator.cost.states.state_keys import ZERO1, ZERO2, ZERO3, SharedStates, StateKeys
 from simulator.cost.states.state_traffic import copies_s_per_byte
-from simulator.layout.placement import Group
+from simulator.hardware.cluster import Cluster
+from simulator.layout.layouts import Layouts
+from simulator.layout.placement import Group, Placement
+from simulator.software.profile import Software
+from simulator.workload.recipe import Recipe
+
+_MAXIMA_BYTES = 4.0 * 3.0 * 4.0
+"""fp32; input, weight and result of a block's four linears."""
+
 
 # --- of a whole rank, after its passes or beside them --------------------------------------------
 
@@ -154,3 +162,35 @@ def _reduce_s(kind: SharedStates, size_bytes: Floats, scatters: Any) -> Floats:
     scattered = reduce_scatter_s(kind.links, size_bytes, ranks)
     scattered = scattered + all_reduce_s(kind.copy_links, size_bytes / ranks.size, copies)
     return np.where(scatters, scattered, whole)
+
+
+def maxima_s(
+    cluster: Cluster, software: Software, recipe: Recipe, placement: Placement, blocks: Any
+) -> Floats:
+    """Seconds of one reduction of the maxima of a chunk; zero where there is none.
+
+    Parameters
+    ----------
+    cluster, software, recipe
+    placement : Placement
+        Of the layouts.
+    blocks : array_like
+        Blocks of the largest chunk, one for each layout.
+    """
+    tp, dp = placement.tp, placement.dp
+    if recipe.precision != "fp8" or not software.kernels.transformer_engine.reduces_maxima:
+        return np.zeros(len(tp.size))
+    group = Group(size=tp.size * dp.size, local=tp.local * dp.local)
+    return all_reduce_s(cluster, _MAXIMA_BYTES * np.maximum(blocks, 1.0), group)
+
+
+def norm_s(cluster: Cluster, recipe: Recipe, layouts: Layouts) -> Floats:
+    """Seconds of reducing the gradient norm over all ranks, in fp16 whether all is finite, too.
+
+    Where every rank has all gradients, there is nothing to reduce.
+    """
+    world = layouts.world.astype(np.int64)
+    group = Group(size=world, local=np.gcd(world, cluster.domain))
+    calls = 2.0 if recipe.precision == "fp16" else 1.0
+    split = (layouts.sharding > 0) | (layouts.tp * layouts.pp > 1)
+    return np.where(split, calls * all_reduce_s(cluster, 4.0, group), 0.0)

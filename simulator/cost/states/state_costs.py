@@ -14,15 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.arrays import Floats
-from simulator.cost.collectives.small_reductions import maxima_s, norm_s
 from simulator.cost.kernels.memory_bound import stream_figures, stream_s
 from simulator.cost.operators.matrices import NO_LINEARS, Matrix
 from simulator.cost.operators.split_work import step_host_s
-from simulator.cost.states.gathered import gathered_bytes
-from simulator.cost.states.gradient_pieces import early_gradients, embedding_gradient, step_pieces
+from simulator.cost.states.gathered import (
+    early_gradients,
+    embedding_gradient,
+    gathered_bytes,
+    step_pieces,
+)
 from simulator.cost.states.optimizers import newton_schulz_s
 from simulator.cost.states.state_bytes import on_rank
 from simulator.cost.states.state_collectives import (
+    maxima_s,
+    norm_s,
     part_copies_s,
     part_gather_s,
     part_reduce_s,

@@ -23,9 +23,9 @@ from simulator.cost.terms import HIDDEN, TERMS
 from simulator.errors import InputError, problem
 from simulator.events.deviations.servers import alike_replicas
 from simulator.events.step.pass_costs import AHEAD, BACK, CAUSE, Passes
-from simulator.events.step.pass_phases import COMPUTE_TERMS
 from simulator.events.step.play import Replica, after_every_pass, replica_of
 from simulator.events.step.step_end import StepEndWork
+from simulator.events.step.streams import COMPUTE_TERMS
 from simulator.hardware.cluster import Cluster, weakened
 from simulator.layout.layouts import Layouts
 from simulator.records import dataclass

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.arrays import Ints
-from simulator.events.network.group_members import stage_members
+from simulator.events.network.group_calls import stage_members
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import Layouts
 from simulator.records import dataclass

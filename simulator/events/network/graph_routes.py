@@ -19,7 +19,7 @@ Bools = NDArray[np.bool_]
 Entries = tuple[Ints, Ints, Floats]
 
 
-def near(
+def near_ways(
     topology: Topology, start: Ints, end: Ints, flows: Ints, *, spread: bool
 ) -> tuple[Entries, Ints]:
     """Links of the flows `flows`, between GPUs of a domain; and those without a way."""
@@ -34,7 +34,7 @@ def near(
     return entries, flows[~nearest.found]
 
 
-def across(topology: Topology, start: Ints, end: Ints, flows: Ints) -> tuple[Entries, Ints]:
+def ways_across(topology: Topology, start: Ints, end: Ints, flows: Ints) -> tuple[Entries, Ints]:
     """Links of the flows `flows` over adapters; and those without a way."""
     graph, rail, done = _graph(topology), topology.seats.rail, list[Entries]()
     left = flows

@@ -1,4 +1,4 @@
-"""What the groups of a layout ask of the links while their bytes move: one call for each kind.
+"""Who the groups of a layout are, and what they ask of the links: one call for each kind.
 
 Only the rate counts here, not how much a step moves: a call has a round size and takes what the
 bandwidth terms of the closed form say it does, on adapters or inside a domain, without any start
@@ -8,22 +8,27 @@ adapters an all-reduce takes the links of the algorithm that the closed form run
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from simulator.arrays import Ints
 from simulator.cost.collectives.calls import adapter_bytes, domain_rate, exchange_rate, send_rate
 from simulator.cost.collectives.curves import board
-from simulator.cost.collectives.nccl.algorithms import CHOICES
-from simulator.cost.collectives.nccl_choice import choose
+from simulator.cost.collectives.nccl.algorithms import CHOICES, choose
+from simulator.errors import InputError, problem
 from simulator.events.network.collective_hops import in_a_row
-from simulator.events.network.group_members import group_members
-from simulator.events.network.shared_links import Call
+from simulator.events.network.transfer import Call
 from simulator.hardware.cluster import Cluster
-from simulator.layout.layouts import Layouts
+from simulator.layout.layouts import RANK_ORDERS, Layouts
 from simulator.layout.placement import Group
 from simulator.records import dataclass
 
 _SIZE_BYTES = 1e9
+
+_OVER = {"tp": ("tp",), "cp": ("cp",), "dp": ("dp", "cp"), "pp": ("pp",)}
+DIMENSIONS = (*_OVER, "etp", "ep", "edp", "experts")
+"""Kinds of groups; dp holds the context-parallel ranks too, experts all ranks of ep and etp."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,3 +183,57 @@ def _sends(cluster: Cluster, group: str, pairs: Ints, near: bool) -> list[Traffi
             )
             traffic.append(Traffic(group=group, call=call, far=far))
     return traffic
+
+
+def group_members(layout: Layouts, name: str) -> Ints:
+    """GPUs of every group of one kind, (groups, members), in the order of ranks.
+
+    Parameters
+    ----------
+    layout : Layouts
+        One row.
+    name : str
+        One of `DIMENSIONS`.
+
+    Examples
+    --------
+    >>> group_members(Layouts.of(tp=2, dp=2, global_batch=2), "dp").tolist()
+    [[0, 2], [1, 3]]
+    """
+    if name not in DIMENSIONS:
+        raise InputError(problem("network", "group", "unknown kind of group", name, DIMENSIONS))
+    row = layout.row()
+    order, grid = _grid(layout)
+    if name in _OVER:
+        axes = [order.index(dimension) for dimension in _OVER[name]]
+        axes.sort()
+        moved = np.moveaxis(grid, axes, range(-len(axes), 0))
+        return moved.reshape(-1, math.prod(grid.shape[axis] for axis in axes))
+    stages = np.moveaxis(grid, order.index("pp"), 0).reshape(int(row["pp"]), -1)
+    etp, ep = int(row["etp"]), int(row["ep"])
+    experts = stages.reshape(len(stages), -1, ep, etp)
+    if name == "experts":
+        return experts.reshape(-1, ep * etp)
+    axis = {"edp": 1, "ep": 2, "etp": 3}[name]
+    return np.moveaxis(experts, axis, -1).reshape(-1, experts.shape[axis])
+
+
+def stage_members(layout: Layouts) -> Ints:
+    """GPUs of every pipeline rank of every replica, (dp, pp, tp x cp).
+
+    Examples
+    --------
+    >>> stage_members(Layouts.of(tp=2, pp=2, dp=2, global_batch=2)).tolist()
+    [[[0, 1], [4, 5]], [[2, 3], [6, 7]]]
+    """
+    order, grid = _grid(layout)
+    moved = np.moveaxis(grid, [order.index("dp"), order.index("pp")], [0, 1])
+    return moved.reshape(*moved.shape[:2], -1)
+
+
+def _grid(layout: Layouts) -> tuple[list[str], Ints]:
+    """Dimensions of the rank grid from the outermost to the innermost, and GPUs along them."""
+    row = layout.row()
+    order = RANK_ORDERS[int(layout.rank_order[0])].split("-")[::-1]
+    degrees = [int(row[dimension]) for dimension in order]
+    return order, np.arange(math.prod(degrees), dtype=np.int64).reshape(degrees)

@@ -16,7 +16,7 @@ import numpy as np
 from simulator.arrays import Floats, Ints
 from simulator.events.engine.fair_shares import link_load
 from simulator.events.network.flows import Flows
-from simulator.events.network.group_members import group_members
+from simulator.events.network.group_calls import group_members
 from simulator.events.network.links import Topology, link_name
 from simulator.events.network.routes import Routes, host_routes, routes
 from simulator.hardware.cluster import Cluster

@@ -17,9 +17,8 @@ import numpy as np
 from simulator.arrays import Floats, Ints
 from simulator.cost.collectives.curves import board
 from simulator.errors import InputError
-from simulator.events.network.cables import Bundles, Cables, cables_of
 from simulator.events.network.links import Blocks, Seats, Topology
-from simulator.events.network.topology_graph import cabled_graph
+from simulator.events.network.topology_graph import Bundles, Cables, cabled_graph, cables_of
 from simulator.hardware.cluster import Cluster, with_edges
 from simulator.hardware.fabric import Fabric
 from simulator.hardware.node import Node

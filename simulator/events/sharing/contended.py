@@ -21,12 +21,11 @@ from simulator.errors import InputError, problem
 from simulator.events.deviations.deviations import Deviation
 from simulator.events.network.collective_phases import modelled
 from simulator.events.network.flows import Flows
-from simulator.events.network.group_calls import Traffic, group_traffic
-from simulator.events.network.group_members import group_members
+from simulator.events.network.group_calls import Traffic, group_members, group_traffic
 from simulator.events.network.link_loads import LoadTable
 from simulator.events.network.links import BETWEEN_SWITCHES, Topology, degraded, link_name
-from simulator.events.network.shared_links import Call, in_company
 from simulator.events.network.topology import topology
+from simulator.events.network.transfer import Call, in_company
 from simulator.hardware.cluster import Cluster, LinksLeft
 from simulator.layout.layouts import Layouts
 from simulator.layout.placement import place

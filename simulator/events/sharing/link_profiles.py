@@ -1,6 +1,6 @@
 """What passes, sends, reductions and copies take of the links while they run.
 
-A pass has phases (``events/step/pass_phases.py``). While it waits for a kind of calls, it takes of
+A pass has phases (``events/step/streams.py``). While it waits for a kind of calls, it takes of
 a link what those take (``events/network/link_loads.py``) times the part of their time that moves
 bytes (``events/sharing/byte_time.py``); while it computes, what hides spreads evenly over the
 phase. A send takes links of both its ranks, a copy those to host memory. What else a pass waits for
@@ -18,7 +18,7 @@ from simulator.cost.terms import HIDDEN
 from simulator.events.network.link_loads import Loads, Users
 from simulator.events.sharing.byte_time import COMMUNICATION, ByteTime
 from simulator.events.step.pass_costs import CAUSE, Passes
-from simulator.events.step.pass_phases import BESIDE, COMPUTING, PHASE_TERMS
+from simulator.events.step.streams import BESIDE, COMPUTING, PHASE_TERMS
 from simulator.records import dataclass
 from simulator.schedules.schedule import FORWARD
 

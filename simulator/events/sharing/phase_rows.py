@@ -1,6 +1,6 @@
 """The phases of all tasks of a step, and which profile of what it takes each one has.
 
-Passes are cut into phases (``events/step/pass_phases.py``); sends, reductions, gathers and copies
+Passes are cut into phases (``events/step/streams.py``); sends, reductions, gathers and copies
 are of one, and so is what takes nothing.
 """
 
@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from simulator.arrays import Floats, Ints
 from simulator.events.sharing.link_profiles import Profiles
 from simulator.events.step.pass_costs import CAUSE
-from simulator.events.step.pass_phases import PHASE_TERMS
 from simulator.events.step.play import Played, shown_s
-from simulator.events.step.streams import COPY, DATA, SPAN_KINDS
+from simulator.events.step.streams import COPY, DATA, PHASE_TERMS, SPAN_KINDS
 from simulator.events.step.unfold import EXTRA, SEND
 from simulator.records import dataclass
 

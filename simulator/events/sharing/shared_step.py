@@ -4,8 +4,8 @@ Passes are cut into phases; each phase, send, reduction and copy takes of the li
 what ``events/sharing/link_profiles.py`` says, and where together they ask for more than a link
 carries, max-min fair shares slow them (``engine.play``). Where what hides no longer keeps up with
 the compute before it, its pass is longer, and that is charged to what hides. Sends, reductions and
-gathers hold compute units beside the passes of their rank (``events/sharing/compute_units.py``),
-those that are drawn out for longer.
+gathers hold compute units beside the passes of their rank (`held_s`), those that are drawn out for
+longer.
 
 All replicas do the same at the same time. A link whose users could not fill it if all of them ran
 at once is left out. If none is left and nothing runs beside compute, or nothing was short when it
@@ -20,15 +20,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.arrays import Floats, Ints
+from simulator.cost.collectives.calls import send_share, slowdown_share
+from simulator.cost.terms import HIDDEN
 from simulator.events.engine.demands import Demands, demands
 from simulator.events.engine.engine import Times, play
-from simulator.events.engine.phases import Phases, cut, together
-from simulator.events.sharing.compute_units import charged_s, held_s, units
+from simulator.events.engine.graph import TaskGraph
 from simulator.events.sharing.link_profiles import HIDING, Profiles
 from simulator.events.sharing.phase_rows import Rows, links_of, merged, rows_of, table_of
 from simulator.events.step.pass_costs import CAUSE
-from simulator.events.step.pass_phases import COMPUTING, PHASE_TERMS, REPEATING
-from simulator.events.step.play import Played
+from simulator.events.step.play import Played, shown_s
+from simulator.events.step.streams import COMPUTING, PHASE_TERMS, REPEATING
 from simulator.records import dataclass
 
 Uses = dict[str, tuple[str, float]]
@@ -214,3 +215,164 @@ def _uses(takes: Profiles, rows: Rows, table: Floats, link: Ints) -> Uses:
         if carried[most] > 0.0:
             uses[kind] = takes.names[most], float(carried[most])
     return uses
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phases:
+    """A graph of phases."""
+
+    graph: TaskGraph
+    first: Ints
+    """Phases of task i of the whole graph are ``first[i]`` to ``first[i + 1]``."""
+    task: Ints
+    """The task of each phase."""
+
+
+def cut(graph: TaskGraph, task: Ints, seconds: Floats) -> Phases:
+    """Cut tasks into phases.
+
+    Parameters
+    ----------
+    graph : TaskGraph
+    task : ndarray
+        The task of each phase, in order; every task has one at least.
+    seconds : ndarray
+        Of each phase.
+
+    Examples
+    --------
+    >>> from simulator.events.engine.graph import task_graph
+    >>> whole = task_graph([3.0, 1.0], [0, 1], [(0, 1)])
+    >>> parts = cut(whole, np.array([0, 0, 1]), np.array([1.0, 2.0, 1.0]))
+    >>> parts.graph.predecessor.tolist(), parts.graph.first.tolist()
+    ([1], [0, 0, 0, 1])
+    """
+    first = np.searchsorted(task, np.arange(len(graph) + 1))
+    edges = np.zeros(len(task), np.int64)
+    edges[first[:-1]] = np.diff(graph.first)
+    whole = TaskGraph(
+        duration_s=seconds,
+        stream=graph.stream[task],
+        first=np.concatenate([[0], np.cumsum(edges)]).astype(np.int32),
+        predecessor=(first[1:][graph.predecessor] - 1).astype(np.int32),
+        lag_s=graph.lag_s,
+    )
+    return Phases(graph=whole, first=first, task=task)
+
+
+def together(phases: Phases, times: Times) -> Times:
+    """When the tasks ran whose phases ran so."""
+    starts, ends = phases.first[:-1], phases.first[1:] - 1
+    cause = times.cause[starts]
+    return Times(
+        start_s=times.start_s[starts],
+        end_s=times.end_s[ends],
+        cause=np.where(cause >= 0, phases.task[cause], -1).astype(np.int32),
+    )
+
+
+def held_share(played: Played) -> Floats:
+    """Share of its compute units that a collective of each rank holds."""
+    shares = [slowdown_share(replica.priced.cluster) for replica in played.replicas]
+    return np.repeat(shares, played.pp)
+
+
+def _sending_share(played: Played) -> Floats:
+    """Share of its compute units that a send of each rank holds."""
+    shares = [
+        float(
+            send_share(
+                replica.priced.cluster, replica.priced.hop_crosses[replica.rows.state_key[0]]
+            )
+        )
+        for replica in played.replicas
+    ]
+    return np.repeat(shares, played.pp)
+
+
+def units(played: Played, takes: Profiles, rows: Rows) -> tuple[Floats, NDArray[np.bool_]]:
+    """What each profile takes of its rank's compute units, and whether it holds them.
+
+    Where no call of a rank runs beside its passes nothing is taken.
+    """
+    ranks, chunks, kinds, phases = takes.passes.shape[:4]
+    share = held_share(played)
+    overlaps = np.array([replica.step_end.overlaps[::-1] for replica in played.replicas])
+    step_end = share[:, None] * np.repeat(overlaps, played.pp, axis=0)
+    sends = np.broadcast_to(_sending_share(played)[:, None, None], (ranks, chunks, kinds))
+    none = np.zeros(2 * ranks)
+    first = 1 + ranks * chunks * kinds * phases
+    calls = np.concatenate([np.zeros(first), sends.ravel(), step_end.ravel(), none])
+    used = np.zeros(len(calls), dtype=np.bool_)
+    used[rows.profile[rows.seconds > 0.0]] = True
+    rank = np.concatenate(
+        [np.repeat(np.arange(ranks), chunks * kinds), np.repeat(np.arange(ranks), 2)]
+    )
+    beside = np.zeros(ranks, dtype=np.bool_)
+    beside[rank[(used & (calls > 0.0))[first : first + len(rank)]]] = True
+    passes = np.zeros((ranks, chunks, kinds, phases))
+    passes[..., [COMPUTING, REPEATING]] = beside[:, None, None, None]
+    taken = calls.copy()
+    taken[1:first] = passes.ravel()
+    return taken, calls > 0.0
+
+
+def charged_s(played: Played) -> Floats:
+    """Slowdown of every action that the closed form charges for calls that are tasks.
+
+    Of reductions that is the last one; those before it run inside passes.
+    """
+    listed, passes = played.program, played.passes
+    seconds = np.zeros(len(listed))
+    slowdowns = played.changes[:, 1] == CAUSE["slowdown"]
+    action = played.changes[slowdowns, 0]
+    np.add.at(seconds, action, played.changes_s[slowdowns])
+    if passes.send_s.any():
+        hidden = passes.hidden_s[listed.rank, listed.chunk, listed.kind, HIDDEN.index("pp")]
+        seconds += hidden * _sending_share(played)[listed.rank]
+    return np.minimum(seconds, shown_s(played)[:, CAUSE["slowdown"]])
+
+
+def held_s(
+    rank: Ints,
+    start_s: Floats,
+    end_s: Floats,
+    calls: tuple[Ints, Ints, Floats, Floats],
+    share: Floats,
+) -> Floats:
+    """Units held beside some phases, as seconds of all of them.
+
+    Parameters
+    ----------
+    rank, start_s, end_s : ndarray
+        Of the phases.
+    calls : tuple of ndarray
+        Rank, stream, start and end of calls; those of one stream stand one after the other
+        and hold as much.
+    share : ndarray
+        Share that each call holds.
+
+    Examples
+    --------
+    A call from 1 to 3 s that holds a quarter, beside a phase from 2 to 6 s.
+
+    >>> zero = np.zeros(1, int)
+    >>> calls = (zero, zero, np.array([1.0]), np.array([3.0]))
+    >>> held_s(zero, np.array([2.0]), np.array([6.0]), calls, np.array([0.25])).tolist()
+    [0.25]
+    """
+    seconds = np.zeros(len(rank))
+    of_rank, stream, first_s, last_s = calls
+    key = of_rank * (int(stream.max(initial=0)) + 1) + stream
+    order, here = np.argsort(key, kind="stable"), np.argsort(rank, kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(key[order])) + 1):
+        if not len(rows):
+            continue
+        r = int(of_rank[rows[0]])
+        moments = np.column_stack([first_s[rows], last_s[rows]]).ravel()
+        busy = np.column_stack([np.zeros(len(rows)), last_s[rows] - first_s[rows]]).ravel().cumsum()
+        low, high = np.searchsorted(rank, (r, r + 1), sorter=here)
+        at = here[low:high]
+        until = np.interp(end_s[at], moments, busy) - np.interp(start_s[at], moments, busy)
+        seconds[at] += share[rows[0]] * until
+    return seconds

@@ -1,6 +1,6 @@
 """Write a played step down as a timeline: what each pass spends its time on, span by span.
 
-Inside a pass the order is one for all (``events/step/pass_phases.py``). Passes that run as a pair
+Inside a pass the order is one for all (``events/step/streams.py``). Passes that run as a pair
 are drawn one after the other.
 """
 
@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from simulator.arrays import Floats, Ints
 from simulator.cost.terms import HIDDEN
 from simulator.events.step.pass_costs import CAUSE
-from simulator.events.step.pass_phases import BESIDE, COMPUTING, PHASES, Span
 from simulator.events.step.play import Played, shown_s
-from simulator.events.step.streams import SPAN_KINDS, STREAMS
+from simulator.events.step.streams import BESIDE, COMPUTING, PHASES, SPAN_KINDS, STREAMS, Span
 from simulator.events.step.timeline import Timeline
 from simulator.events.step.unfold import SEND
 from simulator.schedules.schedule import FORWARD, KINDS

@@ -18,7 +18,7 @@ from simulator.arrays import Floats, Ints
 from simulator.cost.collectives.calls import slowdown_share
 from simulator.cost.memory.offload import host_parts_s, host_step_s, uses_host
 from simulator.cost.passes import rank_tails
-from simulator.cost.states.reductions import reductions, round_passes
+from simulator.cost.states.state_traffic import reductions, round_passes
 from simulator.cost.tables import Priced, Selection
 from simulator.events.step.auxiliary_tasks import AuxiliaryTasks, Table
 from simulator.events.step.pass_costs import AHEAD, BACK, Passes

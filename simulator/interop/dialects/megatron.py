@@ -37,8 +37,7 @@ from simulator.interop.dialects.table import (
 )
 from simulator.interop.dialects.torchrun import SAMPLE_STEPS, torchrun, unsaid_stashes, wrapped
 from simulator.interop.dialects.training_ways import REINFORCEMENT, refuse_way, way_of
-from simulator.layout.stage_words import read_stages
-from simulator.layout.stages import stages
+from simulator.layout.stages import read_stages, stages
 from simulator.quoting import comment_line
 from simulator.scenario import Scenario
 from simulator.software.profile import Software

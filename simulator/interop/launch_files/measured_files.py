@@ -34,7 +34,7 @@ from simulator.interop.logs.megatron_log import ARGUMENT, listed_arguments
 from simulator.interop.logs.readers import reader_of
 from simulator.interop.traces.kineto import read_trace
 from simulator.interop.traces.nsys import is_nsys, read_nsys
-from simulator.measured.log_kinds import LogKind, log_kinds
+from simulator.measured.log_lines import LogKind, log_kinds
 from simulator.plain_files import open_file
 from simulator.scoring.trace import StepTime, Trace, measure
 from simulator.workload.recipe import Recipe

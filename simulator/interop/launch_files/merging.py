@@ -27,7 +27,7 @@ from simulator.interop.launch_files.imported import Imported, Origin
 from simulator.interop.launch_files.recognising import read_launch_files
 from simulator.records import dataclass
 from simulator.scenario import Scenario, make_scenario
-from simulator.software.platforms import first_running
+from simulator.software.software_section import first_running
 from simulator.spellings import override_written_out
 from simulator.workload import presets
 from simulator.workload.architecture import Architecture

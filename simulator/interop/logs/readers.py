@@ -22,8 +22,15 @@ from simulator.interop.logs.megatron_log import read_megatron_log
 from simulator.interop.logs.mlperf_log import read_mlperf_log
 from simulator.interop.logs.torchtitan_log import read_torchtitan_log
 from simulator.measured.log import LogReading, MeasuredLog
-from simulator.measured.log_kinds import LogKind, StepLine, kind_of, log_kinds
-from simulator.measured.log_lines import Progress, marked_lines, rank_of
+from simulator.measured.log_lines import (
+    LogKind,
+    Progress,
+    StepLine,
+    kind_of,
+    log_kinds,
+    marked_lines,
+    rank_of,
+)
 from simulator.records import dataclass
 from simulator.units import GIB
 from simulator.workload.recipe import Recipe

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from simulator.layout.degrees import accelerators
+from simulator.layout.layouts import accelerators
 from simulator.measured.log import LogReading, MeasuredLog
 from simulator.measured.log_lines import Progress, marked_lines, rank_of
 from simulator.units import GIB

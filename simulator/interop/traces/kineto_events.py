@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from simulator.arrays import Floats
 from simulator.errors import InputError
 from simulator.files import is_number
-from simulator.scoring.time_attribution import Spans
+from simulator.scoring.trace import Spans
 
 COLLECTIVES = (
     *("all_reduce", "reduce_scatter", "all_gather", "all_to_all"),

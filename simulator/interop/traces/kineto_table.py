@@ -29,8 +29,7 @@ from simulator.interop.traces.kineto_events import (
     whole_number,
 )
 from simulator.records import dataclass
-from simulator.scoring.time_attribution import Spans
-from simulator.scoring.trace import CLASSES, Collective, Trace
+from simulator.scoring.trace import CLASSES, Collective, Spans, Trace
 
 # --- collectives of a torch profiler trace -----------------------------------------------
 

@@ -1,14 +1,14 @@
-"""What the model's heads, widths, sequence and layers divide into."""
+"""What divides into what: accelerators and batch, and the model's heads, widths and layers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import lcm
 from typing import Any
 
 import numpy as np
 
-from simulator.layout.degrees import divisors
-from simulator.layout.layouts import CP_KINDS, RECOMPUTE, Layouts
+from simulator.layout.layouts import CP_KINDS, RECOMPUTE, Layouts, accelerators, divisors
 from simulator.layout.rules.rule import (
     Case,
     Mask,
@@ -19,7 +19,8 @@ from simulator.layout.rules.rule import (
     obeyed_by_all,
     wide,
 )
-from simulator.layout.stage_words import fullest_rank, with_sum
+from simulator.layout.stages import fullest_rank, with_sum
+from simulator.schedules.registry import SCHEDULES
 from simulator.software.profile import Software
 from simulator.workload.architecture import Architecture, MoE
 
@@ -264,4 +265,69 @@ RECOMPUTE_LAYERS = Rule(
     reason="recompute_layers needs full recomputation and at most the layers of a rank",
     wrong=_recomputes_too_many,
     wording=_word_recompute_layers,
+)
+
+
+def _word_world(case: Case) -> Wording:
+    row, gpus = case.row, case.cluster.gpus
+    replica = accelerators(row["tp"], row["pp"], row["cp"])
+    if "dp" in case.given:
+        product = " x ".join(str(row[name]) for name in ("dp", "tp", "pp", "cp"))
+        must = f"dp x tp x pp x cp must be cluster.gpus = {gpus}"
+        offers = [f"dp {gpus // replica}"] if gpus % replica == 0 else []
+        return Wording(must, f"{product} = {row['dp'] * replica}", offers)
+    product = " x ".join(str(row[name]) for name in ("tp", "pp", "cp"))
+    for name in ("pp", "cp", "tp"):
+        near = case.nearest(name, divisors(gpus), lambda value: False)
+        if name in case.given and near:
+            must = f"tp x pp x cp must divide cluster.gpus = {gpus}"
+            offers = [f"{name} {value}" for value in near]
+            return Wording(must, f"{product} = {replica}", offers, f"layout.{name}")
+    per_server = case.cluster.node.accelerators
+    in_server = gpus <= per_server and replica <= per_server
+    step = replica if in_server else lcm(replica, per_server)
+    must = f"must divide by {product} = {replica}"
+    return Wording(must, gpus, around(gpus, step), "cluster.gpus")
+
+
+WORLD = Rule(
+    field="layout.dp",
+    reason="dp x tp x pp x cp is not the number of GPUs",
+    wrong=lambda x, at: x.world != at.cluster.gpus,
+    wording=_word_world,
+)
+
+
+def _splits_batch_unevenly(x: Layouts, at: Setting) -> Mask:
+    per_step = x.dp * x.micro_batch
+    return (x.global_batch % per_step != 0) | (x.global_batch < per_step)
+
+
+def _word_batch(case: Case) -> Wording:
+    row = case.row
+    step = row["dp"] * row["micro_batch"]
+    rounds = row["pp"] if SCHEDULES[row["schedule"]].takes_rounds else 1
+    near = around(row["global_batch"], step * rounds)
+    return Wording(f"must divide by dp x micro_batch = {step}", row["global_batch"], near)
+
+
+BATCH = Rule(
+    field="training.global_batch",
+    reason="global batch does not divide by dp x micro-batch",
+    wrong=_splits_batch_unevenly,
+    wording=_word_batch,
+)
+
+
+def _word_step_in_backward(case: Case) -> Wording:
+    share = case.row["dp"] * case.row["micro_batch"]
+    must = f"must be dp x micro_batch = {share} with training.optimizer_in_backward"
+    return Wording(must, case.row["global_batch"], [share])
+
+
+STEP_IN_BACKWARD = Rule(
+    field="training.global_batch",
+    reason="an optimizer step inside the backward pass needs a single micro-batch",
+    wrong=lambda x, at: (x.micro_batches > 1) & at.workload.recipe.optimizer_in_backward,
+    wording=_word_step_in_backward,
 )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.layout.degrees import divisors
-from simulator.layout.layouts import DISPATCHERS, Layouts
+from simulator.layout.layouts import DISPATCHERS, Layouts, divisors
 from simulator.layout.rules.rule import (
     Case,
     Mask,

@@ -13,12 +13,10 @@ from numpy.typing import NDArray
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import Layouts
 from simulator.layout.rules import (
-    cluster_rules,
     context_rules,
     divisibility_rules,
     expert_rules,
     host_rules,
-    mixer_rules,
     schedule_rules,
     sharding_rules,
     software_rules,
@@ -30,7 +28,7 @@ from simulator.workload.recipe import Workload
 FEASIBLE = 0
 
 RULES: tuple[Rule, ...] = (
-    cluster_rules.WORLD,
+    divisibility_rules.WORLD,
     divisibility_rules.TRACED,
     divisibility_rules.HEADS,
     divisibility_rules.KV_HEADS,
@@ -38,7 +36,7 @@ RULES: tuple[Rule, ...] = (
     divisibility_rules.SEQUENCE,
     divisibility_rules.STAGES,
     divisibility_rules.EVEN_STAGES,
-    cluster_rules.BATCH,
+    divisibility_rules.BATCH,
     schedule_rules.INTERLEAVING,
     expert_rules.EXPERTS,
     expert_rules.FOLDING,
@@ -65,7 +63,7 @@ RULES: tuple[Rule, ...] = (
     host_rules.OPTIMIZER,
     host_rules.HOST_OPTIMIZER,
     host_rules.PARAMETERS,
-    cluster_rules.STEP_IN_BACKWARD,
+    divisibility_rules.STEP_IN_BACKWARD,
     context_rules.ALL_TO_ALL_HEADS,
     sharding_rules.HYBRID,
     sharding_rules.RESHARD,
@@ -81,8 +79,8 @@ RULES: tuple[Rule, ...] = (
     context_rules.GROUPS,
     context_rules.GROUP_HEADS,
     schedule_rules.POST_VALIDATION,
-    mixer_rules.SHARES,
-    mixer_rules.CONTEXT,
+    context_rules.MIXER_SHARES,
+    context_rules.MIXER_CONTEXT,
     divisibility_rules.SPLIT,
 )
 """Every rule; the first one that a layout breaks is reported."""
@@ -91,8 +89,8 @@ REASONS = ("feasible", *map(attrgetter("reason"), RULES))
 """Reason by code: a rule's code is its place in RULES, counted from 1."""
 
 DEPEND_ON_DP = (
-    cluster_rules.WORLD,
-    cluster_rules.BATCH,
+    divisibility_rules.WORLD,
+    divisibility_rules.BATCH,
     schedule_rules.INTERLEAVING,
     expert_rules.FOLDING,
     sharding_rules.SHARD_GROUP,

@@ -7,8 +7,7 @@ from math import gcd
 import numpy as np
 
 from simulator.arrays import Ints
-from simulator.layout.degrees import divisors
-from simulator.layout.layouts import SHARDINGS, Layouts
+from simulator.layout.layouts import SHARDINGS, Layouts, divisors
 from simulator.layout.rules.rule import (
     Case,
     Mask,

@@ -22,8 +22,7 @@ from simulator.glossary import CAVEATS
 from simulator.units import show_percent, show_seconds, show_seconds_span, show_usd
 
 if TYPE_CHECKING:
-    from simulator.calibration.calibrate_machine import Calibration, ClassFit, Errors
-    from simulator.calibration.profile_files import Target
+    from simulator.calibration.calibrate_machine import Calibration, ClassFit, Errors, Target
     from simulator.measured.measurements import Measurements
     from simulator.questions.calibrate.next_measurement import MeasurementPlan
 
@@ -80,7 +79,7 @@ def ask(
     written or none; none where more than a fifth is left over, or a link's figure stands at the end
     of its range: the machine is then another one than the base.
     """
-    from simulator.calibration.profile_files import new_profiles
+    from simulator.calibration.calibrate_machine import new_profiles
     from simulator.report.calibration import calibration_document, calibration_png
 
     check_out("--plot", plot)
@@ -130,7 +129,7 @@ def _targets(
 ) -> tuple[str | None, dict[str, Target]]:
     """Say which profile goes where, or what is missing to know it."""
     from simulator import catalogue
-    from simulator.calibration.profile_files import Target
+    from simulator.calibration.calibrate_machine import Target
     from simulator.errors import InputError
     from simulator.files import read_profile
     from simulator.hardware.cluster import ClusterProfile, load_node

@@ -23,7 +23,6 @@ from simulator import catalogue
 from simulator.answers import Answer, Encoded
 from simulator.arrays import Floats
 from simulator.calibration.calibrate_machine import Calibration, ClassFit, calibrate
-from simulator.cost.correction import correct
 from simulator.cost.operators.matrices import weight_matrices
 from simulator.cost.uncertainty import P90, SHARED, Belief, bearing, belief, evidence_spread
 from simulator.errors import InputError, problem
@@ -32,6 +31,7 @@ from simulator.frames import DataFrame, frame_of_rows
 from simulator.measured.measurements import Call, Measurements
 from simulator.planner.prediction import Prediction
 from simulator.records import dataclass
+from simulator.scoring.anchor import correct
 
 _OF_CLASS = {
     "gemm": "compute",

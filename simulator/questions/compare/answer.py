@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from simulator.answers import SCENARIO, Answer, encoded
-from simulator.economics.carbon import co2_kg
+from simulator.economics.energy import co2_kg
+from simulator.economics.planning_factor import Span
 from simulator.economics.quotes import Quote
-from simulator.economics.unsure_totals import Span
 from simulator.errors import InputError, problem
 from simulator.frames import DataFrame, frame_of_rows
 from simulator.goal import CONFIDENCE

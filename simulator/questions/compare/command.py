@@ -46,7 +46,7 @@ from simulator.units import (
 )
 
 if TYPE_CHECKING:
-    from simulator.economics.unsure_totals import Span
+    from simulator.economics.planning_factor import Span
     from simulator.questions.compare.answer import Comparison
     from simulator.questions.compare.offers import Offer
     from simulator.scenario import Scenario

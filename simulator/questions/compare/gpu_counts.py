@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from simulator.errors import InputError, problem
-from simulator.layout.degrees import divisors
+from simulator.layout.layouts import divisors
 from simulator.workload.recipe import Workload
 
 MOST = 1 << 24

@@ -25,7 +25,7 @@ from simulator.units import (
 )
 
 if TYPE_CHECKING:
-    from simulator.economics.unsure_totals import Span
+    from simulator.economics.planning_factor import Span
     from simulator.questions.compare.answer import Comparison
     from simulator.questions.compare.offers import Asked, Offer
 

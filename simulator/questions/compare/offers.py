@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from simulator.answers import encoded, plain
 from simulator.cost.estimate import concatenate
 from simulator.cost.step import Estimate
-from simulator.economics.carbon import co2_kg
 from simulator.economics.economics_section import Economics
-from simulator.economics.planning_factor import PlanningFactor
+from simulator.economics.energy import co2_kg
+from simulator.economics.planning_factor import UNKNOWN, PlanningFactor, Span, quantile
 from simulator.economics.price import Price
 from simulator.economics.quotes import Quote
-from simulator.economics.unsure_totals import UNKNOWN, Span, quantile
 from simulator.errors import InfeasibleError, InputError
 from simulator.evidence.card import Card
 from simulator.files import Figure

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 
 from simulator.answers import Answer, Encoded
-from simulator.economics.unsure_totals import Span
+from simulator.economics.planning_factor import Span
 from simulator.errors import InfeasibleError, InputError, problem
 from simulator.files import Number, Unit, Whole, build, read_document, record
 from simulator.frames import DataFrame, frame_of_rows

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from simulator.answers import SCENARIO, Answer, encoded
 from simulator.cost.operators.model_flop import step_flop
-from simulator.economics.carbon import co2_kg
+from simulator.economics.energy import co2_kg
 from simulator.economics.scaling_law import USUAL_LAW, Optimum, ScalingLaw, load_law
 from simulator.errors import InputError, problem
 from simulator.frames import DataFrame, frame_of_rows

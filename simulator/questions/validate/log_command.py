@@ -307,7 +307,7 @@ def _taken(comparison: LogComparison) -> list[str]:
 
 def _remarks(comparison: LogComparison) -> list[str]:
     """Where the layout came from, what the kinds of number mean, and what the reader noted."""
-    from simulator.measured.log_kinds import log_kinds
+    from simulator.measured.log_lines import log_kinds
     from simulator.report.evidence import FLOP_CONVENTION
 
     log, prediction = comparison.log, comparison.prediction

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from simulator.answers import SCENARIO, Answer, encoded
 from simulator.cost.estimate import Estimate, concatenate
-from simulator.economics.unsure_totals import Span
+from simulator.economics.planning_factor import Span
 from simulator.errors import InfeasibleError, InputError, problem
 from simulator.files import build
 from simulator.frames import DataFrame, Table

@@ -20,9 +20,9 @@ from simulator.planner.variants import Variant, priced_variant
 from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.defaults import stated_layout
-from simulator.software.platforms import running_on
 from simulator.software.profile import Software, load_software
 from simulator.software.releases import load_releases, parsed, stack_of
+from simulator.software.software_section import running_on
 
 PAIRS = 0.018
 """The same run on two neighbouring releases differs by so much in the median, and then half of all

@@ -1,12 +1,12 @@
-"""Encoders of text and images: every token sees the whole sequence, or its window."""
+"""Families that no row of the table says: encoders of text and images, and encoder-decoders."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
-from simulator.workload.architecture import MLP, Architecture, Attention, Block
-from simulator.workload.families.pieces import dense, model, plain
+from simulator.workload.architecture import MLP, Architecture, Attention, Block, MoE
 from simulator.workload.fields import Fields
 
 _HEADS: dict[str, dict[str, Any]] = {
@@ -189,3 +189,124 @@ def _swin_block(f: Fields, width: int, heads: int, window: int, buckets: int) ->
     mlp = MLP(ffn_hidden=max(1, int(ratio * width)), gated=False, bias=True)
     drops = f.drops("hidden_dropout_prob", 0.0)
     return Block(attention=attention, mlp=mlp, norm="layer", dropout=drops)
+
+
+def dense(f: Fields, **rest: Any) -> MLP:
+    """Dense feed-forward module of ``intermediate_size``."""
+    return MLP(ffn_hidden=f.size("intermediate_size"), **rest)
+
+
+def model(
+    f: Fields,
+    blocks: Iterable[Block],
+    *,
+    width: str = "hidden_size",
+    limit: str = "max_position_embeddings",
+    positions: int,
+    tied: bool | None = False,
+    **rest: Any,
+) -> Architecture:
+    """Put the blocks of all layers, first to last, between embedding and head.
+
+    `tied` is the default of ``tie_word_embeddings``; None means tied whatever the config says.
+    """
+    return Architecture.of_layers(
+        blocks,
+        name=f.name,
+        family=f.family,
+        hidden=f.size(width),
+        vocabulary=f.size("vocab_size"),
+        tied_embeddings=tied is None or f.flag("tie_word_embeddings", tied),
+        max_positions=f.size(limit, positions),
+        **rest,
+    )
+
+
+def plain(f: Fields, width: str, heads: str, *, dropout: bool, bias: bool = True) -> Attention:
+    """Multi-head attention of the GPT families; `width` and `heads` name its fields."""
+    count = f.size(heads)
+    return Attention(
+        heads=count,
+        kv_heads=count,
+        head_dim=f.per_head(width, heads),
+        qkv_bias=bias,
+        output_bias=bias,
+        dropout=dropout,
+    )
+
+
+def _attention(f: Fields) -> Attention:
+    """Heads of any size, no biases; the encoder's see the whole sequence."""
+    heads = f.size("num_heads")
+    drops = f.drops("dropout_rate", 0.1)
+    return Attention(
+        heads=heads, kv_heads=heads, head_dim=f.size("d_kv", 64), causal=False, dropout=drops
+    )
+
+
+def _stack(f: Fields, mlps: list[MLP | MoE], *, decoder: bool) -> list[Block]:
+    """Layers of one side; its first owns the table of relative positions for all of them."""
+    buckets = f.size("relative_attention_num_buckets", 32)
+    cross, drops = _attention(f), f.drops("dropout_rate", 0.1)
+    self_attention = dataclasses.replace(cross, causal=decoder)
+    first = dataclasses.replace(self_attention, relative_buckets=buckets)
+    rest: dict[str, Any] = {"cross_attention": cross, "norms": 3} if decoder else {}
+    return [
+        Block(
+            attention=self_attention if at else first,
+            mlp=mlp,
+            dropout=drops,
+            starts_decoder=decoder and at == 0,
+            **rest,
+        )
+        for at, mlp in enumerate(mlps)
+    ]
+
+
+def _both(f: Fields, encoder: list[MLP | MoE], decoder: list[MLP | MoE]) -> Architecture:
+    """Encoder, then decoder; one table serves both inputs and the output (transformers 5)."""
+    blocks = _stack(f, encoder, decoder=False) + _stack(f, decoder, decoder=True)
+    return model(
+        f,
+        blocks,
+        width="d_model",
+        limit="n_positions",
+        positions=512,
+        tied=None,
+        position="relative",
+    )
+
+
+def _layers(f: Fields) -> tuple[int, int]:
+    encoder = f.layers("num_layers")
+    return encoder, f.size("num_decoder_layers", encoder, encoder, most=10_000)
+
+
+def t5(f: Fields) -> Architecture:
+    """T5 (rectified) and T5 v1.1 (gated): the same layers on both sides."""
+    kind = f.word("feed_forward_proj", "relu")
+    gated, smooth = kind.startswith("gated-"), not kind.endswith("relu")
+    mlp = MLP(ffn_hidden=f.size("d_ff"), gated=gated, activation="gelu" if smooth else "relu")
+    encoder, decoder = _layers(f)
+    return _both(f, [mlp] * encoder, [mlp] * decoder)
+
+
+def switch_transformers(f: Fields) -> Architecture:
+    """One expert per token in every n-th layer, the second being the first of them."""
+    f.refuse("router_bias", "a bias of the router alone is not counted")
+    mlp = MLP(ffn_hidden=f.size("d_ff"), gated=False, activation="relu")
+    moe = MoE(
+        experts=f.size("num_experts", 8),
+        top_k=1,
+        ffn_hidden=f.size("d_ff"),
+        gated=False,
+        activation="relu",
+    )
+    sides = zip(("encoder", "decoder"), _layers(f), strict=True)
+    stacks: list[list[MLP | MoE]] = []
+    for side, layers in sides:
+        sparse = f.size(f"num_sparse_{side}_layers", 3, least=0, most=layers)
+        # none still gives one, as in transformers
+        step = max(1, layers // sparse if sparse else layers)
+        stacks.append([moe if step == 1 or at % step == 1 else mlp for at in range(layers)])
+    return _both(f, *stacks)

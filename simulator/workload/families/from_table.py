@@ -17,8 +17,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from simulator.workload.architecture import MLP, Architecture, Attention, Block, MoE, Norm
-from simulator.workload.families.expressions import FUNCTIONS
-from simulator.workload.families.table import Row, every_name, has, kinds, row
+from simulator.workload.families.table import FUNCTIONS, Row, every_name, has, kinds, row
 from simulator.workload.fields import LARGEST, REQUIRED, Fields
 from simulator.workload.mixers import (
     CompressedAttention,

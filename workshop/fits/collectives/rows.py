@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from simulator import catalogue
 from simulator.cost.collectives.calls import regimes
 from simulator.cost.collectives.curves import Regime
-from simulator.cost.collectives.nccl_choice import choose
+from simulator.cost.collectives.nccl.algorithms import choose
 from simulator.hardware.cluster import Cluster, load_cluster, load_library, with_release
 from simulator.layout.placement import Group
 from simulator.measured.microbenchmarks import read_table

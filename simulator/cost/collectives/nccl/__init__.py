@@ -1,1 +1,1 @@
-"""NCCL's algorithms, a module each, and the machine as its choice sees it."""
+"""NCCL's algorithms, and the machine as its choice sees it."""

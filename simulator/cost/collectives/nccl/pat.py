@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulator.cost.collectives.nccl.algorithm import Algorithm, Belief
+from simulator.cost.collectives.nccl.algorithm import Algorithm, Belief, Tuner
 from simulator.cost.collectives.nccl.ring import ring_bytes
-from simulator.cost.collectives.nccl.tuner import Tuner
 from simulator.records import dataclass
 
 

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from simulator.arrays import Floats
-from simulator.cost.collectives.nccl.algorithm import Algorithm, Belief, CallShape
-from simulator.cost.collectives.nccl.tuner import Tuner
+from simulator.cost.collectives.nccl.algorithm import Algorithm, Belief, CallShape, Tuner
 from simulator.hardware.fabric import CollectiveLibrary
 
 

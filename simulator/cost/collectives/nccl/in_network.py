@@ -1,4 +1,4 @@
-"""NVLS tree: the switches of domains add up, two binary trees join them."""
+"""Sums inside switches: of a domain (NVLS), of several under trees, of the network (CollNet)."""
 
 from __future__ import annotations
 
@@ -6,20 +6,48 @@ from typing import Any
 
 import numpy as np
 
-from simulator.cost.collectives.nccl.algorithm import Algorithm, Belief
-from simulator.cost.collectives.nccl.ring import ring_near_steps
+from simulator.arrays import Floats
+from simulator.cost.collectives.nccl.algorithm import Algorithm, Belief, CallShape, Tuner
+from simulator.cost.collectives.nccl.ring import ring_bytes, ring_far_hops, ring_near_steps
 from simulator.cost.collectives.nccl.tree import tree_bytes, tree_far_hops
-from simulator.cost.collectives.nccl.tuner import Tuner
+from simulator.hardware.fabric import CollectiveLibrary
 
 
 def _allowed(tuner: Tuner, protocol: str) -> Any:
+    if tuner.links.nvls_bytes_per_s is None:
+        return False
+    enough = tuner.group.size >= tuner.library.nvls_smallest_group
+    return ~tuner.crosses & enough & tuner.floating
+
+
+def _belief(tuner: Tuner, protocol: str) -> Belief:
+    return Belief(
+        latency_s=tuner.tables.nvls_hop_s["nvlink"], bytes_per_s=tuner.switch_rate() * tuner.ratio
+    )
+
+
+NVLS = Algorithm(
+    word="nvls",
+    operations=("all_reduce",),
+    protocols=("simple",),
+    allowed=_allowed,
+    belief=_belief,
+    near_steps=ring_near_steps,
+    far_hops=ring_far_hops,
+    far_hop_s=lambda library, protocol: 0.0,
+    adapter_bytes=ring_bytes,
+    in_switch=True,
+)
+
+
+def _tree_allowed(tuner: Tuner, protocol: str) -> Any:
     if tuner.links.nvls_bytes_per_s is None:
         return False
     enough = tuner.group.local >= tuner.library.nvls_smallest_group
     return tuner.crosses & enough & tuner.floating
 
 
-def _belief(tuner: Tuner, protocol: str) -> Belief:
+def _tree_belief(tuner: Tuner, protocol: str) -> Belief:
     newer = _newer_belief(tuner)
     if not tuner.library.releases[tuner.library.release].older_nvls_tree:
         return newer
@@ -65,11 +93,45 @@ NVLS_TREE = Algorithm(
     word="nvls_tree",
     operations=("all_reduce",),
     protocols=("simple",),
-    allowed=_allowed,
-    belief=_belief,
+    allowed=_tree_allowed,
+    belief=_tree_belief,
     near_steps=ring_near_steps,
     far_hops=tree_far_hops,
     far_hop_s=lambda library, protocol: library.tuning.nvls_hop_s["tree"],
     adapter_bytes=tree_bytes,
+    in_switch=True,
+)
+
+
+def _collnet_allowed(tuner: Tuner, protocol: str) -> Any:
+    return tuner.crosses & tuner.cluster.fabric.reduces_in_network
+
+
+def _collnet_belief(tuner: Tuner, protocol: str) -> Belief:
+    tables = tuner.tables
+    if tuner.links.nvls_bytes_per_s is not None:
+        return Belief(
+            latency_s=tables.nvls_hop_s["nvlink"] + tables.nvls_hop_s["network"],
+            bytes_per_s=np.minimum(tuner.switch_rate(), tuner.outside * 2.0) * tuner.ratio,
+        )
+    chain_s = 2 * (tuner.group.local - 1) * tables.collnet_hop_s["nvlink"]
+    return Belief(latency_s=chain_s + tables.collnet_hop_s["network"], bytes_per_s=0.5 * tuner.bus)
+
+
+def _adapter_bytes(library: CollectiveLibrary, shape: CallShape, size_bytes: Floats) -> Any:
+    """All bytes once."""
+    return size_bytes / float(library.collnet_fraction)
+
+
+COLLNET = Algorithm(
+    word="collnet",
+    operations=("all_reduce",),
+    protocols=("simple",),
+    allowed=_collnet_allowed,
+    belief=_collnet_belief,
+    near_steps=ring_near_steps,
+    far_hops=lambda shape: 2.0,
+    far_hop_s=lambda library, protocol: library.tuning.nvls_hop_s["network"] / 2,
+    adapter_bytes=_adapter_bytes,
     in_switch=True,
 )
