@@ -9,7 +9,7 @@ from simulator.cost.estimate import Estimate
 from simulator.cost.uncertainty import P90, bearing, belief, traits
 from simulator.economics.price import Price, Site
 from simulator.evidence.card import Card, evidence_card
-from simulator.evidence.likeness import P90_T4
+from simulator.evidence.likeness import P90_T4, Nearness, nearness
 from simulator.files import Figure, figures
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.node import ScaleUpKind
@@ -37,30 +37,34 @@ class UsedFigure:
 
 
 def answer_evidence(
+    estimate: Estimate, workload: Workload, cluster: Cluster, software: Software, *, assumed: int
+) -> Card:
+    """Gather the evidence of the first layout of an estimate.
+
+    `assumed` figures behind it (:func:`used_figures`) have that grade.
+    """
+    first, setting = estimate.take(slice(0, 1)), (workload, cluster, software)
+    found = nearness(traits(first, *setting))
+    return each_evidence(first, *setting, found, assumed=assumed)[0]
+
+
+def each_evidence(
     estimate: Estimate,
     workload: Workload,
     cluster: Cluster,
     software: Software,
+    found: Nearness,
     *,
     assumed: int,
-    without: str = "",
-) -> Card:
-    """Gather the evidence of the first layout of an estimate.
-
-    `assumed` figures behind it (:func:`used_figures`) have that grade; `without` is the family of
-    sources that is not to count: that of the measured run which is predicted.
-    """
-    first = estimate.take(slice(0, 1))
-    known = traits(first, workload, cluster, software)
-    shares = bearing(first, experts=workload.architecture.is_moe)
-    stated = float(belief(cluster, software, workload).log_spread(shares)[0])
-    return evidence_card(
-        known,
-        cluster.accelerator,
-        without=without,
-        assumed=assumed,
-        least=stated * P90 / P90_T4,
-    )
+) -> list[Card]:
+    """The same of each layout of an estimate, once measured runs are set against them."""
+    shares = bearing(estimate, experts=workload.architecture.is_moe)
+    least = belief(cluster, software, workload).log_spread(shares) * P90 / P90_T4
+    device = cluster.accelerator
+    return [
+        evidence_card(found.take(i), device, assumed=assumed, least=least_error)
+        for i, least_error in enumerate(least.tolist())
+    ]
 
 
 def scenario_evidence(scenario: Scenario, estimate: Estimate, result: Outcome) -> Card:

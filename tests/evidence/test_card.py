@@ -203,7 +203,7 @@ def test_an_unknown_release_was_never_measured_here() -> None:
     known = traits(found.estimate, whole.workload, whole.cluster, whole.software)
     device = whole.cluster.accelerator
     grades = [
-        evidence_card(replace(known, known=exact), device, assumed=0).grade
+        evidence_card(nearness(replace(known, known=exact)), device, assumed=0).grade
         for exact in (True, False)
     ]
     assert grades == list(GRADES[:2])
@@ -263,7 +263,8 @@ def test_an_mfu_that_nobody_reached_is_remarked() -> None:
     whole = found.scenario
     known = traits(found.estimate, whole.workload, whole.cluster, whole.software)
     fast = replace(known, numbers={**known.numbers, "mfu": np.array([0.9])})
-    cards = [evidence_card(one, whole.cluster.accelerator, assumed=0) for one in (known, fast)]
+    device, both = whole.cluster.accelerator, (known, fast)
+    cards = [evidence_card(nearness(one), device, assumed=0) for one in both]
     assert cards[0].remarks == () and cards[1].remarks[0].startswith("MFU 90.0 %: above the best")
     assert cards[1].remarks[0] in cards[1].sentences()
 
@@ -412,7 +413,7 @@ def test_a_remark_on_runs_near_denies_no_run_that_is_far() -> None:
     among, asks = runs({}, {**far, "source": "b-1"}), asked(kind="experts")
     apart = nearness(asks, among=among)
     assert apart.distance[0][1] > NEAR
-    (remark,) = _never_run(asks, apart)
+    (remark,) = _never_run(apart)
     assert remark == "No run with experts on h100-sxm is near it"
     close = nearness(asks, among=runs({"kind": "experts"}))
-    assert _never_run(asks, close) == ()
+    assert _never_run(close) == ()
