@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from simulator.answers import Encoded
+from simulator.arrays import Floats
 from simulator.evidence.evidence_runs import Flags
-from simulator.evidence.likeness import NEAR, Nearness, axes_text, borrowed_tables, says
-from simulator.hardware.accelerator import Accelerator
+from simulator.evidence.likeness import NEAR, Nearness, axes_text, says
 from simulator.records import dataclass
 
 GRADES = ("measured here", "measured like it", "extrapolated", "unmeasured")
@@ -112,17 +112,13 @@ def _side(error: float) -> str:
     return "short" if error < 0.0 else "long"
 
 
-def evidence_card(
-    found: Nearness, accelerator: Accelerator, *, assumed: int, least: float = 0.0
-) -> Card:
+def evidence_card(found: Nearness, *, assumed: int, least: float = 0.0) -> Card:
     """Say which measured runs stand behind an answer.
 
     Parameters
     ----------
     found : Nearness
         Of measured runs to the layout of the answer.
-    accelerator : Accelerator
-        Its device.
     assumed : int
         Figures behind the answer that were neither measured nor fitted.
     least : float
@@ -132,8 +128,8 @@ def evidence_card(
     apart = found.distance[0]
     known = bool(np.isfinite(apart).any())
     nearest = int(np.argmin(apart)) if known else None
-    own = float(found.own[0])
-    differs = _differs(found, nearest) if nearest is not None else ()
+    own, parts = float(found.own[0]), found.parts()
+    differs = _differs(found, nearest, parts) if nearest is not None else ()
     return Card(
         grade=grade_of(found, expected),
         runs=int((apart <= NEAR).sum()),
@@ -143,9 +139,9 @@ def evidence_card(
         nearest_error=float(found.runs.error[nearest]) if known else None,
         nearest_distance=_in_words(found, nearest, differs) if nearest is not None else "",
         differs=differs,
-        borrowed=borrowed_tables(accelerator.name),
+        borrowed=found.borrowed,
         assumed=assumed,
-        widened_by=found.widened_by(),
+        widened_by=found.widened_by(parts),
         remarks=(*_too_fast(found), *_never_run(found)),
     )
 
@@ -222,9 +218,11 @@ _SHARES = {
 _AXES = {"uses": "axes", "leaves": "between servers"}
 
 
-def _differs(nearness: Nearness, i: int) -> tuple[tuple[str, float], ...]:
+def _differs(
+    nearness: Nearness, i: int, parts: Mapping[str, Floats]
+) -> tuple[tuple[str, float], ...]:
     """In what a run is not alike, the largest addend of its distance first."""
-    names, parts = [*nearness.traits.words, *_SIZES, *_SHARES, *_AXES], nearness.parts()
+    names = [*nearness.traits.words, *_SIZES, *_SHARES, *_AXES]
     apart = {name: float(parts[name][0, i if parts[name].shape[1] > 1 else 0]) for name in names}
     told = sorted((name for name in names if apart[name] >= _TOLD), key=lambda n: -apart[n])
     return tuple((_word(name, nearness, i), apart[name]) for name in told)

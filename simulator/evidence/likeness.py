@@ -148,6 +148,8 @@ class Nearness:
     of_kind: Floats
     """The best MFU of this kind over that of `best`: 1 where that is of the kind, elsewhere what it
     is on the devices where both were measured."""
+    borrowed: tuple[tuple[str, str], ...]
+    """Tables of the profile of the device that are another's, and whose."""
 
     @property
     def best_mfu(self) -> Floats:
@@ -160,16 +162,19 @@ class Nearness:
         """The same of one layout."""
         one = slice(layout, layout + 1)
         names = ("distance", "error", "own", "expected", "best", "of_kind")
-        columns = (getattr(self, name)[one] for name in names)
-        return Nearness(self.traits.take(layout), self.runs, *columns)
+        columns = {name: getattr(self, name)[one] for name in names}
+        return replace(self, traits=self.traits.take(layout), **columns)
 
     def parts(self) -> Mapping[str, Floats]:
         """Addends of the distance of the first layout, by name: they broadcast to 1 x runs."""
         return _parts(self.traits.take(0), self.runs, load_likeness())
 
-    def widened_by(self) -> dict[str, float]:
-        """How much narrower the interval of the first layout would be had runs been alike."""
-        parts, near = self.parts(), self.distance[:1]
+    def widened_by(self, parts: Mapping[str, Floats]) -> dict[str, float]:
+        """How much narrower the interval of the first layout would be had runs been alike.
+
+        `parts` are the addends of its distance.
+        """
+        near = self.distance[:1]
         apart = [near - sum(parts[name] for name in names) for names in CAUSES.values()]
         usual, *alike = np.split(
             _expected(self.runs, np.concatenate([near, *apart]))[2], 1 + len(CAUSES)
@@ -202,7 +207,7 @@ class Nearness:
             By cause (CAUSES); those alone that bear on it.
         """
         rules, widened = rules or load_likeness(), {}
-        if borrowed_tables(self.traits.words["device"]):
+        if self.borrowed:
             alike = says(self.runs.words["device"], self.traits.words["device"])
             near = (np.exp(-self.distance) * self.runs.weight * alike).sum(axis=1)
             least = float(rules.untimed_device) * np.maximum(1.0 - near, 0.0)
@@ -237,7 +242,8 @@ def nearness(
         distance = np.where((runs.words["family"] == out) & (out != ""), np.inf, distance)
     error, own, expected = _expected(runs, distance)
     best, of_kind = _best(traits, runs, families)
-    near = Nearness(traits, runs, distance, error, own, expected, best, of_kind)
+    borrowed = borrowed_tables(traits.words["device"])
+    near = Nearness(traits, runs, distance, error, own, expected, best, of_kind, borrowed)
     for widened in near.unlike_any(expected).values():
         expected = np.fmax(expected, widened)
     above = np.log(traits.numbers["mfu"] / near.best_mfu) / P90_T4

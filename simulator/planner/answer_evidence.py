@@ -60,9 +60,8 @@ def each_evidence(
     """The same of each layout of an estimate, once measured runs are set against them."""
     shares = bearing(estimate, experts=workload.architecture.is_moe)
     least = belief(cluster, software, workload).log_spread(shares) * P90 / P90_T4
-    device = cluster.accelerator
     return [
-        evidence_card(found.take(i), device, assumed=assumed, least=least_error)
+        evidence_card(found.take(i), assumed=assumed, least=least_error)
         for i, least_error in enumerate(least.tolist())
     ]
 
@@ -89,12 +88,26 @@ def used_figures(
     Rates of types, libraries and links that it does not use are left out, and so are zeros that
     stand for "none".
     """
-    used, bears = [], _bearing(recipe, cluster, software)
+    some = _used_figures(recipe, cluster, software, *priced)
+    return [_used(profile, name, figure) for profile, name, figure in some]
+
+
+def used_but_assumed(recipe: Recipe, cluster: Cluster, software: Software) -> int:
+    """How many of them nobody measured."""
+    some = _used_figures(recipe, cluster, software)
+    return sum(figure.grade == "assumed" for _, _, figure in some)
+
+
+def _used_figures(
+    recipe: Recipe, cluster: Cluster, software: Software, *priced: Price | Site
+) -> Iterator[tuple[str, str, Figure]]:
+    """Profile, dotted name and figure of those that bear on an answer."""
+    bears = _bearing(recipe, cluster, software)
     for kind, name, profile in _profiles(cluster, software, *priced):
+        where = f"{kind} {name}"
         for figure_name, figure in _figures(profile):
             if float(figure) and bears(figure_name, kind):
-                used.append(_used(f"{kind} {name}", figure_name, figure))
-    return used
+                yield where, figure_name, figure
 
 
 _figures = for_same_records(64)(figures)

@@ -28,7 +28,7 @@ from simulator.measured.mapped_tables import read_mapped
 from simulator.measured.replay import NotReplayable, Run, Tables, load_tables, replay
 from simulator.measured.rows import MeasuredRun, assumed_fields, read_tables
 from simulator.measured.table_kinds import LEFT_OUT, sort_tables
-from simulator.planner.answer_evidence import count_assumed, each_evidence, used_figures
+from simulator.planner.answer_evidence import each_evidence, used_but_assumed
 from simulator.records import dataclass
 from simulator.scoring.baselines import shipped_baseline
 from simulator.scoring.memory_reading import read_gib
@@ -290,7 +290,7 @@ def _predict(members: Sequence[_Replayed]) -> dict[int, ScoredRow]:
     setting = run.workload, run.cluster, run.software
     found = nearness(traits(estimate, *setting), [_family(one.row) for one in members])
     sure = certainty(estimate, *setting, found=found)
-    assumed = count_assumed(used_figures(run.workload.recipe, run.cluster, run.software))
+    assumed = used_but_assumed(run.workload.recipe, run.cluster, run.software)
     cards = each_evidence(estimate, *setting, found, assumed=assumed)
     batch = float(run.workload.recipe.global_batch)
     flop = estimate.model_flop / batch * layouts.global_batch
