@@ -169,7 +169,9 @@ def make_scenario(
         raise InputError(dict.fromkeys(problems))
     return Scenario(
         where=where,
-        workload=Workload(
+        workload=searched.workload
+        if searched is not None
+        else Workload(
             architecture=records["model"], recipe=records["training"], data=records["data"]
         ),
         cluster=records["cluster"],

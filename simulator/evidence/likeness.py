@@ -8,9 +8,12 @@ near, is a power away from the error to expect (``hardware_profiles/uncertainty/
 
 from __future__ import annotations
 
+import pickle
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,8 +22,7 @@ from numpy.typing import NDArray
 from simulator import catalogue
 from simulator.arrays import Floats
 from simulator.evidence.evidence_runs import AXES, EvidenceRuns, load_evidence_runs
-from simulator.files import Figure, read_profile, record, toml_of
-from simulator.plain_files import TOML_LIMIT_BYTES, read_text
+from simulator.files import Figure, read_profile, read_toml, record
 from simulator.record_cache import for_same_records
 from simulator.records import dataclass
 
@@ -230,7 +232,28 @@ def nearness(
     among : EvidenceRuns, optional
         Runs that count; all unless given.
     """
-    runs, rules = among or load_evidence_runs(), load_likeness()
+    runs = load_evidence_runs() if among is None else among
+    known = _known(runs, load_likeness())
+    key = pickle.dumps((traits, without))  # compared, never loaded
+    known[key] = found = known.pop(key, None) or _nearness(traits, without, runs)
+    if len(known) > _MOST_KNOWN:
+        known.popitem(last=False)
+    return found
+
+
+_MOST_KNOWN = 16
+"""Answers whose runs stay known: prices, budgets and deadlines of a search ask for them again."""
+
+
+@for_same_records(2)
+def _known(runs: EvidenceRuns, rules: Likeness) -> OrderedDict[bytes, Nearness]:
+    """What was set against these runs by these rules last."""
+    return OrderedDict()
+
+
+def _nearness(traits: Traits, without: Sequence[str] | str, runs: EvidenceRuns) -> Nearness:
+    """The same, not known yet."""
+    rules = load_likeness()
     layouts = len(traits.numbers["gpus"])
     distance = np.empty((layouts, len(runs.error)))
     for first in range(0, layouts, _TOGETHER):
@@ -254,14 +277,13 @@ def borrowed_tables(device: str) -> tuple[tuple[str, str], ...]:
     """Tables of the profile of an accelerator that are another's, and whose."""
     if not catalogue.has("accelerators", device):
         return ()
-    path = catalogue.find("accelerators", device)
-    return _borrowed(read_text(path, TOML_LIMIT_BYTES), str(path))
+    return _borrowed(catalogue.find("accelerators", device))
 
 
 @lru_cache(maxsize=64)
-def _borrowed(profile: str, where: str) -> tuple[tuple[str, str], ...]:
-    """The same of the text of a profile."""
-    raw = toml_of(profile, where)
+def _borrowed(profile: Path) -> tuple[tuple[str, str], ...]:
+    """The same of the file of a profile."""
+    raw = read_toml(profile)
     lent, base = raw.get("borrowed"), raw.get("base")
     tables = [(str(table), str(lent["of"])) for table in lent["tables"]] if lent else []
     return tuple(tables + ([("all that it does not state", str(base))] if base else []))

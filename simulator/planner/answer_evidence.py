@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, get_args
 
 from simulator.cost.estimate import Estimate
@@ -41,7 +41,7 @@ def answer_evidence(
 ) -> Card:
     """Gather the evidence of the first layout of an estimate.
 
-    `assumed` figures behind it (:func:`used_figures`) have that grade.
+    `assumed` figures behind it have that grade.
     """
     first, setting = estimate.take(slice(0, 1)), (workload, cluster, software)
     found = nearness(traits(first, *setting))
@@ -71,13 +71,8 @@ def scenario_evidence(scenario: Scenario, estimate: Estimate, result: Outcome) -
     priced = scenario.workload.recipe.tokens is not None
     money = (result.price, result.site) if priced else ()
     workload, cluster, software = scenario.workload, scenario.cluster, scenario.software
-    used = used_figures(workload.recipe, cluster, software, *money)
-    return answer_evidence(estimate, workload, cluster, software, assumed=count_assumed(used))
-
-
-def count_assumed(used: Sequence[UsedFigure]) -> int:
-    """How many of some figures nobody measured."""
-    return sum(figure.grade == "assumed" for figure in used)
+    assumed = used_but_assumed(workload.recipe, cluster, software, *money)
+    return answer_evidence(estimate, workload, cluster, software, assumed=assumed)
 
 
 def used_figures(
@@ -92,9 +87,11 @@ def used_figures(
     return [_used(profile, name, figure) for profile, name, figure in some]
 
 
-def used_but_assumed(recipe: Recipe, cluster: Cluster, software: Software) -> int:
+def used_but_assumed(
+    recipe: Recipe, cluster: Cluster, software: Software, *priced: Price | Site
+) -> int:
     """How many of them nobody measured."""
-    some = _used_figures(recipe, cluster, software)
+    some = _used_figures(recipe, cluster, software, *priced)
     return sum(figure.grade == "assumed" for _, _, figure in some)
 
 
