@@ -10,7 +10,7 @@ from simulator.cost.uncertainty import P90, bearing, belief, traits
 from simulator.economics.price import Price, Site
 from simulator.evidence.card import Card, evidence_card
 from simulator.evidence.likeness import P90_T4, Nearness, nearness
-from simulator.files import Figure, figures
+from simulator.files import GRADES, Figure, figures
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.node import ScaleUpKind
 from simulator.record_cache import for_same_records
@@ -91,19 +91,22 @@ def used_but_assumed(
     recipe: Recipe, cluster: Cluster, software: Software, *priced: Price | Site
 ) -> int:
     """How many of them nobody measured."""
-    some = _used_figures(recipe, cluster, software, *priced)
-    return sum(figure.grade == "assumed" for _, _, figure in some)
+    return sum(1 for _ in _used_figures(recipe, cluster, software, *priced, grades=("assumed",)))
 
 
 def _used_figures(
-    recipe: Recipe, cluster: Cluster, software: Software, *priced: Price | Site
+    recipe: Recipe,
+    cluster: Cluster,
+    software: Software,
+    *priced: Price | Site,
+    grades: tuple[str, ...] = GRADES,
 ) -> Iterator[tuple[str, str, Figure]]:
-    """Profile, dotted name and figure of those that bear on an answer."""
+    """Profile, dotted name and figure of those of some grades that bear on an answer."""
     bears = _bearing(recipe, cluster, software)
     for kind, name, profile in _profiles(cluster, software, *priced):
         where = f"{kind} {name}"
         for figure_name, figure in _figures(profile):
-            if float(figure) and bears(figure_name, kind):
+            if figure.grade in grades and float(figure) and bears(figure_name, kind):
                 yield where, figure_name, figure
 
 
