@@ -487,13 +487,13 @@ def evidence_spread(
     return spread_near(nearness(traits(estimate, workload, cluster, software), without))
 
 
-def spread_near(found: Nearness) -> Floats:
+def spread_near(likened: Nearness) -> Floats:
     """The same of layouts that measured runs are set against.
 
     Those of the normal distribution that has the P10 and P90 of what errors are: Student's t with
     four degrees of freedom, whose mean size is the error that is to be expected.
     """
-    return np.asarray(found.expected * P90_T4 / P90)
+    return np.asarray(likened.expected * P90_T4 / P90)
 
 
 def belief(

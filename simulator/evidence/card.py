@@ -112,37 +112,37 @@ def _side(error: float) -> str:
     return "short" if error < 0.0 else "long"
 
 
-def evidence_card(found: Nearness, *, assumed: int, least: float = 0.0) -> Card:
+def evidence_card(likened: Nearness, *, assumed: int, least: float = 0.0) -> Card:
     """Say which measured runs stand behind an answer.
 
     Parameters
     ----------
-    found : Nearness
+    likened : Nearness
         Of measured runs to the layout of the answer.
     assumed : int
         Figures behind the answer that were neither measured nor fitted.
     least : float
         Least error to expect: of the interval that the spreads of its figures give.
     """
-    expected = max(float(found.expected[0]), least)
-    apart = found.distance[0]
+    expected = max(float(likened.expected[0]), least)
+    apart = likened.distance[0]
     known = bool(np.isfinite(apart).any())
     nearest = int(np.argmin(apart)) if known else None
-    own, parts = float(found.own[0]), found.parts()
-    differs = _differs(found, nearest, parts) if nearest is not None else ()
+    own, parts = float(likened.own[0]), likened.parts()
+    differs = _differs(likened, nearest, parts) if nearest is not None else ()
     return Card(
-        grade=grade_of(found, expected),
+        grade=grade_of(likened, expected),
         runs=int((apart <= NEAR).sum()),
         mean_error=expected,
         runs_error=None if np.isnan(own) else own,
-        nearest_run=str(found.runs.words["run_id"][nearest]) if known else None,
-        nearest_error=float(found.runs.error[nearest]) if known else None,
-        nearest_distance=_in_words(found, nearest, differs) if nearest is not None else "",
+        nearest_run=str(likened.runs.words["run_id"][nearest]) if known else None,
+        nearest_error=float(likened.runs.error[nearest]) if known else None,
+        nearest_distance=_in_words(likened, nearest, differs) if nearest is not None else "",
         differs=differs,
-        borrowed=found.borrowed,
+        borrowed=likened.borrowed,
         assumed=assumed,
-        widened_by=found.widened_by(parts),
-        remarks=(*_too_fast(found), *_never_run(found)),
+        widened_by=likened.widened_by(parts),
+        remarks=(*_too_fast(likened), *_never_run(likened)),
     )
 
 

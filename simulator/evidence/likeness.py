@@ -162,9 +162,9 @@ class Nearness:
 
     def take(self, layout: int) -> Nearness:
         """The same of one layout."""
-        one = slice(layout, layout + 1)
+        row = slice(layout, layout + 1)
         names = ("distance", "error", "own", "expected", "best", "of_kind")
-        columns = {name: getattr(self, name)[one] for name in names}
+        columns = {name: getattr(self, name)[row] for name in names}
         return replace(self, traits=self.traits.take(layout), **columns)
 
     def parts(self) -> Mapping[str, Floats]:
@@ -182,8 +182,8 @@ class Nearness:
             _expected(self.runs, np.concatenate([near, *apart]))[2], 1 + len(CAUSES)
         )
         causes = {
-            cause: max(1.0, float(usual[0] / one[0]))
-            for cause, one in zip(CAUSES, alike, strict=True)
+            cause: max(1.0, float(usual[0] / without[0]))
+            for cause, without in zip(CAUSES, alike, strict=True)
         }
         for cause, widened in self.unlike_any(usual).items():
             causes[cause] *= float(widened[0] / usual[0])
@@ -235,10 +235,10 @@ def nearness(
     runs = load_evidence_runs() if among is None else among
     known = _known(runs, load_likeness())
     key = pickle.dumps((traits, without))  # compared, never loaded
-    known[key] = found = known.pop(key, None) or _nearness(traits, without, runs)
+    known[key] = likened = known.pop(key, None) or _nearness(traits, without, runs)
     if len(known) > _MOST_KNOWN:
         known.popitem(last=False)
-    return found
+    return likened
 
 
 _MOST_KNOWN = 16

@@ -44,8 +44,8 @@ def answer_evidence(
     `assumed` figures behind it have that grade.
     """
     first, setting = estimate.take(slice(0, 1)), (workload, cluster, software)
-    found = nearness(traits(first, *setting))
-    return each_evidence(first, *setting, found, assumed=assumed)[0]
+    likened = nearness(traits(first, *setting))
+    return each_evidence(first, *setting, likened, assumed=assumed)[0]
 
 
 def each_evidence(
@@ -53,7 +53,7 @@ def each_evidence(
     workload: Workload,
     cluster: Cluster,
     software: Software,
-    found: Nearness,
+    likened: Nearness,
     *,
     assumed: int,
 ) -> list[Card]:
@@ -61,7 +61,7 @@ def each_evidence(
     shares = bearing(estimate, experts=workload.architecture.is_moe)
     least = belief(cluster, software, workload).log_spread(shares) * P90 / P90_T4
     return [
-        evidence_card(found.take(i), assumed=assumed, least=least_error)
+        evidence_card(likened.take(i), assumed=assumed, least=least_error)
         for i, least_error in enumerate(least.tolist())
     ]
 

@@ -288,10 +288,10 @@ def _predict(members: Sequence[_Replayed]) -> dict[int, ScoredRow]:
     except InputError as error:  # the profile lacks a library or type that the row needs
         return {one.index: _skipped(one.row, str(error), one.measured) for one in members}
     setting = run.workload, run.cluster, run.software
-    found = nearness(traits(estimate, *setting), [_family(one.row) for one in members])
-    sure = certainty(estimate, *setting, found=found)
+    likened = nearness(traits(estimate, *setting), [_family(one.row) for one in members])
+    sure = certainty(estimate, *setting, likened=likened)
     assumed = used_but_assumed(run.workload.recipe, run.cluster, run.software)
-    cards = each_evidence(estimate, *setting, found, assumed=assumed)
+    cards = each_evidence(estimate, *setting, likened, assumed=assumed)
     batch = float(run.workload.recipe.global_batch)
     flop = estimate.model_flop / batch * layouts.global_batch
     return {

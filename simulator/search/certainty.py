@@ -223,7 +223,7 @@ def certainty(
     compared: bool = False,
     believed: Belief | None = None,
     shares: Floats | None = None,
-    found: Nearness | None = None,
+    likened: Nearness | None = None,
 ) -> Certainty:
     """Judge how sure the step times of an estimate are.
 
@@ -236,7 +236,7 @@ def certainty(
     shares : ndarray, optional
         What each error bears on, as :func:`simulator.cost.uncertainty.bearing` returns it for the
         estimate, unless something is to be added.
-    found : Nearness, optional
+    likened : Nearness, optional
         Of measured runs to the layouts of the estimate, where they are set against them already.
     """
     known = believed or belief(cluster, software, workload)
@@ -245,7 +245,7 @@ def certainty(
     step_s = estimate.step_time_s
     low, high = known.interval(step_s, shares)
     if believed is None:
-        near = found or nearness(traits(estimate, workload, cluster, software))
+        near = likened or nearness(traits(estimate, workload, cluster, software))
         wide = spread_near(near)
         reach = np.exp(P90 * np.maximum(wide, known.log_spread(shares)))
         low, high = step_s / reach, step_s * reach
