@@ -15,7 +15,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
@@ -63,13 +63,18 @@ class ProfileCache:
         self.folder: Path | None = None
         """None: nothing is kept."""
         self._figure, self._find = figure, find
-        self._read = dict[tuple[Any, ...], Any]()
+        self._read = dict[tuple[Any, ...], tuple[dict[str, Any], Any]]()
 
     def get(self, schema: type, path: Path, kind: str) -> Any | None:
         """The profile as it was kept; None where it was not, or anything has changed."""
         if self.folder is None:
             return None
+        asked = self.folder, schema, path, kind
         try:
+            if asked in self._read:
+                entry, profile = self._read[asked]
+                if entry["state"] == self._state_of(entry):
+                    return profile
             place = self._place(schema, path, kind)
             if hasattr(os, "getuid") and place.stat().st_uid != os.getuid():
                 return None
@@ -77,13 +82,11 @@ class ProfileCache:
             if len(raw) > MOST_BYTES:
                 return None
             entry = json.loads(raw)
-            now = self._state(entry["files"], entry["bases"], entry["modules"])
-            if entry["state"] != now:
+            if entry["state"] != self._state_of(entry):
                 return None
-            key = (schema, str(path), kind, now)
-            if key not in self._read:
-                self._read[key] = self._decoder(entry)(entry["profile"])
-            return self._read[key]
+            profile = self._decoder(entry)(entry.pop("profile"))
+            self._read[asked] = entry, profile
+            return profile
         except _WRONG:
             return None
 
@@ -113,7 +116,7 @@ class ProfileCache:
                 "texts": list(texts),
                 "profile": body,
             }
-            entry["state"] = self._state(entry["files"], entry["bases"], entry["modules"])
+            entry["state"] = self._state_of(entry)
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_files({self._place(schema, path, kind): json.dumps(entry).encode()})
         except _WRONG:
@@ -125,16 +128,16 @@ class ProfileCache:
         name = hashlib.blake2b(f"{__version__}\0{said}".encode(), digest_size=16).hexdigest()
         return self.folder / f"{name}.json"
 
-    def _state(self, files: list[str], bases: list[list[str]], modules: list[str]) -> str:
+    def _state_of(self, entry: Mapping[str, Any]) -> str:
         """Digest of all that a profile hangs on."""
         digest = hashlib.blake2b(digest_size=16)
-        for file in files:
+        for file in entry["files"]:
             digest.update(Path(file).read_bytes())
             digest.update(b"\0")
-        for kind, name, place in bases:
+        for kind, name, place in entry["bases"]:
             if str(self._find(kind, name)) != place:
                 raise LookupError(name)
-        for name in ("simulator.files", *modules):
+        for name in ("simulator.files", *entry["modules"]):
             if not name.startswith("simulator."):
                 raise LookupError(name)
             source = os.stat(import_module(name).__file__ or "")

@@ -40,6 +40,9 @@ T = TypeVar("T")
 _MOST_SECTIONS = 20
 """Unknown sections that are said: each is compared with what is known."""
 
+AFTER_SEARCH = ("economics", "goal", "run")
+"""Sections that no search of layouts takes."""
+
 MAY_BE_SEVERAL = ("global_batch", "sequence_length")
 """Fields of [training] that may be a list or a range, of which a plan chooses."""
 
@@ -134,11 +137,13 @@ def make_scenario(
     base: Path | None = None,
     architecture: Architecture | None = None,
     several: bool = False,
+    searched: Scenario | None = None,
 ) -> Scenario:
     """Build a scenario from nested tables, as a TOML file gives them.
 
     `architecture` stands for the section [model], where no file describes it (a traced module).
-    With `several`, batch and sequence may be lists or ranges (``Scenario.choices``).
+    With `several`, batch and sequence may be lists or ranges (``Scenario.choices``). `searched` is
+    one that differs in sections of AFTER_SEARCH alone: what the others describe is its own.
     """
     document = {name: dict(v) if isinstance(v, Mapping) else v for name, v in document.items()}
     for override in overrides:
@@ -152,6 +157,10 @@ def make_scenario(
     problems = _wrong_sections(document, where)
     choices, single = _choices(document, where, problems, several=several)
     records: dict[str, Any] = {"document": single, "folder": base, "model": architecture}
+    if searched is not None:
+        work = searched.workload
+        records |= {"model": work.architecture, "training": work.recipe, "data": work.data}
+        records |= {"cluster": searched.cluster, "software": searched.software}
     problems += _read(records, where)
     for section in READ:
         for rule in section.checks:
@@ -160,7 +169,9 @@ def make_scenario(
         raise InputError(dict.fromkeys(problems))
     return Scenario(
         where=where,
-        workload=Workload(
+        workload=searched.workload
+        if searched is not None
+        else Workload(
             architecture=records["model"], recipe=records["training"], data=records["data"]
         ),
         cluster=records["cluster"],

@@ -240,7 +240,7 @@ def _send(cluster: Cluster, whole: Floats, ranks: Ranks, reach: int) -> Floats:
     """
     split = ~ranks.sequence_parallel & (ranks.tp > 1)
     share = np.where(split, whole / ranks.tp, whole)
-    gather = np.where(split, all_gather_s(cluster.links_of("tp"), whole, ranks.groups.tp), 0.0)
+    gather = all_gather_s(cluster.links_of("tp"), np.where(split, whole, 0.0), ranks.groups.tp)
     far = np.full(len(whole), reach > 0)
     sent = send_s(cluster.links_of("pp"), share, far, beyond=reach == 2)
     return sent + gather

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from simulator import catalogue
 from simulator.arrays import Floats
 from simulator.cost.estimate import Estimate
-from simulator.evidence.likeness import P90_T4, STOOD_IN, Traits, nearness
+from simulator.evidence.likeness import P90_T4, STOOD_IN, Nearness, Traits, nearness
 from simulator.files import Figure, read_profile, record
 from simulator.hardware.cluster import Cluster
 from simulator.layout.keys import unique_rows
@@ -116,6 +116,7 @@ class StepErrors:
     hold what figures of these may be off; of others, the spread that they state comes on top."""
 
 
+@lru_cache(maxsize=1)
 def load_step_errors() -> StepErrors:
     """Read ``hardware_profiles/uncertainty/step.toml``."""
     return read_profile(StepErrors, catalogue.find("uncertainty", "step"))
@@ -482,13 +483,17 @@ def evidence_spread(
     software: Software,
     without: Sequence[str] | str = "",
 ) -> Floats:
-    """Standard deviations of the logarithm of step times by how far off runs near them were.
+    """Standard deviations of the logarithm of step times by how far off runs near them were."""
+    return spread_near(nearness(traits(estimate, workload, cluster, software), without))
+
+
+def spread_near(likened: Nearness) -> Floats:
+    """The same of layouts that measured runs are set against.
 
     Those of the normal distribution that has the P10 and P90 of what errors are: Student's t with
     four degrees of freedom, whose mean size is the error that is to be expected.
     """
-    found = nearness(traits(estimate, workload, cluster, software), without)
-    return np.asarray(found.expected * P90_T4 / P90)
+    return np.asarray(likened.expected * P90_T4 / P90)
 
 
 def belief(

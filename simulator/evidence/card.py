@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from simulator.answers import Encoded
+from simulator.arrays import Floats
 from simulator.evidence.evidence_runs import Flags
-from simulator.evidence.likeness import NEAR, Nearness, Traits, axes_text, borrowed_tables, nearness
-from simulator.hardware.accelerator import Accelerator
+from simulator.evidence.likeness import NEAR, Nearness, axes_text, says
 from simulator.records import dataclass
 
 GRADES = ("measured here", "measured like it", "extrapolated", "unmeasured")
@@ -112,58 +112,46 @@ def _side(error: float) -> str:
     return "short" if error < 0.0 else "long"
 
 
-def evidence_card(
-    traits: Traits,
-    accelerator: Accelerator,
-    *,
-    assumed: int,
-    least: float = 0.0,
-    without: str = "",
-) -> Card:
-    """Find the measured runs that stand behind an answer.
+def evidence_card(likened: Nearness, *, assumed: int, least: float = 0.0) -> Card:
+    """Say which measured runs stand behind an answer.
 
     Parameters
     ----------
-    traits : Traits
-        Of the layout of the answer.
-    accelerator : Accelerator
-        Its device.
+    likened : Nearness
+        Of measured runs to the layout of the answer.
     assumed : int
         Figures behind the answer that were neither measured nor fitted.
     least : float
         Least error to expect: of the interval that the spreads of its figures give.
-    without : str
-        Family of sources that does not count: that of the run which is predicted.
     """
-    found = nearness(traits, without)
-    expected = max(float(found.expected[0]), least)
-    apart = found.distance[0]
+    expected = max(float(likened.expected[0]), least)
+    apart = likened.distance[0]
     known = bool(np.isfinite(apart).any())
     nearest = int(np.argmin(apart)) if known else None
-    own = float(found.own[0])
-    differs = _differs(traits, found, nearest) if nearest is not None else ()
+    own, parts = float(likened.own[0]), likened.parts()
+    differs = _differs(likened, nearest, parts) if nearest is not None else ()
     return Card(
-        grade=grade_of(traits, found, expected),
+        grade=grade_of(likened, expected),
         runs=int((apart <= NEAR).sum()),
         mean_error=expected,
         runs_error=None if np.isnan(own) else own,
-        nearest_run=str(found.runs.words["run_id"][nearest]) if known else None,
-        nearest_error=float(found.runs.error[nearest]) if known else None,
-        nearest_distance=_in_words(found, nearest, differs) if nearest is not None else "",
+        nearest_run=str(likened.runs.words["run_id"][nearest]) if known else None,
+        nearest_error=float(likened.runs.error[nearest]) if known else None,
+        nearest_distance=_in_words(likened, nearest, differs) if nearest is not None else "",
         differs=differs,
-        borrowed=borrowed_tables(accelerator.name),
+        borrowed=likened.borrowed,
         assumed=assumed,
-        widened_by=found.widened_by(),
-        remarks=(*_too_fast(traits, found), *_never_run(traits, found)),
+        widened_by=likened.widened_by(parts),
+        remarks=(*_too_fast(likened), *_never_run(likened)),
     )
 
 
-def _too_fast(traits: Traits, nearness: Nearness) -> tuple[str, ...]:
+def _too_fast(nearness: Nearness) -> tuple[str, ...]:
     """A remark where no run on the device has made as much of it."""
-    predicted, best = float(traits.numbers["mfu"][0]), float(nearness.best_mfu[0])
+    predicted, best = float(nearness.traits.numbers["mfu"][0]), float(nearness.best_mfu[0])
     if not predicted > best:
         return ()
-    run, words = nearness.runs.words, traits.words
+    run, words = nearness.runs.words, nearness.traits.words
     i, share = int(nearness.best[0]), float(nearness.of_kind[0])
     fastest = f"{run['kind'][i]}: {100.0 * best / share:.1f} %, {run['run_id'][i]}"
     if share < 1.0:
@@ -174,14 +162,14 @@ def _too_fast(traits: Traits, nearness: Nearness) -> tuple[str, ...]:
     )
 
 
-def _never_run(traits: Traits, nearness: Nearness) -> tuple[str, ...]:
+def _never_run(nearness: Nearness) -> tuple[str, ...]:
     """A remark where nobody measured a run on the device, or none of this kind."""
-    device, kind = traits.words["device"], traits.words["kind"]
-    words, apart = nearness.runs.words, nearness.distance[0]
-    here = words["device"] == device
+    asked, words = nearness.traits.words, nearness.runs.words
+    device, kind, apart = asked["device"], asked["kind"], nearness.distance[0]
+    here = says(words["device"], device)
     if not (here & np.isfinite(apart)).any():
         return (f"No run was measured on {device}",)
-    if not (here & (words["kind"] == kind) & (apart <= NEAR)).any():
+    if not (here & says(words["kind"], kind) & (apart <= NEAR)).any():
         kinds = _KINDS.get(kind, f"of kind {kind}")
         return (f"No run {kinds} on {device} is near it",)
     return ()
@@ -194,22 +182,22 @@ _KINDS = {
 }
 
 
-def grade_of(traits: Traits, nearness: Nearness, expected: float) -> str:
+def grade_of(nearness: Nearness, expected: float) -> str:
     """The strongest grade whose error is not exceeded and of which there are enough runs."""
     rules = zip(GRADES, LARGEST, _SAME, _ENOUGH, _ON_DEVICE, strict=False)
     for grade, largest, names, enough, here in rules:
-        exact = traits.known or grade != GRADES[0]
-        sure = exact and _same(traits, nearness, ("device",)).sum() >= here
-        if sure and expected <= largest and _same(traits, nearness, names).sum() >= enough:
+        exact = nearness.traits.known or grade != GRADES[0]
+        sure = exact and _same(nearness, ("device",)).sum() >= here
+        if sure and expected <= largest and _same(nearness, names).sum() >= enough:
             return grade
     return GRADES[-1]
 
 
-def _same(traits: Traits, nearness: Nearness, names: tuple[str, ...]) -> Flags:
+def _same(nearness: Nearness, names: tuple[str, ...]) -> Flags:
     """Which runs near agree in some columns."""
     alike = nearness.distance[0] <= NEAR
     for name in names:
-        alike = alike & (nearness.runs.words[name] == traits.words[name])
+        alike = alike & says(nearness.runs.words[name], nearness.traits.words[name])
     return np.asarray(alike)
 
 
@@ -230,13 +218,12 @@ _SHARES = {
 _AXES = {"uses": "axes", "leaves": "between servers"}
 
 
-def _differs(traits: Traits, nearness: Nearness, i: int) -> tuple[tuple[str, float], ...]:
+def _differs(
+    nearness: Nearness, i: int, parts: Mapping[str, Floats]
+) -> tuple[tuple[str, float], ...]:
     """In what a run is not alike, the largest addend of its distance first."""
-    names = [*traits.words, *_SIZES, *_SHARES, *_AXES]
-    apart = {
-        name: float(np.broadcast_to(nearness.parts[name], (1, len(nearness.runs.error)))[0, i])
-        for name in names
-    }
+    names = [*nearness.traits.words, *_SIZES, *_SHARES, *_AXES]
+    apart = {name: float(parts[name][0, i if parts[name].shape[1] > 1 else 0]) for name in names}
     told = sorted((name for name in names if apart[name] >= _TOLD), key=lambda n: -apart[n])
     return tuple((_word(name, nearness, i), apart[name]) for name in told)
 

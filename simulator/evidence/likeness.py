@@ -8,9 +8,12 @@ near, is a power away from the error to expect (``hardware_profiles/uncertainty/
 
 from __future__ import annotations
 
+import pickle
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,8 +22,7 @@ from numpy.typing import NDArray
 from simulator import catalogue
 from simulator.arrays import Floats
 from simulator.evidence.evidence_runs import AXES, EvidenceRuns, load_evidence_runs
-from simulator.files import Figure, read_profile, record, toml_of
-from simulator.plain_files import TOML_LIMIT_BYTES, read_text
+from simulator.files import Figure, read_profile, read_toml, record
 from simulator.record_cache import for_same_records
 from simulator.records import dataclass
 
@@ -131,11 +133,9 @@ class Traits:
 class Nearness:
     """Measured runs by how near they are to some layouts."""
 
-    words: Mapping[str, str]
+    traits: Traits
     """Of the layouts."""
     runs: EvidenceRuns
-    parts: Mapping[str, Floats]
-    """Addends of the distance of the first layout, by name: arrays that broadcast to 1 x runs."""
     distance: Floats
     """Layouts x runs; infinite for runs that do not count."""
     error: Floats
@@ -150,6 +150,8 @@ class Nearness:
     of_kind: Floats
     """The best MFU of this kind over that of `best`: 1 where that is of the kind, elsewhere what it
     is on the devices where both were measured."""
+    borrowed: tuple[tuple[str, str], ...]
+    """Tables of the profile of the device that are another's, and whose."""
 
     @property
     def best_mfu(self) -> Floats:
@@ -158,14 +160,31 @@ class Nearness:
         best = self.runs.numbers["mfu"][self.best] if known.any() else 0.0
         return np.where(known, best * self.of_kind, np.nan)
 
-    def widened_by(self) -> dict[str, float]:
-        """How much narrower the interval of the first layout would be had runs been alike."""
-        usual = _expected(self.runs, self.distance[:1])[2]
-        causes = {}
-        for cause, names in CAUSES.items():
-            apart = sum(self.parts[name] for name in names)
-            alike = _expected(self.runs, self.distance[:1] - apart)[2]
-            causes[cause] = max(1.0, float(usual[0] / alike[0]))
+    def take(self, layout: int) -> Nearness:
+        """The same of one layout."""
+        row = slice(layout, layout + 1)
+        names = ("distance", "error", "own", "expected", "best", "of_kind")
+        columns = {name: getattr(self, name)[row] for name in names}
+        return replace(self, traits=self.traits.take(layout), **columns)
+
+    def parts(self) -> Mapping[str, Floats]:
+        """Addends of the distance of the first layout, by name: they broadcast to 1 x runs."""
+        return _parts(self.traits.take(0), self.runs, load_likeness())
+
+    def widened_by(self, parts: Mapping[str, Floats]) -> dict[str, float]:
+        """How much narrower the interval of the first layout would be had runs been alike.
+
+        `parts` are the addends of its distance.
+        """
+        near = self.distance[:1]
+        apart = [near - sum(parts[name] for name in names) for names in CAUSES.values()]
+        usual, *alike = np.split(
+            _expected(self.runs, np.concatenate([near, *apart]))[2], 1 + len(CAUSES)
+        )
+        causes = {
+            cause: max(1.0, float(usual[0] / without[0]))
+            for cause, without in zip(CAUSES, alike, strict=True)
+        }
         for cause, widened in self.unlike_any(usual).items():
             causes[cause] *= float(widened[0] / usual[0])
         return causes
@@ -190,12 +209,12 @@ class Nearness:
             By cause (CAUSES); those alone that bear on it.
         """
         rules, widened = rules or load_likeness(), {}
-        if borrowed_tables(self.words["device"]):
-            alike = _is(self.runs.words["device"], self.words["device"])
+        if self.borrowed:
+            alike = says(self.runs.words["device"], self.traits.words["device"])
             near = (np.exp(-self.distance) * self.runs.weight * alike).sum(axis=1)
             least = float(rules.untimed_device) * np.maximum(1.0 - near, 0.0)
             widened["device"] = np.fmax(expected, least)
-        if self.words["tuned"] == STOOD_IN:
+        if self.traits.words["tuned"] == STOOD_IN:
             widened["software"] = np.hypot(expected, float(rules.stand_in))
         return widened
 
@@ -213,8 +232,28 @@ def nearness(
     among : EvidenceRuns, optional
         Runs that count; all unless given.
     """
-    runs, rules = among or load_evidence_runs(), load_likeness()
-    parts = _parts(traits.take(0), runs, rules)
+    runs = load_evidence_runs() if among is None else among
+    known = _known(runs, load_likeness())
+    key = pickle.dumps((traits, without))  # compared, never loaded
+    known[key] = likened = known.pop(key, None) or _nearness(traits, without, runs)
+    if len(known) > _MOST_KNOWN:
+        known.popitem(last=False)
+    return likened
+
+
+_MOST_KNOWN = 16
+"""Answers whose runs stay known: prices, budgets and deadlines of a search ask for them again."""
+
+
+@for_same_records(2)
+def _known(runs: EvidenceRuns, rules: Likeness) -> OrderedDict[bytes, Nearness]:
+    """What was set against these runs by these rules last."""
+    return OrderedDict()
+
+
+def _nearness(traits: Traits, without: Sequence[str] | str, runs: EvidenceRuns) -> Nearness:
+    """The same, not known yet."""
+    rules = load_likeness()
     layouts = len(traits.numbers["gpus"])
     distance = np.empty((layouts, len(runs.error)))
     for first in range(0, layouts, _TOGETHER):
@@ -226,7 +265,8 @@ def nearness(
         distance = np.where((runs.words["family"] == out) & (out != ""), np.inf, distance)
     error, own, expected = _expected(runs, distance)
     best, of_kind = _best(traits, runs, families)
-    near = Nearness(traits.words, runs, parts, distance, error, own, expected, best, of_kind)
+    borrowed = borrowed_tables(traits.words["device"])
+    near = Nearness(traits, runs, distance, error, own, expected, best, of_kind, borrowed)
     for widened in near.unlike_any(expected).values():
         expected = np.fmax(expected, widened)
     above = np.log(traits.numbers["mfu"] / near.best_mfu) / P90_T4
@@ -237,14 +277,13 @@ def borrowed_tables(device: str) -> tuple[tuple[str, str], ...]:
     """Tables of the profile of an accelerator that are another's, and whose."""
     if not catalogue.has("accelerators", device):
         return ()
-    path = catalogue.find("accelerators", device)
-    return _borrowed(read_text(path, TOML_LIMIT_BYTES), str(path))
+    return _borrowed(catalogue.find("accelerators", device))
 
 
 @lru_cache(maxsize=64)
-def _borrowed(profile: str, where: str) -> tuple[tuple[str, str], ...]:
-    """The same of the text of a profile."""
-    raw = toml_of(profile, where)
+def _borrowed(profile: Path) -> tuple[tuple[str, str], ...]:
+    """The same of the file of a profile."""
+    raw = read_toml(profile)
     lent, base = raw.get("borrowed"), raw.get("base")
     tables = [(str(table), str(lent["of"])) for table in lent["tables"]] if lent else []
     return tuple(tables + ([("all that it does not state", str(base))] if base else []))
@@ -259,12 +298,12 @@ def _best(
     the kind is bound, the best of any kind times what that kind reaches of it elsewhere.
     """
     words, kind = runs.words, traits.words["kind"]
-    same = _is(words["device"], traits.words["device"])
-    same = same & _is(words["precision"], traits.words["precision"])
+    same = says(words["device"], traits.words["device"])
+    same = same & says(words["precision"], traits.words["precision"])
     fastest = {}
     for family in dict.fromkeys(families):
         counts = same & (words["family"] != family)
-        of_kind = counts & _is(words["kind"], kind)
+        of_kind = counts & says(words["kind"], kind)
         if _bounds(runs, of_kind):
             fastest[family] = (_fastest(runs, of_kind), 1.0)
         elif _bounds(runs, counts):
@@ -279,6 +318,7 @@ def _fastest(runs: EvidenceRuns, some: NDArray[np.bool_]) -> int:
     return int(np.argmax(np.where(some, runs.numbers["mfu"], -1.0)))
 
 
+@for_same_records(16)
 def _share_of_kind(runs: EvidenceRuns, kind: str) -> float:
     """What runs of a kind reach of the best MFU of any: the median over devices and types.
 
@@ -316,7 +356,7 @@ def _expected(runs: EvidenceRuns, distance: Floats) -> tuple[Floats, Floats, Flo
 
 
 @for_same_records(256)
-def _is(column: NDArray[Any], word: str) -> NDArray[np.bool_]:
+def says(column: NDArray[Any], word: str) -> NDArray[np.bool_]:
     """Where a column of the table says a word: asked of the same ones by every answer."""
     return np.asarray(column == word)
 
@@ -325,7 +365,7 @@ def _parts(traits: Traits, runs: EvidenceRuns, rules: Likeness) -> dict[str, Flo
     """Addends of the distance."""
     parts: dict[str, Floats] = {}
     for name, weight in rules.differs.items():
-        parts[name] = np.asarray(float(weight) * ~_is(runs.words[name], traits.words[name]))[
+        parts[name] = np.asarray(float(weight) * ~says(runs.words[name], traits.words[name]))[
             None, :
         ]
     for name, weight in rules.axis.items():
@@ -347,7 +387,7 @@ def _parts(traits: Traits, runs: EvidenceRuns, rules: Likeness) -> dict[str, Flo
         parts[name] = float(weight) * np.abs(numbers[name] - runs.numbers[name][None, :])
     parts["beyond"] = float(rules.beyond) * beyond
     years = np.abs(traits.months - runs.months) / _YEAR
-    same = _is(runs.words["stack"], traits.words["stack"])
+    same = says(runs.words["stack"], traits.words["stack"])
     parts["years"] = float(rules.year) * np.where(same & np.isfinite(years), years, 0.0)[None, :]
     return parts
 

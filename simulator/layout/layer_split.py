@@ -182,7 +182,8 @@ def _room(limit: Floats) -> Floats:
 def _band(problem: _Problem) -> int:
     """Layers of the longest stage that is looked at first."""
     _, layers, stages = problem.times.shape
-    return int(min(layers, max(6, 3 * -(-layers // stages), problem.fewest.max())))
+    mean = -(-layers // stages)
+    return int(min(layers, max(6, mean + mean // 2 + 1, problem.fewest.max())))
 
 
 def _split(problem: _Problem, longest: int, unit: float) -> LayerSplit | None:

@@ -8,6 +8,7 @@ express is refused with a reason.
 from __future__ import annotations
 
 import math
+import pickle
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import field, replace
@@ -20,10 +21,13 @@ from simulator import catalogue
 from simulator.errors import InputError, brief, did_you_mean
 from simulator.files import Figure, build, read_toml, record
 from simulator.hardware.cluster import Cluster, NodeGroup, load_cluster
+from simulator.hardware.fabric import Fabric
+from simulator.hardware.node import Node
 from simulator.layout.layouts import CP_KINDS, OFFLOADS, Layouts, accelerators
 from simulator.layout.rules.divisibility_rules import STAGES
 from simulator.layout.rules.feasibility import FEASIBLE, REASONS, code_of, reasons
 from simulator.measured.rows import SOFTWARE, Said, read_row
+from simulator.record_cache import for_same_records
 from simulator.records import dataclass
 from simulator.software.overrides import is_switch, with_overrides
 from simulator.software.profile import Software, load_software
@@ -133,7 +137,7 @@ def load_tables(*, software: str = "") -> Tables:
     """
     if software:
         catalogue.find("software", software, where="--software", field="name")
-    for read in (_profile, _software_profile, _homes):
+    for read in (_profile, _software_profile, _homes, _overridden):
         read.cache_clear()
     path = catalogue.folder("validation") / "replay.toml"
     releases = replace(load_releases(), fallback=software)
@@ -411,29 +415,39 @@ def _cluster(said: Said, tables: Tables) -> Cluster:
     if gpus > per_node and gpus % per_node:
         raise InputError(f"num_gpus: must fill nodes of {per_node} GPUs, got {gpus}")
     domain = base.node.scale_up.domain if per_node == usual else per_node
-    scale_up = replace(base.node.scale_up, domain=said.get("nvlink_domain", domain))
-    node = replace(base.node, accelerators=per_node, scale_up=scale_up)
-    if gigabits := said.get("nic_gbit_per_gpu"):
-        rate = Figure(gigabits * 1e9 / 8)
-        out = replace(node.scale_out, adapters=per_node, adapter_bytes_per_s=rate)
-        node = replace(node, scale_out=out)
-    fabric = base.fabric
-    if slice_of_torus := _TORUS.fullmatch(said.get("fabric", "")):
-        axes = tuple(int(axis) for axis in slice_of_torus[1].lower().split("x"))
-        node = replace(node, scale_up=replace(node.scale_up, torus=axes, domain=math.prod(axes)))
-    else:
+    domain, gigabits = said.get("nvlink_domain", domain), said.get("nic_gbit_per_gpu", 0)
+    kind = said.get("fabric", "")
+    if not _TORUS.fullmatch(kind):
         kind = said.word("fabric", (*tables.fabric, _ONE_NODE), _ONE_NODE)
-        if kind in tables.fabric:
-            fabric = replace(fabric, usable_fraction=tables.fabric[kind])
+    node, fabric = _server(base, tables, per_node, domain, gigabits, kind)
     group = NodeGroup(node=node, accelerator=base.accelerator, gpus=gpus)
     return replace(base, groups=(group,), fabric=fabric)
 
 
+@for_same_records(256)
+def _server(
+    base: Cluster, tables: Tables, per_node: int, domain: int, gigabits: float, kind: str
+) -> tuple[Node, Fabric]:
+    """Server and fabric of rows that say the same of them: one record, whose prices stay known."""
+    node, fabric = base.node, base.fabric
+    scale_up = replace(node.scale_up, domain=domain)
+    node = replace(node, accelerators=per_node, scale_up=scale_up)
+    if gigabits:
+        rate = Figure(gigabits * 1e9 / 8)
+        out = replace(node.scale_out, adapters=per_node, adapter_bytes_per_s=rate)
+        node = replace(node, scale_out=out)
+    if slice_of_torus := _TORUS.fullmatch(kind):
+        axes = tuple(int(axis) for axis in slice_of_torus[1].lower().split("x"))
+        node = replace(node, scale_up=replace(node.scale_up, torus=axes, domain=math.prod(axes)))
+    elif kind in tables.fabric:
+        fabric = replace(fabric, usable_fraction=tables.fabric[kind])
+    return node, fabric
+
+
 def _software(said: Said, stands: Nearest, tables: Tables) -> Software:
     """The profile, with what the row states put over it."""
-    software = _software_profile(stands.profile).standing_for(stands)
     device = _profile(_cluster_name(said, tables)).accelerator.name
-    software = software.as_recipes_on(device, said.need("family"))
+    family = said.need("family")
     stated = {
         column.removeprefix(SOFTWARE): said.get(column)
         for column in (*said.values, *said.wrong)
@@ -441,7 +455,15 @@ def _software(said: Said, stands: Nearest, tables: Tables) -> Software:
     }
     if str(stated.get("cuda_graphs", "false")).lower() == "false":
         stated.pop("cuda_graph_scope", None)
-    return with_overrides(software, stated) if stated else software
+    return _overridden(stands, device, family, pickle.dumps(stated))
+
+
+@lru_cache(maxsize=256)
+def _overridden(stands: Nearest, device: str, family: str, stated: bytes) -> Software:
+    """The same of rows that state the same."""
+    software = _software_profile(stands.profile).standing_for(stands)
+    software, over = software.as_recipes_on(device, family), pickle.loads(stated)
+    return with_overrides(software, over) if over else software
 
 
 def _layout(said: Said, software: Software) -> Layouts:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, get_args
 
 from simulator.cost.estimate import Estimate
 from simulator.cost.uncertainty import P90, bearing, belief, traits
 from simulator.economics.price import Price, Site
 from simulator.evidence.card import Card, evidence_card
-from simulator.evidence.likeness import P90_T4
-from simulator.files import Figure, figures
+from simulator.evidence.likeness import P90_T4, Nearness, nearness
+from simulator.files import GRADES, Figure, figures
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.node import ScaleUpKind
 from simulator.record_cache import for_same_records
@@ -37,30 +37,33 @@ class UsedFigure:
 
 
 def answer_evidence(
+    estimate: Estimate, workload: Workload, cluster: Cluster, software: Software, *, assumed: int
+) -> Card:
+    """Gather the evidence of the first layout of an estimate.
+
+    `assumed` figures behind it have that grade.
+    """
+    first, setting = estimate.take(slice(0, 1)), (workload, cluster, software)
+    likened = nearness(traits(first, *setting))
+    return each_evidence(first, *setting, likened, assumed=assumed)[0]
+
+
+def each_evidence(
     estimate: Estimate,
     workload: Workload,
     cluster: Cluster,
     software: Software,
+    likened: Nearness,
     *,
     assumed: int,
-    without: str = "",
-) -> Card:
-    """Gather the evidence of the first layout of an estimate.
-
-    `assumed` figures behind it (:func:`used_figures`) have that grade; `without` is the family of
-    sources that is not to count: that of the measured run which is predicted.
-    """
-    first = estimate.take(slice(0, 1))
-    known = traits(first, workload, cluster, software)
-    shares = bearing(first, experts=workload.architecture.is_moe)
-    stated = float(belief(cluster, software, workload).log_spread(shares)[0])
-    return evidence_card(
-        known,
-        cluster.accelerator,
-        without=without,
-        assumed=assumed,
-        least=stated * P90 / P90_T4,
-    )
+) -> list[Card]:
+    """The same of each layout of an estimate, once measured runs are set against them."""
+    shares = bearing(estimate, experts=workload.architecture.is_moe)
+    least = belief(cluster, software, workload).log_spread(shares) * P90 / P90_T4
+    return [
+        evidence_card(likened.take(i), assumed=assumed, least=least_error)
+        for i, least_error in enumerate(least.tolist())
+    ]
 
 
 def scenario_evidence(scenario: Scenario, estimate: Estimate, result: Outcome) -> Card:
@@ -68,13 +71,8 @@ def scenario_evidence(scenario: Scenario, estimate: Estimate, result: Outcome) -
     priced = scenario.workload.recipe.tokens is not None
     money = (result.price, result.site) if priced else ()
     workload, cluster, software = scenario.workload, scenario.cluster, scenario.software
-    used = used_figures(workload.recipe, cluster, software, *money)
-    return answer_evidence(estimate, workload, cluster, software, assumed=count_assumed(used))
-
-
-def count_assumed(used: Sequence[UsedFigure]) -> int:
-    """How many of some figures nobody measured."""
-    return sum(figure.grade == "assumed" for figure in used)
+    assumed = used_but_assumed(workload.recipe, cluster, software, *money)
+    return answer_evidence(estimate, workload, cluster, software, assumed=assumed)
 
 
 def used_figures(
@@ -85,12 +83,31 @@ def used_figures(
     Rates of types, libraries and links that it does not use are left out, and so are zeros that
     stand for "none".
     """
-    used, bears = [], _bearing(recipe, cluster, software)
+    some = _used_figures(recipe, cluster, software, *priced)
+    return [_used(profile, name, figure) for profile, name, figure in some]
+
+
+def used_but_assumed(
+    recipe: Recipe, cluster: Cluster, software: Software, *priced: Price | Site
+) -> int:
+    """How many of them nobody measured."""
+    return sum(1 for _ in _used_figures(recipe, cluster, software, *priced, grades=("assumed",)))
+
+
+def _used_figures(
+    recipe: Recipe,
+    cluster: Cluster,
+    software: Software,
+    *priced: Price | Site,
+    grades: tuple[str, ...] = GRADES,
+) -> Iterator[tuple[str, str, Figure]]:
+    """Profile, dotted name and figure of those of some grades that bear on an answer."""
+    bears = _bearing(recipe, cluster, software)
     for kind, name, profile in _profiles(cluster, software, *priced):
+        where = f"{kind} {name}"
         for figure_name, figure in _figures(profile):
-            if float(figure) and bears(figure_name, kind):
-                used.append(_used(f"{kind} {name}", figure_name, figure))
-    return used
+            if figure.grade in grades and float(figure) and bears(figure_name, kind):
+                yield where, figure_name, figure
 
 
 _figures = for_same_records(64)(figures)

@@ -17,7 +17,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from simulator import catalogue
 from simulator.answers import Encoded
 from simulator.cost.step import Estimate, evaluate
+from simulator.cost.uncertainty import traits
 from simulator.errors import InputError
+from simulator.evidence.card import Card
+from simulator.evidence.likeness import nearness
 from simulator.frames import DataFrame, frame_of_rows
 from simulator.layout.layouts import Layouts
 from simulator.measured.checks import Readings, excluded, implausible, readings, utilisation
@@ -25,7 +28,7 @@ from simulator.measured.mapped_tables import read_mapped
 from simulator.measured.replay import NotReplayable, Run, Tables, load_tables, replay
 from simulator.measured.rows import MeasuredRun, assumed_fields, read_tables
 from simulator.measured.table_kinds import LEFT_OUT, sort_tables
-from simulator.planner.answer_evidence import answer_evidence, count_assumed, used_figures
+from simulator.planner.answer_evidence import each_evidence, used_but_assumed
 from simulator.records import dataclass
 from simulator.scoring.baselines import shipped_baseline
 from simulator.scoring.memory_reading import read_gib
@@ -284,19 +287,15 @@ def _predict(members: Sequence[_Replayed]) -> dict[int, ScoredRow]:
         estimate = evaluate(layouts, run.workload, run.cluster, run.software)
     except InputError as error:  # the profile lacks a library or type that the row needs
         return {one.index: _skipped(one.row, str(error), one.measured) for one in members}
-    used = used_figures(run.workload.recipe, run.cluster, run.software)
-    assumed = count_assumed(used)
-    sure = certainty(
-        estimate,
-        run.workload,
-        run.cluster,
-        run.software,
-        without=[_family(one.row) for one in members],
-    )
+    setting = run.workload, run.cluster, run.software
+    likened = nearness(traits(estimate, *setting), [_family(one.row) for one in members])
+    sure = certainty(estimate, *setting, likened=likened)
+    assumed = used_but_assumed(run.workload.recipe, run.cluster, run.software)
+    cards = each_evidence(estimate, *setting, likened, assumed=assumed)
     batch = float(run.workload.recipe.global_batch)
     flop = estimate.model_flop / batch * layouts.global_batch
     return {
-        one.index: _score(one, estimate, sure, i, flop=float(flop[i]), assumed=assumed)
+        one.index: _score(one, estimate, sure, i, flop=float(flop[i]), card=cards[i])
         for i, one in enumerate(members)
     }
 
@@ -307,11 +306,11 @@ def _family(row: MeasuredRun) -> str:
 
 
 def _score(
-    one: _Replayed, estimate: Estimate, sure: Certainty, i: int, *, flop: float, assumed: int
+    one: _Replayed, estimate: Estimate, sure: Certainty, i: int, *, flop: float, card: Card
 ) -> ScoredRow:
     """Set one row of an estimate beside what was measured, unless that cannot be right.
 
-    `flop` are the model FLOPs of one step, `assumed` figures behind it were not measured.
+    `flop` are the model FLOPs of one step, `card` is the evidence of the prediction.
     """
     run, measured = one.run, one.measured
     predicted_s = float(estimate.step_time_s[i])
@@ -332,14 +331,7 @@ def _score(
         p10_s=float(sure.p10_s[i]),
         p90_s=float(sure.p90_s[i]),
         predicted_memory_gib=read_gib(one.row.fields, run, estimate, i, measured.memory_kind),
-        evidence=answer_evidence(
-            estimate.take([i]),
-            run.workload,
-            run.cluster,
-            run.software,
-            assumed=assumed,
-            without=_family(one.row),
-        ),
+        evidence=card,
         assumed_software=run.stands.text if run.stands else None,
         terms_s={name: float(seconds[i]) for name, seconds in estimate.terms_s.items()},
         hidden_s={name: float(seconds[i]) for name, seconds in estimate.hidden_s.items()},

@@ -16,13 +16,13 @@ from simulator.cost.uncertainty import (
     Belief,
     bearing,
     belief,
-    evidence_spread,
     expected_order,
     same_kernels,
+    spread_near,
     traits,
 )
 from simulator.economics.planning_factor import PlanningFactor, Span
-from simulator.evidence.likeness import P90_T4, nearness
+from simulator.evidence.likeness import P90_T4, Nearness, nearness
 from simulator.hardware.cluster import Cluster
 from simulator.records import dataclass
 from simulator.software.profile import Software
@@ -222,7 +222,7 @@ def certainty(
     compared: bool = False,
     believed: Belief | None = None,
     shares: Floats | None = None,
-    without: Sequence[str] | str = "",
+    likened: Nearness | None = None,
 ) -> Certainty:
     """Judge how sure the step times of an estimate are.
 
@@ -235,9 +235,8 @@ def certainty(
     shares : ndarray, optional
         What each error bears on, as :func:`simulator.cost.uncertainty.bearing` returns it for the
         estimate, unless something is to be added.
-    without : str or sequence of str
-        Family of sources whose runs are no evidence, see
-        :func:`simulator.evidence.likeness.nearness`.
+    likened : Nearness, optional
+        Of measured runs to the layouts of the estimate, where they are set against them already.
     """
     known = believed or belief(cluster, software, workload)
     if shares is None:
@@ -245,7 +244,8 @@ def certainty(
     step_s = estimate.step_time_s
     low, high = known.interval(step_s, shares)
     if believed is None:
-        wide = evidence_spread(estimate, workload, cluster, software, without)
+        near = likened or nearness(traits(estimate, workload, cluster, software))
+        wide = spread_near(near)
         reach = np.exp(P90 * np.maximum(wide, known.log_spread(shares)))
         low, high = step_s / reach, step_s * reach
         known = belief(cluster, software, workload, wide=float(wide.mean()))

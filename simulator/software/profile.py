@@ -15,6 +15,7 @@ from simulator import catalogue
 from simulator.errors import InputError, problem
 from simulator.files import read_profile, read_records, record
 from simulator.hardware.accelerator import Platform
+from simulator.record_cache import for_same_records
 from simulator.software.host_work import HostWork, InputFetch
 from simulator.software.kernels import Kernels
 from simulator.software.mechanisms import FSDP2, DeepSpeedZero
@@ -81,7 +82,7 @@ class Software:
     @property
     def stack(self) -> str:
         """Name of the framework, whatever its release."""
-        return self.framework or stack_of(self.name)
+        return _stack(self)
 
     def recomputing(self, modules: Sequence[Any]) -> Software:
         """The same where selective recomputation names `modules`; none: the usual ones."""
@@ -111,6 +112,12 @@ class Software:
         """The same with the kernels that run on a generation of devices."""
         kernels = self.kernels.on(generation)
         return self if kernels is self.kernels else replace(self, kernels=kernels)
+
+
+@for_same_records(64)
+def _stack(software: Software) -> str:
+    """Name of a framework; asked of the same software by every answer."""
+    return software.framework or stack_of(software.name)
 
 
 def load_software(name: str, *, where: str = "profiles", field: str = "software") -> Software:

@@ -100,7 +100,7 @@ def test_nothing_near_is_as_far_off_as_new_runs_are() -> None:
     found = nearness(asked(), among=runs())
     assert found.error[0] == pytest.approx(float(load_likeness().prior_error))
     assert found.expected[0] == pytest.approx(min(0.4, float(load_likeness().spread)))
-    assert set(found.widened_by().values()) == {1.0}
+    assert set(found.widened_by(found.parts()).values()) == {1.0}
 
 
 def test_beyond_the_largest_run_the_interval_grows() -> None:
@@ -114,7 +114,8 @@ def test_beyond_the_largest_run_the_interval_grows() -> None:
 
 def test_what_widens_is_said_by_cause() -> None:
     table = runs(*({"error": "0.01", "source": f"{i}-1"} for i in range(5)))
-    found = nearness(asked(precision="nvfp4", months="24324"), among=table).widened_by()
+    near = nearness(asked(precision="nvfp4", months="24324"), among=table)
+    found = near.widened_by(near.parts())
     assert found["precision"] > 1.0 and found["release"] > 1.0
     assert {found[name] for name in ("device", "software", "scale", "kind", "work")} == {1.0}
 
@@ -201,9 +202,8 @@ def test_an_unknown_release_was_never_measured_here() -> None:
     found = prediction(software="megatron-bridge", layout={"tp": 2})
     whole = found.scenario
     known = traits(found.estimate, whole.workload, whole.cluster, whole.software)
-    device = whole.cluster.accelerator
     grades = [
-        evidence_card(replace(known, known=exact), device, assumed=0).grade
+        evidence_card(nearness(replace(known, known=exact)), assumed=0).grade
         for exact in (True, False)
     ]
     assert grades == list(GRADES[:2])
@@ -263,7 +263,7 @@ def test_an_mfu_that_nobody_reached_is_remarked() -> None:
     whole = found.scenario
     known = traits(found.estimate, whole.workload, whole.cluster, whole.software)
     fast = replace(known, numbers={**known.numbers, "mfu": np.array([0.9])})
-    cards = [evidence_card(one, whole.cluster.accelerator, assumed=0) for one in (known, fast)]
+    cards = [evidence_card(nearness(one), assumed=0) for one in (known, fast)]
     assert cards[0].remarks == () and cards[1].remarks[0].startswith("MFU 90.0 %: above the best")
     assert cards[1].remarks[0] in cards[1].sentences()
 
@@ -325,7 +325,9 @@ def test_what_is_off_in_all_runs_of_a_trainer_adds_as_squares() -> None:
     stood_in = nearness(asked(tuned="another's"), among=runs({"error": "0", "tuned": "another's"}))
     want = np.hypot(usual.expected[0], float(load_likeness().stand_in))
     assert stood_in.expected[0] == pytest.approx(want)
-    assert stood_in.widened_by()["software"] == pytest.approx(want / usual.expected[0])
+    assert stood_in.widened_by(stood_in.parts())["software"] == pytest.approx(
+        want / usual.expected[0]
+    )
 
 
 def test_experts_on_a_device_where_none_were_measured_are_remarked() -> None:
@@ -412,7 +414,7 @@ def test_a_remark_on_runs_near_denies_no_run_that_is_far() -> None:
     among, asks = runs({}, {**far, "source": "b-1"}), asked(kind="experts")
     apart = nearness(asks, among=among)
     assert apart.distance[0][1] > NEAR
-    (remark,) = _never_run(asks, apart)
+    (remark,) = _never_run(apart)
     assert remark == "No run with experts on h100-sxm is near it"
     close = nearness(asks, among=runs({"kind": "experts"}))
-    assert _never_run(asks, close) == ()
+    assert _never_run(close) == ()

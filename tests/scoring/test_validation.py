@@ -56,7 +56,7 @@ def test_rows_predicted_together_are_as_alone(tmp_path: Path) -> None:
 def test_rows_of_other_sizes_predicted_together_are_as_alone(tmp_path: Path) -> None:
     rows = [
         GPT | {"dp": str(dp), "num_gpus": str(64 * dp), "global_batch": str(batch)}
-        for dp, batch in ((1, 64), (1, 128), (2, 64), (4, 512), (12, 384))
+        for dp, batch in ((4, 512), (1, 64), (1, 128), (2, 64), (12, 384))
     ]
     together = scored(tmp_path, *rows).rows
     for row, source in zip(together, rows, strict=True):
@@ -69,6 +69,9 @@ def test_rows_of_other_sizes_predicted_together_are_as_alone(tmp_path: Path) -> 
             "measured_mfu_own",
         ):
             assert getattr(row, name) == pytest.approx(getattr(alone, name), rel=1e-12), name
+        assert row.evidence is not None and alone.evidence is not None
+        assert row.evidence.mean_error == pytest.approx(alone.evidence.mean_error, rel=1e-9)
+        assert row.evidence.remarks == alone.evidence.remarks
 
 
 def test_skipped_rows_keep_their_place_and_reason(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def expected_left_out(table: str) -> tuple[list[int], Floats]:
     expected = []
     for likened in near(rows, runs.some(runs.words["table"] != table)):
         usual = _by_runs_near(likened, spread)
-        widened = likened.unlike_any(usual, _rules_without(likened.words)).values()
+        widened = likened.unlike_any(usual, _rules_without(likened.traits.words)).values()
         expected.append(max(float(some[0]) for some in (usual, *widened)))
     return rows, np.array(expected)
 
@@ -176,8 +176,8 @@ def grades_left_out(rows: Sequence[int], table: str, expected: Floats) -> list[s
     """Grades of rows as an answer would say them, with the whole table left out."""
     runs = load_evidence_runs()
     likened = near(rows, runs.some(runs.words["table"] != table))
-    parts = zip(rows, likened, expected.tolist(), strict=True)
-    return [grade_of(traits_of(runs, i), n, error) for i, n, error in parts]
+    parts = zip(likened, expected.tolist(), strict=True)
+    return [grade_of(likened_to, error) for likened_to, error in parts]
 
 
 def _rules_without(words: Mapping[str, str]) -> Likeness:

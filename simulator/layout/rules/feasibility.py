@@ -128,5 +128,6 @@ def reasons(
     code = np.zeros(len(layouts), dtype=np.int8)
     for rule in rules:
         broken = rule.wrong(layouts, setting)
-        code = np.where((code == FEASIBLE) & broken, np.int8(_CODES[rule]), code)
+        if broken.any():
+            code = np.where((code == FEASIBLE) & broken, np.int8(_CODES[rule]), code)
     return code

@@ -27,16 +27,13 @@ from simulator.questions.compare.gpu_counts import parse_counts
 from simulator.questions.compare.many_searches import done_as_they_come
 from simulator.questions.compare.offers import Asked, Offer, offer
 from simulator.records import dataclass
-from simulator.scenario import make_scenario
+from simulator.scenario import AFTER_SEARCH, Scenario, make_scenario
 from simulator.sections import SECTIONS
 
 MOST_POINTS = 100_000
 """Of a grid; more are refused."""
 
 _COUNTS = "cluster.gpus"
-
-_AFTER_SEARCH = ("economics", "goal", "run")
-"""Sections that no search of layouts takes."""
 
 _MOST_TOGETHER = 32
 """Points of one search that a worker does before it hands them over."""
@@ -227,7 +224,7 @@ def _by_search(points: list[Point]) -> list[list[Point]]:
     """Points that differ in money and goals alone together, few enough to be written down soon."""
     alike: dict[str, list[list[Point]]] = {}
     for point in points:
-        rest = {name: x for name, x in point.document.items() if name not in _AFTER_SEARCH}
+        rest = {name: x for name, x in point.document.items() if name not in AFTER_SEARCH}
         groups = alike.setdefault(json.dumps(rest, sort_keys=True, default=str), [[]])
         if len(groups[-1]) == _MOST_TOGETHER:
             groups.append([])
@@ -239,24 +236,33 @@ def _search(
     points: list[Point], path: str, base: str, asked: Asked
 ) -> list[tuple[int, dict[str, Any]]]:
     """Number and row of each point of one search."""
-    return [_row(point, path, base, asked) for point in points]
+    rows, searched = list[tuple[int, dict[str, Any]]](), None
+    for point in points:
+        where = f"{path}: point {point.number}"
+        try:
+            searched = make_scenario(
+                point.document, where=where, base=Path(base), searched=searched
+            )
+            rows.append(_row(point, searched, asked))
+        except ForeshardError as error:
+            rows.append(_bad_row(point, error))
+    return rows
 
 
-def _row(point: Point, path: str, base: str, asked: Asked) -> tuple[int, dict[str, Any]]:
-    """Number and row of one point; a bad one says what is wrong with it."""
-    where = f"{path}: point {point.number}"
-    try:
-        made = make_scenario(point.document, where=where, base=Path(base))
-        goal = made.goal
-        limits = asdict(asked)
-        limits["deadline_days"] = asked.deadline_days or goal.deadline_days
-        limits["budget_usd"] = asked.budget_usd or goal.budget_usd
-        return point.number, {"problem": None, **offer_row(offer(made, Asked(**limits)))}
-    except ForeshardError as error:
-        empty = offer_row(Offer(cluster="", gpus=0, feasible=False))
-        cluster = point.document.get("cluster", {})
-        named = {"cluster": str(cluster.get("name", "")), "gpus": cluster.get("gpus")}
-        return point.number, {"problem": str(error), **empty, **named}
+def _row(point: Point, made: Scenario, asked: Asked) -> tuple[int, dict[str, Any]]:
+    """Number and row of one point."""
+    limits, goal = asdict(asked), made.goal
+    limits["deadline_days"] = asked.deadline_days or goal.deadline_days
+    limits["budget_usd"] = asked.budget_usd or goal.budget_usd
+    return point.number, {"problem": None, **offer_row(offer(made, Asked(**limits)))}
+
+
+def _bad_row(point: Point, error: ForeshardError) -> tuple[int, dict[str, Any]]:
+    """Number and row of a point that says what is wrong with it."""
+    empty = offer_row(Offer(cluster="", gpus=0, feasible=False))
+    cluster = point.document.get("cluster", {})
+    named = {"cluster": str(cluster.get("name", "")), "gpus": cluster.get("gpus")}
+    return point.number, {"problem": str(error), **empty, **named}
 
 
 def _salt(asked: Asked) -> str:
