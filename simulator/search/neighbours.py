@@ -252,8 +252,9 @@ class _Moves:
                 if (key := _key(row, splits)) not in seen:
                     seen.add(key)
                     made.append(row)
-        table = {name: np.array([row[name] for row in made], dtype=np.int32) for name in columns}
-        return Layouts(**table, splits=tuple(splits))
+        table = np.array([[*row.values()] for row in made], dtype=np.int32)
+        table = np.ascontiguousarray(table.reshape(len(made), len(columns)).T)
+        return Layouts(**dict(zip(columns, table, strict=True)), splits=tuple(splits))
 
     def _dealt(self, row: Row, layouts: Layouts) -> Iterator[tuple[int, ...]]:
         """A layer of one piece given to another, where the slowest rank is not all that counts.
@@ -425,8 +426,9 @@ class _Moves:
 
 
 def _key(row: Row, splits: list[tuple[int, ...]]) -> tuple[int, ...]:
-    """What tells a layout from others, whatever table it stands in."""
-    return (*(value for name, value in row.items() if name != "stages"), *splits[row["stages"]])
+    """What tells a layout from others, whatever table it stands in; the last field is stages."""
+    *values, stages = row.values()
+    return (*values, *splits[stages])
 
 
 def _next(values: list[int], value: int) -> list[int]:

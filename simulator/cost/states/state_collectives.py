@@ -31,8 +31,9 @@ def rank_reduce_s(keys: StateKeys) -> Floats:
     seconds: Floats = np.zeros(keys.parts.shape[:2])
     for kind in keys.kinds:
         size_bytes, buckets = on_rank(keys.parts, kind.reduce), _buckets(keys, kind)
-        reduce_s = _reduce_s(kind, size_bytes / buckets, keys.level >= least) * buckets
-        seconds = seconds + np.where(~keys.by_block & (size_bytes > 0), reduce_s, 0.0)
+        whole = np.where(keys.by_block, 0.0, size_bytes)
+        reduce_s = _reduce_s(kind, whole / buckets, keys.level >= least) * buckets
+        seconds = seconds + np.where(whole > 0, reduce_s, 0.0)
     return seconds
 
 
@@ -41,13 +42,14 @@ def rank_gather_s(keys: StateKeys) -> Floats:
     seconds: Floats = np.zeros(keys.parts.shape[:2])
     for kind in keys.kinds:
         returned = np.where(keys.once[:, None], kind.gather, kind.update)
-        size_bytes, buckets = on_rank(keys.parts, returned), _buckets(keys, kind)
+        gathers = (keys.level >= ZERO1) & ~keys.by_block
+        size_bytes = np.where(gathers, on_rank(keys.parts, returned), 0.0)
+        buckets = _buckets(keys, kind)
         if keys.software.states.broadcasts_parameters:
             gather_s = broadcasts_s(kind.links, size_bytes, kind.ranks)
         else:
             gather_s = all_gather_s(kind.links, size_bytes / buckets, kind.ranks) * buckets
-        gathers = (keys.level >= ZERO1) & ~keys.by_block & (size_bytes > 0)
-        seconds = seconds + np.where(gathers, gather_s, 0.0)
+        seconds = seconds + np.where(size_bytes > 0, gather_s, 0.0)
     return seconds
 
 
@@ -90,8 +92,9 @@ def part_gather_s(keys: StateKeys) -> Floats:
     """Gather of one part's parameters where parts are gathered one by one."""
     seconds: Floats = np.zeros_like(keys.kinds[0].gather)
     for kind in keys.kinds:
-        gather_s = all_gather_s(kind.links, kind.gather, kind.ranks)
-        seconds = seconds + np.where(keys.by_block & (kind.gather > 0), gather_s, 0.0)
+        size_bytes = np.where(keys.by_block, kind.gather, 0.0)
+        gather_s = all_gather_s(kind.links, size_bytes, kind.ranks)
+        seconds = seconds + np.where(size_bytes > 0, gather_s, 0.0)
     return seconds
 
 
@@ -99,8 +102,9 @@ def part_regather_s(keys: StateKeys) -> Floats:
     """zero3: gather of them for the backward pass, from the ranks that share them by then."""
     seconds: Floats = np.zeros_like(keys.kinds[0].gather)
     for kind in keys.kinds:
-        gather_s = all_gather_s(kind.links, kind.gather, kind.nearer_ranks)
-        seconds = seconds + np.where(_resharded(keys) & (kind.gather > 0), gather_s, 0.0)
+        size_bytes = np.where(_resharded(keys), kind.gather, 0.0)
+        gather_s = all_gather_s(kind.links, size_bytes, kind.nearer_ranks)
+        seconds = seconds + np.where(size_bytes > 0, gather_s, 0.0)
     if _root_stays_whole(keys):
         seconds[:, -2:] = 0.0
     elif float(keys.software.deepspeed_zero.live_parameters):
@@ -113,8 +117,9 @@ def part_reduce_s(keys: StateKeys) -> Floats:
     """Reduction of one part's gradients, where parts are gathered so."""
     seconds: Floats = np.zeros_like(keys.kinds[0].reduce)
     for kind in keys.kinds:
-        reduce_s = _reduce_s(kind, kind.reduce, keys.level >= ZERO1)
-        seconds = seconds + np.where(keys.by_block & (kind.reduce > 0), reduce_s, 0.0)
+        size_bytes = np.where(keys.by_block, kind.reduce, 0.0)
+        reduce_s = _reduce_s(kind, size_bytes, keys.level >= ZERO1)
+        seconds = seconds + np.where(size_bytes > 0, reduce_s, 0.0)
     return seconds
 
 
@@ -147,10 +152,14 @@ def _root_stays_whole(keys: StateKeys) -> bool:
 
 
 def _reduce_s(kind: SharedStates, size_bytes: Floats, scatters: Any) -> Floats:
-    """Reduce gradients: all-reduce (ddp), or scatter over those who share, then their copies."""
+    """Reduce gradients: all-reduce (ddp), or scatter over those who share, then their copies.
+
+    Of each layout the one that it does is priced alone: most calls of the other are no others'.
+    """
     ranks, copies = kind.ranks, kind.copies
     everyone = Group(size=ranks.size * copies.size, local=ranks.local * copies.local)
-    whole = all_reduce_s(kind.links, size_bytes, everyone)
-    scattered = reduce_scatter_s(kind.links, size_bytes, ranks)
-    scattered = scattered + all_reduce_s(kind.copy_links, size_bytes / ranks.size, copies)
+    whole = all_reduce_s(kind.links, np.where(scatters, 0.0, size_bytes), everyone)
+    shared = np.where(scatters, size_bytes, 0.0)
+    scattered = reduce_scatter_s(kind.links, shared, ranks)
+    scattered = scattered + all_reduce_s(kind.copy_links, shared / ranks.size, copies)
     return np.where(scatters, scattered, whole)
