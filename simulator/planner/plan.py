@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -282,24 +281,57 @@ def _walked_from(searched: SearchResult, scenario: Scenario, result: Outcome) ->
 
     The goal is more than the step: layouts up to so much slower may be better by it.
     """
-    best = searched.best.take(_by_value(searched.best, result, scenario)[0])
+    order = _by_value(searched.best, result, scenario)[0]
+    best, first = searched.best.take(order), result.take(order[:1])
     searched = replace(searched, best=best)
     setting = scenario.workload, scenario.cluster, scenario.software
     as_good = scenario.allow_tight or best.verdict[0] == 0  # else any that FITS is better
     slower = SLOWER[scenario.goal.minimize] if as_good else math.inf
+    by_goal = _ByGoal(scenario, float(goal_value(best.step_time_s[:1], first, scenario.goal)[0]))
+    bounds = scenario.goal.minimize == "energy" and as_good and bool(meets(first, scenario)[0])
     walked = walk(
         best,
         setting,
         scenario.pinned,
-        partial(by_goal, scenario),
+        by_goal,
         slower=slower,
+        bound=by_goal if bounds else None,
         surely=bool(best.verdict[0] == 0) and not scenario.allow_tight,
         known=searched.rounds,
     )
     if walked.better is None:
         return replace(searched, walked=walked.tried)
     both = concatenate([walked.better, best])
-    return searched.with_walk(walked, by_goal(scenario, both)[: len(best)])
+    return searched.with_walk(walked, by_goal(both)[: len(best)])
+
+
+class _ByGoal:
+    """Places of layouts by a scenario's goal, and the least that others could come to.
+
+    A real run takes no less than steps without failures, and a longer step with as much to compute
+    no less energy.
+    """
+
+    def __init__(self, scenario: Scenario, limit: float) -> None:
+        self.scenario, self.limit = scenario, limit
+        self.ideal = replace(scenario, goal=replace(scenario.goal, ideal=True))
+
+    def __call__(self, estimate: Estimate) -> NDArray[np.intp]:
+        result = priced(estimate, self.scenario)
+        places = _by_value(estimate, result, self.scenario)[0]
+        value = goal_value(estimate.step_time_s, result, self.scenario.goal)
+        self.limit = float(value[places[0]])
+        return places
+
+    def least(self, estimate: Estimate) -> NDArray[np.float64]:
+        """What the goal makes of layouts at the least, if their steps are no shorter."""
+        result = priced(estimate, self.ideal)
+        least = goal_value(estimate.step_time_s, result, self.scenario.goal)
+        return np.asarray(least * (1.0 - _ROUNDING))
+
+
+_ROUNDING = 1e-9
+"""Of a bound: sums in another order."""
 
 
 def _check_priced(scenario: Scenario) -> None:

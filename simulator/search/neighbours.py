@@ -15,7 +15,7 @@ from dataclasses import replace
 from hashlib import sha256
 from itertools import combinations, permutations
 from math import gcd
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -34,10 +34,21 @@ from simulator.schedules.registry import SCHEDULES, WORDS, usual
 from simulator.search.candidates import MOST_CHUNKS, MOST_CP, attention_heads, module_sets
 from simulator.search.in_threads import may_go_on
 from simulator.search.memory_filter import Setting
+from simulator.search.sharding_choices import shardings
 from simulator.search.stage_splits import rebalanced_stages, worth_rebalancing
 
 Order = Callable[[Estimate], Ints]
 """Places of layouts, best first."""
+
+
+class Bound(Protocol):
+    """What no layout with a step of so many seconds can do better than."""
+
+    limit: float
+    """What the best of the layouts that were ordered last comes to; less is better."""
+
+    def least(self, estimate: Estimate) -> Floats:
+        """What layouts come to at the least, if their steps are no shorter than those given."""
 
 
 def by_step(estimate: Estimate) -> Ints:
@@ -101,6 +112,7 @@ def walk(
     *,
     slower: float = _SLOWER,
     surely: bool = False,
+    bound: Bound | None = None,
     known: dict[bytes, Round] | None = None,
 ) -> Walk:
     """Walk from the best layouts of a search until no step of a field makes anything better.
@@ -117,6 +129,8 @@ def walk(
         Times the step of the best above whose lower bound a neighbour cannot be better.
     surely : bool
         Go to layouts that FIT alone, not to TIGHT ones.
+    bound : Bound, optional
+        Leaves out neighbours that cannot be better before they are priced in full.
     known : dict, optional
         Rounds of walks from the same search with other goals and prices, and of this one
         afterwards: what is better is asked anew, neighbours are not priced again.
@@ -128,12 +142,14 @@ def walk(
     seen, path = set[tuple[int, ...]](), pickle.dumps((slower, surely))
     for _ in range(_MOST_ROUNDS):
         may_go_on()
-        path = sha256(path + pickle.dumps((leader.layouts, ahead))).digest()
+        limit = None if bound is None else bound.limit
+        path = sha256(path + pickle.dumps((leader.layouts, ahead, limit))).digest()
         if path not in rounds:
             seen = set(seen)
             table = moves.around(ahead, seen)
             limits: dict[str, Any] = {"slower": slower, "surely": surely}
-            priced = _priced(table, setting, float(leader.step_time_s[0]), pinned, **limits)
+            lead_s = float(leader.step_time_s[0])
+            priced = _priced(table, setting, lead_s, pinned, bound=bound, **limits)
             both = None if priced is None else _able(leader, priced, **limits)
             rounds[path] = Round(both=both, tried=len(table), seen=seen)
         both, seen = rounds[path].both, rounds[path].seen
@@ -175,6 +191,7 @@ def _priced(
     *,
     slower: float,
     surely: bool,
+    bound: Bound | None,
 ) -> Estimate | None:
     """Neighbours that fit and may be better, some of them with layers dealt anew.
 
@@ -196,15 +213,18 @@ def _priced(
     filled, shortest_s = _without_fill(table, known)
     fits = filled.verdict == 0 if surely else filled.fits
     able = np.flatnonzero(fits & (shortest_s <= slower * lead_s))
+    if bound is not None and len(able):
+        shortest = replace(filled.take(able), step_time_s=shortest_s[able])
+        able = able[bound.least(shortest) <= bound.limit]
     pieces = list[Estimate]()
     if len(able):
         fine = with_paths(known.of(able), table[able], coarse=False)
         pieces.append(priced_estimate(table[able], fine, slice(None)))
     if "stages" not in pinned:
-        bound = shortest_s - filled.imbalance_s
-        worth = worth_rebalancing(table, workload, software) & (bound < lead_s)
+        even_s = shortest_s - filled.imbalance_s
+        worth = worth_rebalancing(table, workload, software) & (even_s < lead_s)
         chosen = np.flatnonzero(worth)
-        about_s = bound * (1.0 + (table.pp - 1.0) / (table.vpp * table.micro_batches))
+        about_s = even_s * (1.0 + (table.pp - 1.0) / (table.vpp * table.micro_batches))
         chosen = chosen[np.argsort(about_s[chosen], kind="stable")[:_REBALANCED]]
         if len(chosen) and (split := rebalanced_stages(table[chosen], known.of(chosen))):
             pieces.append(split[1])
@@ -224,6 +244,7 @@ class _Moves:
     def __init__(self, setting: Setting, pinned: Mapping[str, Any], *, slower: bool) -> None:
         self.slower = slower
         workload, self.cluster, software = setting
+        self.software = software
         self.arch, self.can = workload.architecture, software.supports
         self.batch = workload.recipe.global_batch
         self.fixed = {name for name, value in pinned.items() if value != "any"}
@@ -251,8 +272,9 @@ class _Moves:
                 if (key := _key(row, splits)) not in seen:
                     seen.add(key)
                     made.append(row)
-        table = {name: np.array([row[name] for row in made], dtype=np.int32) for name in columns}
-        return Layouts(**table, splits=tuple(splits))
+        table = np.array([[*row.values()] for row in made], dtype=np.int32)
+        table = np.ascontiguousarray(table.reshape(len(made), len(columns)).T)
+        return Layouts(**dict(zip(columns, table, strict=True)), splits=tuple(splits))
 
     def _dealt(self, row: Row, layouts: Layouts) -> Iterator[tuple[int, ...]]:
         """A layer of one piece given to another, where the slowest rank is not all that counts.
@@ -384,10 +406,9 @@ class _Moves:
     def _states(self, row: Row) -> Iterator[Row]:
         """Other shardings, each with every size of its groups; and sizes to gather from."""
         replicas = row["dp"] * row["cp"]
-        if replicas == 1:
-            return
-        groups = [group for group in divisors(replicas) if group > 1]  # of one: nothing is shared
-        for word in self.can.sharding:
+        groups = divisors(replicas)[1:] or [1]  # of one of several: nothing is shared
+        alone = shardings(self.software, {}, row["tp"], row["pp"], 1)
+        for word in self.can.sharding if replicas > 1 else alone:
             level = SHARDINGS.index(word)
             for group in groups if word in self.can.hybrid_sharding else [replicas]:
                 again = row["reshard_after_forward"] if word == "zero3" else 0
@@ -424,8 +445,9 @@ class _Moves:
 
 
 def _key(row: Row, splits: list[tuple[int, ...]]) -> tuple[int, ...]:
-    """What tells a layout from others, whatever table it stands in."""
-    return (*(value for name, value in row.items() if name != "stages"), *splits[row["stages"]])
+    """What tells a layout from others, whatever table it stands in; the last field is stages."""
+    *values, stages = row.values()
+    return (*values, *splits[stages])
 
 
 def _next(values: list[int], value: int) -> list[int]:

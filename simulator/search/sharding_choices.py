@@ -34,7 +34,7 @@ def shared_states(
     """
     near = gcd(replicas, domain // tp) if domain % tp == 0 else 1
     rows = []
-    for word in _shardings(software, pinned, tp, pp, replicas):
+    for word in shardings(software, pinned, tp, pp, replicas):
         groups = [replicas]
         if word in software.supports.hybrid_sharding and 1 < near < replicas:
             groups.append(near)
@@ -50,10 +50,15 @@ def shared_states(
     return dict(zip(names, columns, strict=True))
 
 
-def _shardings(
+def shardings(
     software: Software, pinned: Mapping[str, Any], tp: int, pp: int, replicas: int
 ) -> list[str]:
-    """Shardings that go with tp and pp; a single replica has nothing to share, so one of them."""
+    """Shardings that go with tp and pp.
+
+    A single replica has nothing to share, so one of them: the least, but for FSDP2. It copies
+    weights to 16 bit for one rank as for many (torch ``_fsdp_param_group.py``, wait_for_unshard);
+    zero2 keeps all copies until the backward pass, of which zero3 holds a block's at a time.
+    """
     resharded = pinned.get("reshard_after_forward")
     if resharded is not None:
         return ["zero2" if resharded is not True and resharded in (False, 1) else "zero3"]
@@ -66,14 +71,23 @@ def _shardings(
         if (pp == 1 or word in can.sharding_with_pipeline)
         and (tp == 1 or word in can.sharding_with_tensor)
     ]
-    return words if replicas > 1 else words[:1]
+    if replicas > 1 or not words:
+        return words
+    least = min(words, key=SHARDINGS.index)
+    lighter = least == "zero2" and "zero3" in words and not _keeps_gathered(software, pp)
+    return ["zero3" if lighter else least]
+
+
+def _keeps_gathered(software: Software, pp: int) -> bool:
+    """Whether gathered parameters stay for all micro-batches: zero3 is zero2 then."""
+    return pp > 1 and software.fsdp2.keeps_gathered_with_pipeline
 
 
 def _regroups(
     software: Software, pinned: Mapping[str, Any], word: str, pp: int, group: int, near: int
 ) -> list[int]:
     """Numbers of ranks to reshard to after the forward pass; 0 is all that share."""
-    kept = pp > 1 and software.fsdp2.keeps_gathered_with_pipeline
+    kept = _keeps_gathered(software, pp)
     resharded = pinned.get("reshard_after_forward")
     if resharded is not None:
         number = int(resharded) if not isinstance(resharded, bool) and resharded > 1 else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from simulator.record_cache import for_same_records
 from simulator.workload.architecture import Architecture, Attention, Block
 from simulator.workload.recipe import Workload
 
@@ -47,6 +48,7 @@ def model_flop_per_step(
     )
 
 
+@for_same_records(8)
 def step_flop(workload: Workload) -> float:
     """Model FLOPs of one step of a workload: its batch, sequence lengths and frozen parts."""
     arch, recipe = workload.architecture, workload.recipe

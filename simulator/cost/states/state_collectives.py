@@ -157,7 +157,10 @@ def _root_stays_whole(keys: StateKeys) -> bool:
 
 
 def _reduce_s(kind: SharedStates, size_bytes: Floats, scatters: Any) -> Floats:
-    """Reduce gradients: all-reduce (ddp), or scatter over those who share, then their copies."""
+    """Reduce gradients: all-reduce (ddp), or scatter over those who share, then their copies.
+
+    Of each layout the one that it does is priced alone: most calls of the other are no others'.
+    """
     ranks, copies = kind.ranks, kind.copies
     everyone = Group(size=ranks.size * copies.size, local=ranks.local * copies.local)
     whole_bytes = np.where(scatters, 0.0, size_bytes)
