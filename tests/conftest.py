@@ -7,6 +7,7 @@ is worth an ``@example`` line.
 """
 
 import os
+import signal
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -19,6 +20,10 @@ from simulator.schedules.action_tables import Actions
 from simulator.schedules.schedule import BACKWARD_WEIGHT, FORWARD
 
 os.environ["FORESHARD_CACHE"] = "off"  # commands that tests start keep nothing at home
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    # So starts what a script puts in the background, and its children inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A property test whose examples take long draws a fraction, `settings.default.max_examples // 20`.
 settings.register_profile("same", max_examples=60, derandomize=True, deadline=None, database=None)

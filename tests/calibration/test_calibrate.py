@@ -20,9 +20,9 @@ from simulator.cli.main import app
 from simulator.errors import InputError
 from simulator.files import read_profile
 from simulator.hardware.accelerator import Accelerator
-from simulator.hardware.cluster import ClusterProfile, load_cluster
+from simulator.hardware.cluster import ClusterProfile, load_accelerator, load_cluster
 from simulator.hardware.node import Node
-from simulator.measured.measurements import read_measurements
+from simulator.measured.measurements import Call, read_measurements
 
 RUNNER = CliRunner()
 Write = Callable[..., Path]
@@ -477,3 +477,22 @@ def test_nothing_is_written_where_one_file_cannot_be(
     )
     assert "cannot be written" in result.stderr
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(("heads", "length", "taken"), [(11, 3072, 1), (11, 2944, 0), (38, 896, 0)])
+def test_attention_that_does_not_fill_the_device_twice_is_left_out(
+    heads: int, length: int, taken: int
+) -> None:
+    """Tiles of 128 queries on 132 processors: 11 heads of 24 fill them twice, of 23 they do not.
+
+    38 heads of 7 do, but 896 tokens are too short.
+    """
+    sizes = {"batch": 1, "heads_q": heads, "heads_kv": heads, "seq_q": length, "seq_kv": length}
+    call = Call(
+        place="here", kernel="attention", dtype="bf16", direction="forward",
+        library="torch.sdpa-flash", shape={**sizes, "head_dim": 128, "causal": 1}, seconds=1e-3,
+    )  # fmt: skip
+    h200 = load_accelerator("h200-sxm")
+    assert h200.compute_units == 132
+    classes, skipped = accelerator_classes([call], h200)
+    assert (len(classes), sum(skipped.values())) == (taken, 1 - taken)

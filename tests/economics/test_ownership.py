@@ -16,6 +16,7 @@ from simulator.economics.ownership import (
     RentOrBuy,
     RentOrBuyPage,
     Use,
+    hourly_usd,
     load_page,
     page_of,
     rent_or_buy,
@@ -270,3 +271,19 @@ def test_carbon() -> None:
     assert load_site("default").region == "usa" in load_carbon().g_per_kwh
     with pytest.raises(InputError, match="did you mean 'france'"):
         co2_kg(1.0, "frence")
+
+
+@pytest.mark.parametrize(
+    ("discount", "grade"),
+    [
+        (Figure(0.5, "assumed", "a page"), "assumed"),  # a guess of ours makes the price one
+        (Figure(0.5, "assumed", "user"), "published"),  # what the user says is no guess
+        (Figure(0.5, "measured", "a page"), "published"),
+    ],
+)
+def test_a_guessed_discount_makes_the_price_a_guess(discount: Figure, grade: str) -> None:
+    asked = Figure(4.0, "published", "list", spread=0.1)
+    rent = replace(RENT, on_demand_usd_per_gpu_hour=asked, reserved_discount_fraction=discount)
+    hour = hourly_usd(rent, "reserved")
+    assert hour is not None
+    assert (float(hour), hour.grade, hour.spread) == (2.0, grade, 0.1)

@@ -83,6 +83,14 @@ def test_waiting_for_nobody_is_not_slower_than_waiting_for_all() -> None:
     assert bounded[0] <= synchronous_s(crew.ready_s, one)
 
 
+def test_without_staleness_each_push_is_applied_by_itself() -> None:
+    """Four pushes in two pieces each: 4 s, then 1 s in, 0.28 s of sums and updates, 0.5 s out."""
+    stages = [4 * 0.25, 4 * (0.02 + 0.05), 4 * 0.125]
+    by_hand = 4.0 + sum(stages) / 8 + 7 / 8 * max(stages)
+    found = stale_synchronous_s(a_crew(4), 0, a_round(pieces=2))
+    assert found == pytest.approx(by_hand)
+
+
 def test_a_slow_worker_sets_the_pace_of_all_but_the_asynchronous() -> None:
     crew, one = a_crew(8, 0.0, slow=3.0), a_round()
     rates = asynchronous_rounds(crew, one)

@@ -101,6 +101,7 @@ def test_a_log_of_mlperf_names_its_benchmark() -> None:
         "training.global_batch": 4,
         "training.sequence_length": 64,
     }
+    assert [item.place.line for item in reading.stated] == [1, 2, 3]
 
 
 def test_a_trace_says_ranks_groups_and_where_its_step_went(tmp_path: Path) -> None:

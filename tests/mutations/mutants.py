@@ -1,17 +1,22 @@
-"""Seeded single-point mutants of `simulator/`, and which of them the tests of their room notice.
+"""Seeded single-point mutants of `simulator/`, and which of them the tests notice.
 
 ``python -m tests.mutations.mutants [--seed N] [--count N] [--rooms cost,planner]`` copies the tree,
-changes one operator, constant or comparison at a time, runs the tests of the module's own name and
-room, and prints what survived: file, line, what was there and what is there now. `make mutants`
-draws 200. A survivor is equivalent, or a test is missing.
+changes one operator, constant or comparison at a time, runs the tests of the module's own name, the
+held predictions, what imports the module, its room and the commands, up to the first that fails,
+and prints which that was, or that the mutant survived: file, line, what was there and what is there
+now. `make mutants` draws 200. A survivor is equivalent, or a test is missing.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import os
 import random
+import re
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,10 +25,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("cost", "layout", "schedules", "events", "search", "planner", "questions", "economics",
-         "reliability", "interop", "measured", "explorer")  # fmt: skip
-SECONDS = 600
-"""A run of tests that takes longer notices by that."""
+ROOMS = tuple(
+    path.name for path in sorted((ROOT / "simulator").iterdir()) if (path / "__init__.py").is_file()
+)
+SECONDS = (150, 300)
+"""Of the processor that one mutant may take: the tests that are nearest, and the others."""
+
+HELD = tuple(
+    f"tests/scoring/test_held_runs.py::test_predictions_are_as_they_were[tests.scoring.{held}]"
+    for held in ("held_models-300", "held_runs-350", "held_answers-250")
+)
+OF_SOURCE_TEXT = {"test_house.py", "test_packaging.py"}
+"""What these notice is that a file changed."""
 
 _OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult,
@@ -72,8 +85,11 @@ def mutants(path: Path) -> Iterator[Mutant]:
 
 
 def _walked(tree: ast.AST) -> Iterator[ast.expr]:
-    """Expressions of a tree, but for those in texts with values in them, whose places are vague."""
+    """Expressions of a tree, but for types, and those in texts, whose places are vague."""
+    types = [getattr(tree, name, None) for name in ("annotation", "returns")]
     for node in ast.iter_child_nodes(tree):
+        if node in types:
+            continue
         if isinstance(node, ast.expr):
             yield node
         if not isinstance(node, ast.JoinedStr):
@@ -97,7 +113,7 @@ def _changed(node: ast.expr) -> ast.expr | None:
 
 
 def drawn(seed: int, count: int, rooms: tuple[str, ...]) -> list[Mutant]:
-    """Mutants spread evenly over the rooms, the same for the same seed."""
+    """Mutants spread evenly over the rooms, in no order, the same for the same seed."""
     chance, chosen = random.Random(seed), list[Mutant]()
     for place, room in enumerate(rooms):
         every = [
@@ -105,32 +121,59 @@ def drawn(seed: int, count: int, rooms: tuple[str, ...]) -> list[Mutant]:
         ]
         share = count // len(rooms) + (place < count % len(rooms))
         chosen += chance.sample(every, min(share, len(every)))
+    chance.shuffle(chosen)
     return chosen
 
 
-def noticed(mutant: Mutant, folder: Path) -> bool:
-    """Whether the tests of its room, or the held runs, fail with it."""
-    relative = mutant.path.relative_to(ROOT)
+def noticed(mutant: Mutant, folder: Path) -> str:
+    """The first test that fails with it; "out of time" where none has; blank where none does."""
+    relative, ended = mutant.path.relative_to(ROOT), ""
     (folder / relative).write_text(mutant.text(), encoding="utf-8")
-    own = [str(path) for path in (folder / "tests").rglob(f"test_{relative.stem}.py")]
-    room = f"tests/{relative.parts[1]}"
-    rest = [room] if (folder / room).is_dir() else []
-    held = ["tests/scoring/test_held_runs.py"]
     try:
-        return any(_fails(paths, folder) for paths in (own, rest, held) if paths)
+        for tests, seconds in zip(_tests(relative, folder), SECONDS, strict=True):
+            if (found := _fails(tests, folder, seconds)) not in ("", "out of time"):
+                return found
+            ended = ended or found
+        return ended
     finally:
         shutil.copy2(mutant.path, folder / relative)
 
 
-def _fails(paths: list[str], folder: Path) -> bool:
+def _tests(relative: Path, folder: Path) -> tuple[list[str], list[str]]:
+    """Tests of a module's name with the held predictions; what imports it, its room, commands."""
+    files = [
+        path
+        for path in sorted((folder / "tests").rglob("test_*.py"))
+        if path.name not in OF_SOURCE_TEXT and "oracles" not in path.parts
+    ]
+    own = [path for path in files if path.stem == f"test_{relative.stem}"]
+    holder = re.escape(".".join(relative.parent.parts))
+    imports = re.compile(rf"\b{holder}(\.| import .*\b){relative.stem}\b")
+    importing = [path for path in files if imports.search(path.read_text(encoding="utf-8"))]
+    room = [path for path in files if relative.parts[1] in path.parts]
+    commands = [path for path in files if path.parent.name in ("cli", "questions", "tests")]
+    rest = dict.fromkeys(path for path in (*importing, *room, *commands) if path not in own)
+    names = [path.relative_to(folder).as_posix() for path in (*own, *rest)]
+    return [str(relative), *names[: len(own)], *HELD], names[len(own) :]
+
+
+def _fails(tests: list[str], folder: Path, seconds: int) -> str:
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider"]
-    try:
-        done = subprocess.run(
-            [*command, *paths], cwd=folder, capture_output=True, timeout=SECONDS, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return True
-    return done.returncode != 0
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+
+    def bounded() -> None:
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
+
+    done = subprocess.run(
+        [*command, "--tb=no", *tests], cwd=folder, capture_output=True, text=True, check=False,
+        env=environment, preexec_fn=bounded,
+    )  # fmt: skip
+    if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+        return "out of time"
+    if done.returncode in (0, 5):  # no test is none that fails
+        return ""
+    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, flags=re.MULTILINE)
+    return failed[1] if failed else f"pytest ends with {done.returncode}"
 
 
 def main(arguments: list[str]) -> int:
@@ -146,11 +189,10 @@ def main(arguments: list[str]) -> int:
         ignored = shutil.ignore_patterns(".git", ".venv", "__pycache__", "reports", ".*_cache")
         shutil.copytree(ROOT, folder, ignore=ignored)
         for number, mutant in enumerate(chosen, 1):
-            dead = noticed(mutant, folder)
-            survived += not dead
-            print(
-                f"{number}/{len(chosen)} {'noticed ' if dead else 'SURVIVED'} {mutant}", flush=True
-            )
+            by = noticed(mutant, folder)
+            survived += by in ("", "out of time")
+            said = f"noticed by {by}" if by else "SURVIVED"
+            print(f"{number}/{len(chosen)} {mutant}: {said}", flush=True)
     print(f"{len(chosen) - survived} of {len(chosen)} noticed")
     return int(survived > 0.05 * len(chosen))
 

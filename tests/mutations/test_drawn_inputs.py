@@ -8,6 +8,7 @@ with other numbers. Each is answered or refused in words; none ends in a traceba
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 import re
@@ -76,7 +77,7 @@ def _known(name: str) -> dict[str, tuple[Any, ...]]:
 def _value(values: tuple[Any, ...], chance: random.Random) -> Any:
     way = chance.random()
     if way < 0.06:
-        return chance.choice(VALUES)
+        return copy.deepcopy(chance.choice(VALUES))  # what is nested into it stays in this input
     if way < 0.1:
         return [chance.choice(values or (1,)) for _ in range(chance.choice((0, 1, 2, 70)))]
     drawn = chance.choice(values or (1,))

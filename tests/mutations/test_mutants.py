@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.mutations.mutants import ROOMS, ROOT, drawn, mutants
 
-SOURCE = '''def wait_s(a, b):
+SOURCE = '''def wait_s(a: int | None, b) -> int | None:
     """é: bytes and characters differ."""
     label = "é"; return max(a * 2.0, b) if a < b and label else b - 1
 '''

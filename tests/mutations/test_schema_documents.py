@@ -8,6 +8,7 @@ refused in words; none ends in a traceback or takes long.
 
 from __future__ import annotations
 
+import copy
 import math
 import random
 import time
@@ -48,7 +49,7 @@ def leaves(schema: Schema, path: Path = ()) -> Iterator[tuple[Path, Schema]]:
 def value(schema: Schema, name: str, chance: random.Random) -> Any:
     """A value of a field: sound as a rule, else the first that comes to hand."""
     if chance.random() < 0.04:
-        return chance.choice(VALUES)
+        return copy.deepcopy(chance.choice(VALUES))  # what is nested into it stays in this document
     if "enum" in schema:
         return chance.choice(schema["enum"])
     for key in ("anyOf", "oneOf"):

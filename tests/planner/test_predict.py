@@ -324,6 +324,10 @@ def test_gpus_are_named_when_no_degree_can_be_blamed() -> None:
         "layout.pp: tp x pp x cp must divide cluster.gpus = 24, got 4 x 2 x 2 = 16 "
         "(nearest: pp 1 or pp 3)"
     )
+    # neither pp nor cp alone makes 9 divide 64: whole servers of 8 in nines are 72
+    assert refused(scenario(gpus=64, batch=64, length=8190), pp=3, cp=3) == (
+        "cluster.gpus: must divide by 1 x 3 x 3 = 9, got 64 (nearest: 72)"
+    )
 
 
 def test_what_is_offered_can_run() -> None:

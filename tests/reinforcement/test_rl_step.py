@@ -13,6 +13,7 @@ from simulator import catalogue
 from simulator.errors import InfeasibleError, InputError
 from simulator.files import read_csv
 from simulator.questions.rl.answer import generator_goodput, timeline
+from simulator.reinforcement import evidence
 from simulator.reinforcement.evidence import read_rl_table, scenario_of, step_evidence
 from simulator.reinforcement.remedies import _cut, remedies
 from simulator.reinforcement.rl_step import RLStep, joined, rl_step
@@ -633,3 +634,24 @@ def test_evidence_is_weaker_for_what_no_published_run_did(
     assert said in other.nearest_distance
     assert other.runs <= plain.runs
     assert (other.mean_error or 0.0) > (plain.mean_error or 0.0)
+
+
+@pytest.mark.parametrize(
+    ("errors", "error", "grade"),
+    [
+        ([0.0], 0.1, "extrapolated"),  # 2 x 0.15 of the prior over three runs' worth
+        ([0.0, 0.0], 0.075, "measured here"),
+        ([0.15] * 3, 0.15, "measured like it"),
+        ([2.0] * 3, 1.26, "extrapolated"),
+    ],
+)
+def test_a_grade_asks_for_runs_and_for_small_errors(
+    errors: list[float], error: float, grade: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of runs like the one asked for in every trait."""
+    asked = scene()
+    traits = tuple(evidence.traits_of(asked, asked.required(RL)).items())
+    seen = [evidence.SeenStep(run_id=str(i), traits=traits, error=x) for i, x in enumerate(errors)]
+    monkeypatch.setattr(evidence, "seen_steps", lambda: tuple(seen))
+    card = step_evidence(asked, rl_step(asked))
+    assert (card.grade, card.mean_error) == (grade, pytest.approx(error))

@@ -157,6 +157,18 @@ def test_the_same_as_holistic_trace_analysis() -> None:
     assert 100 * overlap == pytest.approx(15.38, abs=0.005)
 
 
+def test_two_marks_are_one_step_from_its_first_kernel_to_the_next_one() -> None:
+    """At 100 and at 1,150 us: 1,050 us, of which it computes 300; marks alone would say 1,000."""
+    made = Maker()
+    for begin, late in ((0, 100), (1000, 150)):
+        made.mark(f"ProfilerStep#{begin}", begin, begin + 1000)
+        made.kernel("nvjet_tst", begin + late, begin + late + 300, stream=7, launch=begin + 10)
+    step = measure(made.trace())
+    assert (step.steps, step.counted) == (2, 1)
+    assert step.step_s == pytest.approx(1050 * US)
+    assert sum(step.compute_s.values()) == pytest.approx(300 * US)
+
+
 def test_a_number_of_steps_overrules_the_marks() -> None:
     step = measure(three_steps(), steps=5)
     assert (step.steps, step.counted) == (5, 5)
