@@ -13,6 +13,7 @@ from simulator.hardware.cluster import Cluster
 from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.allowed import with_allowed
+from simulator.search.candidates import count
 from simulator.search.explore import TOO_LARGE, SearchResult, explore, explore_sizes
 from simulator.units import show_bytes
 
@@ -55,6 +56,10 @@ def explore_scenario(
 _MOST_KNOWN = 8
 """Searches that stay known: those of the sizes and machines between which a question goes on."""
 
+_SHORT = 1 << 18
+"""Layouts of one size up to which a search is mostly calls on short arrays: several sizes together
+take half of the time of one after another. Of more layouts they take as long, and more memory."""
+
 _known: OrderedDict[bytes, Fastest] = OrderedDict()
 
 
@@ -87,16 +92,17 @@ def _remember(key: bytes, result: Fastest) -> Fastest:
 def search_together(scenarios: Sequence[Scenario], *, keep: int = KEEP) -> None:
     """Search scenarios that differ in the size of their cluster alone: `fastest` knows them then.
 
-    In one table where that is the same as one after another: where prices take nothing of a cluster
-    that hangs on its size. Nothing is done otherwise, and of a size of which nothing fits, which
-    `fastest` searches to say why.
+    In one table where that says the same in less time: where prices take nothing of a cluster that
+    hangs on its size, and each table alone is short. Nothing is done otherwise, and of a size of
+    which nothing fits, which `fastest` searches to say why.
     """
     some = {x.cluster.gpus: x for x in scenarios if not hopeless(x, x.cluster)}
     several = [some[gpus] for gpus in sorted(some)][:_MOST_KNOWN]
     if len(several) < 2 or not _alike([x.cluster for x in several], several[0]):
         return
     first, pinned = several[0], with_allowed(several[0])
-    if "any" in pinned.values():
+    largest = first.workload, several[-1].cluster, first.software
+    if "any" in pinned.values() or count(*largest, pinned) > _SHORT:
         return
     setting = first.workload, [x.cluster for x in several], first.software
     every = explore_sizes(*setting, pinned, keep=keep, allow_tight=first.allow_tight)
