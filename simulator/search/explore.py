@@ -779,7 +779,7 @@ def explore_sizes(
     if "stages" not in pinned:
         every = _with_rebalanced(search, every, max(keep, CLOSE))
     settings = [(workload, cluster, software) for cluster in clusters]
-    found = {
+    results = {
         i: SearchResult(
             **_answers(every[i], settings[i], keep=keep, allow_tight=allow_tight),
             layouts=count(*settings[i], pinned, memo=search.memo),
@@ -792,10 +792,10 @@ def explore_sizes(
         )
         for i in np.flatnonzero(search.fits).tolist()
     }
-    walks = walk_each([(x.best, x.surely) for x in found.values()], search.setting, pinned)
-    for (i, result), walked in zip(found.items(), walks, strict=True):
-        found[i] = _expected_first(_walked(result, walked), settings[i], keep)
-    return [found.get(i) for i in range(len(clusters))]
+    walks = walk_each([(x.best, x.surely) for x in results.values()], search.setting, pinned)
+    for (i, result), walked in zip(results.items(), walks, strict=True):
+        results[i] = _expected_first(_walked(result, walked), settings[i], keep)
+    return [results.get(i) for i in range(len(clusters))]
 
 
 def fastest_of_pairs(

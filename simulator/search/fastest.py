@@ -96,19 +96,19 @@ def search_together(scenarios: Sequence[Scenario], *, keep: int = KEEP) -> None:
     hangs on its size, and each table alone is short. Nothing is done otherwise, and of a size of
     which nothing fits, which `fastest` searches to say why.
     """
-    some = {x.cluster.gpus: x for x in scenarios if not hopeless(x, x.cluster)}
-    several = [some[gpus] for gpus in sorted(some)][:_MOST_KNOWN]
-    if len(several) < 2 or not _alike([x.cluster for x in several], several[0]):
+    by_gpus = {x.cluster.gpus: x for x in scenarios if not hopeless(x, x.cluster)}
+    rising = [by_gpus[gpus] for gpus in sorted(by_gpus)][:_MOST_KNOWN]
+    clusters = [scenario.cluster for scenario in rising]
+    if len(rising) < 2 or not _alike(clusters, rising[0]):
         return
-    first, pinned = several[0], with_allowed(several[0])
-    largest = first.workload, several[-1].cluster, first.software
-    if "any" in pinned.values() or count(*largest, pinned) > _SHORT:
+    workload, software, pinned = rising[0].workload, rising[0].software, with_allowed(rising[0])
+    if "any" in pinned.values() or count(workload, clusters[-1], software, pinned) > _SHORT:
         return
-    setting = first.workload, [x.cluster for x in several], first.software
-    every = explore_sizes(*setting, pinned, keep=keep, allow_tight=first.allow_tight)
-    for scenario, found in zip(several, every, strict=True):
-        if found is not None:
-            _remember(_key(scenario, with_allowed(scenario), keep), Fastest(found=found))
+    how: dict[str, Any] = {"keep": keep, "allow_tight": rising[0].allow_tight}
+    results = explore_sizes(workload, clusters, software, pinned, **how)
+    for scenario, result in zip(rising, results, strict=True):
+        if result is not None:
+            _remember(_key(scenario, with_allowed(scenario), keep), Fastest(found=result))
 
 
 def _alike(clusters: Sequence[Cluster], scenario: Scenario) -> bool:

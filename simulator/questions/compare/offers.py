@@ -313,17 +313,17 @@ def offers_of(
     scenario: Scenario, name: str, sizes: Sequence[int], asked: Asked, *, tight_too: bool = True
 ) -> list[Offer]:
     """The same for several sizes, which are searched together where that says the same."""
-    made = [_placed(scenario, name, gpus) for gpus in sizes]
-    alone = [one for one in made if isinstance(one, Scenario) and not one.cluster.kinds]
-    if len(alone) > 1:
-        search_together(list(filter(None, map(_of_one_batch, alone))), keep=_kept(scenario))
+    placed = [_placed(scenario, name, gpus) for gpus in sizes]
+    scenarios = [x for x in placed if isinstance(x, Scenario) and not x.cluster.kinds]
+    if len(scenarios) > 1:
+        search_together(list(filter(None, map(_of_one_batch, scenarios))), keep=_kept(scenario))
     label = "" if asked.quote is None else asked.quote.label
     offers = []
-    for gpus, one in zip(sizes, made, strict=True):
+    for gpus, on_size in zip(sizes, placed, strict=True):
         try:
-            if isinstance(one, InputError):
-                raise one
-            best = offer(one, asked, name=name, tight_too=tight_too)
+            if isinstance(on_size, InputError):
+                raise on_size
+            best = offer(on_size, asked, name=name, tight_too=tight_too)
         except InputError as error:
             reason = error.problems[0].removeprefix(f"{scenario.where}: ")
             best = Offer(cluster=name, gpus=gpus, feasible=False, reason=reason)
