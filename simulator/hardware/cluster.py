@@ -90,8 +90,8 @@ class Cluster:
     edges: tuple[Edge, ...] = field(default=(), repr=False)
     """The network as it is cabled; empty: as the fabric describes it."""
     sizes: tuple[int, ...] = ()
-    """Numbers of accelerators that layouts are searched for together (``search/several_sizes.py``),
-    rising; empty: that of its groups alone."""
+    """Numbers of accelerators that layouts are searched for together (``explore_sizes`` of
+    ``search/explore.py``), rising; empty: that of its groups alone."""
 
     @property
     def each(self) -> tuple[Cluster, ...]:
