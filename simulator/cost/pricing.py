@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,7 +73,7 @@ def price_keys(
     """
     if cluster.kinds:
         raise InputError(f"cluster {cluster.name}: {NO_CLOSED_FORM}")
-    known = _known_blocks(workload, cluster, software)
+    known = _known_blocks(workload, software, *_of_blocks(cluster))
     workload = workload.by_training()
     cluster = with_release(cluster, software.kernels.nccl, software.kernels.nccl_turned_off)
     keys = layout_keys(
@@ -127,9 +128,16 @@ def with_paths(priced: Priced, layouts: Layouts, *, coarse: bool) -> Priced:
 
 
 @for_same_records(1)
-def _known_blocks(workload: Workload, cluster: Cluster, software: Software) -> KnownBlocks:
+def _known_blocks(workload: Workload, software: Software, *machine: Any) -> KnownBlocks:
     """Prices that stay known: the tables of a search and of its walks share most shapes."""
     return KnownBlocks()
+
+
+def _of_blocks(cluster: Cluster) -> tuple[Any, ...]:
+    """What block prices take of a cluster, beside what names their shapes: not its size."""
+    first, fabric = cluster.groups[0], cluster.fabric
+    machine = first.node, first.accelerator, fabric, cluster.library, cluster.left, cluster.edges
+    return *machine, cluster.domain, cluster.nodes > fabric.narrow[1]
 
 
 _WithEach = Callable[[Sequence[int]], list[BlockCosts]]

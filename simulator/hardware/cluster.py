@@ -89,6 +89,9 @@ class Cluster:
     fabric, the library and the price of its own profile; empty: all servers are alike."""
     edges: tuple[Edge, ...] = field(default=(), repr=False)
     """The network as it is cabled; empty: as the fabric describes it."""
+    sizes: tuple[int, ...] = ()
+    """Numbers of accelerators that layouts are searched for together (``explore_sizes`` of
+    ``search/explore.py``), rising; empty: that of its groups alone."""
 
     @property
     def each(self) -> tuple[Cluster, ...]:

@@ -40,8 +40,8 @@ from simulator.software.supports import Supports
 from simulator.workload.architecture import MLP, Architecture
 from simulator.workload.recipe import Workload
 
-Degrees = tuple[int, int, int]
-"""tp, pp and cp."""
+Degrees = tuple[int, int, int, int]
+"""tp, pp, cp and dp."""
 
 Range = tuple[float, float]
 """Numbers above the first, up to the second."""
@@ -199,7 +199,7 @@ def families(
     micro : tuple
         Micro-batches to list; a pinned one is in all ranges that begin with 0.
     outer : collection, optional
-        Degrees (tp, pp, cp) to list; not given, all.
+        Degrees (tp, pp, cp, dp) to list; not given, all.
     memo : dict, optional
         What calls for the same setting and pins share, empty at first.
     wide : bool
@@ -254,8 +254,8 @@ def count(
         if pinned.get(field) == "any":
             words = choice.words(software.supports, workload.architecture)
             times, pinned[field] = times * len(words), words[0]
-    for (tp, pp, cp), dp in degrees(workload, cluster, software, pinned, wide):
-        if outer is not None and (tp, pp, cp) not in outer:
+    for tp, pp, cp, dp in degrees(workload, cluster, software, pinned, wide):
+        if outer is not None and (tp, pp, cp, dp) not in outer:
             continue
         axes, shared = _known(memo, workload, cluster, software, pinned, tp=tp, pp=pp, cp=cp, dp=dp)
         axes["micro_batch"] = _within(axes["micro_batch"], micro, pinned)
@@ -340,8 +340,8 @@ def _grids(
 ) -> Iterator[dict[str, NDArray[Any]]]:
     """One product of the inner choices per (tp, pp, cp); at least one row, be it to blame."""
     some, first = False, 0
-    for (tp, pp, cp), dp in degrees(workload, cluster, software, pinned, wide):
-        if outer is not None and (tp, pp, cp) not in outer:
+    for tp, pp, cp, dp in degrees(workload, cluster, software, pinned, wide):
+        if outer is not None and (tp, pp, cp, dp) not in outer:
             continue
         axes, shared = _known(memo, workload, cluster, software, pinned, tp=tp, pp=pp, cp=cp, dp=dp)
         axes["micro_batch"] = _within(axes["micro_batch"], micro, pinned)
@@ -350,7 +350,7 @@ def _grids(
             continue
         axes["states"] = np.arange(len(shared["sharding"]))
         shape = [len(axis) for axis in axes.values()]
-        rows = np.arange(prod(shape)) if pick is None else pick((tp, pp, cp), shape, shared)
+        rows = np.arange(prod(shape)) if pick is None else pick((tp, pp, cp, dp), shape, shared)
         places = np.unravel_index(rows, shape)
         grid = {name: axes[name][i] for name, i in zip(axes, places, strict=True)}
         which = grid.pop("states")
@@ -384,28 +384,31 @@ def degrees(
     software: Software,
     pinned: Mapping[str, Any],
     wide: bool,
-) -> Iterator[tuple[Degrees, int]]:
-    """Degrees (tp, pp, cp) with the dp that they leave, but those that a pinned dp rules out."""
-    every = _outer(workload, cluster, software, pinned, wide)
-    if wide:
-        narrow = set(_outer(workload, cluster, software, pinned, False))
-        every = [degrees for degrees in every if degrees not in narrow]
-    for tp, pp, cp in every:
-        dp = data_parallel_degree(cluster.gpus, tp, pp, cp)
-        if pinned.get("dp", dp) == dp:
-            yield (tp, pp, cp), dp
+) -> Iterator[Degrees]:
+    """Degrees of every size of the cluster, but those that a pinned dp rules out."""
+    for gpus in cluster.sizes or (cluster.gpus,):
+        setting = workload, cluster.domain, software, pinned
+        every = _outer(gpus, *setting, wide=wide)
+        if wide:
+            narrow = set(_outer(gpus, *setting, wide=False))
+            every = [degrees for degrees in every if degrees not in narrow]
+        for tp, pp, cp in every:
+            dp = data_parallel_degree(gpus, tp, pp, cp)
+            if pinned.get("dp", dp) == dp:
+                yield tp, pp, cp, dp
 
 
 def _outer(
+    gpus: int,
     workload: Workload,
-    cluster: Cluster,
+    domain: int,
     software: Software,
     pinned: Mapping[str, Any],
+    *,
     wide: bool,
 ) -> list[tuple[int, int, int]]:
     """Degrees (tp, pp, cp) whose product divides the number of accelerators."""
-    gpus, arch = cluster.gpus, workload.architecture
-    can = software.supports
+    arch, can = workload.architecture, software.supports
     shares = divisors(gpus)
 
     def choices(name: str, most: int, supported: bool) -> list[int]:
@@ -414,7 +417,7 @@ def _outer(
         return [d for d in shares if d <= (most if supported else 1)]
 
     heads = attention_heads(arch)
-    tps = choices("tp", heads if wide else min(heads, widest_tp(cluster.domain)), can.tensor)
+    tps = choices("tp", heads if wide else min(heads, widest_tp(domain)), can.tensor)
     pps = choices("pp", arch.layers, can.pipeline)
     if pieces := len(pinned.get("stages", ())):
         chunks = int(pinned.get("vpp", 0))

@@ -26,11 +26,20 @@ from simulator.cost.step import CHUNK, Estimate, evaluate, priced_estimate
 from simulator.cost.tables import Priced
 from simulator.hardware.cluster import Cluster
 from simulator.layout.keys import UniqueRows, unique_rows
-from simulator.layout.layouts import Layouts
+from simulator.layout.layouts import Layouts, accelerators
 from simulator.layout.rules.feasibility import FEASIBLE, REASONS
 from simulator.layout.rules.software_rules import UNSAID
 from simulator.records import dataclass
-from simulator.search.candidates import EVERY, Degrees, Family, Range, count, degrees, families
+from simulator.search.candidates import (
+    EVERY,
+    Degrees,
+    Family,
+    Memo,
+    Range,
+    count,
+    degrees,
+    families,
+)
 from simulator.search.certainty import CLOSE, by_expectation, each_by_expectation
 from simulator.search.in_threads import in_threads, may_go_on
 from simulator.search.key_bounds import bounded_keys
@@ -47,7 +56,7 @@ from simulator.search.memory_filter import (
     smallest_row,
     with_bounds,
 )
-from simulator.search.neighbours import Round, Walk, by_step, walk
+from simulator.search.neighbours import Round, Walk, by_step, walk, walk_each
 from simulator.search.shortlist import Shortlist, wanted
 from simulator.search.stage_splits import MOST_REBALANCED, rebalanced_stages, worth_rebalancing
 from simulator.software.profile import Software
@@ -97,6 +106,8 @@ class SearchResult:
     fastest_safe: Estimate | None
     """The fastest layout that FITS."""
     seconds: float
+    surely: bool = False
+    """Whether `best` holds layouts that FIT alone, not the fastest of all that fit."""
     walked: int = 0
     """Layouts beside the grid, a step in a field from the best, that were looked at."""
     rounds: dict[bytes, Round] = field(default_factory=dict, repr=False)
@@ -161,7 +172,7 @@ class _Search:
         self.setting, self.pinned = setting, pinned
         self.exhaustive, self.counts = exhaustive, counts
         self.pairs = {pair: place for place, pair in enumerate(pairs)}
-        parts = range(max(len(pairs), 1))
+        parts = range(max(len(pairs), len(setting[1].sizes), 1))
         self.sizes = {"fits": keep, "safe": keep, "roomy": keep} | ({"near": 1} if counts else {})
         self.lists = {
             name: [Shortlist(_SPARE * max(size, _FEW)) for _ in parts]
@@ -171,6 +182,7 @@ class _Search:
         self.spaces: list[Space] = []
         self.dropped = np.zeros(len(REASONS) + 1, dtype=np.int64)
         self.layouts = self.numbered = self.fitting = self.timed = 0
+        self.memo: Memo = {}
 
     def sweep(
         self,
@@ -185,9 +197,9 @@ class _Search:
         """
         span: Range = EVERY if self.exhaustive else (0, _MICRO_BATCH)
         outer = self._missing(wide=wide) if self.pairs else None
-        untried, whole, memo = 0, 0, dict[tuple[Any, ...], Any]()
+        untried = whole = 0
         while outer is None or outer:
-            shared: dict[str, Any] = {"memo": memo, "wide": wide}
+            shared: dict[str, Any] = {"memo": self.memo, "wide": wide}
             ranges = {"micro": span, "outer": outer, **shared}
             listed = count(*self.setting, pinned, **ranges)
             whole = self.layouts + listed
@@ -205,13 +217,15 @@ class _Search:
         return untried
 
     def _missing(self, *, wide: bool) -> set[Degrees]:
-        """Degrees (tp, pp, cp) of those pairs that are searched of which nothing fits yet."""
-        every = (grid for grid, _ in degrees(*self.setting, self.pinned, wide))
+        """Degrees of those pairs that are searched of which nothing fits yet."""
+        every = degrees(*self.setting, self.pinned, wide)
         places = ((grid, self.pairs.get(grid[:2])) for grid in every)
         return {grid for grid, place in places if place is not None and not self.fits[place]}
 
-    def part(self, tp: Ints, pp: Ints) -> Ints:
-        """Which of the pairs each row is of; 0 where all are searched as one."""
+    def part(self, tp: Ints, pp: Ints, cp: Ints, dp: Ints) -> Ints:
+        """Which of the pairs or sizes each row is of; 0 where all are searched as one."""
+        if sizes := self.setting[1].sizes:
+            return np.searchsorted(sizes, accelerators(tp, pp, cp, dp))
         if not self.pairs:
             return np.zeros(len(tp), dtype=np.intp)
         rows = unique_rows(tp, pp)
@@ -249,14 +263,16 @@ class _Search:
         keys = bounded_keys(self.setting, pinned, **ranges)
         light = keys.light(HEADROOM * float(self.setting[1].accelerator.memory.usable_bytes))
         grown, opened = set[Degrees](), np.full(len(light.least_s), False)
-        tp, pp, _ = np.array(light.degrees, dtype=np.int64).reshape(-1, 3).T
-        part = self.part(tp, pp)[light.grid]
-        for some in light.batches(light.least_s, _OPENED):
+        part = self.part(*np.array(light.degrees, dtype=np.int64).reshape(-1, 4).T)[light.grid]
+        unit_s = self._units(light.least_s, part)
+        bound = light.least_s / unit_s[part]
+        for some in light.batches(bound, _OPENED):
             first = np.full(len(self.fits), np.inf)
-            np.minimum.at(first, part[some], light.least_s[some])
-            if light.least_s[some[0]] > self.cuts.max():
+            np.minimum.at(first, part[some], bound[some])
+            cuts = self.cuts / unit_s
+            if bound[some[0]] > cuts.max():
                 break
-            some = some[(first <= self.cuts)[part[some]]]
+            some = some[(first <= cuts)[part[some]]]
             opened[some] = True
             for family in families(*self.setting, pinned, pick=light.rows_of(some), **ranges):
                 space = self.take(family)
@@ -278,6 +294,18 @@ class _Search:
         parts = zip(*self.lists.values(), strict=True)
         return np.array([max(x.cut for x in lists) for lists in parts])
 
+    def _units(self, least_s: Floats, part: Ints) -> Floats:
+        """What bounds of each part are told in, so that several are looked at side by side.
+
+        The least bound of it, since steps on more accelerators are shorter; a second where all is
+        one part.
+        """
+        if len(self.fits) == 1:
+            return np.ones(1)
+        unit_s = np.full(len(self.fits), np.inf)
+        np.minimum.at(unit_s, part, least_s)
+        return np.where((unit_s > 0.0) & np.isfinite(unit_s), unit_s, 1.0)
+
     def take(self, family: Family) -> Space | None:
         """Judge a family: the layouts of it that can run."""
         may_go_on()
@@ -288,7 +316,7 @@ class _Search:
     def _part(self, space: Space, rows: Rows) -> Ints:
         """Which of the pairs each of some rows is of."""
         base = space.family.base
-        return self.part(base.tp[rows.row], base.pp[rows.row])
+        return self.part(*(x[rows.row] for x in (base.tp, base.pp, base.cp, base.dp)))
 
     def _timed(self, space: Space, *, grows: bool = True) -> set[Degrees]:
         """Look at the memory of what can run, and time what may be among the best.
@@ -317,10 +345,10 @@ class _Search:
 
         `counted`: what fits is known.
         """
-        for block in least_first(rows.least_s, _BLOCK):
+        part = self._part(space, rows)
+        for block in least_first(rows.least_s / self._units(rows.least_s, part)[part], _BLOCK):
             some = rows.take(block)
-            part = self._part(space, some)
-            some = some.take(wanted(self.lists, some.lists, some.least_s, part))
+            some = some.take(wanted(self.lists, some.lists, some.least_s, part[block]))
             if len(some):
                 self._time(space, some, counted)
 
@@ -333,11 +361,13 @@ class _Search:
         rows = with_bounds(space, light_rows(space))
         looked, seen = list[Rows](), np.zeros(len(rows), dtype=bool)
         part = self._part(space, rows)
-        for block in least_first(rows.least_s, _LOOKED_AT):
-            cuts = self.cuts
-            if rows.least_s[block[0]] > cuts.max():
+        unit_s = self._units(rows.least_s, part)
+        bound = rows.least_s / unit_s[part]
+        for block in least_first(bound, _LOOKED_AT):
+            cuts = self.cuts / unit_s
+            if bound[block[0]] > cuts.max():
                 break
-            some = block[rows.least_s[block] <= cuts[part[block]]]
+            some = block[bound[block] <= cuts[part[block]]]
             if not len(some):
                 continue
             near_rows = near_among(space, rows.take(some))
@@ -531,10 +561,11 @@ def _large(listed: int, pinned: Mapping[str, Any] | None) -> bool:
 
 
 def _at_their_largest(base: Layouts, near: Ints) -> set[Degrees]:
-    """Degrees (tp, pp, cp) of which a `near` row has the largest micro-batch that can run."""
+    """Degrees of which a `near` row has the largest micro-batch that can run."""
     degrees, largest = _largest(base)
     first = degrees.first[np.unique(degrees.inverse[near[largest[near]]])]
-    return set(zip(*(x[first].tolist() for x in (base.tp, base.pp, base.cp)), strict=True))
+    columns = (x[first].tolist() for x in (base.tp, base.pp, base.cp, base.dp))
+    return set(zip(*columns, strict=True))
 
 
 def _may_grow(base: Layouts, near: Ints, rest: Ints) -> NDArray[np.bool_]:
@@ -546,8 +577,8 @@ def _may_grow(base: Layouts, near: Ints, rest: Ints) -> NDArray[np.bool_]:
 
 
 def _largest(base: Layouts) -> tuple[UniqueRows, NDArray[np.bool_]]:
-    """Degrees (tp, pp, cp) of every row, and whether it has the largest micro-batch of them."""
-    degrees = unique_rows(base.tp, base.pp, base.cp)
+    """Degrees of every row, and whether it has the largest micro-batch of them."""
+    degrees = unique_rows(base.tp, base.pp, base.cp, base.dp)
     largest = np.zeros(len(degrees.first), dtype=np.int64)
     np.maximum.at(largest, degrees.inverse, base.micro_batch)
     return degrees, np.asarray(base.micro_batch == largest[degrees.inverse])
@@ -660,32 +691,47 @@ def explore(
     every = search.fine()
     if decides:
         every = _with_rebalanced(search, every, wide)
-    fine = {name: listed.estimate for name, listed in every[0].items()}
-    some = next(iter(fine.values()), None)
-    if some is None:
-        some = evaluate(Layouts.of(dp=cluster.gpus), workload, cluster, software)
-    none = some.take(slice(0, 0))
-    fits, safe = fine.get("fits", none), fine.get("safe")
-    best = fits if safe is None or allow_tight else safe
-    tight = none if best is fits else fits.take(fits.verdict == VERDICTS.index("TIGHT"))
     result = SearchResult(
-        best=best.take(slice(0, wide)),
-        tight=tight.take(slice(0, keep)),
-        roomy=fine.get("roomy", none).take(slice(0, keep)),
+        **_answers(every[0], search.setting, keep=keep, allow_tight=allow_tight),
         layouts=search.layouts + untried,
         feasible=search.fitting,
         evaluated=int(search.dropped[FEASIBLE]),
         timed=search.timed,
         dropped=_dropped(search, untried, counts=counts),
         nearest_miss=miss,
-        fastest_too_large=fine.get("near"),
-        fastest_safe=None if safe is None else safe.take(slice(0, 1)),
         seconds=time.perf_counter() - begun,
     )
-    if walks and len(best):
-        surely = best is not fits
-        result = _walked(result, search.setting, pinned or {}, surely=surely)
-    order = by_expectation(result.best.step_time_s, result.best, workload, cluster, software)
+    if walks and len(result.best):
+        walked = walk(result.best, search.setting, pinned or {}, by_step, surely=result.surely)
+        result = _walked(result, walked)
+    return _expected_first(result, search.setting, keep)
+
+
+def _answers(
+    every: Mapping[str, _Known], setting: Setting, *, keep: int, allow_tight: bool
+) -> dict[str, Any]:
+    """The fastest layouts of a search's lists, by what a SearchResult calls them."""
+    fine = {name: listed.estimate for name, listed in every.items()}
+    some = next(iter(fine.values()), None)
+    if some is None:
+        some = evaluate(Layouts.of(dp=setting[1].gpus), *setting)
+    none = some.take(slice(0, 0))
+    fits, safe = fine.get("fits", none), fine.get("safe")
+    best = fits if safe is None or allow_tight else safe
+    tight = none if best is fits else fits.take(fits.verdict == VERDICTS.index("TIGHT"))
+    return {
+        "best": best.take(slice(0, max(keep, CLOSE))),
+        "tight": tight.take(slice(0, keep)),
+        "roomy": fine.get("roomy", none).take(slice(0, keep)),
+        "fastest_too_large": fine.get("near"),
+        "fastest_safe": None if safe is None else safe.take(slice(0, 1)),
+        "surely": best is not fits,
+    }
+
+
+def _expected_first(result: SearchResult, setting: Setting, keep: int) -> SearchResult:
+    """The same with its best layouts by what is to be expected of them first."""
+    order = by_expectation(result.best.step_time_s, result.best, *setting)
     return replace(result, best=result.best.take(order[:keep]))
 
 
@@ -701,15 +747,54 @@ def _dropped(search: _Search, untried: int, *, counts: bool) -> dict[str, int]:
     return dropped
 
 
-def _walked(
-    result: SearchResult, setting: Setting, pinned: Mapping[str, Any], *, surely: bool
-) -> SearchResult:
-    """The same with what a walk from the fastest comes to; `surely`: of layouts that FIT."""
-    walked = walk(result.best, setting, pinned, by_step, surely=surely)
+def _walked(result: SearchResult, walked: Walk) -> SearchResult:
+    """The same with what a walk from the fastest came to."""
     if walked.better is None:
         return result.with_walk(walked, np.arange(0))
     size, keep = len(walked.better), len(result.best)
     return result.with_walk(walked, np.arange(size + keep)[:keep])
+
+
+def explore_sizes(
+    workload: Workload,
+    clusters: Sequence[Cluster],
+    software: Software,
+    pinned: Mapping[str, Any],
+    *,
+    keep: int,
+    allow_tight: bool = False,
+) -> list[SearchResult | None]:
+    """Search several sizes of a cluster in one table; None for those of which nothing fits.
+
+    As ``explore(..., counts=False)`` says of each alone, but for how many were looked at. Clusters
+    differ in nothing but their sizes, the smallest first, and prices take nothing of them that
+    hangs on these (:func:`simulator.search.fastest.search_together`).
+    """
+    begun = time.perf_counter()
+    several = replace(clusters[-1], sizes=tuple(cluster.gpus for cluster in clusters))
+    search = _Search((workload, several, software), pinned, keep=max(keep, CLOSE))
+    search.sweep(pinned, None)
+    every = search.fine()
+    if "stages" not in pinned:
+        every = _with_rebalanced(search, every, max(keep, CLOSE))
+    settings = [(workload, cluster, software) for cluster in clusters]
+    results = {
+        i: SearchResult(
+            **_answers(every[i], settings[i], keep=keep, allow_tight=allow_tight),
+            layouts=count(*settings[i], pinned, memo=search.memo),
+            feasible=1,
+            evaluated=int(search.dropped[FEASIBLE]),
+            timed=search.timed,
+            dropped={},
+            nearest_miss=None,
+            seconds=time.perf_counter() - begun,
+        )
+        for i in np.flatnonzero(search.fits).tolist()
+    }
+    walks = walk_each([(x.best, x.surely) for x in results.values()], search.setting, pinned)
+    for (i, result), walked in zip(results.items(), walks, strict=True):
+        results[i] = _expected_first(_walked(result, walked), settings[i], keep)
+    return [results.get(i) for i in range(len(clusters))]
 
 
 def fastest_of_pairs(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from simulator.cost.estimate import Estimate
@@ -13,7 +13,8 @@ from simulator.hardware.cluster import Cluster
 from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.allowed import with_allowed
-from simulator.search.explore import TOO_LARGE, SearchResult, explore
+from simulator.search.candidates import count
+from simulator.search.explore import TOO_LARGE, SearchResult, explore, explore_sizes
 from simulator.units import show_bytes
 
 KEEP = 64
@@ -55,6 +56,10 @@ def explore_scenario(
 _MOST_KNOWN = 8
 """Searches that stay known: those of the sizes and machines between which a question goes on."""
 
+_SHORT = 1 << 18
+"""Layouts of one size up to which a search is mostly calls on short arrays: several sizes together
+take half of the time of one after another. Of more layouts they take as long, and more memory."""
+
 _known: OrderedDict[bytes, Fastest] = OrderedDict()
 
 
@@ -65,14 +70,58 @@ def fastest(scenario: Scenario, *, keep: int = KEEP) -> Fastest:
     figures among them: a scenario with another price, budget or deadline is not searched again.
     """
     pinned = with_allowed(scenario)
+    key = _key(scenario, pinned, keep)
+    result = _known.pop(key, None)
+    return _remember(key, result or _searched(scenario, pinned, keep))
+
+
+def _key(scenario: Scenario, pinned: Mapping[str, Any], keep: int) -> bytes:
+    """What a search is known by: compared, never loaded."""
     machine = scenario.cluster, scenario.software
     taken = scenario.workload, *machine, pinned, scenario.pinned, scenario.allow_tight, keep
-    key = pickle.dumps(taken)  # compared, never loaded
-    result = _known.pop(key, None) or _searched(scenario, pinned, keep)
+    return pickle.dumps(taken)
+
+
+def _remember(key: bytes, result: Fastest) -> Fastest:
     _known[key] = result
     if len(_known) > _MOST_KNOWN:
         _known.popitem(last=False)
     return result
+
+
+def search_together(scenarios: Sequence[Scenario], *, keep: int = KEEP) -> None:
+    """Search scenarios that differ in the size of their cluster alone: `fastest` knows them then.
+
+    In one table where that says the same in less time: where prices take nothing of a cluster that
+    hangs on its size, and each table alone is short. Nothing is done otherwise, and of a size of
+    which nothing fits, which `fastest` searches to say why.
+    """
+    by_gpus = {x.cluster.gpus: x for x in scenarios if not hopeless(x, x.cluster)}
+    rising = [by_gpus[gpus] for gpus in sorted(by_gpus)][:_MOST_KNOWN]
+    clusters = [scenario.cluster for scenario in rising]
+    if len(rising) < 2 or not _alike(clusters, rising[0]):
+        return
+    workload, software, pinned = rising[0].workload, rising[0].software, with_allowed(rising[0])
+    if "any" in pinned.values() or count(workload, clusters[-1], software, pinned) > _SHORT:
+        return
+    how: dict[str, Any] = {"keep": keep, "allow_tight": rising[0].allow_tight}
+    results = explore_sizes(workload, clusters, software, pinned, **how)
+    for scenario, result in zip(rising, results, strict=True):
+        if result is not None:
+            _remember(_key(scenario, with_allowed(scenario), keep), Fastest(found=result))
+
+
+def _alike(clusters: Sequence[Cluster], scenario: Scenario) -> bool:
+    """Whether prices of clusters differ in nothing but what layouts say of their size."""
+    first = clusters[0]
+    over, leaf = first.fabric.narrow
+    return (
+        scenario.workload.data is None
+        and len({cluster.domain for cluster in clusters}) == 1
+        and first.gpus >= first.node.accelerators
+        and (over <= 1.0 or len({cluster.nodes > leaf for cluster in clusters}) == 1)
+        and not any(x.kinds or x.edges or len(x.groups) > 1 for x in clusters)
+    )
 
 
 def _searched(scenario: Scenario, pinned: Mapping[str, Any], keep: int) -> Fastest:

@@ -10,7 +10,7 @@ follow from a moved one keep what they meant: a shard group of all replicas stay
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from itertools import combinations, permutations
@@ -135,13 +135,75 @@ def walk(
         Rounds of walks from the same search with other goals and prices, and of this one
         afterwards: what is better is asked anew, neighbours are not priced again.
     """
+    limits: dict[str, Any] = {"slower": slower, "surely": surely}
+    steps = _steps(best, setting, pinned, order, bound=bound, known=known, **limits)
+    return _walked([steps], setting, pinned)[0]
+
+
+def walk_each(
+    several: Sequence[tuple[Estimate, bool]], setting: Setting, pinned: Mapping[str, Any]
+) -> list[Walk]:
+    """Walks by the step from several searches at once, whose neighbours are priced together.
+
+    As :func:`walk` says of each alone; `several` are what a search found and its `surely`.
+    """
+    limits: dict[str, Any] = {"slower": _SLOWER, "bound": None, "known": None}
+    steps = [_steps(best, setting, pinned, by_step, surely=x, **limits) for best, x in several]
+    return _walked(steps, setting, pinned)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Asked:
+    """Neighbours that a walk wants priced."""
+
+    table: Layouts
+    lead_s: float
+    """Step of the best so far."""
+    slower: float
+    """Times that up to which a neighbour may be better."""
+    surely: bool
+    bound: Bound | None
+
+
+_Steps = Generator[_Asked, Estimate | None, Walk]
+"""A walk, which is given the estimates of what it asks for."""
+
+
+def _walked(several: list[_Steps], setting: Setting, pinned: Mapping[str, Any]) -> list[Walk]:
+    """Take walks to their ends, a round of all of them at a time."""
+    done = dict[int, Walk]()
+    given: dict[int, Estimate | None] = dict.fromkeys(range(len(several)))
+    while given:
+        may_go_on()
+        asked = dict[int, _Asked]()
+        for i, estimate in given.items():
+            try:
+                asked[i] = several[i].send(estimate)
+            except StopIteration as end:
+                done[i] = end.value
+        answers = _priced(list(asked.values()), setting, pinned) if asked else []
+        given = dict(zip(asked, answers, strict=True))
+    return [done[i] for i in range(len(several))]
+
+
+def _steps(
+    best: Estimate,
+    setting: Setting,
+    pinned: Mapping[str, Any],
+    order: Order,
+    *,
+    slower: float,
+    surely: bool,
+    bound: Bound | None,
+    known: dict[bytes, Round] | None,
+) -> _Steps:
+    """The rounds of :func:`walk`."""
     rounds = {} if known is None else known
     moves = _Moves(setting, pinned, slower=slower > _ALIKE)
     leader, tried = best.take(slice(0, 1)), 0
     ahead, better = best.take(_starts(best.layouts)).layouts, list[Estimate]()
     seen, path = set[tuple[int, ...]](), pickle.dumps((slower, surely))
     for _ in range(_MOST_ROUNDS):
-        may_go_on()
         limit = None if bound is None else bound.limit
         path = sha256(path + pickle.dumps((leader.layouts, ahead, limit))).digest()
         if path not in rounds:
@@ -149,7 +211,7 @@ def walk(
             table = moves.around(ahead, seen)
             limits: dict[str, Any] = {"slower": slower, "surely": surely}
             lead_s = float(leader.step_time_s[0])
-            priced = _priced(table, setting, lead_s, pinned, bound=bound, **limits)
+            priced = yield _Asked(table=table, lead_s=lead_s, bound=bound, **limits)
             both = None if priced is None else _able(leader, priced, **limits)
             rounds[path] = Round(both=both, tried=len(table), seen=seen)
         both, seen = rounds[path].both, rounds[path].seen
@@ -184,51 +246,70 @@ def _starts(layouts: Layouts) -> Ints:
 
 
 def _priced(
-    table: Layouts,
-    setting: Setting,
-    lead_s: float,
-    pinned: Mapping[str, Any],
-    *,
-    slower: float,
-    surely: bool,
-    bound: Bound | None,
-) -> Estimate | None:
-    """Neighbours that fit and may be better, some of them with layers dealt anew.
+    several: list[_Asked], setting: Setting, pinned: Mapping[str, Any]
+) -> list[Estimate | None]:
+    """Neighbours that fit and may be better, of each walk, some of them with layers dealt anew.
 
-    What is too slow even if its pipeline neither fills nor drains needs no longest path. `lead_s`
-    is the step of the best so far: up to `slower` times that a neighbour may be better; what is
-    dealt anew is to be faster.
+    What is too slow even if its pipeline neither fills nor drains needs no longest path. What is
+    dealt anew is to be faster than the best so far.
     """
     workload, cluster, software = setting
     at = RuleSetting(workload=workload, cluster=cluster, software=software)
-    able = (reasons(table, *setting) == FEASIBLE) & sayable(table, at, pinned)
-    table = table[np.flatnonzero(able)]
+    tables = [asked.table for asked in several]
+    table = tables[0] if len(tables) == 1 else Layouts.concatenate(tables)
+    walk = np.repeat(np.arange(len(tables)), [len(x) for x in tables])
+    able = np.flatnonzero((reasons(table, *setting) == FEASIBLE) & sayable(table, at, pinned))
+    table, walk = table[able], walk[able]
+    none: list[Estimate | None] = [None for _ in several]
     if not len(table):
-        return None
+        return none
+    lead_s = np.array([asked.lead_s for asked in several])
+    most_s = lead_s * [asked.slower for asked in several]
     known = price_keys(table, *setting)
-    some = np.flatnonzero(least_step_s(table, known) <= slower * lead_s)
+    some = np.flatnonzero(least_step_s(table, known) <= most_s[walk])
     if not len(some):
-        return None
-    table, known = table[some], known.of(some)
+        return none
+    table, walk, known = table[some], walk[some], known.of(some)
     filled, shortest_s = _without_fill(table, known)
-    fits = filled.verdict == 0 if surely else filled.fits
-    able = np.flatnonzero(fits & (shortest_s <= slower * lead_s))
-    if bound is not None and len(able):
-        shortest = replace(filled.take(able), step_time_s=shortest_s[able])
-        able = able[bound.least(shortest) <= bound.limit]
-    pieces = list[Estimate]()
+    surely = np.array([asked.surely for asked in several])[walk]
+    fits = np.where(surely, filled.verdict == 0, filled.fits)
+    able = np.flatnonzero(fits & (shortest_s <= most_s[walk]))
+    able = _within_bounds(able, walk, filled, shortest_s, several)
+    pieces = list[tuple[Ints, Estimate]]()
     if len(able):
         fine = with_paths(known.of(able), table[able], coarse=False)
-        pieces.append(priced_estimate(table[able], fine, slice(None)))
+        pieces.append((walk[able], priced_estimate(table[able], fine, slice(None))))
     if "stages" not in pinned:
         even_s = shortest_s - filled.imbalance_s
-        worth = worth_rebalancing(table, workload, software) & (even_s < lead_s)
-        chosen = np.flatnonzero(worth)
+        worth = worth_rebalancing(table, workload, software) & (even_s < lead_s[walk])
         about_s = even_s * (1.0 + (table.pp - 1.0) / (table.vpp * table.micro_batches))
-        chosen = chosen[np.argsort(about_s[chosen], kind="stable")[:_REBALANCED]]
+        of_each = (np.flatnonzero(worth & (walk == i)) for i in range(len(several)))
+        first = [rows[np.argsort(about_s[rows], kind="stable")[:_REBALANCED]] for rows in of_each]
+        chosen = np.concatenate(first)
         if len(chosen) and (split := rebalanced_stages(table[chosen], known.of(chosen))):
-            pieces.append(split[1])
-    return concatenate(pieces) if pieces else None
+            pieces.append((walk[chosen][split[0]], split[1]))
+    return [_of_walk(i, pieces) for i in range(len(several))]
+
+
+def _within_bounds(
+    able: Ints, walk: Ints, filled: Estimate, shortest_s: Floats, several: list[_Asked]
+) -> Ints:
+    """Those whose goal their walk's bound does not rule out, if their steps are the shortest."""
+    for i, asked in enumerate(several):
+        mine = able[walk[able] == i]
+        if asked.bound is None or not len(mine):
+            continue
+        shortest = replace(filled.take(mine), step_time_s=shortest_s[mine])
+        lost = mine[asked.bound.least(shortest) > asked.bound.limit]
+        able = np.setdiff1d(able, lost, assume_unique=True)
+    return able
+
+
+def _of_walk(i: int, pieces: list[tuple[Ints, Estimate]]) -> Estimate | None:
+    """The estimates of one walk among those of several."""
+    mine = [estimate.take(np.flatnonzero(walk == i)) for walk, estimate in pieces]
+    mine = [estimate for estimate in mine if len(estimate)]
+    return concatenate(mine) if mine else None
 
 
 def _without_fill(table: Layouts, priced: Priced) -> tuple[Estimate, Floats]:

@@ -290,10 +290,15 @@ def _word_world(case: Case) -> Wording:
     return Wording(must, gpus, around(gpus, step), "cluster.gpus")
 
 
+def _is_of_another_size(x: Layouts, at: Setting) -> Mask:
+    sizes = at.cluster.sizes
+    return ~np.isin(x.world, sizes) if sizes else x.world != at.cluster.gpus
+
+
 WORLD = Rule(
     field="layout.dp",
     reason="dp x tp x pp x cp is not the number of GPUs",
-    wrong=lambda x, at: x.world != at.cluster.gpus,
+    wrong=_is_of_another_size,
     wording=_word_world,
 )
 

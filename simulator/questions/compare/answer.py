@@ -34,7 +34,7 @@ from simulator.questions.compare.offers import (
     at_price,
     nearest,
     offer_assumptions,
-    offer_of,
+    offers_of,
 )
 from simulator.records import dataclass
 from simulator.report.decision import Option, best_offers, three_options
@@ -331,29 +331,27 @@ def compare_clusters(
     )
     _check(scenario, clusters, asked)
     points = [
-        (scenario, name, size, asked)
-        for name in dict.fromkeys(clusters)
-        for size in _sizes(scenario, name, counts)
+        (scenario, name, _sizes(scenario, name, counts), asked) for name in dict.fromkeys(clusters)
     ]
     if quotes:
         points = [
             (
                 at_price(scenario, quote.usd_per_gpu_hour, quote.term),
                 name,
-                size,
+                sizes,
                 replace(asked, quote=quote),
             )
             for quote in quotes
-            for _, name, size, _ in points
+            for _, name, sizes, _ in points
             if name == quote.cluster
         ]
     if scenario.cluster.kinds:
-        points.insert(0, (scenario, scenario.cluster.name, scenario.cluster.gpus, asked))
-    rows = []
-    for row in done_in_order(offer_of, points, jobs=jobs):
-        rows.append(row)
+        points.insert(0, (scenario, scenario.cluster.name, [scenario.cluster.gpus], asked))
+    rows, whole = list[Offer](), sum(len(sizes) for _, _, sizes, _ in points)
+    for offers in done_in_order(offers_of, points, jobs=jobs):
+        rows += offers
         if progress is not None:
-            progress(len(rows), len(points))
+            progress(len(rows), whole)
     return Comparison(scenario=scenario, asked=asked, rows=tuple(rows))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from math import hypot, inf, isfinite, log
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -40,7 +40,7 @@ from simulator.search.certainty import Certainty, certainty
 from simulator.search.checkpoints import Checkpoint, checkpoints
 from simulator.search.defaults import stated_layout
 from simulator.search.explore import SearchResult
-from simulator.search.fastest import KEEP, fastest
+from simulator.search.fastest import KEEP, fastest, search_together
 from simulator.search.outcome import GoalChances, Outcome, goal_chances
 from simulator.search.with_failures import never_finishes, priced
 
@@ -305,13 +305,52 @@ def offer_of(
     scenario: Scenario, name: str, gpus: int, asked: Asked, *, tight_too: bool = True
 ) -> Offer:
     """Search one cluster and size; what it cannot do is the reason of an offer, not an error."""
+    return offers_of(scenario, name, [gpus], asked, tight_too=tight_too)[0]
+
+
+def offers_of(
+    scenario: Scenario, name: str, sizes: Sequence[int], asked: Asked, *, tight_too: bool = True
+) -> list[Offer]:
+    """The same for several sizes, which are searched together where that says the same."""
+    placed = [_placed(scenario, name, gpus) for gpus in sizes]
+    scenarios = [x for x in placed if isinstance(x, Scenario) and not x.cluster.kinds]
+    if len(scenarios) > 1:
+        search_together(list(filter(None, map(_of_one_batch, scenarios))), keep=_kept(scenario))
     label = "" if asked.quote is None else asked.quote.label
+    offers = []
+    for gpus, on_size in zip(sizes, placed, strict=True):
+        try:
+            if isinstance(on_size, InputError):
+                raise on_size
+            best = offer(on_size, asked, name=name, tight_too=tight_too)
+        except InputError as error:
+            reason = error.problems[0].removeprefix(f"{scenario.where}: ")
+            best = Offer(cluster=name, gpus=gpus, feasible=False, reason=reason)
+        offers.append(replace(best, quoted=label, quote=asked.quote))
+    return offers
+
+
+def _placed(scenario: Scenario, name: str, gpus: int) -> Scenario | InputError:
+    """A scenario on so many accelerators of a cluster, or why it cannot be there."""
     try:
-        best = offer(on_cluster(scenario, name, gpus), asked, name=name, tight_too=tight_too)
+        return on_cluster(scenario, name, gpus)
     except InputError as error:
-        reason = error.problems[0].removeprefix(f"{scenario.where}: ")
-        best = Offer(cluster=name, gpus=gpus, feasible=False, reason=reason)
-    return replace(best, quoted=label, quote=asked.quote)
+        return error
+
+
+def _of_one_batch(scenario: Scenario) -> Scenario | None:
+    """A scenario as :func:`offer` searches it; None where it searches several batches or none."""
+    try:
+        batches = batches_of(scenario)
+    except InputError:
+        return None
+    length = scenario.workload.recipe.sequence_length
+    return with_sizes(scenario, batches[0], length) if len(batches) == 1 else None
+
+
+def _kept(scenario: Scenario) -> int:
+    """How many layouts of a search are ranked by the goal."""
+    return KEEP_FOR_ENERGY if scenario.goal.minimize == "energy" else KEEP
 
 
 def asked_of(answer: BestLayout) -> Asked:
@@ -429,9 +468,7 @@ def _offer(scenario: Scenario, asked: Asked, name: str, *, tight_too: bool) -> O
         batch_divides=divides,
         next_good=good,
     )
-    searched = fastest(
-        scenario, keep=KEEP_FOR_ENERGY if scenario.goal.minimize == "energy" else KEEP
-    )
+    searched = fastest(scenario, keep=_kept(scenario))
     layouts = 0 if searched.found is None else searched.found.layouts
     if searched.reason:
         return replace(empty, reason=searched.reason, layouts=layouts)

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
+from itertools import groupby
+from operator import itemgetter
 
 from simulator.planner.plan import Plan
 from simulator.questions.compare.answer import default_counts, own_cluster
 from simulator.questions.compare.gpu_counts import whole_servers
-from simulator.questions.compare.offers import Offer, asked_of, offer_of, offer_of_answer
+from simulator.questions.compare.offers import Offer, asked_of, offer_of_answer, offers_of
 from simulator.search.in_threads import one_thread
 from simulator.second_process import run_in_process
 from simulator.software.releases import load_releases
@@ -45,8 +47,11 @@ def searched_offers(plan: Plan, points: Sequence[tuple[str, int]]) -> list[Offer
     theirs = replace(mine, document={**mine.document, "economics": listed}) if paid else mine
     home = own_cluster(mine)
     return [
-        offer_of(mine if name == home else theirs, name, gpus, asked, tight_too=False)
-        for name, gpus in points
+        offer
+        for name, some in groupby(points, key=itemgetter(0))
+        for offer in offers_of(
+            mine if name == home else theirs, name, [n for _, n in some], asked, tight_too=False
+        )
     ]
 
 
