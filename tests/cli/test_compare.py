@@ -335,6 +335,8 @@ def test_all_means_every_cluster_and_one_that_holds_the_run_describes_it() -> No
     every = clusters_meant("all")
     assert every == sorted(every) and {"dgx-h100", "gb200-nvl72"} <= set(every)
     assert clusters_meant("dgx-h100") == ["dgx-h100"]
+    assert "aws-g4dn" in clusters_meant("T4") and "aws-g6" in clusters_meant("l4")  # two letters
+    assert clusters_meant("x") == ["x"]
     assert first_that_holds(["trn1-32xlarge", "dgx-h100"], 8 * 5) == "dgx-h100"
 
 

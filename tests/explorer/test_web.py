@@ -28,12 +28,13 @@ from typer.testing import CliRunner
 import simulator.explorer.web as web
 from simulator.api import predict
 from simulator.cli.main import app
-from simulator.explorer.answering import Answers, repriced
+from simulator.explorer.answering import Answers, moved, repriced
 from simulator.explorer.asked import question_of, scenario_of_question
 from simulator.explorer.replying import Worker
 from simulator.explorer.web import application
+from simulator.layout.layouts import Layouts
 from simulator.planner.plan import Plan, plan
-from simulator.scenario import load_scenario
+from simulator.scenario import load_scenario, make_scenario
 from simulator.search.in_threads import Stopped, stoppable
 from simulator.workload import presets
 from tests.explorer.load import QUESTION, asked, clicked, served
@@ -424,3 +425,18 @@ def test_some_clients_click_at_once() -> None:
     assert (load.last, load.lost) == (4, {})
     assert len(load.waits_s) >= 8 and len(load.near_s) >= 4
     assert max(load.resident_mib) > 0.0
+
+
+@pytest.mark.parametrize(("pinned", "layers"), [({}, 3), ({"recompute": "none"}, 0)])
+def test_layers_that_are_recomputed_follow_their_kind(pinned: dict[str, str], layers: int) -> None:
+    """Three layers of each rank stay so while they are recomputed whole, and go with that."""
+    document: dict[str, Any] = {
+        "model": {"name": "llama-3.2-1b"},
+        "training": {"sequence_length": 2048, "global_batch": 32},
+        "cluster": {"name": "dgx-h100", "gpus": 8},
+        "layout": pinned,
+    }
+    table = Layouts.of(dp=8, shard_group=8, global_batch=16, recompute="full", recompute_layers=3)
+    after = moved(table, make_scenario(document))
+    assert after.recompute_layers.tolist() == [layers]
+    assert after.global_batch.tolist() == [32]
