@@ -108,6 +108,13 @@ def test_what_does_not_fit_together_is_counted() -> None:
     assert found.predicted == 0 and "runs on cuda" in next(iter(found.refused))
 
 
+def test_a_traced_model_is_asked_about_in_its_own_type() -> None:
+    """ResNet-50 was traced twice: kept in 2 bytes an element and in 4."""
+    cases = [Combination(name, "dgx-h100", "plain-ddp") for name in ("resnet-50", "resnet-50-fp32")]
+    found = examine(cases)
+    assert (found.predicted, found.refused, found.findings) == (2, {}, ())
+
+
 @pytest.mark.evidence
 def test_every_pair_is_sound() -> None:
     found = examine(every_pair())
