@@ -110,9 +110,12 @@ class _Group(TyperGroup):
         return super().shell_complete(ctx, incomplete)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Refuse a blank word, which an unset variable of a shell leaves: nobody named a place."""
+        """Show the commands without a word; refuse a blank one, as an unset variable of a shell."""
         if ctx.resilient_parsing and not args:
             return []  # the first word is completed; typer would load pydantic to read nothing
+        if not args:
+            typer.echo(ctx.get_help())
+            ctx.exit(2)
         for before, word in zip(["", *args], args, strict=False):
             if not word.strip() or (word.startswith("--") and word.endswith("=")):
                 option = word.rstrip("=") if word.strip() else before
@@ -164,7 +167,6 @@ app = _Program(
     name="foreshard",
     cls=_Group,
     help="Plan, predict and explain large-model training on a GPU cluster.",
-    no_args_is_help=True,
     context_settings=_HELP,
     pretty_exceptions_enable=False,
 )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -82,6 +85,26 @@ def test_names_are_completed() -> None:
     assert catalogue._names("dgx-b3") == ["dgx-b300"]
     root = CliRunner().invoke(app, ["-h"]).stdout
     assert "--install-completion" in root
+
+
+@pytest.mark.parametrize(
+    ("line", "said"), [("foreshard pla", ["plan"]), ("foreshard plan --clus", ["--cluster"])]
+)
+def test_a_shell_completes_commands_and_options(line: str, said: list[str]) -> None:
+    words = line.split()
+    asked = {"COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1), "_TYPER_COMPLETE_ARGS": line}
+    environment = {**os.environ, "_FORESHARD_COMPLETE": "complete_bash", **asked}
+    done = subprocess.run(
+        [sys.executable, "-c", "from simulator.cli.main import app; app(prog_name='foreshard')"],
+        env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout.split() == said
+
+
+def test_no_word_at_all_shows_the_commands() -> None:
+    done = CliRunner().invoke(app, [])
+    assert done.exit_code == 2
+    assert done.stdout.strip() == CliRunner().invoke(app, ["-h"]).stdout.strip()
 
 
 README = Path(__file__).resolve().parents[2] / "README.md"
