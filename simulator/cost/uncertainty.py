@@ -64,9 +64,6 @@ _USUAL = 0.1 * P90_T4 / P90
 _FULL = 1.3
 """Predicted memory over the usable beyond which it counts as so much."""
 
-OUTSIDE = 0.2
-"""Share of measurements that may lie outside P10 to P90."""
-
 DRAWS = 4000
 _DRAWN = 1024
 """Draws of all layouts that are in memory at once."""
@@ -365,21 +362,6 @@ def expected_order(value: Floats, error: Floats) -> NDArray[np.intp]:
     usual = log.min() + float(load_step_errors().gain)
     expected = np.where(log < usual, usual - shrunk(usual - log, error**2), log)
     return np.lexsort((log, expected))
-
-
-def interval_scores(low: Floats, high: Floats) -> Floats:
-    """Score P10 and P90 over the measured value, which is 1; smaller is better.
-
-    The width, plus 2 / 0.2 times the distance by which 1 lies outside (Gneiting and Raftery 2007,
-    equation 43).
-
-    Examples
-    --------
-    >>> interval_scores(np.array([0.9, 1.01]), np.array([1.1, 1.2])).round(2).tolist()
-    [0.2, 0.29]
-    """
-    outside = np.maximum(np.maximum(low - 1.0, 1.0 - high), 0.0)
-    return np.asarray(high - low + 2.0 / OUTSIDE * outside)
 
 
 def _drawn(*columns: int) -> list[Floats]:

@@ -1,16 +1,14 @@
-"""What a prediction must beat, and what no prediction can: constant efficiency, the noise floor.
+"""What a prediction must beat: constant efficiency.
 
-Both come from the measured rows alone, the model's columns included, so that they cover runs that
-cannot be replayed and stay where they are when the physics moves.
+It comes from the measured rows alone, the model's columns included, so that it covers runs that
+cannot be replayed and stays where it is when the physics moves.
 """
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from itertools import pairwise
 
 import numpy as np
 
@@ -18,16 +16,11 @@ from simulator import catalogue
 from simulator.errors import InputError
 from simulator.hardware.cluster import load_cluster
 from simulator.measured.replay import load_tables
-from simulator.measured.rows import LABEL_COLUMNS, MeasuredRun, flag, number, read_runs, whole
+from simulator.measured.rows import MeasuredRun, flag, number, read_runs, whole
 from simulator.records import dataclass
 
 Device = tuple[str, str]
 """Name of a GPU and class of a precision."""
-
-_RELEASE = re.compile(r"[0-9]+(\.[0-9]+)*[a-z]?")
-
-
-# --- constant efficiency -----------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -179,61 +172,3 @@ def _recomputed(row: Mapping[str, str]) -> float:
         return 0.0
     covered = whole(row, "recompute_layers", 0) * whole(row, "pp", 1)
     return min(covered / whole(row, "layers"), 1.0) if covered else 1.0
-
-
-# --- the noise floor ---------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ReleasePair:
-    """The same run under two neighbouring releases of one framework."""
-
-    framework: str
-    """Software without its release."""
-    moe: bool
-    older: str
-    newer: str
-    ratio: float
-    """Step time of the newer release over that of the older one."""
-
-
-def release_pairs(runs: Iterable[MeasuredRun]) -> tuple[ReleasePair, ...]:
-    """Find runs that are alike in every column but the release of their software.
-
-    How far such runs are apart is a floor under any error: what changes between releases is in
-    no column. A run that a release measured more than once counts once, with its mean time.
-
-    Raises
-    ------
-    InputError
-        If a step time is no number.
-    """
-    groups: dict[tuple[tuple[str, str], ...], dict[str, list[float]]] = defaultdict(dict)
-    for run in runs:
-        software = run.get("software")
-        release = _RELEASE.search(software)
-        if release is not None and run.get("step_time_s"):
-            framework = software.replace(release.group(), "").strip("-").replace("--", "-")
-            times = groups[_alike(run, framework)].setdefault(release.group(), [])
-            times.append(number(run.fields, "step_time_s"))
-    return tuple(pair for alike, times in groups.items() for pair in _neighbours(alike, times))
-
-
-def _alike(run: MeasuredRun, framework: str) -> tuple[tuple[str, str], ...]:
-    """Every column that a prediction may read, with the framework in place of its release."""
-    own = {name: run.get(name) for name in run.fields if name not in LABEL_COLUMNS}
-    return tuple(sorted({**own, "software": framework}.items()))
-
-
-def _neighbours(
-    alike: tuple[tuple[str, str], ...], times: Mapping[str, list[float]]
-) -> Iterator[ReleasePair]:
-    columns = dict(alike)
-    for older, newer in pairwise(sorted(times)):
-        yield ReleasePair(
-            framework=columns["software"],
-            moe=columns.get("num_experts", "") not in ("", "0"),
-            older=older,
-            newer=newer,
-            ratio=float(np.mean(times[newer]) / np.mean(times[older])),
-        )

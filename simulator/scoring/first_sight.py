@@ -15,8 +15,6 @@ from pathlib import Path
 from simulator import catalogue
 from simulator._version import __version__
 from simulator.errors import InputError
-from simulator.files import read_csv
-from simulator.measured.table_kinds import table_kind
 from simulator.plain_files import read_text, write_files
 from simulator.scoring.scores import ScoredRow
 
@@ -29,12 +27,6 @@ AS_WRITTEN = ".as_first_written.csv"
 def as_written(predictions: Path) -> Path:
     """Where the table of runs stands whose first predictions a file holds."""
     return predictions.with_name(predictions.stem + AS_WRITTEN)
-
-
-def written_tables() -> list[Path]:
-    """Tables of training runs as they were at first sight, in the order of their names."""
-    folder = catalogue.folder("validation") / "first_seen"
-    return [path for path in sorted(folder.glob(f"*{AS_WRITTEN}")) if table_kind(path) == "runs"]
 
 
 def check_unwritten(option: str, path: Path, tables: Iterable[Path]) -> None:
@@ -83,17 +75,3 @@ def current_commit() -> str:
     except (OSError, subprocess.CalledProcessError):
         return __version__
     return said.stdout.strip() or __version__
-
-
-def read_first_sight(path: Path) -> dict[str, tuple[float, float, float, str]]:
-    """Read step, P10, P90 (seconds) and grade at first sight, by run; refused runs are left out."""
-    return {
-        row["run_id"]: (
-            float(row["predicted_step_s"]),
-            float(row["p10_s"]),
-            float(row["p90_s"]),
-            row["grade"],
-        )
-        for _, row in read_csv(path)
-        if row["predicted_step_s"]
-    }

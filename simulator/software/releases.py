@@ -134,11 +134,6 @@ class Releases:
     fallback: str = ""
     """Profile that stands for words of unknown families; none: they are refused."""
 
-    @property
-    def standing(self) -> set[str]:
-        """Profiles that stand for some release or platform: frameworks that are to be had."""
-        return {*self.words.values(), *self.families.values(), *self.usual.values()}
-
     def nearest(self, word: str, *, where: str) -> Nearest:
         """Find the release that stands for a word of software.
 

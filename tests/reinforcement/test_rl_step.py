@@ -22,10 +22,10 @@ from simulator.reinforcement.trainer import with_gpus
 from simulator.reliability.run_terms import RunTerms
 from simulator.rollouts.rl_section import RL
 from simulator.scenario import Scenario, make_scenario
-from simulator.scoring.first_sight import read_first_sight
 from simulator.scoring.validation import validate
 from simulator.search.with_failures import terms_of
 from tests.reinforcement.scenes import scene
+from workshop.cases.first_sight import read_first_sight
 
 APART: dict[str, Any] = {"rl__mode": "apart", "rl__generation__gpus": 8}
 

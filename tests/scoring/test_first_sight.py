@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from simulator import catalogue
 from simulator.cli.main import app
-from simulator.scoring.first_sight import COLUMNS, as_written, read_first_sight
-from workshop.cases.first_sight import first_sight
+from simulator.scoring.first_sight import COLUMNS, as_written
+from workshop.cases.first_sight import first_sight, read_first_sight
 
 RUNS = catalogue.folder("validation") / "runs" / "analytic_memory.csv"
 SEEN = catalogue.folder("validation") / "first_seen"

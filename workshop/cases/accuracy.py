@@ -18,8 +18,6 @@ from simulator.frames import frame
 from simulator.measured.table_kinds import LEFT_OUT
 from simulator.scoring.baselines import (
     ConstantEfficiency,
-    ReleasePair,
-    release_pairs,
     shipped_baseline,
 )
 from simulator.scoring.rankings import ranking_statistics
@@ -37,6 +35,7 @@ from workshop.cases.holdout_groups import groups_left_out
 from workshop.cases.holdout_shapes import pooled_errors
 from workshop.cases.intervals_left_out import intervals_left_out
 from workshop.cases.mutated_inputs import mutated_inputs
+from workshop.cases.noise_floor import ReleasePair, release_pairs
 from workshop.cases.published_layouts import decide, load_decisions, load_rl_memory
 from workshop.cases.recipes import recipes, retimed, search_recipe
 from workshop.cases.switch_pairs import switch_figures

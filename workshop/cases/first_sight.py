@@ -17,12 +17,33 @@ import numpy as np
 from simulator import catalogue
 from simulator.files import read_csv
 from simulator.measured.rows import MeasuredRun
-from simulator.scoring.first_sight import AS_WRITTEN, as_written, read_first_sight, written_tables
+from simulator.measured.table_kinds import table_kind
+from simulator.scoring.first_sight import AS_WRITTEN, as_written
 from simulator.scoring.scores import ScoredRow
 from simulator.scoring.validation import validate
 
 _TEXT = ("notes", "assumed", "source", "split")
 """Columns that bear on no prediction."""
+
+
+def written_tables() -> list[Path]:
+    """Tables of training runs as they were at first sight, in the order of their names."""
+    folder = catalogue.folder("validation") / "first_seen"
+    return [path for path in sorted(folder.glob(f"*{AS_WRITTEN}")) if table_kind(path) == "runs"]
+
+
+def read_first_sight(path: Path) -> dict[str, tuple[float, float, float, str]]:
+    """Read step, P10, P90 (seconds) and grade at first sight, by run; refused runs are left out."""
+    return {
+        row["run_id"]: (
+            float(row["predicted_step_s"]),
+            float(row["p10_s"]),
+            float(row["p90_s"]),
+            row["grade"],
+        )
+        for _, row in read_csv(path)
+        if row["predicted_step_s"]
+    }
 
 
 def first_sight() -> list[dict[str, Any]]:

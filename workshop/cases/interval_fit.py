@@ -14,7 +14,6 @@ from functools import cache
 import numpy as np
 
 from simulator.arrays import Floats
-from simulator.cost.uncertainty import OUTSIDE
 from simulator.evidence.card import grade_of
 from simulator.evidence.evidence_runs import AXES, NUMBERS, WORDS, EvidenceRuns, load_evidence_runs
 from simulator.evidence.likeness import (
@@ -28,7 +27,11 @@ from simulator.evidence.likeness import (
     nearness,
 )
 from simulator.files import Figure
-from simulator.scoring.first_sight import AS_WRITTEN, written_tables
+from simulator.scoring.first_sight import AS_WRITTEN
+from workshop.cases.first_sight import written_tables
+
+OUTSIDE = 0.2
+"""Share of measurements that may lie outside P10 to P90."""
 
 MOST_OFF = 1.2
 """Errors (logarithms) beyond this count as this where intervals are scored."""
@@ -199,3 +202,18 @@ def _by_runs_near(likened: Nearness, spread: float | None = None) -> Floats:
 
 def _figure(value: float) -> Figure:
     return Figure(value, "fitted", "fit")
+
+
+def interval_scores(low: Floats, high: Floats) -> Floats:
+    """Score P10 and P90 over the measured value, which is 1; smaller is better.
+
+    The width, plus 2 / 0.2 times the distance by which 1 lies outside (Gneiting and Raftery 2007,
+    equation 43).
+
+    Examples
+    --------
+    >>> interval_scores(np.array([0.9, 1.01]), np.array([1.1, 1.2])).round(2).tolist()
+    [0.2, 0.29]
+    """
+    outside = np.maximum(np.maximum(low - 1.0, 1.0 - high), 0.0)
+    return np.asarray(high - low + 2.0 / OUTSIDE * outside)

@@ -15,13 +15,12 @@ from numpy.typing import NDArray
 
 from simulator import catalogue
 from simulator.arrays import Floats
-from simulator.cost.uncertainty import interval_scores
 from simulator.evidence.card import GRADES
 from simulator.evidence.evidence_runs import EvidenceRuns, load_evidence_runs
 from simulator.evidence.likeness import P90_T4, STOOD_IN, load_likeness
 from simulator.hardware.cluster import load_accelerator
-from simulator.scoring.first_sight import read_first_sight
 from simulator.search.certainty import heavy_tailed
+from workshop.cases.first_sight import read_first_sight
 from workshop.cases.interval_fit import (
     MOST_OFF,
     devices_left_out,
@@ -29,6 +28,7 @@ from workshop.cases.interval_fit import (
     first_tables,
     fitted_device,
     grades_left_out,
+    interval_scores,
     log_errors,
 )
 

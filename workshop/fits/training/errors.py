@@ -28,8 +28,9 @@ from numpy.typing import NDArray
 
 from simulator import catalogue
 from simulator.arrays import Floats
-from simulator.cost.uncertainty import P90, SHARED, interval_scores, load_step_errors
+from simulator.cost.uncertainty import P90, SHARED, load_step_errors
 from simulator.measured.rows import MeasuredRun
+from workshop.cases.interval_fit import interval_scores
 from workshop.fits.training.fit import TrainingFit, TrainingRun, as_shipped
 from workshop.fits.training.holdout_runs import (
     Unseen,

@@ -27,7 +27,8 @@ from simulator.files import read_csv
 from simulator.measured.checks import readings
 from simulator.measured.replay import NotReplayable, Run, Tables, load_tables, replay
 from simulator.measured.rows import MeasuredRun, flag, read_runs
-from simulator.scoring.first_sight import AS_WRITTEN, read_first_sight, written_tables
+from simulator.scoring.first_sight import AS_WRITTEN
+from workshop.cases.first_sight import read_first_sight, written_tables
 from workshop.cases.interval_fit import fitted_device, fitted_spread, fitted_stand_in
 
 TABLES = ("calibrate", "test", "second_calibrate", "second_test", "vendor_test", "second_memory")
