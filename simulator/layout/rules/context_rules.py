@@ -15,6 +15,7 @@ from simulator.layout.rules.rule import (
     Setting,
     Wording,
     among,
+    divides_sizes,
     obeyed_by_all,
     wide,
 )
@@ -144,25 +145,11 @@ GROUPS = Rule(
 )
 
 
-def _shares(arch: Architecture) -> list[int]:
-    return [count for mixer in arch.mixers for count in mixer.shares]
-
-
-def _cuts_shares(x: Layouts, at: Setting) -> Mask:
-    return ~obeyed_by_all([count % x.tp == 0 for count in wide(_shares(at.architecture))], len(x))
-
-
-def _word_shares(case: Case) -> Wording:
-    wrong = next(count for count in _shares(case.architecture) if count % case.row["tp"])
-    near = case.nearest("tp", divisors(case.cluster.gpus), lambda tp: wrong % tp == 0)
-    return Wording(f"must divide {wrong} heads or groups of a mixer", near=near)
-
-
-MIXER_SHARES = Rule(
+MIXER_SHARES = divides_sizes(
     field="layout.tp",
     reason="tp does not divide the heads and groups of a mixer in place of attention",
-    wrong=_cuts_shares,
-    wording=_word_shares,
+    sizes=lambda arch: [count for mixer in arch.mixers for count in mixer.shares],
+    must="must divide {} heads or groups of a mixer",
 )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import lcm
 from typing import Any
 
@@ -16,6 +15,7 @@ from simulator.layout.rules.rule import (
     Setting,
     Wording,
     around,
+    divides_sizes,
     obeyed_by_all,
     wide,
 )
@@ -52,26 +52,11 @@ TRACED = Rule(
 # --- tensor parallelism -------------------------------------------------------------------------
 
 
-def _word_tp(case: Case, must: str, obeys: Callable[[int], bool]) -> Wording:
-    return Wording(must, near=case.nearest("tp", divisors(case.cluster.gpus), obeys))
-
-
-def _cuts_heads(x: Layouts, at: Setting) -> Mask:
-    counts = wide(attention.heads for attention in at.architecture.attentions)
-    return ~obeyed_by_all([count % x.tp == 0 for count in counts], len(x))
-
-
-def _word_heads(case: Case) -> Wording:
-    counts = [attention.heads for attention in case.architecture.attentions]
-    wrong = next(count for count in counts if count % case.row["tp"])
-    return _word_tp(case, f"must divide {wrong} attention heads", lambda tp: wrong % tp == 0)
-
-
-HEADS = Rule(
+HEADS = divides_sizes(
     field="layout.tp",
     reason="tp does not divide the attention heads",
-    wrong=_cuts_heads,
-    wording=_word_heads,
+    sizes=lambda arch: [attention.heads for attention in arch.attentions],
+    must="must divide {} attention heads",
 )
 
 
@@ -86,7 +71,10 @@ def _word_kv_heads(case: Case) -> Wording:
     degree = case.row["tp"]
     wrong = next(count for count in counts if count % degree and degree % count)
     must = f"must divide or be a multiple of {wrong} key/value heads"
-    return _word_tp(case, must, lambda tp: wrong % tp == 0 or tp % wrong == 0)
+    near = case.nearest(
+        "tp", divisors(case.cluster.gpus), lambda tp: wrong % tp == 0 or tp % wrong == 0
+    )
+    return Wording(must, near=near)
 
 
 KV_HEADS = Rule(
@@ -102,21 +90,11 @@ def _mlp_widths(arch: Architecture) -> list[int]:
     return [mlp.shared_ffn_hidden if isinstance(mlp, MoE) else mlp.ffn_hidden for mlp in arch.mlps]
 
 
-def _cuts_width(x: Layouts, at: Setting) -> Mask:
-    widths = wide(_mlp_widths(at.architecture))
-    return ~obeyed_by_all([width % x.tp == 0 for width in widths], len(x))
-
-
-def _word_width(case: Case) -> Wording:
-    wrong = next(width for width in _mlp_widths(case.architecture) if width % case.row["tp"])
-    return _word_tp(case, f"must divide the MLP width {wrong}", lambda tp: wrong % tp == 0)
-
-
-MLP_WIDTH = Rule(
+MLP_WIDTH = divides_sizes(
     field="layout.tp",
     reason="tp does not divide the MLP width",
-    wrong=_cuts_width,
-    wording=_word_width,
+    sizes=_mlp_widths,
+    must="must divide the MLP width {}",
 )
 
 

@@ -9,9 +9,9 @@ from simulator.layout.rules.rule import (
     Rule,
     Setting,
     Wording,
-    among,
-    must_be_one_of,
+    divides_sizes,
     obeyed_by_all,
+    software_has,
     wide,
 )
 
@@ -52,23 +52,11 @@ FOLDING = Rule(
 )
 
 
-def _cuts_expert_width(x: Layouts, at: Setting) -> Mask:
-    widths = wide(moe.ffn_hidden for moe in at.architecture.moes)
-    return ~obeyed_by_all([width % x.etp == 0 for width in widths], len(x))
-
-
-def _word_expert_width(case: Case) -> Wording:
-    widths = [moe.ffn_hidden for moe in case.architecture.moes]
-    wrong = next(width for width in widths if width % case.row["etp"])
-    near = case.nearest("etp", divisors(case.cluster.gpus), lambda etp: wrong % etp == 0)
-    return Wording(f"must divide the expert width {wrong}", near=near)
-
-
-EXPERT_WIDTH = Rule(
+EXPERT_WIDTH = divides_sizes(
     field="layout.etp",
     reason="etp does not divide the expert width",
-    wrong=_cuts_expert_width,
-    wording=_word_expert_width,
+    sizes=lambda arch: [moe.ffn_hidden for moe in arch.moes],
+    must="must divide the expert width {}",
 )
 
 
@@ -101,16 +89,12 @@ SEQUENCE_PARALLEL_EXPERTS = Rule(
 # --- dispatch; with one expert rank there is nothing to send -----------------------------------
 
 
-def _lacks_dispatcher(x: Layouts, at: Setting) -> Mask:
-    can = at.software.supports.dispatchers
-    return (x.ep * x.etp > 1) & ~among(x.dispatcher, DISPATCHERS, can)
-
-
-DISPATCHER = Rule(
+DISPATCHER = software_has(
     field="layout.dispatcher",
     reason="the software has no such dispatch of tokens to experts",
-    wrong=_lacks_dispatcher,
-    wording=must_be_one_of("dispatcher", "dispatchers"),
+    words=DISPATCHERS,
+    allowed="dispatchers",
+    of=lambda x: x.ep * x.etp > 1,
 )
 
 

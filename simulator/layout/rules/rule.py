@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.hardware.cluster import Cluster
-from simulator.layout.layouts import Layouts
+from simulator.layout.layouts import Layouts, divisors
 from simulator.records import dataclass
 from simulator.software.profile import Software
 from simulator.workload.architecture import Architecture
@@ -121,7 +121,7 @@ def among(column: NDArray[Any], words: tuple[str, ...], allowed: Iterable[str]) 
     return np.asarray(table[column])
 
 
-# --- wordings -----------------------------------------------------------------------------------
+# --- wordings, and rules of one form --------------------------------------------------------
 
 
 def must_be_one_of(field: str, allowed: str, when: str = "") -> Callable[[Case], Wording]:
@@ -133,6 +133,48 @@ def must_be_one_of(field: str, allowed: str, when: str = "") -> Callable[[Case],
         return Wording(must, repr(case.row[field]))
 
     return wording
+
+
+def software_has(
+    field: str,
+    reason: str,
+    words: tuple[str, ...],
+    allowed: str,
+    *,
+    of: Callable[[Layouts], Mask] | None = None,
+    when: str = "",
+) -> Rule:
+    """A word of a field must be among the software's `supports.<allowed>`, of layouts `of` or all.
+
+    `when` says to a person which these are.
+    """
+    name = field.partition(".")[2]
+
+    def wrong(x: Layouts, at: Setting) -> Mask:
+        lacks = ~among(getattr(x, name), words, getattr(at.software.supports, allowed))
+        return lacks if of is None else of(x) & lacks
+
+    wording = must_be_one_of(name, allowed, when)
+    return Rule(field=field, reason=reason, wrong=wrong, wording=wording)
+
+
+def divides_sizes(
+    field: str, reason: str, sizes: Callable[[Architecture], list[int]], must: str
+) -> Rule:
+    """A degree must divide all of some sizes of the model; `must` has a place for the size."""
+    name = field.partition(".")[2]
+
+    def wrong(x: Layouts, at: Setting) -> Mask:
+        degree = getattr(x, name)
+        columns = [size % degree == 0 for size in wide(sizes(at.architecture))]
+        return ~obeyed_by_all(columns, len(x))
+
+    def wording(case: Case) -> Wording:
+        size = next(size for size in sizes(case.architecture) if size % case.row[name])
+        near = case.nearest(name, divisors(case.cluster.gpus), lambda degree: size % degree == 0)
+        return Wording(must.format(size), near=near)
+
+    return Rule(field=field, reason=reason, wrong=wrong, wording=wording)
 
 
 def closest(value: int, choices: Iterable[int]) -> list[int]:

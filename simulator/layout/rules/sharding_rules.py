@@ -16,42 +16,34 @@ from simulator.layout.rules.rule import (
     Wording,
     among,
     closest,
-    must_be_one_of,
+    software_has,
 )
 
 _ZERO3 = SHARDINGS.index("zero3")
 
-SHARDING = Rule(
+SHARDING = software_has(
     field="layout.sharding",
     reason="the software has no such sharding of states",
-    wrong=lambda x, at: ~among(x.sharding, SHARDINGS, at.software.supports.sharding),
-    wording=must_be_one_of("sharding", "sharding"),
+    words=SHARDINGS,
+    allowed="sharding",
 )
 
-
-def _lacks_with_pipeline(x: Layouts, at: Setting) -> Mask:
-    can = at.software.supports.sharding_with_pipeline
-    return (x.pp > 1) & ~among(x.sharding, SHARDINGS, can)
-
-
-SHARDED_PIPELINE = Rule(
+SHARDED_PIPELINE = software_has(
     field="layout.sharding",
     reason="the software cannot combine this sharding with pp > 1",
-    wrong=_lacks_with_pipeline,
-    wording=must_be_one_of("sharding", "sharding_with_pipeline", " with pp > 1"),
+    words=SHARDINGS,
+    allowed="sharding_with_pipeline",
+    of=lambda x: x.pp > 1,
+    when=" with pp > 1",
 )
 
-
-def _lacks_with_tensor(x: Layouts, at: Setting) -> Mask:
-    can = at.software.supports.sharding_with_tensor
-    return (x.tp > 1) & ~among(x.sharding, SHARDINGS, can)
-
-
-SHARDED_TENSOR = Rule(
+SHARDED_TENSOR = software_has(
     field="layout.sharding",
     reason="the software cannot combine this sharding with tp > 1",
-    wrong=_lacks_with_tensor,
-    wording=must_be_one_of("sharding", "sharding_with_tensor", " with tp > 1"),
+    words=SHARDINGS,
+    allowed="sharding_with_tensor",
+    of=lambda x: x.tp > 1,
+    when=" with tp > 1",
 )
 
 

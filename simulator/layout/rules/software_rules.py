@@ -16,6 +16,7 @@ from simulator.layout.rules.rule import (
     Wording,
     among,
     must_be_one_of,
+    software_has,
 )
 from simulator.schedules.registry import SCHEDULES, WORDS
 from simulator.software.profile import launchers
@@ -95,15 +96,11 @@ EXPERT_PARALLEL = Rule(
 )
 
 
-def _lacks_recomputation(x: Layouts, at: Setting) -> Mask:
-    return ~among(x.recompute, RECOMPUTE, at.software.supports.recompute)
-
-
-RECOMPUTATION = Rule(
+RECOMPUTATION = software_has(
     field="layout.recompute",
     reason="the software has no such recomputation",
-    wrong=_lacks_recomputation,
-    wording=must_be_one_of("recompute", "recompute"),
+    words=RECOMPUTE,
+    allowed="recompute",
 )
 
 
