@@ -12,10 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simulator.assembly import SaidSoftware, Source, assemble
+from simulator.economics.ownership import Use, load_page
+from simulator.economics.quotes import quotes_on
+from simulator.economics.rent_or_buy_cluster import rent_or_buy_cluster
 from simulator.errors import InputError
 from simulator.goal import CONFIDENCE
+from simulator.hardware.cluster import load_cluster
 from simulator.planner.prediction import Prediction
 from simulator.planner.prediction import predict as predict_scenario
+from simulator.units import DAY_S
 from simulator.workload.recipe import Workload
 
 if TYPE_CHECKING:
@@ -313,7 +318,6 @@ def compare(
     >>> [row.cluster for row in found.at_equal_gpus()[8]]
     ['dgx-h100', 'dgx-a100']
     """
-    from simulator.economics.quotes import quotes_on
     from simulator.questions.compare.answer import (
         compare_clusters,
         first_that_holds,
@@ -522,7 +526,6 @@ def admit(
         With every problem of the files.
     """
     from simulator.questions.admit.answer import admit as decided
-    from simulator.units import DAY_S
 
     return decided(
         Path(file),
@@ -750,10 +753,6 @@ def rent_or_buy(
     InputError
         If a name is unknown, a number makes no sense, or the accelerator has no page.
     """
-    from simulator.economics.ownership import Use, load_page
-    from simulator.economics.rent_or_buy_cluster import rent_or_buy_cluster
-    from simulator.hardware.cluster import load_cluster
-
     where = "arguments"
     machines = load_cluster(cluster, gpus, where=where)
     use = Use(gpus=gpus, in_use=in_use, goodput=goodput, months=months, cooling=cooling)

@@ -5,5 +5,6 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 Int32s = NDArray[np.int32]
 """Tasks and edges of large graphs: half the memory of 64 bit."""

@@ -12,6 +12,8 @@ import io
 import json
 import pickle
 import re
+import sys
+import typing
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import lru_cache, partial
@@ -377,9 +379,6 @@ def _fields_at(schema: Any, path: list[str]) -> list[str]:
 
 def _dataclass_in(annotation: Any, owner: Any) -> Any:
     """Return the dataclass named in an annotation of `owner`, or None."""
-    import sys
-    import typing
-
     if isinstance(annotation, str):
         annotation = eval(annotation, vars(sys.modules[owner.__module__]))  # our own source text
     if dataclasses.is_dataclass(annotation):

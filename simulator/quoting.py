@@ -111,6 +111,11 @@ def _quoted_character(character: str) -> str:
     return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
 
 
+def option_word(value: object) -> str:
+    """Write a value as ``--set`` takes it: a switch is true or false."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def toml_value(value: Any) -> str:
     r"""Write a value of TOML; a list of lists has a line for each.
 

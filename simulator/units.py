@@ -2,7 +2,8 @@
 
 Every quantity in the program is a plain float (or array) in seconds, bytes, FLOP,
 watts or USD; the name says which. This module holds the few constants that turn
-a person's units into those, and the functions that turn them back for the screen.
+a person's units (a P90 among them) into those, and the functions that turn them back
+for the screen.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ GIB = 2.0**30
 HOUR_S = 3600.0
 DAY_S = 86_400.0
 KWH_J = 3.6e6
+
+P90 = 1.2815515655446004
+"""The 90th percentile of a standard normal distribution; the 10th is its negative."""
 
 _PREFIX = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}

@@ -107,7 +107,7 @@ OutFolder = Annotated[
 IDEAL = "goal.ideal=true"
 """What --ideal says of a scenario."""
 
-_SECONDS = {"d": 1.0, "day": 1.0, "days": 1.0, "w": 7.0, "week": 7.0, "weeks": 7.0,
+_UNIT_DAYS = {"d": 1.0, "day": 1.0, "days": 1.0, "w": 7.0, "week": 7.0, "weeks": 7.0,
             "h": 1.0 / 24.0, "hour": 1.0 / 24.0, "hours": 1.0 / 24.0}  # fmt: skip
 """Days of each unit."""
 
@@ -130,7 +130,7 @@ def days_of(text: str | None, field: str = "--deadline") -> float | None:
     stripped = text.strip()
     unit = stripped.lstrip("0123456789.eE+_").strip()
     number = stripped.removesuffix(unit).strip() if unit else stripped
-    return _positive(number, text, field, _SECONDS.get(unit or "d"), "must be days: 90, 90d, 36h")
+    return _positive(number, text, field, _UNIT_DAYS.get(unit or "d"), "must be days: 90, 90d, 36h")
 
 
 def usd_of(text: str | None, field: str = "--budget") -> float | None:

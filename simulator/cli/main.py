@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from simulator import files, profile_cache
 from simulator._version import __version__
 from simulator.cli.standard_streams import sound_streams
 
@@ -149,8 +150,6 @@ def _lighten() -> None:
 
 def _keep_profiles() -> None:
     """Take profiles as another command read them, where their files are the same."""
-    from simulator import files, profile_cache
-
     files.KEPT.folder = profile_cache.usual_folder()
 
 

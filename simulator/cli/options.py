@@ -12,8 +12,9 @@ from typing import Annotated, Any
 
 import typer
 
+from simulator import catalogue
 from simulator.cli.standard_streams import forget_output
-from simulator.errors import visible
+from simulator.errors import ForeshardError, InfeasibleError, InputError, visible
 
 INFEASIBLE, BAD_INPUT, INTERRUPTED, CLOSED_PIPE = 1, 2, 130, 141
 """Exit codes besides 0; the last two as a shell gives them for SIGINT and SIGPIPE."""
@@ -45,8 +46,6 @@ def _models() -> Iterable[str]:
 def _profiles(kind: str) -> Callable[[str], list[str]]:
     @completing
     def names() -> Iterable[str]:
-        from simulator import catalogue
-
         return catalogue.names(kind)
 
     return names
@@ -123,8 +122,6 @@ def print_line(text: str, *, err: bool = False) -> None:
 @contextmanager
 def writing(place: object, option: str = "") -> Iterator[None]:
     """Turn what keeps a file from being written into an error about it, or about `place`."""
-    from simulator.errors import InputError
-
     try:
         yield
     except OSError as error:
@@ -145,8 +142,6 @@ def check_out(option: str, path: Path | None, *, folder: bool = False) -> None:
 @contextmanager
 def errors_as_exit_codes() -> Iterator[None]:
     """Turn what a user caused into messages on stderr and an exit code; bugs keep their trace."""
-    from simulator.errors import ForeshardError, InfeasibleError, InputError
-
     try:
         yield
         sys.stdout.flush()

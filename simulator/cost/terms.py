@@ -118,6 +118,7 @@ TERMS = (
 """Terms on the critical path; they add up to the step time."""
 
 LABELS = {term.name: term.label for term in TERMS}
+STREAM_OF = {term.name: term.stream for term in TERMS}
 """What users read instead of the name of a term."""
 
 HIDDEN = ("tp", "cp", "ep", "fsdp", "offload", "pp", "dp", "input")

@@ -28,6 +28,7 @@ from simulator.layout.layouts import Layouts
 from simulator.records import dataclass
 from simulator.software.profile import Software
 from simulator.software.releases import parsed
+from simulator.units import P90
 from simulator.workload.recipe import Recipe, Workload
 
 BEARS_ON = {
@@ -54,9 +55,6 @@ _KERNELS, _LAYOUT = SHARED.index("kernels"), SHARED.index("layout")
 
 ERRORS = (*SHARED, "run")
 """All errors, each with a standard deviation in ``hardware_profiles/uncertainty/step.toml``."""
-
-P90 = 1.2815515655446004
-"""The 90th percentile of a standard normal distribution; the 10th is its negative."""
 
 _USUAL = 0.1 * P90_T4 / P90
 """Largest spread of a step that counts as measured (``evidence/card.py``)."""

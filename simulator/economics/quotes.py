@@ -23,6 +23,7 @@ from simulator.errors import InputError, did_you_mean, problem
 from simulator.files import Figure, build, check_header, read_columns, read_csv, read_toml, record
 from simulator.hardware.cluster import clusters_meant
 from simulator.records import dataclass
+from simulator.units import P90
 
 COLUMNS = (
     *("provider", "instance", "gpu", "gpus", "term", "usd_per_gpu_hour", "egress_usd_per_gb"),
@@ -35,7 +36,6 @@ _GRADES = ("datasheet", "assumed")
 
 _FEWEST = 5
 """Published offers of a GPU and term from which on they tell how far prices are apart."""
-_P90 = 1.2815515655446004
 
 
 @record
@@ -142,7 +142,7 @@ def price_spread(gpu: str, term: Term) -> float:
     if len(asked) < _FEWEST:
         asked = [usd - median(some) for some in groups.values() if len(some) > 1 for usd in some]
     low, high = np.quantile(asked, [0.1, 0.9])
-    return float(high - low) / (2.0 * _P90)
+    return float(high - low) / (2.0 * P90)
 
 
 def quotes_on(

@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from simulator.answers import Encoded
-from simulator.arrays import Floats
-from simulator.evidence.evidence_runs import Flags
+from simulator.arrays import Bools, Floats
 from simulator.evidence.likeness import NEAR, Nearness, axes_text, says
 from simulator.records import dataclass
 
@@ -193,7 +192,7 @@ def grade_of(nearness: Nearness, expected: float) -> str:
     return GRADES[-1]
 
 
-def _same(nearness: Nearness, names: tuple[str, ...]) -> Flags:
+def _same(nearness: Nearness, names: tuple[str, ...]) -> Bools:
     """Which runs near agree in some columns."""
     alike = nearness.distance[0] <= NEAR
     for name in names:

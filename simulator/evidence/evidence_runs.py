@@ -17,11 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator import catalogue
-from simulator.arrays import Floats
+from simulator.arrays import Bools, Floats
 from simulator.files import read_columns
 from simulator.records import dataclass
-
-Flags = NDArray[np.bool_]
 
 AXES = ("tp", "cp", "pp", "ep")
 """Axes of a layout that a run uses or not, and whose groups leave a fast domain or not."""
@@ -62,13 +60,13 @@ class EvidenceRuns:
     numbers: Mapping[str, Floats]
     doublings: Mapping[str, Floats]
     """Their logarithms to base 2, of the first five."""
-    axes: Mapping[str, Flags]
+    axes: Mapping[str, Bools]
     """``uses`` and ``leaves``: a row a run, a column for each of AXES."""
     error: Floats
     weight: Floats
     """Of a run at distance 0: a source of n runs weighs as the root of n."""
 
-    def some(self, wanted: Flags) -> EvidenceRuns:
+    def some(self, wanted: Bools) -> EvidenceRuns:
         """Some of the runs, each with its weight among all."""
 
         def pick(columns: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -112,7 +110,7 @@ def runs_of(columns: Mapping[str, Sequence[str]]) -> EvidenceRuns:
     )
 
 
-def _flags(joined: Sequence[str]) -> Flags:
+def _flags(joined: Sequence[str]) -> Bools:
     """Which of AXES each text names, of names joined by +: a row a text."""
     texts = np.char.add(np.char.add("+", np.array(joined, dtype=str)), "+")
     return np.stack([np.char.find(texts, f"+{axis}+") >= 0 for axis in AXES], axis=1)

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator import catalogue
-from simulator.arrays import Floats
+from simulator.arrays import Bools, Floats
 from simulator.evidence.evidence_runs import AXES, EvidenceRuns, load_evidence_runs
 from simulator.files import Figure, read_profile, read_toml, record
 from simulator.record_cache import for_same_records
@@ -116,7 +116,7 @@ class Traits:
     """Whether the software is what was asked for, not a release or framework that stands for it."""
     numbers: Mapping[str, Floats]
     """By column (``evidence_runs.NUMBERS``), a value a layout."""
-    axes: Mapping[str, NDArray[np.bool_]]
+    axes: Mapping[str, Bools]
     """``uses`` and ``leaves``: a row a layout, a column for each of AXES."""
 
     def take(self, first: int, count: int = 1) -> Traits:
@@ -314,7 +314,7 @@ def _best(
     return np.array(best, dtype=np.intp), np.array(share, dtype=float)
 
 
-def _fastest(runs: EvidenceRuns, some: NDArray[np.bool_]) -> int:
+def _fastest(runs: EvidenceRuns, some: Bools) -> int:
     return int(np.argmax(np.where(some, runs.numbers["mfu"], -1.0)))
 
 
@@ -334,7 +334,7 @@ def _share_of_kind(runs: EvidenceRuns, kind: str) -> float:
     return min(1.0, float(np.median(shares))) if shares else 1.0
 
 
-def _bounds(runs: EvidenceRuns, some: NDArray[np.bool_]) -> bool:
+def _bounds(runs: EvidenceRuns, some: Bools) -> bool:
     return len(set(runs.words["source"][some].tolist())) >= _SOURCES
 
 
@@ -356,7 +356,7 @@ def _expected(runs: EvidenceRuns, distance: Floats) -> tuple[Floats, Floats, Flo
 
 
 @for_same_records(256)
-def says(column: NDArray[Any], word: str) -> NDArray[np.bool_]:
+def says(column: NDArray[Any], word: str) -> Bools:
     """Where a column of the table says a word: asked of the same ones by every answer."""
     return np.asarray(column == word)
 
@@ -392,6 +392,6 @@ def _parts(traits: Traits, runs: EvidenceRuns, rules: Likeness) -> dict[str, Flo
     return parts
 
 
-def axes_text(flags: NDArray[np.bool_]) -> str:
+def axes_text(flags: Bools) -> str:
     """Name the axes that are set: ``tp+pp``."""
     return "+".join(name for name, used in zip(AXES, flags.tolist(), strict=True) if used)

@@ -9,6 +9,7 @@ import typer
 
 from simulator.cli.options import print_line
 from simulator.cli.runner import question
+from simulator.errors import InputError
 
 if TYPE_CHECKING:
     from socket import socket
@@ -38,8 +39,6 @@ def ask(*, port: Port = 8021, host: Host = "127.0.0.1") -> None:
     beside the next. Nothing is loaded from elsewhere; the link of the page carries its state. Needs
     the extra foreshard[ui]. Stop it with Ctrl-C.
     """
-    from simulator.errors import InputError
-
     try:
         import uvicorn
 
@@ -76,8 +75,6 @@ def _listening(host: str, port: int) -> socket:
         If the host is not known or not of this machine, or the port is taken.
     """
     import socket
-
-    from simulator.errors import InputError
 
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

@@ -13,11 +13,10 @@ from contextlib import suppress
 import numpy as np
 
 from simulator import catalogue
-from simulator.arrays import Floats, Ints
+from simulator.arrays import Bools, Floats, Ints
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.layout.placement import Group
 from simulator.measured.microbenchmarks import (
-    Masks,
     Sieve,
     Table,
     Texts,
@@ -190,7 +189,7 @@ def read_a2a(table: Table, words: Words) -> CollectiveCalls:
     )
 
 
-def _contradicted(table: Table) -> Masks:
+def _contradicted(table: Table) -> Bools:
     """Calls that took a quarter longer than one at least as large of the same series."""
     columns = [table.text(name) for name in _SERIES]
     zeros = np.zeros(len(table), dtype=bool)

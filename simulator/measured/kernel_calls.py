@@ -11,11 +11,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from simulator.arrays import Floats
+from simulator.arrays import Bools, Floats
 from simulator.hardware.accelerator import BACKWARD_FLOP, Accelerator
 from simulator.hardware.cluster import load_accelerator
 from simulator.measured.microbenchmarks import (
-    Masks,
     Sieve,
     Table,
     Texts,
@@ -81,7 +80,7 @@ class KernelCalls:
     """Type as the profiles call it."""
     library: Texts
     """Key of the family's table in the profile."""
-    loaded: Masks
+    loaded: Bools
     """Timed back to back: at the clock of a training step."""
     passes: Texts
     """Of attention: forward, backward or both."""
@@ -179,7 +178,7 @@ def gemm_type(dtype: str) -> str:
     return "bf16" if dtype == "fp16" else dtype
 
 
-def _skip_attention(sieve: Sieve, rows: Masks) -> None:
+def _skip_attention(sieve: Sieve, rows: Bools) -> None:
     """Skip attention that the formula does not describe."""
     text = sieve.table.text
     differ = (text("seq_kv") != "") & (text("seq_kv") != text("seq_q"))
@@ -236,7 +235,7 @@ def _figures(
 # --- sizes -------------------------------------------------------------------------------
 
 
-def _gemm(sieve: Sieve, rows: Masks, dtype: Texts) -> Shape:
+def _gemm(sieve: Sieve, rows: Bools, dtype: Texts) -> Shape:
     """Sizes of a product; one that adds to its result in memory reads it as well."""
     shape = {name: sieve.positive(column, rows) for name, column in GEMM_COLUMNS.items()}
     impl = sieve.table.text("impl")
@@ -246,7 +245,7 @@ def _gemm(sieve: Sieve, rows: Masks, dtype: Texts) -> Shape:
     return shape | {"result_bytes": times * np.where(wide, 4.0, 2.0)}
 
 
-def attention_shape(sieve: Sieve, rows: Masks) -> Shape:
+def attention_shape(sieve: Sieve, rows: Bools) -> Shape:
     """Sizes of fused attention: values are as wide as keys unless the note says otherwise."""
     size = {name: sieve.positive(column, rows) for name, column in ATTENTION_COLUMNS.items()}
     sieve.skip("no formula for heads wider than 256", rows & (size["head_size"] > _WIDEST))
@@ -274,14 +273,14 @@ def unmasked_flop(shape: Shape, passes: Texts) -> Floats:
     return 2.0 * times * pairs * (shape["score_size"] + shape["value_size"])
 
 
-def stream_shape(sieve: Sieve, rows: Masks) -> Shape:
+def stream_shape(sieve: Sieve, rows: Bools) -> Shape:
     """Bytes of memory-bound kernels: of the whole call, and of each of its M rows if known."""
     moved = sieve.positive("bytes", rows)
     each = moved / sieve.positive("M", rows & (sieve.table.text("M") != ""))
     return {"moved_bytes": moved, "row_bytes": np.where(np.isnan(each), 0.0, each)}
 
 
-def _experts(sieve: Sieve, rows: Masks) -> Shape:
+def _experts(sieve: Sieve, rows: Bools) -> Shape:
     """Evenly routed tokens of one rank's experts; ``tp=T ep=E routing=balanced`` in the note."""
     named = ("tokens", "topk", "experts", "hidden", "inter")
     tokens, top_k, experts, hidden, inter = (sieve.positive(name, rows) for name in named)

@@ -32,6 +32,7 @@ _OTHERS = {
 }
 """Kinds of files that are no logs."""
 
+_COLOUR = re.compile(r"\x1b?\[[0-9;]{1,20}m")
 _JOINT = re.compile(rb"\r|(?=\[(?:rank|default|trainer)\d+\]:)")
 
 _RANK = re.compile(
@@ -84,6 +85,11 @@ def looks_like(path: Path | str) -> str:
     """Name the kind of file that the beginning of one looks like; an empty word if none."""
     titles = {kind.title: kind.mark.encode() for kind in log_kinds().values()}
     return _first_marked(path, titles | _OTHERS)
+
+
+def without_colours(text: str) -> str:
+    """Leave out what colours a line, also where its escape character was lost."""
+    return _COLOUR.sub("", text)
 
 
 def rank_of(text: str) -> int | None:

@@ -15,13 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator import catalogue
-from simulator.arrays import Floats, Ints
+from simulator.arrays import Bools, Floats, Ints
 from simulator.errors import InputError, brief, nearest
 from simulator.files import build, check_header, read_csv, read_toml, record
 from simulator.measured.table_kinds import HEADERS, Kind
 from simulator.records import dataclass
 
-Masks = NDArray[np.bool_]
 Texts = NDArray[np.str_]
 
 _ABOVE_LIMIT = 1.05
@@ -88,7 +87,7 @@ class Table:
         found = self.columns.get(column)
         return np.full(len(self), "") if found is None else found
 
-    def at(self, rows: Ints) -> Masks:
+    def at(self, rows: Ints) -> Bools:
         """Return the mask that holds at these rows."""
         mask = np.zeros(len(self), dtype=bool)
         mask[rows] = True
@@ -128,7 +127,7 @@ def read_table(path: Path | str, kind: Kind) -> Table:
     return Table(path=str(path), line=np.array(lines), columns=columns, faults=faults)
 
 
-def groups(where: Masks, *columns: Texts) -> Iterator[tuple[tuple[str, ...], Ints]]:
+def groups(where: Bools, *columns: Texts) -> Iterator[tuple[tuple[str, ...], Ints]]:
     """Yield each combination of words that occurs where `where` holds, with its rows."""
     found: dict[tuple[str, ...], list[int]] = {}
     rows = np.flatnonzero(where)
@@ -151,7 +150,7 @@ class Sieve:
 
     def __init__(self, table: Table) -> None:
         self.table = table
-        self.kept: Masks = np.ones(len(table), dtype=bool)
+        self.kept: Bools = np.ones(len(table), dtype=bool)
         self.problems: list[str] = []
         """What is wrong with the input, each as ``file: line N: column: rule, got value``."""
         self._reasons: Counter[str] = Counter()
@@ -165,14 +164,14 @@ class Sieve:
         """Rows skipped by reason, the most frequent first."""
         return dict(self._reasons.most_common())
 
-    def skip(self, reason: str, rows: Masks) -> None:
+    def skip(self, reason: str, rows: Bools) -> None:
         """Skip rows that nothing is wrong with but that cannot be priced."""
         out = rows & self.kept
         if out.any():
             self._reasons[reason] += int(out.sum())
             self.kept &= ~out
 
-    def skip_each(self, reason: str, rows: Masks, *columns: str) -> None:
+    def skip_each(self, reason: str, rows: Bools, *columns: str) -> None:
         """Skip rows with a reason that quotes these columns: ``no profile for {}``."""
         texts = [self.table.text(column) for column in columns]
         for words, members in list(groups(rows & self.kept, *texts)):
@@ -180,7 +179,7 @@ class Sieve:
             self.kept[members] = False
 
     def refuse(
-        self, rows: Masks, column: str, rule: str, *, hints: Sequence[str] | None = None
+        self, rows: Bools, column: str, rule: str, *, hints: Sequence[str] | None = None
     ) -> None:
         """Skip rows in which a column breaks a rule, and say so for each line.
 
@@ -213,7 +212,7 @@ class Sieve:
         near = {word: nearest(word, words) for word in np.unique(text[wrong]).tolist()}
         self.refuse(wrong, column, "unknown", hints=[near.get(word, "") for word in text.tolist()])
 
-    def positive(self, column: str, rows: Masks, *, blank: float | None = None) -> Floats:
+    def positive(self, column: str, rows: Bools, *, blank: float | None = None) -> Floats:
         """Read numbers where `rows` holds and rows are still kept; NaN elsewhere.
 
         One that is not positive is refused, and a blank field, unless it stands for `blank`.
@@ -241,7 +240,7 @@ def _number(word: str) -> float:
 
 
 def profiles(
-    sieve: Sieve, kind: str, words: Mapping[str, str], where: Masks | None = None
+    sieve: Sieve, kind: str, words: Mapping[str, str], where: Bools | None = None
 ) -> Texts:
     """Profile of the GPU of each row; rows without one are skipped.
 
@@ -265,7 +264,7 @@ def profiles(
 
 
 def refuse_impossible(
-    sieve: Sieve, column: str, rows: Masks, *, measured_s: Floats, least_s: Floats, limit: str
+    sieve: Sieve, column: str, rows: Bools, *, measured_s: Floats, least_s: Floats, limit: str
 ) -> None:
     """Refuse calls that took less than the hardware needs, as times in a wrong unit do.
 

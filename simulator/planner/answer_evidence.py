@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, get_args
 
 from simulator.cost.estimate import Estimate
-from simulator.cost.uncertainty import P90, bearing, belief, traits
+from simulator.cost.uncertainty import bearing, belief, traits
 from simulator.economics.price import Price, Site
 from simulator.evidence.card import Card, evidence_card
 from simulator.evidence.likeness import P90_T4, Nearness, nearness
@@ -18,6 +18,7 @@ from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.outcome import Outcome
 from simulator.software.profile import Software
+from simulator.units import P90
 from simulator.workload.recipe import Recipe, Workload
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from simulator import catalogue
 from simulator.cost.step import Estimate, evaluate
-from simulator.errors import InputError
+from simulator.errors import InfeasibleError, InputError
 from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.planner.layout_row import LayoutRow, layout_rows
@@ -257,7 +257,6 @@ def _free(scenario: Scenario) -> Scenario:
 
 def _search(now: Prediction) -> FewChanges | None:
     """The fastest of all layouts."""
-    from simulator.errors import InfeasibleError
     from simulator.planner.plan import plan
 
     try:

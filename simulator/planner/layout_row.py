@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from simulator.answers import Encoded, plain
-from simulator.cost.terms import TERMS
+from simulator.cost.terms import STREAM_OF
 from simulator.economics.planning_factor import PlanningFactor, Span
 from simulator.layout.layouts import Layouts
 from simulator.planner.input_verdict import InputVerdict, input_verdict
@@ -21,7 +21,6 @@ from simulator.search.checkpoints import Checkpoint, checkpoints
 from simulator.search.outcome import Outcome, answer_columns, spans
 
 _COMMUNICATION = ("tensor", "context", "expert", "pipeline", "data")
-_STREAMS = {term.name: term.stream for term in TERMS}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,7 +129,7 @@ class LayoutRow(Encoded):
         return 1.0 - self.memory_total_bytes / self.usable_bytes
 
     def _share(self, streams: tuple[str, ...]) -> float:
-        seconds = (s for name, s in self.terms_s.items() if _STREAMS[name] in streams)
+        seconds = (s for name, s in self.terms_s.items() if STREAM_OF[name] in streams)
         return sum(seconds) / self.step_time_s
 
 

@@ -17,6 +17,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from simulator import catalogue
 from simulator.cli.options import BAD_INPUT, Json, check_out, completing, print_line, writing
 from simulator.cli.runner import Reply, print_answer, question
 from simulator.cli.screen import plain_table, table_of
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 @completing
 def _names() -> Iterable[str]:
-    from simulator import catalogue
     from simulator.profiles import KINDS
 
     return sorted({name for kind in KINDS for name in catalogue.names(kind)})
@@ -131,7 +131,6 @@ def check_profiles(*, files: Files = None, as_json: Json = False) -> int:
 
     Exit code 2 where anything is wrong; every problem names file and field.
     """
-    from simulator import catalogue
     from simulator.profiles import KINDS
     from simulator.profiles.check import check
 
@@ -412,7 +411,6 @@ def _whole(profile: Profile) -> dict[str, Any]:
 
 def whole_gpus(name: str) -> int:
     """GPUs of all servers that a profile lists cables of; else of two leaves, or two pods."""
-    from simulator import catalogue
     from simulator.files import read_profile
     from simulator.hardware.cluster import ClusterProfile, load_node
     from simulator.hardware.edge_list import edges_of, endpoint

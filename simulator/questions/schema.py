@@ -8,6 +8,7 @@ import typer
 
 from simulator.cli.options import print_json
 from simulator.cli.runner import question
+from simulator.errors import InputError, problem
 
 What = Annotated[str, typer.Argument(metavar="[WHAT]", help="scenario: the file that others read.")]
 
@@ -18,7 +19,6 @@ def ask(*, what: What = "scenario") -> None:
 
     Editors check and complete scenarios by it (`#:schema FILE` in the first line, for TOML).
     """
-    from simulator.errors import InputError, problem
     from simulator.report.scenario_fields import scenario_schema
 
     if what != "scenario":

@@ -19,9 +19,8 @@ from simulator.errors import InputError, did_you_mean, first_of, problem
 from simulator.files import Figure, check_header, read_csv
 from simulator.records import dataclass
 from simulator.reliability.reliability_profile import Reliability
-from simulator.units import DAY_S
+from simulator.units import DAY_S, P90
 
-_NORMAL_90 = 1.2815515655446004
 _CHI_95 = 3.841458820694124
 """95 % of a chi-squared variable of one degree of freedom lie below."""
 _LEAST_COUNT = 5
@@ -191,7 +190,7 @@ def _fitted(cause: str, count: int, device_days: float) -> FittedRate:
     if not device_days > 0.0:
         return FittedRate(cause=cause, count=count, per_device_day=0.0, p10=0.0, p90=0.0)
     shape = count + 0.5
-    low, high = (_gamma_quantile(shape, z) / device_days for z in (-_NORMAL_90, _NORMAL_90))
+    low, high = (_gamma_quantile(shape, z) / device_days for z in (-P90, P90))
     mean = shape / device_days if count else 0.0
     return FittedRate(cause=cause, count=count, per_device_day=mean, p10=low, p90=high)
 

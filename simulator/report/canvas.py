@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import textwrap
 from typing import TYPE_CHECKING, Any, Literal
 
 from simulator.report.palette import colour
@@ -129,8 +130,6 @@ def legend(figure: Figure | SvgFigure, axes: Axes | SvgAxes) -> None:
 
 def wrapped(text: str, width: int) -> str:
     """Break a text into lines of so many letters."""
-    import textwrap
-
     wide = text.replace("+", "+ ")  # a long word may end behind a plus
     lines = textwrap.wrap(wide, width) if len(max(text.split(), key=len)) > width else None
     return "\n".join(lines or textwrap.wrap(text, width)).replace("+ ", "+")

@@ -14,6 +14,7 @@ from simulator.measured.log import MeasuredLog
 from simulator.measured.replay import Run
 from simulator.measured.rows import LAYOUT_COLUMNS
 from simulator.planner.prediction import Prediction, predict
+from simulator.quoting import option_word
 from simulator.records import dataclass
 from simulator.scenario import Scenario, make_scenario
 from simulator.scoring.memory_reading import first_step_gib, memory_of_kind_gib
@@ -304,8 +305,8 @@ def _contradictions(log: MeasuredLog, scenario: Scenario, said: Set[str]) -> lis
     problems = []
     for name, found in log.stated.items():
         if name in ours and not _same(ours[name], found.value):
-            place, value = _FIELDS.get(name, f"layout.{name}"), _word(found.value)
-            rule = f"must be {_word(ours[name])} as {place} of {scenario.where}"
+            place, value = _FIELDS.get(name, f"layout.{name}"), option_word(found.value)
+            rule = f"must be {option_word(ours[name])} as {place} of {scenario.where}"
             follow = f" (to follow the log: --set {place}={value})" if "." in place else ""
             problems.append(
                 f"{log.path}: line {found.line}: {found.words}: {rule}, got {value}{follow}"
@@ -323,11 +324,6 @@ def _same(ours: Any, theirs: Any) -> bool:
     if isinstance(ours, tuple) and isinstance(theirs, list):
         return set(ours) == set(theirs)
     return bool(ours == theirs)
-
-
-def _word(value: Any) -> str:
-    """A value as ``--set`` takes it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _impossible(log: MeasuredLog, prediction: Prediction) -> list[str]:

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from simulator.arrays import Floats
 from simulator.cost.estimate import Estimate, concatenate
 from simulator.cost.uncertainty import (
-    P90,
     Belief,
     bearing,
     belief,
@@ -26,6 +25,7 @@ from simulator.evidence.likeness import P90_T4, Nearness, nearness
 from simulator.hardware.cluster import Cluster
 from simulator.records import dataclass
 from simulator.software.profile import Software
+from simulator.units import P90
 from simulator.workload.recipe import Workload
 
 TIE = 0.2

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from simulator.api import predict
 from simulator.cli.main import app
-from simulator.cost.uncertainty import P90, SHARED, Belief, load_step_errors
+from simulator.cost.uncertainty import SHARED, Belief, load_step_errors
 from simulator.errors import InputError
 from simulator.hardware.cluster import load_accelerator
 from simulator.measured.measurements import read_measurements
@@ -27,6 +27,7 @@ from simulator.questions.calibrate.next_measurement import (
     programs,
 )
 from simulator.scoring.anchor import Anchor, anchored
+from simulator.units import P90
 from tests.calibration.conftest import head, record
 from tests.flat_kernels import gemm_rates, gemm_s
 

@@ -11,8 +11,9 @@ import pytest
 
 from simulator import catalogue
 from simulator.cost.step import evaluate
-from simulator.cost.uncertainty import P90, SHARED, load_step_errors
+from simulator.cost.uncertainty import SHARED, load_step_errors
 from simulator.measured.rows import MeasuredRun
+from simulator.units import P90
 from workshop.fits.training.errors import (
     _fitted,
     _Group,

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator import catalogue
-from simulator.arrays import Floats
+from simulator.arrays import Bools, Floats
 from simulator.evidence.card import GRADES
 from simulator.evidence.evidence_runs import EvidenceRuns, load_evidence_runs
 from simulator.evidence.likeness import P90_T4, STOOD_IN, load_likeness
@@ -31,8 +31,6 @@ from workshop.cases.interval_fit import (
     interval_scores,
     log_errors,
 )
-
-Flags = NDArray[np.bool_]
 
 OLDER = ("second_memory",)
 """Tables that were never first sight, but that no figure of time was fitted to either."""
@@ -85,7 +83,7 @@ def intervals_left_out() -> dict[str, Any]:
     }
 
 
-def _groups(runs: EvidenceRuns, rows: NDArray[Any], first: Flags) -> dict[str, Flags]:
+def _groups(runs: EvidenceRuns, rows: NDArray[Any], first: Bools) -> dict[str, Bools]:
     """Which rows are of each group; those of first sight but for the last."""
     words = {name: column[rows] for name, column in runs.words.items()}
     devices = sorted(set(words["device"].tolist()))

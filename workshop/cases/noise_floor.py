@@ -52,8 +52,8 @@ def release_pairs(runs: Iterable[MeasuredRun]) -> tuple[ReleasePair, ...]:
 
 def _alike(run: MeasuredRun, framework: str) -> tuple[tuple[str, str], ...]:
     """Every column that a prediction may read, with the framework in place of its release."""
-    own = {name: run.get(name) for name in run.fields if name not in LABEL_COLUMNS}
-    return tuple(sorted({**own, "software": framework}.items()))
+    columns = {name: run.get(name) for name in run.fields if name not in LABEL_COLUMNS}
+    return tuple(sorted({**columns, "software": framework}.items()))
 
 
 def _neighbours(

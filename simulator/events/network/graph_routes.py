@@ -8,14 +8,12 @@ ways the network has.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from simulator.arrays import Floats, Ints
+from simulator.arrays import Bools, Floats, Ints
 from simulator.events.network.graph.arcs import Graph
 from simulator.events.network.graph.ways import Ways, ways
 from simulator.events.network.links import BETWEEN_SWITCHES, Topology, rail_choices
 
-Bools = NDArray[np.bool_]
 Entries = tuple[Ints, Ints, Floats]
 
 

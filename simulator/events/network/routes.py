@@ -9,14 +9,12 @@ never leaves that rail. What crosses a lost link tries every other rail, then wa
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from simulator.arrays import Floats, Ints
+from simulator.arrays import Bools, Floats, Ints
 from simulator.errors import InputError, problem
 from simulator.events.network.links import Topology, link_name, rail_choices
 from simulator.records import dataclass
-
-Bools = NDArray[np.bool_]
 
 Entries = tuple[Ints, Ints, Floats]
 
@@ -294,7 +292,7 @@ def _walk(
     flows: Ints,
     order: tuple[int, ...],
     turned: tuple[int, ...],
-) -> tuple[Entries, NDArray[np.bool_]]:
+) -> tuple[Entries, Bools]:
     """Ways of all flows, axes in this order, the long way round along the turned ones."""
     shape = topology.torus
     place = np.stack(np.unravel_index(topology.seats.local[start[flows]], shape))

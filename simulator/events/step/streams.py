@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from simulator.cost.terms import HIDDEN, TERMS
+from simulator.cost.terms import HIDDEN, STREAM_OF, TERMS
 
 STREAMS = ("compute", "tensor", "context", "expert", "pipeline", "data", "copy", "host")
 """What a rank can do at the same time; the words of `Term.stream`. Stream s of rank r is number
@@ -32,8 +32,6 @@ and back; waiting for kernel launches; the end of a step; the next batch."""
 CAUSES = tuple(term.name for term in TERMS)
 """Names of the terms of a step time."""
 
-_STREAM = {term.name: term.stream for term in TERMS}
-
 
 class Span(NamedTuple):
     """A part of a phase, on one stream."""
@@ -47,7 +45,7 @@ class Span(NamedTuple):
     @property
     def stream(self) -> str:
         """The stream of its terms."""
-        return _STREAM[self.terms[0]]
+        return STREAM_OF[self.terms[0]]
 
 
 PHASES = (
@@ -97,5 +95,7 @@ REPEATING = phase_of("recompute")
 BESIDE = tuple(name for name in HIDDEN if name != "pp")
 """What hides inside a pass; a send that hides is a task of its own."""
 
-COMPUTE_TERMS = tuple(name for names in PHASE_TERMS for name in names if _STREAM[name] == "compute")
+COMPUTE_TERMS = tuple(
+    name for names in PHASE_TERMS for name in names if STREAM_OF[name] == "compute"
+)
 """What takes longer on a GPU that is slow."""

@@ -34,7 +34,7 @@ from simulator.interop.logs.megatron_log import ARGUMENT, listed_arguments
 from simulator.interop.logs.readers import reader_of
 from simulator.interop.traces.kineto import read_trace
 from simulator.interop.traces.nsys import is_nsys, read_nsys
-from simulator.measured.log_lines import LogKind, log_kinds
+from simulator.measured.log_lines import LogKind, log_kinds, without_colours
 from simulator.plain_files import open_file
 from simulator.scoring.trace import StepTime, Trace, measure
 from simulator.workload.recipe import Recipe
@@ -47,7 +47,6 @@ _TRACE = re.compile(rb'"(?:traceEvents|deviceProperties|distributedInfo)"\s*:')
 _ELAPSED = "elapsed time per iteration (ms)"
 _PADDED = re.compile(r"> padded vocab \(size: (\d{1,9})\)")
 """As ``vocab_size_with_padding`` of Megatron-LM prints it."""
-_COLOUR = re.compile(r"\x1b?\[[0-9;]{1,20}m")
 _MESH = re.compile(r"device mesh with parallelism: ([\w=, ]{1,400})")
 _OLD_MESH = re.compile(r"device mesh with (\[[\w', ]{1,200}\]), (\[[\d, ]{1,200}\])")
 _SAID = {
@@ -101,7 +100,7 @@ def read_measured(path: Path | str) -> list[Reading]:
         return [_of_megatron(text, str(path))]
     if ":::MLLOG" in text:
         return [_of_mlperf(text, str(path))]
-    plain = _COLOUR.sub("", text)
+    plain = without_colours(text)
     if "device mesh with" in plain or re.search(r"\bstep:.{1,200}\b[wt]ps: ", plain):
         return [_of_torchtitan(plain, str(path))]
     for name, kind in log_kinds().items():

@@ -93,23 +93,7 @@ def read_history(
 ) -> MeasuredLog:
     """Read step times from the history of a run.
 
-    Parameters
-    ----------
-    path : path
-        A file or folder of a tracker.
-    recipe : Recipe
-        Sequence length and global batch of the run.
-    gpus : int
-        GPUs of the run.
-    warm_up : int, optional
-        Points to leave out at the start; else as ``measured.log.warm_up`` says.
-    progress : callable, optional
-        Taken for the sake of other readers; histories are small.
-
-    Raises
-    ------
-    InputError
-        If it cannot be read, or no two points have steps and times.
+    Arguments and errors as of all readers (``interop/logs/readers.py``).
     """
     place = Path(path)
     reading = LogReading("history", "a history of a run", place)

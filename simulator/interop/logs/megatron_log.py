@@ -77,23 +77,7 @@ def read_megatron_log(
 ) -> MeasuredLog:
     """Read iteration times, TFLOP/s and memory from a log of Megatron-LM.
 
-    Parameters
-    ----------
-    path : path
-        What the run printed, of one rank or of several.
-    recipe : Recipe
-        Sequence length and global batch of the run.
-    gpus : int
-        GPUs of the run.
-    warm_up : int, optional
-        Step lines to leave out at the start; else as ``measured.log.warm_up`` says.
-    progress : callable, optional
-        Told how many bytes are read, of how many.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read, has no iteration line, or contradicts itself.
+    Arguments and errors as of all readers (``interop/logs/readers.py``).
     """
     reading = LogReading("megatron", "a Megatron-LM log", path)
     before: tuple[int, int, int] | None = None

@@ -52,23 +52,8 @@ def read_mlperf_log(
 ) -> MeasuredLog:
     """Read step times from a log in the MLPerf training format.
 
-    Parameters
-    ----------
-    path : path
-        What the run printed.
-    recipe : Recipe
-        Sequence length and global batch of the run; a batch that the log states goes before it.
-    gpus : int
-        GPUs of the run.
-    warm_up : int, optional
-        Entries to leave out at the start; else as ``measured.log.warm_up`` says.
-    progress : callable, optional
-        Told how many bytes are read, of how many.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read or has nothing to take a step time from.
+    Arguments and errors as of all readers (``interop/logs/readers.py``). A batch that the
+    log states goes before that of the recipe.
     """
     reader = _Reader(path, recipe.global_batch)
     for line, text in marked_lines(path, (_MARK.encode(),), progress=progress):

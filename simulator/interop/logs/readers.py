@@ -30,12 +30,12 @@ from simulator.measured.log_lines import (
     log_kinds,
     marked_lines,
     rank_of,
+    without_colours,
 )
 from simulator.records import dataclass
 from simulator.units import GIB
 from simulator.workload.recipe import Recipe
 
-_COLOUR = re.compile(r"\x1b?\[[0-9;]{1,20}m")
 _SUFFIXES = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
@@ -77,7 +77,7 @@ def read_step_lines(
     lines = _Lines(kind, kind.line, reading, recipe, gpus)
     marks = tuple(mark.encode() for mark in kind.line.marks)
     for number, raw in marked_lines(path, marks, progress=progress):
-        lines.take(number, _COLOUR.sub("", raw))
+        lines.take(number, without_colours(raw))
     return reading.finish(recipe, gpus, warm_up)
 
 

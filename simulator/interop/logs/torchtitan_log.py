@@ -16,7 +16,7 @@ import numpy as np
 
 from simulator.layout.layouts import accelerators
 from simulator.measured.log import LogReading, MeasuredLog
-from simulator.measured.log_lines import Progress, marked_lines, rank_of
+from simulator.measured.log_lines import Progress, marked_lines, rank_of, without_colours
 from simulator.units import GIB
 from simulator.workload.recipe import Recipe
 
@@ -26,7 +26,6 @@ _MARKS = (b"tps: ", b"wps: ", *(mark.encode() for mark in (_MESH, _BATCH, _COMPI
 _MODES = {"full": "full", "selective": "selective"}
 _APPLIED = re.compile(r"Applied (\w{1,20}) activation checkpointing")
 
-_COLOUR = re.compile(r"\x1b?\[[0-9;]+m")
 # Digits are bounded: what has more of them is damaged, and no number here needs as many.
 _STEP = re.compile(r"(?<!validate )\bstep:\s*(\d{1,15})\s")
 _SPEED = re.compile(r"\b[tw]ps:\s*(\d[\d,]{0,20})\s")
@@ -50,29 +49,13 @@ def read_torchtitan_log(
 ) -> MeasuredLog:
     """Read speed, TFLOP/s and memory from a log of torchtitan, with colours or without.
 
-    Parameters
-    ----------
-    path : path
-        What the run printed, of one rank or of several.
-    recipe : Recipe
-        Sequence length and global batch of the run: what turns tps into a step time.
-    gpus : int
-        GPUs of the run.
-    warm_up : int, optional
-        Step lines to leave out at the start; else as ``measured.log.warm_up`` says.
-    progress : callable, optional
-        Told how many bytes are read, of how many.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read or has no step line.
+    Arguments and errors as of all readers (``interop/logs/readers.py``).
     """
     reading = LogReading("torchtitan", "a torchtitan log", path)
     tokens = recipe.tokens_per_step / gpus
     compiled = False
     for line, raw in marked_lines(path, _MARKS, progress=progress):
-        text = _COLOUR.sub("", raw)
+        text = without_colours(raw)
         if _MESH in text:
             _mesh(reading, line, text)
         elif _BATCH in text:

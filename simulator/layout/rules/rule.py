@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.arrays import Bools
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import Layouts, divisors
 from simulator.records import dataclass
@@ -19,7 +20,7 @@ from simulator.software.profile import Software
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import Workload
 
-Mask: TypeAlias = NDArray[np.bool_]
+Mask: TypeAlias = Bools
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -9,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simulator import catalogue
 from simulator.cli.options import check_out, print_line, writing
 from simulator.cli.runner import question
+from simulator.errors import InputError
 
 if TYPE_CHECKING:
     from simulator.profiles.own_cluster import OwnCluster
@@ -76,10 +79,6 @@ def init(
     What no flag says is asked for on a terminal; anywhere else it is as the shipped cluster has it.
     The profiles are checked before they are written; a file that was edited is not written over.
     """
-    import datetime
-
-    from simulator import catalogue
-    from simulator.errors import InputError
     from simulator.plain_files import write_files
     from simulator.profiles.own_cluster import OwnCluster, filled_in, own_profiles
     from simulator.quoting import shell_word
@@ -124,7 +123,6 @@ def _seen(asked: OwnCluster, topo: Path | None) -> OwnCluster:
     """Fill in what a matrix of links shows and no flag says."""
     if topo is None:
         return asked
-    from simulator.errors import InputError
     from simulator.interop.fabric_files import seen_links
 
     seen = seen_links(topo)
@@ -157,7 +155,6 @@ def _seen(asked: OwnCluster, topo: Path | None) -> OwnCluster:
 
 def _asked(asked: OwnCluster) -> OwnCluster:
     """Ask on a terminal for what is missing; elsewhere the GPU must be given."""
-    from simulator.errors import InputError
     from simulator.profiles.own_cluster import GBIT, shipped_base
 
     if not sys.stdin.isatty():

@@ -15,9 +15,11 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from simulator import catalogue
 from simulator.cli.options import check_out, writing
 from simulator.cli.runner import Reply, question
 from simulator.cli.screen import Progress, heading, notes, plain_table
+from simulator.errors import InputError
 from simulator.glossary import CAVEATS
 from simulator.units import show_percent, show_seconds, show_seconds_span, show_usd
 
@@ -105,7 +107,6 @@ def ask(
 
 def _refuse(misfits: list[str], base_cluster: str | None, file: Path) -> None:
     """Say what does not fit, and what of the base to state first."""
-    from simulator.errors import InputError
     from simulator.hardware.cluster import load_cluster
 
     lines = [f"{file}: {said}: --misfit writes it all the same" for said in misfits]
@@ -128,9 +129,7 @@ def _targets(
     out_cluster: Path | None,
 ) -> tuple[str | None, dict[str, Target]]:
     """Say which profile goes where, or what is missing to know it."""
-    from simulator import catalogue
     from simulator.calibration.calibrate_machine import Target
-    from simulator.errors import InputError
     from simulator.files import read_profile
     from simulator.hardware.cluster import ClusterProfile, load_node
 
@@ -170,7 +169,6 @@ def _targets(
 
 def _read(files: Iterable[Path]) -> list[Measurements]:
     """Read every file, with all problems of all files at once."""
-    from simulator.errors import InputError
     from simulator.interop.logs.nccl_tests import is_nccl_tests, read_nccl_tests
     from simulator.measured.measurements import read_measurements
 

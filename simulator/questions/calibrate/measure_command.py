@@ -19,8 +19,10 @@ from typing import Annotated, Any
 
 import typer
 
+from simulator.cli.option_groups import ScenarioOptions
 from simulator.cli.options import BAD_INPUT, Json, check_out, print_json, print_line
 from simulator.cli.runner import Reply, question
+from simulator.errors import InputError, problem
 
 NO_TORCH = "needs torch, which is not here: pip install torch"
 
@@ -73,7 +75,6 @@ def ask(
     for one run.
     """
     from simulator.catalogue import folder
-    from simulator.errors import InputError, problem
 
     if plan is not None and programs:
         rule = "must be left out with --plan, which ranks all of them and runs none"
@@ -96,7 +97,6 @@ def ask(
 
 def _planned(path: Path, have: list[Path]) -> Reply:
     """Rank what can be measured for the run of a scenario."""
-    from simulator.cli.option_groups import ScenarioOptions
     from simulator.measured.measurements import read_measurements
     from simulator.planner.simulated import predict_best
     from simulator.questions.calibrate.command import planned_screen
@@ -159,8 +159,6 @@ def measure_here(
     steps of torch (alone, DDP, FSDP2, tensor parallel, pipeline). Profiles called local-cpu are
     fitted to the parts, never to the steps; the planner predicts the steps from them.
     """
-    from simulator.errors import InputError
-
     if not minutes > 0 or not wait >= 0:
         name, value = ("--wait", wait) if minutes > 0 else ("--minutes", minutes)
         raise InputError(f"calibrate-here: {name}: must be positive, got {value:g}")
@@ -181,8 +179,6 @@ def measure_here(
 
 def _measure(path: Path, minutes: float, wait: float, quick: bool) -> None:
     """Run the measuring program over two ranks; end with its code if it fails."""
-    from simulator.errors import InputError
-
     if find_spec("torch") is None:
         raise InputError(f"calibrate-here: {NO_TORCH}")
     from simulator.catalogue import folder
@@ -199,8 +195,6 @@ def _measure(path: Path, minutes: float, wait: float, quick: bool) -> None:
 
 def _compare(path: Path, out: Path) -> dict[str, Any]:
     """Fit, write the profiles, predict with them, write the comparison."""
-    import json
-
     from simulator.calibration.local_profiles import local_profiles
     from simulator.calibration.measured_steps import local_steps
     from simulator.measured.measurements import read_measurements

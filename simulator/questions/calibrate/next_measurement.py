@@ -24,7 +24,7 @@ from simulator.answers import Answer, Encoded
 from simulator.arrays import Floats
 from simulator.calibration.calibrate_machine import Calibration, ClassFit, calibrate
 from simulator.cost.operators.matrices import weight_matrices
-from simulator.cost.uncertainty import P90, SHARED, Belief, bearing, belief, evidence_spread
+from simulator.cost.uncertainty import SHARED, Belief, bearing, belief, evidence_spread
 from simulator.errors import InputError, problem
 from simulator.files import read_records, record
 from simulator.frames import DataFrame, frame_of_rows
@@ -32,6 +32,7 @@ from simulator.measured.measurements import Call, Measurements
 from simulator.planner.prediction import Prediction
 from simulator.records import dataclass
 from simulator.scoring.anchor import correct
+from simulator.units import P90
 
 _OF_CLASS = {
     "gemm": "compute",

@@ -261,11 +261,6 @@ def _usd(row: Offer) -> float:
     return row.usd.p50 if row.usd else float("inf")
 
 
-def _time(row: Offer) -> float:
-    """Days of the run, or what goes with them where nobody says how long it is."""
-    return row.days.p50 if row.days else 1.0 / (row.tokens_per_s or 1e-300)
-
-
 _ROUND = 1.0 + 1e-9
 """The reference itself meets its own money and time, whatever the last bit says."""
 

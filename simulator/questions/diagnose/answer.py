@@ -34,7 +34,8 @@ from simulator.questions.diagnose.causes import Cause, added_s, can_have, causes
 from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.scoring.memory_reading import memory_of_kind_gib
-from simulator.scoring.trace_gap import predicted_parts
+from simulator.scoring.trace import measure
+from simulator.scoring.trace_gap import compare_trace, predicted_parts
 from simulator.units import GIB, show_percent, show_seconds
 
 NOTHING = 0.35
@@ -429,8 +430,6 @@ def read_run(
     from simulator.interop.traces.kineto import read_trace
     from simulator.interop.traces.nsys import is_nsys, read_nsys
     from simulator.scoring.logs import compare
-    from simulator.scoring.trace import measure
-    from simulator.scoring.trace_gap import compare_trace
 
     memory: dict[str, float] = {}
     parts = None

@@ -17,6 +17,7 @@ from rich.text import Text
 from simulator.cli.option_groups import ScenarioOptions
 from simulator.cli.runner import Reply, question
 from simulator.cli.screen import heading, notes, plain_table, waiting
+from simulator.errors import InputError
 from simulator.glossary import CAVEATS
 from simulator.units import show_percent, show_seconds, show_seconds_span, show_signed_percent
 
@@ -68,7 +69,6 @@ def ask(
 
     Exit 0: done; 2: bad input.
     """
-    from simulator.errors import InputError
     from simulator.questions.diagnose.answer import diagnose, read_run
 
     if log is None and trace is None and step_time is None:

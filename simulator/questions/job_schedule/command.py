@@ -17,6 +17,7 @@ from rich.text import Text
 from simulator.cli.decision_options import Jobs
 from simulator.cli.runner import Reply, question
 from simulator.cli.screen import notes, plain_table
+from simulator.errors import InputError, problem
 from simulator.glossary import CAVEATS
 from simulator.units import show_percent
 
@@ -57,7 +58,6 @@ def ask(
     """
     from dataclasses import replace
 
-    from simulator.errors import InputError, problem
     from simulator.questions.job_schedule.answer import grown, read_jobs, schedule_jobs
     from simulator.questions.job_schedule.list_scheduling import GOALS
 

@@ -18,6 +18,7 @@ from simulator.cli.runner import Reply, question
 from simulator.cli.screen import gib, heading, notes, plain_table, waiting
 from simulator.errors import visible
 from simulator.glossary import CAVEATS
+from simulator.quoting import option_word
 from simulator.units import show_seconds, show_signed_percent, show_usd
 
 if TYPE_CHECKING:
@@ -83,13 +84,9 @@ def _table(answer: Lints) -> RenderableType:
 
 
 def _says(lint: Lint) -> str:
-    change = ", ".join(f"{name} = {_word(value)}" for name, value in lint.change.items())
+    change = ", ".join(f"{name} = {option_word(value)}" for name, value in lint.change.items())
     stands = f" (it says {lint.stands})" if lint.stands else ""
     return f"{lint.says}{stands}{f' -> {change}' if change else ''}"
-
-
-def _word(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _price(lint: Lint, step_s: float) -> tuple[str, str, str, str, str]:

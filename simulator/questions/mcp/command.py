@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from simulator.cli.runner import question
+from simulator.errors import InputError
 
 
 @question("mcp", "mcp")
@@ -14,8 +15,6 @@ def ask() -> None:
     of their name, or with its JSON. Nothing is loaded from elsewhere and no file is written. Needs
     the extra foreshard[mcp].
     """
-    from simulator.errors import InputError
-
     try:
         from simulator.questions.mcp.server import server
     except ImportError:

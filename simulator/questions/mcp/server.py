@@ -22,6 +22,7 @@ from pydantic import Field
 from simulator._version import __version__
 from simulator.cli.options import INFEASIBLE
 from simulator.questions.registry import HELP
+from simulator.quoting import option_word
 
 LIMIT_S = 600.0
 """Longest that one tool may take."""
@@ -146,8 +147,7 @@ def _said(fields: Mapping[str, Any] | None, **options: str | int | None) -> list
     """Write arguments as options of the command."""
     words = [f"--{name}={value}" for name, value in options.items() if value is not None]
     for name, value in (fields or {}).items():
-        text = str(value).lower() if isinstance(value, bool) else str(value)
-        words += ["--set", f"{name}={text}"]
+        words += ["--set", f"{name}={option_word(value)}"]
     return words
 
 

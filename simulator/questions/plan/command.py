@@ -18,6 +18,7 @@ from simulator.cli.options import (
     writing,
 )
 from simulator.cli.runner import Reply, question
+from simulator.errors import InfeasibleError, InputError
 from simulator.questions.predict.from_files import (
     FromFiles,
     ScenarioFiles,
@@ -157,8 +158,6 @@ def ask(
 
 def _check_report(out: Path | None, *, pictures: bool, no_report: bool, as_json: bool) -> None:
     """Refuse options of a report beside those that write none: they would change nothing."""
-    from simulator.errors import InputError
-
     if no_report:
         wrong = [
             option for option, value in {"--out": out, "--pictures": pictures}.items() if value
@@ -172,7 +171,6 @@ def _check_report(out: Path | None, *, pictures: bool, no_report: bool, as_json:
 def _mixed(scenario: Scenario, of_one: dict[str, Any]) -> Reply:
     """Plan servers of several kinds; `of_one` are options that only servers of one kind have."""
     from simulator.cli.screen import waiting
-    from simulator.errors import InputError
     from simulator.planner.mixed_plan import plan_mixed
     from simulator.questions.simulate.mixed_screen import mixed_plan_screen
 
@@ -220,7 +218,6 @@ def _upgrades(answer: Plan) -> list[Variant]:
 
 def _search(scenario: Scenario, *, keep: int, exhaustive: bool) -> Plan:
     from simulator.cli.screen import Progress
-    from simulator.errors import InfeasibleError, InputError
     from simulator.planner.batch_choices import plan_over
 
     try:
@@ -242,7 +239,6 @@ def _refined(answer: Plan, count: int) -> Plan:
 
 def _pinned_wrong(scenario: Scenario) -> list[str]:
     """Name the pinned fields that no layout can have, with their nearest good value."""
-    from simulator.errors import InputError
     from simulator.planner.prediction import predict
 
     try:

@@ -18,6 +18,7 @@ from simulator.cli.option_groups import ScenarioOptions
 from simulator.cli.options import ScenarioFile, check_out, writing
 from simulator.cli.runner import Reply, question
 from simulator.cli.screen import heading, notes, table_of, waiting
+from simulator.errors import InputError
 from simulator.glossary import CAVEATS
 from simulator.units import (
     show_count,
@@ -57,7 +58,6 @@ def ask(
 
     Exit 0: done; 1: nothing fits, or nothing stays under the cap; 2: bad input.
     """
-    from simulator.errors import InputError
     from simulator.questions.power.answer import power_choices
 
     check_out("--picture", picture)

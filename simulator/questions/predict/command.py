@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from simulator.answers import plain
 from simulator.cli.decision_options import IDEAL, Ideal, Trace, check_trace, title, write_trace
 from simulator.cli.option_groups import Limits, ScenarioOptions
 from simulator.cli.options import Json, print_line
@@ -109,8 +110,6 @@ def ask(
         return screen(prediction, assumed, correction, effects, formulas=explain)
 
     def document(prediction: Prediction) -> dict[str, Any]:
-        from simulator.answers import plain
-
         parts = {"anchored_by": correction, "memory": fit, "figures": effects, "from": launch}
         parts = {name: part for name, part in parts.items() if part is not None}
         return {**prediction.document(), **plain(parts)}

@@ -11,6 +11,7 @@ import typer
 
 from simulator.cli.options import check_out, print_line, writing
 from simulator.cli.runner import Reply
+from simulator.errors import InputError, problem
 
 if TYPE_CHECKING:
     from simulator.cli.option_groups import ScenarioOptions
@@ -37,8 +38,6 @@ def sorted_files(
     scenarios: list[Path] | None, launch: list[Path] | None
 ) -> tuple[Path | None, list[Path]]:
     """Tell the scenario file from launch files, which may stand where it does after ``--from``."""
-    from simulator.errors import InputError, problem
-
     if launch:
         return None, [*launch, *(scenarios or [])]
     if scenarios and len(scenarios) > 1:
@@ -68,8 +67,6 @@ def refuse_of_search(options: Mapping[str, Any]) -> None:
     InputError
         With every one that is given, and what does it instead.
     """
-    from simulator.errors import InputError
-
     wrong = [option for option, value in options.items() if value]
     if not wrong:
         return

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from simulator.cli.screen import gib, heading, notes, plain_table
+from simulator.cost.estimate import VERDICTS
 from simulator.economics.price import MARK
 from simulator.errors import visible
 from simulator.interop.launch_files.advising import Advice
@@ -20,6 +21,7 @@ from simulator.planner.assumptions import ASSUMED, assumption_lines
 from simulator.planner.fewest_changes import FewChanges
 from simulator.planner.fitting import Fitting
 from simulator.questions.predict.screen import verdict
+from simulator.quoting import option_word
 from simulator.units import show_days, show_percent, show_seconds, show_usd
 
 _MOST_NAMED = 12
@@ -77,12 +79,9 @@ def advice_screen(advice: Advice) -> Iterator[RenderableType]:
 
 def _words(change: FewChanges, names: tuple[str, ...] | None = None) -> str:
     """``tp 8 to 4, recompute full to none``; of some of the fields where these are named."""
-
-    def word(value: Any) -> str:
-        return str(value).lower() if isinstance(value, bool) else str(value)
-
     return ", ".join(
-        f"{name.replace('_', ' ')} {word(before) or 'usual'} to {word(after) or 'usual'}"
+        f"{name.replace('_', ' ')} "
+        + " to ".join(option_word(value) or "usual" for value in (before, after))
         for name, (before, after) in change.fields.items()
         if names is None or name in names
     )
@@ -137,8 +136,6 @@ def _stages(memory: Fitting) -> Table:
 
 
 def _word(words: Any, rank: int) -> str:
-    from simulator.cost.estimate import VERDICTS
-
     return VERDICTS[int(words[rank])]
 
 

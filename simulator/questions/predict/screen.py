@@ -35,6 +35,7 @@ from simulator.planner.assumptions import ASSUMED, assumption_lines
 from simulator.planner.input_verdict import READY, input_verdict
 from simulator.planner.prediction import Prediction
 from simulator.questions.compare.offers import asked_of, offer_of_answer
+from simulator.quoting import option_word
 from simulator.report.decision import verdict_sentence
 from simulator.report.evidence import FIT_RULE, FLOP_CONVENTION, NO_INTERVAL, NOT_MODELLED, untimed
 from simulator.report.wording import (
@@ -258,10 +259,7 @@ def _memos(prediction: Prediction) -> list[str]:
 def _assumptions(prediction: Prediction, assumed: dict[str, Any]) -> list[str]:
     lines = []
     for section, values in (("training", assumed), ("layout", prediction.defaults)):
-        words = [
-            f"{name} = {str(v).lower() if v in (True, False) and isinstance(v, bool) else v}"
-            for name, v in values.items()
-        ]
+        words = [f"{name} = {option_word(value)}" for name, value in values.items()]
         if words:
             lines.append(f"{section}: {', '.join(words)}")
     return lines if prediction.scenario.workload.data else [*lines, f"data: {READY}"]

@@ -19,6 +19,7 @@ from simulator.cli.option_groups import ScenarioOptions
 from simulator.cli.options import Json, ScenarioFile, check_out, print_line, writing
 from simulator.cli.runner import Reply, question
 from simulator.cli.screen import Progress, heading, notes, plain_table, table_of
+from simulator.errors import InputError
 from simulator.glossary import CAVEATS
 from simulator.units import show_bytes, show_kwh, show_percent, show_seconds, show_usd
 
@@ -77,7 +78,6 @@ def ask(
     Generation, log-probabilities, training and the way of the weights to the engine are priced one
     by one; [layout] is the trainer's. Exit 0: done; 1: nothing fits; 2: bad input.
     """
-    from simulator.errors import InputError
     from simulator.questions.rl.answer import rl
 
     check_out("--page", page)

@@ -16,6 +16,8 @@ from simulator.cli.options import (
     writing,
 )
 from simulator.cli.runner import Reply, question
+from simulator.cli.screen import waiting
+from simulator.errors import InputError, problem
 from simulator.questions.simulate.run_command import RunOptions, whole_runs
 
 if TYPE_CHECKING:
@@ -164,7 +166,6 @@ def ask(
     when memory is fullest; and what slow GPUs, loaded experts, shared links, durations that vary,
     servers of several kinds ([[cluster.groups]]) or a schedule of your own make of it.
     """
-    from simulator.cli.screen import waiting
     from simulator.planner.simulated import neighbour_job, predict_played
 
     described, _ = options.scenario(scenario)
@@ -222,8 +223,6 @@ def _of_step(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_ending(option: str, path: Path | None, *endings: str) -> None:
-    from simulator.errors import InputError, problem
-
     if path is not None and (path.suffix not in endings or path.is_dir()):
         rule = f"must be a file that ends in {' or '.join(endings)}"
         raise InputError(problem("arguments", option, rule, str(path)))
@@ -231,16 +230,12 @@ def _check_ending(option: str, path: Path | None, *endings: str) -> None:
 
 
 def _check_table(actions: Path | None, write_actions: Path | None) -> None:
-    from simulator.errors import InputError, problem
-
     if actions is not None and write_actions is not None:
         rule = "must come without --actions: it writes the layout's own schedule"
         raise InputError(problem("arguments", "--write-actions", rule, str(write_actions)))
 
 
 def _check_seed(jitter: float | None, seed: int | None) -> None:
-    from simulator.errors import InputError, problem
-
     if seed is not None and jitter is None:
         raise InputError(problem("arguments", "--seed", "must come with --jitter", seed))
 
@@ -253,8 +248,6 @@ def _write(
     table: tuple[Path, str] | None,
 ) -> None:
     """Write what was asked for, all of it or nothing."""
-    from simulator.cli.screen import waiting
-
     contents: dict[Path, bytes] = {}
     with waiting("writing"):
         if trace is not None:

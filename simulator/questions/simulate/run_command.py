@@ -26,6 +26,7 @@ from simulator.cli.screen import (
     took,
     waiting,
 )
+from simulator.errors import InputError
 from simulator.records import dataclass
 from simulator.units import DAY_S, show_bytes, show_percent, show_seconds, show_usd
 
@@ -62,8 +63,6 @@ def whole_runs(
     InputError
         Where options of one step stand beside --run, or those of runs without it.
     """
-    from simulator.errors import InputError
-
     if not asked:
         given = {"--seeds": options.seeds, "--incidents": options.incidents}
         if wrong := [option for option, value in given.items() if value is not None]:

@@ -11,11 +11,13 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar
 
+from simulator import catalogue
 from simulator.answers import SCENARIO, Answer, encoded
 from simulator.cost.operators.model_flop import step_flop
 from simulator.economics.energy import co2_kg
 from simulator.economics.scaling_law import USUAL_LAW, Optimum, ScalingLaw, load_law
 from simulator.errors import InputError, problem
+from simulator.files import read_profile
 from simulator.frames import DataFrame, frame_of_rows
 from simulator.hardware.cluster import ClusterProfile, load_cluster
 from simulator.planner.assumptions import Assumption
@@ -317,9 +319,6 @@ def _sizes(scenario: Scenario, largest: int | None) -> list[int]:
 
 def _offered(scenario: Scenario) -> int | None:
     """Most accelerators that the cluster has; None: no limit known."""
-    from simulator import catalogue
-    from simulator.files import read_profile
-
     path = catalogue.find("clusters", own_cluster(scenario))
     profile: ClusterProfile = read_profile(ClusterProfile, path, kind="clusters")
     return profile.largest

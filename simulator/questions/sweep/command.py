@@ -5,6 +5,7 @@ The command first, then its screen, then what it writes: a document, tables and 
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
 from collections.abc import Callable, Iterator
@@ -269,8 +270,6 @@ def write_sweep(sweep: Sweep, out_dir: Path) -> list[Path]:
 
 def _parquet(table: Any) -> bytes | None:
     """The table as Parquet; None without pyarrow, which is an optional extra."""
-    import importlib.util
-
     if importlib.util.find_spec("pyarrow") is None:
         return None
     out = io.BytesIO()

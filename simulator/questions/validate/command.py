@@ -18,6 +18,7 @@ from simulator.cli.option_groups import ScenarioOptions
 from simulator.cli.options import Json, check_out, print_json, print_line, writing
 from simulator.cli.runner import Reply, question
 from simulator.cli.screen import Progress, notes, plain_table, waiting
+from simulator.errors import InputError
 from simulator.questions.validate.log_command import (
     AnyLog,
     LogScenario,
@@ -104,8 +105,6 @@ def ask(
     beside its prediction instead, that of a scenario or of what the log says of itself; with
     --trace, its profiled step, cause by cause.
     """
-    from simulator.errors import InputError
-
     logs = {"megatron": megatron_log, "torchtitan": torchtitan_log, "mlperf": mlperf_log}
     named = {f"--{name}-log": path for name, path in logs.items()}
     others = {**named, "--log": log, "--warm-up": warm_up}
@@ -134,7 +133,6 @@ def _validate(
     runs: list[Path] | None, software: str, mapped: list[str] | None, as_json: bool
 ) -> Validation:
     """Predict; where no table can be read, print an empty document before saying why."""
-    from simulator.errors import InputError
     from simulator.measured.mapped_tables import parse_map
     from simulator.scoring.validation import Validation, validate
 
@@ -154,7 +152,6 @@ def _write(
     validation: Validation, runs: list[Path] | None, html: Path | None, first_seen: Path | None
 ) -> Iterator[str]:
     """Write page and first sight, and say which rows could not be used."""
-    from simulator.errors import InputError
     from simulator.report.validation_page import write_validation
 
     if html is not None:

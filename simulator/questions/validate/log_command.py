@@ -25,6 +25,7 @@ from simulator.cli.screen import (
     seconds_like,
     term_table,
 )
+from simulator.errors import InputError
 from simulator.glossary import CAVEATS
 from simulator.units import show_percent, show_seconds, show_seconds_span
 
@@ -92,7 +93,6 @@ def compare_logs(
     InputError
         With the problems of every log.
     """
-    from simulator.errors import InputError
     from simulator.interop.logs.readers import reader_of
     from simulator.scoring.logs import compare
 
@@ -140,8 +140,6 @@ def validate_logs(
     InputError
         With the problems of logs and scenario, or if one is given without the other.
     """
-    from simulator.errors import InputError
-
     pairs = [(kind, path) for kind, path in logs.items() if path is not None]
     more = list(more)
     if not (pairs or more):
@@ -180,7 +178,6 @@ def _said_by(log: Path, options: ScenarioOptions) -> Scenario:
     InputError
         With what it does not say, and the option that does.
     """
-    from simulator.errors import InputError
     from simulator.interop.launch_files.merging import import_launch
 
     try:

@@ -24,6 +24,7 @@ from simulator.cli.screen import (
     table_of,
     waiting,
 )
+from simulator.errors import InputError
 from simulator.glossary import CAVEATS
 from simulator.units import MIB, show_seconds
 
@@ -74,7 +75,6 @@ def validate_trace(
     InputError
         With the problems of trace and scenario.
     """
-    from simulator.errors import InputError
     from simulator.interop.traces.kineto import read_trace
     from simulator.interop.traces.nsys import is_nsys, read_nsys
     from simulator.scoring.trace import measure

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.arrays import Floats
+from simulator.arrays import Bools, Floats
 from workshop.fits.attention.fit import (
     LONG,
     AttentionFit,
@@ -20,8 +20,6 @@ from workshop.fits.attention.rows import shapes
 from workshop.fits.fitting.devices import Device
 from workshop.fits.fitting.holdout_errors import LeftOut, left_out
 from workshop.fits.fitting.pooled import Pool, deal
-
-Masks = NDArray[np.bool_]
 
 _KINDS = ("", "fp8", "varlen")
 _GROUPS = {
@@ -120,7 +118,7 @@ def attention_lines(
     return lines
 
 
-def _lengths(pool: Pool) -> dict[str, Masks]:
+def _lengths(pool: Pool) -> dict[str, Bools]:
     long = pool.rows["queries"] >= LONG
     return {">= 1k tokens": long, "< 1k tokens": ~long}
 
@@ -146,7 +144,7 @@ def library_lines(pool: Pool, seconds: Mapping[str, Floats]) -> dict[tuple[str, 
 
 def _line(
     pool: Pool,
-    rows: Masks,
+    rows: Bools,
     seconds: Floats,
     method: str,
     kernel: str,
@@ -175,7 +173,7 @@ def _kind(library: str) -> str:
 
 def _accelerator_left_out(
     pool: Pool, fits: Mapping[tuple[str, str], AttentionFit], known: Mapping[str, Device]
-) -> tuple[Floats, Masks]:
+) -> tuple[Floats, Bools]:
     """Predict each device from the others of its generation; NaN where it is the only one.
 
     Rates are shares of the datasheet peak, so that its peak scales them.

@@ -14,20 +14,18 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.arrays import Floats
+from simulator.arrays import Bools, Floats
 from simulator.calibration.least_squares import Rows
 from simulator.cost.kernels.residual import attention_sizes, features
 from simulator.hardware.residuals import SIZES, columns
 from workshop.fits.fitting.pooled import Pool
 from workshop.fits.fitting.smoothing import Points, Spread, mean_at, pulls, weight_lines
 
-Masks = NDArray[np.bool_]
-
 SPREAD = Spread(shared=0.15, library=0.08, own=0.08, noise=0.05, most=0.4)
 
 
 def residual(
-    pool: Pool, generation: NDArray[np.str_], left: Floats, seen: Masks, wanted: Masks
+    pool: Pool, generation: NDArray[np.str_], left: Floats, seen: Bools, wanted: Bools
 ) -> Floats:
     """Expected log(measured / formula) of the wanted rows, from those that were seen."""
     points = _points(pool)

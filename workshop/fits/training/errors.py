@@ -24,12 +24,12 @@ from datetime import date
 
 import numpy as np
 import tomlkit
-from numpy.typing import NDArray
 
 from simulator import catalogue
-from simulator.arrays import Floats
-from simulator.cost.uncertainty import P90, SHARED, load_step_errors
+from simulator.arrays import Bools, Floats
+from simulator.cost.uncertainty import SHARED, load_step_errors
 from simulator.measured.rows import MeasuredRun
+from simulator.units import P90
 from workshop.cases.interval_fit import interval_scores
 from workshop.fits.training.fit import TrainingFit, TrainingRun, as_shipped
 from workshop.fits.training.holdout_runs import (
@@ -57,8 +57,6 @@ _SHAPES = (
 """Columns of the table of runs that decide which shapes a rank computes with."""
 _SPLIT = (*_SHAPES, "pp", "vpp", "sharding", "software")
 """Columns in which runs of one layout agree."""
-
-Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +169,7 @@ def _groups_of(unseen: Unseen) -> Iterator[_Group]:
         yield _Group(unseen.errors[some], np.stack(parts))
 
 
-def _same(rows: Sequence[MeasuredRun], columns: Sequence[str]) -> Flags:
+def _same(rows: Sequence[MeasuredRun], columns: Sequence[str]) -> Bools:
     """Which pairs of rows agree in some columns."""
     keys = [tuple(row.get(name) for name in columns) for row in rows]
     return np.array([[one == other for other in keys] for one in keys])

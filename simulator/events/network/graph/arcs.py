@@ -5,12 +5,9 @@ from __future__ import annotations
 from dataclasses import field
 
 import numpy as np
-from numpy.typing import NDArray
 
-from simulator.arrays import Floats, Ints
+from simulator.arrays import Bools, Floats, Ints
 from simulator.records import dataclass
-
-Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,13 +10,10 @@ from __future__ import annotations
 
 import networkx as nx
 import numpy as np
-from numpy.typing import NDArray
 
-from simulator.arrays import Floats, Ints
+from simulator.arrays import Bools, Floats, Ints
 from simulator.events.network.graph.arcs import Graph
 from simulator.records import dataclass
-
-Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
