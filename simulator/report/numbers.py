@@ -111,7 +111,7 @@ class PlanNumbers:
 
     title: str
     question: str
-    """A word for what was asked (``question.py``)."""
+    """A word for what was asked (``report_identity.py``)."""
     job: str
     """The whole job in one line: model, tokens, batch, types, software, machines, price, goal."""
     model: str

@@ -26,7 +26,7 @@ class Collective:
     """Collectives that are alike, by kind and ranks that take part; host copies are one kind."""
 
     kind: str
-    """A word of ``interop.kineto_classes.COLLECTIVES``."""
+    """A word of ``interop.traces.kineto_events.COLLECTIVES``."""
     group: str = ""
     """Name of the process group; empty if the trace does not say."""
     description: str = ""

@@ -1,7 +1,8 @@
-"""What documents name exists: links, files of the sources, functions in them, programs."""
+"""What is named exists: links, files and functions in documents; files and names in sources."""
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,19 @@ FOLDERS = ("", "simulator", "workshop", "hardware_profiles", "validation", "test
 LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)]*)?\)")
 PATH = re.compile(r"`([\w.*/-]+/[\w.*-]+\.(?:py|toml|csv|md|ipynb))(?::\s?(\w+))?`")
 PROGRAM = re.compile(r"python -m ([\w.]+)")
+
+SOURCES = [
+    path
+    for folder in ("simulator", "workshop", "tests", "kernels", "hardware_profiles", "validation")
+    for end in ("*.py", "*.toml")
+    for path in sorted((ROOT / folder).rglob(end))
+] + [ROOT / "pyproject.toml", ROOT / "Makefile"]
+OWN = {path.name for path in (ROOT / "simulator").iterdir() if (path / "__init__.py").exists()}
+"""Rooms: a path that begins with one, or with a package of this repository, is one of ours."""
+OWN |= {"simulator", "workshop"}
+FILE = re.compile(r"(?<![\w./-])((?:\w+/)+\w+\.py)\b")
+DOTTED = re.compile(r"``((?:\w+\.){2,}\w+)``")
+ROLE = re.compile(r":(?:func|class|data|meth|mod):`~?\.?([\w.]+)`")
 
 
 def places(document: Path, path: str) -> list[Path]:
@@ -66,4 +80,63 @@ def test_what_is_missing_is_seen() -> None:
         "cost/no_step.py",
         "cost/step.py: no_function",
         "python -m simulator.nothing",
+    ]
+
+
+def defined(path: Path) -> Iterator[str]:
+    """Names of a module that a docstring may refer to, and its own."""
+    yield path.stem
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+
+
+def is_known(names: list[str]) -> bool:
+    """Whether a dotted name that begins with a room leads to a module and a name in it."""
+    place = ROOT / "simulator"
+    if names[0] not in OWN or not (place / names[0]).is_dir():
+        return True
+    for i, name in enumerate(names):
+        module = (place / name).with_suffix(".py")
+        if module.exists():
+            rest = names[i + 1 : i + 2]
+            return not rest or re.search(rf"\b{rest[0]}\b", module.read_text()) is not None
+        place = place / name
+        if not place.is_dir():
+            return False
+    return True
+
+
+def unknown(text: str, names: set[str]) -> list[str]:
+    """Files of ours that a source names and that are not there, and names that nothing has."""
+    files = [path for path in FILE.findall(text) if path.split("/")[0] in OWN]
+    gone = [
+        path for path in files if not any((ROOT / top / path).exists() for top in ("", "simulator"))
+    ]
+    gone += [name for name in DOTTED.findall(text) if not is_known(name.split("."))]
+    return gone + [role for role in ROLE.findall(text) if role.split(".")[-1] not in names]
+
+
+def test_what_sources_name_exists() -> None:
+    names = {name for path in SOURCES if path.suffix == ".py" for name in defined(path)}
+    wrong = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in SOURCES
+        if path.parent != Path(__file__).parent
+        for name in unknown(path.read_text(encoding="utf-8"), names)
+    ]
+    assert wrong == []
+
+
+def test_a_moved_file_is_seen_in_a_source() -> None:
+    text = (
+        "As cost/step.py and ``cost/no_step.py`` say, :func:`evaluate` and :func:`~a.evaluated`;"
+        " megatron/core/timers.py is another's, simulator/gone.py was ours; ``cost.step.evaluate``,"
+        " ``cost.step.no_function``, ``cost.no_step.evaluate``, ``torch.nn.functional``."
+    )
+    assert unknown(text, {"evaluate"}) == [
+        *("cost/no_step.py", "simulator/gone.py"),
+        *("cost.step.no_function", "cost.no_step.evaluate", "a.evaluated"),
     ]

@@ -289,7 +289,7 @@ def compare_clusters(
     clusters : sequence of str
         Cluster profiles, by name or path.
     counts : sequence of int or str, optional
-        Accelerators; as ``questions.size.gpu_counts.parse_counts`` reads them. Ranges are
+        Accelerators; as ``questions.compare.gpu_counts.parse_counts`` reads them. Ranges are
         rounded down to whole servers. Two octaves around the scenario's own number unless given;
         where its servers are of several kinds, those of each kind alone and all of them.
     deadline_days, budget_usd : float, optional

@@ -1,4 +1,4 @@
-"""Measured calls of fused attention, pooled by kernel: what ``attention_profiles.py`` fits."""
+"""Measured calls of fused attention, pooled by kernel: what ``profiles.py`` fits."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Figures of collectives for the shipped profiles, and how well calls never seen come out.
 
 Calls inside one server give the curves of a generation and the rates of a node; sweeps over two
-servers (`fit_networks.py`) and expert traffic (`fit_dispatch.py`) the rest. The same facts give
+servers (`networks.py`) and expert traffic (`dispatch.py`) the rest. The same facts give
 the same figures, digit for digit.
 """
 

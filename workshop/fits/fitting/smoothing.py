@@ -41,7 +41,7 @@ class Points:
     """Timed rows of one generation."""
 
     place: Floats
-    """Coordinates (``cost.residual.features``)."""
+    """Coordinates (``cost.kernels.residual.features``)."""
     library: Texts
     """Library or type of every row."""
     owner: Texts

@@ -3,7 +3,7 @@
 A kernel that is timed alone has a clock and a memory to itself that training does not grant it.
 The few figures that training moves are fitted here to step times of calibration runs, each held by
 a prior: what kernels alone show, and how far training may be from that. Every other figure stays
-as the profiles have it. Priors are written down (``training_parameters.py``), not read from the
+as the profiles have it. Priors are written down (``parameters.py``), not read from the
 profiles, so that a second fit starts where the first one did.
 
 ``python -m workshop.fits.training.fit`` prints the figures and the errors they
