@@ -1,8 +1,8 @@
 """Enumerate the layouts worth trying for a workload, a cluster and a software.
 
 The grid is the product of divisors: tp, pp, vpp, cp, ep, etp, micro-batch, ways to share states
-(``sharding_choices.py``), sequence parallelism, recomputation and rank order; dp follows from the number of
-accelerators. Pinned fields take their given value only. Every row is then judged by
+(``sharding_choices.py``), sequence parallelism, recomputation and rank order; dp follows from the
+number of accelerators. Pinned fields take their given value only. Every row is then judged by
 ``layout/rules/feasibility.py``; combinations that differ in nothing (two rank orders of a layout
 without pipeline) appear once.
 """

@@ -71,6 +71,12 @@ class Mamba2:
     gated_norm: bool = True
     """A norm of groups behind the gate (Falcon-H1 has none)."""
 
+    word: ClassVar[str] = "Mamba-2"
+    assumption: ClassVar[str] = (
+        "Mamba-2 runs mamba_ssm's kernels, which nobody timed here: chunks are priced as"
+        " batched products, the rest by the bytes it moves"
+    )
+
     @property
     def inner(self) -> int:
         """Width of input and gate."""
@@ -80,19 +86,6 @@ class Mamba2:
     def convolved(self) -> int:
         """Channels of the convolution: input, B and C."""
         return self.inner + 2 * self.groups * self.state_size
-
-    @property
-    def word(self) -> str:
-        """What lists of models call it."""
-        return "Mamba-2"
-
-    @property
-    def assumption(self) -> str:
-        """What its prediction assumes, for the reader of one."""
-        return (
-            "Mamba-2 runs mamba_ssm's kernels, which nobody timed here: chunks are priced as"
-            " batched products, the rest by the bytes it moves"
-        )
 
     @property
     def shares(self) -> tuple[int, ...]:
@@ -159,6 +152,12 @@ class GatedDelta:
     chunk: Positive = 64
     """Tokens whose corrections are solved together (fla and transformers)."""
 
+    word: ClassVar[str] = "gated delta rule"
+    assumption: ClassVar[str] = (
+        "the gated delta rule runs fla's kernels, which nobody timed here: chunks are priced"
+        " as batched products, the rest by the bytes it moves"
+    )
+
     @property
     def keys(self) -> int:
         """Width of all queries, and of all keys."""
@@ -168,19 +167,6 @@ class GatedDelta:
     def values(self) -> int:
         """Width of all values, and of the gate."""
         return self.value_heads * self.value_head_dim
-
-    @property
-    def word(self) -> str:
-        """What lists of models call it."""
-        return "gated delta rule"
-
-    @property
-    def assumption(self) -> str:
-        """What its prediction assumes, for the reader of one."""
-        return (
-            "the gated delta rule runs fla's kernels, which nobody timed here: chunks are priced"
-            " as batched products, the rest by the bytes it moves"
-        )
 
     @property
     def shares(self) -> tuple[int, ...]:
@@ -223,23 +209,16 @@ class LightningAttention:
     chunk: Positive = 256
     """Tokens whose outputs are computed as one masked product (``block_size``)."""
 
+    word: ClassVar[str] = "lightning attention"
+    assumption: ClassVar[str] = (
+        "lightning attention runs kernels that nobody timed here: chunks are priced as batched"
+        " products, the rest by the bytes it moves"
+    )
+
     @property
     def inner(self) -> int:
         """Width of queries, keys, values and gate."""
         return self.heads * self.head_dim
-
-    @property
-    def word(self) -> str:
-        """What lists of models call it."""
-        return "lightning attention"
-
-    @property
-    def assumption(self) -> str:
-        """What its prediction assumes, for the reader of one."""
-        return (
-            "lightning attention runs kernels that nobody timed here: chunks are priced as batched"
-            " products, the rest by the bytes it moves"
-        )
 
     @property
     def shares(self) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -102,50 +103,24 @@ def gather_input(
     whole = np.where(ranks.sequence_parallel, 0.0, wide)
     if share != 1.0:
         ops.gathered.add(linear)
-    add = ops.collectives.append
-    add(
-        Collective(
-            operation="all_gather",
-            group="tp",
-            size_bytes=share * sharded,
-            backward=False,
-            window=f"{linear}:forward",
-            pipelined=True,
-            buffered=buffered,
-            module=module,
-        )
+    gather = partial(
+        Collective,
+        operation="all_gather",
+        group="tp",
+        size_bytes=share * sharded,
+        buffered=buffered,
+    )
+    reduce = partial(Collective, group="tp", backward=True, window=f"{linear}:wgrad")
+    ops.collectives.append(
+        gather(backward=False, window=f"{linear}:forward", pipelined=True, module=module)
     )
     if not kernels.dtensor.keeps_gathered_inputs:
-        add(
-            Collective(
-                operation="all_gather",
-                group="tp",
-                size_bytes=share * sharded,
-                backward=True,
-                window=f"{linear}:dgrad",
-                buffered=buffered,
-            )
-        )
-    add(
-        Collective(
-            operation="reduce_scatter",
-            group="tp",
-            size_bytes=sharded,
-            backward=True,
-            window=f"{linear}:wgrad",
-            buffered=buffered,
-        )
+        ops.collectives.append(gather(backward=True, window=f"{linear}:dgrad"))
+    ops.collectives.append(
+        reduce(operation="reduce_scatter", size_bytes=sharded, buffered=buffered)
     )
     for _ in range(projections if kernels.dtensor.reduces_each_projection else 1):
-        add(
-            Collective(
-                operation="all_reduce",
-                group="tp",
-                size_bytes=whole,
-                backward=True,
-                window=f"{linear}:wgrad",
-            )
-        )
+        ops.collectives.append(reduce(operation="all_reduce", size_bytes=whole))
     return ops
 
 
@@ -167,36 +142,21 @@ def reduce_output(
     whole = np.where(ranks.sequence_parallel, 0.0, wide)
     if share != 1.0:
         ops.gathered_back.add(linear)
-    window = {"forward": f"{linear}:forward", "dgrad": f"{linear}:dgrad"} if linear else {}
-    add = ops.collectives.append
-    add(
-        Collective(
+    forward, back = (f"{linear}:forward", f"{linear}:dgrad") if linear else ("", "")
+    call = partial(Collective, group="tp", pipelined=True, buffered=buffered)
+    ops.collectives += [
+        call(
             operation="reduce_scatter",
-            group="tp",
             size_bytes=sharded,
             backward=False,
-            window=window.get("forward", ""),
-            pipelined=True,
-            buffered=buffered,
+            window=forward,
             module=module,
-        )
-    )
-    add(
-        Collective(
-            operation="all_gather",
-            group="tp",
-            size_bytes=share * sharded,
-            backward=True,
-            window=window.get("dgrad", ""),
-            pipelined=True,
-            buffered=buffered,
-        )
-    )
-    add(
+        ),
+        call(operation="all_gather", size_bytes=share * sharded, backward=True, window=back),
         Collective(
             operation="all_reduce", group="tp", size_bytes=whole, backward=False, module=module
-        )
-    )
+        ),
+    ]
     return ops
 
 
@@ -211,21 +171,16 @@ def gather_cast_input(
     projections: int = 1,
 ) -> ModuleOperators:
     """`gather_input` of a linear of the blocks, whose input may be cast before it is gathered."""
-    ops = ModuleOperators()
-    share = _gathered_share(recipe, kernels)
-    ops.add(
-        gather_input(
-            wide,
-            ranks,
-            linear,
-            kernels,
-            module=module,
-            projections=projections,
-            share=share,
-            buffered=True,
-        )
+    return gather_input(
+        wide,
+        ranks,
+        linear,
+        kernels,
+        module=module,
+        projections=projections,
+        share=_gathered_share(recipe, kernels),
+        buffered=True,
     )
-    return ops
 
 
 def reduce_cast_output(
@@ -238,8 +193,7 @@ def reduce_cast_output(
     module: str = "",
 ) -> ModuleOperators:
     """`reduce_output` of the same, and the scales of what its module gathers cast."""
-    ops = ModuleOperators()
     share = _gathered_share(recipe, kernels, gradients=True)
-    ops.add(reduce_output(wide, ranks, linear, module=module, share=share, buffered=True))
+    ops = reduce_output(wide, ranks, linear, module=module, share=share, buffered=True)
     ops.collectives += _share_scales(ranks, recipe, kernels)
     return ops

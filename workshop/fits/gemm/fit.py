@@ -1,8 +1,9 @@
 """Fitting the formula of a GEMM to timed calls: one device, type and library at a time.
 
 Parameters come back by the names of the accelerator profile. Least squares on log times with a
-soft loss, bounds, and a weak prior at what other devices show (``calibration.least_squares.fit_values``): rates,
-traffic and prologue trade off against one another, and only the prior tells them apart.
+soft loss, bounds, and a weak prior at what other devices show
+(``calibration.least_squares.fit_values``): rates, traffic and prologue trade off against one
+another, and only the prior tells them apart.
 """
 
 from __future__ import annotations
@@ -158,7 +159,7 @@ def read_gemm(path: Path | str, *, gpu: str, dtype: str, library: str = "cublas"
 
 
 def fit_gemm(rows: Rows, accelerator: Accelerator, *, dtype: str, library: str = "cublas") -> Fit:
-    """Fit the parameters of ``cost.kernels.gemm.gemm_s`` at the burst clock; score M, N, K >= 512."""
+    """Fit parameters of ``cost.kernels.gemm.gemm_s`` at the burst clock; score M, N, K >= 512."""
     large = np.minimum(np.minimum(rows["m"], rows["n"]), rows["k"]) >= _LARGE
 
     def predict(values: Mapping[str, float], rows: Rows) -> Floats:
