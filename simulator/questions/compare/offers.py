@@ -521,19 +521,13 @@ def _filled(
     free = 1.0 - float(best.memory_total_bytes[0]) / float(best.usable_bytes)
     return replace(
         empty,
-        feasible=True,
+        **_of_run(result, scenario),
         layout=best.layouts.row(0),
         described=best.layouts.describe(),
         step_time_s=float(best.step_time_s[0]),
-        tokens_per_s=float(result.tokens_per_s[0]),
-        tokens_per_s_per_gpu=float(result.tokens_per_s_per_gpu[0]),
-        mfu=float(result.mfu[0]),
-        goodput=float(result.goodput[0]),
         days=days,
         usd=usd,
         kwh=kwh,
-        days_ideal=plain(result.days_ideal[0]),
-        ideal=scenario.goal.ideal,
         co2_kg=co2_kg(kwh.p50, _region(scenario, result, asked)) if kwh else None,
         planning_factor=factor,
         planned_days=planned_days,
@@ -553,6 +547,17 @@ def _filled(
         rented_together=cluster.rented_together,
         usd_per_gpu_hour=_number(price.usd_per_gpu_hour),
     )
+
+
+def _of_run(result: Outcome, scenario: Scenario) -> dict[str, Any]:
+    """What an offer takes of its run as it is, servers of one kind or of several."""
+    rates = ("tokens_per_s", "tokens_per_s_per_gpu", "mfu", "goodput")
+    return {
+        "feasible": True,
+        **{name: float(getattr(result, name)[0]) for name in rates},
+        "days_ideal": plain(result.days_ideal[0]),
+        "ideal": scenario.goal.ideal,
+    }
 
 
 _MEMORY = (
@@ -590,19 +595,13 @@ def _mixed_offer(scenario: Scenario, asked: Asked, name: str) -> Offer:
     region = asked.region or scenario.tariff_on(cluster.kinds[0]).site.region
     return replace(
         empty,
-        feasible=True,
+        **_of_run(outcome, scenario),
         layout=best.layouts.row(),
         described=f"{best.way}: {best.described}",
         step_time_s=best.step_s,
-        tokens_per_s=float(outcome.tokens_per_s[0]),
-        tokens_per_s_per_gpu=float(outcome.tokens_per_s_per_gpu[0]),
-        mfu=float(outcome.mfu[0]),
-        goodput=float(outcome.goodput[0]),
         days=days,
         usd=usd,
         kwh=kwh,
-        days_ideal=plain(outcome.days_ideal[0]),
-        ideal=scenario.goal.ideal,
         co2_kg=co2_kg(kwh.p50, region) if kwh else None,
         planning_factor=factor,
         planned_kwh=_with_factor(kwh, factor),
