@@ -152,10 +152,10 @@ def _played(joined, table, hops_s, ends, paths):  # type: ignore[no-untyped-def]
     ends[0, :ranks], ends[0, ranks : 2 * ranks] = 0.0, -1.0
     for graph in range(len(joined.ends)):
         last, place = joined.ends[graph], joined.place[graph]
+        sent_s = hops_s[joined.costs[graph]]
         bottom = (joined.level_counts[graph] + 1) * ranks
         for level in range(2 * ranks, bottom + ranks, ranks):
-            for cell in range(level + first, level + last):
-                _end(joined, cell, table, hops_s[joined.costs[graph]], ends[0])
+            _level(joined, range(level + first, level + last), table, sent_s, ends[0])
         for i in range(sets):
             span = ends[0, bottom + first, i]
             for cell in range(bottom + first, bottom + last):
@@ -163,30 +163,30 @@ def _played(joined, table, hops_s, ends, paths):  # type: ignore[no-untyped-def]
             span_s[place, i] = span
             if place < len(counts):
                 cell = _first_that_ends(span, ends[0, :, i], bottom + first, last - first, ranks)
-                skipped = place * counts.shape[2]
-                while cell >= 2 * ranks:
-                    for operation in joined.operation[:, cell]:
-                        counts[place, i, operation - skipped] += 1
-                    cell, far = _waited_for(joined, cell, hops_s[place, :, i], ends[0, :, i])
-                    sends[place, i] += far
+                skipped, passed = place * counts.shape[2], counts[place, i]
+                sends[place, i] = _back(joined, cell, sent_s[:, i], ends[0, :, i], passed, skipped)
         first = last
 
 
 @within
-def _end(joined, cell, table, hops_s, ends):  # type: ignore[no-untyped-def]
-    """Play a cell at all sets of costs."""
-    operation, awaited = joined.operation[:, cell], joined.awaited[:, cell]
-    far, before = joined.hops[:, cell], ends[cell - joined.ends[-1]]
-    end, arrival = ends[cell], ends[awaited[0]]
-    sent_s, seconds = hops_s[far[0]], table[operation[0]]
-    if len(operation) == 1:
-        for i in range(end.size):
-            end[i] = max(before[i], arrival[i] + sent_s[i]) + seconds[i]
-        return
-    arrival_2, sent_2_s, seconds_2 = ends[awaited[1]], hops_s[far[1]], table[operation[1]]
-    for i in range(end.size):
-        begin = max(before[i], arrival[i] + sent_s[i], arrival_2[i] + sent_2_s[i])
-        end[i] = begin + (seconds[i] + seconds_2[i])
+def _level(joined, cells, table, hops_s, ends):  # type: ignore[no-untyped-def]
+    """Play cells of a level at all sets of costs."""
+    ranks, paired, sets = joined.ends[-1], len(joined.operation) == 2, ends.shape[1]
+    for cell in cells:
+        before = cell - ranks
+        awaited, far = joined.awaited[0, cell], joined.hops[0, cell]
+        operation = joined.operation[0, cell]
+        if not paired:
+            for i in range(sets):
+                begin = max(ends[before, i], ends[awaited, i] + hops_s[far, i])
+                ends[cell, i] = begin + table[operation, i]
+            continue
+        other, other_far = joined.awaited[1, cell], joined.hops[1, cell]
+        beside = joined.operation[1, cell]
+        for i in range(sets):
+            begin = max(ends[before, i], ends[awaited, i] + hops_s[far, i])
+            begin = max(begin, ends[other, i] + hops_s[other_far, i])
+            ends[cell, i] = begin + (table[operation, i] + table[beside, i])
 
 
 @within
@@ -206,15 +206,23 @@ def _first_that_ends(span, ends, cell, width, ranks):  # type: ignore[no-untyped
 
 
 @within
-def _waited_for(joined, cell, hops_s, ends):  # type: ignore[no-untyped-def]
-    """Which other cell it begins with, and sends between them."""
-    begin, before, sends = ends[cell - joined.ends[-1]], cell - joined.ends[-1], 0
-    for kind in range(len(joined.operation)):
-        awaited, far = joined.awaited[kind, cell], joined.hops[kind, cell]
-        arrival = ends[awaited] + hops_s[far]
-        if arrival > begin:
-            begin, before, sends = arrival, awaited, far
-    return before, sends
+def _back(joined, cell, sent_s, ends, counts, skipped):  # type: ignore[no-untyped-def]
+    """Count what a path to a cell runs through; how many sends are on it.
+
+    `skipped` are operations of other graphs, in the table of all.
+    """
+    ranks, sends = joined.ends[-1], 0
+    while cell >= 2 * ranks:
+        before, far = cell - ranks, 0
+        begin = ends[before]
+        for kind in range(len(joined.operation)):
+            counts[joined.operation[kind, cell] - skipped] += 1
+            awaited, hops = joined.awaited[kind, cell], joined.hops[kind, cell]
+            arrival = ends[awaited] + sent_s[hops]
+            if arrival > begin:
+                begin, before, far = arrival, awaited, hops
+        cell, sends = before, sends + far
+    return sends
 
 
 def _ends(joined: _Graphs, table: Floats, hop_s: Floats, sent: Floats) -> NDArray[np.bool_]:
