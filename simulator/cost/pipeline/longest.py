@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.arrays import Ints
+from simulator.arrays import Int32s, Ints
 from simulator.compiled import compiled_or, within
 from simulator.schedules.waits import Waits
 
@@ -49,7 +49,7 @@ class _Graphs(NamedTuple):
 class LongestPaths(NamedTuple):
     """What lies on the longest path of every graph at every set of costs."""
 
-    counts: Ints
+    counts: Int32s
     """How often every operation is on the path, shape (graphs, sets, operations)."""
     sends: Ints
     """Sends on the path, shape (graphs, sets)."""
@@ -84,7 +84,7 @@ def longest_paths(
     most_hops = int(joined.hops.max()) if hop_s.any() else 0
     ends = np.empty((1 + most_hops, joined.operation.shape[1], sets), dtype=table.dtype)
     paths = LongestPaths(
-        counts=np.zeros((len(graphs), sets, operations + 1), dtype=np.int64),
+        counts=np.zeros((len(graphs), sets, operations + 1), dtype=np.int32),
         sends=np.zeros((len(graphs), sets), dtype=np.int64),
         span_s=np.empty((len(every), sets), dtype=table.dtype),
     )
