@@ -127,11 +127,12 @@ $(STAMPS)/foreshard: pyproject.toml $(STAMPS)/venv
 	cmp -s pyproject.toml $@ || { $(INSTALL) .; }
 	@cp pyproject.toml $@
 
-# Machine code of the engine of events, beside its modules: once for a checkout, with nothing but numba.
+# Machine code of the engine of events and of longest paths: once for a checkout, with nothing but numba.
 # Its digest is of these files (the simulator looks at it, not at times).
-$(STAMPS)/compiled: workshop/ahead_of_time.py $(wildcard simulator/events/*/*.py) \
-    simulator/reliability/run_terms.py simulator/schedules/schedule.py $(STAMPS)/foreshard
-	@echo "compiling what \`foreshard simulate\` plays, once for this checkout"
+$(STAMPS)/compiled: $(wildcard workshop/*.py simulator/events/*/*.py) simulator/compiled.py \
+    simulator/cost/pipeline/longest.py simulator/reliability/run_terms.py simulator/schedules/schedule.py \
+    $(STAMPS)/foreshard
+	@echo "compiling what plays schedules, once for this checkout"
 	@$(BIN)/python -m workshop.ahead_of_time
 	@touch $@
 

@@ -95,7 +95,7 @@ def test_wheel_holds_the_data_folder(wheel: Path, folder: str) -> None:
 
 def test_wheel_plays_steps_without_compiling(unzipped: Path) -> None:
     code = (
-        "from simulator.events.engine.compiled import machine_code\n"
+        "from simulator.compiled import machine_code\n"
         "from simulator.events.engine.fair_shares import fair_rates, fill\n"
         "import sys\n"
         "print(fill.name in machine_code(), *fair_rates([10.0], [0, 1, 2], [0, 0]))\n"

@@ -1,10 +1,10 @@
-"""``python -m workshop.ahead_of_time``: machine code of the engine of events, made once by numba.
+"""``python -m workshop.ahead_of_time``: machine code of what plays schedules, made once by numba.
 
 Every function that Python calls is called here with a small example, so that numba compiles it for
-the types of its arrays, for any processor of this kind. What comes out is joined to one object
-file beside ``simulator/events/engine/compiled.py``, which says how it is run. No C compiler and no
-linker is asked for. It holds on a newer Python and without numba; a file of another text of the
-sources is left alone by the simulator.
+the types of its arrays, for any processor of this kind. What comes out is joined to one image
+(``workshop/linking.py``) beside ``simulator/compiled.py``, which says how it is run. No C compiler
+and no linker is asked for. It holds on a newer Python and without numba; a file of another text of
+the sources is left alone by the simulator.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ import tempfile
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from workshop.linking import joined
+
 Calls = dict[str, tuple[Any, tuple[Any, ...]]]
 
 
 def main() -> None:
     """Compile, and write the file; with ``--if-changed`` where it is not of this text."""
-    from simulator.events.engine import compiled
+    from simulator import compiled
 
     if "--if-changed" in sys.argv[1:] and compiled.machine_code():
         return
@@ -36,14 +38,16 @@ def main() -> None:
         }
         code, functions = object_file(calls())
     files = sources(functions)
-    header = {"digest": compiled.digest(files), "files": files, "functions": functions}
+    code, linked = joined(code) or (code, None)
+    header: dict[str, Any] = {"digest": compiled.digest(files), "files": files}
+    header |= {"functions": functions, "linked": linked}
     compiled.MACHINE_CODE.write_bytes(json.dumps(header).encode() + b"\n" + code)
     print(f"{compiled.MACHINE_CODE}: {len(functions)} functions, {len(code):,} bytes")
 
 
 def calls() -> Calls:
     """Call every function once; each with what it was given, by name."""
-    from simulator.events.engine.compiled import Compiled
+    from simulator.compiled import Compiled
 
     noted: Calls = {}
     usual = Compiled.__call__
@@ -63,6 +67,7 @@ def calls() -> Calls:
 def _examples() -> None:
     import numpy as np
 
+    from simulator.cost.pipeline.longest import longest_paths
     from simulator.events.engine.demands import demands
     from simulator.events.engine.engine import longest_path
     from simulator.events.engine.engine import play as shared
@@ -75,7 +80,10 @@ def _examples() -> None:
     from simulator.events.run.played_runs import play, room
     from simulator.events.run.run_state import Rules, packed
     from simulator.events.step.programs import program, step_graph
+    from simulator.schedules.waits import waits
 
+    costs = np.ones((1, 16, 1), dtype=np.float32)
+    longest_paths(waits([("1f1b", 2, 2, 1)]), costs, costs[0, :1])
     longest_path(step_graph(program("1f1b", 2, 2), [[[1.0, 2.0, 0.0, 0.0]]] * 2).graph)
     shared(task_graph([1.0, 0.5], [0, 1]), demands([1.0, 0.5], [1.0], [(0, 0, 1.0), (1, 0, 0.2)]))
     slowest_factor(0.1, 7)
@@ -102,7 +110,7 @@ def object_file(noted: Calls) -> tuple[bytes, dict[str, Any]]:
     """
     import llvmlite.binding as llvm
 
-    from simulator.events.engine.compiled import flatten
+    from simulator.compiled import flatten
 
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
@@ -151,7 +159,7 @@ def _numbers(returned: Any) -> int:
 
 def sources(functions: dict[str, Any]) -> list[str]:
     """Files of the functions' modules, and of those that compiled functions take names from."""
-    from simulator.events.engine.compiled import PACKAGE
+    from simulator.compiled import PACKAGE
 
     modules = [name.rpartition(".")[0] for name in functions]
     files: set[Path] = set()

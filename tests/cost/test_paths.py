@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator.cost.pipeline import longest
 from simulator.cost.pipeline.longest import longest_paths
 from simulator.cost.pricing import price
 from simulator.hardware.cluster import load_cluster
@@ -115,12 +116,15 @@ def path_by_hand(
     return counts, hops, longest
 
 
+@pytest.mark.parametrize("played", ["compiled", "in arrays"])
 @pytest.mark.parametrize("hop_s", [0.0, 0.5])
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zb_h1", "zb_v"])
 def test_of_equally_long_paths_the_one_that_stays_on_its_rank_is_taken(
-    schedule: str, hop_s: float
+    schedule: str, hop_s: float, played: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whole costs, alike and 0, so that many paths tie; all schedules beside each other."""
+    ways = {"compiled": longest._played.dispatcher, "in arrays": longest._in_arrays}
+    monkeypatch.setattr(longest, "_played", ways[played])
     rng = np.random.default_rng(5)
     v = VPP[schedule]
     plans = [(schedule, 4, 8, v), (schedule, 3, 5 if v == 1 else 6, v), (schedule, 4, 4, v)]
@@ -143,6 +147,29 @@ def test_of_equally_long_paths_the_one_that_stays_on_its_rank_is_taken(
                 found = counts[at, i, : 2 * half].reshape(2, half).sum(axis=0)
                 assert found.tolist() == ways
                 assert hops[at, i] == sends
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_both_ways_of_playing_find_the_same_paths(
+    schedule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Costs in single precision, rounded as those of layouts; sends that take time and none."""
+    v = VPP[schedule]
+    plans = [(schedule, 4, 12, v), (schedule, 6, 12, v), (schedule, 4, 8, v)]
+    graphs, sets = waits(plans), 5
+    rng = np.random.default_rng(3)
+    operations = max(graph.operations for graph in graphs)
+    seconds = (rng.integers(0, 96, (2, operations, sets)) / 32).astype(np.float32)
+    found = []
+    for way in (longest._played.dispatcher, longest._in_arrays):
+        monkeypatch.setattr(longest, "_played", way)
+        for hop_s in (0.0, 0.25):
+            hops_s = np.full((2, sets), hop_s, dtype=np.float32)
+            found.append(longest_paths(graphs[:2], seconds, hops_s, [(0, graphs[2])]))
+    for some, others in zip(found[:2], found[2:], strict=True):
+        for one, other in zip(some, others, strict=True):
+            assert np.array_equal(one, other)
+    assert found[0][0].any()
 
 
 def llama(layers: int, m: int) -> tuple[Workload, Any, Any]:

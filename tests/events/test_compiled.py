@@ -8,16 +8,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
-from simulator import Jitter, Network, api
-from simulator.events.engine import compiled, engine, fair_shares, graph
-from simulator.events.engine.compiled import PLAIN, Compiled, flatten, short, within
+from simulator import Jitter, Network, api, compiled
+from simulator.compiled import PLAIN, PLAIN_UNCOMPILED, Compiled, flatten, short, within
+from simulator.events.engine import engine, fair_shares, graph
 from simulator.events.engine.engine import longest_path
 from simulator.events.engine.fair_shares import fair_rates
 from simulator.events.step import programs, unfold
 from simulator.events.step.programs import program, step_graph
+from workshop import linking
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,7 +46,7 @@ def test_little_work_runs_as_it_is_and_more_is_compiled() -> None:
     assert doubles_into._made is None
     assert doubled_sum(PLAIN + 1) == 2.0 * (PLAIN + 1)
     assert doubles_into._made is None  # machine code of it there is none
-    assert doubled_sum(3 * PLAIN) == 6.0 * PLAIN
+    assert doubled_sum(PLAIN_UNCOMPILED) == 2.0 * PLAIN_UNCOMPILED
     assert doubles_into._made is not None
     assert doubled_sum(3) == 6.0
 
@@ -115,6 +117,7 @@ QUESTIONS = {
         lambda: api.simulate_run(ROOT / "examples/llama-3.1-8b.toml", seeds=40),
         {"play"},
     ),
+    "a layout": (lambda: api.predict(**GPT3, global_batch=96, vpp=4), {"_played"}),
     "rates": (lambda: fair_rates([10.0, 4.0, 3.0], [0, 2, 3, 4], [0, 1, 0, 1]), {"fill"}),
 }
 
@@ -141,6 +144,34 @@ def testmachine_code_gives_the_bits_that_numba_gives(
     ask, functions = QUESTIONS[name]
     ask()
     assert seen >= functions
+
+
+RAISED = """
+declare double @exp(double)
+define i32 @raised(ptr %answer, ptr %error, i64 %power) nounwind {
+  %real = sitofp i64 %power to double
+  %raised = call double @exp(double %real)
+  %many = fmul double %raised, 1.0e6
+  %whole = fptosi double %many to i64
+  store i64 %whole, ptr %answer
+  ret i32 0
+}
+"""
+
+
+def test_an_image_does_what_its_object_file_does() -> None:
+    """A constant, and a function of C's library."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_default_triple().create_target_machine()
+    code, functions = machine.emit_object(llvm.parse_assembly(RAISED)), {"e": ("raised", "i", 1)}
+    image = linking.joined(code)
+    assert (image is not None) == (compiled.MACHINE_CODE.name == "compiled-linux-x86_64.bin")
+    assert linking.joined(b"\xcf\xfa\xed\xfe" + code[4:]) is None
+    for ways in [(code, functions, None), *([(image[0], functions, image[1])] if image else [])]:
+        taken: list[Any] = []
+        flatten([2], taken)
+        assert compiled.loaded(*ways)["e"](taken) == 7389056
 
 
 def test_a_file_that_does_not_fit_is_left_alone(
@@ -176,5 +207,6 @@ print("numba" in sys.modules, "llvmlite" in sys.modules)
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    large = str(micro_batches > 2)
-    assert done.stdout.split() == [str(3.0 * (micro_batches + 1)), "False", large]
+    header = json.loads(compiled.MACHINE_CODE.read_bytes().partition(b"\n")[0])
+    by_llvm = micro_batches > 2 and header["linked"] is None
+    assert done.stdout.split() == [str(3.0 * (micro_batches + 1)), "False", str(by_llvm)]

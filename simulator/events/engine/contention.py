@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from simulator.arrays import Floats, Ints
-from simulator.events.engine.compiled import compiled
+from simulator.compiled import compiled
 from simulator.events.engine.event_queue import enter, leave, move
 from simulator.events.engine.fair_shares import Crossings, Scratch, fill
 

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.arrays import Floats, Int32s
+from simulator.compiled import short, within
 from simulator.errors import InputError
-from simulator.events.engine.compiled import short, within
 from simulator.events.engine.contention import (
     COUNTERS,
     ENTRY,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulator.events.engine.compiled import compiled
+from simulator.compiled import compiled
 
 QUEUED = np.dtype([("key", "f8"), ("order", "i4"), ("place", "i4"), ("heap", "i4")], align=True)
 """What a record needs to stand in the queue."""

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from simulator.arrays import Floats, Ints
+from simulator.compiled import compiled
 from simulator.errors import InputError, problem
-from simulator.events.engine.compiled import compiled
 
 
 class Crossings(NamedTuple):

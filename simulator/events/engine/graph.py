@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from simulator.arrays import Floats, Int32s
+from simulator.compiled import short
 from simulator.errors import ForeshardError, InputError
-from simulator.events.engine.compiled import short
 from simulator.records import dataclass
 
 Names = Callable[[int], str]

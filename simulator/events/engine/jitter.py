@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from simulator.arrays import Floats
+from simulator.compiled import compiled
 from simulator.errors import InputError
-from simulator.events.engine.compiled import compiled
 
 
 def slowest_factor(

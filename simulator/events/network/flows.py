@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.arrays import Floats, Ints
+from simulator.compiled import compiled
 from simulator.errors import InputError, problem
-from simulator.events.engine.compiled import compiled
 from simulator.events.network.routes import Routes
 from simulator.records import dataclass
 

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from simulator.arrays import Floats, Ints
+from simulator.compiled import compiled
 from simulator.errors import ForeshardError, InputError
-from simulator.events.engine.compiled import compiled
 from simulator.events.engine.event_queue import QUEUED, enter, leave
 from simulator.events.engine.fair_shares import Crossings, check, fill, scratch
 from simulator.events.network.collective_phases import modelled

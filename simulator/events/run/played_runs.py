@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from simulator.arrays import Floats
+from simulator.compiled import compiled
 from simulator.errors import InputError
-from simulator.events.engine.compiled import compiled
 from simulator.events.run.interruptions import (
     announced,
     corrupted,

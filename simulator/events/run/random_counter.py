@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from simulator.events.engine.compiled import compiled
+from simulator.compiled import compiled
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.events.engine.compiled import compiled
+from simulator.compiled import compiled
 from simulator.events.run.run_state import (
     AGE_1,
     AGE_2,

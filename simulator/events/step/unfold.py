@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.arrays import Floats, Int32s
-from simulator.events.engine.compiled import short, within
+from simulator.compiled import short, within
 from simulator.events.step.streams import COMPUTE, PIPELINE, STREAMS
 from simulator.schedules.schedule import FORWARD, KINDS
 
