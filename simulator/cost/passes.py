@@ -57,6 +57,10 @@ def part_passes(
     selective = np.where((mode == SELECTIVE)[:, None], b.recompute_s[SELECTIVE][block_key], 0.0)
     full = b.recompute_s[FULL][block_key]
     traffic = s.part_traffic_s[state_key] + _copies_s(priced, layouts, state_key, m)
+    casts = s.casts_s[:, state_key]
+    if casts.any():
+        uses = 1.0 + np.where((mode == SELECTIVE)[:, None], 1.0, recomputed)
+        traffic = traffic + uses * casts[0] + casts[1]
     host = s.part_host_s[0][state_key], s.part_host_s[1][state_key]
     forward, backward = forward + host[0], backward + traffic + host[1]
     repeated = np.where((mode == SELECTIVE)[:, None], b.exchange_s[2][block_key], 0.0)

@@ -19,6 +19,7 @@ from simulator.cost.operators.operations import Ranks
 from simulator.cost.pipeline.paths import trace_paths
 from simulator.cost.pipeline.rounded import rounded_costs
 from simulator.cost.states.state_costs import state_costs
+from simulator.cost.states.state_keys import as_wrapped
 from simulator.cost.tables import Paths, Priced
 from simulator.errors import InputError
 from simulator.hardware.cluster import NO_CLOSED_FORM, Cluster, with_release
@@ -74,7 +75,7 @@ def price_keys(
     if cluster.kinds:
         raise InputError(f"cluster {cluster.name}: {NO_CLOSED_FORM}")
     known = _known_blocks(workload, software, *_of_blocks(cluster))
-    workload = workload.by_training()
+    workload, layouts = workload.by_training(), as_wrapped(layouts, software)
     cluster = with_release(cluster, software.kernels.nccl, software.kernels.nccl_turned_off)
     keys = layout_keys(
         layouts,

@@ -17,6 +17,7 @@ from simulator.cost.memory.peak import (
     memory_spread,
     peak_memory,
     saved_mode,
+    waiting_casts,
 )
 from simulator.cost.operators.matrices import expert_parameters, rank_parameters
 from simulator.cost.passes import FULL
@@ -215,7 +216,10 @@ def _activations(
     }
     recomputed = float(rows.covered[0, column].sum())
     away = float(rows.offloaded[0, column].sum())
-    more = all_bytes - held
+    casts = float(waiting_casts(rows, priced)[0, column, :-1].sum())
+    more = all_bytes - held - casts
+    if casts:
+        inputs["casts of weights"] = casts
     if abs(more) > 0.5 and not away:
         inputs["pipeline buffers, less blocks gone by then"] = more
     return inputs | {
@@ -231,6 +235,7 @@ def _head(rows: Selection, priced: Priced, held_bytes: float, *, at_loss: bool) 
     inputs = {
         "bytes kept by head and loss": float(blocks.saved_bytes[0, key, -1][0]) * at_loss,
         "temporaries of the head": float(blocks.transient_bytes[key, -1][0]) * at_loss,
+        "cast of its weights": float(priced.states.cast_copies[rows.state_key[0], -1]) * at_loss,
     }
     waiting = held_bytes - sum(inputs.values())
     if waiting > 0.5:

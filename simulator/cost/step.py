@@ -9,6 +9,7 @@ what the others add is fill and drain; the data-parallel tail and the optimizer 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,7 +118,8 @@ def priced_estimates(layouts: Layouts, priced: Priced) -> Iterator[Estimate]:
 
 def priced_estimate(layouts: Layouts, priced: Priced, rows: slice) -> Estimate:
     """The estimate of some rows of a priced table."""
-    return _evaluate_rows(select(layouts, priced, rows), priced)
+    found = _evaluate_rows(select(layouts, priced, rows), priced)
+    return replace(found, layouts=layouts[rows])  # as they are asked for, not as they are wrapped
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

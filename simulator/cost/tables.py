@@ -12,6 +12,7 @@ from simulator.arrays import Floats
 from simulator.cost.blocks.block_costs import BlockCosts
 from simulator.cost.operators.operations import Ranks
 from simulator.cost.states.state_costs import StateCosts
+from simulator.cost.states.state_keys import as_wrapped
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import RECOMPUTE, Layouts
 from simulator.layout.stages import Stages, StageTable
@@ -214,7 +215,7 @@ class Selection:
 def select(layouts: Layouts, priced: Priced, rows: slice) -> Selection:
     """Gather what the ranks of some rows hold."""
     table, plan = priced.table, priced.plan[rows]
-    some, parts = layouts[rows], table.parts[plan]
+    some, parts = as_wrapped(layouts[rows], priced.software), table.parts[plan]
     return Selection(
         layouts=some,
         block_key=priced.block_key[rows],

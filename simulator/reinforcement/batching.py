@@ -93,6 +93,10 @@ class _Clock:
         self.steady: list[float] = base.tolist()
         self.per = replica.tokens_per_iteration
 
+    def free(self, sequences: int) -> float:
+        """Tokens that the cache still takes with so many sequences running, in whole pages."""
+        return self.room - self.used - sequences * self.replica.idle_tokens
+
     def prompt_cost(self, sequence: int) -> float:
         """Cache that a prompt takes anew, in tokens."""
         group = sequence // self.work.group
@@ -106,7 +110,7 @@ class _Clock:
             sequence = self.waiting[0]
             cost = self.prompt_cost(sequence)
             margin = _WATERMARK * self.room if self.running else 0.0
-            if self.used + cost + self.per > self.room - margin and self.running:
+            if cost + self.per > self.free(len(self.running) + 1) - margin and self.running:
                 break
             self.waiting.popleft()
             group = sequence // self.work.group
@@ -137,11 +141,11 @@ class _Clock:
 
         What a full cache throws out is not admitted again before an iteration has run.
         """
-        while len(self.running) > 1 and self.room - self.used < len(self.running) * self.per:
+        while len(self.running) > 1 and self.free(len(self.running)) < len(self.running) * self.per:
             self.preempt()
         count = len(self.running)
         stretch = self.ends[0][0] - self.iterations
-        full = (self.room - self.used) / (count * self.per)
+        full = self.free(count) / (count * self.per)
         stretch = min(stretch, max(int(full), 1), _LONGEST_STRETCH)
         middle = self.used + count * self.per * (stretch + 1.0) / 2.0
         shared = self._shared_prompts()
@@ -282,7 +286,7 @@ def _slots(replica: Replica, work: Work, cache_tokens: float, sharing: bool) -> 
     answers = work.answers + (work.turns - 1) * work.tool_tokens
     mean = float((answers**2).sum() / (2.0 * answers.sum()))
     prompt = work.prompt / (work.group if sharing else 1)
-    fits = cache_tokens * (1.0 - _WATERMARK) / (mean + prompt)
+    fits = cache_tokens * (1.0 - _WATERMARK) / (mean + prompt + replica.idle_tokens)
     return max(int(min(replica.most_sequences, fits, len(answers))), 1)
 
 

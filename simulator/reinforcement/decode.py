@@ -89,6 +89,14 @@ class Replica:
         return engine.streamed_sequences if self.one_by_one else engine.listed_sequences
 
     @property
+    def idle_tokens(self) -> float:
+        """Tokens that would still fit into a running sequence's last page of the cache, on average.
+
+        Pages are handed out whole (vLLM's block_size): of b tokens, 0 to b - 1 are free.
+        """
+        return (self.engine.block_tokens - 1) / 2.0
+
+    @property
     def weight_bytes(self) -> float:
         """Weights of the fullest rank of the replica."""
         if "weights" not in self._known:

@@ -390,7 +390,7 @@ def replica_s(replica: Replica, work: Work, cache_tokens: float, *, sharing: boo
     """
     slots = min(replica.most_sequences, len(work.answers))
     largest = np.sort(work.answers)[::-1][:slots]
-    peak = float(largest.sum()) + slots * work.prompt
+    peak = float(largest.sum()) + slots * (work.prompt + replica.idle_tokens)
     if work.turns == 1 and peak < cache_tokens:
         return closed_form_s(replica, work, cache_tokens, sharing=sharing)
     return play(replica, work, cache_tokens, sharing=sharing).seconds

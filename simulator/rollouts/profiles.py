@@ -53,8 +53,6 @@ class Engine:
     """Memory beside weights and cache: context, communicators, graphs."""
     reserve_cut_bytes: Figure
     """Workspace of the largest iteration, over tp."""
-    default_memory_share: Figure
-    """Share of the memory that it takes unless told."""
     asleep_bytes: Figure
     """What stays on the device while it sleeps."""
 

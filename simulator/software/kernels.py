@@ -141,6 +141,8 @@ class Kernels:
     )
     """Memory traffic for every logit, both passes, of a fused loss: 10 for Transformer Engine's
     (forward two reads and the gradient in place of the logits, backward its product)."""
+    eager_loss_traffic: Figure = Figure(44.0, "assumed", "eager kernels over fp32 logits")
+    """The same of a loss of several kernels."""
     linear_loss: bool = False
     """The head's product and the loss are one function, which takes the logits piece by piece and
     has the gradients of its input and weights in the forward pass (Liger Kernel's

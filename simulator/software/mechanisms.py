@@ -126,6 +126,9 @@ class DTensor:
     whole_embedding_gradient: bool = False
     """Tensor-parallel ranks make the embedding's gradient for the whole vocabulary and then take
     their share of it (torch DTensor)."""
+    gathers_logits: bool = False
+    """The output head's columns are gathered over tp, and every rank computes the whole loss
+    (ColwiseParallel with output_layouts=Replicate())."""
     reduces_each_projection: bool = False
     """Tensor parallelism without sequence parallelism: each of several linears that share an input
     (queries, keys and values; gate and up) reduces its gradient by itself (torch's
@@ -192,6 +195,14 @@ class FSDP2:
     pools_by_stream: bool = False
     """Gathered weights and reduced gradients come from the pools of streams of their own (FSDP2):
     what is idle there at the peak cannot serve the rest, so it is reserved on top."""
+    lone_replica: Literal["wrapped", "autocast", "as_kept"] = "wrapped"
+    """dp x cp = 1, where nothing is left to share. wrapped: fully_shard over one rank, with its
+    casts and buffers. Otherwise parameters and gradients stay as they are kept: torch.autocast
+    makes a 16-bit copy of a weight for each product where it is kept in more; as_kept is meant for
+    weights of 16 bit, and priced alike for others."""
+    hands_gradients_over_at_once: bool = False
+    """A lone replica that is not wrapped is one compiled graph, whose backward pass returns the
+    gradients of a micro-batch together, beside those that they are added to."""
 
 
 @record

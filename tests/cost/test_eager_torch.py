@@ -20,7 +20,7 @@ TITAN = replace(
     TITAN,
     host=replace(TITAN.host, time_variation=Figure(0.0)),
     states=replace(TITAN.states, reduce_copies=Figure(0.0)),
-    fsdp2=replace(TITAN.fsdp2, gather_copies=Figure(0.0)),
+    fsdp2=replace(TITAN.fsdp2, gather_copies=Figure(0.0), lone_replica="wrapped"),
     kernels=replace(
         TITAN.kernels, dtensor=replace(TITAN.kernels.dtensor, sequence_copies=Figure(0.0))
     ),

@@ -15,6 +15,7 @@ from simulator.cost.operators.matrices import (
 )
 from simulator.cost.operators.model_flop import model_flop_per_step
 from simulator.cost.operators.operations import Operators, Ranks
+from simulator.cost.operators.roles import SavedRole
 from simulator.cost.pricing import price
 from simulator.cost.rank_memory import rank_memory
 from simulator.cost.step import Estimate, evaluate
@@ -86,6 +87,20 @@ def test_tensor_ranks_cut_the_projection() -> None:
     eight = rank_parameters(ahead, tp=8, pp=1, kernels=EXACT)
     # of 2 h by h an eighth, three norms whole
     assert eight[1] - eight[0] == 2 * H * H / 8 + 3 * H
+
+
+def test_logits_of_its_loss_are_gone_before_the_model_s() -> None:
+    # an eager loss in fp32: of 6 B a logit its log-softmax stays, as where a micro-batch waits
+    work = Recipe(sequence_length=S, global_batch=1)
+    eager = replace(load_software("torchtitan-eager").kernels, pads_vocabulary_to=1)
+    for kernels, ahead, last in ((eager, 4.0, 6.0), (EXACT, 2.0, 2.0)):
+        found = predict_ahead(LLAMA, ranks(), work, kernels), head(LLAMA, ranks(), work, kernels)
+        sizes = [
+            sum(float(np.max(x.size_bytes)) for x in ops.saved if x.role is SavedRole.LOGITS)
+            for ops in found
+        ]
+        assert sizes == [ahead * S * V, last * S * V]
+        assert found[0].passing_bytes == 0.0
 
 
 def forward_flop(ops: Operators) -> float:

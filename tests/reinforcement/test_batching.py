@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from math import ceil
 from typing import Any
@@ -108,12 +109,29 @@ class SecondEngine:
         return max(request.end_s for request in self.requests)
 
 
+def paged(engine: Replica, tokens: int) -> Replica:
+    """The same with a cache in pages of so many tokens."""
+    return replace(engine, engine=replace(engine.engine, block_tokens=tokens))
+
+
+def test_pages_that_are_not_full_take_room_too() -> None:
+    # 200 + 100 tokens each: of 1,230, less 1 % for those that are admitted, four fit at the end
+    work, engine = Work(answers=np.full(4, 100.0), prompt=200.0), replica(scene())
+    exact, coarse = (play(paged(engine, size), work, 1230.0, sharing=False) for size in (1, 16))
+    assert (exact.preempted, exact.waited) == (0, 0)
+    # 15 of 16 tokens at most are free in a last page: 4 x (300 + 7.5) is 1,230, and 17 one too many
+    assert (coarse.preempted, coarse.seconds) == (0, exact.seconds)
+    assert play(paged(engine, 17), work, 1230.0, sharing=False).preempted > 0
+    assert paged(engine, 17).idle_tokens == 8.0
+    assert paged(engine, 16).idle_tokens == 7.5
+
+
 def _drawn(seed: int) -> tuple[Replica, Work, float]:
     random = np.random.default_rng(seed)
     limit = int(random.choice([4, 16, 64]))
     count = int(random.integers(3, 60))
     lengths = np.clip(np.round(random.lognormal(4.5, 0.8, count)), 1, 800)
-    engine = replica(scene(rl__generation__max_sequences=limit))
+    engine = paged(replica(scene(rl__generation__max_sequences=limit)), 1)
     prompt = float(random.integers(10, 200))
     turns = int(random.choice([1, 1, 2, 3]))
     work = Work(

@@ -52,6 +52,10 @@ class RankMemoryNow:
     flights: Floats
     """Micro-batches in flight."""
     blocks: Floats
+    deferred: NDArray[np.bool_]
+    """Gradients stay whole until the last micro-batch, so that reduced ones grow in that alone."""
+    returned: Floats
+    """Gradients of a micro-batch that its backward pass returns together at its end."""
     all_forward: NDArray[np.bool_]
     """All of the step's micro-batches go forward before the first one goes back."""
 
@@ -95,6 +99,7 @@ def fullest(
         turns += _later(layouts, whole, turns[0][1], held)
     activations = np.concatenate([_activations(layouts, held, share, left) for share, _ in turns])
     growing = np.concatenate([gradients for _, gradients in turns])
+    growing[END :: len(MOMENTS)] += held.returned
     none = np.zeros_like(held.temporaries)
     temporaries = np.stack(
         [held.temporaries, none, held.temporaries, held.temporaries, none, held.table]
@@ -154,7 +159,7 @@ def _growing(
     none = np.zeros_like(whole)
     if recipe.optimizer_in_backward:
         return np.stack([np.maximum(head, block), none, block, block, none, none])
-    once = layouts.micro_batches[:, None] == 1
+    once = (layouts.micro_batches[:, None] == 1) | held.deferred
     sharded = layouts.sharding[:, None] >= _ZERO2
     blocks = np.where(sharded, whole - root, whole)
     last = np.maximum(blocks - left * kept, 0.0) + head

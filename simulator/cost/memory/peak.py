@@ -194,10 +194,14 @@ def _sizes(rows: Selection, priced: Priced) -> _Sizes:
         )
         for part in range(rows.parts.shape[2] - 1)
     ]
+    copies = waiting_casts(rows, priced)
+    if copies.any():
+        kept = [held + copies[:, :, part] for part, held in enumerate(kept)]
     temporaries, passing = _temporaries(rows, blocks, mode)
     if software.overlap.expert:
         temporaries = temporaries + _begun(rows, blocks, mode)
     loss, waiting = _loss_and_waiting(rows, blocks)
+    loss = loss + copies[:, :, -1]
     flights = _flights(priced.table)[rows.plan]
     return _Sizes(
         kept=kept,
@@ -209,6 +213,17 @@ def _sizes(rows: Selection, priced: Priced) -> _Sizes:
         between=stage_buffers(rows, priced, flights),
         flights=flights,
     )
+
+
+def waiting_casts(rows: Selection, priced: Priced) -> Floats:
+    """Casts of weights that wait for the backward pass, shape (layouts, columns, parts).
+
+    Recomputation makes those of blocks anew, one block's at a time.
+    """
+    copies = priced.states.cast_copies[rows.state_key][:, None]
+    again = (rows.layouts.recompute == RECOMPUTE.index("selective"))[:, None, None]
+    ends = np.arange(copies.shape[2]) >= copies.shape[2] - 2
+    return np.asarray((rows.parts - rows.covered) * copies * (ends | ~again))
 
 
 def saved_mode(layouts: Layouts) -> NDArray[Any]:
@@ -310,14 +325,17 @@ def _of_moments(rows: Selection, priced: Priced, states: list[Floats], sizes: _S
     """The fullest of the MOMENTS of a step whose gradients are freed when it ends."""
     prices, key = priced.states, rows.state_key
     weights, gradients, optimizer, gathered = states
+    held, unreduced = _held(rows, priced, sizes), prices.unreduced_bytes[key]
+    later = np.where(held.deferred, unreduced, 0.0)
+    gathered = gathered + later
     peak = fullest(
         rows.layouts,
         priced.workload.recipe,
-        _held(rows, priced, sizes),
+        held,
         whole=gradients,
         early=prices.early_gradients[:, key, :],
-        gathered=prices.gathered_bytes[:, key, :],
-        unreduced=prices.unreduced_bytes[key],
+        gathered=prices.gathered_bytes[:, key, :] + later,
+        unreduced=unreduced,
     )
     idle: Floats | float = 0.0
     if priced.software.fsdp2.pools_by_stream:
@@ -355,8 +373,19 @@ def _held(rows: Selection, priced: Priced, sizes: _Sizes) -> RankMemoryNow:
         table=priced.states.embedding_gradient[rows.state_key],
         flights=sizes.flights,
         blocks=blocks,
+        deferred=priced.states.deferred[rows.state_key] & (m > 1),
+        returned=_returned(rows, priced) * (m > 1),
         all_forward=(m > 1) & (rows.in_flight[:, :, :-2].sum(axis=2) >= m * blocks),
     )
+
+
+def _returned(rows: Selection, priced: Priced) -> Floats:
+    """Gradients that one graph's backward pass returns together, shape (layouts, columns)."""
+    fsdp2, prices = priced.software.fsdp2, priced.states
+    if not fsdp2.hands_gradients_over_at_once:
+        return np.zeros(rows.parts.shape[:2])
+    gradients = prices.state_bytes[STATE_KINDS.index("gradients")]
+    return np.where(prices.keys.unwrapped, gradients, 0.0)[rows.state_key]
 
 
 # --- shares of it -------------------------------------------------------------------------------

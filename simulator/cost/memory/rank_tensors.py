@@ -171,7 +171,8 @@ def _kept(
     mode = _FULL if whole else int(rows.layouts.recompute[0])
     saved = [float(np.max(x.size_bytes)) for x in ops.saved if np.max(x.size_bytes) > 0]
     if not ops.is_block or (mode == _FULL and not whole) or mode not in (_FULL, _SELECTIVE):
-        return saved, []
+        casts = float(priced.states.cast_copies[rows.state_key[0], kind])
+        return [casts, *saved] if casts else saved, []
     if mode == _FULL:
         return [float(np.max(ops.checkpoint_bytes))], saved
     share = float(priced.blocks.saved_bytes[_SELECTIVE, key, kind]) / max(sum(saved), 1.0)

@@ -294,8 +294,14 @@ def predict_ahead(
     ops.gemms.append(Gemm(name="join", m=tokens, n=arch.hidden / ranks.tp, k=2 * arch.hidden))
     ops.keep("join input", 2 * own_tokens * arch.hidden * size, SavedRole.MERGED_INPUT)
     ops.add(gather_input(2 * tokens * arch.hidden * size, ranks, "join", kernels))
-    for end in (embedding(arch, ranks, recipe, kernels), head(arch, ranks, recipe, kernels)):
-        ops.add(replace(end, passing_bytes=0.0))
+    last = head(arch, ranks, recipe, kernels)
+    # a loss of its own before the model's: 16-bit logits are gone by then
+    kept = [
+        replace(x, size_bytes=x.size_bytes - last.passing_bytes * (x.role is SavedRole.LOGITS))
+        for x in last.saved
+    ]
+    for end in (embedding(arch, ranks, recipe, kernels), last):
+        ops.add(replace(end, passing_bytes=0.0, saved=kept if end is last else end.saved))
     ops.streams = casts(ops, recipe, kernels, ranks, {}, either_layout=either_layout)
     return ops
 

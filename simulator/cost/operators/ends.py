@@ -12,6 +12,7 @@ from simulator.arrays import Floats
 from simulator.cost.operators.casts import casts
 from simulator.cost.operators.mixers import small_linear
 from simulator.cost.operators.operations import (
+    Collective,
     Gemm,
     ModuleOperators,
     Operators,
@@ -150,6 +151,11 @@ def _vocabulary(
     if kernels.linear_loss:
         ops.add(_linear_loss(arch, ranks, recipe, columns))
         return ops
+    if kernels.dtensor.gathers_logits:
+        logits = logits * ranks.tp
+        ops.collectives.append(
+            Collective(operation="all_gather", group="tp", size_bytes=size * logits, backward=False)
+        )
     ops.streams += _loss(logits, kernels, fused=fused)
     keeps = tokens if kernels.dtensor.keeps_gathered_inputs else own_tokens
     ops.keep("head input", keeps * width * size, linears=("table",))
@@ -227,7 +233,10 @@ def loss_is_fused(kernels: Kernels, tp: Any) -> NDArray[np.bool_]:
 def _loss(logits: Floats, kernels: Kernels, *, fused: NDArray[np.bool_]) -> list[Stream]:
     """Cross-entropy over the vocabulary: half of its traffic in either pass."""
     streams = []
-    for is_fused, total, calls in ((True, float(kernels.fused_loss_traffic), 2), (False, 44.0, 8)):
+    for is_fused, total, calls in (
+        (True, float(kernels.fused_loss_traffic), 2),
+        (False, float(kernels.eager_loss_traffic), 8),
+    ):
         here = fused == is_fused
         if here.any():
             pass_bytes = np.where(here, total * 0.5, 0.0) * logits

@@ -101,6 +101,7 @@ def _unreduced_bytes(keys: StateKeys) -> Floats:
 
     Chunks of a looped schedule go back one after the other where no micro-batch is left over. Where
     each round is reduced and others follow, one chunk's fill up beside the flat copy of another's.
+    FSDP2 adds them up in the type of the reduction (``_fsdp_param.py``).
     """
     parts, states, layouts = keys.parts, keys.per_part, keys.layouts
     if not states.shards_only:
@@ -108,8 +109,9 @@ def _unreduced_bytes(keys: StateKeys) -> Floats:
     each_round = keys.software.fsdp2.reduces_each_round & (layouts.rounds > 1)
     chunks = np.where(layouts.micro_batches <= layouts.pp, layouts.vpp, 1)[:, None]
     chunks = np.where(each_round[:, None], np.maximum(layouts.vpp / 2.0, 1.0)[:, None], chunks)
-    gradients = on_rank(parts, states.gradients[0] + states.gradients[1])
-    return np.where(keys.once[:, None], gradients / chunks, 0.0)
+    summed = states.reduce if keys.software.fsdp2.adds_unreduced else states.gradients
+    gradients = on_rank(parts, summed[0] + summed[1])
+    return np.where(keys.once[:, None], gradients / chunks, np.where(keys.deferred, gradients, 0.0))
 
 
 def _last_shard(blocks: Floats, shards: list[Floats]) -> Floats:
@@ -133,14 +135,17 @@ def released(parts: Floats, states: PartStates, software: Software) -> Floats:
     return np.asarray(1.0 - live / np.maximum(held, 1.0))
 
 
-def early_gradients(parts: Floats, states: PartStates, arch: Architecture, kept: Floats) -> Floats:
+def early_gradients(
+    parts: Floats, states: PartStates, arch: Architecture, kept: Floats, unwrapped: Any
+) -> Floats:
     """Whole gradients of the head (with the table it is tied to) and of the largest block.
 
-    Where only shards stay, whole ones are in the type of the gathered weights. Then, of the block's
+    Where only shards stay, whole ones are in the type of the gathered weights, but for a replica
+    that is `unwrapped`. Then, of the block's
     and of those of head and embedding, the share that is `kept` once they are reduced.
     """
-    whole = states.gather if states.shards_only else states.gradients
-    gradient, stays = whole[0] + whole[1], states.gradients[0] + states.gradients[1]
+    gathered, stays = (x[0] + x[1] for x in (states.gather, states.gradients))
+    gradient = np.where(unwrapped, stays, gathered) if states.shards_only else stays
     head = parts[:, :, -1] * gradient[:, None, -1]
     if arch.tied_embeddings and arch.output_rows:
         head = head + parts[:, :, -1] * parts[:, :, -2] * gradient[:, None, -2]

@@ -291,6 +291,12 @@ def _quantised(matrices: list[Matrix], shape: tuple[int, ...], arch: Architectur
     return zeros
 
 
+def kept_bytes(recipe: Recipe, states: StateBytes) -> float:
+    """Bytes per parameter of the weights that products are given where nothing gathers them."""
+    size = _sizes(recipe, states)
+    return size.weight or size.master
+
+
 def gradient_bytes(recipe: Recipe, states: StateBytes) -> float:
     """Bytes per parameter of what gradients add up in."""
     return _sizes(recipe, states).gradient

@@ -38,7 +38,12 @@ from simulator.cost.states.state_collectives import (
     tables_s,
 )
 from simulator.cost.states.state_keys import ZERO1, ZERO2, ZERO3, StateKeys, state_keys
-from simulator.cost.states.state_traffic import accumulation_s, micro_batch_traffic_s
+from simulator.cost.states.state_traffic import (
+    accumulation_s,
+    cast_copies,
+    casts_s,
+    micro_batch_traffic_s,
+)
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import Layouts
 from simulator.layout.placement import Placement
@@ -70,9 +75,15 @@ class StateCosts:
     """Of the gathered kind, what is in use at each of the MOMENTS of ``memory/moments.py``, shape
     (moments, keys, columns); `state_bytes` has what its pool has reserved."""
     unreduced_bytes: Floats
-    """Of these, whole gradients that wait for the last micro-batch, shape (keys, columns)."""
+    """Whole gradients that wait for the last micro-batch, shape (keys, columns): of these where
+    parameters stay gathered until then, beside these where later ones are `deferred`."""
     by_block: NDArray[np.bool_]
     """Whether parameters are gathered and gradients reduced part by part, shape (keys,)."""
+
+    @property
+    def deferred(self) -> NDArray[np.bool_]:
+        """Gradients stay whole until the last micro-batch, parameters do not, (keys, 1)."""
+        return self.keys.deferred
 
     @cached_property
     def reduce_s(self) -> Floats:
@@ -153,7 +164,17 @@ class StateCosts:
         """
         keys = self.keys
         setting = keys.workload.recipe, keys.cluster, keys.software
-        return accumulation_s(*setting, keys.per_part, keys.once)
+        return accumulation_s(*setting, keys.per_part, keys.once, keys.unwrapped)
+
+    @cached_property
+    def cast_copies(self) -> Floats:
+        """Bytes of a part's weights as torch.autocast casts them, shape (keys, parts)."""
+        return cast_copies(self.keys)
+
+    @cached_property
+    def casts_s(self) -> Floats:
+        """Seconds of these casts, and of those of their gradients, shape (2, keys, parts)."""
+        return casts_s(self.keys)
 
     @cached_property
     def part_copies_s(self) -> Floats:
@@ -194,7 +215,9 @@ class StateCosts:
         """
         keys = self.keys
         kept = np.where(keys.level >= ZERO2, keys.share, 1.0)
-        return early_gradients(keys.parts, keys.per_part, keys.workload.architecture, kept)
+        return early_gradients(
+            keys.parts, keys.per_part, keys.workload.architecture, kept, keys.unwrapped
+        )
 
     @cached_property
     def embedding_gradient(self) -> Floats:

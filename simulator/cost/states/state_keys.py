@@ -7,6 +7,7 @@ ZeRO++ (Wang et al. 2023) does the same with a secondary copy.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -23,7 +24,7 @@ from simulator.records import dataclass
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 
-ZERO1, ZERO2, ZERO3 = (SHARDINGS.index(word) for word in ("zero1", "zero2", "zero3"))
+DDP, ZERO1, ZERO2, ZERO3 = (SHARDINGS.index(x) for x in ("ddp", "zero1", "zero2", "zero3"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,6 +82,17 @@ class StateKeys:
             kernels=self.software.kernels,
         )
 
+    @cached_property
+    def unwrapped(self) -> NDArray[np.bool_]:
+        """Lone replicas that the software leaves as they are, (keys, 1)."""
+        return unwrapped(self.layouts, self.software)[:, None]
+
+    @property
+    def deferred(self) -> NDArray[np.bool_]:
+        """Gathered block by block, with gradients whole until the last micro-batch, (keys, 1)."""
+        once_a_step = not self.software.states.reduces_every_micro_batch
+        return self.by_block & self.per_part.shards_only & once_a_step
+
     @property
     def level(self) -> NDArray[Any]:
         """Index into SHARDINGS, shape (keys, 1)."""
@@ -102,6 +114,20 @@ class StateKeys:
         return np.asarray(
             on_rank(self.parts, per_part[0]) * cut + on_rank(self.parts, per_part[1]) * expert_cut
         )
+
+
+def unwrapped(layouts: Layouts, software: Software) -> NDArray[np.bool_]:
+    """Lone replicas that the software leaves as they are, (layouts,)."""
+    alone = layouts.dp * layouts.cp == 1
+    return np.asarray(alone & (software.fsdp2.lone_replica != "wrapped"))
+
+
+def as_wrapped(layouts: Layouts, software: Software) -> Layouts:
+    """Layouts as their states are kept: a replica that nothing wraps shares nothing."""
+    bare = unwrapped(layouts, software)
+    if not bare.any():
+        return layouts
+    return replace(layouts, sharding=np.where(bare, DDP, layouts.sharding))
 
 
 def state_keys(

@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 from simulator.arrays import Floats
 from simulator.cost.operators.operations import element_bytes
-from simulator.cost.states.state_bytes import PartStates
+from simulator.cost.states.state_bytes import PartStates, gradient_bytes, kept_bytes
+from simulator.cost.states.state_keys import StateKeys
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import SHARDINGS, Layouts
 from simulator.schedules.registry import BREADTH_FIRST, TAKES_ROUNDS
@@ -23,25 +24,57 @@ def micro_batch_traffic_s(cluster: Cluster, software: Software, parameters: Floa
     return np.asarray(traffic / _copy_rate(cluster, "optimizer"))
 
 
+def cast_copies(keys: StateKeys) -> Floats:
+    """Bytes of the 16-bit copies that torch.autocast makes of each part's weights, (keys, parts).
+
+    Products read a copy, which autograd keeps for the data gradient, in a compiled block too (the
+    partition of AOTAutograd saves it); the look-up in the embedding takes the table as it is, a
+    tied head a copy.
+    """
+    arch = keys.workload.architecture
+    size, states = element_bytes(keys.workload.recipe), keys.per_part
+    wider = kept_bytes(keys.workload.recipe, keys.software.states) > size
+    copies = size * (states.parameters[0] + states.parameters[1])
+    copies = np.where(keys.unwrapped & wider, copies, 0.0)
+    copies[:, -1] += copies[:, -2] * bool(arch.tied_embeddings and arch.output_rows)
+    copies[:, -2] = 0.0
+    return copies
+
+
+def casts_s(keys: StateKeys) -> Floats:
+    """Seconds of making these copies once and of casting gradients back, (2, keys, parts)."""
+    recipe, states = keys.workload.recipe, keys.software.states
+    size, copies = element_bytes(recipe), cast_copies(keys)
+    share = keys.per_part.trained.sum(axis=0) / np.maximum(
+        keys.per_part.parameters.sum(axis=0), 1.0
+    )
+    there = copies * (1.0 + kept_bytes(recipe, states) / size)
+    back = copies * (1.0 + gradient_bytes(recipe, states) / size) * share
+    return np.stack([there, back]) / _copy_rate(keys.cluster, "optimizer")
+
+
 def accumulation_s(
     recipe: Recipe,
     cluster: Cluster,
     software: Software,
     part_states: PartStates,
     once: NDArray[np.bool_],
+    unwrapped: NDArray[np.bool_],
 ) -> Floats:
     """Seconds of casting the first gradients of a step, and of adding up those of a later pass.
 
     Keys that reduce `once`, with FSDP2's ``_fsdp_param.py``: `to_accumulated_grad_if_needed` reads
     16 bit and writes the type of the reduction, where that is another one;
     `accumulate_unsharded_grad_if_needed` reads the sum and the gradient and writes the sum, as
-    autograd does where it is not. Shape (2, keys, parts).
+    autograd does where it is not, and always of replicas that are `unwrapped`. Shape (2, keys,
+    parts).
     """
     trained, reduced = (
         part_states.trained[0] + part_states.trained[1],
         part_states.reduce[0] + part_states.reduce[1],
     )
     adds = trained * float(software.states.accumulation_traffic)
+    adds = np.where(unwrapped, 3.0 * gradient_bytes(recipe, software.states) * trained, adds)
     traffic = np.stack([np.zeros_like(adds), adds])
     if software.fsdp2.adds_unreduced:
         given = element_bytes(recipe) * trained
