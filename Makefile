@@ -129,7 +129,7 @@ $(STAMPS)/foreshard: pyproject.toml $(STAMPS)/venv
 
 # Machine code of the engine of events and of longest paths: once for a checkout, with nothing but numba.
 # Its digest is of these files (the simulator looks at it, not at times).
-$(STAMPS)/compiled: $(wildcard workshop/*.py simulator/events/*/*.py) simulator/compiled.py \
+$(STAMPS)/compiled: workshop/ahead_of_time.py $(wildcard simulator/events/*/*.py) simulator/compiled.py \
     simulator/cost/pipeline/longest.py simulator/reliability/run_terms.py simulator/schedules/schedule.py \
     $(STAMPS)/foreshard
 	@echo "compiling what plays schedules, once for this checkout"

@@ -1,11 +1,11 @@
 """Functions that run compiled: ahead of time where that was done, else by numba when first called.
 
 ``python -m workshop.ahead_of_time`` has numba compile them for any processor of this kind and keeps
-the machine code in a file beside this one, which the wheel holds: for Linux on x86-64 an image that
-is loaded in a millisecond, else an object file that LLVM loads, in a tenth of the time of numba.
-Without the file, with another text of the functions than it was made from, or with arrays of other
-types, numba compiles as it is called, which takes seconds once, or another function does the same.
-Little work runs as Python has it: all of these give the same numbers.
+the machine code in a file beside this one, which the wheel holds; it is run through LLVM, which
+loads in a tenth of the time of numba. Without the file, with another text of the functions than it
+was made from, or with arrays of other types, numba compiles as it is called, which takes seconds
+once, or another function does the same. Little work runs as Python has it: all of these give the
+same numbers.
 """
 
 from __future__ import annotations
@@ -16,27 +16,25 @@ import sysconfig
 from collections.abc import Callable, Iterable
 from functools import cache, update_wrapper
 from hashlib import sha256
-from mmap import mmap
 from pathlib import Path
-from struct import pack_into, unpack_from
 from threading import Lock
 from typing import Any
 
 import numpy as np
 
-PROT_READ, PROT_EXEC = 1, 4
-"""Of ``mprotect`` on Linux."""
+PLAIN = 20_000
+"""Numbers in arrays up to which a `short` function runs as it is: 0.03 s of plain Python at most,
+which is what it takes to load the machine code."""
 
-PLAIN = 1_000
-"""Numbers in arrays up to which a `short` function runs as it is: a millisecond or two of plain
-Python, which is what it takes to load the machine code."""
-
-PLAIN_UNCOMPILED = 60_000
+PLAIN_UNCOMPILED = 3 * PLAIN
 """The same where numba would have to be loaded: 0.1 s, where it takes half a second or more."""
+
+PLAIN_ARRAYS = 300_000
+"""The same of what has a twin in arrays, which takes 5 ms for so many."""
 
 PACKAGE = Path(__file__).resolve().parent
 MACHINE_CODE = Path(__file__).with_name(f"compiled-{sysconfig.get_platform()}.bin")
-"""A line of JSON, then an image or an object file."""
+"""A line of JSON, then an object file."""
 
 _OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False}
 """Of ``njit``. Seeds run on threads. Without reference counts: numba raises and lowers an atomic
@@ -58,7 +56,7 @@ class Compiled:
     plain : float
         Called from Python with arrays of no more numbers in all, the function runs as it is.
     instead : callable, optional
-        What does the same where nothing was compiled ahead.
+        What does the same from arrays, there and where nothing was compiled ahead.
     """
 
     def __init__(
@@ -75,13 +73,13 @@ class Compiled:
         """Run it, compiled or not."""
         numbers = _numbers(given) if self._plain else np.inf
         if numbers <= self._plain:
-            return self.function(*given)
+            return (self._instead or self.function)(*given)
         ahead = machine_code().get(self.name)
         if ahead is not None:
             taken: list[Any] = []
             if flatten(given, taken) == ahead.takes:
                 return ahead(taken)
-        elif self._made is None and numbers <= PLAIN_UNCOMPILED:
+        elif self._instead is None and self._made is None and numbers <= PLAIN_UNCOMPILED:
             return self.function(*given)
         return (self._instead or self.dispatcher)(*given)
 
@@ -117,8 +115,8 @@ def short(function: Callable[..., Any]) -> Any:
 
 
 def compiled_or(instead: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
-    """Run a function compiled ahead, or another one that gives the same numbers from arrays."""
-    return lambda function: Compiled(function, 0, instead)
+    """Run a function compiled ahead for much, else another that gives the same from arrays."""
+    return lambda function: Compiled(function, PLAIN_ARRAYS, instead)
 
 
 def within(function: Callable[..., Any]) -> Any:
@@ -198,48 +196,17 @@ def machine_code() -> dict[str, _Ahead]:
         header = json.loads(line)
         if header["digest"] != digest(header["files"]):
             return {}
-        return loaded(code, header["functions"], header["linked"])
+        return loaded(code, header["functions"])
     except (OSError, ValueError, ImportError, AttributeError, RuntimeError):
         return {}
 
 
-_kept: list[Any] = []
+_engines: list[Any] = []
 """Who owns the memory that machine code lies in."""
 
 
-def loaded(
-    code: bytes, functions: dict[str, list[Any]], linked: dict[str, Any] | None
-) -> dict[str, _Ahead]:
-    """Load code; `functions` says symbol, parameters and numbers returned of each.
-
-    `linked` is what ``workshop/linking.py`` says of an image; without it `code` is an object file.
-    """
-    address = _by_llvm(code) if linked is None else _mapped(code, linked)
-    return {
-        name: _Ahead(address(symbol), takes, gives)
-        for name, (symbol, takes, gives) in functions.items()
-    }
-
-
-def _mapped(code: bytes, linked: dict[str, Any]) -> Callable[[str], int]:
-    """Put an image into memory, which can be run, but no longer be written, after that."""
-    memory, library = mmap(-1, len(code)), ctypes.CDLL(None, use_errno=True)
-    memory.write(code)
-    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    for at in linked["offsets"]:
-        pack_into("<Q", memory, at, start + unpack_from("<Q", memory, at)[0])
-    for name, places in linked["library"].items():
-        target = ctypes.cast(library[name], ctypes.c_void_p).value
-        for at in places:
-            pack_into("<Q", memory, at, target)
-    whole = ctypes.c_void_p(start), ctypes.c_size_t(len(code))
-    if library.mprotect(*whole, PROT_READ | PROT_EXEC):
-        raise OSError(ctypes.get_errno(), "code may not be run")
-    _kept.append(memory)
-    return lambda symbol: int(start + linked["starts"][symbol])
-
-
-def _by_llvm(code: bytes) -> Callable[[str], int]:
+def loaded(code: bytes, functions: dict[str, list[Any]]) -> dict[str, _Ahead]:
+    """Load an object file; `functions` says symbol, parameters and numbers returned of each."""
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()
@@ -248,5 +215,8 @@ def _by_llvm(code: bytes) -> Callable[[str], int]:
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
-    _kept.append(engine)
-    return lambda symbol: int(engine.get_function_address(symbol))
+    _engines.append(engine)
+    return {
+        name: _Ahead(engine.get_function_address(symbol), takes, gives)
+        for name, (symbol, takes, gives) in functions.items()
+    }

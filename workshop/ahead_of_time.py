@@ -1,10 +1,10 @@
 """``python -m workshop.ahead_of_time``: machine code of what plays schedules, made once by numba.
 
 Every function that Python calls is called here with a small example, so that numba compiles it for
-the types of its arrays, for any processor of this kind. What comes out is joined to one image
-(``workshop/linking.py``) beside ``simulator/compiled.py``, which says how it is run. No C compiler
-and no linker is asked for. It holds on a newer Python and without numba; a file of another text of
-the sources is left alone by the simulator.
+the types of its arrays, for any processor of this kind. What comes out is joined to one object
+file beside ``simulator/compiled.py``, which says how it is run. No C compiler and no linker is
+asked for. It holds on a newer Python and without numba; a file of another text of the sources is
+left alone by the simulator.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import Any, get_type_hints
-
-from workshop.linking import joined
 
 Calls = dict[str, tuple[Any, tuple[Any, ...]]]
 
@@ -38,9 +36,7 @@ def main() -> None:
         }
         code, functions = object_file(calls())
     files = sources(functions)
-    code, linked = joined(code) or (code, None)
-    header: dict[str, Any] = {"digest": compiled.digest(files), "files": files}
-    header |= {"functions": functions, "linked": linked}
+    header = {"digest": compiled.digest(files), "files": files, "functions": functions}
     compiled.MACHINE_CODE.write_bytes(json.dumps(header).encode() + b"\n" + code)
     print(f"{compiled.MACHINE_CODE}: {len(functions)} functions, {len(code):,} bytes")
 

@@ -118,8 +118,9 @@ def priced_estimates(layouts: Layouts, priced: Priced) -> Iterator[Estimate]:
 
 def priced_estimate(layouts: Layouts, priced: Priced, rows: slice) -> Estimate:
     """The estimate of some rows of a priced table."""
-    found = _evaluate_rows(select(layouts, priced, rows), priced)
-    return replace(found, layouts=layouts[rows])  # as they are asked for, not as they are wrapped
+    estimate = _evaluate_rows(select(layouts, priced, rows), priced)
+    # as they are asked for, not as they are wrapped
+    return replace(estimate, layouts=layouts[rows])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

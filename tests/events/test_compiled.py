@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
@@ -19,7 +18,6 @@ from simulator.events.engine.engine import longest_path
 from simulator.events.engine.fair_shares import fair_rates
 from simulator.events.step import programs, unfold
 from simulator.events.step.programs import program, step_graph
-from workshop import linking
 
 ROOT = Path(__file__).parents[2]
 
@@ -146,34 +144,6 @@ def testmachine_code_gives_the_bits_that_numba_gives(
     assert seen >= functions
 
 
-RAISED = """
-declare double @exp(double)
-define i32 @raised(ptr %answer, ptr %error, i64 %power) nounwind {
-  %real = sitofp i64 %power to double
-  %raised = call double @exp(double %real)
-  %many = fmul double %raised, 1.0e6
-  %whole = fptosi double %many to i64
-  store i64 %whole, ptr %answer
-  ret i32 0
-}
-"""
-
-
-def test_an_image_does_what_its_object_file_does() -> None:
-    """A constant, and a function of C's library."""
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    machine = llvm.Target.from_default_triple().create_target_machine()
-    code, functions = machine.emit_object(llvm.parse_assembly(RAISED)), {"e": ("raised", "i", 1)}
-    image = linking.joined(code)
-    assert (image is not None) == (compiled.MACHINE_CODE.name == "compiled-linux-x86_64.bin")
-    assert linking.joined(b"\xcf\xfa\xed\xfe" + code[4:]) is None
-    for ways in [(code, functions, None), *([(image[0], functions, image[1])] if image else [])]:
-        taken: list[Any] = []
-        flatten([2], taken)
-        assert compiled.loaded(*ways)["e"](taken) == 7389056
-
-
 def test_a_file_that_does_not_fit_is_left_alone(
     ahead: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -207,6 +177,5 @@ print("numba" in sys.modules, "llvmlite" in sys.modules)
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    header = json.loads(compiled.MACHINE_CODE.read_bytes().partition(b"\n")[0])
-    by_llvm = micro_batches > 2 and header["linked"] is None
-    assert done.stdout.split() == [str(3.0 * (micro_batches + 1)), "False", str(by_llvm)]
+    large = str(micro_batches > 2)
+    assert done.stdout.split() == [str(3.0 * (micro_batches + 1)), "False", large]
