@@ -30,7 +30,7 @@ PLAIN_UNCOMPILED = 3 * PLAIN
 """The same where numba would have to be loaded: 0.1 s, where it takes half a second or more."""
 
 PLAIN_ARRAYS = 300_000
-"""The same of what has a twin in arrays, which takes 5 ms for so many."""
+"""Numbers up to which a function with a twin in arrays runs as that twin: 5 ms for so many."""
 
 PACKAGE = Path(__file__).resolve().parent
 MACHINE_CODE = Path(__file__).with_name(f"compiled-{sysconfig.get_platform()}.bin")

@@ -159,7 +159,7 @@ def _root_stays_whole(keys: StateKeys) -> bool:
 def _reduce_s(kind: SharedStates, size_bytes: Floats, scatters: Any) -> Floats:
     """Reduce gradients: all-reduce (ddp), or scatter over those who share, then their copies.
 
-    Of each layout the one that it does is priced alone: most calls of the other are no others'.
+    What a layout does not do has no bytes, and calls of no bytes are not priced.
     """
     ranks, copies = kind.ranks, kind.copies
     everyone = Group(size=ranks.size * copies.size, local=ranks.local * copies.local)
