@@ -2,8 +2,9 @@
 
 By size, forward and backward. `bytes` of a record is the least traffic: every input read and every
 result written once (backward: the gradient of the result, the inputs read again, the gradients of
-the inputs). What torch really moves is more where one operator is several kernels; that is part of
-the measurement. AdamW has the direction "step".
+the inputs). Dropout writes a mask of one byte an element, which its backward pass reads in place of
+the input; of an embedding no row is read twice. What torch really moves is more where one operator
+is several kernels; that is part of the measurement. AdamW has the direction "step".
 """
 
 from __future__ import annotations
@@ -152,9 +153,12 @@ def floats(result) -> tuple[torch.Tensor, ...]:
 def forward(case: Case, run: _timing.Run, given: list[torch.Tensor]) -> None:
     """Time the forward pass."""
     operator = OPERATORS[case.kernel]
-    read = given[:1] if case.kernel == "embedding" else given  # not the whole table
     out = size_of(floats(operator.call(*given)))
-    moved = size_of(read) + out * (2 if case.kernel == "embedding" else 1)
+    moved = size_of(given) + out
+    if case.kernel == "embedding":  # of the table the rows that are asked for
+        moved = size_of(given[:1]) + out + min(out, size_of(given[1:]))
+    elif case.kernel == "dropout":
+        moved += case.rows * case.columns
     take = _timing.rotate(Maker(case, run).inputs, size_of(given), run.device)
     times = run.time(lambda: operator.call(*take()))
     more = {"library": operator.library, "bytes": moved, "cold": take.cold}
@@ -177,6 +181,8 @@ def backward(case: Case, run: _timing.Run, given: list[torch.Tensor]) -> None:
     moved = size_of(given) + size_of([result]) + size_of(grads)
     if case.kernel == "embedding":  # the table is not read, its gradient is written
         moved -= size_of(given[1:])
+    elif case.kernel == "dropout":
+        moved += case.rows * case.columns - size_of(given)
     del result
     take = _timing.rotate(graph, kept, run.device)
     times = run.time(lambda: backward_call(*take()))

@@ -15,7 +15,14 @@ class StateBytes:
     """Bytes per parameter in mixed precision (16-bit compute)."""
 
     weight: Figure
-    """The 16-bit copy that stays; 0 when only the sharded fp32 weights stay (FSDP2)."""
+    """The 16-bit copy that stays; 0 when only the sharded fp32 weights stay (FSDP2), or fp32
+    weights of which passes make copies (`autocasts`)."""
+    autocasts: bool = False
+    """Weights stay in fp32, and torch.autocast makes a 16-bit copy of each for its products, which
+    autograd keeps until the backward pass is through with it; no replica is wrapped by anything
+    that casts."""
+    frozen: Figure | None = None
+    """Weights that are not trained; none given: as those that are."""
     gradient: Figure
     """The gradient accumulator."""
     gradient_fp16: Figure | None = None
@@ -61,6 +68,9 @@ class StateBytes:
     broadcasts_parameters: bool = False
     """zero1: every rank broadcasts its share of the updated parameters in turn (InternEvo, early
     DeepSpeed), where others gather all shares at once."""
+    bucket_copies: Figure = Figure(0.0)
+    """Copies of all gradients in the buckets of their reduction, which stay from step to step where
+    replicas reduce them (DistributedDataParallel without gradient_as_bucket_view)."""
     frees_gradients: bool = False
     """Gradients are freed after every step (torch's zero_grad): with a single micro-batch none is
     there before its backward pass, and they grow while activations shrink."""

@@ -132,3 +132,51 @@ def test_a_loss_over_the_whole_vocabulary_on_every_rank() -> None:
         float(np.asarray(evaluate(layouts, work, two, s).step_time_s)[0]) for s in (split, FORGE)
     ]
     assert step[1] > step[0]
+
+
+PLAIN = load_software("plain-ddp")
+
+
+def plain(name: str, tokens: int, micro_batch: int, dp: int = 1, **recipe: Any) -> RankMemory:
+    """Memory of plain PyTorch under autocast, a sequence of `tokens` at a time."""
+    recompute = recipe.pop("recompute", "none")
+    batch = micro_batch * dp
+    layouts = Layouts.of(dp=dp, micro_batch=micro_batch, global_batch=batch, recompute=recompute)
+    asked_of = Recipe(sequence_length=tokens, global_batch=batch, **recipe)
+    work = Workload(architecture=presets.load(name), recipe=asked_of)
+    return rank_memory(layouts, work, load_cluster("dgx-h100", dp), PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens", "micro_batch", "more", "measured_gib"),
+    [
+        ("llama-3.2-1b", 2048, 4, {}, 43.84),
+        ("llama-3.2-1b", 2048, 1, {}, 23.09),
+        ("llama-3.2-3b", 4096, 1, {"recompute": "full"}, 49.51),
+        ("llama-3.1-8b", 2048, 1, {"recompute": "full", "lora_rank": 16}, 18.96),
+        ("llama-3.1-8b", 2048, 1, {"lora_rank": 16}, 31.78),
+    ],
+)
+def test_transformers_on_one_h100(
+    name: str, tokens: int, micro_batch: int, more: dict[str, Any], measured_gib: float
+) -> None:
+    # torch.cuda.max_memory_allocated: validation/runs/own_h100_transformers.csv
+    found = plain(name, tokens, micro_batch, **more)
+    outside = ("fragmentation", "context", "communicators")
+    held = float(found.total_bytes[0]) - sum(float(found.kinds_bytes[k][0]) for k in outside)
+    assert held / 2**30 == pytest.approx(measured_gib, rel=0.03)
+
+
+def test_buckets_are_a_second_copy_of_what_replicas_reduce() -> None:
+    lone, pair = (plain("llama-3.1-8b", 2048, 1, dp, recompute="full") for dp in (1, 2))
+    more = float(pair.kinds_bytes["workspace"][0] - lone.kinds_bytes["workspace"][0])
+    assert more == 4.0 * PARAMETERS
+    adapted = [plain("llama-3.1-8b", 2048, 1, dp, lora_rank=16) for dp in (1, 2)]
+    more = float(adapted[1].kinds_bytes["workspace"][0] - adapted[0].kinds_bytes["workspace"][0])
+    assert 0.0 < more < 0.01 * 4.0 * PARAMETERS
+
+
+def test_frozen_weights_wait_in_the_type_of_the_products() -> None:
+    # adapters of rank 16 alone are cast: a thousandth of what a whole model's casts take
+    found = plain("llama-3.1-8b", 2048, 1, lora_rank=16)
+    assert float(found.kinds_bytes["weights"][0]) == pytest.approx(2.0 * PARAMETERS, rel=1e-6)

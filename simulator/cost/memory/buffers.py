@@ -5,17 +5,20 @@ from __future__ import annotations
 import numpy as np
 
 from simulator.arrays import Floats
+from simulator.cost.states.state_costs import STATE_KINDS
 from simulator.cost.tables import Priced, Selection
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import Layouts
 from simulator.records import dataclass
 from simulator.software.profile import Software
 
+_GRADIENTS = STATE_KINDS.index("gradients")
+
 
 def workspace(rows: Selection, priced: Priced) -> Floats:
     """Library workspaces, and what a framework holds on to: dummy gradients, an input's gradient.
 
-    Dummy gradients serve gradient-accumulation fusion. The gradient of a stage's input outlives
+    Buckets of gradients that replicas reduce, where those are copies. Dummy gradients serve gradient-accumulation fusion. The gradient of a stage's input outlives
     the next backward pass on all stages but the first, which has the embedding and no such input.
     """
     layouts, states = rows.layouts, priced.states
@@ -26,6 +29,9 @@ def workspace(rows: Selection, priced: Priced) -> Floats:
         grouped = float(allocator.grouped_workspace_bytes)
         size_bytes = size_bytes + states.has_experts[rows.state_key] * grouped
     size_bytes = size_bytes + (rows.parts[:, :, -1] > 0) * float(allocator.head_workspace_bytes)
+    if copies := float(priced.software.states.bucket_copies):
+        reduced = (layouts.dp * layouts.cp > 1)[:, None]
+        size_bytes = size_bytes + copies * reduced * states.state_bytes[_GRADIENTS][rows.state_key]
     if allocator.scores_buffer:
         size_bytes = size_bytes + _scores_bytes(layouts, priced)[:, None]
     if allocator.keeps_input_gradient:

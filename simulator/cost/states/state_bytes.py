@@ -68,6 +68,8 @@ class _Sizes:
     """Bytes per trained parameter."""
 
     weight: float
+    frozen: float
+    """Of a weight that is not trained; where only fp32 shards stay, one of those."""
     gradient: float
     master: float
     moment: float
@@ -75,11 +77,6 @@ class _Sizes:
     gather: float
     traffic: float
     """One AdamW step, with two moments of `moment`."""
-
-    @property
-    def frozen(self) -> float:
-        """Bytes of a weight that is not trained; where only fp32 shards stay, one of those."""
-        return self.weight or self.master
 
 
 def part_states(
@@ -307,6 +304,7 @@ def _sizes(recipe: Recipe, states: StateBytes) -> _Sizes:
     if recipe.precision in ("fp32", "tf32"):
         usual = _Sizes(
             weight=4.0,
+            frozen=4.0,
             gradient=4.0,
             master=0.0,
             moment=4.0,
@@ -318,6 +316,7 @@ def _sizes(recipe: Recipe, states: StateBytes) -> _Sizes:
         half = states.gradient_fp16 if recipe.precision == "fp16" else None
         usual = _Sizes(
             weight=float(states.weight),
+            frozen=0.0 if states.frozen is None else float(states.frozen),
             gradient=float(states.gradient if half is None else half),
             master=float(states.master),
             moment=float(states.moment),
@@ -335,6 +334,7 @@ def _sizes(recipe: Recipe, states: StateBytes) -> _Sizes:
     saved = usual.gradient - gradient + 2 * (usual.master - master) + 4 * (usual.moment - moment)
     return _Sizes(
         weight=usual.weight,
+        frozen=usual.frozen or usual.weight or master,
         gradient=gradient,
         master=master,
         moment=moment,

@@ -84,7 +84,7 @@ class StateKeys:
 
     @cached_property
     def unwrapped(self) -> NDArray[np.bool_]:
-        """Lone replicas that the software leaves as they are, (keys, 1)."""
+        """Replicas that nothing wraps, (keys, 1)."""
         return unwrapped(self.layouts, self.software)[:, None]
 
     @property
@@ -117,9 +117,10 @@ class StateKeys:
 
 
 def unwrapped(layouts: Layouts, software: Software) -> NDArray[np.bool_]:
-    """Lone replicas that the software leaves as they are, (layouts,)."""
+    """Replicas that nothing wraps: lone ones that FSDP2 leaves, all under autocast, (layouts,)."""
     alone = layouts.dp * layouts.cp == 1
-    return np.asarray(alone & (software.fsdp2.lone_replica != "wrapped"))
+    bare = alone & (software.fsdp2.lone_replica != "wrapped")
+    return np.asarray(bare | software.states.autocasts)
 
 
 def as_wrapped(layouts: Layouts, software: Software) -> Layouts:

@@ -29,12 +29,14 @@ def cast_copies(keys: StateKeys) -> Floats:
 
     Products read a copy, which autograd keeps for the data gradient, in a compiled block too (the
     partition of AOTAutograd saves it); the look-up in the embedding takes the table as it is, a
-    tied head a copy.
+    tied head a copy. Frozen weights that are kept in a type of their own are in that of the
+    products.
     """
     arch = keys.workload.architecture
     size, states = element_bytes(keys.workload.recipe), keys.per_part
     wider = kept_bytes(keys.workload.recipe, keys.software.states) > size
-    copies = size * (states.parameters[0] + states.parameters[1])
+    cast = states.trained if keys.software.states.frozen is not None else states.parameters
+    copies = size * (cast[0] + cast[1])
     copies = np.where(keys.unwrapped & wider, copies, 0.0)
     copies[:, -1] += copies[:, -2] * bool(arch.tied_embeddings and arch.output_rows)
     copies[:, -2] = 0.0
