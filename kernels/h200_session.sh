@@ -3,7 +3,8 @@
 #
 #   kernels/h200_session.sh OUT 1     training steps: eager, options, compiled
 #   kernels/h200_session.sh OUT 2     single ranks of larger layouts, GEMM
-#   kernels/h200_session.sh OUT 3     attention, memory-bound, launch, copies, grouped GEMM
+#   kernels/h200_session.sh OUT 3     attention, memory-bound, launch, copies, grouped GEMM, and
+#                                     transformers' Trainer where it is installed
 #
 # Without a number: all three. A program that overruns its minutes is interrupted, which keeps what
 # it has; the next one starts in any case. QUICK=1: a try of under two minutes, on a CPU too.
@@ -29,11 +30,12 @@ for part in $parts; do
         measure train_ranks 5 train_step --sections ranks
         measure gemm 3 gemm ;;
     3)
-        measure attention 2.5 attention
-        measure memory_bound 2 memory_bound
+        measure attention 1.5 attention
+        measure memory_bound 1 memory_bound
         measure launch 0.5 launch
         measure copies 0.5 copies
-        measure grouped_gemm 1.5 grouped_gemm ;;
+        measure grouped_gemm 1 grouped_gemm
+        measure hf_trainer 2.5 hf_trainer ;;
     *) echo "no part $part" >&2 && exit 2 ;;
     esac
 done
