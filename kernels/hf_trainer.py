@@ -12,6 +12,7 @@ measured runs. Precision, optimizer, clipping and loss are the Trainer's default
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import os
 import tempfile
@@ -187,7 +188,7 @@ def train(case: Case, run: _timing.Run) -> dict[str, object]:
         trainer.train()
     run.device.synchronize()
     run.device.sensors.read()
-    pairs = list(zip(ends, ends[1:], strict=False))[WARM_UP - 1 :]
+    pairs = list(itertools.pairwise(ends))[WARM_UP - 1 :]
     if on_gpu:
         times_s = [before.elapsed_time(after) / 1e3 for before, after in pairs]
     else:
@@ -221,8 +222,9 @@ def main() -> int:
             with run.guard(case.kernel, case.shape(), case.dtype):
                 found = train(case, run)
                 times_s = found.pop("times_s")
-                versions = {"library": f"transformers {transformers.__version__}"}
-                run.record(case.kernel, case.dtype, case.shape(), "step", times_s, **found, **versions)
+                run.record(
+                    case.kernel, case.dtype, case.shape(), "step", times_s, **found, **versions
+                )
             run.flush()
             gc.collect()
             run.device.release()

@@ -18,8 +18,9 @@ _GRADIENTS = STATE_KINDS.index("gradients")
 def workspace(rows: Selection, priced: Priced) -> Floats:
     """Library workspaces, and what a framework holds on to: dummy gradients, an input's gradient.
 
-    Buckets of gradients that replicas reduce, where those are copies. Dummy gradients serve gradient-accumulation fusion. The gradient of a stage's input outlives
-    the next backward pass on all stages but the first, which has the embedding and no such input.
+    Buckets of gradients that replicas reduce, where those are copies. Dummy gradients serve
+    gradient-accumulation fusion. The gradient of a stage's input outlives the next backward pass on
+    all stages but the first, which has the embedding and no such input.
     """
     layouts, states = rows.layouts, priced.states
     allocator = priced.software.allocator.on(priced.cluster.accelerator.generation)
