@@ -222,9 +222,8 @@ def main() -> int:
             with run.guard(case.kernel, case.shape(), case.dtype):
                 found = train(case, run)
                 times_s = found.pop("times_s")
-                run.record(
-                    case.kernel, case.dtype, case.shape(), "step", times_s, **found, **versions
-                )
+                found["library"] = f"transformers {transformers.__version__}"
+                run.record(case.kernel, case.dtype, case.shape(), "step", times_s, **found)
             run.flush()
             gc.collect()
             run.device.release()

@@ -262,6 +262,32 @@ def test_the_programs_stand_alone() -> None:
     assert not (KERNELS / "__init__.py").exists()
 
 
+MEASURED = KERNELS.parent / "validation" / "measured" / "h100-2026-11-28"
+
+
+def test_measured_kernels_stay_below_what_the_device_can() -> None:
+    # an H100 moves 3.35 TB/s; bytes are the least traffic, so nothing may come out faster; what a
+    # small kernel writes may wait in the cache of 50 MB
+    document = json.loads((MEASURED / "memory_bound.json").read_text())
+    large = [record for record in document["records"] if record["bytes"] > 100e6]
+    rates = [record["bytes"] / sorted(record["times_s"])[0] for record in large]
+    assert len(large) > 400
+    assert max(rates) < 3.35e12
+
+
+def test_transformers_trainer_says_its_runs_and_what_it_needs(tmp_path: Path) -> None:
+    program = [sys.executable, str(KERNELS / "hf_trainer.py")]
+    run = {"capture_output": True, "text": True, "env": environment(), "cwd": tmp_path}
+    listed = subprocess.run([*program, "--list"], check=True, **run)
+    runs = [json.loads(line) for line in listed.stdout.splitlines()]
+    measured = json.loads((MEASURED / "trainer.json").read_text())["records"]
+    assert [record["shape"] for record in measured] == runs
+    if importlib.util.find_spec("transformers") is None:
+        refused = subprocess.run(program, **run)
+        assert refused.returncode == 2
+        assert "pip install transformers peft accelerate" in refused.stderr
+
+
 # --- wrong arguments ------------------------------------------------------------------------------
 
 
