@@ -86,6 +86,7 @@ accuracy: $(STAMPS)/test
 	$(BIN)/python -m tests.scoring.held_runs
 	$(BIN)/python -m tests.scoring.held_models
 	$(BIN)/python -m tests.scoring.held_answers
+	$(BIN)/python -m tests.scoring.held_screens
 
 profiles: $(STAMPS)/foreshard
 	$(BIN)/python -m workshop.fits.refit

@@ -9,7 +9,7 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ def predicted() -> Held:
     """Of each key: how many values, their words, and their numbers, weighed by place."""
     answers = {name: _document(words) for name, words in COMMANDS.items()}
     return {
-        f"{name}: {key}": _sums(value)
+        f"{name}: {key}": sums(leaves(value))
         for name, answer in answers.items()
         for key, value in answer.items()
     }
@@ -69,26 +69,31 @@ def _document(words: list[str]) -> dict[str, Any]:
     return read
 
 
-def _sums(value: Any) -> tuple[float, ...]:
-    """A number for the words without their digits, and a sum that any number in there moves."""
-    leaves = list(_leaves(value))
-    words = re.sub(r"[\d.,]+", "", "\n".join(leaf for leaf in leaves if isinstance(leaf, str)))
-    numbers = [float(leaf) for leaf in leaves if not isinstance(leaf, str)]
+def sums(leaves: Iterable[str | float]) -> tuple[float, ...]:
+    """How many, a number for the words without their digits, one that any number in there moves.
+
+    Numbers count by their logarithm, so a thousandth of a small one is seen beside large ones; what
+    is below 1e-12 may be rounding.
+    """
+    every = list(leaves)
+    words = re.sub(r"[\d.,]+", "", "\n".join(leaf for leaf in every if isinstance(leaf, str)))
+    numbers = [float(leaf) for leaf in every if not isinstance(leaf, str)]
     weighed = sum(
-        math.copysign(math.log1p(abs(number)), number) * (1.0 + place % 97 / 97.0)
+        math.copysign(math.log1p(abs(number) * 1e12), number) * (1.0 + place % 97 / 97.0)
         for place, number in enumerate(numbers)
     )
-    return 1.0 + len(leaves), 1.0 + zlib.crc32(words.encode()), 1.0 + weighed
+    return 1.0 + len(every), 1.0 + zlib.crc32(words.encode()), 1.0 + weighed
 
 
-def _leaves(value: Any) -> Iterator[str | float]:
+def leaves(value: Any) -> Iterator[str | float]:
+    """Keys, words and numbers of a document."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield key
-            yield from _leaves(inner)
+            yield from leaves(inner)
     elif isinstance(value, list):
         for inner in value:
-            yield from _leaves(inner)
+            yield from leaves(inner)
     else:
         yield str(value) if value is None or isinstance(value, str) else float(value)
 
