@@ -1,5 +1,6 @@
 """What launch files of public repositories do: branches, loops, files that read one another."""
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,46 @@ def read(folder: Path, files: dict[str, str], *overrides: str, **names: Any) -> 
 
 def commands(text: str) -> list[list[str]]:
     return [[word.text for word in words] for words in read_script(text, "s.sh").commands]
+
+
+WORDS = r"""
+A=(one "two words" three); A+=(four); show ${A[1]} "${A[1]}" ${A[@]} "${A[@]}" $A
+A=(one "two words"); show "x${A[@]}y" x${A[0]}y "${A[*]}" "(${A[*]})"
+A=(
+  -a 1  # said
+  -b 2 \
+  3); show "${A[@]}"
+A=(one two); A+=three; show "${A[@]}" $A
+B=one; B+=two; show $B ${B}three "$B three" '$B' \$B
+B="two words"; show $B "$B"; C=$B; show "$C" $C
+B=; show ${B-unset} ${B:-empty} ${B+set} ${B:+full} end
+show ${C1-unset} ${C1:-empty} ${C1+set} ${C1:+full} end
+B=v; show ${B-unset} ${B:-empty} ${B+set} ${B:+full} end
+show ${D:=given} $D; show ${D:=other} $D
+show ${E=given} $E; E=; show ${E=other} "$E"
+show ${F:-$B} "${F:-"$B w"}" ${F:-a b}
+N=4; show $((N * 8)) $((N*8/3)) $((N%3)) $((2+N-1)) $(( (N+2)*2 )) $((${N}+1)) $(($N/3*3))
+N=8; show $((N/2)) $(((1-N)/2)) $(((1-N)%4)) $((N%4)) $(((1-N)/(0-2)))
+show a\ b "a\"b" "a\$N" 'a"b' "it's" a'b c'd"e f"
+show a#b c # d
+show one; show two && show three || true
+show a \
+  b\
+c
+show "a \
+b" ""  '' x"" "a
+b" 'c
+d'
+show $B$N ${B}_${N} $B-$N "$B/$N"
+export P=5 Q="6 7"; show $P "$Q" $Q
+"""
+
+
+def test_words_are_those_that_bash_makes() -> None:
+    said = "show() { printf '%s\\0' \"$@\"; printf 'ended\\0'; }\n" + WORDS
+    done = subprocess.run(["bash", "-c", said], capture_output=True, text=True, check=True)
+    words = [command for command in commands(WORDS) if command[0] == "show"]
+    assert "\0".join(word for each in words for word in (*each[1:], "ended")) + "\0" == done.stdout
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
 
 from simulator.errors import InputError
@@ -276,8 +276,10 @@ class _Scanner:
             value = " ".join(self._word(_BREAKS + "<> \t\r", split=False))
         before = self.script.variables.get(name)
         if more and before is not None:
-            if isinstance(before, list):
-                value = [*before, *(value if isinstance(value, list) else [value])]
+            if isinstance(before, list) and isinstance(value, list):
+                value = [*before, *value]
+            elif isinstance(before, list):  # bash adds a word to the first
+                value = [*(first + str(value) for first in before[:1] or [""]), *before[1:]]
             else:
                 value = before + (value if isinstance(value, str) else " ".join(value))
         self._set(name, value, line)
@@ -358,7 +360,9 @@ class _Scanner:
                 self.line += text[self.at + 1] == "\n"
                 self.at += 2
             elif char in "$`":
-                value = self._expanded()
+                at, value = self.at, self._expanded()
+                if text.endswith("[*]}", at, self.at):
+                    value = " ".join(value) if isinstance(value, list) else value
                 if isinstance(value, list) and len(value) > 1:
                     parts += [current + value[0], *value[1:-1]]
                     current = value[-1]
@@ -385,6 +389,8 @@ class _Scanner:
             self.closes = self.closes if end >= 0 else at
             if end < 0:
                 return self._up_to(at + 3)
+            closed = _closing(text, at + 1, "(", ")") - 2
+            end = closed if text.startswith("))", closed) else end
             inside = text[at + 3 : end]
             written = self._up_to(end + 2)
             number = _arithmetic(inside, self.script.variables)
@@ -430,7 +436,7 @@ class _Scanner:
         if form is None:
             return value
         if "+" in form:
-            return "" if value is None else self._inner(other)
+            return "" if value is None or (":" in form and not value) else self._inner(other)
         if value is None or (":" in form and not value):
             value = self._inner(other)
             if "=" in form and not self.forks.skipped:
@@ -458,12 +464,18 @@ def _closing(text: str, at: int, opens: str, closes: str) -> int:
     return len(text)
 
 
-_OPERATORS = {
+def _quotient(dividend: int, divisor: int) -> int:
+    """Bash cuts towards zero."""
+    whole = abs(dividend) // abs(divisor)
+    return whole if (dividend < 0) == (divisor < 0) else -whole
+
+
+_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
-    ast.Div: operator.floordiv,
-    ast.Mod: operator.mod,
+    ast.Div: _quotient,
+    ast.Mod: lambda dividend, divisor: dividend - divisor * _quotient(dividend, divisor),
 }
 
 
