@@ -199,7 +199,7 @@ def _steps(
 ) -> _Steps:
     """The rounds of :func:`walk`."""
     rounds = {} if known is None else known
-    moves = _Moves(setting, pinned, slower=slower > _ALIKE)
+    moves = Moves(setting, pinned, slower=slower > _ALIKE)
     leader, tried = best.take(slice(0, 1)), 0
     ahead, better = best.take(_starts(best.layouts)).layouts, list[Estimate]()
     seen, path = set[tuple[int, ...]](), pickle.dumps((slower, surely))
@@ -319,7 +319,7 @@ def _without_fill(table: Layouts, priced: Priced) -> tuple[Estimate, Floats]:
     return estimate, _SLACK * (estimate.step_time_s - estimate.terms_s["pp"])
 
 
-class _Moves:
+class Moves:
     """Steps of every field that is not pinned."""
 
     def __init__(self, setting: Setting, pinned: Mapping[str, Any], *, slower: bool) -> None:
