@@ -422,13 +422,10 @@ def test_every_rule_is_asked_once() -> None:
     assert all(rule in RULES for rule in written)
 
 
-@pytest.mark.parametrize(("reason", "layout", "setting"), CASES)
-def test_every_reason_has_its_sentence(
-    reason: str, layout: dict[str, Any], setting: dict[str, Any]
-) -> None:
-    """It names a field of the scenario, what that must be, and what it is."""
+def case_of(layout: dict[str, Any], setting: dict[str, Any]) -> Case:
+    """A layout to be worded, with which no value of any field runs."""
     at = setting_of(layout, **setting)
-    case = Case(
+    return Case(
         workload=at.workload,
         cluster=at.cluster,
         software=at.software,
@@ -437,10 +434,50 @@ def test_every_reason_has_its_sentence(
         row=Layouts.of(**{"global_batch": 48, **layout}).row(),
         can_run=lambda name, values: [False for _ in values],
     )
+
+
+@pytest.mark.parametrize(("reason", "layout", "setting"), CASES)
+def test_every_reason_has_its_sentence(
+    reason: str, layout: dict[str, Any], setting: dict[str, Any]
+) -> None:
+    """It names a field of the scenario, what that must be, and what it is."""
+    case = case_of(layout, setting)
     sentence = RULES[REASONS.index(reason) - 1].sentence(case)
     assert re.fullmatch(
         r"here: (layout|training|cluster)\.\w+: .*(must|needs) .*, got .+", sentence
     )
+
+
+@pytest.mark.parametrize(("reason", "layout", "setting"), CASES)
+def test_the_nearest_value_obeys_the_rule(
+    reason: str, layout: dict[str, Any], setting: dict[str, Any]
+) -> None:
+    """It is a value of the field that the sentence names, or of the one beside it: "dp 8"."""
+    rule = RULES[REASONS.index(reason) - 1]
+    wording = rule.wording(case_of(layout, setting))
+    for value in wording.near:
+        field = (wording.field or rule.field).partition(".")[2]
+        if isinstance(value, str) and " " in value:
+            field, value = value.split()[0], int(value.split()[1])
+        changed = {"length": value} if field == "sequence_length" else {}
+        tried = layout if changed else {"global_batch": 48, **layout, field: value}
+        at = setting_of(tried, **{**setting, **changed})
+        assert not rule.wrong(Layouts.of(**{"global_batch": 48, **tried}), at)[0], value
+
+
+@pytest.mark.parametrize(
+    ("software", "sharding", "anywhere"),
+    [("megatron-core", "zero1", True), ("torchtitan", "zero2", False)],
+)
+@pytest.mark.parametrize("piece", range(4))
+def test_a_piece_without_layers_stands_at_an_end_unless_any_may(
+    piece: int, software: str, sharding: str, anywhere: bool
+) -> None:
+    layers = [11, 11, 10]
+    layers.insert(piece, 0)
+    layout = {"pp": 4, "dp": 2, "stages": layers, "sharding": sharding}
+    runs = why(layout, software=software) == "feasible"
+    assert runs == (anywhere or piece in (0, 3))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.layout.stages import Stages, fold, stages
+from simulator.layout.stages import Stages, fold, read_stages, stages
 
 DEGREES = st.integers(min_value=1, max_value=8)
 
@@ -261,3 +261,42 @@ def test_folding_by_hand() -> None:
         [(0, 1, [8, 1, 1], [8, 1, 1])],
     ]
     assert table.columns == 3
+
+
+@pytest.mark.parametrize(
+    ("given", "layers"),
+    [
+        ([0, 3, 100_000], (0, 3, 100_000)),
+        ([], None),
+        ("Et|t|tL", (1, 1, 1)),
+        ("E|(t|)*2tmL", (0, 1, 1, 1)),
+        ("E t*3, t | L", (4, 0)),
+        ("E" + "t" * 19_998 + "L", (19_998,)),
+    ],
+)
+def test_layers_of_pieces_as_they_are_given(given: Any, layers: tuple[int, ...] | None) -> None:
+    assert read_stages(given) == layers
+
+
+@pytest.mark.parametrize(
+    ("given", "rule"),
+    [
+        ([-1, 3], "whole numbers of layers"),
+        ([1.5, 3], "whole numbers of layers"),
+        ([True, 3], "whole numbers of layers"),
+        (["3", 3], "whole numbers of layers"),
+        ([100_001], "whole numbers of layers"),
+        (7, "list of the layers"),
+        ("Et|x|tL", "found 'x'"),
+        ("t|tL", "E once"),
+        ("EtE|tL", "E once"),
+        ("Et|t", "L once"),
+        ("EtL|tL", "L once"),
+        ("Em|tL", "m after every t"),
+        ("E" + "t" * 19_999 + "L*1", "at most 20000 letters"),
+        ("Et*9999(t*9999)*9999L", "at most 20000 letters"),
+    ],
+)
+def test_what_names_no_pieces_is_refused(given: Any, rule: str) -> None:
+    with pytest.raises(ValueError, match=rule):
+        read_stages(given)

@@ -51,3 +51,9 @@ def test_sizes_by_hand(gpus: int, batch: int, divides: bool, good: int) -> None:
     assert batch_divides(workload(batch), gpus, 16) == divides
     if not divides:
         assert next_good(workload(batch), gpus, per_server=8, largest_tp=16) == good
+
+
+@pytest.mark.parametrize(("largest_tp", "divides"), [(8, False), (16, True), (64, True)])
+def test_the_largest_tensor_parallelism_counts(largest_tp: int, divides: bool) -> None:
+    """One sequence for 256 GPUs: 16 of the 64 heads' divisors times 16 of the 80 layers'."""
+    assert batch_divides(workload(1), 256, largest_tp) == divides

@@ -118,6 +118,8 @@ def _word_reshard(case: Case) -> Wording:
     row = case.row
     if row["sharding"] != "zero3":
         return Wording(f"needs sharding = 'zero3' (it is {row['sharding']!r})")
+    if "group" not in case.software.supports.reshard:
+        return Wording(f"must be left out in {case.software.name}")
     ranks = row["shard_group"]
     if case.architecture.is_moe:
         replicas = row["dp"] * row["cp"] // ranks
