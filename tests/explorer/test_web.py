@@ -440,3 +440,69 @@ def test_layers_that_are_recomputed_follow_their_kind(pinned: dict[str, str], la
     after = moved(table, make_scenario(document))
     assert after.recompute_layers.tolist() == [layers]
     assert after.global_batch.tolist() == [32]
+
+
+def test_fields_follow_a_layout_to_another_size_by_hand() -> None:
+    """tp 2 and pp 2 on twice the GPUs: dp 2 to 4, groups over all stay so, others stay as large."""
+    document: dict[str, Any] = {
+        "model": {"name": "llama-3.1-8b"},
+        "training": {"sequence_length": 4096, "global_batch": 36},
+        "cluster": {"name": "dgx-h100", "gpus": 32, "software": "megatron-core"},
+    }
+    table = Layouts.of(
+        tp=[2, 2, 1], pp=2, vpp=[1, 2, 1], cp=[2, 2, 1], dp=[2, 2, 8], shard_group=[4, 2, 8],
+        micro_batch=[6, 3, 2], sequence_parallel=[1, 0, 0], sharding="zero1", global_batch=48,
+        stages=[[15, 17], [], []],
+    )  # fmt: skip
+    rows = [moved(table, make_scenario(document)).row(i) for i in range(3)]
+    fields = ("tp", "vpp", "dp", "shard_group", "micro_batch", "sequence_parallel", "schedule")
+    found = {(*(row[name] for name in fields), tuple(row["stages"])) for row in rows}
+    assert found == {
+        (2, 1, 4, 8, 3, True, "1f1b", (15, 17)),  # 36 / 4 sequences a replica: 3 divides 6 and 9
+        (2, 2, 4, 2, 3, False, "interleaved", ()),
+        (1, 1, 16, 16, 2, False, "1f1b", ()),
+    }
+    whole = moved(table, make_scenario({**document, "layout": {"pp": 1, "tp": 2}}))
+    assert set(whole.vpp.tolist()) == set(whole.pp.tolist()) == {1}
+    assert whole.world.tolist() == [32] * len(whole)
+    assert {tuple(whole.row(i)["stages"]) for i in range(len(whole))} == {()}
+    assert whole.shard_group.tolist() == [
+        group if group == 2 else dp * cp
+        for group, dp, cp in zip(whole.shard_group, whole.dp, whole.cp, strict=True)
+    ]
+    assert sorted(whole.sequence_parallel.tolist()) == [0, 1, 1]  # as before; where tp is new, on
+
+
+ASKED = {"model": "gpt2-small", "cluster": "dgx-a100", "gpus": 8}
+
+
+@pytest.mark.parametrize(
+    ("field", "good", "wrong"),
+    [
+        ("gpus", [1, 200_000], [0, 200_001, 1.5, "8"]),
+        ("sequence_length", [1, 10_000_000], [0, 10_000_001]),
+        ("global_batch", [1, 10_000_000], [0, 10_000_001]),
+        ("tokens", [1, 1e18], [0, 1.1e18, -1]),
+        ("deadline_days", [0.5, 1e18], [0, -1]),
+        ("budget_usd", [0.5], [0]),
+        ("usd_per_gpu_hour", [0.01, 1e6], [0, 1_000_001]),
+        ("minimize", ["time", "cost", "energy"], ["money"]),
+        ("tight", ["never", "allowed"], ["always"]),
+    ],
+)
+def test_bounds_of_a_question(field: str, good: list[Any], wrong: list[Any]) -> None:
+    for value in good:
+        assert getattr(question_of(json.dumps({**ASKED, field: value})), field) == value
+    for value in wrong:
+        with pytest.raises(ValueError, match=field):
+            question_of(json.dumps({**ASKED, field: value}))
+
+
+@pytest.mark.parametrize("field", ["tp", "pp", "vpp", "cp", "ep", "micro_batch"])
+def test_bounds_of_a_pin(field: str) -> None:
+    for value in (1, 100_000):
+        asked = question_of(json.dumps({**ASKED, "pins": {field: value}}))
+        assert asked.pins.given() == {field: value}
+    for value in (0, 100_001, 2.5):
+        with pytest.raises(ValueError, match=field):
+            question_of(json.dumps({**ASKED, "pins": {field: value}}))

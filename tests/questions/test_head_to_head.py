@@ -156,3 +156,39 @@ def test_networks_as_they_would_be_built() -> None:
 def test_wrong_changes(text: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
         parse_changes([text])
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("memory=0.5", 0.5),
+        ("memory=x2", 2.0),
+        ("memory=+20%", 1.2),
+        ("memory=-10.5 %", 0.895),
+        ("memory=1000", 1000.0),
+        ("memory=1e-3", 0.001),
+        ("network.gbps=400", 400.0),
+        ("network.gbps=100000", 100_000.0),
+        ("network.adapters=1", 1.0),
+        ("network.adapters=64", 64.0),
+        ("scale_up.domain=65536", 65_536.0),
+        ("network.oversubscription=1", 1.0),
+        ("network.oversubscription=2.5", 2.5),
+    ],
+)
+def test_a_change_is_read(text: str, value: float) -> None:
+    assert [change.value for change in parse_changes([text])] == [pytest.approx(value)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "memory=1000.1", "memory=0", "memory=-100%", "memory=-120%", "memory=half", "memory=",
+        "network.gbps=x2", "network.gbps=+20%", "network.gbps=100001", "network.gbps=0",
+        "network.adapters=0", "network.adapters=1.5", "network.adapters=65",
+        "scale_up.domain=65537", "network.oversubscription=0.9", "nothing=2", "memory",
+    ],
+)  # fmt: skip
+def test_a_change_that_makes_no_sense_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="command line: --change"):
+        parse_changes([text])
