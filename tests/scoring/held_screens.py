@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from simulator.cli.main import app
 from tests.cli.every_command import COMMANDS as SMALL
 from tests.cli.every_command import ROOT, prepare
+from tests.cli.test_validate_log import SCENARIO
 from tests.interop import launch_samples, trainer_samples
 from tests.scoring.held_answers import leaves, sums
 from tests.scoring.held_runs import Held, write
@@ -26,12 +27,32 @@ from tests.scoring.held_runs import Held, write
 PATH = Path(__file__).resolve().parents[1] / "data" / "held_screens.csv"
 HEAD = ("screen", "parts", "words", "numbers")
 
-ALIKE = ("predict", "predict --memory", "compare", "rent-or-buy", "what-if", "diagnose", "schedule",
+ALIKE = ("predict", "predict --memory", "compare", "rent-or-buy", "diagnose", "schedule",
          "sites", "sites --json", "recommender", "parameter-server", "validate", "validate --json",
-         "calibrate", "cluster init", "profiles links")  # fmt: skip
+         "cluster init", "profiles links")  # fmt: skip
 """Of the commands that run once, small; of the others a document is held among the answers."""
 
+PINS = ["--set", "layout.tp=1", "--set", "layout.pp=1", "--set", "layout.cp=1",
+        "--set", "layout.micro_batch=1", "--set", "layout.recompute=none",
+        "--set", "layout.sharding=zero1"]  # fmt: skip
+PINNED = ["--model", "llama-3.2-1b", "--cluster", "dgx-h100", "--gpus", "16", "--tokens", "1e10",
+          *PINS]  # fmt: skip
+LOG = str(ROOT / "tests" / "data" / "logs" / "megatron_2025.log")
+
 SCREENS: dict[str, list[str]] = {
+    "plan screen": ["plan", *PINNED],
+    "plan csv": ["export", *PINNED, "--as", "csv", "--top", "5"],
+    "fabrics": ["what-if", *PINNED, "--fabrics", "--json"],
+    "releases": ["what-if", "run.toml", *PINS, "--releases"],
+    "what-if screen": ["what-if", "run.toml", *PINS, "--change", "network.adapter=0.5"],
+    "out of memory": ["predict", "--model", "llama-3.1-70b", *PINNED[2:6]],
+    "validate log": ["validate", "--megatron-log", LOG, "--scenario", "tiny.toml"],
+    "rl on policy": ["rl", str(ROOT / "examples/rl-on-policy.toml"), "--as-given"],
+    "rl mixed": ["rl", str(ROOT / "examples/rl-mixed.toml"), "--as-given"],
+    "offload": ["predict", str(ROOT / "examples/llama-3.1-8b-offload.toml"), "--memory"],
+    "adapters": ["predict", str(ROOT / "examples/llama-3.1-8b-lora.toml")],
+    "files": ["predict", str(ROOT / "examples/vit-small-files.toml")],
+    "simulate mixed": ["simulate", str(ROOT / "examples/mixed-a100-l40s.toml")],
     **{f"{name} screen": [word for word in SMALL[name] if word != "--json"]
        for name in ("size", "distil", "versus", "admit", "lint", "parameter-server")},
     "rl screen": ["rl", "rl.toml", "--as-given"],
@@ -79,6 +100,7 @@ def predicted() -> Held:
     """Of each screen: how many words and numbers, the words, and the numbers, weighed by place."""
     with tempfile.TemporaryDirectory() as place, contextlib.chdir(place):
         prepare(Path(place))
+        Path("tiny.toml").write_text(SCENARIO)
         asked = {name: SMALL[name] for name in ALIKE} | SCREENS | _exports() | _readings()
         return {name: sums(_said(words, Path(place))) for name, words in asked.items()}
 
