@@ -52,6 +52,7 @@ SCREENS: dict[str, list[str]] = {
     "offload": ["predict", str(ROOT / "examples/llama-3.1-8b-offload.toml"), "--memory"],
     "adapters": ["predict", str(ROOT / "examples/llama-3.1-8b-lora.toml")],
     "files": ["predict", str(ROOT / "examples/vit-small-files.toml")],
+    "simulate contention": [word for word in SMALL["simulate --json"] if word != "--json"],
     "simulate mixed": ["simulate", str(ROOT / "examples/mixed-a100-l40s.toml")],
     **{f"{name} screen": [word for word in SMALL[name] if word != "--json"]
        for name in ("size", "distil", "versus", "admit", "lint", "parameter-server")},
