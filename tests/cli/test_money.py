@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from simulator.cli.main import app
 
+pytestmark = pytest.mark.usefixtures("searched_once")
 RUNNER = CliRunner(env={"COLUMNS": "160"})
 SMALL = ["--model", "llama-3.2-1b", "--set", "training.tokens=1e12", "--set", "layout.tp=1"]
 SMALL += ["--set", "layout.pp=1", "--set", "layout.cp=1", "--set", "layout.micro_batch=1"]

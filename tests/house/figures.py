@@ -45,8 +45,9 @@ class Source:
     """From the root of the repository, with slashes."""
     text: str
 
-    @cached_property
+    @property
     def tree(self) -> ast.Module:
+        """Made anew each time: to keep those of all files takes longer."""
         return ast.parse(self.text)
 
     @property
