@@ -23,6 +23,7 @@ from simulator.planner import batch_choices
 from simulator.schedules.action_tables import Actions
 from simulator.schedules.schedule import BACKWARD_WEIGHT, FORWARD
 from simulator.search import fastest as searching
+from simulator.search.in_threads import one_thread
 
 os.environ["FORESHARD_CACHE"] = "off"  # commands that tests start keep nothing at home
 
@@ -64,6 +65,16 @@ Play = Callable[[Actions, Sequence[float], Sequence[float], Sequence[float]], tu
 def extent(request: pytest.FixtureRequest) -> str:
     """How much a test goes through: a "sample" in ``make test``, the "whole" as evidence."""
     return str(request.param)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_core_each() -> Iterator[None]:
+    """Beside other workers of pytest-xdist no search starts threads: they have the other cores."""
+    if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) < 2:
+        yield
+        return
+    with one_thread():
+        yield
 
 
 def _kept(function: Callable[..., Any]) -> Callable[..., Any]:

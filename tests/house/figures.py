@@ -45,9 +45,8 @@ class Source:
     """From the root of the repository, with slashes."""
     text: str
 
-    @property
+    @cached_property
     def tree(self) -> ast.Module:
-        """Made anew each time: to keep those of all files takes longer."""
         return ast.parse(self.text)
 
     @property
@@ -86,7 +85,7 @@ class Source:
     def pronouns(self) -> int:
         return sum(
             (node.id if isinstance(node, ast.Name) else node.arg) in PRONOUNS
-            for node in ast.walk(self.tree)
+            for node in ast.walk(ast.parse(self.text))  # not kept: trees of all files are large
             if isinstance(node, ast.Name | ast.arg)
         )
 
