@@ -43,16 +43,23 @@ TORCH_STAMP := $(STAMPS)/$(subst =,-,$(subst /,-,$(firstword $(TORCH))))
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := plan
+ifndef TOGETHER
 .NOTPARALLEL:
+endif
 .DELETE_ON_ERROR:
-.PHONY: plan test evidence lint mutants load lowest bench house accuracy profiles reports measure-here calibrate-here clean
+.PHONY: plan test ready evidence lint mutants load lowest bench house accuracy profiles reports measure-here calibrate-here clean
 
 plan: $(STAMPS)/foreshard
 	$(BIN)/foreshard plan examples/llama-3.1-70b.toml
 	@$(MAKE) --no-print-directory $(STAMPS)/compiled
 
-test: lint $(TORCH_STAMP) $(STAMPS)/compiled
-	$(BIN)/python -m pytest -n auto --dist loadfile $(PYTEST_ARGS)
+# On a fresh machine lint and compiling take a core each, most of a minute. Files stand in the order of
+# their names: those at the end are short, so that no core waits long for the other.
+test: $(STAMPS)/test $(TORCH_STAMP)
+	@$(MAKE) --no-print-directory --jobs=2 TOGETHER=yes lint ready
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+
+ready: $(STAMPS)/compiled $(STAMPS)/collected
 
 evidence: $(STAMPS)/test $(TORCH_STAMP)
 	$(BIN)/python -m pytest -n auto --dist loadfile -m 'evidence or hypothesis' \
@@ -135,6 +142,11 @@ $(STAMPS)/compiled: workshop/ahead_of_time.py $(wildcard simulator/events/*/*.py
     $(STAMPS)/foreshard
 	@echo "compiling what plays schedules, once for this checkout"
 	@$(BIN)/python -m workshop.ahead_of_time
+	@touch $@
+
+# Bytecode of every test and module: once for a checkout, or each process that runs tests makes all of it.
+$(STAMPS)/collected: $(STAMPS)/test $(TORCH_STAMP)
+	@$(BIN)/python -m pytest --collect-only -qq >/dev/null || true  # what is wrong with a test, the tests say
 	@touch $@
 
 $(STAMPS)/test: pyproject.toml $(STAMPS)/venv

@@ -6,18 +6,24 @@ with the marker ``evidence``, and every property test at the length of the profi
 is worth an ``@example`` line.
 """
 
+import gc
 import os
+import pickle
 import signal
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import settings
 
 from simulator.arrays import Floats
+from simulator.planner import batch_choices
 from simulator.schedules.action_tables import Actions
 from simulator.schedules.schedule import BACKWARD_WEIGHT, FORWARD
+from simulator.search import fastest as searching
+from simulator.search.in_threads import one_thread
 
 os.environ["FORESHARD_CACHE"] = "off"  # commands that tests start keep nothing at home
 
@@ -44,6 +50,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             seen[test] += 1
 
 
+def pytest_collection_finish() -> None:
+    """Look no more at 12,000 tests and their modules for garbage, which tests make much of."""
+    gc.collect()
+    gc.freeze()
+
+
 Play = Callable[[Actions, Sequence[float], Sequence[float], Sequence[float]], tuple[Floats, Floats]]
 
 
@@ -53,6 +65,38 @@ Play = Callable[[Actions, Sequence[float], Sequence[float], Sequence[float]], tu
 def extent(request: pytest.FixtureRequest) -> str:
     """How much a test goes through: a "sample" in ``make test``, the "whole" as evidence."""
     return str(request.param)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_core_each() -> Iterator[None]:
+    """Beside other workers of pytest-xdist no search starts threads: they have the other cores."""
+    if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) < 2:
+        yield
+        return
+    with one_thread():
+        yield
+
+
+def _kept(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function whose results are known by the bytes of its arguments, but for `progress`."""
+    known: dict[bytes, Any] = {}
+
+    def keeping(*arguments: Any, progress: Any = None, **named: Any) -> Any:
+        key = pickle.dumps((arguments, sorted(named.items())))
+        if key not in known:
+            known[key] = function(*arguments, progress=progress, **named)
+        return known[key]
+
+    return keeping
+
+
+@pytest.fixture(scope="module")
+def searched_once() -> Iterator[None]:
+    """The tests of a file search and plan the same scenario once, however often they ask for it."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name in ((batch_choices, "plan"), (searching, "explore")):
+            patch.setattr(module, name, _kept(getattr(module, name)))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -124,9 +124,10 @@ def test_functions_are_short() -> None:
     long = {}
     for path in MODULES:
         text = path.read_text(encoding="utf-8")
+        lines = text.splitlines()
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                count = code_lines(text.splitlines(), node)
+                count = code_lines(lines, node)
                 if count > LINES:
                     long[f"{path.relative_to(ROOT)}: {node.name}"] = count
     assert long == {}

@@ -110,6 +110,7 @@ def test_wheel_installs_the_command(wheel: Path) -> None:
     assert "foreshard = simulator.__main__:main" in text.splitlines()
 
 
+@pytest.mark.evidence
 def test_the_source_archive_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
     archive = build(ROOT, "sdist", tmp_path / "sdist")
     with tarfile.open(archive) as opened:

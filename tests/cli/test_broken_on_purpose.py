@@ -212,6 +212,7 @@ name = "dgx-h100"
 """
 
 
+@pytest.mark.evidence
 def test_a_damaged_line_of_a_sweep_is_done_again(tmp_path: Path) -> None:
     grid, out = tmp_path / "grid.toml", tmp_path / "out"
     grid.write_text(GRID)

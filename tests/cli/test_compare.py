@@ -19,6 +19,7 @@ from simulator.questions.compare.offers import Asked, Offer
 from simulator.report.decision import verdict_sentence
 from simulator.scenario import make_scenario
 
+pytestmark = pytest.mark.usefixtures("searched_once")
 RUNNER = CliRunner(env={"COLUMNS": "160"})
 PINS = (
     "layout.tp=1",

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from simulator.cli.main import app
 
+pytestmark = pytest.mark.usefixtures("searched_once")
 RUNNER = CliRunner()
 MIXTRAL = ["--model", "mixtral-8x7b", "--cluster", "dgx-h100", "--gpus", "64", "--set"]
 UNEVEN = "training.moe_load=[0.2,0.1,0.1,0.1,0.1,0.1,0.1,0.2]"

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from simulator.cli.main import app
 
+pytestmark = pytest.mark.usefixtures("searched_once")
 RUNNER = CliRunner(env={"COLUMNS": "160"})
 SMALL = ["--model", "llama-3.2-1b", "--set", "training.tokens=1e12", "--set", "layout.tp=1"]
 SMALL += ["--set", "layout.pp=1", "--set", "layout.cp=1", "--set", "layout.micro_batch=1"]
@@ -196,7 +197,7 @@ def test_deadline_and_budget_are_options_of_every_search(command: list[str]) -> 
     assert wrong.exit_code == 2 and "--deadline: must be days" in wrong.stderr
 
 
-@pytest.mark.parametrize("typed", [False, True])
+@pytest.mark.parametrize("typed", [False, pytest.param(True, marks=pytest.mark.evidence)])
 @pytest.mark.parametrize("words", [["what-if", "--releases"], ["power", "--cap", "12"]])
 def test_a_table_of_money_marks_an_assumed_price(words: list[str], typed: bool) -> None:
     named = [*SMALL[:4], "--cluster", "dgx-h100", "--gpus", "8"]

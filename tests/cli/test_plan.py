@@ -11,6 +11,7 @@ from simulator.questions.plan.command import _own_folder, _report_name
 from simulator.report.report_identity import MARK, question
 from simulator.scenario import make_scenario
 
+pytestmark = pytest.mark.usefixtures("searched_once")
 RUNNER = CliRunner(env={"COLUMNS": "160"})
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = ["--model", "llama-3.1-8b", "--cluster", "dgx-h100", "--gpus", "8"]

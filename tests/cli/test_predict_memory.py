@@ -11,6 +11,7 @@ from simulator.cli.main import app
 from simulator.cost.memory.moments import MOMENTS
 from simulator.cost.memory.peak import MEMORY_KINDS
 
+pytestmark = pytest.mark.usefixtures("searched_once")
 RUNNER = CliRunner(env={"COLUMNS": "170"})
 FITS = [
     "--model", "llama-3.1-70b", "--cluster", "dgx-h100", "--gpus", "64", "--set", "layout.tp=8",

@@ -17,6 +17,7 @@ from simulator.planner.plan import alternatives
 from simulator.scenario import load_scenario
 from simulator.units import show_chance
 
+pytestmark = pytest.mark.usefixtures("searched_once")
 ROOT = Path(__file__).resolve().parents[2]
 WHOLE = str(ROOT / "examples" / "llama-3.1-70b.toml")
 FEW = ("--model", "llama-3.1-8b", "--cluster", "dgx-h100", "--gpus", "8")

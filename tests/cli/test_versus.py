@@ -12,6 +12,7 @@ from simulator.planner.plan import plan
 from simulator.questions.versus.what_if import what_if
 from simulator.scenario import make_scenario
 
+pytestmark = pytest.mark.usefixtures("searched_once")
 RUNNER = CliRunner(env={"COLUMNS": "160"})
 NAMES = ["--model", "llama-3.1-8b", "--cluster", "dgx-h100", "--gpus", "16"]
 PINS = ["--set", "layout.pp=1", "--set", "layout.cp=1", "--set", "layout.sharding=zero1"]

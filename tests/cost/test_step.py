@@ -26,7 +26,7 @@ CASES = {
     "rounds": ("llama-3.1-8b", "dgx-a100", 96, "meta-llama3-2024", 2048, 144),
     "old": ("megatron-175b", "dgx-a100", 512, "megatron-lm-2022", 2048, 1536),
 }
-DRAWN = {"sample": (80, 150_000), "whole": (200, 400_000)}
+DRAWN = {"sample": (40, 80_000), "whole": (200, 400_000)}
 """Feasible layouts that are looked at, and of how many drawn at random they are the first."""
 Case = tuple[Workload, Cluster, Software]
 

@@ -38,6 +38,7 @@ def sound() -> Prediction:
     return predict(scenario, tp=2)
 
 
+@pytest.mark.evidence
 def test_all_pairs_are_covered() -> None:
     """Every model meets every cluster and software, every software every cluster it runs on."""
     cases = every_pair()

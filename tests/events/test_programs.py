@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.errors import InputError
@@ -148,6 +148,7 @@ def test_pairs_may_be_given_a_time_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
+@settings(max_examples=settings.default.max_examples // 3)
 @given(half=st.integers(1, 3), rounds=st.integers(2, 4), seed=st.integers(0, 2**32 - 1))
 def test_uneven_stages_run_as_an_independent_player_runs_them(
     schedule: str, half: int, rounds: int, seed: int, play: Any

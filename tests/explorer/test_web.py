@@ -378,6 +378,7 @@ def test_a_process_that_ended_is_started_again() -> None:
     worker.process.kill()
 
 
+@pytest.mark.evidence
 @needs_uvicorn
 def test_a_newer_question_of_a_page_ends_the_older_one() -> None:
     """And pages of others, the static files and `now` go on meanwhile."""

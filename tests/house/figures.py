@@ -85,7 +85,7 @@ class Source:
     def pronouns(self) -> int:
         return sum(
             (node.id if isinstance(node, ast.Name) else node.arg) in PRONOUNS
-            for node in ast.walk(self.tree)
+            for node in ast.walk(ast.parse(self.text))  # not kept: trees of all files are large
             if isinstance(node, ast.Name | ast.arg)
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,8 @@ HELP = {"command.py", "options.py", "option_groups.py", "decision_options.py"}
 """Modules whose docstrings are shown, too."""
 
 
-def shown(path: Path) -> Iterator[tuple[int, str]]:
+@cache
+def shown(path: Path) -> list[tuple[int, str]]:
     """Texts of a module that a user may see: all strings but docstrings of what is no command."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     hidden = {
@@ -29,10 +30,12 @@ def shown(path: Path) -> Iterator[tuple[int, str]]:
         for statement in statements
         if isinstance(statement, ast.Expr)
     }
-    for node in ast.walk(tree):
-        said = isinstance(node, ast.Constant) and isinstance(node.value, str)
-        if said and (id(node) not in hidden or path.name in HELP):
-            yield node.lineno, node.value
+    return [
+        (node.lineno, node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if id(node) not in hidden or path.name in HELP
+    ]
 
 
 def avoided(text: str) -> list[str]:

@@ -24,8 +24,12 @@ WITH_A_CALL = {"reshard_after_forward"}
 """Fields that a comment of the command tells how to pass, for want of a setting."""
 
 
+FIRST = ("dgx-h100", "mi300x-8", "tpu-v5p", "trn1-32xlarge", "hls-gaudi2", "atlas-800t-a2")
+"""Clusters of several platforms, which are asked before all others."""
+
+
 def scenario_of(software: str, model: str = "llama-3.1-8b", **more: Any) -> Scenario | None:
-    for cluster in ("dgx-h100", *catalogue.names("clusters")):
+    for cluster in (*FIRST, *catalogue.names("clusters")):
         try:
             return make_scenario(
                 {
@@ -40,7 +44,7 @@ def scenario_of(software: str, model: str = "llama-3.1-8b", **more: Any) -> Scen
     return None
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "mixtral-8x7b"])
 @pytest.mark.parametrize("software", catalogue.names("software"))
 def test_rules_of_a_launcher_are_what_its_command_leaves_unsaid(software: str, model: str) -> None:
@@ -58,7 +62,7 @@ def test_rules_of_a_launcher_are_what_its_command_leaves_unsaid(software: str, m
         assert {name for name, mask in lost.items() if mask[i]} == named, table.describe(i)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("software", catalogue.names("software"))
 def test_a_winner_is_said_whole_by_its_command(software: str) -> None:
     scenario = scenario_of(software)

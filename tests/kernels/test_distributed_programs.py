@@ -231,6 +231,7 @@ def test_a_worker_that_dies_or_hangs_costs_only_its_case(monkeypatch: pytest.Mon
     worker.end()
 
 
+@pytest.mark.evidence
 def test_a_suite_that_is_cut_keeps_what_it_has(tmp_path: Path) -> None:
     child = start("train_step.py", "--minutes", "20", cwd=tmp_path)
     document = interrupt(child, tmp_path / "o.json", records=1, number=signal.SIGTERM)

@@ -205,6 +205,7 @@ def test_an_interrupted_run_keeps_what_it_has(number: signal.Signals, tmp_path: 
     assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
 
 
+@pytest.mark.evidence
 def test_a_killed_run_leaves_a_readable_file(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     child = start("memory_bound", out, *UNTIL_CUT)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.mutations.importers import FLOOR_BYTES, IMPORTERS, Room
 
 Reader = Callable[[Path], object]
-FEW, MANY = 9, 1_000
+FEW, MANY = 6, 1_000
 
 
 @pytest.mark.parametrize("name", IMPORTERS)

@@ -17,12 +17,12 @@ from simulator.search.fastest import explore_scenario
 DENSE: dict[str, Any] = {
     "model": {"name": "llama-3.1-8b"},
     "training": {"sequence_length": 8192, "global_batch": 128, "tokens": 1e12},
-    "cluster": {"name": "dgx-h100", "gpus": 32},
+    "cluster": {"name": "dgx-h100", "gpus": 16},
 }
 EXPERTS: dict[str, Any] = {
     "model": {"name": "mixtral-8x7b"},
     "training": {"sequence_length": 4096, "global_batch": 256, "tokens": 1e12},
-    "cluster": {"name": "dgx-h100", "gpus": 64},
+    "cluster": {"name": "dgx-h100", "gpus": 32},
 }
 ONE_STEP: dict[str, Any] = {**DENSE, "training": {"sequence_length": 8192, "global_batch": 128}}
 

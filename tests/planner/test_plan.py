@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.estimate import VERDICTS
+from simulator.cost.estimate import VERDICTS, Estimate
 from simulator.cost.memory.peak import lasting_bytes
 from simulator.cost.step import evaluate, least_step_s, memory_needs
 from simulator.economics.planning_factor import planning_factor
@@ -172,7 +172,7 @@ def test_the_answer_is_that_of_pricing_every_layout(name: str) -> None:
         assert one is None or other is None or one.layouts.row() == other.layouts.row()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("by_keys", [False, True])
 @pytest.mark.parametrize("looked_at", [16, 16384])
 @pytest.mark.parametrize("name", [*SPACES, "nothing fits"])
@@ -204,26 +204,34 @@ def test_what_is_fast_is_found_without_counting_what_fits(
         assert by_keys or quick.dropped == whole.dropped
 
 
+PAIRS = [(tp, pp) for tp in (1, 4) for pp in (1, 2, 8)]
+ONE: dict[str, Any] = {"keep": 1, "counts": False, "near_miss": False, "walks": False}
+
+
+@pytest.fixture(scope="module", params=[{}, {**LARGE, "cluster": {"gpus": 64}}], ids=["8B", "70B"])
+def alone(request: pytest.FixtureRequest) -> tuple[dict[str, Any], list[Estimate]]:
+    """The fastest of each pair of degrees, searched one by one."""
+    of = scenario(**request.param)
+    best = [explore(*parts(of)[:3], {"tp": tp, "pp": pp}, **ONE).best for tp, pp in PAIRS]
+    return request.param, best
+
+
 @pytest.mark.parametrize("by_keys", [False, True])
-@pytest.mark.parametrize("sections", [{}, {**LARGE, "cluster": {"gpus": 64}}], ids=["8B", "70B"])
 def test_pairs_of_degrees_searched_together_are_those_searched_alone(
-    sections: dict[str, Any], by_keys: bool, monkeypatch: pytest.MonkeyPatch
+    alone: tuple[dict[str, Any], list[Estimate]], by_keys: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of 70B on 64 GPUs the pairs of few ranks do not fit."""
-    of = scenario(**sections)
-    pairs = [(tp, pp) for tp in (1, 4) for pp in (1, 2, 8)]
-    few: dict[str, Any] = {"keep": 1, "counts": False, "near_miss": False, "walks": False}
-    alone = [explore(*parts(of)[:3], {"tp": tp, "pp": pp}, **few).best for tp, pp in pairs]
+    sections, best = alone
     if by_keys:
         monkeypatch.setattr(exploring, "_MANY", 0)
         monkeypatch.setattr(exploring, "_OPENED", 128)
-    together = fastest_of_pairs(parts(of)[:3], {}, pairs)
-    for one, other in zip(together, alone, strict=True):
+    together = fastest_of_pairs(parts(scenario(**sections))[:3], {}, PAIRS)
+    for one, other in zip(together, best, strict=True):
         assert one.step_time_s.tolist() == pytest.approx(other.step_time_s.tolist(), rel=1e-12)
         assert [one.layouts.row(i) for i in range(len(one))] == [
             other.layouts.row(i) for i in range(len(other))
         ]
-    assert all(map(len, alone)) == (not sections)
+    assert all(map(len, best)) == (not sections)
 
 
 def test_why_nothing_can_run_is_counted_over_all_keys(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,8 @@ from simulator.questions.compare.offers import Asked, offer, offer_of_answer
 from simulator.scenario import Scenario, load_scenario, make_scenario
 from simulator.units import show_signed_percent
 
+pytestmark = pytest.mark.usefixtures("searched_once")
+
 ROOT = Path(__file__).parents[2]
 YI_34B = {
     "architectures": ["LlamaForCausalLM"],
@@ -51,6 +53,13 @@ WORDS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
+SEVERAL = [
+    pytest.param(name, marks=[pytest.mark.evidence] * (name in ("8B on 8", "long")))
+    for name in WORDS
+]
+"""All of them; in every run of the tests a large one, one of experts, one without intervals."""
+
+
 @cache
 def shown(name: str, *more: str) -> str:
     result = CliRunner().invoke(
@@ -68,7 +77,7 @@ def document(name: str, *more: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("name", WORDS)
+@pytest.mark.parametrize("name", SEVERAL)
 def test_the_first_layout_fits_and_each_says_whether_it_does(name: str) -> None:
     layouts = document(name)["layouts"]
     assert layouts[0]["verdict"] == "FITS"
@@ -98,7 +107,7 @@ def test_the_summary_says_time_money_goal_and_memory() -> None:
     assert " a step (" in step and "USD" not in step
 
 
-@pytest.mark.parametrize("name", WORDS)
+@pytest.mark.parametrize("name", SEVERAL)
 def test_the_tight_alternative_is_what_allowing_it_gives(name: str) -> None:
     normal, bold = document(name), document(name, "--allow-tight")
     told, first = normal["tight_alternative"], bold["layouts"][0]
@@ -130,7 +139,7 @@ def test_an_offer_names_the_tight_layout_of_the_plan() -> None:
     assert tight["faster"] == pytest.approx(told["faster"])
 
 
-@pytest.mark.parametrize("name", WORDS)
+@pytest.mark.parametrize("name", SEVERAL)
 def test_lines_of_one_screen_do_not_contradict(name: str) -> None:
     flat, told = " ".join(shown(name).split()), document(name)
     tight, best = told["tight_alternative"], told["layouts"][0]

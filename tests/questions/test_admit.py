@@ -16,6 +16,7 @@ from simulator.cli.main import app
 from simulator.interop.launch_files.job_manifests import read_manifest
 from simulator.questions.admit.answer import slurm_seconds
 
+pytestmark = pytest.mark.usefixtures("searched_once")
 RUNNER = CliRunner()
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples/admission/trainjob.yaml"
 ON = ["--cluster", "dgx-h100"]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,9 @@ from typer.testing import CliRunner
 from simulator.cli.main import app
 from simulator.interop.logs.readers import Timers
 from simulator.planner.prediction import Prediction, predict
+from simulator.questions.diagnose import answer as answering
 from simulator.questions.diagnose.answer import Seen, course_of, diagnose, read_run, spoken
-from simulator.questions.diagnose.causes import can_have, causes, with_cause
+from simulator.questions.diagnose.causes import Cause, can_have, causes, with_cause
 from simulator.scenario import make_scenario
 from simulator.scoring.memory_reading import memory_of_kind_gib
 from simulator.scoring.trace_gap import predicted_parts
@@ -33,8 +36,33 @@ RUN = {
 }
 
 
+@cache
+def predicted(document: str) -> Prediction:
+    return predict(make_scenario(json.loads(document)))
+
+
 def run_of(**sections: Any) -> Prediction:
-    return predict(make_scenario({**RUN, **sections}))
+    return predicted(json.dumps({**RUN, **sections}))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _priced_once() -> Iterator[None]:
+    """A run of these tests with so much of a cause is priced once, however many steps are asked."""
+    runs: dict[int, Prediction] = {}
+
+    @cache
+    def changed(run: int, cause: str, amount: float) -> Prediction | None:
+        return with_cause(runs[run], causes()[cause], amount)
+
+    def kept(prediction: Prediction, cause: Cause, amount: float) -> Prediction | None:
+        runs[id(prediction)] = prediction  # held, so that no other gets its id
+        (name,) = (name for name, one in causes().items() if one is cause)
+        return changed(id(prediction), name, amount)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(answering, "with_cause", kept)
+        yield
+        predicted.cache_clear()
 
 
 def test_a_70b_whose_activations_were_recomputed_whole() -> None:

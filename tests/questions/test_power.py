@@ -18,6 +18,7 @@ from simulator.errors import InfeasibleError, InputError
 from simulator.hardware.cluster import load_accelerator
 from simulator.questions.power.answer import UNTIMED, PowerChoices
 
+pytestmark = pytest.mark.usefixtures("searched_once")
 RUNNER = CliRunner()
 RUN: dict[str, Any] = {
     "model": "llama-3.1-8b", "cluster": "dgx-h100", "gpus": 32, "tokens": "100B", "tp": 2, "pp": 1,

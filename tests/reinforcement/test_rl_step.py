@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -30,6 +31,7 @@ from workshop.cases.first_sight import read_first_sight
 APART: dict[str, Any] = {"rl__mode": "apart", "rl__generation__gpus": 8}
 
 
+@lru_cache(maxsize=None, typed=True)
 def step(**changes: Any) -> RLStep:
     return rl_step(scene(**changes))
 
@@ -126,18 +128,30 @@ def test_a_mixed_device_holds_what_a_colocated_one_does() -> None:
     assert step(**MIXED).memory == colocated.memory
 
 
-def test_splits_are_mixed_where_the_framework_can() -> None:
+STALE = {"rl__mode": "apart", "rl__staleness": 2}
+
+
+@pytest.mark.parametrize(
+    ("changes", "modes"),
+    [
+        ({}, {"colocated"}),
+        ({"rl__framework": "slime"}, {"colocated", "mixed"}),
+        ({**STALE, "rl__framework": "verl"}, {"colocated", "apart"}),
+        pytest.param(
+            {**STALE, "rl__framework": "slime", "rl__partial_rollouts": True},
+            {"colocated", "apart"},
+            marks=pytest.mark.evidence,
+        ),
+        pytest.param(
+            {**STALE, "rl__framework": "verl", "rl__partial_rollouts": True},
+            {"colocated", "apart", "mixed"},
+            marks=pytest.mark.evidence,
+        ),
+    ],
+)
+def test_splits_are_mixed_where_the_framework_can(changes: dict[str, Any], modes: set[str]) -> None:
     """slime on policy, verl with its queue; others are told of it, not offered it."""
-
-    def modes(**changes: Any) -> set[str]:
-        return {split.rl.mode for split in try_splits(scene(gpus=24, **changes))}
-
-    stale = {"rl__mode": "apart", "rl__staleness": 2, "rl__partial_rollouts": True}
-    assert modes() == {"colocated"}
-    assert modes(rl__framework="slime") == {"colocated", "mixed"}
-    assert modes(rl__framework="slime", **stale) == {"colocated", "apart"}
-    assert modes(rl__framework="verl", **stale) == {"colocated", "apart", "mixed"}
-    assert modes(rl__framework="verl", rl__mode="apart", rl__staleness=2) == {"colocated", "apart"}
+    assert {split.rl.mode for split in try_splits(scene(gpus=24, **changes))} == modes
 
 
 def test_the_best_splits_are_tried_with_groups_and_more_sequences() -> None:

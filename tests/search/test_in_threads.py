@@ -2,6 +2,7 @@
 
 import os
 import threading
+from contextvars import Context
 
 import pytest
 
@@ -14,15 +15,19 @@ def _thread(piece: int) -> tuple[int, int]:
 
 def test_pieces_come_in_order_from_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
-    found = list(in_threads(_thread, range(20)))
+    found = Context().run(list, in_threads(_thread, range(20)))
     assert [piece for piece, _ in found] == list(range(20))
     assert threading.get_ident() not in {ident for _, ident in found}
 
 
 def test_one_thread_starts_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
-    with one_thread():
-        found = list(in_threads(_thread, range(20)))
+
+    def there_and_then() -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        with one_thread():
+            there = list(in_threads(_thread, range(20)))
+        return there, list(in_threads(_thread, range(2)))
+
+    found, after = Context().run(there_and_then)
     assert found == [(piece, threading.get_ident()) for piece in range(20)]
-    after = list(in_threads(_thread, range(2)))
     assert threading.get_ident() not in {ident for _, ident in after}

@@ -30,15 +30,19 @@ def on(of: Scenario, gpus: int) -> Scenario:
     return replace(of, cluster=replace(of.cluster, groups=(replace(group, gpus=gpus),)))
 
 
-@pytest.mark.parametrize("by_keys", [False, True])
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
-    ("of", "sizes", "able"),
+    ("of", "sizes", "able", "by_keys"),
     [
-        (scenario("llama-3.1-8b", "dgx-h100"), (8, 24, 64), [True, True, True]),
-        (scenario("llama-3.1-70b", "dgx-a100", cp=1), (8, 32, 128), [False, True, True]),
-        (scenario("qwen3-30b-a3b", "dgx-h100", micro_batch=1), (32, 128), [True, True]),
+        (of, sizes, able, by_keys)
+        for by_keys in (False, True)
+        for of, sizes, able in (
+            (scenario("llama-3.1-8b", "dgx-h100"), (8, 24, 64), [True, True, True]),
+            (scenario("llama-3.1-70b", "dgx-a100", cp=1), (8, 32, 128), [False, True, True]),
+            (scenario("qwen3-30b-a3b", "dgx-h100", micro_batch=1), (32, 128), [True, True]),
+        )
     ],
-    ids=["8B", "70B", "experts"],
+    ids=[f"{name}-{way}" for way in ("counted", "keys") for name in ("8B", "70B", "experts")],
 )
 def test_each_size_has_what_it_has_alone(
     of: Scenario,
