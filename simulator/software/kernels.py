@@ -125,8 +125,8 @@ class Kernels:
     loss_bytes_per_logit: Figure | None = None
     """Bytes for every logit at the fullest moment of a loss that is not fused: 12 in eager torch
     (fp32 logits, their log-softmax, its gradient), which are gone before the head's weight gradient
-    is there. None given: 16-bit logits, an fp32 copy and its gradient beside the weight gradient.
-    """
+    is there. None given, or 0: 16-bit logits, an fp32 copy and its gradient beside the weight
+    gradient."""
     split_loss_bytes_per_logit: Figure | None = None
     """The same where the vocabulary is split over tp; no loss is fused there if it is given (a
     compiler leaves distributed tensors as they are). None: as without."""

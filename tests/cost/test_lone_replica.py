@@ -160,7 +160,7 @@ def plain(name: str, tokens: int, micro_batch: int, dp: int = 1, **recipe: Any) 
 def test_transformers_on_one_h100(
     name: str, tokens: int, micro_batch: int, more: dict[str, Any], measured_gib: float
 ) -> None:
-    # torch.cuda.max_memory_allocated: validation/runs/own_h100_transformers.csv
+    # torch.cuda.max_memory_allocated: validation/runs/own_h100.csv
     found = plain(name, tokens, micro_batch, **more)
     outside = ("fragmentation", "context", "communicators")
     held = float(found.total_bytes[0]) - sum(float(found.kinds_bytes[k][0]) for k in outside)

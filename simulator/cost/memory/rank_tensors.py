@@ -190,7 +190,7 @@ def _loss(
     """
     kernels, last = priced.software.kernels, float(np.max(ops.transient_bytes))
     bytes_per_logit, fused = kernels.loss_bytes_per_logit, loss_is_fused(kernels, row.tp).all()
-    if bytes_per_logit is None or fused or priced.workload.recipe.loss_chunks > 1:
+    if not bytes_per_logit or fused or priced.workload.recipe.loss_chunks > 1:
         return kept, [], [last]
     *others, logits = kept
     elements = logits / 6.0

@@ -273,7 +273,7 @@ def _loss_bytes(
         return piece * logits / pieces + 2 * weight + dgrad / pieces
     beside = size * logits if kernels.loss_gradient_apart else 0.0
     over = np.maximum(weight + dgrad, beside)
-    if kernels.loss_bytes_per_logit is None:
+    if not kernels.loss_bytes_per_logit:
         return np.where(fused, over, 4 * logits + weight + dgrad)
     usual = float(kernels.loss_bytes_per_logit)
     split = np.asarray(ranks.tp) > 1
