@@ -14,7 +14,7 @@ from workshop.pages.accuracy.intervals import coverage
 Table = Callable[..., str]
 Percent = Callable[..., str]
 
-_UNSEEN = ("test", "second-test", "vendor-test", "fresh-test", "fresh-test-2", "third-open")
+_UNSEEN = ("test", "second-test", "vendor-test", "fresh-test", "fresh-test-2", "third-open", "own")
 """Tables that no step time was ever fitted to."""
 _KINDS = {"all": "all", "dense": "dense", "MoE": "experts"}
 _FEWEST_RUNS = 3
@@ -24,8 +24,7 @@ _INTRO = """\
 
 Predicted step times against published ones.
 [accuracy_details.md](accuracy_details.md) has every source, kernels, memory, scaling, rankings and
-decisions. `make accuracy` writes both pages and `accuracy.json`; a
-test fails when a committed figure no longer holds.
+decisions. A test fails when a committed figure no longer holds.
 
 Error = predicted / measured - 1. *mean* and *median* are of absolute errors, *bias* is the mean
 with its sign, *inside* is the share of runs between P10 and P90. *Constant efficiency* is the
@@ -39,8 +38,7 @@ _REPRODUCE = """\
     foreshard validate --megatron-log train.log --scenario my-run.toml
     make accuracy                            # both pages and accuracy.json
 
-`validation/README.md` lists the sources of all runs with their trust, `validation/first_seen/`
-what was said of new tables."""
+Sources and their trust: `validation/README.md`."""
 
 
 def front_page(document: Mapping[str, Any], table: Table, percent: Percent) -> str:
@@ -63,7 +61,8 @@ def _by_kind(document: Mapping[str, Any], table: Table, percent: Percent) -> Ite
     yield (
         "Mean errors of runs that no step time is fitted to (in brackets). *test*: first"
         " tables; *second-test*: newer releases, other vendors; *vendor-test*: runs printed with"
-        " other vendors' recipes, two switches chosen in sight; others as above."
+        " other vendors' recipes, two switches chosen in sight; *own*: one H100 of ours; others as"
+        " above."
     )
     rows = []
     for split in _UNSEEN:
