@@ -212,8 +212,9 @@ def test_pairs_of_degrees_searched_together_are_those_searched_alone(
     """Of 70B on 64 GPUs the pairs of few ranks do not fit."""
     of = scenario(**sections)
     pairs = [(tp, pp) for tp in (1, 4) for pp in (1, 2, 8)]
-    few: dict[str, Any] = {"keep": 1, "counts": False, "near_miss": False, "walks": False}
-    alone = [explore(*parts(of)[:3], {"tp": tp, "pp": pp}, **few).best for tp, pp in pairs]
+    few: dict[str, Any] = {"keep": 32, "counts": False, "near_miss": False, "walks": False}
+    every = [explore(*parts(of)[:3], {"tp": tp, "pp": pp}, **few).best for tp, pp in pairs]
+    alone = [x.take(np.argsort(x.step_time_s, kind="stable")[:1]) for x in every]
     if by_keys:
         monkeypatch.setattr(exploring, "_MANY", 0)
         monkeypatch.setattr(exploring, "_OPENED", 128)
