@@ -101,7 +101,7 @@ profiles: $(STAMPS)/foreshard
 reports: $(STAMPS)/foreshard
 	mkdir -p reports/gallery
 	set -e; for scenario in $(patsubst %,examples/%.toml,deepseek-v3 llama-3.1-70b llama-3.1-8b); do \
-	    $(BIN)/foreshard plan "$$scenario" --pictures \
+	    $(BIN)/foreshard plan "$$scenario" --curve --pictures \
 	        --out "reports/gallery/$$(basename "$$scenario" .toml)"; \
 	done
 

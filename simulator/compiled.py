@@ -32,6 +32,10 @@ PLAIN_UNCOMPILED = 3 * PLAIN
 PLAIN_ARRAYS = 300_000
 """Numbers up to which a function with a twin in arrays runs as that twin: 5 ms for so many."""
 
+PLAIN_UNLOADED = 8_000_000
+"""The same for as long as no machine code is loaded: 0.03 s for so many, of which loading takes
+most, and LLVM 45 MiB."""
+
 PACKAGE = Path(__file__).resolve().parent
 MACHINE_CODE = Path(__file__).with_name(f"compiled-{sysconfig.get_platform()}.bin")
 """A line of JSON, then an object file."""
@@ -71,8 +75,10 @@ class Compiled:
 
     def __call__(self, *given: Any) -> Any:
         """Run it, compiled or not."""
-        numbers = _numbers(given) if self._plain else np.inf
-        if numbers <= self._plain:
+        numbers, plain = _numbers(given) if self._plain else np.inf, self._plain
+        if self._instead is not None and not machine_code.cache_info().currsize:
+            plain = PLAIN_UNLOADED
+        if numbers <= plain:
             return (self._instead or self.function)(*given)
         ahead = machine_code().get(self.name)
         if ahead is not None:

@@ -245,7 +245,7 @@ class Answers:
             others = searched_offers(plan, points)
         _give_back()
         offers = [offer_of_answer(plan, asked), *others]
-        options = three_options(offers, asked, own=offers[0])
+        options = three_options(offers, asked, query=offers[0])
         if not drawn_offers(offers, options, asked):
             return {"said": ["give tokens, and a cluster with a price, for days and money"]}
         chosen = offers, options, asked, ""

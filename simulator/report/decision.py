@@ -257,25 +257,29 @@ def goal_clauses(offer: Offer, asked: Asked) -> list[str]:
 
 
 def three_options(
-    offers: Sequence[Offer], asked: Asked, *, own: Offer | None = None
+    offers: Sequence[Offer], asked: Asked, *, query: Offer | None = None
 ) -> list[Option]:
     """Soonest, safest and cheapest of the offers that keep deadline and budget.
 
     Of all if none does; of those that keep the deadline if some keep that. One that is the best in
-    two is shown once; recommended is the cheapest. What was asked about, `own`, stands first where
-    it is none of them.
+    two is shown once; recommended is the cheapest. What was asked about (`query`) stands first
+    where it is none of them; without others beside it there is nothing to choose.
     """
     able = [o for o in offers if o.feasible and o.days_to_plan is not None]
     if not able:
         return []
+    if query is not None and len(offers) == 1:
+        return [
+            Option(roles=("as asked",), offer=query, recommended=False, facts=_facts(query, query))
+        ]
     able = [o for o in able if not o.risky(asked)] or able
     kept = _keeping(able, asked) or able
     best = best_offers(kept)
     first = best.get("cheapest", best["safest"])
     sure = first.meets(asked)
     roles: dict[int, list[str]] = {}
-    if own is not None:
-        best = {"as asked": own, **best}
+    if query is not None:
+        best = {"as asked": query, **best}
     for role, offer in best.items():
         roles.setdefault(id(offer), []).append(role)
     chosen = {id(offer): offer for offer in best.values()}

@@ -237,7 +237,7 @@ def collect(
         degrees=degree_map(plan),
         movers=movers(plan, upgrades),
         offers=list(offers),
-        options=three_options(offers, asked, own=offers[0]),
+        options=three_options(offers, asked, query=offers[0]),
         asked=asked,
         upgrades=upgrades,
         others=other_trainings(plan.scenario),
@@ -416,8 +416,8 @@ def degree_map(plan: Plan) -> list[DegreeCell]:
     able = estimate.able(allow_tight=scenario.allow_tight)
     for i in by_step:
         pair = int(estimate.layouts.tp[i]), int(estimate.layouts.pp[i])
-        if able[i] and plan.scenario.goal.minimize != "energy":
-            known.setdefault(pair, _cell(pair, estimate, i))
+        if able[i] and pair not in known and plan.scenario.goal.minimize != "energy":
+            known[pair] = _cell(pair, estimate, i)
     rest = [pair for pair in pairs if pair not in known]
     setting = scenario.workload, scenario.cluster, scenario.software
     tight = scenario.allow_tight

@@ -286,7 +286,8 @@ def write_plan_report(
     launch : str
         The command that starts the best layout.
     offers : callable
-        Waits for the plan's own answer as an offer, and others beside it.
+        Waits for the plan's own answer as an offer, and others beside it; without others the page
+        says how to have them.
     asked : Asked
         Deadline, budget and how surely an option has to meet them.
     upgrades : list of Variant, optional
@@ -313,7 +314,8 @@ def _pictures(plan: Plan, numbers: PlanNumbers) -> dict[str, tuple[str, Callable
     """Pictures of the report by name: what each shows, and what draws it, wide or narrow."""
     about = f"{numbers.title}\n{numbers.best.described}"
     pictures: dict[str, tuple[str, Callable[..., Any]]] = {}
-    if drawn_offers(numbers.offers, numbers.options, numbers.asked):
+    several = len(numbers.offers) > 1
+    if several and drawn_offers(numbers.offers, numbers.options, numbers.asked):
         chosen = numbers.offers, numbers.options, numbers.asked, numbers.title
         said = verdict_sentence(numbers.own, numbers.asked)
         words = f"Cost against time to finish, P10 to P90: {said}"

@@ -40,7 +40,7 @@ from simulator.search.candidates import (
     degrees,
     families,
 )
-from simulator.search.certainty import CLOSE, by_expectation, each_by_expectation
+from simulator.search.certainty import CLOSE, by_expectation
 from simulator.search.in_threads import in_threads, may_go_on
 from simulator.search.key_bounds import bounded_keys
 from simulator.search.memory_filter import (
@@ -806,8 +806,9 @@ def fastest_of_pairs(
 ) -> list[Estimate]:
     """The fastest layout of each of some pairs (tp, pp), without a walk; empty where none fits.
 
-    As ``explore(..., {**pinned, "tp": tp, "pp": pp}, keep=1, walks=False)`` says of each alone, in
-    one search: what pairs share is listed, judged and priced once.
+    The fastest of what ``explore(..., {**pinned, "tp": tp, "pp": pp}, walks=False)`` says of each
+    alone, in one search: what pairs share is listed, judged and priced once. No more of each are
+    remembered than have their layers dealt anew.
 
     Parameters
     ----------
@@ -816,17 +817,14 @@ def fastest_of_pairs(
     allow_tight : bool
         As in :func:`explore`.
     """
-    search = _Search(setting, pinned, keep=CLOSE, pairs=pairs)
+    search = _Search(setting, pinned, keep=MOST_REBALANCED, pairs=pairs)
     search.sweep(pinned, None)
     if not search.fits.all():
         search.sweep(pinned, None, wide=True)
     known = search.fine()
     if "stages" not in pinned:
-        known = _with_rebalanced(search, known, CLOSE)
+        known = _with_rebalanced(search, known, MOST_REBALANCED)
     order = ("fits", "safe") if allow_tight else ("safe", "fits")
     listed = [next((x[name] for name in order if name in x), None) for x in known]
-    best = [x.estimate for x in listed if x is not None]
-    orders = each_by_expectation([(x.step_time_s, x) for x in best], *setting)
-    first = iter([x.take(order[:1]) for x, order in zip(best, orders, strict=True)])
     none = evaluate(Layouts.of(dp=setting[1].gpus), *setting).take(slice(0, 0))
-    return [none if x is None else next(first) for x in listed]
+    return [none if x is None else x.estimate.take(slice(0, 1)) for x in listed]

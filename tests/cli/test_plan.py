@@ -123,7 +123,23 @@ def test_the_report_is_written_where_asked(tmp_path: Path) -> None:
     result = RUNNER.invoke(app, ["plan", *FEW, "--out", str(out)])
     assert result.exit_code == 0
     assert [path.name for path in out.iterdir()] == ["plan.html"]
-    assert result.stdout.endswith(f"Report: {out / 'plan.html'}\n")
+    assert result.stdout.endswith(f"in the report.\nReport: {out / 'plan.html'}\n")
+
+
+def test_other_sizes_are_searched_where_asked(tmp_path: Path) -> None:
+    """One page says how to have them, the other has them, and which GPUs they are."""
+    words = ["plan", *FEW, "--set", "training.tokens=1e11", "--out", str(tmp_path)]
+    pages = []
+    for more in ([], ["--curve"]):
+        result = RUNNER.invoke(app, [*words, *more])
+        assert result.exit_code == 0
+        assert ("--curve: other numbers of GPUs" in result.stdout) == (not more)
+        pages.append((tmp_path / "plan.html").read_text(encoding="utf-8"))
+    alone, several = pages
+    assert "<code>--curve</code>" in alone and "Cost against time to finish" not in alone
+    assert "<code>--curve</code>" not in several and "Cost against time to finish" in several
+    cards = [re.findall(r"<span>([\d,]+ B200)</span>", page) for page in pages]
+    assert not cards[0] and cards[1]
 
 
 def test_pictures_lie_beside_the_page_where_asked(tmp_path: Path) -> None:
@@ -142,6 +158,8 @@ def test_pictures_lie_beside_the_page_where_asked(tmp_path: Path) -> None:
         (["--pictures", "--no-report"], "--pictures: cannot be given together with --no-report"),
         (["--out", "x", "--no-report"], "--out: cannot be given together with --no-report"),
         (["--pictures", "--json"], "--pictures: with --json only beside --out DIR"),
+        (["--curve", "--json"], "--curve: with --json only beside --out DIR"),
+        (["--curve", "--no-report"], "--curve: cannot be given together with --no-report"),
     ],
 )
 def test_options_of_a_report_that_is_not_written_are_refused(words: list[str], said: str) -> None:
@@ -155,6 +173,7 @@ def test_options_of_a_report_that_is_not_written_are_refused(words: list[str], s
     "words",
     [
         ["--pictures"],
+        ["--curve"],
         ["--refine", "2"],
         ["--top", "3"],
         ["--exhaustive"],

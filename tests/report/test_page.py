@@ -109,6 +109,22 @@ def test_every_part_is_there_and_every_picture_has_its_place(page: str) -> None:
     assert "P10 to P90" in text and "hidden" not in re.findall(r"<div class=[^>]*", page)
 
 
+def test_without_other_offers_it_is_said_how_to_have_them(
+    answer: Plan, numbers: PlanNumbers
+) -> None:
+    (option,) = numbers.options
+    assert (option.roles, option.recommended) == (("as asked",), False)
+    asked, drawings = asked_of(answer), {k: v for k, v in DRAWN.items() if k != "decision"}
+    page = render(numbers, launch=LAUNCH, drawings=drawings)
+    words = " ".join(" ".join(read(page).text).split())
+    assert "Not searched: this page is about 32 H100 alone." in words
+    assert "offers that can run" not in words
+    other = offer_of(answer.scenario, "dgx-h100", 16, asked)
+    several = collect(answer, offers=[*numbers.offers, other], asked=asked)
+    page = render(several, launch=LAUNCH, drawings=DRAWN)
+    assert "Not searched" not in page and "2 offers that can run" in page
+
+
 def test_the_layout_is_in_words_where_it_stands(answer: Plan, page: str) -> None:
     words = " ".join(" ".join(read(page).text).split())
     assert plain_layout(answer.estimate.layouts.row()) in words

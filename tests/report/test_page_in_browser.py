@@ -10,12 +10,13 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from simulator.planner.plan import plan
 from simulator.questions.compare.answer import compare_clusters
-from simulator.questions.compare.offers import asked_of
+from simulator.questions.compare.offers import asked_of, offer_of_answer
 from simulator.questions.compare.page import compare_page
 from simulator.questions.plan.options import offers_beside
 from simulator.report.write import write_plan_report
@@ -32,6 +33,13 @@ FOUND = """<script>addEventListener("message", (event) => {
 })</script>"""
 """Hands what a frame measured to the page around it."""
 
+DOCUMENT = {
+    "model": {"name": "llama-3.1-8b"},
+    "training": {"sequence_length": 4096, "global_batch": 128, "tokens": 1e12},
+    "cluster": {"name": "dgx-h100", "gpus": 32},
+    "goal": {"minimize": "cost", "deadline_days": 90.0, "budget_usd": 1e6},
+}
+
 MEASURE = Path(__file__).resolve().parents[1] / "data" / "measure_page.js"
 
 pytestmark = [
@@ -42,14 +50,8 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    document = {
-        "model": {"name": "llama-3.1-8b"},
-        "training": {"sequence_length": 4096, "global_batch": 128, "tokens": 1e12},
-        "cluster": {"name": "dgx-h100", "gpus": 32},
-        "goal": {"minimize": "cost", "deadline_days": 90.0, "budget_usd": 1e6},
-    }
     out = tmp_path_factory.mktemp("report")
-    answer = plan(make_scenario(document))
+    answer = plan(make_scenario(DOCUMENT))
     with offers_beside(answer) as offers:
         asked, launch = asked_of(answer), "torchrun " + "x" * 200
         return write_plan_report(answer, out, launch=launch, offers=offers, asked=asked)[0]
@@ -83,6 +85,18 @@ PICTURES = {"decision": 2, "engineering": 4, "evidence": 0, "search": 1}
 def test_nothing_is_cut(page: Path, tmp_path: Path, width: int, tab: str) -> None:
     text = page.read_text(encoding="utf-8")
     assert measured(text, tmp_path, width, tab) == (PICTURES[tab], 0)
+
+
+@pytest.mark.parametrize("width", [390, 820, 1400])
+def test_nothing_is_cut_without_other_offers(tmp_path: Path, width: int) -> None:
+    answer = plan(make_scenario(DOCUMENT))
+    asked = asked_of(answer)
+    how: dict[str, Any] = {"launch": "torchrun", "asked": asked}
+    (made,) = write_plan_report(
+        answer, tmp_path / "alone", offers=lambda: [offer_of_answer(answer, asked)], **how
+    )
+    text = made.read_text(encoding="utf-8")
+    assert measured(text, tmp_path, width, "decision") == (1, 0)
 
 
 @pytest.mark.parametrize("width", [390, 820, 1400])

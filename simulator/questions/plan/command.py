@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -80,12 +81,23 @@ Pictures = Annotated[
         "--pictures", help="Write each picture of the report beside its page, as PNG and SVG."
     ),
 ]
+Curve = Annotated[
+    bool,
+    typer.Option(
+        "--curve",
+        help="Search other numbers of GPUs and another kind of GPU for the report: cost against"
+        " time, the soonest, the safest and the cheapest. Up to nine more searches.",
+    ),
+]
 NoReport = Annotated[bool, typer.Option("--no-report", help="Write no report.")]
+
+_UNSEARCHED = "--curve: other numbers of GPUs and another kind of GPU in the report."
+"""Of a report without them."""
 
 
 @question(
     "plan",
-    "plan run.toml --out report --pictures",
+    "plan run.toml --curve --out report --pictures",
     "plan run.toml --deadline 90d --budget 5M",
     "plan --from train.sh --cluster dgx-h100",
     "plan run.toml --more --set layout.schedule=any --set cluster.gpus=512",
@@ -104,6 +116,7 @@ def ask(
     out: Out = None,
     no_report: NoReport = False,
     pictures: Pictures = False,
+    curve: Curve = False,
     refine: Refine = None,
     trace: Trace = None,
     exhaustive: Exhaustive = False,
@@ -116,17 +129,18 @@ def ask(
     Exit 0: done; 1: nothing fits, or nothing meets deadline and budget; 2: bad input.
     """
     options = limits.put_on(options.with_set(IDEAL) if ideal else options)
-    _check_report(out, pictures=pictures, no_report=no_report, as_json=as_json)
+    drawn = {"--pictures": pictures, "--curve": curve}
+    _check_report(out, drawn, no_report=no_report, as_json=as_json)
     file, launch_files = sorted_files(scenario, from_files)
     if launch_files:
         of_search = {"--more": more, "--top": top, "--refine": refine, "--trace": trace}
-        of_search |= {"--exhaustive": exhaustive, "--pictures": pictures}
+        of_search |= {"--exhaustive": exhaustive, **drawn}
         refuse_of_search(of_search)
         return advice(launch_files, options, out=out)
     described, assumed = options.scenario(file, several=True)
     if described.cluster.kinds:
         of_one = {"--out": out, "--refine": refine, "--trace": trace, "--top": top}
-        of_one |= {"--exhaustive": exhaustive, "--pictures": pictures}
+        of_one |= {"--exhaustive": exhaustive, **drawn}
         return _mixed(described, of_one)
     check_trace(trace)
     folder = None
@@ -144,7 +158,10 @@ def ask(
             yield _write_trace(answer, trace)
         if folder is not None:
             tried = None if as_json else upgrades()
-            yield _write(answer, folder, {"launch": launch(), "upgrades": tried}, pictures=pictures)
+            parts = {"launch": launch(), "upgrades": tried, "pictures": pictures}
+            if not (curve or as_json):
+                yield _UNSEARCHED
+            yield _write(answer, folder, parts, curve=curve)
 
     shown = top or (8 if more else None)
     return Reply(
@@ -156,16 +173,17 @@ def ask(
     )
 
 
-def _check_report(out: Path | None, *, pictures: bool, no_report: bool, as_json: bool) -> None:
+def _check_report(
+    out: Path | None, drawn: Mapping[str, bool], *, no_report: bool, as_json: bool
+) -> None:
     """Refuse options of a report beside those that write none: they would change nothing."""
+    given = [option for option, value in drawn.items() if value]
     if no_report:
-        wrong = [
-            option for option, value in {"--out": out, "--pictures": pictures}.items() if value
-        ]
-        if wrong:
+        if wrong := [*["--out"] * (out is not None), *given]:
             raise InputError(f"{', '.join(wrong)}: cannot be given together with --no-report")
-    elif pictures and as_json and out is None:
-        raise InputError("--pictures: with --json only beside --out DIR, which writes the report")
+    elif given and as_json and out is None:
+        rule = "with --json only beside --out DIR, which writes the report"
+        raise InputError(f"{', '.join(given)}: {rule}")
 
 
 def _mixed(scenario: Scenario, of_one: dict[str, Any]) -> Reply:
@@ -278,22 +296,20 @@ def _write_trace(answer: Plan, path: Path) -> str:
     return f"Trace: {path}"
 
 
-def _write(answer: Plan, folder: Path, parts: dict[str, Any], *, pictures: bool) -> str:
+def _write(answer: Plan, folder: Path, parts: dict[str, Any], *, curve: bool) -> str:
     """Write the report and say where; `parts` are what was made for it already.
 
-    Other GPUs and sizes are searched beside it, once the verdict is on the screen.
+    Other GPUs and sizes are searched beside it for a `curve`, once the verdict is on the screen.
     """
     from simulator.cli.screen import waiting
-    from simulator.questions.compare.offers import asked_of
+    from simulator.questions.compare.offers import asked_of, offer_of_answer
     from simulator.questions.plan.options import offers_beside
     from simulator.report.write import write_plan_report
 
-    with (
-        writing(folder, "--out"),
-        waiting("writing the report"),
-        offers_beside(answer) as offers,
-    ):
-        parts |= {"offers": offers, "asked": asked_of(answer)}
-        written = write_plan_report(answer, folder, **parts, pictures=pictures)
-    beside = f", with {len(written) - 1} pictures beside it" if pictures else ""
+    asked = asked_of(answer)
+    alone = nullcontext(lambda: [offer_of_answer(answer, asked)])
+    searching = offers_beside(answer) if curve else alone
+    with writing(folder, "--out"), waiting("writing the report"), searching as offers:
+        written = write_plan_report(answer, folder, **parts, offers=offers, asked=asked)
+    beside = f", with {len(written) - 1} pictures beside it" if parts["pictures"] else ""
     return f"Report: {written[0]}{beside}"
