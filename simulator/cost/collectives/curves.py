@@ -32,6 +32,7 @@ class Regime(IntEnum):
 
 REGIMES = tuple(regime.name.lower() for regime in Regime)
 """Their words in profiles."""
+_KNOTS = np.log2(RESIDUAL_BYTES)
 _RAMP_BYTES = 1e6
 """Moved bytes at which the ramp of a curve is stated."""
 
@@ -139,20 +140,19 @@ class Board:
         power = np.log2(np.maximum(members, 1))
         for kind, name in zip(Regime, REGIMES, strict=True):
             tables = self.curve.residual.get(f"{operation}_{name}", {})
-            if tables:
-                factor = np.where(regime == kind, _between(tables, power, at), factor)
+            if tables and (here := np.equal(regime, kind)).any():
+                factor = np.where(here, _between(tables, power, at), factor)
         return np.asarray(np.exp(factor))
 
 
 def _between(tables: Mapping[str, tuple[float, ...]], power: Any, at: Any) -> Floats:
     """Interpolate tables over the logarithm of sizes, and between the two nearest counts."""
-    knots = np.log2(RESIDUAL_BYTES)
     known = sorted(tables, key=int)
     counts, only = np.log2(np.array(known, float)), np.eye(len(known))
     residual = np.zeros(np.broadcast_shapes(np.shape(power), np.shape(at)))
     for count, weights in zip(known, only, strict=True):
         weight = np.interp(power, counts, weights)
-        residual = residual + weight * np.interp(at, knots, tables[count])
+        residual = residual + weight * np.interp(at, _KNOTS, tables[count])
     return residual
 
 
