@@ -33,6 +33,7 @@ class Regime(IntEnum):
 REGIMES = tuple(regime.name.lower() for regime in Regime)
 """Their words in profiles."""
 _KNOTS = np.log2(RESIDUAL_BYTES)
+"""Sizes at which what measurements leave over is stated."""
 _RAMP_BYTES = 1e6
 """Moved bytes at which the ramp of a curve is stated."""
 
