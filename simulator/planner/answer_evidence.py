@@ -88,7 +88,7 @@ def used_figures(
     return [
         _used(f"{kind} {name}", figure_name, figure)
         for kind, name, profile in _profiles(cluster, software, *priced)
-        for figure_name, figure in _bearing(profile, kind, *words)
+        for figure_name, figure in _bearing(profile, kind, words)
     ]
 
 
@@ -98,7 +98,7 @@ def used_but_assumed(
     """How many of them nobody measured."""
     words = _words(recipe, cluster, software)
     profiles = _profiles(cluster, software, *priced)
-    return sum(_assumed(profile, kind, *words) for kind, _, profile in profiles)
+    return sum(len(_bearing(profile, kind, words, "assumed")) for kind, _, profile in profiles)
 
 
 def _profiles(
@@ -126,45 +126,47 @@ def _used(profile: str, name: str, figure: Figure) -> UsedFigure:
     )
 
 
-def _words(recipe: Recipe, cluster: Cluster, software: Software) -> tuple[str, str, str, str]:
+def _words(recipe: Recipe, cluster: Cluster, software: Software) -> str:
     """Types, library of products, library of attention and kind of links that are used."""
     # fp16 and what is smaller read bf16 as well
     both = recipe.is_quantised or recipe.precision == "fp16"
     types = f"{recipe.matrix_type}+bf16" if both else recipe.matrix_type
     kernels, link = software.kernels, cluster.node.scale_up.kind
-    return types, kernels.gemm_library, _attention_library(cluster, software), link
+    return ",".join((types, kernels.gemm_library, _attention_library(cluster, software), link))
 
 
 @for_same_records(256)
-def _bearing(
-    profile: Any, kind: str, types: str, products: str, attention: str, link: str
-) -> list[tuple[str, Figure]]:
-    """Figures of a profile, by name, that are of a type, library or link that is used.
+def _bearing(profile: Any, kind: str, words: str, grade: str = "") -> list[tuple[str, Figure]]:
+    """Figures of a profile, by name, that are of a type, library or link of `words`.
 
-    They are those of the same profiles for every row of a table and every price of a sweep.
+    They are those of the same profiles for every row of a table and every price of a sweep. With a
+    `grade`, those of it alone.
     """
+    types, products, attention, link = words.split(",")
     used, other_links = types.split("+"), set(get_args(ScaleUpKind)) - {link}
 
     def bears(name: str) -> bool:
-        words = name.split(".")
+        parts = name.split(".")
         if kind == "collectives":
-            return other_links.isdisjoint(words)
-        if words[0] == "gemm" and len(words) == 4:
-            return words[1] == products and words[2] in used
-        if words[0] == "attention" and len(words) == 3:
-            return words[1] == attention
-        if words[0] == "matrix_flop_per_s":
-            return words[1] in used
+            return other_links.isdisjoint(parts)
+        if parts[0] == "gemm" and len(parts) == 4:
+            return parts[1] == products and parts[2] in used
+        if parts[0] == "attention" and len(parts) == 3:
+            return parts[1] == attention
+        if parts[0] == "matrix_flop_per_s":
+            return parts[1] in used
         # the discount is in the price by now
-        return not (kind == "price" and words[0].endswith("_discount_fraction"))
+        return not (kind == "price" and parts[0].endswith("_discount_fraction"))
 
-    return [(name, figure) for name, figure in figures(profile) if float(figure) and bears(name)]
+    return [
+        (name, figure)
+        for name, figure in _figures(profile)
+        if grade in ("", figure.grade) and float(figure) and bears(name)
+    ]
 
 
-@for_same_records(256)
-def _assumed(profile: Any, kind: str, *words: str) -> int:
-    """How many of them nobody measured."""
-    return sum(figure.grade == "assumed" for _, figure in _bearing(profile, kind, *words))
+_figures = for_same_records(64)(figures)
+"""Figures of a profile."""
 
 
 def _attention_library(cluster: Cluster, software: Software) -> str:
