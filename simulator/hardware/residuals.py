@@ -72,7 +72,7 @@ def load_residuals(device: str, kernel: str = "gemm") -> Mapping[tuple[str, str]
     for row, key in enumerate(zip(text["library"], text["dtype"], strict=True)):
         rows.setdefault(key, []).append(row)
     shared = rows.pop((SHARED, SHARED), [])
-    return {key: _timed(kernel, table[:, [*own, *shared]]) for key, own in rows.items()}
+    return {key: _timed(kernel, table[:, [*places, *shared]]) for key, places in rows.items()}
 
 
 def _numbers(path: Path, kernel: str, text: Sequence[Sequence[str]]) -> Floats:
