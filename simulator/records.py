@@ -89,7 +89,7 @@ def _record(
     plain: type[Any], /, *, frozen: bool, kw_only: bool, slots: bool, eq: bool, repr: bool
 ) -> type[Any]:
     """Make a record of a class; methods that somebody wrote stay."""
-    written, types = plain.__dict__, plain.__dict__.get("__annotations__", {})
+    written, types = plain.__dict__, inspect.get_annotations(plain)
     # of a text `dataclass` looks up three times whether it means a ClassVar or the like
     plain.__annotations__ = {
         name: text if _SPECIAL.search(str(text)) else object for name, text in types.items()
