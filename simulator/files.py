@@ -17,7 +17,6 @@ import typing
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import lru_cache, partial
-from itertools import zip_longest
 from operator import attrgetter
 from pathlib import Path
 from types import GenericAlias
@@ -566,8 +565,9 @@ def read_csv(
             if uneven is None:
                 raise InputError(f"{path}: line {line}: {rule}")
             uneven[line] = rule
+            cells = [*cells[: len(header)], *[""] * (len(header) - len(cells))]
         if cells:
-            yield line, dict(zip_longest(header, cells[: len(header)], fillvalue=""))
+            yield line, dict(zip(header, cells, strict=True))
 
 
 def read_columns(path: Path | str) -> dict[str, tuple[str, ...]]:
@@ -576,7 +576,7 @@ def read_columns(path: Path | str) -> dict[str, tuple[str, ...]]:
     InputError where a row has more or fewer cells than the header.
     """
     text = read_text(path, LIMIT_BYTES)
-    header, *rows = csv.reader(io.StringIO(text, newline=""))
+    header, *rows = [*filter(None, csv.reader(io.StringIO(text, newline="")))] or [[]]
     try:
         columns = list(zip(*rows, strict=True)) or [()] * len(header)
         return dict(zip(header, columns, strict=True))

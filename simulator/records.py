@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Callable
 from functools import cache, partial
 from operator import attrgetter
@@ -17,6 +18,9 @@ from reprlib import recursive_repr
 from typing import Any, TypeVar, dataclass_transform, overload
 
 T = TypeVar("T")
+
+
+_SPECIAL = re.compile("ClassVar|InitVar|KW_ONLY")
 
 
 class _Absent:
@@ -85,10 +89,17 @@ def _record(
     plain: type[Any], /, *, frozen: bool, kw_only: bool, slots: bool, eq: bool, repr: bool
 ) -> type[Any]:
     """Make a record of a class; methods that somebody wrote stay."""
-    written = plain.__dict__
+    written, types = plain.__dict__, inspect.get_annotations(plain)
+    # of a text `dataclass` looks up three times whether it means a ClassVar or the like
+    plain.__annotations__ = {
+        name: text if _SPECIAL.search(str(text)) else object for name, text in types.items()
+    }
     made: Any = dataclasses.dataclass(
         init=False, repr=False, eq=False, kw_only=kw_only, slots=slots
     )(plain)
+    plain.__annotations__ = made.__annotations__ = types
+    for item in dataclasses.fields(made):
+        item.type = types.get(item.name, item.type)
     if "__init__" not in written:
         made.__init__, made.__signature__ = _FirstInit((made,)), _FIRST_SIGNATURE
     if frozen:

@@ -30,6 +30,7 @@ from simulator.records import dataclass
 from simulator.reliability.reliability_profile import Reliability
 from simulator.sections import READ, SECTIONS
 from simulator.software.profile import Software
+from simulator.software.releases import Nearest
 from simulator.spellings import numbers_written_out
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import Workload
@@ -62,8 +63,8 @@ class Scenario:
     """What the run goes through, [run] over the set that it names."""
     document: dict[str, Any]
     """The sections as given, with overrides applied."""
-    assumed_software: str | None = None
-    """The known release that stands for the one that was named; None where that is known."""
+    release: Nearest | None = None
+    """Which profile stands for the software that was named."""
     allow: tuple[str, ...] | None = None
     """Layout fields that a search may decide ([search]); None: DECIDED."""
     allow_tight: bool = False
@@ -83,6 +84,11 @@ class Scenario:
     def tariff_on(self, cluster: Cluster) -> Tariff:
         """Return what an hour costs on another cluster, or on one kind of servers of this one."""
         return tariff_of(self.section(Economics), cluster)
+
+    @property
+    def assumed_software(self) -> str | None:
+        """The known release that stands for the one that was named; None where that is known."""
+        return self.release.text if self.release is not None else None
 
     def section(self, schema: type[T]) -> T | None:
         """Return the record of a section that may be left out; None where it is."""
@@ -161,6 +167,7 @@ def make_scenario(
         work = searched.workload
         records |= {"model": work.architecture, "training": work.recipe, "data": work.data}
         records |= {"cluster": searched.cluster, "software": searched.software}
+        records["release"] = searched.release
     problems += _read(records, where)
     for section in READ:
         for rule in section.checks:
@@ -180,7 +187,7 @@ def make_scenario(
         goal=records["goal"],
         run=records["run"],
         document=document,
-        assumed_software=records["release"].text,
+        release=records["release"],
         allow=records["search"].allow,
         allow_tight=records["search"].allow_tight,
         choices=choices,

@@ -14,7 +14,6 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from simulator import files, profile_cache
 from simulator._version import __version__
 from simulator.cli.standard_streams import sound_streams
 
@@ -150,6 +149,8 @@ def _lighten() -> None:
 
 def _keep_profiles() -> None:
     """Take profiles as another command read them, where their files are the same."""
+    from simulator import files, profile_cache  # a list of commands starts without pydantic
+
     files.KEPT.folder = profile_cache.usual_folder()
 
 

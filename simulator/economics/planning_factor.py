@@ -158,6 +158,7 @@ UNKNOWN = dict.fromkeys(Span.KEYS)
 """What JSON says of a total that is not known."""
 
 
+@lru_cache(maxsize=64)
 def quantile(chance: float) -> float:
     """Return the quantile of a standard normal distribution, by bisection of its integral.
 

@@ -35,6 +35,9 @@ NEAR = 2.0
 _TOGETHER = 64
 """Layouts whose distances are found together: their addends stay in a processor's cache."""
 
+_FEW = 8
+"""Layouts whose addends are kept: what is said of each names them."""
+
 _YEAR = 12.0
 
 _SOURCES = 3
@@ -152,6 +155,8 @@ class Nearness:
     is on the devices where both were measured."""
     borrowed: tuple[tuple[str, str], ...]
     """Tables of the profile of the device that are another's, and whose."""
+    addends: Mapping[str, Floats] | None
+    """Of the distance, by name, where layouts are few: they broadcast to layouts x runs."""
 
     @property
     def best_mfu(self) -> Floats:
@@ -165,11 +170,16 @@ class Nearness:
         row = slice(layout, layout + 1)
         names = ("distance", "error", "own", "expected", "best", "of_kind")
         columns = {name: getattr(self, name)[row] for name in names}
-        return replace(self, traits=self.traits.take(layout), **columns)
+        addends = self.addends and {
+            name: part if len(part) == 1 else part[row] for name, part in self.addends.items()
+        }
+        return replace(self, traits=self.traits.take(layout), addends=addends, **columns)
 
     def parts(self) -> Mapping[str, Floats]:
         """Addends of the distance of the first layout, by name: they broadcast to 1 x runs."""
-        return _parts(self.traits.take(0), self.runs, load_likeness())
+        if self.addends is None:
+            return _parts(self.traits.take(0), self.runs, load_likeness())
+        return {name: part[:1] for name, part in self.addends.items()}
 
     def widened_by(self, parts: Mapping[str, Floats]) -> dict[str, float]:
         """How much narrower the interval of the first layout would be had runs been alike.
@@ -255,7 +265,7 @@ def _nearness(traits: Traits, without: Sequence[str] | str, runs: EvidenceRuns) 
     """The same, not known yet."""
     rules = load_likeness()
     layouts = len(traits.numbers["gpus"])
-    distance = np.empty((layouts, len(runs.error)))
+    distance, addends = np.empty((layouts, len(runs.error))), dict[str, Floats]()
     for first in range(0, layouts, _TOGETHER):
         addends = _parts(traits.take(first, _TOGETHER), runs, rules)
         distance[first : first + _TOGETHER] = sum(addends.values())
@@ -266,7 +276,8 @@ def _nearness(traits: Traits, without: Sequence[str] | str, runs: EvidenceRuns) 
     error, own, expected = _expected(runs, distance)
     best, of_kind = _best(traits, runs, families)
     borrowed = borrowed_tables(traits.words["device"])
-    near = Nearness(traits, runs, distance, error, own, expected, best, of_kind, borrowed)
+    few = addends if 0 < layouts <= _FEW else None
+    near = Nearness(traits, runs, distance, error, own, expected, best, of_kind, borrowed, few)
     for widened in near.unlike_any(expected).values():
         expected = np.fmax(expected, widened)
     above = np.log(traits.numbers["mfu"] / near.best_mfu) / P90_T4
@@ -361,15 +372,24 @@ def says(column: NDArray[Any], word: str) -> Bools:
     return np.asarray(column == word)
 
 
+@for_same_records(256)
+def _differing(column: NDArray[Any], word: str, weight: float) -> Floats:
+    """A weight where a column does not say a word, shape (1, runs)."""
+    return np.asarray(float(weight) * ~says(column, word))[None, :]
+
+
+@for_same_records(4)
+def _as_floats(flags: Bools) -> Floats:
+    return flags.astype(float)
+
+
 def _parts(traits: Traits, runs: EvidenceRuns, rules: Likeness) -> dict[str, Floats]:
     """Addends of the distance."""
     parts: dict[str, Floats] = {}
     for name, weight in rules.differs.items():
-        parts[name] = np.asarray(float(weight) * ~says(runs.words[name], traits.words[name]))[
-            None, :
-        ]
+        parts[name] = _differing(runs.words[name], traits.words[name], weight)
     for name, weight in rules.axis.items():
-        here, there = traits.axes[name].astype(float), runs.axes[name].astype(float)
+        here, there = traits.axes[name].astype(float), _as_floats(runs.axes[name])
         alike = here @ there.T  # axes that both have, whole numbers
         apart = here.sum(axis=1)[:, None] + there.sum(axis=1)[None, :] - 2.0 * alike
         parts[name] = float(weight) * apart

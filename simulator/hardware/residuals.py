@@ -8,7 +8,8 @@ profile the user has replaced, has none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -16,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator import catalogue
+from simulator.arrays import Floats
 from simulator.errors import InputError
-from simulator.files import check_header, read_csv
+from simulator.files import check_header, read_columns, read_csv
 from simulator.records import dataclass
 
 SIZES = {
@@ -63,39 +65,53 @@ def load_residuals(device: str, kernel: str = "gemm") -> Mapping[tuple[str, str]
     path = profile.parent.parent / "residuals" / kernel / f"{profile.stem}.csv"
     if not path.is_file():
         return {}
-    columns = _numbers(path, kernel)
-    shared = columns.pop((SHARED, SHARED), [])
-    return {key: _timed(kernel, [*rows, *shared]) for key, rows in columns.items()}
+    header, text = columns(kernel), read_columns(path)
+    check_header(path, text, required=header, known=header)
+    table = _numbers(path, kernel, [text[name] for name in header[2:]])
+    rows: dict[tuple[str, str], list[int]] = {}
+    for row, key in enumerate(zip(text["library"], text["dtype"], strict=True)):
+        rows.setdefault(key, []).append(row)
+    shared = rows.pop((SHARED, SHARED), [])
+    return {key: _timed(kernel, table[:, [*places, *shared]]) for key, places in rows.items()}
 
 
-def _numbers(path: Path, kernel: str) -> dict[tuple[str, str], list[list[float]]]:
-    header, names = columns(kernel), SIZES[kernel]
-    said = f"{', '.join(names[:-1])} and {names[-1]}"
+def _numbers(path: Path, kernel: str, text: Sequence[Sequence[str]]) -> Floats:
+    """Sizes and weight, a row each."""
+    names = SIZES[kernel]
     # a layer without a gate has `gated` 0; every other size counts something
-    least = [0.0 if name == "gated" else 1.0 for name in names]
-    rows: dict[tuple[str, str], list[list[float]]] = {}
-    every, lines = list[list[float]](), list[int]()
-    for line, row in read_csv(path):
-        if not lines:
-            check_header(path, list(row), required=header, known=header)
-        try:
-            numbers = [float(row[name]) for name in header[2:]]
-        except ValueError:
-            wanted = ", ".join(header[2:])
-            raise InputError(f"{path}: line {line}: {wanted} must be numbers") from None
-        every.append(numbers)
-        lines.append(line)
-        rows.setdefault((row["library"], row["dtype"]), []).append(numbers)
-    table = np.array(every).reshape(-1, len(least) + 1)
-    valid = np.isfinite(table).all(axis=1) & (table[:, :-1] >= least).all(axis=1)
+    least = np.array([0.0 if name == "gated" else 1.0 for name in names])
+    try:
+        table = np.array([[*map(float, column)] for column in text])
+    except ValueError:
+        wanted = ", ".join((*names, "weight"))
+        wrong = (i for i, row in enumerate(zip(*text, strict=True)) if not all(map(_is_one, row)))
+        raise InputError(
+            f"{path}: line {_line(path, next(wrong))}: {wanted} must be numbers"
+        ) from None
+    valid = np.isfinite(table).all(axis=0) & (table[:-1] >= least[:, None]).all(axis=0)
     if not valid.all():
-        line = lines[int(np.argmin(valid))]
+        said = f"{', '.join(names[:-1])} and {names[-1]}"
+        line = _line(path, int(np.argmin(valid)))
         raise InputError(f"{path}: line {line}: {said} must be at least 1, all finite")
-    return rows
+    return table
 
 
-def _timed(kernel: str, rows: list[list[float]]) -> TimedShapes:
-    *sizes, weight = np.array(rows).T
+def _is_one(text: str) -> bool:
+    """Whether a text is a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _line(path: Path, row: int) -> int:
+    """Line of a row in the file."""
+    return next(itertools.islice(read_csv(path), row, None))[0]
+
+
+def _timed(kernel: str, rows: Floats) -> TimedShapes:
+    *sizes, weight = rows
     return TimedShapes(
         kernel=kernel, sizes=dict(zip(SIZES[kernel], sizes, strict=True)), weight=weight
     )

@@ -47,6 +47,8 @@ def unique_rows(*columns: NDArray[Any]) -> UniqueRows:
     ([0, 1], [0, 1, 0])
     """
     code, size = np.zeros(len(columns[0]), dtype=np.int64), 1
+    if len(code) == 1:
+        return UniqueRows(code, code)
     for column in columns:
         if column.strides == (0,):  # one value for all rows
             continue

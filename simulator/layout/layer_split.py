@@ -89,8 +89,9 @@ def split_layers(
     -----
     A stage holds few layers more than the mean, so that only stages of at most so many layers are
     looked at: ``cost[s, i, j]`` is what the layers before j take on stage s, of the length of row
-    i, infinite where they do not fit. The result stands where no longer stage can be part of a
-    split that is as good, else longer ones are looked at as well (`_band`).
+    i, infinite where they do not fit; where all layers are alike it is the same for every j. The
+    result stands where no longer stage can be part of a split that is as good, else longer ones are
+    looked at as well (`_band`).
     Under a cap on the slowest stage the least sum is found stage by stage. A first pass finds the
     least cap, the next ones lower it from the largest that can pay: a solution whose slowest stage
     is t is best under every cap from its own down to t, so that the next cap lies below t. All
@@ -127,8 +128,7 @@ def split_layers(
         fewest=_wide(fewest, stages),
         more=max(micro_batches - 1, 0),
     )
-    layers = problem.times.shape[1]
-    longest = _band(problem)
+    longest, layers = _band(problem), problem.layers
     while longest < layers:
         split = _split(problem, longest, unit)
         step = split.step_s / unit if split else np.inf
@@ -153,6 +153,11 @@ class _Problem:
     fewest: Floats
     more: int
     """Micro-batches after the first one."""
+
+    @property
+    def layers(self) -> int:
+        """Layers that are dealt."""
+        return self.times.shape[1]
 
     def least_step_of_a_stage_of(self, layers: int) -> float:
         """No split of which a stage holds so many layers or more takes less; inf where none fits.
@@ -188,22 +193,22 @@ def _band(problem: _Problem) -> int:
 
 def _split(problem: _Problem, longest: int, unit: float) -> LayerSplit | None:
     """The best split of which no stage holds more than `longest` layers."""
-    cost, way = _segments(problem, longest)
-    least = float(_deal(cost, np.maximum)[0][-1, -1])
+    (cost, way), size = _segments(problem, longest), problem.layers + 1
+    least = float(_deal(cost, size, np.maximum)[0][-1, -1])
     if not np.isfinite(least):
         return None
-    cap = _best_cap(cost, least, problem.more)
-    start = np.zeros((len(cost) + 1, cost.shape[2]), dtype=np.int64)
-    _deal(np.where(cost <= cap, cost, np.inf), np.add, _sum_of_squares, start)
+    cap = _best_cap(cost, size, least, problem.more)
+    start = np.zeros((len(cost) + 1, size), dtype=np.int64)
+    _deal(np.where(cost <= cap, cost, np.inf), size, np.add, _sum_of_squares, start)
     return _result(_starts(start), cost, way, unit, problem.more)
 
 
-def _best_cap(cost: Floats, least: float, more: int) -> float:
+def _best_cap(cost: Floats, size: int, least: float, more: int) -> float:
     """The slowest stage with which a step of `more` further micro-batches is shortest."""
-    floor = float(_deal(cost, np.add)[0][-1, -1])
+    floor = float(_deal(cost, size, np.add)[0][-1, -1])
 
     def capped(cap: float) -> tuple[float, float]:
-        best, tie = _deal(np.where(cost <= cap, cost, np.inf), np.add, np.maximum)
+        best, tie = _deal(np.where(cost <= cap, cost, np.inf), size, np.add, np.maximum)
         slowest = float(tie[-1, -1])
         return slowest, float(best[-1, -1]) + more * slowest
 
@@ -229,18 +234,18 @@ def _starts(start: Ints) -> list[int]:
 
 def _deal(
     cost: Floats,
+    size: int,
     join: Callable[[Any, Any], Any],
     tie: Callable[[Any, Any], Any] | None = None,
     start: Ints | None = None,
 ) -> tuple[Floats, Floats]:
     """Take in one stage after the other; `join` and `tie` add a stage to what is before it.
 
-    `cost` is of shape (stages, longest + 1, layers + 1): row i holds stages of longest - i layers,
-    by their end. Returns the best values of the first layers on the first stages, shape (stages +
-    1, layers + 1), and of equal ones the least of what decides between them. `start`, of that
-    shape, takes the first layer of the last of these stages.
+    `cost` is as `_segments` makes it, `size` is layers + 1. Returns the best values of the first
+    layers on the first stages, shape (stages + 1, size), and of equal ones the least of what
+    decides between them. `start`, of that shape, takes the first layer of the last of these stages.
     """
-    stages, rows, size = cost.shape
+    stages, rows, _ = cost.shape
     best, ties = np.full((2, stages + 1, rows - 1 + size), np.inf)
     # values at the first layer of stages, by row and end
     before, ties_before = (sliding_window_view(x, size, axis=1) for x in (best, ties))
@@ -265,21 +270,25 @@ def _sum_of_squares(before: Floats, cost: Floats) -> Floats:
 def _segments(problem: _Problem, longest: int) -> tuple[Floats, Ints]:
     """Cost of stages of at most `longest` layers, and the way of running them that is fastest.
 
-    Both of shape (stages, longest + 1, layers + 1), as `_deal` reads them.
+    Both of shape (stages, longest + 1, ends): row i holds stages of longest - i layers, by their
+    end, of 0 to all layers; by one end for all where layers are alike. What would begin before the
+    first layer is found to be infinite when stages are joined.
     """
     ways, layers, stages = problem.times.shape
-    cost = np.full((stages, longest + 1, layers + 1), np.inf)
-    way = np.zeros((stages, longest + 1, layers + 1), dtype=np.int64)
+    alike = all((x == x[:, :1]).all() for x in (problem.times, problem.held))
+    ends = 1 if alike else layers + 1
+    cost = np.full((stages, longest + 1, ends), np.inf)
+    way = np.zeros((stages, longest + 1, ends), dtype=np.int64)
     befores = [np.moveaxis(x, -1, 0) for x in (problem.times_before, problem.held_before)]
     wide = np.pad(befores, ((0, 0), (0, 0), (0, 0), (longest, 0)))
-    firsts = sliding_window_view(wide, layers + 1, axis=3)  # by stage, way, row and end
-    lengths, end = np.arange(longest, -1, -1)[:, None], np.arange(layers + 1)
-    able = (lengths >= problem.fewest[:, None, None]) & (lengths <= end)
-    some = max(_CELLS // (ways * (layers + 1) * (longest + 1)), 1)
+    firsts = sliding_window_view(wide, layers + 1, axis=3)[..., -ends:]  # stage, way, row, end
+    able = np.arange(longest, -1, -1)[:, None] >= problem.fewest[:, None, None]
+    some = max(_CELLS // (ways * ends * (longest + 1)), 1)
     for start in range(0, stages, some):
         at = slice(start, start + some)
         taken, held = (
-            before[at, :, None] - first[at] for before, first in zip(befores, firsts, strict=True)
+            before[at, :, None, -ends:] - first[at]
+            for before, first in zip(befores, firsts, strict=True)
         )
         fits = (held <= _room(problem.limit[at, None, None, None])) & able[at, None]
         taken = np.where(fits, taken + problem.fixed[at, None, None, None], np.inf)
@@ -313,7 +322,11 @@ def _wide(values: ArrayLike, stages: int) -> Floats:
 
 def _result(starts: list[int], cost: Floats, way: Ints, unit: float, more: int) -> LayerSplit:
     first, end = np.array(starts[:-1]), np.array(starts[1:])
-    place = np.arange(len(first)), cost.shape[1] - 1 - (end - first), end
+    place = (
+        np.arange(len(first)),
+        cost.shape[1] - 1 - (end - first),
+        np.minimum(end, cost.shape[2] - 1),
+    )
     stage_s = cost[place] * unit
     return LayerSplit(
         layers=end - first,

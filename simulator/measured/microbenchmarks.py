@@ -114,7 +114,7 @@ def read_table(path: Path | str, kind: Kind) -> Table:
     for line, row in read_csv(path, uneven=faults):
         header = header or list(row)
         lines.append(line)
-        rows.append([cell.strip() for cell in row.values()])
+        rows.append([*map(str.strip, row.values())])
         if max(map(len, rows[-1])) > _LONGEST:
             faults.setdefault(line, f"must have no cell of more than {_LONGEST} characters")
             rows[-1] = [cell[:_LONGEST] for cell in rows[-1]]

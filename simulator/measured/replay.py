@@ -462,8 +462,7 @@ def _software(said: Said, stands: Nearest, tables: Tables) -> Software:
 def _overridden(stands: Nearest, device: str, family: str, stated: bytes) -> Software:
     """The same of rows that state the same."""
     software = _software_profile(stands.profile).standing_for(stands)
-    software, over = software.as_recipes_on(device, family), pickle.loads(stated)
-    return with_overrides(software, over) if over else software
+    return with_overrides(software.as_recipes_on(device, family), pickle.loads(stated))
 
 
 def _layout(said: Said, software: Software) -> Layouts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, get_args
 
 from simulator.cost.estimate import Estimate
@@ -10,7 +10,7 @@ from simulator.cost.uncertainty import bearing, belief, traits
 from simulator.economics.price import Price, Site
 from simulator.evidence.card import Card, evidence_card
 from simulator.evidence.likeness import P90_T4, Nearness, nearness
-from simulator.files import GRADES, Figure, figures
+from simulator.files import Figure, figures
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.node import ScaleUpKind
 from simulator.record_cache import for_same_records
@@ -84,35 +84,21 @@ def used_figures(
     Rates of types, libraries and links that it does not use are left out, and so are zeros that
     stand for "none".
     """
-    some = _used_figures(recipe, cluster, software, *priced)
-    return [_used(profile, name, figure) for profile, name, figure in some]
+    words = _words(recipe, cluster, software)
+    return [
+        _used(f"{kind} {name}", figure_name, figure)
+        for kind, name, profile in _profiles(cluster, software, *priced)
+        for figure_name, figure in _bearing(profile, kind, words)
+    ]
 
 
 def used_but_assumed(
     recipe: Recipe, cluster: Cluster, software: Software, *priced: Price | Site
 ) -> int:
     """How many of them nobody measured."""
-    return sum(1 for _ in _used_figures(recipe, cluster, software, *priced, grades=("assumed",)))
-
-
-def _used_figures(
-    recipe: Recipe,
-    cluster: Cluster,
-    software: Software,
-    *priced: Price | Site,
-    grades: tuple[str, ...] = GRADES,
-) -> Iterator[tuple[str, str, Figure]]:
-    """Profile, dotted name and figure of those of some grades that bear on an answer."""
-    bears = _bearing(recipe, cluster, software)
-    for kind, name, profile in _profiles(cluster, software, *priced):
-        where = f"{kind} {name}"
-        for figure_name, figure in _figures(profile):
-            if figure.grade in grades and float(figure) and bears(figure_name, kind):
-                yield where, figure_name, figure
-
-
-_figures = for_same_records(64)(figures)
-"""Figures of a profile: of the same ones for every row of a table and every price of a sweep."""
+    words = _words(recipe, cluster, software)
+    profiles = _profiles(cluster, software, *priced)
+    return sum(len(_bearing(profile, kind, words, "assumed")) for kind, _, profile in profiles)
 
 
 def _profiles(
@@ -140,28 +126,47 @@ def _used(profile: str, name: str, figure: Figure) -> UsedFigure:
     )
 
 
-def _bearing(recipe: Recipe, cluster: Cluster, software: Software) -> Callable[[str, str], bool]:
-    """Whether a figure, by its name and kind, is of a type, library or link that is used."""
+def _words(recipe: Recipe, cluster: Cluster, software: Software) -> str:
+    """Types, library of products, library of attention and kind of links that are used."""
     # fp16 and what is smaller read bf16 as well
     both = recipe.is_quantised or recipe.precision == "fp16"
-    types = (recipe.matrix_type, "bf16") if both else (recipe.matrix_type,)
-    products, attention = software.kernels.gemm_library, _attention_library(cluster, software)
-    other_links = set(get_args(ScaleUpKind)) - {cluster.node.scale_up.kind}
+    types = f"{recipe.matrix_type}+bf16" if both else recipe.matrix_type
+    kernels, link = software.kernels, cluster.node.scale_up.kind
+    return ",".join((types, kernels.gemm_library, _attention_library(cluster, software), link))
 
-    def bears(name: str, kind: str) -> bool:
-        words = name.split(".")
+
+@for_same_records(256)
+def _bearing(profile: Any, kind: str, words: str, grade: str = "") -> list[tuple[str, Figure]]:
+    """Figures of a profile, by name, that are of a type, library or link of `words`.
+
+    They are those of the same profiles for every row of a table and every price of a sweep. With a
+    `grade`, those of it alone.
+    """
+    types, products, attention, link = words.split(",")
+    used, other_links = types.split("+"), set(get_args(ScaleUpKind)) - {link}
+
+    def bears(name: str) -> bool:
+        parts = name.split(".")
         if kind == "collectives":
-            return other_links.isdisjoint(words)
-        if words[0] == "gemm" and len(words) == 4:
-            return words[1] == products and words[2] in types
-        if words[0] == "attention" and len(words) == 3:
-            return words[1] == attention
-        if words[0] == "matrix_flop_per_s":
-            return words[1] in types
+            return other_links.isdisjoint(parts)
+        if parts[0] == "gemm" and len(parts) == 4:
+            return parts[1] == products and parts[2] in used
+        if parts[0] == "attention" and len(parts) == 3:
+            return parts[1] == attention
+        if parts[0] == "matrix_flop_per_s":
+            return parts[1] in used
         # the discount is in the price by now
-        return not (kind == "price" and words[0].endswith("_discount_fraction"))
+        return not (kind == "price" and parts[0].endswith("_discount_fraction"))
 
-    return bears
+    return [
+        (name, figure)
+        for name, figure in _figures(profile)
+        if grade in ("", figure.grade) and float(figure) and bears(name)
+    ]
+
+
+_figures = for_same_records(64)(figures)
+"""Figures of a profile."""
 
 
 def _attention_library(cluster: Cluster, software: Software) -> str:

@@ -215,7 +215,7 @@ def _pipelines_tensor(scenario: Scenario, layout: Layouts) -> bool:
 def _stated(software: Software, stated: Mapping[str, Any]) -> Software | None:
     """A software with what is stated put over it; None where it has no such thing."""
     try:
-        return with_overrides(software, stated) if stated else software
+        return with_overrides(software, stated)
     except InputError:
         return None
 

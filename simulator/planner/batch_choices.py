@@ -116,10 +116,12 @@ def with_sizes(scenario: Scenario, batch: int, length: int) -> Scenario:
         critical *= stated.sequence_length / length
     sizes_of: dict[str, Any] = {"global_batch": batch, "sequence_length": length}
     recipe = replace(stated, critical_batch=critical, **sizes_of)
-    training = scenario.document.get("training", {})
+    training, workload = scenario.document.get("training", {}), scenario.workload
+    if recipe != stated:  # of the same record what is known stays known
+        workload = replace(workload, recipe=recipe)
     return replace(
         scenario,
-        workload=replace(scenario.workload, recipe=recipe),
+        workload=workload,
         choices={},
         goal=replace(scenario.goal, smallest_batch=None, largest_batch=None),
         document={**scenario.document, "training": {**training, **sizes_of}},

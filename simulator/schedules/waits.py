@@ -47,10 +47,10 @@ class Waits:
 class _Nodes:
     """The same rows, ranks one after the other, before they have a level."""
 
-    rank: NDArray[Any]
-    awaited: NDArray[Any]
+    rank: Int32s
+    awaited: Int32s
     hops: NDArray[np.int8]
-    operation: NDArray[Any]
+    operation: Int32s
     operations: int
 
 
@@ -88,7 +88,7 @@ def _nodes(schedule: str, pp: int, micro_batches: int, vpp: int) -> _Nodes:
     nothing = len(head)
     halves = (head, tail) if len(tail) else (head,)
     shape = len(halves), nothing
-    sources, operation = np.full(shape, nothing), np.full(shape, -1)
+    sources, operation = (np.full(shape, fill, dtype=np.int32) for fill in (nothing, -1))
     hops = np.zeros(shape, dtype=np.int8)
     what = ((alone(table, pp) * len(KINDS) + table.kind) * pp + table.rank) * held + table.chunk
     sends = np.zeros(len(table), dtype=np.int8)
@@ -100,7 +100,8 @@ def _nodes(schedule: str, pp: int, micro_batches: int, vpp: int) -> _Nodes:
         sources[row, at] = np.where(found >= 0, node[found], nothing)
         hops[row, at] = np.where(far[some], sends[found], 0)
         operation[row, at] = what[some]
-    return _Nodes(table.rank[head], sources, hops, operation, 2 * len(KINDS) * pp * held)
+    operations = 2 * len(KINDS) * pp * held
+    return _Nodes(table.rank[head].astype(np.int32), sources, hops, operation, operations)
 
 
 def _by_level(nodes: _Nodes, level: NDArray[Any]) -> Waits:

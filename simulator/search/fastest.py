@@ -10,6 +10,7 @@ from typing import Any
 from simulator.cost.estimate import Estimate
 from simulator.cost.states.state_bytes import least_state_bytes
 from simulator.hardware.cluster import Cluster
+from simulator.record_cache import for_same_records
 from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.allowed import with_allowed
@@ -60,7 +61,9 @@ _SHORT = 1 << 18
 """Layouts of one size up to which a search is mostly calls on short arrays: several sizes together
 take half of the time of one after another. Of more layouts they take as long, and more memory."""
 
-_known: OrderedDict[bytes, Fastest] = OrderedDict()
+_Key = tuple[bytes, ...]
+
+_known: OrderedDict[_Key, Fastest] = OrderedDict()
 
 
 def fastest(scenario: Scenario, *, keep: int = KEEP) -> Fastest:
@@ -75,14 +78,20 @@ def fastest(scenario: Scenario, *, keep: int = KEEP) -> Fastest:
     return _remember(key, result or _searched(scenario, pinned, keep))
 
 
-def _key(scenario: Scenario, pinned: Mapping[str, Any], keep: int) -> bytes:
+def _key(scenario: Scenario, pinned: Mapping[str, Any], keep: int) -> _Key:
     """What a search is known by: compared, never loaded."""
-    machine = scenario.cluster, scenario.software
-    taken = scenario.workload, *machine, pinned, scenario.pinned, scenario.allow_tight, keep
-    return pickle.dumps(taken)
+    records = scenario.workload, scenario.cluster, scenario.software
+    rest = pinned, scenario.pinned, scenario.allow_tight, keep
+    return *map(_bytes_of, records), pickle.dumps(rest)
 
 
-def _remember(key: bytes, result: Fastest) -> Fastest:
+@for_same_records(32)
+def _bytes_of(record: Any) -> bytes:
+    """A record in bytes: points of a sweep that differ in money share theirs."""
+    return pickle.dumps(record)
+
+
+def _remember(key: _Key, result: Fastest) -> Fastest:
     _known[key] = result
     if len(_known) > _MOST_KNOWN:
         _known.popitem(last=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from threading import Event
@@ -67,6 +66,8 @@ def in_threads(work: Callable[[In], Out], pieces: Sequence[In]) -> Iterator[Out]
             may_go_on()
             yield work(piece)
         return
+    from concurrent.futures import ThreadPoolExecutor  # predict searches nothing
+
     with ThreadPoolExecutor(workers) as pool:
         try:
             for result in pool.map(work, pieces):

@@ -201,8 +201,16 @@ def with_overrides(software: Software, stated: Mapping[str, Any], *, where: str 
     if not isinstance(cast(object, stated), Mapping):
         rule = "must be a table (the profile is named by cluster.software)"
         raise InputError(problem(where, "software", rule, stated))
-    fields = {name: value for name, value in stated.items() if name not in switches()}
     place = f"{where}: software." if where else ""
+    changed = _changed(software, stated, where, place) if stated else software
+    if problems := [f"{place}{line}" for line in _cannot(software, changed, stated)]:
+        raise InputError(problems)
+    return changed
+
+
+def _changed(software: Software, stated: Mapping[str, Any], where: str, place: str) -> Software:
+    """The same, whatever the software cannot."""
+    fields = {name: value for name, value in stated.items() if name not in switches()}
     problems = [f"{place}{line}" for line in _unknown(fields)]
     document: dict[str, Any] = {}
     refined = {switch.refines for name, switch in switches().items() if name in stated}
@@ -221,13 +229,10 @@ def with_overrides(software: Software, stated: Mapping[str, Any], *, where: str 
         section = build(SoftwareSection, document, where=where, prefix="software")
     except InputError as error:
         raise InputError(line.removeprefix(": ") for line in error.problems) from None
-    changed = replace(software, **{name: getattr(section, name) for name in _TABLES})
     zero = (name for name, figure in figures(section) if figure == 0.0 and DIVIDES.search(name))
-    problems = [f"{place}{name}: must be above 0, got 0" for name in zero]
-    problems += [f"{place}{line}" for line in _cannot(software, changed, stated)]
-    if problems:
+    if problems := [f"{place}{name}: must be above 0, got 0" for name in zero]:
         raise InputError(problems)
-    return changed
+    return replace(software, **{name: getattr(section, name) for name in _TABLES})
 
 
 def _tables(fields: Mapping[str, Any]) -> dict[str, Any]:

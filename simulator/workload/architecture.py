@@ -15,6 +15,7 @@ from operator import attrgetter
 from typing import Any, ClassVar, Literal
 
 from simulator.files import record
+from simulator.record_cache import for_same_records
 from simulator.workload.mixers import Mixer
 from simulator.workload.modules import (
     MLP,
@@ -376,15 +377,20 @@ class Architecture:
     @property
     def parameters(self) -> int:
         """All parameters, tied tensors once, multi-token-prediction layers left out."""
-        return self._sum("parameters") + self.embedding_parameters + self.head_parameters
+        return _in_blocks(self, "parameters") + self.embedding_parameters + self.head_parameters
 
     @property
     def active_parameters(self) -> int:
         """Parameters that one token passes (an expert model's active size), embeddings included."""
-        return self._sum("active_parameters") + self.embedding_parameters + self.head_parameters
+        return (
+            _in_blocks(self, "active_parameters") + self.embedding_parameters + self.head_parameters
+        )
 
-    def _sum(self, count: str) -> int:
-        total = 0
-        for kind, layers in Counter(self.layer_kinds).items():
-            total += layers * getattr(self.blocks[kind], count)(self.hidden)
-        return total
+
+@for_same_records(256)
+def _in_blocks(model: Architecture, count: str) -> int:
+    """Parameters of all layers by one of their counts: every answer asks for them again."""
+    total = 0
+    for kind, layers in Counter(model.layer_kinds).items():
+        total += layers * getattr(model.blocks[kind], count)(model.hidden)
+    return total

@@ -116,6 +116,22 @@ def test_predict_imports_nothing_heavy(form: list[str]) -> None:
     assert done.stderr.split() == []
 
 
+@pytest.mark.parametrize(
+    ("words", "slow"),
+    [(["-h"], ("numpy", "pydantic", "rich")), (["predict", *NAMES], ("numpy.char", "numpy.ma"))],
+)
+def test_a_command_loads_nothing_that_takes_as_long_as_its_answer(
+    words: list[str], slow: tuple[str, ...]
+) -> None:
+    done = run(
+        "import sys\nfrom simulator.cli.main import app\n"
+        f"app({words!r}, standalone_mode=False)\n"
+        f"print(*[name for name in {slow} if name in sys.modules], file=sys.stderr)"
+    )
+    assert done.returncode == 0
+    assert done.stderr.split() == []
+
+
 # --- what the software does ---------------------------------------------------------------------
 
 EXPERTS = ["--model", "mixtral-8x7b", "--gpus", "64", "--set", "layout.ep=8"]

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from simulator.arrays import Floats
 from simulator.cost.operators.operations import Ranks
+from simulator.layout.keys import distinct_codes
 from simulator.records import dataclass
 from simulator.workload.recipe import Recipe
 
@@ -130,7 +131,7 @@ class KnownBlocks:
 
     def _gathered(self, places: list[tuple[int, int]]) -> BlockCosts:
         piece, row = np.array(places, dtype=np.intp).T
-        pieces = [(np.flatnonzero(piece == i), self._pieces[i]) for i in np.unique(piece).tolist()]
+        pieces = [(np.flatnonzero(piece == i), self._pieces[i]) for i in distinct_codes(piece)]
         if len(pieces) > 1:
             return BlockCosts.joined([(some, costs.take(row[some])) for some, costs in pieces])
         whole = pieces[0][1]

@@ -62,10 +62,11 @@ def _ring_s(
     Nothing to send, or nobody to send it to, is no call. Calls of one machine stay known: searches
     of other sizes and other settings make most of them again.
     """
-    shape = np.broadcast_shapes(np.shape(size_bytes), np.shape(group.size), np.shape(integer))
-    if not (np.any(size_bytes) and np.any(group.size > 1)):
+    alike = [np.asarray(x) for x in (size_bytes, group.size, group.local, integer)]
+    shapes = {x.shape for x in alike}
+    shape = shapes.pop() if len(shapes) == 1 else np.broadcast_shapes(*shapes)
+    if not (alike[0].any() and (alike[1] > 1).any()):
         return np.zeros(shape)
-    alike = map(np.asarray, (size_bytes, group.size, group.local, integer))
     columns = [(x if x.shape == shape else np.broadcast_to(x, shape)).ravel() for x in alike]
     if len(columns[0]) <= _FEW:
         calls = list(zip(*map(np.ndarray.tolist, columns), strict=True))

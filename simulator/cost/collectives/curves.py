@@ -32,6 +32,10 @@ class Regime(IntEnum):
 
 REGIMES = tuple(regime.name.lower() for regime in Regime)
 """Their words in profiles."""
+_LL, _, _NVLS, _LL128 = map(int, Regime)
+"""Looked up and compared sooner than members of an enumeration."""
+_KNOTS = np.log2(RESIDUAL_BYTES)
+"""Sizes at which what measurements leave over is stated."""
 _RAMP_BYTES = 1e6
 """Moved bytes at which the ramp of a curve is stated."""
 
@@ -56,15 +60,15 @@ def curve_s(
     pipeline fed in pieces pays ``ramp sqrt(start x bytes / rate)`` between the two, as the best
     number of pieces of a pipeline with `start` to fill does.
     """
-    f, small = figures, regime == Regime.LL
+    f, small = figures, regime == _LL
     root = np.sqrt(np.asarray(moved_bytes) / _RAMP_BYTES)
     ll = f["ll_base_s"] + f["ll_hop_s"] * near_steps + f["ll_ramp_s"] * root
     bulk = start * (f["bulk_base_s"] + f["bulk_hop_s"] * near_steps) + f["bulk_ramp_s"] * root
     inside, bytes_per_s = np.where(small, ll, bulk), np.where(small, ll_rate, rate)
-    lines = regime == Regime.LL128
+    lines = regime == _LL128
     inside = np.where(lines, start * (f["ll128_base_s"] + f["ll128_hop_s"] * near_steps), inside)
     bytes_per_s = np.where(lines, rate * f["ll128_fraction"], bytes_per_s)
-    in_switch = regime == Regime.NVLS
+    in_switch = regime == _NVLS
     inside = np.where(in_switch, f["nvls_base_s"] + f["nvls_ramp_s"] * root, inside)
     bytes_per_s = np.where(in_switch, f["nvls_bytes_per_s"], bytes_per_s)
     part = np.where(small, f["ll_far_share"], np.where(lines, f["ll128_far_share"], 1.0))
@@ -128,7 +132,7 @@ class Board:
     def release_factor(self, regime: Any) -> Floats:
         """Time of a call over that with the newest release."""
         small, large = self.release.ll_time_fraction, self.release.time_fraction
-        return np.where(regime == Regime.LL, float(small), float(large))
+        return np.where(regime == _LL, float(small), float(large))
 
     def residual(self, operation: str, regime: Any, members: Any, size_bytes: Any) -> Floats:
         """Factor that measurements of such calls leave over the formula; 1 where there are none."""
@@ -137,22 +141,21 @@ class Board:
             return factor + 1.0
         at = np.log2(np.maximum(size_bytes, 1.0))
         power = np.log2(np.maximum(members, 1))
-        for kind, name in zip(Regime, REGIMES, strict=True):
+        for kind, name in enumerate(REGIMES):
             tables = self.curve.residual.get(f"{operation}_{name}", {})
-            if tables:
-                factor = np.where(regime == kind, _between(tables, power, at), factor)
+            if tables and (here := np.equal(regime, kind)).any():
+                factor = np.where(here, _between(tables, power, at), factor)
         return np.asarray(np.exp(factor))
 
 
 def _between(tables: Mapping[str, tuple[float, ...]], power: Any, at: Any) -> Floats:
     """Interpolate tables over the logarithm of sizes, and between the two nearest counts."""
-    knots = np.log2(RESIDUAL_BYTES)
     known = sorted(tables, key=int)
     counts, only = np.log2(np.array(known, float)), np.eye(len(known))
     residual = np.zeros(np.broadcast_shapes(np.shape(power), np.shape(at)))
     for count, weights in zip(known, only, strict=True):
         weight = np.interp(power, counts, weights)
-        residual = residual + weight * np.interp(at, knots, tables[count])
+        residual = residual + weight * np.interp(at, _KNOTS, tables[count])
     return residual
 
 

@@ -6,6 +6,7 @@ accelerator profile.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from simulator.arrays import Floats
 from simulator.hardware.accelerator import Accelerator
+from simulator.record_cache import for_same_records
 
 _CACHED_SHARE = 0.6
 """Share of the last-level cache at which half of the gain of staying in it is lost."""
@@ -71,20 +73,26 @@ def stream_s(
     moved, calls = np.asarray(moved_bytes, float), np.asarray(calls, float)
     row_bytes = np.asarray(row_bytes, float)
     traffic_s = moved / (memory_fraction * bandwidth_bytes_per_s)
-    if np.any(cached_gain):
+    if _some(cached_gain):
         outgrown = moved / (np.maximum(calls, 1.0) * _CACHED_SHARE * l2_bytes)
         traffic_s = traffic_s / (1.0 + cached_gain / (1.0 + outgrown**3))
     start_s = calls * launch_s
-    if np.any(row_s_per_byte):
+    if _some(row_s_per_byte):
         rows = moved / (np.maximum(calls, 1.0) * np.where(row_bytes > 0.0, row_bytes, np.inf))
         waves = np.ceil(rows / (rows_per_unit * compute_units))
         start_s = start_s + calls * waves * row_bytes * row_s_per_byte
-    if np.all(sharpness == 1.0):
+    if not _some(sharpness != 1.0):
         return np.asarray(start_s + traffic_s)
     return np.asarray((start_s**sharpness + traffic_s**sharpness) ** (1.0 / sharpness))
 
 
-def stream_figures(accelerator: Accelerator, kind: str) -> dict[str, Any]:
+def _some(value: Any) -> bool:
+    """Whether anything is not zero; of a number, as a profile has, without an array."""
+    return bool(value) if isinstance(value, (float, bool)) else bool(np.any(value))
+
+
+@for_same_records(256)
+def stream_figures(accelerator: Accelerator, kind: str) -> Mapping[str, Any]:
     """Arguments of :func:`stream_s` that device and class settle.
 
     A class without figures of its own is as any elementwise kernel.

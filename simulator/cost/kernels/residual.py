@@ -26,7 +26,7 @@ _ALIGNED_ROWS = 16.0
 _UNALIGNED = 0.5
 """Distance of rows that 16 does not divide from those that it does."""
 
-_CHUNK = 1024
+_CHUNK = 32
 
 
 def features(kernel: str, sizes: Mapping[str, Any]) -> Floats:

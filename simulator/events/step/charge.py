@@ -20,6 +20,7 @@ from simulator.events.step.play import Played, is_extra, on_compute
 from simulator.events.step.programs import period_s
 from simulator.events.step.streams import CAUSES, COMPUTE, COPY, PIPELINE, SPAN_KINDS, STREAMS
 from simulator.events.step.unfold import EXTRA, SEND
+from simulator.layout.keys import distinct_codes
 from simulator.schedules.schedule import FORWARD
 
 _FILL, _DRAIN, _SENDS, _DP = (CAUSE[x] for x in ("bubble_warmup", "bubble_drain", "pp", "dp"))
@@ -251,4 +252,4 @@ def _passed(played: Played, rank: int) -> float:
     """Micro-batches that a chunk of a rank passes in a step."""
     listed = played.program
     passes = (listed.rank == rank) & (listed.kind == FORWARD)
-    return float(passes.sum()) / len(np.unique(listed.chunk[passes])) / played.steps
+    return float(passes.sum()) / len(distinct_codes(listed.chunk[passes])) / played.steps

@@ -84,8 +84,9 @@ def believed_s(
     believed = {}
     for choice in CHOICES:
         algorithm, protocol = choice.algorithm, choice.protocol
-        known = operation in algorithm.operations and cluster.library.has(algorithm.word)
-        allowed = known and algorithm.allowed(tuner, protocol)
+        if operation not in algorithm.operations or not cluster.library.has(algorithm.word):
+            continue
+        allowed = algorithm.allowed(tuner, protocol)
         if np.any(allowed):
             belief = algorithm.belief(tuner, protocol)
             rate = np.asarray(belief.bytes_per_s)
