@@ -22,8 +22,7 @@ import numpy as np
 from simulator.arrays import Floats, Ints
 from simulator.cost.estimate import Estimate, concatenate
 from simulator.cost.pricing import price_keys, with_paths
-from simulator.cost.step import least_step_s, priced_estimate
-from simulator.cost.tables import Paths, Priced
+from simulator.cost.step import Unfilled, least_step_s
 from simulator.layout.layouts import RANK_ORDERS, RECOMPUTE, SHARDINGS, Layouts, divisors, mask_of
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.layout.rules.rule import Setting as RuleSetting
@@ -270,7 +269,9 @@ def _priced(
     if not len(some):
         return none
     table, walk, known = table[some], walk[some], known.of(some)
-    filled, shortest_s = _without_fill(table, known)
+    unfilled = Unfilled.of(table, known)
+    filled = unfilled.estimate
+    shortest_s = _SLACK * (filled.step_time_s - filled.terms_s["pp"])  # without sends: the least
     surely = np.array([asked.surely for asked in several])[walk]
     fits = np.where(surely, filled.verdict == 0, filled.fits)
     able = np.flatnonzero(fits & (shortest_s <= most_s[walk]))
@@ -278,7 +279,7 @@ def _priced(
     pieces = list[tuple[Ints, Estimate]]()
     if len(able):
         fine = with_paths(known.of(able), table[able], coarse=False)
-        pieces.append((walk[able], priced_estimate(table[able], fine, slice(None))))
+        pieces.append((walk[able], unfilled.filled(able, fine.paths)))
     if "stages" not in pinned:
         even_s = shortest_s - filled.imbalance_s
         worth = worth_rebalancing(table, workload, software) & (even_s < lead_s[walk])
@@ -310,13 +311,6 @@ def _of_walk(i: int, pieces: list[tuple[Ints, Estimate]]) -> Estimate | None:
     mine = [estimate.take(np.flatnonzero(walk == i)) for walk, estimate in pieces]
     mine = [estimate for estimate in mine if len(estimate)]
     return concatenate(mine) if mine else None
-
-
-def _without_fill(table: Layouts, priced: Priced) -> tuple[Estimate, Floats]:
-    """Estimates as if pipelines neither filled nor drained, and steps without sends: the least."""
-    paths = Paths.empty(len(table), priced.table.parts.shape[2])
-    estimate = priced_estimate(table, replace(priced, paths=paths), slice(None))
-    return estimate, _SLACK * (estimate.step_time_s - estimate.terms_s["pp"])
 
 
 class _Moves:
