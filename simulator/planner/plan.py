@@ -288,8 +288,9 @@ def _walked_from(searched: SearchResult, scenario: Scenario, result: Outcome) ->
     setting = scenario.workload, scenario.cluster, scenario.software
     as_good = scenario.allow_tight or best.verdict[0] == 0  # else any that FITS is better
     slower = SLOWER[scenario.goal.minimize] if as_good else math.inf
-    by_goal = _ByGoal(scenario, float(goal_value(best.step_time_s[:1], first, scenario.goal)[0]))
-    bounds = scenario.goal.minimize == "energy" and as_good and bool(meets(first, scenario)[0])
+    value = float(goal_value(best.step_time_s[:1], first, scenario.goal)[0])
+    by_goal = _ByGoal(scenario, value, as_good and bool(meets(first, scenario)[0]))
+    bounds = scenario.goal.minimize == "energy" and by_goal.decides
     walked = walk(
         best,
         setting,
@@ -313,8 +314,9 @@ class _ByGoal:
     no less energy.
     """
 
-    def __init__(self, scenario: Scenario, limit: float) -> None:
-        self.scenario, self.limit = scenario, limit
+    def __init__(self, scenario: Scenario, limit: float, decides: bool) -> None:
+        """`decides`: the best so far misses nothing, so that what is no less is no better."""
+        self.scenario, self.limit, self.decides = scenario, limit, decides
         self.ideal = replace(scenario, goal=replace(scenario.goal, ideal=True))
 
     def __call__(self, estimate: Estimate) -> NDArray[np.intp]:
@@ -342,7 +344,10 @@ class _ByGoal:
         by_length = goal.minimize == "time" and goal.budget_usd is None
         by_length |= goal.minimize in ("time", "cost") and included
         if not by_length or self.scenario.run.spares.when_none == "shrink":
-            return np.arange(len(estimate))
+            able = (
+                self.least(estimate) <= self.limit if self.decides else np.full(len(estimate), True)
+            )
+            return np.concatenate([[0], np.flatnonzero(able[1:]) + 1])
         writers = machine_of(estimate, self.scenario).writer_gpus
         kind = distinct_rows(writers, estimate.verdict).inverse
         order = np.argsort(estimate.step_time_s, kind="stable")
