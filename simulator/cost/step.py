@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +42,8 @@ from simulator.cost.passes import (
 from simulator.cost.pipeline.bubble import pipeline, without_barrier
 from simulator.cost.pricing import price
 from simulator.cost.tables import (
+    PartPasses,
+    Paths,
     Priced,
     RankPasses,
     Selection,
@@ -203,22 +206,81 @@ def least_step_s(layouts: Layouts, priced: Priced) -> Floats:
     return np.asarray(least_s * (1.0 - 1e-9))
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unfilled:
+    """Layouts as if their pipelines neither filled nor drained: for their paths to be added."""
+
+    estimate: Estimate
+    """Of steps that take no more than the passes of their slowest ranks."""
+    steps: _Steps
+
+    @classmethod
+    def of(cls, layouts: Layouts, priced: Priced) -> Unfilled:
+        """Evaluate all layouts of a priced table, whose paths are not known."""
+        paths = Paths.empty(len(layouts), priced.table.parts.shape[2])
+        priced = replace(priced, paths=paths)
+        steps = _Steps.of(select(layouts, priced, slice(None)), priced)
+        estimate = _estimate(steps, steps.terms(priced, steps.rows))
+        return cls(estimate=replace(estimate, layouts=layouts), steps=steps)
+
+    def filled(self, some: NDArray[np.intp], paths: Paths) -> Estimate:
+        """The estimates of some of the layouts with their paths, as :func:`evaluate` has them."""
+        steps, route = self.steps, np.zeros(len(self.estimate), np.intp)  # of others any
+        route[some] = paths.route
+        priced = replace(steps.priced, paths=replace(paths, route=route))
+        terms = steps.terms(priced, replace(steps.rows, route=route))
+        times = _times(steps.rows.layouts, priced, terms)
+        return replace(self.estimate, **times).take(some)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Steps:
+    """Steps of some rows of a priced table but for what hangs on the paths of their pipelines."""
+
+    rows: Selection
+    priced: Priced
+    passes: PartPasses
+    ranks: RankPasses
+    slowest: SlowestRank
+    before: StepTerms
+    """Terms of the slowest ranks."""
+    after: tuple[StepTerms, ...]
+    """Those that come once a step."""
+
+    @classmethod
+    def of(cls, rows: Selection, priced: Priced) -> _Steps:
+        """Passes of parts and of ranks, and the terms that they make."""
+        layouts = rows.layouts
+        m, again = layouts.micro_batches / layouts.copies, recomputed_share(rows)
+        passes = part_passes(priced, layouts, rows.block_key, rows.state_key, m, again)
+        ranks = rank_passes(rows, priced, passes)
+        slowest = slowest_rank(rows, priced, ranks)
+        terms = steady_terms(rows, priced, passes, slowest)
+        return cls(
+            rows=rows,
+            priced=priced,
+            passes=passes,
+            ranks=ranks,
+            slowest=slowest,
+            before=terms.plus(_offload_terms(rows, priced, slowest, terms.shown_s["input"])),
+            after=(data_parallel(rows, priced, ranks), *_step_terms(rows, priced, ranks, slowest)),
+        )
+
+    def terms(self, priced: Priced, rows: Selection) -> StepTerms:
+        """All terms, with the paths of `priced` and the routes of `rows`."""
+        bubbles = pipeline(rows, priced, self.passes, self.ranks, self.slowest)
+        if priced.workload.recipe.optimizer_post_validation:
+            bubbles = without_barrier(bubbles, rows, priced, self.ranks, self.slowest)
+        terms = self.before.plus(bubbles)
+        for once in self.after:
+            terms = terms.plus(once)
+        return terms
+
+
 def _evaluate_rows(rows: Selection, priced: Priced) -> Estimate:
     """Assemble step time, terms and memory of some rows."""
-    layouts = rows.layouts
-    m = layouts.micro_batches / layouts.copies
-    passes = part_passes(priced, layouts, rows.block_key, rows.state_key, m, recomputed_share(rows))
-    ranks = rank_passes(rows, priced, passes)
-    slowest = slowest_rank(rows, priced, ranks)
-    terms = steady_terms(rows, priced, passes, slowest)
-    terms = terms.plus(_offload_terms(rows, priced, slowest, terms.shown_s["input"]))
-    bubbles = pipeline(rows, priced, passes, ranks, slowest)
-    if priced.workload.recipe.optimizer_post_validation:
-        bubbles = without_barrier(bubbles, rows, priced, ranks, slowest)
-    terms = terms.plus(bubbles).plus(data_parallel(rows, priced, ranks))
-    for once in _step_terms(rows, priced, ranks, slowest):
-        terms = terms.plus(once)
-    return _estimate(rows, priced, terms, ranks, slowest)
+    steps = _Steps.of(rows, priced)
+    return _estimate(steps, steps.terms(priced, rows))
 
 
 def _offload_terms(
@@ -266,16 +328,25 @@ def recomputed_share(rows: Selection) -> Floats:
     return np.asarray((ranks * rows.covered).sum(axis=1) / np.maximum(whole, 1.0))
 
 
-def _estimate(
-    rows: Selection, priced: Priced, terms: StepTerms, ranks: RankPasses, slowest: SlowestRank
-) -> Estimate:
-    """Add the terms up in the order of TERMS and join time with memory."""
+def _times(layouts: Layouts, priced: Priced, terms: StepTerms) -> dict[str, Any]:
+    """Times of an estimate: terms added up in the order of TERMS."""
     ordered = {term.name: terms.shown_s[term.name] for term in TERMS}
-    step_s: Floats = np.zeros(len(rows.layouts))
+    step_s: Floats = np.zeros(len(layouts))
     for seconds in ordered.values():
         step_s = step_s + seconds
-    waiting_s = _waiting_s(rows.layouts, priced, step_s)
+    waiting_s = _waiting_s(layouts, priced, step_s)
     ordered["input"], step_s = ordered["input"] + waiting_s, step_s + waiting_s
+    return {
+        "step_time_s": step_s,
+        "terms_s": ordered,
+        "hidden_s": {name: terms.hidden_s[name] for name in HIDDEN},
+        "waiting_s": waiting_s,
+    }
+
+
+def _estimate(steps: _Steps, terms: StepTerms) -> Estimate:
+    """Join time with memory."""
+    rows, priced, ranks, slowest = steps.rows, steps.priced, steps.ranks, steps.slowest
     at = np.arange(len(rows.layouts))
     both_s = ranks.forward_s + ranks.backward_s
     mean_s = (rows.ranks * both_s).sum(axis=1) / rows.ranks.sum(axis=1)
@@ -285,15 +356,12 @@ def _estimate(
     peak = mem.peak_column
     return Estimate(
         layouts=rows.layouts,
-        step_time_s=step_s,
-        terms_s=ordered,
-        hidden_s={name: terms.hidden_s[name] for name in HIDDEN},
+        **_times(rows.layouts, priced, terms),
         memory_bytes={kind: mem.kinds_bytes[i, at, peak] for i, kind in enumerate(MEMORY_KINDS)},
         memory_total_bytes=mem.peak_bytes,
         peak_stage=rows.rank[at, peak],
         peak_moment=mem.moment[at, peak],
         slowest_stage=rows.rank[at, slowest.column],
-        waiting_s=waiting_s,
         imbalance_s=slowest.micro_batches * (both_s[at, slowest.column] - mean_s),
         model_flop=priced.model_flop,
         executed_flop=priced.model_flop + _repeated_flop(rows, priced),

@@ -228,16 +228,18 @@ class Layouts:
 
     @staticmethod
     def concatenate(tables: Iterable[Layouts]) -> Layouts:
-        """Stack tables one below the other."""
+        """Stack tables one below the other; splits that no row has are left out."""
         tables = list(tables)
-        splits = tuple(dict.fromkeys(split for table in tables for split in table.splits))
         parts = [table.columns() for table in tables]
-        if len(splits) > 1:
-            codes = {split: code for code, split in enumerate(splits)}
-            for part, table in zip(parts, tables, strict=True):
-                part["stages"] = np.array([codes[x] for x in table.splits])[part["stages"]]
+        codes: dict[tuple[int, ...], int] = {(): 0}
+        for part, table in zip(parts, tables, strict=True):
+            if len(table.splits) > 1:
+                code = np.zeros(len(table.splits), dtype=np.int64)
+                for place in np.flatnonzero(np.bincount(table.stages)).tolist():
+                    code[place] = codes.setdefault(table.splits[place], len(codes))
+                part["stages"] = code[table.stages]
         columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        return Layouts(**columns, splits=splits)
+        return Layouts(**columns, splits=tuple(codes))
 
     def row(self, index: int = 0) -> dict[str, Any]:
         """Return one layout as plain numbers, booleans and words."""

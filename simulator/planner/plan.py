@@ -18,6 +18,7 @@ from simulator.errors import InfeasibleError, InputError, problem
 from simulator.events.played import SimulatedStep
 from simulator.evidence.card import Card
 from simulator.goal import Goal
+from simulator.layout.keys import distinct_rows
 from simulator.layout.layouts import SHARDINGS
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.planner.answer_evidence import scenario_evidence
@@ -32,10 +33,10 @@ from simulator.search.candidates import candidates
 from simulator.search.certainty import Certainty, by_expectation, certainty
 from simulator.search.explore import KEEP, SearchResult
 from simulator.search.fastest import explore_scenario
-from simulator.search.neighbours import walk
+from simulator.search.neighbours import AHEAD, walk
 from simulator.search.outcome import Outcome
 from simulator.search.refusal import contradictions, not_kept
-from simulator.search.with_failures import check_finishes, priced
+from simulator.search.with_failures import check_finishes, machine_of, priced
 
 _ALTERNATIVES = 3
 """Other layouts that are named beside the best."""
@@ -287,13 +288,14 @@ def _walked_from(searched: SearchResult, scenario: Scenario, result: Outcome) ->
     setting = scenario.workload, scenario.cluster, scenario.software
     as_good = scenario.allow_tight or best.verdict[0] == 0  # else any that FITS is better
     slower = SLOWER[scenario.goal.minimize] if as_good else math.inf
-    by_goal = _ByGoal(scenario, float(goal_value(best.step_time_s[:1], first, scenario.goal)[0]))
-    bounds = scenario.goal.minimize == "energy" and as_good and bool(meets(first, scenario)[0])
+    value = float(goal_value(best.step_time_s[:1], first, scenario.goal)[0])
+    by_goal = _ByGoal(scenario, value, as_good and bool(meets(first, scenario)[0]))
+    bounds = scenario.goal.minimize == "energy" and by_goal.decides
     walked = walk(
         best,
         setting,
         scenario.pinned,
-        by_goal,
+        by_goal.ahead,
         slower=slower,
         bound=by_goal if bounds else None,
         surely=bool(best.verdict[0] == 0) and not scenario.allow_tight,
@@ -312,8 +314,9 @@ class _ByGoal:
     no less energy.
     """
 
-    def __init__(self, scenario: Scenario, limit: float) -> None:
-        self.scenario, self.limit = scenario, limit
+    def __init__(self, scenario: Scenario, limit: float, decides: bool) -> None:
+        """`decides`: the best so far misses nothing, so that what is no less is no better."""
+        self.scenario, self.limit, self.decides = scenario, limit, decides
         self.ideal = replace(scenario, goal=replace(scenario.goal, ideal=True))
 
     def __call__(self, estimate: Estimate) -> NDArray[np.intp]:
@@ -322,6 +325,36 @@ class _ByGoal:
         value = goal_value(estimate.step_time_s, result, self.scenario.goal)
         self.limit = float(value[places[0]])
         return places
+
+    def ahead(self, estimate: Estimate) -> NDArray[np.intp]:
+        """The same of a walk, whose best layout so far is the first: those before it are right."""
+        some = self._rivals(estimate)
+        others = np.setdiff1d(np.arange(len(estimate)), some, assume_unique=True)
+        if len(some) == 1:
+            return np.concatenate([some, others])
+        return np.concatenate([some[self(estimate.take(some))], others])
+
+    def _rivals(self, estimate: Estimate) -> NDArray[np.intp]:
+        """The first layout, and those that may come before it and be among the AHEAD best.
+
+        Of runs that write and lose as much, the one with the shorter step is over sooner, and
+        costs less where its power is paid for by the hour.
+        """
+        goal, included = self.scenario.goal, self.scenario.tariff.price.included_power
+        by_length = goal.minimize == "time" and goal.budget_usd is None
+        by_length |= goal.minimize in ("time", "cost") and included
+        if not by_length or self.scenario.run.spares.when_none == "shrink":
+            able = (
+                self.least(estimate) <= self.limit if self.decides else np.full(len(estimate), True)
+            )
+            return np.concatenate([[0], np.flatnonzero(able[1:]) + 1])
+        writers = machine_of(estimate, self.scenario).writer_gpus
+        kind = distinct_rows(writers, estimate.verdict).inverse
+        order = np.argsort(estimate.step_time_s, kind="stable")
+        chosen = [order[kind[order] == i] for i in range(int(kind.max()) + 1)]
+        alike = chosen[kind[0]]
+        chosen[kind[0]] = alike[: int(np.flatnonzero(alike == 0)[0])]
+        return np.sort(np.concatenate([[0], *(x[:AHEAD] for x in chosen)]))
 
     def least(self, estimate: Estimate) -> NDArray[np.float64]:
         """What the goal makes of layouts at the least, if their steps are no shorter."""

@@ -129,19 +129,19 @@ def outlook(terms: RunTerms, *, scale: float = 1.0, interval_s: Any = None) -> O
         tau = _best(lambda interval: _inverse(goodput(interval)), least, most)
     else:
         tau = np.maximum(np.broadcast_to(np.asarray(stated_s, float), terms.nodes.shape), least)
-    instant, wall_s = _over_run(terms, tau, np.minimum(copies, tau))
-    never = ~(instant.goodput >= NEVER)
-    good = np.where(never, 0.0, instant.goodput)
+    means, wall_s = _over_run(terms, tau, np.minimum(copies, tau))
+    never = ~(means.goodput >= NEVER)
+    good = np.where(never, 0.0, means.goodput)
     wall = np.where(never, np.nan, wall_s)
     wall_s = np.where(never, np.inf, wall_s)
     return Outlook(
         terms=terms,
         goodput=good[:, 0],
         wall_s=np.where(np.isnan(terms.work_s), np.nan, wall_s)[:, 0],
-        deviation_s=np.sqrt(np.where(never, np.nan, instant.deviation) * wall)[:, 0],
-        phases={name: share[:, 0] for name, share in instant.phases.items()},
-        by_cause=instant.by_cause,
-        failures=instant.failures,
+        deviation_s=np.sqrt(np.where(never, np.nan, means.deviation) * wall)[:, 0],
+        phases={name: share[:, 0] for name, share in means.phases.items()},
+        by_cause=means.by_cause,
+        failures=means.failures,
         interval_s=tau[:, 0],
         daly_s=daly_interval(terms)[:, 0],
         copy_interval_s=copies[:, 0],
@@ -204,7 +204,18 @@ def _best(value: Callable[[Floats], Floats], low: Floats, high: Floats) -> Float
     return np.asarray(np.exp(0.5 * (a + b)))
 
 
-def _over_run(terms: RunTerms, tau: Floats, copies: Floats) -> tuple[Instant, Floats]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Means:
+    """Over a run, of what an `Instant` calls so."""
+
+    goodput: Floats
+    phases: dict[str, Floats]
+    by_cause: Floats
+    failures: Floats
+    deviation: Floats
+
+
+def _over_run(terms: RunTerms, tau: Floats, copies: Floats) -> tuple[_Means, Floats]:
     """Means over the run, and its length: the work done is the integral of goodput over time."""
     work = np.where(np.isnan(terms.work_s), np.nan, terms.work_s)
     changes = terms.run.early_shape != 1.0 or terms.run.lemon_strikes > 0
@@ -216,14 +227,14 @@ def _over_run(terms: RunTerms, tau: Floats, copies: Floats) -> tuple[Instant, Fl
             _at(terms, (tau, copies), length, exposed, 0.5 * (1.0 + point) if changes else None)
             for point in points
         ]
-        mean = _mean(parts, weights / 2.0)
+        goodput = _mean([part.goodput for part in parts], weights)
         with np.errstate(divide="ignore"):
-            grown = np.where(np.isnan(work), length, work / mean.goodput)
-        exposed = mean.exposed
+            grown = np.where(np.isnan(work), length, work / goodput)
+        exposed = _mean([part.exposed for part in parts], weights)
         if np.allclose(grown, length, rtol=1e-7, atol=0.0):
             break
-        length = np.where(mean.goodput >= NEVER, grown, length)
-    return mean, np.where(np.isnan(work), np.nan, grown)
+        length = np.where(goodput >= NEVER, grown, length)
+    return _means(parts, weights), np.where(np.isnan(work), np.nan, grown)
 
 
 def _at(
@@ -277,24 +288,19 @@ def _lemons_left(terms: RunTerms, seconds: Floats, exposed: Floats) -> Floats:
     return np.asarray(total)
 
 
-def _mean(parts: list[Instant], weights: Floats) -> Instant:
-    """Weighted mean of shares of wall time."""
+def _means(parts: list[Instant], weights: Floats) -> _Means:
+    """Those of moments of a run."""
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        phases = [part.phases for part in parts]
+        return _Means(
+            goodput=_mean([part.goodput for part in parts], weights),
+            phases={name: _mean([x[name] for x in phases], weights) for name in phases[0]},
+            by_cause=_mean([part.by_cause for part in parts], weights),
+            failures=_mean([part.failures for part in parts], weights),
+            deviation=_mean([part.deviation for part in parts], weights),
+        )
 
-    def over(name: str) -> Floats:
-        return np.asarray(sum(w * getattr(p, name) for w, p in zip(weights, parts, strict=True)))
 
-    names = (
-        "goodput",
-        "by_cause",
-        "failures",
-        "stops",
-        "training",
-        "exposed",
-        "waiting",
-        "deviation",
-    )
-    phases = {
-        name: np.asarray(sum(w * p.phases[name] for w, p in zip(weights, parts, strict=True)))
-        for name in parts[0].phases
-    }
-    return Instant(phases=phases, **{name: over(name) for name in names})
+def _mean(values: list[Floats], weights: Floats) -> Floats:
+    """Weighted mean of what is so at some moments."""
+    return np.asarray(sum(w / 2.0 * x for w, x in zip(weights, values, strict=True)))

@@ -15,6 +15,8 @@ from simulator.units import DAY_S
 HARDWARE, SOFTWARE, SILENT, PREEMPTION = range(4)
 """Kinds of causes, as `RunTerms.kind` holds them."""
 
+SWITCHES = ("leaf", "spine")
+
 _MOST_MISSING = 1024
 
 _KINDS = ("hardware", "software", "silent", "preemption")
@@ -53,6 +55,8 @@ class RunTerms:
     causes: tuple[str, ...]
     kind: Any
     """Index of the kind of every cause, (causes,)."""
+    single: Any
+    """Whether a failure is that of a server, not of all below a switch, (causes,)."""
     rate: Floats
     """(layouts, causes), at the reference age."""
     detection_s: Floats
@@ -200,6 +204,7 @@ def _of_causes(causes: tuple[Cause, ...]) -> dict[str, Any]:
     """Terms with an entry for each cause."""
     return {
         "kind": np.array([_KINDS.index(cause.kind) for cause in causes]),
+        "single": np.array([cause.device not in SWITCHES for cause in causes]),
         "detection_s": np.array([float(cause.detection_s) for cause in causes]),
         "diagnosis_s": np.array([float(cause.diagnosis_s) for cause in causes]),
         "replaced": np.array([float(cause.replaced_fraction) for cause in causes]),

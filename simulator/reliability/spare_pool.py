@@ -125,7 +125,10 @@ def _waits(share: Floats, repair_s: Floats, pool: Floats) -> Floats:
     logs = np.linspace(np.log(least), np.log(most), _TIMES)
     times = np.exp(logs)
     left = np.exp(-times / repair_s[:, None])  # (kinds, times)
-    some = (share @ left) ** pool * times * (logs[1] - logs[0])
+    others = share @ left
+    if (pool != 1.0).any():
+        others = others**pool
+    some = others * times * (logs[1] - logs[0])
     return np.asarray(some @ left.T + least)
 
 

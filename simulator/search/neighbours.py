@@ -22,8 +22,7 @@ import numpy as np
 from simulator.arrays import Floats, Ints
 from simulator.cost.estimate import Estimate, concatenate
 from simulator.cost.pricing import price_keys, with_paths
-from simulator.cost.step import least_step_s, priced_estimate
-from simulator.cost.tables import Paths, Priced
+from simulator.cost.step import Unfilled, least_step_s
 from simulator.layout.layouts import RANK_ORDERS, RECOMPUTE, SHARDINGS, Layouts, divisors, mask_of
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.layout.rules.rule import Setting as RuleSetting
@@ -60,7 +59,7 @@ STARTS = 4
 """Best layouts of different degrees (tp, pp, cp) that a walk begins from."""
 
 _MOST_ROUNDS = 24
-_AHEAD = 3
+AHEAD = 3
 """Better layouts of a round from which the next one goes on."""
 
 _REBALANCED = 4
@@ -81,6 +80,8 @@ _SLACK = 0.999
 """Of a step without fill and drain: the longest path may have a few passes less than a rank."""
 
 Row = dict[str, int]
+_Name = tuple[int | tuple[int, ...], ...]
+"""What tells a layout from others, whatever table it stands in; the last field is stages."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,7 +101,7 @@ class Round:
     both: Estimate | None
     """The best layout so far, then neighbours that may be better; None where none may."""
     tried: int
-    seen: set[tuple[int, ...]]
+    seen: set[_Name]
     """Layouts that were looked at up to then."""
 
 
@@ -202,10 +203,10 @@ def _steps(
     moves = Moves(setting, pinned, slower=slower > _ALIKE)
     leader, tried = best.take(slice(0, 1)), 0
     ahead, better = best.take(_starts(best.layouts)).layouts, list[Estimate]()
-    seen, path = set[tuple[int, ...]](), pickle.dumps((slower, surely))
+    seen, path = set[_Name](), pickle.dumps((slower, surely))
     for _ in range(_MOST_ROUNDS):
         limit = None if bound is None else bound.limit
-        path = sha256(path + pickle.dumps((leader.layouts, ahead, limit))).digest()
+        path = sha256(path + pickle.dumps((_names(leader.layouts), _names(ahead), limit))).digest()
         if path not in rounds:
             seen = set(seen)
             table = moves.around(ahead, seen)
@@ -222,7 +223,7 @@ def _steps(
         won = places[: int(np.flatnonzero(places == 0)[0])]
         if not len(won):
             break
-        winners = both.take(won[:_AHEAD])
+        winners = both.take(won[:AHEAD])
         better.insert(0, winners)
         leader, ahead = winners.take(slice(0, 1)), winners.layouts
     return Walk(better=concatenate(better) if better else None, tried=tried)
@@ -270,7 +271,9 @@ def _priced(
     if not len(some):
         return none
     table, walk, known = table[some], walk[some], known.of(some)
-    filled, shortest_s = _without_fill(table, known)
+    unfilled = Unfilled.of(table, known)
+    filled = unfilled.estimate
+    shortest_s = _SLACK * (filled.step_time_s - filled.terms_s["pp"])  # without sends: the least
     surely = np.array([asked.surely for asked in several])[walk]
     fits = np.where(surely, filled.verdict == 0, filled.fits)
     able = np.flatnonzero(fits & (shortest_s <= most_s[walk]))
@@ -278,7 +281,7 @@ def _priced(
     pieces = list[tuple[Ints, Estimate]]()
     if len(able):
         fine = with_paths(known.of(able), table[able], coarse=False)
-        pieces.append((walk[able], priced_estimate(table[able], fine, slice(None))))
+        pieces.append((walk[able], unfilled.filled(able, fine.paths)))
     if "stages" not in pinned:
         even_s = shortest_s - filled.imbalance_s
         worth = worth_rebalancing(table, workload, software) & (even_s < lead_s[walk])
@@ -307,16 +310,13 @@ def _within_bounds(
 
 def _of_walk(i: int, pieces: list[tuple[Ints, Estimate]]) -> Estimate | None:
     """The estimates of one walk among those of several."""
-    mine = [estimate.take(np.flatnonzero(walk == i)) for walk, estimate in pieces]
-    mine = [estimate for estimate in mine if len(estimate)]
+    places = [np.flatnonzero(walk == i) for walk, _ in pieces]
+    mine = [
+        estimate if len(some) == len(estimate) else estimate.take(some)
+        for some, (_, estimate) in zip(places, pieces, strict=True)
+        if len(some)
+    ]
     return concatenate(mine) if mine else None
-
-
-def _without_fill(table: Layouts, priced: Priced) -> tuple[Estimate, Floats]:
-    """Estimates as if pipelines neither filled nor drained, and steps without sends: the least."""
-    paths = Paths.empty(len(table), priced.table.parts.shape[2])
-    estimate = priced_estimate(table, replace(priced, paths=paths), slice(None))
-    return estimate, _SLACK * (estimate.step_time_s - estimate.terms_s["pp"])
 
 
 class Moves:
@@ -335,29 +335,34 @@ class Moves:
         ends = 2 if self.can.uneven_stages else 0
         self.pieces = self.arch.layers + ends
 
-    def around(self, layouts: Layouts, seen: set[tuple[int, ...]]) -> Layouts:
+    def around(self, layouts: Layouts, seen: set[_Name]) -> Layouts:
         """Layouts one step from some of a table, those left out that were seen; `seen` grows."""
-        columns = {name: column.tolist() for name, column in layouts.columns().items()}
-        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-        splits = list(layouts.splits)
-        made: list[Row] = []
-        for start in rows:
-            seen.add(_key(start, splits))
-            for row in self._of(start):
-                if (key := _key(row, splits)) not in seen:
-                    seen.add(key)
-                    made.append(row)
-            for split in self._dealt(start, layouts):
-                row = {**start, "stages": len(splits)}
+        columns, made = [*layouts.columns()], list[Row]()
+        splits: list[tuple[int, ...]] = [()]
+
+        def is_new(row: Row) -> bool:
+            if (name := _name(row, splits)) in seen:
+                return False
+            seen.add(name)
+            made.append(row)
+            return True
+
+        for start in _rows(layouts):
+            if split := layouts.splits[start["stages"]]:
+                start["stages"] = len(splits)
                 splits.append(split)
-                if (key := _key(row, splits)) not in seen:
-                    seen.add(key)
-                    made.append(row)
+            seen.add(_name(start, splits))
+            for row in self._of(start):
+                is_new(row)
+            for dealt in self._dealt(start, split):
+                splits.append(dealt)
+                if not is_new({**start, "stages": len(splits) - 1}):
+                    splits.pop()
         table = np.array([[*row.values()] for row in made], dtype=np.int32)
         table = np.ascontiguousarray(table.reshape(len(made), len(columns)).T)
         return Layouts(**dict(zip(columns, table, strict=True)), splits=tuple(splits))
 
-    def _dealt(self, row: Row, layouts: Layouts) -> Iterator[tuple[int, ...]]:
+    def _dealt(self, row: Row, split: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
         """A layer of one piece given to another, where the slowest rank is not all that counts.
 
         That one ``search/stage_splits.py`` makes as fast as it can be. Of unlike layers it matters
@@ -371,8 +376,7 @@ class Moves:
         if row["pp"] == 1 or fixed or (alike and many and pieces > 2 * _FEW_PIECES):
             return
         ahead = len(self.arch.layer_kinds) - self.arch.layers
-        even = tuple(even_pieces(self.arch.layers, pieces, ahead=ahead).tolist())
-        split = layouts.splits[row["stages"]] or even
+        split = split or tuple(even_pieces(self.arch.layers, pieces, ahead=ahead).tolist())
         near = (1, row["pp"]) if pieces > _FEW_PIECES else range(1, pieces)
         last = pieces - 1
         pairs: list[tuple[tuple[int, int], ...]] = [
@@ -525,10 +529,18 @@ class Moves:
                 )
 
 
-def _key(row: Row, splits: list[tuple[int, ...]]) -> tuple[int, ...]:
-    """What tells a layout from others, whatever table it stands in; the last field is stages."""
+def _rows(layouts: Layouts) -> list[Row]:
+    columns = {name: column.tolist() for name, column in layouts.columns().items()}
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _names(layouts: Layouts) -> list[_Name]:
+    return [_name(row, layouts.splits) for row in _rows(layouts)]
+
+
+def _name(row: Row, splits: Sequence[tuple[int, ...]]) -> _Name:
     *values, stages = row.values()
-    return (*values, *splits[stages])
+    return (*values, splits[stages])
 
 
 def _next(values: list[int], value: int) -> list[int]:

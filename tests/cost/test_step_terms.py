@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from simulator.cost.pricing import price_keys, with_paths
+from simulator.cost.step import Unfilled, evaluate
 from simulator.cost.tables import StepTerms
+from simulator.cost.terms import HIDDEN, TERMS
+from simulator.layout.rules.feasibility import FEASIBLE, reasons
+from simulator.scenario import make_scenario
+from simulator.search.candidates import candidates
 
 
 def terms(shown: dict[str, float], hidden: dict[str, float]) -> StepTerms:
@@ -31,3 +37,32 @@ def test_adding_leaves_both_as_they_are() -> None:
     steady.plus(tail)
     assert float(steady.shown_s["gemm"][0]) == 4.0
     assert steady.hidden_s == {}
+
+
+def test_steps_whose_paths_are_added_later_are_those_priced_at_once() -> None:
+    """Some of a table evaluated without fill and drain, then with their paths: the same bits."""
+    made = make_scenario(
+        {
+            "model": {"name": "mixtral-8x7b"},
+            "cluster": {"name": "dgx-h100", "gpus": 64},
+            "training": {"tokens": 1e12, "global_batch": 256, "sequence_length": 4096},
+        }
+    )
+    setting = made.workload, made.cluster, made.software
+    table = candidates(*setting)
+    able = np.flatnonzero(reasons(table, *setting) == FEASIBLE)
+    table = table[able[:: max(len(able) // 300, 1)]]
+    known = price_keys(table, *setting)
+    unfilled = Unfilled.of(table, known)
+    some = np.arange(0, len(table), 3)
+    paths = with_paths(known.of(some), table[some], coarse=False).paths
+    added, whole = unfilled.filled(some, paths), evaluate(table, *setting).take(some)
+    assert (table.pp[some] > 1).sum() > 20
+    for term in TERMS:
+        assert added.terms_s[term.name].tolist() == whole.terms_s[term.name].tolist(), term.name
+    for name in HIDDEN:
+        assert added.hidden_s[name].tolist() == whole.hidden_s[name].tolist(), name
+    for name in ("step_time_s", "memory_total_bytes", "waiting_s", "executed_flop"):
+        assert getattr(added, name).tolist() == getattr(whole, name).tolist(), name
+    shorter = unfilled.estimate.step_time_s[some] < whole.step_time_s
+    assert shorter[table.pp[some] > 1].any()

@@ -24,12 +24,12 @@ from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.layout.rules.rule import Setting
 from simulator.layout.rules.software_rules import sayable
-from simulator.planner.plan import Plan, by_goal, goal_value, plan
+from simulator.planner.plan import Plan, _ByGoal, by_goal, goal_value, meets, plan
 from simulator.scenario import Scenario, make_scenario
 from simulator.search import neighbours
 from simulator.search.candidates import MOST_CHUNKS, MOST_CP, longest_cp, widest_tp
 from simulator.search.fastest import explore_scenario
-from simulator.search.neighbours import Round, by_step, walk
+from simulator.search.neighbours import AHEAD, Round, by_step, walk
 from simulator.search.with_failures import priced
 
 MODELS = (
@@ -311,3 +311,29 @@ def test_a_walk_with_another_goal_prices_no_neighbours_again(
         )
         assert one.better.step_time_s.tolist() == two.better.step_time_s.tolist()
     assert other.better.layouts.row(0) != first.better.layouts.row(0)
+
+
+def test_a_walk_goes_where_pricing_all_of_a_round_would_lead() -> None:
+    """What is priced of a round has the best by the goal among it, in their order."""
+    led, left_out = 0, 0
+    for number in (1, 2, 4, 7, 17, 22):
+        chance = random.Random(f"rivals {number}")
+        scenario = None
+        while scenario is None:
+            scenario = drawn_scenario(chance)
+        best = explore_scenario(scenario, {}, keep=64, counts=False, walks=False).best
+        if len(best) < 8:
+            continue
+        rows = chance.sample(range(len(best)), len(best))
+        both = best.take(np.array(rows))
+        result = priced(both, scenario)
+        first = goal_value(both.step_time_s, result, scenario.goal)[0]
+        decides = bool(both.verdict[0] == 0 and meets(result, scenario)[0])
+        order = _ByGoal(scenario, float(first), decides)
+        some, every = order.ahead(both).tolist(), by_goal(scenario, both).tolist()
+        assert sorted(some) == sorted(every)
+        before = every[: every.index(0)][:AHEAD]
+        assert some[: some.index(0)][:AHEAD] == before
+        led += bool(before)
+        left_out += len(order._rivals(both)) < len(both)
+    assert led > 2 and left_out > 2

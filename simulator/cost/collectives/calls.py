@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.arrays import Floats, Ints
 from simulator.cost.collectives.curves import Regime, board, curve_s
@@ -63,17 +64,26 @@ def _ring_s(
     of other sizes and other settings make most of them again.
     """
     alike = [np.asarray(x) for x in (size_bytes, group.size, group.local, integer)]
-    shapes = {x.shape for x in alike}
-    shape = shapes.pop() if len(shapes) == 1 else np.broadcast_shapes(*shapes)
+    every = np.broadcast(*alike)
+    shape = every.shape
     if not (alike[0].any() and (alike[1] > 1).any()):
         return np.zeros(shape)
-    columns = [(x if x.shape == shape else np.broadcast_to(x, shape)).ravel() for x in alike]
-    if len(columns[0]) <= _FEW:
-        calls = list(zip(*map(np.ndarray.tolist, columns), strict=True))
+    if every.size <= _FEW:
+        calls = list(zip(*(_listed(x, every) for x in alike), strict=True))
         return np.array(_seconds(cluster, operation, calls)).reshape(shape)
+    columns = [(x if x.shape == shape else np.broadcast_to(x, shape)).ravel() for x in alike]
     rows = distinct_rows(*columns)
     calls = list(zip(*(column[rows.first].tolist() for column in columns), strict=True))
     return np.array(_seconds(cluster, operation, calls))[rows.inverse].reshape(shape)
+
+
+def _listed(column: NDArray[Any], every: np.broadcast) -> list[Any]:
+    """A value for each of `every`; ``np.broadcast_to`` takes ten times as long for few."""
+    if column.size == 1:
+        return [column.item()] * every.size
+    wide = column if column.size == every.size else np.broadcast_to(column, every.shape)
+    listed: list[Any] = wide.ravel().tolist()
+    return listed
 
 
 _FEW = 64

@@ -185,11 +185,11 @@ def _has_wrong_split(x: Layouts, at: Setting) -> Mask:
     if not x.stages.any():
         return np.full(len(x), False)
     size, whole = (np.array([f(split) for split in x.splits])[x.stages] for f in (len, sum))
-    uneven = np.array([len(set(split)) > 1 for split in x.splits])[x.stages]
     wrong = (size != x.pp * x.vpp) | ~np.isin(whole, _sums(at.architecture))
-    wrong |= uneven & (not at.software.supports.uneven_stages)
-    empty = np.array([0 in split[1:-1] for split in x.splits])[x.stages]
-    wrong |= empty & (not at.software.supports.empty_stages)
+    if not at.software.supports.uneven_stages:
+        wrong |= np.array([len(set(split)) > 1 for split in x.splits])[x.stages]
+    if not at.software.supports.empty_stages:
+        wrong |= np.array([0 in split[1:-1] for split in x.splits])[x.stages]
     return np.asarray(wrong & (x.stages > 0))
 
 
