@@ -18,6 +18,7 @@ from pathlib import Path
 
 from simulator.errors import InputError, nearest, problem
 from simulator.files import read_toml
+from simulator.plain_files import kind_of_file
 from simulator.spellings import model_named, spellings
 from simulator.workload.architecture import Architecture
 from simulator.workload.families import table as families
@@ -103,6 +104,8 @@ def load(
     if text in known:
         return read_config(_ZOO / f"{text}.json")
     if text and os.path.exists(text):
+        if kind := kind_of_file(os.stat(text).st_mode):
+            raise InputError(problem(where, field, f"must be a file or a folder, not {kind}", text))
         return read_config(text, trace_tokens=trace_tokens)
     if (spelled := named(text)) is not None:
         return read_config(_ZOO / f"{spelled}.json")

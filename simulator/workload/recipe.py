@@ -204,6 +204,11 @@ class Recipe:
         return self.precision not in ("fp32", "tf32", "fp16", "bf16")
 
     @property
+    def number_bytes(self) -> int:
+        """Bytes of one number of an activation; those of fewer than 16 bit are made of 16."""
+        return 4 if self.precision in ("fp32", "tf32") else 2
+
+    @property
     def matrix_type(self) -> str:
         """The accelerator's name for the type: scaling by the present is the same product."""
         return "fp8" if self.precision == "fp8_current" else self.precision
@@ -362,9 +367,7 @@ def traced_workload(module: Any, example_inputs: Any, training: dict[str, Any]) 
     recipe = build(Recipe, {"sequence_length": 1, **stated}, where=where, prefix="training")
     if wrong := beyond_traces(recipe):
         raise InputError(f"{where}: training.{name}: not yet for a traced module" for name in wrong)
-    model = trace(
-        module, example_inputs, element_bytes=4 if recipe.precision in ("fp32", "tf32") else 2
-    )
+    model = trace(module, example_inputs, element_bytes=recipe.number_bytes)
     architecture = traced_architecture(where, model.layers, model.layer_kinds, model.rest)
     length = recipe.sequence_length if "sequence_length" in stated else model.tokens
     return Workload(architecture=architecture, recipe=replace(recipe, sequence_length=length))

@@ -184,6 +184,10 @@ def wrong_training(
     if arch is not None and arch.traced is not None:
         rule = f"not yet for a traced module ({arch.name})"
         problems += [f"{where}: training.{name}: {rule}" for name in beyond_traces(recipe)]
+        width = arch.traced.element_bytes
+        if width != recipe.number_bytes:
+            rule = f"must be a type of {width} bytes, with which {arch.name} was traced"
+            problems.append(problem(where, "training.precision", rule, recipe.precision))
     if recipe.stash_bytes is not None and recipe.is_quantised:
         rule = "needs a precision of 16 or 32 bit: smaller ones keep quantised inputs already"
         for name in ("mask", "activation_output", "linear_input", "norm_input"):

@@ -1,8 +1,12 @@
 """Traced models of the zoo without torch: counts, prices, what they refuse."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+import simulator
 
 from simulator.api import predict
 from simulator.errors import InputError
@@ -11,6 +15,8 @@ from simulator.workload import presets
 from simulator.workload.huggingface import from_hf
 from simulator.workload.recipe import Recipe
 from workshop.cases.large_batches import batch_curve, epochs
+
+ZOO = Path(simulator.__file__).parent / "workload" / "zoo"
 
 
 def resnet(batch: int = 64, **given: Any) -> Prediction:
@@ -38,7 +44,7 @@ def test_wide_numbers_move_twice_the_bytes() -> None:
 
 
 def test_only_what_a_trace_knows() -> None:
-    with pytest.raises(InputError, match=r"training\.precision: the module was traced with 2-byte"):
+    with pytest.raises(InputError, match=r"training\.precision: must be a type of 2 bytes"):
         resnet(precision="fp32")
     for wrong in ({"lora_rank": 8}, {"loss_chunks": 2}, {"optimizer": "muon"}):
         with pytest.raises(InputError, match="not yet for a traced module"):
@@ -60,6 +66,26 @@ def test_a_trace_that_is_none() -> None:
 
 
 # --- larger batches -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [0, 3, 2**31])
+def test_numbers_of_a_trace_have_two_or_four_bytes_everywhere(width: int) -> None:
+    raw = json.loads((ZOO / "resnet-50-fp32.json").read_text())
+    for part in (*raw["layers"], raw["rest"]):
+        assert part["element_bytes"] == 4
+    raw["rest"]["element_bytes"] = width
+    rule = r"trace\.json: element_bytes: must be 2 or 4 bytes of a number, the same in every part"
+    with pytest.raises(InputError, match=rule):
+        from_hf(raw, name="trace", where="trace.json")
+    raw["layers"] = [part | {"element_bytes": width} for part in raw["layers"]]
+    with pytest.raises(InputError, match=rule):
+        from_hf(raw, name="trace", where="trace.json")
+
+
+def test_a_model_is_no_device() -> None:
+    rule = r"run\.toml: model\.name: must be a file or a folder, not a device"
+    with pytest.raises(InputError, match=rule):
+        presets.load("/dev/zero", where="run.toml", field="model.name")
 
 
 def test_a_critical_batch_takes_twice_the_steps() -> None:

@@ -345,7 +345,7 @@ def recomputes(module: str, modules: Collection[str]) -> bool:
 
 def element_bytes(recipe: Recipe) -> float:
     """Bytes of one activation element."""
-    return 4.0 if recipe.precision in ("fp32", "tf32") else 2.0
+    return float(recipe.number_bytes)
 
 
 def separate_linears(

@@ -14,6 +14,8 @@ from simulator.workload.architecture import MLP, Architecture, Attention, Block
 from simulator.workload.fields import Fields
 from simulator.workload.traced import TracedPart
 
+_WIDTHS = (2, 4)
+
 
 @record
 class TracedModel:
@@ -35,6 +37,10 @@ def traced_model(f: Fields) -> Architecture:
     if (most := max(trace.layer_kinds)) >= len(trace.layers):
         rule = f"must name one of the {len(trace.layers)} layers, counted from 0"
         raise InputError(problem(f.where, "layer_kinds", rule, most))
+    widths = sorted({part.element_bytes for part in (*trace.layers, trace.rest)})
+    if len(widths) > 1 or widths[0] not in _WIDTHS:
+        rule = "must be 2 or 4 bytes of a number, the same in every part"
+        raise InputError(problem(f.where, "element_bytes", rule, widths))
     made = traced_architecture(f.name, trace.layers, trace.layer_kinds, trace.rest)
     return replace(made, max_positions=1)
 
