@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 import simulator
-
 from simulator.api import predict
 from simulator.errors import InputError
 from simulator.planner.prediction import Prediction
