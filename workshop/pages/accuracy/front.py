@@ -33,9 +33,8 @@ to."""
 _REPRODUCE = """\
 ## How to reproduce it
 
-    foreshard validate                       # the first tables, on the screen
+    foreshard validate                       # the first tables
     foreshard validate validation/runs/fresh_test_2.csv          # any table
-    foreshard validate --megatron-log train.log --scenario my-run.toml
     make accuracy                            # both pages and accuracy.json
 
 Sources and their trust: `validation/README.md`."""
