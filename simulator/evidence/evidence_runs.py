@@ -113,6 +113,5 @@ def runs_of(columns: Mapping[str, Sequence[str]]) -> EvidenceRuns:
 def _flags(joined: Sequence[str]) -> Bools:
     """Which of AXES each text names, of names joined by +: a row a text."""
     named = [text.split("+") for text in joined]  # np.char takes as long to load as all of this
-    return np.array([[axis in names for axis in AXES] for names in named], dtype=bool).reshape(
-        -1, len(AXES)
-    )
+    columns = [[axis in names for names in named] for axis in AXES]
+    return np.array(columns, dtype=bool).reshape(len(AXES), -1).T
