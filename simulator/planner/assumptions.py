@@ -70,11 +70,11 @@ def bearing_defaults(
     for other in _alternatives(scenario, layout, software, filled):
         known: dict[str, Any] = {"name": other.assumed, "doubt": other.doubt, "KEYS": _KEYS}
         known |= {"change": other.change, "layout": None}
-        found = _on_the_same(other, layout)
-        if isinstance(found, Estimate):
-            priced = variant_of(other.scenario, found, **known)
+        result = _on_the_same(other, layout)
+        if isinstance(result, Estimate):
+            priced = variant_of(other.scenario, result, **known)
         else:
-            priced = Variant(scenario=other.scenario, reason=found, **known)
+            priced = Variant(scenario=other.scenario, reason=result, **known)
         answer = priced.step_time_s, priced.memory_total_bytes, priced.memory_verdict, priced.reason
         variants.setdefault((other.assumed, *answer), priced)
     return list(variants.values())
@@ -327,8 +327,8 @@ def assumptions(answer: BestLayout) -> list[Assumption]:
         change = 0.0 if estimate is None else _step_s(estimate) / answer.step_time_s - 1.0
         if estimate is not None and (abs(change) >= _LEAST or not same):
             nearest[other.assumed] = change, (other, estimate, same)
-    most = sorted(nearest.values(), key=lambda found: -abs(found[0]))[:MOST]
-    return [_assumption(answer, *found) for _, found in most]
+    most = sorted(nearest.values(), key=lambda assumed: -abs(assumed[0]))[:MOST]
+    return [_assumption(answer, *assumed) for _, assumed in most]
 
 
 def assumption_lines(answer: BestLayout, *, brief: bool = False) -> list[str]:
@@ -343,8 +343,8 @@ def _where_it_runs(answer: BestLayout, other: Alternative) -> tuple[Estimate | N
 
     Where it would not run so, or not FIT, on the fastest of the answer's that does, or searched.
     """
-    found = _on_the_same(other, answer.estimate.layouts)
-    estimate = found if isinstance(found, Estimate) else None
+    result = _on_the_same(other, answer.estimate.layouts)
+    estimate = result if isinstance(result, Estimate) else None
     if estimate is not None and estimate.verdict[0] <= answer.estimate.verdict[0]:
         return estimate, True
     near = [_fastest_listed(answer, other), _searched(answer, other)]
