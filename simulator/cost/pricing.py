@@ -74,7 +74,7 @@ def price_keys(
     """
     if cluster.kinds:
         raise InputError(f"cluster {cluster.name}: {NO_CLOSED_FORM}")
-    known = _known_blocks(workload, software, *_of_blocks(cluster))
+    of_blocks = workload, software, *_of_blocks(cluster)
     workload, layouts = workload.by_training(), as_wrapped(layouts, software)
     cluster = with_release(cluster, software.kernels.nccl, software.kernels.nccl_turned_off)
     keys = layout_keys(
@@ -88,6 +88,7 @@ def price_keys(
     if like is not None:
         blocks, ranks, block_key, send_s = like.blocks, like.ranks, like.block_key, like.send_s
     else:
+        known = _known_blocks(*of_blocks)
         ranks, block_key = Ranks.of(keys), keys.shapes.inverse
         with_each = partial(_with_each, (workload, cluster, software), ranks, known, keys)
         blocks = _blocks_of_each(with_each, modules) if any(modules) else _blocks(with_each, ranks)

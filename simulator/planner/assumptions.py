@@ -18,9 +18,9 @@ import numpy as np
 from simulator.cost.step import Estimate, evaluate
 from simulator.errors import InputError
 from simulator.layout.layouts import Layouts
-from simulator.layout.rules.feasibility import FEASIBLE, reasons
+from simulator.layout.rules.feasibility import FEASIBLE, REASONS, reasons
 from simulator.planner.changes import with_recipe
-from simulator.planner.variants import Variant, priced_variant, variant_of
+from simulator.planner.variants import Variant, variant_of
 from simulator.record_cache import for_same_records
 from simulator.records import dataclass
 from simulator.scenario import Scenario
@@ -63,13 +63,18 @@ def bearing_defaults(
 ) -> list[Variant]:
     """Try the alternatives of what nobody chose; arguments as in :func:`alternatives_of`.
 
-    Two that come to the same are told once.
+    Two that come to the same are told once. What :func:`assumptions` priced of the same layouts is
+    not priced again.
     """
     variants: dict[tuple[Any, ...], Variant] = {}
-    for other in alternatives_of(scenario, layout, software=software, filled=filled):
-        table = layout.replace(**other.fields)
-        known = {"name": other.assumed, "doubt": other.doubt, "KEYS": _KEYS}
-        priced = priced_variant(other.scenario, table, change=other.change, **known)
+    for other in _alternatives(scenario, layout, software, filled):
+        known: dict[str, Any] = {"name": other.assumed, "doubt": other.doubt, "KEYS": _KEYS}
+        known |= {"change": other.change, "layout": None}
+        result = _on_the_same(other, layout)
+        if isinstance(result, Estimate):
+            priced = variant_of(other.scenario, result, **known)
+        else:
+            priced = Variant(scenario=other.scenario, reason=result, **known)
         answer = priced.step_time_s, priced.memory_total_bytes, priced.memory_verdict, priced.reason
         variants.setdefault((other.assumed, *answer), priced)
     return list(variants.values())
@@ -89,7 +94,7 @@ def alternatives_of(
     scenario : Scenario
         What it states is no default, and stays.
     layout : Layouts
-        One row: the layout that the answer is about.
+        The first row is the layout that the answer is about.
     software : bool
         Try other software profiles and what launch commands switch.
     filled : mapping, optional
@@ -101,6 +106,28 @@ def alternatives_of(
     if software:
         yield from _switches(scenario, layout)
         yield from _software(scenario)
+
+
+@for_same_records(2)
+def _alternatives(
+    scenario: Scenario, layouts: Layouts, software: bool, filled: Mapping[str, Any] | None
+) -> list[Alternative]:
+    """What :func:`alternatives_of` yields, the same records for whoever asks again."""
+    return list(alternatives_of(scenario, layouts[:1], software=software, filled=filled))
+
+
+@for_same_records(32)
+def _on_the_same(other: Alternative, layouts: Layouts) -> Estimate | str:
+    """An alternative on the first layout; or why it cannot run so."""
+    setting = other.scenario.workload, other.scenario.cluster, other.scenario.software
+    table = layouts[:1].replace(**other.fields)
+    code = int(reasons(table, *setting)[0])
+    if code != FEASIBLE:
+        return str(REASONS[code])
+    try:
+        return evaluate(table, *setting)
+    except InputError as error:  # the device has no figures of that library
+        return str(error).partition("\n")[0]
 
 
 def _gradients(scenario: Scenario) -> Iterator[Alternative]:
@@ -272,11 +299,6 @@ class Assumption(Variant):
         """Change of the step time, relative."""
         return (self.step_time_s or 0.0) / self.before_s - 1.0
 
-    @property
-    def felt(self) -> bool:
-        """Whether the other choice changes anything."""
-        return abs(self.relative) >= _LEAST or self.layout is not None
-
     def words(self, *, brief: bool = False) -> str:
         """What is assumed, and the price of the other choice; `brief`: in few words."""
         changed = [f"{show_signed_percent(self.relative)} time"]
@@ -297,14 +319,16 @@ class Assumption(Variant):
 @for_same_records(2)
 def assumptions(answer: BestLayout) -> list[Assumption]:
     """Price what an answer takes for granted: MOST of it, the largest change of the step first."""
-    nearest: dict[str, Assumption] = {}
-    for other in alternatives_of(answer.scenario, answer.estimate.layouts[:1]):
+    nearest = dict[str, tuple[float, tuple[Alternative, Estimate, bool]]]()
+    for other in _alternatives(answer.scenario, answer.estimate.layouts, True, None):
         if other.assumed in nearest:
             continue  # of several other softwares the first listed: the same one, plain
-        assumption = _priced(answer, other)
-        if assumption is not None and assumption.felt:
-            nearest[other.assumed] = assumption
-    return sorted(nearest.values(), key=lambda other: -abs(other.relative))[:MOST]
+        estimate, same = _where_it_runs(answer, other)
+        change = 0.0 if estimate is None else _step_s(estimate) / answer.step_time_s - 1.0
+        if estimate is not None and (abs(change) >= _LEAST or not same):
+            nearest[other.assumed] = change, (other, estimate, same)
+    most = sorted(nearest.values(), key=lambda assumed: -abs(assumed[0]))[:MOST]
+    return [_assumption(answer, *assumed) for _, assumed in most]
 
 
 def assumption_lines(answer: BestLayout, *, brief: bool = False) -> list[str]:
@@ -314,25 +338,29 @@ def assumption_lines(answer: BestLayout, *, brief: bool = False) -> list[str]:
     return told or ["no other choice that was tried changes the step by 0.1 %"]
 
 
-def _priced(answer: BestLayout, other: Alternative) -> Assumption | None:
-    """One alternative on the best layout; None where nothing can run so.
+def _where_it_runs(answer: BestLayout, other: Alternative) -> tuple[Estimate | None, bool]:
+    """One alternative on the best layout, and whether it is that; None where nothing can run so.
 
     Where it would not run so, or not FIT, on the fastest of the answer's that does, or searched.
     """
-    scenario, table = other.scenario, answer.estimate.layouts
-    estimate = _estimated(table[:1].replace(**other.fields), other)
-    same = estimate is not None and bool(estimate.verdict[0] <= answer.estimate.verdict[0])
-    if not same:
-        near = [_fastest_listed(answer, other), _searched(answer, other)]
-        able = [layouts for layouts in near if layouts is not None and len(layouts)]
-        estimate, same = (min(able, key=_step_s), False) if able else (estimate, True)
-    if estimate is None:
-        return None
-    result = priced(estimate, scenario)
+    result = _on_the_same(other, answer.estimate.layouts)
+    estimate = result if isinstance(result, Estimate) else None
+    if estimate is not None and estimate.verdict[0] <= answer.estimate.verdict[0]:
+        return estimate, True
+    near = [_fastest_listed(answer, other), _searched(answer, other)]
+    able = [layouts for layouts in near if layouts is not None and len(layouts)]
+    return (min(able, key=_step_s), False) if able else (estimate, True)
+
+
+def _assumption(
+    answer: BestLayout, other: Alternative, estimate: Estimate, same: bool
+) -> Assumption:
+    """An alternative with what a run of it takes; `same`: the layout is the answer's."""
+    result = priced(estimate, other.scenario)
     days, usd = _known(result.days[0]), _known(result.usd[0])
     before = _known(answer.outcome.usd[0])
     return variant_of(
-        scenario,
+        other.scenario,
         estimate,
         of=Assumption,
         change=other.change,

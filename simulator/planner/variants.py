@@ -11,11 +11,8 @@ from dataclasses import field, replace
 from typing import Any, TypeVar
 
 from simulator.answers import encoded
-from simulator.cost.step import Estimate, evaluate
-from simulator.errors import InputError
+from simulator.cost.step import Estimate
 from simulator.goal import OFFERED
-from simulator.layout.layouts import Layouts
-from simulator.layout.rules.feasibility import FEASIBLE, REASONS, reasons
 from simulator.planner.changes import training_changes
 from simulator.record_cache import for_same_records
 from simulator.records import dataclass
@@ -122,28 +119,12 @@ def variant_of(
     return of(change=change, scenario=replace(scenario, pinned=pinned), **{**values, **known})
 
 
-def priced_variant(
-    scenario: Scenario, layout: Layouts | None = None, *, change: str, **known: Any
-) -> Variant:
-    """Price a changed scenario: with one layout, or with the fastest that fits among all."""
-    setting = scenario.workload, scenario.cluster, scenario.software
-    if layout is None:
-        best = explore_scenario(
-            scenario, scenario.pinned, keep=1, counts=False, near_miss=False
-        ).best
-        if len(best):
-            return variant_of(scenario, best, change=change, **known)
-        return Variant(change=change, scenario=scenario, **known)
-    code = int(reasons(layout, *setting)[0])
-    reason = str(REASONS[code])
-    if code == FEASIBLE:
-        try:
-            return variant_of(
-                scenario, evaluate(layout, *setting), change=change, **{"layout": None, **known}
-            )
-        except InputError as error:  # the device has no figures of that library
-            reason = str(error).partition("\n")[0]
-    return Variant(change=change, scenario=scenario, reason=reason, **known)
+def priced_variant(scenario: Scenario, *, change: str, **known: Any) -> Variant:
+    """Price a changed scenario with the fastest layout that fits among all."""
+    best = explore_scenario(scenario, scenario.pinned, keep=1, counts=False, near_miss=False).best
+    if len(best):
+        return variant_of(scenario, best, change=change, **known)
+    return Variant(change=change, scenario=scenario, **known)
 
 
 _OTHER_TRAINING = (

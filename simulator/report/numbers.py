@@ -208,8 +208,8 @@ def collect(
     bars = time_bars(plan)
     upgrades = sensitivity(plan) if upgrades is None else upgrades
     peaks = scenario.cluster.accelerator.matrix_flop_per_s
-    best, step = plan.estimate.layouts[:1], played(plan, 0)
-    others = bearing_defaults(scenario, best)
+    step = played(plan, 0)
+    others = bearing_defaults(scenario, plan.estimate.layouts)
     gpus, model = scenario.cluster.gpus, scenario.workload.architecture.name
     return PlanNumbers(
         title=f"{model} on {gpus:,} GPU{'s' if gpus > 1 else ''} of {scenario.cluster.name}",

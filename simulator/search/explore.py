@@ -267,12 +267,10 @@ class _Search:
         unit_s = self._units(light.least_s, part)
         bound = light.least_s / unit_s[part]
         for some in light.batches(bound, _OPENED):
-            first = np.full(len(self.fits), np.inf)
-            np.minimum.at(first, part[some], bound[some])
             cuts = self.cuts / unit_s
             if bound[some[0]] > cuts.max():
                 break
-            some = some[(first <= cuts)[part[some]]]
+            some = some[bound[some] <= cuts[part[some]]]
             opened[some] = True
             for family in families(*self.setting, pinned, pick=light.rows_of(some), **ranges):
                 space = self.take(family)

@@ -50,7 +50,7 @@ def plan_document(plan: Plan, *, top: int | None = None) -> dict[str, Any]:
         "tried": plan.tried,
         "alternatives": [{"rank": place + 1, "why": why} for place, why in alternatives(plan)],
         "pareto": [encoded(row, _PLACE) for row in layout_rows(plan, map(int, plan.pareto))],
-        "bearing_defaults": bearing_defaults(plan.scenario, plan.estimate.layouts[:1]),
+        "bearing_defaults": bearing_defaults(plan.scenario, plan.estimate.layouts),
         "other_trainings": other_trainings(plan.scenario),
         "launch": launch_flags(plan.estimate.layouts, plan.scenario),
         "binds": binding(plan),

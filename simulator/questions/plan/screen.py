@@ -350,7 +350,7 @@ def _upgrades(upgrades: list[Variant]) -> list[str]:
 def _defaults(plan: Plan) -> list[str]:
     """What nobody chose, with the price of the best layout under its alternative."""
     step_s = float(plan.estimate.step_time_s[0])
-    found = bearing_defaults(plan.scenario, plan.estimate.layouts[:1])
+    found = bearing_defaults(plan.scenario, plan.estimate.layouts)
     return [one.sentence(step_s) for one in found]
 
 
