@@ -173,7 +173,7 @@ class Tree:
             return "out of time"
         if done.returncode in (0, 5):  # no test is none that fails
             return ""
-        failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, flags=re.MULTILINE)
+        failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?= - |$)", done.stdout, flags=re.MULTILINE)
         return failed[1] if failed else f"pytest ends with {done.returncode}"
 
     def _fails_in_any_case(self, test: str) -> bool:
