@@ -6,14 +6,14 @@ from simulator.planner.fewest_changes import LEAST_GAIN, cheapest_changes
 from simulator.planner.prediction import Prediction, predict
 from simulator.scenario import make_scenario
 
-TRIED = {"pp": (1,), "micro_batch": (1, 2)}
+TRIED = {"pp": (1,), "micro_batch": (1, 2, 4)}
 """Fields, and values that leave the others as they are, but for what follows from them."""
 
 
 def ask(**layout: Any) -> Prediction:
     document = {
-        "model": {"name": "llama-3.2-1b"},
-        "training": {"sequence_length": 1024, "global_batch": 16},
+        "model": {"name": "llama-3.1-8b"},
+        "training": {"sequence_length": 8192, "global_batch": 128},
         "cluster": {"name": "dgx-h100", "gpus": 8, "software": "megatron-core"},
         "layout": layout,
     }
