@@ -21,7 +21,9 @@ import pytest
 pytest.importorskip("starlette")
 pytest.importorskip("httpx")
 
+import anyio
 import httpx
+from starlette.requests import Request
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
@@ -30,8 +32,8 @@ from simulator.api import predict
 from simulator.cli.main import app
 from simulator.explorer.answering import Answers, moved, repriced
 from simulator.explorer.asked import question_of, scenario_of_question
-from simulator.explorer.replying import Worker
-from simulator.explorer.web import application
+from simulator.explorer.replying import Worker, refusal
+from simulator.explorer.web import _Searches, application
 from simulator.layout.layouts import Layouts
 from simulator.planner.plan import Plan, plan
 from simulator.scenario import load_scenario, make_scenario
@@ -376,6 +378,50 @@ def test_a_process_that_ended_is_started_again() -> None:
         time.sleep(0.1)
     assert reply.json()["step_time_s"] == first["step_time_s"]
     worker.process.kill()
+
+
+@pytest.mark.parametrize(
+    ("pages", "codes"),
+    [
+        (["one", "two"], [404, 404]),
+        (["one", "one"], [409, 404]),
+        (["", ""], [409, 404]),
+        (["one", ""], [404, 404]),
+    ],
+)
+def test_a_question_ends_the_older_one_of_its_page_and_no_other(
+    pages: list[str], codes: list[int]
+) -> None:
+    class Run:
+        def begin(self, _path: str, _query: Any) -> tuple[Any, Any]:
+            stopped = anyio.Event()
+
+            async def reply() -> Any:
+                with anyio.move_on_after(0.05):
+                    await stopped.wait()
+                return None if stopped.is_set() else refusal(404, "done")
+
+            return reply(), stopped.set
+
+    found: dict[int, int] = {}
+
+    async def every() -> None:
+        searches = _Searches()
+
+        async def ask(place: int, page: str) -> None:
+            scope = {"type": "http", "path": "/api/search", "client": ("192.0.2.1", 80)}
+            scope |= {"query_string": f"page={page}".encode(), "headers": [], "server": ("x", 80)}
+            run: Any = Run()
+            reply = await searches.answer(Request(scope, anyio.sleep_forever), run)
+            found[place] = reply.status_code
+
+        async with anyio.create_task_group() as group:
+            for place, page in enumerate(pages):
+                group.start_soon(ask, place, page)
+                await anyio.sleep(0.01)
+
+    anyio.run(every)
+    assert [found[place] for place in range(len(pages))] == codes
 
 
 @pytest.mark.evidence

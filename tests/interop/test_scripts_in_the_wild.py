@@ -111,6 +111,11 @@ end $P
     assert read_script(text, "s.sh").branches  # nobody knows: all are read
 
 
+@pytest.mark.parametrize("word", ["read", "read -r"])
+def test_read_sets_every_name_that_is_no_flag(word: str) -> None:
+    assert commands(f"IFS=',' {word} A B C <<< '8,4,2'\nend $A $B $C\n") == [["end", "8", "4", "2"]]
+
+
 def test_a_loop_is_read_with_its_first_value(tmp_path: Path) -> None:
     text = (
         'SIZES=("2,4" "4,2")\nfor S in "${SIZES[@]}"; do\nIFS=\',\' read -r TP PP <<< "$S"\n'

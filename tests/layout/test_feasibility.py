@@ -582,6 +582,8 @@ def test_without_sequence_parallelism_tp_need_not_divide_the_sequence() -> None:
         (MOE, {"tp": 1, "dp": 16, "pp": 1, "ep": 4}, True),  # no pipeline: the orders are one
         (DENSE, {"tp": 2, "dp": 4, "pp": 2}, True),
         (DENSE, {"tp": 2, "dp": 2, "cp": 2, "pp": 2}, False),  # cp counts as data parallelism there
+        (MOE, {"tp": 4, "pp": 2, "dp": 2, "ep": 2, "etp": 2}, True),
+        (MOE, {"tp": 2, "pp": 2, "dp": 4, "ep": 4, "etp": 2}, False),
     ],
 )
 def test_megatron_spreads_experts_over_dp_only_where_pipeline_ranks_are_outermost(

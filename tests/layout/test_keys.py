@@ -75,3 +75,13 @@ def test_distinct_rows_of_numbers_are_found_whether_or_not_they_share_slots(dist
     keys = distinct_rows(*columns)
     assert len(keys.first) == len(np.unique(values))
     assert all(np.array_equal(x[keys.first][keys.inverse], x) for x in columns)
+
+
+def test_columns_that_need_more_than_64_bits_together_are_told_apart() -> None:
+    """Five of 16 bits: rows that differ in the first alone would be one where numbers wrap."""
+    values = np.arange(2**16)
+    rest = np.concatenate([values, values])
+    first = np.concatenate([values, values[::-1]])
+    found = unique_rows(first, rest, rest, rest, rest)
+    assert len(found.first) == 2**17
+    assert (found.first[found.inverse] == np.arange(2**17)).all()

@@ -75,6 +75,13 @@ def test_no_single_change_is_cheaper_than_the_first(mode: str) -> None:
         assert not other.fits or other.step_time_s >= best, change
 
 
+def test_a_layout_that_recomputes_some_layers_may_recompute_more_of_them() -> None:
+    asked = ask("llama-3.1-8b", 8, recompute="full", recompute_layers=1)
+    assert not asked.fits and predict(asked.scenario, recompute_layers=7).fits
+    (more,) = [x for x in fitting(asked).changes if set(x.set) == {"recompute_layers"}]
+    assert 1 < more.set["recompute_layers"] <= 7
+
+
 def test_where_nothing_near_fits_the_smallest_neighbour_is_named() -> None:
     asked = ask("llama-3.1-405b", 8)
     found = fitting(asked)

@@ -21,6 +21,8 @@ from simulator.planner.mixed_plan import (
     plan_mixed,
     shares_of,
 )
+from simulator.planner.mixed_prediction import predict_mixed
+from simulator.planner.prediction import predict
 from simulator.scenario import Scenario, make_scenario
 
 H, A = "dgx-h100", "dgx-a100"
@@ -117,6 +119,20 @@ def test_all_of_them_are_never_slower_than_the_best_alone() -> None:
     assert found.best.step_s > 0.95 * added
     outcome = found.best.run.outcome
     assert np.isfinite(outcome.days[0]) and np.isfinite(outcome.usd[0])
+
+
+@pytest.mark.parametrize("kinds", [(H, "l40s-pcie"), ("l40s-pcie", H)])
+def test_memory_is_that_of_the_fullest_kind_and_each_is_priced_alone(
+    kinds: tuple[str, str],
+) -> None:
+    pins: dict[str, Any] = {"tp": 1, "pp": 1, "micro_batch": 1}
+    found = predict_mixed(made(*((name, 8) for name in kinds), **pins))
+    shares = [kind.memory_bytes / kind.usable_bytes for kind in found.kinds]
+    assert shares[0] != shares[1]
+    assert found.memory_bytes == found.kinds[shares.index(max(shares))].memory_bytes
+    for kind, name in zip(found.kinds, kinds, strict=True):
+        alone = predict(made((name, 8), **pins))
+        assert kind.these_servers_only_step_s == pytest.approx(alone.step_time_s, rel=1e-6)
 
 
 @pytest.mark.evidence

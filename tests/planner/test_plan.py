@@ -31,7 +31,7 @@ from simulator.search.candidates import candidates, families
 from simulator.search.explore import HEADROOM, TOO_LARGE, UNTRIED, explore, fastest_of_pairs
 from simulator.search.memory_filter import every_row, least_first, open_space
 from simulator.search.with_failures import priced
-from simulator.units import show_percent
+from simulator.units import show_percent, show_usd
 from tests.search.test_never_beaten import drawn_scenario
 
 FACTOR = planning_factor().value
@@ -583,3 +583,12 @@ def test_what_is_sorted_piece_by_piece_stands_as_in_a_stable_sort(rows: int, sev
     assert all(len(piece) == 64 for piece in pieces[:-1])
     found = np.concatenate([np.arange(0), *pieces])
     assert found.tolist() == np.argsort(values, kind="stable").tolist()
+
+
+def test_a_line_ends_with_the_money_and_a_mark_where_the_price_is_assumed() -> None:
+    given = predict(scenario(economics={"usd_per_gpu_hour": 2.0}))
+    assumed = predict(scenario())
+    assert not given.outcome.price.assumed and assumed.outcome.price.assumed
+    for found, mark in ((given, ""), (assumed, "*")):
+        assert found.usd is not None
+        assert found.line.endswith(f"days, {show_usd(found.usd)}{mark}")

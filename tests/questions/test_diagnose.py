@@ -343,6 +343,14 @@ def test_courses_of_step_times() -> None:
     assert {kind: course_of(steps).kind for kind, steps in kinds.items()} == {k: k for k in kinds}
 
 
+def test_what_late_steps_cost_by_hand() -> None:
+    slow = np.random.default_rng(5).random(200) < 0.1
+    late = course_of(np.where(slow, 1.7, 1.0))
+    assert late.kind == "tails" and late.aside == 0
+    assert late.lost == pytest.approx(0.7 * slow.mean())
+    assert course_of(np.ones(200)).lost == 0.0
+
+
 @pytest.mark.parametrize("slow", [10, 20, 30])
 @pytest.mark.parametrize("late", [0, 13])
 def test_slow_stretches_return_whether_shorter_or_longer_than_the_others(

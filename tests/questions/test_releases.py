@@ -36,6 +36,16 @@ def test_releases_stand_in_the_order_of_their_dates(name: str) -> None:
     assert all(a <= b for a, b in pairwise(months))  # type: ignore[operator]
 
 
+@pytest.mark.parametrize(
+    "name", ["torchtitan-2024-eager", "kempnerforge", "megatron-bridge-26.06-library"]
+)
+def test_releases_of_a_variant_have_it_among_them_and_no_other(name: str) -> None:
+    found = release_words(load_software(name))
+    variant = name.rpartition("-")[2] if name[-1].isalpha() and "-" in name else "compile"
+    assert name in [profile for _, profile in found]
+    assert {parsed(word).variant for word, _ in found} <= {variant, ""}  # type: ignore[union-attr]
+
+
 def test_a_release_is_priced_as_it_is_alone() -> None:
     answer = releases(**TITAN, software="torchtitan-2024.12-compile", search=False)
     old, new = row(answer, "torchtitan-2024.08-compile"), row(answer, "torchtitan-2025.04-compile")

@@ -53,15 +53,16 @@ COMMANDS: dict[str, list[str]] = {
 
 def predicted() -> Held:
     """Of each key: how many values, their words, and their numbers, weighed by place."""
-    answers = {name: _document(words) for name, words in COMMANDS.items()}
-    return {
-        f"{name}: {key}": sums(leaves(value))
-        for name, answer in answers.items()
-        for key, value in answer.items()
-    }
+    return {row: values for name in COMMANDS for row, values in answered(name).items()}
 
 
-def _document(words: list[str]) -> dict[str, Any]:
+def answered(name: str) -> Held:
+    """The same of one command."""
+    return {f"{name}: {key}": sums(leaves(value)) for key, value in _document(name).items()}
+
+
+def _document(name: str) -> dict[str, Any]:
+    words = COMMANDS[name]
     result = CliRunner().invoke(app, [*words, "--json"])
     assert result.stdout.startswith("{"), f"{words}: {result.output[-400:]}"
     read: dict[str, Any] = json.loads(result.stdout.replace(str(ROOT), ""))

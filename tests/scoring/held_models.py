@@ -79,7 +79,12 @@ def architectures() -> Iterator[tuple[str, Architecture]]:
 
 def predicted() -> Held:
     """Layouts that can run, geometric means of step and memory, and the fullest, by model."""
-    cluster, held = load_cluster("dgx-h100", GPUS), Held()
+    return dict(each())
+
+
+def each() -> Iterator[tuple[str, tuple[float, ...]]]:
+    """The same, one model after another."""
+    cluster = load_cluster("dgx-h100", GPUS)
     for (name, architecture), stack in zip(architectures(), cycle(STACKS)):
         software = load_software(stack)
         length = min(architecture.max_positions, LENGTH)
@@ -92,8 +97,7 @@ def predicted() -> Held:
         estimate = evaluate(layouts, workload, cluster, software)
         step, memory = estimate.step_time_s, estimate.memory_total_bytes / 2.0**30
         mean = [float(np.exp(np.log(column).mean())) for column in (step, memory)]
-        held[name] = (float(len(layouts)), *mean, float(memory.max()))
-    return held
+        yield name, (float(len(layouts)), *mean, float(memory.max()))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -24,9 +25,19 @@ Held = dict[str, tuple[float, ...]]
 
 def predicted() -> Held:
     """Step, P10, P90 in seconds and memory in GiB by run, of all that are predicted."""
+    return of_tables(tables())
+
+
+def tables() -> list[Path]:
+    """The shipped tables of runs."""
+    return sorted((catalogue.folder("validation") / "runs").glob("*.csv"))
+
+
+def of_tables(tables: Iterable[Path]) -> Held:
+    """The same of some tables."""
     with tempfile.TemporaryDirectory() as folder:
         places = []
-        for table in sorted((catalogue.folder("validation") / "runs").glob("*.csv")):
+        for table in tables:
             with table.open(newline="", encoding="utf-8") as file:
                 head, *rows = csv.reader(file)
             places.append(Path(folder) / table.name)

@@ -11,7 +11,8 @@ import contextlib
 import json
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from typer.testing import CliRunner
@@ -99,11 +100,22 @@ READ: dict[str, tuple[str, list[str]]] = {
 
 def predicted() -> Held:
     """Of each screen: how many words and numbers, the words, and the numbers, weighed by place."""
+    with asked() as screens:
+        return {name: said() for name, said in screens.items()}
+
+
+@contextlib.contextmanager
+def asked() -> Iterator[dict[str, Callable[[], tuple[float, ...]]]]:
+    """Every screen, to be asked for in the folder that holds its files."""
     with tempfile.TemporaryDirectory() as place, contextlib.chdir(place):
         prepare(Path(place))
         Path("tiny.toml").write_text(SCENARIO)
-        asked = {name: SMALL[name] for name in ALIKE} | SCREENS | _exports() | _readings()
-        return {name: sums(_said(words, Path(place))) for name, words in asked.items()}
+        every = {name: SMALL[name] for name in ALIKE} | SCREENS | _exports() | _readings()
+        yield {name: partial(_sums, words, Path(place)) for name, words in every.items()}
+
+
+def _sums(words: list[str], place: Path) -> tuple[float, ...]:
+    return sums(_said(words, place))
 
 
 def _said(words: list[str], place: Path) -> Iterator[str | float]:

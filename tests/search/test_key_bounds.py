@@ -7,10 +7,18 @@ import random
 import numpy as np
 import pytest
 
+from simulator.cost.step import memory_needs
 from simulator.scenario import Scenario, make_scenario
 from simulator.search.candidates import families
 from simulator.search.key_bounds import Keys, bounded_keys
-from simulator.search.memory_filter import light_rows, near_among, open_space, with_bounds
+from simulator.search.memory_filter import (
+    every_row,
+    light_rows,
+    near_among,
+    open_space,
+    smallest_row,
+    with_bounds,
+)
 
 SAMPLE = {"sample": 15, "whole": 60}
 
@@ -53,3 +61,29 @@ def _held_to(made: Scenario, keys: Keys, key: int) -> int:
             assert (rows.least_s >= keys.least_s[key]).all()
             near += len(rows)
     return near
+
+
+@pytest.mark.parametrize("offload", ["none", "cpu"])
+def test_the_smallest_row_is_the_smallest_of_all(offload: str) -> None:
+    """With states on the device, and where they wait in host memory."""
+    made = make_scenario(
+        {
+            "model": {"name": "llama-3.2-1b"},
+            "training": {"sequence_length": 1024, "global_batch": 32},
+            "cluster": {"name": "dgx-h100", "gpus": 16, "software": "megatron-core"},
+            "layout": {"optimizer_offload": offload},
+        }
+    )
+    setting, tried = (made.workload, made.cluster, made.software), 0
+    for family in families(*setting, made.pinned):
+        space, _ = open_space(family, setting, 0, made.pinned)
+        if space is None:
+            continue
+        layouts, priced = space.mixed(every_row(space))
+        needs = memory_needs(layouts, priced).memory_bytes
+        found = smallest_row(space)
+        below = smallest_row(space, 1.001 * needs.min())
+        assert found is not None and below is not None
+        assert found[1] == below[1] == needs.min()
+        tried += len(needs)
+    assert tried > 500

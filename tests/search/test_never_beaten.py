@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -326,6 +326,8 @@ def test_a_walk_goes_where_pricing_all_of_a_round_would_lead() -> None:
             continue
         rows = chance.sample(range(len(best)), len(best))
         both = best.take(np.array(rows))
+        if number % 2 == 0:
+            scenario = replace(scenario, goal=replace(scenario.goal, minimize="energy"))
         result = priced(both, scenario)
         first = goal_value(both.step_time_s, result, scenario.goal)[0]
         decides = bool(both.verdict[0] == 0 and meets(result, scenario)[0])
