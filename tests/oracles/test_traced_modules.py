@@ -353,7 +353,7 @@ def test_bad_input_is_said_clearly(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match=r"layout.recompute: must be none or full.*'selective'"):
         predict(model=work, cluster="dgx-h100", gpus=8, recompute="selective")
     fp32 = replace(work, recipe=replace(work.recipe, precision="fp32"))
-    with pytest.raises(InputError, match="traced with 2-byte numbers"):
+    with pytest.raises(InputError, match="must be a type of 2 bytes, with which Linear was traced"):
         predict(model=fp32, cluster="dgx-h100", gpus=8)
     monkeypatch.setitem(__import__("sys").modules, "torch", None)
     with pytest.raises(InputError, match=r"pip install torch"):
