@@ -1,8 +1,9 @@
 """Count what mutated inputs of every importer come to: ``validation/mutations.csv``.
 
-    python -m tests.mutations.count_mutations [--inputs 10000] [IMPORTER ...]
+    python -m tests.mutations.count_mutations [--inputs 10000] [--more] [IMPORTER ...]
 
-Rows of importers that are not named stay as they are. Seconds are those of the processor.
+Rows of importers that are not named stay as they are; with ``--more`` so many inputs are drawn
+behind those of a row, and added to it. Seconds are those of the processor.
 """
 
 from __future__ import annotations
@@ -24,11 +25,15 @@ COLUMNS = (
 )
 
 
-def counted(job: tuple[str, int]) -> tuple[dict[str, str], list[str]]:
-    """Row of one importer, and its crashes."""
-    name, inputs = job
+_ADDED = COLUMNS[1:6]
+_LARGEST = COLUMNS[6:9]
+
+
+def counted(job: tuple[str, int, int]) -> tuple[dict[str, str], list[str]]:
+    """Row of the next `inputs` of one importer after the first ones, and its crashes."""
+    name, first, inputs = job
     with tempfile.TemporaryDirectory() as folder, Room(Path(folder), IMPORTERS[name]) as room:
-        for number in range(1, inputs + 1):
+        for number in range(first + 1, first + inputs + 1):
             room.run(number)
     tally = room.tally
     row = {
@@ -53,6 +58,12 @@ def _rows() -> dict[str, dict[str, str]]:
         return {row["importer"]: row for row in csv.DictReader(file)}
 
 
+def _sum(before: dict[str, str], row: dict[str, str]) -> dict[str, str]:
+    """Both rows in one: counts added, the larger of what is a most."""
+    added = {name: str(int(before[name]) + int(row[name])) for name in _ADDED}
+    return row | added | {name: max(before[name], row[name], key=float) for name in _LARGEST}
+
+
 def _write(rows: dict[str, dict[str, str]]) -> None:
     with TABLE.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
@@ -65,18 +76,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="IMPORTER", default=[*IMPORTERS])
     parser.add_argument("--inputs", type=int, default=10_000)
+    parser.add_argument("--more", action="store_true", help="draw behind those of a row")
     parser.add_argument("--processes", type=int, default=2)
     given = parser.parse_args()
     rows = _rows()
     crashed = 0
-    jobs = [(name, given.inputs) for name in given.names]
+    before = rows.copy() if given.more else {}
+    reached = {name: int(row["inputs"]) for name, row in before.items()}
+    jobs = [(name, reached.get(name, 0), given.inputs) for name in given.names]
     with get_context("spawn").Pool(given.processes, maxtasksperchild=1) as pool:
         for row, crashes in pool.imap_unordered(counted, jobs):
-            rows[row["importer"]] = row
+            name = row["importer"]
+            rows[name] = _sum(before[name], row) if name in before else row
             _write(rows)
             crashed += len(crashes)
             for crash in crashes[:20]:
-                sys.stderr.write(f"{row['importer']}: {crash}\n")
+                sys.stderr.write(f"{name}: {crash}\n")
     return 1 if crashed else 0
 
 
