@@ -356,6 +356,8 @@ IMPORTERS = {
                 *("--gpus", "8", "--json"),
             ],
             whole=True,
+            # a field of the command line that a trace cannot follow, which is named by its model
+            said_of=("command line: training.",),
         ),
         Importer(
             "accelerator.toml",
