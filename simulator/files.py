@@ -626,6 +626,15 @@ class _Lines:
         return line
 
 
+def says_number(text: str) -> bool:
+    """Whether a text is a number, as ``float`` reads one."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def is_number(value: object, most: float = 1e18) -> TypeGuard[float]:
     """Whether what a document holds is a number of a size that means something.
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from simulator import catalogue
 from simulator.arrays import Floats
 from simulator.errors import InputError
-from simulator.files import check_header, read_columns, read_csv
+from simulator.files import check_header, read_columns, read_csv, says_number
 from simulator.records import dataclass
 
 SIZES = {
@@ -84,7 +84,8 @@ def _numbers(path: Path, kernel: str, text: Sequence[Sequence[str]]) -> Floats:
         table = np.array([[*map(float, column)] for column in text])
     except ValueError:
         wanted = ", ".join((*names, "weight"))
-        wrong = (i for i, row in enumerate(zip(*text, strict=True)) if not all(map(_is_one, row)))
+        rows = enumerate(zip(*text, strict=True))
+        wrong = (i for i, row in rows if not all(map(says_number, row)))
         raise InputError(
             f"{path}: line {_line(path, next(wrong))}: {wanted} must be numbers"
         ) from None
@@ -94,15 +95,6 @@ def _numbers(path: Path, kernel: str, text: Sequence[Sequence[str]]) -> Floats:
         line = _line(path, int(np.argmin(valid)))
         raise InputError(f"{path}: line {line}: {said} must be at least 1, all finite")
     return table
-
-
-def _is_one(text: str) -> bool:
-    """Whether a text is a number."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _line(path: Path, row: int) -> int:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.errors import InputError, brief
-from simulator.files import is_number, read_json
+from simulator.files import is_number, read_json, says_number
 from simulator.measured.measurements import Call, Device, Measurements
 from simulator.plain_files import open_file, refuse_long_numbers
 
@@ -202,13 +202,7 @@ def _cells(cells: list[str]) -> dict[str, Any]:
 
 
 def _is_number(cell: str) -> bool:
-    if cell == "N/A":
-        return True
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
+    return cell == "N/A" or says_number(cell)
 
 
 def _wrong(cell: object) -> float:
