@@ -28,7 +28,7 @@ from simulator.hardware.cluster import Cluster
 from simulator.ranges import Choice, is_several, read_choice
 from simulator.records import dataclass
 from simulator.reliability.reliability_profile import Reliability
-from simulator.sections import READ, SECTIONS
+from simulator.sections import READ, SECTIONS, fields_named
 from simulator.software.profile import Software
 from simulator.software.releases import Nearest
 from simulator.spellings import numbers_written_out
@@ -266,7 +266,9 @@ def _override(document: dict[str, Any], text: str) -> None:
     """Apply one ``section.field=value``; the value is read as TOML, else as a plain word."""
     key, equals, value = text.partition("=")
     if not (equals and "." in key and all(key.strip().split("."))):
-        raise InputError(problem("--set", "", "must be section.field=value", text))
+        fields = [f"{field}={value or 'VALUE'}" for field in fields_named(key.strip())]
+        hint = f" (did you mean {' or '.join(fields)}?)" if fields else ""
+        raise InputError(problem("--set", "", "must be section.field=value", text) + hint)
     if value.strip() and len(value.strip().splitlines()) > 1:
         raise InputError(problem("--set", key.strip(), "must be a single line", value))
     put(document, key.strip(), toml_value(value), where="--set")

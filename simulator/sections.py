@@ -5,6 +5,8 @@ A section that joins the list is read, checked, refused, listed and described fr
 
 from __future__ import annotations
 
+import dataclasses
+
 from simulator.between_sites.sites_section import SITES
 from simulator.data_input.data_section import DATA
 from simulator.distillation import DISTILLATION
@@ -28,3 +30,12 @@ READ = (
 
 SECTIONS = {section.name: section for section in READ if section.schemas}
 """Those that a file may have, by name."""
+
+
+def fields_named(name: str) -> list[str]:
+    """Fields of any section with this very name, each as ``section.field``."""
+    return [
+        f"{section.name}.{name}"
+        for section in SECTIONS.values()
+        if name in {field.name for kind in section.schemas for field in dataclasses.fields(kind)}
+    ]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import shlex
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
+from itertools import pairwise
 from typing import Annotated, Any
 
 import typer
@@ -41,7 +43,8 @@ def _command(word: str) -> Any:
                 question = registry.load(name)
             _keep_profiles()
             last = name.rpartition(" ")[2]
-            add = program.command(last, help=_plain(question.help), epilog=question.epilog)
+            text = _plain(question.help)
+            add = program.command(last, cls=_Command, help=text, epilog=question.epilog)
             add(question.command())
     made: Any = typer.main.get_command(program)
     for command in (made, *(made.commands.values() if is_group else ())):
@@ -64,6 +67,31 @@ def _single_thread_of_blas() -> Iterator[None]:
         yield
     finally:
         del os.environ[word]
+
+
+class _Command(TyperCommand):
+    """One question; what is no option of it and a field of a scenario is told how it is written."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Refuse a field's name as an option, as ``--tp 8``, with the ``--set`` that says it."""
+        known = {option for parameter in self.params for option in parameter.opts}
+        for word, following in pairwise([*args, ""]):
+            option, _, value = word.partition("=")
+            is_option = option.startswith("--") and not ctx.resilient_parsing
+            if not is_option or option in known or "--set" not in known:
+                continue
+            if named := _fields_named(option):
+                value = value or ("" if following.startswith("-") else following) or "VALUE"
+                fields = " or ".join(f"--set {shlex.quote(f'{name}={value}')}" for name in named)
+                typer.echo(f"command line: {option}: no such option; write {fields}", err=True)
+                ctx.exit(2)
+        return super().parse_args(ctx, args)
+
+
+def _fields_named(option: str) -> list[str]:
+    from simulator.sections import fields_named  # which read records of every section
+
+    return fields_named(option.removeprefix("--").replace("-", "_"))
 
 
 class _Commands(MutableMapping[str, Any]):

@@ -70,6 +70,7 @@ WRONG_FIELDS = {
         " has its own"
     ),
     "layout": "--set: must be section.field=value, got 'layout'",
+    "tp=8": "--set: must be section.field=value, got 'tp=8' (did you mean layout.tp=8?)",
 }  # fmt: skip
 
 WRONG_LAYOUTS = {
@@ -105,6 +106,18 @@ def refused(command: str, *arguments: str) -> str:
     assert result.stdout == ""
     assert not Path("written").exists()
     return result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "written"),
+    [
+        (["--tp", "8"], "--tp: no such option; write --set layout.tp=8"),
+        (["--micro-batch=2"], "--micro-batch: no such option; write --set layout.micro_batch=2"),
+        (["--pp", "--json"], "--pp: no such option; write --set layout.pp=VALUE"),
+    ],
+)
+def test_a_field_is_no_option(here: Path, arguments: list[str], written: str) -> None:
+    assert refused("predict", "run.toml", *arguments) == f"command line: {written}\n"
 
 
 @pytest.mark.parametrize("command", ["plan", "predict"])
