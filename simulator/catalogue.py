@@ -8,6 +8,8 @@ the wheel (``simulator/_data``), then the checkout that the package was imported
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -81,7 +83,23 @@ def find(kind: str, name: str, *, where: str = "profiles", field: str = "") -> P
         alike = [other for other in known if other[:4] == name[:4].lower()]
         hint = nearest(name, alike) or f" (known: {', '.join(known)})"
     else:
-        hint = did_you_mean(name, known)
+        hint = _of_the_same_device(name, known)
     raise InputError(
         f"{where}: {field or kind}: unknown {kind.removesuffix('s')} {brief(name)}{hint}"
     )
+
+
+_NUMBERED = re.compile(r"[a-z]*[0-9]+")
+"""A device or a size in a name: h200, gb300, 4090."""
+
+
+def _of_the_same_device(name: str, known: Sequence[str]) -> str:
+    """Say which name is meant, of those with the same number in it: an h200 is not a gh200."""
+    numbers = set(_NUMBERED.findall(name.lower()))
+    devices = {number for number in numbers if number[0].isalpha()}
+    same = [other for other in known if devices & set(_NUMBERED.findall(other))]
+    if not same and not devices:
+        same = [other for other in known if numbers & set(re.findall("[0-9]+", other))]
+    if not same:
+        return did_you_mean(name, known)
+    return f" (did you mean {' or '.join(map(repr, same))}?)"

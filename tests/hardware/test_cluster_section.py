@@ -60,7 +60,7 @@ def test_worn_links_are_worn_on_every_kind() -> None:
         ([{"name": "dgx-h100", "gpu": 8, "gpus": 8}],
          "cluster.groups[0].gpu: unknown field (did you mean 'gpus'?)"),
         (groups(("dgx-h100", 8), ("dgx-a10", 8)),
-         "cluster.groups[1].name: unknown cluster 'dgx-a10' (did you mean 'dgx-a100'?)"),
+         "cluster.groups[1].name: unknown cluster 'dgx-a10' (did you mean 'a10-pcie'?)"),
         (groups(("dgx-h100", 12)),
          "cluster.groups[0].gpus: must be at most 8 or a multiple of 8 (whole servers), got 12"),
         (groups(("dgx-h100", 8), ("dgx-a100", 4)),

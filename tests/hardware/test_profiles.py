@@ -249,10 +249,13 @@ def test_half_a_server_is_refused_with_the_nearest_sizes() -> None:
         ("clusters", "dgx-h10", "dgx-h100"),
         ("nodes", "hgx-h2o0", "hgx-h200"),
         ("prices", "aws-p5d", "aws-p5"),
+        ("clusters", "dgx-h200", "hgx-h200"),  # and no gh200, which is spelled nearer
+        ("clusters", "workstation-4090", "rtx4090-pcie"),
+        ("clusters", "p5.48xlarge", "aws-p5"),
     ],
 )
 def test_an_unknown_name_brings_the_nearest(kind: str, wrong: str, right: str) -> None:
-    with pytest.raises(InputError, match=re.escape(f"{wrong!r} (did you mean '")):
+    with pytest.raises(InputError, match=re.escape(f"{wrong!r} (did you mean {right!r}")):
         catalogue.find(kind, wrong)
     assert catalogue.find(kind, right).stem == right
 
