@@ -247,7 +247,7 @@ def test_half_a_server_is_refused_with_the_nearest_sizes() -> None:
     ("kind", "wrong", "right"),
     [
         ("clusters", "dgx-h10", "dgx-h100"),
-        ("nodes", "hgx-h2o0", "hgx-h200"),
+        ("nodes", "hgx-h2o", "hgx-h20"),
         ("prices", "aws-p5d", "aws-p5"),
         ("clusters", "dgx-h200", "hgx-h200"),  # and no gh200, which is spelled nearer
         ("clusters", "workstation-4090", "rtx4090-pcie"),
