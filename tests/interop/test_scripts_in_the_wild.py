@@ -517,6 +517,52 @@ def test_a_file_of_deepspeed_that_is_named_is_asked_for(tmp_path: Path) -> None:
     assert found.scenario.workload.recipe.global_batch == 4 * 8  # accumulated once by default
 
 
+ACCELERATE = (
+    "accelerate launch --config_file fsdp.yaml --num_processes 32 train.py --bf16"
+    " --model_name_or_path Qwen/Qwen2.5-7B --per_device_train_batch_size 4 --max_seq_length 4096\n"
+)
+FSDP = (
+    "distributed_type: FSDP\nmixed_precision: bf16\nfsdp_config:\n"
+    "  fsdp_sharding_strategy: FULL_SHARD\n"
+)
+
+
+def test_accelerates_configuration_decides_how_states_are_shared(tmp_path: Path) -> None:
+    (script := tmp_path / "t.sh").write_text(ACCELERATE)
+    with pytest.raises(InputError, match=r"'fsdp.yaml' says more: .* --software NAME \(plain-ddp"):
+        import_launch([script])
+    said = ["layout.sharding=zero3", "cluster.name=dgx-h100"]
+    by_option = import_launch([script], {"software": "torch-fsdp"}, said)
+    (tmp_path / "fsdp.yaml").write_text(FSDP)
+    by_file = import_launch([script], None, said[1:])  # which the script names
+    assert by_file.scenario == import_launch([script], {"cluster": "dgx-h100"}).scenario
+    assert by_file.paths == (script, tmp_path / "fsdp.yaml")
+    assert by_file.scenario.pinned["sharding"] == by_option.scenario.pinned["sharding"] == "zero3"
+    assert by_file.scenario.software.name == "torch-fsdp"
+
+
+def test_what_a_script_names_is_read_in_its_folder_alone(tmp_path: Path) -> None:
+    (folder := tmp_path / "job").mkdir()
+    (tmp_path / "fsdp.yaml").write_text(FSDP)
+    script = folder / "t.sh"
+    for named in ("../fsdp.yaml", str(tmp_path / "fsdp.yaml"), "link.yaml", "other.yaml"):
+        script.write_text(ACCELERATE.replace("fsdp.yaml", named))
+        if named == "link.yaml":
+            (folder / named).symlink_to(tmp_path / "fsdp.yaml")
+        if named == "other.yaml":
+            (folder / named).write_text("neither: a launch file\n")
+        with pytest.raises(InputError, match="says more"):
+            import_launch([script], {"cluster": "dgx-h100"})
+
+
+def test_a_sourced_file_beside_the_script_is_read(tmp_path: Path) -> None:
+    words = LLAMA_8B.replace("--global-batch-size 128", "--global-batch-size $GBS")
+    (script := tmp_path / "t.sh").write_text(f"source $(dirname $0)/common.sh\n{RUN}1 {words}\n")
+    (tmp_path / "common.sh").write_text("GBS=96\n")
+    found = import_launch([script], {"cluster": "dgx-h100", "gpus": 8})
+    assert found.scenario.workload.recipe.global_batch == 96
+
+
 def test_comments_of_a_script_are_left_alone(tmp_path: Path) -> None:
     text = (
         f"{RUN}1 {LLAMA_8B} \\\n  --tensor-model-parallel-size 1\n"

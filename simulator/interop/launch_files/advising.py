@@ -333,14 +333,13 @@ def advise(
         As :func:`~simulator.interop.launch_files.merging.import_launch`; or if the layout that the
         files have cannot run, by the field that is wrong.
     """
-    files = list(files)
     imported = import_launch(files, names, overrides)
     now = imported.predicted()
     found = tuple(cheapest_changes(now, changes)) if changes else ()
     measured = {reading.path for reading in imported.readings if reading.measured}
     texts = {
         str(path): read_text(path, LAUNCH_FILE_LIMIT_BYTES)
-        for path in files
+        for path in imported.paths
         if str(path) not in measured
     }
     options = (names, tuple(overrides))

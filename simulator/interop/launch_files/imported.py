@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, ClassVar
 
 from simulator.answers import Encoded
@@ -36,6 +37,8 @@ class Imported(Encoded):
         "notes",
     )
 
+    paths: tuple[Path, ...]
+    """Files that were read: those given, and those of their folders that they name."""
     readings: tuple[Reading, ...]
     scenario: Scenario
     origins: tuple[Origin, ...]

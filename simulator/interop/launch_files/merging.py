@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.errors import InputError, first_of
+from simulator.files import toml_value
 from simulator.hardware.cluster import load_cluster
 from simulator.interop.dialects.megatron import layers_by_stage
 from simulator.interop.dialects.settings import (
@@ -24,7 +25,7 @@ from simulator.interop.dialects.settings import (
 )
 from simulator.interop.dialects.trainer import TRAINERS
 from simulator.interop.launch_files.imported import Imported, Origin
-from simulator.interop.launch_files.recognising import read_launch_files
+from simulator.interop.launch_files.recognising import names_of, read_launch_files
 from simulator.records import dataclass
 from simulator.scenario import Scenario, make_scenario
 from simulator.software.software_section import first_running
@@ -74,18 +75,19 @@ def import_launch(
         is missing with the option that gives it.
     """
     overrides = [override_written_out(text) for text in overrides]
-    readings = read_launch_files(files)
+    names = _with_names(names or {}, overrides)
+    paths, readings = read_launch_files(files)
     given = {
-        **{f"cluster.{k}": v for k, v in _named(names or {}).items() if k != "model"},
+        **{f"cluster.{k}": v for k, v in _named(names).items() if k != "model"},
         **{text.partition("=")[0].strip(): text for text in overrides},
     }
-    merging = _Merging(readings, given, (names or {}).get("model"))
+    merging = _Merging(readings, given, names.get("model"))
     merging.gather()
     merging.follow()
     if merging.problems:
         raise InputError(first_of(merging.problems, "--from"))
     others = [text for text in overrides if text.partition("=")[0].strip() != _TOKENS]
-    return merging.result(names or {}, others if merging.architecture else overrides)
+    return merging.result(names, others if merging.architecture else overrides, paths)
 
 
 @contextmanager
@@ -98,6 +100,15 @@ def files_without_option(file: Path | str) -> Iterator[None]:
         said = (text.replace("give it with --from too", "give it beside this one") for text in said)
         said = (text.replace("or --from config.json", "or config.json beside it") for text in said)
         raise InputError(said) from None
+
+
+def _with_names(names: Mapping[str, Any], overrides: list[str]) -> dict[str, Any]:
+    """Add what overrides say of the cluster, as its options would: software hangs on it."""
+    options = {"cluster.name": "cluster", "cluster.gpus": "gpus", "cluster.software": "software"}
+    said = [text.partition("=")[::2] for text in overrides]
+    values = {options[k.strip()]: toml_value(v) for k, v in said if k.strip() in options}
+    kinds = {"cluster": str, "gpus": int, "software": str}
+    return {**names, **{name: x for name, x in values.items() if type(x) is kinds[name]}}
 
 
 def _named(names: Mapping[str, Any]) -> dict[str, Any]:
@@ -174,18 +185,21 @@ class _Merging:
             )
 
     def _ask_for_files(self) -> None:
-        """Files that hold more settings; DeepSpeed's says how states are shared."""
-        given = {Path(reading.path.partition(": ")[0]).name for reading in self.readings}
-        given |= {Path(reading.path.rpartition(": ")[2]).name for reading in self.readings}
+        """Files that hold more settings; DeepSpeed's and accelerate's say how states are shared."""
+        given = names_of(self.readings)
         shared = {"layout.sharding"} & {*self.fields, *self.given}
-        for setting in (item for reading in self.readings for item in reading.named):
+        named = [(reading, item) for reading in self.readings for item in reading.named]
+        for reading, setting in named:
             if Path(setting.value).name in given:
                 continue
             rule = f"{setting.place}: {setting.value[:120]!r} says more: give it with --from too"
-            decides = "deepspeed" in setting.key or setting.key == "ds_config"
+            of_accelerate = reading.kind == "accelerate launch"
+            decides = "deepspeed" in setting.key or setting.key == "ds_config" or of_accelerate
             if decides and not shared:
-                how = "ddp, zero1, zero2 or zero3"
-                self.problems.append(f"{rule}, or --set layout.sharding=MODE ({how})")
+                how = "--set layout.sharding=MODE (ddp, zero1, zero2 or zero3)"
+                if of_accelerate:
+                    how = f"--software NAME (plain-ddp, torch-fsdp or deepspeed) and {how}"
+                self.problems.append(f"{rule}, or {how}")
             else:
                 self.notes.append(rule)
 
@@ -560,7 +574,7 @@ class _Merging:
             if 0 < group < ranks:
                 self._put("layout.shard_group", group, self._source(name))
 
-    def result(self, names: Mapping[str, Any], overrides: list[str]) -> Imported:
+    def result(self, names: Mapping[str, Any], overrides: list[str], paths: list[Path]) -> Imported:
         """The scenario, or what is missing for one."""
         document: dict[str, dict[str, Any]] = {}
         for origin in self.fields.values():
@@ -598,6 +612,7 @@ class _Merging:
             and o.field not in self.given
         )
         return Imported(
+            paths=tuple(paths),
             readings=tuple(self.readings),
             scenario=scenario,
             origins=origins,

@@ -147,15 +147,56 @@ _BASE_YML = re.compile(r"\bbase\.yml\b")
 _YAML_LINE = re.compile(r"\s*(?:- )?[\w./-]+:(?:\s|$)|\s*- ")
 
 
-def read_launch_files(paths: Iterable[Path | str]) -> list[Reading]:
-    """Read the files of one run; what a shell script reads of the others is read with it.
+def read_launch_files(paths: Iterable[Path | str]) -> tuple[list[Path], list[Reading]]:
+    """Read the files of one run, and those that they name and that lie in their folders.
+
+    Returns
+    -------
+    files : list of Path
+        Those given, and behind them those that they name.
+    readings : list of Reading
+        What all of them say; what a shell script reads of the others is read with it.
 
     Raises
     ------
     InputError
         As :func:`read_launch_file`.
     """
-    given = [Path(path) for path in paths]
+    files = [Path(path) for path in paths]
+    readings, unreadable = _read_together(files), set[Path]()
+    while (named := _named_in_folder(readings, files, unreadable)) is not None:
+        try:
+            readings = _read_together([*files, named])
+            files.append(named)
+        except InputError:  # which is said of it once it is given
+            unreadable.add(named)
+    return files, readings
+
+
+def names_of(readings: Iterable[Reading]) -> set[str]:
+    """Names of the files that were read, here-documents among them."""
+    paths = [reading.path for reading in readings]
+    return {Path(path.partition(": ")[0]).name for path in paths} | {
+        Path(path.rpartition(": ")[2]).name for path in paths
+    }
+
+
+def _named_in_folder(
+    readings: list[Reading], files: list[Path], unreadable: set[Path]
+) -> Path | None:
+    """A file that is not read yet, though one that is names it and has it in its folder."""
+    known = {*names_of(readings), *(file.name for file in files)}
+    for setting in (item for reading in readings for item in reading.named):
+        folder = Path(setting.place.path.partition(": ")[0]).parent
+        name = str(setting.value)
+        place = folder / (name.rpartition("/")[2] if "$" in name else name)
+        unread = place.name not in known and place not in unreadable and os.path.isfile(place)
+        if unread and place.resolve().is_relative_to(folder.resolve()):
+            return place
+    return None
+
+
+def _read_together(given: list[Path]) -> list[Reading]:
     readings: list[list[Reading] | InputError] = []
     for path in given:
         beside = {other.name: other for other in given if other is not path}
@@ -466,14 +507,14 @@ def _of_command(command: Command, script: Script) -> list[Reading]:
             else launcher.reading("launcher", lambda key: True)
         )
     found += _of_slice(script)
-    notes = [f"{path} reads {name!r}: give it with --from too" for name in script.sourced]
+    notes, named = [], [Setting("source", name, Place(path, "source")) for name in script.sourced]
     if script.branches:
         rule = "branches that nothing in it decides were all read, one after the other"
         notes.append(f"{path}: {rule}")
     notes += [f"{path}: of the values of {name!r} the first was read" for name in script.loops]
     found += _of_program(command, script)
-    if notes and found:
-        found.append(Reading(path=path, kind="script", notes=tuple(notes)))
+    if (notes or named) and found:
+        found.append(Reading(path=path, kind="script", notes=tuple(notes), named=tuple(named)))
     return found
 
 

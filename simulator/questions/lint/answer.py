@@ -169,8 +169,9 @@ def lint(
         As :func:`simulator.interop.launch_files.merging.import_launch`; or where the layout cannot
         run.
     """
-    files, overrides = list(files), list(overrides)
+    overrides = list(overrides)
     imported = import_launch(files, names, overrides)
+    files = imported.paths
     text = "\n".join(_COMMENT.sub("", read_text(path, LAUNCH_FILE_LIMIT_BYTES)) for path in files)
     text += "\n" + "\n".join(line for path in files for line in _dotted(path))
     now = _at_its_interval(imported.predicted(), text, overrides)

@@ -29,7 +29,8 @@ FromFiles = Annotated[
         metavar="FILE...",
         help="Launch script, trainer configuration, config.json, sbatch head, nvidia-smi topo -m,"
         " log, trace:"
-        " what they say becomes the scenario. Several files may follow, and --from be repeated.",
+        " what they say becomes the scenario, with the files that they name in their folders."
+        " Several files may follow, and --from be repeated.",
     ),
 ]
 
