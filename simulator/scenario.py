@@ -262,6 +262,16 @@ def _wrong_sections(document: Mapping[str, Any], where: str) -> list[str]:
     return problems
 
 
+def cluster_options(names: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    """Options ``cluster``, ``gpus`` and ``software`` among `names`, or above them what overrides
+    of the same fields say: what is read of other files hangs on them."""
+    options = {"cluster.name": "cluster", "cluster.gpus": "gpus", "cluster.software": "software"}
+    kinds = {"cluster": str, "gpus": int, "software": str}
+    said = [text.partition("=")[::2] for text in overrides]
+    values = {options[k.strip()]: toml_value(v) for k, v in said if k.strip() in options}
+    return {**names, **{name: x for name, x in values.items() if type(x) is kinds[name]}}
+
+
 def _override(document: dict[str, Any], text: str) -> None:
     """Apply one ``section.field=value``; the value is read as TOML, else as a plain word."""
     key, equals, value = text.partition("=")

@@ -21,7 +21,7 @@ from simulator.interop.dialects.settings import Setting
 from simulator.interop.shell.command_words import training_command
 from simulator.interop.shell.shell_words import read_script
 from simulator.plain_files import read_text
-from simulator.scenario import Scenario, make_scenario
+from simulator.scenario import Scenario, cluster_options, make_scenario
 from simulator.workload import presets
 
 _LIMIT_BYTES = 2**20
@@ -188,6 +188,8 @@ def scenario_from_script(
     InputError
         If the file is of no framework that is known, or leaves out what [rl] needs.
     """
+    overrides = list(overrides)
+    names = cluster_options(names, overrides)
     settings = settings_of_file(path)
     dialect = dialect_of(settings)
     if not dialect:

@@ -657,6 +657,8 @@ def test_a_script_of_trl(tmp_path: Path) -> None:
     assert (section.mode, section.generation.tp) == ("colocated", 2)
     assert section.generation.memory_share == 0.3 and not section.reference_model
     assert made.pinned == {"micro_batch": 4, "recompute": "full"}
+    over = ["cluster.name=dgx-h100", "cluster.gpus=8"]  # ranks count from it, as from the option
+    assert scenario_from_script(path, {}, over)[0].workload.recipe.global_batch == 256
     server = tmp_path / "server.py"
     server.write_text(TRL.replace('"colocate"', '"server"'))
     apart, _ = scenario_from_script(server, {"cluster": "dgx-h100", "gpus": 16})

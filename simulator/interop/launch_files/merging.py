@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from simulator.errors import InputError, first_of
-from simulator.files import toml_value
 from simulator.hardware.cluster import load_cluster
 from simulator.interop.dialects.megatron import layers_by_stage
 from simulator.interop.dialects.settings import (
@@ -27,7 +26,7 @@ from simulator.interop.dialects.trainer import TRAINERS
 from simulator.interop.launch_files.imported import Imported, Origin
 from simulator.interop.launch_files.recognising import names_of, read_launch_files
 from simulator.records import dataclass
-from simulator.scenario import Scenario, make_scenario
+from simulator.scenario import Scenario, cluster_options, make_scenario
 from simulator.software.software_section import first_running
 from simulator.spellings import override_written_out
 from simulator.workload import presets
@@ -75,7 +74,7 @@ def import_launch(
         is missing with the option that gives it.
     """
     overrides = [override_written_out(text) for text in overrides]
-    names = _with_names(names or {}, overrides)
+    names = cluster_options(names or {}, overrides)
     paths, readings = read_launch_files(files)
     given = {
         **{f"cluster.{k}": v for k, v in _named(names).items() if k != "model"},
@@ -100,15 +99,6 @@ def files_without_option(file: Path | str) -> Iterator[None]:
         said = (text.replace("give it with --from too", "give it beside this one") for text in said)
         said = (text.replace("or --from config.json", "or config.json beside it") for text in said)
         raise InputError(said) from None
-
-
-def _with_names(names: Mapping[str, Any], overrides: list[str]) -> dict[str, Any]:
-    """Add what overrides say of the cluster, as its options would: software hangs on it."""
-    options = {"cluster.name": "cluster", "cluster.gpus": "gpus", "cluster.software": "software"}
-    said = [text.partition("=")[::2] for text in overrides]
-    values = {options[k.strip()]: toml_value(v) for k, v in said if k.strip() in options}
-    kinds = {"cluster": str, "gpus": int, "software": str}
-    return {**names, **{name: x for name, x in values.items() if type(x) is kinds[name]}}
 
 
 def _named(names: Mapping[str, Any]) -> dict[str, Any]:
