@@ -263,8 +263,10 @@ def _wrong_sections(document: Mapping[str, Any], where: str) -> list[str]:
 
 
 def cluster_options(names: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
-    """Options ``cluster``, ``gpus`` and ``software`` among `names`, or above them what overrides
-    of the same fields say: what is read of other files hangs on them."""
+    """Return options with what overrides say of cluster, gpus and software above them.
+
+    What is read of other files hangs on them before overrides are applied.
+    """
     options = {"cluster.name": "cluster", "cluster.gpus": "gpus", "cluster.software": "software"}
     kinds = {"cluster": str, "gpus": int, "software": str}
     said = [text.partition("=")[::2] for text in overrides]
