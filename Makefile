@@ -35,7 +35,8 @@ LOAD ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+# Python compiles a module when it is first imported: of those installed, tests import a third.
+PIP_INSTALL := $(BIN)/python -m pip --quiet --disable-pip-version-check install --no-compile
 STAMPS := $(VENV)/stamps
 TORCH_STAMP := $(STAMPS)/$(subst =,-,$(subst /,-,$(firstword $(TORCH))))
 
@@ -47,19 +48,17 @@ ifndef TOGETHER
 .NOTPARALLEL:
 endif
 .DELETE_ON_ERROR:
-.PHONY: plan test ready evidence lint mutants load lowest bench house accuracy profiles reports measure-here calibrate-here clean
+.PHONY: plan test evidence lint mutants load lowest bench house accuracy profiles reports measure-here calibrate-here clean
 
 plan: $(STAMPS)/foreshard
 	$(BIN)/foreshard plan examples/llama-3.1-70b.toml
 	@$(MAKE) --no-print-directory $(STAMPS)/compiled
 
-# On a fresh machine lint and compiling take a core each, most of a minute. Files stand in the order of
+# On a fresh machine lint takes a core, compiling and torch the other. Files stand in the order of
 # their names: those at the end are short, so that no core waits long for the other.
-test: $(STAMPS)/test $(TORCH_STAMP)
-	@$(MAKE) --no-print-directory --jobs=2 TOGETHER=yes lint ready
+test: $(STAMPS)/test
+	@$(MAKE) --no-print-directory --jobs=2 TOGETHER=yes lint $(STAMPS)/compiled $(TORCH_STAMP)
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
-
-ready: $(STAMPS)/compiled $(STAMPS)/collected
 
 evidence: $(STAMPS)/test $(TORCH_STAMP)
 	$(BIN)/python -m pytest -n auto --dist loadfile -m 'evidence or hypothesis' \
@@ -129,7 +128,7 @@ $(STAMPS)/venv:
 # These two stamps are copies of the pyproject.toml that was installed: a file that is only newer
 # installs nothing. Without build isolation pip asks the network for nothing that is there.
 # constraints.txt has the versions of the last run that was green.
-INSTALL := $(PIP) install hatchling && $(PIP) install --no-build-isolation -c constraints.txt --editable
+INSTALL := $(PIP_INSTALL) hatchling && $(PIP_INSTALL) --no-build-isolation -c constraints.txt --editable
 
 $(STAMPS)/foreshard: pyproject.toml $(STAMPS)/venv
 	cmp -s pyproject.toml $@ || { $(INSTALL) .; }
@@ -144,16 +143,11 @@ $(STAMPS)/compiled: workshop/ahead_of_time.py $(wildcard simulator/events/*/*.py
 	@$(BIN)/python -m workshop.ahead_of_time
 	@touch $@
 
-# Bytecode of every test and module: once for a checkout, or each process that runs tests makes all of it.
-$(STAMPS)/collected: $(STAMPS)/test $(TORCH_STAMP)
-	@$(BIN)/python -m pytest --collect-only -qq >/dev/null || true  # what is wrong with a test, the tests say
-	@touch $@
-
 $(STAMPS)/test: pyproject.toml $(STAMPS)/venv
 	cmp -s pyproject.toml $@ || { $(INSTALL) '.[test,lint]'; }
 	@cp pyproject.toml $@
 	@cp pyproject.toml $(STAMPS)/foreshard
 
 $(TORCH_STAMP): $(STAMPS)/venv
-	$(PIP) install $(TORCH_INDEX) '$(TORCH)'
+	$(PIP_INSTALL) $(TORCH_INDEX) '$(TORCH)'
 	@touch '$@'

@@ -12,20 +12,26 @@ import pickle
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import settings
 
+from simulator import catalogue
+from simulator import files as profile_files
 from simulator.arrays import Floats
 from simulator.planner import batch_choices
+from simulator.profile_cache import Base
 from simulator.schedules.action_tables import Actions
 from simulator.schedules.schedule import BACKWARD_WEIGHT, FORWARD
 from simulator.search import fastest as searching
 from simulator.search.in_threads import one_thread
 
 os.environ["FORESHARD_CACHE"] = "off"  # commands that tests start keep nothing at home
+
+gc.disable()  # until all tests are collected: there is little garbage until then
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # So starts what a script puts in the background, and its children inherit it.
@@ -54,6 +60,7 @@ def pytest_collection_finish() -> None:
     """Look no more at 12,000 tests and their modules for garbage, which tests make much of."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 Play = Callable[[Actions, Sequence[float], Sequence[float], Sequence[float]], tuple[Floats, Floats]]
@@ -74,6 +81,36 @@ def _one_core_each() -> Iterator[None]:
         yield
         return
     with one_thread():
+        yield
+
+
+class ShippedProfiles:
+    """In place of what commands keep between them: a shipped profile is read once by a process."""
+
+    folder: Path | None = None  # a command sets it
+
+    def __init__(self) -> None:
+        self._known: dict[Any, tuple[list[Base], list[Path], Any]] = {}
+        self._shipped = catalogue.folder("hardware_profiles")
+
+    def get(self, *asked: Any) -> Any | None:
+        """The profile, while the names of those below it lead to the same files."""
+        bases, places, profile = self._known.get(asked, ((), [], None))
+        return profile if [catalogue.find(*base) for base in bases] == places else None
+
+    def put(
+        self, schema: type, path: Path, kind: str, files: list[Path], bases: Any, profile: Any
+    ) -> None:
+        if all(file.is_relative_to(self._shipped) for file in files):
+            named = list(bases)
+            places = [catalogue.find(*base) for base in named]
+            self._known[schema, path, kind] = named, places, profile
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _profiles_read_once() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(profile_files, "KEPT", ShippedProfiles())
         yield
 
 

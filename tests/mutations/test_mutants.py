@@ -3,6 +3,8 @@
 import ast
 from pathlib import Path
 
+import pytest
+
 from tests.mutations.mutants import ROOMS, ROOT, drawn, mutants
 
 SOURCE = '''def wait_s(a: int | None, b) -> int | None:
@@ -28,6 +30,12 @@ def test_a_seed_draws_the_same_from_every_room() -> None:
     rooms = ("economics", "search")
     few = drawn(7, 10, rooms)
     assert few == drawn(7, 10, rooms) != drawn(8, 10, rooms)
-    for mutant in drawn(1, 100, ROOMS):
+    for mutant in drawn(1, 100, rooms):
         ast.parse(mutant.text())
     assert {mutant.path.relative_to(ROOT).parts[1] for mutant in few} == set(rooms)
+
+
+@pytest.mark.evidence
+def test_mutants_of_any_room_parse() -> None:
+    for mutant in drawn(1, 100, ROOMS):
+        ast.parse(mutant.text())
