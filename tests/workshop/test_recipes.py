@@ -1,5 +1,7 @@
 """Published recipes as searches: they fit, and are near our best or terms say why not."""
 
+from functools import cache
+
 import pytest
 
 from simulator.cost.step import evaluate
@@ -7,7 +9,7 @@ from workshop.cases.published_layouts import NEAR
 from workshop.cases.recipes import Recipe, recipes, retimed, search_recipe
 from workshop.pages.accuracy.holdout_layouts import recipes_section, retimed_section
 
-RECIPES = recipes()
+every_recipe = cache(recipes)
 
 
 def parts(one: Recipe) -> tuple[object, ...]:
@@ -15,20 +17,22 @@ def parts(one: Recipe) -> tuple[object, ...]:
 
 
 def test_one_recipe_of_every_model_device_and_precision() -> None:
-    keys = [tuple(one.row.get(name) for name in ("model", "gpu", "precision")) for one in RECIPES]
+    keys = [
+        tuple(one.row.get(name) for name in ("model", "gpu", "precision")) for one in every_recipe()
+    ]
     assert len(set(keys)) == len(keys) == 40
     assert len({key[:2] for key in keys}) == 40, "every model and device before a second precision"
 
 
 @pytest.mark.evidence
 def test_published_layouts_fit() -> None:
-    for one in RECIPES:
+    for one in every_recipe():
         found = evaluate(one.run.layout, *parts(one))
         assert found.fits[0], one.name
 
 
 def test_the_section_counts_what_is_near_and_says_why_not() -> None:
-    small = next(one for one in RECIPES if one.name.startswith("llama-3-8b, 8 x B200"))
+    small = next(one for one in every_recipe() if one.name.startswith("llama-3-8b, 8 x B200"))
     line = search_recipe(small).figures()
     far = {**line, "why": "ep -7.0%", "memory_verdict": "OOM"}
     text = "\n".join(
@@ -43,7 +47,7 @@ def test_the_section_counts_what_is_near_and_says_why_not() -> None:
 @pytest.mark.evidence
 def test_recipes_are_near_our_best_or_terms_say_why() -> None:
     near = 0
-    for one in RECIPES:
+    for one in every_recipe():
         found = search_recipe(one)
         near += found.near
         assert found.near == (found.slower <= NEAR)
