@@ -31,8 +31,6 @@ from simulator.search.in_threads import one_thread
 
 os.environ["FORESHARD_CACHE"] = "off"  # commands that tests start keep nothing at home
 
-gc.disable()  # until all tests are collected: there is little garbage until then
-
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # So starts what a script puts in the background, and its children inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -56,11 +54,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             seen[test] += 1
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Look for no garbage while tests are collected: there is little."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_finish() -> None:
     """Look no more at 12,000 tests and their modules for garbage, which tests make much of."""
     gc.collect()
     gc.freeze()
-    gc.enable()
 
 
 Play = Callable[[Actions, Sequence[float], Sequence[float], Sequence[float]], tuple[Floats, Floats]]
