@@ -68,14 +68,15 @@ class Compiled:
         instead: Callable[..., Any] | None = None,
     ) -> None:
         self.function, self._instead = function, instead
-        self._plain, self._made, self._unloaded = plain, None, 0
+        self._plain, self._made = plain, None
+        self._unloaded = 0.0
         update_wrapper(self, function)
 
     def __call__(self, *given: Any) -> Any:
         """Run it, compiled or not."""
         numbers = _numbers(given) if self._plain else np.inf
         if self._instead is not None:
-            self._unloaded += numbers
+            self._unloaded += numbers  # of all calls together
             numbers = np.inf if machine_code.cache_info().currsize else self._unloaded
         if numbers <= self._plain:
             return (self._instead or self.function)(*given)

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from simulator.arrays import Floats, Ints
 from simulator.records import dataclass
@@ -363,7 +363,7 @@ def _runs(before: Floats, layers: int) -> Floats:
 
 
 def _unit(times: Floats, fixed: Floats) -> Floats:
-    """A power of two for each problem, of which the sum of all that may be taken is below 2^_BITS."""
+    """A power of two for each problem: the sum of all that may be taken is below 2^_BITS of it."""
     most = times.max(axis=1).sum(axis=(1, 2)) + fixed.sum(axis=1)
     some = np.where(most > 0.0, most, 1.0)
     return np.where(most > 0.0, 2.0 ** (np.ceil(np.log2(some)) - _BITS), 1.0)
