@@ -29,12 +29,10 @@ which is what it takes to load the machine code."""
 PLAIN_UNCOMPILED = 3 * PLAIN
 """The same where numba would have to be loaded: 0.1 s, where it takes half a second or more."""
 
-PLAIN_ARRAYS = 300_000
-"""Numbers up to which a function with a twin in arrays runs as that twin: 5 ms for so many."""
-
-PLAIN_UNLOADED = 8_000_000
-"""The same for as long as no machine code is loaded: 0.03 s for so many, of which loading takes
-most, and LLVM 45 MiB."""
+PLAIN_ARRAYS = 3_000_000
+"""Numbers, of all its calls together, up to which a function with a twin in arrays runs as that
+twin where no machine code is loaded: 0.03 s for so many, which is what loading takes, and 45 MiB.
+Once it is loaded, machine code takes less however few they are."""
 
 PACKAGE = Path(__file__).resolve().parent
 MACHINE_CODE = Path(__file__).with_name(f"compiled-{sysconfig.get_platform()}.bin")
@@ -71,14 +69,16 @@ class Compiled:
     ) -> None:
         self.function, self._instead = function, instead
         self._plain, self._made = plain, None
+        self._unloaded = 0.0
         update_wrapper(self, function)
 
     def __call__(self, *given: Any) -> Any:
         """Run it, compiled or not."""
-        numbers, plain = _numbers(given) if self._plain else np.inf, self._plain
-        if self._instead is not None and not machine_code.cache_info().currsize:
-            plain = PLAIN_UNLOADED
-        if numbers <= plain:
+        numbers = _numbers(given) if self._plain else np.inf
+        if self._instead is not None:
+            self._unloaded += numbers  # of all calls together
+            numbers = np.inf if machine_code.cache_info().currsize else self._unloaded
+        if numbers <= self._plain:
             return (self._instead or self.function)(*given)
         ahead = machine_code().get(self.name)
         if ahead is not None:

@@ -65,6 +65,8 @@ _FULL = 1.3
 DRAWS = 4000
 _DRAWN = 1024
 """Draws of all layouts that are in memory at once."""
+_SOME = 1 << 18
+"""Numbers drawn at once, as many times as it takes: tables of about one size share them."""
 SEED = 20261121
 
 
@@ -365,15 +367,15 @@ def expected_order(value: Floats, error: Floats) -> NDArray[np.intp]:
 def _drawn(*columns: int) -> list[Floats]:
     """Normal draws from the fixed seed as tables of DRAWS rows, one after the other."""
     ends = np.cumsum(columns) * DRAWS
-    stream = _stream(int(ends[-1] - 1).bit_length())
+    stream = _stream(-int(-ends[-1] // _SOME))
     tables = np.split(stream[: ends[-1]], ends[:-1])
     return [table.reshape(DRAWS, -1) for table in tables]
 
 
 @lru_cache(maxsize=2)
-def _stream(doublings: int) -> Floats:
-    """The first numbers of that seed, two to so many: the same ones however many are asked for."""
-    return np.random.default_rng(SEED).standard_normal(1 << doublings)
+def _stream(times: int) -> Floats:
+    """The first numbers of that seed, `_SOME` of them so many times: the same ones in any case."""
+    return np.random.default_rng(SEED).standard_normal(times * _SOME)
 
 
 def _times(rows: Floats, matrix: Floats) -> Floats:

@@ -14,12 +14,13 @@ together.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from simulator.arrays import Floats, Ints
 from simulator.records import dataclass
@@ -114,69 +115,101 @@ def split_layers(
     times = np.atleast_2d(np.asarray(seconds, dtype=float))
     times = times[None] if times.ndim == 2 else times
     stages = times.shape[-1]
-    fixed = _wide(fixed_s, stages)
-    unit = _unit(times, fixed)
-    whole_times = np.round(times / unit)
-    held = np.broadcast_to(np.asarray(held_bytes, dtype=float), times.shape)
-    problem = _Problem(
+    return split_each(
+        times[None],
+        np.broadcast_to(np.asarray(held_bytes, dtype=float), times.shape)[None],
+        _wide(limit_bytes, stages)[None],
+        fixed_s=_wide(fixed_s, stages)[None],
+        fixed_bytes=_wide(fixed_bytes, stages)[None],
+        micro_batches=np.array([micro_batches]),
+        fewest=fewest,
+    )[0]
+
+
+def split_each(
+    seconds: Floats,
+    held_bytes: Floats,
+    limit_bytes: Floats,
+    *,
+    fixed_s: Floats,
+    fixed_bytes: Floats,
+    micro_batches: Ints,
+    fewest: ArrayLike = 1,
+) -> list[LayerSplit | None]:
+    """Deal the layers of several problems of one shape, each as :func:`split_layers` does alone.
+
+    Arrays are those of `split_layers`, not broadcast, with an axis of the problems before theirs;
+    `fewest` is the same for all.
+    """
+    unit = _unit(seconds, fixed_s)
+    whole_times = np.round(seconds / unit[:, None, None, None])
+    problems = _Problems(
         times=whole_times,
-        held=held,
+        held=held_bytes,
         times_before=_before_layer(whole_times),
-        held_before=_before_layer(held),
-        fixed=np.round(fixed / unit),
-        limit=_wide(limit_bytes, stages) - _wide(fixed_bytes, stages),
-        fewest=_wide(fewest, stages),
-        more=max(micro_batches - 1, 0),
+        held_before=_before_layer(held_bytes),
+        fixed=np.round(fixed_s / unit[:, None]),
+        limit=limit_bytes - fixed_bytes,
+        fewest=_wide(fewest, seconds.shape[-1]),
+        more=np.maximum(micro_batches - 1, 0),
     )
-    longest, layers = _band(problem), problem.layers
-    while longest < layers:
-        split = _split(problem, longest, unit)
-        step = split.step_s / unit if split else np.inf
-        bound = problem.least_step_of_a_stage_of(longest + 1)
-        if bound > step or np.isinf(bound):
-            return split
+    done: list[LayerSplit | None] = [None] * len(seconds)
+    longest, layers = _band(problems), problems.layers
+    rows = np.arange(len(seconds))
+    while len(rows):
+        some = problems.take(rows)
+        splits = _splits(some, longest, unit[rows])
+        for i, split in zip(rows.tolist(), splits, strict=True):
+            done[i] = split
+        if longest >= layers:
+            break
+        steps = np.array([split.step_s if split else np.inf for split in splits]) / unit[rows]
+        bounds = some.least_steps_of_a_stage_of(longest + 1)
+        rows = rows[~((bounds > steps) | np.isinf(bounds))]
         longest = min(2 * longest, layers)
-    return _split(problem, layers, unit)
+    return done
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Problem:
-    """What is dealt, in whole units of time: arrays as `split_layers` takes them."""
+class _Problems:
+    """What is dealt, in whole units of time: arrays as `split_each` takes them."""
 
     times: Floats
     held: Floats
     times_before: Floats
-    """Sums over all layers before each, and over all; shape (ways, layers + 1, stages)."""
+    """Sums over all layers before each, and over all; (problems, ways, layers + 1, stages)."""
     held_before: Floats
     fixed: Floats
     limit: Floats
     fewest: Floats
-    more: int
+    """Of every stage, the same in all problems."""
+    more: Ints
     """Micro-batches after the first one."""
 
     @property
     def layers(self) -> int:
         """Layers that are dealt."""
-        return self.times.shape[1]
+        return self.times.shape[2]
 
-    def least_step_of_a_stage_of(self, layers: int) -> float:
+    def take(self, rows: Any) -> _Problems:
+        """Some of the problems."""
+        names = ("times", "held", "times_before", "held_before", "fixed", "limit", "more")
+        return replace(self, **{name: getattr(self, name)[rows] for name in names})
+
+    def least_steps_of_a_stage_of(self, layers: int) -> Floats:
         """No split of which a stage holds so many layers or more takes less; inf where none fits.
 
         It holds for lengths above, too, since a longer stage takes and holds what a part of it
         does, if nothing is negative.
         """
-        if min(self.times.min(), self.held.min()) < 0.0:
-            return 0.0
-        taken, fits = _of_length(self, layers)
-        slowest = float(np.where(fits, taken, np.inf).min())
-        return float(self.times.min(axis=(0, 2)).sum() + self.fixed.sum()) + self.more * slowest
-
-
-def _of_length(problem: _Problem, layers: int) -> tuple[Floats, NDArray[np.bool_]]:
-    """Time of so many layers, and whether they fit: shape (ways, first layers, stages)."""
-    taken = _runs(problem.times_before, layers) + problem.fixed
-    held = _runs(problem.held_before, layers)
-    return taken, (held <= _room(problem.limit)) & (layers >= problem.fewest)
+        taken = _runs(self.times_before, layers) + self.fixed[:, None, None]
+        fits = _runs(self.held_before, layers) <= _room(self.limit)[:, None, None]
+        slowest = np.where(fits & (layers >= self.fewest), taken, np.inf).min(axis=(1, 2, 3))
+        least = self.times.min(axis=(1, 3)).sum(axis=1) + self.fixed.sum(axis=1)
+        waits = np.full(len(least), np.inf)
+        np.multiply(self.more, slowest, out=waits, where=np.isfinite(slowest))
+        negative = np.minimum(*(x.min(axis=(1, 2, 3)) for x in (self.times, self.held))) < 0.0
+        return np.where(negative, 0.0, least + waits)
 
 
 def _room(limit: Floats) -> Floats:
@@ -184,52 +217,65 @@ def _room(limit: Floats) -> Floats:
     return limit + 1e-12 * np.where(np.isfinite(limit), np.abs(limit), 0.0)
 
 
-def _band(problem: _Problem) -> int:
+def _band(problems: _Problems) -> int:
     """Layers of the longest stage that is looked at first."""
-    _, layers, stages = problem.times.shape
+    layers, stages = problems.times.shape[2:]
     mean = -(-layers // stages)
-    return int(min(layers, max(6, mean + mean // 2 + 1, problem.fewest.max())))
+    return int(min(layers, max(6, mean + mean // 2 + 1, problems.fewest.max())))
 
 
-def _split(problem: _Problem, longest: int, unit: float) -> LayerSplit | None:
-    """The best split of which no stage holds more than `longest` layers."""
-    (cost, way), size = _segments(problem, longest), problem.layers + 1
-    least = float(_deal(cost, size, np.maximum)[0][-1, -1])
-    if not np.isfinite(least):
-        return None
-    cap = _best_cap(cost, size, least, problem.more)
-    start = np.zeros((len(cost) + 1, size), dtype=np.int64)
-    _deal(np.where(cost <= cap, cost, np.inf), size, np.add, _sum_of_squares, start)
-    return _result(_starts(start), cost, way, unit, problem.more)
+def _splits(problems: _Problems, longest: int, unit: Floats) -> list[LayerSplit | None]:
+    """The best splits of which no stage holds more than `longest` layers."""
+    count, ways, _, stages = problems.times.shape
+    size = problems.layers + 1
+    some = max(_CELLS // (ways * stages * size * (longest + 1)), 1)
+    done: list[LayerSplit | None] = []
+    for start in range(0, count, some):
+        at = slice(start, start + some)
+        cost, way = _segments(problems.take(at), longest)
+        least = _deal(cost, size, np.maximum)[0][:, -1, -1]
+        able = np.flatnonzero(np.isfinite(least))
+        made: list[LayerSplit | None] = [None] * len(least)
+        if len(able):
+            cost, way, more = cost[able], way[able], problems.more[at][able]
+            cap = _best_caps(cost, size, least[able], more)
+            first = np.zeros((len(able), stages + 1, size), dtype=np.int64)
+            _deal(_capped(cost, cap), size, np.add, _sum_of_squares, first)
+            for i, split in enumerate(_results(first, cost, way, unit[at][able], more)):
+                made[able[i]] = split
+        done += made
+    return done
 
 
-def _best_cap(cost: Floats, size: int, least: float, more: int) -> float:
+def _capped(cost: Floats, cap: Floats) -> Floats:
+    """Costs of stages that take no longer than a cap of each problem; others are infinite."""
+    return np.where(cost <= cap[:, None, None, None], cost, np.inf)
+
+
+def _best_caps(cost: Floats, size: int, least: Floats, more: Ints) -> Floats:
     """The slowest stage with which a step of `more` further micro-batches is shortest."""
-    floor = float(_deal(cost, size, np.add)[0][-1, -1])
+    floor = _deal(cost, size, np.add)[0][:, -1, -1]
 
-    def capped(cap: float) -> tuple[float, float]:
-        best, tie = _deal(np.where(cost <= cap, cost, np.inf), size, np.add, np.maximum)
-        slowest = float(tie[-1, -1])
-        return slowest, float(best[-1, -1]) + more * slowest
+    def capped(rows: Any, cap: Floats) -> tuple[Floats, Floats]:
+        best, tie = _deal(_capped(cost[rows], cap), size, np.add, np.maximum)
+        slowest = tie[:, -1, -1]
+        return slowest, best[:, -1, -1] + more[rows] * slowest
 
-    cap_s, best = capped(least)
-    below = np.inf
-    while (pays := min(below, (best - floor) / more if more else np.inf)) > least:
-        slowest, step = capped(pays)
-        if step < best:
-            cap_s, best = slowest, step
-        if slowest <= least:
-            break
-        below = float(np.nextafter(slowest, 0.0))
-    return cap_s
-
-
-def _starts(start: Ints) -> list[int]:
-    """First layers of the stages, and the end."""
-    ends = [start.shape[1] - 1]
-    for stage in range(len(start) - 1, 0, -1):
-        ends.append(int(start[stage, ends[-1]]))
-    return ends[::-1]
+    cap_s, best = capped(slice(None), least)
+    below, rows = np.full(len(cost), np.inf), np.arange(len(cost))
+    while True:
+        pays = np.full(len(rows), np.inf)
+        np.divide(best[rows] - floor[rows], more[rows], out=pays, where=more[rows] > 0)
+        pays = np.minimum(below[rows], pays)
+        able = pays > least[rows]
+        rows, pays = rows[able], pays[able]
+        if not len(rows):
+            return cap_s
+        slowest, step = capped(rows, pays)
+        better = rows[step < best[rows]]
+        cap_s[better], best[better] = slowest[step < best[rows]], step[step < best[rows]]
+        below[rows] = np.nextafter(slowest, 0.0)
+        rows = rows[slowest > least[rows]]
 
 
 def _deal(
@@ -242,24 +288,26 @@ def _deal(
     """Take in one stage after the other; `join` and `tie` add a stage to what is before it.
 
     `cost` is as `_segments` makes it, `size` is layers + 1. Returns the best values of the first
-    layers on the first stages, shape (stages + 1, size), and of equal ones the least of what
-    decides between them. `start`, of that shape, takes the first layer of the last of these stages.
+    layers on the first stages, shape (problems, stages + 1, size), and of equal ones the least of
+    what decides between them. `start`, of that shape, takes the first layer of the last of these
+    stages.
     """
-    stages, rows, _ = cost.shape
-    best, ties = np.full((2, stages + 1, rows - 1 + size), np.inf)
+    problems, stages, rows, _ = cost.shape
+    best, ties = np.full((2, problems, stages + 1, rows - 1 + size), np.inf)
     # values at the first layer of stages, by row and end
-    before, ties_before = (sliding_window_view(x, size, axis=1) for x in (best, ties))
+    before, ties_before = (sliding_window_view(x, size, axis=2) for x in (best, ties))
     end = np.arange(size)
-    best[0, rows - 1] = ties[0, rows - 1] = 0.0
+    best[:, 0, rows - 1] = ties[:, 0, rows - 1] = 0.0
     for s in range(stages):
-        whole = join(before[s], cost[s])
-        best[s + 1, rows - 1 :] = least = whole.min(axis=0)
+        whole = join(before[:, s], cost[:, s])
+        best[:, s + 1, rows - 1 :] = least = whole.min(axis=1)
         if tie is not None:
-            whole = np.where(whole == least, tie(ties_before[s], cost[s]), np.inf)
-            ties[s + 1, rows - 1 :] = whole.min(axis=0)
+            equal = whole == least[:, None]
+            whole = np.where(equal, tie(ties_before[:, s], cost[:, s]), np.inf)
+            ties[:, s + 1, rows - 1 :] = whole.min(axis=1)
         if start is not None:
-            start[s + 1] = end - (rows - 1 - whole.argmin(axis=0))
-    return best[:, rows - 1 :], ties[:, rows - 1 :]
+            start[:, s + 1] = end - (rows - 1 - whole.argmin(axis=1))
+    return best[..., rows - 1 :], ties[..., rows - 1 :]
 
 
 def _sum_of_squares(before: Floats, cost: Floats) -> Floats:
@@ -267,70 +315,78 @@ def _sum_of_squares(before: Floats, cost: Floats) -> Floats:
     return before + cost * cost
 
 
-def _segments(problem: _Problem, longest: int) -> tuple[Floats, Ints]:
+def _segments(problems: _Problems, longest: int) -> tuple[Floats, Ints]:
     """Cost of stages of at most `longest` layers, and the way of running them that is fastest.
 
-    Both of shape (stages, longest + 1, ends): row i holds stages of longest - i layers, by their
-    end, of 0 to all layers; by one end for all where layers are alike. What would begin before the
-    first layer is found to be infinite when stages are joined.
+    Both of shape (problems, stages, longest + 1, ends): row i holds stages of longest - i layers,
+    by their end, of 0 to all layers; by one end for all where the layers of each problem are alike.
+    What would begin before the first layer is found to be infinite when stages are joined.
     """
-    ways, layers, stages = problem.times.shape
-    alike = all((x == x[:, :1]).all() for x in (problem.times, problem.held))
+    count, ways, layers, stages = problems.times.shape
+    alike = all((x == x[:, :, :1]).all() for x in (problems.times, problems.held))
     ends = 1 if alike else layers + 1
-    cost = np.full((stages, longest + 1, ends), np.inf)
-    way = np.zeros((stages, longest + 1, ends), dtype=np.int64)
-    befores = [np.moveaxis(x, -1, 0) for x in (problem.times_before, problem.held_before)]
-    wide = np.pad(befores, ((0, 0), (0, 0), (0, 0), (longest, 0)))
-    firsts = sliding_window_view(wide, layers + 1, axis=3)[..., -ends:]  # stage, way, row, end
-    able = np.arange(longest, -1, -1)[:, None] >= problem.fewest[:, None, None]
-    some = max(_CELLS // (ways * ends * (longest + 1)), 1)
+    cost = np.full((count, stages, longest + 1, ends), np.inf)
+    way = np.zeros((count, stages, longest + 1, ends), dtype=np.int64)
+    befores = [np.moveaxis(x, -1, 1) for x in (problems.times_before, problems.held_before)]
+    wide = np.pad(befores, ((0, 0), (0, 0), (0, 0), (0, 0), (longest, 0)))
+    # problem, stage, way, row, end
+    firsts = sliding_window_view(wide, layers + 1, axis=4)[..., -ends:]
+    able = np.arange(longest, -1, -1)[:, None] >= problems.fewest[:, None, None]
+    room = _room(problems.limit)[..., None, None, None]
+    fixed = problems.fixed[..., None, None, None]
+    some = max(_CELLS // (count * ways * ends * (longest + 1)), 1)
     for start in range(0, stages, some):
-        at = slice(start, start + some)
+        at = np.s_[:, start : start + some]
         taken, held = (
-            before[at, :, None, -ends:] - first[at]
+            before[at][..., None, -ends:] - first[at]
             for before, first in zip(befores, firsts, strict=True)
         )
-        fits = (held <= _room(problem.limit[at, None, None, None])) & able[at, None]
-        taken = np.where(fits, taken + problem.fixed[at, None, None, None], np.inf)
-        cost[at] = taken[:, 0] if ways == 1 else taken.min(axis=1)
+        fits = (held <= room[at]) & able[start : start + some, None]
+        taken = np.where(fits, taken + fixed[at], np.inf)
+        cost[at] = taken[:, :, 0] if ways == 1 else taken.min(axis=2)
         if ways > 1:
-            way[at] = taken.argmin(axis=1)
+            way[at] = taken.argmin(axis=2)
     return cost, way
 
 
 def _before_layer(values: Floats) -> Floats:
-    """Sums over all layers before each one."""
-    before = np.zeros((values.shape[0], values.shape[1] + 1, values.shape[2]))
-    np.cumsum(values, axis=1, out=before[:, 1:])
+    """Sums over all layers before each one, and over all."""
+    problems, ways, layers, stages = values.shape
+    before = np.zeros((problems, ways, layers + 1, stages))
+    np.cumsum(values, axis=2, out=before[:, :, 1:])
     return before
 
 
 def _runs(before: Floats, layers: int) -> Floats:
-    """Sums over every run of so many layers, shape (ways, layers - run + 1, stages)."""
-    return before[:, layers:] - before[:, : before.shape[1] - layers]
+    """Sums over every run of so many layers, shape (problems, ways, layers - run + 1, stages)."""
+    return before[:, :, layers:] - before[:, :, : before.shape[2] - layers]
 
 
-def _unit(times: Floats, fixed: Floats) -> float:
-    """A power of two of which the sum of all that may be taken is below 2^_BITS."""
-    most = float(times.max(axis=0).sum() + fixed.sum())
-    return 2.0 ** (np.ceil(np.log2(most)) - _BITS) if most > 0 else 1.0
+def _unit(times: Floats, fixed: Floats) -> Floats:
+    """A power of two for each problem: the sum of all that may be taken is below 2^_BITS of it."""
+    most = times.max(axis=1).sum(axis=(1, 2)) + fixed.sum(axis=1)
+    some = np.where(most > 0.0, most, 1.0)
+    return np.where(most > 0.0, 2.0 ** (np.ceil(np.log2(some)) - _BITS), 1.0)
 
 
 def _wide(values: ArrayLike, stages: int) -> Floats:
     return np.array(np.broadcast_to(np.asarray(values, dtype=float), (stages,)))
 
 
-def _result(starts: list[int], cost: Floats, way: Ints, unit: float, more: int) -> LayerSplit:
-    first, end = np.array(starts[:-1]), np.array(starts[1:])
-    place = (
-        np.arange(len(first)),
-        cost.shape[1] - 1 - (end - first),
-        np.minimum(end, cost.shape[2] - 1),
-    )
-    stage_s = cost[place] * unit
-    return LayerSplit(
-        layers=end - first,
-        way=way[place],
-        stage_s=stage_s,
-        step_s=float(stage_s.sum() + more * stage_s.max()),
-    )
+def _results(
+    start: Ints, cost: Floats, way: Ints, unit: Floats, more: Ints
+) -> Iterator[LayerSplit]:
+    """The splits that end with all layers, from the first layer of every stage at each end."""
+    problem, (count, stages, rows, ends) = np.arange(len(start)), cost.shape
+    ends_of = np.full((count, stages + 1), start.shape[2] - 1)
+    for stage in range(stages, 0, -1):
+        ends_of[:, stage - 1] = start[problem, stage, ends_of[:, stage]]
+    layers = np.diff(ends_of)
+    end = np.minimum(ends_of[:, 1:], ends - 1)
+    place = problem[:, None], np.arange(stages), rows - 1 - layers, end
+    stage_s = cost[place] * unit[:, None]
+    step_s = stage_s.sum(axis=1) + more * stage_s.max(axis=1)
+    for i in range(count):
+        yield LayerSplit(
+            layers=layers[i], way=way[place][i], stage_s=stage_s[i], step_s=float(step_s[i])
+        )

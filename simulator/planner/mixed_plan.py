@@ -514,8 +514,9 @@ def staged(scenario: Scenario, table: Layouts) -> Iterator[tuple[Layouts, float]
 
 def _balanced(scenario: Scenario, ranks: list[RankCosts], i: int) -> tuple[int, ...] | None:
     """Layers of every piece so that all kinds FIT, or so that they fit where none lets them."""
-    surely = None if scenario.allow_tight else balance_layers(ranks, i, surely=True)
-    return surely or balance_layers(ranks, i, surely=False)
+    row = np.array([i])
+    surely = None if scenario.allow_tight else balance_layers(ranks, row, surely=True)[0]
+    return surely or balance_layers(ranks, row, surely=False)[0]
 
 
 def _pace(ranks: list[RankCosts], i: int, row: Layouts) -> float:

@@ -23,7 +23,7 @@ from simulator.cost.passes import FULL, over_parts, part_passes
 from simulator.cost.pricing import price_keys, with_paths
 from simulator.cost.step import Estimate, priced_estimate, recomputed_share
 from simulator.cost.tables import Priced, select
-from simulator.layout.layer_split import split_layers
+from simulator.layout.layer_split import split_each
 from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.layout.stages import even_pieces, pieces_of
@@ -54,8 +54,8 @@ def rebalanced_stages(layouts: Layouts, priced: Priced) -> tuple[Ints, Estimate]
     that is split one way to FIT and another, faster way to be TIGHT is there twice. `priced` are
     the prices of `layouts`, as they are.
     """
-    ranks = RankCosts.of(layouts, priced)
-    splits = [(i, split) for i in range(len(layouts)) for split in ranks.splits(i)]
+    several = RankCosts.of(layouts, priced).splits()
+    splits = [(i, split) for i, dealt in enumerate(several) for split in dealt]
     if not splits:
         return None
     rows = np.array([i for i, _ in splits])
@@ -122,49 +122,71 @@ class RankCosts:
             memory_spread=memory_spread(layouts, priced.software),
         )
 
-    def splits(self, i: int) -> list[tuple[int, ...]]:
-        """Layers of every piece of one layout: of the fastest split that fits, and that FITS.
+    def splits(self) -> list[list[tuple[int, ...]]]:
+        """Layers of every piece of each layout: of the fastest split that fits, and that FITS.
 
-        Where the fastest that fits FITS, it is both.
+        Where the fastest that fits FITS, it is both; none where none fits.
         """
-        ranks = [self] * int(self.layouts.pp[i])
-        fits = balance_layers(ranks, i, surely=False)
-        if fits is None:
-            return []
-        counts = np.array(fits)[pieces_of(self.layouts[i])].sum(axis=1)
-        held = self.fixed_bytes[i, : len(ranks)] + self.layer_bytes[i, : len(ranks)] * counts
-        if held.max() <= self.most_bytes(i, surely=True):
-            return [fits]
-        sure = balance_layers(ranks, i, surely=True)
-        return [fits] if sure is None else [fits, sure]
+        every = np.arange(len(self.layouts))
+        known = self._balanced(every, surely=False)
+        splits = [[] if split is None else [split] for split in known]
+        risky = [i for i, split in enumerate(known) if split and not self._surely(i, split)]
+        sure = self._balanced(np.array(risky, dtype=np.intp), surely=True)
+        for i, split in zip(risky, sure, strict=True):
+            splits[i] += [] if split is None else [split]
+        return splits
+
+    def _surely(self, i: int, split: tuple[int, ...]) -> bool:
+        """Whether every rank of a layout FITS with such a split."""
+        counts = np.array(split)[pieces_of(self.layouts[i])].sum(axis=1)
+        ranks = slice(0, len(counts))
+        held = self.fixed_bytes[i, ranks] + self.layer_bytes[i, ranks] * counts
+        return bool(held.max() <= self.most_bytes(i, surely=True))
 
     def most_bytes(self, i: int, *, surely: bool) -> float:
         """The P50 of memory with which a rank of a layout fits, `surely`: with which it FITS."""
         spread = float(np.nan_to_num(self.memory_spread[i]))
         return self.usable_bytes * math.exp(-P90 * spread * surely)
 
+    def _balanced(self, rows: Ints, *, surely: bool) -> list[tuple[int, ...] | None]:
+        """What `balance_layers` says of some rows, those of as many ranks together."""
+        splits: list[tuple[int, ...] | None] = [None] * len(rows)
+        pp = self.layouts.pp[rows]
+        for ranks in np.unique(pp).tolist():
+            some = np.flatnonzero(pp == ranks)
+            dealt = balance_layers([self] * ranks, rows[some], surely=surely)
+            for place, split in zip(some.tolist(), dealt, strict=True):
+                splits[place] = split
+        return splits
 
-def balance_layers(ranks: Sequence[RankCosts], i: int, *, surely: bool) -> tuple[int, ...] | None:
-    """Layers of every piece of layout `i`, of which rank s takes and holds what `ranks[s]` says.
+
+def balance_layers(
+    ranks: Sequence[RankCosts], rows: Ints, *, surely: bool
+) -> list[tuple[int, ...] | None]:
+    """Layers of every piece of some layouts, of which rank s takes and holds what `ranks[s]` says.
 
     Ranks of one kind of servers all say the same; None where no split fits, with its P90 if
-    `surely`.
+    `surely`. All of the layouts have as many ranks.
     """
     layouts = ranks[0].layouts
-    rank = np.arange(len(ranks))
 
     def of(name: str) -> Floats:
-        return np.array([getattr(costs, name)[i, s] for s, costs in zip(rank, ranks, strict=True)])
+        return np.stack([getattr(costs, name)[rows, s] for s, costs in enumerate(ranks)], axis=-1)
 
-    split = split_layers(
-        np.stack([costs.block_s[i, costs.layer_kinds] for costs in ranks], axis=1),
-        of("layer_bytes"),
-        [costs.most_bytes(i, surely=surely) for costs in ranks],
+    seconds = np.stack([costs.block_s[rows][:, costs.layer_kinds] for costs in ranks], axis=-1)
+    most = [[costs.most_bytes(i, surely=surely) for costs in ranks] for i in rows.tolist()]
+    splits = split_each(
+        seconds[:, None],
+        np.broadcast_to(of("layer_bytes")[:, None, None], seconds[:, None].shape),
+        np.array(most),
         fixed_s=of("fixed_s"),
         fixed_bytes=of("fixed_bytes"),
-        micro_batches=int(layouts.micro_batches[i]),
+        micro_batches=layouts.micro_batches[rows],
     )
-    return None if split is None else tuple(_pieces(split.layers, layouts[i]))
+    return [
+        None if split is None else tuple(_pieces(split.layers, layouts[i]))
+        for i, split in zip(rows.tolist(), splits, strict=True)
+    ]
 
 
 def _pieces(layers: Ints, row: Layouts) -> list[int]:
