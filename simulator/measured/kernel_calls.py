@@ -200,8 +200,8 @@ def _libraries(
         kind, name, number, *labels = key
         wanted, found = _figures(accelerators[name], kind, number, labels, words)
         library[rows] = found
-        reason = f"no figures of {wanted} for {number} on {name}"
-        sieve.skip(reason, (library == "") & sieve.table.at(rows))
+        if not found:
+            sieve.skip(f"no figures of {wanted} for {number} on {name}", sieve.table.at(rows))
     return np.asarray(library, dtype=str)
 
 
