@@ -198,9 +198,9 @@ def _libraries(
     library = np.full(len(family), "", dtype=object)
     for key, rows in list(groups(sieve.kept, family, device, dtype, *columns)):
         kind, name, number, *labels = key
-        wanted, found = _figures(accelerators[name], kind, number, labels, words)
-        library[rows] = found
-        if not found:
+        wanted, known = _figures(accelerators[name], kind, number, labels, words)
+        library[rows] = known
+        if not known:
             sieve.skip(f"no figures of {wanted} for {number} on {name}", sieve.table.at(rows))
     return np.asarray(library, dtype=str)
 

@@ -89,9 +89,7 @@ def block_costs_of_each(
     costs = []
     for of_parts in zip(*priced, strict=True):
         by_part = {name: np.array([p[name] for p in of_parts]) for name in of_parts[0]}
-        parts_last = {
-            name: x.transpose(*range(1, x.ndim), 0).copy() for name, x in by_part.items()
-        }
+        parts_last = {name: x.transpose(*range(1, x.ndim), 0).copy() for name, x in by_part.items()}
         costs.append(BlockCosts(boundary_bytes=boundary_bytes, input_s=fetched, **parts_last))
     return costs
 
