@@ -541,6 +541,18 @@ def read_csv(
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield (line number, row as a dict of strings) for each row of a CSV file with a header.
 
+    Of rows that are not as long as the header, see :func:`read_lists`.
+    """
+    header, rows = read_lists(path, uneven=uneven)
+    for line, cells in rows:
+        yield line, dict(zip(header, cells, strict=True))
+
+
+def read_lists(
+    path: Path | str, *, uneven: dict[int, str] | None = None
+) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
+    """Return the header of a CSV file, and (line number, cells) of each row, as many as it has.
+
     A row with more or fewer cells than the header is an error; where `uneven` is given, what is
     wrong with it is put there under its line number instead, and the row is yielded all the same:
     cut to the header, or filled up with blanks.
@@ -559,15 +571,25 @@ def read_csv(
         )
     if twice := [name for name, times in Counter(header).items() if times > 1]:
         raise InputError(f"{path}: line 1: column {min(twice) or 'without a name'} stands twice")
+    return header, _as_wide(path, len(header), rows, uneven)
+
+
+def _as_wide(
+    path: Path | str,
+    width: int,
+    rows: Iterator[tuple[int, list[str]]],
+    uneven: dict[int, str] | None,
+) -> Iterator[tuple[int, list[str]]]:
+    """Rows that are not blank, each with as many cells as the header has."""
     for line, cells in rows:
-        if cells and len(cells) != len(header):
-            rule = f"must have {len(header)} cells as the header has, got {len(cells)}"
+        if cells and len(cells) != width:
+            rule = f"must have {width} cells as the header has, got {len(cells)}"
             if uneven is None:
                 raise InputError(f"{path}: line {line}: {rule}")
             uneven[line] = rule
-            cells = [*cells[: len(header)], *[""] * (len(header) - len(cells))]
+            cells = [*cells[:width], *[""] * (width - len(cells))]
         if cells:
-            yield line, dict(zip(header, cells, strict=True))
+            yield line, cells
 
 
 def read_columns(path: Path | str) -> dict[str, tuple[str, ...]]:

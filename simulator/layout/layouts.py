@@ -350,7 +350,7 @@ _FEW = 500
 
 def _stored(column: NDArray[Any]) -> NDArray[Any]:
     """A column, or one value in place of many alike: half of a search's columns are no more."""
-    if len(column) and (column == column[0]).all():
+    if len(column) == 1 or (len(column) and (column == column[0]).all()):
         value = column[:1].copy()
         value.flags.writeable = False
         return _same(value, len(column))

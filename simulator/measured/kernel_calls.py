@@ -198,10 +198,10 @@ def _libraries(
     library = np.full(len(family), "", dtype=object)
     for key, rows in list(groups(sieve.kept, family, device, dtype, *columns)):
         kind, name, number, *labels = key
-        wanted, found = _figures(accelerators[name], kind, number, labels, words)
-        library[rows] = found
-        reason = f"no figures of {wanted} for {number} on {name}"
-        sieve.skip(reason, (library == "") & sieve.table.at(rows))
+        wanted, known = _figures(accelerators[name], kind, number, labels, words)
+        library[rows] = known
+        if not known:
+            sieve.skip(f"no figures of {wanted} for {number} on {name}", sieve.table.at(rows))
     return np.asarray(library, dtype=str)
 
 

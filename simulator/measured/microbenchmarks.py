@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from simulator import catalogue
 from simulator.arrays import Bools, Floats, Ints
 from simulator.errors import InputError, brief, nearest
-from simulator.files import build, check_header, read_csv, read_toml, record
+from simulator.files import build, check_header, read_lists, read_toml, record
 from simulator.measured.table_kinds import HEADERS, Kind
 from simulator.records import dataclass
 
@@ -110,20 +110,19 @@ def read_table(path: Path | str, kind: Kind) -> Table:
     faults: dict[int, str] = {}
     lines: list[int] = []
     rows: list[list[str]] = []
-    header: list[str] = []
-    for line, row in read_csv(path, uneven=faults):
-        header = header or list(row)
+    header, read = read_lists(path, uneven=faults)
+    for line, cells in read:
         lines.append(line)
-        rows.append([*map(str.strip, row.values())])
-        if max(map(len, rows[-1])) > _LONGEST:
+        rows.append([*map(str.strip, cells)])
+        if len("".join(cells)) > _LONGEST and max(map(len, rows[-1])) > _LONGEST:
             faults.setdefault(line, f"must have no cell of more than {_LONGEST} characters")
             rows[-1] = [cell[:_LONGEST] for cell in rows[-1]]
     if not rows:
         raise InputError(f"{path}: the table has a header and no rows")
     known = HEADERS[kind]
     check_header(path, header, required=known.required, known=known.columns)
-    cells = (np.array(column, dtype=str) for column in zip(*rows, strict=True))
-    columns = dict(zip(header, cells, strict=True))
+    texts = (np.array(column, dtype=str) for column in zip(*rows, strict=True))
+    columns = dict(zip(header, texts, strict=True))
     return Table(path=str(path), line=np.array(lines), columns=columns, faults=faults)
 
 

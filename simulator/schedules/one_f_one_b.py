@@ -32,13 +32,18 @@ def alternating(
     waits = delay * np.arange(pp)[:, None]
 
     step = np.broadcast_to(np.arange(n), (pp, n))
-    # the order is that of these moments: forward k >= warm at 3 (k - warm), its backward next
-    moments = [np.where(step < warm, step - n, 3 * (step - warm)), 3 * step + 1]
-    kinds = [FORWARD, BACKWARD_INPUT if splits_backward else BACKWARD]
     if splits_backward:
-        moments.append(3 * (step + waits) + 2)
-        kinds.append(BACKWARD_WEIGHT)
-    order = np.argsort(np.concatenate(moments, axis=1), axis=1, kind="stable")
+        # the order is that of these moments: forward k >= warm at 3 (k - warm), its backward next
+        ahead = np.where(step < warm, step - n, 3 * (step - warm))
+        moments = [ahead, 3 * step + 1, 3 * (step + waits) + 2]
+        order = np.argsort(np.concatenate(moments, axis=1), axis=1, kind="stable")
+    else:
+        order = np.empty((pp, 2 * n), dtype=np.int64)
+        ahead = np.where(step < warm, step, 2 * step - warm)
+        back = np.where(step < n - warm, warm + 1 + 2 * step, n + step)
+        for passes, places in enumerate((ahead, back)):
+            np.put_along_axis(order, places, step + passes * n, axis=1)
+    kinds = [FORWARD, *((BACKWARD_INPUT, BACKWARD_WEIGHT) if splits_backward else (BACKWARD,))]
     step = order % n
     kind = np.array(kinds)[order // n]
     loop = step // size % v

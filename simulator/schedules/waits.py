@@ -82,25 +82,27 @@ def _nodes(schedule: str, pp: int, micro_batches: int, vpp: int) -> _Nodes:
     """One row per pass or overlapped pair, ranks one after the other."""
     table, held = actions(schedule, pp, micro_batches, vpp), SCHEDULES[schedule].chunks(vpp)
     taken = awaited(table, pp * vpp)
+    what = ((alone(table, pp) * len(KINDS) + table.kind) * pp + table.rank) * held + table.chunk
+    far = (taken >= 0) & (table.rank[taken] != table.rank)
+    operations = 2 * len(KINDS) * pp * held
+    if not table.with_next.any():
+        sources, hops = np.where(taken >= 0, taken, np.int32(len(taken))), far.astype(np.int8)
+        rows = sources[None], hops[None], what.astype(np.int32)[None]
+        return _Nodes(table.rank.astype(np.int32), *rows, operations)
     second = np.r_[False, table.with_next[:-1]]
     node = np.cumsum(~second) - 1
     head, tail = np.flatnonzero(~second), np.flatnonzero(second)
     nothing = len(head)
-    halves = (head, tail) if len(tail) else (head,)
-    shape = len(halves), nothing
-    sources, operation = (np.full(shape, fill, dtype=np.int32) for fill in (nothing, -1))
-    hops = np.zeros(shape, dtype=np.int8)
-    what = ((alone(table, pp) * len(KINDS) + table.kind) * pp + table.rank) * held + table.chunk
+    sources, operation = (np.full((2, nothing), fill, dtype=np.int32) for fill in (nothing, -1))
+    hops = np.zeros((2, nothing), dtype=np.int8)
     sends = np.zeros(len(table), dtype=np.int8)
-    far = (taken >= 0) & (table.rank[taken] != table.rank)
     sends[taken[far]] = 1
     sends[tail] += sends[tail - 1]
-    for row, some in enumerate(halves):
+    for row, some in enumerate((head, tail)):
         at, found = node[some], taken[some]
         sources[row, at] = np.where(found >= 0, node[found], nothing)
         hops[row, at] = np.where(far[some], sends[found], 0)
         operation[row, at] = what[some]
-    operations = 2 * len(KINDS) * pp * held
     return _Nodes(table.rank[head].astype(np.int32), sources, hops, operation, operations)
 
 

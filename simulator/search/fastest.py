@@ -54,7 +54,7 @@ def explore_scenario(
     return explore(scenario.workload, *machine, pinned, allow_tight=scenario.allow_tight, **how)
 
 
-_MOST_KNOWN = 8
+MOST_KNOWN = 8
 """Searches that stay known: those of the sizes and machines between which a question goes on."""
 
 _SHORT = 1 << 18
@@ -93,7 +93,7 @@ def _bytes_of(record: Any) -> bytes:
 
 def _remember(key: _Key, result: Fastest) -> Fastest:
     _known[key] = result
-    if len(_known) > _MOST_KNOWN:
+    if len(_known) > MOST_KNOWN:
         _known.popitem(last=False)
     return result
 
@@ -106,7 +106,7 @@ def search_together(scenarios: Sequence[Scenario], *, keep: int = KEEP) -> None:
     which nothing fits, which `fastest` searches to say why.
     """
     by_gpus = {x.cluster.gpus: x for x in scenarios if not hopeless(x, x.cluster)}
-    rising = [by_gpus[gpus] for gpus in sorted(by_gpus)][:_MOST_KNOWN]
+    rising = [by_gpus[gpus] for gpus in sorted(by_gpus)][:MOST_KNOWN]
     clusters = [scenario.cluster for scenario in rising]
     if len(rising) < 2 or not _alike(clusters, rising[0]):
         return

@@ -106,14 +106,14 @@ def test_an_interrupted_sweep_goes_on(tmp_path: Path, searched: list[int]) -> No
 
     with pytest.raises(KeyboardInterrupt):
         sweep_grid(made, folder=tmp_path, jobs=1, progress=stop)
-    assert searched == [1, 2, 3]
+    assert searched == [1, 2, 3, 4]  # two sizes are searched together
     with (tmp_path / "points.jsonl").open("a") as file:
         file.write('{"key": "cut o')  # as if the machine had gone down while it wrote
     found = sweep_grid(made, folder=tmp_path, jobs=1)
-    assert searched == list(range(1, 9)) and found.known == 3
+    assert searched == [1, 2, 3, 4, *range(4, 9)] and found.known == 3
     assert [row["twice"] for row in found.rows] == list(range(2, 18, 2))
     again = sweep_grid(made, folder=tmp_path, jobs=1)
-    assert len(searched) == 8 and again.known == 8 and again.rows == found.rows
+    assert len(searched) == 9 and again.known == 8 and again.rows == found.rows
 
 
 def test_what_changes_a_result_makes_it_new(
@@ -274,10 +274,11 @@ def test_another_price_searches_nothing_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Money follows from one search: twice the price is twice the bill, of the same layout."""
-    asked = list[int]()
-    explore = fastest_module.explore_scenario
-    heard = lambda scenario, *a, **how: asked.append(1) or explore(scenario, *a, **how)  # noqa: E731
-    monkeypatch.setattr(fastest_module, "explore_scenario", heard)
+    asked = list[str]()
+    for name in ("explore_scenario", "explore_sizes"):
+        whole = getattr(fastest_module, name)
+        heard = lambda *a, _of=(name, whole), **how: asked.append(_of[0]) or _of[1](*a, **how)  # noqa: E731
+        monkeypatch.setattr(fastest_module, name, heard)
     monkeypatch.setattr(fastest_module, "_known", OrderedDict())
     text = """
 [model]
@@ -289,10 +290,35 @@ name = "dgx-h100"
 "economics.usd_per_gpu_hour" = [2.0, 4.0]
 """
     rows = sweep_grid(grid(tmp_path, COMMON + text), jobs=1).rows
-    assert len(asked) == 2
+    assert asked == ["explore_sizes"]
     for cheap, dear in (rows[:2], rows[2:]):
         assert dear["usd_p50"] == pytest.approx(2.0 * cheap["usd_p50"], rel=1e-9)
         assert (dear["layout"], dear["step_time_s"]) == (cheap["layout"], cheap["step_time_s"])
+
+
+def test_sizes_searched_together_say_what_each_says_alone(tmp_path: Path) -> None:
+    """With two prices, a size that does not divide and one on which nothing fits."""
+    text = """
+[model]
+name = "llama-3.1-8b"
+[cluster]
+name = "dgx-h100"
+[training]
+sequence_length = 4096
+global_batch = 96
+tokens = 1e10
+[grid]
+"cluster.gpus" = [8, 16, 32, 50, 48]
+"economics.usd_per_gpu_hour" = [2.0, 4.0]
+"""
+    made = grid(tmp_path, text)
+    rows = sweep_grid(made, jobs=1).rows
+    assert {row["cluster.gpus"] for row in rows if row["problem"]} == {50}
+    for point, row in zip(made.points(), rows, strict=True):
+        if row["problem"] is None:
+            fastest_module._known.clear()
+            alone = offer_row(offer(make_scenario(point.document), Asked()))
+            assert {name: row[name] for name in alone} == alone
 
 
 def test_a_figure_less_sure_is_searched_again() -> None:

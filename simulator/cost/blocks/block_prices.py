@@ -7,6 +7,7 @@ hidden communication are told apart here, by the window that each collective may
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -29,6 +30,7 @@ from simulator.cost.operators.operations import (
     Flash,
     Operators,
     Ranks,
+    Stream,
     element_bytes,
     recomputes,
 )
@@ -86,8 +88,9 @@ def block_costs_of_each(
     fetched = input_s(workload, cluster, software, ranks)
     costs = []
     for of_parts in zip(*priced, strict=True):
-        stacked = {name: np.stack([p[name] for p in of_parts], axis=-1) for name in of_parts[0]}
-        costs.append(BlockCosts(boundary_bytes=boundary_bytes, input_s=fetched, **stacked))
+        by_part = {name: np.array([p[name] for p in of_parts]) for name in of_parts[0]}
+        parts_last = {name: x.transpose(*range(1, x.ndim), 0).copy() for name, x in by_part.items()}
+        costs.append(BlockCosts(boundary_bytes=boundary_bytes, input_s=fetched, **parts_last))
     return costs
 
 
@@ -177,6 +180,8 @@ class _Pricer:
             for kind in (self.device, software.host)
         )
         self.slower_host = float(cluster.node.host_time) * (1.0 + late_host)
+        self._figures: dict[str, Mapping[str, Any]] = {}
+        self._forward: dict[int, tuple[Stream, Floats]] = {}
 
     def _wide(self, value: Any) -> Floats:
         return per_key(value, self.keys)
@@ -196,7 +201,7 @@ class _Pricer:
             alone, *_ = self._traffic(ops, gemm, computed, beside=False)
             alone, _ = self._launch(ops, alone)
             for i, (apart, paired) in enumerate(zip(alone, (forward, backward), strict=True)):
-                alone_s[i] = np.stack([apart[term] - paired[term] for term in PASS_TERMS])
+                alone_s[i] = [apart[term] - paired[term] for term in PASS_TERMS]
         else:
             alone = forward, backward
         if not ops.has_backward:
@@ -208,8 +213,8 @@ class _Pricer:
         flop = sum((g.flop for g in ops.gemms), zero)
         flop = sum((call.flop for call in ops.flash), flop)
         shared = {
-            "forward_s": np.stack([forward[term] for term in PASS_TERMS]),
-            "backward_s": np.stack([backward[term] for term in PASS_TERMS]),
+            "forward_s": np.array([forward[term] for term in PASS_TERMS]),
+            "backward_s": np.array([backward[term] for term in PASS_TERMS]),
             "wgrad_s": weight_gradients,
             "hidden_s": np.array([list(way.values()) for way in hidden]),
             "alone_s": alone_s,
@@ -278,8 +283,8 @@ class _Pricer:
         longer_s = self._replays(ops, kernels, work_s, gaps)
         selective_s = work_s + longer_s - sum(spared) * (1.0 + self.late)
         return {
-            "recompute_s": np.stack([zero, selective_s, full_s]),
-            "exchange_s": np.stack([*exchange, repeated_s]),
+            "recompute_s": np.array([zero, selective_s, full_s]),
+            "exchange_s": np.array([*exchange, repeated_s]),
             "saved_bytes": saved,
             "rebuilt_bytes": np.maximum(saved[0] - saved, 0.0),
             "selective_flop": again_flop,
@@ -318,8 +323,7 @@ class _Pricer:
                 weight_gradients = weight_gradients + wgrad
         forward["attention"], backward["attention"] = self._flash(ops)
         for s in ops.streams:
-            moved_s = self._stream(s.kind, s.forward_bytes, s.calls)
-            forward["memory_bound"] = forward["memory_bound"] + moved_s
+            forward["memory_bound"] = forward["memory_bound"] + self._stream_forward(s)
             moved_s = self._stream(s.kind, s.backward_bytes, s.calls_back)
             backward["memory_bound"] = backward["memory_bound"] + moved_s
         for way in (forward, backward):
@@ -329,7 +333,7 @@ class _Pricer:
     def _forward_s(self, ops: Operators, gemm: dict[str, Floats]) -> Floats:
         """Seconds of a forward pass through some operators of a part, host and attention apart."""
         busy = [gemm[f"{g.name}:forward"] for g in ops.gemms]
-        busy += [self._stream(s.kind, s.forward_bytes, s.calls) for s in ops.streams]
+        busy += map(self._stream_forward, ops.streams)
         terms = dict.fromkeys(PASS_TERMS, np.zeros(self.keys))
         for c in filter(self._is_run, ops.collectives):
             terms = self._collective(c, gemm, terms["attention"], None).added_to(terms)
@@ -391,13 +395,22 @@ class _Pricer:
         return forward, backward
 
     def _stream(self, kind: str, moved: Any, calls: Any) -> Floats:
-        name = figures_for(self.device, self.device.stream, kind, "stream class", "elementwise")
-        figures = stream_figures(self.device, name)
+        if (figures := self._figures.get(kind)) is None:
+            name = figures_for(self.device, self.device.stream, kind, "stream class", "elementwise")
+            figures = self._figures[kind] = stream_figures(self.device, name)
         return self._wide(stream_s(moved_bytes=moved, calls=calls, **figures))
+
+    def _stream_forward(self, stream: Stream) -> Floats:
+        """Seconds of a stream's forward pass, asked for again by whatever runs it again."""
+        if (known := self._forward.get(id(stream))) is None:
+            seconds = self._stream(stream.kind, stream.forward_bytes, stream.calls)
+            known = self._forward[id(stream)] = stream, seconds
+        return known[1]
 
     def _is_run(self, c: Collective) -> bool:
         """Whether any layout has more than one rank in a collective's group."""
-        return c.moe is not None or bool((getattr(self.ranks.groups, c.group).size > 1).any())
+        several = getattr(self.ranks.groups, c.group).size > 1
+        return c.moe is not None or bool(np.count_nonzero(several))
 
     def _collective(
         self,
@@ -542,5 +555,5 @@ class _Pricer:
             again = recomputes(s.module, modules) or "half_matmul" in modules
             unread = s.rerun or any(s is left for left in rest.streams)
             if again and s.stashes is None and not unread:
-                again_s = again_s + self._stream(s.kind, s.forward_bytes, s.calls)
+                again_s = again_s + self._stream_forward(s)
         return again_s, again_flop

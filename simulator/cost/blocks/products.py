@@ -66,7 +66,7 @@ class Products:
 
     def times(self, parts: list[Operators]) -> list[dict[str, Floats]]:
         """Seconds of every product of every part, by ``name:direction``; each shape once."""
-        rows: dict[tuple[str, bool], list[tuple[int, str, list[Floats]]]] = {}
+        rows: dict[tuple[str, bool], list[tuple[int, str, Floats]]] = {}
         adds = "gradient_accumulation" in self.software.kernels.fused
         wide = gradient_bytes(self.recipe, self.software.states) >= 4.0
         weight_bytes = (8.0 if wide else 2.0 * self._size) if adds else self._size
@@ -91,12 +91,14 @@ class Products:
                     way = cut.get(name, WHOLE)
                     m, n, batch = way.shape(m, n, g.batch)
                     sizes = (m, n, k, batch, result, aligned, way.pieces, way.held_units)
-                    shape = [np.ceil(x) + np.zeros(self._keys) for x in sizes]
+                    shape = np.empty((len(sizes), self._keys))
+                    for column, size in zip(shape, sizes, strict=True):
+                        np.ceil(size, out=column)
                     key = (index, name, shape)
                     rows.setdefault((product_type(self.recipe, g.kind), g.grouped), []).append(key)
         times: list[dict[str, Floats]] = [{} for _ in parts]
         for (dtype, grouped), calls in rows.items():
-            columns = [np.concatenate([call[2][i] for call in calls]) for i in range(8)]
+            columns = np.concatenate([shape for _, _, shape in calls], axis=1)
             seconds = self.seconds(dtype, columns, grouped).reshape(len(calls), self._keys)
             for (index, name, _), row in zip(calls, seconds, strict=True):
                 times[index][name] = times[index].get(name, 0.0) + row
@@ -123,14 +125,14 @@ class Products:
             return g.aligned
         return (np.ceil(g.n) % lanes == 0.0) & (np.ceil(g.k) % lanes == 0.0)
 
-    def seconds(self, dtype: str, columns: list[Floats], grouped: bool) -> Floats:
+    def seconds(self, dtype: str, columns: Floats, grouped: bool) -> Floats:
         """Seconds of calls of one type.
 
         Parameters
         ----------
         dtype : str
             Type of the products.
-        columns : list of ndarray, shape (calls,) each
+        columns : ndarray, shape (8, calls)
             M, N, K, products of a call, bytes of an element of the result, whether aligned, pieces,
             compute units set aside.
         grouped : bool

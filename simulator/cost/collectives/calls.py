@@ -66,7 +66,7 @@ def _ring_s(
     alike = [np.asarray(x) for x in (size_bytes, group.size, group.local, integer)]
     every = np.broadcast(*alike)
     shape = every.shape
-    if not (alike[0].any() and (alike[1] > 1).any()):
+    if not (np.count_nonzero(alike[0]) and np.count_nonzero(alike[1] > 1)):
         return np.zeros(shape)
     if every.size <= _FEW:
         calls = list(zip(*(_listed(x, every) for x in alike), strict=True))

@@ -26,7 +26,8 @@ _ALIGNED_ROWS = 16.0
 _UNALIGNED = 0.5
 """Distance of rows that 16 does not divide from those that it does."""
 
-_CHUNK = 32
+_CHUNK = 16
+"""Shapes that are set against all timed ones together: what they need stays in a cache."""
 
 
 def features(kernel: str, sizes: Mapping[str, Any]) -> Floats:
@@ -62,11 +63,15 @@ def matern(a: Floats, b: Floats) -> Floats:
     Sums run over the coordinates in a fixed order, so that a row is the same in any list.
     """
     square = np.zeros((len(a), len(b)))
-    for axis in range(a.shape[1]):
-        step = a[:, axis][:, None] - b[:, axis][None, :]
-        square += step * step
-    distance = np.sqrt(3.0 * square)
-    return np.asarray((1.0 + distance) * np.exp(-distance))
+    step = np.empty_like(square)
+    for here, there in zip(a.T, np.ascontiguousarray(b.T), strict=True):
+        np.subtract(here[:, None], there, out=step)
+        square += np.multiply(step, step, out=step)
+    square *= 3.0
+    distance = np.sqrt(square, out=square)
+    fades = np.exp(np.negative(distance, out=step), out=step)
+    distance += 1.0
+    return np.multiply(distance, fades, out=distance)
 
 
 def residual_factor(timed: TimedShapes, **sizes: Any) -> Floats:

@@ -67,14 +67,14 @@ def saved_by_mode(ops: Operators, kernels: Kernels, keys: int) -> Floats:
         share = kept_share(tensor.role, tensor.module, modules)
         selective = selective + share * tensor.size_bytes
     if not ops.is_block:
-        return np.stack([total, total, total])
+        return np.array([total, total, total])
     if "half_matmul" in modules:
         # beside the block's input, eager torch keeps the last product's output, which the policy
         # names and nothing reads (as large); a compiler drops it
         eager = "bias_activation" not in kernels.fused
         selective = selective + (2.0 if eager else 1.0) * ops.checkpoint_bytes
     checkpoint = np.broadcast_to(np.asarray(ops.checkpoint_bytes, dtype=float), (keys,))
-    return np.stack([total, selective, checkpoint])
+    return np.array([total, selective, checkpoint])
 
 
 def spared_s(

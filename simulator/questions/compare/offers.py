@@ -313,9 +313,7 @@ def offers_of(
 ) -> list[Offer]:
     """The same for several sizes, which are searched together where that says the same."""
     placed = [_placed(scenario, name, gpus) for gpus in sizes]
-    scenarios = [x for x in placed if isinstance(x, Scenario) and not x.cluster.kinds]
-    if len(scenarios) > 1:
-        search_together(list(filter(None, map(_of_one_batch, scenarios))), keep=_kept(scenario))
+    search_sizes([x for x in placed if isinstance(x, Scenario)])
     label = "" if asked.quote is None else asked.quote.label
     offers = []
     for gpus, on_size in zip(sizes, placed, strict=True):
@@ -338,9 +336,22 @@ def _placed(scenario: Scenario, name: str, gpus: int) -> Scenario | InputError:
         return error
 
 
+def search_sizes(scenarios: Sequence[Scenario]) -> None:
+    """Search scenarios that differ in the size of their cluster alone, for their offers.
+
+    What one of them cannot do is left for its own offer to say.
+    """
+    single = list(filter(None, map(_of_one_batch, scenarios)))
+    if len(single) > 1:
+        search_together(single, keep=_kept(single[0]))
+
+
 def _of_one_batch(scenario: Scenario) -> Scenario | None:
     """A scenario as :func:`offer` searches it; None where it searches several batches or none."""
+    if scenario.cluster.kinds:
+        return None
     try:
+        refuse_tables(scenario)
         batches = batches_of(scenario)
     except InputError:
         return None

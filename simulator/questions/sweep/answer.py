@@ -24,10 +24,11 @@ from simulator.files import read_document
 from simulator.frames import DataFrame, frame_of_rows
 from simulator.questions.compare.answer import offer_row
 from simulator.questions.compare.gpu_counts import parse_counts
-from simulator.questions.compare.many_searches import done_as_they_come
-from simulator.questions.compare.offers import Asked, Offer, offer
+from simulator.questions.compare.many_searches import cores, done_as_they_come
+from simulator.questions.compare.offers import Asked, Offer, offer, search_sizes
 from simulator.records import dataclass
 from simulator.scenario import AFTER_SEARCH, Scenario, make_scenario
+from simulator.search.fastest import MOST_KNOWN
 from simulator.sections import SECTIONS
 
 MOST_POINTS = 100_000
@@ -36,7 +37,7 @@ MOST_POINTS = 100_000
 _COUNTS = "cluster.gpus"
 
 _MOST_TOGETHER = 32
-"""Points of one search that a worker does before it hands them over."""
+"""Points that a worker does before it hands them over."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -205,7 +206,9 @@ def sweep_grid(
     done = {number: known[key] for number, key in keys.items() if key in known}
     before = len(done)
     todo = [point for point in points if point.number not in done]
-    arguments = [(some, str(grid.path), str(grid.path.parent), wanted) for some in _by_search(todo)]
+    processes = cores() if jobs is None else jobs
+    searches = _of_several_sizes(_by_search(todo), processes if scheduler is None else len(todo))
+    arguments = [(some, str(grid.path), str(grid.path.parent), wanted) for some in searches]
     arrivals = done_as_they_come(
         _search, arguments, jobs=jobs, scheduler=scheduler, backend=backend
     )
@@ -224,37 +227,71 @@ def _by_search(points: list[Point]) -> list[list[Point]]:
     """Points that differ in money and goals alone together, few enough to be written down soon."""
     alike: dict[str, list[list[Point]]] = {}
     for point in points:
-        rest = {name: x for name, x in point.document.items() if name not in AFTER_SEARCH}
-        groups = alike.setdefault(json.dumps(rest, sort_keys=True, default=str), [[]])
+        groups = alike.setdefault(_without(point, AFTER_SEARCH), [[]])
         if len(groups[-1]) == _MOST_TOGETHER:
             groups.append([])
         groups[-1].append(point)
     return [group for groups in alike.values() for group in groups]
 
 
+def _of_several_sizes(searches: list[list[Point]], workers: int) -> list[list[list[Point]]]:
+    """Searches that differ in the number of accelerators alone together.
+
+    Of several workers each has two pieces of work or more.
+    """
+    pieces = 2 * workers if workers > 1 else 1
+    most = min(len(searches) // pieces, MOST_KNOWN)
+    alike: dict[str, list[list[list[Point]]]] = {}
+    for points in searches:
+        groups = alike.setdefault(_without(points[0], AFTER_SEARCH, _COUNTS), [[]])
+        points_of_group = sum(map(len, groups[-1])) + len(points)
+        if groups[-1] and (len(groups[-1]) >= most or points_of_group > _MOST_TOGETHER):
+            groups.append([])
+        groups[-1].append(points)
+    return [group for groups in alike.values() for group in groups]
+
+
+def _without(point: Point, sections: tuple[str, ...], field: str = "") -> str:
+    """A point's scenario in words, without some sections and one field."""
+    document = {name: x for name, x in point.document.items() if name not in sections}
+    section, _, name = field.partition(".")
+    if isinstance(table := document.get(section), Mapping):
+        document[section] = {key: x for key, x in table.items() if key != name}
+    return json.dumps(document, sort_keys=True, default=str)
+
+
 def _search(
-    points: list[Point], path: str, base: str, asked: Asked
+    searches: list[list[Point]], path: str, base: str, asked: Asked
 ) -> list[tuple[int, dict[str, Any]]]:
-    """Number and row of each point of one search."""
-    rows, searched = list[tuple[int, dict[str, Any]]](), None
-    for point in points:
-        where = f"{path}: point {point.number}"
-        try:
-            searched = make_scenario(
-                point.document, where=where, base=Path(base), searched=searched
-            )
-            rows.append(_row(point, searched, asked))
-        except ForeshardError as error:
-            rows.append(_bad_row(point, error))
-    return rows
+    """Number and row of each point of some searches, which differ in the size of the cluster."""
+    made = dict[int, Scenario | ForeshardError]()
+    for points in searches:
+        searched = None
+        for point in points:
+            where = f"{path}: point {point.number}"
+            try:
+                searched = make_scenario(
+                    point.document, where=where, base=Path(base), searched=searched
+                )
+                made[point.number] = searched
+            except ForeshardError as error:
+                made[point.number] = error
+    firsts = [made[points[0].number] for points in searches]
+    search_sizes([x for x in firsts if isinstance(x, Scenario)])
+    return [_row(point, made[point.number], asked) for points in searches for point in points]
 
 
-def _row(point: Point, made: Scenario, asked: Asked) -> tuple[int, dict[str, Any]]:
+def _row(point: Point, made: Scenario | ForeshardError, asked: Asked) -> tuple[int, dict[str, Any]]:
     """Number and row of one point."""
-    limits, goal = asdict(asked), made.goal
-    limits["deadline_days"] = asked.deadline_days or goal.deadline_days
-    limits["budget_usd"] = asked.budget_usd or goal.budget_usd
-    return point.number, {"problem": None, **offer_row(offer(made, Asked(**limits)))}
+    try:
+        if isinstance(made, ForeshardError):
+            raise made
+        limits, goal = asdict(asked), made.goal
+        limits["deadline_days"] = asked.deadline_days or goal.deadline_days
+        limits["budget_usd"] = asked.budget_usd or goal.budget_usd
+        return point.number, {"problem": None, **offer_row(offer(made, Asked(**limits)))}
+    except ForeshardError as error:
+        return _bad_row(point, error)
 
 
 def _bad_row(point: Point, error: ForeshardError) -> tuple[int, dict[str, Any]]:

@@ -75,15 +75,15 @@ def validate_trace(
     InputError
         With the problems of trace and scenario.
     """
-    from simulator.interop.traces.kineto import read_trace
-    from simulator.interop.traces.nsys import is_nsys, read_nsys
-    from simulator.scoring.trace import measure
-    from simulator.scoring.trace_gap import compare_trace
-
     if trace is None:
         if steps is not None:
             raise InputError("--trace-steps: only with --trace TRACE")
         return None
+    from simulator.interop.traces.kineto import read_trace  # tables of runs go without
+    from simulator.interop.traces.nsys import is_nsys, read_nsys
+    from simulator.scoring.trace import measure
+    from simulator.scoring.trace_gap import compare_trace
+
     if wrong := [name for name, value in others.items() if value]:
         raise InputError(f"{', '.join(wrong)}: cannot be given together with --trace")
     described, _ = options.scenario(scenario)
