@@ -96,7 +96,8 @@ def split_layers(
     Under a cap on the slowest stage the least sum is found stage by stage. A first pass finds the
     least cap, the next ones lower it from the largest that can pay: a solution whose slowest stage
     is t is best under every cap from its own down to t, so that the next cap lies below t. All
-    caps are passed over that cannot pay, none else, so that the result is that of trying all.
+    caps are passed over that cannot pay, none else, so that the result is that of trying all. Of
+    each stage those ends alone are looked at which leave the others what they can hold.
 
     Examples
     --------
@@ -208,8 +209,13 @@ class _Problems:
         least = self.times.min(axis=(1, 3)).sum(axis=1) + self.fixed.sum(axis=1)
         waits = np.full(len(least), np.inf)
         np.multiply(self.more, slowest, out=waits, where=np.isfinite(slowest))
-        negative = np.minimum(*(x.min(axis=(1, 2, 3)) for x in (self.times, self.held))) < 0.0
-        return np.where(negative, 0.0, least + waits)
+        return np.where(self.rise, least + waits, 0.0)
+
+    @property
+    def rise(self) -> NDArray[np.bool_]:
+        """Of which problems longer stages take and hold no less."""
+        least = np.minimum(*(x.min(axis=(1, 2, 3)) for x in (self.times, self.held)))
+        return np.asarray(least >= 0.0)
 
 
 def _room(limit: Floats) -> Floats:
@@ -229,16 +235,21 @@ def _splits(problems: _Problems, longest: int, unit: Floats) -> list[LayerSplit 
     count, ways, _, stages = problems.times.shape
     size = problems.layers + 1
     some = max(_CELLS // (ways * stages * size * (longest + 1)), 1)
+    # where all stages take the same for a layer all splits have one sum, and the least cap is best
+    same = ways == 1 and not np.ptp(problems.times, axis=3).any()
     done: list[LayerSplit | None] = []
     for start in range(0, count, some):
         at = slice(start, start + some)
         cost, way = _segments(problems.take(at), longest)
-        least = _deal(cost, size, np.maximum)[0][:, -1, -1]
+        if cost.shape[3] == 1 and np.all(problems.rise[at]):
+            least = _least_caps(cost[..., 0], size)
+        else:
+            least = _deal(cost, size, np.maximum)[0][:, -1, -1]
         able = np.flatnonzero(np.isfinite(least))
         made: list[LayerSplit | None] = [None] * len(least)
         if len(able):
             cost, way, more = cost[able], way[able], problems.more[at][able]
-            cap = _best_caps(cost, size, least[able], more)
+            cap = least[able] if same else _best_caps(cost, size, least[able], more)
             first = np.zeros((len(able), stages + 1, size), dtype=np.int64)
             _deal(_capped(cost, cap), size, np.add, _sum_of_squares, first)
             for i, split in enumerate(_results(first, cost, way, unit[at][able], more)):
@@ -250,6 +261,26 @@ def _splits(problems: _Problems, longest: int, unit: Floats) -> list[LayerSplit 
 def _capped(cost: Floats, cap: Floats) -> Floats:
     """Costs of stages that take no longer than a cap of each problem; others are infinite."""
     return np.where(cost <= cap[:, None, None, None], cost, np.inf)
+
+
+def _least_caps(cost: Floats, size: int) -> Floats:
+    """The slowest stage at the least where layers are alike; infinite where no split fits.
+
+    Of costs by problem, stage and row. A stage that is longer takes no less, so that every layer
+    goes to the stage that then takes least.
+    """
+    longer = cost[..., ::-1]
+    able = np.isfinite(longer)
+    fewest = able.argmax(axis=2)
+    least = np.take_along_axis(longer, fewest[..., None], axis=2).max(axis=(1, 2))
+    further = able & (np.arange(longer.shape[2]) > fewest[..., None])
+    taken = np.sort(np.where(further, longer, np.inf).reshape(len(cost), -1), axis=1)
+    more = size - 1 - fewest.sum(axis=1)
+    last = taken[np.arange(len(cost)), np.clip(more - 1, 0, taken.shape[1] - 1)]
+    last = np.where(more > 0, np.where(more <= taken.shape[1], last, np.inf), least)
+    return np.where(
+        (more >= 0) & np.asarray(able.any(axis=2)).all(axis=1), np.maximum(least, last), np.inf
+    )
 
 
 def _best_caps(cost: Floats, size: int, least: Floats, more: Ints) -> Floats:
@@ -292,22 +323,42 @@ def _deal(
     what decides between them. `start`, of that shape, takes the first layer of the last of these
     stages.
     """
-    problems, stages, rows, _ = cost.shape
+    problems, stages, rows, ends = cost.shape
     best, ties = np.full((2, problems, stages + 1, rows - 1 + size), np.inf)
     # values at the first layer of stages, by row and end
     before, ties_before = (sliding_window_view(x, size, axis=2) for x in (best, ties))
-    end = np.arange(size)
     best[:, 0, rows - 1] = ties[:, 0, rows - 1] = 0.0
-    for s in range(stages):
-        whole = join(before[:, s], cost[:, s])
-        best[:, s + 1, rows - 1 :] = least = whole.min(axis=1)
+    for s, (first, last, low, high) in enumerate(_windows(cost, size)):
+        here = np.s_[:, s, first:last, low:high]
+        added = cost[here] if ends > 1 else cost[:, s, first:last]
+        whole = join(before[here], added)
+        into = np.s_[:, s + 1, rows - 1 + low : rows - 1 + high]
+        best[into] = least = whole.min(axis=1)
         if tie is not None:
             equal = whole == least[:, None]
-            whole = np.where(equal, tie(ties_before[:, s], cost[:, s]), np.inf)
-            ties[:, s + 1, rows - 1 :] = whole.min(axis=1)
+            whole = np.where(equal, tie(ties_before[here], added), np.inf)
+            ties[into] = whole.min(axis=1)
         if start is not None:
-            start[:, s + 1] = end - (rows - 1 - whole.argmin(axis=1))
+            longest = np.arange(low, high) - (rows - 1 - first)  # where the longest stage begins
+            start[:, s + 1, low:high] = longest + whole.argmin(axis=1)
     return best[..., rows - 1 :], ties[..., rows - 1 :]
+
+
+def _windows(cost: Floats, size: int) -> list[tuple[int, int, int, int]]:
+    """Of every stage the rows that it may have, and where it may end, each with one beyond.
+
+    What other stages can hold, at the least and at the most, lies before it and behind it: those of
+    all problems together.
+    """
+    able = np.asarray(np.isfinite(cost).any(axis=(0, 3)))
+    longest = able.shape[1] - 1 - able.argmax(axis=1)
+    fewest = np.where(able.any(axis=1), able[:, ::-1].argmax(axis=1), 0)
+    most, least = longest.cumsum(), fewest.cumsum()
+    low = np.maximum(least, size - 1 - (most[-1] - most))
+    high = np.minimum(most, size - 1 - (least[-1] - least)) + 1
+    rows = able.shape[1] - 1 - longest, able.shape[1] - fewest
+    columns = (*rows, low, np.maximum(high, low))
+    return list(zip(*(x.tolist() for x in columns), strict=True))
 
 
 def _sum_of_squares(before: Floats, cost: Floats) -> Floats:
