@@ -22,7 +22,6 @@ from simulator.software.kernels import Kernels
 from simulator.workload.architecture import MoE
 from simulator.workload.recipe import Recipe
 
-
 OPERATOR = "copy"
 """Class of a kernel that does one operation on each element: torch's sums, casts and GELU move 0.86
 to 0.91 of an H100's memory rate, as its copies do; on an A100 sums move 0.89."""
@@ -523,9 +522,7 @@ def _norm_operators(
     return ops
 
 
-def _unfused_norm(
-    name: str, elements: Floats, size: float, *, role: StreamRole
-) -> ModuleOperators:
+def _unfused_norm(name: str, elements: Floats, size: float, *, role: StreamRole) -> ModuleOperators:
     """A norm of six kernels (cast, square, mean, scale, cast, weight)."""
     ops = ModuleOperators()
     ops.streams.append(
