@@ -33,7 +33,7 @@ from simulator.workload.architecture import MLP, MoE
 from simulator.workload.expert_routing import load_expert_routing
 from simulator.workload.recipe import Recipe
 
-_GELU_NEW_PASSES, _GELU_NEW_CALLS = (35, 59), (9, 15)
+_GELU_NEW_PASSES, _GELU_NEW_CALLS = (38, 59), (10, 15)
 """Of transformers' NewGELUActivation (activations.py), which is written out in operators: times
 that 16-bit elements pass, kernels, forward and backward. Its cube is fp32 under torch.autocast, and
 what follows. Counted op by op (tests/oracles/test_eager_modules.py)."""
