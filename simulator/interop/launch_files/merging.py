@@ -683,7 +683,8 @@ class _Merging:
 
     def _choose_adamw(self, document: dict[str, dict[str, Any]]) -> None:
         """Kernels of AdamW, where the software steps by torch's; DeepSpeed brings its own."""
-        kernels, software = self._get("run.adamw"), document["cluster"].get("software")
+        kernels = self._get("run.adamw")
+        software = document.get("cluster", {}).get("software")
         optimizer = self._get("training.optimizer") or "adamw"
         if kernels is None or "software.adamw" in self.given or optimizer != "adamw":
             return
