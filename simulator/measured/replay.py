@@ -35,6 +35,7 @@ from simulator.software.releases import Nearest, Releases, UnknownFamily, load_r
 from simulator.spellings import accelerator_named, plain_device, precision_named
 from simulator.workload.architecture import MLP, Architecture, Attention, Block, MoE
 from simulator.workload.expert_routing import Routing
+from simulator.workload.modules import Activation
 from simulator.workload.recipe import OPTIMIZERS, PRECISIONS, Recipe, Workload
 
 _POSITIONS = ("rope", "learned", "alibi", "none")
@@ -74,6 +75,7 @@ class Family:
     attention: dict[str, bool] = field(default_factory=dict)
     """Fields of `Attention`, where it is not latent."""
     mlp: dict[str, bool] = field(default_factory=dict)
+    activation: Activation = "gelu"
     """Fields of `MLP`."""
     experts: dict[str, int | bool] = field(default_factory=dict)
     """Fields of `MoE`."""
@@ -225,7 +227,7 @@ def _architecture(said: Said, family: Family) -> Architecture:
     drops = said.get("dropout", family.dropout)
     layers, gated = said.need("layers"), said.get("gated_mlp", False)
     attention = replace(_attention(said, family), dropout=drops)
-    more: dict[str, Any] = dict(family.mlp)
+    more: dict[str, Any] = dict(family.mlp, activation=family.activation)
     mlp = MLP(ffn_hidden=said.need("ffn_hidden"), gated=gated, **more)
     dense = Block(attention=attention, norm=family.norm, dropout=drops, norms=2, mlp=mlp)
     blocks: tuple[Block, ...] = (dense,)

@@ -7,7 +7,13 @@ from dataclasses import field, replace
 from typing import Annotated, Literal
 
 from simulator.files import Figure, ReadBy, record
-from simulator.software.mechanisms import FUSED_HEAD, DTensor, TransformerEngine, WideHeads
+from simulator.software.mechanisms import (
+    FUSED_HEAD,
+    DTensor,
+    TorchOperators,
+    TransformerEngine,
+    WideHeads,
+)
 
 Fusion = Literal[
     "norm",
@@ -161,6 +167,10 @@ class Kernels:
     """Where products take fewer than 16 bit, weights are cast in every forward pass, unless ranks
     gather them so, and put along columns in every backward pass (torchao's Float8Linear); otherwise
     once per step."""
+    wide_stream: bool = False
+    """The stream between blocks is fp32 (fp32 weights under torch.autocast): so are norms, sums and
+    gradients along it, and every linear casts what it reads of it and its own gradients. Follows
+    from `states.autocasts` and the weights (``cost/states/state_bytes.py``)."""
     separate_linears: bool = False
     """Queries, keys and values, and gate and up, are linears and products of their own (models of
     torch); otherwise one product each, of all their features."""
@@ -192,12 +202,18 @@ class Kernels:
     counts of experts: each takes its start. The backward pass has half of them."""
     dtensor: DTensor = DTensor()
     """Tensor parallelism by torch's distributed tensors."""
+    torch: TorchOperators = TorchOperators()
+    """Operators of torch, where nothing fuses them."""
     transformer_engine: TransformerEngine = TransformerEngine()
     """Linears of fewer than 16 bit by Transformer Engine."""
     wide_heads: WideHeads = WideHeads()
     """Attention of heads wider than 128."""
     wide_heads_of: dict[str, WideHeads] = field(default_factory=dict)
     """The same by generation of devices, where one differs."""
+
+    def runs_alone(self, *fusions: Fusion) -> bool:
+        """Whether operators that one of `fusions` would join are kernels of torch, one by one."""
+        return self.torch.alone and not set(fusions) & set(self.fused)
 
     def in_turn(self, routing: str | None) -> bool:
         """Whether every token gets the experts that follow the last one's."""

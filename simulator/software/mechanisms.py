@@ -221,6 +221,25 @@ class DeepSpeedZero:
 
 
 @record
+class TorchOperators:
+    """Operators of torch that run one by one, as modules that no compiler has seen issue them."""
+
+    alone: bool = False
+    """What is not fused is a kernel for every operator, at the device's rate of copies;
+    layer norm is one kernel, RMS norm and rotation take the passes that they have in torch."""
+    rotary_passes: tuple[int, int] = (10, 15)
+    """Times that rotating queries and keys reads or writes them in 16 bit, forward and backward."""
+    wide_rotary_passes: tuple[int, int] = (18, 28)
+    """The same where what is rotated has the type of an fp32 stream (`wide_rotation`)."""
+    wide_rotation: bool = False
+    """Cosines and sines have the type of the stream between blocks, and so have rotated queries and
+    keys (transformers); otherwise they have that of queries and keys."""
+    wide_adapters: bool = False
+    """Adapters stay in fp32 beside a base of 16 bit: the input of each is cast to fp32 and, under
+    torch.autocast, back (peft)."""
+
+
+@record
 class WideHeads:
     """What Transformer Engine takes in place of cuDNN, as `get_attention_backend` chooses it."""
 

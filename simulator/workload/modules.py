@@ -14,6 +14,7 @@ from simulator.workload.weights import Weight, active_parameters, parameters, ve
 
 Positive = Annotated[int, Gt(0)]
 Count = Annotated[int, Ge(0)]
+Activation = Literal["gelu", "gelu_new", "relu", "squared_relu"]
 
 MOST_PICKS = 4_096
 """Experts of a token; published models have up to some hundreds."""
@@ -285,9 +286,10 @@ class MLP:
     """Three matrices with a gate (SwiGLU) or two (GELU, ReLU)."""
     bias: bool = False
     """Whether the linear layers have biases."""
-    activation: Literal["gelu", "relu", "squared_relu"] = "gelu"
+    activation: Activation = "gelu"
     """Without a gate: gelu stands for every smooth one and keeps its input for the backward pass,
-    relu keeps its output only (OPT, T5), squared_relu the rectified input (Nemotron)."""
+    relu keeps its output only (OPT, T5), squared_relu the rectified input (Nemotron); gelu_new is
+    what transformers writes out in operators (GPT-2)."""
 
     def weights(self, hidden: int) -> list[Weight]:
         """List the weights of the module in a model of width `hidden`."""
@@ -326,7 +328,7 @@ class MoE:
     clamped: bool = False
     """Gate and linear part of the routed experts are cut to limits before the activation (gpt-oss,
     ``swiglu_limit``)."""
-    activation: Literal["gelu", "relu", "squared_relu"] = "gelu"
+    activation: Activation = "gelu"
     """As of a dense MLP."""
     fp32_router: bool = False
     """The router's product takes tokens and weights in fp32 (DeepSeek)."""

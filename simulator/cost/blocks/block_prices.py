@@ -42,6 +42,7 @@ from simulator.cost.operators.selective import (
     spared_s,
 )
 from simulator.cost.operators.split_work import copies_over_tp
+from simulator.cost.states.state_bytes import kernels_of
 from simulator.hardware.cluster import Cluster
 from simulator.layout.placement import Group
 from simulator.records import dataclass
@@ -75,7 +76,7 @@ def block_costs_of_each(
     arch, recipe = workload.architecture, workload.recipe
     either = cluster.accelerator.fp8_either_layout
     software = software.on(cluster.accelerator.generation)
-    parts = model_parts(workload, ranks, software.kernels, either_layout=either)
+    parts = model_parts(workload, ranks, kernels_of(software, recipe), either_layout=either)
     pricer = _Pricer(cluster, software, recipe, ranks)
     gemms = Products(cluster.accelerator, software, recipe, ranks, pricer.overlap).times(parts)
     if pricer.slower != 1.0:

@@ -9,7 +9,7 @@ from simulator.cost.memory.buffers import dummy_copies, receive_buffers, workspa
 from simulator.cost.operators.block_operators import model_parts
 from simulator.cost.operators.ends import loss_is_fused
 from simulator.cost.operators.operations import Operators, Ranks
-from simulator.cost.states.state_bytes import part_states
+from simulator.cost.states.state_bytes import kernels_of, part_states
 from simulator.cost.tables import Priced, Selection
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import RECOMPUTE, Layouts
@@ -89,7 +89,7 @@ def operators_of(
     """The operators of every part on one rank."""
     ranks = Ranks.of_each(row, place(row, cluster.domain))
     either = cluster.accelerator.fp8_either_layout
-    kernels = software.kernels.on(cluster.accelerator.generation)
+    kernels = kernels_of(software.on(cluster.accelerator.generation), workload.recipe)
     return model_parts(workload, ranks, kernels, either_layout=either)
 
 

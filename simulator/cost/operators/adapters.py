@@ -11,7 +11,15 @@ from dataclasses import replace
 from typing import Any
 
 from simulator.cost.operators.matrices import Matrix, weight_matrices
-from simulator.cost.operators.operations import Gemm, Operators, Ranks, Saved, Stream, element_bytes
+from simulator.cost.operators.operations import (
+    OPERATOR,
+    Gemm,
+    Operators,
+    Ranks,
+    Saved,
+    Stream,
+    element_bytes,
+)
 from simulator.cost.operators.roles import GemmRole, StreamRole
 from simulator.software.kernels import Kernels
 from simulator.workload.architecture import Architecture
@@ -151,14 +159,34 @@ def _adapted(
             Stream(
                 name=name,
                 role=StreamRole.ADAPTER,
-                kind="elementwise",
+                kind=OPERATOR if kernels.runs_alone("adapters") else "elementwise",
                 forward_bytes=size * tokens * (1 if fused else 2 + 3) * w.rows,
                 backward_bytes=size * tokens * (w.columns if fused else 2 * w.rows + 3 * w.columns),
                 calls=0.0 if fused else 2.0,
             )
         )
         saved.append(Saved(name, tokens * rank * size))
+        if kernels.torch.wide_adapters:
+            streams.append(_widened(name, tokens * w.columns))
+            if w.name == "o":  # attention keeps its result, too
+                saved.append(Saved(f"input of {name}", tokens * w.columns * size))
     return replace(ops, gemms=gemms, streams=streams, saved=saved, last_linear=last)
+
+
+def _widened(name: str, elements: Any) -> Stream:
+    """Casts of an adapter's input from 16 bit to fp32 and back, and of its gradient.
+
+    peft has adapters in fp32 (``autocast_adapter_dtype``) and casts to the type of their weights
+    (tuners_utils.py, ``_cast_input_dtype``), torch.autocast to that of products.
+    """
+    return Stream(
+        name=f"casts for {name}",
+        role=StreamRole.ADAPTER,
+        kind=OPERATOR,
+        forward_bytes=12.0 * elements,
+        backward_bytes=12.0 * elements,
+        calls=2.0,
+    )
 
 
 def _frozen(ops: Operators) -> Operators:

@@ -9,6 +9,7 @@ import numpy as np
 from simulator.cost.operators.attention_scores import core_attention, is_flash
 from simulator.cost.operators.context import Widths, exchange_context
 from simulator.cost.operators.operations import (
+    OPERATOR,
     Collective,
     Gemm,
     ModuleOperators,
@@ -60,7 +61,15 @@ def attention(
     if kind.norms > 0:
         read_by = _readers(kind, att)
         ops.saved.append(
-            kept_input("attention input", hidden, ranks, recipe, kernels, linears=read_by)
+            kept_input(
+                "attention input",
+                hidden,
+                ranks,
+                recipe,
+                kernels,
+                linears=read_by,
+                readers=1 if att.is_mla else 3,
+            )
         )
     ops.streams.append(_rotary(att, widths, tokens, size, kernels, position=position))
     ops.streams.append(_split_and_merge(att, ranks, tokens, size, kernels))
@@ -219,7 +228,7 @@ def _rotary(
         return _latent_rotary(att, widths, tokens, size)
     if rotary and att.is_mla and any(kernels.latent_rotary_passes):
         return _latent_operators(att, widths, tokens, size, kernels.latent_rotary_passes)
-    forward, backward = (2, 2) if "rope" in kernels.fused else (7, 7)
+    forward, backward = (2, 2) if "rope" in kernels.fused else _eager_rotary(kernels)
     if att.scaled_rotary:
         forward, backward = kernels.scaled_rotary_passes
     elements, joined = rotary * size * tokens * (widths.query + widths.key), 0.0
@@ -229,11 +238,23 @@ def _rotary(
         elements = rotary * size * tokens * att.rope_head_dim * parts
     return Stream(
         name="rotary",
-        kind="elementwise",
+        kind=OPERATOR if kernels.runs_alone("rope") else "elementwise",
         forward_bytes=forward * elements + joined,
         backward_bytes=backward * elements,
         calls=2 if rotary else 0,
         module=_UP * att.is_mla,
+    )
+
+
+def _eager_rotary(kernels: Kernels) -> tuple[int, int]:
+    """Times that operators rotating queries and keys pass them, in 16 bit."""
+    torch = kernels.torch
+    if not torch.alone:
+        return 7, 7
+    return (
+        torch.wide_rotary_passes
+        if kernels.wide_stream and torch.wide_rotation
+        else torch.rotary_passes
     )
 
 

@@ -60,7 +60,7 @@ def fuses_activation(
 
     With weights of routing (`weighted`) gated ones alone are (Megatron-Core's TEGroupedMLP).
     """
-    smooth = gated or (activation == "gelu" and not weighted)
+    smooth = gated or (activation.startswith("gelu") and not weighted)
     return smooth and "bias_activation" in kernels.fused
 
 

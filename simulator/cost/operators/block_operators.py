@@ -27,6 +27,8 @@ from simulator.cost.operators.operations import (
     element_bytes,
     norm,
     residual,
+    stream_bytes,
+    stream_casts,
 )
 from simulator.cost.operators.roles import GemmRole, SavedRole, StreamRole
 from simulator.cost.operators.selective import rerun_norms
@@ -93,8 +95,8 @@ def _computed(
     ops = _nothing_yet(kind, recipe, position)
     inputs, recipe, hidden = recipe, layer_recipe(kind, recipe), kind.width or hidden
     size = element_bytes(recipe)
-    elements = ranks.own_tokens(recipe) * hidden
-    ops.checkpoint_bytes = elements * size
+    elements, wide = ranks.own_tokens(recipe) * hidden, stream_bytes(size, kernels)
+    ops.checkpoint_bytes = elements * wide
     parallel = kind.parallel_residual
     roles = _NORMS if kind.mixes_tokens else _NORMS[1:]
     for index in range(kind.norms):
@@ -103,7 +105,7 @@ def _computed(
                 f"norm{index + 1}",
                 elements,
                 hidden,
-                size,
+                wide,
                 kernels,
                 kind=kind.norm,
                 keeps_input=index == 0 or not parallel,
@@ -133,12 +135,24 @@ def _computed(
         ops.add(mlp(kind.mlp, hidden, ranks, recipe, kernels, keeps_input=not shared))
         # dropout behind it keeps a mask, a norm what it reads
         ops.last_linear = None if kind.dropout or kind.norms > 3 else GemmRole.FC2
+    ops.streams += stream_casts("linears", elements, *_along_stream(kind, kernels), kernels)
     ops.streams += linear_biases(kind, hidden, ranks, recipe, kernels)
     if kind.layer_input:
         ops.add(_layer_input(kind, hidden, ranks, recipe, kernels))
     for name, role in _residuals(kind).items():
         ops.add(residual(name, elements, size, kind.dropout, kernels, role=role))
     return ops
+
+
+def _along_stream(kind: Block, kernels: Kernels) -> tuple[int, int]:
+    """Linears that read the stream between blocks, and linears that write to it."""
+    apart, mlp = kernels.separate_linears, kind.mlp
+    readers = 0
+    if kind.attention is not None:
+        readers += 2 if kind.attention.is_mla else 3 if apart else 1
+    if mlp is not None:  # the router and the dispatch of routed experts
+        readers += 2 if isinstance(mlp, MoE) or (mlp.gated and apart) else 1
+    return readers, kind.mixes_tokens + (mlp is not None)
 
 
 def _layer_input(

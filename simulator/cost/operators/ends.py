@@ -21,6 +21,8 @@ from simulator.cost.operators.operations import (
     element_bytes,
     norm,
     padded_vocabulary,
+    stream_bytes,
+    stream_casts,
 )
 from simulator.cost.operators.roles import GemmRole, SavedRole, StreamRole
 from simulator.cost.operators.stashes import compress_stashes
@@ -58,6 +60,7 @@ def embedding(arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels
     if arch.traced is not None:  # the head has it
         return Operators(is_block=False)
     size = element_bytes(recipe)
+    wide = stream_bytes(size, kernels)
     tokens = ranks.tokens(recipe) * arch.hidden
     ops = Operators(is_block=False, checkpoint_bytes=0.0)
     elements = ranks.own_tokens(recipe) * arch.hidden
@@ -68,7 +71,7 @@ def embedding(arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels
         )
         ops.keep("patches", patches * arch.patch_values * size)
     else:
-        ops.streams.append(look_up(tokens * arch.table_columns / arch.hidden, size))
+        ops.streams.append(look_up(tokens * arch.table_columns / arch.hidden, wide))
     if arch.table_width:
         few = ranks.own_tokens(recipe)
         ops.gemms.append(
@@ -84,8 +87,8 @@ def embedding(arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels
             Stream(
                 name="dropout",
                 kind="elementwise",
-                forward_bytes=(2 * size + 1) * elements,
-                backward_bytes=(2 * size + 1) * elements,
+                forward_bytes=(2 * wide + 1) * elements,
+                backward_bytes=(2 * wide + 1) * elements,
             )
         )
         ops.keep("embedding dropout mask", elements, SavedRole.MASK)
@@ -105,7 +108,9 @@ def head(arch: Architecture, ranks: Ranks, recipe: Recipe, kernels: Kernels) -> 
         ops.gemms.append(Gemm(name="head transform", m=own_tokens, n=width, k=width, kind="head"))
         ops.keep("head transform input", 2 * own_tokens * width * size)
     if arch.final_norm != "none":
-        ops.add(norm("final norm", own_tokens * width, width, size, kernels, kind=arch.final_norm))
+        elements, wide = own_tokens * width, stream_bytes(size, kernels)
+        ops.add(norm("final norm", elements, width, wide, kernels, kind=arch.final_norm))
+        ops.streams += stream_casts("head", elements, 1, 0, kernels)
     once = ranks.micro_batch
     if arch.pooler:
         ops.gemms.append(Gemm(name="pooler", m=once, n=width, k=width, kind="head"))

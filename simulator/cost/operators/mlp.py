@@ -9,6 +9,7 @@ import numpy as np
 
 from simulator.cost.operators.biases import expert_bias_gradients, expert_biases, fuses_activation
 from simulator.cost.operators.operations import (
+    OPERATOR,
     Collective,
     Gemm,
     ModuleOperators,
@@ -31,6 +32,11 @@ from simulator.software.kernels import Kernels
 from simulator.workload.architecture import MLP, MoE
 from simulator.workload.expert_routing import load_expert_routing
 from simulator.workload.recipe import Recipe
+
+_GELU_NEW_PASSES, _GELU_NEW_CALLS = (38, 59), (10, 15)
+"""Of transformers' NewGELUActivation (activations.py), which is written out in operators: times
+that 16-bit elements pass, kernels, forward and backward. Its cube is fp32 under torch.autocast, and
+what follows. Counted op by op (tests/oracles/test_eager_modules.py)."""
 
 _DEEPEP = DISPATCHERS.index("deepep")
 
@@ -92,7 +98,15 @@ def mlp(
     size, tokens = element_bytes(recipe), ranks.tokens(recipe)
     if keeps_input:
         ops.saved.append(
-            kept_input("mlp input", hidden, ranks, recipe, kernels, linears=("gate", "up"))
+            kept_input(
+                "mlp input",
+                hidden,
+                ranks,
+                recipe,
+                kernels,
+                linears=("gate", "up"),
+                readers=2 if mlp.gated else 1,
+            )
         )
     wide = tokens * hidden * size
     ffn = mlp.ffn_hidden / ranks.tp
@@ -127,16 +141,20 @@ def feed_forward(f: FeedForward, size: float, kernels: Kernels) -> ModuleOperato
     both, kept = f"{f.module}+{f.activation_module}", f.inner * size
     fused = fuses_activation(kernels, f.gated, f.activation, weighted=f.weighted)
     forward, backward = _activation_passes(f, kernels, fused=fused)
+    alone = kernels.runs_alone("bias_activation")
+    written_out = alone and f.activation == "gelu_new" and not f.gated
+    calls = 1 if fused or not f.gated else 2
     if not f.by_products:
         ops.streams.append(
             Stream(
                 name=f"{f.name} activation",
                 role=StreamRole.OTHER if f.roles[1] is not GemmRole.FC2 else StreamRole.ACTIVATION,
-                kind="activation",
-                calls=1 if fused or not f.gated else 2,
+                kind=OPERATOR if alone else "activation",
+                calls=_GELU_NEW_CALLS[0] if written_out else calls,
                 forward_bytes=forward * size * f.inner,
                 module=both,
                 backward_bytes=backward * size * f.inner,
+                backward_calls=_GELU_NEW_CALLS[1] if written_out else calls,
             )
         )
     rectified = f.activation == "relu" and not f.gated
@@ -153,6 +171,9 @@ def feed_forward(f: FeedForward, size: float, kernels: Kernels) -> ModuleOperato
     )
     if f.gated and not fused:
         ops.keep(f"{f.name} gate", kept, SavedRole.ACTIVATED_GATE, module=both)
+    if written_out:
+        # half of the input in 16 bit; in fp32 the input, the tangent and one more than it
+        ops.keep(f"{f.name} parts of the activation", 6.0 * kept, module=both)
     if f.weighted and not fused and not rectified:
         # a product of its own, which keeps what it multiplies; the second linear keeps the result
         ops.keep(f"{f.name} unweighted activation", kept, module=both)
@@ -173,6 +194,8 @@ def _activation_passes(f: FeedForward, kernels: Kernels, *, fused: bool) -> tupl
     the result's gradient and the gate for each, the other factor for that of the gate. Gradients of
     weights of routing are sums over features: a kernel of its own, which reads all three again.
     """
+    if f.activation == "gelu_new" and kernels.runs_alone("bias_activation") and not f.gated:
+        return _GELU_NEW_PASSES
     if not f.gated:
         more = f.weighted and not fused and f.activation != "relu"
         return (4, 8) if more else (2, 3)

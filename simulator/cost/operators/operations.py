@@ -6,7 +6,7 @@ Sizes are arrays over the distinct layout keys. Nothing here knows seconds.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import field, fields
+from dataclasses import field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,10 @@ from simulator.records import dataclass
 from simulator.software.kernels import Kernels
 from simulator.workload.architecture import MoE
 from simulator.workload.recipe import Recipe
+
+OPERATOR = "copy"
+"""Class of a kernel that does one operation on each element: torch's sums, casts and GELU move 0.86
+to 0.91 of an H100's memory rate, as its copies do; on an A100 sums move 0.89."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -348,6 +352,33 @@ def element_bytes(recipe: Recipe) -> float:
     return float(recipe.number_bytes)
 
 
+def stream_bytes(size: float, kernels: Kernels) -> float:
+    """Bytes of one element of the stream between blocks, whose products take `size`."""
+    return 4.0 if kernels.wide_stream else size
+
+
+def stream_casts(
+    name: str, elements: Any, readers: int, writers: int, kernels: Kernels
+) -> list[Stream]:
+    """Casts of an fp32 stream's `elements` to 16 bit for every linear that reads them, and back.
+
+    Backward, what a linear hands to the stream is cast up, what it takes from it down
+    (torch.autocast, ``cached_cast``: weights alone are cached).
+    """
+    if not kernels.wide_stream:
+        return []
+    return [
+        Stream(
+            name=f"casts for {name}",
+            kind=OPERATOR,
+            forward_bytes=6.0 * readers * elements,
+            backward_bytes=6.0 * (readers + writers) * elements,
+            calls=readers,
+            backward_calls=readers + writers,
+        )
+    ]
+
+
 def separate_linears(
     name: str, widths: tuple[Any, ...], inputs: Any, size: float, kernels: Kernels
 ) -> tuple[tuple[Any, ...], list[Stream]]:
@@ -358,8 +389,8 @@ def separate_linears(
     """
     if not kernels.separate_linears or len(widths) == 1:
         return (), []
-    compiled = "norm" in kernels.fused
-    return widths, [_sum_gradients(name, len(widths) - 1, size * inputs, compiled=compiled)]
+    wide = stream_bytes(size, kernels) * inputs
+    return widths, [_sum_gradients(name, len(widths) - 1, wide, kernels)]
 
 
 def summed_gradients(name: str, readers: int, wide: Any, kernels: Kernels) -> list[Stream]:
@@ -369,14 +400,16 @@ def summed_gradients(name: str, readers: int, wide: Any, kernels: Kernels) -> li
     """
     if not kernels.sums_gradients_apart or readers < 2:
         return []
-    return [_sum_gradients(name, readers - 1, wide, compiled=False)]
+    apart = replace(kernels, fused=())
+    return [_sum_gradients(name, readers - 1, wide, apart)]
 
 
-def _sum_gradients(name: str, more: int, wide: Any, *, compiled: bool) -> Stream:
+def _sum_gradients(name: str, more: int, wide: Any, kernels: Kernels) -> Stream:
     """Add so many `more` gradients of `wide` bytes to a first one."""
+    compiled = "norm" in kernels.fused and not kernels.torch.alone
     return Stream(
         name=f"sum of gradients for {name}",
-        kind="elementwise",
+        kind=OPERATOR if kernels.torch.alone else "elementwise",
         forward_bytes=0.0,
         backward_bytes=more * (1.0 if compiled else 3.0) * wide,
         calls=0.0,
@@ -401,17 +434,36 @@ def norm(
     keeps_input: bool = True,
     role: StreamRole = StreamRole.OTHER,
 ) -> ModuleOperators:
-    """A norm: one kernel each way if fused, else six (cast, square, mean, scale, cast, weight).
+    """A norm of elements of `size` bytes: one kernel each way if fused, else one for each operator.
 
-    Sums over tokens give the gradients of its weights; Apex's older layer norm, torch and its
-    compiler before pytorch/pytorch#165370 read gradient and input once more for them. `keeps_input`
-    is false where another norm keeps the same input; a norm without weights is of kind ``plain``.
+    Layer norm is one kernel in torch, too. Sums over tokens give the gradients of its weights;
+    Apex's older layer norm, torch and its compiler before pytorch/pytorch#165370 read gradient and
+    input once more for them. `keeps_input` is false where another norm keeps the same input; a norm
+    without weights is of kind ``plain``.
     """
+    alone = kernels.runs_alone("norm") and not kind.startswith("layer")
+    if alone:
+        ops = _norm_operators(name, elements, size, weighted=kind != "plain", role=role)
+    elif "norm" in kernels.fused or kernels.torch.alone:
+        ops = _fused_norm(name, elements, size, kernels, weighted=kind != "plain", role=role)
+    else:
+        ops = _unfused_norm(name, elements, size, role=role)
+    if keeps_input:
+        readers = ("norm",) if alone else ()
+        ops.keep(f"{name} input", elements * size, SavedRole.NORM_INPUT, linears=readers)
+    ops.keep(
+        f"{name} statistics", (4.0 if kind == "rms" else 8.0) * elements / width, module="norm"
+    )
+    return ops
+
+
+def _fused_norm(
+    name: str, elements: Floats, size: float, kernels: Kernels, *, weighted: bool, role: StreamRole
+) -> ModuleOperators:
+    """One kernel each way, and what is not part of it: a cast, sums for gradients of weights."""
     ops = ModuleOperators()
-    fused = "norm" in kernels.fused
-    forward, backward = (2 * size, 3 * size) if fused else (6 * size + 16, 10 * size + 24)
-    read = size
-    if fused and kernels.norm_inputs_fp32:
+    forward, backward, read = 2 * size, 3 * size, size
+    if kernels.norm_inputs_fp32:
         forward, backward, cast, read = 4 + size, 8 + size, (4 + size) * elements, 4.0
         ops.streams.append(
             Stream(
@@ -426,36 +478,82 @@ def norm(
         Stream(
             name=name,
             role=role,
-            kind="norm" if fused else "elementwise",
+            kind="norm",
             forward_bytes=forward * elements,
             backward_bytes=backward * elements,
-            calls=1 if fused else 6,
             module="norm",
         )
     )
-    if fused and kind != "plain" and "norm_gradients" not in kernels.fused:
-        ops.streams.append(
-            Stream(
-                name=f"{name} weight gradients",
-                kind="norm",
-                forward_bytes=0.0,
-                backward_bytes=(size + read) * elements,
-                calls=0.0,
-                backward_calls=1.0,
-                module="norm",
-                for_weights=True,
-            )
-        )
-    if keeps_input:
-        ops.keep(f"{name} input", elements * size, SavedRole.NORM_INPUT)
-    ops.keep(
-        f"{name} statistics", (4.0 if kind == "rms" else 8.0) * elements / width, module="norm"
-    )
-    if not fused:
-        # the fp32 copy and the normalised result; the input itself is not kept once it is cast, but
-        # recomputation of the norm starts from it
-        ops.keep(f"{name} in fp32", elements * 4, module="norm")
+    if weighted and "norm_gradients" not in kernels.fused:
+        ops.streams.append(_norm_weights(name, (size + read) * elements, "norm"))
     return ops
+
+
+def _norm_operators(
+    name: str, elements: Floats, size: float, *, weighted: bool, role: StreamRole
+) -> ModuleOperators:
+    """An RMS norm in operators, which work in fp32, as torch's before 2.9 and transformers' are.
+
+    Forward: cast, square, mean, product with its inverse root, cast, product with the weights.
+    Backward: gradients of the two factors of the inner product, of the mean and the square, their
+    sum; gradients of weights are a product and a sum over tokens. Counted op by op with
+    transformers 5.24 and torch 2.13 (tests/oracles/test_eager_modules.py).
+    """
+    ops = ModuleOperators()
+    cast = 2 * (size + 4) * (size < 4)
+    casts, weights = 2 * (size < 4), 2 * size * weighted
+    ops.streams.append(
+        Stream(
+            name=name,
+            role=role,
+            kind=OPERATOR,
+            forward_bytes=(20 + cast + weights) * elements,
+            backward_bytes=(68 + cast + weights) * elements,
+            calls=5 + casts + weighted,
+            backward_calls=11 + casts + weighted,
+            module="norm",
+        )
+    )
+    if weighted:
+        ops.streams.append(_norm_weights(name, 4 * size * elements, OPERATOR, calls=2.0))
+    # the input in fp32; what the caller keeps beside it is as large as the normalised result, which
+    # the gradient of the weights reads, and recomputation of the norm starts from it
+    ops.keep(f"{name} in fp32", elements * 4, module="norm")
+    return ops
+
+
+def _unfused_norm(name: str, elements: Floats, size: float, *, role: StreamRole) -> ModuleOperators:
+    """A norm of six kernels (cast, square, mean, scale, cast, weight)."""
+    ops = ModuleOperators()
+    ops.streams.append(
+        Stream(
+            name=name,
+            role=role,
+            kind="elementwise",
+            forward_bytes=(6 * size + 16) * elements,
+            backward_bytes=(10 * size + 24) * elements,
+            calls=6,
+            module="norm",
+        )
+    )
+    # the fp32 copy and the normalised result; the input itself is not kept once it is cast, but
+    # recomputation of the norm starts from it
+    ops.keep(f"{name} in fp32", elements * 4, module="norm")
+    return ops
+
+
+def _norm_weights(name: str, moved: Any, kind: str, calls: float = 1.0) -> Stream:
+    """Gradients of a norm's weights."""
+    return Stream(
+        name=f"{name} weight gradients",
+        kind=kind,
+        forward_bytes=0.0,
+        backward_bytes=moved,
+        calls=0.0,
+        backward_calls=calls,
+        module="norm",
+        for_weights=True,
+    )
 
 
 def residual(
@@ -467,19 +565,22 @@ def residual(
     *,
     role: StreamRole = StreamRole.OTHER,
 ) -> ModuleOperators:
-    """Dropout and residual addition; the backward pass also adds the two gradients."""
+    """Dropout and residual addition; the backward pass also adds the two gradients.
+
+    What is added to the stream is of `size` bytes an element.
+    """
     ops = ModuleOperators()
-    fused = "bias_dropout_add" in kernels.fused
+    fused, wide = "bias_dropout_add" in kernels.fused, stream_bytes(size, kernels)
     mask = 1.0 if dropout else 0.0
-    forward = 3 * size + mask
+    forward = 2 * wide + size + mask
     if not fused and dropout:
         forward += 2 * size
-    backward = 3 * size + (2 * size + mask if dropout else 0.0)
+    backward = 3 * wide + (2 * size + mask if dropout else 0.0)
     ops.streams.append(
         Stream(
             name=name,
             role=role,
-            kind="elementwise",
+            kind=OPERATOR if kernels.runs_alone("bias_dropout_add") else "elementwise",
             forward_bytes=forward * elements,
             backward_bytes=backward * elements,
             calls=1 if fused or not dropout else 2,

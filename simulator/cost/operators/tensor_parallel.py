@@ -66,15 +66,24 @@ def kept_input(
     kernels: Kernels,
     *,
     linears: tuple[str, ...],
+    readers: int = 1,
 ) -> Saved:
     """What column-parallel `linears` read, kept: a rank's own tokens, or all that it gathered.
 
+    Of an fp32 stream each of its `readers`, where they are apart, keeps a cast of its own; so does
+    every adapter in fp32.
     Megatron keeps what sequence parallelism scatters and gathers it again; DTensor keeps the
     gathered tensor. A norm made it, so that recomputing norms makes it again.
     """
     whole = kernels.dtensor.keeps_gathered_inputs
     keeps = ranks.tokens(recipe) if whole else ranks.own_tokens(recipe)
-    size_bytes = keeps * hidden * element_bytes(recipe)
+    if recipe.lora_rank:
+        adapted = len(set(linears).intersection(recipe.lora_targets))
+        readers = adapted if kernels.torch.wide_adapters else 1
+    elif not kernels.wide_stream:
+        readers = 1
+    copies = max(1, readers) if kernels.separate_linears else 1
+    size_bytes = copies * keeps * hidden * element_bytes(recipe)
     return Saved(name, size_bytes, SavedRole.LINEAR_INPUT, "norm", linears)
 
 

@@ -21,6 +21,7 @@ from simulator.cost.operators.matrices import (
     rank_parameters,
     weight_matrices,
 )
+from simulator.cost.operators.operations import element_bytes
 from simulator.cost.states.optimizers import LAYER_WISE_TRAFFIC, moment_bytes
 from simulator.files import Figure
 from simulator.layout.layouts import Layouts
@@ -292,6 +293,18 @@ def kept_bytes(recipe: Recipe, states: StateBytes) -> float:
     """Bytes per parameter of the weights that products are given where nothing gathers them."""
     size = _sizes(recipe, states)
     return size.weight or size.master
+
+
+def kernels_of(software: Software, recipe: Recipe) -> Kernels:
+    """Its kernels, with a stream of fp32 where products take fp32 weights under torch.autocast.
+
+    Adapters leave the weights in the type in which the base is kept.
+    """
+    states = software.states
+    kept = states.frozen if recipe.lora_rank and states.frozen else kept_bytes(recipe, states)
+    if not states.autocasts or float(kept) <= element_bytes(recipe):
+        return software.kernels
+    return replace(software.kernels, wide_stream=True)
 
 
 def gradient_bytes(recipe: Recipe, states: StateBytes) -> float:

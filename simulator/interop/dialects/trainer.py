@@ -57,6 +57,8 @@ _OPTIMIZERS = {
     "adamw_bnb_8bit": "adamw_8bit", "adamw_8bit": "adamw_8bit", "paged_adamw_8bit": "adamw_8bit",
     "adafactor": "adafactor", "sgd": "sgd", "lion_32bit": "lion",
 }  # fmt: skip
+_ADAMW = {"adamw_torch": "foreach", "adamw_torch_fused": "fused", "adamw_apex_fused": "fused"}
+"""Kernels of AdamW, by name of the optimizer; others are not known to be one or the other."""
 _STAGES = {"0": "ddp", "1": "zero1", "2": "zero2", "3": "zero3"}
 _FUSED = ("flash_attention_2", "flash_attention_3", "sdpa", "kernels-community/vllm-flash-attn3",
           "fa2", "fa3", "auto")  # fmt: skip
@@ -319,6 +321,7 @@ def _switches(settings: Settings, trainer: str) -> None:
         why = f"checkpointing of activations not said: it is on in {trainer} unless turned off"
         settings.usually("layout.recompute", "full", why)
     settings.word("training.optimizer", _OPTIMIZERS, "optim")
+    _steps(settings)
     if settings.flag("adafactor"):
         settings.say("training.optimizer", "adafactor", settings.found["adafactor"])
     if settings.flag("use_muon"):
@@ -340,6 +343,17 @@ def _switches(settings: Settings, trainer: str) -> None:
             settings.say("run.loss_by_width", True, on)
             rule = "norms, gates and rotations that it fuses are counted as separate kernels"
             settings.notes.append(f"{on.place}: {rule}")
+
+
+def _steps(settings: Settings) -> None:
+    """State which kernels AdamW has; DeepSpeed brings its own."""
+    optim = settings.found.get("optim")
+    if optim is None and "deepspeed" not in settings.found:
+        why = "optim not said: transformers takes fused AdamW from PyTorch 2.8 on"
+        settings.usually("run.adamw", "fused", why)
+    kernels = _ADAMW.get("" if optim is None else str(optim.value).strip("'\"").lower())
+    if optim is not None and kernels is not None:
+        settings.say("run.adamw", kernels, optim)
 
 
 _OTHER_KEYWORDS = re.compile(r"[A-Za-z_]*(?<!use_reentrant)(?<![Tt]rue)(?<![Ff]alse)[\"']?\s*:")

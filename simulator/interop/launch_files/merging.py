@@ -27,6 +27,7 @@ from simulator.interop.launch_files.imported import Imported, Origin
 from simulator.interop.launch_files.recognising import names_of, read_launch_files
 from simulator.records import dataclass
 from simulator.scenario import Scenario, cluster_options, make_scenario
+from simulator.software.releases import stack_of
 from simulator.software.software_section import first_running
 from simulator.spellings import override_written_out
 from simulator.workload import presets
@@ -46,6 +47,9 @@ _ASKED = {
 
 _TOKENS = "model.vocab_size"
 """What an option says of a model whose other sizes stand in the files."""
+
+_TORCH_STEPS = ("plain-ddp", "torchtitan")
+"""Frameworks whose optimizer is one of torch's (``stack_of``)."""
 
 _WORDS = ("model.name", "cluster.name", "cluster.software", "layout.sharding")
 """Fields whose value is a word; of the others that are asked for here, it is a whole number."""
@@ -586,6 +590,7 @@ class _Merging:
                 document.setdefault("cluster", {})[key] = value
         self._ask(document)
         self._choose_software(document)
+        self._choose_adamw(document)
         scenario = self._scenario(document, names, overrides)
         every, steps = scenario.run.checkpoints.every_steps, scenario.workload.recipe.steps
         if EVERY_STEPS in self.fields and every and steps is not None and every > steps:
@@ -675,6 +680,17 @@ class _Merging:
             table["software"] = name
             kinds = " and ".join(sorted({r.kind for r in asking}))
             self._put("cluster.software", name, f"{kinds} (--software NAME chooses another)")
+
+    def _choose_adamw(self, document: dict[str, dict[str, Any]]) -> None:
+        """Kernels of AdamW, where the software steps by torch's; DeepSpeed brings its own."""
+        kernels = self._get("run.adamw")
+        software = document.get("cluster", {}).get("software")
+        optimizer = self._get("training.optimizer") or "adamw"
+        if kernels is None or "software.adamw" in self.given or optimizer != "adamw":
+            return
+        if isinstance(software, str) and stack_of(software) in _TORCH_STEPS:
+            self._put("software.adamw", kernels, self._source("run.adamw"))
+            document.setdefault("software", {})["adamw"] = kernels
 
 
 def _without_the_usual(scenario: Scenario) -> Scenario:

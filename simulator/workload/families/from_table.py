@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 from simulator.workload.architecture import MLP, Architecture, Attention, Block, MoE, Norm
 from simulator.workload.families.table import FUNCTIONS, Row, every_name, has, kinds, row
@@ -32,7 +32,7 @@ from simulator.workload.mixers import (
     ShortConvolution,
     TimeMixing,
 )
-from simulator.workload.modules import Indexer, Linear, beside
+from simulator.workload.modules import Activation, Indexer, Linear, beside
 from simulator.workload.weights import parameters
 
 _NORMS: Mapping[object, Norm] = {
@@ -55,8 +55,8 @@ _ENDINGS = (
 )
 """Endings of ``architectures`` that say what stands behind the last block; none means the first."""
 
-Activation = Literal["gelu", "relu", "squared_relu"]
 _ACTIVATIONS: Mapping[object, Activation] = {
+    "gelu_new": "gelu_new",
     "relu": "relu",
     "relu2": "squared_relu",
     "squared_relu": "squared_relu",
