@@ -49,6 +49,28 @@ class Heard:
     at_import: set[int] = field(default_factory=set)
     """Mutants whose place ran before any test."""
 
+    def concerned(self, number: int, room: str) -> list[str]:
+        """Tests that run a mutant's place, the files of its room and the quickest first.
+
+        Then what else stands in these files. Of a place that no test runs, or that ran before all
+        of them, the tests of its room.
+        """
+        usual = [test for test in self.seconds if test not in self.failed]
+        ran = {
+            test for test in usual if number in self.ran[test] or number in self.shared[_file(test)]
+        }
+        if number in self.at_import or not ran:
+            ran |= {test for test in usual if f"/{room}/" in test}
+        seconds = dict.fromkeys(map(_file, ran), 0.0)
+        for test in ran:
+            seconds[_file(test)] += self.seconds[test]
+
+        def rank(test: str) -> tuple[bool, bool, float, str]:
+            far = room not in test.split("/") and not test.startswith(HELD)
+            return test not in ran, far, seconds[_file(test)], _file(test)
+
+        return sorted((test for test in usual if _file(test) in seconds), key=rank)
+
 
 @dataclass
 class Job:
@@ -69,6 +91,8 @@ class Job:
 
 def pytest_runtestloop(session: pytest.Session) -> bool:
     """Run all, or ask mutants."""
+    if session.testsfailed:
+        raise session.Interrupted("a file of tests cannot be read")
     job: Job = pickle.loads(Path(os.environ[VARIABLE]).read_bytes())
     if not job.rooms:
         hearing = _Hearing(job)
@@ -91,17 +115,17 @@ class _Hearing:
 
     def heard(self, items: list[pytest.Item]) -> Heard:
         heard = Heard(at_import=self._ran())
-        for path, tests in groupby(items, key=lambda item: item.path):
+        for _, tests in groupby(items, key=lambda item: item.path):
             for cache in self._caches:
                 cache.cache_clear()
-            name, listed = _file(path), list(tests)
+            listed = list(tests)
             for item, after in zip(listed, [*listed[1:], None], strict=True):
                 begun = _processor_s()
                 if any(report.failed for report in runtestprotocol(item, nextitem=after)):
                     heard.failed.add(item.nodeid)
                 heard.seconds[item.nodeid] = _processor_s() - begun
                 heard.ran[item.nodeid] = self._ran() | self._setup
-                heard.shared.setdefault(name, set()).update(self._setup)
+                heard.shared.setdefault(_file(item.nodeid), set()).update(self._setup)
         return heard
 
     @pytest.hookimpl(tryfirst=True)
@@ -119,15 +143,17 @@ class _Asking:
     """Asks tests whether they notice a mutant."""
 
     def __init__(self, job: Job, items: list[pytest.Item]) -> None:
-        self._job, self._heard = job, pickle.loads(job.heard.read_bytes())
+        self._job: Job = job
+        self._heard: Heard = pickle.loads(job.heard.read_bytes())
         self._places, self._caches = memory(job.package), _caches()
-        self._usual = [item for item in items if item.nodeid not in self._heard.failed]
+        self._items = {item.nodeid: item for item in items}
         self._fails = dict[str, bool]()
         self._path = job.heard.with_suffix(".verdict")
 
     def failing(self, number: int) -> str:
         """The first test that fails with a mutant and not without; blank where none does."""
-        items = self._concerned(number)
+        concerned = self._heard.concerned(number, self._job.rooms[number])
+        items = [self._items[test] for test in concerned if test in self._items]
         if not self._job.forked:
             return self._first(items)
         while True:
@@ -135,39 +161,11 @@ class _Asking:
             if failed in ("", OUT_OF_TIME):
                 return failed
             name = failed.removesuffix(ENDLESS)
-            item = next(item for item in items if item.nodeid == name)
             if name not in self._fails:
-                self._fails[name] = bool(self._in_fork([item], 0))
+                self._fails[name] = bool(self._in_fork([self._items[name]], 0))
             if not self._fails[name]:
                 return failed
-            items.remove(item)
-
-    def _concerned(self, number: int) -> list[pytest.Item]:
-        """Tests in the order in which they are asked."""
-        heard, room = self._heard, self._job.rooms[number]
-
-        def runs(item: pytest.Item) -> bool:
-            shared = number in heard.shared.get(_file(item.path), ())
-            return shared or number in heard.ran.get(item.nodeid, ())
-
-        ran = [item for item in self._usual if runs(item)]
-        if number in heard.at_import or not ran:
-            ran += [item for item in self._usual if f"/{room}/" in item.nodeid and item not in ran]
-        files = {item.path for item in ran}
-        beside = [item for item in self._usual if item.path in files and not runs(item)]
-        seconds = dict.fromkeys(files, 0.0)
-        for item in ran:
-            seconds[item.path] += heard.seconds.get(item.nodeid, 0.0)
-
-        def rank(item: pytest.Item) -> tuple[bool, float, str]:
-            near = room in item.nodeid.split("/") or item.nodeid.startswith(HELD)
-            return not near, seconds[item.path], str(item.path)
-
-        ran_set = set(ran)
-        return [
-            *sorted(ran, key=rank),
-            *sorted((item for item in beside if item not in ran_set), key=rank),
-        ]
+            items.remove(self._items[name])
 
     def _in_fork(self, items: list[pytest.Item], number: int) -> str:
         child = os.fork()
@@ -210,8 +208,8 @@ class _Asking:
         return verdict
 
 
-def _file(path: Path) -> str:
-    return str(path)
+def _file(test: str) -> str:
+    return test.partition("::")[0]
 
 
 def _processor_s() -> float:

@@ -20,15 +20,18 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tests.mutations.asked_tests import OUT_OF_TIME, VARIABLE, Job
+from tests.mutations.asked_tests import OUT_OF_TIME, VARIABLE, Heard, Job
 from tests.mutations.drawn_mutants import ROOMS, ROOT, Mutant, drawn
 from tests.mutations.switches import Switched, memory
 
 SECONDS = 100
 """Of the processor that the tests of one mutant may take."""
+
+FEW = 8
+"""Files of tests that a mutant with a process of its own is asked first: most die of these."""
 
 HEARD = "heard.bin"
 """In the copy: which tests run which place."""
@@ -61,19 +64,29 @@ class Tree:
         """By number what notices a mutant first; blank where nothing does."""
         written = [number for number in self._switched.written if number in numbers]
         switched = [number for number in numbers if number not in written]
-        if switched:
-            yield from self._pytest(switched, True, seconds)
+        heard: Heard = pickle.loads((self._folder / HEARD).read_bytes())
+        for number, by in self._pytest(switched, True, seconds) if switched else ():
+            if by or number not in heard.at_import:
+                yield number, by
+            else:
+                written.append(number)
         for number in written:
             path = self._mutants[number].path
             self._place(path).write_text(self._switched.text(path, number), encoding="utf-8")
-            yield from self._pytest([number], False, seconds)
+            tests = heard.concerned(number, self._mutants[number].room)
+            files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
+            by = ""
+            for some in (files[:FEW], files[FEW:]):
+                if some and not by:
+                    ((_, by),) = self._pytest([number], False, seconds, some)
+            yield number, by
             self._place(path).write_text(self._switched.text(path), encoding="utf-8")
 
     def _place(self, path: Path) -> Path:
         return self._folder / path.relative_to(ROOT)
 
     def _pytest(
-        self, numbers: Collection[int], forked: bool, seconds: int
+        self, numbers: Collection[int], forked: bool, seconds: int, tests: Sequence[str] = ()
     ) -> Iterator[tuple[int, str]]:
         reading, writing = os.pipe()
         job = Job(
@@ -90,7 +103,7 @@ class Tree:
             *("-m", "pytest", "-p", "tests.mutations.asked_tests", "-p", "no:cacheprovider"),
             *("-p", "no:xdist", "-q", "--basetemp", str(self._folder / "made")),
             *(f"--ignore={path}" for path in UNHELPFUL),
-            *self._tests,
+            *(tests or self._tests),
         ]
         with subprocess.Popen(
             [sys.executable, *words], cwd=self._folder, env=self._environment(place),
