@@ -8,7 +8,14 @@ import pytest
 
 from simulator.errors import InputError
 from simulator.hardware.cluster import load_cluster
-from simulator.hardware.edge_list import Edge, check_edges, read_edges, write_edges
+from simulator.hardware.edge_list import (
+    Edge,
+    TopologySection,
+    check_edges,
+    edges_of,
+    read_edges,
+    write_edges,
+)
 from simulator.profiles.check import check
 
 PAIR = "end_a,end_b,bytes_per_s\nadapter 0.0,leaf,50e9\nadapter 1.0,leaf,50e9\n"
@@ -65,6 +72,13 @@ def test_only_the_first_of_many_problems_are_shown() -> None:
         check_edges(edges, "mine")
     assert len(error.value.problems) == 7
     assert error.value.problems[-1] == "mine: edges: 44 more of this kind"
+
+
+def test_two_hundred_thousand_edges_are_read_and_no_more() -> None:
+    edge = Edge(end_a="gpu 0.0", end_b="switch", bytes_per_s=1.0)
+    section = TopologySection(edges=(edge,) * 200_001)
+    with pytest.raises(InputError, match=r"mine.toml: topology: edges: must be at most 200000$"):
+        edges_of(section, Path("mine.toml"))
 
 
 def profile(tmp_path: Path, topology: str) -> Path:
