@@ -13,7 +13,6 @@ import functools
 import gc
 import os
 import pickle
-import resource
 import signal
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -29,8 +28,8 @@ from tests.mutations.switches import memory
 VARIABLE = "FORESHARD_MUTANTS"
 OUT_OF_TIME = "out of time"
 ENDLESS = " does not end"
-GRACE = 60
-"""Seconds more, after which the last test of a mutant is ended."""
+ENDLESS_S, ENDLESS_TIMES = 20.0, 10.0
+"""A test that takes so many seconds and so many times its usual ones more does not end."""
 
 HELD = "tests/scoring/test_held_runs.py"
 """Asked with the tests of the room: it holds most figures that a user sees."""
@@ -186,9 +185,7 @@ class _Asking:
         """A process of the mutant, which ends in any case."""
         os.close(self._job.telling)
         os.setpgid(0, 0)
-        end = self._job.seconds + GRACE
-        resource.setrlimit(resource.RLIMIT_CPU, (end, end + 5))
-        signal.setitimer(signal.ITIMER_REAL, 5 * end)
+        signal.setitimer(signal.ITIMER_REAL, 20.0 * (self._job.seconds + ENDLESS_S))
         self._places[0] = number
         for cache in self._caches:
             cache.cache_clear()
@@ -198,12 +195,15 @@ class _Asking:
         begun, verdict = _processor_s(), ""
         for item, after in zip(items, [*items[1:], None], strict=True):
             self._path.write_text(item.nodeid, encoding="utf-8")
+            usual_s = self._heard.seconds.get(item.nodeid, 0.0)
+            signal.setitimer(signal.ITIMER_PROF, ENDLESS_S + (1.0 + ENDLESS_TIMES) * usual_s)
             if any(report.failed for report in runtestprotocol(item, log=False, nextitem=after)):
                 verdict = item.nodeid
                 break
             if _processor_s() - begun > self._job.seconds:
                 verdict = OUT_OF_TIME
                 break
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
         self._path.write_text(verdict, encoding="utf-8")
         return verdict
 
