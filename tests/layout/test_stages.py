@@ -304,7 +304,7 @@ def test_what_names_no_pieces_is_refused(given: Any, rule: str) -> None:
 
 
 def test_the_fullest_rank_by_hand() -> None:
-    """80 layers on four ranks: 20 each, 21 where the ends have 19, 10 + 11 of pieces dealt twice."""
+    """80 layers on four ranks: 20 each; 21 between ends of 19; 10 + 11 of pieces dealt twice."""
     given = [[], [19, 21, 21, 19], [9, 10, 10, 10, 9, 11, 11, 10]]
     table = Layouts.of(pp=[4, 4, 4], vpp=[1, 1, 2], stages=given, schedule=["1f1b", "1f1b", "1f1b"])
     assert fullest_rank(table, 80).tolist() == [20, 21, 21]
