@@ -222,7 +222,7 @@ def _caches() -> list[Any]:
     found = [
         thing
         for thing in gc.get_objects()
-        if isinstance(thing, functools._lru_cache_wrapper) and "simulator" in thing.__module__
+        if type(thing) is functools._lru_cache_wrapper and "simulator" in thing.__module__
     ]
     gc.freeze()
     return found
