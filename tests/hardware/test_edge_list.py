@@ -112,3 +112,18 @@ def test_a_profile_with_neither_or_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none\.csv: no such file"):
         load_cluster(str(path), 2)
     assert "no such file" in check(path)[0]
+
+
+def test_two_servers_on_leaves_that_nothing_joins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of four servers the first two hang on leaves of their own; only all four could be joined."""
+    ends = [("adapter 0.0", "a"), ("adapter 2.0", "a"), ("adapter 1.0", "b"), ("adapter 3.0", "b")]
+    edges = "".join(
+        f'[[topology.edges]]\nend_a = "{server}"\nend_b = "{leaf}"\nbytes_per_s = 50e9\n'
+        for server, leaf in ends
+    )
+    profile(tmp_path, edges)
+    monkeypatch.setenv("FORESHARD_PROFILES", str(tmp_path))
+    with pytest.raises(InputError, match="from the GPUs of server 0 to those of server 1"):
+        load_cluster("mine", 2)
