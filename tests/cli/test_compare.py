@@ -59,6 +59,9 @@ def test_document_and_files(tmp_path: Path) -> None:
     document = json.loads(done.stdout)
     assert list(document) == TOP
     assert [list(row) for row in document["rows"]] == [ROW] * 4
+    for row in document["rows"]:
+        free = row["usable_bytes"] - row["memory_total_bytes"]
+        assert row["memory_headroom"] == pytest.approx(free / row["usable_bytes"])
     assert [(row["cluster"], row["gpus"]) for row in document["rows"]] == [
         ("dgx-h100", 8),
         ("dgx-h100", 16),
