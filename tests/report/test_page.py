@@ -247,6 +247,13 @@ def test_losses_lead_from_the_peak_to_the_goodput(numbers: PlanNumbers) -> None:
     assert numbers.best.mfu + losses[-1] == pytest.approx(end)
 
 
+def test_headroom_is_what_usable_memory_leaves_free(answer: Plan, numbers: PlanNumbers) -> None:
+    estimate = answer.estimate
+    free = float(estimate.usable_bytes) - float(estimate.memory_total_bytes[0])
+    headroom = numbers.best.memory_headroom
+    assert headroom == pytest.approx(free / float(estimate.usable_bytes))
+
+
 def test_values_stand_right_of_their_bars(numbers: PlanNumbers) -> None:
     axes = waterfall_picture(numbers).axes[0]
     ends = {
