@@ -4,7 +4,7 @@
 #                full size, property tests at length, every pair of profiles, refits, docs/accuracy.json
 #                written again: 30 minutes on two cores
 # make lint      ruff, mypy, import-linter
-# make mutants   change one place of simulator/ at a time, say what no test near it notices; hours
+# make mutants   change one place of simulator/ at a time, say what no test notices; two hours
 # make load      200 clients click on the explorer for 5 minutes: waits, memory, what is lost; LOAD='--seconds 60'
 # make lowest    run commands and tests with the lowest versions of dependencies that pyproject.toml allows
 # make bench     time what tests/benchmarks holds, and what a user waits for against goals and the last landing:

@@ -298,3 +298,11 @@ def test_rank_orders_are_words_that_mean_something(tmp_path: Path, orders: str, 
         load_software(str(path))
     assert f"{path}: supports.rank_orders" in str(caught.value)
     assert said in str(caught.value)
+
+
+def test_a_generation_may_have_a_library_of_attention_of_its_own() -> None:
+    """torchtitan calls PyTorch's attention, which takes cuDNN's kernels on Blackwell."""
+    kernels = load_software("torchtitan-2026").kernels
+    assert kernels.attention_library_of == {"blackwell": "cudnn"}
+    assert kernels.on("blackwell").attention_library == "cudnn"
+    assert kernels.on("hopper").attention_library == kernels.attention_library == "sdpa"

@@ -276,6 +276,9 @@ def test_servers_with_more_gpus_than_the_bases_are_refused(
     out = tmp_path / "cluster.toml"
     result = run(log, "--base-cluster", "gh200", "--out-cluster", out, code=2)
     assert "8 ranks in a server, but one of gh200 has 1" in result.stderr
+    alone = write(log_text(collective_document, "all_reduce", 8, 1), "all_reduce_8.log")
+    result = run(alone, "--base-cluster", "gh200", "--out-cluster", out, code=2)
+    assert "8 ranks in a server, but one of gh200 has 1" in result.stderr
 
 
 def test_accelerator_node_and_cluster_name_one_another(

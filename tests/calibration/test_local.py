@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from simulator.calibration.local_profiles import NAME, LocalProfiles, local_profiles
+from simulator.calibration.local_profiles import NAME, LocalProfiles, _limits, local_profiles
 from simulator.calibration.measured_steps import CAUSES, local_steps, scenario_of
 from simulator.errors import InputError
 from simulator.files import read_profile
@@ -202,6 +202,19 @@ def test_starts_and_rates_come_back(found: LocalProfiles) -> None:
         assert start == pytest.approx(STARTS[name], rel=0.02), name
         assert rate == pytest.approx(RATES[name], rel=0.02), name
         assert error < 0.01
+
+
+def test_peaks_are_those_of_the_fastest_calls(tmp_path: Path) -> None:
+    """A product at half the rate and a stream at a third say nothing: 2 % above the fastest."""
+    shape = {"m": 256, "n": 256, "k": 256}
+    slow = [
+        call("gemm", 2.0 * 256**3 / (0.5 * FLOP_PER_S), shape=shape),
+        call("copy", 3e6 / BYTES_PER_S, bytes=1e6, shape={"rows": 1, "columns": 10**6}),
+    ]
+    limits = _limits(written(tmp_path, [*kernels(), *slow, *communication()]))
+    assert limits["flop_per_s"] == pytest.approx(1.02 * FLOP_PER_S)
+    assert limits["bytes_per_s"] == pytest.approx(1.02 * BYTES_PER_S)
+    assert limits["memory_bytes"] == 8e9
 
 
 def test_the_work_of_the_host_comes_back(found: LocalProfiles) -> None:

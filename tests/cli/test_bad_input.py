@@ -7,6 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from simulator.cli.main import app
+from simulator.cli.options import writing
+from simulator.errors import InputError
 
 GOOD = """
 [model]
@@ -212,6 +214,15 @@ def test_names_without_a_file_must_be_complete(here: Path, command: str) -> None
         "command line: a scenario file, or model, cluster and gpus, must be given "
         "(missing: cluster, gpus)\n"
     )
+
+
+@pytest.mark.parametrize(("path", "named"), [("b/c.svg", "b/c.svg"), (None, "a")])
+def test_the_file_that_cannot_be_written_is_named_where_it_is_known(
+    path: str | None, named: str
+) -> None:
+    said = f"^--out: {named}: cannot be written: no room$"
+    with pytest.raises(InputError, match=said), writing("a", "--out"):
+        raise OSError(28, "no room", path)
 
 
 def test_report_that_cannot_be_written(here: Path) -> None:

@@ -1,6 +1,7 @@
 """`foreshard compare`: screen, frozen keys of its document, files, exit codes."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -58,6 +59,9 @@ def test_document_and_files(tmp_path: Path) -> None:
     document = json.loads(done.stdout)
     assert list(document) == TOP
     assert [list(row) for row in document["rows"]] == [ROW] * 4
+    for row in document["rows"]:
+        free = row["usable_bytes"] - row["memory_total_bytes"]
+        assert row["memory_headroom"] == pytest.approx(free / row["usable_bytes"])
     assert [(row["cluster"], row["gpus"]) for row in document["rows"]] == [
         ("dgx-h100", 8),
         ("dgx-h100", 16),
@@ -128,6 +132,11 @@ def test_an_impossible_deadline_names_the_nearest() -> None:
     # one hour is a 24th of a day: what the soonest takes over it
     text = " ".join(done.stdout.split())
     assert f"it would take {24.0 * min(days):,.3g} times the speed, or" in text
+    words = re.search(r"or ([\d.]+)([kMBT]) tokens in place of ([\d.]+)([kMBT])\.", text)
+    assert words is not None
+    scale = {"k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+    fewer, whole = (float(words[i]) * scale[words[i + 1]] for i in (1, 3))
+    assert whole / fewer == pytest.approx(24.0 * min(days), rel=0.01)
 
 
 def test_an_impossible_budget_says_what_it_would_take() -> None:

@@ -1,11 +1,14 @@
 """Standard output closed, full or of no width; names that a terminal would obey; ASCII locales."""
 
+import errno
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from simulator.cli.standard_streams import sound_streams
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ["--model", "llama-3.1-8b", "--cluster", "dgx-h100", "--gpus", "8"]
@@ -29,6 +32,18 @@ def test_a_full_output_is_said_in_one_line(arguments: list[str]) -> None:
     done = run(*arguments, more=">/dev/full")
     assert done.returncode == 2
     assert done.stderr == b"standard output: cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device", "report.html"),
+        OSError(errno.ECONNRESET, "reset"),
+    ],
+)
+def test_a_full_disk_under_a_file_is_not_the_outputs_fault(error: OSError) -> None:
+    with pytest.raises(OSError, match=str(error.strerror)), sound_streams():
+        raise error
 
 
 def test_a_closed_output_is_said_in_one_line() -> None:

@@ -69,6 +69,13 @@ def test_every_stage_of_a_step() -> None:
     assert waiting_s(given, found, np.array([1.0])) == pytest.approx(1.28 - 1.0)
 
 
+def test_without_workers_what_others_take_longer_than_both_comes_on_top() -> None:
+    """3 s between steps of 2 s; a store that needs 6 s has 1 s more to do."""
+    stages = {"workers": np.array([3.0]), "store": np.array([6.0])}
+    assert waiting_s(data(workers=0), stages, np.array([2.0])) == pytest.approx(3.0 + 1.0)
+    assert waiting_s(data(workers=4), stages, np.array([2.0])) == pytest.approx(4.0)
+
+
 def test_drives_of_every_server_are_its_own() -> None:
     given = data(**IMAGES, store={"read_bytes_per_s": 2e9, "per_server": True})
     readers = Readers(samples=np.array([200.0]), ranks=64, server_ranks=8, fetches=64,

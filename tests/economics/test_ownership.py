@@ -204,6 +204,24 @@ def test_half_the_hours_and_a_tenth_lost() -> None:
     assert per_hour["reserved"] == pytest.approx(1.0 / 0.5 / 0.9)
 
 
+def test_power_of_a_server_half_in_use_by_hand() -> None:
+    """Space for all that a server draws; electricity for what it draws on average.
+
+    In use half the time, in which devices compute for three quarters and else draw half of what
+    that takes: 0.5 x (0.75 + 0.25 x 0.5) = 0.4375 of the way from idle to busy. A tenth of all
+    power goes to the network.
+    """
+    cluster = load_cluster("dgx-h100", 8)
+    site = replace(SITE, waiting_activity=Figure(0.5), network_watt_fraction=Figure(0.1))
+    use = Use(gpus=8, in_use=0.5)
+    found = rent_or_buy_cluster(cluster, use, page=PAGE, site=site).buying.per_month
+    host, power = float(cluster.node.host_watt), cluster.accelerator.power
+    idle, busy = float(power.idle_watt), float(power.busy_watt)
+    assert found["space"] == pytest.approx((host + 8 * busy) / 1e3 * 100.0)
+    mean = (host + 8 * (idle + 0.4375 * (busy - idle))) / 0.9
+    assert found["electricity"] == pytest.approx(mean / 1e3 * 1.5 * 730.5 * 0.10)
+
+
 @pytest.mark.parametrize(("servers", "share"), [(64, 0.10), (65, 0.15), (2048, 0.15), (2049, 0.2)])
 def test_tiers_of_switches(servers: int, share: float) -> None:
     found = rent_or_buy(PAGE, SITE, Use(gpus=8 * servers), **{**TWO, "servers": servers})
@@ -287,3 +305,9 @@ def test_a_guessed_discount_makes_the_price_a_guess(discount: Figure, grade: str
     hour = hourly_usd(rent, "reserved")
     assert hour is not None
     assert (float(hour), hour.grade, hour.spread) == (2.0, grade, 0.1)
+
+
+def test_an_hour_that_is_given_away_costs_nothing() -> None:
+    rent = replace(RENT, reserved_discount_fraction=Figure(1.0, "measured", "a grant", spread=0.1))
+    hour = hourly_usd(rent, "reserved")
+    assert hour is not None and float(hour) == 0.0

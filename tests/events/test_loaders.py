@@ -140,3 +140,10 @@ def test_words_of_the_verdict(tmp_path: Any) -> None:
     assert verdict.document()["would_end_it"] == [
         {"what": "store", "needed": pytest.approx(rate), "now": 1e8}
     ]
+    path.write_text(path.read_text().replace("= 1e8", f"= {rate / 0.9}"))
+    kept = predict(base)
+    spare = input_verdict(kept.scenario, kept.estimate)
+    assert spare is not None
+    assert spare.sentence() == (
+        "input keeps up: nothing waits; its slowest stage (store) is busy 90.0 % of the time"
+    )

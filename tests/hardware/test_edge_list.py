@@ -8,7 +8,14 @@ import pytest
 
 from simulator.errors import InputError
 from simulator.hardware.cluster import load_cluster
-from simulator.hardware.edge_list import Edge, check_edges, read_edges, write_edges
+from simulator.hardware.edge_list import (
+    Edge,
+    TopologySection,
+    check_edges,
+    edges_of,
+    read_edges,
+    write_edges,
+)
 from simulator.profiles.check import check
 
 PAIR = "end_a,end_b,bytes_per_s\nadapter 0.0,leaf,50e9\nadapter 1.0,leaf,50e9\n"
@@ -67,6 +74,13 @@ def test_only_the_first_of_many_problems_are_shown() -> None:
     assert error.value.problems[-1] == "mine: edges: 44 more of this kind"
 
 
+def test_two_hundred_thousand_edges_are_read_and_no_more() -> None:
+    edge = Edge(end_a="gpu 0.0", end_b="switch", bytes_per_s=1.0)
+    section = TopologySection(edges=(edge,) * 200_001)
+    with pytest.raises(InputError, match=r"mine.toml: topology: edges: must be at most 200000$"):
+        edges_of(section, Path("mine.toml"))
+
+
 def profile(tmp_path: Path, topology: str) -> Path:
     path = tmp_path / "clusters" / "mine.toml"
     path.parent.mkdir(exist_ok=True)
@@ -98,3 +112,18 @@ def test_a_profile_with_neither_or_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none\.csv: no such file"):
         load_cluster(str(path), 2)
     assert "no such file" in check(path)[0]
+
+
+def test_two_servers_on_leaves_that_nothing_joins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of four servers the first two hang on leaves of their own; only all four could be joined."""
+    ends = [("adapter 0.0", "a"), ("adapter 2.0", "a"), ("adapter 1.0", "b"), ("adapter 3.0", "b")]
+    edges = "".join(
+        f'[[topology.edges]]\nend_a = "{server}"\nend_b = "{leaf}"\nbytes_per_s = 50e9\n'
+        for server, leaf in ends
+    )
+    profile(tmp_path, edges)
+    monkeypatch.setenv("FORESHARD_PROFILES", str(tmp_path))
+    with pytest.raises(InputError, match="from the GPUs of server 0 to those of server 1"):
+        load_cluster("mine", 2)

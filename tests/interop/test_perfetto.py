@@ -160,6 +160,7 @@ def test_the_file_is_json_and_the_same_every_time(step: SimulatedStep) -> None:
     found = json.loads(text)
     assert found["traceEvents"] == list(trace_events(step))
     assert found["otherData"]["title"] == "a model"
+    assert "steps" not in found["otherData"]  # it is one
     packed = trace_bytes(step, gzipped=True, title="a model")
     assert gzip.decompress(packed) == text
     assert packed == trace_bytes(step, gzipped=True, title="a model")

@@ -72,6 +72,9 @@ def test_hybrid_sharding_and_context_parallelism(tmp_path: Path) -> None:
     # 2 x 4 replicas and shards, each of 2 x 8 ranks; states are shared by 4 x 2 of them
     assert (found["dp"], found["gpus"], found["shard_group"]) == (8, 128, 8)
     assert (found["cp"], found["tp"]) == (2, 8)
+    pairs = text.replace("dp_shard=4", "dp_shard=2")
+    log = read(changed(tmp_path, pairs), "torchtitan_0.3")
+    assert log.stated["shard_group"].value == 4  # 2 shards of 2 ranks
 
 
 def test_two_ranks_on_one_line_are_both_read() -> None:

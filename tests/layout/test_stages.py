@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.layout.stages import Stages, fold, read_stages, stages
+from simulator.layout.layouts import Layouts
+from simulator.layout.stages import Stages, fold, fullest_rank, read_stages, stages
 
 DEGREES = st.integers(min_value=1, max_value=8)
 
@@ -300,3 +301,11 @@ def test_layers_of_pieces_as_they_are_given(given: Any, layers: tuple[int, ...] 
 def test_what_names_no_pieces_is_refused(given: Any, rule: str) -> None:
     with pytest.raises(ValueError, match=rule):
         read_stages(given)
+
+
+def test_the_fullest_rank_by_hand() -> None:
+    """80 layers on four ranks: 20 each; 21 between ends of 19; 10 + 11 of pieces dealt twice."""
+    given = [[], [19, 21, 21, 19], [9, 10, 10, 10, 9, 11, 11, 10]]
+    table = Layouts.of(pp=[4, 4, 4], vpp=[1, 1, 2], stages=given, schedule=["1f1b", "1f1b", "1f1b"])
+    assert fullest_rank(table, 80).tolist() == [20, 21, 21]
+    assert fullest_rank(Layouts.of(pp=3), 80).tolist() == [27]

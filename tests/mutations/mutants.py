@@ -1,212 +1,135 @@
-"""Seeded single-point mutants of `simulator/`, and which of them the tests notice.
+"""Seeded single-point mutants of `simulator/`, and which of them the tests of `make test` notice.
 
-``python -m tests.mutations.mutants [--seed N] [--count N] [--rooms cost,planner]`` copies the tree,
-changes one operator, constant or comparison at a time, asks the held questions that run the place
-(`held_samples`), then the tests of the module's own name, what imports the module, its room and the
-commands, up to the first that fails, and prints which that was, or that the mutant survived: file,
-line, what was there and what is there now. `make mutants` draws 200. A survivor is equivalent, or a
-test is missing. What no change made has no say: a test that fails without one is left out.
+``python -m tests.mutations.mutants [--seed N] [--count N] [--rooms cost,planner]`` copies the tree
+with all mutants in it (`switches`), runs every test once to see which run the place of which, asks
+each mutant those (`asked_tests`) up to the first that fails, and prints which that was, or that the
+mutant survived: file, line, what was there and what is there now. ``make mutants`` draws 200. A
+survivor is equivalent, or a test is missing. A test that fails without a mutant has no say.
+
+``--numbers 3,17`` asks these of the draw alone, and paths of tests after the options ask those
+alone: what a new test notices. ``--folder F`` leaves the copy in F, and one that is there, of the
+same draw, is asked without another run of every test.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
 import os
-import random
-import re
-import resource
+import pickle
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-ROOMS = tuple(
-    path.name for path in sorted((ROOT / "simulator").iterdir()) if (path / "__init__.py").is_file()
-)
-SECONDS = 300
+from tests.mutations.asked_tests import OUT_OF_TIME, VARIABLE, Heard, Job
+from tests.mutations.drawn_mutants import ROOMS, ROOT, Mutant, drawn
+from tests.mutations.switches import Switched, memory
+
+SECONDS = 100
 """Of the processor that the tests of one mutant may take."""
 
-OUT_OF_TIME = (-signal.SIGXCPU, -signal.SIGKILL)
-UNHELPFUL = {"test_house.py", "test_packaging.py", "test_held_runs.py"}
-"""What these notice is that a file changed, or what was asked before."""
+FEW = 8
+"""Files of tests that a mutant with a process of its own is asked first: most die of these."""
 
-_OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
-    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult,
-    ast.FloorDiv: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
-}  # fmt: skip
-_COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
-    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
-    ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
-}  # fmt: skip
-_NAMES = {"max": "min", "min": "max", "maximum": "minimum", "minimum": "maximum"}
+HEARD = "heard.bin"
+"""In the copy: which tests run which place."""
 
-
-@dataclass(frozen=True, slots=True)
-class Mutant:
-    """One expression of a module, and what stands in its place."""
-
-    path: Path
-    line: int
-    column: int
-    end_line: int
-    end_column: int
-    before: str
-    after: str
-
-    def text(self) -> str:
-        """The module with the expression replaced."""
-        lines = self.path.read_text(encoding="utf-8").splitlines(keepends=True)
-        first, last = lines[self.line - 1].encode(), lines[self.end_line - 1].encode()
-        middle = f"({self.after})".encode()
-        joined = first[: self.column] + middle + last[self.end_column :]
-        return "".join([*lines[: self.line - 1], joined.decode(), *lines[self.end_line :]])
-
-    def __str__(self) -> str:
-        return f"{self.path.relative_to(ROOT)}:{self.line}: {self.before} -> {self.after}"
-
-
-def mutants(path: Path) -> Iterator[Mutant]:
-    """Every mutant of a module: arithmetic, comparisons, and/or, max/min, numbers."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in _walked(tree):
-        if node.end_lineno is None:
-            continue
-        if (changed := _changed(node)) is not None:
-            where = (node.lineno, node.col_offset, node.end_lineno, node.end_col_offset or 0)
-            yield Mutant(path, *where, ast.unparse(node), ast.unparse(changed))
-
-
-def _walked(tree: ast.AST) -> Iterator[ast.expr]:
-    """Expressions of a tree, but for types, and those in texts, whose places are vague."""
-    types = [getattr(tree, name, None) for name in ("annotation", "returns")]
-    for node in ast.iter_child_nodes(tree):
-        if node in types:
-            continue
-        if isinstance(node, ast.expr):
-            yield node
-        if not isinstance(node, ast.JoinedStr):
-            yield from _walked(node)
-
-
-def _changed(node: ast.expr) -> ast.expr | None:
-    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-        return ast.BinOp(node.left, _OPERATORS[type(node.op)](), node.right)
-    if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _COMPARISONS:
-        return ast.Compare(node.left, [_COMPARISONS[type(node.ops[0])]()], node.comparators)
-    if isinstance(node, ast.BoolOp):
-        return ast.BoolOp(ast.Or() if isinstance(node.op, ast.And) else ast.And(), node.values)
-    if isinstance(node, ast.Constant) and type(node.value) in (int, float) and node.value:
-        return ast.Constant(node.value * 1.05 if isinstance(node.value, float) else node.value + 1)
-    if isinstance(node, ast.Name) and node.id in _NAMES and isinstance(node.ctx, ast.Load):
-        return ast.Name(_NAMES[node.id], ast.Load())
-    if isinstance(node, ast.Attribute) and node.attr in _NAMES:
-        return ast.Attribute(node.value, _NAMES[node.attr], ast.Load())
-    return None
-
-
-def drawn(seed: int, count: int, rooms: tuple[str, ...]) -> list[Mutant]:
-    """Mutants spread evenly over the rooms, in no order, the same for the same seed."""
-    chance, chosen = random.Random(seed), list[Mutant]()
-    for place, room in enumerate(rooms):
-        every = [
-            m for path in sorted((ROOT / "simulator" / room).rglob("*.py")) for m in mutants(path)
-        ]
-        share = count // len(rooms) + (place < count % len(rooms))
-        chosen += chance.sample(every, min(share, len(every)))
-    chance.shuffle(chosen)
-    return chosen
+UNHELPFUL = (
+    "tests/test_house.py", "tests/house", "tests/test_packaging.py", "tests/benchmarks",
+    "tests/mutations/test_mutants.py",
+)  # fmt: skip
+"""What these notice is that a file changed, or what a machine did beside it."""
 
 
 class Tree:
-    """A copy of the tree in which one module at a time is changed, and what its tests say.
+    """A copy of the tree with the switches of all mutants, whose tests are asked."""
 
-    What a held question came to without a change is noted there first, so a prediction that moved
-    since somebody wrote the held files notices nothing; nor does a test that fails in any case.
-    """
-
-    def __init__(self, folder: Path, seconds: int) -> None:
-        ignored = shutil.ignore_patterns(".git", ".venv", "__pycache__", "reports", ".*_cache")
+    def __init__(self, folder: Path, mutants: Mapping[int, Mutant], tests: list[str]) -> None:
+        self._folder, self._mutants, self._tests = folder, mutants, tests
+        self._switched = Switched(mutants, ROOT / "simulator")
+        if (folder / HEARD).is_file():
+            return
+        ignored = shutil.ignore_patterns(".git", ".venv*", "__pycache__", "reports", ".*_cache")
         shutil.copytree(ROOT, folder, ignore=ignored)
-        self.folder, self._seconds = folder, seconds
-        self._samples, self._fails = folder / "samples.bin", dict[str, bool]()
-        self._run(["-m", "tests.mutations.held_samples", "write", str(self._samples)], 900)
+        memory(folder / "simulator", max(mutants))
+        for path in self._switched.modules():
+            self._place(path).write_text(self._switched.text(path), encoding="utf-8")
+        self._python(["-m", "workshop.ahead_of_time", "--if-changed"])
+        for _ in self._pytest([], False, 0):
+            pass
 
-    def noticed(self, mutant: Mutant) -> str:
-        """What notices it first; "out of time" where nothing has; blank where nothing does."""
-        relative = mutant.path.relative_to(ROOT)
-        tests = [str(relative), *self._tests(relative)]
-        while True:
-            with self._changed(mutant):
-                found = self._moved(mutant) or self._failing(tests, self._seconds)
-            if "::" not in found or not self._fails_in_any_case(found):
-                return found
+    def noticed(self, numbers: Collection[int], seconds: int) -> Iterator[tuple[int, str]]:
+        """By number what notices a mutant first; blank where nothing does."""
+        written = [number for number in self._switched.written if number in numbers]
+        switched = [number for number in numbers if number not in written]
+        heard: Heard = pickle.loads((self._folder / HEARD).read_bytes())
+        for number, by in self._pytest(switched, True, seconds) if switched else ():
+            if by or number not in heard.at_import:
+                yield number, by
+            else:
+                written.append(number)
+        for number in written:
+            path = self._mutants[number].path
+            self._place(path).write_text(self._switched.text(path, number), encoding="utf-8")
+            tests = heard.concerned(number, self._mutants[number].room)
+            files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
+            by = ""
+            for some in (files[:FEW], files[FEW:]):
+                if some and not by:
+                    ((_, by),) = self._pytest([number], False, seconds, some)
+            yield number, by
+            self._place(path).write_text(self._switched.text(path), encoding="utf-8")
 
-    @contextmanager
-    def _changed(self, mutant: Mutant) -> Iterator[None]:
-        place = self.folder / mutant.path.relative_to(ROOT)
-        place.write_text(mutant.text(), encoding="utf-8")
-        try:
-            yield
-        finally:
-            shutil.copy2(mutant.path, place)
+    def _place(self, path: Path) -> Path:
+        return self._folder / path.relative_to(ROOT)
 
-    def _moved(self, mutant: Mutant) -> str:
-        where = [str(mutant.path.relative_to(ROOT)), str(mutant.line)]
-        asked = ["-m", "tests.mutations.held_samples", "check", str(self._samples), *where]
-        done = self._run(asked, self._seconds)
-        if done.returncode:
-            return "" if done.returncode in OUT_OF_TIME else "a held question that ends the process"
-        return done.stdout.strip().rpartition("\n")[2]
-
-    def _failing(self, tests: list[str], seconds: int) -> str:
-        known = [f"--deselect={test}" for test, fails in self._fails.items() if fails]
-        words = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=no"]
-        done = self._run(["-m", "pytest", *words, *known, *tests], seconds)
-        if done.returncode in OUT_OF_TIME:
-            return "out of time"
-        if done.returncode in (0, 5):  # no test is none that fails
-            return ""
-        failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?= - |$)", done.stdout, flags=re.MULTILINE)
-        return failed[1] if failed else f"pytest ends with {done.returncode}"
-
-    def _fails_in_any_case(self, test: str) -> bool:
-        if test not in self._fails:
-            self._fails[test] = bool(self._failing([test], self._seconds))
-        return self._fails[test]
-
-    def _tests(self, relative: Path) -> list[str]:
-        """Tests of a module's name, of what imports it, of its room, of commands."""
-        files = [
-            path
-            for path in sorted((self.folder / "tests").rglob("test_*.py"))
-            if path.name not in UNHELPFUL and not {"oracles", "mutations"} & {*path.parts}
+    def _pytest(
+        self, numbers: Collection[int], forked: bool, seconds: int, tests: Sequence[str] = ()
+    ) -> Iterator[tuple[int, str]]:
+        reading, writing = os.pipe()
+        job = Job(
+            self._folder / "simulator",
+            self._folder / HEARD,
+            {number: self._mutants[number].room for number in numbers},
+            seconds,
+            forked,
+            writing,
+        )
+        place = self._folder / "job.bin"
+        place.write_bytes(pickle.dumps(job))
+        words = [
+            *("-m", "pytest", "-p", "tests.mutations.asked_tests", "-p", "no:cacheprovider"),
+            *("-p", "no:xdist", "-q", "--basetemp", str(self._folder / "made")),
+            *(f"--ignore={path}" for path in UNHELPFUL),
+            *(tests or self._tests),
         ]
-        own = [path for path in files if path.stem == f"test_{relative.stem}"]
-        holder = re.escape(".".join(relative.parent.parts))
-        imports = re.compile(rf"\b{holder}(\.| import .*\b){relative.stem}\b")
-        importing = [path for path in files if imports.search(path.read_text(encoding="utf-8"))]
-        room = [path for path in files if relative.parts[1] in path.parts]
-        commands = [path for path in files if path.parent.name in ("cli", "questions", "tests")]
-        names = dict.fromkeys((*own, *importing, *room, *commands))
-        return [path.relative_to(self.folder).as_posix() for path in names]
+        with subprocess.Popen(
+            [sys.executable, *words], cwd=self._folder, env=self._environment(place),
+            stdout=subprocess.DEVNULL, pass_fds=[writing],
+        ):  # fmt: skip
+            os.close(writing)
+            with os.fdopen(reading, encoding="utf-8") as lines:
+                told = 0
+                for line in lines:
+                    number, _, test = line.rstrip("\n").partition(" ")
+                    told += 1
+                    yield int(number), test
+        if told < len(numbers):  # the process of a mutant that was written ended before its tests
+            yield from ((number, "what starts") for number in numbers)
 
-    def _run(self, words: list[str], seconds: int) -> subprocess.CompletedProcess[str]:
-        def bounded() -> None:
-            resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
+    def _python(self, words: list[str]) -> None:
+        subprocess.run(
+            [sys.executable, *words], cwd=self._folder, env=self._environment(), check=True
+        )
 
-        environment = {**os.environ, "PYTHONPATH": str(self.folder)}
+    def _environment(self, job: Path | None = None) -> dict[str, str]:
+        one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+        here = {"PYTHONPATH": str(self._folder), "PYTEST_XDIST_WORKER_COUNT": "2"}
+        environment = {**os.environ, **one_thread, **here, VARIABLE: str(job)}
         environment.pop("PYTHONDONTWRITEBYTECODE", None)  # else each start compiles every module
-        return subprocess.run(
-            [sys.executable, *words], cwd=self.folder, capture_output=True, text=True, check=False,
-            env=environment, preexec_fn=bounded,
-        )  # fmt: skip
+        return environment
 
 
 def main(arguments: list[str]) -> int:
@@ -215,18 +138,22 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=38)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--rooms", type=lambda text: tuple(text.split(",")), default=ROOMS)
+    parser.add_argument("--numbers", type=lambda text: {*map(int, text.split(","))}, default=None)
     parser.add_argument("--seconds", type=int, default=SECONDS)
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("tests", nargs="*")
     asked = parser.parse_args(arguments)
-    chosen, survived = drawn(asked.seed, asked.count, asked.rooms), 0
+    chosen = dict(enumerate(drawn(asked.seed, asked.count, asked.rooms), 1))
+    numbers = asked.numbers or {*chosen}
+    survived = 0
     with tempfile.TemporaryDirectory() as place:
-        tree = Tree(Path(place) / "tree", asked.seconds)
-        for number, mutant in enumerate(chosen, 1):
-            by = tree.noticed(mutant)
-            survived += by in ("", "out of time")
-            said = f"noticed by {by}" if by not in ("", "out of time") else f"SURVIVED {by}".strip()
-            print(f"{number}/{len(chosen)} {mutant}: {said}", flush=True)
-    print(f"{len(chosen) - survived} of {len(chosen)} noticed")
-    return int(survived > 0.05 * len(chosen))
+        tree = Tree(asked.folder or Path(place) / "tree", chosen, asked.tests)
+        for number, by in tree.noticed(numbers, asked.seconds):
+            survived += by in ("", OUT_OF_TIME)
+            said = f"noticed by {by}" if by not in ("", OUT_OF_TIME) else f"SURVIVED {by}".strip()
+            print(f"{number}/{len(chosen)} {chosen[number]}: {said}", flush=True)
+    print(f"{len(numbers) - survived} of {len(numbers)} noticed")
+    return int(survived > 0.05 * len(numbers))
 
 
 if __name__ == "__main__":

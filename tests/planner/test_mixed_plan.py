@@ -1,6 +1,7 @@
 """Servers of several kinds planned: against every split tried, each kind alone, and one kind."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from simulator.events.simulated_step import simulate
 from simulator.layout.layouts import Layouts
 from simulator.planner.mixed_plan import (
     MixedPlan,
+    _played_shares,
     _shared_step,
     kinds_of_blocks,
     plan_mixed,
@@ -82,6 +84,24 @@ def test_shares_of_the_batch_are_the_best_of_all() -> None:
     assert found.step_s == min(seconds for seconds in every.values() if seconds is not None)
     fast, slow = found.micro_batches
     assert fast + slow == 32 and fast > slow
+
+
+def test_a_step_of_shares_ends_with_the_slower_kind() -> None:
+    """24 of 32 sequences on the A100, 8 on the H100: no faster than the A100 with its own alone."""
+    scenario = made((H, 8), (A, 8), model="llama-3.1-8b", tp=8, pp=1, micro_batch=1)
+    row = Layouts.of(tp=8, dp=2, global_batch=32, sequence_parallel=True, sharding="zero1",
+                     rank_order="tp-cp-pp-dp")  # fmt: skip
+    (found,) = shares_of(scenario, row)
+    counts = tuple(8 if kind.name == H else 24 for kind in scenario.cluster.kinds)
+    alone = [
+        simulate(
+            found.layouts.replace(global_batch=2 * count),
+            *(scenario.workload, kind, scenario.software),
+        ).step_time_s
+        for kind, count in zip(scenario.cluster.kinds, counts, strict=True)
+    ]
+    assert max(alone) > 2 * min(alone)
+    assert _played_shares(scenario, replace(found, micro_batches=counts)) >= max(alone)
 
 
 def test_ranks_fill_groups_in_order() -> None:

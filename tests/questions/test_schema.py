@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -96,3 +98,22 @@ def test_the_command_prints_it() -> None:
         2,
         "command line: WHAT: must be scenario, got 'answers'\n",
     )
+
+
+def bounds(schema: Any) -> Iterator[float]:
+    """Every least and most of a schema, of numbers and of lists."""
+    if isinstance(schema, dict):
+        for word, value in schema.items():
+            if word in ("minimum", "maximum", "maxItems") and isinstance(value, int | float):
+                yield value
+            yield from bounds(value)
+    elif isinstance(schema, list):
+        for part in schema:
+            yield from bounds(part)
+
+
+def test_bounds_of_a_thousand_and_more_are_powers_of_ten_or_two() -> None:
+    large = [bound for bound in bounds(SCHEMA) if bound >= 1000]
+    assert len(large) > 60
+    for bound in large:
+        assert math.log10(bound).is_integer() or math.log2(bound).is_integer(), bound

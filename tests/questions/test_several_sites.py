@@ -91,6 +91,25 @@ def test_wait_for_one_place_until_both_end_together() -> None:
     assert found.wait_days + one.days_ideal == pytest.approx(found.own.days_ideal)
 
 
+def test_rates_are_told_for_the_utilisations_of_streaming_diloco() -> None:
+    """50, 80, 90, 95 and 99 % (Douillard et al. 2025, arXiv 2501.18512, table 1), by what is sent.
+
+    The exchange is waited for whole: of a cycle of N inner steps it may take N (1 / u - 1) steps.
+    """
+    found = answer(inner_steps=100)
+    cycle, told = found.cycle, found.uplink_bytes_per_s_for_utilisation
+    assert cycle is not None
+    assert [row["utilisation"] for row in told] == [0.5, 0.8, 0.9, 0.95, 0.99]
+    for row in told:
+        waits_s = 100 * cycle.inner_step_s * (1.0 / row["utilisation"] - 1.0) - cycle.own_s
+        sends_s = waits_s - 2 * 0.02
+        assert row["bytes_per_s"] == pytest.approx(cycle.sent_bytes / sends_s)
+
+
+def test_an_exchange_may_run_beside_all_steps_up_to_the_next() -> None:
+    assert answer(inner_steps=8, fragments=4, overlap_steps=2).sites.overlap_steps == 2
+
+
 def test_states_on_the_host() -> None:
     found = answer(inner_steps=10, outer_states="host")
     parameters = found.scenario.workload.architecture.parameters
@@ -109,6 +128,8 @@ def test_states_on_the_host() -> None:
         ({"inner_steps": 8, "fragments": 4, "overlap_steps": 3},
          "sites.overlap_steps: must be at most the 2 steps between two exchanges"),
         ({"outer_step": "synchronous", "inner_steps": 5}, "sites.inner_steps: must be 1"),
+        ({"outer_step": "synchronous", "fragments": 2}, "sites.fragments: must be 1"),
+        ({"outer_step": "synchronous", "overlap_steps": 1}, "sites.overlap_steps: must be 0"),
         ({"outer_step": "dilico"}, "did you mean 'diloco'"),
         ({"compression": "int4"}, "sites.compression: unknown compression 'int4'"),
         ({"at": [place("a", batch=3), place("b")]}, "must be given for all sites or for none"),

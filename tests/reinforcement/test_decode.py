@@ -137,6 +137,17 @@ def test_tensors_of_published_checkpoints(model: str, tensors: int) -> None:
     assert published_tensors(presets.load(model)) == tensors
 
 
+def test_a_prompt_attends_to_what_came_before() -> None:
+    """32 layers of width 4096; two products of 2 FLOPs, causally half of them: 2 x 4096 a pair.
+
+    At half the dense peak.
+    """
+    engine = _engine("llama-3.1-8b", "dgx-h100")
+    seconds = engine.prefill_s(500.0, 2000.0) - engine.prefill_s(500.0, 0.0)
+    peak = float(engine.cluster.accelerator.matrix_flop_per_s["bf16"])
+    assert seconds == pytest.approx(500 * 2000 * 32 * 2 * 4096 / (0.5 * peak), rel=1e-6)
+
+
 def test_attention_by_groups_keeps_latent_caches_once() -> None:
     """Latent keys are held by every rank of a group: over 16 groups a cache holds far more tokens.
 

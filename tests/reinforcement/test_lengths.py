@@ -29,6 +29,15 @@ def test_the_mean_is_the_one_that_was_given(mean: float, spread: float) -> None:
     assert lengths.max() <= 3968
 
 
+def test_answers_end_at_the_longest_that_is_asked_for() -> None:
+    """A window of 3,968 tokens leaves room for more than 2,000; it is no reason to write them."""
+    short = answer_lengths(rl(longest_answer=2000, spread=1.5), 3968)
+    assert short.max() == 2000.0 and short.mean() == pytest.approx(1000.0, rel=1e-6)
+    assert answer_lengths(rl(longest_answer=8000, spread=1.5), 3968).max() == 3968.0
+    given = rl(answer_tokens=None, answer_lengths=(100, 4000), longest_answer=2000)
+    assert set(answer_lengths(given, 3968).ravel().tolist()) == {100.0, 2000.0}
+
+
 def test_a_cap_near_the_mean_cuts_half_of_the_answers() -> None:
     """Public runs of Qwen3 with 8,192 tokens report 55 % at the cap (marin issue 8653)."""
     lengths = answer_lengths(rl(answer_tokens=5700.0), 8072)

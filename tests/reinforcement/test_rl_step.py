@@ -21,7 +21,7 @@ from simulator.reinforcement.rl_step import RLStep, joined, rl_step
 from simulator.reinforcement.split_search import try_splits
 from simulator.reinforcement.trainer import with_gpus
 from simulator.reliability.run_terms import RunTerms
-from simulator.rollouts.rl_section import RL
+from simulator.rollouts.rl_section import RL, Generation
 from simulator.scenario import Scenario, make_scenario
 from simulator.scoring.validation import validate
 from simulator.search.with_failures import terms_of
@@ -307,6 +307,19 @@ def test_weights_through_storage_are_written_once_and_read_by_every_server() -> 
     assert one.moved.transfer_s == pytest.approx(size / 2e9 + size / 4e9)
     assert two.moved.transfer_s == pytest.approx(size / 2e9 + 2.0 * size / 4e9)
     assert step(**APART, rl__staleness=1).moved.link != "storage"
+
+
+def test_weights_between_two_servers_pass_the_adapters_of_a_rank() -> None:
+    """By hand: 8.03e9 parameters of 2 bytes over 400 Gbit/s, of which 94 % are payload."""
+    moved = step(**APART, rl__staleness=1).moved
+    assert moved.link == "network adapters of a rank"
+    assert moved.transfer_s == pytest.approx(2.0 * 8_030_261_248 / (0.94 * 50e9))
+
+
+def test_a_replica_says_how_it_is_cut() -> None:
+    cuts = {"ep": 2, "dp_attention": 2, "max_sequences": 1024}
+    assert Generation(tp=2, **cuts).described == "tp 2, ep 2, dp attention 2, 1,024 sequences"
+    assert Generation(tp=2).described == "tp 2"
 
 
 def test_generators_that_fail_cost_what_they_lose() -> None:

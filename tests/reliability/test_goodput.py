@@ -153,6 +153,15 @@ def test_losses_add_up(name: str, mode: str) -> None:
     assert all((share >= -1e-12).all() for share in found.phases.values())
 
 
+def test_losses_of_stops_that_are_announced_add_up() -> None:
+    """A server in a hundred a day is taken, ten minutes after that is said: 4 s save all."""
+    causes = {"preemption": {"per_device_day": 0.01, "notice_s": 600.0}}
+    found, never = (look(read_run({"causes": x}, where="test")) for x in (causes, {}))
+    assert found.goodput[0] < never.goodput[0]
+    assert found.phases["replacement"][0] > never.phases["replacement"][0]
+    assert found.goodput + sum(found.phases.values()) == pytest.approx(1.0, abs=1e-12)
+
+
 WORSE = st.sampled_from(
     [
         ("rate_factor", None),

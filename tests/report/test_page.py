@@ -242,6 +242,42 @@ def test_losses_lead_from_the_peak_to_the_goodput(numbers: PlanNumbers) -> None:
     left = 1.0 + sum(losses[:-1])  # what is too small to be drawn is missing
     assert left == pytest.approx(numbers.best.mfu, abs=0.006)
     assert all(length < 0.0 for length in losses)
+    _, start, end = steps[-1]
+    assert (start, end) == (0.0, pytest.approx(numbers.best.mfu * numbers.best.goodput))
+    assert numbers.best.mfu + losses[-1] == pytest.approx(end)
+
+
+def test_headroom_is_what_usable_memory_leaves_free(answer: Plan, numbers: PlanNumbers) -> None:
+    estimate = answer.estimate
+    free = float(estimate.usable_bytes) - float(estimate.memory_total_bytes[0])
+    headroom = numbers.best.memory_headroom
+    assert headroom == pytest.approx(free / float(estimate.usable_bytes))
+
+
+def test_values_stand_right_of_their_bars(numbers: PlanNumbers) -> None:
+    axes = waterfall_picture(numbers).axes[0]
+    ends = {
+        round(bar.get_y() + bar.get_height() / 2.0): max(bar.get_x(), bar.get_x() + bar.get_width())
+        for bar in axes.patches
+    }
+    assert len(ends) == len(waterfall(numbers))
+    for text in axes.texts:
+        x, row = text.get_position()
+        assert 0.0 < x - ends[row] < 0.02 * 989.4
+
+
+def test_the_memory_of_a_job_is_as_tight_as_its_tightest_stage(numbers: PlanNumbers) -> None:
+    first, second = numbers.memory.stages
+    for verdicts in (("FITS", "TIGHT"), ("OOM", "TIGHT")):
+        stages = tuple(
+            replace(stage, verdict=verdict)
+            for stage, verdict in zip((first, second), verdicts, strict=True)
+        )
+        drawn = memory_picture(
+            replace(numbers, memory=replace(numbers.memory, stages=stages)), svg=True
+        ).svg()
+        worst = "OOM" if "OOM" in verdicts else "TIGHT"
+        assert f"usable: {worst}" in drawn
 
 
 @pytest.mark.evidence

@@ -124,6 +124,17 @@ def test_a_legend_goes_on_in_a_further_row_and_stays_within_the_picture() -> Non
     assert max(float(t.get("y", 0)) for t in words) <= figure.height
 
 
+def test_plots_side_by_side_keep_four_points_from_each_others_halves() -> None:
+    """5 inches are 360 points: halves from 0 to 180 and from 180 to 360."""
+    figure = SvgFigure(5.0, 3.0)
+    plots = figure.subplots(1, 2)
+    for axes in plots:
+        axes.set_axis_off()
+    figure.svg()
+    sides = [(axes.xaxis.first, axes.xaxis.first + axes.xaxis.span) for axes in plots]
+    assert sides == [(4.0, 176.0), (184.0, 356.0)]
+
+
 def test_thousands_of_points_on_one_place_are_drawn_once() -> None:
     figure, axes = plotted()
     axes.plot([1.0] * 5000 + [2.0], [1.0] * 5000 + [2.0], "o", color="#123456", mfc="none")

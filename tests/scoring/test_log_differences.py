@@ -70,6 +70,13 @@ def test_two_checkpoints_in_fifty_steps_are_noticed() -> None:
     assert {" 11 (+", " 37 (+"} <= {line[i : i + 6] for i in range(len(line))}
 
 
+def test_tukeys_outer_fence_is_where_incidents_begin() -> None:
+    """Quartiles 1.0 and 1.1: three ranges of 0.1 above the third are 1.4."""
+    times = [1.0] * 20 + [1.1] * 20 + [1.39, 1.41]
+    (line,) = [line for line in differences(compared(times)) if "Incidents" in line]
+    assert "1 of 42 step lines" in line and "that of step 41 (+" in line
+
+
 def test_a_wide_spread_has_no_incident() -> None:
     lines = differences(compared([1.0, 1.3] * 12 + [1.0] * 10 + [1.4, 1.45]))
     assert not any("Incidents" in line for line in lines)

@@ -8,20 +8,22 @@ used; it leaves the last step out too, and stops at the last kernel of the secon
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simulator.api import predict
 from simulator.cost.terms import TERMS
 from simulator.errors import InputError
 from simulator.interop.traces.kineto_events import Events
 from simulator.interop.traces.kineto_table import make_trace
 from simulator.scenario import Scenario, make_scenario
 from simulator.scoring.trace import Collective, Spans, Trace, account, measure
-from simulator.scoring.trace_gap import CAUSES, cause_of, compare_trace
+from simulator.scoring.trace_gap import CAUSES, _possible, cause_of, compare_trace
 
 US = 1e-6
 TINY = {
@@ -383,3 +385,13 @@ def test_causes_of_collectives(
 ) -> None:
     one = Collective(**{"kind": "all_reduce", **collective})
     assert cause_of(one, {**LAYOUT, **layout}) == expected
+
+
+def test_a_step_a_fiftieth_faster_than_the_peak_is_of_another_run() -> None:
+    """FLOPs of the model over the dense peak of eight H100, 989.4 TFLOP/s each by the datasheet."""
+    found = predict(model="llama-3.1-8b", cluster="dgx-h100", gpus=8, global_batch=64, tp=2)
+    least_s = float(found.estimate.model_flop) / (8 * 989.4e12)
+    trace: Any = SimpleNamespace(where="trace.json")
+    _possible(cast("Any", SimpleNamespace(step_s=least_s * 1.02, trace=trace)), found)
+    with pytest.raises(InputError, match=r"trace.json: .* of the peak FLOP rate"):
+        _possible(cast("Any", SimpleNamespace(step_s=least_s / 1.02, trace=trace)), found)

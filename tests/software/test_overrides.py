@@ -137,6 +137,14 @@ def test_words_that_are_refused(stated: dict[str, Any], said: str) -> None:
     assert said in line
 
 
+def test_two_words_and_joined_ones_are_listed_whole_and_not_guessed() -> None:
+    assert wrong(expert_overlap="ture") == [
+        "run: software.expert_overlap: must be true or false, got 'ture'"
+    ]
+    (line,) = wrong(cuda_graph_scope="attn+mlpp")
+    assert line.endswith("joined by +, got 'mlpp'")
+
+
 def test_what_a_software_has_not_is_refused_with_the_reason() -> None:
     old, nemo = load_software("megatron-lm-2022"), load_software("nemo-25.04")
     assert wrong(old, dispatcher="hybridep") == [

@@ -1,10 +1,13 @@
 """Hugging Face configs: counts worked by hand and the defaults of every family."""
 
 import dataclasses
+import json
+from pathlib import Path
 
 import pytest
 
 from simulator.errors import InputError
+from simulator.workload import presets
 from simulator.workload.architecture import MLP, MoE
 from simulator.workload.huggingface import from_hf
 
@@ -324,3 +327,13 @@ def test_multimodal_configs_are_unwrapped():
     assert read(outer, tie_word_embeddings=True).tied_embeddings
     inner = {**LLAMA, "tie_word_embeddings": False}
     assert not read(outer, tie_word_embeddings=True, text_config=inner).tied_embeddings
+
+
+def test_attention_drops_probabilities_as_the_class_does_where_no_key_says_so() -> None:
+    """transformers 5.24: BertConfig and DebertaV2Config have 0.1, ViTConfig 0.0."""
+    zoo = Path(presets.__file__).parent / "zoo"
+    for name, drops in (("bert-large", True), ("deberta-v2-xlarge", True), ("vit-large-16", False)):
+        base = json.loads((zoo / f"{name}.json").read_text())
+        assert attention(base).dropout is drops
+        assert attention(base, attention_probs_dropout_prob=0.0).dropout is False
+        assert attention(base, attention_probs_dropout_prob=0.2).dropout is True

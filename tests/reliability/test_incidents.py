@@ -1,0 +1,64 @@
+"""Rates and shape of a log of incidents: tables of chi-squared, the equation of the likeliest."""
+
+from dataclasses import replace
+from math import log
+from pathlib import Path
+
+import pytest
+
+from simulator.reliability.incidents import read_incidents
+from simulator.reliability.reliability_profile import load_reliability
+
+DEVICES = {"gpu": 100.0, "node": 13.0, "adapter": 100.0, "leaf": 8.0, "spine": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("cause", "count", "low", "high"),
+    # Half of what chi-squared with 2 n + 1 degrees of freedom is at 0.1 and 0.9, in 1,000 days.
+    [
+        ("gpu", 10, 13.240, 29.615),
+        ("adapter", 20, 29.907, 52.949),
+        ("leaf_switch", 2, 1.610, 9.236),
+    ],
+)
+def test_a_rate_is_a_count_over_device_days_with_the_interval_of_poisson(
+    tmp_path: Path, cause: str, count: int, low: float, high: float
+) -> None:
+    """Days from the 1st to the 10th, in which each device is there for ten."""
+    path = tmp_path / "incidents.csv"
+    days = [1, 10, *range(2, count)]
+    lines = [f"2026-11-{1 + (day - 1) % 10:02},{cause}" for day in days]
+    path.write_text("\n".join(["date,cause", *lines]) + "\n")
+    found = read_incidents(path, load_reliability(), DEVICES)
+    rates = {rate.cause: rate for rate in found.rates}
+    assert (found.days, rates[cause].count, len(lines)) == (10.0, count, count)
+    device_days = 10.0 * DEVICES["leaf" if cause == "leaf_switch" else cause]
+    assert rates[cause].per_device_day == pytest.approx((count + 0.5) / device_days)
+    assert rates[cause].p10 == pytest.approx(low / 2.0 / device_days, rel=0.02)
+    assert rates[cause].p90 == pytest.approx(high / 2.0 / device_days, rel=0.02)
+    none = rates["software"]
+    assert (none.count, none.per_device_day, none.p10 >= 0.0) == (0, 0.0, True)
+    # chi-squared with one degree of freedom at 0.9 is 2.706
+    assert none.p90 == pytest.approx(2.706 / 2.0 / 1000.0, rel=0.03)
+    spine = rates["spine_switch"]
+    assert (spine.per_device_day, spine.p10, spine.p90) == (0.0, 0.0, 0.0)
+
+
+def test_the_shape_is_the_likeliest_at_the_age_of_the_fleet(tmp_path: Path) -> None:
+    """A fleet of 20 days, then 40 days of log: n / b + sum ln t = n (ln of the ends, weighted).
+
+    The first and the last failure say how long the log is; a day stands for its noon.
+    """
+    days = [1, 3, 5, 8, 10, 13, 15, 18, 20, 22, 25, 28, 30, 33, 35, 38, 39, 40]
+    path = tmp_path / "incidents.csv"
+    dates = [f"2026-{'10' if day <= 31 else '11'}-{(day - 1) % 31 + 1:02}" for day in days]
+    path.write_text("\n".join(["date,cause", *(f"{date},gpu" for date in dates)]) + "\n")
+    run = replace(load_reliability(), age_s=20.0 * 86_400)
+    found = read_incidents(path, run, DEVICES)
+    assert found.days == 40.0 and found.shape is not None
+    b, ages = found.shape.shape, [20.0 + day - 0.5 for day in days[1:-1]]
+    first, last = 20.0**b, 60.0**b
+    ends = (last * log(60.0) - first * log(20.0)) / (last - first)
+    n = len(ages)
+    assert n / b + sum(map(log, ages)) == pytest.approx(n * ends, rel=1e-6)
+    assert found.shape.low < b < found.shape.high
