@@ -22,6 +22,7 @@ OPERATOR = b'"cat":"cpu_op","name":"a%d","tid":1,"ts":1'
 KERNEL = b'"cat":"kernel","name":"nccl_%d","tid":1,"ts":1'
 SCRIPT = IMPORTERS["launch.sh"].seeds[0].rstrip()
 PYTHON = IMPORTERS["fsdp2.py"].seeds[0]
+HISTORY = IMPORTERS["history.csv"].seeds[0]
 HALF = MOST_VALUES // 2 - 10
 
 
@@ -89,6 +90,9 @@ CASES: list[tuple[str, str, Callable[[], bytes]]] = [
     ("fsdp2.py", "parentheses", lambda: PYTHON + b"x = " + b"(" * 100_000),
     ("fsdp2.py", "sums", lambda: PYTHON + b"x = 1" + b"+1" * 100_000),
     ("topology.txt", "columns", lambda: b"\t" + many(b"GPU%d ", 100_000) + b"\nGPU0 X\n"),
+    ("history.csv", "short rows", lambda: again(HISTORY, b".5\n", b"", 2 * MIB)),
+    ("history.csv", "short rows of a step", lambda: again(HISTORY, b"6,\n", b"", 2 * MIB)),
+    ("history.jsonl", "short rows", lambda: again(b"", b'{"_step":6}\n', b"", 2 * MIB)),
     *(
         (name, "steps", lambda name=name: again(b"", IMPORTERS[name].seeds[0], b"", 8 * MIB))  # type: ignore[misc]
         for name in ("megatron.log", "torchtitan.log", "mlperf.log")
