@@ -313,7 +313,7 @@ def _of_json(found: Any, path: str) -> list[Reading]:
         return [_of_config(found, path)]
     if {"zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size"} & set(found):
         return [read_deepspeed(Settings.of(path, _settings(found, path)))]
-    return _of_settings(found, path)
+    return _of_yaml(found, path)  # whose files may be written in JSON, too
 
 
 def _of_settings(found: dict[str, Any], path: str) -> list[Reading]:
