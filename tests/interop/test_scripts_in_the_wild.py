@@ -83,6 +83,23 @@ b" 'c
 d'
 show $B$N ${B}_${N} $B-$N "$B/$N"
 export P=5 Q="6 7"; show $P "$Q" $Q
+declare -A M=([8b]=32 ["70b"]="80 x"); M[405b]=126; K=70b; show ${M[8b]} "${M[$K]}" ${M[405b]} end
+called() {
+  local more=("$@") x=$1
+  show "${more[@]}" $# $1 "$2" ${3:-none} "$@" $x $* "$*" ${@} "${@}" ${#} end
+  shift; show "$@" end; shift 1
+  show $# end
+}
+function other
+{
+  TP=${1:-4}
+  show inner $TP; called "$TP" "a b" c
+}
+show before "$@" end "x$@y" ${1:-none} "$*"
+A=(); show "${A[@]}" "$A" end
+called one "two words"
+other
+other 8
 """
 
 
@@ -211,6 +228,54 @@ def test_a_command_that_is_evaluated_is_read_as_the_shell_would(text: str, tmp_p
     assert found.scenario.cluster.gpus == 32
     assert found.scenario.pinned["micro_batch"] == 1
     assert found.scenario.workload.architecture.name == "llama-3-8b"
+
+
+WITH_FUNCTIONS = f"""\
+#!/bin/bash
+TP=2
+while [ $# -gt 0 ]; do
+  case $1 in
+    --tp) TP=$2; shift 2 ;;
+  esac
+done
+run() {{
+  local more=("$@")
+  {RUN}4 {LLAMA_8B} \\
+    --tensor-model-parallel-size $TP "${{more[@]}}"
+}}
+run --sequence-parallel
+"""
+
+
+@pytest.mark.parametrize("ends", ["\n", "\r\n"])
+def test_functions_are_read_with_what_they_are_called_with(ends: str, tmp_path: Path) -> None:
+    """And what a script's own arguments might set does not take the place of what it sets."""
+    path = tmp_path / "run.sh"
+    path.write_bytes(WITH_FUNCTIONS.replace("\n", ends).encode())
+    found = import_launch([path], {"cluster": "dgx-h100"})
+    pinned = {"tp": 2, "micro_batch": 1, "sequence_parallel": True, "sharding": "zero1"}
+    assert (found.scenario.pinned, found.scenario.cluster.gpus) == (pinned, 32)
+    assert not found.unknown
+
+
+def test_arguments_of_a_script_are_no_value_of_the_option_before_them(tmp_path: Path) -> None:
+    for more in ('"$@"', "$*", "${@}"):
+        found = read(tmp_path, {"run.sh": f"{RUN}4 {LLAMA_8B} --sequence-parallel {more}\n"})
+        assert not found.notes
+        assert found.scenario.pinned["sharding"] == "zero1"
+
+
+def test_functions_that_nothing_calls_are_read_and_those_that_call_themselves_end() -> None:
+    assert commands("f() {\n a $1\n}\ng() {\n b\n}\ng\n") == [["b"], ["a", "$1"]]
+    with pytest.raises(InputError, match="more than 10000 words"):
+        commands("f() {\n" + " f a\n" * 9 + "}\nf\n")
+
+
+@pytest.mark.parametrize("start", ["cat > job.sh <<EOF\n#!/bin/bash", "sbatch <<EOF\n#!/bin/bash"])
+def test_a_script_that_a_script_writes_is_read(start: str, tmp_path: Path) -> None:
+    inner = f"TP=4\n{RUN}${{N}} {LLAMA_8B} --tensor-model-parallel-size \\$TP\n"
+    found = read(tmp_path, {"run.sh": f"export N=${{N:-2}}\n{start}\n{inner}EOF\nsbatch job.sh\n"})
+    assert (found.scenario.cluster.gpus, found.scenario.pinned["tp"]) == (16, 4)
 
 
 def test_what_evaluates_itself_comes_to_an_end() -> None:

@@ -160,9 +160,9 @@ def _timed(reading: LogReading, history: History) -> None:
 def _has_steps(place: Path) -> bool:
     """Whether a CSV file has a column of steps and one of times or of step times."""
     with open_file(place) as file:
-        header = file.readline(2**16).decode("utf-8", "replace")
+        header = file.readline(2**16).decode("utf-8-sig", "replace")
     try:
-        columns = next(csv.reader([header]), [])
+        columns = next(csv.reader([header], delimiter=_delimiter(header)), [])
     except csv.Error:  # no table at all
         return False
     low = [column.strip().lower() for column in columns]
@@ -210,14 +210,23 @@ def _of_rows(history: History, rows: Iterable[_Row]) -> None:
 
 
 def _table_rows(text: str, path: str) -> Iterator[_Row]:
-    """Rows under the first line; what the reader of CSV cannot read is bad input."""
-    rows = csv.reader(io.StringIO(text))
+    """Rows under the first line; what the reader of CSV cannot read is bad input.
+
+    Spreadsheets part columns by semicolons where numbers have a comma.
+    """
+    between = _delimiter(text.partition("\n")[0])
+    rows = csv.reader(io.StringIO(text), delimiter=between)
     try:
         names = next(rows, [])
         for values in rows:
-            yield names, values
+            yield names, [x.replace(",", ".") for x in values] if between == ";" else values
     except csv.Error as error:
         raise InputError(f"{path}: {error}") from None
+
+
+def _delimiter(header: str) -> str:
+    """What parts the columns of a table, by its first line."""
+    return max(",;\t", key=header.count)
 
 
 def _first_number(values: Sequence[Any], places: Iterable[int]) -> float | None:

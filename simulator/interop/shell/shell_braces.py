@@ -29,30 +29,30 @@ def has_braces(text: str) -> bool:
 def closing(text: str, at: int, opens: str, closes: str) -> int:
     """Place behind the bracket that closes the one at `at`."""
     depth = 0
-    for found in re.compile(f"[{re.escape(opens + closes)}]").finditer(text, at):
-        depth += 1 if found[0] == opens else -1
+    for match in re.compile(f"[{re.escape(opens + closes)}]").finditer(text, at):
+        depth += 1 if match[0] == opens else -1
         if depth == 0:
-            return found.end()
+            return match.end()
     return len(text)
 
 
 def expansion_end(text: str, at: int, *, quoted: bool = False) -> int:
     """Place behind the ``${...}`` that begins at `at`; within double quotes, others are letters."""
     depth = 0
-    for found in (_WITHIN_QUOTES if quoted else _WITHIN).finditer(text, at):
-        depth += (found[0] == "${") - (found[0] == "}")
+    for match in (_WITHIN_QUOTES if quoted else _WITHIN).finditer(text, at):
+        depth += (match[0] == "${") - (match[0] == "}")
         if depth == 0:
-            return found.end()
+            return match.end()
     return len(text)
 
 
 def _quotes_end(text: str, at: int) -> int:
     """Place behind the double quotes that begin at `at`."""
     at += 1
-    while (found := _OF_QUOTES.search(text, at)) is not None and found[0] != '"':
-        opens = found[0] == "${"
-        at = expansion_end(text, found.start(), quoted=True) if opens else found.end()
-    return len(text) if found is None else found.end()
+    while (match := _OF_QUOTES.search(text, at)) is not None and match[0] != '"':
+        opens = match[0] == "${"
+        at = expansion_end(text, match.start(), quoted=True) if opens else match.end()
+    return len(text) if match is None else match.end()
 
 
 def _behind(text: str, at: int) -> int:
@@ -84,8 +84,8 @@ def without_braces(word: str) -> Iterator[str]:
     few = len(word) <= _LONGEST and word.count("{") <= _MOST
     at = 0 if few else len(word)
     while at < len(word):
-        if word[at] == "{" and (found := _taken(word, at)) is not None:
-            parts, end = found
+        if word[at] == "{" and (alternatives := _taken(word, at)) is not None:
+            parts, end = alternatives
             yield from (
                 f"{word[:at]}{part}{rest}" for part in parts for rest in without_braces(word[end:])
             )
@@ -111,7 +111,7 @@ def _taken(word: str, begin: int) -> tuple[Iterable[str], int] | None:
         return None if numbers is None else (numbers, at + 1)
     edges = [begin, *commas, at]
     parts = (word[a + 1 : b] for a, b in pairwise(edges))
-    return (each for part in parts for each in without_braces(part)), at + 1
+    return (inner for part in parts for inner in without_braces(part)), at + 1
 
 
 def _sequence(inside: str) -> Iterable[str] | None:

@@ -38,7 +38,14 @@ _MOST_DEPTH = 8
 """Expansions, and texts that are evaluated, within one another."""
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
+_FUNCTION = re.compile(
+    r"([ \t]*)(?:function[ \t]+([\w.-]+)[ \t]*(?:\(\))?|([\w.-]+)[ \t]*\(\))[ \t]*(\{?)[ \t]*$"
+)
+_LONGEST = 5_000
+"""Lines of a function."""
+_ARGUMENT = re.compile(r"\$\{?[1-9]\}?")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]\s]{1,100})\])?(\+?)=")
+_PARAMETER = re.compile(r"[@*#0-9]")
 _PLACE = re.compile(r"\[([^\]\s]{1,100})\]=")
 _HERE = re.compile(r"<<(-?)\s*(['\"\\]?)([A-Za-z_]\w*)['\"]?")
 _INTO = re.compile(r"(?:^|[^0-9>&])>\s*[\"']?([^\s\"'<>|;&]+)")
@@ -89,6 +96,11 @@ class Script:
     """Whether branches were read of which not all may run."""
     loops: tuple[str, ...] = ()
     """Variables of loops, of whose values the first was taken."""
+    functions: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """Bodies of functions, and the lines before them."""
+    called: set[str] = field(default_factory=set)
+    arguments: list[str] | None = None
+    """What the function that is read was called with; None: none is, and a script has none."""
 
     def place_of(self, name: str) -> Place:
         """Where a variable was set last."""
@@ -108,9 +120,13 @@ def read_script(
     InputError
         If variables that hold one another grow beyond any command.
     """
+    text = text.replace("\r\n", "\n")
     script = Script(path=path, text=text, variables=dict(seeds or {}), beside=dict(beside or {}))
     body, raw = _without_documents(text)
     _scan(body, script)
+    for name, (inside, line) in [*script.functions.items()]:
+        if name not in script.called:
+            _scan("\n" * line + inside, script)
     for document, literal in raw:
         filled = document.text if literal else _filled(document.text, script)
         script.documents.append(HereDocument(document.name, filled, document.line))
@@ -122,6 +138,7 @@ def _scan(body: str, script: Script, name: str = "", within: _Scanner | None = N
 
     `within` is the scanner whose ``eval`` the text is of: its place and its limits go on.
     """
+    body = _without_functions(body, script) if within is None else body
     scanner = _Scanner(body, script, within.depth + 1 if within else 0, name)
     scanner.braces = has_braces(body)
     if within is not None:
@@ -136,12 +153,50 @@ def _scan(body: str, script: Script, name: str = "", within: _Scanner | None = N
                 _scan(_without_documents(inside)[0], script, other)
         elif words[0].text == "eval" and scanner.depth < _MOST_DEPTH:
             _scan(" ".join(word.text for word in words[1:]), script, name, scanner)
+        elif words[0].text in script.functions and scanner.depth < _MOST_DEPTH:
+            _call(words, script, name, scanner)
+        elif words[0].text == "shift" and script.arguments:
+            count = words[1].text if len(words) > 1 else "1"
+            del script.arguments[: int(count) if count.isdecimal() and len(count) < 5 else 1]
         else:
             script.commands.append(words)
     if within is not None:
         within.made, within.counted = scanner.made, scanner.counted
     script.branches |= scanner.forks.undecided
     script.loops = (*script.loops, *scanner.forks.loops)[:8]
+
+
+def _call(words: list[Word], script: Script, name: str, within: _Scanner) -> None:
+    """Read the body of a function with the words that it is called with."""
+    body, line = script.functions[words[0].text]
+    arguments, at = script.arguments, within.line
+    script.arguments, within.line = [word.text for word in words[1:]], line + 1
+    _scan(body, script, name, within)
+    script.arguments, within.line = arguments, at
+    script.called.add(words[0].text)
+
+
+def _without_functions(text: str, script: Script) -> str:
+    """Blank the bodies of functions over several lines, and keep them where they are called."""
+    lines, at = text.split("\n"), 0
+    while at < len(lines):
+        match = _FUNCTION.match(lines[at])
+        first = at + 1
+        if match is None:
+            at = first
+            continue
+        first += match[4] == "" and lines[first : first + 1] == [f"{match[1]}{{"]
+        ends = (
+            n
+            for n in range(first, min(first + _LONGEST, len(lines)))
+            if lines[n] == f"{match[1]}}}"
+        )
+        if (last := next(ends, None)) is not None:
+            script.functions[match[2] or match[3]] = "\n".join(lines[first:last]), first
+            lines[at : last + 1] = [""] * (last + 1 - at)
+            at = last
+        at += 1
+    return "\n".join(lines)
 
 
 def _without_documents(text: str) -> tuple[str, list[tuple[HereDocument, bool]]]:
@@ -170,10 +225,12 @@ def _filled(text: str, script: Script) -> str:
     """Put variables into a here-document."""
 
     def value(found: re.Match[str]) -> str:
-        variable = script.variables.get(found[1] or found[2])
+        if found[1]:
+            return found[1]
+        variable = script.variables.get(found[2] or found[3])
         return variable if isinstance(variable, str) else found[0]
 
-    filled = re.sub(r"\$(?:\{(\w+)\}|([A-Za-z_]\w*))", value, text)
+    filled = re.sub(r"\\([$`\\])|\$(?:\{(\w+)\}|([A-Za-z_]\w*))", value, text)
     if len(filled) > _MOST_CHARACTERS:
         raise InputError(f"{script.path}: its variables grow beyond {_MOST_CHARACTERS} characters")
     return filled
@@ -205,8 +262,8 @@ def _element(value: str | list[str], place: int) -> str | None:
     """What stands at a place of an array; None: nothing."""
     items = _items(value)
     place += len(items) if place < 0 else 0
-    found = items[place] if 0 <= place < len(items) else None
-    return None if isinstance(found, _Gap) else found
+    word = items[place] if 0 <= place < len(items) else None
+    return None if isinstance(word, _Gap) else word
 
 
 def _split(value: str | list[str]) -> list[str]:
@@ -259,6 +316,9 @@ class _Scanner:
     def _set(self, name: str, value: str | list[str], line: int) -> None:
         """Set a variable, where the branch runs."""
         self._count(value)
+        unknown = isinstance(value, str) and _ARGUMENT.fullmatch(value) is not None
+        if unknown and name in self.script.variables:  # of a script's own: what stands before stays
+            return
         if not self.forks.skipped:
             self.script.variables[name] = value
             self.script.lines_of[name] = line
@@ -292,7 +352,8 @@ class _Scanner:
                 if bare and self._assigned():
                     continue
                 for field_ in self._word(_BREAKS + "<> \t\r"):
-                    bare = field_ in _DECLARES or (bare and field_ in KEYWORDS)
+                    starts = field_ in KEYWORDS or field_[:1] == "-"  # options of what declares
+                    bare = field_ in _DECLARES or (bare and starts)
                     yield Word(field_, line)
         self.end = "\n"
         yield None
@@ -313,7 +374,7 @@ class _Scanner:
         line, self.at = self.line, match.end()
         value: str | list[str]
         if self.text[self.at : self.at + 1] == "(":
-            value = self._array()
+            value = self._array(name)
         else:
             value = " ".join(self._word(_BREAKS + "<> \t\r", split=False))
         before = self.script.variables.get(name)
@@ -325,9 +386,15 @@ class _Scanner:
             value = (_element(before, place) or "") + value
         if index is None and not isinstance(before, list):
             self._set(name, value, line)
-        elif place is not None:  # else a key of a table, of which nothing is kept
+        elif place is not None:
             self._set(name, self._with_element(before, place, value), line)
+        else:
+            self._set(self._key(name, index or ""), value, line)
         return True
+
+    def _key(self, name: str, index: str) -> str:
+        """The variable in which an element of a table stands."""
+        return f"{name}[{''.join(self._inner(index, 'whole'))}]"
 
     def _with_element(self, value: str | list[str] | None, place: int, new: str) -> list[str]:
         """An array with another word at a place; without a place in bash, as it is."""
@@ -348,7 +415,7 @@ class _Scanner:
         if self.made > _MOST_CHARACTERS:
             raise InputError(f"{path}: its variables grow beyond {_MOST_CHARACTERS} characters")
 
-    def _array(self) -> list[str]:
+    def _array(self, name: str) -> list[str]:
         """Words up to the closing parenthesis, over any number of lines."""
         self.at += 1
         array: list[str] = []
@@ -365,12 +432,14 @@ class _Scanner:
                 self.at += 1
             elif char == "\\" and self.text[self.at + 1 : self.at + 2] == "\n":
                 self.at, self.line = self.at + 2, self.line + 1
-            elif (match := _PLACE.match(self.text, self.at)) is not None and (
-                place := _arithmetic(match[1], self.script.variables)
-            ) is not None:
-                self.at = match.end()
-                word = self._word(" \t\r\n;|&<>()", split=False)
-                array = self._with_element(array, place, "".join(word))
+            elif (match := _PLACE.match(self.text, self.at)) is not None:
+                line, self.at = self.line, match.end()
+                word = "".join(self._word(" \t\r\n;|&<>()", split=False))
+                place = _arithmetic(match[1], self.script.variables)
+                if place is None:
+                    self._set(self._key(name, match[1]), word, line)
+                else:
+                    array = self._with_element(array, place, word)
             else:
                 array += self._word(" \t\r\n;|&<>()")
         return array
@@ -389,9 +458,10 @@ class _Scanner:
                 self.line += text.count("\n", self.at, end)
                 self.at = end + 1
             elif char == '"':
-                parts, some = self._quoted(), True
+                parts = self._quoted()
+                some |= bool(parts)
                 fields_ += [current + parts[0], *parts[1:-1]] if len(parts) > 1 else []
-                current = parts[-1] if len(parts) > 1 else current + parts[0]
+                current = parts[-1] if len(parts) > 1 else current + "".join(parts)
             elif char == "\\":
                 current, some = current + text[self.at + 1 : self.at + 2].strip("\n"), True
                 self.line += text[self.at + 1 : self.at + 2] == "\n"
@@ -425,8 +495,8 @@ class _Scanner:
         if first == raw:
             return None
         fields_: list[str] = []
-        for each in chain((first,), expanded):
-            inner = _Scanner(each, self.script, self.depth + 1)
+        for part in chain((first,), expanded):
+            inner = _Scanner(part, self.script, self.depth + 1)
             inner.line, inner.made, inner.counted = self.line, self.made, self.counted
             fields_ += inner._word(ends)
             self.made, self.counted = inner.made, inner.counted
@@ -436,7 +506,7 @@ class _Scanner:
 
     def _quoted(self) -> list[str]:
         """What stands in double quotes: one field, or several where an array stands in it."""
-        text, parts, current = self.text, list[str](), ""
+        text, parts, current, blank = self.text, list[str](), "", False
         self.at += 1
         while self.at < len(text) and text[self.at] != '"':
             char = text[self.at]
@@ -453,6 +523,7 @@ class _Scanner:
                     current = value[-1]
                 else:
                     current += "".join(value)
+                    blank |= value == []
                 self._count(current)
             else:
                 run = _WITHIN_QUOTES.match(text, self.at)
@@ -461,7 +532,7 @@ class _Scanner:
                 current += piece
                 self.at += len(piece)
         self.at += 1
-        return [*parts, current]
+        return [] if blank and not parts and not current else [*parts, current]
 
     def _expanded(self, way: str) -> str | list[str]:
         """The value of what a dollar or a backquote begins; as written where it is not known.
@@ -492,14 +563,27 @@ class _Scanner:
             written = self._up_to(end)
             value = self._braced(inside, way)
             return written if value is None else value
-        match = _NAME.match(text, at + 1)
+        match = _NAME.match(text, at + 1) or _PARAMETER.match(text, at + 1)
         if match is None:
             return self._up_to(at + 2)
         self.at = match.end()
-        value = self.script.variables.get(match[0])
+        value = self._variable(match[0])
+        if match[0] in ("@", "*"):
+            return " ".join(_items(value)) if way == "quoted" and match[0] == "*" else value or []
         if value is None:
             return f"${match[0]}"
         return _element(value, 0) or ""  # of an array, bash takes the first
+
+    def _variable(self, name: str) -> str | list[str] | None:
+        """The value of a variable, or of what a function was called with; None: not known."""
+        given = self.script.arguments
+        if name in ("@", "*"):
+            return given or []
+        if given is None or not (name.isdecimal() or name == "#") or name == "0":
+            return self.script.variables.get(name)
+        if name == "#":
+            return str(len(given))
+        return given[int(name) - 1] if len(name) < 4 and int(name) <= len(given) else ""
 
     def _up_to(self, end: int) -> str:
         written = self.text[self.at : end]
@@ -509,6 +593,8 @@ class _Scanner:
 
     def _braced(self, inside: str, way: str) -> str | list[str] | None:
         """``${NAME}``, ``${NAME:-default}``, ``${ARRAY[@]}``, ``${#ARRAY[@]}``; else None."""
+        if inside == "#":
+            return self._variable("#")
         if inside[:1] == "#":
             value = self._braced(inside[1:], "quoted") if inside[1:2].isalpha() else None
             whole = inside[-3:] in ("[@]", "[*]")
@@ -521,17 +607,21 @@ class _Scanner:
         if fullmatch is None:
             return None
         name, index, form, other = fullmatch.groups()
-        known = self.script.variables.get(name)
+        known = self._variable(name)
         value = known
-        if known is not None and index in ("@", "*"):
-            value = _elements(known)
+        if name in ("@", "*") or (known is not None and index in ("@", "*")):
+            value = _elements(known or [])
+        elif index and (table := self.script.variables.get(self._key(name, index))) is not None:
+            value = table
         elif known is not None:
             place = _arithmetic(index, self.script.variables) if index else 0
             if place is None:
                 return None
             value = _element(known, place)
         if form is None:
-            return "" if value is None and known is not None else value
+            value = "" if value is None and known is not None else value
+            joined = name == "*" and way == "quoted"
+            return " ".join(_items(value)) if joined else value
         if "+" in form:
             return "" if value is None or (":" in form and not value) else self._inner(other, way)
         if value is None or (":" in form and not value):
