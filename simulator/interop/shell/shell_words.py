@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
+from bisect import bisect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
 from itertools import chain
@@ -41,8 +42,6 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 _FUNCTION = re.compile(
     r"([ \t]*)(?:function[ \t]+([\w.-]+)[ \t]*(?:\(\))?|([\w.-]+)[ \t]*\(\))[ \t]*(\{?)[ \t]*$"
 )
-_LONGEST = 5_000
-"""Lines of a function."""
 _ARGUMENT = re.compile(r"\$\{?[1-9]\}?")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]\s]{1,100})\])?(\+?)=")
 _PARAMETER = re.compile(r"[@*#0-9]")
@@ -126,21 +125,23 @@ def read_script(
     _scan(body, script)
     for name, (inside, line) in [*script.functions.items()]:
         if name not in script.called:
-            _scan("\n" * line + inside, script)
+            _scan(inside, script, line=line + 1)
     for document, literal in raw:
         filled = document.text if literal else _filled(document.text, script)
         script.documents.append(HereDocument(document.name, filled, document.line))
     return script
 
 
-def _scan(body: str, script: Script, name: str = "", within: _Scanner | None = None) -> None:
+def _scan(
+    body: str, script: Script, name: str = "", within: _Scanner | None = None, *, line: int = 1
+) -> None:
     """Take the commands of a text, of the files that it reads and of what it evaluates.
 
     `within` is the scanner whose ``eval`` the text is of: its place and its limits go on.
     """
     body = _without_functions(body, script) if within is None else body
     scanner = _Scanner(body, script, within.depth + 1 if within else 0, name)
-    scanner.braces = has_braces(body)
+    scanner.braces, scanner.line = has_braces(body), line
     if within is not None:
         scanner.line, scanner.made, scanner.counted = within.line, within.made, within.counted
     for words in scanner.commands():
@@ -179,23 +180,22 @@ def _call(words: list[Word], script: Script, name: str, within: _Scanner) -> Non
 def _without_functions(text: str, script: Script) -> str:
     """Blank the bodies of functions over several lines, and keep them where they are called."""
     lines, at = text.split("\n"), 0
+    ends: dict[str, list[int]] = {}  # by indent
+    for number, line in enumerate(lines):
+        if line.lstrip() == "}":
+            ends.setdefault(line[:-1], []).append(number)
     while at < len(lines):
-        match = _FUNCTION.match(lines[at])
-        first = at + 1
-        if match is None:
-            at = first
+        match, first = _FUNCTION.match(lines[at]), at + 1
+        closed = ends.get(match[1], []) if match is not None else []
+        place = bisect(closed, at)
+        at = first
+        if match is None or place == len(closed):
             continue
-        first += match[4] == "" and lines[first : first + 1] == [f"{match[1]}{{"]
-        ends = (
-            n
-            for n in range(first, min(first + _LONGEST, len(lines)))
-            if lines[n] == f"{match[1]}}}"
-        )
-        if (last := next(ends, None)) is not None:
-            script.functions[match[2] or match[3]] = "\n".join(lines[first:last]), first
-            lines[at : last + 1] = [""] * (last + 1 - at)
-            at = last
-        at += 1
+        last = closed[place]
+        first += match[4] == "" and lines[first] == f"{match[1]}{{"
+        script.functions[match[2] or match[3]] = "\n".join(lines[first:last]), first
+        lines[at - 1 : last + 1] = [""] * (last + 2 - at)
+        at = last + 1
     return "\n".join(lines)
 
 
