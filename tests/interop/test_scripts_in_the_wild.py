@@ -83,6 +83,11 @@ b" 'c
 d'
 show $B$N ${B}_${N} $B-$N "$B/$N"
 export P=5 Q="6 7"; show $P "$Q" $Q
+B=1; [ $B = 1 ] && B=2; show $B; [[ $B == 1 ]] && B=3; show $B; test $B = 1 || B=4; show $B
+[ $B = 4 ] && B=5 || B=6; show $B; [ $B = 4 ] && B=7 || B=8; show $B; [ $B = 8 ] || show never
+! [ $B = 8 ] && B=9; show $B; [ -n "$B" ] && [ $B -gt 9 ] && B=10; show $B; [ $B = 8 ] && show $B
+if [ $B = 8 ]; then [ $B = 7 ] && B=11; show $B; fi; [ $B = 7 ] && { B=12; }; show $B
+[ $B = 7 ] && B=13; B=14; show $B; true && B=15; show $B; false || B=16; show $B; B=v
 declare -A M=([8b]=32 ["70b"]="80 x"); M[405b]=126; K=70b; show ${M[8b]} "${M[$K]}" ${M[405b]} end
 called() {
   local more=("$@") x=$1

@@ -339,7 +339,8 @@ class _Scanner:
                 end = text.find("\n", self.at)
                 self.at = size if end < 0 else end
             elif char in _BREAKS:
-                self.end = ";;" if text.startswith(";;", self.at) else char
+                pair = text[self.at : self.at + 2]
+                self.end = pair if pair in (";;", "&&", "||") else char
                 self.line += char == "\n"
                 self.at += len(self.end)
                 bare = True
