@@ -520,7 +520,8 @@ def rl_settings(name: str, chance: random.Random) -> dict[str, Any]:
 def rl_documents() -> Iterator[dict[str, Any]]:
     """Settings by which each framework is known."""
     for dialect in rl_scripts._dialects().values():
-        yield nested(dict.fromkeys(dialect["known_by"], 8))
+        known = dialect["known_by"]
+        yield nested({key: 2 if key.endswith("engines") else 8 for key in known})
 
 
 def _rl(chance: random.Random, seeds: Sequence[bytes], large: bool) -> str:
