@@ -518,10 +518,10 @@ def rl_settings(name: str, chance: random.Random) -> dict[str, Any]:
 
 
 def rl_documents() -> Iterator[dict[str, Any]]:
-    """Settings by which each framework is known."""
-    for dialect in rl_scripts._dialects().values():
-        known = dialect["known_by"]
-        yield nested({key: 2 if key.endswith("engines") else 8 for key in known})
+    """Settings by which each framework is known, on one set of accelerators."""
+    for name, dialect in rl_scripts._dialects().items():
+        colocated = {"colocate_all_models": True} if name == "openrlhf" else {}
+        yield nested(dict.fromkeys(dialect["known_by"], 8) | colocated)
 
 
 def _rl(chance: random.Random, seeds: Sequence[bytes], large: bool) -> str:
