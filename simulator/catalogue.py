@@ -50,10 +50,9 @@ def _places(kind: str) -> list[Path]:
 
 def names(kind: str) -> list[str]:
     """List the profile names of a kind (``accelerators``, ``nodes``, ``clusters``, ...)."""
-    stems = {
-        path.stem for place in _places(kind) if place.is_dir() for path in place.glob("*.toml")
-    }
-    return sorted(stems)
+    places = [place for place in _places(kind) if os.path.isdir(place)]
+    files = {file for place in places for file in os.listdir(place)}
+    return sorted(file.removesuffix(".toml") for file in files if file.endswith(".toml"))
 
 
 def has(kind: str, name: str) -> bool:

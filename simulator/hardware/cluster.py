@@ -342,6 +342,11 @@ def load_cluster(
     catalogue.find("prices", profile.price, where=str(path), field="price")
     accelerator = load_accelerator(node.accelerator, where=f"node {node.name}", field="accelerator")
     library = load_library(profile.collectives, where=str(path), field="collectives")
+    timed = library.all_to_all_peer_s.keys() & library.send_base_s.keys()
+    if (links := node.scale_up.kind) not in timed:
+        known = ", ".join(sorted(timed - {"network"}))
+        rule = f"must have figures for the links of node {node.name}, {links} (it has {known})"
+        raise InputError(f"{path}: collectives: {rule}, got {brief(profile.collectives)}")
     cluster = Cluster(
         name=profile.name,
         groups=(NodeGroup(node=node, accelerator=accelerator, gpus=gpus),),

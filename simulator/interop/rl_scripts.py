@@ -196,7 +196,10 @@ def scenario_from_script(
         known = ", ".join(_dialects())
         raise InputError(f"{path}: not a script or configuration of {known}")
     facts = _dialects()[dialect]
-    document, used = document_of({**settings, **_ranks(settings, names, facts)}, dialect)
+    try:
+        document, used = document_of({**settings, **_ranks(settings, names, facts)}, dialect)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
     _mix(document)
     given = settings.keys() - {PROGRAM}
     renamed = facts.get("renamed", {})

@@ -11,12 +11,14 @@ from typing import TypeVar
 
 from simulator.errors import InputError, brief
 from simulator.measured.replay import Run
-from simulator.measured.rows import MeasuredRun, flag, number, text
+from simulator.measured.rows import MeasuredRun, choice, flag, number, text
 from simulator.records import dataclass
 from simulator.units import GB
 
 T = TypeVar("T")
 
+MEMORY_MOMENTS = {"memory_stage": ("first", "last"), "memory_read": ("first_step",)}
+"""Columns that say on which pipeline stage, and when, memory was read, and their words."""
 MEMORY_WORDS = ("allocated", "reserved", "nvidia_smi", "analytic", "unknown")
 """What a memory reading may be of; the last is taken where the row does not say."""
 
@@ -85,6 +87,8 @@ def readings(run: MeasuredRun) -> Readings:
         memory_kind=read(lambda: _memory_kind(run)),
     )
     read(lambda: flag(run.fields, "composed"))
+    for name, words in MEMORY_MOMENTS.items():
+        read(lambda name=name, words=words: choice(run.fields, name, words))  # type: ignore[misc]
     stated, step_time_s = positive("tokens_per_s_per_gpu"), found.step_time_s
     if stated is not None and step_time_s is not None:
         read(lambda: _check_rate(run, step_time_s, stated))

@@ -19,6 +19,7 @@ from simulator.cost.rank_memory import rank_memory
 from simulator.cost.states.gathered import largest_tensor
 from simulator.cost.states.state_costs import STATE_KINDS
 from simulator.files import Figure
+from simulator.measured.checks import MEMORY_MOMENTS
 from simulator.measured.replay import Run
 from simulator.measured.rows import choice
 from simulator.units import GIB
@@ -28,8 +29,6 @@ _LEFT_OUT = {"allocated": (*_OUTSIDE, "fragmentation"), "reserved": _OUTSIDE}
 _LASTING = (*STATE_KINDS, "workspace")
 _MOMENTS_BYTES = 8.0
 """Two moments of a parameter in fp32."""
-_STAGES = ("first", "last")
-_MOMENTS = ("first_step",)
 
 
 def memory_of_kind_gib(estimate: Estimate, i: int, kind: str | None) -> float:
@@ -45,21 +44,17 @@ def read_gib(
     Parameters
     ----------
     fields : mapping
-        Text by column: ``memory_stage`` and ``memory_read`` say where and when it was read.
+        Text by column: ``memory_stage`` and ``memory_read`` say where and when it was read, in
+        words of `measured.checks.MEMORY_MOMENTS`.
     run : Run
         The run that the row became.
     estimate, i
         Its estimate, row `i` of a table.
     kind : str or None
         What was read: ``allocated``, ``reserved``, another.
-
-    Raises
-    ------
-    InputError
-        If a column has a word that it does not know.
     """
-    stage = choice(fields, "memory_stage", _STAGES)
-    early = choice(fields, "memory_read", _MOMENTS) == "first_step"
+    stage, moment = (choice(fields, name, words) for name, words in MEMORY_MOMENTS.items())
+    early = moment == "first_step"
     if not stage and not early:
         return memory_of_kind_gib(estimate, i, kind)
     ranks = _after_first_step(run, kind) if early else _ranks(run, kind)

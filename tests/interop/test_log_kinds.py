@@ -130,6 +130,20 @@ def test_listings_of_other_versions(tmp_path: Path) -> None:
         assert scenario.pinned["dp"] == 8
 
 
+@pytest.mark.parametrize("form", ["comma", "mark", "semicolon", "tab"])
+def test_tables_as_spreadsheets_write_them(form: str, tmp_path: Path) -> None:
+    text = {
+        "comma": samples.CSV,
+        "mark": f"\ufeff{samples.CSV}",
+        "semicolon": samples.CSV.replace(",", ";").replace(".", ","),
+        "tab": samples.CSV.replace(",", "\t"),
+    }[form]
+    path = tmp_path / "export.csv"
+    path.write_text(text, encoding="utf-8")
+    assert log_kind(path) == "history"
+    assert read(path).median_step_s == pytest.approx(samples.SECONDS)
+
+
 def test_histories(tmp_path: Path) -> None:
     places = {
         "export.csv": samples.CSV, "timed.csv": samples.TIMED_CSV, "history.jsonl": samples.JSONL,

@@ -1,5 +1,7 @@
 """What launch files of public repositories do: branches, loops, files that read one another."""
 
+import random
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -50,6 +52,23 @@ B=v; show ${B-unset} ${B:-empty} ${B+set} ${B:+full} end
 show ${D:=given} $D; show ${D:=other} $D
 show ${E=given} $E; E=; show ${E=other} "$E"
 show ${F:-$B} "${F:-"$B w"}" ${F:-a b}
+show ${F:-"a b"} ${F:-'a b'} "${F:-'a b'}" "${F:-"a b"}" ${F:-a "b c"d e} x${F:-a b}y ${F:-""}
+show ${G:="a b"} $G "$G" ${B:+"a b"} ${B:+a b} "${B:+"a b"}"; H=${F:-"a b"}; show "$H" ${H:+"$H"}
+A=(1 2); A[4]=x; show "${A[@]}" ${#A[@]} "${A[3]}" "${A[-1]}" ${A[7]} end
+show "${A[7]:-d}" ${A[2]-u} ${A[1]-u} "${A[3]:-"a b"}" ${A[9]+set} ${A[1]+set} "(${A[*]})" ${#A[4]}
+A=([2]=x y [1]=z); show "${A[@]}" $A "(${A[*]})" ${A[2]} ${A[3]}; A[1]+=w; A+=(v); show "${A[@]}"
+I=2; show ${A[I]} ${A[$I]} ${A[I+1]} ${A[$((I-1))]} "${A[I*9]}" end; A[I-2]=a; show "${A[@]}"
+S=s; show ${S[0]} ${S[1]} "${S[1]}" ${S[@]} ${#S} ${#S[@]}; S[2]=t; show "${S[@]}" ${#S[@]}
+S=one; S+=(two "3 4"); show "${S[@]}"; A=("a b" c); T=${A[@]}; show "$T"; T=(${A[@]})
+show "${T[@]}" ${F:-} end
+W=" x  y "; show a$W"b"$W ${W}c "${W}" $W ${F:- x}y z${F:-x }y ${F:-a "" b} z${F:- }y
+show {a,b} x{1..3}y {01..03} {3..1} {a..c} {C..A} {1..7..3} {7..1..2} {a} {} {a,{b,c}d} {,x} end
+show "{a,b}" '{a,b}' {a,"b c"} a{b c} \{a,b} {a\,b,c} ${B}{1,2} {$B,2} {a,b}{c,d} x{,y}
+show {1..2},{3..4} {a..e..2} {10..8} {-2..1} {1.. 3}
+show --x={1,2} a{1..b}c {a,b "{a,b}"{c,d} {x,y}=3 {1..3}{,z}
+show {a,b}" "c {"a,b",c} {00..2} {-01..1} {2..-01} {a,b}\ c {a{b,c}}d }{a,b} {a,b}} {{a,b}
+show ${A[0]}{1,2}
+C={a,b}; show $C "$C"; D=({1..3} z{p,q} "{r,s}"); show "${D[@]}"; show {${B},$S}{,"$B  w"}
 N=4; show $((N * 8)) $((N*8/3)) $((N%3)) $((2+N-1)) $(( (N+2)*2 )) $((${N}+1)) $(($N/3*3))
 N=8; show $((N/2)) $(((1-N)/2)) $(((1-N)%4)) $((N%4)) $(((1-N)/(0-2)))
 show a\ b "a\"b" "a\$N" 'a"b' "it's" a'b c'd"e f"
@@ -64,14 +83,78 @@ b" 'c
 d'
 show $B$N ${B}_${N} $B-$N "$B/$N"
 export P=5 Q="6 7"; show $P "$Q" $Q
+B=1; [ $B = 1 ] && B=2; show $B; [[ $B == 1 ]] && B=3; show $B; test $B = 1 || B=4; show $B
+[ $B = 4 ] && B=5 || B=6; show $B; [ $B = 4 ] && B=7 || B=8; show $B; [ $B = 8 ] || show never
+! [ $B = 8 ] && B=9; show $B; [ -n "$B" ] && [ $B -gt 9 ] && B=10; show $B; [ $B = 8 ] && show $B
+if [ $B = 8 ]; then [ $B = 7 ] && B=11; show $B; fi; [ $B = 7 ] && { B=12; }; show $B
+[ $B = 7 ] && B=13; B=14; show $B; true && B=15; show $B; false || B=16; show $B; B=v
+declare -A M=([8b]=32 ["70b"]="80 x"); M[405b]=126; K=70b; show ${M[8b]} "${M[$K]}" ${M[405b]} end
+called() {
+  local more=("$@") x=$1
+  show "${more[@]}" $# $1 "$2" ${3:-none} "$@" $x $* "$*" ${@} "${@}" ${#} end
+  shift; show "$@" end; shift 1
+  show $# end
+}
+function other
+{
+  TP=${1:-4}
+  show inner $TP; called "$TP" "a b" c
+}
+show before "$@" end "x$@y" ${1:-none} "$*"
+A=(); show "${A[@]}" "$A" end
+called one "two words"
+other
+other 8
 """
 
 
+def of_bash(text: str) -> list[list[str]]:
+    """Words that ``show`` is given in a script."""
+    said = 'show() { for w in "$@" ended; do printf \'%s\\0\' "$w"; done; }\n' + text
+    done = subprocess.run(["bash"], input=said, capture_output=True, text=True, check=True)
+    return [each.split("\0")[:-1] for each in done.stdout.split("ended\0")[:-1]]
+
+
+def shown(text: str) -> list[list[str]]:
+    return [[*words[1:]] for words in commands(text) if words[0] == "show"]
+
+
 def test_words_are_those_that_bash_makes() -> None:
-    said = "show() { printf '%s\\0' \"$@\"; printf 'ended\\0'; }\n" + WORDS
-    done = subprocess.run(["bash", "-c", said], capture_output=True, text=True, check=True)
-    words = [command for command in commands(WORDS) if command[0] == "show"]
-    assert "\0".join(word for each in words for word in (*each[1:], "ended")) + "\0" == done.stdout
+    assert shown(WORDS) == of_bash(WORDS)
+
+
+DEFAULTS = ("${E:-", "${U:-", "${B:+", "${U-")
+SET = "A=(one 'two words' 3); A[5]=six; B=b; N=2; E=; L=(1 2 4 8)\n"
+PIECES = (
+    *("a", "x=", "--n ", " ", "'s t'", '"d q"', "\\ ", "1", ",", "..", "${B}", '"$B"', "${A}"),
+    *("${A[@]}", '"${A[@]}"', '"${A[*]}"', "${A[1]}", '"${A[1]}"', "${A[N]}", "${A[4]}"),
+    *("${A[-1]}", "${#A[@]}", "${#B}", "${L[$((N-1))]}", "$((N*3))", *DEFAULTS),
+    *("}", '${U:-"a b"}', "${E:-a b}", "\"${E:-'q'}\"", "{a,b}", "{1..3}", "{", "{x,"),
+    *(",y}", "{c..a}", "${U:=d}", '"${A[7]:-"e f"}"'),
+)
+"""Of words of the shell."""
+
+
+@pytest.mark.parametrize("count", [300, pytest.param(20_000, marks=pytest.mark.evidence)])
+def test_drawn_words_are_those_that_bash_makes(count: int) -> None:
+    """Each line is evaluated on its own, since some are no words at all.
+
+    Not drawn: braces in a default, which bash pairs in one way for them and in another for it.
+    """
+    chance = random.Random(1)
+    drawn = [chance.choices(PIECES, k=chance.randint(1, 6)) for _ in range(count)]
+    lines = [
+        "".join(pieces)
+        for pieces in drawn
+        if not (set(pieces) & {*DEFAULTS} and any(piece[0] in "{" for piece in pieces))
+    ]
+    each = "eval {} 2>/dev/null || show no words\n"
+    script = "".join(f"unset U\n{each.format(shlex.quote(f'show {line}'))}" for line in lines)
+    theirs = of_bash(SET + script)
+    sound = [(x, words) for x, words in zip(lines, theirs, strict=True) if words != ["no", "words"]]
+    assert len(sound) > count / 2
+    for line, words in sound:
+        assert (line, shown(f"{SET}show {line}\n")) == (line, [words])
 
 
 @pytest.mark.parametrize(
@@ -150,6 +233,54 @@ def test_a_command_that_is_evaluated_is_read_as_the_shell_would(text: str, tmp_p
     assert found.scenario.cluster.gpus == 32
     assert found.scenario.pinned["micro_batch"] == 1
     assert found.scenario.workload.architecture.name == "llama-3-8b"
+
+
+WITH_FUNCTIONS = f"""\
+#!/bin/bash
+TP=2
+while [ $# -gt 0 ]; do
+  case $1 in
+    --tp) TP=$2; shift 2 ;;
+  esac
+done
+run() {{
+  local more=("$@")
+  {RUN}4 {LLAMA_8B} \\
+    --tensor-model-parallel-size $TP "${{more[@]}}"
+}}
+run --sequence-parallel
+"""
+
+
+@pytest.mark.parametrize("ends", ["\n", "\r\n"])
+def test_functions_are_read_with_what_they_are_called_with(ends: str, tmp_path: Path) -> None:
+    """And what a script's own arguments might set does not take the place of what it sets."""
+    path = tmp_path / "run.sh"
+    path.write_bytes(WITH_FUNCTIONS.replace("\n", ends).encode())
+    found = import_launch([path], {"cluster": "dgx-h100"})
+    pinned = {"tp": 2, "micro_batch": 1, "sequence_parallel": True, "sharding": "zero1"}
+    assert (found.scenario.pinned, found.scenario.cluster.gpus) == (pinned, 32)
+    assert not found.unknown
+
+
+def test_arguments_of_a_script_are_no_value_of_the_option_before_them(tmp_path: Path) -> None:
+    for more in ('"$@"', "$*", "${@}"):
+        found = read(tmp_path, {"run.sh": f"{RUN}4 {LLAMA_8B} --sequence-parallel {more}\n"})
+        assert not found.notes
+        assert found.scenario.pinned["sharding"] == "zero1"
+
+
+def test_functions_that_nothing_calls_are_read_and_those_that_call_themselves_end() -> None:
+    assert commands("f() {\n a $1\n}\ng() {\n b\n}\ng\n") == [["b"], ["a", "$1"]]
+    with pytest.raises(InputError, match="more than 10000 words"):
+        commands("f() {\n" + " f a\n" * 9 + "}\nf\n")
+
+
+@pytest.mark.parametrize("start", ["cat > job.sh <<EOF\n#!/bin/bash", "sbatch <<EOF\n#!/bin/bash"])
+def test_a_script_that_a_script_writes_is_read(start: str, tmp_path: Path) -> None:
+    inner = f"TP=4\n{RUN}${{N}} {LLAMA_8B} --tensor-model-parallel-size \\$TP\n"
+    found = read(tmp_path, {"run.sh": f"export N=${{N:-2}}\n{start}\n{inner}EOF\nsbatch job.sh\n"})
+    assert (found.scenario.cluster.gpus, found.scenario.pinned["tp"]) == (16, 4)
 
 
 def test_what_evaluates_itself_comes_to_an_end() -> None:

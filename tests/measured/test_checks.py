@@ -200,3 +200,9 @@ def test_every_shipped_row_can_be_right() -> None:
                 "nvidia_smi",
                 "analytic",
             )
+
+
+@pytest.mark.parametrize("column", ["memory_stage", "memory_read"])
+def test_when_and_where_memory_was_read_is_said_in_known_words(column: str) -> None:
+    with pytest.raises(InputError, match=rf"runs\.csv: line 7: {column}: must be one of .*'x'"):
+        read(**{column: "x"})

@@ -33,6 +33,7 @@ from simulator.interop.logs.mlperf_log import read_mlperf_log
 from simulator.interop.logs.nccl_tests import is_nccl_tests, read_nccl_tests
 from simulator.interop.logs.readers import reader_of
 from simulator.interop.logs.torchtitan_log import read_torchtitan_log
+from simulator.interop.rl_scripts import scenario_from_script
 from simulator.interop.traces.kineto import read_trace
 from simulator.measured.rows import read_runs
 from simulator.scenario import load_scenario
@@ -41,6 +42,7 @@ from simulator.software.profile import load_software
 from simulator.workload.huggingface import read_config
 from simulator.workload.recipe import Recipe
 from tests.interop import launch_samples, log_samples, test_torchtune, trainer_samples
+from tests.mutations.drawing import drawn, rl_documents
 from tests.mutations.mutator import mutated
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,9 +56,14 @@ TIMES_SIZE, FLOOR_BYTES = 4, 96 * 2**20
 """Memory that a file may take: so many times its size and what any command needs to work in."""
 
 HUNG_S = 60
-WHOLE_EVERY, READ_EVERY = 20, 4
-"""Every so many-th input is given to the command whatever its reader says; of importers whose
-command is about the file itself (`Importer.whole`), so many-th that is read, besides."""
+WHOLE_EVERY = {"changed": 20, "drawn": 50}
+READ_EVERY = {"changed": 4, "drawn": 16}
+"""By mutator, every so many-th input is given to the command whatever its reader says; of importers
+whose command is about the file itself (`Importer.whole`), so many-th that is read, besides: half of
+what is drawn is read, and each asks for another answer, of a quarter of a second."""
+
+MUTATORS = ("changed", "drawn")
+"""What makes inputs: `mutator.mutated` of sound files, or `drawing.drawn`."""
 
 GROWN_EVERY = 40
 """Every so many-th input is grown to some hundred kilobytes."""
@@ -313,7 +320,12 @@ def _from_files() -> Iterator[Importer]:
         yield Importer(name, suffix, kind, _text(*seeds), read, words, said_of=("--from",))
 
 
+RL = {"cluster": "dgx-h100", "gpus": 16, "model": "qwen3-8b"}
+RL_SIZES = ("rl.answer_tokens=512", "training.sequence_length=8192")
+
 TINY = ["predict", "--model", "llama-3.1-8b", "--gpus", "8", "--json"]
+UNTRAINED = "command line: training.precision: "
+"""Of a cluster of an accelerator that has no bf16, which is no fault of its file."""
 LOGS = DATA / "logs"
 PUBLIC = (LOGS / "megatron_mi300x_2025.log").read_text()
 
@@ -378,7 +390,7 @@ IMPORTERS = {
             lambda path: load_node(str(path)),
             lambda path: [*TINY, "--cluster", "of-own-server"],
             "nodes/own",
-            said_of=("of-own-server", "own"),
+            said_of=("of-own-server", "own", UNTRAINED),
             whole=True,
         ),
         Importer(
@@ -390,6 +402,7 @@ IMPORTERS = {
             lambda path: [*TINY, "--cluster", str(path)],
             "clusters/own",
             whole=True,
+            said_of=(UNTRAINED,),
         ),
         Importer(
             "software.toml",
@@ -461,6 +474,28 @@ IMPORTERS = {
             _from("dgx-h100"),
             said_of=("--from",),
         ),
+        Importer(
+            "listed.log",
+            ".log",
+            "text",
+            _text(*(text + log_samples.LOGS[kind] for kind, text in log_samples.LISTINGS.items())),
+            _launch("dgx-h100"),
+            _from("dgx-h100"),
+            said_of=("--from",),
+        ),
+        Importer(
+            "rl.yaml",
+            ".yaml",
+            "text",
+            _json(*rl_documents()),
+            lambda path: scenario_from_script(path, RL, RL_SIZES),
+            lambda path: [
+                *("rl", "--from", str(path), "--json", "--as-given"),
+                *(word for name, value in RL.items() for word in (f"--{name}", str(value))),
+                *(word for size in RL_SIZES for word in ("--set", size)),
+            ],
+            said_of=("command line: ", "--from"),
+        ),
         Importer("nccl-tests.txt", ".txt", "text", (NCCL_TEXT,), _nccl, _calibrate),
         Importer(
             "nccl-tests.json", ".json", "json", _json(NCCL_JSON, RCCL_JSON), _nccl, _calibrate
@@ -513,10 +548,14 @@ class Room:
 
     To be entered before anything is given: ``with Room(folder, importer) as room``. Unless it is
     `warm`, commands whose fits take a second to load are loaded by the first input that needs them.
+    Inputs are sound files "changed" by the first mutator, or "drawn" by the second.
     """
 
-    def __init__(self, folder: Path, importer: Importer, *, warm: bool = True) -> None:
+    def __init__(
+        self, folder: Path, importer: Importer, *, warm: bool = True, mutator: str = "changed"
+    ) -> None:
         self.importer, self.tally, self._warm = importer, Tally(), warm
+        self._mutator = mutator
         self._folder = folder
         self._path = folder / f"{importer.place}{importer.suffix}"
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -548,12 +587,16 @@ class Room:
 
     def run(self, number: int) -> None:
         """Hand over the input of a number, the same one every time."""
-        chance = random.Random(f"{self.importer.name} {number}")
+        seed = "drawn " * (self._mutator == "drawn")
+        chance = random.Random(f"{seed}{self.importer.name} {number}")
         grown = number % GROWN_EVERY == GROWN_EVERY - 1
-        self.give(self.draw(chance, grown=grown), whole=number % WHOLE_EVERY == 0)
+        self.give(self.draw(chance, grown=grown), whole=number % WHOLE_EVERY[self._mutator] == 0)
 
     def draw(self, chance: random.Random, *, grown: bool = False) -> bytes:
-        return mutated(chance.choice(self.importer.seeds), self.importer.kind, chance, grown=grown)
+        importer = self.importer
+        if self._mutator == "drawn":
+            return drawn(importer.name, importer.seeds, chance, large=grown)
+        return mutated(chance.choice(importer.seeds), importer.kind, chance, grown=grown)
 
     def give(self, raw: bytes, *, whole: bool = True) -> None:
         """Hand over one input, to the command too where `whole`, and count what comes of it."""
@@ -608,7 +651,7 @@ class Room:
         return ended if isinstance(ended, int) else 0
 
     def _follows(self) -> bool:
-        return self.tally.inputs % READ_EVERY == 0
+        return self.tally.inputs % READ_EVERY[self._mutator] == 0
 
     def _wrong_refusal(self, said: str) -> str:
         lines = said.splitlines()

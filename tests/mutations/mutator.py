@@ -267,11 +267,14 @@ def _key(key: Any) -> str:
     return json.dumps(str(key), ensure_ascii=True)
 
 
+_LONGEST = 10**4000
+
+
 def _value(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int):
-        return str(value) if abs(value) < 10**4000 else "0"
+        return str(value) if abs(value) < _LONGEST else "0"
     if isinstance(value, float):
         return repr(value)
     if isinstance(value, dict):

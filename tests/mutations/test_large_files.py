@@ -22,6 +22,7 @@ OPERATOR = b'"cat":"cpu_op","name":"a%d","tid":1,"ts":1'
 KERNEL = b'"cat":"kernel","name":"nccl_%d","tid":1,"ts":1'
 SCRIPT = IMPORTERS["launch.sh"].seeds[0].rstrip()
 PYTHON = IMPORTERS["fsdp2.py"].seeds[0]
+HISTORY = IMPORTERS["history.csv"].seeds[0]
 HALF = MOST_VALUES // 2 - 10
 
 
@@ -78,6 +79,15 @@ CASES: list[tuple[str, str, Callable[[], bytes]]] = [
     ("launch.sh", "arithmetic", lambda: again(b"", b"$((", b"", TOML_LIMIT_BYTES)),
     ("launch.sh", "substitutions", lambda: again(b"", b"$(", b"", TOML_LIMIT_BYTES)),
     ("launch.sh", "braces", lambda: again(b"", b"${a:-", b"", TOML_LIMIT_BYTES)),
+    ("launch.sh", "functions", lambda: again(b"", b"f() {\n", b"}\n", TOML_LIMIT_BYTES)),
+    ("launch.sh", "many functions", lambda: many(b"f%d() {\na\n}\n", 40_000)),
+    ("launch.sh", "functions of functions", lambda: b"f() {\n" + b"f a\n" * 9_000 + b"}\nf\n"),
+    ("launch.sh", "words in braces", lambda: again(b"", b"{a,b} ", b"", TOML_LIMIT_BYTES)),
+    ("launch.sh", "open braces", lambda: again(b"x {a,b} ", b'{a,"${b:-', b"", TOML_LIMIT_BYTES)),
+    ("launch.sh", "a sequence", lambda: b"x {1..999999999}{a,b}\n"),
+    ("launch.sh", "gaps", lambda: many(b"A[%d]=x\n", 60_000)),
+    ("launch.sh", "a far place", lambda: b"A[999999999]=x\n" + SCRIPT),
+    ("launch.sh", "documents in one another", lambda: b"#!\ncat <<A\n" * 80_000),
     ("launch.sh", "documents", lambda: again(SCRIPT, b"<<A\n", b"", TOML_LIMIT_BYTES)),
     ("launch.sh", "flags", lambda: SCRIPT + many(b" --a%d 1", 60_000)),
     ("launch.sh", "inner", lambda: SCRIPT + many(b" 'a --b%d'", 60_000)),
@@ -89,6 +99,9 @@ CASES: list[tuple[str, str, Callable[[], bytes]]] = [
     ("fsdp2.py", "parentheses", lambda: PYTHON + b"x = " + b"(" * 100_000),
     ("fsdp2.py", "sums", lambda: PYTHON + b"x = 1" + b"+1" * 100_000),
     ("topology.txt", "columns", lambda: b"\t" + many(b"GPU%d ", 100_000) + b"\nGPU0 X\n"),
+    ("history.csv", "short rows", lambda: again(HISTORY, b".5\n", b"", 2 * MIB)),
+    ("history.csv", "short rows of a step", lambda: again(HISTORY, b"6,\n", b"", 2 * MIB)),
+    ("history.jsonl", "short rows", lambda: again(b"", b'{"_step":6}\n', b"", 2 * MIB)),
     *(
         (name, "steps", lambda name=name: again(b"", IMPORTERS[name].seeds[0], b"", 8 * MIB))  # type: ignore[misc]
         for name in ("megatron.log", "torchtitan.log", "mlperf.log")

@@ -148,12 +148,13 @@ def read_fsdp2(text: str, path: str) -> list[Reading]:
         mesh = settings.found.get("mesh")
         if mesh is not None:
             settings.say("layout.recompute", "none", mesh)
-    dtype = settings.take("param_dtype", "dtype")
-    if dtype is not None and dtype.value in _DTYPES:
-        settings.say("training.precision", _DTYPES[dtype.value], dtype)
-    reduced = settings.take("reduce_dtype")
-    if reduced is not None and reduced.value in _DTYPES:
-        settings.say("training.reduce_dtype", _DTYPES[reduced.value], reduced)
+    for name, keys in (
+        ("precision", ("param_dtype", "dtype")),
+        ("reduce_dtype", ("reduce_dtype",)),
+    ):
+        dtype = settings.take(*keys)
+        if dtype is not None and isinstance(dtype.value, str) and dtype.value in _DTYPES:
+            settings.say(f"training.{name}", _DTYPES[dtype.value], dtype)
     kind = "script around FSDP2"
     return [settings.reading(kind, lambda key: True, software=("torchtitan-eager", "plain-ddp"))]
 

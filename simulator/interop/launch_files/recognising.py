@@ -313,7 +313,7 @@ def _of_json(found: Any, path: str) -> list[Reading]:
         return [_of_config(found, path)]
     if {"zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size"} & set(found):
         return [read_deepspeed(Settings.of(path, _settings(found, path)))]
-    return _of_settings(found, path)
+    return _of_yaml(found, path)  # whose files may be written in JSON, too
 
 
 def _of_settings(found: dict[str, Any], path: str) -> list[Reading]:
@@ -488,11 +488,19 @@ def _of_shell(
     shell += _of_tune(script, beside or {}) or _of_command(training_command(script), script)
     if reads := frozenset(read) - frozenset(script.beside):
         shell.append(Reading(path=path, kind="script", reads=reads))
+    trains = any(reading.kind not in ("script", "job of SLURM") for reading in shell)
     for document in script.documents:
         place = f"{path}: {document.name or f'line {document.line}'}"
         if document.name.endswith((".json", ".toml", ".yaml", ".yml")):
             shell += _by_content(document.text, place)
+        elif not trains and _INNER_SCRIPT.match(document.text) and path.count(": ") < _MOST_INNER:
+            shell += _of_shell(document.text, place, beside)
     return shell
+
+
+_INNER_SCRIPT = re.compile(r"\s*#!|(?:.*\n)*?\s*(?:srun|torchrun|accelerate|deepspeed|python3?)\s")
+"""A document that is a script of its own: what is written and then submitted."""
+_MOST_INNER = 3
 
 
 def _of_command(command: Command, script: Script) -> list[Reading]:

@@ -21,7 +21,7 @@ import json
 import math
 import re
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from itertools import pairwise
 from pathlib import Path
@@ -62,7 +62,7 @@ class History:
         """Take a point; steps that are no whole number and values without bound are left out."""
         if self.points >= _MOST_POINTS or not isinstance(step, (int, float)):
             return
-        if not math.isfinite(step) or abs(step) > 2**53 or not math.isfinite(value):
+        if step % 1 or not abs(step) <= 2**53 or not math.isfinite(value):
             return
         self.points += 1
         self.series.setdefault(name, []).append((int(step), time_s, value))
@@ -123,7 +123,7 @@ def _series(place: Path) -> History:
         _of_rows(history, _json_rows(place))
     else:
         text = read_text(place, _LIMIT_BYTES)
-        _of_rows(history, _sound(csv.DictReader(io.StringIO(text)), str(place)))
+        _of_rows(history, _table_rows(text, str(place)))
     return history
 
 
@@ -160,9 +160,9 @@ def _timed(reading: LogReading, history: History) -> None:
 def _has_steps(place: Path) -> bool:
     """Whether a CSV file has a column of steps and one of times or of step times."""
     with open_file(place) as file:
-        header = file.readline(2**16).decode("utf-8", "replace")
+        header = file.readline(2**16).decode("utf-8-sig", "replace")
     try:
-        columns = next(csv.reader([header]), [])
+        columns = next(csv.reader([header], delimiter=_delimiter(header)), [])
     except csv.Error:  # no table at all
         return False
     low = [column.strip().lower() for column in columns]
@@ -172,28 +172,69 @@ def _has_steps(place: Path) -> bool:
     return stepped and (timed or said)
 
 
-def _sound(rows: Iterable[Mapping[Any, Any]], path: str) -> Iterator[Mapping[Any, Any]]:
-    """Rows; what the reader of CSV cannot read is bad input."""
+_Row = tuple[Sequence[str], Sequence[Any]]
+"""Names and values; values may be fewer or more."""
+
+
+class _Columns:
+    """Places of what is read in rows of the same names; of a name that is there twice, the last."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        places = {name.strip().lower(): at for at, name in enumerate(names)}
+        self._steps = [places[name] for name in _STEPS if name in places]
+        self._times = [places[name] for name in _TIMES_S if name in places]
+        telling = (_SECONDS, _MILLISECONDS, _TFLOPS)
+        self._telling = [
+            (name, at) for name, at in places.items() if any(x.search(name) for x in telling)
+        ]
+
+    def read(self, values: Sequence[Any], history: History) -> None:
+        """Take the points of a row that has a step."""
+        if (step := _first_number(values, self._steps)) is None:
+            return
+        time_s = _first_number(values, self._times)
+        time_s = math.nan if time_s is None else time_s
+        history.add("points", step, time_s, 0.0)
+        for name, at in self._telling:
+            if (number := _first_number(values, (at,))) is not None:
+                history.add(name, step, time_s, number)
+
+
+def _of_rows(history: History, rows: Iterable[_Row]) -> None:
+    names: Sequence[str] = ()
+    columns = _Columns(names)
+    for row, values in rows:
+        if row != names:
+            names, columns = row, _Columns(row)
+        columns.read(values, history)
+
+
+def _table_rows(text: str, path: str) -> Iterator[_Row]:
+    """Rows under the first line; what the reader of CSV cannot read is bad input.
+
+    Spreadsheets part columns by semicolons where numbers have a comma.
+    """
+    between = _delimiter(text.partition("\n")[0])
+    rows = csv.reader(io.StringIO(text), delimiter=between)
     try:
-        yield from rows
+        names = next(rows, [])
+        for values in rows:
+            yield names, [x.replace(",", ".") for x in values] if between == ";" else values
     except csv.Error as error:
         raise InputError(f"{path}: {error}") from None
 
 
-def _of_rows(history: History, rows: Iterable[Mapping[Any, Any]]) -> None:
-    for row in rows:
-        low = {str(key).strip().lower(): value for key, value in row.items() if key is not None}
-        step = next((x for name in _STEPS if (x := _number(low.get(name))) is not None), None)
-        times = (x for name in _TIMES_S if (x := _number(low.get(name))) is not None)
-        time_s = next(times, math.nan)
-        if step is None:
-            continue
-        history.add("points", step, time_s, 0.0)
-        for name, value in low.items():
-            number = _number(value)
-            telling = any(x.search(name) for x in (_SECONDS, _MILLISECONDS, _TFLOPS))
-            if number is not None and telling:
-                history.add(name, step, time_s, number)
+def _delimiter(header: str) -> str:
+    """What parts the columns of a table, by its first line."""
+    return max(",;\t", key=header.count)
+
+
+def _first_number(values: Sequence[Any], places: Iterable[int]) -> float | None:
+    """The first of some places in a row where a number stands."""
+    for at in places:
+        if at < len(values) and (number := _number(values[at])) is not None:
+            return number
+    return None
 
 
 def _number(value: Any) -> float | None:
@@ -206,14 +247,14 @@ def _number(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _json_rows(place: Path) -> Iterator[Mapping[Any, Any]]:
+def _json_rows(place: Path) -> Iterator[_Row]:
     for line in read_text(place, _LIMIT_BYTES).splitlines():
         try:
             row = json.loads(line) if len(line) < 2**20 else None
         except (ValueError, RecursionError):
             continue
         if isinstance(row, dict):
-            yield row
+            yield tuple(row), tuple(row.values())
 
 
 def _jsonl(folder: Path) -> Path | None:
@@ -265,7 +306,7 @@ def _wandb_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.wandb"))[:_MOST_FILES]
 
 
-def _wandb_rows(place: Path) -> Iterator[Mapping[Any, Any]]:
+def _wandb_rows(place: Path) -> Iterator[_Row]:
     """Rows of names and numbers that a run logged; a file that is cut ends there."""
     with open_file(place) as file:
         raw = file.read(_LIMIT_BYTES)
@@ -286,10 +327,11 @@ def _wandb_rows(place: Path) -> Iterator[Mapping[Any, Any]]:
         if kind in (_WHOLE, _LAST):
             history = dict(_fields(record)).get(2)
             if isinstance(history, bytes):
-                yield _wandb_row(history)
+                row = _wandb_row(history)
+                yield tuple(row), tuple(row.values())
 
 
-def _wandb_row(history: bytes) -> dict[str, Any]:
+def _wandb_row(history: bytes) -> dict[str, str]:
     row = {}
     for number, item in _fields(history):
         if number != 1 or not isinstance(item, bytes):

@@ -21,6 +21,7 @@ _NUMBERS: dict[str, Callable[[int, int], bool]] = {
     "-eq": operator.eq, "-ne": operator.ne, "-gt": operator.gt,
     "-ge": operator.ge, "-lt": operator.lt, "-le": operator.le,
 }  # fmt: skip
+_TESTS = ("[", "[[", "test")
 _LONGEST = 200
 """Characters of a word that is compared."""
 
@@ -53,6 +54,14 @@ class Branches:
     loops: list[str] = field(default_factory=list)
     """Variables of loops, whose first value was taken."""
     _looping: bool = False
+    _negated: bool = False
+    """Whether the test that begins here is turned round."""
+    _chained: bool = False
+    """Whether a test stands before, in a chain of ``&&`` and ``||``."""
+    _holds: bool | None = None
+    """What the chain came to so far; None: perhaps."""
+    _left_out: bool = False
+    """Whether the command that is being read is one that the chain leaves out."""
 
     def keyword(self, word: str) -> None:
         """Take a word that stands where a command begins."""
@@ -62,10 +71,12 @@ class Branches:
         elif word in ("for", "while", "until"):
             self._looping = word == "for"
             self.undecided |= word != "for" and not self.skipped
+        elif word == "!" and (fork is None or not fork.asking):
+            self._negated = True
         elif fork is None:
             return
         elif word == "!":
-            fork.negated = fork.asking
+            fork.negated = True
         elif word == "then" and fork.value is None:
             self._enter(fork, _truth(fork))
         elif word in ("elif", "else") and fork.value is None:
@@ -78,6 +89,29 @@ class Branches:
 
     def command(self, words: list[str], end: str) -> tuple[bool, tuple[str, str] | None]:
         """Take what stands before a break: whether it runs, and a variable that it sets."""
+        runs, sets = self._command(words, end)
+        asking = bool(self.forks) and self.forks[-1].asking
+        tests = bool(words) and words[0] in _TESTS and not asking
+        if tests and not self._left_out:
+            self._chained = True
+            self._holds = _truth(_Fork(tests=[words], negated=self._negated))
+        elif self._chained and not self._left_out and self._holds is False:
+            self._holds = True  # a command that ran: it went well
+        self._negated = False
+        self._chain(end)
+        return runs and not tests, sets
+
+    def _chain(self, end: str) -> None:
+        """What stands behind ``&&`` or ``||`` runs as the chain before it says."""
+        self.skipped -= self._left_out
+        self._left_out = False
+        self._chained &= end in ("&&", "||")
+        if self._chained:
+            self._left_out = self._holds is (end == "||")
+            self.skipped += self._left_out
+            self.undecided |= self._holds is None and not self.skipped
+
+    def _command(self, words: list[str], end: str) -> tuple[bool, tuple[str, str] | None]:
         if self._looping and words:
             self._looping = False
             if len(words) > 2 and words[1] == "in" and words[0].isidentifier():
@@ -86,7 +120,7 @@ class Branches:
             return False, None
         fork = self.forks[-1] if self.forks else None
         if fork is None:
-            return True, None
+            return not self.skipped, None
         if fork.value is not None and fork.asking:
             self._pattern(fork, words, end)
             return False, None
@@ -96,7 +130,7 @@ class Branches:
             return runs, None
         if fork.asking and words:
             fork.tests.append(words if len(fork.tests) < 2 else [])
-            return not self.skipped and words[0] not in ("[", "[[", "test"), None
+            return not self.skipped and words[0] not in _TESTS, None
         return not self.skipped, None
 
     def _pattern(self, fork: _Fork, words: list[str], end: str) -> None:
