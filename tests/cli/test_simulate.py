@@ -317,7 +317,7 @@ def test_files_are_written(tmp_path: Path) -> None:
         ("compute", "--deviation: must be FIELD=VALUE,... (stage=3,compute=1.2), got 'compute'"),
         ("stage=1,stage=2", "--deviation: stage: must be given once"),
         ("compute=nan", "compute: must be above 0"),
-        ("cluster=dgx-a10", "unknown cluster 'dgx-a10' (did you mean 'dgx-a100'?)"),
+        ("cluster=dgx-a10", "unknown cluster 'dgx-a10' (did you mean 'a10-pcie'?)"),
     ],
 )
 def test_deviations_that_cannot_be(text: str, said: str) -> None:

@@ -59,18 +59,11 @@ def attention(
     if att.filtered:
         ops.add(_filter(hidden, ranks, recipe, kernels))
     if kind.norms > 0:
-        read_by = _readers(kind, att)
-        ops.saved.append(
-            kept_input(
-                "attention input",
-                hidden,
-                ranks,
-                recipe,
-                kernels,
-                linears=read_by,
-                readers=1 if att.is_mla else 3,
-            )
-        )
+        kept = kept_input(
+            "attention input", hidden, ranks, recipe, kernels,
+            linears=_readers(kind, att), readers=1 if att.is_mla else 3,
+        )  # fmt: skip
+        ops.saved.append(kept)
     ops.streams.append(_rotary(att, widths, tokens, size, kernels, position=position))
     ops.streams.append(_split_and_merge(att, ranks, tokens, size, kernels))
     if att.qk_norm or att.plain_qk_norm:
@@ -80,12 +73,7 @@ def attention(
     heads, kv_heads = _heads(att, ranks)
     repeated = ranks.repeated_keys(heads if att.is_mla else kv_heads)
     copies = np.maximum(heads / kv_heads if kernels.repeats_keys else 1.0, repeated)
-    for role, width in (
-        (SavedRole.QUERIES, widths.query),
-        (SavedRole.KEYS, copies * widths.key),
-        (SavedRole.VALUES, copies * widths.value),
-    ):
-        ops.keep(role.name.lower(), tokens * width * size, role, module=again)
+    ops.add(_what_scores_read(widths, copies, tokens * size, module=again))
     ops.add(core_attention(att, hidden, ranks, recipe, kernels, alibi=position == "alibi"))
     output = GemmRole.ATTENTION_OUTPUT
     ops.gemms.append(Gemm(name="proj", role=output, m=tokens, n=hidden, k=widths.result))
@@ -104,6 +92,20 @@ def attention(
         kernels=kernels, heads_per_key=widths.query / widths.key, repeated=repeated,
     )  # fmt: skip
     ops.add(exchanged)
+    return ops
+
+
+def _what_scores_read(
+    widths: Widths, copies: Any, bytes_per_element: Any, *, module: str
+) -> ModuleOperators:
+    """Queries, and keys and values as often as they are repeated, kept for the backward pass."""
+    ops = ModuleOperators()
+    for role, width in (
+        (SavedRole.QUERIES, widths.query),
+        (SavedRole.KEYS, copies * widths.key),
+        (SavedRole.VALUES, copies * widths.value),
+    ):
+        ops.keep(role.name.lower(), bytes_per_element * width, role, module=module)
     return ops
 
 
