@@ -1,6 +1,6 @@
 # make plan      an answer on a fresh machine: sets up .venv, plans Llama 3.1 70B
-# make test      lint, then every test that guards behaviour: 5 minutes on two idle cores
-# make evidence  the proofs that take longer: torch and other oracles, events against the closed form at
+# make test      every test that guards behaviour: 5 minutes on two idle cores, with the set-up
+# make evidence  lint, then the proofs that take longer: torch and other oracles, events against the closed form at
 #                full size, property tests at length, every pair of profiles, refits, docs/accuracy.json
 #                written again: 30 minutes on two cores
 # make lint      ruff, mypy, import-linter
@@ -54,13 +54,13 @@ plan: $(STAMPS)/foreshard
 	$(BIN)/foreshard plan examples/llama-3.1-70b.toml
 	@$(MAKE) --no-print-directory $(STAMPS)/compiled
 
-# On a fresh machine lint takes a core, compiling and torch the other. Files stand in the order of
-# their names: those at the end are short, so that no core waits long for the other.
+# On a fresh machine bytecode of tests takes a core, machine code and torch the other. Files stand in the
+# order of their names: those at the end are short, so that no core waits long for the other.
 test: $(STAMPS)/test
-	@$(MAKE) --no-print-directory --jobs=2 TOGETHER=yes lint $(STAMPS)/compiled $(TORCH_STAMP)
+	@$(MAKE) --no-print-directory --jobs=2 TOGETHER=yes $(STAMPS)/collected $(STAMPS)/compiled $(TORCH_STAMP)
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
-evidence: $(STAMPS)/test $(TORCH_STAMP)
+evidence: lint $(TORCH_STAMP)
 	$(BIN)/python -m pytest -n auto --dist loadfile -m 'evidence or hypothesis' \
 	    --hypothesis-profile=evidence $(PYTEST_ARGS)
 
@@ -141,6 +141,11 @@ $(STAMPS)/compiled: workshop/ahead_of_time.py $(wildcard simulator/events/*/*.py
     $(STAMPS)/foreshard
 	@echo "compiling what plays schedules, once for this checkout"
 	@$(BIN)/python -m workshop.ahead_of_time
+	@touch $@
+
+# Bytecode of every test and module, once for a checkout: each process that runs tests would make all of it.
+$(STAMPS)/collected: $(STAMPS)/test
+	@$(BIN)/python -m pytest --collect-only -qq >/dev/null 2>&1 || true  # what is wrong, the tests say
 	@touch $@
 
 $(STAMPS)/test: pyproject.toml $(STAMPS)/venv

@@ -72,6 +72,7 @@ def calibrated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str
     return folder, json.loads(result.stdout)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("table", TRUTH)
 def test_the_figures_that_made_the_times_come_back(
     calibrated: tuple[Path, dict[str, Any]], table: str

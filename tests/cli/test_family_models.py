@@ -28,6 +28,7 @@ def answer(*arguments: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", MODELS)
 def test_predict_from_a_path(name: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.json"

@@ -90,6 +90,7 @@ def test_keys_are_frozen(command: str) -> None:
         assert list(layout["memory_bytes"]) == list(MEMORY_KINDS)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("names", [DENSE, MOE])
 @pytest.mark.parametrize("command", ["plan", "predict"])
 def test_terms_add_up(command: str, names: list[str]) -> None:

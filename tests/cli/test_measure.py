@@ -52,7 +52,7 @@ def test_options_reach_the_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 def test_it_writes_and_prints_the_document(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # other tests run beside it
     out = tmp_path / "out.json"
-    options = ["--quick", "--device", "cpu", "--minutes", "0.1", "--out", str(out), "--json"]
+    options = ["--quick", "--device", "cpu", "--minutes", "0.03", "--out", str(out), "--json"]
     result = RUNNER.invoke(app, ["measure", *options, "copies"])
     assert result.exit_code == 0
     document = json.loads(result.stdout)

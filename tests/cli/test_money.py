@@ -182,6 +182,7 @@ def test_a_price_that_was_typed_is_nobodys_guess() -> None:
     assert "oci-h100: 2.10 (yours)" in done.stdout
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("command", [["plan", "--no-report"], ["predict"], ["what-if", *SLOWER]])
 def test_deadline_and_budget_are_options_of_every_search(command: list[str]) -> None:
     """12 weeks are 84 days, 5M 5,000,000 USD: the same answer as [goal] gives."""
@@ -197,6 +198,7 @@ def test_deadline_and_budget_are_options_of_every_search(command: list[str]) -> 
     assert wrong.exit_code == 2 and "--deadline: must be days" in wrong.stderr
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("typed", [False, pytest.param(True, marks=pytest.mark.evidence)])
 @pytest.mark.parametrize("words", [["what-if", "--releases"], ["power", "--cap", "12"]])
 def test_a_table_of_money_marks_an_assumed_price(words: list[str], typed: bool) -> None:

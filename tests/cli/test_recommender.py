@@ -51,6 +51,7 @@ def test_no_other_command_prices_the_dense_model_alone(command: str) -> None:
     assert "sparse: its tables are priced by `foreshard recommender`" in done.stderr
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("example", "section", "command"),
     [

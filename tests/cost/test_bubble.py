@@ -116,6 +116,7 @@ def test_played_1f1b_has_the_makespan_of_the_textbook(play: Any) -> None:
     assert end.max() == (8 + 3) * 3
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("schedule", [word for word in SCHEDULES if "pipedream" not in word])
 @pytest.mark.parametrize(("p", "rounds"), [(2, 4), (4, 2), (8, 4)])
 def test_equal_stages_take_as_long_as_the_schedule_played_through(

@@ -116,6 +116,7 @@ def path_by_hand(
     return counts, hops, longest
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("played", ["compiled", "in arrays"])
 @pytest.mark.parametrize("hop_s", [0.0, 0.5])
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zb_h1", "zb_v"])

@@ -76,6 +76,7 @@ def test_with_groups_every_order_of_the_experts_is_as_likely(
         assert found == pytest.approx(np.mean(counts), abs=error + 0.02 * (places > groups))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("published", [V2, V3])
 @pytest.mark.parametrize("places", [2, 4, 8, 16, 32])
 def test_published_routers(published: tuple[int, int, int, int], places: int) -> None:

@@ -99,6 +99,7 @@ def test_terms_add_up_and_none_is_negative(seen: tuple[Layouts, Case, Estimate])
     assert (found.step_time_s > 0).all()
 
 
+@pytest.mark.sampled(2)
 def test_a_layout_costs_the_same_alone_and_in_a_table(
     seen: tuple[Layouts, Case, Estimate],
 ) -> None:

@@ -147,6 +147,7 @@ def test_pairs_may_be_given_a_time_of_their_own() -> None:
 # --- every schedule against the player of the other tests, and published bubbles ----------------
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @settings(max_examples=settings.default.max_examples // 3)
 @given(half=st.integers(1, 3), rounds=st.integers(2, 4), seed=st.integers(0, 2**32 - 1))

@@ -185,6 +185,7 @@ def regular(name: str, gpus: int, fabric: dict[str, object]) -> Cluster:
     return replace(cluster, fabric=replace(cluster.fabric, **fabric))  # type: ignore[arg-type]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("name", "gpus", "fabric"), REGULAR)
 @pytest.mark.parametrize("spread", [False, True])
 def test_regular_fabrics_are_their_graph(

@@ -361,6 +361,7 @@ def test_experts_on_a_device_where_none_were_measured_are_remarked() -> None:
     assert not any(said.startswith("No run ") for said in dense.remarks)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("model", ["gpt3-13b", "llama-2-13b", "mixtral-8x22b"])
 def test_no_interval_ends_above_what_an_a100_ever_reached(model: str) -> None:
     """200 TFLOP/s of 312 (64 %) is the best of all A100 rows; gpt3-13b once had 69 % and +-7 %."""

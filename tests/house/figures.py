@@ -93,6 +93,15 @@ class Source:
         return (node for node in ast.walk(self.tree) if isinstance(node, Function))
 
 
+def statements(tree: ast.AST) -> Iterator[ast.stmt]:
+    """Statements of a tree, those in others too, without a look into their expressions."""
+    for child in ast.iter_child_nodes(tree):
+        if not isinstance(child, ast.expr):
+            if isinstance(child, ast.stmt):
+                yield child
+            yield from statements(child)
+
+
 def sources() -> list[Source]:
     """Every Python file of the packages, by path."""
     return [

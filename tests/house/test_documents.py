@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +35,7 @@ OWN = {path.name for path in (ROOT / "simulator").iterdir() if (path / "__init__
 OWN |= {"simulator", "workshop"}
 FILE = re.compile(r"(?<![\w./-])((?:\w+/)+\w+\.py)\b")
 DOTTED = re.compile(r"``((?:\w+\.){2,}\w+)``")
+DEFINED = re.compile(r"^[ \t]*(?:(?:async )?(?:def|class) (\w+)|(\w+)[ \t]*(?::|=(?!=)))", re.M)
 ROLE = re.compile(r":(?:func|class|data|meth|mod):`~?\.?([\w.]+)`")
 
 
@@ -83,14 +83,10 @@ def test_what_is_missing_is_seen() -> None:
     ]
 
 
-def defined(path: Path) -> Iterator[str]:
-    """Names of a module that a docstring may refer to, and its own."""
-    yield path.stem
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            yield node.name
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
+def defined(path: Path) -> set[str]:
+    """Names of a module that a docstring may refer to, and its own; no tree, which takes long."""
+    found = DEFINED.findall(path.read_text(encoding="utf-8"))
+    return {path.stem, *(name for pair in found for name in pair)}
 
 
 def is_known(names: list[str]) -> bool:

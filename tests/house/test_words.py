@@ -38,6 +38,11 @@ def shown(path: Path) -> list[tuple[int, str]]:
     ]
 
 
+def joined(text: str) -> str:
+    """A module's text with literals that follow each other as the one that they are."""
+    return re.sub(r"""["']\s*\n\s*[rf]{0,2}["']""", "", text)
+
+
 def avoided(text: str) -> list[str]:
     return [phrase for phrase in glossary()["avoid"] if phrase in text]
 
@@ -46,6 +51,7 @@ def test_no_text_of_the_program_says_what_is_avoided() -> None:
     wrong = [
         f"{path.relative_to(ROOT)}:{line}: {phrase!r}: say {glossary()['avoid'][phrase]!r}"
         for path in sorted(PACKAGE.rglob("*.py"))
+        if avoided(joined(path.read_text(encoding="utf-8")))  # a tree takes long to walk
         for line, text in shown(path)
         for phrase in avoided(text)
     ]
@@ -68,5 +74,6 @@ def test_headings_are_drawn_from_the_glossary() -> None:
         text = path.read_text(encoding="utf-8")
         used |= set(re.findall(r"""section_title\(["'](\w+)["']\)""", text))
         titles = {section_title(key) for key in glossary()["headings"]}
-        assert not [text for _, text in shown(path) if text in titles], path
+        if any(title in joined(text) for title in titles):
+            assert not [text for _, text in shown(path) if text in titles], path
     assert used == set(glossary()["headings"])

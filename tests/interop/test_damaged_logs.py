@@ -37,6 +37,7 @@ def damaged(raw: bytes, chance: random.Random) -> bytes:
     return raw
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", READERS)
 def test_a_damaged_log_is_read_or_refused(name: str, tmp_path: Path) -> None:
     raw, path, chance = (

@@ -331,6 +331,7 @@ WORN = (
 )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("more", ["--recompute-activations", "--checkpoint-activations"])
 def test_a_changed_script_says_nothing_of_what_the_plan_drops(more: str, tmp_path: Path) -> None:
     """Megatron-LM's short flags for recomputation are no words that are written."""

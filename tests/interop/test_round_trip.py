@@ -268,6 +268,7 @@ def test_every_framework_that_is_written_is_here() -> None:
     assert written | by_form == {*LAUNCHERS}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "name",
     [pytest.param(x, marks=[pytest.mark.evidence] * (x not in OFTEN)) for x in CASES],

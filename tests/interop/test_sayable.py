@@ -62,7 +62,7 @@ def test_rules_of_a_launcher_are_what_its_command_leaves_unsaid(software: str, m
         assert {name for name, mask in lost.items() if mask[i]} == named, table.describe(i)
 
 
-@pytest.mark.sampled(11)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("software", catalogue.names("software"))
 def test_a_winner_is_said_whole_by_its_command(software: str) -> None:
     scenario = scenario_of(software)

@@ -54,6 +54,7 @@ def losses_and_norm(case: Case, steps: int = 3) -> tuple[list[float], float]:
     return losses, sum(squares) ** 0.5
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("model", "parameters"),
     [

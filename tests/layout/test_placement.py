@@ -52,7 +52,7 @@ def expert_lists(grid: NDArray[Any], etp: int, ep: int) -> dict[str, NDArray[Any
     }
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("domain", [1, 4, 8, 32])
 @pytest.mark.parametrize("order", RANK_ORDERS)
 def test_every_group_has_as_many_members_in_a_domain_as_its_rank_list(

@@ -146,6 +146,7 @@ def worked_out(found: Fitting, rank: int, kind: str) -> float:
     return sum(x.values())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("recompute", ["none", "full"])
 @pytest.mark.parametrize(
     ("model", "software", "layout"),

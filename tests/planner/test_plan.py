@@ -172,7 +172,7 @@ def test_the_answer_is_that_of_pricing_every_layout(name: str) -> None:
         assert one is None or other is None or one.layouts.row() == other.layouts.row()
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("by_keys", [False, True])
 @pytest.mark.parametrize("looked_at", [16, 16384])
 @pytest.mark.parametrize("name", [*SPACES, "nothing fits"])
@@ -216,6 +216,7 @@ def alone(request: pytest.FixtureRequest) -> tuple[dict[str, Any], list[Estimate
     return request.param, [x.take(np.argsort(x.step_time_s, kind="stable")[:1]) for x in every]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("by_keys", [False, True])
 def test_pairs_of_degrees_searched_together_are_those_searched_alone(
     alone: tuple[dict[str, Any], list[Estimate]], by_keys: bool, monkeypatch: pytest.MonkeyPatch

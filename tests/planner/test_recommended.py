@@ -107,6 +107,7 @@ def test_the_summary_says_time_money_goal_and_memory() -> None:
     assert " a step (" in step and "USD" not in step
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", SEVERAL)
 def test_the_tight_alternative_is_what_allowing_it_gives(name: str) -> None:
     normal, bold = document(name), document(name, "--allow-tight")

@@ -147,6 +147,7 @@ def _drawn(seed: int) -> tuple[Replica, Work, float]:
     return engine, work, room
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(50))
 def test_a_second_engine_comes_to_the_same(seed: int) -> None:
     engine, work, room = _drawn(seed)

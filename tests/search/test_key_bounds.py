@@ -23,6 +23,7 @@ from simulator.search.memory_filter import (
 SAMPLE = {"sample": 15, "whole": 60}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("model", "cluster", "gpus", "software"),
     [

@@ -30,7 +30,7 @@ def on(of: Scenario, gpus: int) -> Scenario:
     return replace(of, cluster=replace(of.cluster, groups=(replace(group, gpus=gpus),)))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("of", "sizes", "able", "by_keys"),
     [
