@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from simulator.errors import InputError
+from simulator.interop.dialects.settings import Place, Setting, Settings
 from simulator.interop.launch_files.advising import advise, changed_text, rewritten
 from simulator.interop.launch_files.imported import Imported
 from simulator.interop.launch_files.merging import import_launch
 from simulator.interop.shell.shell_words import read_script
+from simulator.scenario import load_scenario
 from simulator.workload import presets
 
 LLAMA_8B = (
@@ -792,3 +794,25 @@ def test_blank_lines_are_read_once(tmp_path: Path) -> None:
     """Looking for a table of collectives takes time with the lines, not with their square."""
     with pytest.raises(InputError, match="not recognised"):
         read(tmp_path, {"blank.txt": "\n" * 900_000 + "x\n"})
+
+
+def test_a_scenario_keeps_its_run(tmp_path: Path) -> None:
+    """What is read of other files calls steps ``run.steps``, too; a scenario has no such field."""
+    text = (
+        '[model]\nname = "llama-3.1-8b"\n[training]\ntokens = 1e12\nsequence_length = 8192\n'
+        'global_batch = 256\n[cluster]\nname = "dgx-h100"\ngpus = 64\n'
+        '[run]\nstart = "2027-01-01"\nspares = {hot = 8}\ncheckpoints = {every_steps = 50}\n'
+    )
+    (file := tmp_path / "scenario.toml").write_text(text)
+    read_so, alone = import_launch([file]).scenario, load_scenario(file)
+    assert read_so.run == alone.run and alone.run.spares.hot == 8
+    file.write_text(text.replace('start = "2027-01-01"', 'steps = "shares"'))
+    with pytest.raises(InputError, match=r"scenario\.toml: run\.steps: unknown field"):
+        import_launch([file])
+
+
+def test_a_number_that_no_float_holds_is_refused(tmp_path: Path) -> None:
+    settings = Settings.of("a.py", [Setting("rate", 10**400, Place("a.py", "rate"))])
+    settings.real("training.frozen", "rate")
+    (said,) = settings.problems
+    assert said.startswith("a.py: rate: must be a number, got 1000") and len(said) < 200

@@ -747,7 +747,9 @@ def _tree(chance: random.Random, seeds: Sequence[bytes], large: bool) -> str:
         other = chance.choice(records)
         key = chance.choice([*record])
         name = key if chance.random() < 0.7 else chance.choice([*other])
-        record[key if chance.random() < 0.8 else name] = value_of((other.get(name, 1),), chance)
+        record[key if chance.random() < 0.8 else name] = copy.deepcopy(
+            value_of((other.get(name, 1),), chance)
+        )
         if chance.random() < 0.2:
             record |= copy.deepcopy(other)
     if large:

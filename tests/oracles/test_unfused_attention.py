@@ -183,7 +183,9 @@ def test_eager_torch_has_no_kernel_for_a_bias_but_one_for_its_gradient() -> None
         result.backward(torch.ones_like(result))
     gpt = presets.load("gpt2-small")
     kind = replace(
-        gpt.blocks[0], mlp=replace(gpt.blocks[0].mlp, ffn_hidden=4 * HIDDEN), dropout=False
+        gpt.blocks[0],
+        mlp=replace(gpt.blocks[0].mlp, ffn_hidden=4 * HIDDEN, activation="gelu"),
+        dropout=False,
     )
     recipe = Recipe(sequence_length=LENGTH, global_batch=1)
     ops = block(kind, HIDDEN, ranks(), recipe, load_software("plain-ddp").kernels, "learned")

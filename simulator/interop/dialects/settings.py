@@ -232,8 +232,9 @@ class Settings:
             return
         try:
             number = float(setting.value)
-        except (TypeError, ValueError):
-            self.problems.append(f"{setting.place}: must be a number, got {setting.value!r}")
+        except (TypeError, ValueError, OverflowError):
+            rule = problem(str(setting.place), "", "must be a number", setting.value)
+            self.problems.append(rule)
             return
         self.say(name, number, setting)
 

@@ -24,7 +24,7 @@ from simulator.interop.dialects.settings import (
 )
 from simulator.interop.dialects.trainer import TRAINERS
 from simulator.interop.launch_files.imported import Imported, Origin
-from simulator.interop.launch_files.recognising import names_of, read_launch_files
+from simulator.interop.launch_files.recognising import RUN_FIELDS, names_of, read_launch_files
 from simulator.records import dataclass
 from simulator.scenario import Scenario, cluster_options, make_scenario
 from simulator.software.releases import stack_of
@@ -44,6 +44,9 @@ _ASKED = {
 }
 """Fields without which nothing can be said: what each is, and what gives it."""
 
+
+_RUN = frozenset(f"run.{name}" for name in RUN_FIELDS)
+"""Fields of a scenario's section [run]."""
 
 _TOKENS = "model.vocab_size"
 """What an option says of a model whose other sizes stand in the files."""
@@ -576,7 +579,10 @@ class _Merging:
             if origin.field in CHECKPOINTS:
                 saves = document.setdefault("run", {}).setdefault("checkpoints", {})
                 saves[name.partition(".")[2]] = origin.value
-            elif section not in ("run", "size"):
+            elif origin.field == "run.checkpoints" and isinstance(origin.value, Mapping):
+                saves = document.setdefault("run", {}).get("checkpoints", {})
+                document["run"]["checkpoints"] = {**origin.value, **saves}
+            elif section not in ("run", "size") or origin.field in _RUN:
                 document.setdefault(section, {})[name] = origin.value
         heads = document.get("model", {}).get("tasks")
         if names.get("model") is not None:
@@ -603,7 +609,7 @@ class _Merging:
         origins = tuple(
             o
             for o in origins
-            if (o.field in CHECKPOINTS or not o.field.startswith("run."))
+            if (o.field in CHECKPOINTS or o.field in _RUN or not o.field.startswith("run."))
             and o.field not in self.given
         )
         return Imported(

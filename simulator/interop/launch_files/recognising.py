@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -10,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from simulator.errors import InputError
+from simulator.errors import InputError, did_you_mean
 from simulator.files import json_of, read_records, record, toml_of, yaml_of
 from simulator.interop.dialects.deepspeed import read_deepspeed
 from simulator.interop.dialects.fsdp2 import is_fsdp2, read_fsdp2
@@ -108,6 +109,11 @@ def of_another_trainer(path: str, keys: Iterable[str], program: str = "") -> Rea
             return Reading(path=path, kind=f"file of {name}", problems=(problem,))
     return None
 
+
+RUN_FIELDS = tuple(
+    field.name for kind in SCENARIO_SECTIONS["run"].schemas for field in dataclasses.fields(kind)
+)
+"""Of a scenario's section [run]; of other files steps and nodes are called ``run.``, too."""
 
 LAUNCH_FILE_LIMIT_BYTES = 2**20
 """Largest launch file; those of frameworks take 2 to 60 KiB."""
@@ -457,6 +463,10 @@ def _of_scenario(found: dict[str, Any], path: str) -> Reading:
             problems.append(f"{path}: {section}: must be a table")
             continue
         for key, value in table.items():
+            if (section == "run" and key not in RUN_FIELDS) or section == "size":
+                known = did_you_mean(key, RUN_FIELDS) if section == "run" else ""
+                problems.append(f"{path}: {section}.{key}: unknown field{known}")
+                continue
             beside = Path(path).parent / str(value)
             if (section, key) == ("model", "name") and os.path.exists(beside):
                 value = str(beside)
