@@ -93,7 +93,10 @@ _NUMBERED = re.compile(r"[a-z]*[0-9]+")
 
 
 def _of_the_same_device(name: str, known: Sequence[str]) -> str:
-    """Say which name is meant, of those with the same number in it: an h200 is not a gh200."""
+    """Say which names have the same device in them, else which is spelled alike: h200, not gh200.
+
+    Of a number without letters, as 4090, all names count that have it.
+    """
     numbers = set(_NUMBERED.findall(name.lower()))
     devices = {number for number in numbers if number[0].isalpha()}
     same = [other for other in known if devices & set(_NUMBERED.findall(other))]

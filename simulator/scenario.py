@@ -267,11 +267,18 @@ def cluster_options(names: Mapping[str, Any], overrides: Iterable[str]) -> dict[
 
     What is read of other files hangs on them before overrides are applied.
     """
-    options = {"cluster.name": "cluster", "cluster.gpus": "gpus", "cluster.software": "software"}
-    kinds = {"cluster": str, "gpus": int, "software": str}
-    said = [text.partition("=")[::2] for text in overrides]
-    values = {options[k.strip()]: toml_value(v) for k, v in said if k.strip() in options}
-    return {**names, **{name: x for name, x in values.items() if type(x) is kinds[name]}}
+    options = {
+        "cluster.name": ("cluster", str),
+        "cluster.gpus": ("gpus", int),
+        "cluster.software": ("software", str),
+    }
+    every = dict(names)
+    for text in overrides:
+        field, _, words = text.partition("=")
+        option, kind = options.get(field.strip(), ("", object))
+        if option and type(value := toml_value(words)) is kind:
+            every[option] = value
+    return every
 
 
 def _override(document: dict[str, Any], text: str) -> None:

@@ -75,10 +75,10 @@ class _Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Refuse a field's name as an option, as ``--tp 8``, with the ``--set`` that says it."""
         known = {option for parameter in self.params for option in parameter.opts}
-        for word, following in pairwise([*args, ""]):
+        reads_fields = "--set" in known and not ctx.resilient_parsing
+        for word, following in pairwise([*args, ""]) if reads_fields else ():
             option, _, value = word.partition("=")
-            is_option = option.startswith("--") and not ctx.resilient_parsing
-            if not is_option or option in known or "--set" not in known:
+            if not option.startswith("--") or option in known:
                 continue
             if named := _fields_named(option):
                 value = value or ("" if following.startswith("-") else following) or "VALUE"

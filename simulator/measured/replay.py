@@ -75,8 +75,9 @@ class Family:
     attention: dict[str, bool] = field(default_factory=dict)
     """Fields of `Attention`, where it is not latent."""
     mlp: dict[str, bool] = field(default_factory=dict)
-    activation: Activation = "gelu"
     """Fields of `MLP`."""
+    activation: Activation = "gelu"
+    """That of the dense MLP."""
     experts: dict[str, int | bool] = field(default_factory=dict)
     """Fields of `MoE`."""
     far: Far | None = None

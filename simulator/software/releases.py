@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import field, replace
-from functools import lru_cache
-from pathlib import Path
 
 from simulator import catalogue
 from simulator.errors import InputError, did_you_mean
@@ -290,21 +288,14 @@ def stack_of(profile: str) -> str:
     """
     name = profile
     while catalogue.has("software", name):
-        framework, base = _framework_and_base(catalogue.find("software", name))
-        if framework:
-            return framework
-        if not base or base == _NO_STACK:
+        profile_keys = read_toml(catalogue.find("software", name))
+        base = profile_keys.get("base")
+        if framework := profile_keys.get("framework"):
+            return str(framework)
+        if not isinstance(base, str) or base == _NO_STACK:
             return name
         name = base
     return name
-
-
-@lru_cache(maxsize=64)
-def _framework_and_base(profile: Path) -> tuple[str, str]:
-    """Whose figures the file of a profile says that it takes, and what it lies over."""
-    keys = read_toml(profile)
-    framework, base = (keys.get(name) for name in ("framework", "base"))
-    return str(framework or ""), base if isinstance(base, str) else ""
 
 
 def load_releases() -> Releases:

@@ -321,7 +321,7 @@ def _switches(settings: Settings, trainer: str) -> None:
         why = f"checkpointing of activations not said: it is on in {trainer} unless turned off"
         settings.usually("layout.recompute", "full", why)
     settings.word("training.optimizer", _OPTIMIZERS, "optim")
-    _steps(settings)
+    _say_adamw(settings)
     if settings.flag("adafactor"):
         settings.say("training.optimizer", "adafactor", settings.found["adafactor"])
     if settings.flag("use_muon"):
@@ -345,15 +345,15 @@ def _switches(settings: Settings, trainer: str) -> None:
             settings.notes.append(f"{on.place}: {rule}")
 
 
-def _steps(settings: Settings) -> None:
+def _say_adamw(settings: Settings) -> None:
     """State which kernels AdamW has; DeepSpeed brings its own."""
     optim = settings.found.get("optim")
-    if optim is None and "deepspeed" not in settings.found:
+    if optim is not None:
+        if kernels := _ADAMW.get(str(optim.value).strip("'\"").lower()):
+            settings.say("run.adamw", kernels, optim)
+    elif "deepspeed" not in settings.found:
         why = "optim not said: transformers takes fused AdamW from PyTorch 2.8 on"
         settings.usually("run.adamw", "fused", why)
-    kernels = _ADAMW.get("" if optim is None else str(optim.value).strip("'\"").lower())
-    if optim is not None and kernels is not None:
-        settings.say("run.adamw", kernels, optim)
 
 
 _OTHER_KEYWORDS = re.compile(r"[A-Za-z_]*(?<!use_reentrant)(?<![Tt]rue)(?<![Ff]alse)[\"']?\s*:")

@@ -283,9 +283,9 @@ def _search(
 
 def _row(point: Point, made: Scenario | ForeshardError, asked: Asked) -> tuple[int, dict[str, Any]]:
     """Number and row of one point."""
+    if isinstance(made, ForeshardError):
+        return _bad_row(point, made)
     try:
-        if isinstance(made, ForeshardError):
-            raise made
         limits, goal = asdict(asked), made.goal
         limits["deadline_days"] = asked.deadline_days or goal.deadline_days
         limits["budget_usd"] = asked.budget_usd or goal.budget_usd
