@@ -109,6 +109,11 @@ class Kernels:
     weighs_activations: bool = False
     """The weights of routing are applied by the kernels of the experts' activation, not where their
     outputs are added up (Megatron-Core 0.13 and newer)."""
+    permutation: Literal["fused", "torch"] = "fused"
+    """How tokens are copied for their experts and added up again. fused: kernels that read and
+    write a row once. torch: a gather and a scatter-add, which adds element by element with atomics:
+    the experts' outputs forward, the gradients of the gather backward (Megatron-Core without its
+    fused permutation, models of torch); routing weights are multiplied in by a kernel apart."""
     keeps_expert_outputs: bool = False
     """Adding up the experts' outputs keeps them for the backward pass (torch's index_add_ saves its
     source: derivatives.yaml; Megatron-Core in deterministic mode without its fused permutation)."""

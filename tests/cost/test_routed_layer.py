@@ -108,3 +108,32 @@ def test_biases_of_experts_leave_one_kernel_where_products_add_them() -> None:
     assert not {"expert biases", "clamp", "expert fc activation"} & set(found)
     if __name__ == "__main__":
         print(UNIQUE / TOKENS)
+
+
+@pytest.mark.parametrize(
+    ("release", "stated", "weighing"),
+    [("megatron-bridge-26.04", {"unpermute": "scatter_add"}, None), ("plain-ddp", {}, (2, 6))],
+)
+def test_torch_adds_up_copies_one_by_one(
+    release: str, stated: dict[str, str], weighing: tuple[int, int] | None
+) -> None:
+    """Mixtral on one rank: a gather reads tokens and writes copies, a scatter-add reads them and
+    reads and writes what they are added to; each is the gradient of the other.
+    """
+    model = presets.load("mixtral-8x7b")
+    kernels = with_overrides(load_software(release), stated).kernels
+    recipe = Recipe(sequence_length=T, global_batch=1, precision="bf16")
+    ops = block(model.blocks[0], model.hidden, ranks(), recipe, kernels)
+    tokens = T * 4096 * 2
+    copies = 2 * tokens
+    found = {s.name: s for s in ops.streams}
+    for name, ways in {
+        "permute": (tokens + copies, tokens + copies),
+        "scatter-add": (3 * copies, 3 * copies),
+        "routing weights": weighing and tuple(count * copies for count in weighing),
+    }.items():
+        assert (name in found) == (ways is not None)
+        if ways is not None:
+            moved = found[name].forward_bytes, found[name].backward_bytes
+            assert [float(np.sum(one)) for one in moved] == list(ways), name
+    assert found["scatter-add"].kind == "scatter_add"

@@ -76,3 +76,19 @@ def test_casts_take_what_transformer_engine_shows(
     figures = stream_figures(load_accelerator("b300-sxm"), "cast")
     seconds = float(stream_s(moved_bytes=moved, calls=12 * kernels, **figures))
     assert 1e3 * seconds == pytest.approx(measured_ms, rel=0.16)
+
+
+def test_atomic_sums_take_what_others_timed() -> None:
+    """2,048 tokens, two experts each, rows of 4,096 on an H200: 0.20 ms with the weights of routing
+    (tile-ai/TileOPs#608, its torch column). The gradient of 196,608 rows of 2,048 on a B200 takes
+    1.85 ms (pytorch/ao#4623).
+    """
+    rows = 2048 * 2 * 4096 * 2.0  # bytes
+    h200, b200 = (load_accelerator(name) for name in ("h200-sxm", "b200-sxm"))
+    added_s = stream_s(moved_bytes=3 * rows, **stream_figures(h200, "scatter_add"))
+    weighed_s = stream_s(moved_bytes=2 * rows, **stream_figures(h200, "elementwise"))
+    assert float(added_s + weighed_s) == pytest.approx(0.20e-3, rel=0.2)
+    wide = 3 * 196_608 * 2048 * 2.0
+    assert float(stream_s(moved_bytes=wide, **stream_figures(b200, "scatter_add"))) == (
+        pytest.approx(1.85e-3, rel=0.05)
+    )

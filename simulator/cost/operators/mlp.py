@@ -255,7 +255,7 @@ def experts(
         hidden = moe.latent
     arriving = own_tokens * moe.top_k * hidden * size * ranks.etp * load
     in_turn = kernels.in_turn(recipe.moe_routing)
-    there, gathered = _exchange(moe, hidden, ranks, recipe, in_turn=in_turn, load=sent)
+    there, gathered = _exchange(moe, hidden, ranks, recipe, kernels, in_turn=in_turn, load=sent)
     per_expert = load * own_tokens * moe.top_k * ranks.etp * ranks.ep / moe.experts
     there.keep(
         "permuted tokens", arriving, SavedRole.LINEAR_INPUT, module="moe", linears=("routed up",)
@@ -458,7 +458,14 @@ def _pad_experts(arriving: Any, ranks: Ranks, recipe: Recipe, kernels: Kernels) 
 
 
 def _exchange(
-    moe: MoE, hidden: int, ranks: Ranks, recipe: Recipe, *, in_turn: bool, load: Any
+    moe: MoE,
+    hidden: int,
+    ranks: Ranks,
+    recipe: Recipe,
+    kernels: Kernels,
+    *,
+    in_turn: bool,
+    load: Any,
 ) -> tuple[ModuleOperators, Any]:
     """Dispatch and combine, each way, with the copies around them; and the bytes gathered.
 
@@ -480,7 +487,9 @@ def _exchange(
     arriving = sent * ranks.etp * load
     alltoall, allgather, deepep = (way == DISPATCHERS.index(word) for word in DISPATCHERS)
     gathered = np.where(allgather, once * ranks.ep * ranks.etp, 0.0)
-    sorts = np.where(moe.experts > ranks.ep, 4 * arriving, 0.0)
+    sorts_arrivals = np.asarray(moe.experts > ranks.ep)
+    if kernels.permutation == "torch":  # a rank that exchanges with nobody sorts once
+        sorts_arrivals = sorts_arrivals & (ranks.ep * ranks.etp > 1)
     routed = {
         "picks": moe.top_k,
         "experts": moe.experts,
@@ -489,18 +498,13 @@ def _exchange(
     }
     unique = once * ranks.etp * load * reached_places(ranks.ep, in_turn=in_turn, **routed)
     lands = deepep & (ranks.ep > 1)
-    moved = np.where(lands, 2 * (unique + arriving), 2 * (once + sent) + sorts)
-    moved = np.where(allgather, 3 * arriving + gathered, moved)
-    ops.streams.append(
-        Stream(
-            name="permute",
-            kind="permute",
-            calls=4,
-            forward_bytes=moved,
-            backward_bytes=moved,
-            module="moe",
-        )
-    )
+    copy_bytes = np.where(lands | allgather, arriving, sent)
+    token_bytes = np.where(lands, unique, np.where(allgather, arriving, once))
+    sum_bytes = np.where(lands, unique, np.where(allgather, gathered, once))
+    sort_bytes = np.where(sorts_arrivals & ~(lands | allgather), 4 * arriving, 0.0)
+    on_the_way = lands & (kernels.expert_library == "hybridep")
+    rows = token_bytes, copy_bytes, sum_bytes
+    ops.streams += _permutation(rows, sort_bytes, kernels, on_the_way=on_the_way)
     if np.any(allgather):  # the local experts' part of the gathered map (1 B) and weights (4 B)
         routing = np.where(allgather, 5.0 * own_tokens * ranks.etp * moe.experts, 0.0)
         ops.keep("gathered routing", routing, module="moe")
@@ -512,6 +516,59 @@ def _exchange(
     ]
     ops.collectives += _both_ways(ways, moe, load, row_bytes=hidden * size)
     return ops, gathered
+
+
+def _permutation(
+    rows: tuple[Any, Any, Any], sort_bytes: Any, kernels: Kernels, *, on_the_way: Any
+) -> list[Stream]:
+    """Copies of tokens for their experts, and the sum of what comes back.
+
+    torch's gather and scatter-add are each other's gradients. A scatter-add reads a copy and adds
+    it, element by element, to a row in memory (``fastAtomicAdd``, pytorch/pytorch#61440). Routing
+    weights are multiplied in before, where the activation has not taken them (Megatron-Core 0.8 to
+    0.12, transformer/moe/moe_utils.py, ``unpermute``; torchtitan of 2025, models/moe/moe.py): two
+    of the copies; backward three where a compiler joins the gradients of both factors, six in
+    operators (a product of two, another of three, whose sum reads one).
+
+    Parameters
+    ----------
+    rows : tuple of array_like
+        Bytes of the tokens, of their copies, of what these are added up to.
+    sort_bytes : array_like
+        Moved either way where what arrives is sorted, and back.
+    kernels : Kernels
+    on_the_way : array_like of bool
+        Whether the library that sends tokens permutes them.
+    """
+    token_bytes, copy_bytes, sum_bytes = rows
+    atomic = ~on_the_way & (kernels.permutation == "torch")
+    fused_bytes = np.where(atomic, 0.0, copy_bytes)
+    forward = token_bytes + copy_bytes + fused_bytes + np.where(atomic, 0.0, sum_bytes)
+    backward = sum_bytes + copy_bytes + fused_bytes + np.where(atomic, 0.0, token_bytes)
+    ways = forward + sort_bytes, backward + sort_bytes
+    streams = [_moe_stream("permute", "permute", ways, calls=4)]
+    if not np.any(atomic):
+        return streams
+    added = np.where(atomic, copy_bytes, 0.0)
+    streams.append(_moe_stream("scatter-add", "scatter_add", (3.0 * added, 3.0 * added)))
+    if not kernels.weighs_activations:
+        in_operators = kernels.torch.alone or kernels.sums_gradients_apart
+        ways = 2.0 * added, (6.0 if in_operators else 3.0) * added
+        streams.append(_moe_stream("routing weights", "elementwise", ways))
+    return streams
+
+
+def _moe_stream(name: str, kind: str, ways: tuple[Any, Any], calls: float = 1.0) -> Stream:
+    """Kernels around experts; `ways`: bytes forward and backward."""
+    forward, backward = ways
+    return Stream(
+        name=name,
+        kind=kind,
+        forward_bytes=forward,
+        backward_bytes=backward,
+        calls=calls,
+        module="moe",
+    )
 
 
 def _both_ways(ways: list[_Way], moe: MoE, load: Any, *, row_bytes: float) -> list[Collective]:
