@@ -30,6 +30,7 @@ MEGATRON_FLAGS = {
     "log-throughput", "lr", "make-vocab-size-divisible-by", "max-position-embeddings",
     "microbatch-group-size-per-virtual-pipeline-stage", "no-create-attention-mask-in-dataloader",
     "micro-batch-size", "mock-data", "moe-ffn-hidden-size", "moe-grouped-gemm", "moe-layer-freq",
+    "moe-permute-fusion",
     "moe-router-group-topk", "moe-router-num-groups",
     "moe-router-topk", "moe-shared-expert-intermediate-size", "moe-token-dispatcher-type",
     "multi-latent-attention", "no-gradient-accumulation-fusion", "no-overlap-p2p-communication",

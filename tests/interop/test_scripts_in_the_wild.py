@@ -500,8 +500,8 @@ def test_bars_of_a_pattern_part_the_pipeline(tmp_path: Path) -> None:
 def test_what_megatron_leaves_to_other_flags(tmp_path: Path) -> None:
     """Megatron-LM: arguments.py turns sequence parallelism off at tp 1, whatever is asked, and a
     model without experts has no use for their tp. get_gpt_layer_local_spec has unfused attention,
-    experts are one by one without --moe-grouped-gemm, and moe_utils.unpermute adds up by index_add
-    in deterministic mode.
+    experts are one by one without --moe-grouped-gemm, and moe_utils.unpermute adds up by
+    scatter_add without --moe-permute-fusion, by index_add in deterministic mode.
     """
     run = f"{RUN}16 {LLAMA_8B} --sequence-parallel --expert-tensor-parallel-size 4"
     dense = read(tmp_path, {"t.sh": f"{run} --transformer-impl local\n"})
@@ -513,9 +513,12 @@ def test_what_megatron_leaves_to_other_flags(tmp_path: Path) -> None:
     one_by_one = read(tmp_path, {"t.sh": f"{routed} --deterministic-mode\n"}).scenario.software
     assert not one_by_one.allocator.grouped_products
     assert one_by_one.kernels.keeps_expert_outputs
+    plain = read(tmp_path, {"t.sh": f"{routed} --moe-grouped-gemm\n"}).scenario.software
+    assert (plain.kernels.permutation, plain.kernels.keeps_expert_outputs) == ("torch", False)
     grouped = read(tmp_path, {"t.sh": f"{routed} --moe-grouped-gemm --moe-permute-fusion\n"})
     assert grouped.scenario.software.allocator.grouped_products
     assert not grouped.scenario.software.kernels.keeps_expert_outputs
+    assert grouped.scenario.software.kernels.permutation == "fused"
 
 
 def test_a_batch_that_grows_is_that_of_its_end(tmp_path: Path) -> None:

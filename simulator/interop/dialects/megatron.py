@@ -719,6 +719,8 @@ def _read_experts(settings: Settings, flags: bool) -> None:
         settings.say("software.unpermute", "fused", settings.found["moe_permute_fusion"])
     elif _is_on(settings, "deterministic_mode"):  # megatron/core/transformer/moe/moe_utils.py
         settings.say("software.unpermute", "index_add", settings.found["deterministic_mode"])
+    else:
+        settings.say("software.unpermute", "scatter_add", settings.at("num_experts"))
 
 
 def _read_states(settings: Settings, flags: bool) -> None:

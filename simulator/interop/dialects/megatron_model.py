@@ -15,6 +15,7 @@ from simulator.interop.dialects.model_names import zoo_model
 from simulator.interop.dialects.settings import Settings, as_whole
 from simulator.interop.dialects.table import Word, field_values, write_words
 from simulator.records import dataclass
+from simulator.software.kernels import Kernels
 from simulator.software.profile import Software
 from simulator.workload import presets
 from simulator.workload.architecture import MLP, Architecture, Attention, Block, MoE
@@ -77,7 +78,7 @@ def model_arguments(arch: Architecture, software: Software, recipe: Recipe) -> l
     vocabulary = {"make_vocab_size_divisible_by": software.kernels.pads_vocabulary_to}
     untied = {} if arch.tied_embeddings else {"untie_embeddings_and_output_weights": True}
     switches = _switches(arch.blocks[0], attention, first, arch)
-    experts = _experts(arch, recipe)
+    experts = _experts(arch, recipe, software.kernels)
     return [sizes, _attention(attention, arch), experts, switches | vocabulary | untied]
 
 
@@ -139,7 +140,7 @@ def _window(arch: Architecture) -> dict[str, Any]:
     return every | {"window_attn_skip_freq": _pattern([int(w > 0) for w in windows])}
 
 
-def _experts(arch: Architecture, recipe: Recipe) -> dict[str, Any]:
+def _experts(arch: Architecture, recipe: Recipe, kernels: Kernels) -> dict[str, Any]:
     moe = next(iter(arch.moes), None)
     if moe is None:
         return {}
@@ -151,6 +152,8 @@ def _experts(arch: Architecture, recipe: Recipe) -> dict[str, Any]:
     }
     if recipe.is_quantised or recipe.precision == "bf16":
         arguments["moe_grouped_gemm"] = True
+    if kernels.permutation == "fused":
+        arguments["moe_permute_fusion"] = True
     sparse = [int(arch.blocks[kind].is_moe) for kind in arch.layer_kinds]
     mixed = {} if all(sparse) else {"moe_layer_freq": _pattern(sparse)}
     return arguments | write_words(CAPACITY, field_values({}, recipe)) | mixed
