@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from simulator import catalogue
 from simulator.arrays import Floats
 from simulator.cost.estimate import Estimate
-from simulator.evidence.likeness import P90_T4, STOOD_IN, Nearness, Traits, nearness
+from simulator.evidence.likeness import P90_T4, STOOD_IN, TUNED, Nearness, Traits, nearness
 from simulator.files import Figure, read_profile, record
 from simulator.hardware.cluster import Cluster
 from simulator.layout.keys import unique_rows
@@ -448,7 +448,7 @@ def _tuned(software: Software, vendor: str) -> str:
     """Whether the vendor of a device tunes a software for it, or its figures are another's."""
     if software.framework:
         return STOOD_IN
-    return "vendor" if software.is_tuned_by(vendor) else "plain"
+    return TUNED if software.is_tuned_by(vendor) else "plain"
 
 
 def _routing(workload: Workload) -> str:

@@ -46,6 +46,9 @@ _SOURCES = 3
 STOOD_IN = "another's"
 """In the column `tuned`: the figures of the software are those of another one."""
 
+TUNED = "vendor"
+"""In the same column: the vendor of the device tunes the software for it."""
+
 CAUSES = {
     "device": ("device", "generation"),
     "software": ("stack", "tuned"),
@@ -94,6 +97,8 @@ class Likeness:
     """Least expected error on a device with the kernels of another one and no run of its own."""
     stand_in: Figure
     """Mean size of what a trainer whose figures are another's is off in all its runs alike."""
+    untuned_experts: Figure
+    """The same of any trainer that no vendor tunes, in its runs with experts."""
 
     def expected(self, error: Floats) -> Floats:
         """Expected absolute error of the logarithm, by the weighted error of runs near."""
@@ -204,7 +209,8 @@ class Nearness:
 
         A device that has the kernels of another one is off by `untimed_device`, less as far as runs
         of its own are near. A trainer with the figures of another one is off in all its runs alike,
-        beyond what runs of others show: variances add.
+        beyond what runs of others show, and so is one that no vendor tunes where it has experts,
+        each its own way: variances add.
 
         Parameters
         ----------
@@ -224,8 +230,13 @@ class Nearness:
             near = (np.exp(-self.distance) * self.runs.weight * alike).sum(axis=1)
             least = float(rules.untimed_device) * np.maximum(1.0 - near, 0.0)
             widened["device"] = np.fmax(expected, least)
-        if self.traits.words["tuned"] == STOOD_IN:
-            widened["software"] = np.hypot(expected, float(rules.stand_in))
+        tuned, sizes = self.traits.words["tuned"], []
+        if tuned == STOOD_IN:
+            sizes.append(float(rules.stand_in))
+        if tuned != TUNED and self.traits.words["kind"] == "experts":
+            sizes.append(float(rules.untuned_experts))
+        if sizes:
+            widened["software"] = np.hypot(expected, float(np.linalg.norm(sizes)))
         return widened
 
 

@@ -341,6 +341,17 @@ def test_runs_of_a_device_say_what_it_is_off() -> None:
     assert nearness(asked(), among=runs({"error": "0"})).expected[0] < alone.expected[0]
 
 
+@pytest.mark.parametrize("tuned", ["plain", "another's", "vendor"])
+def test_experts_of_trainers_that_no_vendor_tunes_are_off_in_all_their_runs(tuned: str) -> None:
+    words = {"tuned": tuned, "kind": "experts"}
+    found = nearness(asked(**words), among=runs({"error": "0.2", **words}))
+    usual = nearness(asked(tuned=tuned), among=runs({"error": "0.2", "tuned": tuned}))
+    rules = load_likeness()
+    both = np.hypot(usual.expected[0], float(rules.untuned_experts))
+    want = usual.expected[0] if tuned == "vendor" else both
+    assert found.expected[0] == pytest.approx(want)
+
+
 def test_what_is_off_in_all_runs_of_a_trainer_adds_as_squares() -> None:
     usual = nearness(asked(tuned="plain"), among=runs({"error": "0", "tuned": "plain"}))
     stood_in = nearness(asked(tuned="another's"), among=runs({"error": "0", "tuned": "another's"}))

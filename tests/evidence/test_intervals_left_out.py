@@ -6,7 +6,7 @@ import pytest
 
 from simulator.evidence.card import GRADES
 from simulator.evidence.likeness import load_likeness
-from workshop.cases.interval_fit import fitted_device, fitted_stand_in
+from workshop.cases.interval_fit import fitted_device, fitted_stand_in, fitted_untuned_experts
 from workshop.cases.intervals_left_out import DEVICES, intervals_left_out
 
 
@@ -21,6 +21,7 @@ def test_what_devices_and_trainers_are_off_is_what_is_shipped() -> None:
     rules = load_likeness()
     assert float(rules.untimed_device) == pytest.approx(fitted_device(), abs=0.005)
     assert float(rules.stand_in) == pytest.approx(fitted_stand_in(), abs=0.005)
+    assert float(rules.untuned_experts) == pytest.approx(fitted_untuned_experts(), abs=0.005)
 
 
 @pytest.mark.evidence

@@ -19,6 +19,7 @@ from simulator.evidence.evidence_runs import AXES, NUMBERS, WORDS, EvidenceRuns,
 from simulator.evidence.likeness import (
     P90_T4,
     STOOD_IN,
+    TUNED,
     Likeness,
     Nearness,
     Traits,
@@ -37,7 +38,7 @@ MOST_OFF = 1.2
 """Errors (logarithms) beyond this count as this where intervals are scored."""
 _SPREADS = np.linspace(0.2, 0.8, 121)
 _DEVICE = np.linspace(0.06, 0.3, 49)
-_STAND_IN = np.linspace(0.0, 0.4, 81)
+_STAND_IN = np.linspace(0.0, 0.8, 161)
 
 
 def first_tables() -> list[str]:
@@ -112,7 +113,38 @@ def fitted_stand_in(without: str = "") -> float:
     Maximum likelihood of Student's t with four degrees of freedom, a trainer of n runs weighing as
     the root of n. The trainer `without` does not count.
     """
-    errors = [some for name, some in trainers_left_out().items() if name != without]
+    return _common_error(trainers_left_out(), without)
+
+
+@cache
+def experts_left_out() -> dict[str, tuple[Floats, Floats]]:
+    """Errors to expect by runs of other sources, and what came (logarithms); by source.
+
+    Of runs with experts, at first sight, of trainers that no vendor tunes, each without its table.
+    """
+    runs, errors = load_evidence_runs(), {}
+    words = runs.words
+    some = np.isin(words["table"], first_tables()) & (words["kind"] == "experts")
+    some = some & (words["tuned"] != TUNED)
+    for name in sorted(set(words["source"][some].tolist())):
+        rows = np.flatnonzero(some & (words["source"] == name)).tolist()
+        others = runs.some(~np.isin(words["table"], words["table"][rows]))
+        errors[name] = (
+            np.concatenate([_by_runs_near(n) for n in near(rows, others)]),
+            log_errors(rows),
+        )
+    return errors
+
+
+@cache
+def fitted_untuned_experts(without: str = "") -> float:
+    """Fit ``untuned_experts`` like ``stand_in``, to sources but for the one `without`."""
+    return _common_error(experts_left_out(), without)
+
+
+def _common_error(groups: Mapping[str, tuple[Floats, Floats]], without: str) -> float:
+    """What runs of a group are off alike, beyond what is expected: a group of n weighs its root."""
+    errors = [some for name, some in groups.items() if name != without]
     most = float(load_likeness().most_off)
     expected, off = (np.concatenate(some) for some in zip(*errors, strict=True))
     off = np.clip(off, -most, most)
@@ -161,16 +193,19 @@ def fitted_device(without: str = "") -> float:
 def expected_left_out(table: str) -> tuple[list[int], Floats]:
     """Rows of a table, and the error to expect of each with the whole table left out.
 
-    What a trainer or a device is off in all its runs alike is fitted without that trainer and that
-    device.
+    What a trainer, a device or experts are off in all their runs alike is fitted without that
+    trainer, that device and that source.
     """
     runs = load_evidence_runs()
     rows = np.flatnonzero(runs.words["table"] == table).tolist()
     spread = fitted_spread(without=table)
     expected = []
-    for likened in near(rows, runs.some(runs.words["table"] != table)):
+    sources = runs.words["source"][rows].tolist()
+    likenesses = near(rows, runs.some(runs.words["table"] != table))
+    for source, likened in zip(sources, likenesses, strict=True):
         usual = _by_runs_near(likened, spread)
-        widened = likened.unlike_any(usual, _rules_without(likened.traits.words)).values()
+        rules = _rules_without(likened.traits.words, source)
+        widened = likened.unlike_any(usual, rules).values()
         expected.append(max(float(some[0]) for some in (usual, *widened)))
     return rows, np.array(expected)
 
@@ -183,13 +218,15 @@ def grades_left_out(rows: Sequence[int], table: str, expected: Floats) -> list[s
     return [grade_of(likened_to, error) for likened_to, error in parts]
 
 
-def _rules_without(words: Mapping[str, str]) -> Likeness:
-    """The rules, fitted without a device and a trainer where these are another's."""
+def _rules_without(words: Mapping[str, str], source: str) -> Likeness:
+    """The rules, fitted without a device, a trainer or a source that they would widen."""
     rules = load_likeness()
     if borrowed_tables(words["device"]):
         rules = replace(rules, untimed_device=_figure(fitted_device(words["device"])))
     if words["tuned"] == STOOD_IN:
         rules = replace(rules, stand_in=_figure(fitted_stand_in(words["stack"])))
+    if words["tuned"] != TUNED and words["kind"] == "experts":
+        rules = replace(rules, untuned_experts=_figure(fitted_untuned_experts(source)))
     return rules
 
 

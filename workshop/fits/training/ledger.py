@@ -29,7 +29,12 @@ from simulator.measured.replay import NotReplayable, Run, Tables, load_tables, r
 from simulator.measured.rows import MeasuredRun, flag, read_runs
 from simulator.scoring.first_sight import AS_WRITTEN
 from workshop.cases.first_sight import read_first_sight, written_tables
-from workshop.cases.interval_fit import fitted_device, fitted_spread, fitted_stand_in
+from workshop.cases.interval_fit import (
+    fitted_device,
+    fitted_spread,
+    fitted_stand_in,
+    fitted_untuned_experts,
+)
 
 TABLES = ("calibrate", "test", "second_calibrate", "second_test", "vendor_test", "second_memory")
 """Of ``validation/runs``, in the order in which they joined; tables of first sight come after."""
@@ -137,10 +142,11 @@ def kept_errors() -> dict[str, float]:
 
 
 def write_rules() -> dict[str, float]:
-    """Fit ``spread`` and ``stand_in`` to runs at first sight; write them and ``untimed_device``."""
+    """Fit what runs at first sight say of new ones, and write it into ``likeness.toml``."""
     fitted = {
         "spread": fitted_spread(),
         "stand_in": fitted_stand_in(),
+        "untuned_experts": fitted_untuned_experts(),
         "untimed_device": fitted_device(),
     }
     path = catalogue.find("uncertainty", "likeness")
