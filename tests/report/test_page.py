@@ -247,6 +247,17 @@ def test_losses_lead_from_the_peak_to_the_goodput(numbers: PlanNumbers) -> None:
     assert numbers.best.mfu + losses[-1] == pytest.approx(end)
 
 
+def test_shares_of_a_row_are_of_its_step(answer: Plan, numbers: PlanNumbers) -> None:
+    """What is idle, and what waits for the network in any way, over the step."""
+    terms = {name: float(x[0]) for name, x in answer.estimate.terms_s.items()}
+    step_s = float(answer.estimate.step_time_s[0])
+    idle = terms["bubble_warmup"] + terms["bubble_drain"]
+    talks = sum(terms[x] for x in ("tp", "cp", "ep", "pp", "dp", "fsdp", "small_reductions"))
+    assert numbers.best.bubble_share == pytest.approx(idle / step_s)
+    assert numbers.best.communication_share == pytest.approx(talks / step_s)
+    assert talks > 0.0
+
+
 def test_headroom_is_what_usable_memory_leaves_free(answer: Plan, numbers: PlanNumbers) -> None:
     estimate = answer.estimate
     free = float(estimate.usable_bytes) - float(estimate.memory_total_bytes[0])
