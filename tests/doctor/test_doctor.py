@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from io import StringIO
 from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from simulator import catalogue
 from simulator.cli.main import app
+from simulator.doctor.command import screen
 from simulator.doctor.examine import (
     IDENTITIES,
+    Broken,
     Combination,
+    Examination,
+    Finding,
     broken,
     every_pair,
     examine,
@@ -202,6 +208,41 @@ def test_bytes_of_a_kind_are_a_size(sound: Prediction, value: float) -> None:
 def test_a_term_of_less_than_nothing_is_seen(sound: Prediction, term_s: float) -> None:
     terms = {**sound.estimate.terms_s, "gemm": np.array([term_s])}
     assert told(replace(sound, estimate=replace(sound.estimate, terms_s=terms)), "terms add up")
+
+
+def shown(examination: Examination) -> str:
+    console = Console(file=StringIO(), width=200)
+    console.print(*screen(examination), sep="\n")
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_the_screen_lists_forty_of_what_is_broken_and_the_commonest_refusals() -> None:
+    combination = Combination("gpt2-small", "dgx-h100", "plain-ddp")
+    findings = [
+        Finding(combination=combination, broken=Broken(identity=f"law {i}", said="1, not 2"))
+        for i in range(46)
+    ]
+    refused = {f"reason {i}": i for i in range(1, 48)}
+    few = Examination(predicted=1234, refused=refused, findings=tuple(findings[:40]))
+    text = shown(few)
+    assert "1,234 combinations" in text and "40 broken" in text and " more" not in text
+    assert f"{sum(range(1, 48)):,} do not fit together" in text
+    assert "47: reason 47" in text and "8: reason 8" in text and "7: reason 7\n" not in text
+    many = shown(replace(few, findings=tuple(findings)))
+    assert "46 broken" in many and "and 6 more, see --json" in many
+    assert "law 39: 1, not 2" in many and "law 40" not in many
+    assert "nothing broken" in shown(replace(few, refused={}, findings=()))
+
+
+def test_a_crash_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(case: Combination) -> str:
+        raise ZeroDivisionError(case.model)
+
+    monkeypatch.setattr("simulator.doctor.examine._predicted", crash)
+    found = examine([Combination("gpt2-small", "dgx-h100", "plain-ddp")])
+    (finding,) = found.findings
+    assert (finding.broken.identity, found.predicted) == ("ends in an answer", 1)
+    assert finding.broken.said == "ZeroDivisionError: gpt2-small"
 
 
 def test_padded_experts_do_more_than_the_model_asks_for_and_break_nothing() -> None:
