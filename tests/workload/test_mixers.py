@@ -1,4 +1,4 @@
-"""What mixers keep and move a token: tensors of their kernels by hand, and how sizes scale them."""
+"""Mixers by hand: parameters by matrices, what they keep and move a token by tensors."""
 
 from dataclasses import fields, replace
 from typing import Any
@@ -7,9 +7,12 @@ import pytest
 
 from simulator.workload.mixers import (
     CompressedAttention,
+    GatedDelta,
     GatedRecurrence,
     KimiDelta,
+    LightningAttention,
     Mamba1,
+    Mamba2,
     MatrixMemory,
     ShortConvolution,
     TimeMixing,
@@ -55,6 +58,53 @@ KEPT: dict[str, list[float]] = {
 FREE = {"convolution", "chunk", "rate", "mixes", "compressors", "window", "output_groups",
         "output_rank"}  # fmt: skip
 """Sizes that are no width of a tensor that a token has."""
+
+
+HIDDEN = 40
+WEIGHTS: dict[str, tuple[Any, list[int]]] = {
+    # z, x, B, C and a step a head; convolution of x, B and C over 4; decay, step, skip; norm; back
+    "mamba-2": (
+        Mamba2(heads=6, head_dim=16, state_size=5, groups=2),
+        [(2 * 96 + 2 * 2 * 5 + 6) * HIDDEN, (96 + 2 * 2 * 5) * (4 + 1), 3 * 6, 96, 96 * HIDDEN],
+    ),
+    # q, k, v and gate, rates and steps a value head; convolution of q, k, v over 3; decay, step
+    "gated delta rule": (
+        GatedDelta(key_heads=2, value_heads=4, key_head_dim=8, value_head_dim=12, convolution=3),
+        [(2 * 16 + 2 * 48 + 2 * 4) * HIDDEN, (2 * 16 + 48) * 3, 2 * 4, 12, 48 * HIDDEN],
+    ),
+    # q, k, v and the output's gate; a norm; back
+    "lightning": (LightningAttention(heads=6, head_dim=16), [4 * 96 * HIDDEN, 96, 96 * HIDDEN]),
+    # x and z; convolution; step's source, B and C; step; A and D; back
+    "mamba": (
+        MIXERS["mamba"],
+        [2 * 96 * HIDDEN, 96 * 5, 96 * (7 + 2 * 5), (7 + 1) * 96, 96 * 5 + 96, 96 * HIDDEN],
+    ),
+    # q, k, v, a rate a head; convolutions; decay and gate through 11; decays, norm of a head; back
+    "kimi delta": (
+        MIXERS["kimi delta"],
+        [(3 * 96 + 3) * HIDDEN, 3 * 96 * 4, 2 * 11 * HIDDEN, 2 * 11 * 96, 96 + 3, 32, 96 * HIDDEN],
+    ),
+    # both inputs; convolution; two gates of a block a head; decay; back; each with its bias
+    "recurrence": (
+        MIXERS["recurrence"],
+        [2 * 96 * (HIDDEN + 1), 96 * 5, 2 * 96 * (96 // 3 + 1), 96, (96 + 1) * HIDDEN],
+    ),
+    # q and k, v and output gate; two gates a head with biases; norm; back
+    "matrix memory": (
+        MIXERS["matrix memory"],
+        [2 * (60 + 84) * HIDDEN, 2 * 3 * (HIDDEN + 1), 84, 84 * HIDDEN],
+    ),
+    # receptance, key, value; decay and first; three mixes; back
+    "time mixing": (MIXERS["time mixing"], [3 * 96 * HIDDEN, 2 * 96, 3 * HIDDEN, 96 * HIDDEN]),
+    "short convolution": (MIXERS["short convolution"], [3 * 96 * HIDDEN, 96 * 3, 96 * HIDDEN]),
+}
+"""A mixer in a model of width 40, and its parameters, matrix by matrix of its published code."""
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_parameters_by_matrices(name: str) -> None:
+    mixer, matrices = WEIGHTS[name]
+    assert sum(weight.parameters for weight in mixer.weights(HIDDEN)) == sum(matrices)
 
 
 def sizes(mixer: Any) -> dict[str, int]:
