@@ -73,7 +73,7 @@ def test_the_shape_is_the_likeliest_at_the_age_of_the_fleet(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("shape", [0.6, 1.4])
 def test_as_many_failures_are_expected_in_a_log_as_there_were(shape: float) -> None:
-    """Rates of hardware follow t^(b - 1): their mean over the days of the log is that of the log."""
+    """Rates of hardware follow t^(b - 1): their mean over a log is the one that it has."""
     run = load_reliability()
     rates = tuple(
         FittedRate(cause=cause, count=9, per_device_day=3e-3, p10=2e-3, p90=4e-3)
