@@ -179,3 +179,28 @@ def test_every_word_names_a_profile_that_ships() -> None:
     assert set(SHIPPED.families.values()) <= known | {
         found.family for word in SHIPPED.words if (found := parsed(word)) is not None
     }
+
+
+@pytest.mark.parametrize(
+    ("word", "known", "months"),
+    [
+        ("x-26.12", "x-25.12", 12),
+        ("x-26.01", "x-25.12", 1),
+        ("x-25.11", "x-25.02", 9),
+        ("x-24.12", "x-25.02", 2),  # the first that there is
+        ("x-2100.01", "x-25.12", None),  # numbers of 2015 to 2099 are years
+        ("x-2099.12", "x-25.12", 888),
+        ("x-25.13", "x-25.12", None),  # no month
+    ],
+)
+def test_months_from_one_release_to_another(word: str, known: str, months: int | None) -> None:
+    made = Releases(words={"x-25.02": "a", "x-25.12": "b"}, families={})
+    found = nearest(word, made)
+    assert (found.known, found.months) == (known, months)
+
+
+def test_letters_count_from_one_and_a_word_in_other_letters_is_the_same() -> None:
+    words = [parsed(f"megatron-deepspeed-2022.02{letter}") for letter in "abz"]
+    assert [word.number[-1] for word in words if word] == [1, 2, 26]
+    made = Releases(words={"x-25.02": "a", "x-25.12": "b"}, families={})
+    assert nearest("X 25.3", made).known == "x-25.02"

@@ -306,3 +306,12 @@ def test_a_generation_may_have_a_library_of_attention_of_its_own() -> None:
     assert kernels.attention_library_of == {"blackwell": "cudnn"}
     assert kernels.on("blackwell").attention_library == "cudnn"
     assert kernels.on("hopper").attention_library == kernels.attention_library == "sdpa"
+
+
+@pytest.mark.parametrize("forces_in_turn", [True, False])
+@pytest.mark.parametrize("routing", ["forced", "balanced", None])
+def test_experts_follow_in_turn_where_routing_is_forced_by_software_that_does_so(
+    forces_in_turn: bool, routing: str | None
+) -> None:
+    kernels = replace(load_software("megatron-core").kernels, forces_in_turn=forces_in_turn)
+    assert kernels.in_turn(routing) is (forces_in_turn and routing == "forced")

@@ -137,4 +137,4 @@ def slowest_uplink(
     left = (work * (1.0 / np.asarray(utilisation) - 1.0) - own_s) / fragments
     room = np.where(left < 0.0, 0.0, left + overlap_steps * np.asarray(inner_step_s) - hops_s)
     with np.errstate(divide="ignore"):
-        return np.where(room > 0.0, sent_bytes / np.where(room > 0.0, room, 1.0), np.inf)
+        return np.asarray(sent_bytes / np.maximum(room, 0.0))

@@ -45,11 +45,6 @@ class LayerSplit:
     step_s: float
     """Their sum, and the longest of them for every further micro-batch."""
 
-    @property
-    def slowest_s(self) -> float:
-        """The longest of the stages."""
-        return float(self.stage_s.max())
-
 
 def split_layers(
     seconds: ArrayLike,

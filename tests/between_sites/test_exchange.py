@@ -103,23 +103,58 @@ def test_a_cycle_is_what_a_step_by_step_player_takes(
 
 @given(
     share=st.floats(0.3, 0.99),
-    inner=st.integers(2, 500),
-    beside=st.integers(0, 1),
+    between=st.integers(2, 100),
+    parts=st.sampled_from([1, 3, 4]),
+    beside=st.integers(0, 2),
     sites=st.integers(2, 16),
+    own_s=st.sampled_from([0.0, 0.7]),
 )
 def test_the_rate_for_a_utilisation_gives_it(
-    share: float, inner: int, beside: int, sites: int
+    share: float, between: int, parts: int, beside: int, sites: int, own_s: float
 ) -> None:
     message, latency, step = 1e9, 0.01, 0.5
-    hops = 2 * (sites - 1) * latency
+    hops, inner = 2 * (sites - 1) * latency, between * parts
     rate = slowest_uplink(
-        share, step, inner_steps=inner, fragments=1, overlap_steps=beside,
-        sent_bytes=sent_bytes(message, sites, sums=True), hops_s=hops, own_s=0.0,
+        share, step, inner_steps=inner, fragments=parts, overlap_steps=beside,
+        sent_bytes=sent_bytes(message, sites, sums=True), hops_s=hops, own_s=own_s,
     )  # fmt: skip
+    spare_s = (inner * step * (1 / share - 1) - own_s) / parts
     if not np.isfinite(rate):
+        assert spare_s < 0.0 or spare_s + beside * step <= hops
         return
+    assert spare_s >= 0.0
     ring = exchange_s(message, sites, uplink_bytes_per_s=rate, latency_s=latency, sums=True)
     total = cycle_s(
-        step, inner_steps=inner, fragments=1, overlap_steps=beside, exchange_s=ring, own_s=0.0
+        step, inner_steps=inner, fragments=parts, overlap_steps=beside, exchange_s=ring, own_s=own_s
     )
     assert inner * step / total == pytest.approx(share)
+
+
+def test_no_rate_is_enough_where_no_time_is_left_to_send() -> None:
+    """Half of the time of 10 steps of 1 s is 10 s: all of it the sites' own, or latency's."""
+    given = {"inner_steps": 10, "fragments": 5, "sent_bytes": 3e9}
+    for own_s, hops_s, beside, rate in (
+        (10.0, 0.0, 0, np.inf),
+        (10.0, 1.0, 1, np.inf),
+        (10.0, 1.0, 2, 3e9),  # a second beside the steps is left
+        (0.0, 2.0, 0, np.inf),
+        (0.0, 0.5, 0, 2e9),
+        (10.1, 0.0, 9, np.inf),  # what the sites compute takes longer than all that may be lost
+    ):
+        found = slowest_uplink(0.5, 1.0, overlap_steps=beside, hops_s=hops_s, own_s=own_s, **given)
+        assert found == pytest.approx(rate)
+
+
+def test_a_cycle_has_the_sites_own_work_in_it() -> None:
+    """12 steps of 0.5 s; of three exchanges of 2 s each two steps hide 1 s; 0.3 s of their own."""
+    three = {"inner_steps": 12, "fragments": 3, "overlap_steps": 2}
+    assert cycle_s(0.5, exchange_s=2.0, own_s=0.3, **three) == pytest.approx(6 + 3 * 1 + 0.3)
+    assert exposed_s(2.0, 0.5, [0, 1, 4, 5]).tolist() == [2.0, 1.5, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("name", ["none", "bf16", "int8", "fp4", "one-bit", "powersgd"])
+def test_a_share_is_sent_of_sparse_messages_alone(name: str) -> None:
+    way = load_compression(name)
+    assert message_bytes(8e6, way, fraction=0.25) == message_bytes(8e6, way)
+    sparse = load_compression("top-k")
+    assert message_bytes(8e6, sparse) == 4 * message_bytes(8e6, sparse, fraction=0.25) == 64e6

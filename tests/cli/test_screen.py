@@ -1,10 +1,15 @@
 """Parts of the screens: numbers that add up, and progress only where it is wanted."""
 
+from collections.abc import Callable
+
 import pytest
 from rich.text import Text
 
 from simulator.cli import screen
+from simulator.cli.decision_options import days_of, usd_of
+from simulator.cli.options import print_json
 from simulator.cli.screen import Progress, amount, gib, print_screen, seconds_like, waiting
+from simulator.errors import InputError
 
 
 def test_units_of_a_column_follow_the_step_time() -> None:
@@ -60,3 +65,30 @@ def test_verdicts_are_coloured_on_a_terminal_that_wants_it(
     assert shown() == f"\x1b[{code}m{word}\x1b[0m\n\x1b[1;{code}m{word}\x1b[0m\n"
     monkeypatch.setenv("NO_COLOR", "1")
     assert code not in shown()
+
+
+@pytest.mark.parametrize(
+    ("unit", "days"),
+    [("", 6), ("d", 6), ("day", 6), (" days", 6), ("w", 42), ("week", 42), (" weeks", 42),
+     ("h", 0.25), ("hour", 0.25), (" hours", 0.25)],
+)  # fmt: skip
+def test_six_of_every_unit_of_time(unit: str, days: float) -> None:
+    assert days_of(f"6{unit}") == days
+
+
+@pytest.mark.parametrize(
+    ("read", "most", "beyond"),
+    [(days_of, "1e15", "1.01e15"), (usd_of, "1e15", "1.01e15"), (days_of, "0.001", "0")],
+)
+def test_what_is_typed_lies_above_zero_and_up_to_a_limit(
+    read: Callable[[str], float | None], most: str, beyond: str
+) -> None:
+    assert read(most) == float(most)
+    with pytest.raises(InputError, match="must be"):
+        read(beyond)
+
+
+def test_documents_are_indented_by_two_blanks(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"a": {"b": [1]}})
+    said = ["{", '  "a": {', '    "b": [', "      1", "    ]", "  }", "}"]
+    assert capsys.readouterr().out.splitlines() == said

@@ -49,6 +49,8 @@ def test_files_and_document(grid: Path, tmp_path: Path) -> None:
     again = RUNNER.invoke(app, run)
     assert again.exit_code == 0
     text = " ".join(again.stdout.split())
+    header = next(line for line in again.stdout.splitlines() if "point" in line).split()
+    assert header[:3] == ["point", "name", "gpus"]  # fields by their last names, which differ
     assert text.count("points 3 to 4: model.name:") == 1  # one mistake of both is said once
     assert "did you mean 'llama-3.2-1b'" in text
     assert "0 points searched, 4 known before" in text

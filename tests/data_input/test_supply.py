@@ -8,8 +8,17 @@ import pytest
 from simulator import catalogue
 from simulator.cost.loading import supply_of
 from simulator.cost.step import evaluate
-from simulator.data_input.data_section import DataInput, Store, read_data
-from simulator.data_input.supply import Readers, sample_of, stage_times, waiting_s
+from simulator.data_input.data_section import DataInput, Store, load_usual, read_data
+from simulator.data_input.supply import (
+    Readers,
+    copy_s,
+    cores_of,
+    read_s,
+    sample_of,
+    stage_times,
+    waiting_s,
+    workers_of,
+)
 from simulator.errors import InputError
 from simulator.files import Figure
 from simulator.hardware.cluster import load_cluster
@@ -67,6 +76,60 @@ def test_every_stage_of_a_step() -> None:
         "host link": 200 * 6e5 / 1e10,
     })  # fmt: skip
     assert waiting_s(given, found, np.array([1.0])) == pytest.approx(1.28 - 1.0)
+
+
+def test_every_stage_of_a_step_of_files_with_samples_behind_one_another() -> None:
+    """24 ranks on three servers, half of which fetch; 7 images each, 4 to a file, read by 60 kB.
+
+    One image: a quarter of 2 ms to open, 5/3 reads of 1 ms each, 100 kB at 80 MB/s, 4 ms of a core.
+    """
+    store = STORE | {"stream_bytes_per_s": 8e7}
+    given = data(**IMAGES, samples_per_file=4, workers=3, cores=30, device_bytes=7e5, store=store)
+    readers = Readers(
+        samples=np.array([7.0]), ranks=24, server_ranks=8, fetches=12, server_fetches=4
+    )
+    sample = sample_of(given, 197)
+    found = stage_times(given, sample, readers, host_bytes_per_s=2e9)
+    one_s = 0.25 * 2e-3 + 5 / 3 * 1e-3 + 1e5 / 8e7 + 4e-3
+    assert {name: float(x[0]) for name, x in found.items()} == pytest.approx({
+        "workers": 7 * one_s / 3,
+        "cores": 7 * 8 * 4e-3 / 30,
+        "store": 7 * 12 * 1e5 / 2e9,
+        "server": 7 * 4 * 1e5 / 1e9,
+        "requests": 7 * 12 * 5 / 3 / 5e3,
+        "opens": 7 * 12 * 0.25 / 1e4,
+        "drives": 0.0,
+        "host link": 7 * 7e5 / 2e9,
+    })  # fmt: skip
+    pageable = data(**IMAGES, device_bytes=7e5, pinned=False)
+    fraction = float(load_usual().defaults.pageable_fraction)
+    assert copy_s(pageable, readers, 2e9) == pytest.approx(7 * 7e5 / (2e9 * fraction))
+    assert copy_s(given, readers, 2e9) == [0.0]
+    assert stage_times(pageable, sample, readers, 2e9)["host link"] == [0.0]
+
+
+@pytest.mark.parametrize("slowest", ["read", "server", "stream"])
+def test_one_reader_takes_the_lowest_of_a_store_s_rates(slowest: str) -> None:
+    rates = {f"{name}_bytes_per_s": 5e8 for name in ("read", "server", "stream")}
+    rates[f"{slowest}_bytes_per_s"] = 2e8
+    sample = sample_of(data(**IMAGES), 197)
+    latency = {"first_byte_s": 3e-3, "request_bytes": 2e5, "open_s": 5e-3}
+    store = data(store={**rates, **latency}).store
+    assert isinstance(store, Store)
+    assert read_s(sample, store) == pytest.approx(5e-3 + 3e-3 + 1e5 / 2e8)
+    assert read_s(sample, None) == 0.0
+
+
+def test_what_nobody_says_is_the_usual() -> None:
+    """Sizes and rates of the profile, where a scenario has none."""
+    usual = load_usual()
+    images, text = sample_of(data(kind="images"), 197), sample_of(data(kind="tokens"), 100)
+    assert images.stored_bytes == float(usual.sample_bytes["images"])
+    decoder = data(kind="images").decoder
+    assert images.core_s == images.worker_s == 1 / float(usual.decoders_per_s[decoder])
+    assert text.stored_bytes == 100 * float(usual.bytes_per_token["tokens"])
+    assert workers_of(data()) == float(usual.defaults.workers) and workers_of(data(workers=3)) == 3
+    assert cores_of(data()) == float(usual.defaults.cores) and cores_of(data(cores=3)) == 3
 
 
 def test_without_workers_what_others_take_longer_than_both_comes_on_top() -> None:

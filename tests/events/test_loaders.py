@@ -1,5 +1,6 @@
 """Loaders batch by batch: against the closed form, and against processes in simpy."""
 
+import math
 from itertools import pairwise
 from typing import Any
 
@@ -119,6 +120,28 @@ def test_what_would_end_the_waiting_ends_it(tmp_path: Any) -> None:
     for workers, waits in ((int(need.needed), False), (int(need.needed) - 1, True)):
         again = predict(write(tmp_path / "b.toml", {**data, "workers": workers}))
         assert bool(again.estimate.waiting_s[0] > 0.0) == waits
+
+
+def test_workers_are_counted_by_the_epoch_that_reads_from_the_store(tmp_path: Any) -> None:
+    """128 images of a rank a step, of 114,660 B at 4 MB/s each, until the drives have them all."""
+    data = {
+        "kind": "images",
+        "workers": 2,
+        "prepare_s": 1e-4,
+        "samples": 100_000,
+        "local_copy": True,
+    }
+    path = tmp_path / "a.toml"
+    base = write(path, data)
+    store = "\n[data.store]\nread_bytes_per_s = 1e12\nstream_bytes_per_s = 4e6\n"
+    twice = "global_batch = 1024\ntokens = 39_400_000"  # 200,000 images: every one twice
+    path.write_text(path.read_text().replace("global_batch = 1024", twice) + store)
+    found = predict(base)
+    verdict = input_verdict(found.scenario, found.estimate)
+    assert verdict is not None and verdict.first_epoch_share == pytest.approx(0.5, rel=0.02)
+    step_s = found.step_time_s - verdict.waiting_s
+    need = next(need for need in verdict.needs if need.what == "workers")
+    assert need.needed == math.ceil(128 * (114_660 / 4e6 + 1e-4) / step_s)
 
 
 def test_words_of_the_verdict(tmp_path: Any) -> None:

@@ -451,3 +451,11 @@ def test_a_remark_on_runs_near_denies_no_run_that_is_far() -> None:
     assert remark == "No run with experts on h100-sxm is near it"
     close = nearness(asks, among=runs({"kind": "experts"}))
     assert _never_run(close) == ()
+
+
+def test_no_less_is_expected_than_the_spreads_of_figures_give() -> None:
+    likened = nearness(asked(), among=runs({}, {}, {}))
+    by_runs = float(likened.expected[0])
+    for least in (0.5 * by_runs, 2.0 * by_runs):
+        card = evidence_card(likened, assumed=0, least=least)
+        assert card.mean_error == max(by_runs, least)

@@ -245,6 +245,32 @@ def test_the_rate_is_limited_and_comes_back() -> None:
     assert pages.get("/explorer.css").status_code == 200
 
 
+def test_twenty_more_a_second_and_never_more_than_sixty_at_once() -> None:
+    """By a clock that has run for a day: 60 at once, 10 after half a second, 60 after a minute."""
+    now = [86_400.0]
+    pages = client(clock=lambda: now[0])
+
+    def served_at_once() -> int:
+        return [pages.get("/api/choices").status_code for _ in range(75)].count(200)
+
+    assert served_at_once() == 60
+    now[0] += 0.5
+    assert served_at_once() == 10
+    now[0] += 60.0
+    assert served_at_once() == 60
+    refused = pages.get("/api/choices")
+    assert (refused.status_code, refused.text) == (429, "too many requests: wait a second")
+    other = pages.get("/api/choices", params={"page": "another"})
+    assert other.status_code == 200  # a page of its own has room of its own
+
+
+def test_a_length_may_be_said_to_be_nothing_and_a_target_as_long_as_a_question() -> None:
+    pages = client()
+    assert pages.get("/", headers={"content-length": "0"}).status_code == 200
+    for length, status in ((3 * web.LONGEST - 2, 200), (3 * web.LONGEST - 1, 413)):
+        assert pages.get("/", params={"q": "x" * (length - 1)}).status_code == status
+
+
 def test_the_page_loads_nothing_from_elsewhere_and_runs_nothing_inline() -> None:
     text = "".join(path.read_text() for path in ASSETS.iterdir())
     page = (ASSETS / "explorer.html").read_text()

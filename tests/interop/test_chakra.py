@@ -7,7 +7,7 @@ import pytest
 
 from simulator.api import simulate
 from simulator.events.step.streams import SPAN_KINDS, STREAMS
-from simulator.interop.traces.chakra import chakra_traces
+from simulator.interop.traces.chakra import _node, chakra_traces
 
 descriptor_pb2 = pytest.importorskip("google.protobuf.descriptor_pb2")
 
@@ -63,6 +63,27 @@ def decoded(raw: bytes) -> Iterator[bytes]:
                 break
         yield raw[at : at + size]
         at += size
+
+
+def test_a_node_decodes_to_what_it_was_made_of() -> None:
+    """Numbers beyond seven bits, lists of them, and an attribute of every type."""
+    attributes = {"is_cpu_op": False, "own": True, "comm_src": 300, "word": "é", "share": -0.25}
+    raw = _node(
+        129, "gradients", COLL, [1, 200], [70_000], when=(0.25, 3.5e-3), attributes=attributes
+    )
+    node = messages()["Node"].FromString(raw)
+    assert (node.id, node.name, node.type) == (129, "gradients", COLL)
+    assert (list(node.ctrl_deps), list(node.data_deps)) == ([1, 200], [70_000])
+    assert (node.start_time_micros, node.duration_micros) == (250_000, 3_500)
+    named = {one.name: one for one in node.attr}
+    assert list(named) == list(attributes)
+    assert (named["is_cpu_op"].bool_val, named["own"].bool_val) == (False, True)
+    assert (named["comm_src"].int64_val, named["word"].string_val) == (300, "é")
+    assert named["share"].double_val == -0.25
+    alone = messages()["Node"].FromString(
+        _node(0, "", COMP, [], [], when=(0.0, 1e-6), attributes={})
+    )
+    assert not alone.ctrl_deps and not alone.data_deps and alone.duration_micros == 1
 
 
 @pytest.mark.evidence

@@ -225,3 +225,20 @@ def test_a_matrix_needs_rates(tmp_path: Path) -> None:
     done = RUNNER.invoke(app, ["profiles", "links", path, "--node", "dgx-h100", "--json"])
     assert done.exit_code == 0, done.output
     assert '"gpu": 4' in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("speed", "gbit_per_s"),
+    [
+        ("4xSDR", 8), ("4xDDR", 16), ("4xQDR", 32), ("4xFDR10", 40), ("4xFDR", 54.54),
+        ("4xEDR", 100), ("4xHDR", 200), ("2xHDR", 100), ("4xNDR", 400), ("1xXDR", 200),
+        ("12xEDR", 300),
+    ],
+)  # fmt: skip
+def test_data_rates_of_infiniband_generations(
+    tmp_path: Path, speed: str, gbit_per_s: float
+) -> None:
+    """InfiniBand Trade Association's roadmap: data rates of four lanes, after their coding."""
+    text = FABRIC.replace("4xNDR", speed).replace("2xNDR", speed)
+    rates = {edge.bytes_per_s for edge in read_ibnetdiscover(written(tmp_path, text)).edges}
+    assert [8 * rate / 1e9 for rate in rates] == pytest.approx([gbit_per_s], abs=0.01)

@@ -492,3 +492,21 @@ def test_limits_of_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     write(path, [operator("aten::mm", i, 1) for i in range(6)])
     with pytest.raises(InputError, match=r"t\.json: more than 5 events: profile fewer steps"):
         read_trace(path)
+
+
+@pytest.mark.parametrize(
+    ("names", "size"),
+    [
+        (("double", "float64", "long", "long int", "int64", "at::Long"), 8),
+        (("float", "float32", "int", "int32", "Float", "c10::Float"), 4),
+        (("half", "float16", "bfloat16", "short", "c10::BFloat16", "c10::Half", "BFloat16"), 2),
+        (("byte", "char", "uint8", "int8", "bool", "unsigned char", "signed char", "Byte"), 1),
+        (("float8_e4m3fn", "c10::Float8_e5m2", "float8_e8m0fnu"), 1),
+        (("", "GenericList", "quint4x2", "complex64"), None),
+    ],
+)
+def test_bytes_of_an_element_by_each_name_of_its_type(
+    names: tuple[str, ...], size: int | None
+) -> None:
+    """c10/core/ScalarType.h and its names in Kineto and NCCL's records."""
+    assert {name: dtype_bytes(name) for name in names} == dict.fromkeys(names, size)

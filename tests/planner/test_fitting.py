@@ -2,13 +2,17 @@
 
 import math
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import numpy as np
 import pytest
 
+from simulator.cost.estimate import VERDICTS
 from simulator.files import Figure
 from simulator.planner.fitting import Fitting, fitting
 from simulator.planner.prediction import Prediction, predict
+from simulator.questions.predict.from_files_screen import _stages
 from simulator.scenario import make_scenario
 
 
@@ -200,3 +204,20 @@ def test_a_tight_layout_gets_changes_whose_p90_fits() -> None:
         again = predict(tight.scenario, **change.set)
         assert again.estimate.memory_p90_bytes[0] <= line
         assert change.memory_verdict == again.memory_verdict == "FITS"
+
+
+def test_stages_that_are_alike_share_a_row_of_the_screen() -> None:
+    """Of 18 stages the first two and the last two take 50 GiB of 80, the others 60 to 73."""
+    gib = 2.0**30
+    totals = np.array([50.0, 50.0, *range(60, 74), 50.0, 50.0]) * gib
+    ranks = SimpleNamespace(
+        total_bytes=totals,
+        p90_bytes=np.where(totals > 70 * gib, np.nan, 1.1 * totals),
+        verdict=lambda usable: np.where(totals < 0.8 * usable, 0, 1),
+    )
+    table = _stages(cast("Fitting", SimpleNamespace(ranks=ranks, usable_bytes=80 * gib)))
+    stage, used, p90, free, word = ([*column.cells] for column in table.columns)
+    assert stage == ["0 to 1", *(str(i) for i in range(2, 16)), "16 to 17"]
+    assert (used[0], p90[0], free[0]) == ("50.00", "55.00", "30.00") and used[-1] == "50.00"
+    assert p90[-2] == "" and free[-2] == "7.00"
+    assert set(word) == set(VERDICTS[:2])

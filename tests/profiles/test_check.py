@@ -75,6 +75,53 @@ def test_what_cannot_be_is_named(tmp_path: Path, kind: str, text: str, message: 
     assert problem.startswith(f"{path}: ") and message in problem
 
 
+H100, DGX = 'base = "h100-sxm"\n', 'base = "dgx-h100"\n'
+LIMITS = [
+    # 80 GiB; clocks boost and data sheets round by a twentieth
+    ("accelerators", H100 + "[memory]\nusable_bytes = {}\n", 83.99 * 2**30, 84.01 * 2**30),
+    ("accelerators", H100 + "[memory]\nl2_bytes = {}\n", 7.99 * 2**30, 8.01 * 2**30),
+    ("accelerators", H100 + "[memory]\nbandwidth_bytes_per_s = {}\n", 9.99e13, 1e14),
+    ("accelerators", H100 + "[memory]\nbandwidth_bytes_per_s = {}\n", 1.001e9, 1e9),
+    ("accelerators", H100 + "[matrix_flop_per_s]\nbf16 = {}\n", 9.99e17, 1e18),
+    ("accelerators", H100 + "[matrix_flop_per_s]\nbf16 = {}\n", 1.001e10, 1e10),
+    ("accelerators", H100 + "[power]\nidle_watt = {}\nbusy_watt = 700\n", 699.9, 700.0),
+    ("accelerators", H100 + "[gemm.cublas.bf16]\npeak_fraction = {}\n", 1.05, 1.0501),
+    ("accelerators", H100 + "[gemm.cublas.bf16]\nlaunch_s = {}\n", 9.99e-4, 1e-3),
+    ("accelerators", H100 + "[attention.flash]\nbackward_fraction = {}\n", 1.3, 1.301),
+    ("accelerators", H100 + "[attention.flash]\ntraining_fraction = {}\n", 1.25, 1.251),
+    ("accelerators", H100 + "[attention.flash]\ntail_fraction = {}\n", 2.0, 2.001),
+    # links of 450 GB/s each way; a switch that reduces halves what passes them
+    ("nodes", DGX + "[scale_up]\nbus_bytes_per_s = {}\n", 1.05 * 450e9, 1.0501 * 450e9),
+    ("nodes", DGX + "[scale_up]\nsend_bytes_per_s = {}\n", 1.05 * 450e9, 1.0501 * 450e9),
+    ("nodes", DGX + "[scale_up]\nall_to_all_bytes_per_s = {}\n", 1.05 * 450e9, 1.0501 * 450e9),
+    ("nodes", DGX + "[scale_up]\nnvls_bytes_per_s = {}\n", 1.05 * 900e9, 1.0501 * 900e9),
+    ("nodes", DGX + "[scale_up]\ndomain = {:.0f}\n", 16, 15),
+    ("clusters", DGX + "[fabric]\noversubscription = {}\n", 1.0, 0.999),
+    ("clusters", DGX + "[fabric]\npod_oversubscription = {}\n", 1.0, 0.999),
+    ("clusters", DGX + "[fabric]\npod_servers = {:.0f}\n", 64, 65),
+    ("prices", "usd_per_gpu_hour = {}\nincluded_power = true\n", 999.9, 1000.0),
+    ("prices", "usd_per_gpu_hour = {}\nincluded_power = true\n", 0.001, 0.0),
+    ("nodes", 'base = "dgx-a100-40"\n[scale_up]\npair_fraction = {}\n', 20.0, 20.01),
+    ("collectives", 'base = "nccl"\n[releases."2.23"]\ntime_fraction = {}\n', 2.0, 2.001),
+    ("collectives", 'base = "nccl"\n[releases."2.23"]\nll_time_fraction = {}\n', 2.0, 2.001),
+    ("collectives", 'base = "nccl"\n[dispatch.hybridep.hopper.combine]\nlink_fraction = {}\n',
+     2.0, 2.001),
+    ("software", 'base = "megatron-core"\n[allocator]\nfragmentation_fraction = {}\n', 2.0, 2.001),
+    ("sites", 'base = "default"\npower_usage_effectiveness = {}\n', 1.0, 0.999),
+    ("sites", 'base = "default"\npower_usage_effectiveness = {}\n', 4.999, 5.0),
+    ("collectives", 'base = "nccl"\nnvls_base_s = {}\n', 1e-2, 1.001e-2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "text", "most", "beyond"), LIMITS)
+def test_figures_up_to_a_limit_pass_and_no_others(
+    tmp_path: Path, kind: str, text: str, most: float, beyond: float
+) -> None:
+    assert check(own(tmp_path, kind, text.format(most))) == []
+    (problem,) = check(own(tmp_path, kind, text.format(beyond)))
+    assert f"got {beyond:g}" in problem
+
+
 def test_all_problems_of_a_file_come_at_once(tmp_path: Path) -> None:
     text = 'base = "h100-sxm"\n[power]\nidle_watt = 800\n[gemm.cublas.bf16]\nlaunch_s = 2\n'
     assert len(check(own(tmp_path, "accelerators", text))) == 2

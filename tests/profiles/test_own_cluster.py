@@ -52,6 +52,25 @@ def test_two_boxes_over_pcie_meet_over_the_network(
 
 
 @pytest.mark.parametrize(
+    ("words", "servers_gpus", "domain"),
+    [
+        (["--gpu", "h100-sxm", "--per-server", "4"], 4, 4),  # of a server whose eight are joined
+        (["--gpu", "h100-sxm"], 8, 8),
+        (["--gpu", "gb200", "--per-server", "4"], 4, 72),  # servers of a rack share its switches
+        (["--gpu", "gb200", "--per-server", "4", "--domain", "36"], 4, 36),
+    ],
+)
+def test_links_join_a_server_or_the_rack_of_the_base(
+    own: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], servers_gpus: int, domain: int
+) -> None:
+    done = init(own, "lab", *words)
+    assert (done.exit_code, done.stderr) == (0, "")
+    monkeypatch.setenv("FORESHARD_PROFILES", str(own / "own"))
+    node = load_cluster("lab", 72).node
+    assert (node.accelerators, node.scale_up.domain) == (servers_gpus, domain)
+
+
+@pytest.mark.parametrize(
     ("words", "said"),
     [
         (["--domain", "8"], "--domain: must be at most the 4 accelerators of a server, where pcie"),

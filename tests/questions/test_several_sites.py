@@ -56,6 +56,21 @@ def test_two_halves_by_hand() -> None:
     assert found.own.days_ideal == pytest.approx(steps * cycle.total_s / 100 / 86_400)
 
 
+def own_s(compression: str) -> float:
+    at = [place(f"site {i}") for i in range(4)]
+    made = document(at=at, inner_steps=100, compression=compression, compression_fraction=0.25)
+    made["cluster"]["gpus"], made["training"]["global_batch"] = 32, 96
+    found = several_sites(make_scenario(made))
+    assert found.cycle is not None
+    return found.cycle.own_s
+
+
+def test_messages_that_are_not_summed_are_read_of_every_other_site() -> None:
+    """The largest values, of four sites: 32 B of every value make a message, 16 B of each that was
+    sent, a quarter, are read of three others; beside the 28 B of DiLoCo's outer step."""
+    assert own_s("top-k") / own_s("none") == pytest.approx((28 + 32 + 3 * 0.25 * 16) / 28)
+
+
 @pytest.mark.evidence
 def test_more_steps_are_days() -> None:
     plain, more = answer(inner_steps=10), answer(inner_steps=10, more_steps_fraction=0.25)

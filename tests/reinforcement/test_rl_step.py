@@ -16,7 +16,7 @@ from simulator.files import read_csv
 from simulator.questions.rl.answer import generator_goodput, timeline
 from simulator.reinforcement import evidence
 from simulator.reinforcement.evidence import read_rl_table, scenario_of, step_evidence
-from simulator.reinforcement.remedies import _cut, remedies
+from simulator.reinforcement.remedies import _changes, _cut, remedies
 from simulator.reinforcement.rl_step import RLStep, joined, rl_step
 from simulator.reinforcement.split_search import try_splits
 from simulator.reinforcement.trainer import with_gpus
@@ -356,6 +356,13 @@ def _terms(scenario: Scenario, made: RLStep) -> RunTerms:
 def _lost(scenario: Scenario) -> float:
     made = rl_step(scenario)
     return 1.0 - generator_goodput(_terms(scenario, made), made)
+
+
+@pytest.mark.parametrize(("tp", "tried"), [(8, [16, 4]), (1, [2])])
+def test_remedies_try_twice_and_half_the_devices_of_a_replica(tp: int, tried: list[int]) -> None:
+    scenario = scene(rl__generation__tp=tp)
+    changes = _changes(scenario, scenario.required(RL), None)
+    assert [value for field, value, *_ in changes if field == "rl.generation.tp"] == tried
 
 
 @pytest.mark.parametrize("groups", ["ep", "dp_attention"])

@@ -4,9 +4,16 @@ from dataclasses import replace
 from math import log
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from simulator.reliability.incidents import read_incidents
+from simulator.reliability.incidents import (
+    FittedRate,
+    FittedShape,
+    Incidents,
+    read_incidents,
+    with_rates,
+)
 from simulator.reliability.reliability_profile import load_reliability
 
 DEVICES = {"gpu": 100.0, "node": 13.0, "adapter": 100.0, "leaf": 8.0, "spine": 0.0}
@@ -62,3 +69,27 @@ def test_the_shape_is_the_likeliest_at_the_age_of_the_fleet(tmp_path: Path) -> N
     n = len(ages)
     assert n / b + sum(map(log, ages)) == pytest.approx(n * ends, rel=1e-6)
     assert found.shape.low < b < found.shape.high
+
+
+@pytest.mark.parametrize("shape", [0.6, 1.4])
+def test_as_many_failures_are_expected_in_a_log_as_there_were(shape: float) -> None:
+    """Rates of hardware follow t^(b - 1): their mean over a log is the one that it has."""
+    run = load_reliability()
+    rates = tuple(
+        FittedRate(cause=cause, count=9, per_device_day=3e-3, p10=2e-3, p90=4e-3)
+        for cause in ("gpu", "software")
+    )
+    known = FittedShape(shape=shape, low=shape - 0.1, high=shape + 0.1, kept=True)
+    days, age = 50.0, 20.0
+    said = Incidents(where="log", days=days, rates=rates, shape=known, age_s=age * 86_400)
+    fitted = with_rates(run, said)
+    assert float(fitted.early_shape) == shape
+    assert fitted.reference_age_s == (age + days / 2) * 86_400
+    moments = age + days * (np.arange(20_000) + 0.5) / 20_000
+    factor = (moments / (age + days / 2)) ** (shape - 1.0)
+    gpu, software = (float(fitted.causes[cause].per_device_day) for cause in ("gpu", "software"))
+    assert gpu * factor.mean() == pytest.approx(3e-3, rel=1e-6)
+    assert software == 3e-3  # what people write has no age
+    assert fitted.causes["gpu"].per_device_day.spread == pytest.approx(1 / 9.5**0.5)
+    doubtful = with_rates(run, replace(said, shape=replace(known, kept=False)))
+    assert float(doubtful.causes["gpu"].per_device_day) == 3e-3

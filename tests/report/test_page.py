@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from markupsafe import Markup
 from matplotlib.patches import Rectangle
@@ -18,7 +19,7 @@ from simulator.questions.plan.options import offers_beside
 from simulator.report.canvas import png_bytes
 from simulator.report.evidence import NOT_MODELLED
 from simulator.report.inline_svg import inline
-from simulator.report.numbers import PlanNumbers, collect
+from simulator.report.numbers import DegreeCell, PlanNumbers, collect
 from simulator.report.page import TABS, environment, render
 from simulator.report.palette import inks
 from simulator.report.svg_figure import SvgFigure
@@ -245,6 +246,30 @@ def test_losses_lead_from_the_peak_to_the_goodput(numbers: PlanNumbers) -> None:
     _, start, end = steps[-1]
     assert (start, end) == (0.0, pytest.approx(numbers.best.mfu * numbers.best.goodput))
     assert numbers.best.mfu + losses[-1] == pytest.approx(end)
+
+
+def test_shares_of_a_row_are_of_its_step(answer: Plan, numbers: PlanNumbers) -> None:
+    """What is idle, and what waits for the network in any way, over the step."""
+    terms = {name: float(x[0]) for name, x in answer.estimate.terms_s.items()}
+    step_s = float(answer.estimate.step_time_s[0])
+    idle = terms["bubble_warmup"] + terms["bubble_drain"]
+    talks = sum(terms[x] for x in ("tp", "cp", "ep", "pp", "dp", "fsdp", "small_reductions"))
+    assert numbers.best.bubble_share == pytest.approx(idle / step_s)
+    assert numbers.best.communication_share == pytest.approx(talks / step_s)
+    assert talks > 0.0
+
+
+@pytest.mark.parametrize(("narrow", "row_points"), [(True, 36.0), (False, 44.64)])
+def test_a_row_of_degrees_is_as_high_in_every_picture(
+    numbers: PlanNumbers, narrow: bool, row_points: float
+) -> None:
+    """Half an inch on a phone, 0.62 inches beside another picture."""
+    heights = []
+    for rows in (1, 2, 5):
+        cells = [DegreeCell(tp=2**row, pp=1, step_time_s=1.0) for row in range(rows)]
+        figure = heat_picture(replace(numbers, degrees=cells), narrow=narrow, svg=True)
+        heights.append(figure.height)
+    assert np.diff(heights) == pytest.approx([row_points, 3 * row_points])
 
 
 def test_headroom_is_what_usable_memory_leaves_free(answer: Plan, numbers: PlanNumbers) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,12 +14,20 @@ from simulator.cli.main import app
 from simulator.report.scenario_fields import Field, scenario_fields
 from simulator.scenario import make_scenario
 from simulator.sections import SECTIONS
+from workshop.pages.scenario import page
 
 RUN: dict[str, Any] = {
     "model": {"name": "llama-3.2-1b"},
     "training": {"sequence_length": 1024, "global_batch": 8},
     "cluster": {"name": "dgx-h100", "gpus": 8},
 }
+
+
+def test_the_page_of_every_field_is_what_the_code_writes() -> None:
+    """Whoever changes a field, its default or its limits writes the page again."""
+    again = "run: python -m workshop.pages.scenario docs"
+    committed = Path(__file__).resolve().parents[2] / "docs" / "scenario.md"
+    assert committed.read_text(encoding="utf-8") == page(), again
 
 
 def test_every_field_has_a_sentence_and_says_what_it_takes() -> None:

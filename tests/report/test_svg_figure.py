@@ -135,6 +135,19 @@ def test_plots_side_by_side_keep_four_points_from_each_others_halves() -> None:
     assert sides == [(4.0, 176.0), (184.0, 356.0)]
 
 
+def test_plots_below_one_another_share_the_height() -> None:
+    """Three of them in 216 points, none over its neighbour, each a third of what is theirs."""
+    figure = SvgFigure(5.0, 3.0)
+    plots = figure.subplots(3, 1)
+    for axes in plots:
+        axes.set_axis_off()
+    figure.svg()
+    ends = [sorted((y.first, y.first + y.span)) for y in (axes.yaxis for axes in plots)]
+    tops, bottoms = np.array(ends).T
+    assert (tops[1:] > bottoms[:-1]).all() and tops[0] >= 0.0 and bottoms[-1] <= 216.0
+    assert np.diff([tops, bottoms]) == pytest.approx(np.full((2, 2), 70.0), abs=2.0)
+
+
 def test_thousands_of_points_on_one_place_are_drawn_once() -> None:
     figure, axes = plotted()
     axes.plot([1.0] * 5000 + [2.0], [1.0] * 5000 + [2.0], "o", color="#123456", mfc="none")

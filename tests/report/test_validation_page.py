@@ -8,14 +8,16 @@ from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from simulator.evidence.card import Card
 from simulator.measured.rows import MeasuredRun
 from simulator.report.evidence import NOT_MODELLED
-from simulator.report.validation_figures import validation_figures
+from simulator.report.svg_figure import SvgAxes
+from simulator.report.validation_figures import cumulative_figure, validation_figures
 from simulator.report.validation_numbers import collect_validation
 from simulator.report.validation_page import (
     HOW_TO_READ,
@@ -321,3 +323,22 @@ def test_problems_of_files_are_said(rows: list[ScoredRow]) -> None:
     found = Validation(rows=tuple(rows), problems=("/my/other.csv: the file is empty",))
     words = read(render_validation(found)).words
     assert "1 problem with the files other.csv: the file is empty" in words and "/my/" not in words
+
+
+def test_shares_of_rows_rise_in_steps_at_their_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Off by 10, 20 and 30 %: a third of the rows from each of them on; the baseline by 40 %."""
+    drawn: dict[str, tuple[list[float], list[float]]] = {}
+
+    def plot(axes: SvgAxes, x: Any, y: Any, dash: str, *, label: str, **_: Any) -> None:
+        drawn[label] = list(x), list(y)
+
+    monkeypatch.setattr(SvgAxes, "plot", plot)
+    rows = [
+        SimpleNamespace(run={"split": "test"}, step_error=error, baseline_error=base)
+        for error, base in ((-0.2, None), (0.1, None), (0.3, 0.4))
+    ]
+    cumulative_figure(cast("Any", rows), narrow=False)
+    x, y = drawn["test"]
+    assert x == pytest.approx([0, 10, 10, 20, 20, 30, 30])
+    assert y == pytest.approx([0, 0, 100 / 3, 100 / 3, 200 / 3, 200 / 3, 100])
+    assert drawn["baseline, test"] == ([0.0, 40.0, 40.0], [0.0, 0.0, 100.0])

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from simulator.cost.collectives.calls import all_to_all_s
 from simulator.errors import InfeasibleError, InputError
@@ -12,7 +14,12 @@ from simulator.files import Figure, with_figure
 from simulator.layout.placement import Group
 from simulator.questions.sparse.answer import Recommended, recommender
 from simulator.scenario import Scenario, make_scenario
-from simulator.sparse_tables.dense_model import dense_architecture, table_parameters
+from simulator.sparse_tables.dense_model import (
+    bottom_flop_fraction,
+    dense_architecture,
+    interacted,
+    table_parameters,
+)
 from simulator.sparse_tables.sharding import deal, distinct_rows_read, hit_fraction
 from simulator.sparse_tables.sparse_section import Sparse, read_sparse
 
@@ -92,6 +99,96 @@ def test_what_does_not_fit_is_cut() -> None:
     assert {s.width for own in deal(section(sharding="column"), 4, 1e12).shards for s in own} == {
         16
     }
+
+
+@given(
+    tables=st.lists(
+        st.tuples(st.integers(1, 50), st.integers(1, 3), st.integers(1, 9)), min_size=1, max_size=6
+    ),
+    ranks=st.integers(1, 6),
+    room=st.floats(0.05, 2.0),
+    sharding=st.sampled_from(["auto", "table", "column", "row"]),
+)
+def test_shards_are_all_of_every_table_and_no_rank_reads_far_more_than_the_mean(
+    tables: list[tuple[int, int, int]], ranks: int, room: float, sharding: str
+) -> None:
+    """Graham 1969: whoever deals to the least busy exceeds the mean by less than one shard."""
+    given = [{"rows": 100 * r, "count": n, "pooling": p} for r, n, p in tables]
+    sparse = section(tables=given, sharding=sharding)
+    whole = sum(100 * r * n * (64 * 4 + 4) for r, n, _ in tables)
+    room_bytes = 1e12 if room > 1.0 else room * whole / ranks
+    found = deal(sparse, ranks, room_bytes)
+    shards = [shard for own in found.shards for shard in own]
+    cut = len(shards) + len(found.by_row) - sum(n for _, n, _ in tables)  # a state more for each
+    assert sum(s.width for s in (*shards, *found.by_row)) == 64 * sum(n for _, n, _ in tables)
+    states = sum(100 * r * 4 for r, _, _ in tables)
+    assert whole <= found.kept_bytes.sum() * (1 + 1e-12) and found.kept_bytes.sum() <= (
+        whole + cut * states
+    )
+    widths = {s.width for s in shards}
+    assert all(16 <= width <= 64 for width in widths)
+    by_rank = [sum(s.width for s in own) for own in found.shards]
+    assert found.widths.tolist() == by_rank
+    assert found.row_width == sum(s.width for s in found.by_row)
+    if sharding == "table":
+        assert widths == {64} and not found.by_row
+    if sharding == "row":
+        assert not shards and np.ptp(found.kept_bytes) == 0.0
+    if room > 1.0 and shards:  # room for all: no rank waits for memory
+        reads = [sum(s.width * s.table.pooling for s in own) for own in found.shards]
+        largest = max(s.width * s.table.pooling for s in shards)
+        assert max(reads) <= sum(reads) / ranks + (1 - 1 / ranks) * largest + 1e-9
+
+
+def test_a_table_goes_to_the_rank_with_room_else_to_the_emptiest() -> None:
+    """Tables of 26, 13, 7.8 and 2.6 kB, read once, twice, three and nine times, on two ranks."""
+    given = [
+        {"rows": rows, "pooling": times} for rows, times in ((100, 1), (50, 2), (30, 3), (10, 9))
+    ]
+
+    def rows(room_bytes: float, **more: str) -> list[list[int]]:
+        found = deal(section(tables=given, **more), 2, room_bytes)
+        return [[s.table.rows for s in own] for own in found.shards]
+
+    assert rows(1e9) == rows(46_800.0) == [[10], [30, 50, 100]]
+    assert rows(46_799.0) == [[10, 100], [30, 50]]  # a byte is missing where fewest are read
+    assert rows(28_000.0) == [[10, 100], [30, 50]]  # no room for it: to the emptiest
+    assert rows(1.0, sharding="table") == [[10, 50], [30, 100]]  # none for any
+
+
+def test_side_by_side_the_top_reads_what_there_is() -> None:
+    """48 of the bottom, three rows of 8 and two of 20: 112; layers of 16 x 48, 112 x 32, 32 x 1."""
+    tables = [{"rows": 1000, "count": 3, "width": 8}, {"rows": 70, "count": 2, "width": 20}]
+    one = section(
+        interaction="concat", bottom=[48], tasks=[{"top": [32, 1]}], tables=tables, width=64
+    )
+    assert interacted(one) == 48 + 3 * 8 + 2 * 20
+    assert table_parameters(one) == 3 * 1000 * 8 + 2 * 70 * 20
+    arch = dense_architecture(one)
+    bottom, top = 17 * 48, 113 * 32 + 33
+    assert arch.parameters == bottom + top
+    share = 16 * 48 / (16 * 48 + 112 * 32 + 32)
+    assert bottom_flop_fraction(arch) == pytest.approx(share)
+
+
+def test_bytes_of_the_dense_layers_by_hand() -> None:
+    """16 bit: rectifiers read and write their outputs, backward one time more; dot reads again."""
+    parts = [block.traced for block in dense_architecture(section()).blocks]
+    bottom, top = (part for part in parts if part is not None)
+    assert bottom.streams[0].forward_bytes.per_sample == 2 * 2 * 64
+    assert bottom.streams[0].backward_bytes.per_sample == 3 * 2 * 64
+    assert bottom.saved_bytes.per_sample == 2 * (16 + 64) and bottom.input_bytes.per_sample == 32
+    sums = 64 + 16 * 64  # of the bottom and of sixteen tables
+    pairs = 64 + 17 * 16 // 2
+    kernel, rectifiers = top.streams
+    assert kernel.forward_bytes.per_sample == 2 * (sums + pairs)
+    assert kernel.backward_bytes.per_sample == 2 * (sums + pairs) + 2 * sums
+    assert rectifiers.forward_bytes.per_sample == 2 * 2 * (128 + 1)
+    assert (kernel.calls, rectifiers.calls, bottom.streams[0].calls) == (1, 2, 1)
+    assert top.saved_bytes.per_sample == 2 * sums + 2 * (pairs + 128 + 128 + 1)
+    assert top.input_bytes.per_sample == 2 * sums
+    assert top.transient_bytes.per_sample == 2 * 2 * sums  # wider than any layer after it
+    assert bottom.transient_bytes.per_sample == 2 * 2 * 64
 
 
 # --- a step -------------------------------------------------------------------------------------
