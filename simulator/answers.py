@@ -39,7 +39,11 @@ from simulator.units import (
 SCHEMA = 1
 """Number of the form of the documents; a key that changes its meaning raises it."""
 
-SCENARIO = ("scenario=scenario.document", "workload=scenario.workload.architecture")
+SCENARIO = (
+    "scenario=scenario.document",
+    "assumed_training=scenario.assumed",
+    "workload=scenario.workload.architecture",
+)
 """Keys that say what was asked, of an answer with a scenario."""
 
 _ROWS = _WIDE = 10

@@ -68,7 +68,7 @@ def _scenario(
 ) -> Scenario:
     """Make the scenario of what every face takes: a file, names, fields, or a mixture."""
     names = {"model": model, "cluster": cluster, "gpus": gpus, "software": software}
-    return assemble(scenario, names, fields, several=several)[0]
+    return assemble(scenario, names, fields, several=several)
 
 
 def predict(

@@ -57,7 +57,7 @@ def assemble(
     *,
     where: str = "arguments",
     several: bool = False,
-) -> tuple[Scenario, dict[str, Any]]:
+) -> Scenario:
     """Make a scenario of a file, of names and fields, or of a file with some things replaced.
 
     Parameters
@@ -76,11 +76,6 @@ def assemble(
     several : bool
         Batch and sequence may be lists or ranges, of which a plan chooses.
 
-    Returns
-    -------
-    scenario : Scenario
-    assumed : dict
-        Training fields that nobody gave and the value they took; empty with a file.
     """
     settings, overrides = dict(settings or {}), list(overrides)
     names, stated = _software(names)
@@ -93,7 +88,7 @@ def assemble(
     if stated:
         sections["software"] = stated
     if isinstance(source, Scenario):
-        return _changed(source, names, sections, overrides), {}
+        return _changed(source, names, sections, overrides)
     document = {} if source is None else read_document(Path(source))
     _put_names(document, names)
     for section, values in sections.items():
@@ -113,7 +108,7 @@ def assemble(
         architecture=architecture,
         several=several,
     )
-    return scenario, assumed
+    return replace(scenario, assumed=assumed)
 
 
 def _software(names: Mapping[str, Any]) -> tuple[Mapping[str, Any], dict[str, Any]]:

@@ -69,6 +69,8 @@ class Scenario:
     """Layout fields that a search may decide ([search]); None: DECIDED."""
     allow_tight: bool = False
     """Whether a layout may win whose P90 of memory is more than is usable ([search])."""
+    assumed: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Required fields of [training] that nobody gave, and what they were taken to be."""
     choices: dict[str, Choice] = dataclasses.field(default_factory=dict)
     """Fields of [training] that a plan chooses, of MAY_BE_SEVERAL."""
     sections: dict[str, Any] = dataclasses.field(default_factory=dict)

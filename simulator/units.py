@@ -190,10 +190,15 @@ def show_rate(bytes_per_s: float) -> str:
 
 
 def show_count(count: float) -> str:
-    """Format a large count with a decimal prefix: ``70.6B``, ``15T``, ``1.02M``."""
+    """Format a large count with a decimal prefix.
+
+    >>> show_count(70.55e9), show_count(15e12), show_count(999.9e6), show_count(1.234e15)
+    ('70.5B', '15T', '1B', '1,234T')
+    """
     for scale, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if abs(count) >= scale:
-            return f"{count / scale:.3g}{unit}"
+        if abs(count) >= 0.9995 * scale:  # three digits of which round up
+            value = count / scale
+            return f"{value:,.0f}{unit}" if abs(value) >= 999.5 else f"{value:.3g}{unit}"
     return f"{count:.3g}"
 
 

@@ -174,7 +174,7 @@ def test_options_and_files_take_them(tmp_path: Path) -> None:
     recipe = load_scenario(path).workload.recipe
     assert (recipe.sequence_length, recipe.tokens) == (8192, 15e12)
     changed = ScenarioOptions(tokens="2T", seq="4k", batch="1k", overrides=["layout.tp=2"])
-    scenario, _ = changed.scenario(path)
+    scenario = changed.scenario(path)
     recipe = scenario.workload.recipe
     assert (recipe.sequence_length, recipe.tokens, recipe.global_batch) == (4096, 2e12, 1000)
     assert scenario.pinned == {"tp": 2}

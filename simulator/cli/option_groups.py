@@ -83,10 +83,8 @@ class ScenarioOptions:
         """All of them but the overrides, as ``assembly.assemble`` takes names."""
         return {name: getattr(self, name) for name in ("model", "cluster", "gpus", "software")}
 
-    def scenario(
-        self, file: Path | None, *, several: bool = False
-    ) -> tuple[Scenario, dict[str, Any]]:
-        """Make the scenario that is described, and name the training fields it assumed.
+    def scenario(self, file: Path | None, *, several: bool = False) -> Scenario:
+        """Make the scenario that is described.
 
         With `several`, batch and sequence may be lists or ranges, of which a plan chooses.
         """

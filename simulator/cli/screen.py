@@ -94,7 +94,7 @@ def heading(scenario: Scenario, *, priced: str = "") -> Text:
 
     `priced` is a section that they hold, though those of a step on [cluster] would not.
     """
-    from simulator.report.wording import length_words
+    from simulator.report.wording import assumed_words, length_words
 
     arch, recipe = scenario.workload.architecture, scenario.workload.recipe
     cluster = scenario.cluster
@@ -121,14 +121,9 @@ def heading(scenario: Scenario, *, priced: str = "") -> Text:
         if section != priced:
             words = f"\n[{section}] is not in these figures: `{command}` has it"
             text.append(words, style="not bold TIGHT")
+    if assumed := assumed_words(scenario):
+        text.append(f"\n{assumed}", style="not bold")
     return text
-
-
-def assumptions(assumed: Mapping[str, Any]) -> Iterator[Text]:
-    """Say which training fields nobody gave, and what they were taken to be."""
-    if assumed:
-        words = ", ".join(f"training.{name} = {value}" for name, value in assumed.items())
-        yield Text(f"assumed, because not given: {words}")
 
 
 def plain_table(*columns: str, left: Sequence[str] = ()) -> Table:

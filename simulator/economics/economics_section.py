@@ -148,17 +148,25 @@ def _wrong(economics: Economics, cluster: Cluster, where: str) -> list[str]:
     if basis == "own" and economics.own is None:
         return [f"{where}: economics.own: required with basis = 'own'"]
     shares: dict[str, Figure | None] = {}
+    prices = {"usd_per_gpu_hour": economics.usd_per_gpu_hour}
     if economics.rent is not None:
+        prices["rent.on_demand_usd_per_gpu_hour"] = economics.rent.on_demand_usd_per_gpu_hour
         shares["rent.reserved_discount_fraction"] = economics.rent.reserved_discount_fraction
         shares["rent.spot_discount_fraction"] = economics.rent.spot_discount_fraction
     if economics.own is not None:
         shares["own.remaining_value_fraction"] = economics.own.remaining_value_fraction
         shares["own.busy_fraction"] = economics.own.busy_fraction
-    return [
-        problem(where, f"economics.{name}", "must be at most 1", float(share))
-        for name, share in shares.items()
-        if share is not None and share > 1.0
+    wrong = [
+        problem(where, f"economics.{name}", "must be above 0, as every price", float(price))
+        for name, price in prices.items()
+        if price == 0.0
     ]
+    for name, share in shares.items():
+        free = name.endswith("discount_fraction")  # nothing would be left to pay at 1
+        if share is not None and (share > 1.0 or (free and share == 1.0)):
+            rule = f"must be {'below' if free else 'at most'} 1"
+            wrong.append(problem(where, f"economics.{name}", rule, float(share)))
+    return wrong
 
 
 def _unknown(economics: Economics, cluster: Cluster, where: str) -> str:

@@ -101,6 +101,7 @@ def asked_of(scenario: Scenario) -> dict[str, Any]:
         "model": scenario.workload.architecture.name,
         "cluster": {"groups": groups, "gpus": cluster.gpus},
         "software": scenario.software.name,
+        "assumed_training": scenario.assumed,
     }
 
 
@@ -109,7 +110,7 @@ class MixedPrediction(Prediction):
     """What one layout costs on servers of several kinds; its estimate is the played step's."""
 
     KEYS: ClassVar[tuple[str, ...]] = (
-        *("*asked", "scenario=scenario.document", "layouts=rows", "groups"),
+        *("*asked", "scenario=scenario.document", "layouts=rows", "groups", "caveats"),
     )
 
     step: SimulatedStep

@@ -50,7 +50,7 @@ class Prediction(BestLayout):
     COMMAND: ClassVar[str] = "predict"
     KEYS: ClassVar[tuple[str, ...]] = (
         *("*asked", "layouts=rows", "tight_alternative"),
-        *("assumptions", "bearing_defaults"),
+        *("assumptions", "bearing_defaults", "caveats"),
     )
 
     scenario: Scenario

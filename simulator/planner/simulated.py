@@ -64,7 +64,7 @@ def neighbour_job(source: Source) -> Job:
     """Describe another job by its scenario, for what shares a fabric with it."""
     from simulator.events.sharing.neighbour_jobs import Job  # brings the events along
 
-    scenario = assemble(source, {})[0]
+    scenario = assemble(source, {})
     if scenario.cluster.kinds:
         rule = "must be left out of a job beside another: its servers are of one kind"
         raise InputError(f"{scenario.where}: cluster.groups: {rule}")

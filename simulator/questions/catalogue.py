@@ -361,7 +361,7 @@ def _model(name: str, arch: Architecture, source: str) -> ZooModel:
 
 def _kind(arch: Architecture) -> str:
     """What it reads and what it is made of."""
-    if arch.patch_values:
+    if not arch.vocabulary:
         words = ["images"]
     elif arch.is_encoder_decoder:
         words = ["encoder-decoder"]

@@ -66,7 +66,7 @@ def ask(
 
     prediction = None
     if scenario or options.describes_something:
-        described, _ = options.scenario(scenario)
+        described = options.scenario(scenario)
         prediction = predict(described)
     terms = [explained(term, prediction)] if term else [explained(name) for name in term_names()]
     screen = term_screen if term else list_screen

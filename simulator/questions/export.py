@@ -83,7 +83,7 @@ def ask(
     if form in _BINARY and out is None:
         raise InputError(f"--as {form}: must be written with --out")
     check_out("--out", out, folder=form == "chakra")
-    described, _ = options.scenario(scenario)
+    described = options.scenario(scenario)
     contents = _contents(described, form, best=best, top=top)
     if out is None:
         typer.echo(next(iter(contents.values())).decode())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from simulator.goal import Goal
 from simulator.records import dataclass
 from simulator.units import DAY_S
 from simulator.workload.recipe import Recipe
@@ -37,6 +38,13 @@ class Way:
     """Without failures; None: no tokens given, or nothing fits."""
     reason: str = ""
     """Why it cannot be."""
+
+
+def unjudged(goal: Goal) -> list[str]:
+    """Say of a deadline and a budget that ideal days are not held against them."""
+    limits = {"goal.deadline_days": goal.deadline_days, "goal.budget_usd": goal.budget_usd}
+    given = " and ".join(name for name, limit in limits.items() if limit is not None)
+    return [f"{given}: not judged here; `foreshard plan` does, for one place."] if given else []
 
 
 def ideal_days(recipe: Recipe, tokens_per_s: float, *, more: float = 0.0) -> float | None:

@@ -336,13 +336,14 @@ def options_words(offers: Sequence[Offer], options: Sequence[Option], asked: Ask
     count = f"{sum(o.feasible for o in offers)} offers that can run"
     if not options or not named:
         return f"Of {count}."
-    options = [option for option in options if option.roles != ("as asked",)]
+    shown, options = options, [option for option in options if option.roles != ("as asked",)]
+    these = "these" if len(options) == len(shown) else "those beside yours"
     if all(option.offer.meets(asked) for option in options):
         kept = sum(o.feasible and o.meets(asked) for o in offers)
         return f"Of {count}, {kept} keep {named} {sure}."
     if all((o.offer.deadline_chance or 0.0) >= asked.confidence for o in options):
-        return f"None of {count} keeps {named} {sure}; these keep the deadline."
-    return f"None of {count} keeps {named} {sure}; these come nearest."
+        return f"None of {count} keeps {named} {sure}; {these} keep the deadline."
+    return f"None of {count} keeps {named} {sure}; {these} come nearest."
 
 
 def same_money(first: Offer, offers: Sequence[Offer], asked: Asked) -> Offer | None:

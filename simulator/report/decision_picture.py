@@ -130,6 +130,8 @@ def _frame(axes: Any, shown: Sequence[Offer], asked: Asked, scale: float, ranged
     cheap = min(money, default=0.0) / scale
     top = 1.08 * max(dearest, 1.05 * (dear or 0.0)) / scale
     foot = 0.8 * cheap if cheap > 0.45 * top else 0.0
+    foot = min(foot, 0.95 * (dear or dearest) / scale)
+    beside_foot = dear is not None and dear / scale - foot < _LABEL * (top - foot)
     axes.set_ylim(foot, top)
     if dear is not None:
         axes.axhspan(dear / scale, top, color=colour("over budget").light, lw=0, zorder=0)
@@ -138,8 +140,9 @@ def _frame(axes: Any, shown: Sequence[Offer], asked: Asked, scale: float, ranged
         red = colour("does not fit").light
         axes.axvline(late, color=red, ls="--", lw=1.3)
         words = f"deadline {late:,.4g} days"
-        style = {"ha": "right", "va": "bottom", "fontsize": 9.0, "color": red}
-        axes.annotate(words, (late, foot), (-4, 5), textcoords="offset points", **style)
+        style = {"ha": "right", "fontsize": 9.0, "color": red}
+        style["va"], at, up = ("top", top, -5) if beside_foot else ("bottom", foot, 5)
+        axes.annotate(words, (late, at), (-4, up), textcoords="offset points", **style)
     beyond = [
         f"{what} {words} lies beyond"
         for what, limit, seen, words in (
@@ -164,6 +167,9 @@ def _near(limit: float | None, most: float) -> float | None:
     """A limit that is drawn; None for one so far away that the offers would shrink to a dot."""
     return limit if limit is not None and limit <= _FARTHEST * most else None
 
+
+_LABEL = 0.12
+"""Share of the height below which the words of a budget reach those of a deadline at the foot."""
 
 _FARTHEST = 3.0
 """Limits beyond so many times what the offers take are written, not drawn."""

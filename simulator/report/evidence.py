@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from simulator.report.wording import assumed_words
+from simulator.search.best_layout import BestLayout
 from simulator.search.certainty import TIE
-from simulator.workload.recipe import Workload
+from simulator.workload.recipe import Recipe, Workload
 
 NO_INTERVAL = "no interval"
 """Printed beside memory where no reading of the software's says how far it may be off."""
@@ -19,6 +21,8 @@ FLOP_CONVENTION = (
     " included, embedding look-up not) over GPUs x dense bf16 peak x step time. HFU adds what"
     " recomputation repeats."
 )
+
+NO_TOKENS = "No training.tokens given: no days, GPU-hours, USD or kWh."
 
 NOT_MODELLED = (
     ("data input without [data]", "the loader keeps up; only copies to the device count"),
@@ -67,6 +71,36 @@ def untimed(workload: Workload) -> list[str]:
     rounded = workload.recipe.fake_quantised_weights != "none"
     assumed = (*workload.architecture.assumed, *((_FAKE_QUANTISED,) if rounded else ()))
     return [f"Assumed: {words}." for words in assumed]
+
+
+def limits_of(answer: BestLayout) -> tuple[str, ...]:
+    """What stands behind an answer about layouts, what it takes for granted and leaves out."""
+    workload = answer.scenario.workload
+    return (
+        *_length_limits(workload.recipe),
+        *answer.evidence.sentences(),
+        *untimed(workload),
+        FLOP_CONVENTION,
+        f"Not modelled: {', '.join(name for name, _ in NOT_MODELLED)}.",
+    )
+
+
+def _length_limits(recipe: Recipe) -> list[str]:
+    """What the totals of a run without a length, or of less than a step, are worth."""
+    if recipe.run_tokens is None:
+        return [NO_TOKENS]
+    if recipe.run_tokens >= recipe.tokens_per_step:
+        return []
+    return [
+        f"training.tokens = {recipe.run_tokens:,.0f} are less than one step, which has"
+        f" {recipe.tokens_per_step:,}: days, GPU-hours, USD and kWh are those of a part of it."
+    ]
+
+
+def caveats_of(answer: BestLayout) -> tuple[str, ...]:
+    """The same, and the fields of the training that nobody gave: a heading of the screen."""
+    assumed = assumed_words(answer.scenario)
+    return (*([f"{assumed[0].upper()}{assumed[1:]}."] if assumed else []), *limits_of(answer))
 
 
 def ties(count: int, shown: int) -> str:

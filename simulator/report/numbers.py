@@ -29,6 +29,7 @@ from simulator.report.comparison import TimeBar, TimeChange, time_bars, time_cha
 from simulator.report.decision import Asked, Offer, Option, three_options
 from simulator.report.report_identity import question
 from simulator.report.wording import (
+    assumed_words,
     goodput_words,
     hours_words,
     length_words,
@@ -298,6 +299,7 @@ def job_line(scenario: Scenario, price: Price) -> str:
     size = show_count(arch.parameters)
     tokens = length_words(recipe)
     left = "".join(f"; [{name}] not in these figures" for name in scenario.elsewhere)
+    left += f"; {assumed}" if (assumed := assumed_words(scenario)) else ""
     return (
         f"{arch.name} ({size} parameters), {tokens}, {recipe.global_batch:,} sequences of"
         f" {recipe.sequence_length:,}, {recipe.precision}, {recipe.optimizer};"

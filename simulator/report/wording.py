@@ -54,6 +54,12 @@ _LEAST_GAP = 0.001
 """Differences of terms below this share of the step are not named."""
 
 
+def assumed_words(scenario: Scenario) -> str:
+    """Say which fields of the training nobody gave, and what they were taken to be."""
+    values = ", ".join(f"training.{name} = {value}" for name, value in scenario.assumed.items())
+    return f"assumed, because not given: {values}" if values else ""
+
+
 def length_words(recipe: Recipe) -> str:
     """Tokens of the run with its batch, beside those of a small one where they are fewer.
 
@@ -62,6 +68,8 @@ def length_words(recipe: Recipe) -> str:
     >>> one = Recipe(sequence_length=8, global_batch=64, tokens=1e9, critical_batch=128.0)
     >>> length_words(one)
     '1.5B tokens (1B with a small batch)'
+    >>> length_words(Recipe(sequence_length=8192, global_batch=1024, tokens=15))
+    '15 tokens (less than the 8.39M of one step)'
     """
     if recipe.tokens is None or recipe.run_tokens is None:
         return "one step"
@@ -70,6 +78,8 @@ def length_words(recipe: Recipe) -> str:
         if recipe.critical_batch is None
         else f" ({show_count(recipe.tokens)} with a small batch)"
     )
+    if recipe.run_tokens < recipe.tokens_per_step:  # a T or a B that nobody typed, most often
+        small += f" (less than the {show_count(recipe.tokens_per_step)} of one step)"
     return f"{show_count(recipe.run_tokens)} tokens{small}"
 
 

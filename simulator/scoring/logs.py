@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import field, fields, replace
 from typing import Any, ClassVar
 
@@ -218,11 +218,11 @@ class LogComparison:
         }
 
 
-def compare(log: MeasuredLog, scenario: Scenario, assumed: Iterable[str] = ()) -> LogComparison:
+def compare(log: MeasuredLog, scenario: Scenario) -> LogComparison:
     """Predict the run that a log is of.
 
     What the scenario leaves open of layout, training and software is taken from the log where it
-    states it; so are fields of its training that were `assumed`.
+    states it; so are fields of its training that nobody gave.
 
     Raises
     ------
@@ -235,7 +235,7 @@ def compare(log: MeasuredLog, scenario: Scenario, assumed: Iterable[str] = ()) -
             f"{log.path}: step time: must be at least {SHORTEST_STEP_S:g} s (is it in another"
             f" unit?), got {log.median_step_s:.3g} s"
         )
-    said = set(scenario.document.get("training", {})) - set(assumed)
+    said = set(scenario.document.get("training", {})) - scenario.assumed.keys()
     if problems := _contradictions(log, scenario, said):
         raise InputError(problems)
     layout = _open(log, _LAYOUT - scenario.pinned.keys())
@@ -279,7 +279,9 @@ def _followed(scenario: Scenario, training: Mapping[str, Any], software: str | N
     if software is not None:
         document["cluster"] = {**document.get("cluster", {}), "software": software}
     architecture = scenario.workload.architecture
-    return make_scenario(document, where=scenario.where, architecture=architecture)
+    made = make_scenario(document, where=scenario.where, architecture=architecture)
+    assumed = {name: value for name, value in scenario.assumed.items() if name not in training}
+    return replace(made, assumed=assumed)
 
 
 def _placed(text: str, log: MeasuredLog) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from math import isfinite
 from typing import Any
 
@@ -13,6 +14,7 @@ from simulator.arrays import Floats
 from simulator.cost.step import Estimate
 from simulator.economics.planning_factor import PlanningFactor, Span, planning_factor
 from simulator.economics.price import MARK
+from simulator.evidence.card import Card
 from simulator.frames import DataFrame, Table
 from simulator.goal import EVEN
 from simulator.scenario import Scenario
@@ -50,9 +52,21 @@ class BestLayout(Answer):
         return {
             "scenario": scenario.document,
             "assumed_software": scenario.assumed_software,
+            "assumed_training": scenario.assumed,
             "elsewhere": scenario.elsewhere,
             "workload": plain(scenario.workload.architecture) | flop,
         }
+
+    @property
+    def evidence(self) -> Card:
+        """What measured runs and figures stand behind it."""
+        raise NotImplementedError
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What it takes for granted and leaves out, as ``report/evidence.py`` words it."""
+        words: tuple[str, ...] = import_module("simulator.report.evidence").caveats_of(self)
+        return words
 
     @property
     def layout(self) -> dict[str, Any]:

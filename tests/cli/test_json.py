@@ -19,7 +19,10 @@ RUNNER = CliRunner()
 MOE = ["--model", "mixtral-8x7b", "--cluster", "dgx-h100", "--gpus", "16"]
 DENSE = ["--model", "llama-3.1-8b", "--cluster", "dgx-h100", "--gpus", "8"]
 
-HEAD = ["schema", "version", "command", "scenario", "assumed_software", "elsewhere", "workload"]
+HEAD = [
+    *("schema", "version", "command", "scenario", "assumed_software", "assumed_training"),
+    *("elsewhere", "workload"),
+]
 LAYOUT = [
     "layout", "step_time_s", "p10_s", "p90_s", "probability_fastest", "probability_beats_best",
     "tokens_per_s_per_gpu", "mfu", "hfu", "terms_s", "hidden_s", "input", "memory_bytes",
@@ -67,7 +70,7 @@ def test_keys_are_frozen(command: str) -> None:
     around = ["launch", "binds", "would_help", "limits"] if command == "plan" else []
     said = ["tight_alternative", *["tie"] * (command == "plan"), "assumptions"]
     rest, summary = ["bearing_defaults", *others, *around], ["summary"] * (command == "plan")
-    assert list(found) == [*HEAD, *search, *summary, "layouts", *said, *front, *rest]
+    assert list(found) == [*HEAD, *search, *summary, "layouts", *said, *front, *rest, "caveats"]
     if around:
         assert found["launch"].splitlines()[1:]
         assert list(found["would_help"][0])[:3] == ["name", "change", "gain"]

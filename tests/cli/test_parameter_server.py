@@ -19,7 +19,8 @@ def test_document() -> None:
     assert (done.exit_code, done.stderr) == (0, "")
     found = json.loads(done.stdout)
     assert list(found) == [
-        *("schema", "version", "command", "scenario", "workload", "consistency", "staleness"),
+        *("schema", "version", "command", "scenario"),
+        *("assumed_training", "workload", "consistency", "staleness"),
         *("backup_workers", "servers", "shard_bytes", "workers", "worker", "round", "ways"),
         *("backups", "networks", "more_updates_given", "played", "caveats"),
     ]

@@ -50,7 +50,7 @@ def test_every_term_has_its_formula_when_asked() -> None:
 
 def test_what_was_assumed_is_listed() -> None:
     text = " ".join(screen("--set", "layout.tp=2").split())
-    assert "training: sequence_length = 8192, global_batch = 1024" in text
+    assert "not given: training.sequence_length = 8192, training.global_batch = 1024" in text
     assert "layout: pp = 1, cp = 1, vpp = 1, dp = 4, ep = 1, etp = 1, micro_batch = 1" in text
     assert "sharding = zero1" in text and "sequence_parallel = true" in text
 

@@ -38,7 +38,9 @@ def screen(*arguments: str, columns: int = 170) -> str:
 @pytest.mark.parametrize("arguments", [FITS, OOM, NEVER])
 def test_keys_are_frozen(arguments: list[str]) -> None:
     found = document(*arguments)
-    assert list(found)[-4:] == ["tight_alternative", "assumptions", "bearing_defaults", "memory"]
+    assert list(found)[-5:] == [
+        *("tight_alternative", "assumptions", "bearing_defaults", "caveats", "memory")
+    ]
     memory = found["memory"]
     assert list(memory) == [
         "verdict",

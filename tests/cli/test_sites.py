@@ -19,7 +19,8 @@ def test_document() -> None:
     assert (done.exit_code, done.stderr) == (0, "")
     found = json.loads(done.stdout)
     assert list(found) == [
-        *("schema", "version", "command", "scenario", "workload", "outer_step", "compression"),
+        *("schema", "version", "command", "scenario"),
+        *("assumed_training", "workload", "outer_step", "compression"),
         *("sites", "even_batches", "cycle", "uplink_bytes_per_s_for_utilisation"),
         *("more_steps_fraction", "more_steps_given", "alternatives", "wait_days", "caveats"),
     ]

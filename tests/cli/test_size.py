@@ -21,9 +21,11 @@ def test_document() -> None:
     done = RUNNER.invoke(app, [*RUN, "--deadline", "30d", "--budget", "1M", "--json"])
     assert done.exit_code == 0, done.stderr
     document = json.loads(done.stdout)
-    keys = [*("schema", "version", "command", "scenario", "workload", "asked", "answer"),
-            *("nearest", "tried", "compute", "budget_left_usd", "budget_left_share"),
-            "budget_would_buy", "assumptions"]  # fmt: skip
+    keys = [
+        *("schema", "version", "command", "scenario", "assumed_training", "workload", "asked"),
+        *("answer", "nearest", "tried", "compute", "budget_left_usd", "budget_left_share"),
+        *("budget_would_buy", "assumptions", "caveats"),
+    ]
     assert list(document) == keys
     answer = document["answer"]
     assert answer["confidence"] == 0.9 and answer["planned_days"]["p90"] <= 30.0

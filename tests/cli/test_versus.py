@@ -18,7 +18,7 @@ NAMES = ["--model", "llama-3.1-8b", "--cluster", "dgx-h100", "--gpus", "16"]
 PINS = ["--set", "layout.pp=1", "--set", "layout.cp=1", "--set", "layout.sharding=zero1"]
 TWO = ["versus", "tp=4", "tp=8", *NAMES, *PINS, "--defaults"]
 IF = ["what-if", *NAMES, *PINS, "--set", "layout.micro_batch=1"]
-HEAD = ["schema", "version", "command", "scenario", "workload"]
+HEAD = ["schema", "version", "command", "scenario", "assumed_training", "workload"]
 SIDE = [
     *("asked", "layout", "step_time_s", "p10_s", "p90_s", "mfu", "days", "usd", "price"),
     *("memory_total_bytes", "fits", "verdict", "memory_p90_bytes", "usable_bytes", "goodput"),
@@ -41,7 +41,8 @@ def test_document_of_two() -> None:
     found = json.loads(done.stdout)
     ratio = ["step_time_ratio", "step_time_ratio_p10", "step_time_ratio_p90"]
     keys = ["searched", "a", "b", "chance_a_faster", "tie", "terms", "within_error", *ratio]
-    assert list(found) == [*HEAD, *keys, "days_change", "usd_change", "summary", "assumptions"]
+    rest = ["days_change", "usd_change", "summary", "assumptions", "caveats"]
+    assert list(found) == [*HEAD, *keys, *rest]
     assert list(found["a"]) == SIDE
     assert (found["a"]["layout"]["tp"], found["b"]["layout"]["tp"]) == (4, 8)
     assert found["within_error"] == found["tie"]

@@ -19,7 +19,8 @@ from simulator.workload.presets import load
 MEGATRON_FLAGS = {
     "accumulate-allreduce-grads-in-fp32", "add-qkv-bias", "attention-backend",
     "attention-dropout", "bf16", "ckpt-format", "context-parallel-size", "cp-comm-type",
-    "cpu-offloading-num-layers", "cross-entropy-loss-fusion", "data-parallel-sharding-strategy",
+    "cpu-offloading-num-layers", "cross-entropy-fusion-impl", "cross-entropy-loss-fusion",
+    "data-parallel-sharding-strategy",
     "disable-bias-linear",
     "expert-model-parallel-size", "expert-tensor-parallel-size", "ffn-hidden-size", "fp16",
     "activation-func-fp8-input-store", "fp4-format", "fp4-recipe",

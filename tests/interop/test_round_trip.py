@@ -214,6 +214,8 @@ class Trip:
     back: Layouts | None = None
     differs: tuple[str, ...] = ()
     """Fields that came back as something else."""
+    read: Scenario | None = None
+    """What the export says of model, software and layout."""
 
     def silent(self) -> list[str]:
         """Fields that were lost without a word."""
@@ -246,7 +248,7 @@ def trip(name: str, layouts: Layouts, folder: Path) -> Trip:
     back = Layouts.of(**complete(found.scenario, found.scenario.pinned)[0])
     before, after = meant(layouts.row(), scenario), meant(back.row(), scenario)
     differs = tuple(key for key in before if before[key] != after.get(key))
-    return Trip(text, layouts, back, differs)
+    return Trip(text, layouts, back, differs, found.scenario)
 
 
 def steps(layouts: list[Layouts], scenario: Scenario) -> list[float]:
@@ -288,6 +290,24 @@ def test_every_field_comes_back_or_is_named(name: str, tmp_path: Path) -> None:
     before = steps([done.there for done in same], scenario)
     after = steps([done.back for done in same if done.back is not None], scenario)
     assert before == after
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(x, marks=[pytest.mark.evidence] * (x not in (*OFTEN, "slurm"))) for x in CASES],
+)
+def test_what_is_read_takes_the_same_time_and_memory(name: str, tmp_path: Path) -> None:
+    """On the software that the command says, not only on the one that was planned with."""
+    scenario = scenario_of(name)
+    layout = Layouts.of(**complete(scenario, {})[0])
+    done = trip(name, layout, tmp_path)
+    assert done.back is not None and done.read is not None
+    before, after = (
+        evaluate(table, *setting_of(one))
+        for table, one in ((layout, scenario), (done.back, done.read))
+    )
+    assert after.step_time_s[0] == before.step_time_s[0], done.text
+    assert after.memory_total_bytes[0] == before.memory_total_bytes[0], done.text
 
 
 @pytest.mark.evidence

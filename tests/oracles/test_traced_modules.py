@@ -264,7 +264,7 @@ def test_the_step_is_no_faster_than_its_products_at_peak() -> None:
 
 def test_full_recomputation_keeps_the_inputs_of_the_layers() -> None:
     work = Workload.from_torch(GPT(), torch.zeros(1, 32).long(), global_batch=64)
-    scenario, _ = assemble(
+    scenario = assemble(
         None, {"model": work, "cluster": "dgx-h100", "gpus": 8, "software": "torchtitan"}
     )
     layouts = Layouts.of(

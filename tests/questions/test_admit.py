@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ import yaml
 from typer.testing import CliRunner
 
 from simulator.cli.main import app
+from simulator.economics.planning_factor import Span
 from simulator.interop.launch_files.job_manifests import read_manifest
-from simulator.questions.admit.answer import slurm_seconds
+from simulator.questions.admit.answer import slurm_seconds, would_be_allowed
+from simulator.questions.compare.offers import Asked, Offer
 
 pytestmark = pytest.mark.usefixtures("searched_once")
 RUNNER = CliRunner()
@@ -118,6 +121,31 @@ def test_each_limit_has_its_chance_with_what_runs_took_on_top_and_without() -> N
     assert "chance to stay below it" in said["cost"] and "assumed)" in said["cost"]
     idle = admitted(EXAMPLE, *options, "--set", "goal.ideal=true")[1]["ends"]
     assert idle["chance"] == idle["chance_without_factor"]
+
+
+def test_a_request_is_held_to_the_rule_of_the_decision_itself() -> None:
+    """0.50 days at P90 of 0.55: allowed, though published runs took more than that on top."""
+    days, planned = Span(p50=0.45, log_spread=0.08), Span(p50=0.62, log_spread=0.33)
+    offer = Offer(
+        cluster="c", gpus=64, feasible=True, memory_verdict="FITS", days=days, planned_days=planned
+    )
+    assert would_be_allowed(offer, Asked(deadline_days=0.55))
+    assert not would_be_allowed(offer, Asked(deadline_days=0.45))
+    assert not would_be_allowed(replace(offer, memory_verdict="TIGHT"), Asked(deadline_days=0.55))
+    assert not would_be_allowed(offer, Asked(budget_usd=1e9)), "what it costs nobody knows"
+
+
+@pytest.mark.evidence
+def test_the_smallest_request_is_one_that_would_be_allowed() -> None:
+    """21e9 tokens take 0.9 days on 32 H100: 15 hours are too few there, and enough on 64, though
+    not for what published runs took on top (1.39 times as long, 2.12 at P90), which is said."""
+    code, document = admitted(EXAMPLE, "--within", "15h")
+    request = document["smallest_request"]
+    assert code == 1 and request["gpus"] == 64
+    assert 9.0 < request["hours_p90"] < 15.0
+    assert 0.2 < request["deadline_chance"] < 0.8 and request["budget_chance"] is None
+    text = RUNNER.invoke(app, ["admit", str(EXAMPLE), *ON, "--within", "15h"]).stdout
+    assert "with what published runs took on top:" in text
 
 
 def test_a_layout_without_room_is_refused_with_a_request_that_has_it(tmp_path: Path) -> None:

@@ -77,6 +77,17 @@ def test_what_is_wrong_is_an_error_of_the_tool_with_the_message_of_the_command()
     assert dashed.is_error and "--help: no such term" in dashed.content[0].text
 
 
+def test_an_argument_that_a_tool_lacks_is_refused_and_not_ignored() -> None:
+    """A plan without its deadline would be another answer than the one that was asked for."""
+    wrong = call("plan", {**RUN, "tokens": "1T", "deadline_days": 20, "pods": 3})
+    assert wrong.is_error
+    said = wrong.content[0].text
+    assert "tokens: no such argument (give it in fields, as 'training.tokens')" in said
+    assert "'goal.deadline_days'" in said and "pods: no such argument" in said
+    missing = call("explain", {"word": "gemm"})
+    assert missing.is_error and "term: needed" in missing.content[0].text
+
+
 def test_a_plan_writes_no_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))

@@ -55,6 +55,8 @@ def _signature(name: str, function: Any) -> list[str]:
 
 
 def _parameter(parameter: inspect.Parameter) -> str:
+    if parameter.kind is parameter.VAR_POSITIONAL:
+        return f"*{parameter.name}"
     if parameter.default is parameter.empty:
         return parameter.name
     return f"{parameter.name}={parameter.default!r}"

@@ -361,9 +361,11 @@ def _kernels(row: dict[str, Any], scenario: Scenario) -> Arguments:
         "overlap_moe_expert_parallel_comm": experts,
         "no_overlap_p2p_communication": row["vpp"] > 1 and not software.overlap.pipeline_send,
     }
-    return {"attention_backend": software.kernels.attention} | {
-        name: True for name, on in switches.items() if on
-    }
+    arguments: Arguments = {"attention_backend": software.kernels.attention}
+    arguments |= {name: True for name, on in switches.items() if on}
+    if "loss" in software.kernels.fused:  # its default, native, keeps two fp32 tensors of logits
+        arguments["cross_entropy_fusion_impl"] = "te"
+    return arguments
 
 
 def _pairs_passes(row: dict[str, Any], software: Software) -> bool:

@@ -62,6 +62,9 @@ class Request:
     hours_p90: float | None
     """Time to ask for; None where nobody says how long the run is."""
     usd_p90: float | None
+    deadline_chance: float | None
+    """To end in time, with what published runs took on top; None without a limit."""
+    budget_chance: float | None
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -360,9 +363,19 @@ def _smallest(scenario: Scenario, asked: Asked) -> Request | None:
     good = sorted(n for n in sizes if n and (n % base == 0 or n < base) and n <= 8 * batch)
     for size in good:
         offer = offer_of(free, cluster.name, size, asked)
-        if offer.feasible and offer.memory_verdict != "TIGHT" and offer.meets(asked):
+        if would_be_allowed(offer, asked):
             return _request(offer)
     return None
+
+
+def would_be_allowed(offer: Offer, asked: Asked) -> bool:
+    """Whether memory fits and P90 of end and cost are within the limits, as of the job itself."""
+    limits = ((offer.days, asked.deadline_days), (offer.usd, asked.budget_usd))
+    return (
+        offer.feasible
+        and offer.memory_verdict == "FITS"
+        and all(span is not None and span.p90 <= limit for span, limit in limits if limit)
+    )
 
 
 def _request(offer: Offer) -> Request:
@@ -372,4 +385,6 @@ def _request(offer: Offer) -> Request:
         layout=offer.described,
         hours_p90=None if days is None else 24.0 * days.p90,
         usd_p90=None if usd is None else usd.p90,
+        deadline_chance=offer.deadline_chance,
+        budget_chance=offer.budget_chance,
     )

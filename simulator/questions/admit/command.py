@@ -18,10 +18,10 @@ from simulator.cli.option_groups import ScenarioOptions
 from simulator.cli.runner import Reply, question
 from simulator.cli.screen import heading, notes, waiting
 from simulator.glossary import CAVEATS
-from simulator.units import DAY_S, show_usd
+from simulator.units import DAY_S, show_chance, show_usd
 
 if TYPE_CHECKING:
-    from simulator.questions.admit.answer import Admission
+    from simulator.questions.admit.answer import Admission, Request
 
 
 JobFile = Annotated[
@@ -77,6 +77,13 @@ def ask(
 _INKS = {"allow": "bold FITS", "warn": "bold TIGHT", "refuse": "bold OOM"}
 
 
+def _on_top(request: Request) -> list[str]:
+    """How likely the request is to do, with what published runs took on top."""
+    chances = {"in time": request.deadline_chance, "within the budget": request.budget_chance}
+    words = [f"{show_chance(x)} chance {what}" for what, x in chances.items() if x is not None]
+    return [f"with what published runs took on top: {', '.join(words)}"] if words else []
+
+
 def screen(answer: Admission) -> Iterator[RenderableType]:
     """Give the decision first."""
     yield heading(answer.imported.scenario)
@@ -91,7 +98,7 @@ def screen(answer: Admission) -> Iterator[RenderableType]:
         usd = "" if request.usd_p90 is None else f", {show_usd(request.usd_p90)}{mark} (P90)"
         yield notes(
             "The smallest request that does it",
-            [f"{request.gpus:,} accelerators{hours}{usd}: {request.layout}"],
+            [f"{request.gpus:,} accelerators{hours}{usd}: {request.layout}", *_on_top(request)],
         )
     elif answer.decision == "refuse":
         yield notes("", ["No size of this cluster, halved or doubled, does it."])

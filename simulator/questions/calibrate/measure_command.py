@@ -102,7 +102,7 @@ def _planned(path: Path, have: list[Path]) -> Reply:
     from simulator.questions.calibrate.command import planned_screen
     from simulator.questions.calibrate.next_measurement import plan_measurements
 
-    scenario, _ = ScenarioOptions().scenario(path)
+    scenario = ScenarioOptions().scenario(path)
     answer = plan_measurements(predict_best(scenario), [read_measurements(file) for file in have])
     return Reply(answer, planned_screen)
 

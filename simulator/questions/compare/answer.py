@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from importlib import import_module
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -75,7 +76,14 @@ class Comparison(Answer):
     """Offers of all clusters and sizes, in the order in which they were asked for."""
 
     COMMAND: ClassVar[str] = "compare"
-    KEYS: ClassVar[tuple[str, ...]] = (*SCENARIO, "asked", "rows", "*views", "assumptions")
+    KEYS: ClassVar[tuple[str, ...]] = (
+        *SCENARIO,
+        "asked",
+        "rows",
+        "*views",
+        "assumptions",
+        "caveats",
+    )
 
     scenario: Scenario
     asked: Asked
@@ -159,6 +167,12 @@ class Comparison(Answer):
         """What the offer to take, or else the nearest, takes for granted and bears on it most."""
         row = self.recommended or nearest(self.rows, self.asked)
         return [] if row is None else offer_assumptions(self.scenario, row)
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What it takes for granted, as ``offer_sentences.py`` words it."""
+        words = import_module("simulator.questions.compare.offer_sentences").caveats_of
+        return tuple(words(self))
 
     @property
     def reference(self) -> Offer | None:

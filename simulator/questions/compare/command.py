@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Collection, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -34,7 +34,7 @@ from simulator.cli.options import (
     writing,
 )
 from simulator.cli.runner import Reply, question
-from simulator.cli.screen import NO_FIT, Progress, assumptions, heading, notes, waiting
+from simulator.cli.screen import NO_FIT, Progress, heading, notes, waiting
 from simulator.goal import CONFIDENCE
 from simulator.units import (
     show_days_span,
@@ -90,7 +90,7 @@ def ask(
 
     quotes, names = quotes_on(offers, clusters_of(clusters), where="command line")
     sizes = parse_counts(gpus) if gpus else [None]
-    described, assumed = SearchOptions(
+    described = SearchOptions(
         model=model,
         cluster=first_that_holds(names, sizes[0]) if scenario is None else None,
         gpus=sizes[0] if scenario is None else None,
@@ -116,7 +116,7 @@ def ask(
         )
     return Reply(
         answer,
-        partial(screen, assumed=assumed),
+        screen,
         write=None if out is None else partial(_write, folder=out),
         feasible=any(row.meets(answer.asked) for row in answer.rows),
     )
@@ -144,14 +144,13 @@ _WIDTH = 80
 """Of the screen."""
 
 
-def head(scenario: Scenario, assumed: dict[str, Any]) -> Iterator[RenderableType]:
+def head(scenario: Scenario) -> Iterator[RenderableType]:
     """Give what is asked about; on which clusters is in the table."""
     from simulator.report.wording import IDEAL
 
-    first, second = heading(scenario).plain.split("\n", 1)
+    first, *others = heading(scenario).plain.split("\n")
     yield Text(first.partition(" on ")[0], style="bold")
-    yield Text(second.split("\n")[-1])
-    yield from (wrapped(text.plain) for text in assumptions(assumed))
+    yield from map(wrapped, others)
     if scenario.goal.ideal:
         yield wrapped(f"Totals have {IDEAL}")
 
@@ -217,11 +216,11 @@ def _usd_ends(usd: Span) -> str:
     return show_usd_span(usd.p10, usd.p90).removesuffix(" USD").replace(" to ", "-")
 
 
-def screen(answer: Comparison, assumed: dict[str, Any]) -> Iterator[RenderableType]:
+def screen(answer: Comparison) -> Iterator[RenderableType]:
     """Give which offer to take, all of them, and what to make of them."""
     from simulator.questions.compare.offer_sentences import missed, verdict, views
 
-    yield from head(answer.scenario, assumed)
+    yield from head(answer.scenario)
     yield ""
     if said := missed(answer.asked, answer.rows, answer.scenario.workload.recipe.run_tokens):
         yield wrapped(said, style=NO_FIT)

@@ -49,7 +49,7 @@ def views(answer: Comparison) -> list[tuple[str, list[str]]]:
         ("Speed-up over the number of GPUs", _curves(answer)),
         ("Goodput and carbon", _lost_and_carbon(answer)),
         ("Sizes", _sizes(answer)),
-        (CAVEATS, _caveats(answer)),
+        (CAVEATS, caveats_of(answer)),
     ]
     return [(title, lines) for title, lines in said if lines]
 
@@ -354,7 +354,7 @@ def _no_price(answer: Comparison) -> list[str]:
     return [f"{named} has no price: give --price {named}=USD"]
 
 
-def _caveats(answer: Comparison) -> list[str]:
+def caveats_of(answer: Comparison) -> list[str]:
     """Assumed prices, planning factor, racks, carbon, memory, search."""
     lines = []
     prices = {row.named: row for row in answer.feasible}

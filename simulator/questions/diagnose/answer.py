@@ -196,6 +196,7 @@ class Diagnoses(Answer):
 
     COMMAND: ClassVar[str] = "diagnose"
     KEYS: ClassVar[tuple[str, ...]] = (
+        "assumed_training=prediction.scenario.assumed",
         *("measured_step_s", "predicted_step_s", "p10_s", "p90_s", "gap_s", "course", "causes"),
         *("unexplained", "nothing_wrong", "not_the_run", "verdict", "says", "not_possible"),
         *("alike", "by_trace", "caveats"),
@@ -418,7 +419,6 @@ def read_run(
     log: Path | None,
     trace: Path | None,
     step_time_s: float | None = None,
-    assumed: Iterable[str] = (),
 ) -> tuple[Prediction, Seen]:
     """Read what is known of a run, and predict it.
 
@@ -439,7 +439,7 @@ def read_run(
     if log is not None:
         recipe, gpus = scenario.workload.recipe, scenario.cluster.gpus
         read = reader_of(log_kind(log))(log, recipe, gpus)
-        comparison = compare(read, scenario, assumed)
+        comparison = compare(read, scenario)
         prediction, measured_s = comparison.prediction, read.median_step_s
         settled = frozenset(read.stated)
         course, memory = course_of(read.kept_s), comparison.memory_of_a_whole_step()

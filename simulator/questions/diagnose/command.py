@@ -5,10 +5,9 @@ The command first, then its screen.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import RenderableType
@@ -75,17 +74,17 @@ def ask(
         raise InputError("command line: must be given --log LOG, --trace TRACE or --step-time S")
     if step_time is not None and (log or trace):
         raise InputError("command line: --step-time: only where there is no log and no trace")
-    described, assumed = options.scenario(scenario)
+    described = options.scenario(scenario)
     with waiting("pricing every cause"):
-        prediction, seen = read_run(described, log, trace, step_time, assumed)
+        prediction, seen = read_run(described, log, trace, step_time)
         answer = diagnose(prediction, seen)
-    return Reply(answer, partial(screen, assumed=assumed))
+    return Reply(answer, screen)
 
 
 _ROWS = 8
 
 
-def screen(answer: Diagnoses, assumed: Mapping[str, Any] | None = None) -> Iterator[RenderableType]:
+def screen(answer: Diagnoses) -> Iterator[RenderableType]:
     """Give the gap, then the causes, then what decides between them."""
     yield heading(answer.prediction.scenario)
     yield Text(f"\n{answer.says}", style="bold")
@@ -117,8 +116,7 @@ def screen(answer: Diagnoses, assumed: Mapping[str, Any] | None = None) -> Itera
     yield notes("Said in the log", words)
     if answer.not_possible:
         yield notes("Not of this run", [", ".join(answer.not_possible)])
-    given = [f"assumed: {', '.join(assumed)}"] if assumed else []
-    yield notes(CAVEATS, [*answer.caveats, *given])
+    yield notes(CAVEATS, answer.caveats)
 
 
 def _alike(answer: Diagnoses) -> list[str]:

@@ -17,6 +17,7 @@ from simulator.distillation import (
 from simulator.errors import InfeasibleError, InputError, problem
 from simulator.frames import DataFrame, frame_of_rows
 from simulator.planner.prediction import forward_pass_s, frozen, only_forward, refuse_mixed
+from simulator.questions.run_options import unjudged
 from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.fastest import fastest
@@ -128,6 +129,7 @@ class Distilled(Answer):
             " frozen ones; nothing of its pass is hidden, so that a step is no longer.",
             *([_REFERENCE] if self.section.teacher is None else []),
             "Days are ideal ones. What the student gains of its teacher is not modelled.",
+            *unjudged(self.scenario.goal),
         )
 
     @property

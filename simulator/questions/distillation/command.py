@@ -46,7 +46,7 @@ def ask(
         prediction = read.predicted()
         answer = distil(prediction.scenario, prediction.estimate)
     else:
-        read, answer = None, distil(options.scenario(file)[0])
+        read, answer = None, distil(options.scenario(file))
 
     def document(answer: Distilled) -> dict[str, Any]:
         from simulator.answers import plain

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
+from inspect import Parameter, signature
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -21,8 +22,10 @@ from pydantic import Field
 
 from simulator._version import __version__
 from simulator.cli.options import INFEASIBLE
+from simulator.errors import did_you_mean
 from simulator.questions.registry import HELP
 from simulator.quoting import option_word
+from simulator.sections import fields_named
 
 LIMIT_S = 600.0
 """Longest that one tool may take."""
@@ -56,14 +59,44 @@ Fields = Annotated[
 Json = Annotated[bool, Field(description="Answer with the JSON document in place of the screen.")]
 
 
-def server() -> MCPServer[Any]:
+class Server(MCPServer[Any]):
+    """A server that refuses arguments which a tool does not have: they would change nothing."""
+
+    async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
+        """Call a tool by name.
+
+        Raises
+        ------
+        ToolError
+            With every argument that is unknown or missing, or what the tool itself raises.
+        """
+        if (tool := TOOLS.get(name)) is not None:
+            known = signature(tool).parameters
+            wrong = [_unknown(name, argument, known) for argument in arguments.keys() - known]
+            wrong += [
+                f"{name}: {parameter.name}: needed"
+                for parameter in known.values()
+                if parameter.default is Parameter.empty and parameter.name not in arguments
+            ]
+            if wrong:
+                raise ToolError("\n".join(sorted(wrong)))
+        return await super().call_tool(name, arguments, context)
+
+
+def server() -> Server:
     """Make the server with its tools."""
-    made: MCPServer[Any] = MCPServer(
-        "foreshard", version=__version__, instructions=INSTRUCTIONS, log_level="WARNING"
-    )
-    for tool in (plan, predict, compare, size, explain, catalogue):
-        made.tool(description=HELP.get(tool.__name__, tool.__doc__))(tool)
+    made = Server("foreshard", version=__version__, instructions=INSTRUCTIONS, log_level="WARNING")
+    for name, tool in TOOLS.items():
+        made.tool(description=HELP.get(name, tool.__doc__))(tool)
     return made
+
+
+def _unknown(tool: str, argument: str, known: Collection[str]) -> str:
+    """Say that a tool has no such argument, and where a field of that name goes."""
+    words = f"{tool}: {argument}: no such argument"
+    if (places := fields_named(argument)) and "fields" in known:
+        return f"{words} (give it in fields, as {' or '.join(map(repr, places))})"
+    return f"{words}{did_you_mean(argument, known)}"
 
 
 async def plan(
@@ -141,6 +174,12 @@ async def catalogue(
     """List names: models of the zoo, clusters, accelerators, software, or fields of a scenario."""
     words = [of] if of in ("models", "fields") else ["profiles", "list", of]
     return await _run(words[0], None, words[1:])
+
+
+TOOLS: Mapping[str, Callable[..., Coroutine[Any, Any, str]]] = {
+    tool.__name__: tool for tool in (plan, predict, compare, size, explain, catalogue)
+}
+"""Every tool by its name."""
 
 
 def _said(fields: Mapping[str, Any] | None, **options: str | int | None) -> list[str]:

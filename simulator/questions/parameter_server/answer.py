@@ -29,7 +29,7 @@ from simulator.parameter_servers.server_section import (
 )
 from simulator.planner.prediction import refuse_mixed
 from simulator.questions.parameter_server.worker import Worker, fastest_worker, per_worker
-from simulator.questions.run_options import Way, ideal_days
+from simulator.questions.run_options import Way, ideal_days, unjudged
 from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.fastest import fastest
@@ -165,6 +165,7 @@ class Served(Answer):
             "Pushes begin after the backward pass; all-reduce is hidden where the software hides"
             " it. The table by adapters has rings after the backward pass, too.",
             "Days are ideal ones. Servers on hosts of their own are not in the price.",
+            *unjudged(self.scenario.goal),
         )
 
     def to_frame(self) -> DataFrame:

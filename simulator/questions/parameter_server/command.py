@@ -45,7 +45,7 @@ def ask(
     """
     from simulator.questions.parameter_server.answer import parameter_server, with_play
 
-    answer = parameter_server(ScenarioOptions(overrides=overrides).scenario(scenario)[0])
+    answer = parameter_server(ScenarioOptions(overrides=overrides).scenario(scenario))
     if play:
         answer = with_play(answer, seed)
     return Reply(answer, screen, feasible=answer.crew is not None)

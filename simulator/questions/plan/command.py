@@ -137,7 +137,7 @@ def ask(
         of_search |= {"--exhaustive": exhaustive, **drawn}
         refuse_of_search(of_search)
         return advice(launch_files, options, out=out)
-    described, assumed = options.scenario(file, several=True)
+    described = options.scenario(file, several=True)
     if described.cluster.kinds:
         of_one = {"--out": out, "--refine": refine, "--trace": trace, "--top": top}
         of_one |= {"--exhaustive": exhaustive, **drawn}
@@ -166,7 +166,7 @@ def ask(
     shown = top or (8 if more else None)
     return Reply(
         answer,
-        partial(_screen, assumed=assumed, upgrades=upgrades, launch=launch, top=shown),
+        partial(_screen, upgrades=upgrades, launch=launch, top=shown),
         partial(_document, top=top),
         write,
         feasible=answer.meets_deadline and answer.meets_budget,
@@ -202,7 +202,6 @@ def _mixed(scenario: Scenario, of_one: dict[str, Any]) -> Reply:
 
 def _screen(
     answer: Plan,
-    assumed: dict[str, Any],
     upgrades: Callable[[], list[Variant]],
     launch: Callable[[], str],
     top: int | None,
@@ -210,10 +209,10 @@ def _screen(
     if top is None:
         from simulator.questions.plan.verdict_screen import verdict_screen
 
-        return verdict_screen(answer, assumed, upgrades)
+        return verdict_screen(answer, upgrades)
     from simulator.questions.plan.screen import screen
 
-    return screen(answer, assumed, upgrades, launch(), top=top)
+    return screen(answer, upgrades, launch(), top=top)
 
 
 def _document(answer: Plan, top: int | None) -> dict[str, Any]:

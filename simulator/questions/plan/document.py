@@ -60,6 +60,7 @@ def plan_document(plan: Plan, *, top: int | None = None) -> dict[str, Any]:
             "untimed": untimed(plan.scenario.workload),
             "not_modelled": [{"name": name, "meaning": why} for name, why in NOT_MODELLED],
         },
+        "caveats": plan.caveats,
     }
     return {**head("plan"), **plain(document)}
 

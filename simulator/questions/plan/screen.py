@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +14,6 @@ from rich.text import Text
 from simulator.arrays import Floats
 from simulator.cli.screen import (
     NO_FIT,
-    assumptions,
     console,
     fitting,
     gib,
@@ -39,10 +37,8 @@ from simulator.planner.sensitivity import binding, surer_words
 from simulator.planner.variants import Variant, other_trainings
 from simulator.report.evidence import (
     FIT_RULE,
-    FLOP_CONVENTION,
-    NOT_MODELLED,
+    limits_of,
     ties,
-    untimed,
 )
 from simulator.report.numbers import refined_rows
 from simulator.report.wording import end_words, goodput_words, speed_words
@@ -84,17 +80,15 @@ _UPGRADES = 3
 
 def screen(
     plan: Plan,
-    assumed: dict[str, Any],
     upgrades: Callable[[], list[Variant]],
     launch: str,
     *,
     top: int,
 ) -> Iterator[RenderableType]:
-    """Give a plan; `assumed` are training fields that nobody gave, `upgrades` tries some."""
+    """Give a plan; `upgrades` tries some."""
     took("searched", plan.found.seconds)
     wide = console().width >= _WIDE
     yield heading(plan.scenario)
-    yield from assumptions(assumed)
     for line in missed_goals(plan):
         yield Text(line, style=NO_FIT)
     yield ""
@@ -121,7 +115,7 @@ def screen(
     if trained := trained_otherwise(plan):
         yield notes(OTHERWISE, trained)
     yield notes("Searched", _searched(plan))
-    yield notes(CAVEATS, _caveats(plan))
+    yield notes(CAVEATS, limits_of(plan))
     yield Text("Launch the best layout", style="bold")
     yield Text(launch, no_wrap=True)
     yield ""
@@ -373,20 +367,6 @@ def _searched(plan: Plan) -> list[str]:
     lines += search_caps(plan.scenario)
     own, others = decides(plan.scenario)
     lines.append(f"Decided: {', '.join(own)}; where [search] allow names them: {', '.join(others)}")
-    return lines
-
-
-def _caveats(plan: Plan) -> list[str]:
-    """Evidence, convention and what is left out."""
-    scenario = plan.scenario
-    lines = [
-        *plan.evidence.sentences(),
-        FLOP_CONVENTION,
-        *untimed(scenario.workload),
-        f"Not modelled: {', '.join(name for name, _ in NOT_MODELLED)}.",
-    ]
-    if scenario.workload.recipe.tokens is None:
-        lines.insert(0, "No training.tokens given: no days, GPU-hours, cost or energy.")
     return lines
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -12,7 +11,6 @@ from rich.text import Text
 
 from simulator.cli.screen import (
     NO_FIT,
-    assumptions,
     fitting,
     gib,
     heading,
@@ -62,13 +60,10 @@ _BINDING = 2
 _REST = "--more: ranking, time by term, memory by kind, defaults, caveats, the launch command."
 
 
-def verdict_screen(
-    plan: Plan, assumed: dict[str, Any], upgrades: Callable[[], list[Variant]]
-) -> Iterator[RenderableType]:
-    """Give the verdict; `assumed` are training fields that nobody gave, `upgrades` tries some."""
+def verdict_screen(plan: Plan, upgrades: Callable[[], list[Variant]]) -> Iterator[RenderableType]:
+    """Give the verdict; `upgrades` tries some."""
     took("searched", plan.found.seconds)
     yield heading(plan.scenario)
-    yield from assumptions(assumed)
     for line in missed_goals(plan):
         yield Text(line, style=NO_FIT)
     asked = asked_of(plan)

@@ -28,8 +28,10 @@ from simulator.planner.changes import machine_with
 from simulator.planner.prediction import refuse_mixed
 from simulator.records import dataclass
 from simulator.scenario import Scenario
+from simulator.search.best_layout import factor_of
+from simulator.search.certainty import certainty
 from simulator.search.fastest import explore_scenario
-from simulator.search.outcome import busy_seconds
+from simulator.search.outcome import busy_seconds, goal_chances
 from simulator.search.with_failures import priced
 
 SHARES = (1.0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125)
@@ -65,6 +67,9 @@ class PowerChoice(Encoded):
     """Of the real run; None where its length is not known."""
     kwh: float | None
     usd: float | None
+    deadline_chance: float | None
+    """To end in time, with what published runs took on top; None without a deadline."""
+    budget_chance: float | None
     layout: str
 
 
@@ -82,8 +87,8 @@ class PowerChoices(Answer):
 
     COMMAND: ClassVar[str] = "power"
     KEYS: ClassVar[tuple[str, ...]] = (
-        *("scenario=scenario.document", "cap_kw", "full_kw=full.kw", "exponent", "best", "choices"),
-        *("frontier", "caveats"),
+        *("scenario=scenario.document", "assumed_training=scenario.assumed", "cap_kw"),
+        *("full_kw=full.kw", "exponent", "best", "choices", "frontier", "caveats"),
     )
 
     scenario: Scenario
@@ -248,8 +253,26 @@ def _choice(size: _Size, clock: float, exponent: float) -> PowerChoice:
         days=float(outcome.days[0]) if known else None,
         kwh=float(outcome.kwh[0]) if known else None,
         usd=float(outcome.usd[0]) if known and np.isfinite(outcome.usd[0]) else None,
+        deadline_chance=None,
+        budget_chance=None,
         layout=estimate.layouts.describe(0),
     )
+
+
+def _judged(size: _Size, choice: PowerChoice, exponent: float) -> PowerChoice:
+    """The choice with its chances to keep deadline and budget, of those that there are."""
+    goal, cluster = size.scenario.goal, _at_clock(size.scenario.cluster, choice.clock, exponent)[0]
+    if goal.deadline_days is None and goal.budget_usd is None:
+        return choice
+    machine = machine_with((cluster, size.scenario.software), ("matrix", choice.clock))
+    workload = size.scenario.workload
+    estimate = evaluate(size.estimate.layouts, workload, *machine)
+    outcome = priced(estimate, replace(size.scenario, cluster=cluster))
+    sure = certainty(estimate, workload, *machine)
+    factor = factor_of(size.scenario)
+    held = goal_chances(estimate.step_time_s, outcome, sure, goal, factor)
+    known = [float(x[0]) if np.isfinite(x[0]) else None for x in (held.deadline, held.budget)]
+    return replace(choice, deadline_chance=known[0], budget_chance=known[1])
 
 
 def _under(
@@ -269,7 +292,7 @@ def _under(
             if lowest.kw > cap_kw:
                 continue
             choice = _highest(size, (lowest, choice), cap_kw, exponent)
-        made.append(choice)
+        made.append(_judged(size, choice, exponent))
     return sorted(made, key=lambda choice: (choice.step_time_s, choice.gpus))
 
 

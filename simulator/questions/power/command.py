@@ -5,7 +5,7 @@ The command first, then its screen.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,7 +20,9 @@ from simulator.cli.runner import Reply, question
 from simulator.cli.screen import heading, notes, table_of, waiting
 from simulator.errors import InputError
 from simulator.glossary import CAVEATS
+from simulator.goal import Goal
 from simulator.units import (
+    show_chance,
     show_count,
     show_kwh,
     show_number_of_days,
@@ -30,7 +32,7 @@ from simulator.units import (
 )
 
 if TYPE_CHECKING:
-    from simulator.questions.power.answer import PowerChoices
+    from simulator.questions.power.answer import PowerChoice, PowerChoices
 
 
 Cap = Annotated[
@@ -63,7 +65,7 @@ def ask(
     check_out("--picture", picture)
     if picture is not None and picture.suffix not in (".png", ".svg"):
         raise InputError(f"--picture: must end in .png or .svg, got {picture.name!r}")
-    described, _ = options.scenario(scenario)
+    described = options.scenario(scenario)
     with waiting("searching every size"):
         answer = power_choices(described, cap)
     return Reply(answer, screen, write=None if picture is None else partial(_write, path=picture))
@@ -78,6 +80,18 @@ def _write(answer: PowerChoices, path: Path) -> list[str]:
     with writing(path, "--picture"):
         write_files({path: file_bytes(power_picture(answer), path.suffix)})
     return [f"Picture: {path}"]
+
+
+def _goal_columns(goal: Goal) -> Iterator[tuple[str, Callable[[PowerChoice], str]]]:
+    """How likely each choice is to keep deadline and budget, where there are such."""
+
+    def words(chance: float | None) -> str:
+        return "" if chance is None else show_chance(chance)
+
+    if goal.deadline_days is not None:
+        yield "in time", lambda row: words(row.deadline_chance)
+    if goal.budget_usd is not None:
+        yield "in budget", lambda row: words(row.budget_chance)
 
 
 def screen(answer: PowerChoices) -> Iterator[RenderableType]:
@@ -101,6 +115,7 @@ def screen(answer: PowerChoices) -> Iterator[RenderableType]:
             f"USD{answer.scenario.tariff.price.mark}",
             lambda row: "" if row.usd is None else show_usd(row.usd),
         ),
+        *_goal_columns(answer.scenario.goal),
         ("layout", lambda row: row.layout),
         left=("layout",),
     )

@@ -73,7 +73,7 @@ def ask(
     from simulator.planner.prediction import predict
 
     options = limits.put_on(options.with_set(IDEAL) if ideal else options)
-    made, assumed, launch = _asked(scenario, from_files, options, as_json=as_json)
+    made, launch = _asked(scenario, from_files, options, as_json=as_json)
     check_trace(trace)
     if isinstance(made, Scenario) and made.cluster.kinds:
         of_one = {"--memory": memory, "--figures": figures, "--explain": explain,
@@ -107,7 +107,7 @@ def ask(
             return memory_screen(prediction, fit)
         from simulator.questions.predict.screen import screen
 
-        return screen(prediction, assumed, correction, effects, formulas=explain)
+        return screen(prediction, correction, effects, formulas=explain)
 
     def document(prediction: Prediction) -> dict[str, Any]:
         parts = {"anchored_by": correction, "memory": fit, "figures": effects, "from": launch}
@@ -123,13 +123,13 @@ def _asked(
     options: ScenarioOptions,
     *,
     as_json: bool,
-) -> tuple[Scenario | Prediction, dict[str, Any], Imported | None]:
-    """What a file, launch files (predicted already) or names describe, and what they assumed."""
+) -> tuple[Scenario | Prediction, Imported | None]:
+    """What a file, launch files (predicted already) or names describe."""
     file, launch_files = sorted_files(scenario, from_files)
     if launch_files:
         launch = imported(launch_files, options, as_json=as_json)
-        return launch.predicted(), {}, launch
-    return *options.scenario(file), None
+        return launch.predicted(), launch
+    return options.scenario(file), None
 
 
 def _mixed(scenario: Scenario, of_one: dict[str, Any], trace: Path | None) -> Reply:
@@ -198,7 +198,7 @@ def anchor(
 
 
 def _scenario(path: Path) -> Scenario:
-    return ScenarioOptions().scenario(path)[0]
+    return ScenarioOptions().scenario(path)
 
 
 def _of_logs(paths: Sequence[Path], scenario: Scenario) -> list[Anchor]:

@@ -37,7 +37,7 @@ from simulator.planner.prediction import Prediction
 from simulator.questions.compare.offers import asked_of, offer_of_answer
 from simulator.quoting import option_word
 from simulator.report.decision import verdict_sentence
-from simulator.report.evidence import FIT_RULE, FLOP_CONVENTION, NO_INTERVAL, NOT_MODELLED, untimed
+from simulator.report.evidence import FIT_RULE, NO_INTERVAL, limits_of
 from simulator.report.wording import (
     chance_words,
     end_words,
@@ -81,7 +81,6 @@ _WHOLE = {
 
 def screen(
     prediction: Prediction,
-    assumed: dict[str, Any],
     correction: Correction | None = None,
     effects: Sequence[FigureEffect] | None = None,
     *,
@@ -89,8 +88,7 @@ def screen(
 ) -> Iterator[RenderableType]:
     """Give a prediction, with the formula of each term and kind of memory if asked for.
 
-    `assumed` are training fields that nobody gave, `correction` what measured runs made of it,
-    `effects` what figures do to it.
+    `correction` is what measured runs made of it, `effects` what figures do to it.
     """
     estimate = prediction.estimate
     capacity = float(prediction.scenario.cluster.accelerator.memory.capacity_bytes)
@@ -107,13 +105,13 @@ def screen(
     if not formulas:
         yield Text("--explain: the formula of each term and of each kind of memory.", style="dim")
     yield ""
-    yield notes("Assumed, because not given", _assumptions(prediction, assumed))
+    yield notes("Assumed, because not given", _assumptions(prediction))
     priced = {assumption.name for assumption in prediction.assumptions}
     others = [other for other in prediction.bearing_defaults if other.name not in priced]
     if others:
         lines = [other.sentence(prediction.step_time_s) for other in others]
         yield notes(section_title("assumptions"), lines)
-    yield notes(CAVEATS, _caveats(prediction))
+    yield notes(CAVEATS, limits_of(prediction))
     if effects is not None:
         yield from _figures(effects, prediction.step_time_s)
 
@@ -256,27 +254,10 @@ def _memos(prediction: Prediction) -> list[str]:
     return lines
 
 
-def _assumptions(prediction: Prediction, assumed: dict[str, Any]) -> list[str]:
-    lines = []
-    for section, values in (("training", assumed), ("layout", prediction.defaults)):
-        words = [f"{name} = {option_word(value)}" for name, value in values.items()]
-        if words:
-            lines.append(f"{section}: {', '.join(words)}")
+def _assumptions(prediction: Prediction) -> list[str]:
+    words = [f"{name} = {option_word(value)}" for name, value in prediction.defaults.items()]
+    lines = [f"layout: {', '.join(words)}"] if words else []
     return lines if prediction.scenario.workload.data else [*lines, f"data: {READY}"]
-
-
-def _caveats(prediction: Prediction) -> list[str]:
-    """Evidence, convention and what is left out."""
-    scenario = prediction.scenario
-    lines = [
-        *prediction.evidence.sentences(),
-        *untimed(scenario.workload),
-        FLOP_CONVENTION,
-        f"Not modelled: {', '.join(name for name, _ in NOT_MODELLED)}.",
-    ]
-    if scenario.workload.recipe.tokens is None:
-        lines.insert(0, "No training.tokens given: no days, GPU-hours, USD or kWh.")
-    return lines
 
 
 def _figures(effects: Sequence[FigureEffect], step_s: float) -> Iterator[RenderableType]:

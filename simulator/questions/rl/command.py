@@ -85,7 +85,7 @@ def ask(
     if picture is not None and picture.suffix not in (".png", ".svg"):
         raise InputError(f"--picture: must end in .png or .svg, got {picture.name!r}")
     if script is None:
-        described = options.scenario(scenario)[0]
+        described = options.scenario(scenario)
     else:
         from simulator.interop.rl_scripts import scenario_from_script
 

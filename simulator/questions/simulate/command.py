@@ -168,7 +168,7 @@ def ask(
     """
     from simulator.planner.simulated import neighbour_job, predict_played
 
-    described, _ = options.scenario(scenario)
+    described = options.scenario(scenario)
     check_trace(trace)
     _check_ending("--picture", picture, ".png", ".svg")
     of_run = RunOptions(seeds=seeds, seed=seed, incidents=incidents)

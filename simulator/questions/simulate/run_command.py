@@ -145,7 +145,7 @@ def _verdict(prediction: Prediction, played: PlayedRuns) -> Text:
     """Goodput, days, chances."""
     import numpy as np
 
-    from simulator.report.wording import end_words, planned_words
+    from simulator.report.wording import end_words, goal_words, planned_words
 
     real = prediction.outcome.real
     assert real is not None
@@ -168,6 +168,7 @@ def _verdict(prediction: Prediction, played: PlayedRuns) -> Text:
     if goal is not None:
         chance = show_percent(float(np.mean(days <= goal)))
         lines.append(f"deadline of {goal:,.1f} days: {chance} of the runs meet it, steps as given")
+    lines += goal_words(prediction.scenario.goal, prediction.goal_chances)
     ends = (np.array([low]), np.array([high]))
     lines.append(end_words(prediction.outcome, prediction.scenario, ends))
     estimate = prediction.estimate

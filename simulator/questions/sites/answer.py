@@ -33,7 +33,7 @@ from simulator.frames import DataFrame, frame_of_rows
 from simulator.hardware.cluster import Cluster
 from simulator.planner.prediction import refuse_mixed
 from simulator.questions.compare.offers import on_cluster
-from simulator.questions.run_options import Piece, Way, ideal_days
+from simulator.questions.run_options import Piece, Way, ideal_days, unjudged
 from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.fastest import fastest
@@ -185,15 +185,15 @@ class SeveralSites(Answer):
     @property
     def caveats(self) -> tuple[str, ...]:
         """What is not in the numbers."""
-        lines = (
+        lines: tuple[str, ...] = (
             "Days are ideal ones: failures, and sites that drop out, are not in them.",
             "Sites form a ring as fast as its slowest uplink and its farthest hop; what others send"
             " over the same links is not counted.",
         )
         if any(row.name == "gradients every step" for row in self.alternatives):
             after = "Gradients every step are exchanged after the backward pass, not beside it."
-            return (*lines, after)
-        return lines
+            lines = (*lines, after)
+        return (*lines, *unjudged(self.scenario.goal))
 
     @property
     def wait_days(self) -> float | None:

@@ -31,7 +31,7 @@ def ask(*, scenario: ScenarioFile = None, overrides: Set = None) -> Reply:
     """
     from simulator.questions.sites.answer import several_sites
 
-    answer = several_sites(ScenarioOptions(overrides=overrides).scenario(scenario)[0])
+    answer = several_sites(ScenarioOptions(overrides=overrides).scenario(scenario))
     return Reply(answer, screen, feasible=answer.cycle is not None)
 
 

@@ -25,6 +25,7 @@ from simulator.planner.prediction import refuse_tables
 from simulator.questions.compare.answer import offer_row, own_cluster, own_clusters
 from simulator.questions.compare.gpu_counts import batch_divides, ladder, whole_servers
 from simulator.questions.compare.many_searches import cores, done_in_order
+from simulator.questions.compare.offer_sentences import price_words
 from simulator.questions.compare.offers import (
     Asked,
     Offer,
@@ -33,6 +34,7 @@ from simulator.questions.compare.offers import (
     offer_of,
 )
 from simulator.records import dataclass
+from simulator.report.wording import AT_ASSUMED
 from simulator.scenario import Scenario
 from simulator.search.candidates import widest_tp
 from simulator.units import DAY_S
@@ -87,7 +89,7 @@ class Sized(Answer):
         *SCENARIO,
         *("asked=limits", "answer=met", "nearest=nearest_miss.short", "tried", "compute"),
         *("budget_left_usd", "budget_left_share", "budget_would_buy=larger.short"),
-        "assumptions",
+        *("assumptions", "caveats"),
     )
 
     scenario: Scenario
@@ -120,6 +122,25 @@ class Sized(Answer):
         """What the answer, or else the nearest, takes for granted and bears on it most."""
         row = self.answer or self.nearest
         return [] if row is None else offer_assumptions(self.scenario, row)
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """Price, evidence, what is planned for, and which sizes were tried."""
+        row = self.answer or self.nearest
+        lines: list[str] = []
+        if row is not None:
+            lines += [f"USD per GPU-hour: {price_words(row)}"] if row.usd_per_gpu_hour else []
+            lines += [AT_ASSUMED] * row.assumed_price
+            lines += row.evidence.sentences()[:2] if row.evidence else []
+            if row.planning_factor is not None:
+                factor = row.planning_factor.sentence()
+                lines.append(f"Plan for: {factor}. The limits are held to it.")
+        if self.question != "given":
+            lines.append(
+                "Tried are powers of two, whole servers that the batch divides over, and others"
+                " next below the answer, fewest first."
+            )
+        return tuple(lines)
 
     @property
     def line(self) -> str:

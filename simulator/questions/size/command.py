@@ -6,8 +6,7 @@ The command first, then its screen.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import RenderableType
@@ -72,7 +71,7 @@ def ask(
     """
     from simulator.questions.size.answer import size_run
 
-    described, assumed = SearchOptions(
+    described = SearchOptions(
         model=model,
         cluster=cluster if scenario is None else None,
         gpus=(gpus or 8) if scenario is None else None,
@@ -97,7 +96,7 @@ def ask(
             largest=largest,
             **asked,
         )
-    return Reply(answer, partial(screen, assumed=assumed), feasible=answer.answer is not None)
+    return Reply(answer, screen, feasible=answer.answer is not None)
 
 
 _QUESTIONS = {
@@ -107,7 +106,7 @@ _QUESTIONS = {
 }
 
 
-def screen(answer: Sized, assumed: dict[str, Any]) -> Iterator[RenderableType]:
+def screen(answer: Sized) -> Iterator[RenderableType]:
     """Give an answer, the sizes that were tried, and what the limits buy."""
     from simulator.planner.assumptions import ASSUMED
     from simulator.questions.compare.command import head, narrow_notes, table, wrapped
@@ -119,7 +118,7 @@ def screen(answer: Sized, assumed: dict[str, Any]) -> Iterator[RenderableType]:
     )
 
     asked, tried = answer.asked, list(answer.tried)
-    yield from head(answer.scenario, assumed)
+    yield from head(answer.scenario)
     yield ""
     limits = limit_words(asked)
     within = f" within {limits}" if limits else ""
@@ -142,30 +141,9 @@ def screen(answer: Sized, assumed: dict[str, Any]) -> Iterator[RenderableType]:
         yield narrow_notes("The budget", left)
     if answer.compute is not None:
         yield narrow_notes("What the limits buy", _bought(answer, answer.compute))
-    yield narrow_notes(CAVEATS, _notes(answer))
+    yield narrow_notes(CAVEATS, answer.caveats)
     yield ""
     yield from table(tried)
-
-
-def _notes(answer: Sized) -> list[str]:
-    """Price, evidence, what is planned for, and which sizes were tried."""
-    from simulator.questions.compare.offer_sentences import price_words
-    from simulator.report.wording import AT_ASSUMED
-
-    row = answer.answer or answer.nearest
-    lines = []
-    if row is not None:
-        lines += [f"USD per GPU-hour: {price_words(row)}"] if row.usd_per_gpu_hour else []
-        lines += [AT_ASSUMED] * row.assumed_price
-        lines += row.evidence.sentences()[:2] if row.evidence else []
-        if row.planning_factor is not None:
-            lines.append(f"Plan for: {row.planning_factor.sentence()}. The limits are held to it.")
-    if answer.question != "given":
-        lines.append(
-            "Tried are powers of two, whole servers that the batch divides over, and others next"
-            " below the answer, fewest first:"
-        )
-    return lines
 
 
 def _left(answer: Sized) -> list[str]:

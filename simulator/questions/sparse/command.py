@@ -31,7 +31,7 @@ def ask(*, scenario: ScenarioFile = None, overrides: Set = None) -> Reply:
     """
     from simulator.questions.sparse.answer import recommender
 
-    answer = recommender(ScenarioOptions(overrides=overrides).scenario(scenario)[0])
+    answer = recommender(ScenarioOptions(overrides=overrides).scenario(scenario))
     return Reply(answer, screen, feasible=answer.fits)
 
 

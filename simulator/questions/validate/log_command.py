@@ -72,7 +72,6 @@ def compare_logs(
     logs: Iterable[tuple[str, Path]],
     scenario: Scenario,
     *,
-    assumed: Iterable[str] = (),
     warm_up: int | None = None,
 ) -> list[LogComparison]:
     """Read each log that is given and predict its run.
@@ -82,9 +81,7 @@ def compare_logs(
     logs : pairs
         Kind (``megatron``, ``deepspeed``, ...) and path of each.
     scenario : Scenario
-        The run, as the user describes it.
-    assumed : iterable of str
-        Fields of its training that nobody gave: the log decides them.
+        The run, as the user describes it; the log decides what of its training was assumed.
     warm_up : int, optional
         Step lines to leave out at the start.
 
@@ -103,7 +100,7 @@ def compare_logs(
         try:
             with Progress(f"reading {path.name}") as progress:
                 log = reader_of(kind)(path, recipe, gpus, warm_up=warm_up, progress=progress)
-            log_comparisons.append(compare(log, scenario, assumed))
+            log_comparisons.append(compare(log, scenario))
         except InputError as error:
             problems += error.problems
     if problems:
@@ -163,10 +160,10 @@ def validate_logs(
     pairs += [(log_kind(path), path) for path in more]
     logged = [path for kind, path in pairs if kind != "history"]
     if scenario is None and logged and not options.complete:
-        described, assumed = _said_by(logged[0], options), dict[str, Any]()
+        described = _said_by(logged[0], options)
     else:
-        described, assumed = options.scenario(scenario)
-    comparisons = compare_logs(pairs, described, assumed=assumed, warm_up=warm_up)
+        described = options.scenario(scenario)
+    comparisons = compare_logs(pairs, described, warm_up=warm_up)
     return Reply(comparisons, logs_screen, _document)
 
 

@@ -86,7 +86,7 @@ def validate_trace(
 
     if wrong := [name for name, value in others.items() if value]:
         raise InputError(f"{', '.join(wrong)}: cannot be given together with --trace")
-    described, _ = options.scenario(scenario)
+    described = options.scenario(scenario)
     with waiting(f"reading {trace.name}"):
         read = read_nsys(trace) if is_nsys(trace) else read_trace(trace)
         comparison = compare_trace(measure(read, steps=steps), described)

@@ -47,7 +47,7 @@ class Versus(Answer):
         *SCENARIO,
         *("searched", "*both", "chance_a_faster", "tie", "terms", "within_error"),
         *("step_time_ratio=ratio", "step_time_ratio_p10=span.0", "step_time_ratio_p90=span.1"),
-        *("days_change", "usd_change", "summary", "assumptions"),
+        *("days_change", "usd_change", "summary", "assumptions", "caveats"),
     )
 
     scenario: Scenario
@@ -58,6 +58,12 @@ class Versus(Answer):
     estimate: Estimate
     outcome: Outcome
     certainty: Certainty
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """How what the sides leave open was filled."""
+        how = "searched: each is the best of its kind" if self.searched else "stated defaults"
+        return (f"What the sides do not say was {how}.",)
 
     @property
     def line(self) -> str:

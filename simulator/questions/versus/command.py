@@ -6,7 +6,6 @@ The command first, then its screen.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,7 +21,6 @@ from simulator.cli.runner import Reply, question
 from simulator.cli.screen import (
     NO_FIT,
     amount,
-    assumptions,
     gib,
     heading,
     notes,
@@ -123,10 +121,10 @@ def ask_versus(
         rule = "must be two sides such as tp=4 tp=8, after a scenario file if there is one"
         raise InputError(problem("command line", "arguments", rule, " ".join(words)))
     a, b = (parse_side(text) for text in sides)
-    described, assumed = options.scenario(Path(files[0]) if files else None)
+    described = options.scenario(Path(files[0]) if files else None)
     with waiting("searching both"):
         answer = versus(described, a, b, search=not defaults)
-    return Reply(answer, partial(versus_screen, assumed=assumed))
+    return Reply(answer, versus_screen)
 
 
 @question(
@@ -151,14 +149,14 @@ def ask_what_if(
 
     if fabrics and releases:
         raise InputError("command line: --releases: must be left out with --fabrics")
-    described, assumed = limits.put_on(options).scenario(scenario)
+    described = limits.put_on(options).scenario(scenario)
     if fabrics:
         return _fabrics(described, change)
     if releases:
         return _releases(described, change)
     with waiting("searching twice"):
         answer = what_if(described, change or ())
-    return Reply(answer, partial(what_if_screen, assumed=assumed))
+    return Reply(answer, what_if_screen)
 
 
 def _releases(scenario: Scenario, changes: list[str] | None) -> Reply:
@@ -197,32 +195,29 @@ _DOMAIN = (
 )
 
 
-def versus_screen(answer: Versus, assumed: dict[str, Any]) -> Iterator[RenderableType]:
+def versus_screen(answer: Versus) -> Iterator[RenderableType]:
     """Give two layouts of one run."""
     from simulator.planner.assumptions import ASSUMED, assumption_lines
 
     estimate = answer.estimate
     yield heading(answer.scenario)
-    yield from assumptions(assumed)
     sides = [_words(side) for side in answer.sides]
     yield ""
     yield Text(answer.verdict, style="bold")
     yield notes("", [_line(f"{name} ({sides[i]})", answer, i) for i, name in enumerate("ab")])
-    yield notes("Whole run", _whole_runs(dict(zip("ab", answer.predictions, strict=True)), answer))
+    yield notes("Whole run", whole_runs(dict(zip("ab", answer.predictions, strict=True)), answer))
     yield notes(ASSUMED, assumption_lines(answer.predictions[answer.faster]))
     yield ""
     yield term_table({f"a: {sides[0]}": (estimate, 0), f"b: {sides[1]}": (estimate, 1)})
-    how = "searched: each is the best of its kind" if answer.searched else "stated defaults"
-    yield notes(CAVEATS, [f"What the sides do not say was {how}."])
+    yield notes(CAVEATS, answer.caveats)
 
 
-def what_if_screen(answer: WhatIf, assumed: dict[str, Any]) -> Iterator[RenderableType]:
+def what_if_screen(answer: WhatIf) -> Iterator[RenderableType]:
     """Give the answers before and after a change."""
     from simulator.planner.assumptions import ASSUMED, assumption_lines
 
     before, after = answer.before.estimate, answer.after.estimate
     yield heading(answer.before.scenario)
-    yield from assumptions(assumed)
     yield ""
     yield Text(answer.verdict, style="bold")
     lines = [
@@ -239,25 +234,25 @@ def what_if_screen(answer: WhatIf, assumed: dict[str, Any]) -> Iterator[Renderab
     if answer.same is None:
         words = f"the layout of before cannot run then: {answer.same_reason}"
         yield Text(words, style=NO_FIT)
-    yield notes("Whole run", _whole_runs({"before": answer.before, "after": answer.after}, answer))
+    yield notes("Whole run", whole_runs({"before": answer.before, "after": answer.after}, answer))
     yield notes(ASSUMED, assumption_lines(answer.before))
     yield ""
     yield term_table(columns)
 
 
-def _whole_runs(sides: Mapping[str, BestLayout], answer: Versus | WhatIf) -> list[str]:
+def whole_runs(sides: Mapping[str, BestLayout], answer: Versus | WhatIf) -> list[str]:
     """Days and money of both with P10 to P90, what to plan for, and the difference."""
     from simulator.questions.versus.what_if import error_words
-    from simulator.report.wording import planned_totals_words
+    from simulator.report.wording import goal_words, planned_totals_words
 
     days, usd = answer.days_change, answer.usd_change
     if days["p50"] is None:
         return []
-    lines = [
-        f"{name}: {_totals(side.estimate, side.outcome, side.certainty)};"
-        f" {planned_totals_words(side)}"
-        for name, side in sides.items()
-    ]
+    lines = []
+    for name, side in sides.items():
+        totals = _totals(side.estimate, side.outcome, side.certainty)
+        goals = goal_words(side.scenario.goal, side.goal_chances)
+        lines.append("; ".join([f"{name}: {totals}", planned_totals_words(side), *goals]))
     (first, side), (last, _) = sides.items()
     words = f"{last} less {first}: {_difference(days, _days_change)}"
     if usd["p50"] is not None:

@@ -69,6 +69,7 @@ class ReleaseChoices(Answer):
     COMMAND: ClassVar[str] = "what-if --releases"
     KEYS: ClassVar[tuple[str, ...]] = (
         *("model=prediction.scenario.workload.architecture.name", "framework", "layout"),
+        "assumed_training=prediction.scenario.assumed",
         *("rows", "caveats"),
     )
 

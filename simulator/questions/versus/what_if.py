@@ -55,7 +55,8 @@ class WhatIf(Answer):
 
     COMMAND: ClassVar[str] = "what-if"
     KEYS: ClassVar[tuple[str, ...]] = (
-        *("scenario=before.scenario.document", "workload=before.scenario.workload.architecture"),
+        *("scenario=before.scenario.document", "assumed_training=before.scenario.assumed"),
+        "workload=before.scenario.workload.architecture",
         *("change", "*rows", "same_layout_reason?=same_reason", "step_time_ratio=ratio"),
         *("step_time_ratio_p10=span.0", "step_time_ratio_p90=span.1", "within_error"),
         *("run_within_error", "days_change=days_change.p50", "usd_change=usd_change.p50"),

@@ -1,0 +1,112 @@
+"""What the screen says of an answer stands in its JSON, on its page and in Python, too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import simulator
+from simulator.cli.screen import heading, print_screen
+from simulator.goal import Goal
+from simulator.planner.prediction import Prediction
+from simulator.questions.power.answer import power_choices
+from simulator.questions.power.command import screen as power_screen
+from simulator.questions.predict.screen import screen as predict_screen
+from simulator.questions.run_options import unjudged
+from simulator.questions.sites.answer import several_sites
+from simulator.questions.versus.answer import versus
+from simulator.questions.versus.command import whole_runs
+from simulator.report.evidence import FLOP_CONVENTION
+from simulator.report.numbers import job_line
+from simulator.scenario import load_scenario
+
+RUN = {"model": "llama-3.2-1b", "cluster": "dgx-h100", "gpus": 8, "tokens": 1e10}
+ASSUMED = {"sequence_length": 8192, "global_batch": 1024}
+"""README: what is taken where nobody says, 1,024 sequences on 8 GPUs."""
+WORDS = "ssumed, because not given: training.sequence_length = 8192, training.global_batch = 1024"
+LAYOUT = {"tp": 1, "pp": 1, "cp": 1, "micro_batch": 1, "sharding": "zero1", "recompute": "none"}
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+@pytest.fixture(scope="module")
+def prediction() -> Prediction:
+    return simulator.predict(**RUN)
+
+
+def printed(blocks: Iterator[Any], capsys: pytest.CaptureFixture[str]) -> str:
+    print_screen(blocks)
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_what_nobody_gave_is_said_wherever_the_answer_goes(prediction: Prediction) -> None:
+    scenario = prediction.scenario
+    assert prediction.document()["assumed_training"] == ASSUMED
+    assert WORDS in prediction.caveats[0]
+    assert WORDS in heading(scenario).plain
+    assert WORDS in job_line(scenario, prediction.outcome.price), "the head of the page"
+    given = simulator.predict(**RUN, sequence_length=8192, global_batch=1024)
+    assert given.document()["assumed_training"] == {}
+    assert "because not given" not in " ".join([heading(given.scenario).plain, *given.caveats])
+
+
+def test_caveats_of_the_screen_are_those_of_python_and_json(
+    prediction: Prediction, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert FLOP_CONVENTION in prediction.caveats
+    assert any(line.startswith("Not modelled: ") for line in prediction.caveats)
+    assert prediction.document()["caveats"] == list(prediction.caveats)
+    on_screen = printed(predict_screen(prediction), capsys)
+    for line in prediction.caveats:
+        assert line.rstrip(".").split(": ", 1)[-1] in on_screen
+
+
+def test_less_than_a_step_is_said_to_be_so() -> None:
+    """1,024 sequences of 8,192 tokens are 8,388,608: --tokens 15 for 15T is a part of a step."""
+    short = simulator.predict(**{**RUN, "tokens": 15})
+    assert "15 tokens (less than the 8.39M of one step)" in heading(short.scenario).plain
+    assert any("less than one step, which has 8,388,608" in line for line in short.caveats)
+
+
+def test_a_deadline_is_not_passed_over(prediction: Prediction) -> None:
+    """10B tokens at some 40 % of 8 x 989 TFLOP/s take 7 hours: an hour is too little, 9 USD, too.
+
+    6 x 1.24e9 x 1e10 FLOP over 3.2e15 a second.
+    """
+    goal = replace(prediction.scenario.goal, deadline_days=1 / 24, budget_usd=9.0)
+    scenario = replace(prediction.scenario, goal=goal, pinned=LAYOUT)
+    sides = versus(scenario, {"tp": 1}, {"tp": 2}, search=False)
+    text = " ".join(whole_runs(dict(zip("ab", sides.predictions, strict=True)), sides))
+    assert text.count("chance, missed") == 4, "deadline and budget of both sides"
+
+
+@pytest.mark.evidence
+def test_a_cap_of_power_does_not_pass_over_a_deadline(
+    prediction: Prediction, capsys: pytest.CaptureFixture[str]
+) -> None:
+    goal = replace(prediction.scenario.goal, deadline_days=1 / 24, budget_usd=9.0)
+    scenario = replace(prediction.scenario, goal=goal, pinned=LAYOUT)
+    power = power_choices(scenario, 20.0, shares=(1.0,))
+    assert power.best.deadline_chance is not None and power.best.deadline_chance < 0.01
+    assert power.best.budget_chance is not None and power.best.budget_chance < 0.01
+    shown = printed(power_screen(power), capsys)
+    assert "in time" in shown and "in budget" in shown
+    assert power.document()["choices"][0]["deadline_chance"] == power.best.deadline_chance
+
+
+def test_a_limit_that_ideal_days_are_not_held_to_is_named() -> None:
+    assert unjudged(Goal()) == []
+    assert unjudged(Goal(deadline_days=1.0, budget_usd=2.0)) == [
+        "goal.deadline_days and goal.budget_usd: not judged here; `foreshard plan` does, for one"
+        " place."
+    ]
+
+
+@pytest.mark.evidence
+def test_ideal_days_are_not_held_against_a_deadline_and_say_so() -> None:
+    path = EXAMPLES / "two-sites.toml"
+    late = several_sites(load_scenario(path, ["goal.deadline_days=1"]))
+    assert any(line.startswith("goal.deadline_days: not judged here") for line in late.caveats)
