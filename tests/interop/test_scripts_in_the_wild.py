@@ -104,6 +104,29 @@ function other
 }
 show before "$@" end "x$@y" ${1:-none} "$*"
 A=(); show "${A[@]}" "$A" end
+read -r -d '' X <<'EOF'
+  --a 1 \
+  --b "2 $Z"
+EOF
+read -d '' Y <<EOF
+ --a $N \
+ --b ${U:-3} "q" \"e\" 'x' $((N+1)) \$N \\
+EOF
+read K L <<EOF
+ one two  three
+ four
+EOF
+Z=$(cat <<EOF
+  --c $N
+  --d
+EOF
+)
+read -ra A <<< "1 2 3"; IFS=, read -r T P <<< "8,4"
+read -d: -r Q <<-EOF
+	tabs: left out
+	EOF
+show "$X" "$Y" "$K" "$L" "$Z" "${A[@]}" $T $P "$Q"; show $X $Y $Z
+read A K <<< "1,2 3,4"; IFS=,; read Q P <<< "5,6 7"; show "$A" "$K" "$Q" "$P"; IFS=" "
 called one "two words"
 other
 other 8
