@@ -839,3 +839,44 @@ def test_a_number_that_no_float_holds_is_refused(tmp_path: Path) -> None:
     settings.real("training.frozen", "rate")
     (said,) = settings.problems
     assert said.startswith("a.py: rate: must be a number, got 1000") and len(said) < 200
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        (
+            f"{RUN}4 {LLAMA_8B} $A --tensor-model-parallel-size 2 $B --sequence-parallel ${{C}}"
+            ' --recompute-activations "${D[@]}" `more`\n',
+            ["$A", "$B", "${C}", "${D[@]}", "`more`"],
+        ),
+        (
+            "torchrun --nnodes 4 --nproc_per_node 8 run_clm.py --model_name_or_path"
+            " meta-llama/Llama-3.1-8B --block_size 4096 --per_device_train_batch_size 2 $A"
+            " --gradient_checkpointing $B --torch_dtype bfloat16 $C --fsdp full_shard --bf16 $D\n",
+            ["$A", "$B", "$C", "$D"],
+        ),
+    ],
+    ids=["Megatron-LM", "Trainer"],
+)
+def test_variables_that_nothing_sets_are_the_nothing_that_bash_makes_of_them(
+    tmp_path: Path, script: str, words: list[str]
+) -> None:
+    """Unset, they are no words: argparse sees switches and values without them; each is said."""
+    with_variables = read(tmp_path, {"run.sh": script})
+    plain = script
+    for word in words:
+        plain = plain.replace(f'"{word}"', "").replace(f" {word}", "")
+    assert "$" not in plain and "`" not in plain
+    assert with_variables.scenario.document == read(tmp_path, {"run.sh": plain}).scenario.document
+    said = " ".join(with_variables.notes) + " ".join(
+        place.key for reading in with_variables.readings for place in reading.unknown
+    )
+    assert [word for word in words if word not in said] == []
+
+
+def test_a_variable_behind_a_launcher_may_say_how_many_servers_there_are(tmp_path: Path) -> None:
+    """torchrun has one server by default (torch/distributed/run.py), unless ARGS says otherwise."""
+    script = f"torchrun $ARGS --nproc_per_node 8 {LLAMA_8B}\n"
+    with pytest.raises(InputError, match=r"cluster\.gpus: not said"):
+        read(tmp_path, {"run.sh": script})
+    assert read(tmp_path, {"run.sh": script}, gpus=16).scenario.document["cluster"]["gpus"] == 16

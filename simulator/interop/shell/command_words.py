@@ -10,7 +10,13 @@ from collections.abc import Container, Iterable
 from dataclasses import replace
 
 from simulator.errors import InputError
-from simulator.interop.dialects.settings import MOST_SETTINGS, Place, Setting, Settings
+from simulator.interop.dialects.settings import (
+    MOST_SETTINGS,
+    UNSET_WORD,
+    Place,
+    Setting,
+    Settings,
+)
 from simulator.interop.shell.shell_words import Script, Word, read_script
 from simulator.records import dataclass
 
@@ -131,14 +137,17 @@ def _taken_apart(words: list[Word], path: str) -> Command | None:
 
 
 def settings_of(words: list[Word], path: str) -> tuple[Setting, ...]:
-    """Flags with the words behind them, and ``key=value``."""
+    """Flags with the words behind them, ``key=value``, and variables that nothing sets."""
     settings: list[Setting] = []
     at = 0
     while at < len(words):
         word = words[at]
         at += 1
         override = _OVERRIDE.fullmatch(word.text)
-        if _FLAG.fullmatch(word.text):
+        if UNSET_WORD.fullmatch(word.text):
+            name = word.text.partition(".")[0] if word.text[1:2] != "(" else "$()"
+            settings.append(Setting(name, True, Place(path, word.text[:80], word.line)))
+        elif _FLAG.fullmatch(word.text):
             flag, equals, value = word.text.partition("=")
             values = [value] if equals else []
             while not equals and at < len(words) and not _starts(words[at].text):
@@ -270,6 +279,7 @@ def read_launcher(settings: Settings, variables: Container[str] = ()) -> None:
     _of_runai(settings)
     each = settings.value_of("run.per_node")
     alone = not {"nnodes", "num_nodes", "num_machines", "hostfile", "workers"} & set(settings.found)
+    alone &= not any(key.startswith("$") for key in settings.found)  # which may hold one of them
     starter = next((key for key in ("nproc_per_node", "num_gpus") if key in settings.found), "")
     alone = (
         alone and not several and not (starter == "nproc_per_node" and "PET_NNODES" in variables)
