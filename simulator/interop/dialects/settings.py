@@ -125,9 +125,7 @@ _VARIABLE = re.compile(r"[$`]")
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
 
 
-UNSET_WORD = re.compile(
-    r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_]\w*(?:\[[@*]\])?\}|\(.*\))|`[^`]*`", re.S
-)
+UNSET_WORD = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_]\w*(?:\[[@*]\])?\}|\(.*\))|`[^`]*`", re.S)
 """A word of a command that nothing in its script sets: a value, other options, or nothing."""
 _READ_AS_NOTHING = "stands in a variable that no file given sets: read as if it were empty"
 

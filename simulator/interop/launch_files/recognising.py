@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -11,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from simulator.errors import InputError, did_you_mean
+from simulator.errors import InputError, brief_text, did_you_mean
 from simulator.files import json_of, read_records, record, toml_of, yaml_of
 from simulator.interop.dialects.deepspeed import read_deepspeed
 from simulator.interop.dialects.fsdp2 import is_fsdp2, read_fsdp2
@@ -48,6 +49,7 @@ from simulator.interop.dialects.trainer import TRAINER_KEYS, read_accelerate, re
 from simulator.interop.dialects.trainer_tables import read_trained, trainer_of, trainers
 from simulator.interop.dialects.training_ways import refusal, say_program, way_of
 from simulator.interop.fabric_files import is_nvidia_topology, topology_words
+from simulator.interop.hjson_text import json_text
 from simulator.interop.launch_files.job_manifests import MANIFEST, read_manifest
 from simulator.interop.launch_files.measured_files import read_measured
 from simulator.interop.shell.command_words import (
@@ -254,8 +256,8 @@ def _by_content(
     text: str, path: str, beside: Mapping[str, Path | str] | None = None
 ) -> list[Reading]:
     start = text.lstrip()
-    if start[:1] == "{":
-        return _of_json(json_of(text, path), path)
+    if start[:1] == "{" or (start[:1] in ("/", "#") and path.endswith((".json", ".hjson"))):
+        return _of_json_text(text, path)
     if MANIFEST.search(text):
         return _of_yaml(yaml_of(text, path), path)
     if _HERE_DOCUMENT.search(text):
@@ -310,14 +312,51 @@ def _of_python(text: str, path: str, packages: frozenset[str]) -> list[Reading]:
     return [] if foreign is None else [foreign]
 
 
-def _of_json(found: Any, path: str) -> list[Reading]:
+def _of_json_text(text: str, path: str) -> list[Reading]:
+    """JSON, or a configuration of DeepSpeed in what its loader reads beside it."""
+    try:
+        return _of_json(json_of(text, path), path, text)
+    except InputError as error:
+        try:
+            plain = json_text(text)
+            found = json_of(plain, path)
+        except (ValueError, InputError):
+            raise error from None
+        if not (isinstance(found, dict) and _OF_DEEPSPEED & set(found)):
+            raise
+    note = f"{path}: not JSON but Hjson, which deepspeed.initialize reads; a Trainer does not"
+    readings = _of_json(found, path, plain)
+    return [replace(reading, notes=(*reading.notes, note)) for reading in readings]
+
+
+def _keys_once(text: str, path: str) -> None:
+    """Refuse a key that stands twice, as DeepSpeed does (runtime/config_utils.py)."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        table = dict(pairs)
+        if len(table) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            rule = "stands twice in a table, which DeepSpeed refuses"
+            raise InputError(f"{path}: {brief_text(twice)}: {rule}")
+        return table
+
+    json.loads(text, object_pairs_hook=once)
+
+
+_OF_DEEPSPEED = {"zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size"}
+
+
+def _of_json(found: Any, path: str, text: str = "") -> list[Reading]:
     if not isinstance(found, dict):
         return []
     if trained := _of_trainer_table(found, path):
         return trained
     if "model_type" in found or isinstance(found.get("text_config"), dict):
         return [_of_config(found, path)]
-    if {"zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size"} & set(found):
+    if _OF_DEEPSPEED & set(found):
+        if text:
+            _keys_once(text, path)
         return [read_deepspeed(Settings.of(path, _settings(found, path)))]
     return _of_yaml(found, path)  # whose files may be written in JSON, too
 
