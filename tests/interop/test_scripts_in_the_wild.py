@@ -880,3 +880,25 @@ def test_a_variable_behind_a_launcher_may_say_how_many_servers_there_are(tmp_pat
     with pytest.raises(InputError, match=r"cluster\.gpus: not said"):
         read(tmp_path, {"run.sh": script})
     assert read(tmp_path, {"run.sh": script}, gpus=16).scenario.document["cluster"]["gpus"] == 16
+
+
+def test_which_kernels_adamw_has_is_said_where_it_counts(tmp_path: Path) -> None:
+    """DeepSpeed, named in accelerate's file alone, brings kernels of its own."""
+    script = (
+        "accelerate launch --config_file acc.yaml run_clm.py --block_size 4096 --bf16"
+        " --model_name_or_path meta-llama/Llama-3.1-8B --per_device_train_batch_size 2\n"
+    )
+    alone = "compute_environment: LOCAL_MACHINE\nnum_processes: 8\nnum_machines: 1\n"
+    way = {"DEEPSPEED": "deepspeed_config: {zero_stage: 2}\n", "MULTI_GPU": ""}
+    for word, more in way.items():
+        accelerate = f"{alone}distributed_type: {word}\n{more}"
+        found = read(tmp_path, {"run.sh": script, "acc.yaml": accelerate})
+        said = [note for note in found.notes if "adamw" in note]
+        applied = found.scenario.document.get("software", {}).get("adamw")
+        assert (applied, len(said)) == ((None, 0) if word == "DEEPSPEED" else ("fused", 1))
+
+
+def test_a_wrong_option_is_said_before_what_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, {"ds.json": '{"train_micro_batch_size_per_gpu": 1}'}, "cluster.gpus=abc")
+    assert caught.value.problems[0] == "--set: cluster.gpus: must be a whole number, got 'abc'"
