@@ -902,3 +902,67 @@ def test_a_wrong_option_is_said_before_what_is_missing(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         read(tmp_path, {"ds.json": '{"train_micro_batch_size_per_gpu": 1}'}, "cluster.gpus=abc")
     assert caught.value.problems[0] == "--set: cluster.gpus: must be a whole number, got 'abc'"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        # Megatron-LM@d98e8a64, training/arguments.py: validate_args asserts that one is off
+        ("run.sh", f"{RUN}1 {LLAMA_8B} --fp16\n"),
+        # transformers 5.24, training_args.py: "At most one of fp16 and bf16 can be True"
+        (
+            "run.sh",
+            f"{RUN}1 run_clm.py --model_name_or_path meta-llama/Llama-3.1-8B --fp16 --bf16 True"
+            " --block_size 4096 --per_device_train_batch_size 1\n",
+        ),
+        # DeepSpeed@edaa7221, runtime/config.py: "modes cannot be simultaneously enabled"
+        (
+            "ds.json",
+            '{"train_micro_batch_size_per_gpu": 1, "train_batch_size": 8,'
+            ' "fp16": {"enabled": true}, "bf16": {"enabled": true}}',
+        ),
+    ],
+    ids=["Megatron-LM", "Trainer", "DeepSpeed"],
+)
+def test_two_precisions_are_asked_for(tmp_path: Path, name: str, text: str) -> None:
+    given = {"gpus": 8, **({"model": "llama-3.1-8b"} if name == "ds.json" else {})}
+    length = ["training.sequence_length=4096"]
+    with pytest.raises(InputError, match=r"of which a run has one: --set training\.precision"):
+        read(tmp_path, {name: text}, *length, **given)
+    chosen = read(tmp_path, {name: text}, *length, "training.precision=fp16", **given)
+    assert chosen.scenario.workload.recipe.precision == "fp16"
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        # NVIDIA/Megatron-LM@d98e8a64 and alibaba/Pai-Megatron-Patch@a098ca5 have scripts with each
+        *("examples/multimodal/run_text_generation.py", "tools/run_text_generation_server.py"),
+        *("examples/inference/gpt/gpt_static_inference.py", "evaluate_megatron_llama.py"),
+        *("tools/checkpoint/convert.py", "impl/convert.py"),
+    ],
+)
+def test_programs_that_train_nothing_are_no_training_run(tmp_path: Path, program: str) -> None:
+    script = f"{RUN}1 {LLAMA_8B.replace('pretrain_gpt.py', program)}\n"
+    with pytest.raises(InputError, match="a program that trains nothing"):
+        read(tmp_path, {"run.sh": script})
+    trains = f"torchrun --nproc_per_node 8 {LLAMA_8B} --train-iters 10\n"
+    both = read(tmp_path, {"run.sh": f"{script.rstrip()} --load a --save b --lr 1\n{trains}"})
+    assert both.scenario.document["training"]["tokens"] == 10 * 128 * 8192
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "grep 'elapsed time per iteration (ms):' log",
+        "# quiet: :::MLLOG lines alone",
+        "grep -E 'step: .* tps: ' log | tail",
+        "grep 'train_step_timing in s' log",
+        "awk '/CurrSamplesPerSec=/' log",
+        "# prints device mesh with its names",
+    ],
+)
+def test_a_script_that_looks_for_lines_of_a_log_is_none(tmp_path: Path, line: str) -> None:
+    """AMD-AGI/Primus@fd1eeabb, examples/mlperf/llama2_70b/run_with_docker.sh has the second."""
+    found = read(tmp_path, {"run.sh": f"#!/bin/bash\n{RUN}1 {LLAMA_8B}\n{line}\n"})
+    assert found.scenario.workload.recipe.global_batch == 128

@@ -296,6 +296,7 @@ def _loaded(settings: Settings) -> None:
 
 
 def _switches(settings: Settings, trainer: str) -> None:
+    settings.one_of("training.precision", "bf16", "fp16")  # training_args.py: at most one
     for word in ("bf16", "fp16"):
         if settings.flag(word):
             settings.say("training.precision", word, settings.found[word])

@@ -17,6 +17,7 @@ from simulator.interop.dialects.settings import (
     Setting,
     Settings,
 )
+from simulator.interop.dialects.training_ways import way_of
 from simulator.interop.shell.shell_words import Script, Word, read_script
 from simulator.records import dataclass
 
@@ -31,6 +32,8 @@ _PRINTS = ("echo", "printf")
 _SCRIPT = re.compile(r"[^\s=]+\.py")
 _FLAG = re.compile(r"--?[A-Za-z][\w.-]*(?:=.*)?", re.S)
 _OVERRIDE = re.compile(r"\+{0,2}~?([A-Za-z_]\w*(?:[./@:]\w+)*)=(.*)", re.S)
+_FEW = 3
+"""Settings of a program that trains, where another that does not has more."""
 _MOST_INNER = 64
 """Commands within words that are looked into."""
 
@@ -70,7 +73,9 @@ def training_command(script: Script) -> Command:
     for words in _commands(script):
         if (command := _taken_apart(words, script.path)) is not None:
             (printed if words[0].text in _PRINTS else runs).append(command)
-    best = max(runs or printed, key=lambda command: len(command.settings), default=None)
+    by_settings = sorted(runs or printed, key=lambda command: -len(command.settings))
+    trains = [x for x in by_settings if way_of(x.script) != "nothing" and len(x.settings) >= _FEW]
+    best = next(iter([*trains, *by_settings]), None)
     if best is not None and best.settings:
         return replace(best, settings=_placed(best.settings, script.text))
     words = [
