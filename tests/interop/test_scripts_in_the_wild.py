@@ -966,3 +966,92 @@ def test_a_script_that_looks_for_lines_of_a_log_is_none(tmp_path: Path, line: st
     """AMD-AGI/Primus@fd1eeabb, examples/mlperf/llama2_70b/run_with_docker.sh has the second."""
     found = read(tmp_path, {"run.sh": f"#!/bin/bash\n{RUN}1 {LLAMA_8B}\n{line}\n"})
     assert found.scenario.workload.recipe.global_batch == 128
+
+
+CHAT = (
+    "deepspeed main.py --model_name_or_path meta-llama/Llama-2-7b-hf --data_split 2,4,4"
+    " --per_device_train_batch_size 4 --max_seq_len 512 --zero_stage {} --deepspeed"
+    " --gradient_checkpointing {}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("stage", "more", "precision", "offload"),
+    [
+        (3, "", "fp16", "none"),
+        (3, "--offload --dtype bf16", "bf16", "cpu"),
+        (2, "", "fp16", "none"),
+    ],
+)
+def test_deepspeed_chat_makes_a_configuration_of_its_own(
+    tmp_path: Path, stage: int, more: str, precision: str, offload: str
+) -> None:
+    """DeepSpeedExamples@45b4b715: main.py (--dtype fp16 by default), dschat/utils/ds_utils.py."""
+    found = read(tmp_path, {"run.sh": CHAT.format(stage, more)}, gpus=8)
+    recipe, pinned = found.scenario.workload.recipe, found.scenario.pinned
+    assert (recipe.precision, pinned["sharding"]) == (precision, f"zero{stage}")
+    assert pinned.get("optimizer_offload", "none") == offload
+    assert pinned.get("parameter_offload", "none") == offload
+    if stage == 3:  # stage3_max_live_parameters = 3e7, half of it for each of two directions
+        assert found.scenario.software.deepspeed_zero.live_parameters == 1.5e7
+    else:
+        assert found.scenario.software.overlap.gradient_reduce  # overlap_comm
+    assert not found.unknown
+
+
+AUTOMODEL = """\
+recipe: TrainFinetuneRecipeForNextTokenPrediction
+step_scheduler: {global_batch_size: 64, local_batch_size: 1, max_steps: 100}
+model:
+  _target_: nemo_automodel.NeMoAutoModelForCausalLM.from_pretrained
+  pretrained_model_name_or_path: meta-llama/Llama-3.1-8B
+distributed: {strategy: fsdp2, tp_size: 1, cp_size: 1, activation_checkpointing: false}
+dataset: {seq_len: 2048}
+"""
+
+
+def test_options_over_a_configuration_are_those_of_its_trainer(tmp_path: Path) -> None:
+    """NVIDIA-NeMo/Automodel@36044ad3, tests/functional_tests/hf_transformer_llm: no Megatron."""
+    script = (
+        "torchrun --nproc_per_node=8 examples/llm_finetune/finetune.py --config llama/squad.yaml"
+        " --step_scheduler.local_batch_size 2 --distributed.tp_size 2"
+        " --distributed.activation_checkpointing true\n"
+    )
+    with pytest.raises(InputError, match=r"llama/squad\.yaml: give that file with --from too"):
+        read(tmp_path, {"run.sh": script})
+    sets = ["training.sequence_length=2048"]
+    found = read(tmp_path, {"run.sh": script, "squad.yaml": AUTOMODEL}, *sets)
+    assert found.scenario.software.name == "torch-fsdp"
+    assert found.scenario.workload.recipe.global_batch == 64
+    pinned = found.scenario.pinned
+    assert (pinned["tp"], pinned["micro_batch"], pinned["recompute"]) == (2, 2, "full")
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        # allenai/open-instruct@e6c3044a, scripts/train: global_batch_size counts tokens there
+        (
+            "python src/scripts/train/sft/Olmo-3-7B-SFT.py train run cluster --seq_len=32768"
+            " --global_batch_size=1048576 --trainer.max_duration.value=2"
+            " --train_module.optim.lr=8e-5 --launch.num_gpus=8",
+            "OLMo-core",
+        ),
+        (
+            "accelerate launch --mixed_precision bf16 open_instruct/finetune.py --mixer_list a 1.0"
+            " --model_name_or_path meta-llama/Llama-3.1-8B --per_device_train_batch_size 1",
+            "open-instruct",
+        ),
+        # alibaba/Pai-Megatron-Patch@a098ca5, examples/qwen3/run_mcore_qwen3_8b_chatlearn.sh
+        (
+            "python chatlearn/entrypoint.py grpo runtime_args.train_global_batch_size=2048"
+            " models.policy_trainer.tensor_model_parallel_size=8",
+            "ChatLearn",
+        ),
+    ],
+)
+def test_options_of_trainers_that_are_not_read_are_known_by_name(
+    tmp_path: Path, command: str, name: str
+) -> None:
+    with pytest.raises(InputError, match=f"a file of {name}"):
+        read(tmp_path, {"run.sh": f"{command}\n"})

@@ -123,6 +123,8 @@ def say_pairs(settings: Settings, setting: Setting, *, reference: bool) -> None:
     settings.say("run.sequences_each", 2, setting)
     if reference:
         settings.say("distillation.compares", "log_probabilities", setting)
+    else:
+        settings.say("run.no_reference", True, setting)
 
 
 def say_scores(settings: Settings, setting: Setting) -> None:

@@ -532,6 +532,8 @@ class _Merging:
         if count is None:
             return
         source = self._source("run.sequences_each")
+        if self._get("run.no_reference"):
+            self.fields.pop("distillation.compares", None)
         for name in sorted(sizes & self.fields.keys()) if not sizes & self.given.keys() else ():
             before = self.fields[name]
             self._put(name, before.value * count, f"{count} sequences x {before.source}")

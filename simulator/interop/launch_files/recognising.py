@@ -46,7 +46,12 @@ from simulator.interop.dialects.torchrun import PLAIN_VARIABLES, read_variables
 from simulator.interop.dialects.torchtitan import SECTIONS, read_torchtitan
 from simulator.interop.dialects.torchtune import is_torchtune, read_torchtune
 from simulator.interop.dialects.trainer import TRAINER_KEYS, read_accelerate, read_trainer
-from simulator.interop.dialects.trainer_tables import read_trained, trainer_of, trainers
+from simulator.interop.dialects.trainer_tables import (
+    configured_by,
+    read_trained,
+    trainer_of,
+    trainers,
+)
 from simulator.interop.dialects.training_ways import refusal, say_program, way_of
 from simulator.interop.fabric_files import is_nvidia_topology, topology_words
 from simulator.interop.hjson_text import json_text
@@ -534,7 +539,9 @@ def _of_shell(
         job = Settings.of(path, directives)
         read_directives(job)
         shell.append(job.reading("job of SLURM", idle_in("slurm")))
-    shell += _of_tune(script, beside or {}) or _of_command(training_command(script), script)
+    command = training_command(script)
+    configured = _of_tune(script, beside or {}) or _of_options(command, script, beside or {})
+    shell += configured or _of_command(command, script)
     if reads := frozenset(read) - frozenset(script.beside):
         shell.append(Reading(path=path, kind="script", reads=reads))
     trains = any(reading.kind not in ("script", "job of SLURM") for reading in shell)
@@ -586,7 +593,9 @@ def _of_program(command: Command, script: Script) -> list[Reading]:
         return [read_trained(described, options)]
     if (foreign := of_another_trainer(path, keys, command.script)) is not None:
         return [foreign]
-    trainer = (TRAINER_KEYS | {"deepspeed"}) & keys and not _MEGATRON_ALONE & keys
+    trainer = bool((TRAINER_KEYS | {"deepspeed"}) & keys) and not _MEGATRON_ALONE & keys
+    if _names_arguments(settings, script):
+        trainer, settings = True, [item for item in settings if item.key != "config"]
     if settings and not trainer and (way := way_of(command.script)):
         place = f"{path}: {command.script}"
         return [Reading(path=path, kind="script", problems=(f"{place} asks for {refusal(way)}",))]
@@ -627,6 +636,13 @@ def _of_program(command: Command, script: Script) -> list[Reading]:
         places = tuple(item.place for item in settings)
         return [Reading(path=path, kind=f"command of {command.script}", unknown=places)]
     return []
+
+
+def _names_arguments(settings: list[Setting], script: Script) -> bool:
+    """Whether ``--config`` names a file of a Trainer's arguments that was given."""
+    config = next((item for item in settings if item.key == "config"), None)
+    text = "" if config is None else script.beside.get(Path(str(config.value)).name, "")
+    return any(f"{key}:" in text for key in TRAINER_KEYS)
 
 
 _MEGATRON_ALONE = {"tensor_model_parallel_size", "num_layers", "micro_batch_size"}
@@ -679,19 +695,48 @@ def _of_tune(script: Script, beside: Mapping[str, Path | str]) -> list[Reading]:
         read_launcher(launcher, script.variables)
         said = {item.key: item for item in settings_of(words[at + 1 :], script.path)}
         config = said.pop("config")
-        name = Path(str(config.value)).name
         started = launcher.reading("launcher", lambda key: True)
-        if (text := script.beside.pop(name, None)) is None:
+        if (stated := _configuration(config, script, beside)) is None:
             rule = f"stands in {config.value}: give that file with --from too"
             return [replace(started, problems=(f"{config.place}: what the recipe does {rule}",))]
-        path = str(beside[name])
-        stated = yaml_of(text, path)
-        if not isinstance(stated, dict):
-            raise InputError(f"{path}: must be a table of settings, as torchtune's are")
         recipe = Setting("recipe", texts[at], Place(script.path, "recipe", words[at].line))
-        whole = Settings.of(path, [*_settings(stated, path), *said.values()])
+        path = str(beside[Path(str(config.value)).name])
+        whole = Settings.of(path, [*stated, *said.values()])
         return [started, read_torchtune(whole, recipe)]
     return []
+
+
+def _of_options(
+    command: Command, script: Script, beside: Mapping[str, Path | str]
+) -> list[Reading]:
+    """Options of a command over a trainer's configuration, where that is given too."""
+    trainer = configured_by(command.settings)
+    if trainer is None:
+        return []
+    said = {item.key: item for item in command.settings}
+    config = said.pop("config", None) or said.pop("c")
+    launcher = Settings.of(script.path, command.launcher)
+    read_launcher(launcher, script.variables)
+    started = launcher.reading("launcher", lambda key: True)
+    stated = _configuration(config, script, beside)
+    if stated is None:
+        rule = f"what its run does stands in {config.value}: give that file with --from too"
+        return [replace(started, problems=(f"{config.place}: {rule}",), named=(config,))]
+    return [started, read_trained(trainer, Settings.of(script.path, [*stated, *said.values()]))]
+
+
+def _configuration(
+    config: Setting, script: Script, beside: Mapping[str, Path | str]
+) -> list[Setting] | None:
+    """Settings of the YAML that a command names; None where that file was not given."""
+    name = Path(str(config.value)).name
+    if (text := script.beside.pop(name, None)) is None:
+        return None
+    path = str(beside[name])
+    stated = yaml_of(text, path)
+    if not isinstance(stated, dict):
+        raise InputError(f"{path}: must be a table of settings")
+    return _settings(stated, path)
 
 
 def _variables(script: Script) -> list[Setting]:
