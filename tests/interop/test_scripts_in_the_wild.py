@@ -1055,3 +1055,86 @@ def test_options_of_trainers_that_are_not_read_are_known_by_name(
 ) -> None:
     with pytest.raises(InputError, match=f"a file of {name}"):
         read(tmp_path, {"run.sh": f"{command}\n"})
+
+
+@pytest.mark.parametrize(
+    ("left_out", "tied", "groups", "rows"),
+    [
+        # Megatron-LM@d98e8a64, training/argument_utils.py: core_transformer_config_from_args
+        (" --group-query-attention", False, 32, 0),
+        # training/arguments.py: embeddings are shared and positions learned unless told
+        (" --untie-embeddings-and-output-weights", True, 8, 0),
+        (" --position-embedding-type rope", False, 8, 8192),
+    ],
+)
+def test_a_switch_of_megatron_that_is_not_there_is_off(
+    tmp_path: Path, left_out: str, tied: bool, groups: int, rows: int
+) -> None:
+    """Sizes of Llama 3 8B: a table of 128256 x 4096, keys and values of 128 for each head."""
+    command = f"{LLAMA_8B} --max-position-embeddings 8192"
+    assert left_out in command
+    found = read(tmp_path, {"run.sh": f"{RUN}1 {command.replace(left_out, '')}\n"})
+    arch = found.scenario.workload.architecture
+    assert (arch.tied_embeddings, arch.attentions[0].kv_heads) == (tied, groups)
+    more = 32 * 2 * (groups - 8) * 128 * 4096 + rows * 4096 - tied * 128256 * 4096
+    assert arch.parameters == 8_030_261_248 + more
+
+
+def test_megatron_computes_in_fp32_unless_told(tmp_path: Path) -> None:
+    """NVIDIA/Megatron-LM@d98e8a64, training/arguments.py: params_dtype = torch.float."""
+    found = read(tmp_path, {"run.sh": f"{RUN}1 {LLAMA_8B.replace(' --bf16', '')}\n"})
+    assert found.scenario.workload.recipe.precision == "fp32"
+    assert "Megatron-LM computes in fp32" in " ".join(found.notes)
+
+
+@pytest.mark.parametrize(
+    ("more", "stages"),
+    [
+        # core/transformer/transformer_block.py, get_num_layers_to_build
+        (
+            "--decoder-first-pipeline-num-layers 6 --decoder-last-pipeline-num-layers 8",
+            (6, 9, 9, 8),
+        ),
+        ("--decoder-last-pipeline-num-layers 5", (9, 9, 9, 5)),
+        (
+            "--decoder-first-pipeline-num-layers 6 --decoder-last-pipeline-num-layers 6"
+            " --num-virtual-stages-per-pipeline-rank 2",
+            (3, 5, 5, 3, 3, 5, 5, 3),
+        ),
+        (
+            "--num-layers 34 --account-for-embedding-in-pipeline-split"
+            " --account-for-loss-in-pipeline-split --num-layers-per-virtual-pipeline-stage 3",
+            (2, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 2),
+        ),
+    ],
+)
+def test_uneven_stages_of_megatron(tmp_path: Path, more: str, stages: tuple[int, ...]) -> None:
+    script = f"{RUN}4 {LLAMA_8B} --pipeline-model-parallel-size 4 {more}\n"
+    found = read(tmp_path, {"run.sh": script})
+    stated = next(o.value for o in found.origins if o.field == "layout.stages")
+    assert (tuple(stated), found.unknown) == (stages, ())
+    assert sum(stages) == found.scenario.workload.architecture.layers
+
+
+def test_stages_that_leave_no_whole_layers_are_refused(tmp_path: Path) -> None:
+    command = f"{LLAMA_8B} --pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 6"
+    with pytest.raises(InputError, match="32 layers cannot be dealt so to pp 4"):
+        read(tmp_path, {"run.sh": f"{RUN}4 {command}\n"})
+
+
+def test_recomputed_activations_stand_above_the_granularity(tmp_path: Path) -> None:
+    """NVIDIA/Megatron-LM@d98e8a64, training/arguments.py, validate_args."""
+    again = "--recompute-granularity full --recompute-activations"
+    found = read(tmp_path, {"run.sh": f"{RUN}1 {LLAMA_8B} {again}\n"})
+    assert found.scenario.pinned["recompute"] == "selective"
+    uniform = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 4"
+    found = read(tmp_path, {"run.sh": f"{RUN}1 {LLAMA_8B} {uniform}\n"})
+    assert "of 4 layers one input is kept" in " ".join(found.notes)
+
+
+def test_experts_are_gathered_unless_the_command_says_how_tokens_reach_them(tmp_path: Path) -> None:
+    """NVIDIA/Megatron-LM@d98e8a64, transformer_config.py: moe_token_dispatcher_type."""
+    command = f"{RUN}1 {LLAMA_8B} --num-experts 8 --expert-model-parallel-size 8"
+    assert read(tmp_path, {"run.sh": f"{command}\n"}).scenario.pinned["dispatcher"] == "allgather"
+    said = f"{command} --moe-token-dispatcher-type alltoall\n"
+    assert read(tmp_path, {"run.sh": said}).scenario.pinned["dispatcher"] == "alltoall"
