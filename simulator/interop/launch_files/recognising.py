@@ -360,6 +360,8 @@ def _of_json(found: Any, path: str, text: str = "") -> list[Reading]:
     if "model_type" in found or isinstance(found.get("text_config"), dict):
         return [_of_config(found, path)]
     if _OF_DEEPSPEED & set(found):
+        if (foreign := of_another_trainer(path, map(str, found))) is not None:
+            return [foreign]
         if text:
             _keys_once(text, path)
         return [read_deepspeed(Settings.of(path, _settings(found, path)))]
