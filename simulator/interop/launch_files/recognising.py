@@ -615,13 +615,8 @@ def _of_program(command: Command, script: Script) -> list[Reading]:
         return [read_torchtitan(Settings.of(path, settings))]
     if trainer:
         return [read_trainer(Settings.of(path, settings), command.script)]
-    named = next((str(item.value) for item in settings if item.key == "recipe"), "")
-    if is_setup_experiment(command.script) or named in performance_recipes():
-        tails = [Setting(_tail(item.key), item.value, item.place) for item in settings]
-        options = Settings.of(path, with_long_names(tails))
-        task = next((str(item.value) for item in settings if item.key == "task"), "pretrain")
-        say_recipe(options, task)
-        return [read_megatron(options, flags=False, kind="Megatron-Bridge command")]
+    if experiment := _of_experiment(command.script, settings, path):
+        return experiment
     if MEGATRON_KEYS & {_tail(key) for key in keys}:
         recipe = bool(dotted) or "recipe" in command.script or "model" in keys
         tails = [Setting(_tail(item.key), item.value, item.place) for item in settings]
@@ -638,6 +633,17 @@ def _of_program(command: Command, script: Script) -> list[Reading]:
         places = tuple(item.place for item in settings)
         return [Reading(path=path, kind=f"command of {command.script}", unknown=places)]
     return []
+
+
+def _of_experiment(program: str, settings: list[Setting], path: str) -> list[Reading]:
+    """Options of Megatron-Bridge's own experiments, over a recipe that it measured."""
+    said = {item.key: str(item.value) for item in settings}
+    if not is_setup_experiment(program) and said.get("recipe", "") not in performance_recipes():
+        return []
+    tails = [Setting(_tail(item.key), item.value, item.place) for item in settings]
+    options = Settings.of(path, with_long_names(tails))
+    say_recipe(options, said.get("task", "pretrain"))
+    return [read_megatron(options, flags=False, kind="Megatron-Bridge command")]
 
 
 def _names_arguments(settings: list[Setting], script: Script) -> bool:
