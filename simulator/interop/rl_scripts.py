@@ -17,7 +17,7 @@ from simulator.dotted_fields import put
 from simulator.errors import InputError
 from simulator.files import read_toml, yaml_of
 from simulator.interop.dialects.python_calls import calls_of
-from simulator.interop.dialects.settings import Setting
+from simulator.interop.dialects.settings import Setting, idle_in
 from simulator.interop.shell.command_words import training_command
 from simulator.interop.shell.shell_words import read_script
 from simulator.plain_files import read_text
@@ -38,7 +38,7 @@ PROGRAM, RANKS, ALL = "(program)", "num_processes", "(accelerators)"
 """Settings that stand for the script that is started, the ranks that a launcher starts, and the
 accelerators that are named beside the script."""
 
-_MOST_TOLD = 12
+_MOST_TOLD = 40
 """Settings that stay out which are named."""
 
 _MOST_BASES = 8
@@ -56,6 +56,7 @@ _JOINED = re.compile(r" [*+-] ")
 _ARRAY = re.compile(r"\s*\$\{\w+\[[@*]\]\}")
 """More settings, of an array that another script fills."""
 
+_NOTHING = ("null", "none")
 _TRUTHS, _ANY = ("true", "false"), "*"
 _SECTIONS = ("rl", "cluster", "layout", "training")
 """Sections of which a dialect sets fields; other names are settings."""
@@ -151,11 +152,11 @@ def _named(settings: Mapping[str, Any], dialect: Mapping[str, Any]) -> dict[str,
 
 
 def _filled(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings but for those whose value is a variable that the script does not set."""
+    """Settings but for those of no value, or of a variable that the script does not set."""
     return {
         key: value
         for key, value in settings.items()
-        if not (isinstance(value, str) and value.startswith("$"))
+        if not (isinstance(value, str) and (value[:1] == "$" or value.lower() in _NOTHING))
     }
 
 
@@ -205,9 +206,12 @@ def scenario_from_script(
     renamed = facts.get("renamed", {})
     read = {key for key in given if renamed.get(key, key) in used}
     lines = [f"{path}: {dialect}, {len(read)} of {len(given)} settings are read"]
-    if others := sorted(given - read):
-        more = f" and {len(others) - _MOST_TOLD} more" if len(others) > _MOST_TOLD else ""
-        lines.append(f"not read: {', '.join(others[:_MOST_TOLD])}{more}")
+    others = sorted(given - read)
+    if told := [key for key in others if not _idle(key)]:
+        more = f" and {len(told) - _MOST_TOLD} more" if len(told) > _MOST_TOLD else ""
+        lines.append(f"not read: {', '.join(told[:_MOST_TOLD])}{more}")
+    if len(told) < len(others):
+        lines.append(f"{len(others) - len(told)} more bear on neither time nor memory")
     usual = facts.get("usual", {})
     named = _named(settings, facts)
     for key, cases in facts.get("told", {}).items():
@@ -231,6 +235,11 @@ def scenario_from_script(
     put(document, "cluster.name", names["cluster"], where=str(path))
     lines += _assume(document, overrides)
     return make_scenario(document, where=str(path), overrides=overrides), lines
+
+
+def _idle(key: str) -> bool:
+    """Whether trainers have a setting of this name on which nothing depends."""
+    return any(idle_in(dialect)(key.rpartition(".")[2]) for dialect in ("megatron", "trainer"))
 
 
 def _taken(document: Mapping[str, Any], field: str) -> Any:

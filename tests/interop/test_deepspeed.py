@@ -2,13 +2,17 @@
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from simulator.api import predict
+from simulator.errors import InputError
 from simulator.interop.dialects.deepspeed import deepspeed_config
 from simulator.interop.exporting import launch_flags
+from simulator.interop.hjson_text import json_text
+from simulator.interop.launch_files.merging import import_launch
 
 # Of deepspeedai/DeepSpeed@1b88ac36: deepspeed/runtime/config.py and constants.py,
 # runtime/zero/config.py (aliases where a field has one) and offload_config.py,
@@ -128,3 +132,67 @@ def test_an_optimizer_that_deepspeed_does_not_build_is_left_to_the_script() -> N
         recompute="full",
     )
     assert "optimizer" not in deepspeed_config(found.layout, found.scenario)
+
+
+COMMENTED = """\
+// of our cluster
+{
+  "train_micro_batch_size_per_gpu": 2,  # one would do
+  "train_batch_size": 32
+  /* "zero_optimization": {"stage": 2},
+     "fp16": {"enabled": true} */
+  zero_optimization: {
+    stage: 3   // all of it
+    'offload_optimizer': {device: "cpu"},
+    reduce_bucket_size: 5e8,
+  },
+  bf16: {"enabled": true,},
+}
+"""
+
+
+def test_comments_and_loose_commas_are_read_as_deepspeed_reads_them(tmp_path: Path) -> None:
+    """edaa7221, runtime/config.py: hjson.load; the values are those of hjson 3.1.0."""
+    config_file, plain = tmp_path / "ds.json", tmp_path / "plain.json"
+    config_file.write_text(COMMENTED)
+    values = {
+        "train_micro_batch_size_per_gpu": 2, "train_batch_size": 32,
+        "zero_optimization": {
+            "stage": 3, "offload_optimizer": {"device": "cpu"}, "reduce_bucket_size": 5e8,
+        },
+        "bf16": {"enabled": True},
+    }  # fmt: skip
+    plain.write_text(json.dumps(values))
+    given = {"model": "llama-3.1-8b", "cluster": "dgx-h100", "gpus": 16}
+    length = ["training.sequence_length=4096"]
+    with_comments = import_launch([config_file], given, length)
+    assert (
+        with_comments.scenario.document == import_launch([plain], given, length).scenario.document
+    )
+    assert "a Trainer does not" in " ".join(with_comments.notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        # each as hjson 3.1.0 reads it
+        ("{a: 1 # one\n b: two words\n}", {"a": 1, "b": "two words"}),
+        ('{"u": "http://x" // y\n k: 01\n m: -1.5e3, n: null}',
+         {"u": "http://x", "k": "01", "m": -1500.0, "n": None}),
+        ("{a: [1\n 2, true,]\n b: {}, c: 3 d}\n}", {"a": [1, 2, True], "b": {}, "c": "3 d}"}),
+        ("{'a': 'it\\'s \"so\"'}", {"a": 'it\'s "so"'}),
+        ("{a: '''two\nlines'''}", {"a": "two\nlines"}),
+    ],
+)  # fmt: skip
+def test_hjson_as_json(text: str, values: dict[str, Any]) -> None:
+    made = json_text(text)
+    assert json.loads(made) == values
+
+
+def test_a_key_that_stands_twice_is_refused_as_deepspeed_refuses_it(tmp_path: Path) -> None:
+    """edaa7221, runtime/config_utils.py: dict_raise_error_on_duplicate_keys."""
+    config_file = tmp_path / "ds.json"
+    stages = '"zero_optimization": {"stage": 1}, "zero_optimization": {"stage": 3}'
+    config_file.write_text(f'{{"train_batch_size": 32, {stages}}}')
+    with pytest.raises(InputError, match="zero_optimization: stands twice in a table"):
+        import_launch([config_file], {"model": "llama-3.1-8b", "cluster": "dgx-h100", "gpus": 8})

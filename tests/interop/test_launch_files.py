@@ -460,3 +460,24 @@ def test_the_changed_files_keep_the_checkpoints(tmp_path: Path) -> None:
         changed = tmp_path / "changed.sh"
         changed.write_text(files.get(str(path), path.read_text()))
         assert import_launch([changed], HERE).scenario.run.checkpoints.every_steps == 500
+
+
+@pytest.mark.parametrize(
+    ("line", "kernels", "moments"),
+    [
+        ('implementation = "foreach"', "foreach", "fp32"),
+        ('implementation = "fused"', "fused", "fp32"),
+        ('implementation = "fused_opt_states_bf16"', "fused", "bf16"),
+        ("fused = false", "foreach", "fp32"),  # 0.1: torch's own choice
+        ("fused = true", "fused", "fp32"),
+    ],
+)
+def test_torchtitan_says_how_adamw_is_done(
+    tmp_path: Path, line: str, kernels: str, moments: str
+) -> None:
+    """b5bcd76c, components/optimizer/optimizer.py: OptimizersContainer.Config.implementation."""
+    job = TORCHTITAN.replace("[optimizer]\n", f"[optimizer]\n{line}\n")
+    found = read(tmp_path, job, "job.toml", gpus=32)
+    assert found.scenario.document["software"]["adamw"] == kernels
+    assert (found.scenario.workload.recipe.moment_dtype or "fp32") == moments
+    assert not [place for place in found.unknown if place.key.startswith("optimizer")]

@@ -104,6 +104,29 @@ function other
 }
 show before "$@" end "x$@y" ${1:-none} "$*"
 A=(); show "${A[@]}" "$A" end
+read -r -d '' X <<'EOF'
+  --a 1 \
+  --b "2 $Z"
+EOF
+read -d '' Y <<EOF
+ --a $N \
+ --b ${U:-3} "q" \"e\" 'x' $((N+1)) \$N \\
+EOF
+read K L <<EOF
+ one two  three
+ four
+EOF
+Z=$(cat <<EOF
+  --c $N
+  --d
+EOF
+)
+read -ra A <<< "1 2 3"; IFS=, read -r T P <<< "8,4"
+read -d: -r Q <<-EOF
+	tabs: left out
+	EOF
+show "$X" "$Y" "$K" "$L" "$Z" "${A[@]}" $T $P "$Q"; show $X $Y $Z
+read A K <<< "1,2 3,4"; IFS=,; read Q P <<< "5,6 7"; show "$A" "$K" "$Q" "$P"; IFS=" "
 called one "two words"
 other
 other 8
@@ -819,3 +842,324 @@ def test_a_number_that_no_float_holds_is_refused(tmp_path: Path) -> None:
     settings.real("training.frozen", "rate")
     (said,) = settings.problems
     assert said.startswith("a.py: rate: must be a number, got 1000") and len(said) < 200
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        (
+            f"{RUN}4 {LLAMA_8B} $A --tensor-model-parallel-size 2 $B --sequence-parallel ${{C}}"
+            ' --recompute-activations "${D[@]}" `more`\n',
+            ["$A", "$B", "${C}", "${D[@]}", "`more`"],
+        ),
+        (
+            "torchrun --nnodes 4 --nproc_per_node 8 run_clm.py --model_name_or_path"
+            " meta-llama/Llama-3.1-8B --block_size 4096 --per_device_train_batch_size 2 $A"
+            " --gradient_checkpointing $B --torch_dtype bfloat16 $C --fsdp full_shard --bf16 $D\n",
+            ["$A", "$B", "$C", "$D"],
+        ),
+    ],
+    ids=["Megatron-LM", "Trainer"],
+)
+def test_variables_that_nothing_sets_are_the_nothing_that_bash_makes_of_them(
+    tmp_path: Path, script: str, words: list[str]
+) -> None:
+    """Unset, they are no words: argparse sees switches and values without them; each is said."""
+    with_variables = read(tmp_path, {"run.sh": script})
+    plain = script
+    for word in words:
+        plain = plain.replace(f'"{word}"', "").replace(f" {word}", "")
+    assert "$" not in plain and "`" not in plain
+    assert with_variables.scenario.document == read(tmp_path, {"run.sh": plain}).scenario.document
+    said = " ".join(with_variables.notes) + " ".join(
+        place.key for reading in with_variables.readings for place in reading.unknown
+    )
+    assert [word for word in words if word not in said] == []
+
+
+def test_a_variable_behind_a_launcher_may_say_how_many_servers_there_are(tmp_path: Path) -> None:
+    """torchrun has one server by default (torch/distributed/run.py), unless ARGS says otherwise."""
+    script = f"torchrun $ARGS --nproc_per_node 8 {LLAMA_8B}\n"
+    with pytest.raises(InputError, match=r"cluster\.gpus: not said"):
+        read(tmp_path, {"run.sh": script})
+    assert read(tmp_path, {"run.sh": script}, gpus=16).scenario.document["cluster"]["gpus"] == 16
+
+
+def test_which_kernels_adamw_has_is_said_where_it_counts(tmp_path: Path) -> None:
+    """DeepSpeed, named in accelerate's file alone, brings kernels of its own."""
+    script = (
+        "accelerate launch --config_file acc.yaml run_clm.py --block_size 4096 --bf16"
+        " --model_name_or_path meta-llama/Llama-3.1-8B --per_device_train_batch_size 2\n"
+    )
+    alone = "compute_environment: LOCAL_MACHINE\nnum_processes: 8\nnum_machines: 1\n"
+    way = {"DEEPSPEED": "deepspeed_config: {zero_stage: 2}\n", "MULTI_GPU": ""}
+    for word, more in way.items():
+        accelerate = f"{alone}distributed_type: {word}\n{more}"
+        found = read(tmp_path, {"run.sh": script, "acc.yaml": accelerate})
+        said = [note for note in found.notes if "adamw" in note]
+        applied = found.scenario.document.get("software", {}).get("adamw")
+        assert (applied, len(said)) == ((None, 0) if word == "DEEPSPEED" else ("fused", 1))
+
+
+def test_a_wrong_option_is_said_before_what_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, {"ds.json": '{"train_micro_batch_size_per_gpu": 1}'}, "cluster.gpus=abc")
+    assert caught.value.problems[0] == "--set: cluster.gpus: must be a whole number, got 'abc'"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        # Megatron-LM@d98e8a64, training/arguments.py: validate_args asserts that one is off
+        ("run.sh", f"{RUN}1 {LLAMA_8B} --fp16\n"),
+        # transformers 5.24, training_args.py: "At most one of fp16 and bf16 can be True"
+        (
+            "run.sh",
+            f"{RUN}1 run_clm.py --model_name_or_path meta-llama/Llama-3.1-8B --fp16 --bf16 True"
+            " --block_size 4096 --per_device_train_batch_size 1\n",
+        ),
+        # DeepSpeed@edaa7221, runtime/config.py: "modes cannot be simultaneously enabled"
+        (
+            "ds.json",
+            '{"train_micro_batch_size_per_gpu": 1, "train_batch_size": 8,'
+            ' "fp16": {"enabled": true}, "bf16": {"enabled": true}}',
+        ),
+    ],
+    ids=["Megatron-LM", "Trainer", "DeepSpeed"],
+)
+def test_two_precisions_are_asked_for(tmp_path: Path, name: str, text: str) -> None:
+    given = {"gpus": 8, **({"model": "llama-3.1-8b"} if name == "ds.json" else {})}
+    length = ["training.sequence_length=4096"]
+    with pytest.raises(InputError, match=r"of which a run has one: --set training\.precision"):
+        read(tmp_path, {name: text}, *length, **given)
+    chosen = read(tmp_path, {name: text}, *length, "training.precision=fp16", **given)
+    assert chosen.scenario.workload.recipe.precision == "fp16"
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        # NVIDIA/Megatron-LM@d98e8a64 and alibaba/Pai-Megatron-Patch@a098ca5 have scripts with each
+        *("examples/multimodal/run_text_generation.py", "tools/run_text_generation_server.py"),
+        *("examples/inference/gpt/gpt_static_inference.py", "evaluate_megatron_llama.py"),
+        *("tools/checkpoint/convert.py", "impl/convert.py"),
+    ],
+)
+def test_programs_that_train_nothing_are_no_training_run(tmp_path: Path, program: str) -> None:
+    script = f"{RUN}1 {LLAMA_8B.replace('pretrain_gpt.py', program)}\n"
+    with pytest.raises(InputError, match="a program that trains nothing"):
+        read(tmp_path, {"run.sh": script})
+    trains = f"torchrun --nproc_per_node 8 {LLAMA_8B} --train-iters 10\n"
+    both = read(tmp_path, {"run.sh": f"{script.rstrip()} --load a --save b --lr 1\n{trains}"})
+    assert both.scenario.document["training"]["tokens"] == 10 * 128 * 8192
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "grep 'elapsed time per iteration (ms):' log",
+        "# quiet: :::MLLOG lines alone",
+        "grep -E 'step: .* tps: ' log | tail",
+        "grep 'train_step_timing in s' log",
+        "awk '/CurrSamplesPerSec=/' log",
+        "# prints device mesh with its names",
+    ],
+)
+def test_a_script_that_looks_for_lines_of_a_log_is_none(tmp_path: Path, line: str) -> None:
+    """AMD-AGI/Primus@fd1eeabb, examples/mlperf/llama2_70b/run_with_docker.sh has the second."""
+    found = read(tmp_path, {"run.sh": f"#!/bin/bash\n{RUN}1 {LLAMA_8B}\n{line}\n"})
+    assert found.scenario.workload.recipe.global_batch == 128
+
+
+CHAT = (
+    "deepspeed main.py --model_name_or_path meta-llama/Llama-2-7b-hf --data_split 2,4,4"
+    " --per_device_train_batch_size 4 --max_seq_len 512 --zero_stage {} --deepspeed"
+    " --gradient_checkpointing {}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("stage", "more", "precision", "offload"),
+    [
+        (3, "", "fp16", "none"),
+        (3, "--offload --dtype bf16", "bf16", "cpu"),
+        (2, "", "fp16", "none"),
+    ],
+)
+def test_deepspeed_chat_makes_a_configuration_of_its_own(
+    tmp_path: Path, stage: int, more: str, precision: str, offload: str
+) -> None:
+    """DeepSpeedExamples@45b4b715: main.py (--dtype fp16 by default), dschat/utils/ds_utils.py."""
+    found = read(tmp_path, {"run.sh": CHAT.format(stage, more)}, gpus=8)
+    recipe, pinned = found.scenario.workload.recipe, found.scenario.pinned
+    assert (recipe.precision, pinned["sharding"]) == (precision, f"zero{stage}")
+    assert pinned.get("optimizer_offload", "none") == offload
+    assert pinned.get("parameter_offload", "none") == offload
+    if stage == 3:  # stage3_max_live_parameters = 3e7, half of it for each of two directions
+        assert found.scenario.software.deepspeed_zero.live_parameters == 1.5e7
+    else:
+        assert found.scenario.software.overlap.gradient_reduce  # overlap_comm
+    assert not found.unknown
+
+
+AUTOMODEL = """\
+recipe: TrainFinetuneRecipeForNextTokenPrediction
+step_scheduler: {global_batch_size: 64, local_batch_size: 1, max_steps: 100}
+model:
+  _target_: nemo_automodel.NeMoAutoModelForCausalLM.from_pretrained
+  pretrained_model_name_or_path: meta-llama/Llama-3.1-8B
+distributed: {strategy: fsdp2, tp_size: 1, cp_size: 1, activation_checkpointing: false}
+dataset: {seq_len: 2048}
+"""
+
+
+def test_options_over_a_configuration_are_those_of_its_trainer(tmp_path: Path) -> None:
+    """NVIDIA-NeMo/Automodel@36044ad3, tests/functional_tests/hf_transformer_llm: no Megatron."""
+    script = (
+        "torchrun --nproc_per_node=8 examples/llm_finetune/finetune.py --config llama/squad.yaml"
+        " --step_scheduler.local_batch_size 2 --distributed.tp_size 2"
+        " --distributed.activation_checkpointing true\n"
+    )
+    with pytest.raises(InputError, match=r"llama/squad\.yaml: give that file with --from too"):
+        read(tmp_path, {"run.sh": script})
+    sets = ["training.sequence_length=2048"]
+    found = read(tmp_path, {"run.sh": script, "squad.yaml": AUTOMODEL}, *sets)
+    assert found.scenario.software.name == "torch-fsdp"
+    assert found.scenario.workload.recipe.global_batch == 64
+    pinned = found.scenario.pinned
+    assert (pinned["tp"], pinned["micro_batch"], pinned["recompute"]) == (2, 2, "full")
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        # allenai/open-instruct@e6c3044a, scripts/train: global_batch_size counts tokens there
+        (
+            "python src/scripts/train/sft/Olmo-3-7B-SFT.py train run cluster --seq_len=32768"
+            " --global_batch_size=1048576 --trainer.max_duration.value=2"
+            " --train_module.optim.lr=8e-5 --launch.num_gpus=8",
+            "OLMo-core",
+        ),
+        (
+            "accelerate launch --mixed_precision bf16 open_instruct/finetune.py --mixer_list a 1.0"
+            " --model_name_or_path meta-llama/Llama-3.1-8B --per_device_train_batch_size 1",
+            "open-instruct",
+        ),
+        # alibaba/Pai-Megatron-Patch@a098ca5, examples/qwen3/run_mcore_qwen3_8b_chatlearn.sh
+        (
+            "python chatlearn/entrypoint.py grpo runtime_args.train_global_batch_size=2048"
+            " models.policy_trainer.tensor_model_parallel_size=8",
+            "ChatLearn",
+        ),
+    ],
+)
+def test_options_of_trainers_that_are_not_read_are_known_by_name(
+    tmp_path: Path, command: str, name: str
+) -> None:
+    with pytest.raises(InputError, match=f"a file of {name}"):
+        read(tmp_path, {"run.sh": f"{command}\n"})
+
+
+@pytest.mark.parametrize(
+    ("left_out", "tied", "groups", "rows"),
+    [
+        # Megatron-LM@d98e8a64, training/argument_utils.py: core_transformer_config_from_args
+        (" --group-query-attention", False, 32, 0),
+        # training/arguments.py: embeddings are shared and positions learned unless told
+        (" --untie-embeddings-and-output-weights", True, 8, 0),
+        (" --position-embedding-type rope", False, 8, 8192),
+    ],
+)
+def test_a_switch_of_megatron_that_is_not_there_is_off(
+    tmp_path: Path, left_out: str, tied: bool, groups: int, rows: int
+) -> None:
+    """Sizes of Llama 3 8B: a table of 128256 x 4096, keys and values of 128 for each head."""
+    command = f"{LLAMA_8B} --max-position-embeddings 8192"
+    assert left_out in command
+    found = read(tmp_path, {"run.sh": f"{RUN}1 {command.replace(left_out, '')}\n"})
+    arch = found.scenario.workload.architecture
+    assert (arch.tied_embeddings, arch.attentions[0].kv_heads) == (tied, groups)
+    more = 32 * 2 * (groups - 8) * 128 * 4096 + rows * 4096 - tied * 128256 * 4096
+    assert arch.parameters == 8_030_261_248 + more
+
+
+def test_megatron_computes_in_fp32_unless_told(tmp_path: Path) -> None:
+    """NVIDIA/Megatron-LM@d98e8a64, training/arguments.py: params_dtype = torch.float."""
+    found = read(tmp_path, {"run.sh": f"{RUN}1 {LLAMA_8B.replace(' --bf16', '')}\n"})
+    assert found.scenario.workload.recipe.precision == "fp32"
+    assert "Megatron-LM computes in fp32" in " ".join(found.notes)
+
+
+@pytest.mark.parametrize(
+    ("more", "stages"),
+    [
+        # core/transformer/transformer_block.py, get_num_layers_to_build
+        (
+            "--decoder-first-pipeline-num-layers 6 --decoder-last-pipeline-num-layers 8",
+            (6, 9, 9, 8),
+        ),
+        ("--decoder-last-pipeline-num-layers 5", (9, 9, 9, 5)),
+        (
+            "--decoder-first-pipeline-num-layers 6 --decoder-last-pipeline-num-layers 6"
+            " --num-virtual-stages-per-pipeline-rank 2",
+            (3, 5, 5, 3, 3, 5, 5, 3),
+        ),
+        (
+            "--num-layers 34 --account-for-embedding-in-pipeline-split"
+            " --account-for-loss-in-pipeline-split --num-layers-per-virtual-pipeline-stage 3",
+            (2, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 2),
+        ),
+    ],
+)
+def test_uneven_stages_of_megatron(tmp_path: Path, more: str, stages: tuple[int, ...]) -> None:
+    script = f"{RUN}4 {LLAMA_8B} --pipeline-model-parallel-size 4 {more}\n"
+    found = read(tmp_path, {"run.sh": script})
+    stated = next(o.value for o in found.origins if o.field == "layout.stages")
+    assert (tuple(stated), found.unknown) == (stages, ())
+    assert sum(stages) == found.scenario.workload.architecture.layers
+
+
+def test_stages_that_leave_no_whole_layers_are_refused(tmp_path: Path) -> None:
+    command = f"{LLAMA_8B} --pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 6"
+    with pytest.raises(InputError, match="32 layers cannot be dealt so to pp 4"):
+        read(tmp_path, {"run.sh": f"{RUN}4 {command}\n"})
+
+
+def test_recomputed_activations_stand_above_the_granularity(tmp_path: Path) -> None:
+    """NVIDIA/Megatron-LM@d98e8a64, training/arguments.py, validate_args."""
+    again = "--recompute-granularity full --recompute-activations"
+    found = read(tmp_path, {"run.sh": f"{RUN}1 {LLAMA_8B} {again}\n"})
+    assert found.scenario.pinned["recompute"] == "selective"
+    uniform = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 4"
+    found = read(tmp_path, {"run.sh": f"{RUN}1 {LLAMA_8B} {uniform}\n"})
+    assert "of 4 layers one input is kept" in " ".join(found.notes)
+
+
+def test_experts_are_gathered_unless_the_command_says_how_tokens_reach_them(tmp_path: Path) -> None:
+    """NVIDIA/Megatron-LM@d98e8a64, transformer_config.py: moe_token_dispatcher_type."""
+    command = f"{RUN}1 {LLAMA_8B} --num-experts 8 --expert-model-parallel-size 8"
+    assert read(tmp_path, {"run.sh": f"{command}\n"}).scenario.pinned["dispatcher"] == "allgather"
+    said = f"{command} --moe-token-dispatcher-type alltoall\n"
+    assert read(tmp_path, {"run.sh": said}).scenario.pinned["dispatcher"] == "alltoall"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (
+            "1-3B.yml",
+            '{\n  # parallelism\n  "pipe-parallel-size": 1,\n  "model-parallel-size": 1,\n'
+            '  "num-layers": 24, "hidden-size": 2048,\n  "zero_optimization": {"stage": 1},\n'
+            '  "train_micro_batch_size_per_gpu": 4,\n}\n',
+        ),
+        (
+            "20B.yml",
+            '"pipe_parallel_size": 4\n"model_parallel_size": 2\n"num_layers": 44\n'
+            '"gradient_accumulation_steps": 32\n"train_micro_batch_size_per_gpu": 4\n',
+        ),
+    ],
+)
+def test_deepspeeds_keys_beside_those_of_gpt_neox(tmp_path: Path, name: str, text: str) -> None:
+    """EleutherAI/gpt-neox@ea7aefd8, configs: no configuration of DeepSpeed, nor a Trainer's."""
+    with pytest.raises(InputError, match="a file of GPT-NeoX"):
+        read(tmp_path, {name: text}, model="llama-3-8b", gpus=8)

@@ -511,3 +511,48 @@ def test_lengths_are_worked_out(tmp_path: Path) -> None:
     assert read(tmp_path, "a.py", text).scenario.workload.recipe.sequence_length == 1472
     odd = text.replace("336 / 14", "336 / 13")
     assert "sequence_length" in problems(tmp_path, "b.py", odd)
+
+
+LITGPT_PRETRAIN = """\
+model_name: Llama-3-8B
+out_dir: out/pretrain
+precision: bf16-true
+train:
+  {global_batch_size: 512, micro_batch_size: 4, max_tokens: 3000000000000, max_seq_length: 2048}
+optimizer: {class_path: torch.optim.AdamW, init_args: {lr: 0.0004}}
+devices: auto
+num_nodes: 2
+"""
+
+
+def test_litgpt_pretrains_without_checkpoints_of_activations(tmp_path: Path) -> None:
+    """26857050, pretrain.py: HYBRID_SHARD (a copy on each server), torch.compile, fused AdamW."""
+    found = read(tmp_path, "p.yaml", LITGPT_PRETRAIN, gpus=16)
+    pinned = {"sharding": "zero3", "shard_group": 8, "recompute": "none", "micro_batch": 4}
+    assert found.scenario.pinned == pinned
+    assert found.scenario.software.name == "torch-fsdp-compiled"
+    assert found.scenario.document["software"] == {"adamw": "fused"}
+    absent = LITGPT_PRETRAIN.replace("devices: auto\n", "")  # whose default is auto
+    assert read(tmp_path, "p.yaml", absent, gpus=16).scenario.pinned == pinned
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "kernels"),
+    [
+        # torch/optim/adamw.py: neither fused nor foreach said is foreach on CUDA
+        ("automodel.yaml", "", "", "foreach"),
+        ("automodel.yaml", "  lr: 1.0e-5", "  lr: 1.0e-5\n  fused: true", "fused"),
+        ("llama_factory_v1.yaml", "", "", "foreach"),
+        ("xtuner.py", "", "", "foreach"),
+        ("litgpt.yaml", "", "", "foreach"),
+    ],
+)
+def test_which_kernels_of_adamw_a_trainer_asks_torch_for(
+    tmp_path: Path, name: str, old: str, new: str, kernels: str
+) -> None:
+    text = samples.SAMPLES[name]
+    assert old in text
+    found = read(
+        tmp_path, name, text.replace(old, new) if old else text, gpus=0 if "lit" in name else 8
+    )
+    assert found.scenario.document["software"]["adamw"] == kernels

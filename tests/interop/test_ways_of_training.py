@@ -789,3 +789,21 @@ def test_a_python_configuration_is_led_to_its_question(tmp_path: Path) -> None:
         with pytest.raises(InputError) as caught:
             import_launch([file], {"cluster": "dgx-h100", "gpus": 8})
         assert told in str(caught.value)
+
+
+def test_a_configuration_of_pairs_names_no_script(tmp_path: Path) -> None:
+    """huggingface/alignment-handbook@925acdf, recipes/zephyr-7b-beta/dpo and zephyr-141b/orpo."""
+    config = (
+        "model_name_or_path: mistralai/Mistral-7B-v0.1\nbeta: 0.01\nmax_length: 1024\nbf16: true\n"
+        "max_prompt_length: 512\nper_device_train_batch_size: 8\ngradient_accumulation_steps: 2\n"
+    )
+    found = read(tmp_path, {"c.yaml": config})
+    assert found.scenario.workload.recipe.global_batch == 2 * 8 * 2 * 8
+    assert "compares" in found.scenario.document["distillation"]
+    script = "accelerate launch --num_processes 8 scripts/{}.py --config c.yaml\n"
+    both = read(tmp_path, {"run.sh": script.format("orpo"), "c.yaml": config})
+    assert both.scenario.workload.recipe.global_batch == 2 * 8 * 2 * 8
+    assert "distillation" not in both.scenario.document and not both.unknown
+    plain = config.replace("beta: 0.01\n", "").replace("max_prompt_length: 512\n", "")
+    sft = read(tmp_path, {"c.yaml": plain})
+    assert sft.scenario.workload.recipe.global_batch == 8 * 2 * 8

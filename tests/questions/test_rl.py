@@ -696,3 +696,62 @@ def test_other_frameworks_are_recognised(tmp_path: Path, text: str, name: str) -
     path = tmp_path / "run.sh"
     path.write_text(text + "\n")
     assert dialect_of(settings_of_file(path)) == name
+
+
+VERL_ACTOR = "actor_rollout_ref.actor"
+MEGATRON = f"{VERL_ACTOR}.strategy=megatron {VERL_ACTOR}.megatron"
+
+
+@pytest.mark.parametrize(
+    ("more", "pinned", "rank"),
+    [
+        # volcengine/verl: workers/fsdp_workers.py splits sequences and heads (Ulysses)
+        (
+            f"{VERL_ACTOR}.ulysses_sequence_parallel_size=2 {VERL_ACTOR}.fsdp_config.fsdp_size=-1",
+            {"cp": 2, "cp_kind": "all_to_all"},
+            0,
+        ),
+        (f"{VERL_ACTOR}.fsdp_config.fsdp_size=8", {"cp": 1, "shard_group": 8}, 0),
+        ("actor_rollout_ref.model.lora_rank=32", {"cp": 1}, 32),
+        # trainer/config/engine/megatron.yaml: null is no number of chunks
+        (
+            f"{MEGATRON}.override_transformer_config.recompute_granularity=full"
+            f" {VERL_ACTOR}.megatron.virtual_pipeline_model_parallel_size=null"
+            f" {VERL_ACTOR}.optim.override_optimizer_config.optimizer_cpu_offload=True",
+            {"recompute": "full", "optimizer_offload": "cpu"},
+            0,
+        ),
+    ],
+)
+def test_what_verls_trainer_is_told(
+    tmp_path: Path, more: str, pinned: dict[str, Any], rank: int
+) -> None:
+    command = VERL.replace("trainer.nnodes=2 $@", f"trainer.nnodes=2 {more}")
+    made, lines = _script(tmp_path, "run.sh", command)
+    assert {name: made.pinned[name] for name in pinned} == pinned
+    assert made.workload.recipe.lora_rank == rank
+    unread = [line for line in lines if line.startswith("not read")]
+    assert all(line.endswith("virtual_pipeline_model_parallel_size") for line in unread)
+
+
+def test_what_slimes_trainer_is_told(tmp_path: Path) -> None:
+    """THUDM/slime@624b824a, scripts/run-qwen3-30B-A3B.sh: Adam's states are on the host."""
+    more = "--colocate --optimizer-cpu-offload --expert-tensor-parallel-size 1 --lr 1e-6"
+    made, lines = _script(tmp_path, "run.sh", SLIME.rstrip() + f" {more}\n")
+    assert (made.pinned["optimizer_offload"], made.pinned["etp"]) == ("cpu", 1)
+    assert "1 more bear on neither time nor memory" in lines
+    with pytest.raises(InputError, match="debug_train_only: nothing is generated"):
+        _script(tmp_path, "sft.sh", SLIME.rstrip() + " --debug-train-only\n")
+
+
+@pytest.mark.parametrize(
+    ("fp8", "precision"),
+    [("{enabled: true, fp8_recipe: blockwise}", "fp8_blockwise"),
+     ("{enabled: false, fp8_recipe: blockwise}", "bf16")],
+)  # fmt: skip
+def test_eight_bit_training_of_nemo_rl(tmp_path: Path, fp8: str, precision: str) -> None:
+    """NVIDIA-NeMo/RL, examples/configs/grpo_math_1B.yaml: policy.megatron_cfg.fp8_cfg."""
+    stages = "    pipeline_model_parallel_size: 2\n"
+    text = NEMO.replace(stages, f"{stages}    fp8_cfg: {fp8}\n")
+    made, _ = _script(tmp_path, "recipe.yaml", text)
+    assert made.workload.recipe.precision == precision

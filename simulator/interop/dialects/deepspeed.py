@@ -178,6 +178,7 @@ def read_deepspeed(settings: Settings) -> Reading:
         settings.say("layout.cp_kind", "all_to_all", settings.found["sequence_parallel_size"])
     say_zero(settings, "zero_optimization.")
     _buckets(settings)
+    settings.one_of("training.precision", "fp16.enabled", "bf16.enabled", "bfloat16.enabled")
     for word in ("fp16", "bf16", "bfloat16"):
         if settings.flag(f"{word}.enabled"):
             at = settings.found[f"{word}.enabled"]

@@ -488,7 +488,7 @@ def read_megatron(settings: Settings, *, flags: bool, kind: str, program: str = 
     if tokens is not None:
         settings.say("training.tokens", float(tokens), settings.at("train_tokens"))
     _growing_batch(settings)
-    shape = shape_of(settings)
+    shape = shape_of(settings, flags=flags)
     if multimodal and shape.architecture is not None:
         shape = replace(shape, architecture=with_tower(shape.architecture, settings))
         settings.stated = [x for x in settings.stated if not x.field.startswith("size.")]
@@ -664,13 +664,52 @@ def _read_pipeline(settings: Settings, layers: int | None) -> None:
         _read_stages(settings, spelled, pp, chunks)
     key = "num_layers_per_virtual_pipeline_stage"
     size = None if chunks else settings.whole("", key)
-    if size is None or not layers:
+    counted = [name for name in _COUNTED if layers and settings.flag(name)]
+    whole = (layers or 0) + len(counted)
+    if size and layers:
+        if whole % (pp * size):
+            rule = f"{size} x pp {pp} must divide {whole} layers"
+            settings.problems.append(f"{settings.at(key).place}: {rule}")
+            return
+        chunks = whole // (pp * size)
+        settings.say("layout.vpp", chunks, settings.at(key))
+    if layers and pp > 1:
+        _deal_unevenly(settings, layers, pp, chunks or 1, counted)
+
+
+_COUNTED = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
+"""Switches by which the embedding, or the output head, counts as a layer of its stage."""
+_ENDS = tuple(
+    (f"decoder_{end}_pipeline_num_layers", f"num_layers_in_{end}_pipeline_stage")
+    for end in ("first", "last")
+)
+
+
+def _deal_unevenly(
+    settings: Settings, layers: int, pp: int, chunks: int, counted: list[str]
+) -> None:
+    """Layers of stages whose ends are said, or whose ends have the embedding and the head.
+
+    megatron/core/transformer/transformer_block.py: get_num_layers_to_build.
+    """
+    ends = [settings.whole("", *keys) for keys in _ENDS]
+    keys = [*counted, *(key for keys in _ENDS for key in keys if key in settings.found)]
+    if not counted and ends == [None, None]:
         return
-    if layers % (pp * size):
-        rule = f"{size} x pp {pp} must divide {layers} layers"
-        settings.problems.append(f"{settings.at(key).place}: {rule}")
-    else:
-        settings.say("layout.vpp", layers // (pp * size), settings.at(key))
+    at = settings.at(*keys)
+    left = pp - sum(end is not None for end in ends)
+    rest = layers + len(counted) - sum(end or 0 for end in ends)
+    middle = rest // left if left else 0
+    first, last = (middle if end is None else end for end in ends)
+    ranks = [first, *[middle] * (pp - 2), last]
+    if rest < 0 or sum(ranks) != layers + len(counted) or any(size % chunks for size in ranks):
+        rule = f"{layers} layers cannot be dealt so to pp {pp} with {chunks} chunks each"
+        settings.problems.append(f"{at.place}: {rule}")
+        return
+    dealt = [size // chunks for _ in range(chunks) for size in ranks]
+    dealt[0] -= _COUNTED[0] in counted
+    dealt[-1] -= _COUNTED[1] in counted
+    settings.say("layout.stages", dealt, at)
 
 
 def _read_stages(settings: Settings, spelled: Setting, pp: int, chunks: int | None) -> None:
@@ -709,6 +748,10 @@ def _read_context(settings: Settings) -> None:
 
 def _read_experts(settings: Settings, flags: bool) -> None:
     read_words((_EXPERTS[2], *CAPACITY), settings)
+    experts_said = "num_experts" in settings.found and (settings.value_of("layout.ep") or 1) > 1
+    if flags and experts_said and settings.value_of("layout.dispatcher") is None:
+        why = "--moe-token-dispatcher-type not said: allgather is Megatron-Core's default"
+        settings.usually("layout.dispatcher", "allgather", why)
     settings.take("moe_enable_deepep")  # beside the dispatcher flex, which is read as DeepEP
     tp, experts = settings.value_of("layout.tp"), settings.found.get("num_experts")
     if flags and tp and experts and settings.value_of("layout.etp") is None:
@@ -770,15 +813,19 @@ def say_recomputation(settings: Settings) -> None:
         "recompute_granularity",
         "activations_checkpoint_granularity",
     )
-    for key, word in (("recompute_activations", "selective"), ("checkpoint_activations", "full")):
-        if kind is None and settings.flag(key):
-            settings.say("layout.recompute", word, settings.at(key))
-            break
+    if settings.flag("recompute_activations"):  # above any granularity (validate_args)
+        kind = "selective"
+        settings.say("layout.recompute", kind, settings.found["recompute_activations"])
+    elif kind is None and settings.flag("checkpoint_activations"):
+        settings.say("layout.recompute", "full", settings.found["checkpoint_activations"])
     settings.take("checkpoint_num_layers", "deepspeed_activation_checkpointing")
     method = settings.take("recompute_method", "activations_checkpoint_method")
     counts = ("recompute_num_layers", "activations_checkpoint_num_layers")
     count = settings.whole("", *counts, least=0)
     modules = settings.take("recompute_modules")
+    if kind == "full" and method and str(method.value) == "uniform" and (count or 1) > 1:
+        rule = f"of {count} layers one input is kept; counted as one of each"
+        settings.notes.append(f"{settings.at(*counts).place}: {rule}")
     if kind == "full" and count == 0:
         settings.say("layout.recompute", "none", settings.at(*counts))
     elif kind == "full" and method and str(method.value) == "block" and count:
@@ -823,6 +870,7 @@ def _listed(setting: Setting) -> list[str]:
 
 def _read_precision(settings: Settings, flags: bool) -> None:
     half = {word: settings.flag(word) for word in ("bf16", "fp16")}
+    settings.one_of("training.precision", "bf16", "fp16")  # arguments.py: assert not args.bf16
     settings.word("training.precision", _MIXED, "precision", "precision_config", "mixed_precision")
     formats = [settings.take(f"{word}_format", word) for word in ("fp8", "fp4")]
     fp8, fp4 = (
@@ -841,6 +889,9 @@ def _read_precision(settings: Settings, flags: bool) -> None:
     elif settings.value_of("training.precision") is None:
         for word in (word for word, on in half.items() if on):
             settings.say("training.precision", word, settings.at(word))
+    if flags and not settings.flag("deepspeed") and "deepspeed_config" not in settings.found:
+        why = "neither --bf16 nor --fp16 said: Megatron-LM computes in fp32"
+        settings.usually("training.precision", "fp32", why)
     read_words([_FP8_WEIGHTS], settings)
     _types(settings, flags, half)
     read_words([_OPTIMIZER], settings)

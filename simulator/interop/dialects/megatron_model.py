@@ -197,8 +197,11 @@ class Shape:
     notes: tuple[str, ...] = ()
 
 
-def shape_of(settings: Settings) -> Shape:
-    """Take the model's sizes and switches; no architecture where the first sizes are missing."""
+def shape_of(settings: Settings, *, flags: bool = False) -> Shape:
+    """Take the model's sizes and switches; no architecture where the first sizes are missing.
+
+    `flags` says that a switch which is not there is off (``read_megatron``).
+    """
     layers = settings.whole("size.layers", "num_layers")
     hidden = settings.whole("size.hidden", "hidden_size")
     heads = settings.whole("size.heads", "num_attention_heads")
@@ -206,7 +209,12 @@ def shape_of(settings: Settings) -> Shape:
         return Shape(layers=layers)
     sizes = {name: settings.whole("", name) for name in _SIZES}
     words = {name: settings.take(name) for name in _WORDS}
-    flags = {name: settings.flag(name) for name in _FLAGS}
+    switches = {name: settings.flag(name) for name in _FLAGS}
+    if flags and switches["group_query_attention"] is None:
+        switches["group_query_attention"] = False  # argument_utils.py leaves the groups out then
+        if (sizes["num_query_groups"] or 1) > 1:
+            rule = "left out without --group-query-attention: every head has its own keys"
+            settings.notes.append(f"{settings.found['num_query_groups'].place}: {rule}")
     vocabulary, notes = _vocabulary(settings)
     pattern = _pattern_of_kinds(settings)
     if pattern is None or _in_latent_width(settings):
@@ -217,16 +225,17 @@ def shape_of(settings: Settings) -> Shape:
     if layers > 10_000:
         settings.problems.append(f"{settings.found['num_layers'].place}: at most 10000 layers")
         return Shape()
-    Given = _Given(settings, layers, hidden, heads, sizes, words, flags, pattern)
+    Given = _Given(settings, layers, hidden, heads, sizes, words, switches, pattern)
     architecture = Given.architecture(vocabulary or 1)
+    said = {*settings.found, *(_USUALLY_OFF if flags else ())}
     if vocabulary is not None:
-        return Shape(layers=layers, architecture=_named(architecture, settings)[0], notes=notes)
-    architecture, alike = _named(architecture, settings, any_vocabulary=True)
+        return Shape(layers=layers, architecture=_named(architecture, said)[0], notes=notes)
+    architecture, alike = _named(architecture, said, any_vocabulary=True)
     if alike and not _names_another(settings, architecture.name):
         note = f"vocabulary: that of {architecture.name}, whose other sizes are the same"
         return Shape(layers=layers, architecture=architecture, notes=(note,))
-    said = f"{layers} layers of {hidden}, vocabulary (--vocab-size) not said"
-    settings.say("run.model", said, settings.found["hidden_size"])
+    what = f"{layers} layers of {hidden}, vocabulary (--vocab-size) not said"
+    settings.say("run.model", what, settings.found["hidden_size"])
     return Shape(layers=layers, architecture=replace(architecture, vocabulary=0))
 
 
@@ -528,10 +537,10 @@ def _zoo() -> list[Architecture]:
 
 
 def _named(
-    architecture: Architecture, settings: Settings, *, any_vocabulary: bool = False
+    architecture: Architecture, said: set[str], *, any_vocabulary: bool = False
 ) -> tuple[Architecture, bool]:
     """The model of the zoo that is the same but for what costs nothing, or the one found."""
-    alike, sizes = [], _sizes(architecture, settings)
+    alike, sizes = [], _sizes(architecture, said)
     for known in _zoo():
         if known.layers == architecture.layers and known.hidden == architecture.hidden:
             near = any_vocabulary or abs(known.vocabulary - architecture.vocabulary) <= 1024
@@ -539,7 +548,7 @@ def _named(
                 architecture.position == "learned"
                 and known.max_positions != architecture.max_positions
             )
-            if near and not short and _sizes(known, settings) == sizes:
+            if near and not short and _sizes(known, said) == sizes:
                 alike.append(known)
     longest = [known for known in alike if known.max_positions == architecture.max_positions]
     return next(iter(longest or alike), architecture), bool(alike)
@@ -563,9 +572,13 @@ _SAID_OF_MODEL = {
 """Arguments -> fields in which a model that a command states must be the zoo's where it is said."""
 
 
-def _sizes(arch: Architecture, settings: Settings) -> tuple[Any, ...]:
+_USUALLY_OFF = ("untie_embeddings_and_output_weights", "position_embedding_type")
+"""Arguments that say something of a command's model where they are not there: that embeddings are
+tied, that positions are learned."""
+
+
+def _sizes(arch: Architecture, said: set[str]) -> tuple[Any, ...]:
     """Sizes by which models are told apart, and whatever else of a model the command says."""
-    said = set(settings.found)
     attention, experts, model = (
         sorted({name for key, name in table.items() if key in said})
         for table in (_SAID_OF_ATTENTION, _SAID_OF_EXPERTS, _SAID_OF_MODEL)

@@ -125,6 +125,10 @@ _VARIABLE = re.compile(r"[$`]")
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
 
 
+UNSET_WORD = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_]\w*(?:\[[@*]\])?\}|\(.*\))|`[^`]*`", re.S)
+"""A word of a command that nothing in its script sets: a value, other options, or nothing."""
+_READ_AS_NOTHING = "stands in a variable that no file given sets: read as if it were empty"
+
 _OTHER_FILES = (
     *("deepspeed", "deepspeed_config", "deepspeed_config_file", "ds_config"),
     *("deepspeed_config.deepspeed_config_file", "fsdp_config", "config_file"),
@@ -144,11 +148,24 @@ class Settings:
     unset: list[Unset] = field(default_factory=list)
     usual: list[Usual] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)
+    trailing: dict[str, str] = field(default_factory=dict)
+    """Options of a command, and variables behind their values that may hold further options."""
 
     @classmethod
     def of(cls, path: str, settings: Iterable[Setting]) -> Settings:
         """Settings of a file, in its order."""
-        return cls(path=path, found={setting.key: setting for setting in settings})
+        whole = cls(path=path, found={setting.key: setting for setting in settings})
+        for key, item in whole.found.items():
+            if not isinstance(item.value, str) or item.place.key[:1] != "-":
+                continue
+            words = item.value.split(" ")
+            count = len(words)
+            while count > 1 and UNSET_WORD.fullmatch(words[count - 1]):
+                count -= 1
+            if count < len(words):
+                whole.found[key] = replace(item, value=" ".join(words[:count]))
+                whole.trailing[key] = " ".join(words[count:])
+        return whole
 
     def take(self, *keys: str) -> Setting | None:
         """The setting of the first of some names of a thing, which counts as understood."""
@@ -250,11 +267,23 @@ class Settings:
             return False
         if word == "auto":
             return None
+        if setting.place.key[:1] == "-" and UNSET_WORD.fullmatch(str(setting.value)):
+            rule = f"{_READ_AS_NOTHING}, so that the switch is on"
+            self.notes.append(f"{setting.place}: {setting.value!r} {rule}")
+            return True
         if _VARIABLE.search(word):
             self.unset.append(Unset("", str(setting.value), setting.place))
             return None
         self.problems.append(problem(str(setting.place), "", "must be true or false", word))
         return None
+
+    def one_of(self, name: str, *keys: str) -> None:
+        """Ask for a field of which several switches are on, though a trainer takes one of them."""
+        several = [self.found[key] for key in keys if key in self.found and self.flag(key)]
+        if len(several) > 1:
+            others = " and ".join(item.place.key for item in several[1:])
+            why = f"is on beside {others}, of which a run has one"
+            self.unset.append(Unset(name, several[0].place.key, several[0].place, why))
 
     def word(self, name: str, words: Mapping[str, Any], *keys: str) -> Any:
         """State what a word means; an unknown one is a problem that lists the known."""
@@ -290,6 +319,9 @@ class Settings:
     def reading(self, kind: str, idle: Callable[[str], bool], **more: Any) -> Reading:
         """All of it as the record that is handed on."""
         quiet, unknown = self.rest(idle)
+        for key, words in self.trailing.items():
+            if (place := self.found[key].place) not in quiet:
+                self.notes.append(f"{place}: {words!r} behind it {_READ_AS_NOTHING}")
         return Reading(
             path=self.path,
             kind=kind,

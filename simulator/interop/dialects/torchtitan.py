@@ -327,6 +327,7 @@ def read_torchtitan(settings: Settings) -> Reading:
     settings.take(_BACKEND)
     _precision(settings)
     settings.word("training.optimizer", {"adamw": "adamw", "adam": "adamw"}, "optimizer.name")
+    _kernels_of_adamw(settings)
     _read_model(settings)
     compiled = settings.flag("compile.enable", "training.compile")
     parts = settings.take("compile.components")
@@ -344,6 +345,24 @@ def read_torchtitan(settings: Settings) -> Reading:
     software = ("torchtitan-async",) if asynchronous else ()
     software = (*software, *(("torchtitan",) if compiled else ("torchtitan-eager",)))
     return settings.reading(kind, idle_in("torchtitan"), software=software)
+
+
+def _kernels_of_adamw(settings: Settings) -> None:
+    """Kernels of the update; ``optimizer.fused`` of 0.1 had foreach where it was off."""
+    kinds = {"fused": "fused", "foreach": "foreach", "for-loop": "foreach"}
+    kinds |= {"fused_opt_states_bf16": "fused"}
+    kind = settings.word("run.adamw", kinds, "optimizer.implementation")
+    at = settings.found.get("optimizer.implementation")
+    if at is not None and str(at.value).lower() == "for-loop":
+        rule = "counted as foreach, whose bytes it moves in more kernels"
+        settings.notes.append(f"{at.place}: {rule}")
+    if at is not None and str(at.value).lower() == "fused_opt_states_bf16":
+        settings.say("training.moment_dtype", "bf16", at)
+    fused = settings.flag("optimizer.fused")
+    if kind is None and fused is not None:
+        settings.say(
+            "run.adamw", "fused" if fused else "foreach", settings.found["optimizer.fused"]
+        )
 
 
 def _saves(settings: Settings) -> None:

@@ -129,13 +129,33 @@ def read_trainer(settings: Settings, program: str = "") -> Reading:
     _way(settings, program)
     _adapters(settings, trainer)
     settings.word("layout.sharding", _STAGES, "zero_stage")
-    _loaded(settings)
+    if "zero_stage" in settings.found and not trainer:
+        _deepspeed_chat(settings)
+    else:
+        _loaded(settings)
     _switches(settings, trainer)
     software = _shards(settings)
     if "deepspeed" in settings.found:
         software = ("deepspeed", "optimum-habana")
     return settings.reading(LLAMA_FACTORY if factory else TRAINER, idle_in("trainer"),
                             software=software, otherwise=("plain-ddp",))  # fmt: skip
+
+
+def _deepspeed_chat(settings: Settings) -> None:
+    """What DeepSpeed-Chat's scripts make DeepSpeed's configuration of.
+
+    deepspeedai/DeepSpeedExamples@45b4b715: training/step1_supervised_finetuning/main.py and
+    dschat/utils/ds_utils.py (get_train_ds_config); a Trainer has no option ``--zero_stage``.
+    """
+    stage = settings.found["zero_stage"]
+    settings.word("training.precision", {"fp16": "fp16", "bf16": "bf16"}, "dtype")
+    settings.usually("training.precision", "fp16", "dtype not said: DeepSpeed-Chat's default")
+    if settings.flag("offload"):
+        _say_offload(settings, settings.found["offload"])
+    if settings.value_of("layout.sharding") == "zero3":  # stage3_max_live_parameters = 3e7
+        settings.say("software.deepspeed_zero.live_parameters", 3e7 / 2, stage)
+    elif settings.value_of("layout.sharding") in ("zero1", "zero2"):
+        settings.say("software.overlap_grad_reduce", True, stage)
 
 
 def _way(settings: Settings, program: str) -> None:
@@ -152,6 +172,10 @@ def _way(settings: Settings, program: str) -> None:
         setting = settings.take(*words.split())
         if setting is not None and setting.value is not None:
             way, at = way or other, at or setting
+    if not way and (at := settings.take("beta", "max_prompt_length")) is not None:
+        way = PAIRS  # of trl's configurations: DPOConfig, ORPOConfig, CPOConfig, KTOConfig
+        rule = "read as DPO's, beside a reference; the script with it, orpo.py or cpo.py, says more"
+        settings.notes.append(f"{at.place}: no plain fine-tuning has it: {rule}")
     if way == PAIRS and at is not None:
         _pairs(settings, at, program)
     elif way == SCORES and at is not None:
@@ -296,6 +320,7 @@ def _loaded(settings: Settings) -> None:
 
 
 def _switches(settings: Settings, trainer: str) -> None:
+    settings.one_of("training.precision", "bf16", "fp16")  # training_args.py: at most one
     for word in ("bf16", "fp16"):
         if settings.flag(word):
             settings.say("training.precision", word, settings.found[word])

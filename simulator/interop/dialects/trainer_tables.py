@@ -12,6 +12,7 @@ A trainer is added by its table alone, with a case in ``tests/interop/test_train
   and -1 state nothing; ``[mebibytes]`` of a field in bytes, ``[tokens]`` of one in sequences.
 - ``saves``: keys of steps between checkpoints.
 - ``deepspeed``: what stands before keys of DeepSpeed's own configuration.
+- ``options``: keys and sections of which one tells that a command's options change such a file.
 - ``unwrapped``: sections whose settings count as the file's own; ``calls`` and ``assigned``: the
   calls and names of a Python script whose keywords are settings.
 - ``[words.KEY]``: a value (``"*"``: any other) and the fields that it states, or the reason why it
@@ -84,6 +85,15 @@ def trainer_of(settings: Iterable[Setting], beside: frozenset[str] = frozenset()
     """
     keys = beside.union(key for setting in settings for key in _with_sections(setting.key))
     return next((trainer for trainer in trainers() if trainer.claims(keys)), None)
+
+
+def configured_by(settings: Iterable[Setting]) -> Trainer | None:
+    """The trainer whose configuration, named by ``--config`` or ``-c``, such options change."""
+    keys = frozenset(key for setting in settings for key in _with_sections(setting.key))
+    if keys.isdisjoint(("config", "c")):
+        return None
+    options = ((x, mark) for x in trainers() for mark in x.table.get("options", ()))
+    return next((trainer for trainer, mark in options if mark in keys), None)
 
 
 def _with_sections(key: str) -> Iterator[str]:

@@ -25,8 +25,8 @@ WAYS = {
     SCORES: "a reward model: one score in place of a vocabulary, over pairs, is not read from this"
     " file",
     "steps": "a reward model of steps: scores within an answer are not modelled",
-    "nothing": "which trains nothing: it evaluates, generates, exports, prepares data or says where"
-    " a job runs",
+    "nothing": "a program that trains nothing: it evaluates, generates, exports, prepares data or"
+    " says where a job runs",
     "distillation": "distillation: a teacher that runs beside the model is not read from a launch"
     " file",
 }
@@ -39,6 +39,9 @@ _PROGRAMS = {
     "preference": "kto bco",
     SCORES: "reward rm reward_modeling reward_model",
     "steps": "prm",
+    "nothing": "inference infer generate generation text_generation serve server evaluate"
+    " evaluation eval evalharness convert converter convertor export quantize preprocess"
+    " preprocess_data merge",
     "distillation": "gkd distill distillation distil knowledge_distillation minillm",
 }
 _WORDS = {
@@ -47,16 +50,22 @@ _WORDS = {
 }
 
 
+_TRAINS = re.compile(r"train|tun(?:e|ing)|sft")
+
+
 def way_of(program: str) -> str:
     """The way of training that the name of a program or recipe says; blank for a plain step.
 
     >>> way_of("examples/scripts/dpo.py"), way_of("verl.trainer.main_ppo"), way_of("trl/sft.py")
     ('pairs', 'reinforcement', '')
-    >>> way_of("full_dpo_distributed"), way_of("pretrain_gpt.py")
-    ('pairs', '')
+    >>> way_of("full_dpo_distributed"), way_of("pretrain_gpt.py"), way_of("train_and_eval.py")
+    ('pairs', '', '')
+    >>> way_of("tools/run_text_generation_server.py"), way_of("evaluate_gpt.py")
+    ('nothing', 'nothing')
     """
     name = re.sub(r"\.(?:py|sh|ya?ml)$", "", program.lower().rstrip("/")).rpartition("/")[2]
-    return next((way for way, words in _WORDS.items() if words.search(name)), "")
+    ways = (way for way, words in _WORDS.items() if words.search(name))
+    return next((way for way in ways if way != "nothing" or not _TRAINS.search(name)), "")
 
 
 _ELSEWHERE = {
@@ -114,6 +123,8 @@ def say_pairs(settings: Settings, setting: Setting, *, reference: bool) -> None:
     settings.say("run.sequences_each", 2, setting)
     if reference:
         settings.say("distillation.compares", "log_probabilities", setting)
+    else:
+        settings.say("run.no_reference", True, setting)
 
 
 def say_scores(settings: Settings, setting: Setting) -> None:

@@ -44,7 +44,11 @@ _HEAD_BYTES = 2**20
 
 _GZIP = b"\x1f\x8b"
 _TRACE = re.compile(rb'"(?:traceEvents|deviceProperties|distributedInfo)"\s*:')
-_ELAPSED = "elapsed time per iteration (ms)"
+_ELAPSED = re.compile(r"elapsed time per iteration \(ms\): *\d")
+_EVENT = re.compile(r":::MLLOG\s*\{")
+_SCRIPT = re.compile(r"#!\s*/")
+_WRITTEN = (".sh", ".bash", ".slurm", ".sbatch", ".py", ".yaml", ".yml", ".toml", ".md")
+"""Names of files that people write, which may look for a log's words and are none."""
 _PADDED = re.compile(r"> padded vocab \(size: (\d{1,9})\)")
 """As ``vocab_size_with_padding`` of Megatron-LM prints it."""
 _MESH = re.compile(r"device mesh with parallelism: ([\w=, ]{1,400})")
@@ -96,13 +100,16 @@ def read_measured(path: Path | str) -> list[Reading]:
     if head.startswith(_GZIP) or (head.lstrip()[:1] in (b"{", b"[") and _TRACE.search(head)):
         return [_of_trace(read_trace(path), str(path), "torch profiler trace")]
     text = head.decode(errors="replace")
-    if _ELAPSED in text or "--- arguments ---" in text:
+    if _ELAPSED.search(text) or ("--- arguments ---" in text and ARGUMENT.search(text)):
         return [_of_megatron(text, str(path))]
-    if ":::MLLOG" in text:
+    if _EVENT.search(text):
         return [_of_mlperf(text, str(path))]
     plain = without_colours(text)
-    if "device mesh with" in plain or re.search(r"\bstep:.{1,200}\b[wt]ps: ", plain):
+    meshed = _MESH.search(plain) or _OLD_MESH.search(plain)
+    if meshed or re.search(r"\bstep: *\d.{1,200}\b[wt]ps: ", plain):
         return [_of_torchtitan(plain, str(path))]
+    if str(path).endswith(_WRITTEN) or _SCRIPT.match(plain):
+        return []
     for name, kind in log_kinds().items():
         if kind.line is not None and re.search(kind.mark, plain):
             return [_timed(_of_lines(name, kind, plain, str(path)), name)]

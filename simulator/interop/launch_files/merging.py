@@ -51,6 +51,9 @@ _RUN = frozenset(f"run.{name}" for name in RUN_FIELDS)
 _TOKENS = "model.vocab_size"
 """What an option says of a model whose other sizes stand in the files."""
 
+_ADAMW = "run.adamw"
+"""Kernels of AdamW that a trainer asks for, which count where torch's optimizer is the step."""
+
 _TORCH_STEPS = ("plain-ddp", "torchtitan")
 """Frameworks whose optimizer is one of torch's (``stack_of``)."""
 
@@ -232,7 +235,8 @@ class _Merging:
             if self._get(item.field) is None:
                 source = f"{item.path}: {item.why}"
                 self._put(item.field, item.value, source)
-                filled.setdefault(source, []).append(f"{item.field} = {shown(item.value)}")
+                if item.field != _ADAMW:  # said where it is applied
+                    filled.setdefault(source, []).append(f"{item.field} = {shown(item.value)}")
         self.notes += [f"{source}: {', '.join(fields)}" for source, fields in filled.items()]
 
     def _choose_architecture(self) -> None:
@@ -528,6 +532,8 @@ class _Merging:
         if count is None:
             return
         source = self._source("run.sequences_each")
+        if self._get("run.no_reference"):
+            self.fields.pop("distillation.compares", None)
         for name in sorted(sizes & self.fields.keys()) if not sizes & self.given.keys() else ():
             before = self.fields[name]
             self._put(name, before.value * count, f"{count} sequences x {before.source}")
@@ -594,7 +600,7 @@ class _Merging:
         for key, value in _named(names).items():
             if key != "model":
                 document.setdefault("cluster", {})[key] = value
-        self._ask(document)
+        self._ask(document, overrides)
         self._choose_software(document)
         self._choose_adamw(document)
         scenario = self._scenario(document, names, overrides)
@@ -636,8 +642,8 @@ class _Merging:
         each = self._get("layout.micro_batch") and (self._get("run.accumulation") or trainer)
         return bool(each or self._get("run.local_batch") or self._get("run.device_batch"))
 
-    def _ask(self, document: Mapping[str, Mapping[str, Any]]) -> None:
-        """Name what no file and no option says."""
+    def _ask(self, document: Mapping[str, Mapping[str, Any]], overrides: list[str]) -> None:
+        """Name what no file and no option says, behind what is wrong with what options say."""
         missing = []
         for name, (what, how) in _ASKED.items():
             section, _, key = name.partition(".")
@@ -657,7 +663,7 @@ class _Merging:
             if not there and not set_there and name not in self.given:
                 missing.append(f"--from: {name}: not said by these files ({what}): {how}")
         if missing:
-            raise InputError(missing)
+            raise InputError([*_wrong(overrides), *missing])
 
     def _choose_software(self, document: dict[str, dict[str, Any]]) -> None:
         """The profile that all files ask for together, of those that run on these machines.
@@ -689,14 +695,27 @@ class _Merging:
 
     def _choose_adamw(self, document: dict[str, dict[str, Any]]) -> None:
         """Kernels of AdamW, where the software steps by torch's; DeepSpeed brings its own."""
-        kernels = self._get("run.adamw")
+        kernels, source = self._get(_ADAMW), self._source(_ADAMW)
         software = document.get("cluster", {}).get("software")
         optimizer = self._get("training.optimizer") or "adamw"
         if kernels is None or "software.adamw" in self.given or optimizer != "adamw":
             return
         if isinstance(software, str) and stack_of(software) in _TORCH_STEPS:
-            self._put("software.adamw", kernels, self._source("run.adamw"))
+            self._put("software.adamw", kernels, source)
+            usual = [x for reading in self.readings for x in reading.usual if x.field == _ADAMW]
+            if source in (f"{item.path}: {item.why}" for item in usual):
+                self.notes.append(f"{source}: software.adamw = {kernels}")
             document.setdefault("software", {})["adamw"] = kernels
+
+
+def _wrong(overrides: list[str]) -> list[str]:
+    """What cannot be the value of a field that ``--set`` names, whatever the other fields are."""
+    try:
+        make_scenario({}, where="--set", overrides=overrides)
+    except InputError as error:
+        fields = [text.partition("=")[0].strip() for text in overrides]
+        return [x for x in error.problems if any(x.startswith(f"--set: {f}: ") for f in fields)]
+    return []
 
 
 def _without_the_usual(scenario: Scenario) -> Scenario:

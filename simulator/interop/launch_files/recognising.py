@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -11,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from simulator.errors import InputError, did_you_mean
+from simulator.errors import InputError, brief_text, did_you_mean
 from simulator.files import json_of, read_records, record, toml_of, yaml_of
 from simulator.interop.dialects.deepspeed import read_deepspeed
 from simulator.interop.dialects.fsdp2 import is_fsdp2, read_fsdp2
@@ -45,9 +46,15 @@ from simulator.interop.dialects.torchrun import PLAIN_VARIABLES, read_variables
 from simulator.interop.dialects.torchtitan import SECTIONS, read_torchtitan
 from simulator.interop.dialects.torchtune import is_torchtune, read_torchtune
 from simulator.interop.dialects.trainer import TRAINER_KEYS, read_accelerate, read_trainer
-from simulator.interop.dialects.trainer_tables import read_trained, trainer_of, trainers
+from simulator.interop.dialects.trainer_tables import (
+    configured_by,
+    read_trained,
+    trainer_of,
+    trainers,
+)
 from simulator.interop.dialects.training_ways import refusal, say_program, way_of
 from simulator.interop.fabric_files import is_nvidia_topology, topology_words
+from simulator.interop.hjson_text import json_text
 from simulator.interop.launch_files.job_manifests import MANIFEST, read_manifest
 from simulator.interop.launch_files.measured_files import read_measured
 from simulator.interop.shell.command_words import (
@@ -254,8 +261,8 @@ def _by_content(
     text: str, path: str, beside: Mapping[str, Path | str] | None = None
 ) -> list[Reading]:
     start = text.lstrip()
-    if start[:1] == "{":
-        return _of_json(json_of(text, path), path)
+    if start[:1] == "{" or (start[:1] in ("/", "#") and path.endswith((".json", ".hjson"))):
+        return _of_json_text(text, path)
     if MANIFEST.search(text):
         return _of_yaml(yaml_of(text, path), path)
     if _HERE_DOCUMENT.search(text):
@@ -310,14 +317,53 @@ def _of_python(text: str, path: str, packages: frozenset[str]) -> list[Reading]:
     return [] if foreign is None else [foreign]
 
 
-def _of_json(found: Any, path: str) -> list[Reading]:
+def _of_json_text(text: str, path: str) -> list[Reading]:
+    """JSON, or a configuration of DeepSpeed in what its loader reads beside it."""
+    try:
+        return _of_json(json_of(text, path), path, text)
+    except InputError as error:
+        try:
+            plain = json_text(text)
+            found = json_of(plain, path)
+        except (ValueError, InputError):
+            raise error from None
+        if not (isinstance(found, dict) and _OF_DEEPSPEED & set(found)):
+            raise
+    note = f"{path}: not JSON but Hjson, which deepspeed.initialize reads; a Trainer does not"
+    readings = _of_json(found, path, plain)
+    return [replace(reading, notes=(*reading.notes, note)) for reading in readings]
+
+
+def _keys_once(text: str, path: str) -> None:
+    """Refuse a key that stands twice, as DeepSpeed does (runtime/config_utils.py)."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        table = dict(pairs)
+        if len(table) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            rule = "stands twice in a table, which DeepSpeed refuses"
+            raise InputError(f"{path}: {brief_text(twice)}: {rule}")
+        return table
+
+    json.loads(text, object_pairs_hook=once)
+
+
+_OF_DEEPSPEED = {"zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size"}
+
+
+def _of_json(found: Any, path: str, text: str = "") -> list[Reading]:
     if not isinstance(found, dict):
         return []
     if trained := _of_trainer_table(found, path):
         return trained
     if "model_type" in found or isinstance(found.get("text_config"), dict):
         return [_of_config(found, path)]
-    if {"zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size"} & set(found):
+    if _OF_DEEPSPEED & set(found):
+        if (foreign := of_another_trainer(path, map(str, found))) is not None:
+            return [foreign]
+        if text:
+            _keys_once(text, path)
         return [read_deepspeed(Settings.of(path, _settings(found, path)))]
     return _of_yaml(found, path)  # whose files may be written in JSON, too
 
@@ -495,7 +541,9 @@ def _of_shell(
         job = Settings.of(path, directives)
         read_directives(job)
         shell.append(job.reading("job of SLURM", idle_in("slurm")))
-    shell += _of_tune(script, beside or {}) or _of_command(training_command(script), script)
+    command = training_command(script)
+    configured = _of_tune(script, beside or {}) or _of_options(command, script, beside or {})
+    shell += configured or _of_command(command, script)
     if reads := frozenset(read) - frozenset(script.beside):
         shell.append(Reading(path=path, kind="script", reads=reads))
     trains = any(reading.kind not in ("script", "job of SLURM") for reading in shell)
@@ -547,7 +595,9 @@ def _of_program(command: Command, script: Script) -> list[Reading]:
         return [read_trained(described, options)]
     if (foreign := of_another_trainer(path, keys, command.script)) is not None:
         return [foreign]
-    trainer = (TRAINER_KEYS | {"deepspeed"}) & keys and not _MEGATRON_ALONE & keys
+    trainer = bool((TRAINER_KEYS | {"deepspeed"}) & keys) and not _MEGATRON_ALONE & keys
+    if _names_arguments(settings, script):
+        trainer, settings = True, [item for item in settings if item.key != "config"]
     if settings and not trainer and (way := way_of(command.script)):
         place = f"{path}: {command.script}"
         return [Reading(path=path, kind="script", problems=(f"{place} asks for {refusal(way)}",))]
@@ -565,13 +615,8 @@ def _of_program(command: Command, script: Script) -> list[Reading]:
         return [read_torchtitan(Settings.of(path, settings))]
     if trainer:
         return [read_trainer(Settings.of(path, settings), command.script)]
-    named = next((str(item.value) for item in settings if item.key == "recipe"), "")
-    if is_setup_experiment(command.script) or named in performance_recipes():
-        tails = [Setting(_tail(item.key), item.value, item.place) for item in settings]
-        options = Settings.of(path, with_long_names(tails))
-        task = next((str(item.value) for item in settings if item.key == "task"), "pretrain")
-        say_recipe(options, task)
-        return [read_megatron(options, flags=False, kind="Megatron-Bridge command")]
+    if experiment := _of_experiment(command.script, settings, path):
+        return experiment
     if MEGATRON_KEYS & {_tail(key) for key in keys}:
         recipe = bool(dotted) or "recipe" in command.script or "model" in keys
         tails = [Setting(_tail(item.key), item.value, item.place) for item in settings]
@@ -588,6 +633,24 @@ def _of_program(command: Command, script: Script) -> list[Reading]:
         places = tuple(item.place for item in settings)
         return [Reading(path=path, kind=f"command of {command.script}", unknown=places)]
     return []
+
+
+def _of_experiment(program: str, settings: list[Setting], path: str) -> list[Reading]:
+    """Options of Megatron-Bridge's own experiments, over a recipe that it measured."""
+    said = {item.key: str(item.value) for item in settings}
+    if not is_setup_experiment(program) and said.get("recipe", "") not in performance_recipes():
+        return []
+    tails = [Setting(_tail(item.key), item.value, item.place) for item in settings]
+    options = Settings.of(path, with_long_names(tails))
+    say_recipe(options, said.get("task", "pretrain"))
+    return [read_megatron(options, flags=False, kind="Megatron-Bridge command")]
+
+
+def _names_arguments(settings: list[Setting], script: Script) -> bool:
+    """Whether ``--config`` names a file of a Trainer's arguments that was given."""
+    config = next((item for item in settings if item.key == "config"), None)
+    text = "" if config is None else script.beside.get(Path(str(config.value)).name, "")
+    return any(f"{key}:" in text for key in TRAINER_KEYS)
 
 
 _MEGATRON_ALONE = {"tensor_model_parallel_size", "num_layers", "micro_batch_size"}
@@ -640,19 +703,48 @@ def _of_tune(script: Script, beside: Mapping[str, Path | str]) -> list[Reading]:
         read_launcher(launcher, script.variables)
         said = {item.key: item for item in settings_of(words[at + 1 :], script.path)}
         config = said.pop("config")
-        name = Path(str(config.value)).name
         started = launcher.reading("launcher", lambda key: True)
-        if (text := script.beside.pop(name, None)) is None:
+        if (stated := _configuration(config, script, beside)) is None:
             rule = f"stands in {config.value}: give that file with --from too"
             return [replace(started, problems=(f"{config.place}: what the recipe does {rule}",))]
-        path = str(beside[name])
-        stated = yaml_of(text, path)
-        if not isinstance(stated, dict):
-            raise InputError(f"{path}: must be a table of settings, as torchtune's are")
         recipe = Setting("recipe", texts[at], Place(script.path, "recipe", words[at].line))
-        whole = Settings.of(path, [*_settings(stated, path), *said.values()])
+        path = str(beside[Path(str(config.value)).name])
+        whole = Settings.of(path, [*stated, *said.values()])
         return [started, read_torchtune(whole, recipe)]
     return []
+
+
+def _of_options(
+    command: Command, script: Script, beside: Mapping[str, Path | str]
+) -> list[Reading]:
+    """Options of a command over a trainer's configuration, where that is given too."""
+    trainer = configured_by(command.settings)
+    if trainer is None:
+        return []
+    said = {item.key: item for item in command.settings}
+    config = said.pop("config", None) or said.pop("c")
+    launcher = Settings.of(script.path, command.launcher)
+    read_launcher(launcher, script.variables)
+    started = launcher.reading("launcher", lambda key: True)
+    stated = _configuration(config, script, beside)
+    if stated is None:
+        rule = f"what its run does stands in {config.value}: give that file with --from too"
+        return [replace(started, problems=(f"{config.place}: {rule}",), named=(config,))]
+    return [started, read_trained(trainer, Settings.of(script.path, [*stated, *said.values()]))]
+
+
+def _configuration(
+    config: Setting, script: Script, beside: Mapping[str, Path | str]
+) -> list[Setting] | None:
+    """Settings of the YAML that a command names; None where that file was not given."""
+    name = Path(str(config.value)).name
+    if (text := script.beside.pop(name, None)) is None:
+        return None
+    path = str(beside[name])
+    stated = yaml_of(text, path)
+    if not isinstance(stated, dict):
+        raise InputError(f"{path}: must be a table of settings")
+    return _settings(stated, path)
 
 
 def _variables(script: Script) -> list[Setting]:

@@ -10,7 +10,14 @@ from collections.abc import Container, Iterable
 from dataclasses import replace
 
 from simulator.errors import InputError
-from simulator.interop.dialects.settings import MOST_SETTINGS, Place, Setting, Settings
+from simulator.interop.dialects.settings import (
+    MOST_SETTINGS,
+    UNSET_WORD,
+    Place,
+    Setting,
+    Settings,
+)
+from simulator.interop.dialects.training_ways import way_of
 from simulator.interop.shell.shell_words import Script, Word, read_script
 from simulator.records import dataclass
 
@@ -25,6 +32,8 @@ _PRINTS = ("echo", "printf")
 _SCRIPT = re.compile(r"[^\s=]+\.py")
 _FLAG = re.compile(r"--?[A-Za-z][\w.-]*(?:=.*)?", re.S)
 _OVERRIDE = re.compile(r"\+{0,2}~?([A-Za-z_]\w*(?:[./@:]\w+)*)=(.*)", re.S)
+_FEW = 3
+"""Settings of a program that trains, where another that does not has more."""
 _MOST_INNER = 64
 """Commands within words that are looked into."""
 
@@ -64,7 +73,9 @@ def training_command(script: Script) -> Command:
     for words in _commands(script):
         if (command := _taken_apart(words, script.path)) is not None:
             (printed if words[0].text in _PRINTS else runs).append(command)
-    best = max(runs or printed, key=lambda command: len(command.settings), default=None)
+    by_settings = sorted(runs or printed, key=lambda command: -len(command.settings))
+    trains = [x for x in by_settings if way_of(x.script) != "nothing" and len(x.settings) >= _FEW]
+    best = next(iter([*trains, *by_settings]), None)
     if best is not None and best.settings:
         return replace(best, settings=_placed(best.settings, script.text))
     words = [
@@ -131,14 +142,17 @@ def _taken_apart(words: list[Word], path: str) -> Command | None:
 
 
 def settings_of(words: list[Word], path: str) -> tuple[Setting, ...]:
-    """Flags with the words behind them, and ``key=value``."""
+    """Flags with the words behind them, ``key=value``, and variables that nothing sets."""
     settings: list[Setting] = []
     at = 0
     while at < len(words):
         word = words[at]
         at += 1
         override = _OVERRIDE.fullmatch(word.text)
-        if _FLAG.fullmatch(word.text):
+        if UNSET_WORD.fullmatch(word.text):
+            name = word.text.partition(".")[0] if word.text[1:2] != "(" else "$()"
+            settings.append(Setting(name, True, Place(path, word.text[:80], word.line)))
+        elif _FLAG.fullmatch(word.text):
             flag, equals, value = word.text.partition("=")
             values = [value] if equals else []
             while not equals and at < len(words) and not _starts(words[at].text):
@@ -270,6 +284,7 @@ def read_launcher(settings: Settings, variables: Container[str] = ()) -> None:
     _of_runai(settings)
     each = settings.value_of("run.per_node")
     alone = not {"nnodes", "num_nodes", "num_machines", "hostfile", "workers"} & set(settings.found)
+    alone &= not any(key.startswith("$") for key in settings.found)  # which may hold one of them
     starter = next((key for key in ("nproc_per_node", "num_gpus") if key in settings.found), "")
     alone = (
         alone and not several and not (starter == "nproc_per_node" and "PET_NNODES" in variables)

@@ -47,6 +47,11 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]\s]{1,100})\])?(\+?)=")
 _PARAMETER = re.compile(r"[@*#0-9]")
 _PLACE = re.compile(r"\[([^\]\s]{1,100})\]=")
 _HERE = re.compile(r"<<(-?)\s*(['\"\\]?)([A-Za-z_]\w*)['\"]?")
+_NUMBERED = re.compile(r"<<(\d{1,6})(?!\d)")
+_SHOWN = re.compile(r"\$\(\s*cat\s+<<(\d{1,6})\s*\)")
+_ESCAPED = re.compile(r"\\(.|\n)")
+_READS_ALONE = "ersE"
+"""Options of ``read`` that take no word of their own."""
 _INTO = re.compile(r"(?:^|[^0-9>&])>\s*[\"']?([^\s\"'<>|;&]+)")
 _PLAIN = re.compile(r"[\w./:=,@%+\[\]{}*?~^!#-]+")
 _WITHIN_QUOTES = re.compile(r'[^"\\$`]+')
@@ -85,6 +90,8 @@ class Script:
     lines_of: dict[str, int] = field(default_factory=dict)
     """Line in which each variable was set last."""
     documents: list[HereDocument] = field(default_factory=list)
+    written: list[tuple[HereDocument, bool]] = field(default_factory=list)
+    """Here-documents before variables are put in, and whether each is literal."""
     sourced: list[str] = field(default_factory=list)
     """Files that it reads and that were not given."""
     beside: dict[str, str] = field(default_factory=dict)
@@ -121,13 +128,15 @@ def read_script(
     """
     text = text.replace("\r\n", "\n")
     script = Script(path=path, text=text, variables=dict(seeds or {}), beside=dict(beside or {}))
-    body, raw = _without_documents(text)
+    body = _without_documents(text, script)
+    own = len(script.written)  # behind them those of files that it reads
     _scan(body, script)
     for name, (inside, line) in [*script.functions.items()]:
         if name not in script.called:
             _scan(inside, script, line=line + 1)
-    for document, literal in raw:
-        filled = document.text if literal else _filled(document.text, script)
+    end = _Scanner("", script)
+    for document, literal in script.written[:own]:
+        filled = document.text if literal else _filled(document.text, end)
         script.documents.append(HereDocument(document.name, filled, document.line))
     return script
 
@@ -151,7 +160,7 @@ def _scan(
             if inside is None:
                 script.sourced.append(words[1].text)
             else:
-                _scan(_without_documents(inside)[0], script, other)
+                _scan(_without_documents(inside, script), script, other)
         elif words[0].text == "eval" and scanner.depth < _MOST_DEPTH:
             _scan(" ".join(word.text for word in words[1:]), script, name, scanner)
         elif words[0].text in script.functions and scanner.depth < _MOST_DEPTH:
@@ -199,9 +208,9 @@ def _without_functions(text: str, script: Script) -> str:
     return "\n".join(lines)
 
 
-def _without_documents(text: str) -> tuple[str, list[tuple[HereDocument, bool]]]:
-    """Blank the lines of here-documents, and list these; whether each is literal."""
-    lines, found = text.split("\n"), []
+def _without_documents(text: str, script: Script) -> str:
+    """Blank the lines of here-documents, and put in place of their ends which of them it is."""
+    lines = text.split("\n")
     at = 0
     while at < len(lines):
         start = _HERE.search(lines[at])
@@ -213,26 +222,25 @@ def _without_documents(text: str) -> tuple[str, list[tuple[HereDocument, bool]]]
         while last < len(lines) and lines[last].strip() != end:
             last += 1
         into = _INTO.search(lines[at])
-        body = "\n".join(lines[first:last])
-        found.append((HereDocument(into[1] if into else "", body, first + 1), bool(start[2])))
-        lines[at] = lines[at][: start.start()] + lines[at][start.end() :]
+        inside = (line.lstrip("\t") if start[1] else line for line in lines[first:last])
+        document = HereDocument(into[1] if into else "", "\n".join(inside), first + 1)
+        number = f"<<{len(script.written)}"
+        script.written.append((document, bool(start[2])))
+        lines[at] = lines[at][: start.start()] + number + lines[at][start.end() :]
         lines[first : last + 1] = [""] * (min(last + 1, len(lines)) - first)
         at = last + 1
-    return "\n".join(lines), found
+    return "\n".join(lines)
 
 
-def _filled(text: str, script: Script) -> str:
-    """Put variables into a here-document."""
+_IN_DOCUMENT = re.compile(r"(\\[$`\\\n])|(\\)|\"")
 
-    def value(found: re.Match[str]) -> str:
-        if found[1]:
-            return found[1]
-        variable = script.variables.get(found[2] or found[3])
-        return variable if isinstance(variable, str) else found[0]
 
-    filled = re.sub(r"\\([$`\\])|\$(?:\{(\w+)\}|([A-Za-z_]\w*))", value, text)
-    if len(filled) > _MOST_CHARACTERS:
-        raise InputError(f"{script.path}: its variables grow beyond {_MOST_CHARACTERS} characters")
+def _filled(text: str, scanner: _Scanner) -> str:
+    """Put variables into a here-document: as in double quotes, but that these are quoted there."""
+    quoted = _IN_DOCUMENT.sub(lambda m: m[1] or ("\\\\" if m[2] else '\\"'), text)
+    inner = scanner.inside(f'"{quoted}"')
+    filled = "".join(inner.quoted())
+    scanner.made, scanner.counted = inner.made, inner.counted
     return filled
 
 
@@ -289,29 +297,48 @@ class _Scanner:
     def commands(self) -> Iterator[list[Word]]:
         """Words of each command that runs; assignments and keywords are kept apart."""
         words: list[Word] = []
+        between = self.script.variables.get("IFS", _BLANKS)
         for word in self._words():
             if word is None:
                 runs, sets = self.forks.command([item.text for item in words], self.end)
                 if sets is not None:
                     self._set(*sets, self.line)
                 elif runs and words and words[0].text == "read":
-                    self._read([item.text for item in words[1:] if item.text[:1] != "-"])
+                    self._read([item.text for item in words[1:]])
+                    self.script.variables["IFS"] = between  # what stood before it is its own
                 elif runs and words:
                     yield words
                 words, self.given = [], ""
+                between = self.script.variables.get("IFS", _BLANKS)
             elif not words and word.text in KEYWORDS:
                 self.forks.keyword(word.text)
             elif words or word.text not in ("{", "}", *_DECLARES):
                 words.append(word)
 
-    def _read(self, names: list[str]) -> None:
-        """``IFS=',' read -r TP PP <<< "8,4"``."""
+    def _read(self, words: list[str]) -> None:
+        """``IFS=',' read -r TP PP <<< "8,4"``, ``read -r -d '' OPTIONS <<EOF``."""
+        options: dict[str, str] = {}
+        while words and words[0][:1] == "-":
+            letters, *words = words
+            plain = letters.lstrip(_READS_ALONE + "-")
+            options |= dict.fromkeys(letters[1 : len(letters) - len(plain)], "")
+            if plain:
+                options[plain[0]] = plain[1:] or "".join(words[:1])
+                words = words if plain[1:] else words[1:]
+        text = self.given
+        if "r" not in options:
+            text = _ESCAPED.sub(lambda match: match[1].strip("\n"), text)
+        end = options.get("d", "\n")
+        text = text.partition(end)[0] if end else text
         between = self.script.variables.get("IFS")
         sign = between if isinstance(between, str) and between.strip() else None
-        parts = self.given.split(sign, max(len(names) - 1, 0)) if names else []
+        if "a" in options:
+            self._set(options["a"], text.split(sign), self.line)
+        names = words if "a" not in options else []
+        parts = text.split(sign, max(len(names) - 1, 0)) if names else []
         for name, part in zip(names, parts, strict=False):
-            if name.isidentifier() and len(part) < 1000:
-                self._set(name, part, self.line)
+            if name.isidentifier():
+                self._set(name, part.strip() if sign is None else part, self.line)
 
     def _set(self, name: str, value: str | list[str], line: int) -> None:
         """Set a variable, where the branch runs."""
@@ -361,10 +388,27 @@ class _Scanner:
 
     def _redirection(self) -> None:
         here = self.text.startswith("<<<", self.at)
+        if (document := _NUMBERED.match(self.text, self.at)) is not None:
+            self.at, self.given = document.end(), self._document(int(document[1]))
+            return
         while self.at < len(self.text) and self.text[self.at] in "<>&- ":
             self.at += 1
         words = self._word(_BREAKS + "<> \t\r")
         self.given = words[0] if here and words else self.given
+
+    def _document(self, number: int) -> str:
+        """A here-document with what is known where it is read."""
+        if number >= len(self.script.written) or self.depth >= _MOST_DEPTH:
+            return ""
+        document, literal = self.script.written[number]
+        text = document.text + "\n"
+        return text if literal else _filled(text, self)
+
+    def inside(self, text: str) -> _Scanner:
+        """A pass over a text within this one, which its limits count."""
+        inner = _Scanner(text, self.script, self.depth + 1)
+        inner.made, inner.counted = self.made, self.counted
+        return inner
 
     def _assigned(self) -> bool:
         """Take an assignment, of a word or of an array, if one stands here."""
@@ -459,7 +503,7 @@ class _Scanner:
                 self.line += text.count("\n", self.at, end)
                 self.at = end + 1
             elif char == '"':
-                parts = self._quoted()
+                parts = self.quoted()
                 some |= bool(parts)
                 fields_ += [current + parts[0], *parts[1:-1]] if len(parts) > 1 else []
                 current = parts[-1] if len(parts) > 1 else current + "".join(parts)
@@ -497,15 +541,15 @@ class _Scanner:
             return None
         fields_: list[str] = []
         for part in chain((first,), expanded):
-            inner = _Scanner(part, self.script, self.depth + 1)
-            inner.line, inner.made, inner.counted = self.line, self.made, self.counted
+            inner = self.inside(part)
+            inner.line = self.line
             fields_ += inner._word(ends)
             self.made, self.counted = inner.made, inner.counted
         self.line += raw.count("\n")
         self.at = end
         return fields_
 
-    def _quoted(self) -> list[str]:
+    def quoted(self) -> list[str]:
         """What stands in double quotes: one field, or several where an array stands in it."""
         text, parts, current, blank = self.text, list[str](), "", False
         self.at += 1
@@ -556,6 +600,9 @@ class _Scanner:
             written = self._up_to(end + 2)
             number = _arithmetic(inside, self.script.variables)
             return written if number is None else str(number)
+        if (document := _SHOWN.match(text, at)) is not None:
+            self._up_to(document.end())
+            return self._document(int(document[1])).rstrip("\n")
         if text.startswith("$(", at):
             return _AsWritten(self._up_to(closing(text, at + 1, "(", ")")))
         if text.startswith("${", at):
@@ -639,9 +686,7 @@ class _Scanner:
             return _Fields([text])
         quoted = way == "quoted"
         text = '"' + text.replace('"', "") + '"' if quoted else text
-        inner = _Scanner(text, self.script, self.depth + 1)
-        inner.made, inner.counted = self.made, self.counted
-        fields_ = _Fields()
+        inner, fields_ = self.inside(text), _Fields()
         if way == "split":
             fields_ += _parted(text[:1])
             while inner.at < len(text):
@@ -651,7 +696,7 @@ class _Scanner:
                     fields_ += inner._word(_BLANKS)
             fields_ += _parted(text[-1:]) if text[-2:-1] != "\\" else []
         else:
-            fields_ += inner._quoted() if quoted else inner._word("", split=False)
+            fields_ += inner.quoted() if quoted else inner._word("", split=False)
         self.made, self.counted = inner.made, inner.counted
         return fields_
 
