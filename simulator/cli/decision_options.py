@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -111,6 +112,9 @@ _UNIT_DAYS = {"d": 1.0, "day": 1.0, "days": 1.0, "w": 7.0, "week": 7.0, "weeks":
             "h": 1.0 / 24.0, "hour": 1.0 / 24.0, "hours": 1.0 / 24.0}  # fmt: skip
 """Days of each unit."""
 
+_UNIT_BEHIND = re.compile(r"(?<=[0-9.])\s*([A-Za-z]+)$")
+"""Letters behind the last digit of a number."""
+
 
 def days_of(text: str | None, field: str = "--deadline") -> float | None:
     """Read a time as days.
@@ -122,15 +126,15 @@ def days_of(text: str | None, field: str = "--deadline") -> float | None:
 
     Examples
     --------
-    >>> days_of("90d"), days_of("36 h"), days_of("12w"), days_of("7")
-    (90.0, 1.5, 84.0, 7.0)
+    >>> days_of("90d"), days_of("36 h"), days_of("12w"), days_of("7"), days_of("5e-1")
+    (90.0, 1.5, 84.0, 7.0, 0.5)
     """
     if text is None:
         return None
-    stripped = text.strip()
-    unit = stripped.lstrip("0123456789.eE+_").strip()
-    number = stripped.removesuffix(unit).strip() if unit else stripped
-    return _positive(number, text, field, _UNIT_DAYS.get(unit or "d"), "must be days: 90, 90d, 36h")
+    unit = _UNIT_BEHIND.search(text.strip())
+    number = text.strip()[: unit.start()] if unit else text
+    scale = _UNIT_DAYS.get(unit[1]) if unit else 1.0
+    return _positive(number, text, field, scale, "must be days: 90, 90d, 36h")
 
 
 def usd_of(text: str | None, field: str = "--budget") -> float | None:
