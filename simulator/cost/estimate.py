@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.arrays import Floats
+from simulator.arrays import Floats, Ints
 from simulator.frames import DataFrame, Table, choose, frame
 from simulator.layout.layouts import Layouts
+from simulator.record_cache import for_same_records
 from simulator.records import dataclass
 
 VERDICTS = ("FITS", "TIGHT", "OOM")
@@ -175,6 +176,16 @@ class Estimate:
             room_bytes=self.room_bytes,
             memory_spread=self.memory_spread[rows],
         )
+
+
+def same_rows(estimate: Estimate, rows: Ints) -> Estimate:
+    """Some rows; the very same estimate where the same rows of it are asked for again."""
+    return _rows(estimate, rows.astype(np.int64).tobytes())
+
+
+@for_same_records(16)
+def _rows(estimate: Estimate, rows: bytes) -> Estimate:
+    return estimate.take(np.frombuffer(rows, dtype=np.int64))
 
 
 def concatenate(pieces: list[Estimate]) -> Estimate:

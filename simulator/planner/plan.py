@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.arrays import Floats
-from simulator.cost.estimate import VERDICTS, concatenate
+from simulator.cost.estimate import VERDICTS, concatenate, same_rows
 from simulator.cost.step import Estimate, evaluate
 from simulator.errors import InfeasibleError, InputError, problem
 from simulator.events.played import SimulatedStep
@@ -406,7 +406,9 @@ def ranked(estimate: Estimate, result: Outcome, scenario: Scenario) -> NDArray[n
     first, rest = order[:alike], order[alike:]
     value = goal_value(estimate.step_time_s, result, scenario.goal)[first]
     setting = scenario.workload, scenario.cluster, scenario.software
-    return np.concatenate([first[by_expectation(value, estimate.take(first), *setting)], rest])
+    return np.concatenate(
+        [first[by_expectation(value, same_rows(estimate, first), *setting)], rest]
+    )
 
 
 def goal_value(step_s: NDArray[np.float64], result: Outcome, goal: Goal) -> NDArray[np.float64]:

@@ -8,7 +8,7 @@ from math import hypot, inf, isfinite, log
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from simulator.answers import encoded, plain
-from simulator.cost.estimate import concatenate
+from simulator.cost.estimate import concatenate, same_rows
 from simulator.cost.step import Estimate
 from simulator.economics.economics_section import Economics
 from simulator.economics.energy import co2_kg
@@ -488,10 +488,10 @@ def _offer(scenario: Scenario, asked: Asked, name: str, *, tight_too: bool) -> O
     first = ranked(best, result, scenario)[:1]
     assert searched.found is not None
     empty = replace(empty, layouts=layouts)
+    best, result = same_rows(best, first), result.take(first)
     if tight_too:
-        tight = _tight_words(best.take(first), searched.found, scenario, asked)
+        tight = _tight_words(best, searched.found, scenario, asked)
         empty = replace(empty, tight_alternative=tight)
-    best, result = best.take(first), result.take(first)
     sure = certainty(best, scenario.workload, cluster, scenario.software)
     return _filled(empty, scenario, best, result, asked, sure)
 
