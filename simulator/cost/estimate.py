@@ -188,6 +188,12 @@ def _rows(estimate: Estimate, rows: bytes) -> Estimate:
     return estimate.take(np.frombuffer(rows, dtype=np.int64))
 
 
+@for_same_records(16)
+def same_both(first: Estimate, second: Estimate) -> Estimate:
+    """Two estimates joined; the very same one where the same two are asked for again."""
+    return concatenate([first, second])
+
+
 def concatenate(pieces: list[Estimate]) -> Estimate:
     """Join the estimates of consecutive chunks."""
 

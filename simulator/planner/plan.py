@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.arrays import Floats
-from simulator.cost.estimate import VERDICTS, concatenate, same_rows
+from simulator.cost.estimate import VERDICTS, concatenate, same_both, same_rows
 from simulator.cost.step import Estimate, evaluate
 from simulator.errors import InfeasibleError, InputError, problem
 from simulator.events.played import SimulatedStep
@@ -261,7 +261,7 @@ def tight_walked(searched: SearchResult, scenario: Scenario) -> SearchResult:
 
 def _tempting(searched: SearchResult, scenario: Scenario) -> tuple[Estimate, Outcome, bool]:
     """All layouts, the TIGHT ones last, their price, and whether a TIGHT one is best if allowed."""
-    every = concatenate([searched.best, searched.tight])
+    every = same_both(searched.best, searched.tight)
     result = priced(every, scenario)
     places, _ = _by_value(every, result, replace(scenario, allow_tight=True))
     return every, result, bool(places[0] >= len(searched.best))

@@ -7,8 +7,10 @@ from dataclasses import field, replace
 from math import hypot, inf, isfinite, log
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from simulator.answers import encoded, plain
-from simulator.cost.estimate import concatenate, same_rows
+from simulator.cost.estimate import same_both, same_rows
 from simulator.cost.step import Estimate
 from simulator.economics.economics_section import Economics
 from simulator.economics.energy import co2_kg
@@ -504,7 +506,7 @@ def _tight_words(
         return None
     wanted = replace(scenario, goal=_goal(scenario, asked))
     tight = tight_walked(searched, wanted).tight
-    both = concatenate([best, tight.take(slice(0, FEW_TIGHT))])
+    both = same_both(best, same_rows(tight, np.arange(min(FEW_TIGHT, len(tight)))))
     result = priced(both, wanted, price=asked.price_of(scenario))
     place = tight_alternative(both, result, wanted)
     if place is None:
