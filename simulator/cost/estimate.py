@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from math import erf, sqrt
 from typing import Any
 
@@ -11,7 +12,6 @@ from numpy.typing import NDArray
 from simulator.arrays import Floats, Ints
 from simulator.frames import DataFrame, Table, choose, frame
 from simulator.layout.layouts import Layouts
-from simulator.record_cache import for_same_records
 from simulator.records import dataclass
 
 VERDICTS = ("FITS", "TIGHT", "OOM")
@@ -151,6 +151,17 @@ class Estimate:
             "slowest_stage": self.slowest_stage,
         }
 
+    @cached_property
+    def _parts(self) -> dict[bytes, Estimate]:
+        return {}
+
+    def part(self, rows: Ints) -> Estimate:
+        """The same as `take`; the very same estimate where the same rows are asked for again."""
+        key = rows.astype(np.int64).tobytes()
+        if key not in self._parts:
+            self._parts[key] = self.take(rows)
+        return self._parts[key]
+
     def take(self, rows: Any) -> Estimate:
         """Return the estimate of some of the layouts."""
 
@@ -176,22 +187,6 @@ class Estimate:
             room_bytes=self.room_bytes,
             memory_spread=self.memory_spread[rows],
         )
-
-
-def same_rows(estimate: Estimate, rows: Ints) -> Estimate:
-    """Some rows; the very same estimate where the same rows of it are asked for again."""
-    return _rows(estimate, rows.astype(np.int64).tobytes())
-
-
-@for_same_records(16)
-def _rows(estimate: Estimate, rows: bytes) -> Estimate:
-    return estimate.take(np.frombuffer(rows, dtype=np.int64))
-
-
-@for_same_records(16)
-def same_both(first: Estimate, second: Estimate) -> Estimate:
-    """Two estimates joined; the very same one where the same two are asked for again."""
-    return concatenate([first, second])
 
 
 def concatenate(pieces: list[Estimate]) -> Estimate:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.arrays import Floats
-from simulator.cost.estimate import VERDICTS, concatenate, same_both, same_rows
+from simulator.cost.estimate import VERDICTS, concatenate
 from simulator.cost.step import Estimate, evaluate
 from simulator.errors import InfeasibleError, InputError, problem
 from simulator.events.played import SimulatedStep
@@ -261,7 +261,7 @@ def tight_walked(searched: SearchResult, scenario: Scenario) -> SearchResult:
 
 def _tempting(searched: SearchResult, scenario: Scenario) -> tuple[Estimate, Outcome, bool]:
     """All layouts, the TIGHT ones last, their price, and whether a TIGHT one is best if allowed."""
-    every = same_both(searched.best, searched.tight)
+    every = searched.every
     result = priced(every, scenario)
     places, _ = _by_value(every, result, replace(scenario, allow_tight=True))
     return every, result, bool(places[0] >= len(searched.best))
@@ -413,9 +413,7 @@ def ranked(estimate: Estimate, result: Outcome, scenario: Scenario) -> NDArray[n
     first, rest = order[:alike], order[alike:]
     value = goal_value(estimate.step_time_s, result, scenario.goal)[first]
     setting = scenario.workload, scenario.cluster, scenario.software
-    return np.concatenate(
-        [first[by_expectation(value, same_rows(estimate, first), *setting)], rest]
-    )
+    return np.concatenate([first[by_expectation(value, estimate.part(first), *setting)], rest])
 
 
 def goal_value(step_s: NDArray[np.float64], result: Outcome, goal: Goal) -> NDArray[np.float64]:

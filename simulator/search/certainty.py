@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.arrays import Floats
-from simulator.cost.estimate import Estimate, concatenate, same_rows
+from simulator.cost.estimate import Estimate, concatenate
 from simulator.cost.uncertainty import (
     Belief,
     bearing,
@@ -191,7 +191,7 @@ def each_by_expectation(
 ) -> list[NDArray[np.intp]]:
     """The same of several tables, each with its values; all are set against measured runs once."""
     orders = [np.arange(len(estimate)) for _, estimate in several]
-    first = [same_rows(x, np.arange(min(CLOSE, len(x)))) for _, x in several]
+    first = [x if len(x) <= CLOSE else x.part(np.arange(CLOSE)) for _, x in several]
     able = [
         i
         for i, (values, _) in enumerate(several)
@@ -253,7 +253,7 @@ def certainty(
     step_s = estimate.step_time_s
     low, high = known.interval(step_s, shares)
     if believed is None:
-        near = likened or likened_runs(estimate, workload, cluster, software)
+        near = likened or nearness(traits(estimate, workload, cluster, software))
         wide = spread_near(near)
         reach = np.exp(P90 * np.maximum(wide, known.log_spread(shares)))
         low, high = step_s / reach, step_s * reach

@@ -7,10 +7,8 @@ from dataclasses import field, replace
 from math import hypot, inf, isfinite, log
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
 from simulator.answers import encoded, plain
-from simulator.cost.estimate import same_both, same_rows
+from simulator.cost.estimate import concatenate
 from simulator.cost.step import Estimate
 from simulator.economics.economics_section import Economics
 from simulator.economics.energy import co2_kg
@@ -38,7 +36,7 @@ from simulator.records import dataclass
 from simulator.scenario import Scenario, make_scenario
 from simulator.search.best_layout import BestLayout, factor_of
 from simulator.search.candidates import widest_tp
-from simulator.search.certainty import Certainty, certainty
+from simulator.search.certainty import Certainty, certainty, likened_runs
 from simulator.search.checkpoints import Checkpoint, checkpoints
 from simulator.search.defaults import stated_layout
 from simulator.search.explore import SearchResult
@@ -490,11 +488,12 @@ def _offer(scenario: Scenario, asked: Asked, name: str, *, tight_too: bool) -> O
     first = ranked(best, result, scenario)[:1]
     assert searched.found is not None
     empty = replace(empty, layouts=layouts)
-    best, result = same_rows(best, first), result.take(first)
+    best, result = best.part(first), result.take(first)
     if tight_too:
         tight = _tight_words(best, searched.found, scenario, asked)
         empty = replace(empty, tight_alternative=tight)
-    sure = certainty(best, scenario.workload, cluster, scenario.software)
+    setting = scenario.workload, cluster, scenario.software
+    sure = certainty(best, *setting, likened=likened_runs(best, *setting))
     return _filled(empty, scenario, best, result, asked, sure)
 
 
@@ -506,7 +505,7 @@ def _tight_words(
         return None
     wanted = replace(scenario, goal=_goal(scenario, asked))
     tight = tight_walked(searched, wanted).tight
-    both = same_both(best, same_rows(tight, np.arange(min(FEW_TIGHT, len(tight)))))
+    both = concatenate([best, tight.take(slice(0, FEW_TIGHT))])
     result = priced(both, wanted, price=asked.price_of(scenario))
     place = tight_alternative(both, result, wanted)
     if place is None:
