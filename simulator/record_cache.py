@@ -15,7 +15,8 @@ def for_same_records(most: int) -> Callable[[Callable[..., T]], Callable[..., T]
     """Keep what a function makes of its arguments, told apart by which objects they are.
 
     Records are frozen, but hold dicts, so that they have no hash; and profiles are read once, so
-    that the same one is asked about again and again. Texts and numbers count by their value.
+    that the same one is asked about again and again. Texts, bytes and numbers count by their
+    value.
 
     Parameters
     ----------
@@ -40,7 +41,7 @@ def for_same_records(most: int) -> Callable[[Callable[..., T]], Callable[..., T]
         def cached(*records: Any) -> T:
             identities = list[Any]()
             for item in records:  # a loop: this is called again and again
-                identities.append(item if isinstance(item, (str, int, float)) else id(item))
+                identities.append(item if isinstance(item, (str, bytes, int, float)) else id(item))
             key = tuple(identities)
             with lock:
                 if key in known:

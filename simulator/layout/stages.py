@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import chain
 from operator import attrgetter
 from typing import Any
 
@@ -117,12 +118,15 @@ def stages(
     piece, flying, versions = _by_schedule(code, plan, rank, chunk, (pp, vpp, m))
 
     layer_kinds = np.asarray(layer_kinds)
-    start, end = (
-        _first_layer(g, n, len(layer_kinds) - ahead, ahead > 0) for g in (piece, piece + 1)
-    )
-    dealt = np.array([len(split) for split in splits], dtype=np.int64)
+    dealt = np.fromiter(map(len, splits), dtype=np.int64)
+    start, end = np.zeros_like(plan), np.zeros_like(plan)
+    if not len(dealt) or not dealt.all():
+        start, end = (
+            _first_layer(g, n, len(layer_kinds) - ahead, ahead > 0) for g in (piece, piece + 1)
+        )
     if dealt.any():
-        before = np.concatenate([[0], np.cumsum([n for split in splits for n in split])])
+        layers = np.fromiter(chain.from_iterable(splits), dtype=np.int64)
+        before = np.concatenate([[0], np.cumsum(layers)])
         first = np.cumsum(dealt) - dealt
         rows = np.flatnonzero(dealt[plan])
         base = first[plan[rows]]

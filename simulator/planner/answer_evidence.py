@@ -6,16 +6,17 @@ from collections.abc import Iterator
 from typing import Any, get_args
 
 from simulator.cost.estimate import Estimate
-from simulator.cost.uncertainty import bearing, belief, traits
+from simulator.cost.uncertainty import bearing, belief
 from simulator.economics.price import Price, Site
 from simulator.evidence.card import Card, evidence_card
-from simulator.evidence.likeness import P90_T4, Nearness, nearness
+from simulator.evidence.likeness import P90_T4, Nearness
 from simulator.files import Figure, figures
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.node import ScaleUpKind
 from simulator.record_cache import for_same_records
 from simulator.records import dataclass
 from simulator.scenario import Scenario
+from simulator.search.certainty import likened_runs
 from simulator.search.outcome import Outcome
 from simulator.software.profile import Software
 from simulator.units import P90
@@ -44,8 +45,16 @@ def answer_evidence(
 
     `assumed` figures behind it have that grade.
     """
-    first, setting = estimate.take(slice(0, 1)), (workload, cluster, software)
-    likened = nearness(traits(first, *setting))
+    first = estimate if len(estimate) == 1 else estimate.take(slice(0, 1))
+    return _first_evidence(first, workload, cluster, software, assumed)
+
+
+@for_same_records(16)
+def _first_evidence(
+    first: Estimate, workload: Workload, cluster: Cluster, software: Software, assumed: int
+) -> Card:
+    setting = workload, cluster, software
+    likened = likened_runs(first, *setting)
     return each_evidence(first, *setting, likened, assumed=assumed)[0]
 
 

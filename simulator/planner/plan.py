@@ -261,7 +261,7 @@ def tight_walked(searched: SearchResult, scenario: Scenario) -> SearchResult:
 
 def _tempting(searched: SearchResult, scenario: Scenario) -> tuple[Estimate, Outcome, bool]:
     """All layouts, the TIGHT ones last, their price, and whether a TIGHT one is best if allowed."""
-    every = concatenate([searched.best, searched.tight])
+    every = searched.every
     result = priced(every, scenario)
     places, _ = _by_value(every, result, replace(scenario, allow_tight=True))
     return every, result, bool(places[0] >= len(searched.best))
@@ -283,13 +283,13 @@ def _walked_from(searched: SearchResult, scenario: Scenario, result: Outcome) ->
     The goal is more than the step: layouts up to so much slower may be better by it.
     """
     order = _by_value(searched.best, result, scenario)[0]
-    best, first = searched.best.take(order), result.take(order[:1])
+    best, result = searched.best.take(order), result.take(order)
     searched = replace(searched, best=best)
     setting = scenario.workload, scenario.cluster, scenario.software
     as_good = scenario.allow_tight or best.verdict[0] == 0  # else any that FITS is better
     slower = SLOWER[scenario.goal.minimize] if as_good else math.inf
-    value = float(goal_value(best.step_time_s[:1], first, scenario.goal)[0])
-    by_goal = _ByGoal(scenario, value, as_good and bool(meets(first, scenario)[0]))
+    value = float(goal_value(best.step_time_s, result, scenario.goal)[0])
+    by_goal = _ByGoal(scenario, value, as_good and bool(meets(result, scenario)[0]))
     bounds = scenario.goal.minimize == "energy" and by_goal.decides
     walked = walk(
         best,
@@ -303,8 +303,10 @@ def _walked_from(searched: SearchResult, scenario: Scenario, result: Outcome) ->
     )
     if walked.better is None:
         return replace(searched, walked=walked.tried)
-    both = concatenate([walked.better, best])
-    return searched.with_walk(walked, by_goal(both)[: len(best)])
+    better = _worth(walked.better, priced(walked.better, scenario), scenario)
+    both = zip(better, _worth(best, result, scenario), strict=True)
+    places = np.lexsort([np.concatenate(columns) for columns in both])
+    return searched.with_walk(walked, places[: len(best)])
 
 
 class _ByGoal:
@@ -389,12 +391,17 @@ def _by_value(
     What is TIGHT comes after all that FITS, unless the scenario allows it. With it how many of the
     first are alike in both.
     """
-    step_s, goal = estimate.step_time_s, scenario.goal
-    risky = np.zeros(len(estimate)) if scenario.allow_tight else estimate.verdict
-    value, missed = goal_value(step_s, result, goal), ~meets(result, scenario)
+    step_s, value, missed, risky = _worth(estimate, result, scenario)
     order = np.lexsort((step_s, value, missed, risky))
     alike = (missed[order] == missed[order[0]]) & (risky[order] == risky[order[0]])
     return order, int(alike.sum())
+
+
+def _worth(estimate: Estimate, result: Outcome, scenario: Scenario) -> tuple[NDArray[Any], ...]:
+    """What layouts are ordered by, the last first: step, goal, what it misses, what is TIGHT."""
+    step_s = estimate.step_time_s
+    risky = np.zeros(len(estimate)) if scenario.allow_tight else estimate.verdict
+    return step_s, goal_value(step_s, result, scenario.goal), ~meets(result, scenario), risky
 
 
 def ranked(estimate: Estimate, result: Outcome, scenario: Scenario) -> NDArray[np.intp]:
@@ -406,7 +413,7 @@ def ranked(estimate: Estimate, result: Outcome, scenario: Scenario) -> NDArray[n
     first, rest = order[:alike], order[alike:]
     value = goal_value(estimate.step_time_s, result, scenario.goal)[first]
     setting = scenario.workload, scenario.cluster, scenario.software
-    return np.concatenate([first[by_expectation(value, estimate.take(first), *setting)], rest])
+    return np.concatenate([first[by_expectation(value, estimate.part(first), *setting)], rest])
 
 
 def goal_value(step_s: NDArray[np.float64], result: Outcome, goal: Goal) -> NDArray[np.float64]:

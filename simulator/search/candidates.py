@@ -254,40 +254,64 @@ def count(
         if pinned.get(field) == "any":
             words = choice.words(software.supports, workload.architecture)
             times, pinned[field] = times * len(words), words[0]
-    for tp, pp, cp, dp in degrees(workload, cluster, software, pinned, wide):
-        if outer is not None and (tp, pp, cp, dp) not in outer:
-            continue
-        axes, shared = _known(memo, workload, cluster, software, pinned, tp=tp, pp=pp, cp=cp, dp=dp)
-        axes["micro_batch"] = _within(axes["micro_batch"], micro, pinned)
+    setting = workload, cluster, software
+    ranges: dict[str, Any] = {"micro": micro, "outer": outer, "memo": memo, "wide": wide}
+    for (_, pp, _, _), axes, _ in _known_grids(*setting, pinned, **ranges):
         if ("modes", pp) not in memo:
             recomputation = _recomputation(
                 Layouts.of(pp=pp), workload.architecture, software, pinned
             )
             memo["modes", pp] = len(list(recomputation))
-        size = prod(len(axis) for axis in axes.values())
-        layouts += size * len(shared["sharding"]) * int(memo["modes", pp])
+        layouts += prod(map(len, axes.values())) * int(memo["modes", pp])
     return times * layouts
 
 
-def _known(
-    memo: Memo,
+def _known_grids(
     workload: Workload,
     cluster: Cluster,
     software: Software,
     pinned: Mapping[str, Any],
-    **degrees: int,
+    *,
+    micro: Range,
+    outer: Collection[Degrees] | None,
+    memo: Memo,
+    wide: bool,
+) -> Iterator[tuple[Degrees, dict[str, NDArray[Any]], dict[str, NDArray[Any]]]]:
+    """Degrees, their inner choices and ways to share states, listed once for a memo.
+
+    The last of the choices, ``states``, are places among these ways.
+    """
+    setting = workload, cluster, software, pinned
+    words = tuple(pinned.get(field) for field in _CHOICES)
+    every = ("degrees", cluster.gpus, cluster.sizes, wide)
+    if every not in memo:
+        memo[every] = list(degrees(*setting, wide))
+    for grid in memo[every]:
+        if outer is not None and grid not in outer:
+            continue
+        if (grid, words, micro) not in memo:
+            if (grid, words) not in memo:
+                memo[grid, words] = _choices(*setting, grid)
+            axes, shared = memo[grid, words]
+            some = {"micro_batch": _within(axes["micro_batch"], micro, pinned)}
+            memo[grid, words, micro] = {**axes, **some}, shared
+        yield grid, *memo[grid, words, micro]
+
+
+def _choices(
+    workload: Workload,
+    cluster: Cluster,
+    software: Software,
+    pinned: Mapping[str, Any],
+    grid: Degrees,
 ) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
-    """Inner choices and ways to share states of some degrees, listed once for a memo."""
-    key = (*degrees.values(), *(pinned.get(field) for field in _CHOICES))
-    if key not in memo:
-        ranks = degrees["cp"] * degrees["dp"]
-        inner = _inner(workload, cluster, software, pinned, **degrees)
-        shared = shared_states(
-            software, pinned, degrees["tp"], degrees["pp"], ranks, cluster.domain
-        )
-        memo[key] = tuple({name: _narrow(x) for name, x in xs.items()} for xs in (inner, shared))
-    axes, shared = memo[key]
-    return dict(axes), shared
+    """Inner choices and ways to share states of some degrees."""
+    tp, pp, cp, dp = grid
+    inner = _inner(workload, cluster, software, pinned, tp=tp, pp=pp, cp=cp, dp=dp)
+    shared = shared_states(software, pinned, tp, pp, cp * dp, cluster.domain)
+    inner["states"] = np.arange(len(shared["sharding"]))
+    axes, shared = ({name: _narrow(x) for name, x in xs.items()} for xs in (inner, shared))
+    return axes, shared
 
 
 def _only(family: Family, rows: NDArray[np.bool_]) -> Family:
@@ -340,28 +364,25 @@ def _grids(
 ) -> Iterator[dict[str, NDArray[Any]]]:
     """One product of the inner choices per (tp, pp, cp); at least one row, be it to blame."""
     some, first = False, 0
-    for tp, pp, cp, dp in degrees(workload, cluster, software, pinned, wide):
-        if outer is not None and (tp, pp, cp, dp) not in outer:
-            continue
-        axes, shared = _known(memo, workload, cluster, software, pinned, tp=tp, pp=pp, cp=cp, dp=dp)
-        axes["micro_batch"] = _within(axes["micro_batch"], micro, pinned)
+    ranges: dict[str, Any] = {"micro": micro, "outer": outer, "memo": memo, "wide": wide}
+    for degree, axes, shared in _known_grids(workload, cluster, software, pinned, **ranges):
         some = True
-        if not len(axes["micro_batch"]):
-            continue
-        axes["states"] = np.arange(len(shared["sharding"]))
         shape = [len(axis) for axis in axes.values()]
-        rows = np.arange(prod(shape)) if pick is None else pick((tp, pp, cp, dp), shape, shared)
+        size = prod(shape)
+        rows = np.arange(size) if pick is None or not size else pick(degree, shape, shared)
+        number, first = first + rows, first + size
+        if not len(rows):
+            continue
         places = np.unravel_index(rows, shape)
         grid = {name: axes[name][i] for name, i in zip(axes, places, strict=True)}
         which = grid.pop("states")
         grid |= {name: values[which] for name, values in shared.items()}
         grid |= {
             name: np.full(len(rows), value, dtype=np.int32)
-            for name, value in (("tp", tp), ("pp", pp), ("cp", cp), ("dp", dp))
+            for name, value in zip(("tp", "pp", "cp", "dp"), degree, strict=True)
         }
-        grid["number"], first = first + rows, first + prod(shape)
-        if pick is None or len(rows):
-            yield grid
+        grid["number"] = number
+        yield grid
     if not some and micro[0] == 0 and not wide:
         yield _nearest(cluster, pinned)
 

@@ -23,6 +23,7 @@ from simulator.cost.uncertainty import (
 from simulator.economics.planning_factor import PlanningFactor, Span
 from simulator.evidence.likeness import P90_T4, Nearness, nearness
 from simulator.hardware.cluster import Cluster
+from simulator.record_cache import for_same_records
 from simulator.records import dataclass
 from simulator.software.profile import Software
 from simulator.units import P90
@@ -190,7 +191,7 @@ def each_by_expectation(
 ) -> list[NDArray[np.intp]]:
     """The same of several tables, each with its values; all are set against measured runs once."""
     orders = [np.arange(len(estimate)) for _, estimate in several]
-    first = [estimate.take(slice(0, CLOSE)) for _, estimate in several]
+    first = [x if len(x) <= CLOSE else x.part(np.arange(CLOSE)) for _, x in several]
     able = [
         i
         for i, (values, _) in enumerate(several)
@@ -198,7 +199,7 @@ def each_by_expectation(
     ]
     if not able:
         return orders
-    both = concatenate([first[i] for i in able])
+    both = first[able[0]] if len(able) == 1 else concatenate([first[i] for i in able])
     ends = np.cumsum([len(first[i]) for i in able])
     errors = np.split(expected_errors(both, workload, cluster, software), ends[:-1])
     for i, error in zip(able, errors, strict=True):
@@ -206,11 +207,19 @@ def each_by_expectation(
     return orders
 
 
+@for_same_records(16)
+def likened_runs(
+    estimate: Estimate, workload: Workload, cluster: Cluster, software: Software
+) -> Nearness:
+    """All measured runs set against the layouts of an estimate."""
+    return nearness(traits(estimate, workload, cluster, software))
+
+
 def expected_errors(
     estimate: Estimate, workload: Workload, cluster: Cluster, software: Software
 ) -> Floats:
     """Relative errors of the step to expect of each layout, by measured runs near it."""
-    return nearness(traits(estimate, workload, cluster, software)).expected
+    return likened_runs(estimate, workload, cluster, software).expected
 
 
 def certainty(

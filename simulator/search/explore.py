@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -112,6 +113,11 @@ class SearchResult:
     """Layouts beside the grid, a step in a field from the best, that were looked at."""
     rounds: dict[bytes, Round] = field(default_factory=dict, repr=False)
     """Of walks by goals, whose neighbours are not priced again for another price or limit."""
+
+    @cached_property
+    def every(self) -> Estimate:
+        """The best layouts, then the TIGHT ones."""
+        return concatenate([self.best, self.tight])
 
     def with_walk(self, walk: Walk, places: Ints) -> SearchResult:
         """The same with what a walk from its best layouts came to.

@@ -57,9 +57,9 @@ def explore_scenario(
 MOST_KNOWN = 8
 """Searches that stay known: those of the sizes and machines between which a question goes on."""
 
-_SHORT = 1 << 18
-"""Layouts of one size up to which a search is mostly calls on short arrays: several sizes together
-take half of the time of one after another. Of more layouts they take as long, and more memory."""
+_SHORT = 1 << 22
+"""Layouts of one size up to which several sizes together take a tenth to a half less time than one
+after another. Of six million and more they take longer, and more memory."""
 
 _Key = tuple[bytes, ...]
 

@@ -96,7 +96,8 @@ class Keys:
         places = {self.degrees[i]: np.sort(self.place[some[self.grid[some] == i]]) for i in grids}
 
         def pick(grid: Degrees, shape: Sequence[int], _: Mapping[str, NDArray[Any]]) -> Ints:
-            key = places.get(grid, np.zeros(0, dtype=np.int64))
+            if (key := places.get(grid)) is None:
+                return np.arange(0)
             chunks, states = np.arange(shape[0]), np.arange(shape[-1])
             row = chunks[:, None] * prod(shape[1:-1]) + key
             return np.asarray((row[:, :, None] * shape[-1] + states).ravel())

@@ -12,6 +12,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from hashlib import sha256
 from itertools import combinations, permutations
 from math import gcd
@@ -377,13 +378,7 @@ class Moves:
             return
         ahead = len(self.arch.layer_kinds) - self.arch.layers
         split = split or tuple(even_pieces(self.arch.layers, pieces, ahead=ahead).tolist())
-        near = (1, row["pp"]) if pieces > _FEW_PIECES else range(1, pieces)
-        last = pieces - 1
-        pairs: list[tuple[tuple[int, int], ...]] = [
-            ((source, target),)
-            for source, target in permutations(range(pieces), 2)
-            if {source, target} & {0, last} or abs(source - target) in near
-        ]
+        last, pairs = pieces - 1, [*_single_moves(pieces, row["pp"])]
         if self.slower and pieces <= _FEW_PIECES // 2:
             moves = [pair[0] for pair in pairs]
             pairs += [*combinations(moves, 2), *((x,) * max(split[x[0]] // 2, 1) for x in moves)]
@@ -527,6 +522,17 @@ class Moves:
                 yield from self._with(
                     row, recompute=full, recompute_modules=0, recompute_layers=covered
                 )
+
+
+@lru_cache(64)
+def _single_moves(pieces: int, pp: int) -> list[tuple[tuple[int, int], ...]]:
+    """Pieces that give a layer to one another, as _FEW_PIECES says."""
+    near, ends = (1, pp) if pieces > _FEW_PIECES else range(1, pieces), (0, pieces - 1)
+    return [
+        ((source, target),)
+        for source, target in permutations(range(pieces), 2)
+        if source in ends or target in ends or abs(source - target) in near
+    ]
 
 
 def _rows(layouts: Layouts) -> list[Row]:

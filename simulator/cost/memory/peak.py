@@ -194,14 +194,14 @@ def _sizes(rows: Selection, priced: Priced) -> _Sizes:
         )
         for part in range(rows.parts.shape[2] - 1)
     ]
-    copies = waiting_casts(rows, priced)
-    if copies.any():
-        kept = [held + copies[:, :, part] for part, held in enumerate(kept)]
     temporaries, passing = _temporaries(rows, blocks, mode)
     if software.overlap.expert:
         temporaries = temporaries + _begun(rows, blocks, mode)
     loss, waiting = _loss_and_waiting(rows, blocks)
-    loss = loss + copies[:, :, -1]
+    if priced.states.cast_copies.any():
+        copies = waiting_casts(rows, priced)
+        kept = [held + copies[:, :, part] for part, held in enumerate(kept)]
+        loss = loss + copies[:, :, -1]
     flights = _flights(priced.table)[rows.plan]
     return _Sizes(
         kept=kept,

@@ -36,7 +36,7 @@ from simulator.records import dataclass
 from simulator.scenario import Scenario, make_scenario
 from simulator.search.best_layout import BestLayout, factor_of
 from simulator.search.candidates import widest_tp
-from simulator.search.certainty import Certainty, certainty
+from simulator.search.certainty import Certainty, certainty, likened_runs
 from simulator.search.checkpoints import Checkpoint, checkpoints
 from simulator.search.defaults import stated_layout
 from simulator.search.explore import SearchResult
@@ -488,11 +488,12 @@ def _offer(scenario: Scenario, asked: Asked, name: str, *, tight_too: bool) -> O
     first = ranked(best, result, scenario)[:1]
     assert searched.found is not None
     empty = replace(empty, layouts=layouts)
+    best, result = best.part(first), result.take(first)
     if tight_too:
-        tight = _tight_words(best.take(first), searched.found, scenario, asked)
+        tight = _tight_words(best, searched.found, scenario, asked)
         empty = replace(empty, tight_alternative=tight)
-    best, result = best.take(first), result.take(first)
-    sure = certainty(best, scenario.workload, cluster, scenario.software)
+    setting = scenario.workload, cluster, scenario.software
+    sure = certainty(best, *setting, likened=likened_runs(best, *setting))
     return _filled(empty, scenario, best, result, asked, sure)
 
 
