@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import cache, partial
 from operator import attrgetter
 from reprlib import recursive_repr
+from types import MemberDescriptorType
 from typing import Any, TypeVar, dataclass_transform, overload
 
 T = TypeVar("T")
@@ -143,7 +144,12 @@ class _FirstInit(tuple[Any]):
             if item.init:
                 (by_name if item.kw_only else by_place).append(given)
             if item.init or value != name:
-                lines.append(f"_set(_self, {name!r}, {value})")
+                slot = getattr(owner, name, None)
+                if isinstance(slot, MemberDescriptorType):  # half of the time that a name takes
+                    names[f"_put_{name}"] = slot.__set__
+                    lines.append(f"_put_{name}(_self, {value})")
+                else:
+                    lines.append(f"_set(_self, {name!r}, {value})")
         if hasattr(owner, "__post_init__"):
             lines.append("_self.__post_init__()")
         given_words = ", ".join(["_self", *by_place, *(["*", *by_name] if by_name else [])])

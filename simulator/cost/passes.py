@@ -84,7 +84,7 @@ def part_passes(
         selective_s=selective,
         full_s=full,
         traffic_s=traffic,
-        host_s=np.stack(host),
+        host_s=np.array(host),
         input_s=stages_s(b.input_s[block_key], layouts.pp > 1),
         prefetched=priced.software.input.prefetched,
     )
@@ -120,8 +120,8 @@ def _gathers_s(
         alone = 0.0 if overlap.sharded_reduce else reduce
         again = np.maximum(whole[1] - alone - windows[1], 0.0) + alone
         shown = (np.maximum(whole[0] - windows[0], 0.0), again)
-    hidden = np.stack((whole[0] - shown[0], whole[1] - shown[1]))
-    return np.stack(shown), hidden, hidden * slowdown_share(priced.cluster)
+    hidden = np.array((whole[0] - shown[0], whole[1] - shown[1]))
+    return np.array(shown), hidden, hidden * slowdown_share(priced.cluster)
 
 
 def _copies_s(priced: Priced, layouts: Layouts, state_key: NDArray[Any], m: Floats) -> Floats:
@@ -168,7 +168,7 @@ def rank_passes(rows: Selection, priced: Priced, passes: PartPasses) -> RankPass
         forward_s=forward_s + input_s + maxima_s[0],
         backward_s=backward_s + maxima_s[1],
         input_s=input_s,
-        maxima_s=np.stack(maxima_s),
+        maxima_s=np.array(maxima_s),
         forward_window_s=over_parts(parts, passes.forward_window_s[:, None, :]),
         backward_window_s=over_parts(parts, passes.backward_window_s[:, None, :]),
     )

@@ -193,15 +193,13 @@ class Nearness:
         """
         near = self.distance[:1]
         apart = [near - sum(parts[name] for name in names) for names in CAUSES.values()]
-        usual, *alike = np.split(
-            _expected(self.runs, np.concatenate([near, *apart]))[2], 1 + len(CAUSES)
-        )
+        usual, *alike = _expected(self.runs, np.concatenate([near, *apart]))[2]
         causes = {
-            cause: max(1.0, float(usual[0] / without[0]))
+            cause: max(1.0, float(usual / without))
             for cause, without in zip(CAUSES, alike, strict=True)
         }
-        for cause, widened in self.unlike_any(usual).items():
-            causes[cause] *= float(widened[0] / usual[0])
+        for cause, widened in self.unlike_any(np.array([usual])).items():
+            causes[cause] *= float(widened[0] / usual)
         return causes
 
     def unlike_any(self, expected: Floats, rules: Likeness | None = None) -> dict[str, Floats]:

@@ -222,17 +222,32 @@ def _changed(software: Software, stated: Mapping[str, Any], where: str, place: s
                 problems += [f"{place}{line}" for line in error.problems]
     if problems:
         raise InputError(problems)
-    document = _over(
-        {name: getattr(software, name) for name in _TABLES}, merged(document, _tables(fields))
-    )
-    try:
-        section = build(SoftwareSection, document, where=where, prefix="software")
-    except InputError as error:
-        raise InputError(line.removeprefix(": ") for line in error.problems) from None
-    zero = (name for name, figure in figures(section) if figure == 0.0 and DIVIDES.search(name))
+    tables = _built(software, merged(document, _tables(fields)), where)
+    every = (row for name, table in tables.items() for row in figures(table, name))
+    zero = (name for name, figure in every if figure == 0.0 and DIVIDES.search(name))
     if problems := [f"{place}{name}: must be above 0, got 0" for name in zero]:
         raise InputError(problems)
-    return replace(software, **{name: getattr(section, name) for name in _TABLES})
+    return replace(software, **tables)
+
+
+def _built(software: Software, document: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The tables of a profile that a document changes, with what it says in their place.
+
+    The schema of all is asked only for what is near a wrong field: it takes a while to make.
+    """
+    tables = {name: _over(getattr(software, name), over) for name, over in document.items()}
+    try:
+        return {
+            name: build(type(getattr(software, name)), table, where=where, prefix=name)
+            for name, table in tables.items()
+        }
+    except InputError:
+        whole = {name: getattr(software, name) for name in _TABLES} | tables
+    try:
+        section = build(SoftwareSection, whole, where=where, prefix="software")
+    except InputError as error:
+        raise InputError(line.removeprefix(": ") for line in error.problems) from None
+    return {name: getattr(section, name) for name in tables}
 
 
 def _tables(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ follow from the sizes; how a rank shards them is the business of
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any, ClassVar, Literal
@@ -111,7 +111,8 @@ class Block:
         """Whether the block holds experts."""
         return isinstance(self.mlp, MoE)
 
-    def weights(self, hidden: int) -> list[Weight]:
+    @for_same_records(512)
+    def weights(self, hidden: int) -> Sequence[Weight]:
         """List the weights of the block in a model of width `hidden`, routed experts last.
 
         Of a traced layer only the operands of its products.
@@ -122,7 +123,7 @@ class Block:
         mixing = (self.attention, self.mixer, self.cross_attention)
         mlp = self.mlp.weights(width) if self.mlp is not None else []
         joins = self.predicts_ahead or self.merges_patches
-        return [
+        return (
             _norm(self.norm, width, self.norm_vectors),
             *[weight for module in mixing if module for weight in module.weights(width)],
             *[weight for weight in mlp if not weight.active],
@@ -130,7 +131,7 @@ class Block:
             *(self._convolution_weights(width) if self.convolution else []),
             *(beside(self.linears, self.scales) if self.linears or self.scales else []),
             *[weight for weight in mlp if weight.active],
-        ]
+        )
 
     def parameters(self, hidden: int) -> int:
         """Count all parameters of the block in a model of width `hidden`."""
@@ -322,7 +323,8 @@ class Architecture:
         return self.max_positions if self.position == "learned" else 0
 
     @property
-    def embedding_weights(self) -> list[Weight]:
+    @for_same_records(256)
+    def embedding_weights(self) -> Sequence[Weight]:
         """Weights of the embedding beside the tokens' table: positions, types, norms, patches."""
         hidden, rows, norms = self.hidden, self.position_rows, self.embedding_norms
         weights = [
@@ -335,7 +337,7 @@ class Architecture:
         if self.patch_values:
             patches = Weight(name="patches", rows=hidden, columns=self.patch_values, bias=True)
             weights.append(patches)
-        return [weight for weight in weights if weight.rows * weight.columns]
+        return tuple(weight for weight in weights if weight.rows * weight.columns)
 
     @property
     def embedding_parameters(self) -> int:
@@ -343,7 +345,8 @@ class Architecture:
         return self.vocabulary * self.table_columns + parameters(self.embedding_weights)
 
     @property
-    def head_weights(self) -> list[Weight]:
+    @for_same_records(256)
+    def head_weights(self) -> Sequence[Weight]:
         """Weights of the head beside its table: norm, square layers, classifier, tasks."""
         if self.traced is not None:
             return self.traced.weights
@@ -361,7 +364,7 @@ class Architecture:
             Weight(name="projection", rows=columns, columns=self.hidden),
             *(self.tasks.weights(width) if self.tasks is not None else []),
         ]
-        return [weight for weight in weights if weight.rows * weight.columns]
+        return tuple(weight for weight in weights if weight.rows * weight.columns)
 
     @property
     def small_head_parameters(self) -> int:

@@ -16,11 +16,12 @@ ANY = st.integers(min_value=0, max_value=2**40)
 
 @st.composite
 def tables(draw: st.DrawFn) -> list[NDArray[Any]]:
-    """Between one and five columns of equal length, narrow or up to 2**40 wide."""
+    """Up to five columns of equal length, narrow or up to 2**40 wide; few rows or many."""
     rows = draw(st.integers(min_value=1, max_value=60))
     kinds = draw(st.lists(st.sampled_from((SMALL, ANY)), min_size=1, max_size=5))
+    times = draw(st.sampled_from((1, 80)))
     return [
-        np.array(draw(st.lists(kind, min_size=rows, max_size=rows)), dtype=np.int64)
+        np.tile(np.array(draw(st.lists(kind, min_size=rows, max_size=rows)), dtype=np.int64), times)
         for kind in kinds
     ]
 
@@ -50,15 +51,15 @@ def test_keys_stand_in_the_order_of_sorted_rows_and_point_at_the_first_of_each(
 @given(st.integers(min_value=1, max_value=6))
 def test_columns_too_wide_for_one_integer_stay_distinct(columns: int) -> None:
     # with 2**40 values each, two columns no longer fit 62 bits without compaction
-    step = np.arange(50, dtype=np.int64) * (2**40 // 50)
+    step = np.arange(500, dtype=np.int64) * (2**40 // 500)
     table = [np.roll(step, shift) for shift in range(columns)]
-    assert len(unique_rows(*table).first) == 50
+    assert len(unique_rows(*table).first) == 500
 
 
 def test_small_integer_types_do_not_overflow() -> None:
-    column = np.array([126, 127, 127, 0], dtype=np.int8)
+    column = np.array([126, 127, 127, 0] * 25, dtype=np.int8)
     keys = unique_rows(column, column, column, column, column)
-    assert keys.inverse.tolist() == [1, 2, 2, 0]
+    assert keys.inverse.tolist() == [1, 2, 2, 0] * 25
 
 
 def test_no_rows_have_no_keys() -> None:

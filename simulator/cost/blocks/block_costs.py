@@ -225,7 +225,6 @@ def slowest_of(members: Any) -> Floats:
     [0.0, 0.59, 1.43, 3.23]
     """
     n = np.asarray(members, dtype=float)
-    found, where = np.unique(n, return_inverse=True)
-    normal = NormalDist()
-    deviates = [normal.inv_cdf((x - 0.375) / (x + 0.25)) for x in found.tolist()]
-    return np.asarray(np.array(deviates)[where].reshape(n.shape))
+    asked, normal = n.ravel().tolist(), NormalDist()
+    deviates = {x: normal.inv_cdf((x - 0.375) / (x + 0.25)) for x in dict.fromkeys(asked)}
+    return np.array([deviates[x] for x in asked]).reshape(n.shape)

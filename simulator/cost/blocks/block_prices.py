@@ -176,10 +176,9 @@ class _Pricer:
         # that the recipe gives what takes tokens to experts
         self.given_units = float(named) or None
         self.exchange_units = self.given_units or self.library_units
-        self.late, late_host = (
-            float(kind.time_variation) * self._wide(slowest_of(ranks.world))
-            for kind in (self.device, software.host)
-        )
+        slowest = self._wide(slowest_of(ranks.world))
+        self.late = float(self.device.time_variation) * slowest
+        late_host = float(software.host.time_variation) * slowest
         self.slower_host = float(cluster.node.host_time) * (1.0 + late_host)
         self._figures: dict[str, Mapping[str, Any]] = {}
         self._forward: dict[int, tuple[Stream, Floats]] = {}
@@ -496,7 +495,7 @@ class _Pricer:
         """Seconds of a collective over tp that its product hides, and of its copies and sums."""
         overlap, quantised, moved_s = self.overlap, self.recipe.is_quantised, list[Floats]()
         moved = moved_bytes(c, overlap, bytes_, group, quantised=quantised)
-        if moved.any():
+        if np.count_nonzero(moved):
             kind = "copy" if c.operation == "all_gather" else "elementwise"
             moved_s = [self._stream(kind, moved, moved > 0.0)]
         trained = not c.window.endswith(":wgrad")  # a frozen linear has no such product

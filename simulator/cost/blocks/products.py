@@ -92,13 +92,13 @@ class Products:
                     m, n, batch = way.shape(m, n, g.batch)
                     sizes = (m, n, k, batch, result, aligned, way.pieces, way.held_units)
                     shape = np.empty((len(sizes), self._keys))
-                    for column, size in zip(shape, sizes, strict=True):
-                        np.ceil(size, out=column)
+                    for i, size in enumerate(sizes):
+                        shape[i] = size
                     key = (index, name, shape)
                     rows.setdefault((product_type(self.recipe, g.kind), g.grouped), []).append(key)
         times: list[dict[str, Floats]] = [{} for _ in parts]
         for (dtype, grouped), calls in rows.items():
-            columns = np.concatenate([shape for _, _, shape in calls], axis=1)
+            columns = np.ceil(np.concatenate([shape for _, _, shape in calls], axis=1))
             seconds = self.seconds(dtype, columns, grouped).reshape(len(calls), self._keys)
             for (index, name, _), row in zip(calls, seconds, strict=True):
                 times[index][name] = times[index].get(name, 0.0) + row

@@ -102,10 +102,10 @@ def hidden_s(
     ``max(n p + s, p + n s)`` with as many scatters of s seconds.
     """
     if not c.window or overlap.tensor == "none":
-        return np.zeros_like(seconds)
+        return np.zeros(seconds.shape)
     if not c.pipelined:
         runs = overlap.tensor != "async"
-        return np.minimum(seconds, product_s) if runs else np.zeros_like(seconds)
+        return np.minimum(seconds, product_s) if runs else np.zeros(seconds.shape)
     way = _way(c, overlap, quantised=quantised)
     if way == "ring_exchange":
         covered = np.minimum(seconds, product_s * (group.size - 1) / group.size)
@@ -113,7 +113,7 @@ def hidden_s(
         splits = overlap.user_buffers.splits
         covered = np.minimum(seconds, product_s) * (splits - 1) / splits
     else:
-        return np.zeros_like(seconds)
+        return np.zeros(seconds.shape)
     return np.where(_reached(group), covered, 0.0)
 
 
@@ -143,14 +143,14 @@ def moved_bytes(
     that scatters ends with the sum of what came from every rank.
     """
     if not c.buffered or overlap.tensor not in _CUTS:
-        return np.zeros_like(size_bytes)
+        return np.zeros(size_bytes.shape)
     way = _way(c, overlap, quantised=quantised)
     if c.operation == "all_gather" and (way or overlap.tensor == "userbuffers"):
         share = 2.0 / group.size
     elif way == "ring_exchange":
         share = 1.0 + 1.0 / group.size
     else:
-        return np.zeros_like(size_bytes)
+        return np.zeros(size_bytes.shape)
     return np.where((group.size > 1) & _reached(group), share * size_bytes, 0.0)
 
 

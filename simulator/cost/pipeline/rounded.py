@@ -60,7 +60,8 @@ def rounded_costs(
     finest = np.maximum(chunks / 4.0, 1.0) if coarse else 1.0
     some = np.rint(np.rint(given / held / finest) * finest).astype(np.int64)
     blocks_told = (chunks > 1) & (given > 0) & (not coarse)
-    again = np.where(full, np.select([given == 0, blocks_told], [whole, -given], some), 0)
+    told = np.where(blocks_told, -given, some)
+    again = np.where(full, np.where(given == 0, whole, told), 0)
     mode = np.where(layouts.recompute == SELECTIVE, SELECTIVE, 0)
     split = SPLITS_BACKWARD[layouts.schedule].astype(np.int64)
     # gathers beside the passes are the layout's own; else costs are those of the block key
@@ -81,7 +82,9 @@ def rounded_costs(
     count = forward.shape[1]
     for part in (count - 2, count - 1):
         step[:, 2 + part :: count] *= 2.0 ** (ends[first, None] - 1)
-    rounded, inverse = np.unique(np.rint(costs / step) * step, axis=0, return_inverse=True)
+    rounded, inverse = np.rint(costs / step) * step, np.zeros(1, dtype=np.intp)
+    if len(rounded) != 1:
+        rounded, inverse = np.unique(rounded, axis=0, return_inverse=True)
     row = inverse.reshape(-1)[keys.inverse]
     both = unique_rows(row, again - again.min())
     return both.inverse, np.column_stack([again[both.first], rounded[row[both.first]]])

@@ -52,7 +52,7 @@ def casts_s(keys: StateKeys) -> Floats:
     )
     there = copies * (1.0 + kept_bytes(recipe, states) / size)
     back = copies * (1.0 + gradient_bytes(recipe, states) / size) * share
-    return np.stack([there, back]) / _copy_rate(keys.cluster, "optimizer")
+    return np.array([there, back]) / _copy_rate(keys.cluster, "optimizer")
 
 
 def accumulation_s(
@@ -77,7 +77,7 @@ def accumulation_s(
     )
     adds = trained * float(software.states.accumulation_traffic)
     adds = np.where(unwrapped, 3.0 * gradient_bytes(recipe, software.states) * trained, adds)
-    traffic = np.stack([np.zeros_like(adds), adds])
+    traffic = np.array([np.zeros(adds.shape), adds])
     if software.fsdp2.adds_unreduced:
         given = element_bytes(recipe) * trained
         cast = np.where(reduced > given, given + reduced, 0.0)
@@ -106,7 +106,7 @@ def round_passes(layouts: Layouts) -> Floats:
     """Passes of a chunk between the last ones of two chunks of a rank."""
     m, takes = layouts.micro_batches, TAKES_ROUNDS[layouts.schedule]
     size = m // layouts.rounds
-    return np.select([takes, BREADTH_FIRST[layouts.schedule]], [size, m], default=1).astype(float)
+    return np.where(takes, size, np.where(BREADTH_FIRST[layouts.schedule], m, 1)).astype(float)
 
 
 def reductions(layouts: Layouts, software: Software, once: NDArray[np.bool_]) -> Floats:
@@ -118,4 +118,4 @@ def reductions(layouts: Layouts, software: Software, once: NDArray[np.bool_]) ->
     m = layouts.micro_batches / layouts.copies
     every = (layouts.sharding == _ZERO2) & software.states.reduces_every_micro_batch & ~once
     each_round = once & software.fsdp2.reduces_each_round
-    return np.select([every, each_round], [m, layouts.rounds], default=1.0)
+    return np.where(every, m, np.where(each_round, layouts.rounds, 1.0))
