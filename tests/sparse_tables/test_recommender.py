@@ -122,9 +122,9 @@ def test_shards_are_all_of_every_table_and_no_rank_reads_far_more_than_the_mean(
     cut = len(shards) + len(found.by_row) - sum(n for _, n, _ in tables)  # a state more for each
     assert sum(s.width for s in (*shards, *found.by_row)) == 64 * sum(n for _, n, _ in tables)
     states = sum(100 * r * 4 for r, _, _ in tables)
-    assert whole <= found.kept_bytes.sum() * (1 + 1e-12) and found.kept_bytes.sum() <= (
-        whole + cut * states
-    )
+    kept = found.kept_bytes.sum()
+    assert whole <= kept * (1 + 1e-12)
+    assert kept <= (whole + cut * states) * (1 + 1e-12)
     widths = {s.width for s in shards}
     assert all(16 <= width <= 64 for width in widths)
     by_rank = [sum(s.width for s in own) for own in found.shards]
