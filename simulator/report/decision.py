@@ -262,8 +262,9 @@ def three_options(
     """Soonest, safest and cheapest of the offers that keep deadline and budget.
 
     Of all if none does; of those that keep the deadline if some keep that. One that is the best in
-    two is shown once; recommended is the cheapest. What was asked about (`query`) stands first
-    where it is none of them; without others beside it there is nothing to choose.
+    two is shown once; recommended is the cheapest, "in time" where a cheaper one is late. What was
+    asked about (`query`) stands first where it is none of them; without others beside it there is
+    nothing to choose.
     """
     able = [o for o in offers if o.feasible and o.days_to_plan is not None]
     if not able:
@@ -281,7 +282,8 @@ def three_options(
     if query is not None:
         best = {"as asked": query, **best}
     for role, offer in best.items():
-        roles.setdefault(id(offer), []).append(role)
+        late = role == "cheapest" and asked.deadline_days and offer is not best_offers(able)[role]
+        roles.setdefault(id(offer), []).append(f"{role} in time" if late else role)
     chosen = {id(offer): offer for offer in best.values()}
     return [
         Option(

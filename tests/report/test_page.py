@@ -17,6 +17,7 @@ from simulator.planner.variants import Variant
 from simulator.questions.compare.offers import Offer, asked_of, offer_of, offer_of_answer
 from simulator.questions.plan.options import offers_beside
 from simulator.report.canvas import png_bytes
+from simulator.report.decision import three_options
 from simulator.report.evidence import NOT_MODELLED
 from simulator.report.inline_svg import inline
 from simulator.report.numbers import DegreeCell, PlanNumbers, collect
@@ -124,6 +125,24 @@ def test_without_other_offers_it_is_said_how_to_have_them(
     several = collect(answer, offers=[*numbers.offers, other], asked=asked)
     page = render(several, launch=LAUNCH, drawings=DRAWN)
     assert "Not searched" not in page and "2 offers that can run" in page
+
+
+def test_the_cheapest_of_those_in_time_is_not_called_cheapest_beside_a_cheaper_one(
+    answer: Plan,
+) -> None:
+    """Twice the GPUs end in half the days and cost more: the half is cheaper, and late."""
+    free = replace(asked_of(answer), deadline_days=None)
+    half, asked_size = offer_of(answer.scenario, "dgx-h100", 16, free), offers_of(answer)[0]
+    assert half.usd and asked_size.usd and half.usd.p50 < asked_size.usd.p50
+    for days, roles in {
+        1e4: {16: ("cheapest",), 32: ("soonest",)},
+        1.6 * asked_size.days_to_plan.p50: {32: ("soonest", "safest", "cheapest in time")},
+    }.items():
+        asked = replace(free, deadline_days=days)
+        offers = [offer_of(answer.scenario, "dgx-h100", 16, asked), offer_of_answer(answer, asked)]
+        options = {option.offer.gpus: option.roles for option in three_options(offers, asked)}
+        assert options.keys() == roles.keys()
+        assert all(set(roles[gpus]) <= set(options[gpus]) for gpus in roles)
 
 
 def test_the_layout_is_in_words_where_it_stands(answer: Plan, page: str) -> None:
