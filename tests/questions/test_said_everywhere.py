@@ -85,8 +85,9 @@ def test_a_deadline_is_not_passed_over(prediction: Prediction) -> None:
 
 @pytest.mark.evidence
 def test_a_cap_of_power_does_not_pass_over_a_deadline(
-    prediction: Prediction, capsys: pytest.CaptureFixture[str]
+    prediction: Prediction, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "160")  # a heading of two words on a line
     goal = replace(prediction.scenario.goal, deadline_days=1 / 24, budget_usd=9.0)
     scenario = replace(prediction.scenario, goal=goal, pinned=LAYOUT)
     power = power_choices(scenario, 20.0, shares=(1.0,))
