@@ -22,6 +22,15 @@ def flags(arch: Architecture, **training: object) -> list[str]:
     return [flag for group in as_flags(model_arguments(arch, CORE, recipe)) for flag in group]
 
 
+def test_windows_of_every_other_layer() -> None:
+    """Of --window-attn-skip-freq's list 1 is a layer with a window, 0 one that sees all; gpt-oss
+    begins with a window of 128 tokens, the current one among them (config.json, layer_types)."""
+    said = dict(flag.split(" ", 1) for flag in flags(presets.load("gpt-oss-20b")) if " " in flag)
+    assert said["--window-size"] == "127,0"
+    pattern = eval(said["--window-attn-skip-freq"].strip("'"))  # as Megatron-LM does
+    assert pattern == [1, 0] * 12
+
+
 @pytest.mark.parametrize(
     ("name", "missing"),
     [

@@ -176,6 +176,9 @@ def test_a_flop_rate_beyond_all_conventions_is_in_another_unit() -> None:
 def test_a_reading_cannot_exceed_the_device_and_arithmetic_can() -> None:
     assert wrong(memory_gib=85.8, memory_kind="reserved") == []  # 80 GiB are 85.9 GB
     assert wrong(memory_gib=112.4, memory_kind="analytic") == []
+    whole = 80 * 2**30 / 1e9  # all that there is can be taken
+    assert wrong(memory_gib=whole, memory_kind="reserved") == []
+    (line,) = wrong(memory_gib=whole + 0.01, memory_kind="reserved")
     (line,) = wrong(memory_gib=70_000.0, memory_kind="nvidia_smi")  # MiB
     assert line == ("peak_memory_gib: is above the 85.9 GB of a100-sxm-80; GiB expected, got 70000")
 

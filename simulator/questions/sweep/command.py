@@ -235,7 +235,12 @@ _SHOW: dict[str, Callable[[float], str]] = {
 
 
 def _name(field: str, fields: list[str]) -> str:
-    """The last part of a field's name, where that tells it from the others."""
+    """The last part of a field's name, where that tells it from the others.
+
+    >>> fields = ["layout.tp", "model.name", "cluster.name"]
+    >>> [_name(field, fields) for field in fields]
+    ['tp', 'model.name', 'cluster.name']
+    """
     last = field.rpartition(".")[2]
     return last if sum(name.rpartition(".")[2] == last for name in fields) == 1 else field
 
