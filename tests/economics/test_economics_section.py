@@ -107,6 +107,13 @@ def test_servers_that_are_bought_are_paid_in_the_hours_in_use() -> None:
     assert hourly(**section, own=half) == pytest.approx(usd / 2.0, rel=1e-12)
 
 
+def test_an_hour_of_owned_servers_is_as_sure_as_their_price() -> None:
+    """The page of H200 has the price of a server, assumed, to 20 % (`hardware_profiles`)."""
+    cluster = load_cluster("hgx-h200", 64)
+    price = tariff_of(read_economics({"basis": "own"}, cluster, where="test"), cluster).price
+    assert price.usd_per_gpu_hour is not None and price.usd_per_gpu_hour.spread == 0.2
+
+
 def test_electricity_of_owned_servers_is_dearer_by_the_tariff_and_cooling() -> None:
     def with_power(usd_per_kwh: float, cooling: str) -> float:
         return hourly(

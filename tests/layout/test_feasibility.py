@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator.api import predict
+from simulator.errors import InputError
 from simulator.files import Figure
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.layout.layouts import Layouts
@@ -617,3 +619,11 @@ def test_a_size_may_be_wider_than_a_layouts_columns(size: int) -> None:
     assert why({"tp": 8}, model=wide) == "feasible"
     odd = replace(DENSE, blocks=(replace(DENSE.blocks[0], mlp=MLP(ffn_hidden=size + 1)),))
     assert why({"tp": 8}, model=odd) == "tp does not divide the MLP width"
+
+
+def test_weights_in_8_bit_alone_name_the_ways_to_share_states_that_go_with_them() -> None:
+    """Megatron-Core: "--fp8-param-gather only supported with distributed optimizer"."""
+    words = {"model": "llama-3.1-8b", "cluster": "dgx-h100", "gpus": 8, "precision": "fp8"}
+    rule = "must be one of zero1, zero2, zero3 with training.fp8_weights, got 'ddp'"
+    with pytest.raises(InputError, match=rule):
+        predict(**words, fp8_weights=True, sharding="ddp")
