@@ -413,6 +413,9 @@ def test_mlperf_on_amd_computes_blocks_again(tmp_path: Path) -> None:
 def test_a_run_of_sixteen_trillion_tokens_in_samples(tmp_path: Path) -> None:
     found = read(tmp_path, {"t.sh": f"{RUN}1 {LLAMA_8B} --train-samples 1953125000\n"})
     assert found.scenario.workload.recipe.tokens == 1_953_125_000 * 8192
+    both = f"{RUN}1 {LLAMA_8B} --train-samples 1953125000 --train-iters 100\n"
+    with pytest.raises(InputError, match="--train-samples: stands beside --train-iters"):
+        read(tmp_path, {"t.sh": both})
 
 
 def test_too_few_accelerators_for_one_copy_are_asked_for(tmp_path: Path) -> None:

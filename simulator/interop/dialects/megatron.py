@@ -479,6 +479,9 @@ def read_megatron(settings: Settings, *, flags: bool, kind: str, program: str = 
     settings.whole(
         "run.samples", "train_samples", most=10**12
     )  # 4,096 tokens each: 1,000 x today's
+    if flags and {"train_iters", "train_samples"} <= set(settings.found):
+        rule = "stands beside --train-iters, which Megatron-LM refuses (validate_args)"
+        settings.problems.append(f"{settings.found['train_samples'].place}: {rule}")
     settings.saves_every("save_interval")
     if settings.flag("async_save"):
         settings.say(SAVES, "async", settings.at("async_save"))
