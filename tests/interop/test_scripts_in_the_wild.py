@@ -418,6 +418,13 @@ def test_a_run_of_sixteen_trillion_tokens_in_samples(tmp_path: Path) -> None:
         read(tmp_path, {"t.sh": both})
 
 
+def test_a_switch_of_no_truth_value_is_refused_once(tmp_path: Path) -> None:
+    text = f"{RUN}1 {LLAMA_8B.replace('--bf16', '--bf16 maybe')}\n"
+    with pytest.raises(InputError, match="must be true or false, got 'maybe'") as error:
+        read(tmp_path, {"t.sh": text})
+    assert sum("--bf16" in line for line in error.value.problems) == 1
+
+
 def test_too_few_accelerators_for_one_copy_are_asked_for(tmp_path: Path) -> None:
     text = f"{RUN}1 {LLAMA_8B} --tensor-model-parallel-size 8 --pipeline-model-parallel-size 4\n"
     rule = "must be a multiple of 32, which tp 8 pp 4 take in all .*, got 8 .* --gpus 32 decides"

@@ -178,11 +178,11 @@ def read_deepspeed(settings: Settings) -> Reading:
         settings.say("layout.cp_kind", "all_to_all", settings.found["sequence_parallel_size"])
     say_zero(settings, "zero_optimization.")
     _buckets(settings)
-    settings.one_of("training.precision", "fp16.enabled", "bf16.enabled", "bfloat16.enabled")
-    for word in ("fp16", "bf16", "bfloat16"):
-        if settings.flag(f"{word}.enabled"):
-            at = settings.found[f"{word}.enabled"]
-            settings.say("training.precision", word.replace("bfloat16", "bf16"), at)
+    halves = [w for w in ("fp16", "bf16", "bfloat16") if settings.flag(f"{w}.enabled")]
+    settings.one_of("training.precision", [f"{word}.enabled" for word in halves])
+    for word in halves:
+        at = settings.found[f"{word}.enabled"]
+        settings.say("training.precision", word.replace("bfloat16", "bf16"), at)
     _states(settings)
     settings.word("training.gradient_dtype", _DTYPES, "data_types.grad_accum_dtype")
     settings.word("training.reduce_dtype", _DTYPES, "communication_data_type")

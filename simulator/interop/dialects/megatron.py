@@ -873,7 +873,7 @@ def _listed(setting: Setting) -> list[str]:
 
 def _read_precision(settings: Settings, flags: bool) -> None:
     half = {word: settings.flag(word) for word in ("bf16", "fp16")}
-    settings.one_of("training.precision", "bf16", "fp16")  # arguments.py: assert not args.bf16
+    settings.one_of("training.precision", [word for word, on in half.items() if on])  # arguments.py
     settings.word("training.precision", _MIXED, "precision", "precision_config", "mixed_precision")
     formats = [settings.take(f"{word}_format", word) for word in ("fp8", "fp4")]
     fp8, fp4 = (

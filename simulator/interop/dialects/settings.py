@@ -277,13 +277,13 @@ class Settings:
         self.problems.append(problem(str(setting.place), "", "must be true or false", word))
         return None
 
-    def one_of(self, name: str, *keys: str) -> None:
+    def one_of(self, name: str, switches_on: Iterable[str]) -> None:
         """Ask for a field of which several switches are on, though a trainer takes one of them."""
-        several = [self.found[key] for key in keys if key in self.found and self.flag(key)]
-        if len(several) > 1:
-            others = " and ".join(item.place.key for item in several[1:])
+        places = [self.found[key].place for key in switches_on]
+        if len(places) > 1:
+            others = " and ".join(place.key for place in places[1:])
             why = f"is on beside {others}, of which a run has one"
-            self.unset.append(Unset(name, several[0].place.key, several[0].place, why))
+            self.unset.append(Unset(name, places[0].key, places[0], why))
 
     def word(self, name: str, words: Mapping[str, Any], *keys: str) -> Any:
         """State what a word means; an unknown one is a problem that lists the known."""

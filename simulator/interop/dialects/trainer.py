@@ -320,10 +320,10 @@ def _loaded(settings: Settings) -> None:
 
 
 def _switches(settings: Settings, trainer: str) -> None:
-    settings.one_of("training.precision", "bf16", "fp16")  # training_args.py: at most one
-    for word in ("bf16", "fp16"):
-        if settings.flag(word):
-            settings.say("training.precision", word, settings.found[word])
+    halves = [word for word in ("bf16", "fp16") if settings.flag(word)]
+    settings.one_of("training.precision", halves)  # training_args.py: at most one
+    for word in halves:
+        settings.say("training.precision", word, settings.found[word])
     if trainer == "trl":
         settings.usually("training.precision", "bf16", "neither bf16 nor fp16 said: trl's default")
     elif settings.value_of("run.loaded_dtype") in (None, "fp32"):

@@ -699,11 +699,9 @@ def _of_tune(script: Script, beside: Mapping[str, Path | str]) -> list[Reading]:
         at = bare[-1] if bare else start
         if texts[start] != "run" or at == start:
             continue
-        launcher = Settings.of(script.path, settings_of(words[start + 1 : at], script.path))
-        read_launcher(launcher, script.variables)
+        started = _started(settings_of(words[start + 1 : at], script.path), script)
         said = {item.key: item for item in settings_of(words[at + 1 :], script.path)}
         config = said.pop("config")
-        started = launcher.reading("launcher", lambda key: True)
         if (stated := _configuration(config, script, beside)) is None:
             rule = f"stands in {config.value}: give that file with --from too"
             return [replace(started, problems=(f"{config.place}: what the recipe does {rule}",))]
@@ -723,14 +721,19 @@ def _of_options(
         return []
     said = {item.key: item for item in command.settings}
     config = said.pop("config", None) or said.pop("c")
-    launcher = Settings.of(script.path, command.launcher)
-    read_launcher(launcher, script.variables)
-    started = launcher.reading("launcher", lambda key: True)
+    started = _started(command.launcher, script)
     stated = _configuration(config, script, beside)
     if stated is None:
         rule = f"what its run does stands in {config.value}: give that file with --from too"
         return [replace(started, problems=(f"{config.place}: {rule}",), named=(config,))]
     return [started, read_trained(trainer, Settings.of(script.path, [*stated, *said.values()]))]
+
+
+def _started(options: Iterable[Setting], script: Script) -> Reading:
+    """What a launcher's options say, where a configuration says the rest."""
+    launcher = Settings.of(script.path, options)
+    read_launcher(launcher, script.variables)
+    return launcher.reading("launcher", lambda key: True)
 
 
 def _configuration(
