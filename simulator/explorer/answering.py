@@ -30,7 +30,9 @@ from simulator.planner.plan import Plan, plan, ranked
 from simulator.planner.prediction import Prediction, predict
 from simulator.planner.sensitivity import memory_margin
 from simulator.planner.variants import other_trainings
+from simulator.quoting import comment_line
 from simulator.records import dataclass
+from simulator.report.wording import risks
 from simulator.scenario import Scenario
 from simulator.schedules.registry import usual_codes
 from simulator.search.allowed import with_allowed
@@ -266,7 +268,8 @@ class Answers:
     def launch(self, question: Question) -> str:
         """The command of the best layout."""
         found = self._found(question)
-        return launch_flags(found.estimate.layouts, found.scenario) + "\n"
+        notes = [comment_line(risk) for risk in risks(found)]
+        return "\n".join([launch_flags(found.estimate.layouts, found.scenario), *notes, ""])
 
     def report(self, question: Question) -> bytes:
         """The page of ``foreshard plan``."""

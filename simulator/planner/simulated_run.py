@@ -49,7 +49,7 @@ class SimulatedRun(Answer):
     KEYS: ClassVar[tuple[str, ...]] = (
         *("*prediction.asked", "layout", "searched=prediction.searched"),
         *("verdict=prediction.memory_verdict", "run", "curves", "incidents"),
-        "checkpoint=prediction.checkpoint",
+        *("checkpoint=prediction.checkpoint", "caveats"),
     )
 
     prediction: Prediction
@@ -65,6 +65,11 @@ class SimulatedRun(Answer):
         runs = len(self.played.wall_s)
         words = f"goodput {show_percent(self.goodput)}, {middle:.1f} days ({low:.1f} to {high:.1f})"
         return f"{words}, {runs:,} runs simulated"
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """Those of the closed form, whose step the runs are made of."""
+        return self.prediction.caveats
 
     @property
     def layout(self) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from simulator.errors import InputError
 if TYPE_CHECKING:
     from simulator.planner.plan import Plan
     from simulator.scenario import Scenario
+    from simulator.search.best_layout import BestLayout
 
 
 @completing
@@ -107,11 +108,12 @@ def _contents(scenario: Scenario, form: str, *, best: bool, top: int) -> dict[st
     if best:
         from simulator.planner.plan import plan
 
-        layouts = plan(scenario, keep=64).estimate.layouts[0]
+        answer: BestLayout = plan(scenario, keep=64)
     else:
         from simulator.planner.prediction import predict
 
-        layouts = predict(scenario).estimate.layouts
+        answer = predict(scenario)
+    layouts = answer.estimate.layouts[0]
     if form == "chakra":
         from simulator.events.simulated_step import simulate
         from simulator.interop.traces.chakra import chakra_traces
@@ -119,8 +121,11 @@ def _contents(scenario: Scenario, form: str, *, best: bool, top: int) -> dict[st
         step = simulate(layouts, scenario.workload, scenario.cluster, scenario.software)
         return {f"{name}.et": raw for name, raw in chakra_traces(step).items()}
     from simulator.interop.exporting import export
+    from simulator.quoting import comment_line
+    from simulator.report.wording import risks
 
-    return {"": (export(layouts, scenario, form) + "\n").encode()}
+    notes = [comment_line(risk) for risk in risks(answer)]
+    return {"": "\n".join([export(layouts, scenario, form), *notes, ""]).encode()}
 
 
 TABLES = ("csv", "markdown", "parquet")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from simulator.arrays import Floats
@@ -36,6 +37,7 @@ from simulator.units import (
 from simulator.workload.recipe import Recipe
 
 if TYPE_CHECKING:
+    from simulator.cost.step import Estimate
     from simulator.planner.plan import Plan
 
 
@@ -197,6 +199,19 @@ def goal_words(goal: Goal, chances: GoalChances) -> list[str]:
     return words
 
 
+def risks(answer: BestLayout) -> list[str]:
+    """Say what stands against starting the first layout: memory, a goal at risk or missed."""
+    goal, chances = answer.scenario.goal, answer.goal_chances
+    said = [] if answer.memory_verdict == "FITS" else [_memory(answer)]
+    for chance, alone in (
+        (answer.deadline_chance, replace(goal, budget_usd=None)),
+        (answer.budget_chance, replace(goal, deadline_days=None)),
+    ):
+        if chance is not None and goal_word(chance) != "safe":
+            said += [f"{words[0].upper()}{words[1:]}." for words in goal_words(alone, chances)]
+    return said
+
+
 def price_words(outcome: Outcome) -> str:
     """Say what the price is, how sure, and whether it holds electricity."""
     price = outcome.price
@@ -265,15 +280,26 @@ def _run(plan: Plan) -> str:
     return f"{', '.join(words)}."
 
 
-def _memory(plan: Plan) -> str:
+def _memory(answer: BestLayout) -> str:
     """Whether memory holds, and with how much to spare."""
     from simulator.planner.sensitivity import lack_words
 
-    estimate = plan.estimate
-    if plan.memory_verdict == "TIGHT":
+    estimate = answer.estimate
+    if answer.memory_verdict == "OOM":
+        return out_of_memory_words(estimate)
+    if answer.memory_verdict == "TIGHT":
         return f"Memory is TIGHT: {lack_words(estimate, 0)}; make a trial run first."
     high = float(estimate.memory_p90_bytes[0])
     if not math.isfinite(high):
-        free = estimate.usable_bytes - plan.memory_bytes
+        free = estimate.usable_bytes - answer.memory_bytes
         return f"Memory fits with {show_bytes(free)} to spare; how sure that is nobody measured."
     return f"Memory FITS with {show_bytes(estimate.usable_bytes - high)} to spare at its P90."
+
+
+def out_of_memory_words(estimate: Estimate) -> str:
+    """What the first layout needs and what there is."""
+    needs, usable = float(estimate.memory_total_bytes[0]), estimate.usable_bytes
+    return (
+        f"OOM: it needs {show_bytes(needs)} of {show_bytes(usable)} and does not start. `plan`"
+        " names layouts that fit; pin one with --set layout.tp=8 and so on."
+    )

@@ -129,15 +129,17 @@ def ratio_span(
 ) -> tuple[float, float]:
     """Return P10 and P90 of the step time of one layout over that of another, a row each.
 
-    Errors that both share cancel.
+    Errors that both share cancel; where one layout takes the same time on both machines, all do.
     """
+    same = before.layouts.row() == after.layouts.row()
+    ratio = float(after.step_time_s[0] / before.step_time_s[0])
+    if same and ratio == 1.0:
+        return ratio, ratio
     known = belief(cluster, software, workload)
     experts = workload.architecture.is_moe
     shares = np.concatenate([bearing(side, experts=experts) for side in (before, after)])
     both = concatenate([before, after]).layouts
-    same = before.layouts.row() == after.layouts.row()
     spread = float(np.sqrt(known.apart(shares, same_kernels(both), same=same)[1]))
-    ratio = float(after.step_time_s[0] / before.step_time_s[0])
     return ratio * math.exp(-P90 * spread), ratio * math.exp(P90 * spread)
 
 

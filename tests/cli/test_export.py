@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from simulator.cli.main import app
@@ -44,6 +45,23 @@ def test_what_cannot_be_said_is_refused(words: list[str], said: str) -> None:
     code, text, error = export(*RUN, *words)
     assert (code, text) == (2, "")
     assert said in error
+
+
+def test_a_layout_that_does_not_start_says_so_in_its_file() -> None:
+    """70.6 billion parameters in 16 bit are 141 GB, of which two devices of 80 GB hold 71 each."""
+    run = ["--model", "llama-3.1-70b", "--cluster", "dgx-h100", "--gpus", "64", "--set"]
+    run += ["layout.tp=2", "--set", "layout.pp=1", "--tokens", "1e12", "--set"]
+    run += ["goal.deadline_days=1", "--as"]
+    for form in ("megatron-lm", "slurm", "trainjob"):
+        code, text, error = export(*run, form)
+        assert (code, error) == (0, "")
+        memory, late = text.splitlines()[-2:] if text.splitlines()[-1] else text.splitlines()[-3:-1]
+        assert memory.startswith("# OOM: it needs ") and memory.index("does not start") > 0
+        assert late == "# Within 1 days: under 0.1 % chance, missed."
+        if form == "trainjob":
+            assert yaml.safe_load(text)["spec"]["trainer"]["numNodes"] == 8
+    code, text, _ = export(*RUN, "--as", "slurm")
+    assert code == 0 and "OOM" not in text and "chance" not in text
 
 
 @pytest.mark.evidence

@@ -22,7 +22,8 @@ STEP = [
     "layout", "searched", "step_time_s", "undisturbed_s", "closed_form_s", "terms_s",
     "closed_form_terms_s",
     "hidden_s", "critical_share", "pacing_rank", "ranks", "verdict", "links", "network",
-    "jitter", "loading", "sharing", "groups", "tasks", "build_seconds", "run_seconds",
+    "jitter", "loading", "sharing", "groups", "tasks", "deadline_chance", "budget_chance",
+    "build_seconds", "run_seconds", "caveats",
 ]  # fmt: skip
 
 

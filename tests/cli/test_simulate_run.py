@@ -223,6 +223,6 @@ def test_a_layout_that_does_not_fit_is_called_so() -> None:
     """70.6 billion parameters in 16 bit are 141 GB: no device of 80 GB holds them whole."""
     large = ("--seeds", "5", "--set", "layout.tp=1", "--model", "llama-3.1-70b")
     code, out, _ = run(*large)
-    assert code == 0 and "\nOOM  " in out and "no such run starts" in out
+    assert code == 0 and "\nOOM  " in out and "and does not start" in out
     code, out, _ = run(*large, "--json")
     assert code == 0 and json.loads(out)["verdict"] == "OOM"

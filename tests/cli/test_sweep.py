@@ -40,7 +40,7 @@ def test_files_and_document(grid: Path, tmp_path: Path) -> None:
     done = RUNNER.invoke(app, [*run, "--json"])
     assert done.exit_code == 0, done.stderr
     document = json.loads(done.stdout)
-    assert list(document) == ["schema", "version", "command", "grid", "common", "rows"]
+    assert list(document) == ["schema", "version", "command", "grid", "common", "rows", "caveats"]
     assert [row["feasible"] for row in document["rows"]] == [True, True, False, False]
     assert json.loads((out / "sweep.json").read_text()) == document
     assert len((out / "sweep.csv").read_text().splitlines()) == 5

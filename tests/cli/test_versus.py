@@ -94,7 +94,7 @@ def test_what_if() -> None:
     keys += ["run_within_error"]
     keys += [f"{name}_change" for name in ("days", "usd")]
     keys += [f"{name}_change_{end}" for name in ("days", "usd") for end in ("p10", "p90")]
-    assert list(found) == [*HEAD, *keys, "summary", "assumptions"]
+    assert list(found) == [*HEAD, *keys, "summary", "assumptions", "caveats"]
     assert "within the error" in found["summary"][0] or "beyond the error" in found["summary"][0]
     assert found["assumptions"][0]["step_time_change"] != 0.0
     low, high = found["step_time_ratio_p10"], found["step_time_ratio_p90"]
@@ -117,6 +117,26 @@ def test_what_if() -> None:
     (line,) = re.findall("after less before: .*", done.stdout)
     assert " USD* (" in line  # at an assumed price
     assert "Assumed, and what the other choice would change" in text
+
+
+def test_what_no_step_feels_changes_none() -> None:
+    """Twice the tokens are twice the steps, of one length: no error is left in the ratio."""
+    run = ["--tokens", "1e11", "--change", "training.tokens=2e11"]
+    found = json.loads(RUNNER.invoke(app, [*IF, *run, "--json"]).stdout)
+    ends = [found[f"step_time_ratio{end}"] for end in ("_p10", "", "_p90")]
+    assert ends == [1.0, 1.0, 1.0] and found["within_error"]
+    for name in ("days", "usd"):
+        before = found["before"][name]
+        spans = [found[f"{name}_change{end}"] for end in ("_p10", "", "_p90")]
+        assert spans == pytest.approx([before, before, before], rel=1e-4)
+
+
+def test_notes_of_fabrics_are_in_every_form() -> None:
+    run = [*IF, "--fabrics"]
+    found = json.loads(RUNNER.invoke(app, [*run, "--json"]).stdout)
+    screen = " ".join(RUNNER.invoke(app, run).stdout.split())
+    assert any(note.startswith("rails are tried where") for note in found["caveats"])
+    assert all(" ".join(note.split()) in screen for note in found["caveats"])
 
 
 def test_a_larger_batch_has_longer_steps_and_fewer_of_them() -> None:

@@ -25,7 +25,8 @@ class StepAndPrediction(Answer):
         *("pacing_rank=step.pacing_rank", "ranks=step.ranks", "verdict=memory_verdict"),
         *("links=step.links", "network=step.network", "jitter=step.jitter"),
         *("loading=step.loading", "sharing=step.sharing", "groups", "tasks=step.tasks"),
-        *("build_seconds", "run_seconds"),
+        *("deadline_chance=prediction.deadline_chance", "budget_chance=prediction.budget_chance"),
+        *("build_seconds", "run_seconds", "caveats"),
     )
     build_seconds: ClassVar[None] = None
     run_seconds: ClassVar[None] = None
@@ -39,6 +40,11 @@ class StepAndPrediction(Answer):
     def line(self) -> str:
         """What the played step says."""
         return self.step.line
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """Those of the closed form, whose kernels and machine the step is played with."""
+        return self.prediction.caveats
 
     def to_frame(self) -> DataFrame:
         """The played step's."""

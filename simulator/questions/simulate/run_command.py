@@ -27,6 +27,7 @@ from simulator.cli.screen import (
     waiting,
 )
 from simulator.errors import InputError
+from simulator.glossary import CAVEATS
 from simulator.records import dataclass
 from simulator.units import DAY_S, show_bytes, show_percent, show_seconds, show_usd
 
@@ -139,13 +140,19 @@ def run_screen(simulated_run: SimulatedRun) -> Iterator[RenderableType]:
         ("read in", lambda file: show_seconds(file.read_s)),
         left=("what may be written", "format"),
     )
+    yield notes(CAVEATS, simulated_run.caveats)
 
 
 def _verdict(prediction: Prediction, played: PlayedRuns) -> Text:
     """Goodput, days, chances."""
     import numpy as np
 
-    from simulator.report.wording import end_words, goal_words, planned_words
+    from simulator.report.wording import (
+        end_words,
+        goal_words,
+        out_of_memory_words,
+        planned_words,
+    )
 
     real = prediction.outcome.real
     assert real is not None
@@ -174,12 +181,7 @@ def _verdict(prediction: Prediction, played: PlayedRuns) -> Text:
     estimate = prediction.estimate
     text = Text("\n").append(fitting(estimate)).append(f"  {estimate.layouts.describe()}\n", "bold")
     if estimate.verdict_word() == "OOM":
-        needs, usable = float(estimate.memory_total_bytes[0]), estimate.usable_bytes
-        text.append(
-            f"needs {show_bytes(needs)} of {show_bytes(usable)}: no such run starts. `plan` names"
-            " layouts that fit; pin one with --set layout.tp=8 and so on\n",
-            NO_FIT,
-        )
+        text.append(f"{out_of_memory_words(estimate)}\n", NO_FIT)
     return text.append("".join(f"{line}\n" for line in lines if line))
 
 

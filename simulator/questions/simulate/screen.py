@@ -26,9 +26,11 @@ from simulator.cost.terms import LABELS
 from simulator.events.played import SimulatedStep
 from simulator.events.step.streams import STREAMS
 from simulator.events.step.timeline import Jittered, Loading, Sharing
+from simulator.glossary import CAVEATS
 from simulator.planner.mixed_prediction import KindUse, kinds_used
 from simulator.planner.prediction import Prediction, with_times
 from simulator.questions.simulate.mixed_screen import kinds_table, mixed_lines, verdicts
+from simulator.report.wording import goal_words
 from simulator.units import show_percent, show_seconds
 
 if TYPE_CHECKING:
@@ -79,6 +81,7 @@ def screen(
         yield notes("Loaders, simulated batch by batch", [_loading(step.loading)])
     if step.sharing is not None:
         yield notes("Traffic that meets on links", _sharing(step, step.sharing))
+    yield notes(CAVEATS, prediction.caveats)
 
 
 def _verdict(
@@ -112,6 +115,8 @@ def _verdict(
         " worst rank\n",
         style="not bold",
     )
+    for words in goal_words(prediction.scenario.goal, prediction.goal_chances):
+        text.append(f"{words}\n", style="not bold")
     return text
 
 

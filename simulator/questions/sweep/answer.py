@@ -27,6 +27,7 @@ from simulator.questions.compare.gpu_counts import parse_counts
 from simulator.questions.compare.many_searches import cores, done_as_they_come
 from simulator.questions.compare.offers import Asked, Offer, offer, search_sizes
 from simulator.records import dataclass
+from simulator.report.wording import AT_ASSUMED
 from simulator.scenario import AFTER_SEARCH, Scenario, make_scenario
 from simulator.search.fastest import MOST_KNOWN
 from simulator.sections import SECTIONS
@@ -80,7 +81,7 @@ class Sweep(Answer):
     """What became of every point, in the order of the grid."""
 
     COMMAND: ClassVar[str] = "sweep"
-    KEYS: ClassVar[tuple[str, ...]] = ("grid=grid.fields", "common=grid.common", "rows")
+    KEYS: ClassVar[tuple[str, ...]] = ("grid=grid.fields", "common=grid.common", "rows", "caveats")
 
     grid: Grid
     asked: Asked
@@ -94,6 +95,12 @@ class Sweep(Answer):
         """All of it in a few words."""
         bad = sum(row["problem"] is not None for row in self.rows)
         return f"{len(self.rows)} points, {bad} bad, {self.known} known before"
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What a mark at money means, where the price of a point is assumed."""
+        marked = any(row.get("price_grade") == "assumed" for row in self.rows)
+        return (AT_ASSUMED,) * marked
 
     def to_frame(self) -> DataFrame:
         """One row per point."""

@@ -119,8 +119,6 @@ _MOST = 40
 
 def screen(sweep: Sweep) -> Iterator[RenderableType]:
     """Give a sweep."""
-    from simulator.report.wording import AT_ASSUMED
-
     fields = list(sweep.grid.fields)
     last = [name.rpartition(".")[2] for name in fields]
     names = [end if last.count(end) == 1 else name for end, name in zip(last, fields, strict=True)]
@@ -131,8 +129,7 @@ def screen(sweep: Sweep) -> Iterator[RenderableType]:
     for row in good[:_MOST]:
         table.add_row(str(row["point"]), *(str(row[name]) for name in fields), *_cells(row))
     yield table
-    if any(row["price_grade"] == "assumed" for row in good):
-        yield notes("", [AT_ASSUMED])
+    yield notes("", sweep.caveats)
     if len(good) > _MOST:
         yield notes("", [f"and {len(good) - _MOST:,} more, in the files"])
     bad = problem_lines(sweep)

@@ -61,9 +61,9 @@ class Versus(Answer):
 
     @property
     def caveats(self) -> tuple[str, ...]:
-        """How what the sides leave open was filled."""
+        """How what the sides leave open was filled, and the caveats of the faster one."""
         how = "searched: each is the best of its kind" if self.searched else "stated defaults"
-        return (f"What the sides do not say was {how}.",)
+        return (f"What the sides do not say was {how}.", *self.predictions[self.faster].caveats)
 
     @property
     def line(self) -> str:

@@ -182,17 +182,6 @@ def _fabrics(scenario: Scenario, changes: list[str] | None) -> Reply:
 
 
 _MOST = 12
-_RAILS = (
-    "rails are tried where something narrow lies above the leaves: elsewhere they change no time"
-)
-_USD = (
-    "USD: servers that are bought, run for the hours of the run; the network by the bit, in"
-    " proportion to what the page of prices was quoted with; --json has every fabric"
-)
-_DOMAIN = (
-    "no price: a domain other than the cluster's. What a GPU costs more in one of 72 has no known"
-    ' source; give it as fast_domain_usd_per_gpu in [economics.own] (basis = "own")'
-)
 
 
 def versus_screen(answer: Versus) -> Iterator[RenderableType]:
@@ -238,6 +227,7 @@ def what_if_screen(answer: WhatIf) -> Iterator[RenderableType]:
     yield notes(ASSUMED, assumption_lines(answer.before))
     yield ""
     yield term_table(columns)
+    yield notes(CAVEATS, answer.caveats)
 
 
 def whole_runs(sides: Mapping[str, BestLayout], answer: Versus | WhatIf) -> list[str]:
@@ -319,12 +309,7 @@ def fabrics_screen(answer: FabricChoices) -> Iterator[RenderableType]:
         words = f"no prices are known: {len(front)} have no other that is as fast with fewer bits"
     yield f"\n{len(answer.rows)} fabrics; {words}\n"
     yield _fabrics_table(front[:_MOST], answer.rows[0].step_time_s)
-    unpriced = answer.priced and any(row.network_usd is None for row in answer.rows)
-    said = [_USD] * answer.priced
-    if unpriced:
-        said += [_DOMAIN, *_other_domains(answer)]
-    said += [_RAILS]
-    yield notes(CAVEATS, said)
+    yield notes(CAVEATS, answer.caveats)
 
 
 def releases_screen(answer: ReleaseChoices) -> Iterator[RenderableType]:
@@ -391,16 +376,3 @@ def _fabrics_table(rows: Sequence[FabricChoice], best_s: float) -> Table:
         ("layout", lambda row: str(row.layout)),
         left=("adapters", "layout"),
     )
-
-
-def _other_domains(answer: FabricChoices) -> list[str]:
-    """The fastest fabric of each domain that has no price: its time is known all the same."""
-    fastest: dict[int, FabricChoice] = {}
-    for row in answer.rows:
-        if row.network_usd is None:
-            fastest.setdefault(row.domain, row)
-    return [
-        f"domain {domain}, without a price: {amount(row.step_time_s)} s a step at best, on"
-        f" {row.adapters} x {row.gbps} Gbit/s {row.oversubscription}:1, {row.layout}"
-        for domain, row in fastest.items()
-    ]

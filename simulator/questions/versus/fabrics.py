@@ -34,6 +34,7 @@ from simulator.scenario import Scenario
 from simulator.search.allowed import with_allowed
 from simulator.search.fastest import explore_scenario
 from simulator.search.with_failures import priced
+from simulator.units import show_seconds
 
 ADAPTERS, GBPS, NARROW, DOMAINS = (1, 2, 4, 8), (100, 200, 400, 800), (1, 2, 4, 8), (8, 72)
 """What is tried: adapters of a server, Gbit/s of each, over-subscription, fast domain."""
@@ -43,6 +44,18 @@ _NARROW_DOMAIN, _WIDE_DOMAIN = DOMAINS
 _RAIL_SERVERS = 32
 """Servers below one set of rail switches, of which each adapter of a server reaches another."""
 _KEEP = 8
+
+_RAILS = (
+    "rails are tried where something narrow lies above the leaves: elsewhere they change no time"
+)
+_USD = (
+    "USD: servers that are bought, run for the hours of the run; the network by the bit, in"
+    " proportion to what the page of prices was quoted with; --json has every fabric"
+)
+_DOMAIN = (
+    "no price: a domain other than the cluster's. What a GPU costs more in one of 72 has no known"
+    ' source; give it as fast_domain_usd_per_gpu in [economics.own] (basis = "own")'
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,7 +89,7 @@ class FabricChoices(Answer):
     COMMAND: ClassVar[str] = "what-if --fabrics"
     KEYS: ClassVar[tuple[str, ...]] = (
         *("model=scenario.workload.architecture.name", "assumed_training=scenario.assumed"),
-        *("cluster", "rows=with_front"),
+        *("cluster", "rows=with_front", "caveats"),
     )
 
     scenario: Scenario
@@ -106,6 +119,26 @@ class FabricChoices(Answer):
     def priced(self) -> bool:
         """Whether the network of some fabric has a price."""
         return any(row.network_usd is not None for row in self.rows)
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What prices hold, fabrics that have none, and where rails are tried."""
+        priced = [_USD] if self.priced else []
+        if self.priced and any(row.network_usd is None for row in self.rows):
+            priced += [_DOMAIN, *self._other_domains()]
+        return (*priced, _RAILS)
+
+    def _other_domains(self) -> list[str]:
+        """The fastest fabric of each domain that has no price: its time is known all the same."""
+        fastest: dict[int, FabricChoice] = {}
+        for row in self.rows:
+            if row.network_usd is None:
+                fastest.setdefault(row.domain, row)
+        return [
+            f"domain {domain}, without a price: {show_seconds(row.step_time_s)} a step at best, on"
+            f" {row.adapters} x {row.gbps} Gbit/s {row.oversubscription}:1, {row.layout}"
+            for domain, row in fastest.items()
+        ]
 
     def front(self) -> list[FabricChoice]:
         """Fabrics that none beats in both time and price of the network, the fastest first.

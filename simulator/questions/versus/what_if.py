@@ -61,12 +61,8 @@ class WhatIf(Answer):
         *("step_time_ratio_p10=span.0", "step_time_ratio_p90=span.1", "within_error"),
         *("run_within_error", "days_change=days_change.p50", "usd_change=usd_change.p50"),
         *("days_change_p10=days_change.p10", "days_change_p90=days_change.p90"),
-        *(
-            "usd_change_p10=usd_change.p10",
-            "usd_change_p90=usd_change.p90",
-            "summary",
-            "assumptions",
-        ),
+        *("usd_change_p10=usd_change.p10", "usd_change_p90=usd_change.p90"),
+        *("summary", "assumptions", "caveats"),
     )
 
     changes: tuple[TypedChange, ...]
@@ -143,6 +139,11 @@ class WhatIf(Answer):
     def assumptions(self) -> list[Assumption]:
         """What the answer before the change takes for granted and bears on it most."""
         return assumptions(self.before)
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What stands behind either answer, and what it leaves out."""
+        return tuple(dict.fromkeys((*self.before.caveats, *self.after.caveats)))
 
     def to_frame(self, table: Table = "layouts") -> DataFrame:
         """One row per answer, before and after: the best layout's row of ``Plan.to_frame``."""
