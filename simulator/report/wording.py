@@ -192,7 +192,8 @@ def goal_words(goal: Goal, chances: GoalChances) -> list[str]:
     words = []
     if goal.deadline_days is not None:
         both = float(chances.deadline[0]), float(chances.deadline_without_factor[0])
-        words.append(f"within {goal.deadline_days:,g} days: {chance_words(*both)}")
+        unit = "day" if goal.deadline_days == 1 else "days"
+        words.append(f"within {goal.deadline_days:,g} {unit}: {chance_words(*both)}")
     if goal.budget_usd is not None:
         both = float(chances.budget[0]), float(chances.budget_without_factor[0])
         words.append(f"at most {show_usd(goal.budget_usd)}: {chance_words(*both)}")

@@ -57,7 +57,7 @@ def test_a_layout_that_does_not_start_says_so_in_its_file() -> None:
         assert (code, error) == (0, "")
         memory, late = text.splitlines()[-2:] if text.splitlines()[-1] else text.splitlines()[-3:-1]
         assert memory.startswith("# OOM: it needs ") and memory.index("does not start") > 0
-        assert late == "# Within 1 days: under 0.1 % chance, missed."
+        assert late == "# Within 1 day: under 0.1 % chance, missed."
         if form == "trainjob":
             assert yaml.safe_load(text)["spec"]["trainer"]["numNodes"] == 8
     code, text, _ = export(*RUN, "--as", "slurm")

@@ -451,6 +451,28 @@ def test_an_exported_launch_keeps_its_checkpoints(software: str, mode: str, tmp_
     assert again.scenario.run.checkpoints.mode == mode
 
 
+@pytest.mark.parametrize("loss", ["none", "compiled", "transformer_engine"])
+def test_an_exported_launch_keeps_loss_and_padded_vocabulary(loss: str, tmp_path: Path) -> None:
+    """Memory shows both: 16,384 logits of 32,000 rows, of which 2 ranks have 16,000 or 20,000."""
+    document = {
+        "model": {"name": "llama-2-7b"},
+        "cluster": {"name": "dgx-h100", "gpus": 8, "software": "megatron-core-defaults"},
+        "training": {"tokens": 1e12, "global_batch": 16, "sequence_length": 4096},
+        "layout": {"tp": 2, "pp": 1, "micro_batch": 4},
+    }
+    peaks = {}
+    for multiple in (128, 20_000):
+        said = {"loss_fusion": loss, "kernels.pads_vocabulary_to": multiple}
+        predicted = predict(make_scenario({**document, "software": said}, where="test"))
+        command = launch_flags(predicted.estimate.layouts, predicted.scenario)
+        again = predict(read(tmp_path, command, gpus=8, model="llama-2-7b").scenario)
+        peaks[multiple] = predicted.memory_bytes
+        assert again.memory_bytes == pytest.approx(predicted.memory_bytes, rel=1e-9)
+        assert again.step_time_s == pytest.approx(predicted.step_time_s, rel=1e-9)
+    logits = 4096 * 4 * (20_000 - 16_000)
+    assert peaks[20_000] - peaks[128] > 2 * logits
+
+
 def test_the_changed_files_keep_the_checkpoints(tmp_path: Path) -> None:
     path = tmp_path / "run.sh"
     path.write_text(MEGATRON.replace("--bf16", "--bf16 --save-interval 500", 1))

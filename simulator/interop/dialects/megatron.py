@@ -355,16 +355,18 @@ def _kernels(row: dict[str, Any], scenario: Scenario) -> Arguments:
     software = scenario.software
     overlap = usable(software.overlap, scenario.workload.recipe.precision)
     experts = software.overlap.expert and row["ep"] > 1 and _pairs_passes(row, software)
+    kept = float(software.kernels.loss_bytes_per_logit or 0.0)
+    loss = "te" if "loss" in software.kernels.fused else "native" if kept == _COMPILED_LOSS else ""
     switches = {
-        "cross_entropy_loss_fusion": "loss" in software.kernels.fused,
+        "cross_entropy_loss_fusion": bool(loss),
         "tp_comm_overlap": overlap.tensor == "userbuffers" and row["sequence_parallel"],
         "overlap_moe_expert_parallel_comm": experts,
         "no_overlap_p2p_communication": row["vpp"] > 1 and not software.overlap.pipeline_send,
     }
     arguments: Arguments = {"attention_backend": software.kernels.attention}
     arguments |= {name: True for name, on in switches.items() if on}
-    if "loss" in software.kernels.fused:  # its default, native, keeps two fp32 tensors of logits
-        arguments["cross_entropy_fusion_impl"] = "te"
+    if loss:
+        arguments["cross_entropy_fusion_impl"] = loss
     return arguments
 
 
@@ -538,6 +540,8 @@ def _is_on(settings: Settings, key: str) -> bool:
     return setting is not None and str(setting.value).lower() not in ("false", "none", "null", "0")
 
 
+_COMPILED_LOSS = 2.0 + 2 * 4.0
+"""Bytes of a logit where native fusion hands on two fp32 tensors beside the 16-bit logits."""
 _LOSS = {"native": "compiled", "te": "transformer_engine", "linear": "transformer_engine"}
 _TURNED_OFF = {
     "gradient_accumulation_fusion": "software.fused_gradient_accumulation",
@@ -560,8 +564,13 @@ def _kernels_said(settings: Settings, flags: bool) -> None:
     """What the arguments say of kernels and overlap otherwise than the software's profile.
 
     Only what is stated: an argument that is not there leaves what the profile counts with, but for
-    gathers of parameters, which Megatron-LM hides only where ``--overlap-param-gather`` asks.
+    what Megatron-LM does only where its flag asks: gathers of parameters beside compute
+    (``--overlap-param-gather``) and a loss of fewer kernels (``--cross-entropy-loss-fusion``).
     """
+    multiple = settings.whole("", "make_vocab_size_divisible_by", most=10**6)
+    if multiple:
+        at = settings.found["make_vocab_size_divisible_by"]
+        settings.say("software.kernels.pads_vocabulary_to", multiple, at)
     if _ON_ASCEND & set(settings.found):  # whose profile is of these kernels
         settings.taken |= {key for key in (*_ON_ASCEND, *_TURNS_OFF) if _is_on(settings, key)}
         settings.take("transformer_impl", "use_flash_attn", "lora_fusion")
@@ -586,10 +595,11 @@ def _kernels_said(settings: Settings, flags: bool) -> None:
         settings.say("software.bucket_bytes", size * bucket, settings.found["ddp_bucket_size"])
     fused = settings.flag("cross_entropy_loss_fusion")
     how = settings.take("cross_entropy_fusion_impl")
-    if fused is not None:
+    if fused is not None or (flags and settings.found):
         impl = "native" if how is None else str(how.value).strip("'\"").lower()
         word = _LOSS.get(impl, "compiled") if fused else "none"
-        settings.say("software.loss_fusion", word, settings.found["cross_entropy_loss_fusion"])
+        at = settings.at("cross_entropy_loss_fusion", "bf16", *settings.found)
+        settings.say("software.loss_fusion", word, at)
     attention = settings.take("attention_backend")
     settings.flag("use_flash_attn")
     said = "" if attention is None else str(attention.value).lower().rpartition(".")[2]

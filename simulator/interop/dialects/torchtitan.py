@@ -353,10 +353,11 @@ def _kernels_of_adamw(settings: Settings) -> None:
     kinds |= {"fused_opt_states_bf16": "fused"}
     kind = settings.word("run.adamw", kinds, "optimizer.implementation")
     at = settings.found.get("optimizer.implementation")
-    if at is not None and str(at.value).lower() == "for-loop":
+    said = "" if at is None else str(at.value).lower()
+    if at is not None and said == "for-loop":
         rule = "counted as foreach, whose bytes it moves in more kernels"
         settings.notes.append(f"{at.place}: {rule}")
-    if at is not None and str(at.value).lower() == "fused_opt_states_bf16":
+    if at is not None and said == "fused_opt_states_bf16":
         settings.say("training.moment_dtype", "bf16", at)
     fused = settings.flag("optimizer.fused")
     if kind is None and fused is not None:

@@ -31,8 +31,9 @@ from simulator.scenario import Scenario
 from simulator.search.best_layout import factor_of
 from simulator.search.certainty import certainty
 from simulator.search.fastest import explore_scenario
-from simulator.search.outcome import busy_seconds, goal_chances
+from simulator.search.outcome import Outcome, busy_seconds, goal_chances
 from simulator.search.with_failures import priced
+from simulator.software.profile import Software
 
 SHARES = (1.0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125)
 """Of the servers that may run."""
@@ -228,13 +229,21 @@ def _at_clock(cluster: Cluster, clock: float, exponent: float) -> tuple[Cluster,
     return replace(cluster, groups=(replace(group, accelerator=lower),)), watt
 
 
+def _run_at(
+    size: _Size, clock: float, exponent: float
+) -> tuple[tuple[Cluster, Software], float, Estimate, Outcome]:
+    """A part of the cluster at a clock: cluster and software, W of a busy one, step, whole run."""
+    scenario = size.scenario
+    cluster, watt = _at_clock(scenario.cluster, clock, exponent)
+    machine = machine_with((cluster, scenario.software), ("matrix", clock))
+    estimate = evaluate(size.estimate.layouts, scenario.workload, *machine)
+    return machine, watt, estimate, priced(estimate, replace(scenario, cluster=machine[0]))
+
+
 def _choice(size: _Size, clock: float, exponent: float) -> PowerChoice:
     """What a part of the cluster takes at a clock."""
     scenario = size.scenario
-    cluster, watt = _at_clock(scenario.cluster, clock, exponent)
-    cluster, software = machine_with((cluster, scenario.software), ("matrix", clock))
-    estimate = evaluate(size.estimate.layouts, scenario.workload, cluster, software)
-    outcome = priced(estimate, replace(scenario, cluster=cluster))
+    (cluster, _), watt, estimate, outcome = _run_at(size, clock, exponent)
     step_s, recipe = float(estimate.step_time_s[0]), scenario.workload.recipe
     joule = cluster_energy_joule(
         cluster, outcome.site, step_time_s=estimate.step_time_s, busy_s=busy_seconds(estimate)
@@ -261,14 +270,11 @@ def _choice(size: _Size, clock: float, exponent: float) -> PowerChoice:
 
 def _judged(size: _Size, choice: PowerChoice, exponent: float) -> PowerChoice:
     """The choice with its chances to keep deadline and budget, of those that there are."""
-    goal, cluster = size.scenario.goal, _at_clock(size.scenario.cluster, choice.clock, exponent)[0]
+    goal = size.scenario.goal
     if goal.deadline_days is None and goal.budget_usd is None:
         return choice
-    machine = machine_with((cluster, size.scenario.software), ("matrix", choice.clock))
-    workload = size.scenario.workload
-    estimate = evaluate(size.estimate.layouts, workload, *machine)
-    outcome = priced(estimate, replace(size.scenario, cluster=cluster))
-    sure = certainty(estimate, workload, *machine)
+    machine, _, estimate, outcome = _run_at(size, choice.clock, exponent)
+    sure = certainty(estimate, size.scenario.workload, *machine)
     factor = factor_of(size.scenario)
     held = goal_chances(estimate.step_time_s, outcome, sure, goal, factor)
     known = [float(x[0]) if np.isfinite(x[0]) else None for x in (held.deadline, held.budget)]
