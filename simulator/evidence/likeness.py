@@ -13,7 +13,6 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -297,13 +296,7 @@ def borrowed_tables(device: str) -> tuple[tuple[str, str], ...]:
     """Tables of the profile of an accelerator that are another's, and whose."""
     if not catalogue.has("accelerators", device):
         return ()
-    return _borrowed(catalogue.find("accelerators", device))
-
-
-@lru_cache(maxsize=64)
-def _borrowed(profile: Path) -> tuple[tuple[str, str], ...]:
-    """The same of the file of a profile."""
-    raw = read_toml(profile)
+    raw = read_toml(catalogue.find("accelerators", device))
     lent, base = raw.get("borrowed"), raw.get("base")
     tables = [(str(table), str(lent["of"])) for table in lent["tables"]] if lent else []
     return tuple(tables + ([("all that it does not state", str(base))] if base else []))

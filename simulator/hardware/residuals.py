@@ -52,7 +52,6 @@ def columns(kernel: str) -> tuple[str, ...]:
     return ("library", "dtype", *SIZES[kernel], "weight")
 
 
-@lru_cache(maxsize=64)
 def load_residuals(device: str, kernel: str = "gemm") -> Mapping[tuple[str, str], TimedShapes]:
     """Read the residuals of an accelerator profile, by (library, type); empty where none are.
 
@@ -63,8 +62,18 @@ def load_residuals(device: str, kernel: str = "gemm") -> Mapping[tuple[str, str]
     """
     profile = catalogue.find("accelerators", device)
     path = profile.parent.parent / "residuals" / kernel / f"{profile.stem}.csv"
-    if not path.is_file():
+    try:
+        stamp = path.stat()
+    except FileNotFoundError:
         return {}
+    return _of_file(path, kernel, (stamp.st_mtime_ns, stamp.st_size))
+
+
+@lru_cache(maxsize=64)
+def _of_file(
+    path: Path, kernel: str, stamp: tuple[int, int]
+) -> Mapping[tuple[str, str], TimedShapes]:
+    """Read a table once for every state of its file: a session may measure again."""
     header, text = columns(kernel), read_columns(path)
     check_header(path, text, required=header, known=header)
     table = _numbers(path, kernel, [text[name] for name in header[2:]])

@@ -110,7 +110,6 @@ def test_what_all_libraries_share_is_part_of_each(
     lines = [",".join(columns("attention")), "*,*,32,4096,4,128,0.1", "fa3,bf16,32,4096,4,128,0.2"]
     (tmp_path / "residuals" / "attention" / "mine.csv").write_text("\n".join(lines))
     monkeypatch.setenv("FORESHARD_PROFILES", str(tmp_path))
-    load_residuals.cache_clear()
     found = load_residuals("mine", "attention")
     assert list(found) == [("fa3", "bf16")]
     factor = residual_factor(found["fa3", "bf16"], heads=32, queries=4096, groups=4, head_size=128)
@@ -140,6 +139,20 @@ def test_a_file_of_residuals_that_is_none_is_refused(
         f"library,dtype,m,n,k,weight\n{line}\n"
     )
     monkeypatch.setenv("FORESHARD_PROFILES", str(tmp_path))
-    load_residuals.cache_clear()
     with pytest.raises(InputError, match=said):
         load_residuals("mine")
+
+
+def test_a_table_that_was_measured_again_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tmp_path / "residuals" / "gemm" / "chip.csv"
+    for folder in (tmp_path / "accelerators", table.parent):
+        folder.mkdir(parents=True)
+    (tmp_path / "accelerators" / "chip.toml").write_text('base = "h100-sxm"\n')
+    monkeypatch.setenv("FORESHARD_PROFILES", str(tmp_path))
+    assert load_residuals("chip") == {}
+    for rows in (1, 2):
+        lines = [f"cublas,bf16,{1024 * row},1024,1024,0.5\n" for row in range(1, rows + 1)]
+        table.write_text(f"library,dtype,m,n,k,weight\n{''.join(lines)}")
+        assert len(load_residuals("chip")["cublas", "bf16"].weight) == rows
