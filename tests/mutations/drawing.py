@@ -148,6 +148,10 @@ def trainer_keys(name: str) -> Known:
 # --- values and documents -----------------------------------------------------------------------
 
 
+_MOST_FACTORED = 10**290
+"""A larger number has no product with a fraction."""
+
+
 def value_of(values: Sequence[Any], chance: random.Random) -> Any:
     """A value that others have as a rule, else a number at its limits, or of another kind."""
     way = chance.random()
@@ -158,7 +162,7 @@ def value_of(values: Sequence[Any], chance: random.Random) -> Any:
     drawn = copy.deepcopy(chance.choice(values or (1,)))
     if isinstance(drawn, bool) or drawn is None:
         return chance.choice((True, False, drawn))
-    if isinstance(drawn, (int, float)) and way < 0.5:
+    if isinstance(drawn, (int, float)) and abs(drawn) < _MOST_FACTORED and way < 0.5:
         return chance.choice(
             (*NUMBERS, *(drawn * x for x in (2, 3, 0.5, 1e3, 1e-3, -1, 1 - 1e-9, 1e12)))
         )
