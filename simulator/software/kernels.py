@@ -198,7 +198,7 @@ class Kernels:
     forward and backward, where no kernel does (latent_rope); 0: as other heads are rotated."""
     pads_to_busiest: bool = False
     """Every expert of a rank works on as many rows as the busiest expert has tokens: one batched
-    product of equal shapes."""
+    product of equal shapes, which eager torch fills and empties a slice at a time."""
     fp32_router: bool = False
     """A router that its model has in fp32 (``MoE.fp32_router``) is run so (Megatron-Core's
     --moe-router-dtype fp32)."""

@@ -137,3 +137,18 @@ def test_torch_adds_up_copies_one_by_one(
             moved = found[name].forward_bytes, found[name].backward_bytes
             assert [float(np.sum(one)) for one in moved] == list(ways), name
     assert found["scatter-add"].kind == "scatter_add"
+
+
+@pytest.mark.parametrize("release", ["kempnerforge-eager", "kempnerforge"])
+def test_equal_rows_are_filled_slice_by_slice_where_nothing_is_compiled(release: str) -> None:
+    """Eight experts with as many rows each: two targets zeroed, two copies; backward a copy, zeros
+    and a sum of the whole for every slice of either (2 + 1 + 3), eleven passes of the slices.
+    """
+    model = presets.load("mixtral-8x7b")
+    kernels = load_software(release).kernels
+    recipe = Recipe(sequence_length=T, global_batch=1, precision="bf16")
+    ops = block(model.blocks[0], model.hidden, ranks(), recipe, kernels)
+    rows = 2 * T * 4096 * 2
+    moved = [(s.forward_bytes, s.backward_bytes) for s in ops.streams if s.name == "rows by expert"]
+    by_hand = [(6 * rows, (8 * 6 * 2 + 11) * rows)] if release.endswith("eager") else []
+    assert [tuple(float(np.sum(way)) for way in ways) for ways in moved] == by_hand

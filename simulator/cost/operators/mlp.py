@@ -262,7 +262,7 @@ def experts(
     )
     if kernels.keeps_expert_outputs:
         there.keep("experts' outputs", arriving, module="moe")
-    there.streams += _pad_experts(arriving, ranks, recipe, kernels)
+    there.streams += _pad_experts(arriving, arriving * sent / load, moe, ranks, recipe, kernels)
     routed = FeedForward(
         name="expert fc",
         tokens=per_expert,
@@ -428,15 +428,19 @@ def _shared_gate(hidden: int, own_tokens: Any, size: float) -> ModuleOperators:
     return ops
 
 
-def _pad_experts(arriving: Any, ranks: Ranks, recipe: Recipe, kernels: Kernels) -> list[Stream]:
-    """Copies of the experts' tokens into aligned rows, and of their outputs back.
+def _pad_experts(
+    arriving: Any, rows: Any, moe: MoE, ranks: Ranks, recipe: Recipe, kernels: Kernels
+) -> list[Stream]:
+    """Copies of the experts' tokens into aligned or equal rows, and of their outputs back.
 
     Transformer Engine's Fp8Padding and Fp8Unpadding (pytorch/module/fp8_padding.py), which
     Megatron-Core's TEGroupedMLP puts around its products: both read and write the bytes of all
     arriving tokens, in either direction. Nothing is copied where every expert has an aligned number
     of rows: capacities have it, and HybridEP dispatches to it (`pad_multiple` of _HybridEPManager,
-    Megatron-Core 0.16).
+    Megatron-Core 0.16). `arriving` bytes are those that experts work on, `rows` those of tokens.
     """
+    if kernels.pads_to_busiest and kernels.sums_gradients_apart:
+        return [_pad_by_slices(rows, arriving, moe, ranks)]
     if (
         not kernels.transformer_engine.pads_experts
         or not recipe.is_quantised
@@ -455,6 +459,33 @@ def _pad_experts(arriving: Any, ranks: Ranks, recipe: Recipe, kernels: Kernels) 
             module="moe",
         )
     ]
+
+
+def _pad_by_slices(rows: Any, padded: Any, moe: MoE, ranks: Ranks) -> Stream:
+    """Copies of each expert's rows into equal rows and of its outputs back, a slice at a time.
+
+    Forward, both targets are zeroed and every row is copied twice. Backward, torch works on whole
+    tensors for every slice (torch/csrc/autograd/functions/tensor.cpp, ``CopySlices``;
+    ``slice_backward``, ``select_backward``): the gradient of what was written into is copied, that
+    of what was read is zeros with the slice in them, and all of these are added up.
+
+    Parameters
+    ----------
+    rows, padded : array_like
+        Bytes of the rows that the experts get, and of the equal rows that they work on.
+    moe : MoE
+    ranks : Ranks
+    """
+    slices = moe.experts / np.asarray(ranks.ep)
+    return Stream(
+        name="rows by expert",
+        kind=OPERATOR,
+        forward_bytes=padded + 5.0 * rows,
+        backward_bytes=6.0 * slices * (rows + padded) + 11.0 * rows,
+        calls=2.0 * slices + 2.0,
+        backward_calls=16.0 * slices,
+        module="moe",
+    )
 
 
 def _exchange(
