@@ -229,9 +229,7 @@ def near_among(space: Space, rows: Rows) -> Near:
     fits = needs.fits[alike.inverse]
     near = np.flatnonzero((needs.memory_bytes <= HEADROOM * usable)[alike.inverse])
     safe = needs.safe[alike.inverse[near]]
-    return Near(
-        rows=replace(rows.take(near), fits=fits[near], safe=safe), fitting=int(fits.sum())
-    )
+    return Near(rows=replace(rows.take(near), fits=fits[near], safe=safe), fitting=int(fits.sum()))
 
 
 def _kind_by_kind(rows: Rows) -> Rows:

@@ -106,9 +106,7 @@ class StateKeys:
     def take(self, rows: NDArray[Any]) -> StateKeys:
         """Some of the keys."""
         setting = self.workload, self.cluster, self.software
-        return state_keys(
-            *setting, self.layouts[rows], self.placement.take(rows), self.parts[rows]
-        )
+        return state_keys(*setting, self.layouts[rows], self.placement.take(rows), self.parts[rows])
 
     def sharded(self, per_part: Floats, least: int) -> Floats:
         """Hold of one kind of state, divided over the ranks that share from level `least` on.
