@@ -66,6 +66,24 @@ class Priced:
             paths=Paths.none(),
         )
 
+    def narrowed(self) -> Priced:
+        """The same without the prices that no row names: of few rows of a large table.
+
+        What states cost is found when it is asked for, of all keys that are there.
+        """
+        blocks, block_key = np.unique(self.block_key, return_inverse=True)
+        states, state_key = np.unique(self.state_key, return_inverse=True)
+        return replace(
+            self,
+            blocks=self.blocks.take(blocks),
+            ranks=self.ranks.take(blocks % len(self.ranks.tp)),
+            block_key=block_key,
+            send_s=self.send_s[:, blocks],
+            states=self.states.take(states),
+            state_key=state_key,
+            hop_crosses=self.hop_crosses[states],
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class PartPasses:

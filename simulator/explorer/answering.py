@@ -37,7 +37,6 @@ from simulator.scenario import Scenario
 from simulator.schedules.registry import usual_codes
 from simulator.search.allowed import with_allowed
 from simulator.search.candidates import count
-from simulator.search.certainty import certainty
 from simulator.search.with_failures import priced
 
 # --- layouts of a plan under another scenario --------------------------------------------
@@ -77,7 +76,6 @@ def repriced(before: Plan, scenario: Scenario) -> Plan | None:
         found=before.found,
         estimate=estimate,
         outcome=result,
-        certainty=certainty(estimate, *setting, compared=True),
         naive=None,
     )
 

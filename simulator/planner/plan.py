@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cached_property
 from importlib import import_module
 from typing import Any
 
@@ -95,8 +96,6 @@ class Plan(BestLayout):
     """Best layouts, best first by the goal; TIGHT ones behind those that FIT, unless the scenario
     allows them."""
     outcome: Outcome
-    certainty: Certainty
-    """Of the same layouts, in the same order."""
     naive: Estimate | None
     """The fastest layout with data parallelism alone (zero3, no tp, pp, cp, ep), for comparison."""
     tried: tuple[Tried, ...] = ()
@@ -117,6 +116,18 @@ class Plan(BestLayout):
         )
         return document
 
+    @cached_property
+    def certainty(self) -> Certainty:  # type: ignore[override]  # nobody sets it
+        """How sure its layouts are, in the same order; found when it is first asked for."""
+        made = self.scenario
+        setting = made.workload, made.cluster, made.software
+        return certainty(self.estimate, *setting, compared=True)
+
+    @cached_property
+    def alone(self) -> Plan:
+        """Its best layout without the others, which a verdict need not wait for."""
+        return replace(self, estimate=self.estimate.take([0]), outcome=self.outcome.take([0]))
+
     @property
     def evidence(self) -> Card:
         """What measured runs and figures stand behind it."""
@@ -130,12 +141,12 @@ class Plan(BestLayout):
     @property
     def meets_deadline(self) -> bool:
         """Whether the deadline of the best layout is not missed; true without one."""
-        return bool(self.in_time[0])
+        return bool(self.alone.in_time[0])
 
     @property
     def meets_budget(self) -> bool:
         """Whether the budget of the best layout is not missed; true without one."""
-        return bool(self.in_budget[0])
+        return bool(self.alone.in_budget[0])
 
     @property
     def tight_alternative(self) -> int | None:
@@ -236,9 +247,6 @@ def plan(
         found=searched,
         estimate=estimate,
         outcome=result,
-        certainty=certainty(
-            estimate, scenario.workload, scenario.cluster, scenario.software, compared=True
-        ),
         naive=_naive(scenario),
     )
 

@@ -100,7 +100,6 @@ def refine(plan: Plan, count: int, *, progress: Callable[[int, int], None] | Non
             progress(i + 1, count)
     scenario, closed = plan.scenario, plan.estimate
     estimate = with_times(closed, steps)
-    cluster = scenario.cluster
     first = np.arange(count)
     best = estimate.take(first)
     order = ranked(best, priced(best, scenario), scenario)
@@ -110,7 +109,6 @@ def refine(plan: Plan, count: int, *, progress: Callable[[int, int], None] | Non
         plan,
         estimate=estimate,
         outcome=priced(estimate, scenario),
-        certainty=certainty(estimate, scenario.workload, cluster, scenario.software, compared=True),
         refined=Refinement(
             closed_form_s=closed.step_time_s[order],
             places=order,

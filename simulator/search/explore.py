@@ -390,7 +390,7 @@ class _Search:
     def _time(self, space: Space, rows: Rows, counted: bool) -> None:
         """Price rows in full, with coarse costs of pipelines; `counted`: what fits is known."""
         layouts, priced = space.mixed(rows)
-        priced = with_paths(priced, layouts, coarse=True)
+        priced = with_paths(priced.narrowed(), layouts, coarse=True)
         numbers, part = space.numbers(rows.kind, rows.row), self._part(space, rows)
         self.timed += len(rows)
         for piece, e in _estimated(layouts, priced):
@@ -480,7 +480,7 @@ class _Search:
             number = numbers[space.has(numbers)]
             if len(number):
                 layouts, priced = space.mixed(space.named(number))
-                priced = with_paths(priced, layouts, coarse=False)
+                priced = with_paths(priced.narrowed(), layouts, coarse=False)
                 pieces += [e for _, e in _estimated(layouts, priced)]
                 order.append(number)
         if known is not None:

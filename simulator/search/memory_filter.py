@@ -211,10 +211,8 @@ def light_rows(space: Space) -> Rows:
 
 def with_bounds(space: Space, rows: Rows) -> Rows:
     """The same rows, kind by kind, with a lower bound on the step time of each."""
-    order, several = _sorted_by_kind(space, rows)
-    bounds = _by_kind(space, several, least_step_s)
-    least_s = np.concatenate([np.zeros(0), *(x for pieces in bounds for x in pieces)])
-    return replace(rows.take(order), least_s=least_s)
+    rows = _kind_by_kind(rows)
+    return replace(rows, least_s=np.concatenate([np.zeros(0), *_each(space, rows, least_step_s)]))
 
 
 def near_among(space: Space, rows: Rows) -> Near:
@@ -222,33 +220,20 @@ def near_among(space: Space, rows: Rows) -> Near:
 
     Layouts that differ in the order of their ranks alone are asked about once.
     """
+    if not len(rows):
+        return Near(rows=rows, fitting=0)
     usable = float(space.priced.cluster.accelerator.memory.usable_bytes)
-    alike = space.alike
-    order, several = _sorted_by_kind(space, rows)
-    sorted_rows, first, fitting = rows.take(order), 0, 0
-    owners = [unique_rows(alike[some]) for some in several]
-    speakers = [some[owner.first] for some, owner in zip(several, owners, strict=True)]
-    needs = _by_kind(space, speakers, memory_needs)
-    pieces = []
-    for some, unique, held in zip(several, owners, needs, strict=True):
-        mine = sorted_rows.take(slice(first, first + len(some)))
-        first += len(some)
-        if not held:
-            continue
-        whole = Needs.joined(held)
-        fits = whole.fits[unique.inverse]
-        fitting += int(fits.sum())
-        near = np.flatnonzero((whole.memory_bytes <= HEADROOM * usable)[unique.inverse])
-        safe = whole.safe[unique.inverse[near]]
-        pieces.append(replace(mine.take(near), fits=fits[near], safe=safe))
-    return Near(rows=Rows.joined([_rows(0, alike[:0]), *pieces]), fitting=fitting)
+    rows = _kind_by_kind(rows)
+    alike = unique_rows(rows.kind, space.alike[rows.row])
+    needs = Needs.joined(_each(space, rows.take(alike.first), memory_needs))
+    fits = needs.fits[alike.inverse]
+    near = np.flatnonzero((needs.memory_bytes <= HEADROOM * usable)[alike.inverse])
+    safe = needs.safe[alike.inverse[near]]
+    return Near(rows=replace(rows.take(near), fits=fits[near], safe=safe), fitting=int(fits.sum()))
 
 
-def _sorted_by_kind(space: Space, rows: Rows) -> tuple[Ints, list[Ints]]:
-    """Order of rows kind by kind, and the rows of the base of each kind."""
-    order = np.argsort(rows.kind, kind="stable")
-    ends = np.searchsorted(rows.kind[order], np.arange(1, len(space.family.kinds)))
-    return order, np.split(rows.row[order], ends)
+def _kind_by_kind(rows: Rows) -> Rows:
+    return rows.take(np.argsort(rows.kind, kind="stable"))
 
 
 def smallest_row(space: Space, below: float = np.inf) -> tuple[Layouts, float] | None:
@@ -317,15 +302,17 @@ def _alike(base: Layouts) -> Ints:
     return unique_rows(*different).inverse if different else np.zeros(len(base), dtype=np.intp)
 
 
-def _by_kind(space: Space, rows: list[Ints], work: Any) -> list[list[Any]]:
-    """What `work` says of the rows of every kind, a cache-sized table at a time, in threads."""
+def _each(space: Space, rows: Rows, work: Any) -> list[Any]:
+    """What `work` says of rows, kind by kind: a cache-sized table at a time, in threads.
+
+    Of few rows one table for all kinds: calls of NumPy take longer than what they do there.
+    """
+    if len(rows) <= CHUNK:
+        return [work(*space.mixed(rows))] if len(rows) else []
+    ends = np.searchsorted(rows.kind, np.arange(1, len(space.family.kinds)))
     pieces = [
         (kind, some[start : start + CHUNK])
-        for kind, some in enumerate(rows)
+        for kind, some in enumerate(np.split(rows.row, ends))
         for start in range(0, len(some), CHUNK)
     ]
-    by_kind: list[list[Any]] = [[] for _ in rows]
-    done: Iterator[Any] = in_threads(lambda piece: work(*space.table(*piece)), pieces)
-    for (kind, _), result in zip(pieces, done, strict=True):
-        by_kind[kind].append(result)
-    return by_kind
+    return list(in_threads(lambda piece: work(*space.table(*piece)), pieces))

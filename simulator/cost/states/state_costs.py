@@ -80,6 +80,18 @@ class StateCosts:
     by_block: NDArray[np.bool_]
     """Whether parameters are gathered and gradients reduced part by part, shape (keys,)."""
 
+    def take(self, rows: NDArray[Any]) -> StateCosts:
+        """Of some keys, for which alone is found what is asked for then."""
+        return StateCosts(
+            keys=self.keys.take(rows),
+            state_bytes=self.state_bytes[:, rows],
+            has_experts=self.has_experts[rows],
+            keeps_gathered=self.keeps_gathered[rows],
+            gathered_bytes=self.gathered_bytes[:, rows],
+            unreduced_bytes=self.unreduced_bytes[rows],
+            by_block=self.by_block[rows],
+        )
+
     @property
     def deferred(self) -> NDArray[np.bool_]:
         """Gradients stay whole until the last micro-batch, parameters do not, (keys, 1)."""

@@ -103,6 +103,11 @@ class StateKeys:
         """Share of the dense states that a rank keeps where they are sharded, (keys, 1)."""
         return np.asarray(1.0 / self.kinds[0].ranks.size)
 
+    def take(self, rows: NDArray[Any]) -> StateKeys:
+        """Some of the keys."""
+        setting = self.workload, self.cluster, self.software
+        return state_keys(*setting, self.layouts[rows], self.placement.take(rows), self.parts[rows])
+
     def sharded(self, per_part: Floats, least: int) -> Floats:
         """Hold of one kind of state, divided over the ranks that share from level `least` on.
 

@@ -68,8 +68,8 @@ def verdict_screen(plan: Plan, upgrades: Callable[[], list[Variant]]) -> Iterato
         yield Text(line, style=NO_FIT)
     asked = asked_of(plan)
     yield ""
-    yield Text(verdict_sentence(offer_of_answer(plan, asked), asked), style="bold")
-    yield _best(plan)
+    yield Text(verdict_sentence(offer_of_answer(plan.alone, asked), asked), style="bold")
+    yield _best(plan.alone)
     yield notes(ASSUMED, assumption_lines(plan, brief=True))
     yield _others(plan)
     if tie := ties(plan.certainty.tied, len(plan.estimate)):
