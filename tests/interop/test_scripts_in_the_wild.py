@@ -52,6 +52,11 @@ B=; show ${B-unset} ${B:-empty} ${B+set} ${B:+full} end
 show ${C1-unset} ${C1:-empty} ${C1+set} ${C1:+full} end
 B=v; show ${B-unset} ${B:-empty} ${B+set} ${B:+full} end
 show ${D:=given} $D; show ${D:=other} $D
+T=2_000_000; P=/data/runs/llama.tar.gz; show ${T//_} ${T//_/,} ${T/_} "${T/_/ }" $((${T//_}/2))
+show ${P##*/} ${P#*/} ${P%.*} ${P%%.*} ${P/runs/$B} ${P//a/"b c"} "${P//a/b c}" ${P/#\/data/x}
+show ${P/%gz/bz2} ${P//\//_} ${P%"*"} ${P#"/data"} ${P%/*}/other ${P//?/x} ${P#nothing} ${P/l*a/L}
+show ${P^^} ${P,,} ${B^} ${B,} ${P:1} ${P:1:4} ${P: -2} ${P:0:-3} ${T:$((1+1)):3} ${P:99}end
+A=(ab cb); show ${A%b} ${A//b/x} end; Q=; show ${Q//a/b} ${Q%x} "${Q^^}" ${Q:0:1} end
 show ${E=given} $E; E=; show ${E=other} "$E"
 show ${F:-$B} "${F:-"$B w"}" ${F:-a b}
 show ${F:-"a b"} ${F:-'a b'} "${F:-'a b'}" "${F:-"a b"}" ${F:-a "b c"d e} x${F:-a b}y ${F:-""}
