@@ -104,6 +104,27 @@ def test_a_recipe_that_is_not_known_is_asked_for(tmp_path: Path) -> None:
         read(tmp_path, text, cluster="dgx-h100", gpus=None)
 
 
+def test_a_launcher_of_ones_own_with_the_options_of_performance_recipes(tmp_path: Path) -> None:
+    """Recipes of clouds start the inner program themselves; overrides.py says what options set."""
+    text = (
+        "torchrun --nnodes 16 --nproc_per_node 8 {program} --gpu h100 --model_family_name qwen"
+        " --model_recipe_name qwen3_235b_a22b --gpus_per_node 8 --num_gpus 128 --seq_length 4096"
+        " --compute_dtype bf16 --global_batch_size 1024 --micro_batch_size 1"
+        " --tensor_model_parallel_size 2 --pipeline_model_parallel_size 8"
+        " --expert_model_parallel_size 8 --moe_a2a_overlap True --recompute_modules moe_act\n"
+    )
+    for program in ("scripts/performance/custom_setup_experiment.py", "performance/run_script.py"):
+        found = read(tmp_path, text.format(program=program), cluster="dgx-h100", gpus=None)
+        assert found.readings[-1].kind == "Megatron-Bridge command"
+        assert found.scenario.workload.recipe.precision == "bf16"
+        said = {item.field: item.value for item in found.origins}
+        assert said["software.expert_overlap"] is True
+        pinned = found.scenario.pinned
+        assert (pinned["recompute"], pinned["recompute_modules"]) == ("selective", "moe_act")
+        assert pinned.get("sharding") != "ddp"
+        assert any("what no option says is not counted" in note for note in found.notes)
+
+
 def test_a_recipe_named_in_full(tmp_path: Path) -> None:
     text = "scripts/training/train.sh\ntorchrun run_recipe.py --recipe"
     text += " llama3_70b_pretrain_64gpu_h100_bf16_config train.global_batch_size=128\n"

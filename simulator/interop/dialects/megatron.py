@@ -16,6 +16,7 @@ from typing import Any
 
 from simulator.cost.blocks.tensor_overlap import usable
 from simulator.interop.dialects.deepspeed import say_zero
+from simulator.interop.dialects.megatron_deepspeed import in_words_of_core
 from simulator.interop.dialects.megatron_model import CAPACITY, model_arguments, shape_of, unsaid
 from simulator.interop.dialects.megatron_multimodal import is_multimodal, say_lengths, with_tower
 from simulator.interop.dialects.model_names import zoo_model
@@ -472,6 +473,7 @@ def read_megatron(settings: Settings, *, flags: bool, kind: str, program: str = 
     values of their own for what they do not name. `program` is the script that takes them.
     """
     _refuse_programs(settings, program)
+    in_words_of_core(settings)
     multimodal = is_multimodal(settings, program)
     if multimodal:
         say_lengths(settings, program)

@@ -135,7 +135,9 @@ class _Merging:
         """Take what every file states; two that differ are a contradiction."""
         for reading in self.readings:
             self.problems += reading.problems
-            self.notes += reading.notes
+            self.notes += [
+                note for note in reading.notes if _TOKENS not in self.given or _TOKENS not in note
+            ]
             for unset in reading.unset:
                 self._ask_for(unset)
             last = {item.field: item for item in reading.stated}
@@ -248,7 +250,7 @@ class _Merging:
         chosen = (configs or readings)[0]
         arch = chosen.architecture
         assert arch is not None, "readings without one were left out"
-        if not arch.vocabulary:
+        if not arch.vocabulary or _TOKENS in self.given:
             tokens = self._get(_TOKENS)
             self.sizes_alone = tokens is None
             if tokens is None or not 1 <= tokens <= LARGEST:

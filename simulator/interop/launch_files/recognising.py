@@ -638,7 +638,10 @@ def _of_program(command: Command, script: Script) -> list[Reading]:
 def _of_experiment(program: str, settings: list[Setting], path: str) -> list[Reading]:
     """Options of Megatron-Bridge's own experiments, over a recipe that it measured."""
     said = {item.key: str(item.value) for item in settings}
-    if not is_setup_experiment(program) and said.get("recipe", "") not in performance_recipes():
+    if (
+        not is_setup_experiment(program, said)
+        and said.get("recipe", "") not in performance_recipes()
+    ):
         return []
     tails = [Setting(_tail(item.key), item.value, item.place) for item in settings]
     options = Settings.of(path, with_long_names(tails))
