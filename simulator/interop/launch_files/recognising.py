@@ -30,6 +30,8 @@ from simulator.interop.dialects.megatron_bridge import (
 )
 from simulator.interop.dialects.mlperf import VARIABLES, read_mlperf_config
 from simulator.interop.dialects.model_names import say_model
+from simulator.interop.dialects.nemo import is_named_to_launcher, is_nemo, of_the_launcher
+from simulator.interop.dialects.nemo import reading_of as nemo_reading
 from simulator.interop.dialects.neuronx import NEURONX_SECTION, read_neuronx
 from simulator.interop.dialects.primus import frameworks_of, is_primus, with_defaults
 from simulator.interop.dialects.python_calls import calls_of, imported
@@ -461,6 +463,8 @@ def _of_primus(sections: dict[str, Any], path: str) -> list[Reading]:
 
 def _of_recipe(settings: list[Setting], path: str) -> list[Reading]:
     """Fields of Megatron's configuration under whatever sections a framework has."""
+    if is_nemo(item.key for item in settings):
+        return [nemo_reading(settings, path)]
     tails = [Setting(_tail(item.key), item.value, item.place) for item in settings]
     if not MEGATRON_KEYS & {item.key for item in tails}:
         return []
@@ -534,7 +538,7 @@ def _of_shell(
 ) -> list[Reading]:
     directives = batch_directives(text, path)
     read = {name: read_text(at, LAUNCH_FILE_LIMIT_BYTES) for name, at in (beside or {}).items()
-            if name in text}  # fmt: skip
+            if name in text or is_named_to_launcher(name, text)}  # fmt: skip
     script = read_script(text, path, seeds_of(directives), read)
     shell = []
     if directives:
@@ -595,6 +599,8 @@ def _of_program(command: Command, script: Script) -> list[Reading]:
         return [read_trained(described, options)]
     if (foreign := of_another_trainer(path, keys, command.script)) is not None:
         return [foreign]
+    if (options := of_the_launcher(settings)) is not None:
+        return _of_launched(options, settings, script)
     trainer = bool((TRAINER_KEYS | {"deepspeed"}) & keys) and not _MEGATRON_ALONE & keys
     if _names_arguments(settings, script):
         trainer, settings = True, [item for item in settings if item.key != "config"]
@@ -647,6 +653,25 @@ def _of_experiment(program: str, settings: list[Setting], path: str) -> list[Rea
     options = Settings.of(path, with_long_names(tails))
     say_recipe(options, said.get("task", "pretrain"))
     return [read_megatron(options, flags=False, kind="Megatron-Bridge command")]
+
+
+def _of_launched(options: list[Setting], settings: list[Setting], script: Script) -> list[Reading]:
+    """Options of NeMo 1's launcher over the configuration that ``training=llama/llama3_8b`` names.
+
+    Without that file what the options say is read, and the file is asked for.
+    """
+    config = next((item for item in settings if item.key.lstrip("+~") == "training"), None)
+    stated: list[Setting] = []
+    named: tuple[Setting, ...] = ()
+    if config is not None:
+        name = f"{str(config.value).rpartition('/')[2]}.yaml"
+        if name in script.beside:
+            sections = yaml_of(script.beside.pop(name), name)
+            stated = _settings(sections, name) if isinstance(sections, dict) else []
+        else:
+            named = (replace(config, value=name),)
+    whole = {item.key: item for item in (*stated, *options)}
+    return [replace(nemo_reading(list(whole.values()), script.path), named=named)]
 
 
 def _names_arguments(settings: list[Setting], script: Script) -> bool:
