@@ -95,5 +95,5 @@ def test_options_of_the_launcher_stand_above_its_configuration(tmp_path: Path) -
 def test_adapters_of_nemo(tmp_path: Path) -> None:
     text = CONFIG + "  peft: {peft_scheme: lora, lora_tuning: {adapter_dim: 16}}\n"
     assert read(tmp_path, text).scenario.workload.recipe.lora_rank == 16
-    with pytest.raises(InputError, match="peft_scheme.*must be lora"):
+    with pytest.raises(InputError, match=r"peft_scheme.*must be lora"):
         read(tmp_path, text.replace("scheme: lora", "scheme: ptuning"))

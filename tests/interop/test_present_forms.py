@@ -15,6 +15,7 @@ from simulator.errors import InputError
 from simulator.interop.dialects.megatron_bridge import performance_recipes
 from simulator.interop.launch_files.imported import Imported
 from simulator.interop.launch_files.merging import import_launch
+from simulator.interop.launch_files.recognising import read_launch_file
 from tests.interop import launch_samples
 
 PRIMUS = launch_samples.PRIMUS.replace("recompute_num_layers: 12", "recompute_num_layers: LAYERS")
@@ -166,3 +167,47 @@ def test_selective_checkpointing_of_a_registered_job_is_that_of_operators(tmp_pa
     assert not any("every second block" in note for note in found.notes)
     found = read(tmp_path, f"{job} --config llama3_70b\n", cluster="dgx-h100", gpus=16)
     assert found.scenario.pinned["recompute"] == "full"
+
+
+POD = """
+    spec:
+      containers:
+      - name: pytorch
+        resources: {limits: {nvidia.com/gpu: 8}}
+        command: [torchrun, --nproc_per_node=8, train.py]
+"""
+SERVICE = "apiVersion: v1\nkind: Service\nmetadata: {name: s}\n"
+JOB = "apiVersion: batch/v1\nkind: Job\nspec:\n  completions: 4\n  template:" + POD
+
+
+def test_a_job_beside_other_documents_of_a_cluster(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(f"---\n# head\n---\n{SERVICE}---\n{JOB}")
+    (found, *_) = read_launch_file(tmp_path / "job.yaml")
+    assert found.kind == "a Job of Kubernetes"
+    assert next((item.field, item.value) for item in found.stated) == ("run.nodes", 4)
+    (tmp_path / "jobs.yaml").write_text(f"{JOB}---\n{JOB}")
+    notes = [note for x in read_launch_file(tmp_path / "jobs.yaml") for note in x.notes]
+    assert any("of 2 jobs the first was read" in note for note in notes)
+
+
+def test_servers_that_a_variable_says_are_asked_for(tmp_path: Path) -> None:
+    """envsubst fills them in; what stands beside them says nothing of their number."""
+    roles = "\n".join(
+        f"    {name}:\n      replicas: {count}\n      template:"
+        + POD.replace("\n    ", "\n        ")
+        for name, count in (("Master", 1), ("Worker", "$NUM_NODES"))
+    )
+    text = f"kind: PyTorchJob\nspec:\n  pytorchReplicaSpecs:\n{roles}\n"
+    (tmp_path / "job.yaml").write_text(text)
+    (found, *_) = read_launch_file(tmp_path / "job.yaml")
+    assert [item.field for item in found.stated] == ["run.per_node"]
+
+
+def test_a_trainer_of_no_steps_counts_epochs(tmp_path: Path) -> None:
+    """transformers/training_args.py: steps of 0 and below leave num_train_epochs to decide."""
+    text = "torchrun --nproc_per_node 8 train.py --per_device_train_batch_size 1 --bf16 True"
+    text += " --model_name_or_path meta-llama/Meta-Llama-3-8B --max_steps 0 --max_seq_length 4096\n"
+    (tmp_path / "run.sh").write_text(text)
+    readings = read_launch_file(tmp_path / "run.sh")
+    assert not any(reading.problems for reading in readings)
+    assert "run.steps" not in {item.field for reading in readings for item in reading.stated}

@@ -107,7 +107,7 @@ def read_trainer(settings: Settings, program: str = "") -> Reading:
     settings.whole("layout.micro_batch", "per_device_train_batch_size", "per_gpu_train_batch_size")
     settings.whole("run.accumulation", "gradient_accumulation_steps")
     steps = settings.take("max_steps")
-    if steps is not None and str(steps.value) != "-1":  # -1: num_train_epochs decides
+    if steps is not None and str(steps.value) not in ("-1", "0"):  # num_train_epochs decides then
         settings.whole("run.steps", "max_steps")
     strategy = settings.found.get("save_strategy")
     if strategy is None or str(strategy.value).rpartition(".")[2].lower() == "steps":

@@ -280,8 +280,33 @@ def _by_content(
         return _of_toml(toml_of(text, path), path)
     like = sum(bool(_YAML_LINE.match(line)) for line in lines)
     if path.endswith((".yaml", ".yml")) or like > 0.6 * max(len(lines), 1):
-        return _of_yaml(yaml_of(text, path), path)
+        return _of_documents(text, path)
     return _of_shell(text, path, beside)
+
+
+_NEXT_DOCUMENT = re.compile(r"^---(?:[ \t].*)?$", re.M)
+_MOST_DOCUMENTS = 50
+
+
+def _of_documents(text: str, path: str) -> list[Reading]:
+    """YAML of one document, or the one job among several of a cluster's (services, volumes)."""
+    parts = [part for part in _NEXT_DOCUMENT.split(text) if _said(part)]
+    if not 1 < len(parts) <= _MOST_DOCUMENTS:
+        return _of_yaml(yaml_of(text, path), path)
+    documents = [yaml_of(part, path) for part in parts]
+    jobs = [x for x in documents if isinstance(x, dict) and read_manifest(x, path) is not None]
+    if not jobs:
+        return _of_yaml(yaml_of(text, path), path)
+    found = _of_yaml(jobs[0], path)
+    if len(jobs) > 1:
+        rule = f"{path}: of {len(jobs)} jobs the first was read"
+        found.append(Reading(path=path, kind="script", notes=(rule,)))
+    return found
+
+
+def _said(part: str) -> bool:
+    lines = (line.strip() for line in part.splitlines())
+    return any(line and line[0] != "#" for line in lines)
 
 
 def _flat(table: Mapping[Any, Any], path: str, prefix: str = "") -> Iterable[Setting]:
@@ -599,8 +624,8 @@ def _of_program(command: Command, script: Script) -> list[Reading]:
         return [read_trained(described, options)]
     if (foreign := of_another_trainer(path, keys, command.script)) is not None:
         return [foreign]
-    if (options := of_the_launcher(settings)) is not None:
-        return _of_launched(options, settings, script)
+    if (launched := of_the_launcher(settings)) is not None:
+        return _of_launched(launched, settings, script)
     trainer = bool((TRAINER_KEYS | {"deepspeed"}) & keys) and not _MEGATRON_ALONE & keys
     if _names_arguments(settings, script):
         trainer, settings = True, [item for item in settings if item.key != "config"]
