@@ -762,6 +762,8 @@ def _read_experts(settings: Settings, flags: bool) -> None:
     tp, experts = settings.value_of("layout.tp"), settings.found.get("num_experts")
     if flags and tp and experts and settings.value_of("layout.etp") is None:
         settings.say("layout.etp", tp, settings.at("tensor_model_parallel_size"))
+    if not flags and settings.flag("moe_permute_fusion"):
+        settings.say("software.unpermute", "fused", settings.found["moe_permute_fusion"])
     if not flags or not experts:
         return
     grouped, at = settings.flag("moe_grouped_gemm"), settings.at("moe_grouped_gemm", "num_experts")

@@ -28,6 +28,7 @@ from simulator.interop.dialects.megatron_bridge import (
     say_recipe,
     with_long_names,
 )
+from simulator.interop.dialects.megatron_swift import read_megatron_swift
 from simulator.interop.dialects.mlperf import VARIABLES, read_mlperf_config
 from simulator.interop.dialects.model_names import say_model
 from simulator.interop.dialects.nemo import is_named_to_launcher, is_nemo, of_the_launcher
@@ -266,7 +267,7 @@ def _by_content(
     if start[:1] == "{" or (start[:1] in ("/", "#") and path.endswith((".json", ".hjson"))):
         return _of_json_text(text, path)
     if MANIFEST.search(text):
-        return _of_yaml(yaml_of(text, path), path)
+        return _of_documents(text, path)
     if _HERE_DOCUMENT.search(text):
         return _of_shell(text, path, beside)
     if is_fsdp2(text):
@@ -617,11 +618,16 @@ def _of_program(command: Command, script: Script) -> list[Reading]:
     """What the options of the program that trains say, in the words of its trainer."""
     path, settings = script.path, list(command.settings)
     keys = {item.key for item in settings}
-    runs = frozenset(f"run {words[0].text}" for words in script.commands if words)
+    starts = [words[0].text for words in script.commands if words]
+    runs = frozenset(f"run {name}" for name in (*starts, command.script.partition(" ")[0]))
     if (described := trainer_of(settings, runs)) is not None:
-        options = Settings.of(path, settings)
+        asked = described.table.get("environment", ())
+        around = [x for x in _variables(script) if x.key in asked and "$" not in str(x.value)]
+        options = Settings.of(path, [*around, *settings])
         say_program(options, command.script)
         return [read_trained(described, options)]
+    if command.script.partition(" ")[0] == "megatron":
+        return _of_megatron_swift(command, script)
     if (foreign := of_another_trainer(path, keys, command.script)) is not None:
         return [foreign]
     if (launched := of_the_launcher(settings)) is not None:
@@ -678,6 +684,19 @@ def _of_experiment(program: str, settings: list[Setting], path: str) -> list[Rea
     options = Settings.of(path, with_long_names(tails))
     say_recipe(options, said.get("task", "pretrain"))
     return [read_megatron(options, flags=False, kind="Megatron-Bridge command")]
+
+
+def _of_megatron_swift(command: Command, script: Script) -> list[Reading]:
+    """ms-swift's command by Megatron-Core; servers and their GPUs stand in its environment."""
+    sizes = {"NNODES": "nnodes", "NPROC_PER_NODE": "nproc_per_node"}
+    around = [x for x in _variables(script) if x.key in sizes and "$" not in str(x.value)]
+    launcher = Settings.of(script.path, [replace(x, key=sizes[x.key]) for x in around])
+    read_launcher(launcher, script.variables)
+    options = Settings.of(script.path, command.settings)
+    return [
+        launcher.reading("launcher", lambda key: True),
+        read_megatron_swift(options, command.script),
+    ]
 
 
 def _of_launched(options: list[Setting], settings: list[Setting], script: Script) -> list[Reading]:
