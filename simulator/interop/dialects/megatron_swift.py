@@ -34,7 +34,8 @@ _WHY = "ms-swift's default (swift/megatron/arguments/megatron_args.py)"
 
 def read_megatron_swift(settings: Settings, program: str) -> Reading:
     """State what the options say, and what ms-swift does where they say nothing."""
-    say_program(settings, program)
+    way = settings.take("rlhf_type")
+    say_program(settings, program if way is None else f"megatron {way.value}")
     for theirs, ours in _NAMES.items():
         if (setting := settings.found.pop(theirs, None)) is not None:
             settings.found.setdefault(ours, replace(setting, key=ours))

@@ -624,7 +624,8 @@ def _of_program(command: Command, script: Script) -> list[Reading]:
         asked = described.table.get("environment", ())
         around = [x for x in _variables(script) if x.key in asked and "$" not in str(x.value)]
         options = Settings.of(path, [*around, *settings])
-        say_program(options, command.script)
+        if "rlhf_type" not in keys:  # which says more than the program's name
+            say_program(options, command.script)
         return [read_trained(described, options)]
     if command.script.partition(" ")[0] == "megatron":
         return _of_megatron_swift(command, script)
