@@ -308,7 +308,8 @@ OF_THEIR_OWN_CODE = [
     # inclusionAI/Ling-mini-2.0 and Ling-flash-2.0: weights of 16.26 and 103 billion, 1.4 and 6.1
     # active; Ling-lite: 16.8 and 2.75 (their model cards)
     ("bailing_moe_v2", (2048, 5120, 20, 16, 4, 157184), {}, 16.26, 1.43),
-    ("bailing_moe_v2", (4096, 9216, 32, 32, 4, 157184), {"moe_intermediate_size": 1024}, 102.9, 6.15),
+    ("bailing_moe_v2", (4096, 9216, 32, 32, 4, 157184), {"moe_intermediate_size": 1024},
+     102.9, 6.15),
     ("bailing_moe", (2048, 5632, 28, 16, 4, 126464),
      {"moe_intermediate_size": 1408, "num_experts": 64, "num_experts_per_tok": 6,
       "num_shared_experts": 2}, 16.8, 2.75),

@@ -36,6 +36,7 @@ from simulator.interop.dialects.training_ways import (
     say_targets,
     way_of,
 )
+from simulator.interop.dialects.vision_trainers import say_trained_parts
 
 TRAINER_KEYS = {
     "per_device_train_batch_size",
@@ -104,6 +105,7 @@ def read_trainer(settings: Settings, program: str = "") -> Reading:
     """State what the arguments of a Trainer say; `program` is the script that takes them."""
     factory = bool(_FACTORY_KEYS & set(settings.found)) or "llamafactory" in program
     trl = not factory and _TRL_PROGRAM.search(program) is not None
+    say_trained_parts(settings)
     settings.whole("layout.micro_batch", "per_device_train_batch_size", "per_gpu_train_batch_size")
     settings.whole("run.accumulation", "gradient_accumulation_steps")
     steps = settings.take("max_steps")
