@@ -211,3 +211,45 @@ def test_a_trainer_of_no_steps_counts_epochs(tmp_path: Path) -> None:
     readings = read_launch_file(tmp_path / "run.sh")
     assert not any(reading.problems for reading in readings)
     assert "run.steps" not in {item.field for reading in readings for item in reading.stated}
+
+
+JOB_FILE = """
+[model]
+name = "llama3"
+flavor = "8B"
+[training]
+batch_size = 2
+seq_len = 4096
+steps = 100
+tensor_parallel_degree = 2
+[float8]
+enable_float8_linear = {float8}
+"""
+
+
+def test_a_job_of_torchtitan_is_read_with_the_command_that_names_it(tmp_path: Path) -> None:
+    """torchtitan/config_manager.py: options of the command stand above the job's file."""
+    command = "torchrun --nproc_per_node 8 --nnodes 2 train.py --job.config_file jobs/mine.toml"
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "mine.toml").write_text(JOB_FILE.format(float8="true"))
+    found = read(tmp_path, f"{command} --training.seq_len 8192\n", cluster="dgx-h100", gpus=None)
+    recipe = found.scenario.workload.recipe
+    assert (recipe.sequence_length, recipe.precision) == (8192, "fp8_current")
+    assert found.scenario.pinned["micro_batch"] == 2
+    assert found.scenario.cluster.gpus == 16
+    (tmp_path / "jobs" / "mine.toml").write_text(JOB_FILE.format(float8="false"))
+    plain = read(tmp_path, f"{command}\n", cluster="dgx-h100", gpus=None)
+    assert plain.scenario.workload.recipe.precision == "bf16"
+
+
+def test_a_job_of_torchtitan_that_is_not_there_is_asked_for(tmp_path: Path) -> None:
+    command = "torchrun --nproc_per_node 8 --nnodes 2 train.py --job.config_file away.toml\n"
+    with pytest.raises(InputError, match=r"'away.toml' says more: give it with --from too"):
+        read(tmp_path, command, cluster="dgx-h100", gpus=None)
+
+
+def test_settings_under_training_that_torchtitan_has_not_are_not_its_own(tmp_path: Path) -> None:
+    text = "training:\n" + "".join(f"  {k}: 8\n" for k in ("num_layers", "tune_steps", "tp", "lr"))
+    (tmp_path / "x.yaml").write_text(text)
+    problems = [problem for r in read_launch_file(tmp_path / "x.yaml") for problem in r.problems]
+    assert any("are known as those of a torchtitan job" in problem for problem in problems)

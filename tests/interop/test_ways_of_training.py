@@ -812,7 +812,8 @@ def test_a_configuration_of_pairs_names_no_script(tmp_path: Path) -> None:
 
 PARTS = (
     "deepspeed --num_gpus 8 train.py --model_name_or_path mine --bf16 True --output_dir out"
-    " --per_device_train_batch_size 2 --gradient_accumulation_steps 1 --model_max_length 2048 {more}\n"
+    " --per_device_train_batch_size 2 --gradient_accumulation_steps 1 --model_max_length 2048"
+    " {more}\n"
 )
 VISION = "--vision_tower openai/clip-vit-large-patch14-336 --mm_vision_select_layer -2"
 

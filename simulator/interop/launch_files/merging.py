@@ -202,8 +202,15 @@ class _Merging:
                 if of_accelerate:
                     how = f"--software NAME (plain-ddp, torch-fsdp or deepspeed) and {how}"
                 self.problems.append(f"{rule}, or {how}")
+            elif setting.key == "job.config_file" and self._unnamed():
+                self.problems.append(rule)
             else:
                 self.notes.append(rule)
+
+    def _unnamed(self) -> bool:
+        """Whether neither options nor files say what is trained."""
+        named = self.model, self._get("model.name"), self._get("run.model")
+        return not any(named) and all(r.architecture is None for r in self.readings)
 
     def _check_gpus(self, size: int) -> None:
         nodes, each = self._get("run.nodes"), self._get("run.per_node")

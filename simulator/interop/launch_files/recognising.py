@@ -432,7 +432,8 @@ def _of_sections(found: dict[str, Any], path: str) -> list[Reading]:
     if isinstance(found.get("parallelism"), dict) or (
         isinstance(found.get("training"), dict) and set(found) <= {*SECTIONS, "comm", "ema"}
     ):
-        return [read_torchtitan(Settings.of(path, _settings(found, path)))]
+        settings = _settings(found, path)
+        return _claimed(read_torchtitan(Settings.of(path, settings)), len(settings))
     return _of_recipe(_settings(found, path), path)
 
 
@@ -643,14 +644,13 @@ def _of_program(command: Command, script: Script) -> list[Reading]:
         return compilers
     dotted = {key.partition(".")[0] for key in keys if "." in key}
     if dotted == {"job"}:
-        places = tuple(item.place for item in settings)  # the job file says the rest
-        return [Reading(path=path, kind="torchtitan command", idle=places)]
+        return _of_titan(settings, script)
     registered = {"module", "config"} <= keys or (
         "config" in keys and "torchtitan" in command.script
     )
     sectioned = dotted & {"parallelism", "activation_checkpoint"}
     if registered or sectioned or (dotted and dotted <= set(SECTIONS)):
-        return [read_torchtitan(Settings.of(path, settings))]
+        return _of_titan(settings, script)
     if trainer:
         return [read_trainer(Settings.of(path, settings), command.script)]
     if experiment := _of_experiment(command.script, settings, path):
@@ -698,6 +698,21 @@ def _of_megatron_swift(command: Command, script: Script) -> list[Reading]:
         launcher.reading("launcher", lambda key: True),
         read_megatron_swift(options, command.script),
     ]
+
+
+def _of_titan(options: list[Setting], script: Script) -> list[Reading]:
+    """Options of torchtitan over the job that ``--job.config_file`` names, which they outrank."""
+    config = next((x for x in options if x.key == "job.config_file"), None)
+    name = "" if config is None else Path(str(config.value)).name.strip("\"'")
+    if name in script.beside:
+        stated = _settings(toml_of(script.beside.pop(name), name), name)
+        whole = {item.key: item for item in (*stated, *options)}
+        return [read_torchtitan(Settings.of(script.path, whole.values()))]
+    named = () if config is None else (config,)
+    if all(item.key.startswith("job.") for item in options):  # the job's file says the rest
+        places = tuple(item.place for item in options)
+        return [Reading(path=script.path, kind="torchtitan command", idle=places, named=named)]
+    return [replace(read_torchtitan(Settings.of(script.path, options)), named=named)]
 
 
 def _of_launched(options: list[Setting], settings: list[Setting], script: Script) -> list[Reading]:
