@@ -95,14 +95,16 @@ def of_the_launcher(settings: Iterable[Setting]) -> list[Setting] | None:
 
 def _in_words_of_core(settings: Iterable[Setting]) -> tuple[list[Setting], tuple[Place, ...]]:
     """Settings under Megatron-Core's names, and where those stand that bear on nothing."""
-    found = {item.key: item for item in settings}
-    found = {key: replace(item, value=_worked_out(item, found)) for key, item in found.items()}
-    said = {name: found.pop(key) for key, name in _NAMES.items() if key in found}
+    options = {item.key: item for item in settings}
+    options = {
+        key: replace(item, value=_worked_out(item, options)) for key, item in options.items()
+    }
+    said = {name: options.pop(key) for key, name in _NAMES.items() if key in options}
     said = {name: item for name, item in said.items() if not _blank(item.value)}
     for taken in (_activation, _low_precision, _states, _tokenizer, _adapters):
-        said |= taken(found)
-    idle = [found.pop(key) for key in list(found) if _ELSEWHERE.match(key)]
-    tails = {k.rpartition(".")[2]: item for k, item in found.items() if not _blank(item.value)}
+        said |= taken(options)
+    idle = [options.pop(key) for key in list(options) if _ELSEWHERE.match(key)]
+    tails = {k.rpartition(".")[2]: item for k, item in options.items() if not _blank(item.value)}
     names = {name: replace(item, key=name) for name, item in {**tails, **said}.items()}
     return list(names.values()), tuple(item.place for item in idle)
 
@@ -133,22 +135,22 @@ def _off(value: Any) -> bool:
     return _blank(value) or str(value).lower() in ("false", "0")
 
 
-def _worked_out(item: Setting, found: dict[str, Setting]) -> Any:
+def _worked_out(item: Setting, options: dict[str, Setting]) -> Any:
     """A value that names another of its section, or a multiple of one."""
     section = item.key.rpartition(".")[0]
     text = item.value if isinstance(item.value, str) else ""
     if sibling := _SIBLING.fullmatch(text):
-        other = found.get(f"{section}.{sibling[1]}")
+        other = options.get(f"{section}.{sibling[1]}")
         return item.value if other is None else other.value
     if fused := _FUSED.fullmatch(text):
-        other = found.get(f"{section}.{fused[2]}")
+        other = options.get(f"{section}.{fused[2]}")
         number = None if other is None else as_whole(other.value)
         return item.value if number is None else int(fused[1]) * number
     return item.value
 
 
-def _activation(found: dict[str, Setting]) -> dict[str, Setting]:
-    setting = found.pop("model.activation", None)
+def _activation(options: dict[str, Setting]) -> dict[str, Setting]:
+    setting = options.pop("model.activation", None)
     if setting is None:
         return {}
     word = str(setting.value).strip("'\"").lower().removeprefix("fast-").replace("_", "-")
@@ -158,28 +160,28 @@ def _activation(found: dict[str, Setting]) -> dict[str, Setting]:
     return {"squared_relu": replace(setting, value=True)} if word == "squared-relu" else {}
 
 
-def _low_precision(found: dict[str, Setting]) -> dict[str, Setting]:
-    on, low, mixed = (found.pop(f"model.fp8{end}", None) for end in ("", "_e4m3", "_hybrid"))
+def _low_precision(options: dict[str, Setting]) -> dict[str, Setting]:
+    on, low, mixed = (options.pop(f"model.fp8{end}", None) for end in ("", "_e4m3", "_hybrid"))
     if on is None or _off(on.value):
         return {}
     narrow = low is not None and not _off(low.value) and (mixed is None or _off(mixed.value))
     return {"fp8_format": replace(on, value="e4m3" if narrow else "hybrid")}
 
 
-def _states(found: dict[str, Setting]) -> dict[str, Setting]:
+def _states(options: dict[str, Setting]) -> dict[str, Setting]:
     """Who holds moments, and the type of gradients on their way."""
-    name = found.pop("model.optim.name", None)
+    name = options.pop("model.optim.name", None)
     said = {}
-    fully, how = found.get("model.fsdp"), found.get("model.fsdp_sharding_strategy")
+    fully, how = options.get("model.fsdp"), options.get("model.fsdp_sharding_strategy")
     if fully is not None and not _off(fully.value) and how and str(how.value).lower() == "full":
         said["use_torch_fsdp2"] = replace(fully, value=True)
     elif name is not None:
         shared = str(name.value).strip("'\"") in _SHARED_STATES
         said["use_distributed_optimizer"] = replace(name, value=shared)
     if fully is not None and (_off(fully.value) or said.keys() == {"use_torch_fsdp2"}):
-        for key in [key for key in found if key.startswith("model.fsdp")]:
-            del found[key]
-    synced = found.pop("model.optim.grad_sync_dtype", None)
+        for key in [key for key in options if key.startswith("model.fsdp")]:
+            del options[key]
+    synced = options.pop("model.optim.grad_sync_dtype", None)
     if synced is not None and str(synced.value).lower() in ("bf16", "bfloat16"):
         said["grad_reduce_in_bf16"] = replace(synced, value=True)
     elif name is not None:
@@ -187,9 +189,9 @@ def _states(found: dict[str, Setting]) -> dict[str, Setting]:
     return said
 
 
-def _tokenizer(found: dict[str, Setting]) -> dict[str, Setting]:
+def _tokenizer(options: dict[str, Setting]) -> dict[str, Setting]:
     library, kind, model = (
-        found.pop(f"model.tokenizer.{key}", None) for key in ("library", "type", "model")
+        options.pop(f"model.tokenizer.{key}", None) for key in ("library", "type", "model")
     )
     where = "" if library is None else str(library.value).strip("'\"")
     if kind is not None and not _blank(kind.value):
@@ -198,11 +200,11 @@ def _tokenizer(found: dict[str, Setting]) -> dict[str, Setting]:
     return {} if model is None or _blank(model.value) else {"tokenizer_model": model}
 
 
-def _adapters(found: dict[str, Setting]) -> dict[str, Setting]:
-    kind = found.pop("model.peft.peft_scheme", None)
-    rank = found.pop("model.peft.lora_tuning.adapter_dim", None)
-    for key in [key for key in found if key.startswith("model.peft.")]:
-        del found[key]
+def _adapters(options: dict[str, Setting]) -> dict[str, Setting]:
+    kind = options.pop("model.peft.peft_scheme", None)
+    rank = options.pop("model.peft.lora_tuning.adapter_dim", None)
+    for key in [key for key in options if key.startswith("model.peft.")]:
+        del options[key]
     if kind is None or _blank(kind.value):
         return {}
     return {"peft": kind} | ({} if rank is None else {"adapter_dim": rank})

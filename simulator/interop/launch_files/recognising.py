@@ -298,11 +298,11 @@ def _of_documents(text: str, path: str) -> list[Reading]:
     jobs = [x for x in documents if isinstance(x, dict) and read_manifest(x, path) is not None]
     if not jobs:
         return _of_yaml(yaml_of(text, path), path)
-    found = _of_yaml(jobs[0], path)
+    readings = _of_yaml(jobs[0], path)
     if len(jobs) > 1:
         rule = f"{path}: of {len(jobs)} jobs the first was read"
-        found.append(Reading(path=path, kind="script", notes=(rule,)))
-    return found
+        readings.append(Reading(path=path, kind="script", notes=(rule,)))
+    return readings
 
 
 def _said(part: str) -> bool:
@@ -619,21 +619,8 @@ def _of_program(command: Command, script: Script) -> list[Reading]:
     """What the options of the program that trains say, in the words of its trainer."""
     path, settings = script.path, list(command.settings)
     keys = {item.key for item in settings}
-    starts = [words[0].text for words in script.commands if words]
-    runs = frozenset(f"run {name}" for name in (*starts, command.script.partition(" ")[0]))
-    if (described := trainer_of(settings, runs)) is not None:
-        asked = described.table.get("environment", ())
-        around = [x for x in _variables(script) if x.key in asked and "$" not in str(x.value)]
-        options = Settings.of(path, [*around, *settings])
-        if "rlhf_type" not in keys:  # which says more than the program's name
-            say_program(options, command.script)
-        return [read_trained(described, options)]
-    if command.script.partition(" ")[0] == "megatron":
-        return _of_megatron_swift(command, script)
-    if (foreign := of_another_trainer(path, keys, command.script)) is not None:
-        return [foreign]
-    if (launched := of_the_launcher(settings)) is not None:
-        return _of_launched(launched, settings, script)
+    if known := _of_named_program(command, script):
+        return known
     trainer = bool((TRAINER_KEYS | {"deepspeed"}) & keys) and not _MEGATRON_ALONE & keys
     if _names_arguments(settings, script):
         trainer, settings = True, [item for item in settings if item.key != "config"]
@@ -685,6 +672,28 @@ def _of_experiment(program: str, settings: list[Setting], path: str) -> list[Rea
     options = Settings.of(path, with_long_names(tails))
     say_recipe(options, said.get("task", "pretrain"))
     return [read_megatron(options, flags=False, kind="Megatron-Bridge command")]
+
+
+def _of_named_program(command: Command, script: Script) -> list[Reading]:
+    """What the program itself tells: a trainer that a table describes, or one by its name."""
+    path, settings = script.path, list(command.settings)
+    keys = {item.key for item in settings}
+    starts = [words[0].text for words in script.commands if words]
+    runs = frozenset(f"run {name}" for name in (*starts, command.script.partition(" ")[0]))
+    if (described := trainer_of(settings, runs)) is not None:
+        asked = described.table.get("environment", ())
+        around = [x for x in _variables(script) if x.key in asked and "$" not in str(x.value)]
+        options = Settings.of(path, [*around, *settings])
+        if "rlhf_type" not in keys:  # which says more than the program's name
+            say_program(options, command.script)
+        return [read_trained(described, options)]
+    if command.script.partition(" ")[0] == "megatron":
+        return _of_megatron_swift(command, script)
+    if (foreign := of_another_trainer(path, keys, command.script)) is not None:
+        return [foreign]
+    if (launched := of_the_launcher(settings)) is not None:
+        return _of_launched(launched, settings, script)
+    return []
 
 
 def _of_megatron_swift(command: Command, script: Script) -> list[Reading]:
