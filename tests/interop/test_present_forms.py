@@ -253,3 +253,11 @@ def test_settings_under_training_that_torchtitan_has_not_are_not_its_own(tmp_pat
     (tmp_path / "x.yaml").write_text(text)
     problems = [problem for r in read_launch_file(tmp_path / "x.yaml") for problem in r.problems]
     assert any("are known as those of a torchtitan job" in problem for problem in problems)
+
+
+def test_a_script_of_ones_own_is_no_command_of_megatron(tmp_path: Path) -> None:
+    """Two names in common are no claim: fp32 and unshared states are Megatron-LM's defaults."""
+    own = "--seq_length 4096 --micro_batch_size 2 --my_a 1 --my_b 2 --my_c 3"
+    (tmp_path / "run.sh").write_text(f"torchrun --nproc_per_node 8 train.py {own}\n")
+    problems = [text for r in read_launch_file(tmp_path / "run.sh") for text in r.problems]
+    assert any("are known as those of a Megatron-LM command" in text for text in problems)

@@ -243,6 +243,8 @@ def say_recipe(settings: Settings, task: str) -> None:
     if gpu is not None:
         settings.notes.append(f"{gpu.place}: asks for accelerators called {gpu.value!r}")
     row = performance_recipes().get(name) if task == "pretrain" else None
+    if row is None and not settings.found:
+        return
     if row is None:
         at = settings.at("model_recipe_name", "recipe", *settings.found)
         why = "is a recipe that is not known here, which says the layout and what is recomputed"

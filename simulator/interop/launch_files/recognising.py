@@ -139,7 +139,7 @@ KINDS = (
     "TrainingArguments (JSON)",
     "an accelerate configuration (YAML)",
     "a configuration of NeuronX Distributed Training (YAML)",
-    "a recipe of NeMo, Megatron-Bridge or Primus (YAML)",
+    "a recipe of NeMo, Megatron-Bridge or Primus (YAML), or options over one of NeMo 1",
     "a configuration of torchtune (YAML), or tune run with it",
     "an MLPerf configuration (shell)",
     "a job of SLURM",
@@ -649,7 +649,8 @@ def _of_program(command: Command, script: Script) -> list[Reading]:
         reading = read_megatron(
             Settings.of(path, tails), flags=not recipe, kind=kind, program=command.script
         )
-        return _claimed(reading, len(tails)) if recipe else [reading]
+        shared = recipe or _MEGATRON_SURELY.isdisjoint(item.key for item in tails)
+        return _claimed(reading, len(tails)) if shared else [reading]
     if len(VARIABLES & set(script.variables)) >= 2:
         return [read_mlperf_config(Settings.of(path, _variables(script)))]
     if len(PLAIN_VARIABLES & set(script.variables)) >= 2:
@@ -750,6 +751,11 @@ def _names_arguments(settings: list[Setting], script: Script) -> bool:
     return any(f"{key}:" in text for key in TRAINER_KEYS)
 
 
+_MEGATRON_SURELY = {
+    *("num_layers", "hidden_size", "num_attention_heads", "tensor_model_parallel_size"),
+    *("pipeline_model_parallel_size", "train_iters", "train_samples", "use_mcore_models"),
+}
+"""Arguments of which Megatron-LM's commands have some, and scripts of one's own hardly any."""
 _MEGATRON_ALONE = {"tensor_model_parallel_size", "num_layers", "micro_batch_size"}
 
 
