@@ -1,6 +1,6 @@
 """``megatron sft`` and ``megatron pt`` of ms-swift: Megatron-Core's options, with other defaults.
 
-Names and defaults as in modelscope/ms-swift@4.2 (2026-08-22), swift/megatron/arguments
+Names and defaults as in modelscope/ms-swift@3602360a (2026-08-22), swift/megatron/arguments
 (megatron_args.py, megatron_base_args.py).
 """
 

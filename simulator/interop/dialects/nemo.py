@@ -1,9 +1,9 @@
 """Configurations of NeMo 1 (YAML over megatron_gpt_config.yaml) in the words of Megatron-Core.
 
-Names and defaults as in NVIDIA/NeMo@v2.0.0: examples/nlp/language_modeling/conf/
-megatron_gpt_config.yaml, nemo/collections/nlp/models/language_modeling/megatron_base_model.py and
-megatron_gpt_model.py; files as NVIDIA/NeMo-Framework-Launcher has them, and its options
-``training.model.micro_batch_size=2``.
+Names as the configurations of NVIDIA/NeMo-Framework-Launcher@26e42fa9 have them, with the options of
+its ``main.py`` (``training.model.micro_batch_size=2``); gradients are summed in fp32 unless
+``grad_sync_dtype`` says otherwise, as in NVIDIA/NeMo's megatron_gpt_model.py,
+setup_mcore_distributed_parallel.
 """
 
 from __future__ import annotations
