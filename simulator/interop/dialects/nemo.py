@@ -1,6 +1,6 @@
 """Configurations of NeMo 1 (YAML over megatron_gpt_config.yaml) in the words of Megatron-Core.
 
-Names as the configurations of NVIDIA/NeMo-Framework-Launcher@26e42fa9 have them, with the options of
+Names as configurations of NVIDIA/NeMo-Framework-Launcher@26e42fa9 have them, with the options of
 its ``main.py`` (``training.model.micro_batch_size=2``); gradients are summed in fp32 unless
 ``grad_sync_dtype`` says otherwise, as in NVIDIA/NeMo's megatron_gpt_model.py,
 setup_mcore_distributed_parallel.
