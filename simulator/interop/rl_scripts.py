@@ -117,7 +117,7 @@ def document_of(settings: Mapping[str, Any], name: str) -> tuple[dict[str, Any],
         if field.partition(".")[0] in _SECTIONS
     }  # fmt: skip
     used = [*dialect["model"], *dialect.get("patterns", {})]
-    formulas = dict(dialect["fields"])
+    formulas, answered = dict(dialect["fields"]), set[str]()  # by another setting, not by default
     for key, cases in dialect.get("when", {}).items():
         word = str(known.get(key, "")).lower()
         case = cases.get(word, cases.get(_ANY) if key in known else None)
@@ -125,6 +125,7 @@ def document_of(settings: Mapping[str, Any], name: str) -> tuple[dict[str, Any],
         for field, value in (case or {}).items():
             if field.partition(".")[0] not in _SECTIONS:
                 known[field] = value
+                answered.add(field)
             elif value == "":
                 formulas.pop(field, None)
                 fields.pop(field, None)
@@ -142,7 +143,7 @@ def document_of(settings: Mapping[str, Any], name: str) -> tuple[dict[str, Any],
     document: dict[str, Any] = {"rl": {"framework": dialect["framework"]}}
     for field, value in fields.items():
         put(document, field, value, where=name)
-    return document, used
+    return document, [key for key in used if key not in answered or key in settings]
 
 
 def _named(settings: Mapping[str, Any], dialect: Mapping[str, Any]) -> dict[str, Any]:

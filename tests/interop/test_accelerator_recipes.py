@@ -67,6 +67,16 @@ def test_what_a_command_leaves_to_base_yml_is_said_to_come_from_there(tmp_path: 
     assert sources["layout.recompute"] == "MaxText's base.yml: remat_policy"
 
 
+@pytest.mark.parametrize(
+    ("said", "name"), [("llama3.3-70b", "llama-3.1-70b"), ("qwen3-14b-base", "qwen3-14b"),
+                       ("gpt-oss-120b", "gpt-oss-120b"), ("kimi-k2-1t", "kimi-k2")]
+)  # fmt: skip
+def test_names_of_maxtexts_models(said: str, name: str, tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(MAXTEXT.replace("llama3.1-405b", said))
+    readings = read_launch_file(tmp_path / "run.sh")
+    assert {one.value for r in readings for one in r.stated if one.field == "model.name"} == {name}
+
+
 def test_a_configuration_of_maxtext_with_sizes(tmp_path: Path) -> None:
     text = """\
 base_emb_dim: 1024

@@ -228,6 +228,14 @@ def test_variables_that_double_line_by_line_are_refused() -> None:
         read_script(text, "bomb.sh")
 
 
+def test_a_blend_of_400_data_sets_is_read_line_by_line() -> None:
+    line = 'DATA="${DATA} 855056046544 ${ROOT}/a_name_of_some_length_000_text_document"\n'
+    script = read_script("DATA=\nROOT=/groups/of/some/length\n" + line * 400, "blend.sh")
+    assert str(script.variables["DATA"]).split() == [
+        "855056046544", "/groups/of/some/length/a_name_of_some_length_000_text_document"
+    ] * 400  # fmt: skip
+
+
 def test_more_words_than_a_script_has_are_refused() -> None:
     with pytest.raises(InputError, match=r"long\.sh: line 10001: more than 10000 words"):
         read_script('""\n' * 10_001, "long.sh")

@@ -52,6 +52,11 @@ B=; show ${B-unset} ${B:-empty} ${B+set} ${B:+full} end
 show ${C1-unset} ${C1:-empty} ${C1+set} ${C1:+full} end
 B=v; show ${B-unset} ${B:-empty} ${B+set} ${B:+full} end
 show ${D:=given} $D; show ${D:=other} $D
+T=2_000_000; P=/data/runs/llama.tar.gz; show ${T//_} ${T//_/,} ${T/_} "${T/_/ }" $((${T//_}/2))
+show ${P##*/} ${P#*/} ${P%.*} ${P%%.*} ${P/runs/$B} ${P//a/"b c"} "${P//a/b c}" ${P/#\/data/x}
+show ${P/%gz/bz2} ${P//\//_} ${P%"*"} ${P#"/data"} ${P%/*}/other ${P//?/x} ${P#nothing} ${P/l*a/L}
+show ${P^^} ${P,,} ${B^} ${B,} ${P:1} ${P:1:4} ${P: -2} ${P:0:-3} ${T:$((1+1)):3} ${P:99}end
+A=(ab cb); show ${A%b} ${A//b/x} end; Q=; show ${Q//a/b} ${Q%x} "${Q^^}" ${Q:0:1} end
 show ${E=given} $E; E=; show ${E=other} "$E"
 show ${F:-$B} "${F:-"$B w"}" ${F:-a b}
 show ${F:-"a b"} ${F:-'a b'} "${F:-'a b'}" "${F:-"a b"}" ${F:-a "b c"d e} x${F:-a b}y ${F:-""}
@@ -1173,3 +1178,23 @@ def test_deepspeeds_keys_beside_those_of_gpt_neox(tmp_path: Path, name: str, tex
     """EleutherAI/gpt-neox@ea7aefd8, configs: no configuration of DeepSpeed, nor a Trainer's."""
     with pytest.raises(InputError, match="a file of GPT-NeoX"):
         read(tmp_path, {name: text}, model="llama-3-8b", gpus=8)
+
+
+def test_a_vocabulary_that_is_said_beside_a_command_is_the_models(tmp_path: Path) -> None:
+    """Viking 7B (LumiOpen): 131,072 tokens behind GPT-2's kind of tokenizer, 7.55B parameters."""
+    sizes = (
+        "pretrain_gpt.py --num-layers 32 --hidden-size 4096 --ffn-hidden-size 11008"
+        " --num-attention-heads 32 --swiglu --normalization RMSNorm --disable-bias-linear"
+        " --untie-embeddings-and-output-weights --use-rotary-position-embeddings --bf16"
+        " --seq-length 4096 --micro-batch-size 1 --global-batch-size 64"
+        " --tokenizer-type GPT2BPETokenizer --vocab-file {words}\n"
+    )
+    run = f"{RUN}1 {sizes}"
+    own = {"s.sh": run.format(words="/tokenizers/nordic_131072/vocab.json")}
+    told = read(tmp_path, own)
+    assert any("is taken to have the 50,257 tokens" in note for note in told.notes)
+    said = read(tmp_path, own, "model.vocab_size=131072")
+    assert said.scenario.workload.architecture.parameters == pytest.approx(7.55e9, rel=1e-3)
+    assert not any("50,257" in note for note in said.notes)
+    usual = read(tmp_path, {"s.sh": run.format(words="/data/gpt2-vocab.json")})
+    assert not any("50,257" in note for note in usual.notes)

@@ -235,6 +235,14 @@ def test_a_command_with_short_flags(tmp_path: Path) -> None:
         ("litgpt.yaml", "bf16-true", "bf8-true", "precision: must be one of bf16-true"),
         ("nanotron.yaml", "zero_stage: 1", "zero_stage: 3", "zero_stage: must be one of 0, 1"),
         ("unsloth.py", "SFTConfig(", "GRPOConfig(", "foreshard rl prices it"),
+        ("ms_swift.sh", "--train_type lora", "--train_type longlora", "lora and full are modelled"),
+        ("ms_swift.sh", "swift sft", "swift rlhf --rlhf_type grpo", "foreshard rl prices it"),
+        ("ms_swift.sh", "swift sft", "swift infer", "a program that trains nothing"),
+        ("ms_swift.sh", "--gradient_accumulation_steps 4", "",
+         r"ceil\(16 / .*training\.global_batch=N says it"),
+        ("llm_foundry.yaml", "name: mpt_causal_lm",
+         "name: mpt_causal_lm\n  ffn_config: {ffn_type: mb_dmoe, moe_num_experts: 4}",
+         "not gated ones, nor experts"),
         ("llm_foundry.yaml", "mpt_causal_lm", "hf_t5", "mpt_causal_lm and hf_causal_lm"),
         ("olmo_core.py", "2 * SEQUENCE_LENGTH", "1000", "must be a multiple of the 8192 tokens"),
     ],
@@ -556,3 +564,48 @@ def test_which_kernels_of_adamw_a_trainer_asks_torch_for(
         tmp_path, name, text.replace(old, new) if old else text, gpus=0 if "lit" in name else 8
     )
     assert found.scenario.document["software"]["adamw"] == kernels
+
+
+def test_ms_swift_trains_as_it_is_told(tmp_path: Path) -> None:
+    """swift/arguments: checkpointing is on, towers are frozen, weights stay in 16 bit."""
+    text = samples.MS_SWIFT.replace("lora --lora_rank 16 --target_modules all-linear", "full")
+    found = read(tmp_path, "run.sh", text.replace("--deepspeed zero2 ", ""), gpus=0)
+    pinned, recipe = found.scenario.pinned, found.scenario.workload.recipe
+    assert (pinned["sharding"], pinned["recompute"], pinned["micro_batch"]) == ("ddp", "full", 2)
+    assert (recipe.global_batch, recipe.master_weights) == (2 * 8 * 4, False)
+    shared = read(tmp_path, "run.sh", text.replace("zero2", "zero3_offload"), gpus=0)
+    assert shared.scenario.pinned["optimizer_offload"] == "cpu"
+    assert shared.scenario.workload.recipe.master_weights is None  # as the trainer keeps them
+    adapted = read(tmp_path, "run.sh", samples.MS_SWIFT.replace("--lora_rank 16 ", ""), gpus=0)
+    assert adapted.scenario.workload.recipe.lora_rank == 8
+    two = read(
+        tmp_path,
+        "run.sh",
+        samples.MS_SWIFT.replace("swift sft", "swift rlhf --rlhf_type dpo"),
+        gpus=0,
+    )
+    assert two.scenario.workload.recipe.global_batch == 2 * 2 * 8 * 4
+
+
+def test_ms_swift_by_megatron_core(tmp_path: Path) -> None:
+    """swift/megatron/arguments/megatron_args.py: defaults of its own, adapters by tuner_type."""
+    text = (
+        "NPROC_PER_NODE=8 NNODES=2 megatron sft --model Qwen/Qwen3-30B-A3B --dataset mine"
+        " --tensor_model_parallel_size 2 --expert_model_parallel_size 8 --sequence_parallel true"
+        " --moe_permute_fusion true --max_length 8192 --packing true {more}\n"
+    )
+    plain = read(tmp_path, "run.sh", text.format(more=""), gpus=0)
+    pinned, recipe = plain.scenario.pinned, plain.scenario.workload.recipe
+    assert plain.scenario.cluster.gpus == 16
+    assert (pinned["tp"], pinned["ep"], pinned["micro_batch"]) == (2, 8, 1)
+    assert (pinned["sharding"], pinned["recompute"]) == ("zero1", "selective")
+    assert (recipe.global_batch, recipe.precision, recipe.lora_rank) == (16, "bf16", 0)
+    assert (recipe.sequence_length, recipe.batching) == (8192, "packed")
+    assert not plain.unknown
+    more = "--tuner_type lora --torch_dtype float16 --recompute_granularity full"
+    adapted = read(tmp_path, "run.sh", text.format(more=more), gpus=0)
+    assert adapted.scenario.workload.recipe.lora_rank == 8
+    assert adapted.scenario.workload.recipe.precision == "fp16"
+    assert adapted.scenario.pinned["recompute"] == "full"
+    with pytest.raises(InputError, match="reinforcement"):
+        read(tmp_path, "run.sh", text.replace("sft", "rlhf --rlhf_type grpo").format(more=""))

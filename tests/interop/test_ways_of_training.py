@@ -15,6 +15,7 @@ from simulator.errors import InputError
 from simulator.interop.dialects.torchtitan import registered_jobs
 from simulator.interop.launch_files.imported import Imported
 from simulator.interop.launch_files.merging import import_launch
+from simulator.interop.launch_files.recognising import read_launch_file
 from simulator.units import GIB
 
 EIGHT = {"cluster": "dgx-h100", "gpus": 8}
@@ -807,3 +808,45 @@ def test_a_configuration_of_pairs_names_no_script(tmp_path: Path) -> None:
     plain = config.replace("beta: 0.01\n", "").replace("max_prompt_length: 512\n", "")
     sft = read(tmp_path, {"c.yaml": plain})
     assert sft.scenario.workload.recipe.global_batch == 8 * 2 * 8
+
+
+PARTS = (
+    "deepspeed --num_gpus 8 train.py --model_name_or_path mine --bf16 True --output_dir out"
+    " --per_device_train_batch_size 2 --gradient_accumulation_steps 1 --model_max_length 2048"
+    " {more}\n"
+)
+VISION = "--vision_tower openai/clip-vit-large-patch14-336 --mm_vision_select_layer -2"
+
+
+@pytest.mark.parametrize(
+    ("more", "parts", "rank"),
+    [
+        # LLaVA, llava/train/train.py: the tower is never trained, the projector alone at first
+        (f"{VISION} --tune_mm_mlp_adapter True", ["text", "tower"], None),
+        (VISION, ["tower"], None),
+        (f"{VISION} --lora_enable True", ["tower"], 64),
+        (f"{VISION} --lora_r 128", ["tower"], None),
+        # Qwen-VL, qwenvl/train/argument.py: what is not asked for is frozen
+        ("--tune_mm_vision False --tune_mm_mlp True --tune_mm_llm True", ["tower"], None),
+        ("--tune_mm_mlp True", ["text", "tower"], None),
+        # InternVL, internvl/train/internvl_chat_finetune.py: adapters by their rank
+        ("--freeze_llm True --freeze_mlp True --freeze_backbone True --use_llm_lora 16",
+         ["projector", "tower"], 16),
+        ("--freeze_llm False --freeze_mlp False --freeze_backbone True", ["tower"], None),
+    ],
+)  # fmt: skip
+def test_parts_and_adapters_of_trainers_with_towers(
+    more: str, parts: list[str], rank: int | None, tmp_path: Path
+) -> None:
+    (tmp_path / "run.sh").write_text(PARTS.format(more=more))
+    said = {x.field: x.value for r in read_launch_file(tmp_path / "run.sh") for x in r.stated}
+    assert said["run.frozen_parts"] == parts
+    assert said.get("training.lora_rank") == rank
+    recomputed = "full" if "freeze_mlp" in more else None  # grad_checkpoint is on by default
+    assert said.get("layout.recompute") == recomputed
+
+
+def test_adapters_of_a_tower_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(PARTS.format(more="--use_backbone_lora 8"))
+    problems = [text for r in read_launch_file(tmp_path / "run.sh") for text in r.problems]
+    assert any("adapters of the tower are not modelled" in text for text in problems)

@@ -344,11 +344,20 @@ max_steps: 10
 sample_backend: hf
 max_new_tokens: 128
 """
+MS_SWIFT = """\
+nproc_per_node=8
+NPROC_PER_NODE=$nproc_per_node \\
+swift sft \\
+    --model Qwen/Qwen3-8B --train_type lora --lora_rank 16 --target_modules all-linear \\
+    --dataset 'mine/instructions#2000' --torch_dtype bfloat16 --max_length 4096 --packing true \\
+    --attn_impl flash_attn --num_train_epochs 1 --per_device_train_batch_size 2 \\
+    --gradient_accumulation_steps 4 --learning_rate 1e-4 --deepspeed zero2 --save_steps 100
+"""
 SAMPLES = {
     "axolotl.yaml": AXOLOTL, "automodel.yaml": AUTOMODEL, "litgpt.yaml": LITGPT,
     "nanotron.yaml": NANOTRON, "arctic.yaml": ARCTIC, "llm_foundry.yaml": LLM_FOUNDRY,
     "mindformers.yaml": MINDFORMERS, "olmo_core.py": OLMO_CORE, "unsloth.py": UNSLOTH,
     "hugging_face.py": HUGGING_FACE, "xtuner.py": XTUNER, "colossal_ai.sh": COLOSSAL_AI,
-    "llama_factory_v1.yaml": LLAMA_FACTORY_V1,
+    "llama_factory_v1.yaml": LLAMA_FACTORY_V1, "ms_swift.sh": MS_SWIFT,
 }  # fmt: skip
 """A sample of each table, by its name."""

@@ -734,6 +734,23 @@ def test_what_verls_trainer_is_told(
     assert all(line.endswith("virtual_pipeline_model_parallel_size") for line in unread)
 
 
+def test_verl_by_the_name_of_its_configuration(tmp_path: Path) -> None:
+    """trainer/config/ppo_megatron_trainer.yaml: Megatron's engine, whose optimizer is shared."""
+    named = "--config-name=ppo_megatron_trainer.yaml algorithm.adv_estimator"
+    more = f"trainer.nnodes=2 {VERL_ACTOR}.megatron.tensor_model_parallel_size=2"
+    command = VERL.replace("algorithm.adv_estimator", named).replace("trainer.nnodes=2 $@", more)
+    made, lines = _script(tmp_path, "run.sh", command)
+    assert made.software.name == "megatron-core"
+    assert (made.pinned["sharding"], made.pinned["tp"]) == ("zero1", 2)
+    assert not any("strategy = fsdp" in line for line in lines)
+
+
+def test_ulysses_of_verl_is_priced(tmp_path: Path) -> None:
+    more = f"trainer.nnodes=2 {VERL_ACTOR}.ulysses_sequence_parallel_size=2"
+    made, _ = _script(tmp_path, "run.sh", VERL.replace("trainer.nnodes=2 $@", more))
+    assert "all_to_all" in made.software.supports.cp_kinds
+
+
 def test_what_slimes_trainer_is_told(tmp_path: Path) -> None:
     """THUDM/slime@624b824a, scripts/run-qwen3-30B-A3B.sh: Adam's states are on the host."""
     more = "--colocate --optimizer-cpu-offload --expert-tensor-parallel-size 1 --lr 1e-6"

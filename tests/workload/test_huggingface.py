@@ -299,6 +299,59 @@ def test_minimax_text_01_passes_the_published_parameters():
     assert round((model.active_parameters - tables) / 1e9, 1) == 45.9
 
 
+VIT_300M = {"model_type": "intern_vit_6b", "hidden_size": 1024, "intermediate_size": 4096,
+            "num_hidden_layers": 24, "num_attention_heads": 16, "image_size": 448,
+            "patch_size": 14, "qkv_bias": True, "qk_normalization": False}  # fmt: skip
+VIT_6B = {**VIT_300M, "hidden_size": 3200, "intermediate_size": 12800, "num_hidden_layers": 45,
+          "num_attention_heads": 25, "qkv_bias": False, "qk_normalization": True}  # fmt: skip
+OF_THEIR_OWN_CODE = [
+    # inclusionAI/Ling-mini-2.0 and Ling-flash-2.0: weights of 16.26 and 103 billion, 1.4 and 6.1
+    # active; Ling-lite: 16.8 and 2.75 (their model cards)
+    ("bailing_moe_v2", (2048, 5120, 20, 16, 4, 157184), {}, 16.26, 1.43),
+    ("bailing_moe_v2", (4096, 9216, 32, 32, 4, 157184), {"moe_intermediate_size": 1024},
+     102.9, 6.15),
+    ("bailing_moe", (2048, 5632, 28, 16, 4, 126464),
+     {"moe_intermediate_size": 1408, "num_experts": 64, "num_experts_per_tok": 6,
+      "num_shared_experts": 2}, 16.8, 2.75),
+    # internlm/internlm2_5-7b: 7,737,708,544; XiaomiMiMo/MiMo-7B without its layer that looks ahead
+    ("internlm2", (4096, 14336, 32, 32, 8, 92544), {"bias": False}, 7.7377, 7.7377),
+    ("mimo", (4096, 11008, 36, 32, 8, 151680), {"num_nextn_predict_layers": 1}, 7.62, 7.62),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("model_type", "sizes", "more", "billions", "active"), OF_THEIR_OWN_CODE)
+def test_published_parameters_of_families_with_code_of_their_own(
+    model_type, sizes, more, billions, active
+):
+    names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+             "num_key_value_heads", "vocab_size")  # fmt: skip
+    config = {"model_type": model_type, **dict(zip(names, sizes, strict=True)), **more}
+    model = read({**config, "head_dim": 128, "tie_word_embeddings": False})
+    assert model.parameters / 1e9 == pytest.approx(billions, rel=2e-3)
+    assert model.active_parameters / 1e9 == pytest.approx(active, rel=3e-3)
+
+
+def test_minimax_m1_has_the_sizes_of_text_01():
+    assert read({**TEXT_01, "model_type": "minimax_m1"}).parameters == read(TEXT_01).parameters
+
+
+@pytest.mark.parametrize(
+    ("text", "tower", "billions"),
+    [  # OpenGVLab/InternVL3-8B, InternVL2-8B and InternVL3-78B: model cards
+        (("qwen2", 3584, 18944, 28, 28, 4, 151674), VIT_300M, 7.94),
+        (("internlm2", 4096, 14336, 32, 32, 8, 92553), VIT_300M, 8.08),
+        (("qwen2", 8192, 29568, 80, 64, 8, 151674), VIT_6B, 78.4),
+    ],
+)
+def test_published_parameters_of_internvl_as_its_makers_write_it(text, tower, billions):
+    kind, width, inner, layers, heads, groups, tokens = text
+    inside = {"model_type": kind, "hidden_size": width, "intermediate_size": inner, "bias": False,
+              "num_hidden_layers": layers, "num_attention_heads": heads, "vocab_size": tokens,
+              "num_key_value_heads": groups, "tie_word_embeddings": False}  # fmt: skip
+    outer = {"model_type": "internvl_chat", "llm_config": inside, "vision_config": tower}
+    assert read(outer).parameters / 1e9 == pytest.approx(billions, rel=2e-3)
+
+
 def test_layers_of_minimax():
     def linear(config, **changes):
         model = read(config, **changes)

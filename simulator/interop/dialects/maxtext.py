@@ -36,8 +36,15 @@ MODELS = {
     "deepseek-v2": "deepseek2-236b", "deepseek-v3": "deepseek3-671b", "qwen3-8b": "qwen3-8b",
     "qwen3-32b": "qwen3-32b", "qwen3-235b-a22b": "qwen3-235b-a22b",
     "qwen3-30b-a3b": "qwen3-30b-a3b", "qwen3-next-80b-a3b": "qwen3-next-80b-a3b",
+    "qwen3-0.6b": "qwen3-0.6b", "qwen3-1.7b": "qwen3-1.7b", "qwen3-4b": "qwen3-4b",
+    "qwen3-14b": "qwen3-14b", "qwen2.5-1.5b": "qwen2.5-1.5b", "qwen2.5-7b": "qwen2.5-7b",
+    "qwen2.5-14b": "qwen2.5-14b", "olmo-3-7b": "olmo3-7b", "olmo-3-32b": "olmo3-32b",
+    "gpt-oss-120b": "gpt-oss-120b", "kimi-k2": "kimi-k2-1t", "deepseek-v3.2": "deepseek3.2-671b",
 }  # fmt: skip
-"""Our names of models -> MaxText's."""
+"""Our names of models -> MaxText's (AI-Hypercomputer/maxtext, configs/models/*.yml)."""
+
+_SAME_SIZES = re.compile(r"-(?:base|thinking-2507|pt|batchsplit|2dfsdp)$")
+"""Endings of MaxText's names for other weights, or another way, of the same model."""
 
 CP_KINDS = {"all_gather": "all_gather", "ring": "ring", "all_to_all": "ulysses"}
 KEPT = ("query_proj", "key_proj", "value_proj", "out_proj")
@@ -446,9 +453,9 @@ def _read_model(settings: Settings) -> bool:
     setting = settings.take("model_name")
     if setting is None or str(setting.value) in ("", "default"):
         return False
-    ours = {theirs: name for name, theirs in MODELS.items()}
-    if str(setting.value) in ours:
-        name = ours[str(setting.value)]
+    ours = {theirs: name for name, theirs in MODELS.items()} | {"llama3.3-70b": "llama-3.1-70b"}
+    if (said := _SAME_SIZES.sub("", str(setting.value))) in ours:
+        name = ours[said]
         settings.say("model.name", name, setting)
         tp = settings.value_of("layout.tp") or 1
         if tp > 1 and presets.load(name).is_moe:  # experts are cut as all matrices are

@@ -15,7 +15,9 @@ from itertools import groupby
 from typing import Any
 
 from simulator.cost.blocks.tensor_overlap import usable
+from simulator.errors import problem
 from simulator.interop.dialects.deepspeed import say_zero
+from simulator.interop.dialects.megatron_deepspeed import in_words_of_core
 from simulator.interop.dialects.megatron_model import CAPACITY, model_arguments, shape_of, unsaid
 from simulator.interop.dialects.megatron_multimodal import is_multimodal, say_lengths, with_tower
 from simulator.interop.dialects.model_names import zoo_model
@@ -474,6 +476,7 @@ def read_megatron(settings: Settings, *, flags: bool, kind: str, program: str = 
     values of their own for what they do not name. `program` is the script that takes them.
     """
     _refuse_programs(settings, program)
+    in_words_of_core(settings)
     multimodal = is_multimodal(settings, program)
     if multimodal:
         say_lengths(settings, program)
@@ -769,6 +772,8 @@ def _read_experts(settings: Settings, flags: bool) -> None:
     tp, experts = settings.value_of("layout.tp"), settings.found.get("num_experts")
     if flags and tp and experts and settings.value_of("layout.etp") is None:
         settings.say("layout.etp", tp, settings.at("tensor_model_parallel_size"))
+    if not flags and settings.flag("moe_permute_fusion"):
+        settings.say("software.unpermute", "fused", settings.found["moe_permute_fusion"])
     if not flags or not experts:
         return
     grouped, at = settings.flag("moe_grouped_gemm"), settings.at("moe_grouped_gemm", "num_experts")
@@ -977,13 +982,20 @@ def adapted_matrices(modules: Iterable[str]) -> list[str]:
     return [name for word in modules for name, module in TARGETS.items() if module == word]
 
 
+_NO_ADAPTERS = ("none", "null", "false", "", "pretrain", "sft", "full")
+
+
 def _adapters(settings: Settings) -> None:
     kind = settings.take("peft")  # of a recipe of Megatron-Bridge, which has a rank of its own
     mode = settings.found.get("mode")
     if mode is not None and str(mode.value).lower() in ("lora", "dora", "pretrain", "sft"):
         settings.take("mode")
         kind = kind or mode
-    said = kind is not None and str(kind.value).lower() in ("lora", "dora")
+    word = "none" if kind is None else str(kind.value).lower()
+    said = word in ("lora", "dora")
+    if kind is not None and not said and word not in _NO_ADAPTERS:
+        rule = "must be lora or none (other adapters are not modelled)"
+        settings.problems.append(problem(str(kind.place), "", rule, kind.value))
     if kind is not None and said and settings.value_of("training.lora_rank") is None:
         why = "names adapters, but not their rank"
         settings.unset.append(Unset("training.lora_rank", str(kind.value), kind.place, why))

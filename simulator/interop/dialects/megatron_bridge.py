@@ -8,6 +8,7 @@ KEY=VALUE.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -171,9 +172,16 @@ _SHORT = {
     "pp": "pipeline_model_parallel_size", "cp": "context_parallel_size",
     "vp": "virtual_pipeline_model_parallel_size", "ep": "expert_model_parallel_size",
     "et": "expert_tensor_parallel_size", "a": "account", "p": "partition", "i": "container_image",
+    "moe_a2a_overlap": "overlap_moe_expert_parallel_comm", "max_step": "max_steps",
     "t": "time_limit", "hf": "hf_token", "l": "log_dir", "v": "config_variant", "d": "dryrun",
 }  # fmt: skip
-"""Short options of scripts/performance/setup_experiment.py (argument_parser.py)."""
+"""Short options of scripts/performance/setup_experiment.py (argument_parser.py), and those that
+have another name in Megatron-Core's configuration (utils/overrides.py)."""
+_RECOMPUTED = {
+    "recompute_num_layers": {"recompute_granularity": "full", "recompute_method": "block"},
+    "recompute_modules": {"recompute_granularity": "selective"},
+}
+"""Options and what they set beside themselves; the last holds (utils/overrides.py)."""
 _IDLE_OPTIONS = (
     *("gpu", "model_family_name", "task", "account", "partition", "container_image", "time_limit"),
     *("hf_token", "log_dir", "dryrun", "domain", "use_recipes", "nemo_home", "detach", "csp"),
@@ -205,9 +213,9 @@ def performance_recipes() -> dict[str, dict[str, str]]:
     return {row[0]: dict(zip(columns, row, strict=True)) for row in rows}
 
 
-def is_setup_experiment(program: str) -> bool:
-    """Whether a program is the launcher of performance recipes."""
-    return program.rpartition("/")[2] == "setup_experiment.py"
+def is_setup_experiment(program: str, keys: Iterable[str] = ()) -> bool:
+    """Whether a program is the launcher of performance recipes, or one with its options."""
+    return program.endswith("setup_experiment.py") or "model_recipe_name" in keys
 
 
 def with_long_names(settings: list[Setting]) -> list[Setting]:
@@ -227,16 +235,23 @@ def recipe_name(options: dict[str, Setting]) -> str:
 def say_recipe(settings: Settings, task: str) -> None:
     """State what the recipe says that the options choose; where it is not known, ask for it."""
     gpu = settings.take("gpu")
+    for key, beside in _RECOMPUTED.items():
+        if (said := settings.found.get(key)) is not None:
+            settings.found |= {name: replace(said, value=value) for name, value in beside.items()}
     settings.word("training.precision", _PRECISIONS, "compute_dtype")
     name = recipe_name({**settings.found, **({} if gpu is None else {"gpu": gpu})})
     if gpu is not None:
         settings.notes.append(f"{gpu.place}: asks for accelerators called {gpu.value!r}")
     row = performance_recipes().get(name) if task == "pretrain" else None
+    if row is None and not settings.found:
+        return
     if row is None:
         at = settings.at("model_recipe_name", "recipe", *settings.found)
+        why = "is a recipe that is not known here, which says the layout and what is recomputed"
         if "tensor_model_parallel_size" not in settings.found:
-            why = "is a recipe that is not known here, which says the layout and what is recomputed"
             settings.unset.append(Unset("layout.tp", name, at.place, why))
+        else:
+            settings.notes.append(f"{at.place}: {name!r} {why}: what no option says is not counted")
         return
     why = f"said by Megatron-Bridge's recipe {name}"
     for key, field in _RECIPE_FIELDS.items():

@@ -232,7 +232,8 @@ def shape_of(settings: Settings, *, flags: bool = False) -> Shape:
         return Shape(layers=layers, architecture=_named(architecture, said)[0], notes=notes)
     architecture, alike = _named(architecture, said, any_vocabulary=True)
     if alike and not _names_another(settings, architecture.name):
-        note = f"vocabulary: that of {architecture.name}, whose other sizes are the same"
+        note = f"vocabulary: that of {architecture.name}, whose other sizes are the same;"
+        note += " --set model.vocab_size=N says another"
         return Shape(layers=layers, architecture=architecture, notes=(note,))
     what = f"{layers} layers of {hidden}, vocabulary (--vocab-size) not said"
     settings.say("run.model", what, settings.found["hidden_size"])
@@ -338,13 +339,24 @@ def _vocabulary(settings: Settings) -> tuple[int | None, tuple[str, ...]]:
     if size is not None:
         return size + (kind == "nulltokenizer"), ()
     if kind in _VOCABULARIES:
-        return _VOCABULARIES[kind], ()
+        return _VOCABULARIES[kind], _words_of_ones_own(settings, kind)
     setting = settings.found.get("tokenizer_model") or settings.found.get("tokenizer_name_or_path")
     said = str(setting.value).strip("'\"") if setting else ""
     for place in (said, said.rpartition("/")[0]):  # a repository or folder, or a file in one
         if place and "$" not in place and (name := zoo_model(place)) is not None:
             return presets.load(name).vocabulary, (f"vocabulary: that of the tokenizer of {name}",)
     return None, ()
+
+
+def _words_of_ones_own(settings: Settings, kind: str) -> tuple[str, ...]:
+    """That a list of words which is not named after its tokenizer's maker may be another one."""
+    words = settings.found.get("vocab_file")
+    name = "" if words is None else str(words.value).strip("'\"")
+    if words is None or "$" in name or re.search("gpt-?2|bert", name, re.I):
+        return ()
+    tokens = f"{_VOCABULARIES[kind]:,} tokens"
+    note = f"{words.place}: {name[:99]!r} is taken to have the {tokens} of its tokenizer's maker"
+    return (f"{note}: --set model.vocab_size=N says how many it has",)
 
 
 @dataclass(frozen=True)
@@ -442,9 +454,7 @@ class _Given:
         )
         gated = bool(self.flags["swiglu"] or self.flags["gated_linear_unit"])
         activation: Any = "squared_relu" if self.flags["squared_relu"] else "gelu"
-        width = self.sizes["ffn_hidden_size"]
-        width = width or (int(4 * self.hidden * 2 / 3 / 64) * 64 if gated else 4 * self.hidden)
-        dense = MLP(ffn_hidden=width, gated=gated, activation=activation, bias=biased)
+        dense = MLP(ffn_hidden=self._width(gated), gated=gated, activation=activation, bias=biased)
         rms = self._word("normalization", "LayerNorm").lower().startswith("rms")
         return Block(
             attention=self._attention(biased),
@@ -452,6 +462,11 @@ class _Given:
             norm="rms" if rms else "layer",
             dropout=self._dropped("hidden_dropout"),
         )
+
+    def _width(self, gated: bool) -> int:
+        """Of an MLP; two thirds of four times the model's where it is gated and nothing says it."""
+        usual = int(4 * self.hidden * 2 / 3 / 64) * 64 if gated else 4 * self.hidden
+        return self.sizes["ffn_hidden_size"] or usual
 
     def _attention(self, biased: bool) -> Attention:
         sizes = self.sizes
@@ -492,7 +507,7 @@ class _Given:
         stated: dict[str, Any] = {name: sizes[key] for name, key in _ROUTED.items() if sizes[key]}
         usual = {
             "top_k": 2,
-            "ffn_hidden": sizes["ffn_hidden_size"] or 4 * self.hidden,
+            "ffn_hidden": self._width(gated),
             "top_groups": stated.get("groups", 1),
         }
         routed = {**usual, **stated, "experts": count}

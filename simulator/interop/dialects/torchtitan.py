@@ -527,6 +527,9 @@ _COUNTED = {"output", "lm_head", "router.gate", "experts", "auto_filter_small_kn
 
 def _precision(settings: Settings) -> None:
     converters = settings.found.get("model.converters")
+    if settings.flag("float8.enable_float8_linear"):  # of releases before model.converters
+        at = settings.found["float8.enable_float8_linear"]
+        converters = Setting("model.converters", "float8", at.place)
     said = str(converters.value) if converters else ""
     for key in _CONVERTED:
         listed = settings.found.get(key)

@@ -36,6 +36,7 @@ from simulator.interop.dialects.training_ways import (
     say_targets,
     way_of,
 )
+from simulator.interop.dialects.vision_trainers import say_trained_parts
 
 TRAINER_KEYS = {
     "per_device_train_batch_size",
@@ -104,10 +105,11 @@ def read_trainer(settings: Settings, program: str = "") -> Reading:
     """State what the arguments of a Trainer say; `program` is the script that takes them."""
     factory = bool(_FACTORY_KEYS & set(settings.found)) or "llamafactory" in program
     trl = not factory and _TRL_PROGRAM.search(program) is not None
+    say_trained_parts(settings)
     settings.whole("layout.micro_batch", "per_device_train_batch_size", "per_gpu_train_batch_size")
     settings.whole("run.accumulation", "gradient_accumulation_steps")
     steps = settings.take("max_steps")
-    if steps is not None and str(steps.value) != "-1":  # -1: num_train_epochs decides
+    if steps is not None and str(steps.value) not in ("-1", "0"):  # num_train_epochs decides then
         settings.whole("run.steps", "max_steps")
     strategy = settings.found.get("save_strategy")
     if strategy is None or str(strategy.value).rpartition(".")[2].lower() == "steps":

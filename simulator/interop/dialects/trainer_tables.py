@@ -10,6 +10,7 @@ A trainer is added by its table alone, with a case in ``tests/interop/test_train
 - ``[same]``: a key and other names of it; with a point at its end, of a section.
 - ``[numbers]``, ``[reals]``: a key and the field that its number states; ``[numbers_or_none]``: 0
   and -1 state nothing; ``[mebibytes]`` of a field in bytes, ``[tokens]`` of one in sequences.
+- ``environment``: variables of a script around its command that count as options.
 - ``saves``: keys of steps between checkpoints.
 - ``deepspeed``: what stands before keys of DeepSpeed's own configuration.
 - ``options``: keys and sections of which one tells that a command's options change such a file.
@@ -21,7 +22,8 @@ A trainer is added by its table alone, with a case in ``tests/interop/test_train
   all of them with spaces between.
 - ``[[ignored]]``: ``keys`` and sections that the trainer does not read where ``when`` holds.
 - ``[[follows]]``: fields (``say``) where nothing stated them and ``when`` holds; ``instead``: in
-  place of what was stated; ``numbers``: as above; ``refuse`` the reason why that is refused.
+  place of what was stated; ``ask`` and ``why``: a field that only the user knows; ``numbers``: as
+  above; ``refuse`` the reason why that is refused.
 - ``[[software]]``: profiles, the first list whose ``when`` holds.
 - ``[idle]``, ``[idle_sections]``: a reason, and keys or whole sections on which neither time nor
   memory depends for that reason.
@@ -292,6 +294,9 @@ def _follow(settings: Settings, rule: Mapping[str, Any]) -> None:
         settings.problems.append(problem(str(at.place), "", rule["refuse"], at.value))
     if "note" in rule:
         settings.notes.append(f"{at.place}: {rule['note']}")
+    if "ask" in rule:
+        settings.unset.append(Unset(rule["ask"], str(at.value or next(iter(when)))[:99], at.place,
+                                    rule["why"]))  # fmt: skip
     for key, field in rule.get("numbers", {}).items():
         settings.whole(field, key)
     for field, value in rule.get("say", {}).items():

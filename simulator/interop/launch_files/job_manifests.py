@@ -70,10 +70,12 @@ def _train_job(spec: Mapping[str, Any], path: str) -> JobManifest:
 def _pytorch_job(spec: Mapping[str, Any], path: str) -> JobManifest:
     replicas = _table(spec.get("pytorchReplicaSpecs"))
     place = "spec.pytorchReplicaSpecs"
-    nodes = sum(
-        _replicas(_table(role).get("replicas"), f"{path}: {place}.{name}.replicas", least=0)
+    counts = {
+        f"{path}: {place}.{name}.replicas": _table(role).get("replicas")
         for name, role in replicas.items()
-    )
+    }
+    open_ = any(map(_is_variable, counts.values()))
+    nodes = 0 if open_ else sum(_replicas(n, where, least=0) for where, n in counts.items())
     first = _table(replicas.get("Master") or replicas.get("Worker"))
     container = _container(_table(first.get("template")))
     per_node = _whole(spec.get("nprocPerNode")) or _devices(container.get("resources"))
@@ -171,8 +173,15 @@ def _whole(value: Any) -> int | None:
     return int(digits[0]) if digits else None
 
 
+def _is_variable(value: Any) -> bool:
+    """Whether envsubst or a chart fills a value in before the job is sent."""
+    return isinstance(value, str) and value.startswith(("$", "{{"))
+
+
 def _replicas(value: Any, where: str, least: int = 1) -> int:
-    """Servers, 1 where nothing is said; 0 are none of a role."""
+    """Servers, 1 where nothing is said; 0 are none of a role, or what a variable says."""
+    if _is_variable(value):
+        return 0
     count = 1 if value is None else _whole(value) or (0 if str(value) == "0" else None)
     if count is None or count < least:
         raise InputError(f"{where}: must be a whole number from {least}, got {value!r}")

@@ -135,7 +135,9 @@ class _Merging:
         """Take what every file states; two that differ are a contradiction."""
         for reading in self.readings:
             self.problems += reading.problems
-            self.notes += reading.notes
+            self.notes += [
+                note for note in reading.notes if _TOKENS not in self.given or _TOKENS not in note
+            ]
             for unset in reading.unset:
                 self._ask_for(unset)
             last = {item.field: item for item in reading.stated}
@@ -200,8 +202,15 @@ class _Merging:
                 if of_accelerate:
                     how = f"--software NAME (plain-ddp, torch-fsdp or deepspeed) and {how}"
                 self.problems.append(f"{rule}, or {how}")
+            elif setting.key == "job.config_file" and self._unnamed():
+                self.problems.append(rule)
             else:
                 self.notes.append(rule)
+
+    def _unnamed(self) -> bool:
+        """Whether neither options nor files say what is trained."""
+        named = self.model, self._get("model.name"), self._get("run.model")
+        return not any(named) and all(r.architecture is None for r in self.readings)
 
     def _check_gpus(self, size: int) -> None:
         nodes, each = self._get("run.nodes"), self._get("run.per_node")
@@ -248,7 +257,7 @@ class _Merging:
         chosen = (configs or readings)[0]
         arch = chosen.architecture
         assert arch is not None, "readings without one were left out"
-        if not arch.vocabulary:
+        if not arch.vocabulary or _TOKENS in self.given:
             tokens = self._get(_TOKENS)
             self.sizes_alone = tokens is None
             if tokens is None or not 1 <= tokens <= LARGEST:

@@ -28,8 +28,11 @@ from simulator.interop.dialects.megatron_bridge import (
     say_recipe,
     with_long_names,
 )
+from simulator.interop.dialects.megatron_swift import read_megatron_swift
 from simulator.interop.dialects.mlperf import VARIABLES, read_mlperf_config
 from simulator.interop.dialects.model_names import say_model
+from simulator.interop.dialects.nemo import is_named_to_launcher, is_nemo, of_the_launcher
+from simulator.interop.dialects.nemo import reading_of as nemo_reading
 from simulator.interop.dialects.neuronx import NEURONX_SECTION, read_neuronx
 from simulator.interop.dialects.primus import frameworks_of, is_primus, with_defaults
 from simulator.interop.dialects.python_calls import calls_of, imported
@@ -136,7 +139,7 @@ KINDS = (
     "TrainingArguments (JSON)",
     "an accelerate configuration (YAML)",
     "a configuration of NeuronX Distributed Training (YAML)",
-    "a recipe of NeMo, Megatron-Bridge or Primus (YAML)",
+    "a recipe of NeMo, Megatron-Bridge or Primus (YAML), or options over one of NeMo 1",
     "a configuration of torchtune (YAML), or tune run with it",
     "an MLPerf configuration (shell)",
     "a job of SLURM",
@@ -264,7 +267,7 @@ def _by_content(
     if start[:1] == "{" or (start[:1] in ("/", "#") and path.endswith((".json", ".hjson"))):
         return _of_json_text(text, path)
     if MANIFEST.search(text):
-        return _of_yaml(yaml_of(text, path), path)
+        return _of_documents(text, path)
     if _HERE_DOCUMENT.search(text):
         return _of_shell(text, path, beside)
     if is_fsdp2(text):
@@ -278,8 +281,33 @@ def _by_content(
         return _of_toml(toml_of(text, path), path)
     like = sum(bool(_YAML_LINE.match(line)) for line in lines)
     if path.endswith((".yaml", ".yml")) or like > 0.6 * max(len(lines), 1):
-        return _of_yaml(yaml_of(text, path), path)
+        return _of_documents(text, path)
     return _of_shell(text, path, beside)
+
+
+_NEXT_DOCUMENT = re.compile(r"^---(?:[ \t].*)?$", re.M)
+_MOST_DOCUMENTS = 50
+
+
+def _of_documents(text: str, path: str) -> list[Reading]:
+    """YAML of one document, or the one job among several of a cluster's (services, volumes)."""
+    parts = [part for part in _NEXT_DOCUMENT.split(text) if _said(part)]
+    if not 1 < len(parts) <= _MOST_DOCUMENTS:
+        return _of_yaml(yaml_of(text, path), path)
+    documents = [yaml_of(part, path) for part in parts]
+    jobs = [x for x in documents if isinstance(x, dict) and read_manifest(x, path) is not None]
+    if not jobs:
+        return _of_yaml(yaml_of(text, path), path)
+    readings = _of_yaml(jobs[0], path)
+    if len(jobs) > 1:
+        rule = f"{path}: of {len(jobs)} jobs the first was read"
+        readings.append(Reading(path=path, kind="script", notes=(rule,)))
+    return readings
+
+
+def _said(part: str) -> bool:
+    lines = (line.strip() for line in part.splitlines())
+    return any(line and line[0] != "#" for line in lines)
 
 
 def _flat(table: Mapping[Any, Any], path: str, prefix: str = "") -> Iterable[Setting]:
@@ -404,7 +432,8 @@ def _of_sections(found: dict[str, Any], path: str) -> list[Reading]:
     if isinstance(found.get("parallelism"), dict) or (
         isinstance(found.get("training"), dict) and set(found) <= {*SECTIONS, "comm", "ema"}
     ):
-        return [read_torchtitan(Settings.of(path, _settings(found, path)))]
+        settings = _settings(found, path)
+        return _claimed(read_torchtitan(Settings.of(path, settings)), len(settings))
     return _of_recipe(_settings(found, path), path)
 
 
@@ -461,6 +490,8 @@ def _of_primus(sections: dict[str, Any], path: str) -> list[Reading]:
 
 def _of_recipe(settings: list[Setting], path: str) -> list[Reading]:
     """Fields of Megatron's configuration under whatever sections a framework has."""
+    if is_nemo(item.key for item in settings):
+        return [nemo_reading(settings, path)]
     tails = [Setting(_tail(item.key), item.value, item.place) for item in settings]
     if not MEGATRON_KEYS & {item.key for item in tails}:
         return []
@@ -534,7 +565,7 @@ def _of_shell(
 ) -> list[Reading]:
     directives = batch_directives(text, path)
     read = {name: read_text(at, LAUNCH_FILE_LIMIT_BYTES) for name, at in (beside or {}).items()
-            if name in text}  # fmt: skip
+            if name in text or is_named_to_launcher(name, text)}  # fmt: skip
     script = read_script(text, path, seeds_of(directives), read)
     shell = []
     if directives:
@@ -588,13 +619,8 @@ def _of_program(command: Command, script: Script) -> list[Reading]:
     """What the options of the program that trains say, in the words of its trainer."""
     path, settings = script.path, list(command.settings)
     keys = {item.key for item in settings}
-    runs = frozenset(f"run {words[0].text}" for words in script.commands if words)
-    if (described := trainer_of(settings, runs)) is not None:
-        options = Settings.of(path, settings)
-        say_program(options, command.script)
-        return [read_trained(described, options)]
-    if (foreign := of_another_trainer(path, keys, command.script)) is not None:
-        return [foreign]
+    if known := _of_named_program(command, script):
+        return known
     trainer = bool((TRAINER_KEYS | {"deepspeed"}) & keys) and not _MEGATRON_ALONE & keys
     if _names_arguments(settings, script):
         trainer, settings = True, [item for item in settings if item.key != "config"]
@@ -605,14 +631,13 @@ def _of_program(command: Command, script: Script) -> list[Reading]:
         return compilers
     dotted = {key.partition(".")[0] for key in keys if "." in key}
     if dotted == {"job"}:
-        places = tuple(item.place for item in settings)  # the job file says the rest
-        return [Reading(path=path, kind="torchtitan command", idle=places)]
+        return _of_titan(settings, script)
     registered = {"module", "config"} <= keys or (
         "config" in keys and "torchtitan" in command.script
     )
     sectioned = dotted & {"parallelism", "activation_checkpoint"}
     if registered or sectioned or (dotted and dotted <= set(SECTIONS)):
-        return [read_torchtitan(Settings.of(path, settings))]
+        return _of_titan(settings, script)
     if trainer:
         return [read_trainer(Settings.of(path, settings), command.script)]
     if experiment := _of_experiment(command.script, settings, path):
@@ -624,7 +649,8 @@ def _of_program(command: Command, script: Script) -> list[Reading]:
         reading = read_megatron(
             Settings.of(path, tails), flags=not recipe, kind=kind, program=command.script
         )
-        return _claimed(reading, len(tails)) if recipe else [reading]
+        shared = recipe or _MEGATRON_SURELY.isdisjoint(item.key for item in tails)
+        return _claimed(reading, len(tails)) if shared else [reading]
     if len(VARIABLES & set(script.variables)) >= 2:
         return [read_mlperf_config(Settings.of(path, _variables(script)))]
     if len(PLAIN_VARIABLES & set(script.variables)) >= 2:
@@ -638,12 +664,84 @@ def _of_program(command: Command, script: Script) -> list[Reading]:
 def _of_experiment(program: str, settings: list[Setting], path: str) -> list[Reading]:
     """Options of Megatron-Bridge's own experiments, over a recipe that it measured."""
     said = {item.key: str(item.value) for item in settings}
-    if not is_setup_experiment(program) and said.get("recipe", "") not in performance_recipes():
+    if (
+        not is_setup_experiment(program, said)
+        and said.get("recipe", "") not in performance_recipes()
+    ):
         return []
     tails = [Setting(_tail(item.key), item.value, item.place) for item in settings]
     options = Settings.of(path, with_long_names(tails))
     say_recipe(options, said.get("task", "pretrain"))
     return [read_megatron(options, flags=False, kind="Megatron-Bridge command")]
+
+
+def _of_named_program(command: Command, script: Script) -> list[Reading]:
+    """What the program itself tells: a trainer that a table describes, or one by its name."""
+    path, settings = script.path, list(command.settings)
+    keys = {item.key for item in settings}
+    starts = [words[0].text for words in script.commands if words]
+    runs = frozenset(f"run {name}" for name in (*starts, command.script.partition(" ")[0]))
+    if (described := trainer_of(settings, runs)) is not None:
+        asked = described.table.get("environment", ())
+        around = [x for x in _variables(script) if x.key in asked and "$" not in str(x.value)]
+        options = Settings.of(path, [*around, *settings])
+        if "rlhf_type" not in keys:  # which says more than the program's name
+            say_program(options, command.script)
+        return [read_trained(described, options)]
+    if command.script.partition(" ")[0] == "megatron":
+        return _of_megatron_swift(command, script)
+    if (foreign := of_another_trainer(path, keys, command.script)) is not None:
+        return [foreign]
+    if (launched := of_the_launcher(settings)) is not None:
+        return _of_launched(launched, settings, script)
+    return []
+
+
+def _of_megatron_swift(command: Command, script: Script) -> list[Reading]:
+    """ms-swift's command by Megatron-Core; servers and their GPUs stand in its environment."""
+    sizes = {"NNODES": "nnodes", "NPROC_PER_NODE": "nproc_per_node"}
+    around = [x for x in _variables(script) if x.key in sizes and "$" not in str(x.value)]
+    launcher = Settings.of(script.path, [replace(x, key=sizes[x.key]) for x in around])
+    read_launcher(launcher, script.variables)
+    options = Settings.of(script.path, command.settings)
+    return [
+        launcher.reading("launcher", lambda key: True),
+        read_megatron_swift(options, command.script),
+    ]
+
+
+def _of_titan(options: list[Setting], script: Script) -> list[Reading]:
+    """Options of torchtitan over the job that ``--job.config_file`` names, which they outrank."""
+    config = next((x for x in options if x.key == "job.config_file"), None)
+    name = "" if config is None else Path(str(config.value)).name.strip("\"'")
+    if name in script.beside:
+        stated = _settings(toml_of(script.beside.pop(name), name), name)
+        whole = {item.key: item for item in (*stated, *options)}
+        return [read_torchtitan(Settings.of(script.path, whole.values()))]
+    named = () if config is None else (config,)
+    if all(item.key.startswith("job.") for item in options):  # the job's file says the rest
+        places = tuple(item.place for item in options)
+        return [Reading(path=script.path, kind="torchtitan command", idle=places, named=named)]
+    return [replace(read_torchtitan(Settings.of(script.path, options)), named=named)]
+
+
+def _of_launched(options: list[Setting], settings: list[Setting], script: Script) -> list[Reading]:
+    """Options of NeMo 1's launcher over the configuration that ``training=llama/llama3_8b`` names.
+
+    Without that file what the options say is read, and the file is asked for.
+    """
+    config = next((item for item in settings if item.key.lstrip("+~") == "training"), None)
+    stated: list[Setting] = []
+    named: tuple[Setting, ...] = ()
+    if config is not None:
+        name = f"{str(config.value).rpartition('/')[2]}.yaml"
+        if name in script.beside:
+            sections = yaml_of(script.beside.pop(name), name)
+            stated = _settings(sections, name) if isinstance(sections, dict) else []
+        else:
+            named = (replace(config, value=name),)
+    whole = {item.key: item for item in (*stated, *options)}
+    return [replace(nemo_reading(list(whole.values()), script.path), named=named)]
 
 
 def _names_arguments(settings: list[Setting], script: Script) -> bool:
@@ -653,6 +751,11 @@ def _names_arguments(settings: list[Setting], script: Script) -> bool:
     return any(f"{key}:" in text for key in TRAINER_KEYS)
 
 
+_MEGATRON_SURELY = {
+    *("num_layers", "hidden_size", "num_attention_heads", "tensor_model_parallel_size"),
+    *("pipeline_model_parallel_size", "train_iters", "train_samples", "use_mcore_models"),
+}
+"""Arguments of which Megatron-LM's commands have some, and scripts of one's own hardly any."""
 _MEGATRON_ALONE = {"tensor_model_parallel_size", "num_layers", "micro_batch_size"}
 
 

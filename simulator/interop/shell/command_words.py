@@ -28,6 +28,8 @@ _STARTERS = {
 }
 _ENTRIES = ("trl", "llamafactory-cli", "axolotl", "swift")
 """Commands whose next word says what is done, and whose options follow it."""
+_OF_MEGATRON = ("sft", "pt", "rlhf")
+"""Words behind ``megatron`` that make it ms-swift's command."""
 _PRINTS = ("echo", "printf")
 _SCRIPT = re.compile(r"[^\s=]+\.py")
 _FLAG = re.compile(r"--?[A-Za-z][\w.-]*(?:=.*)?", re.S)
@@ -123,7 +125,9 @@ def _plain(script: Script) -> dict[str, str]:
 def _taken_apart(words: list[Word], path: str) -> Command | None:
     """Launcher, program and settings of a command; None if it starts no program."""
     names = [word.text.rpartition("/")[2] for word in words]
-    if (entry := next((at for at, name in enumerate(names) if name in _ENTRIES), None)) is not None:
+    pairs = enumerate(zip(names, [*names[1:], ""], strict=True))
+    entry = next((at for at, pair in pairs if _is_entry(*pair)), None)
+    if entry is not None:
         rest = settings_of(words[entry + 2 :], path)
         return Command(" ".join(names[entry : entry + 2]), settings_of(words[:entry], path), rest)
     if not any(name in _STARTERS or _SCRIPT.fullmatch(name) for name in names):
@@ -139,6 +143,10 @@ def _taken_apart(words: list[Word], path: str) -> Command | None:
             started = settings_of(words[:at], path)
             return Command(word.text, started, settings_of(words[at + 1 :], path), starter)
     return None
+
+
+def _is_entry(name: str, after: str) -> bool:
+    return name in _ENTRIES or (name == "megatron" and after in _OF_MEGATRON)
 
 
 def settings_of(words: list[Word], path: str) -> tuple[Setting, ...]:

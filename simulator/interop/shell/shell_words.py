@@ -18,6 +18,7 @@ from itertools import chain
 
 from simulator.errors import InputError
 from simulator.interop.dialects.settings import Place
+from simulator.interop.shell.parameter_changes import changed, is_change
 from simulator.interop.shell.shell_braces import (
     closing,
     expansion_end,
@@ -29,7 +30,10 @@ from simulator.interop.shell.shell_branches import KEYWORDS, Branches
 from simulator.records import dataclass
 
 _MOST_CHARACTERS = 4 * 2**20
-"""Characters of all words, variables put in: a script may double a variable line by line."""
+"""Characters of a variable's value or a word: a script may double a variable line by line."""
+
+_MOST_MADE = 32 * 2**20
+"""Characters of all of them: a blend of data sets is made longer by a line for each, 400 times."""
 
 _MOST_WORDS = 10_000
 """Words and values of a script, those that a variable becomes too: each may be as short as two
@@ -456,9 +460,11 @@ class _Scanner:
         self.counted += max(len(value), 1) if isinstance(value, list) else 1
         if self.counted > _MOST_WORDS:
             raise InputError(f"{path}: line {self.line}: more than {_MOST_WORDS} words")
-        self.made += len(value) if isinstance(value, str) else sum(map(len, value)) + len(value)
-        if self.made > _MOST_CHARACTERS:
-            raise InputError(f"{path}: its variables grow beyond {_MOST_CHARACTERS} characters")
+        size = len(value) if isinstance(value, str) else sum(map(len, value)) + len(value)
+        self.made += size
+        if size > _MOST_CHARACTERS or self.made > _MOST_MADE:
+            most = _MOST_CHARACTERS if size > _MOST_CHARACTERS else _MOST_MADE
+            raise InputError(f"{path}: its variables grow beyond {most} characters")
 
     def _array(self, name: str) -> list[str]:
         """Words up to the closing parenthesis, over any number of lines."""
@@ -596,7 +602,7 @@ class _Scanner:
                 return self._up_to(at + 3)
             closed = closing(text, at + 1, "(", ")") - 2
             end = closed if text.startswith("))", closed) else end
-            inside = text[at + 3 : end]
+            inside = _BRACED.sub(lambda match: self._braced_number(match), text[at + 3 : end])
             written = self._up_to(end + 2)
             number = _arithmetic(inside, self.script.variables)
             return written if number is None else str(number)
@@ -621,6 +627,18 @@ class _Scanner:
         if value is None:
             return f"${match[0]}"
         return _element(value, 0) or ""  # of an array, bash takes the first
+
+    def _braced_number(self, match: re.Match[str]) -> str:
+        """A changed value inside arithmetic, which takes names and numbers alone."""
+        value = self._changed(match[1]) if is_change(match[1]) else None
+        return match[0] if value is None else value
+
+    def _changed(self, inside: str) -> str | None:
+        def value_of(name: str) -> str | None:
+            value = self._variable(name)
+            return _element(value, 0) if isinstance(value, list) else value
+
+        return changed(inside, value_of, lambda text: _arithmetic(text, self.script.variables))
 
     def _variable(self, name: str) -> str | list[str] | None:
         """The value of a variable, or of what a function was called with; None: not known."""
@@ -649,6 +667,8 @@ class _Scanner:
             return (
                 str(len(value)) if isinstance(value, list) is whole and value is not None else None
             )
+        if is_change(inside):
+            return self._changed(inside)
         fullmatch = re.fullmatch(
             r"(\w+|@|\*)(?:\[([^\]]{1,100})\])?(?:(:?[-=+])(.*))?", inside, re.S
         )
@@ -699,6 +719,9 @@ class _Scanner:
             fields_ += inner.quoted() if quoted else inner._word("", split=False)
         self.made, self.counted = inner.made, inner.counted
         return fields_
+
+
+_BRACED = re.compile(r"\$\{([^{}]{1,100})\}")
 
 
 def _quotient(dividend: int, divisor: int) -> int:
