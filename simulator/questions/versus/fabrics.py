@@ -76,6 +76,7 @@ class FabricChoices(Answer):
     COMMAND: ClassVar[str] = "what-if --fabrics"
     KEYS: ClassVar[tuple[str, ...]] = (
         *("model=scenario.workload.architecture.name", "assumed_training=scenario.assumed"),
+        "idle_fields=scenario.idle",
         *("cluster", "rows=with_front"),
     )
 
