@@ -65,8 +65,8 @@ def idle_words(scenario: Scenario) -> str:
     names = dict[str, list[str]]()
     for name, why in scenario.idle.items():
         names.setdefault(why, []).append(name)
-    each = "; ".join(f"{', '.join(several)} ({why})" for why, several in names.items())
-    return f"given, but nothing here hangs on it: {each}" if each else ""
+    fields = "; ".join(f"{', '.join(several)} ({why})" for why, several in names.items())
+    return f"given, but nothing here hangs on it: {fields}" if fields else ""
 
 
 def length_words(recipe: Recipe) -> str:
