@@ -42,6 +42,7 @@ SCHEMA = 1
 SCENARIO = (
     "scenario=scenario.document",
     "assumed_training=scenario.assumed",
+    "idle_fields=scenario.idle",
     "workload=scenario.workload.architecture",
 )
 """Keys that say what was asked, of an answer with a scenario."""

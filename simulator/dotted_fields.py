@@ -47,6 +47,20 @@ def put(document: dict[str, Any], key: str, value: Any, *, where: str) -> None:
     inside[_place(inside, last, key, where)] = value
 
 
+def given(document: Mapping[str, Any], key: str) -> Any:
+    """The value of a field by its dotted name; None where nobody gave it.
+
+    Examples
+    --------
+    >>> given({"run": {"spares": {"hot": 2}}}, "run.spares.hot"), given({}, "run.spares")
+    (2, None)
+    """
+    value: Any = document
+    for name in key.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
 def _place(inside: dict[str, Any] | list[Any], name: str, key: str, where: str) -> Any:
     """Name of a table's entry as it is; of a list's its place."""
     if isinstance(inside, dict):

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from simulator.dotted_fields import put
+from simulator.dotted_fields import given, put
 from simulator.economics.economics_section import (
     Economics,
     Tariff,
@@ -71,6 +71,8 @@ class Scenario:
     """Whether a layout may win whose P90 of memory is more than is usable ([search])."""
     assumed: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Required fields of [training] that nobody gave, and what they were taken to be."""
+    idle: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Fields that were given and on which nothing hangs here, each with the reason."""
     choices: dict[str, Choice] = dataclasses.field(default_factory=dict)
     """Fields of [training] that a plan chooses, of MAY_BE_SEVERAL."""
     sections: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -192,6 +194,7 @@ def make_scenario(
         release=records["release"],
         allow=records["search"].allow,
         allow_tight=records["search"].allow_tight,
+        idle=_idle(records, where),
         choices=choices,
         sections={
             section.name: records[section.name]
@@ -224,6 +227,19 @@ def _read(records: dict[str, Any], where: str) -> list[str]:
             if (made := maker.applied(records, where=where)) is not None:
                 records[name] = made
     return problems
+
+
+def _idle(records: Mapping[str, Any], where: str) -> dict[str, str]:
+    """Fields that were given, not as they are anyway, and on which nothing hangs; why of each."""
+    idle = dict[str, str]()
+    for section in READ:
+        reasons = section.idle.applied(records, where=where) if section.idle is not None else {}
+        usual = {field.name: field.default for kind in section.schemas for field in fields(kind)}
+        for name, reason in (reasons or {}).items():
+            value = given(records["document"], f"{section.name}.{name}")
+            if value is not None and value != usual.get(name):
+                idle[f"{section.name}.{name}"] = reason
+    return idle
 
 
 def _choices(

@@ -50,6 +50,8 @@ class Section:
     """Each lists what contradicts what other sections say."""
     makes: tuple[tuple[str, Rule], ...] = ()
     """Records of other sections that this one makes or changes once all are read."""
+    idle: Rule | None = None
+    """Maps fields ("rent.spot_lost_s") on which nothing hangs beside what else is said to why."""
     instead_of: str = ""
     """A section that must be left out beside it."""
     priced_by: str = ""

@@ -94,7 +94,7 @@ def heading(scenario: Scenario, *, priced: str = "") -> Text:
 
     `priced` is a section that they hold, though those of a step on [cluster] would not.
     """
-    from simulator.report.wording import assumed_words, length_words
+    from simulator.report.wording import assumed_words, idle_words, length_words
 
     arch, recipe = scenario.workload.architecture, scenario.workload.recipe
     cluster = scenario.cluster
@@ -123,6 +123,8 @@ def heading(scenario: Scenario, *, priced: str = "") -> Text:
             text.append(words, style="not bold TIGHT")
     if assumed := assumed_words(scenario):
         text.append(f"\n{assumed}", style="not bold")
+    if idle := idle_words(scenario):
+        text.append(f"\n{idle}", style="not bold TIGHT")
     return text
 
 

@@ -172,6 +172,11 @@ def memory_needs(layouts: Layouts, priced: Priced) -> Needs:
 
 
 def least_step_s(layouts: Layouts, priced: Priced) -> Floats:
+    """The first of :func:`least_steps_s`."""
+    return least_steps_s(layouts, priced)[0]
+
+
+def least_steps_s(layouts: Layouts, priced: Priced) -> tuple[Floats, Floats]:
     """A lower bound on the step time of the rows of a priced table, (layouts,), without paths.
 
     A step is the sum of the terms of :data:`simulator.cost.terms.TERMS`, none of which is negative:
@@ -181,6 +186,9 @@ def least_step_s(layouts: Layouts, priced: Priced) -> Floats:
     on the rank that takes longest for them, the optimizer's step on the device, and the norm of the
     gradients. So no step is shorter, and no layout whose bound lies above the time of the n-th
     fastest is among the n fastest. The last 1e-9 are left to the rounding of sums in another order.
+
+    The second is the same with the mean of all ranks in place of the slowest, and nothing else: no
+    way to deal the layers makes a step shorter.
 
     Few layouts differ in what their ranks hold, what a block costs and what is recomputed.
     """
@@ -200,10 +208,13 @@ def least_step_s(layouts: Layouts, priced: Priced) -> Floats:
         covered = covered_parts(layers[full], parts[full])
         ranks_s[full] += over_parts(covered, blocks.recompute_s[FULL][key[full]][:, None, :])
     m = layouts.micro_batches / layouts.copies
+    ranks = priced.table.ranks[priced.plan[keys.first]]
+    mean_s = (ranks * ranks_s).sum(axis=1) / ranks.sum(axis=1)
     least_s = m * ranks_s.max(axis=1)[keys.inverse] + priced.states.norm_s[priced.state_key]
     if not uses_host(layouts):
         least_s = least_s + priced.states.longest_optimizer_s[priced.state_key]
-    return np.asarray(least_s * (1.0 - 1e-9))
+    rounding = 1.0 - 1e-9
+    return np.asarray(least_s * rounding), np.asarray(m * mean_s[keys.inverse] * rounding)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -303,10 +303,44 @@ def _interrupted(
     return dataclasses.replace(run, causes={**run.causes, "preemption": preemption})
 
 
+_BEARS: Mapping[Basis, tuple[str, ...]] = {
+    "profile": (),
+    "on demand": ("page", "rent.on_demand_usd_per_gpu_hour"),
+    "reserved": (
+        *("page", "rent.on_demand_usd_per_gpu_hour"),
+        *("rent.reserved_discount_fraction", "in_use"),
+    ),
+    "spot": (
+        *("page", "rent.on_demand_usd_per_gpu_hour"),
+        *("rent.spot_discount_fraction", "rent.spot_interruptions_per_day"),
+    ),
+    "own": ("page", "own", "months", "cooling", "in_use"),
+}
+"""Fields on which an hour's price, or the run, hangs with each basis."""
+
+
+def _idle(economics: Economics, cluster: Cluster, *, where: str) -> dict[str, str]:
+    """Fields on which nothing hangs: they make a price that is not taken."""
+    basis, bears = economics.basis, _BEARS[economics.basis]
+    reason = f"economics.basis is {basis}"
+    if economics.usd_per_gpu_hour is not None:
+        reason = "economics.usd_per_gpu_hour is the price"
+        bears = tuple(x for x in bears if basis == "spot" and "interruptions" in x)
+    every = {name for names in _BEARS.values() for name in names}
+    idle = {name: reason for name in sorted(every) if name not in bears}
+    if economics.usd_per_gpu_hour is not None and basis != "spot":
+        idle["basis"] = reason
+    idle["rent.spot_lost_s"] = "what a run loses follows from [run]; rent-or-buy asks for it"
+    if basis != "own" and _price_of(economics, cluster).included_power:
+        idle["site.electricity_usd_per_kwh"] = "the price of an hour includes power"
+    return idle
+
+
 ECONOMICS = Section(
     name="economics",
     schemas=(Economics,),
     read=Rule(read_economics, needs=("cluster",)),
     makes=(("run", Rule(_interrupted, needs=("run", "economics", "cluster", "document"))),),
+    idle=Rule(_idle, needs=("economics", "cluster")),
     base=usual_economics,
 )

@@ -300,6 +300,7 @@ def _described(answer: Plan | Prediction) -> dict[str, Any]:
     """The first layout as the page shows it: what predict's document says, and the HBM line."""
     from simulator.questions.compare.offers import asked_of, offer_of_answer
     from simulator.report.decision import verdict_sentence
+    from simulator.report.wording import idle_words
 
     row, memory = layout_rows(answer)[0], answer.scenario.cluster.accelerator.memory
     asked = asked_of(answer)
@@ -311,6 +312,7 @@ def _described(answer: Plan | Prediction) -> dict[str, Any]:
         "verdict": row.memory_verdict,
         "capacity_bytes": float(memory.capacity_bytes),
         "software": answer.scenario.software.name,
+        "idle": idle_words(answer.scenario),
     }
 
 

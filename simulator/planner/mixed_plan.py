@@ -40,6 +40,7 @@ from simulator.goal import Goal
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import SHARDINGS, Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
+from simulator.planner.layout_row import layout_fields
 from simulator.planner.mixed_prediction import (
     FullestMemory,
     MixedOutcome,
@@ -234,9 +235,9 @@ def option_row(option: MixedOption, scenario: Scenario) -> dict[str, Any]:
         "way": option.way,
         "kinds": list(option.kinds),
         "gpus": option.gpus,
-        "layout": option.layouts.row(),
+        "layout": layout_fields(scenario, option.layouts),
         "described": option.described,
-        "layouts": [option.layouts.row(i) for i in range(len(option.layouts))],
+        "layouts": [layout_fields(scenario, option.layouts, i) for i in range(len(option.layouts))],
         "micro_batches": list(option.micro_batches),
         "legs_s": None if legs is None else _legs_row(legs),
         "step_time_s": option.step_s,

@@ -102,6 +102,7 @@ def asked_of(scenario: Scenario) -> dict[str, Any]:
         "cluster": {"groups": groups, "gpus": cluster.gpus},
         "software": scenario.software.name,
         "assumed_training": scenario.assumed,
+        "idle_fields": scenario.idle,
     }
 
 

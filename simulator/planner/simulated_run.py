@@ -49,7 +49,7 @@ class SimulatedRun(Answer):
     KEYS: ClassVar[tuple[str, ...]] = (
         *("*prediction.asked", "layout", "searched=prediction.searched"),
         *("verdict=prediction.memory_verdict", "run", "curves", "incidents"),
-        *("checkpoint=prediction.checkpoint", "caveats"),
+        *("checkpoint=prediction.checkpoint", "closed_form", "caveats"),
     )
 
     prediction: Prediction
@@ -67,11 +67,6 @@ class SimulatedRun(Answer):
         return f"{words}, {runs:,} runs simulated"
 
     @property
-    def caveats(self) -> tuple[str, ...]:
-        """Those of the closed form, whose step the runs are made of."""
-        return self.prediction.caveats
-
-    @property
     def layout(self) -> dict[str, Any]:
         """As `predict` takes it back."""
         return layout_fields(self.prediction.scenario, self.prediction.estimate.layouts)
@@ -86,7 +81,7 @@ class SimulatedRun(Answer):
             "lost": played.lost_shares(),
             "phases": played.phase_shares(),
             "days": {"ideal": played.ideal_s / DAY_S, **_marks(days, 10, 50, 90)},
-            "deadline_chance": None if goal is None else float(np.mean(days <= goal)),
+            "in_time": None if goal is None else float(np.mean(days <= goal)),
             "interruptions": played.interruptions(),
             "checkpoint_interval_s": real.interval_s[0],
             "daly_interval_s": real.daly_s[0],
@@ -100,6 +95,21 @@ class SimulatedRun(Answer):
             "first_seed": played.first_seed,
             "seconds": None,
         }
+
+    @property
+    def closed_form(self) -> dict[str, Any]:
+        """What `predict` says of the whole run: with the error of a step and what it costs.
+
+        ``run.in_time`` is the share of the runs played whose steps are all as long as predicted.
+        """
+        (row,) = self.prediction.rows
+        names = list(row)
+        return {name: row[name] for name in names[names.index("days_ideal") :]}
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """Those of the prediction."""
+        return self.prediction.caveats
 
     @property
     def outlook(self) -> Outlook:

@@ -338,11 +338,39 @@ def wrong_run(run: Reliability, where: str) -> list[str]:
     return problems
 
 
+def _idle(run: Reliability, *, where: str) -> dict[str, str]:
+    """Fields on which nothing hangs beside what else is said."""
+    saved, spares, slow = run.checkpoints, run.spares, run.slow
+    without = {
+        "run.early_shape is 1": (run.early_shape == 1.0, ("age_s", "reference_age_s")),
+        "run.lemon_strikes is 0": (
+            run.lemon_strikes == 0,
+            ("lemon_fraction", "lemon_failure_fraction"),
+        ),
+        f"run.checkpoints.mode is {saved.mode}": (
+            saved.mode != "memory",
+            ("checkpoints.memory_interval_s",),
+        ),
+        "run.checkpoints.mode is sync": (
+            saved.mode == "sync",
+            ("checkpoints.copy_bytes_per_s", "checkpoints.background_fraction"),
+        ),
+        "run.spares.hot says how many": (spares.hot is not None, ("spares.hot_fraction",)),
+        "run.spares.pool says how many": (spares.pool is not None, ("spares.pool_fraction",)),
+        "run.spares.when_none is wait": (spares.when_none == "wait", ("spares.keep_batch",)),
+        "run.slow.collect_every is 0": (slow.collect_every == 0, ("slow.collect_steps",)),
+        "run.slow.evaluate_every is 0": (slow.evaluate_every == 0, ("slow.evaluate_steps",)),
+        "run.maintenance.every_s is 0": (run.maintenance.every_s == 0, ("maintenance.stop_s",)),
+    }
+    return {name: why for why, (idle, names) in without.items() if idle for name in names}
+
+
 RUN = Section(
     name="run",
     schemas=(Reliability,),
     read=Rule(read_run),
     required=True,
+    idle=Rule(_idle, needs=("run",)),
     base=load_reliability,
     renamed=(("name", "set"),),
 )

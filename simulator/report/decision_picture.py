@@ -31,6 +31,7 @@ from simulator.report.decision import (
     short_gpu,
 )
 from simulator.report.inline_svg import noted
+from simulator.report.label_places import Box, Label, Place, Plot, placed
 from simulator.report.palette import Sign, colour, gpu_sign
 from simulator.units import show_usd
 
@@ -57,34 +58,99 @@ def decision_picture(
     The options carry their names. Beside others it is narrow; alone on a page it takes its `full`
     width.
     """
-    figure, axes = canvas(
-        *((NARROW, 4.0) if narrow else (FULL, 4.8) if full else (WIDE, 4.1)), svg=svg
-    )
-    draw_decision(axes, offers, options, asked)
+    size = (NARROW, 4.0) if narrow else (FULL, 4.8) if full else (WIDE, 4.1)
+    figure, axes = canvas(*size, svg=svg)
+    draw_decision(axes, offers, options, asked, size)
     headline(figure, "Cost against time to finish", title)
     legend(figure, axes)
     return figure
 
 
 def draw_decision(
-    axes: Any, offers: Sequence[Offer], options: Sequence[Option], asked: Asked
+    axes: Any,
+    offers: Sequence[Offer],
+    options: Sequence[Option],
+    asked: Asked,
+    inches: tuple[float, float] = (WIDE, 4.1),
 ) -> None:
-    """Draw the same into axes."""
+    """Draw the same into axes of a picture of so many inches."""
     shown = drawn_offers(offers, options, asked)
     scale, unit = money_axis(max((_usd(o)[1] for o in shown), default=1.0))
     picked = {id(option.offer) for option in options}
     ranged = {id(o) for o in shown} if len(shown) <= _RANGES else picked
-    _frame(axes, shown, asked, scale, ranged)
+    plot, marks, labels = _frame(axes, shown, asked, (scale, ranged), inches)
+    ends = list[Label]()
     names = list(dict.fromkeys(o.named for o in shown))
+    chips = list[str]()
     for number, name in enumerate(names):
         row = sorted((o for o in shown if o.named == name), key=lambda o: o.gpus)
         chip = row[0].accelerator
         twice = any(o.named != name and o.accelerator == chip for o in shown)
-        label = name if twice else short_gpu(chip)
-        sign, above = gpu_sign(chip, number), number % 2 == 0
-        _line(axes, row, sign, scale, (picked, ranged), label, above=above)
+        sign = gpu_sign(chip, number)
+        dash = _DASHES[chips.count(chip) % len(_DASHES)]
+        chips.append(chip)
+        _line(axes, row, (sign, dash), scale, (picked, ranged), name if twice else short_gpu(chip))
+        for size, offer in enumerate(row):
+            marks.append(_mark(plot, offer, scale, picked))
+            if id(offer) in picked:
+                labels.append(_name(offer, sign, scale))
+            elif size in (0, len(row) - 1):
+                ends.append(_number(offer, sign, scale, ranged))
+    for label, place, _ in placed([*labels, *ends], plot, marks):
+        style = {"ha": place.ha, "va": place.va, "fontsize": label.size, **label.style}
+        axes.annotate(label.text, place.at, place.shift, textcoords="offset points", **style)
     axes.set_xlabel("days to finish, as predicted" + (" (log scale)" if axes_log(shown) else ""))
     axes.set_ylabel(unit)
+
+
+_DASHES = ("-", "--", ":")
+"""Lines of offers with the same GPU, in turn."""
+
+_BESIDE, _BELOW = 62.0, 75.0
+"""Points of a picture that its plot leaves to what is written left of it and below."""
+
+
+def _mark(plot: Plot, offer: Offer, scale: float, picked: set[int]) -> Box:
+    """The box of a point."""
+    assert offer.days is not None and offer.usd is not None
+    return plot.mark(offer.days.p50, offer.usd.p50 / scale, 10.0 if id(offer) in picked else 6.5)
+
+
+def _name(offer: Offer, sign: Sign, scale: float) -> Label:
+    """Number and GPU of an option, beside its point."""
+    assert offer.days is not None and offer.usd is not None
+    at = (offer.days.p50, offer.usd.p50 / scale)
+    sides = (("left", 7.0), ("right", -7.0), ("center", 0.0))
+    places = [
+        Place(at=at, shift=(along, up), ha=ha, va=va)
+        for reach in (5.0, 18.0)
+        for ha, along in sides
+        for va, up in (("bottom", reach), ("top", -reach))
+    ]
+    return Label(
+        text=gpu_word(offer), size=10.0, places=places,
+        style={"color": sign.ink.light, "zorder": 5, "bbox": _RIM},
+    )  # fmt: skip
+
+
+def _number(offer: Offer, sign: Sign, scale: float, ranged: set[int]) -> Label:
+    """Number of GPUs at the end of a line."""
+    assert offer.days is not None and offer.usd is not None
+    x, y = offer.days.p50, offer.usd.p50 / scale
+    ends = (offer.usd.p90 / scale, offer.usd.p10 / scale) if id(offer) in ranged else (y, y)
+    places = [
+        Place(at=(x, ends[0]), shift=(0.0, 5.0), ha="center", va="bottom"),
+        Place(at=(x, ends[1]), shift=(0.0, -5.0), ha="center", va="top"),
+        *(
+            Place(at=(x, y), shift=(along, up), ha=ha, va=va)
+            for ha, along in (("left", 6.0), ("right", -6.0))
+            for va, up in (("bottom", 2.0), ("top", -2.0))
+        ),
+    ]
+    return Label(
+        text=f"{offer.gpus:,}", size=9.0, places=places, needed=False,
+        style={"color": sign.ink.light, "zorder": 5, "bbox": _RIM},
+    )  # fmt: skip
 
 
 def drawn_offers(offers: Sequence[Offer], options: Sequence[Option], asked: Asked) -> list[Offer]:
@@ -113,8 +179,19 @@ def _usd(offer: Offer) -> tuple[float, float]:
     return offer.usd.p10, offer.usd.p90
 
 
-def _frame(axes: Any, shown: Sequence[Offer], asked: Asked, scale: float, ranged: set[int]) -> None:
-    """Limits of the axes, deadline and budget with what lies beyond them."""
+def _frame(
+    axes: Any,
+    shown: Sequence[Offer],
+    asked: Asked,
+    money_of: tuple[float, set[int]],
+    inches: tuple[float, float],
+) -> tuple[Plot, list[Box], list[Label]]:
+    """Limits of the axes, deadline and budget with what lies beyond them.
+
+    `money_of` is what amounts are divided by, and the offers whose range is drawn. Returns what the
+    frame spans, the lines in it and their words.
+    """
+    scale, ranged = money_of
     axes.grid(axis="y", color=colour("grid").light, lw=0.7)
     ends = [(o.days.p10, o.days.p90) for o in shown if o.days]
     least, most = (min(e[0] for e in ends), max(e[1] for e in ends)) if ends else (1.0, 2.0)
@@ -131,18 +208,22 @@ def _frame(axes: Any, shown: Sequence[Offer], asked: Asked, scale: float, ranged
     top = 1.08 * max(dearest, 1.05 * (dear or 0.0)) / scale
     foot = 0.8 * cheap if cheap > 0.45 * top else 0.0
     foot = min(foot, 0.95 * (dear or dearest) / scale)
-    beside_foot = dear is not None and dear / scale - foot < _LABEL * (top - foot)
     axes.set_ylim(foot, top)
-    if dear is not None:
-        axes.axhspan(dear / scale, top, color=colour("over budget").light, lw=0, zorder=0)
+    width, height = (72.0 * inches[0] - _BESIDE, 72.0 * inches[1] - _BELOW)
+    plot = Plot(x=(low, high), y=(foot, top), width=width, height=height, log_x=axes_log(shown))
+    marks, labels = list[Box](), list[Label]()
     if late is not None:
         axes.axvspan(late, high, color=colour("past deadline").light, lw=0, zorder=0)
-        red = colour("does not fit").light
-        axes.axvline(late, color=red, ls="--", lw=1.3)
-        words = f"deadline {late:,.4g} days"
-        style = {"ha": "right", "fontsize": 9.0, "color": red}
-        style["va"], at, up = ("top", top, -5) if beside_foot else ("bottom", foot, 5)
-        axes.annotate(words, (late, at), (-4, up), textcoords="offset points", **style)
+        axes.axvline(late, color=colour("does not fit").light, ls="--", lw=1.3)
+        at = plot.points(late, foot)[0]
+        marks.append((at - 1.0, at + 1.0, 0.0, height))
+        labels.append(_deadline_words(late, plot))
+    if dear is not None:
+        axes.axhspan(dear / scale, top, color=colour("over budget").light, lw=0, zorder=0)
+        axes.axhline(dear / scale, color=colour("tight").light, ls="--", lw=1.3)
+        at = plot.points(low, dear / scale)[1]
+        marks.append((0.0, width, at - 1.0, at + 1.0))
+        labels.append(_budget_words(dear, dear / scale, plot))
     beyond = [
         f"{what} {words} lies beyond"
         for what, limit, seen, words in (
@@ -152,24 +233,47 @@ def _frame(axes: Any, shown: Sequence[Offer], asked: Asked, scale: float, ranged
         if limit is not None and seen is None
     ]
     if beyond:
-        style = {"ha": "right", "va": "top", "fontsize": 9.0, "color": colour("quiet").light}
-        words = "\n".join(beyond)
-        axes.annotate(words, (high, top), (-4, -4), textcoords="offset points", **style)
-    if dear is not None:
-        amber = colour("tight").light
-        axes.axhline(dear / scale, color=amber, ls="--", lw=1.3)
-        style = {"ha": "right", "va": "bottom", "fontsize": 9.0, "color": amber}
-        words = f"budget {show_usd(dear)}"
-        axes.annotate(words, (high, dear / scale), (-4, 4), textcoords="offset points", **style)
+        style = {"color": colour("quiet").light}
+        corners = [
+            Place(at=(x, y), shift=(4.0 * sign, up), ha=ha, va=va)
+            for y, up, va in ((top, -4.0, "top"), (foot, 4.0, "bottom"))
+            for x, sign, ha in ((high, -1.0, "right"), (low, 1.0, "left"))
+        ]
+        labels.append(Label(text="\n".join(beyond), size=9.0, places=corners, style=style))
+    return plot, marks, labels
+
+
+def _deadline_words(late: float, plot: Plot) -> Label:
+    """Words along the line of the deadline, left of it or right, from its foot or its top."""
+    heights = [(plot.y[0], 5.0, "bottom"), (plot.y[1], -5.0, "top")]
+    heights += [
+        (plot.y[0] + share * (plot.y[1] - plot.y[0]), 0.0, "bottom") for share in (0.2, 0.4, 0.6)
+    ]
+    places = [
+        Place(at=(late, y), shift=(along, up), ha=ha, va=va)
+        for ha, along in (("right", -4.0), ("left", 4.0))
+        for y, up, va in heights
+    ]
+    style = {"color": colour("does not fit").light, "zorder": 5, "bbox": _RIM}
+    return Label(text=f"deadline {late:,.4g} days", size=9.0, places=places, style=style)
+
+
+def _budget_words(dear: float, height: float, plot: Plot) -> Label:
+    """Words along the line of the budget, above it or below, at its right end or its left."""
+    ends = ((plot.x[1], -4.0, "right"), (plot.x[0], 4.0, "left"))
+    places = [
+        Place(at=(x, height), shift=(along, up), ha=ha, va=va)
+        for up, va in ((4.0, "bottom"), (-4.0, "top"))
+        for x, along, ha in ends
+    ]
+    style = {"color": colour("tight").light, "zorder": 5, "bbox": _RIM}
+    return Label(text=f"budget {show_usd(dear)}", size=9.0, places=places, style=style)
 
 
 def _near(limit: float | None, most: float) -> float | None:
     """A limit that is drawn; None for one so far away that the offers would shrink to a dot."""
     return limit if limit is not None and limit <= _FARTHEST * most else None
 
-
-_LABEL = 0.12
-"""Share of the height below which the words of a budget reach those of a deadline at the foot."""
 
 _FARTHEST = 3.0
 """Limits beyond so many times what the offers take are written, not drawn."""
@@ -182,18 +286,20 @@ _RIM = {"facecolor": "white", "edgecolor": "none", "pad": 0.4, "alpha": 0.8}
 def _line(
     axes: Any,
     row: Sequence[Offer],
-    sign: Sign,
+    drawn: tuple[Sign, str],
     scale: float,
     marked: tuple[set[int], set[int]],
     label: str,
-    *,
-    above: bool,
 ) -> None:
     """The offers of one GPU; `marked` are those with a name and those with whiskers."""
+    sign, dash = drawn
     ink = sign.ink.light
     points = [(o, o.days.p50, o.usd.p50 / scale) for o in row if o.days and o.usd]
-    axes.plot([x for _, x, _ in points], [y for _, _, y in points], "-", color=ink, lw=1.0)
-    for place, (offer, x, y) in enumerate(points):
+    axes.plot(
+        [x for _, x, _ in points], [y for _, _, y in points], dash, marker=sign.shape, color=ink,
+        lw=1.0, ms=4.0, label=label,
+    )  # fmt: skip
+    for offer, x, y in points:
         named, ranged = (id(offer) in some for some in marked)
         days, usd = offer.days, offer.usd
         assert days is not None and usd is not None
@@ -204,20 +310,9 @@ def _line(
         hollow = offer.memory_verdict == "TIGHT"
         (dot,) = axes.plot(
             [x], [y], sign.shape, color=ink, mfc="white" if hollow else ink,
-            ms=10.0 if named else 6.5, label=label if place == 0 else None, zorder=4,
+            ms=10.0 if named else 6.5, zorder=4,
         )  # fmt: skip
         dot.set_gid(noted(offer_note(offer)))
-        if named or place in (0, len(points) - 1):
-            words = gpu_word(offer) if named else f"{offer.gpus:,}"
-            # lines fall to the right: above it their first point is clear of them
-            over = above or place == len(points) - 1
-            at, up = (5, 7 if over else -17) if named else (0, 3)
-            height = usd.p90 / scale if ranged and not named else y
-            axes.annotate(
-                words, (x, height), (at, up), textcoords="offset points", color=ink,
-                ha="left" if named else "center", fontsize=10.0 if named else 9.0, zorder=5,
-                bbox=_RIM,
-            )  # fmt: skip
 
 
 def offer_note(offer: Offer) -> str:

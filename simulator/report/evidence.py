@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.report.wording import assumed_words
+from simulator.report.wording import assumed_words, idle_words
 from simulator.search.best_layout import BestLayout
 from simulator.search.certainty import TIE
 from simulator.workload.recipe import Recipe, Workload
@@ -98,9 +98,9 @@ def _length_limits(recipe: Recipe) -> list[str]:
 
 
 def caveats_of(answer: BestLayout) -> tuple[str, ...]:
-    """The same, and the fields of the training that nobody gave: a heading of the screen."""
-    assumed = assumed_words(answer.scenario)
-    return (*([f"{assumed[0].upper()}{assumed[1:]}."] if assumed else []), *limits_of(answer))
+    """The same, and what the heading of the screen says of fields that nobody, or one, gave."""
+    words = (assumed_words(answer.scenario), idle_words(answer.scenario))
+    return (*(f"{text[0].upper()}{text[1:]}." for text in words if text), *limits_of(answer))
 
 
 def ties(count: int, shown: int) -> str:

@@ -32,6 +32,7 @@ from simulator.report.wording import (
     assumed_words,
     goodput_words,
     hours_words,
+    idle_words,
     length_words,
     planned_words,
     played_words,
@@ -299,7 +300,9 @@ def job_line(scenario: Scenario, price: Price) -> str:
     size = show_count(arch.parameters)
     tokens = length_words(recipe)
     left = "".join(f"; [{name}] not in these figures" for name in scenario.elsewhere)
-    left += f"; {assumed}" if (assumed := assumed_words(scenario)) else ""
+    left += "".join(
+        f"; {words}" for words in (assumed_words(scenario), idle_words(scenario)) if words
+    )
     return (
         f"{arch.name} ({size} parameters), {tokens}, {recipe.global_batch:,} sequences of"
         f" {recipe.sequence_length:,}, {recipe.precision}, {recipe.optimizer};"

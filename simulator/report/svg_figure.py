@@ -642,7 +642,9 @@ def key_svg(key: _Key, x: float, y: float, size: float) -> str:
         sign = f'<rect {place} fill="{key.ink}"/>'
     else:
         ends, level = np.array([x, x + 14]), np.full(2, middle)
-        sign = _line(ends, level, key.ink, 1.5, _DASHES[key.dash]) if key.dash else ""
+        # short dashes: the point in the middle would hide the gap of longer ones
+        dashes = "3 2.5" if key.dash == "--" and key.marker else _DASHES.get(key.dash, "")
+        sign = _line(ends, level, key.ink, 1.5, dashes) if key.dash else ""
         fill = "white" if key.hollow else key.ink
         if key.marker:
             sign += _points(ends[:1] + 7, level[:1], key.marker, 5.0, key.ink, fill)

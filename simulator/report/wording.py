@@ -62,6 +62,15 @@ def assumed_words(scenario: Scenario) -> str:
     return f"assumed, because not given: {values}" if values else ""
 
 
+def idle_words(scenario: Scenario) -> str:
+    """Say on which fields that were given nothing hangs, and why."""
+    names = dict[str, list[str]]()
+    for name, why in scenario.idle.items():
+        names.setdefault(why, []).append(name)
+    fields = "; ".join(f"{', '.join(several)} ({why})" for why, several in names.items())
+    return f"given, but nothing here hangs on it: {fields}" if fields else ""
+
+
 def length_words(recipe: Recipe) -> str:
     """Tokens of the run with its batch, beside those of a small one where they are fewer.
 

@@ -53,6 +53,7 @@ class BestLayout(Answer):
             "scenario": scenario.document,
             "assumed_software": scenario.assumed_software,
             "assumed_training": scenario.assumed,
+            "idle_fields": scenario.idle,
             "elsewhere": scenario.elsewhere,
             "workload": plain(scenario.workload.architecture) | flop,
         }

@@ -180,8 +180,10 @@ class _Search:
         self.pairs = {pair: place for place, pair in enumerate(pairs)}
         parts = range(max(len(pairs), len(setting[1].sizes), 1))
         self.sizes = {"fits": keep, "safe": keep, "roomy": keep} | ({"near": 1} if counts else {})
+        if "stages" not in self.pinned:
+            self.sizes["dealt"] = _SPARE * MOST_REBALANCED
         self.lists = {
-            name: [Shortlist(_SPARE * max(size, _FEW)) for _ in parts]
+            name: [Shortlist(size if name == "dealt" else _SPARE * max(size, _FEW)) for _ in parts]
             for name, size in self.sizes.items()
         }
         self.fits = np.full(len(parts), False)
@@ -350,9 +352,10 @@ class _Search:
         `counted`: what fits is known.
         """
         part = self._part(space, rows)
-        for block in least_first(rows.least_s / self._units(rows.least_s, part)[part], _BLOCK):
+        for block in least_first(rows.bound_s / self._units(rows.bound_s, part)[part], _BLOCK):
             some = rows.take(block)
-            some = some.take(wanted(self.lists, some.lists, some.least_s, part[block]))
+            least_s = dict.fromkeys(self.lists, some.least_s) | {"dealt": some.dealt_s}
+            some = some.take(wanted(self.lists, some.lists, least_s, part[block]))
             if len(some):
                 self._time(space, some, counted)
 
@@ -365,8 +368,8 @@ class _Search:
         rows = with_bounds(space, light_rows(space))
         looked, seen = list[Rows](), np.zeros(len(rows), dtype=bool)
         part = self._part(space, rows)
-        unit_s = self._units(rows.least_s, part)
-        bound = rows.least_s / unit_s[part]
+        unit_s = self._units(rows.bound_s, part)
+        bound = rows.bound_s / unit_s[part]
         for block in least_first(bound, _LOOKED_AT):
             cuts = self.cuts / unit_s
             if bound[block[0]] > cuts.max():
@@ -397,10 +400,12 @@ class _Search:
             fits, step_s = e.fits, e.step_time_s
             near = e.memory_total_bytes <= HEADROOM * e.usable_bytes
             kinds = {"fits": fits, "roomy": near, "near": near & ~fits, "safe": e.verdict == 0}
+            kinds["dealt"] = near & worth_rebalancing(e.layouts, self.setting[0], self.setting[2])
+            values = dict.fromkeys(kinds, step_s) | {"dealt": step_s - e.imbalance_s}
             for place in np.unique(part[piece]).tolist():
                 mine = part[piece] == place
                 for name, lists in self.lists.items():
-                    lists[place].show(step_s, numbers[piece], kinds[name] & mine)
+                    lists[place].show(values[name], numbers[piece], kinds[name] & mine)
             self.fitting += 0 if counted else int(fits.sum())
             self.fits[part[piece][fits]] = True
 
@@ -410,7 +415,8 @@ class _Search:
         Those of each pair, all priced together.
 
         Coarse times are too short, not too long: where the slowest of the fastest asked for was
-        priced finely, no layout comes among them whose coarse time is longer.
+        priced finely, no layout comes among them whose coarse time is longer. Those that are
+        fastest with ranks all alike are taken as they are.
         """
         finest: list[dict[str, _Known]] = [{} for _ in self.fits]
         lists = {
@@ -424,6 +430,8 @@ class _Search:
         wanted_of = {at: x.numbers[: self.sizes[at[1]]] for at, x in lists.items()}
         known = self._priced(wanted_of.values())
         for at, x in lists.items():
+            if at[1] == "dealt":
+                continue
             slowest = known.of(wanted_of[at]).step_time_s.max()
             wanted_of[at] = x.numbers[
                 (x.values <= slowest) | (np.arange(len(x.numbers)) < self.sizes[at[1]])
@@ -535,8 +543,9 @@ def _worth(search: _Search, known: dict[str, _Known]) -> Ints:
         return np.zeros(0, dtype=np.int64)
     safe, fits, roomy = known.get("safe"), known.get("fits"), known["roomy"]
     fastest_s = np.inf if safe is None else float(safe.estimate.step_time_s[0])
-    misses = [roomy.take(np.flatnonzero(roomy.estimate.verdict == code)) for code in (1, 2)]
-    lists = [listed for listed in (safe, fits, *misses) if listed is not None]
+    lists = [listed for listed in (safe, fits) if listed is not None]
+    for listed, codes in ((roomy, (1, 2)), (known.get("dealt", roomy), (0, 1, 2))):
+        lists += [listed.take(np.flatnonzero(listed.estimate.verdict == code)) for code in codes]
     return np.unique(np.concatenate([search.worth(listed, fastest_s) for listed in lists]))
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from simulator.arrays import Floats, Ints
 from simulator.cost.memory.peak import lasting_bytes
 from simulator.cost.pricing import price_keys
-from simulator.cost.step import CHUNK, Needs, least_step_s, memory_needs
+from simulator.cost.step import CHUNK, Needs, least_steps_s, memory_needs
 from simulator.cost.tables import Priced
 from simulator.hardware.cluster import Cluster
 from simulator.layout.keys import unique_rows
@@ -34,6 +34,7 @@ from simulator.layout.rules.software_rules import sayable
 from simulator.records import dataclass
 from simulator.search.candidates import Family
 from simulator.search.in_threads import in_threads
+from simulator.search.stage_splits import worth_rebalancing
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 
@@ -110,6 +111,8 @@ class Rows:
     row: Ints
     least_s: Floats
     """A lower bound on the step time."""
+    dealt_s: Floats
+    """The same with layers dealt so that all ranks take as long; inf where no others are dealt."""
     fits: NDArray[np.bool_]
     safe: NDArray[np.bool_]
     """Whether the P90 of memory fits too."""
@@ -121,12 +124,18 @@ class Rows:
     def lists(self) -> dict[str, NDArray[np.bool_]]:
         """Shortlists that each row is for, if all of them come near to fitting."""
         near = np.full(len(self), True)
-        return {"fits": self.fits, "roomy": near, "near": ~self.fits, "safe": self.safe}
+        lists = {"fits": self.fits, "roomy": near, "near": ~self.fits, "safe": self.safe}
+        return {**lists, "dealt": np.isfinite(self.dealt_s)}
+
+    @property
+    def bound_s(self) -> Floats:
+        """A lower bound on what any list goes by."""
+        return np.minimum(self.least_s, self.dealt_s)
 
     @staticmethod
     def joined(pieces: list[Rows]) -> Rows:
         """Put pieces one below the other."""
-        names = ("kind", "row", "least_s", "fits", "safe")
+        names = ("kind", "row", "least_s", "dealt_s", "fits", "safe")
         columns = {name: [getattr(piece, name) for piece in pieces] for name in names}
         return Rows(**{name: np.concatenate(column) for name, column in columns.items()})
 
@@ -136,6 +145,7 @@ class Rows:
             kind=self.kind[rows],
             row=self.row[rows],
             least_s=self.least_s[rows],
+            dealt_s=self.dealt_s[rows],
             fits=self.fits[rows],
             safe=self.safe[rows],
         )
@@ -212,7 +222,15 @@ def light_rows(space: Space) -> Rows:
 def with_bounds(space: Space, rows: Rows) -> Rows:
     """The same rows, kind by kind, with a lower bound on the step time of each."""
     rows = _kind_by_kind(rows)
-    return replace(rows, least_s=np.concatenate([np.zeros(0), *_each(space, rows, least_step_s)]))
+    bounds = np.hstack([np.zeros((2, 0)), *_each(space, rows, _bounds_s)])
+    return replace(rows, least_s=bounds[0], dealt_s=bounds[1])
+
+
+def _bounds_s(layouts: Layouts, priced: Priced) -> Floats:
+    """Lower bounds of :class:`Rows`, least_s above dealt_s."""
+    least_s, dealt_s = least_steps_s(layouts, priced)
+    worth = worth_rebalancing(layouts, priced.workload, priced.software)
+    return np.stack([least_s, np.where(worth, dealt_s, np.inf)])
 
 
 def near_among(space: Space, rows: Rows) -> Near:
@@ -289,6 +307,7 @@ def _rows(kind: int, rows: Ints, *, fits: Any = True, safe: Any = True) -> Rows:
         kind=np.full(size, kind),
         row=rows,
         least_s=np.zeros(size),
+        dealt_s=np.zeros(size),
         fits=np.broadcast_to(fits, size),
         safe=np.broadcast_to(safe, size),
     )

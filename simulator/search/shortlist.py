@@ -51,14 +51,14 @@ class Shortlist:
 def wanted(
     lists: Mapping[str, Sequence[Shortlist]],
     kinds: Mapping[str, NDArray[Any]],
-    least: Floats,
+    least: Mapping[str, Floats],
     part: Ints,
 ) -> NDArray[np.bool_]:
-    """Rows that some list may still take, by a lower bound on their value; `kinds` by list.
+    """Rows that some list may still take, by lower bounds on their values; `kinds` by list.
 
     Of several lists of a kind `part` says which is for each row.
     """
-    rows = np.zeros(len(least), dtype=bool)
+    rows = np.zeros(len(part), dtype=bool)
     for name, several in lists.items():
-        rows |= kinds[name] & (least <= np.array([x.cut for x in several])[part])
+        rows |= kinds[name] & (least[name] <= np.array([x.cut for x in several])[part])
     return rows

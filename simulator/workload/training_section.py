@@ -322,6 +322,36 @@ def _contradictions(
     return wrong_training(training, model, where, ep=ep)
 
 
+def _idle(
+    training: Recipe, model: Architecture, layout: Any, search: Any, *, where: str
+) -> dict[str, str]:
+    """Fields on which nothing hangs beside what else is said."""
+    routed = ("moe_imbalance", "moe_routing", "moe_capacity_factor", "moe_pads_to_capacity")
+    alike = "training.lengths are not given, so that all sequences are alike"
+    offload = layout is not None and layout.optimizer_offload not in (None, "none")
+    offload |= search is not None and "optimizer_offload" in (search.allow or ())
+    without = {
+        f"{model.name} has no experts": (not model.is_moe, routed),
+        "training.moe_capacity_factor is not given": (
+            model.is_moe and training.moe_capacity_factor is None,
+            ("moe_pads_to_capacity",),
+        ),
+        f"{model.name} has no decoder of its own": (
+            not model.is_encoder_decoder,
+            ("decoder_length",),
+        ),
+        alike: (training.lengths is None, ("batching",)),
+        f"the optimizer is {training.optimizer}": (
+            training.optimizer != "adafactor",
+            ("adafactor_momentum",),
+        ),
+        "training.lora_rank is 0": (training.lora_rank == 0, ("lora_targets",)),
+        "training.tokens are not given": (training.tokens is None, ("critical_batch",)),
+        "layout.optimizer_offload is none": (not offload, ("optimizer_offload_fraction",)),
+    }
+    return {name: why for why, (idle, names) in without.items() if idle for name in names}
+
+
 MODEL = Section(
     name="model",
     schemas=(ModelSection,),
@@ -338,6 +368,7 @@ TRAINING = Section(
         Rule(_wrong_length, needs=("training", "model")),
         Rule(_contradictions, needs=("training",), uses=("model", "layout")),
     ),
+    idle=Rule(_idle, needs=("training", "model"), uses=("layout", "search")),
 )
 
 

@@ -20,7 +20,15 @@ MOE = ["--model", "mixtral-8x7b", "--cluster", "dgx-h100", "--gpus", "16"]
 DENSE = ["--model", "llama-3.1-8b", "--cluster", "dgx-h100", "--gpus", "8"]
 
 HEAD = [
-    *("schema", "version", "command", "scenario", "assumed_software", "assumed_training"),
+    *(
+        "schema",
+        "version",
+        "command",
+        "scenario",
+        "assumed_software",
+        "assumed_training",
+        "idle_fields",
+    ),
     *("elsewhere", "workload"),
 ]
 LAYOUT = [

@@ -20,7 +20,7 @@ def test_document() -> None:
     found = json.loads(done.stdout)
     assert list(found) == [
         *("schema", "version", "command", "scenario"),
-        *("assumed_training", "workload", "consistency", "staleness"),
+        *("assumed_training", "idle_fields", "workload", "consistency", "staleness"),
         *("backup_workers", "servers", "shard_bytes", "workers", "worker", "round", "ways"),
         *("backups", "networks", "more_updates_given", "played", "caveats"),
     ]

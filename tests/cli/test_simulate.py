@@ -69,7 +69,7 @@ def test_without_a_layout_the_best_is_searched_and_said() -> None:
 def test_keys_are_frozen(plain: dict[str, Any]) -> None:
     assert list(plain) == [
         *("schema", "version", "command", "scenario"),
-        *("assumed_software", "assumed_training", "elsewhere", "workload"),
+        *("assumed_software", "assumed_training", "idle_fields", "elsewhere", "workload"),
         *STEP,
     ]
     head = (plain["schema"], plain["version"], plain["command"])

@@ -14,6 +14,7 @@ from simulator.cli.main import app
 from simulator.errors import InputError
 from simulator.reliability.incidents import read_incidents, with_rates
 from simulator.reliability.reliability_profile import load_reliability
+from simulator.units import show_chance
 
 RUN = [
     *("simulate", "--run", "--model", "llama-3.1-8b", "--cluster", "dgx-h100", "--gpus", "256"),
@@ -45,7 +46,18 @@ def test_the_document_adds_up(document: dict[str, dict[str, object]]) -> None:
     assert good["mean"] == pytest.approx(made["closed_form_goodput"], abs=0.005)
     assert days["ideal"] < days["p10"] < days["p50"] < days["p90"]
     assert made["seconds"] is None
-    assert 0.0 <= float(str(made["deadline_chance"])) <= 1.0
+    assert 0.0 <= float(str(made["in_time"])) <= 1.0
+
+
+def test_the_deadline_is_judged_in_json_as_on_the_screen_and_by_predict(
+    document: dict[str, dict[str, object]],
+) -> None:
+    """`in_time` knows no error of a step and no planning factor: it is no chance to plan by."""
+    _, out, _ = run("--seeds", "2", "--set", "goal.deadline_days=40")
+    whole = document["closed_form"]
+    assert f"within 40 days: {show_chance(float(str(whole['deadline_chance'])))} chance" in out
+    assert {"usd", "kwh", "planned_usd", "planned_days", "budget_chance"} < set(whole)
+    assert document["caveats"]
     by_size = document["curves"]["gpus"]
     assert isinstance(by_size, dict)
     assert by_size["gpus"][0] == 64 and by_size["gpus"][-1] == 131_072

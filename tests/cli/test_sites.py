@@ -20,7 +20,7 @@ def test_document() -> None:
     found = json.loads(done.stdout)
     assert list(found) == [
         *("schema", "version", "command", "scenario"),
-        *("assumed_training", "workload", "outer_step", "compression"),
+        *("assumed_training", "idle_fields", "workload", "outer_step", "compression"),
         *("sites", "even_batches", "cycle", "uplink_bytes_per_s_for_utilisation"),
         *("more_steps_fraction", "more_steps_given", "alternatives", "wait_days", "caveats"),
     ]

@@ -18,7 +18,7 @@ NAMES = ["--model", "llama-3.1-8b", "--cluster", "dgx-h100", "--gpus", "16"]
 PINS = ["--set", "layout.pp=1", "--set", "layout.cp=1", "--set", "layout.sharding=zero1"]
 TWO = ["versus", "tp=4", "tp=8", *NAMES, *PINS, "--defaults"]
 IF = ["what-if", *NAMES, *PINS, "--set", "layout.micro_batch=1"]
-HEAD = ["schema", "version", "command", "scenario", "assumed_training", "workload"]
+HEAD = ["schema", "version", "command", "scenario", "assumed_training", "idle_fields", "workload"]
 SIDE = [
     *("asked", "layout", "step_time_s", "p10_s", "p90_s", "mfu", "days", "usd", "price"),
     *("memory_total_bytes", "fits", "verdict", "memory_p90_bytes", "usable_bytes", "goodput"),

@@ -356,6 +356,17 @@ def test_a_search_says_what_is_tight_and_what_is_assumed() -> None:
     assert never["assumptions"] and allowed["assumptions"]
 
 
+def test_a_field_on_which_nothing_hangs_is_named_on_the_page() -> None:
+    """An hour's 1.80 under [economics.rent], without a basis, is not the price that is paid."""
+    rent = {"economics": {"rent": {"on_demand_usd_per_gpu_hour": 1.8}}}
+    pages = client()
+    plain, given = (
+        pages.get("/api/now", params=asked(**more)).json() for more in ({}, {"more": rent})
+    )
+    assert given["usd"] == plain["usd"] and plain["idle"] == ""
+    assert "economics.rent.on_demand_usd_per_gpu_hour" in given["idle"]
+
+
 # --- many clients ---------------------------------------------------------------------------------
 
 LARGE = {

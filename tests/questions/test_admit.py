@@ -107,6 +107,17 @@ def test_the_cost_is_held_against_the_cap() -> None:
     assert admitted(EXAMPLE, "--budget", f"{(usd['p10'] + usd['p90']) / 2:.0f}")[0] == 3
 
 
+def test_a_goal_is_a_limit_of_the_job_too() -> None:
+    """21B tokens take most of a day and some 2,000 USD: an hour and 100 USD are too little."""
+    late, early = "goal.deadline_days=0.04", ["--within", "3d"]
+    code, told = admitted(EXAMPLE, "--set", late, "--set", "goal.budget_usd=100")
+    assert code == 1 and told["decision"] == "refuse"
+    assert told["ends"]["limit_hours"] == pytest.approx(0.96)
+    assert told["cost"]["budget_usd"] == 100
+    code, told = admitted(EXAMPLE, "--set", late, *early, "--budget", "1M")
+    assert code == 0 and told["ends"]["limit_hours"] == 72, "what is typed comes first"
+
+
 def test_each_limit_has_its_chance_with_what_runs_took_on_top_and_without() -> None:
     """At P90 of the hours it is nine in ten; of the same run 1.39 times as long it is less."""
     hours = admitted(EXAMPLE, "--within", "7d")[1]["ends"]["hours"]

@@ -127,3 +127,17 @@ def test_a_limit_near_the_offers_is_a_line(answer: Comparison) -> None:
     drawn = picture(svg=True).svg()
     assert f">deadline {1.5 * latest:,.4g} days</text>" in drawn
     assert f">budget {show_usd(4.0 * dearest)} lies beyond</text>" in drawn
+
+
+def test_what_the_picture_leaves_out_is_said_with_its_reason(answer: Comparison) -> None:
+    """An offer without a price is not late: 3 days are asked, 1.6 times that is drawn."""
+    first, second = answer.rows
+    assert first.days is not None
+    late = replace(second, days=replace(first.days, p50=4.9))
+    free = replace(first, cluster="unpriced", usd=None, usd_per_gpu_hour=None)
+    text = compare_page(replace(answer, rows=(first, late, free)))
+    words = "1 offer far beyond the deadline and 1 offer without a price stand in the table only."
+    assert words in text
+    assert "1 offer without a price stands in the table only." in compare_page(
+        replace(answer, rows=(first, free))
+    )

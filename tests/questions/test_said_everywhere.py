@@ -22,12 +22,17 @@ from simulator.questions.versus.answer import versus
 from simulator.questions.versus.command import whole_runs
 from simulator.report.evidence import FLOP_CONVENTION
 from simulator.report.numbers import job_line
-from simulator.scenario import load_scenario
+from simulator.scenario import load_scenario, make_scenario
 
 RUN = {"model": "llama-3.2-1b", "cluster": "dgx-h100", "gpus": 8, "tokens": 1e10}
 ASSUMED = {"sequence_length": 8192, "global_batch": 1024}
 """README: what is taken where nobody says, 1,024 sequences on 8 GPUs."""
 WORDS = "ssumed, because not given: training.sequence_length = 8192, training.global_batch = 1024"
+PLAIN = {
+    "model": {"name": "llama-3.2-1b"},
+    "training": {"sequence_length": 8192, "global_batch": 64, "tokens": 1e10},
+    "cluster": {"name": "dgx-h100", "gpus": 8},
+}
 LAYOUT = {"tp": 1, "pp": 1, "cp": 1, "micro_batch": 1, "sharding": "zero1", "recompute": "none"}
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -62,6 +67,51 @@ def test_caveats_of_the_screen_are_those_of_python_and_json(
     on_screen = printed(predict_screen(prediction), capsys)
     for line in prediction.caveats:
         assert line.rstrip(".").split(": ", 1)[-1] in on_screen
+
+
+IDLE = {
+    "economics.rent.on_demand_usd_per_gpu_hour=1.8": "economics.basis is profile",
+    "economics.in_use=0.5": "economics.basis is profile",
+    "economics.own.server_usd=250e3": "economics.basis is profile",
+    "economics.site.electricity_usd_per_kwh=0.3": "includes power",
+    "training.moe_routing=random": "llama-3.2-1b has no experts",
+    "training.batching=padded": "training.lengths are not given",
+    "training.optimizer_offload_fraction=0.5": "layout.optimizer_offload is none",
+    "run.checkpoints.memory_interval_s=60": "run.checkpoints.mode is async",
+    "run.spares.keep_batch=false": "run.spares.when_none is wait",
+}
+"""A field that is given alone, and why nothing hangs on it: the sentences of `foreshard fields`."""
+
+
+@pytest.mark.parametrize("given", IDLE)
+def test_a_field_on_which_nothing_hangs_is_said_to_be_idle(given: str) -> None:
+    """Every figure stays as it is, so that whoever typed it would believe that it was counted."""
+    scenario = make_scenario(PLAIN, overrides=[given])
+    name = given.partition("=")[0]
+    said = next(field for field in scenario.idle if name.startswith(field))
+    assert IDLE[given] in scenario.idle[said]
+    for words in (heading(scenario).plain, job_line(scenario, scenario.tariff.price)):
+        assert "given, but nothing here hangs on it" in words and said in words
+    spoken = simulator.predict(scenario, **LAYOUT)
+    assert any(said in line for line in spoken.caveats)
+    assert spoken.document()["idle_fields"] == scenario.idle
+    silent = simulator.predict(make_scenario(PLAIN), **LAYOUT)
+    assert spoken.outcome.usd[0] == silent.outcome.usd[0]
+    assert spoken.step_time_s == silent.step_time_s
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["economics.basis=on demand", "economics.rent.on_demand_usd_per_gpu_hour=1.8"],
+        ["economics.basis=own", "economics.own.server_usd=250e3", "economics.in_use=0.5"],
+        ["training.lengths=[4096]", "training.batching=padded"],
+        ["run.checkpoints.mode=memory", "run.checkpoints.memory_interval_s=60"],
+        ["training.batching=packed", "training.moe_imbalance=1", "economics.in_use=1.0"],
+    ],
+)
+def test_a_field_that_bears_on_the_answer_is_not_called_idle(given: list[str]) -> None:
+    assert make_scenario(PLAIN, overrides=given).idle == {}
 
 
 def test_less_than_a_step_is_said_to_be_so() -> None:

@@ -153,9 +153,10 @@ function show(found) {
   const span = `${seconds(found.p10_s)} to ${seconds(found.p90_s)}`;
   const rate = found.price && found.price.usd_per_gpu_hour !== null
     ? `${found.price.usd_per_gpu_hour.toFixed(2)} USD per GPU-hour (${found.price.base === "typed" ? "yours" : [found.price.term, found.price.provider, found.price.date, found.price.grade].filter(Boolean).join(", ")})` : "";
+  const mark = found.price && found.price.grade === "assumed" ? "*" : "";
   const plan = found.planned_days && found.planned_days.p50
     ? `plan for ${days(found.planned_days.p50)} (${days(found.planned_days.p10)} to ${days(found.planned_days.p90)})`
-      + (found.planned_usd && found.planned_usd.p50 !== null ? `, ${money(found.planned_usd.p50)}` : "")
+      + (found.planned_usd && found.planned_usd.p50 !== null ? `, ${money(found.planned_usd.p50)}${mark}` : "")
       + `: x ${found.planning_factor.value.toFixed(2)}, which ${found.planning_factor.from} published runs took on top` : "";
   const chances = [["deadline", found.deadline_chance], ["budget", found.budget_chance]].filter(([, p]) => p !== null && p !== undefined);
   const goals = chances.map(([goal, p]) => `${share(p)} chance to keep the ${goal}`).join(", ");
@@ -167,7 +168,7 @@ function show(found) {
     ...(goals ? [element("p", goals, { class: "goals" })] : []),
     element("p", found.plain || ""), element("p", `${found.words}${found.searched ? "" : last ? " (of the last answer's layouts; the search runs)" : " (stated defaults; the search runs)"}`),
     element("p", `step ${seconds(found.step_time_s)} (${span}), ${Math.round(found.tokens_per_s_per_gpu).toLocaleString("en")} tokens/s/GPU, MFU ${(100 * found.mfu).toFixed(1)} %, goodput ${(100 * found.goodput).toFixed(1)} %, ${found.software}`),
-    line, ...[found.margin, ...(found.assumptions || [])].filter(Boolean).map((words) => element("p", words)));
+    line, ...[found.idle, found.margin, ...(found.assumptions || [])].filter(Boolean).map((words) => element("p", words)));
   bar($("time"), found.terms_s, found.step_time_s, seconds, term, "time of the step by term");
   bar($("memory"), found.memory_bytes, Math.max(found.capacity_bytes, found.memory_total_bytes), (v) => `${gib(v)} GiB`, spaced, "memory by kind", found.usable_bytes);
   front(found.pareto || []);
@@ -235,7 +236,7 @@ function table(head, rows) {
 function layouts(rows) {
   const cells = (row) => [row.words, seconds(row.step_time_s), row.days === null ? "" : row.days >= 1 ? length(row.days) : row.days.toPrecision(2), row.usd === null ? "" : money(row.usd).replace(" USD", ""), gib(row.memory_total_bytes)];
   const kinds = new Set(), first = ({ layout: l }) => { const key = [l.tp, l.cp, l.pp, l.ep].join(); return !kinds.has(key) && kinds.add(key); };
-  put($("layouts"), table(["first of each tp, cp, pp, ep", "step", "days", "USD", "GiB"], rows.filter(first).map(cells)));
+  put($("layouts"), table(["first of each tp, cp, pp, ep", "step", "days", shown.price && shown.price.grade === "assumed" ? "USD*" : "USD", "GiB"], rows.filter(first).map(cells)));
 }
 
 // A is what was kept, B what is asked now: values side by side, and where the step differs.

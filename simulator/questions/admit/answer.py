@@ -172,17 +172,24 @@ def admit(
     beside : paths
         What its script reads: trainer configurations, config.json.
     limit_s : float, optional
-        Seconds that the job has; what its file says unless given.
+        Seconds that the job has; unless given what its file says, and the goal's deadline where
+        that is sooner.
     budget_usd : float, optional
-        Most that it may cost.
+        Most that it may cost; the goal's budget unless given.
 
     Raises
     ------
     InputError
         As ``import_launch``.
     """
-    limit = limit_s if limit_s is not None else time_limit_s(file)
+    asked_s = limit_s if limit_s is not None else time_limit_s(file)
     imported = import_launch([file, *beside], names, overrides)
+    goal = imported.scenario.goal
+    ends_s = [] if asked_s is None else [asked_s]
+    if limit_s is None and goal.deadline_days is not None:
+        ends_s.append(goal.deadline_days * DAY_S)
+    limit = min(ends_s, default=None)
+    budget_usd = goal.budget_usd if budget_usd is None else budget_usd
     reasons = [*_unread(imported)]
     prediction: Prediction | None = None
     try:

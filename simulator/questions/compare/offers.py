@@ -23,6 +23,7 @@ from simulator.hardware.cluster import load_cluster
 from simulator.planner.answer_evidence import scenario_evidence
 from simulator.planner.assumptions import Assumption, assumptions
 from simulator.planner.batch_choices import batches_of, with_critical_batch, with_sizes
+from simulator.planner.layout_row import layout_fields
 from simulator.planner.plan import (
     FEW_TIGHT,
     KEEP_FOR_ENERGY,
@@ -534,7 +535,7 @@ def _filled(
     return replace(
         empty,
         **_of_run(result, scenario),
-        layout=best.layouts.row(0),
+        layout=layout_fields(scenario, best.layouts),
         described=best.layouts.describe(),
         step_time_s=float(best.step_time_s[0]),
         days=days,
@@ -608,7 +609,7 @@ def _mixed_offer(scenario: Scenario, asked: Asked, name: str) -> Offer:
     return replace(
         empty,
         **_of_run(outcome, scenario),
-        layout=best.layouts.row(),
+        layout=layout_fields(scenario, best.layouts),
         described=f"{best.way}: {best.described}",
         step_time_s=best.step_s,
         days=days,

@@ -59,12 +59,23 @@ def compare_page(answer: Comparison) -> str:
             missed=missed(asked, answer.rows, answer.scenario.workload.recipe.run_tokens),
             prices=_prices(answer),
             drawing=_drawing(answer),
-            undrawn=len(answer.feasible) - len(drawn_offers(answer.rows, options, asked)),
+            undrawn=_undrawn(answer),
             kept=kept,
             rest=rest,
             views=views(answer),
         )
     )
+
+
+def _undrawn(answer: Comparison) -> str:
+    """Say how many offers the picture leaves to the table, and why."""
+    drawn = {id(offer) for offer in drawn_offers(answer.rows, answer.options, answer.asked)}
+    missing = [row for row in answer.feasible if id(row) not in drawn]
+    unpriced = sum(row.usd is None for row in missing)
+    counts = {"far beyond the deadline": len(missing) - unpriced, "without a price": unpriced}
+    words = [f"{count} offer{'s' * (count > 1)} {why}" for why, count in counts.items() if count]
+    verb = "stand" if len(missing) > 1 else "stands"
+    return f"{' and '.join(words)} {verb} in the table only." if words else ""
 
 
 def _drawing(answer: Comparison) -> str:

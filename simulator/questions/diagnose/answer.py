@@ -197,6 +197,7 @@ class Diagnoses(Answer):
     COMMAND: ClassVar[str] = "diagnose"
     KEYS: ClassVar[tuple[str, ...]] = (
         "assumed_training=prediction.scenario.assumed",
+        "idle_fields=prediction.scenario.idle",
         *("measured_step_s", "predicted_step_s", "p10_s", "p90_s", "gap_s", "course", "causes"),
         *("unexplained", "nothing_wrong", "not_the_run", "verdict", "says", "not_possible"),
         *("alike", "by_trace", "caveats"),

@@ -16,6 +16,7 @@ from simulator.distillation import (
 )
 from simulator.errors import InfeasibleError, InputError, problem
 from simulator.frames import DataFrame, frame_of_rows
+from simulator.planner.layout_row import layout_fields
 from simulator.planner.prediction import forward_pass_s, frozen, only_forward, refuse_mixed
 from simulator.questions.run_options import unjudged
 from simulator.records import dataclass
@@ -239,7 +240,7 @@ def _beside(scenario: Scenario, teacher: Architecture, student: Estimate) -> lis
     bytes_ = weights * (kinds["weights"] + kinds["gathered"]) + 4.0 * tokens * outputs
     return [
         Beside(
-            layout=student.layouts.row(i),
+            layout=layout_fields(scenario, student.layouts, i),
             described=student.layouts.describe(i),
             student_s=float(student.step_time_s[i]),
             teacher_s=float(teacher_s[i]),

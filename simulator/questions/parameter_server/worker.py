@@ -12,6 +12,7 @@ from simulator.cost.estimate import Estimate, concatenate
 from simulator.errors import InputError, problem
 from simulator.hardware.cluster import Cluster
 from simulator.parameter_servers.server_section import ParameterServer
+from simulator.planner.layout_row import layout_fields
 from simulator.questions.run_options import Piece
 from simulator.records import dataclass
 from simulator.scenario import Scenario
@@ -74,7 +75,7 @@ def fastest_worker(scenario: Scenario, section: ParameterServer, workers: int) -
     return replace(
         empty,
         described=estimate.layouts.describe(row),
-        layout=estimate.layouts.row(row),
+        layout=layout_fields(scenario, estimate.layouts, row),
         step_s=float(seconds[row]),
         memory_bytes=float(need[row]),
         freed_bytes=float(freed[row]),

@@ -88,7 +88,8 @@ class PowerChoices(Answer):
 
     COMMAND: ClassVar[str] = "power"
     KEYS: ClassVar[tuple[str, ...]] = (
-        *("scenario=scenario.document", "assumed_training=scenario.assumed", "cap_kw"),
+        *("scenario=scenario.document", "assumed_training=scenario.assumed"),
+        *("idle_fields=scenario.idle", "cap_kw"),
         *("full_kw=full.kw", "exponent", "best", "choices", "frontier", "caveats"),
     )
 

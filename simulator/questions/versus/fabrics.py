@@ -89,7 +89,7 @@ class FabricChoices(Answer):
     COMMAND: ClassVar[str] = "what-if --fabrics"
     KEYS: ClassVar[tuple[str, ...]] = (
         *("model=scenario.workload.architecture.name", "assumed_training=scenario.assumed"),
-        *("cluster", "rows=with_front", "caveats"),
+        *("idle_fields=scenario.idle", "cluster", "rows=with_front", "caveats"),
     )
 
     scenario: Scenario

@@ -70,6 +70,7 @@ class ReleaseChoices(Answer):
     KEYS: ClassVar[tuple[str, ...]] = (
         *("model=prediction.scenario.workload.architecture.name", "framework", "layout"),
         "assumed_training=prediction.scenario.assumed",
+        "idle_fields=prediction.scenario.idle",
         *("rows", "caveats"),
     )
 

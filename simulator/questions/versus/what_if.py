@@ -56,6 +56,7 @@ class WhatIf(Answer):
     COMMAND: ClassVar[str] = "what-if"
     KEYS: ClassVar[tuple[str, ...]] = (
         *("scenario=before.scenario.document", "assumed_training=before.scenario.assumed"),
+        "idle_fields=before.scenario.idle",
         "workload=before.scenario.workload.architecture",
         *("change", "*rows", "same_layout_reason?=same_reason", "step_time_ratio=ratio"),
         *("step_time_ratio_p10=span.0", "step_time_ratio_p90=span.1", "within_error"),
