@@ -136,9 +136,12 @@ def trace_paths(
     listed = _plans(layouts[played_plans.first], plan[played_plans.first], played, table, beside)
     columns = (played_plans.inverse, price, covered)
     wanted = list(zip(*(x[route.first].tolist() for x in columns), strict=True))
-    counts, pace = (np.array(x) for x in zip(*_found(listed, grid, wanted), strict=True))
+    found = _found(listed, grid, wanted)
     return Paths(
-        route=route.inverse, counts=counts, pace=pace, played=few[route.first].astype(float)
+        route=route.inverse,
+        counts=np.asfortranarray(found[:, :-1]),
+        pace=found[:, -1].copy(),
+        played=few[route.first].astype(float),
     )
 
 
@@ -161,14 +164,15 @@ def _plans(
     ]
 
 
-_KNOWN: dict[tuple[bytes, bytes, int], tuple[Floats, float]] = {}
+_KNOWN: dict[tuple[bytes, bytes, int], bytes] = {}
 """Counts and pace by plan, rounded costs and covered layers."""
 
 
-def _found(
-    plans: list[_Plan], grid: Floats, wanted: list[tuple[int, int, int]]
-) -> list[tuple[Floats, float]]:
-    """Counts and pace of the wanted routes: plan, row of the grid, covered layers + 1 or 0."""
+def _found(plans: list[_Plan], grid: Floats, wanted: list[tuple[int, int, int]]) -> Floats:
+    """Counts and pace of the wanted routes: plan, row of the grid, covered layers + 1 or 0.
+
+    Shape (wanted, counts and pace).
+    """
     names, prices = [plan.key for plan in plans], [row.tobytes() for row in grid]
     keys = [(names[plan], prices[price], layers) for plan, price, layers in wanted]
     able = [i for i, (plan, _, _) in enumerate(wanted) if plans[plan].waits]
@@ -190,12 +194,11 @@ def _found(
         pair = np.repeat(np.arange(len(pairs)), [len(members) for members in pairs.values()])
         layers = np.array([wanted[i][2] for i in at])
         for some in _slices(len(at), schedule.content):
-            per_part = _per_part(schedule, pair[some], paths[:2], layers[some])
-            pace = paths[2][schedule.columns[pair[some]]].tolist()
-            counted = zip(at[some], per_part, pace, strict=True)
-            _KNOWN.update((keys[i], (counts, of_further)) for i, counts, of_further in counted)
-    none = np.zeros(6 * plans[0].content.shape[1] + 3)
-    return [_KNOWN.get(key, (none, 1.0)) for key in keys]
+            rows = _per_part(schedule, pair[some], paths, layers[some])
+            _KNOWN.update(zip((keys[i] for i in at[some]), map(bytes, rows), strict=True))
+    columns = 6 * plans[0].content.shape[1] + 4
+    none = bytes(np.r_[np.zeros(columns - 1), 1.0])
+    return np.frombuffer(b"".join(_KNOWN.get(key, none) for key in keys)).reshape(-1, columns)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -354,8 +357,8 @@ def _per_part(
     paths: tuple[NDArray[Any], ...],
     layers: NDArray[Any],
 ) -> Floats:
-    """Counts in the order of `Paths.counts` of routes: their pair and what they recompute."""
-    played, sends = (x[alike.columns[pair]] for x in paths)
+    """Counts of routes in the order of `Paths.counts`, and pace: their pair, what they recompute."""
+    played, sends, pace = (x[alike.columns[pair]] for x in paths)
     held = alike.content[alike.held[pair]]
     shape = (len(pair), 2, len(KINDS), held.shape[1])
     counts = played[:, : prod(shape[1:])].reshape(shape).astype(float)
@@ -367,7 +370,7 @@ def _per_part(
     every = [*((x, held) for x in before), (back, repeated), *((x, held) for x in after)]
     columns = [(x[:, None] @ parts)[:, 0] for x, parts in every]
     ends = [x.sum(axis=1) for x in (ways[:, FORWARD], back)]
-    return np.column_stack([*columns, *ends, sends])
+    return np.column_stack([*columns, *ends, sends, pace])
 
 
 def _covered(plan: _Plan, content: Floats, layers: NDArray[Any]) -> Floats:
