@@ -356,7 +356,9 @@ def _estimate(steps: _Steps, terms: StepTerms) -> Estimate:
     return Estimate(
         layouts=rows.layouts,
         **_times(rows.layouts, priced, terms),
-        memory_bytes=dict(zip(MEMORY_KINDS, (of_column(x, peak) for x in mem.kinds_bytes), strict=True)),
+        memory_bytes=dict(
+            zip(MEMORY_KINDS, (of_column(x, peak) for x in mem.kinds_bytes), strict=True)
+        ),
         memory_total_bytes=mem.peak_bytes,
         peak_stage=of_column(rows.rank, peak),
         peak_moment=of_column(mem.moment, peak),

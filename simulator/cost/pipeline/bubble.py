@@ -123,7 +123,9 @@ def _path_s(
     if fetched_s.any():
         forward = forward + over_parts(ahead[:, -2:], _ends_s(rows.parts, passes, fetched_s))
     backward = over_parts(behind, passes.backward_s + passes.selective_s)
-    backward = backward + over_parts(weights, by_key(b.wgrad_s, key)) + over_parts(again, passes.full_s)
+    backward = (
+        backward + over_parts(weights, by_key(b.wgrad_s, key)) + over_parts(again, passes.full_s)
+    )
     if priced.software.overlap.expert:
         forward, backward = (
             seconds + over_parts(count, by_key(total(way), key))
@@ -132,7 +134,8 @@ def _path_s(
     maxima_s = priced.states.maxima_s[rows.state_key]
     if maxima_s.any():  # as `shown_maxima` of a rank, here of the passes on the path
         forward, backward = (
-            seconds + np.maximum(number * maxima_s - over_parts(count, by_key(way[LAUNCH], key)), 0.0)
+            seconds
+            + np.maximum(number * maxima_s - over_parts(count, by_key(way[LAUNCH], key)), 0.0)
             for seconds, number, count, way in zip(
                 (forward, backward),
                 counts.T[-3:-1],

@@ -75,7 +75,8 @@ def longest_paths(
     ----------
     graphs : sequence of Waits
     seconds : ndarray
-        Seconds of every operation, shape (graphs, operations, sets of costs).
+        Seconds of every operation and, last, of none, which takes none: shape (graphs, operations +
+        1, sets of costs).
     hop_s : ndarray
         From the end of a pass until another rank has its result, shape (graphs, sets of costs).
     timed : sequence of tuple
@@ -83,14 +84,14 @@ def longest_paths(
     """
     every = [*enumerate(graphs), *timed]
     place = sorted(range(len(every)), key=lambda i: -every[i][1].operation.shape[1])
-    operations, sets = seconds.shape[1:]
-    joined = _joined([every[i] for i in place], place, operations)
-    table = np.pad(seconds, ((0, 0), (0, 1), (0, 0))).reshape(-1, sets)
+    rows, sets = seconds.shape[1:]
+    joined = _joined([every[i] for i in place], place, rows)
+    table = seconds.reshape(-1, sets)
     hops_s = np.stack([0 * hop_s, hop_s, 2 * hop_s], axis=1)
     cells = joined.levels * joined.ranks
     ends = np.empty((cells * np.maximum(_LANE, _NEAR // cells)).max(), dtype=table.dtype)
     paths = LongestPaths(
-        counts=np.zeros((len(graphs), sets, operations + 1), dtype=np.int32),
+        counts=np.zeros((len(graphs), sets, rows), dtype=np.int32),
         sends=np.zeros((len(graphs), sets), dtype=np.int64),
         span_s=np.empty((len(every), sets), dtype=table.dtype),
     )
@@ -98,8 +99,8 @@ def longest_paths(
     return paths._replace(counts=paths.counts[..., :-1])
 
 
-def _joined(graphs: list[tuple[int, Waits]], place: list[int], operations: int) -> _Graphs:
-    """Put graphs, each with the number of its costs, one after the other."""
+def _joined(graphs: list[tuple[int, Waits]], place: list[int], rows: int) -> _Graphs:
+    """Put graphs, each with the number of its costs, one after the other; costs have `rows`."""
     paired = max(len(graph.operation) for _, graph in graphs)
     levels = np.array([2 + graph.operation.shape[1] for _, graph in graphs])
     ranks = np.array([graph.operation.shape[2] for _, graph in graphs])
@@ -110,9 +111,9 @@ def _joined(graphs: list[tuple[int, Waits]], place: list[int], operations: int) 
         kinds, _, wide = graph.operation.shape
         whole, here = slice(end - size, end), (slice(kinds), slice(end - size + 2 * wide, end))
         runs = graph.operation.reshape(kinds, -1)
-        nothing = (costs + 1) * (operations + 1) - 1
+        nothing = (costs + 1) * rows - 1
         operation[:, whole], awaited[:, whole] = nothing, wide
-        operation[here] = np.where(runs >= 0, runs + costs * (operations + 1), nothing)
+        operation[here] = np.where(runs >= 0, runs + costs * rows, nothing)
         awaited[here] = graph.awaited.reshape(kinds, -1) + 2 * wide
         awaited[0, here[1]][:wide][runs[0, :wide] >= 0] = 0
         hops[here] = graph.hops.reshape(kinds, -1)
