@@ -43,6 +43,8 @@ def of_column(table: NDArray[Any], column: NDArray[Any]) -> NDArray[Any]:
     [2, 3]
     """
     rows = len(column)
+    if rows == 1:
+        return np.asarray(table[:, column[0]])
     flat = table.T.reshape(*table.shape[:1:-1], table.shape[1] * rows)
     return np.asarray(flat.take(column * rows + np.arange(rows), -1).T)
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.arrays import Floats, by_key, of_column
+from simulator.arrays import Floats, by_key
 from simulator.cost.memory.peak import host_share, kept_bytes, saved_mode
 from simulator.cost.tables import Priced
 from simulator.hardware.cluster import Cluster

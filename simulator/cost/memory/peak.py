@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.arrays import Floats, by_key, of_column, over_columns
+from simulator.arrays import Floats, by_key, of_column
 from simulator.cost.blocks.block_costs import BlockCosts
 from simulator.cost.memory.buffers import StageBuffers, communicators, stage_buffers, workspace
 from simulator.cost.memory.moments import EMBEDDING, END, LOSS, RankMemoryNow, fullest

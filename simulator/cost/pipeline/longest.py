@@ -200,7 +200,7 @@ def _played(joined, table, hops_s, ends, paths):  # type: ignore[no-untyped-def]
             wide = min(lanes, sets - start)
             ends[: ranks * wide], ends[ranks * wide : 2 * ranks * wide] = 0.0, -1.0
             for cell in range(2 * ranks, cells):
-                _cell(joined, (first, cell, ranks), table, sent_s, ends, start, wide)
+                _cell(joined, (first, cell, ranks, wide), table, sent_s, ends, start)
             for lane in range(wide):
                 i = start + lane
                 span = ends[(cells - ranks) * wide + lane]
@@ -210,17 +210,18 @@ def _played(joined, table, hops_s, ends, paths):  # type: ignore[no-untyped-def]
                 if place < len(counts):
                     passed, when = counts[place, i], ends[lane:]
                     cell = _first_that_ends(span, when, wide, cells - ranks, ranks)
-                    around = (first, cell, ranks)
-                    sends[place, i] = _back(
-                        joined, around, sent_s[:, i], when, wide, passed, nothing
-                    )
+                    around = (first, cell, ranks, wide)
+                    sends[place, i] = _back(joined, around, sent_s[:, i], when, passed, nothing)
         first += cells
 
 
 @within
-def _cell(joined, around, table, sent_s, ends, start, wide):  # type: ignore[no-untyped-def]
-    """Play a cell at some sets of costs; `around`: first cell of the graph, the cell, ranks."""
-    first, cell, ranks = around
+def _cell(joined, around, table, sent_s, ends, start):  # type: ignore[no-untyped-def]
+    """Play a cell at some sets of costs, from `start` on.
+
+    `around`: first cell of the graph, the cell in it, its ranks, how many sets.
+    """
+    first, cell, ranks, wide = around
     here, before, at = cell * wide, (cell - ranks) * wide, first + cell
     awaited, far = joined.awaited[0, at] * wide, joined.hops[0, at]
     operation = joined.operation[0, at]
@@ -254,12 +255,13 @@ def _first_that_ends(span, ends, wide, cell, ranks):  # type: ignore[no-untyped-
 
 
 @within
-def _back(joined, around, sent_s, ends, wide, counts, skipped):  # type: ignore[no-untyped-def]
+def _back(joined, around, sent_s, ends, counts, skipped):  # type: ignore[no-untyped-def]
     """Count what a path to a cell runs through; how many sends are on it.
 
     `skipped` are operations of other graphs, in the table of all.
     """
-    (first, cell, ranks), sends = around, 0
+    first, cell, ranks, wide = around
+    sends = 0
     while cell >= 2 * ranks:
         before, far = cell - ranks, 0
         begin = ends[before * wide]

@@ -14,7 +14,6 @@ the last round.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -209,8 +208,8 @@ def _counted(
     ]
     played = _played(alike)
     shapes: dict[tuple[int, int], list[int]] = {}
-    for i, plan in enumerate(firsts):
-        shapes.setdefault((plan.pp, plan.chunks), []).append(i)
+    for i, first in enumerate(firsts):
+        shapes.setdefault((first.pp, first.chunks), []).append(i)
     for some in shapes.values():
         yield from _of_shape(plans, routes, [alike[i] for i in some], [played[i] for i in some])
 
