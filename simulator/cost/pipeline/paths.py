@@ -135,11 +135,11 @@ def trace_paths(
     listed = _plans(layouts[played_plans.first], plan[played_plans.first], played, table, beside)
     columns = (played_plans.inverse, price, covered)
     wanted = list(zip(*(x[route.first].tolist() for x in columns), strict=True))
-    found = _found(listed, grid, wanted)
+    rows = _found(listed, grid, wanted)
     return Paths(
         route=route.inverse,
-        counts=np.asfortranarray(found[:, :-1]),
-        pace=found[:, -1].copy(),
+        counts=np.asfortranarray(rows[:, :-1]),
+        pace=rows[:, -1].copy(),
         played=few[route.first].astype(float),
     )
 
