@@ -59,6 +59,8 @@ class Compiled:
         Called from Python with arrays of no more numbers in all, the function runs as it is.
     instead : callable, optional
         What does the same from arrays, there and where nothing was compiled ahead.
+    numbers : callable, optional
+        How many numbers that goes through, where it is more than those given.
     """
 
     def __init__(
@@ -66,15 +68,16 @@ class Compiled:
         function: Callable[..., Any],
         plain: float,
         instead: Callable[..., Any] | None = None,
+        numbers: Callable[..., int] | None = None,
     ) -> None:
-        self.function, self._instead = function, instead
+        self.function, self._instead, self._numbers = function, instead, numbers
         self._plain, self._made = plain, None
         self._unloaded = 0.0
         update_wrapper(self, function)
 
     def __call__(self, *given: Any) -> Any:
         """Run it, compiled or not."""
-        numbers = _numbers(given) if self._plain else np.inf
+        numbers = (self._numbers or _numbers)(*given) if self._plain else np.inf
         if self._instead is not None:
             self._unloaded += numbers  # of all calls together
             numbers = np.inf if machine_code.cache_info().currsize else self._unloaded
@@ -120,9 +123,14 @@ def short(function: Callable[..., Any]) -> Any:
     return Compiled(function, PLAIN)
 
 
-def compiled_or(instead: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
-    """Run a function compiled ahead for much, else another that gives the same from arrays."""
-    return lambda function: Compiled(function, PLAIN_ARRAYS, instead)
+def compiled_or(
+    instead: Callable[..., Any], numbers: Callable[..., int]
+) -> Callable[[Callable[..., Any]], Any]:
+    """Run a function compiled ahead for much, else another that gives the same from arrays.
+
+    How much it is, `numbers` says.
+    """
+    return lambda function: Compiled(function, PLAIN_ARRAYS, instead, numbers)
 
 
 def within(function: Callable[..., Any]) -> Any:
@@ -130,8 +138,8 @@ def within(function: Callable[..., Any]) -> Any:
     return Compiled(function, np.inf)
 
 
-def _numbers(given: tuple[Any, ...]) -> int:
-    return sum(_numbers(x) if isinstance(x, tuple) else np.size(x) for x in given)
+def _numbers(*given: Any) -> int:
+    return sum(_numbers(*x) if isinstance(x, tuple) else np.size(x) for x in given)
 
 
 class _Ahead:

@@ -78,7 +78,7 @@ def _examples() -> None:
     from simulator.events.step.programs import program, step_graph
     from simulator.schedules.waits import waits
 
-    costs = np.ones((1, 16, 1), dtype=np.float32)
+    costs = np.ones((1, 17, 1), dtype=np.float32)
     longest_paths(waits([("1f1b", 2, 2, 1)]), costs, costs[0, :1])
     longest_path(step_graph(program("1f1b", 2, 2), [[[1.0, 2.0, 0.0, 0.0]]] * 2).graph)
     shared(task_graph([1.0, 0.5], [0, 1]), demands([1.0, 0.5], [1.0], [(0, 0, 1.0), (1, 0, 0.2)]))

@@ -7,13 +7,12 @@ table of a million.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.arrays import Floats
+from simulator.arrays import Floats, by_key, of_column, over_columns, stacked
 from simulator.cost.blocks.block_costs import PASS_TERMS, BlockCosts
 from simulator.cost.collectives.calls import slowdown_share
 from simulator.cost.states.state_traffic import reductions, round_passes
@@ -52,26 +51,27 @@ def part_passes(
     Software that reduces only after the last micro-batch pays one reduction for all m of them.
     """
     b, s, mode = priced.blocks, priced.states, layouts.recompute
-    forward, backward = (way[block_key] for way in block_passes(b))
-    exchange = b.exchange_s[0][block_key]
-    selective = np.where((mode == SELECTIVE)[:, None], b.recompute_s[SELECTIVE][block_key], 0.0)
-    full = b.recompute_s[FULL][block_key]
-    traffic = s.part_traffic_s[state_key] + _copies_s(priced, layouts, state_key, m)
-    casts = s.casts_s[:, state_key]
-    if casts.any():
-        uses = 1.0 + np.where((mode == SELECTIVE)[:, None], 1.0, recomputed)
+    forward, backward = (by_key(way, block_key) for way in block_passes(b))
+    exchange, exchange_back, exchange_again = by_key(b.exchange_s, block_key, 1)
+    is_selective = (mode == SELECTIVE)[:, None]
+    selective = np.where(is_selective, by_key(b.recompute_s[SELECTIVE], block_key), 0.0)
+    full = by_key(b.recompute_s[FULL], block_key)
+    traffic = by_key(s.part_traffic_s, state_key) + _copies_s(priced, layouts, state_key, m)
+    if s.casts_s.any():
+        casts = by_key(s.casts_s, state_key, 1)
+        uses = 1.0 + np.where(is_selective, 1.0, recomputed)
         traffic = traffic + uses * casts[0] + casts[1]
-    host = s.part_host_s[0][state_key], s.part_host_s[1][state_key]
+    host = by_key(s.part_host_s, state_key, 1)
     forward, backward = forward + host[0], backward + traffic + host[1]
-    repeated = np.where((mode == SELECTIVE)[:, None], b.exchange_s[2][block_key], 0.0)
+    repeated = np.where(is_selective, exchange_again, 0.0)
     again = selective - repeated + recomputed * (full - exchange)
     # expert traffic that another micro-batch hides may last longer than its own pass
     windows = (
         np.maximum(forward - exchange, 0.0),
-        np.maximum(backward - b.exchange_s[1][block_key] + again, 0.0),
+        np.maximum(backward - exchange_back + again, 0.0),
     )
     shown, hidden, slowed = _gathers_s(priced, state_key, m, windows)
-    if s.part_gather_s[state_key].any():
+    if slowed.any() or shown.any():
         forward, backward = forward + shown[0] + slowed[0], backward + shown[1] + slowed[1]
     return PartPasses(
         forward_s=forward,
@@ -84,8 +84,8 @@ def part_passes(
         selective_s=selective,
         full_s=full,
         traffic_s=traffic,
-        host_s=np.array(host),
-        input_s=stages_s(b.input_s[block_key], layouts.pp > 1),
+        host_s=host,
+        input_s=stages_s(by_key(b.input_s, block_key), layouts.pp > 1),
         prefetched=priced.software.input.prefetched,
     )
 
@@ -107,21 +107,21 @@ def _gathers_s(
     Forward and backward, shape (2, layouts, parts).
     """
     s = priced.states
-    gather, reduce = s.part_gather_s[state_key], s.part_reduce_s[state_key]
+    gather, reduce = by_key(s.part_gather_s, state_key), by_key(s.part_reduce_s, state_key)
     if not gather.any():
-        none = np.zeros((2, *gather.shape))
+        none = stacked((np.zeros_like(gather),) * 2)
         return none, none, none
     if not priced.software.states.reduces_every_micro_batch:
         reduce = reduce / m[:, None]
-    whole: tuple[Floats, Floats] = (gather, s.part_regather_s[state_key] + reduce)
+    whole: tuple[Floats, Floats] = (gather, by_key(s.part_regather_s, state_key) + reduce)
     shown = whole
     overlap = priced.software.overlap
     if overlap.sharded_prefetch:
         alone = 0.0 if overlap.sharded_reduce else reduce
         again = np.maximum(whole[1] - alone - windows[1], 0.0) + alone
         shown = (np.maximum(whole[0] - windows[0], 0.0), again)
-    hidden = np.array((whole[0] - shown[0], whole[1] - shown[1]))
-    return np.array(shown), hidden, hidden * slowdown_share(priced.cluster)
+    hidden = stacked((whole[0] - shown[0], whole[1] - shown[1]))
+    return stacked(shown), hidden, hidden * slowdown_share(priced.cluster)
 
 
 def _copies_s(priced: Priced, layouts: Layouts, state_key: NDArray[Any], m: Floats) -> Floats:
@@ -130,11 +130,11 @@ def _copies_s(priced: Priced, layouts: Layouts, state_key: NDArray[Any], m: Floa
     m, once = np.maximum(m, 1.0)[:, None], s.keeps_gathered[state_key][:, None]
     each_round = once & priced.software.fsdp2.reduces_each_round
     times = np.where(each_round, reductions(layouts, priced.software, once[:, 0])[:, None], 1.0)
-    gather, again, reduce = s.part_copies_s[:, state_key]
+    gather, again, reduce = by_key(s.part_copies_s, state_key, 1)
     reduces = s.by_block[state_key][:, None] & every
     copies = np.where(once, gather / m, gather + again)
     copies = copies + np.where(reduces, reduce, times * reduce / m)
-    first, later = s.part_accumulation_s[:, state_key]
+    first, later = by_key(s.part_accumulation_s, state_key, 1)
     return np.asarray(copies + first / m + later * (m - 1.0) / m)
 
 
@@ -150,7 +150,7 @@ def over_parts(count: Floats, per_part: Floats) -> Floats:
     """Sum of count times cost over parts in a fixed order; shapes (..., parts)."""
     total = count[..., 0] * per_part[..., 0]
     for part in range(1, count.shape[-1]):
-        total = total + count[..., part] * per_part[..., part]
+        total += count[..., part] * per_part[..., part]
     return total
 
 
@@ -177,13 +177,13 @@ def rank_passes(rows: Selection, priced: Priced, passes: PartPasses) -> RankPass
 def slowest_rank(rows: Selection, priced: Priced, ranks: RankPasses) -> SlowestRank:
     """Find the rank with the longest passes of each layout."""
     column = np.argmax(ranks.forward_s + ranks.backward_s, axis=1)
-    at, m = np.arange(len(column)), rows.layouts.micro_batches / rows.layouts.copies
+    m = rows.layouts.micro_batches / rows.layouts.copies
     return SlowestRank(
         column=column,
-        parts=rows.parts[at, column],
-        covered=rows.covered[at, column],
-        forward_s=ranks.forward_s[at, column],
-        backward_s=ranks.backward_s[at, column],
+        parts=of_column(rows.parts, column),
+        covered=of_column(rows.covered, column),
+        forward_s=of_column(ranks.forward_s, column),
+        backward_s=of_column(ranks.backward_s, column),
         micro_batches=m,
         alone=np.minimum(priced.unpaired[rows.plan], m),
     )
@@ -201,7 +201,7 @@ def shown_maxima(
     if not whole_s.any():
         return np.zeros(parts.shape[:2]), np.zeros(parts.shape[:2])
     forward_s, backward_s = (
-        np.maximum(whole_s - over_parts(parts, way[LAUNCH][block_key][:, None, :]), 0.0)
+        np.maximum(whole_s - over_parts(parts, by_key(way[LAUNCH], block_key)[:, None, :]), 0.0)
         for way in (priced.blocks.forward_s, priced.blocks.backward_s)
     )
     return forward_s, backward_s
@@ -220,23 +220,24 @@ def steady_terms(
     """Terms of all micro-batches on the slowest rank, and what hides beside them."""
     b, key, parts, m = priced.blocks, rows.block_key, slowest.parts, slowest.micro_batches
     terms = pass_terms(
-        [b.forward_s[i][key] + b.backward_s[i][key] for i in range(len(PASS_TERMS))],
+        by_key(b.forward_s + b.backward_s, key, 1),
         parts,
-        slowdown_s=passes.slowdown_s.sum(axis=0),
+        slowdown_s=total(passes.slowdown_s),
         traffic_s=passes.traffic_s,
-        host_s=passes.host_s.sum(axis=0),
-        fsdp_s=passes.fsdp_s.sum(axis=0),
+        host_s=total(passes.host_s),
+        fsdp_s=total(passes.fsdp_s),
     )
     terms["recompute"] = recompute_s(parts, slowest.covered, passes)
     beside_s = passes.prefetched * total(list(terms.values()))
     terms["input"], _ = fetch_s(parts, passes.input_s, beside_s)
     shown = {name: m * seconds for name, seconds in terms.items()}
-    for i, name in enumerate(PASS_TERMS):  # expert traffic that passes alone show
-        longer = b.alone_s[0][i] + b.alone_s[1][i]
-        shown[name] = shown[name] + slowest.alone * over_parts(parts, longer[key])
+    if b.alone_s.any():  # expert traffic that passes alone show
+        longer = over_parts(parts, by_key(total(b.alone_s), key, 1))
+        for name, seconds in zip(PASS_TERMS, longer, strict=True):
+            shown[name] = shown[name] + slowest.alone * seconds
     hidden = _hidden_s(rows, priced, passes, slowest)
     hidden["input"] = m * fetch_s(parts, passes.input_s, 0.0)[0] - shown["input"]
-    hidden["fsdp"] = m * over_parts(parts, passes.hidden_s.sum(axis=0))
+    hidden["fsdp"] = m * over_parts(parts, total(passes.hidden_s))
     return StepTerms(shown_s=shown, hidden_s=hidden)
 
 
@@ -247,17 +248,14 @@ def _hidden_s(
 
     Those that run alone hide no expert traffic where others do.
     """
-    m, both = slowest.micro_batches, priced.blocks.hidden_s[0] + priced.blocks.hidden_s[1]
-    hidden = {
-        name: m * over_parts(slowest.parts, both[i][rows.block_key])
-        for i, name in enumerate(HIDDEN[:3])
-    }
+    m, both = slowest.micro_batches, by_key(total(priced.blocks.hidden_s), rows.block_key, 1)
+    hidden = dict(zip(HIDDEN[:3], m * over_parts(slowest.parts, both), strict=True))
     hidden["ep"] = hidden["ep"] * ((m - slowest.alone) / np.maximum(m, 1.0))
     return hidden
 
 
 def pass_terms(
-    blocks_s: Sequence[Floats],
+    blocks_s: Floats,
     parts: Floats,
     *,
     slowdown_s: Floats,
@@ -269,9 +267,7 @@ def pass_terms(
 
     Costs are those of one part, of one direction or of both: `blocks_s` in the order of PASS_TERMS.
     """
-    terms = {
-        name: over_parts(parts, seconds) for name, seconds in zip(PASS_TERMS, blocks_s, strict=True)
-    }
+    terms = dict(zip(PASS_TERMS, over_parts(parts, blocks_s), strict=True))
     terms["slowdown"] = terms["slowdown"] + over_parts(parts, slowdown_s)
     terms["memory_bound"] = terms["memory_bound"] + over_parts(parts, traffic_s)
     terms["launch"] = terms["launch"] + over_parts(parts, host_s)
@@ -284,7 +280,7 @@ def alone_passes(b: BlockCosts, block_key: NDArray[Any], parts: Floats) -> tuple
 
     `parts` has shape (layouts, columns, parts).
     """
-    forward, backward = (total(way)[block_key][:, None, :] for way in b.alone_s)
+    forward, backward = (by_key(total(way), block_key)[:, None, :] for way in b.alone_s)
     return over_parts(parts, forward), over_parts(parts, backward)
 
 
@@ -303,8 +299,8 @@ def data_parallel(rows: Selection, priced: Priced, passes: RankPasses) -> StepTe
     """
     s, layouts, ranks, key = priced.states, rows.layouts, rows.ranks, rows.state_key
     stages = (layouts.pp * layouts.vpp * layouts.copies).astype(float)
-    mean_forward = (ranks * passes.forward_s).sum(axis=1) / stages
-    mean_backward = (ranks * passes.backward_s).sum(axis=1) / stages
+    mean_forward = over_columns(ranks * passes.forward_s) / stages
+    mean_backward = over_columns(ranks * passes.backward_s) / stages
     times = reductions(layouts, priced.software, s.keeps_gathered[key])[:, None]
     after = _ranks_after(rows)
     windows = (passes.forward_window_s, passes.backward_window_s)
@@ -314,16 +310,15 @@ def data_parallel(rows: Selection, priced: Priced, passes: RankPasses) -> StepTe
     share = slowdown_share(priced.cluster)
     slowed = (hidden[0] + hidden[1]) * share
     worst = (shown + slowed).argmax(axis=1)
-    at = np.arange(len(worst))
-    slower, chunks = slowed[at, worst], stages / ranks.sum(axis=1)
+    slower, chunks = of_column(slowed, worst), stages / over_columns(ranks)
     flushed = FLUSHES[layouts.schedule]
     chained = (flushed & ~SPLITS_BACKWARD[layouts.schedule], flushed)
     last = (hidden[0] / times, hidden[1])  # those before run beside passes of a full pipeline
     for covered, waits in zip(last, chained, strict=True):
-        others = (ranks * covered).sum(axis=1) - covered[at, worst]
+        others = over_columns(ranks * covered) - of_column(covered, worst)
         slower = slower + waits * share * others / chunks
-    left = shown[at, worst]
-    whole = (times * s.reduce_s[key] + s.gather_s[key])[at, worst]
+    left = of_column(shown, worst)
+    whole = of_column(times * by_key(s.reduce_s, key) + by_key(s.gather_s, key), worst)
     return StepTerms(
         shown_s={"dp": left + s.tables_s[key], "slowdown": slower}, hidden_s={"dp": whole - left}
     )
@@ -354,10 +349,10 @@ def rank_tails(
     after = priced.software.fsdp2.reduces_after_passes & once
     shown, covered = [], []
     for seconds, window, hides, n in (
-        (s.reduce_s[state_key], windows[1], overlap.gradient_reduce & ~after, times),
-        (s.gather_s[state_key], windows[0], overlap.parameter_gather, 1.0),
+        (by_key(s.reduce_s, state_key), windows[1], overlap.gradient_reduce & ~after, times),
+        (by_key(s.gather_s, state_key), windows[0], overlap.parameter_gather, 1.0),
     ):
-        last = 1.0 / s.reduce_buckets[state_key]
+        last = 1.0 / by_key(s.reduce_buckets, state_key)
         over = np.maximum(seconds - window * (1.0 + (v - 1.0) * rounds) / v, 0.0)
         over = np.maximum(over, (seconds - window) / v)
         between = window * np.where(once, rounds, 1.0)  # a round of passes, or one
@@ -371,7 +366,7 @@ def rank_tails(
 def stages_s(copies_s: Floats, apart: NDArray[np.bool_]) -> Floats:
     """What the first and the last stage fetch, which are `apart` or one; shape (keys, 2)."""
     tokens, labels, shared = copies_s.T
-    return np.stack([tokens + shared, labels + apart * shared], axis=1)
+    return np.array([tokens + shared, labels + apart * shared]).T
 
 
 def fetch_s(parts: Floats, stages_s: Floats, beside_s: Any) -> tuple[Floats, Floats]:

@@ -92,7 +92,9 @@ def price_keys(
         ranks, block_key = Ranks.of(keys), keys.shapes.inverse
         with_each = partial(_with_each, (workload, cluster, software), ranks, known, keys)
         blocks = _blocks_of_each(with_each, modules) if any(modules) else _blocks(with_each, ranks)
-        send_s = _sends(cluster, blocks, ranks, len(modules))
+        send_s = np.zeros((len(_reaches(cluster)), len(blocks.boundary_bytes)))
+        if (layouts.pp > 1).any():
+            send_s = _sends(cluster, blocks, ranks, len(modules))
     return Priced(
         workload=workload,
         cluster=cluster,

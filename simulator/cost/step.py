@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.arrays import Floats
+from simulator.arrays import Floats, by_key, of_column, over_columns
 from simulator.cost.estimate import Estimate, concatenate, memory_verdict
 from simulator.cost.loading import supply_of
 from simulator.cost.memory.offload import (
@@ -198,9 +198,9 @@ def least_steps_s(layouts: Layouts, priced: Priced) -> tuple[Floats, Floats]:
     parts = priced.table.parts[priced.plan[keys.first]]
     mode, layers = (column[keys.first] for column in again)
     ahead_s, back_s = block_passes(blocks)
-    passes_s = ahead_s[key] + back_s[key]
+    passes_s = by_key(ahead_s + back_s, key)
     passes_s = passes_s + np.where(
-        (mode == SELECTIVE)[:, None], blocks.recompute_s[SELECTIVE][key], 0
+        (mode == SELECTIVE)[:, None], by_key(blocks.recompute_s[SELECTIVE], key), 0
     )
     ranks_s = over_parts(parts, passes_s[:, None, :])
     full = np.flatnonzero(mode == FULL)
@@ -317,7 +317,7 @@ def _step_terms(
 ) -> Iterator[StepTerms]:
     """Small reductions, the optimizer step, and copies of states to and from the host."""
     layouts, key, m = rows.layouts, rows.state_key, slowest.micro_batches
-    maxima_s = (ranks.maxima_s[0] + ranks.maxima_s[1])[np.arange(len(m)), slowest.column]
+    maxima_s = of_column(ranks.maxima_s[0] + ranks.maxima_s[1], slowest.column)
     once = {"small_reductions": m * maxima_s + priced.states.norm_s[key]}
     if not uses_host(layouts):
         once["optimizer"] = priced.states.longest_optimizer_s[key]
@@ -335,8 +335,8 @@ def recomputed_share(rows: Selection) -> Floats:
     if not rows.covered.any():
         return np.zeros((len(rows.layouts), rows.parts.shape[2]))
     ranks = rows.ranks[:, :, None]
-    whole = (ranks * rows.parts).sum(axis=1)
-    return np.asarray((ranks * rows.covered).sum(axis=1) / np.maximum(whole, 1.0))
+    whole = over_columns(ranks * rows.parts)
+    return np.asarray(over_columns(ranks * rows.covered) / np.maximum(whole, 1.0))
 
 
 def _times(layouts: Layouts, priced: Priced, terms: StepTerms) -> dict[str, Any]:
@@ -358,9 +358,8 @@ def _times(layouts: Layouts, priced: Priced, terms: StepTerms) -> dict[str, Any]
 def _estimate(steps: _Steps, terms: StepTerms) -> Estimate:
     """Join time with memory."""
     rows, priced, ranks, slowest = steps.rows, steps.priced, steps.ranks, steps.slowest
-    at = np.arange(len(rows.layouts))
     both_s = ranks.forward_s + ranks.backward_s
-    mean_s = (rows.ranks * both_s).sum(axis=1) / rows.ranks.sum(axis=1)
+    mean_s = over_columns(rows.ranks * both_s) / over_columns(rows.ranks)
     blocks = (rows.parts, rows.offloaded, rows.covered)
     moved = offloaded_bytes(priced, rows.layouts, rows.block_key, blocks, slowest.column)
     mem = peak_memory(rows, priced)
@@ -368,12 +367,14 @@ def _estimate(steps: _Steps, terms: StepTerms) -> Estimate:
     return Estimate(
         layouts=rows.layouts,
         **_times(rows.layouts, priced, terms),
-        memory_bytes={kind: mem.kinds_bytes[i, at, peak] for i, kind in enumerate(MEMORY_KINDS)},
+        memory_bytes=dict(
+            zip(MEMORY_KINDS, (of_column(x, peak) for x in mem.kinds_bytes), strict=True)
+        ),
         memory_total_bytes=mem.peak_bytes,
-        peak_stage=rows.rank[at, peak],
-        peak_moment=mem.moment[at, peak],
-        slowest_stage=rows.rank[at, slowest.column],
-        imbalance_s=slowest.micro_batches * (both_s[at, slowest.column] - mean_s),
+        peak_stage=of_column(rows.rank, peak),
+        peak_moment=of_column(mem.moment, peak),
+        slowest_stage=of_column(rows.rank, slowest.column),
+        imbalance_s=slowest.micro_batches * (of_column(both_s, slowest.column) - mean_s),
         model_flop=priced.model_flop,
         executed_flop=priced.model_flop + _repeated_flop(rows, priced),
         usable_bytes=float(priced.cluster.accelerator.memory.usable_bytes),
@@ -393,13 +394,13 @@ def _repeated_flop(rows: Selection, priced: Priced) -> Floats:
     """FLOPs that recomputation repeats on all accelerators in one step."""
     b, layouts = priced.blocks, rows.layouts
     selective = np.where(
-        (layouts.recompute == SELECTIVE)[:, None], b.selective_flop[rows.block_key], 0.0
+        (layouts.recompute == SELECTIVE)[:, None], by_key(b.selective_flop, rows.block_key), 0.0
     )
     again = over_parts(rows.parts, selective[:, None, :])
-    again = again + over_parts(rows.covered, b.full_flop[rows.block_key][:, None, :])
+    again = again + over_parts(rows.covered, by_key(b.full_flop, rows.block_key)[:, None, :])
     replicas = (
         layouts.micro_batches
         / layouts.copies
         * (layouts.dp * layouts.cp * layouts.tp).astype(float)
     )
-    return np.asarray(replicas * (rows.ranks * again).sum(axis=1))
+    return np.asarray(replicas * over_columns(rows.ranks * again))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.arrays import Floats
+from simulator.arrays import Floats, by_key
 from simulator.cost.blocks.block_costs import BlockCosts
 from simulator.cost.operators.operations import Ranks
 from simulator.cost.states.state_costs import StateCosts
@@ -233,7 +233,7 @@ class Selection:
 def select(layouts: Layouts, priced: Priced, rows: slice) -> Selection:
     """Gather what the ranks of some rows hold."""
     table, plan = priced.table, priced.plan[rows]
-    some, parts = as_wrapped(layouts[rows], priced.software), table.parts[plan]
+    some, parts = as_wrapped(layouts[rows], priced.software), by_key(table.parts, plan)
     return Selection(
         layouts=some,
         block_key=priced.block_key[rows],
@@ -241,11 +241,11 @@ def select(layouts: Layouts, priced: Priced, rows: slice) -> Selection:
         plan=plan,
         route=priced.paths.route[rows] if len(priced.paths.route) else priced.plan[rows],
         parts=parts,
-        in_flight=table.in_flight[plan],
+        in_flight=by_key(table.in_flight, plan),
         covered=recomputed_parts(some, parts),
         offloaded=offloaded_parts(some, parts),
-        ranks=table.ranks[plan],
-        rank=table.rank[plan],
+        ranks=by_key(table.ranks, plan),
+        rank=by_key(table.rank, plan),
     )
 
 

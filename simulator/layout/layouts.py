@@ -183,6 +183,9 @@ class Layouts:
         if isinstance(rows, (int, np.integer)):
             rows = slice(rows, rows + 1) if rows != -1 else slice(-1, None)
         size = len(self.tp[rows])
+        in_order = size == 1 or (isinstance(rows, slice) and rows.step is None)
+        if size == len(self) and in_order:
+            return self
         columns = {
             name: column[rows] if size < _FEW or column.strides != (0,) else _same(column, size)
             for name, column in self.columns().items()

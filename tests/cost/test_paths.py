@@ -1,5 +1,6 @@
 """The longest path of a pipeline: against every schedule played, and by hand."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -7,7 +8,6 @@ import numpy as np
 import pytest
 
 from simulator.cost.pipeline import longest
-from simulator.cost.pipeline.longest import longest_paths
 from simulator.cost.pricing import price
 from simulator.hardware.cluster import load_cluster
 from simulator.layout.layouts import Layouts
@@ -15,7 +15,7 @@ from simulator.schedules.action_tables import actions
 from simulator.schedules.dependencies import awaited
 from simulator.schedules.registry import SCHEDULES
 from simulator.schedules.schedule import KINDS
-from simulator.schedules.waits import waits
+from simulator.schedules.waits import Waits, waits
 from simulator.software.profile import load_software
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
@@ -24,6 +24,13 @@ VPP = {
     word: max(schedule.fewest_chunks, 3 * (word == "interleaved"))
     for word, schedule in SCHEDULES.items()
 }
+
+
+def paths_at(
+    graphs: list[Waits], seconds: Any, hop_s: Any, timed: Sequence[tuple[int, Waits]] = ()
+) -> longest.LongestPaths:
+    """Longest paths at seconds of operations; an operation that is none takes none."""
+    return longest.longest_paths(graphs, np.pad(seconds, ((0, 0), (0, 1), (0, 0))), hop_s, timed)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -43,9 +50,7 @@ def test_what_lies_on_the_path_lasts_as_long_as_the_schedule_played(
     kinds = np.stack([forward, back + weight, back, weight], axis=1)  # sets, kinds, places
     assert kinds.shape[1] == len(KINDS)
     seconds = np.concatenate([kinds, kinds], axis=1).reshape(3, -1).T
-    counts, hops, span_s = longest_paths(
-        waits([(schedule, p, m, v)]), seconds[None], np.zeros((1, 3))
-    )
+    counts, hops, span_s = paths_at(waits([(schedule, p, m, v)]), seconds[None], np.zeros((1, 3)))
     table = actions(schedule, p, m, v)
     for i in range(3):
         _, end = play(table, *(costs[i, k].tolist() for k in range(3)))
@@ -58,7 +63,7 @@ def test_the_path_of_equal_stages_is_the_textbooks() -> None:
     """1F1B of 4 ranks and 8 micro-batches: 8 + 3 passes each way on it."""
     graphs = waits([("1f1b", 4, 8, 1)])
     seconds = np.repeat([1.0, 2.0, 1.0, 1.0] * 2, 4)[None, :, None]
-    counts, hops, _ = longest_paths(graphs, seconds, np.full((1, 1), 0.01))
+    counts, hops, _ = paths_at(graphs, seconds, np.full((1, 1), 0.01))
     ways = counts[0, 0].reshape(2, len(KINDS), 4).sum(axis=(0, 2))
     assert ways.tolist() == [11, 11, 0, 0]
     # fill and drain cross three boundaries each; while ranks alternate, round trips show more
@@ -77,7 +82,7 @@ def test_chunks_that_are_slow_on_one_half_of_the_ranks_each_pace_in_turn() -> No
     seconds = np.concatenate([work, 2.0 * work, 2.0 * work, 0.0 * work] * 2)
     for m in (4 * p, 5 * p):
         graphs = waits([("interleaved", p, m, 2)])
-        counts, _, _ = longest_paths(graphs, seconds[None, :, None], np.zeros((1, 1)))
+        counts, _, _ = paths_at(graphs, seconds[None, :, None], np.zeros((1, 1)))
         spans.append(float(counts[0, 0] @ seconds))
     assert (spans[1] - spans[0]) / p > 1.05 * 12.0
 
@@ -136,7 +141,7 @@ def test_of_equally_long_paths_the_one_that_stays_on_its_rank_is_taken(
         costs[:half, 1:] = rng.integers(0, 3, (half, sets - 1))
         costs[:half, 0] = 1.0
         costs[half : 2 * half] = costs[:half]
-    counts, hops, span_s = longest_paths(
+    counts, hops, span_s = paths_at(
         graphs[:2], seconds, np.full((2, sets), hop_s), [(0, graphs[2])]
     )
     for at, (plan, graph) in enumerate(zip(plans, graphs, strict=True)):
@@ -166,7 +171,7 @@ def test_both_ways_of_playing_find_the_same_paths(
         monkeypatch.setattr(longest, "_played", way)
         for hop_s in (0.0, 0.25):
             hops_s = np.full((2, sets), hop_s, dtype=np.float32)
-            found.append(longest_paths(graphs[:2], seconds, hops_s, [(0, graphs[2])]))
+            found.append(paths_at(graphs[:2], seconds, hops_s, [(0, graphs[2])]))
     for some, others in zip(found[:2], found[2:], strict=True):
         for one, other in zip(some, others, strict=True):
             assert np.array_equal(one, other)

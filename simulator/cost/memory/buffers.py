@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulator.arrays import Floats
+from simulator.arrays import Floats, by_key
 from simulator.cost.states.state_costs import STATE_KINDS
 from simulator.cost.tables import Priced, Selection
 from simulator.hardware.cluster import Cluster
@@ -24,15 +24,16 @@ def workspace(rows: Selection, priced: Priced) -> Floats:
     """
     layouts, states = rows.layouts, priced.states
     allocator = priced.software.allocator.on(priced.cluster.accelerator.generation)
-    size_bytes = dummy_copies(priced.software) * states.linear_shapes[rows.state_key] * 2.0
+    size_bytes = dummy_copies(priced.software) * by_key(states.linear_shapes, rows.state_key) * 2.0
     size_bytes = size_bytes + float(allocator.workspace_bytes)
     if float(allocator.grouped_workspace_bytes):
         grouped = float(allocator.grouped_workspace_bytes)
-        size_bytes = size_bytes + states.has_experts[rows.state_key] * grouped
+        size_bytes = size_bytes + by_key(states.has_experts, rows.state_key) * grouped
     size_bytes = size_bytes + (rows.parts[:, :, -1] > 0) * float(allocator.head_workspace_bytes)
     if copies := float(priced.software.states.bucket_copies):
         reduced = (layouts.dp * layouts.cp > 1)[:, None]
-        size_bytes = size_bytes + copies * reduced * states.state_bytes[_GRADIENTS][rows.state_key]
+        gradients = by_key(states.state_bytes[_GRADIENTS], rows.state_key)
+        size_bytes = size_bytes + copies * reduced * gradients
     if allocator.scores_buffer:
         size_bytes = size_bytes + _scores_bytes(layouts, priced)[:, None]
     if allocator.keeps_input_gradient:
@@ -91,7 +92,7 @@ def receive_buffers(
     _create_act_recv_info, _create_grad_recv_info.
     """
     if not software.allocator.pipeline_buffers:
-        return np.zeros(flights.shape)
+        return np.zeros_like(flights)
     m, chunks = layouts.micro_batches[:, None], np.maximum(layouts.vpp, 1)[:, None]
     inputs = _input_bytes(software, layouts, boundary, parts) * np.maximum(m - flights, 0.0)
     gradients = boundary[:, None] * (chunks - (parts[:, :, -1] > 0)) * m
@@ -110,7 +111,7 @@ def _kept_outputs(
 ) -> Floats:
     """Bytes of outputs that its stages hold until their backward pass (stage.py: fwd_cache)."""
     if not software.allocator.pipeline_buffers:
-        return np.zeros(flights.shape)
+        return np.zeros_like(flights)
     chunks = np.maximum(layouts.vpp, 1)[:, None] - (parts[:, :, -1] > 0)
     return np.where(layouts.pp[:, None] > 1, boundary[:, None] * chunks * flights, 0.0)
 

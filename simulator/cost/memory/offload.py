@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.arrays import Floats
+from simulator.arrays import Floats, by_key
 from simulator.cost.memory.peak import host_share, kept_bytes, saved_mode
 from simulator.cost.tables import Priced
 from simulator.hardware.cluster import Cluster
@@ -198,10 +198,13 @@ def offloaded_by_tier(
     `activations` of one rank wait in host memory; optimizer states with the fp32 gradients of
     their step, and parameters, on the tier that the layout says. Shape (layouts,).
     """
-    share = host_share(layouts, priced.workload.recipe)[:, None]
-    _, _, parameters, held = priced.states.host_step[:, state_key, :]
-    states, weights = share * (held + _FP32 * parameters), priced.states.state_bytes[0, state_key]
     ranks = min(priced.cluster.node.accelerators, priced.cluster.gpus)
+    if not uses_host(layouts):
+        return {"host": ranks * activations, "nvme": np.zeros(len(layouts))}
+    share = host_share(layouts, priced.workload.recipe)[:, None]
+    _, _, parameters, held = by_key(priced.states.host_step, state_key, 1)
+    states = share * (held + _FP32 * parameters)
+    weights = by_key(priced.states.state_bytes[0], state_key)
     size_bytes = {}
     for name, tier in (("host", CPU), ("nvme", NVME)):
         away = np.where((layouts.optimizer_offload == tier)[:, None], states, 0.0)

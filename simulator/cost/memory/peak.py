@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.arrays import Floats
+from simulator.arrays import Floats, by_key, of_column
 from simulator.cost.blocks.block_costs import BlockCosts
 from simulator.cost.memory.buffers import StageBuffers, communicators, stage_buffers, workspace
 from simulator.cost.memory.moments import EMBEDDING, END, LOSS, RankMemoryNow, fullest
@@ -57,7 +57,7 @@ class Memory:
     @property
     def peak_bytes(self) -> Floats:
         """Memory of the fullest rank, shape (layouts,)."""
-        return self.total_bytes[np.arange(len(self.peak_column)), self.peak_column]
+        return of_column(self.total_bytes, self.peak_column)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,7 +97,10 @@ class _AtPeak:
 def peak_memory(rows: Selection, priced: Priced) -> Memory:
     """Add up memory for every layout and distinct rank of some rows of a priced table."""
     sizes, moment = _by_kind(rows, priced)
-    kinds = np.where(_present(rows, priced), np.stack(sizes), 0.0)
+    kinds = np.zeros((len(sizes), *sizes[0].shape[::-1])).swapaxes(1, 2)
+    there = _present(rows, priced)
+    for kind, size in zip(kinds, sizes, strict=True):
+        np.copyto(kind, size, where=there)
     total_bytes = total(kinds)
     return Memory(
         kinds_bytes=kinds,
@@ -139,7 +142,7 @@ def _by_kind(rows: Selection, priced: Priced) -> tuple[list[Floats], NDArray[Any
     layouts, software, recipe = rows.layouts, priced.software, priced.workload.recipe
     sizes = _sizes(rows, priced)
     states = on_device(
-        list(priced.states.state_bytes[:, rows.state_key, :]), layouts, recipe, software
+        list(by_key(priced.states.state_bytes, rows.state_key, 1)), layouts, recipe, software
     )
     if software.states.frees_gradients or recipe.optimizer_in_backward:
         peak = _of_moments(rows, priced, states, sizes)
@@ -159,7 +162,7 @@ def _by_kind(rows: Selection, priced: Priced) -> tuple[list[Floats], NDArray[Any
 
 def _present(rows: Selection, priced: Priced) -> NDArray[np.bool_]:
     """Columns that are no padding: their ranks hold something; asked of plans, not of layouts."""
-    return np.asarray((priced.table.parts.sum(axis=2) > 0)[rows.plan])
+    return by_key(priced.table.parts.sum(axis=2) > 0, rows.plan)
 
 
 def _outside(
@@ -167,7 +170,7 @@ def _outside(
 ) -> tuple[Floats, Floats, Floats]:
     """Communicators (`linked`), fragmentation of what is allocated, context of the process."""
     shape, allocator = pool.shape, priced.software.allocator
-    idle = idle + priced.states.step_pieces[rows.state_key]
+    idle = idle + by_key(priced.states.step_pieces, rows.state_key)
     return (
         np.broadcast_to(linked[:, None], shape),
         idle + pool * float(allocator.fragmentation_fraction),
@@ -202,7 +205,7 @@ def _sizes(rows: Selection, priced: Priced) -> _Sizes:
         copies = waiting_casts(rows, priced)
         kept = [held + copies[:, :, part] for part, held in enumerate(kept)]
         loss = loss + copies[:, :, -1]
-    flights = _flights(priced.table)[rows.plan]
+    flights = by_key(_flights(priced.table), rows.plan)
     return _Sizes(
         kept=kept,
         activations=_activations(rows, kept),
@@ -220,7 +223,7 @@ def waiting_casts(rows: Selection, priced: Priced) -> Floats:
 
     Recomputation makes those of blocks anew, one block's at a time.
     """
-    copies = priced.states.cast_copies[rows.state_key][:, None]
+    copies = by_key(priced.states.cast_copies, rows.state_key)[:, None]
     again = (rows.layouts.recompute == RECOMPUTE.index("selective"))[:, None, None]
     ends = np.arange(copies.shape[2]) >= copies.shape[2] - 2
     return np.asarray((rows.parts - rows.covered) * copies * (ends | ~again))
@@ -242,7 +245,7 @@ def _flights(table: StageTable) -> Floats:
 
 def _activations(rows: Selection, kept: list[Floats]) -> Floats:
     """What of the kept tensors is on the device: all but those that wait in host memory."""
-    activations: Floats = np.zeros(rows.parts.shape[:2])
+    activations = np.zeros_like(rows.parts[:, :, 0])
     offloads = bool(rows.offloaded.any())
     for part, held in enumerate(kept):
         if offloads:
@@ -255,8 +258,7 @@ def _activations(rows: Selection, kept: list[Floats]) -> Floats:
 
 def _temporaries(rows: Selection, blocks: BlockCosts, mode: NDArray[Any]) -> tuple[Floats, Floats]:
     """The most that any block's backward pass makes with what it rebuilds, and of the latter."""
-    temporaries: Floats = np.zeros(rows.parts.shape[:2])
-    passing: Floats = np.zeros(rows.parts.shape[:2])
+    temporaries = passing = np.zeros_like(rows.parts[:, :, 0])
     covers = bool(rows.covered.any())
     for part in range(rows.parts.shape[2] - 1):
         count, again = rows.parts[:, :, part], rows.covered[:, :, part]
@@ -279,7 +281,7 @@ def _begun(rows: Selection, blocks: BlockCosts, mode: NDArray[Any]) -> Floats:
     forward passes first pair none; DualPipe's pairs are in its table of actions.
     """
     layouts, parts = rows.layouts, rows.parts
-    largest: Floats = np.zeros(parts.shape[:2])
+    largest = np.zeros_like(parts[:, :, 0])
     for part in range(parts.shape[2] - 2):
         count, flying = parts[:, :, part], np.minimum(parts[:, :, part], 1.0)
         again = np.where(rows.covered[:, :, part] >= count, flying, 0.0)
@@ -325,7 +327,7 @@ def _of_moments(rows: Selection, priced: Priced, states: list[Floats], sizes: _S
     """The fullest of the MOMENTS of a step whose gradients are freed when it ends."""
     prices, key = priced.states, rows.state_key
     weights, gradients, optimizer, gathered = states
-    held, unreduced = _held(rows, priced, sizes), prices.unreduced_bytes[key]
+    held, unreduced = _held(rows, priced, sizes), by_key(prices.unreduced_bytes, key)
     later = np.where(held.deferred, unreduced, 0.0)
     gathered = gathered + later
     peak = fullest(
@@ -333,8 +335,8 @@ def _of_moments(rows: Selection, priced: Priced, states: list[Floats], sizes: _S
         priced.workload.recipe,
         held,
         whole=gradients,
-        early=prices.early_gradients[:, key, :],
-        gathered=prices.gathered_bytes[:, key, :] + later,
+        early=by_key(prices.early_gradients, key, 1),
+        gathered=by_key(prices.gathered_bytes, key, 1) + later,
         unreduced=unreduced,
     )
     idle: Floats | float = 0.0
@@ -343,7 +345,7 @@ def _of_moments(rows: Selection, priced: Priced, states: list[Floats], sizes: _S
     # no other tensor leaves a free block that the embedding's whole gradient would fit in
     # unless the rank has logits
     alone = (peak.moment != EMBEDDING) & (rows.parts[:, :, -1] == 0)
-    idle = idle + np.where(alone, prices.embedding_gradient[key], 0.0)
+    idle = idle + np.where(alone, by_key(prices.embedding_gradient, key), 0.0)
     # what a block's forward pass made and did not keep lies in blocks too small for the logits
     idle = idle + np.where(peak.moment == LOSS, sizes.passing, 0.0)
     return _AtPeak(
@@ -357,7 +359,7 @@ def _of_moments(rows: Selection, priced: Priced, states: list[Floats], sizes: _S
 
 def _held(rows: Selection, priced: Priced, sizes: _Sizes) -> RankMemoryNow:
     """What a rank holds beside its states at any of the MOMENTS."""
-    one_block: Floats = np.zeros(rows.parts.shape[:2])
+    one_block = np.zeros_like(rows.parts[:, :, 0])
     for part, kept in enumerate(sizes.kept):
         one_block = np.maximum(one_block, kept / np.maximum(rows.in_flight[:, :, part], 1.0))
     blocks = rows.parts[:, :, :-2].sum(axis=2)
@@ -370,7 +372,7 @@ def _held(rows: Selection, priced: Priced, sizes: _Sizes) -> RankMemoryNow:
         temporaries=sizes.temporaries,
         loss=sizes.loss,
         waiting=sizes.waiting,
-        table=priced.states.embedding_gradient[rows.state_key],
+        table=by_key(priced.states.embedding_gradient, rows.state_key),
         flights=sizes.flights,
         blocks=blocks,
         deferred=priced.states.deferred[rows.state_key] & (m > 1),
@@ -385,7 +387,7 @@ def _returned(rows: Selection, priced: Priced) -> Floats:
     if not fsdp2.hands_gradients_over_at_once:
         return np.zeros(rows.parts.shape[:2])
     gradients = prices.state_bytes[STATE_KINDS.index("gradients")]
-    return np.where(prices.keys.unwrapped, gradients, 0.0)[rows.state_key]
+    return by_key(np.where(prices.keys.unwrapped, gradients, 0.0), rows.state_key)
 
 
 # --- shares of it -------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from simulator.arrays import Floats
+from simulator.arrays import Floats, by_key, of_column, over_columns
 from simulator.cost.collectives.calls import send_share
 from simulator.cost.passes import LAUNCH, alone_passes, over_parts, total
 from simulator.cost.tables import (
@@ -56,7 +56,7 @@ def pipeline(
     paths, layouts, m = priced.paths, rows.layouts, slowest.micro_batches
     v = (layouts.vpp * layouts.copies).astype(float)
     flushed = (layouts.pp > 1) & FLUSHES[layouts.schedule]
-    counts = paths.counts[rows.route]
+    counts = by_key(paths.counts[:, -3:], rows.route)
     played = np.where(flushed, paths.played[rows.route], 0.0) / layouts.copies
     further = np.where(flushed, m - played, 0.0)
     crosses = priced.hop_crosses[rows.state_key]
@@ -114,7 +114,7 @@ def _path_s(
     rows: Selection, priced: Priced, passes: PartPasses, fetched_s: Floats
 ) -> tuple[Floats, Floats]:
     """Forward and backward passes on the longest path of each layout."""
-    b, key, counts = priced.blocks, rows.block_key, priced.paths.counts[rows.route]
+    b, key, counts = priced.blocks, rows.block_key, by_key(priced.paths.counts, rows.route)
     parts = counts.shape[1] // 6
     ahead, behind, weights, again, *lone = (
         counts[:, i * parts : (i + 1) * parts] for i in range(6)
@@ -123,16 +123,19 @@ def _path_s(
     if fetched_s.any():
         forward = forward + over_parts(ahead[:, -2:], _ends_s(rows.parts, passes, fetched_s))
     backward = over_parts(behind, passes.backward_s + passes.selective_s)
-    backward = backward + over_parts(weights, b.wgrad_s[key]) + over_parts(again, passes.full_s)
+    backward = (
+        backward + over_parts(weights, by_key(b.wgrad_s, key)) + over_parts(again, passes.full_s)
+    )
     if priced.software.overlap.expert:
         forward, backward = (
-            seconds + over_parts(count, total(way)[key])
+            seconds + over_parts(count, by_key(total(way), key))
             for seconds, count, way in zip((forward, backward), lone, b.alone_s, strict=True)
         )
     maxima_s = priced.states.maxima_s[rows.state_key]
     if maxima_s.any():  # as `shown_maxima` of a rank, here of the passes on the path
         forward, backward = (
-            seconds + np.maximum(number * maxima_s - over_parts(count, way[LAUNCH][key]), 0.0)
+            seconds
+            + np.maximum(number * maxima_s - over_parts(count, by_key(way[LAUNCH], key)), 0.0)
             for seconds, number, count, way in zip(
                 (forward, backward),
                 counts.T[-3:-1],
@@ -166,14 +169,13 @@ def without_barrier(
         return terms
     longer = alone_passes(priced.blocks, rows.block_key, rows.parts)
     forward_s, backward_s = ranks.forward_s + longer[0], ranks.backward_s + longer[1]
-    at = np.arange(len(slowest.column))
-    weights = over_parts(rows.parts, priced.blocks.wgrad_s[rows.block_key][:, None, :])
+    weights = over_parts(rows.parts, by_key(priced.blocks.wgrad_s, rows.block_key)[:, None, :])
     others = layouts.pp - 1.0
     forward, back = (
-        (rows.ranks * x).sum(axis=1) - x[at, slowest.column]
+        over_columns(rows.ranks * x) - of_column(x, slowest.column)
         for x in (forward_s, backward_s - weights)
     )
-    own = weights[at, slowest.column] * others
+    own = of_column(weights, slowest.column) * others
     idle = np.zeros_like(own)
     for code, schedule in enumerate(SCHEDULES.values()):
         if schedule.barrier_free_idle_s:

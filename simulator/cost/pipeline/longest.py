@@ -24,26 +24,32 @@ Floats = NDArray[Any]
 
 
 class _Graphs(NamedTuple):
-    """Several graphs beside each other, the deepest first: a cell per level and rank of each.
+    """Several graphs one after the other, the deepest first: a cell per level and rank of each.
 
-    Before the first level there are two more: of the first cell, which ends at 0, and of those
-    that end before anything does, so that what ends at 0 is still waited for.
+    Before the first level of each there are two more: of a cell that ends at 0, and of those that
+    end before anything does, so that what ends at 0 is still waited for.
     """
 
-    level_counts: Ints
-    """Levels of each graph."""
-    ends: Ints
-    """Last rank of each graph, plus one: that of the last one is the number of all ranks."""
+    levels: Ints
+    """Of each graph, the first two included."""
+    ranks: Ints
     costs: Ints
     """Whose costs each has."""
     place: Ints
     """Where each was asked for."""
     operation: Ints
-    """What runs in each cell, shape (1 or 2, cells): row of the costs of all graphs."""
+    """What runs in each cell, shape (1 or 2, cells of all graphs): row of the costs of all."""
     awaited: Ints
-    """Cells whose results are taken, of the same shape."""
+    """Cells whose results are taken, of the same shape: their number in the graph."""
     hops: NDArray[np.int8]
     """Sends that end before those are here."""
+
+
+_LANE = 16
+"""Sets of costs at the least that machine code plays beside each other: a line of the cache."""
+
+_NEAR = 1 << 17
+"""Ends of passes that stay near the processor: so many are written before others are begun."""
 
 
 class LongestPaths(NamedTuple):
@@ -69,7 +75,8 @@ def longest_paths(
     ----------
     graphs : sequence of Waits
     seconds : ndarray
-        Seconds of every operation, shape (graphs, operations, sets of costs).
+        Seconds of every operation and, last, of none, which takes none: shape (graphs, operations +
+        1, sets of costs).
     hop_s : ndarray
         From the end of a pass until another rank has its result, shape (graphs, sets of costs).
     timed : sequence of tuple
@@ -77,14 +84,14 @@ def longest_paths(
     """
     every = [*enumerate(graphs), *timed]
     place = sorted(range(len(every)), key=lambda i: -every[i][1].operation.shape[1])
-    operations, sets = seconds.shape[1:]
-    joined = _joined([every[i] for i in place], place, operations)
-    table = np.pad(seconds, ((0, 0), (0, 1), (0, 0))).reshape(-1, sets)
+    rows, sets = seconds.shape[1:]
+    joined = _joined([every[i] for i in place], place, rows)
+    table = seconds.reshape(-1, sets)
     hops_s = np.stack([0 * hop_s, hop_s, 2 * hop_s], axis=1)
-    most_hops = int(joined.hops.max()) if hop_s.any() else 0
-    ends = np.empty((1 + most_hops, joined.operation.shape[1], sets), dtype=table.dtype)
+    cells = joined.levels * joined.ranks
+    ends = np.empty((cells * np.maximum(_LANE, _NEAR // cells)).max(), dtype=table.dtype)
     paths = LongestPaths(
-        counts=np.zeros((len(graphs), sets, operations + 1), dtype=np.int32),
+        counts=np.zeros((len(graphs), sets, rows), dtype=np.int32),
         sends=np.zeros((len(graphs), sets), dtype=np.int64),
         span_s=np.empty((len(every), sets), dtype=table.dtype),
     )
@@ -92,32 +99,55 @@ def longest_paths(
     return paths._replace(counts=paths.counts[..., :-1])
 
 
-def _joined(graphs: list[tuple[int, Waits]], place: list[int], operations: int) -> _Graphs:
-    """Put graphs, each with the number of its costs, beside each other."""
+def _joined(graphs: list[tuple[int, Waits]], place: list[int], rows: int) -> _Graphs:
+    """Put graphs, each with the number of its costs, one after the other; costs have `rows`."""
     paired = max(len(graph.operation) for _, graph in graphs)
-    ends = np.cumsum([graph.operation.shape[2] for _, graph in graphs]).tolist()
-    levels, ranks = graphs[0][1].operation.shape[1], ends[-1]
-    operation = np.full((paired, levels + 2, ranks), operations)
-    awaited = np.full((paired, levels + 2, ranks), ranks)
-    hops = np.zeros((paired, levels + 2, ranks), dtype=np.int8)
-    for (costs, graph), end in zip(graphs, ends, strict=True):
-        kinds, deep, wide = graph.operation.shape
-        here = slice(kinds), slice(2, 2 + deep), slice(end - wide, end)
-        runs = graph.operation >= 0
-        operation[here] = np.where(runs, graph.operation, operations)
-        operation[..., end - wide : end] += costs * (operations + 1)
-        awaited[here] = graph.awaited + (graph.awaited // wide) * (ranks - wide)
-        awaited[here] += 2 * ranks + end - wide
-        awaited[0, 2, end - wide : end][runs[0, 0]] = 0
-        hops[here] = graph.hops
+    levels = np.array([2 + graph.operation.shape[1] for _, graph in graphs])
+    ranks = np.array([graph.operation.shape[2] for _, graph in graphs])
+    cells = levels * ranks
+    operation = np.empty((paired, cells.sum()), dtype=np.int64)
+    awaited, hops = np.empty_like(operation), np.zeros(operation.shape, dtype=np.int8)
+    for (costs, graph), end, size in zip(graphs, np.cumsum(cells).tolist(), cells, strict=True):
+        kinds, _, wide = graph.operation.shape
+        whole, here = slice(end - size, end), (slice(kinds), slice(end - size + 2 * wide, end))
+        runs = graph.operation.reshape(kinds, -1)
+        nothing = (costs + 1) * rows - 1
+        operation[:, whole], awaited[:, whole] = nothing, wide
+        operation[here] = np.where(runs >= 0, runs + costs * rows, nothing)
+        awaited[here] = graph.awaited.reshape(kinds, -1) + 2 * wide
+        awaited[0, here[1]][:wide][runs[0, :wide] >= 0] = 0
+        hops[here] = graph.hops.reshape(kinds, -1)
     return _Graphs(
-        level_counts=np.array([graph.operation.shape[1] for _, graph in graphs]),
-        ends=np.array(ends),
+        levels=levels,
+        ranks=ranks,
         costs=np.array([costs for costs, _ in graphs]),
         place=np.array(place),
-        operation=operation.reshape(paired, -1),
-        awaited=awaited.reshape(paired, -1),
-        hops=hops.reshape(paired, -1),
+        operation=operation,
+        awaited=awaited,
+        hops=hops,
+    )
+
+
+def _beside(graphs: _Graphs) -> _Graphs:
+    """The same with their ranks beside each other on common levels, each as deep as the deepest."""
+    levels, width = int(graphs.levels[0]), int(graphs.ranks.sum())
+    if len(graphs.levels) == 1:
+        return graphs
+    shape = len(graphs.operation), levels, width
+    operation, awaited = np.empty(shape, dtype=np.int64), np.full(shape, width)
+    hops, first, lane = np.zeros(shape, dtype=np.int8), 0, 0
+    operation[:] = graphs.operation[0, 0]  # nothing: no pass runs before the first level
+    for deep, wide in zip(graphs.levels.tolist(), graphs.ranks.tolist(), strict=True):
+        some, here = slice(first, first + deep * wide), np.s_[:, :deep, lane : lane + wide]
+        cells = graphs.awaited[:, some]
+        operation[here] = graphs.operation[:, some].reshape(-1, deep, wide)
+        awaited[here] = (cells // wide * width + cells % wide + lane).reshape(-1, deep, wide)
+        hops[here] = graphs.hops[:, some].reshape(-1, deep, wide)
+        first, lane = first + deep * wide, lane + wide
+    return graphs._replace(
+        operation=operation.reshape(len(operation), -1),
+        awaited=awaited.reshape(len(operation), -1),
+        hops=hops.reshape(len(operation), -1),
     )
 
 
@@ -125,16 +155,28 @@ def _in_arrays(
     joined: _Graphs, table: Floats, hops_s: Floats, ends: Floats, paths: LongestPaths
 ) -> None:
     """Do what `_played` does, level by level of all graphs and sets at once."""
-    later = _ends(joined, table, hops_s[joined.costs, 1], ends)
-    levels = ends[0].reshape(-1, int(joined.ends[-1]), table.shape[1])
-    paths.span_s[joined.place], start = _last(joined, levels)
-    walked = np.argsort(joined.place)[: len(paths.counts)]
-    paths.counts[:], paths.sends[:] = _walk(joined, later, start[walked], paths.counts.shape)
+    beside, sets = _beside(joined), table.shape[1]
+    most_hops = int(beside.hops.max()) if hops_s.any() else 0
+    sent = np.empty((1 + most_hops, beside.operation.shape[1], sets), dtype=table.dtype)
+    later = _ends(beside, table, hops_s[beside.costs, 1], sent)
+    levels = sent[0].reshape(int(beside.levels[0]), -1, sets)
+    paths.span_s[beside.place], start = _last(beside, levels)
+    walked = np.argsort(beside.place)[: len(paths.counts)]
+    paths.counts[:], paths.sends[:] = _walk(beside, later, start[walked], paths.counts.shape)
 
 
-@compiled_or(_in_arrays)
+def _work(joined: _Graphs, table: Floats, *_: Any) -> int:
+    """Numbers that arrays go through: graphs as deep as the deepest, ends, sends, costs, counts."""
+    cells = int(joined.levels[0]) * int(joined.ranks.sum())
+    return cells * (3 + 2 * table.shape[1]) + 2 * table.size
+
+
+@compiled_or(_in_arrays, _work)
 def _played(joined, table, hops_s, ends, paths):  # type: ignore[no-untyped-def]
     """Play every graph, and go back on its longest path.
+
+    A graph is played at few sets of costs at a time, so that all its ends lie near the processor
+    when the paths are gone back.
 
     Parameters
     ----------
@@ -143,54 +185,61 @@ def _played(joined, table, hops_s, ends, paths):  # type: ignore[no-untyped-def]
     hops_s : ndarray
         What no, one and two sends take, shape (graphs that are walked, 3, sets).
     ends : ndarray
-        Takes when each cell ends, and after one or two sends where those take time.
+        Room for when each cell of a graph ends.
     paths : LongestPaths
         Takes the results; counts and sends are 0 before, and it counts one operation more: nothing.
     """
     counts, sends, span_s = paths
-    ranks, sets, first = joined.ends[-1], table.shape[1], 0
-    ends[0, :ranks], ends[0, ranks : 2 * ranks] = 0.0, -1.0
-    for graph in range(len(joined.ends)):
-        last, place = joined.ends[graph], joined.place[graph]
+    sets, first = table.shape[1], 0
+    for graph in range(len(joined.levels)):
+        ranks, place = joined.ranks[graph], joined.place[graph]
+        cells, nothing = joined.levels[graph] * ranks, place * counts.shape[2]
         sent_s = hops_s[joined.costs[graph]]
-        bottom = (joined.level_counts[graph] + 1) * ranks
-        for level in range(2 * ranks, bottom + ranks, ranks):
-            _level(joined, range(level + first, level + last), table, sent_s, ends[0])
-        for i in range(sets):
-            span = ends[0, bottom + first, i]
-            for cell in range(bottom + first, bottom + last):
-                span = max(span, ends[0, cell, i])
-            span_s[place, i] = span
-            if place < len(counts):
-                cell = _first_that_ends(span, ends[0, :, i], bottom + first, last - first, ranks)
-                skipped, passed = place * counts.shape[2], counts[place, i]
-                sends[place, i] = _back(joined, cell, sent_s[:, i], ends[0, :, i], passed, skipped)
-        first = last
+        lanes = max(_LANE, _NEAR // cells)
+        for start in range(0, sets, lanes):
+            wide = min(lanes, sets - start)
+            ends[: ranks * wide], ends[ranks * wide : 2 * ranks * wide] = 0.0, -1.0
+            for cell in range(2 * ranks, cells):
+                _cell(joined, (first, cell, ranks, wide), table, sent_s, ends, start)
+            for lane in range(wide):
+                i = start + lane
+                span = ends[(cells - ranks) * wide + lane]
+                for cell in range(cells - ranks, cells):
+                    span = max(span, ends[cell * wide + lane])
+                span_s[place, i] = span
+                if place < len(counts):
+                    passed, when = counts[place, i], ends[lane:]
+                    cell = _first_that_ends(span, when, wide, cells - ranks, ranks)
+                    around = (first, cell, ranks, wide)
+                    sends[place, i] = _back(joined, around, sent_s[:, i], when, passed, nothing)
+        first += cells
 
 
 @within
-def _level(joined, cells, table, hops_s, ends):  # type: ignore[no-untyped-def]
-    """Play cells of a level at all sets of costs."""
-    ranks, paired, sets = joined.ends[-1], len(joined.operation) == 2, ends.shape[1]
-    for cell in cells:
-        before = cell - ranks
-        awaited, far = joined.awaited[0, cell], joined.hops[0, cell]
-        operation = joined.operation[0, cell]
-        if not paired:
-            for i in range(sets):
-                begin = max(ends[before, i], ends[awaited, i] + hops_s[far, i])
-                ends[cell, i] = begin + table[operation, i]
-            continue
-        other, other_far = joined.awaited[1, cell], joined.hops[1, cell]
-        beside = joined.operation[1, cell]
-        for i in range(sets):
-            begin = max(ends[before, i], ends[awaited, i] + hops_s[far, i])
-            begin = max(begin, ends[other, i] + hops_s[other_far, i])
-            ends[cell, i] = begin + (table[operation, i] + table[beside, i])
+def _cell(joined, around, table, sent_s, ends, start):  # type: ignore[no-untyped-def]
+    """Play a cell at some sets of costs, from `start` on.
+
+    `around`: first cell of the graph, the cell in it, its ranks, how many sets.
+    """
+    first, cell, ranks, wide = around
+    here, before, at = cell * wide, (cell - ranks) * wide, first + cell
+    awaited, far = joined.awaited[0, at] * wide, joined.hops[0, at]
+    operation = joined.operation[0, at]
+    if len(joined.operation) == 1:
+        for i in range(wide):
+            begin = max(ends[before + i], ends[awaited + i] + sent_s[far, start + i])
+            ends[here + i] = begin + table[operation, start + i]
+        return
+    other, other_far = joined.awaited[1, at] * wide, joined.hops[1, at]
+    beside = joined.operation[1, at]
+    for i in range(wide):
+        begin = max(ends[before + i], ends[awaited + i] + sent_s[far, start + i])
+        begin = max(begin, ends[other + i] + sent_s[other_far, start + i])
+        ends[here + i] = begin + (table[operation, start + i] + table[beside, start + i])
 
 
 @within
-def _first_that_ends(span, ends, cell, width, ranks):  # type: ignore[no-untyped-def]
+def _first_that_ends(span, ends, wide, cell, ranks):  # type: ignore[no-untyped-def]
     """Of the lowest level on which one ends with all, the first; `cell` is the last level's first.
 
     Passes that cost nothing end with the one before.
@@ -198,27 +247,28 @@ def _first_that_ends(span, ends, cell, width, ranks):  # type: ignore[no-untyped
     lowest = cell
     while True:
         lane = 0
-        while lane < width and ends[cell + lane] != span:
+        while lane < ranks and ends[(cell + lane) * wide] != span:
             lane += 1
-        if lane == width:
+        if lane == ranks:
             return lowest
         lowest, cell = cell + lane, cell - ranks
 
 
 @within
-def _back(joined, cell, sent_s, ends, counts, skipped):  # type: ignore[no-untyped-def]
+def _back(joined, around, sent_s, ends, counts, skipped):  # type: ignore[no-untyped-def]
     """Count what a path to a cell runs through; how many sends are on it.
 
     `skipped` are operations of other graphs, in the table of all.
     """
-    ranks, sends = joined.ends[-1], 0
+    first, cell, ranks, wide = around
+    sends = 0
     while cell >= 2 * ranks:
         before, far = cell - ranks, 0
-        begin = ends[before]
+        begin = ends[before * wide]
         for kind in range(len(joined.operation)):
-            counts[joined.operation[kind, cell] - skipped] += 1
-            awaited, hops = joined.awaited[kind, cell], joined.hops[kind, cell]
-            arrival = ends[awaited] + sent_s[hops]
+            counts[joined.operation[kind, first + cell] - skipped] += 1
+            awaited, hops = joined.awaited[kind, first + cell], joined.hops[kind, first + cell]
+            arrival = ends[awaited * wide] + sent_s[hops]
             if arrival > begin:
                 begin, before, far = arrival, awaited, hops
         cell, sends = before, sends + far
@@ -230,7 +280,7 @@ def _ends(joined: _Graphs, table: Floats, hop_s: Floats, sent: Floats) -> NDArra
 
     A cell in which nothing runs ends with the one before.
     """
-    ranks, sets = int(joined.ends[-1]), table.shape[1]
+    ranks, sets = int(joined.ranks.sum()), table.shape[1]
     most_hops, cells = len(sent) - 1, sent.shape[1]
     np.take(table, joined.operation[0], axis=0, out=sent[0], mode="clip")
     for operation in joined.operation[1:]:
@@ -241,12 +291,12 @@ def _ends(joined: _Graphs, table: Floats, hop_s: Floats, sent: Floats) -> NDArra
     flat, shape = sent.reshape(-1, sets), (-1, ranks, sets)
     planes, marks = [x.reshape(shape) for x in sent], [x.reshape(shape) for x in later]
     source = source.reshape(len(source), -1, ranks)
-    wide = np.repeat(hop_s, np.diff(joined.ends, prepend=0), axis=0)
+    wide = np.repeat(hop_s, joined.ranks, axis=0)
     buffers = np.empty((len(source), ranks, sets), dtype=table.dtype)
-    first, going = 2, len(joined.ends)
+    first, going, ends = 2, len(joined.levels), np.cumsum(joined.ranks)
     before = planes[0][1]
     while going:
-        last, width = 2 + joined.level_counts[going - 1], joined.ends[going - 1]
+        last, width = joined.levels[going - 1], ends[going - 1]
         begins, before = [x[:width] for x in buffers], before[:width]
         away = [(k + 1) * wide[:width] for k in range(most_hops)]
         levels = zip(
@@ -269,7 +319,7 @@ def _ends(joined: _Graphs, table: Floats, hop_s: Floats, sent: Floats) -> NDArra
                 np.add(end, hop, send)
             before = end
         first = last
-        while going and 2 + joined.level_counts[going - 1] == last:
+        while going and joined.levels[going - 1] == last:
             going -= 1
     return later
 
@@ -279,9 +329,9 @@ def _walk(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Go back from the last end of every graph and set to what each cell waited for."""
     graphs, sets, operations = shape
-    ranks = int(joined.ends[-1])
+    ranks = int(joined.ranks.sum())
     column = np.tile(np.arange(sets), graphs)
-    cells = np.zeros((int(joined.level_counts[0]) + 2, graphs * sets), dtype=np.int64)
+    cells = np.zeros((int(joined.levels[0]), graphs * sets), dtype=np.int64)
     marks = np.zeros((len(cells), len(later), graphs * sets), dtype=np.bool_)
     cells[0] = start.ravel()
     spot, other = np.empty_like(column), np.empty_like(column)
@@ -312,9 +362,9 @@ def _walk(
 
 def _last(joined: _Graphs, end: Floats) -> tuple[Floats, NDArray[np.int64]]:
     """How long every graph lasts, and the first of its cells that ends then: (graphs, sets)."""
-    starts, lane = np.r_[0, joined.ends[:-1]], np.arange(joined.ends[-1])
-    depth = joined.level_counts + 1
-    tail = np.repeat(depth, np.diff(joined.ends, prepend=0))
+    ends = np.cumsum(joined.ranks)
+    starts, lane, depth = ends - joined.ranks, np.arange(ends[-1]), joined.levels - 1
+    tail = np.repeat(depth, joined.ranks)
     span_s = np.maximum.reduceat(end[tail, lane], starts, axis=0)
     level, lasts = np.repeat(depth[:, None], end.shape[2], axis=1), np.ones(1, dtype=np.bool_)
     while lasts.any():  # passes that cost nothing end with the one before
@@ -322,8 +372,8 @@ def _last(joined: _Graphs, end: Floats) -> tuple[Floats, NDArray[np.int64]]:
         lasts = np.maximum.reduceat(end[tail, lane], starts, axis=0) == span_s
         level -= lasts
     cells, column = np.empty_like(level), np.arange(end.shape[2])[:, None]
-    for graph, (first, last) in enumerate(zip(starts, joined.ends, strict=True)):
-        ends = end[level[graph][:, None], np.arange(first, last), column]
-        rank = (ends == span_s[graph][:, None]).argmax(axis=1)
-        cells[graph] = level[graph] * joined.ends[-1] + first + rank
+    for graph, (first, last) in enumerate(zip(starts, ends, strict=True)):
+        here = end[level[graph][:, None], np.arange(first, last), column]
+        rank = (here == span_s[graph][:, None]).argmax(axis=1)
+        cells[graph] = level[graph] * ends[-1] + first + rank
     return span_s, cells

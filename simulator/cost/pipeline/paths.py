@@ -14,13 +14,12 @@ the last round.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.arrays import Floats
+from simulator.arrays import Floats, by_key
 from simulator.cost.passes import over_parts
 from simulator.cost.pipeline.longest import longest_paths
 from simulator.cost.tables import Paths
@@ -136,9 +135,12 @@ def trace_paths(
     listed = _plans(layouts[played_plans.first], plan[played_plans.first], played, table, beside)
     columns = (played_plans.inverse, price, covered)
     wanted = list(zip(*(x[route.first].tolist() for x in columns), strict=True))
-    counts, pace = (np.array(x) for x in zip(*_found(listed, grid, wanted), strict=True))
+    rows = _found(listed, grid, wanted)
     return Paths(
-        route=route.inverse, counts=counts, pace=pace, played=few[route.first].astype(float)
+        route=route.inverse,
+        counts=np.asfortranarray(rows[:, :-1]),
+        pace=rows[:, -1].copy(),
+        played=few[route.first].astype(float),
     )
 
 
@@ -161,41 +163,86 @@ def _plans(
     ]
 
 
-_KNOWN: dict[tuple[bytes, bytes, int], tuple[Floats, float]] = {}
+_KNOWN: dict[tuple[bytes, bytes, int], bytes] = {}
 """Counts and pace by plan, rounded costs and covered layers."""
 
 
-def _found(
-    plans: list[_Plan], grid: Floats, wanted: list[tuple[int, int, int]]
-) -> list[tuple[Floats, float]]:
-    """Counts and pace of the wanted routes: plan, row of the grid, covered layers + 1 or 0."""
+def _found(plans: list[_Plan], grid: Floats, wanted: list[tuple[int, int, int]]) -> Floats:
+    """Counts and pace of the wanted routes: plan, row of the grid, covered layers + 1 or 0.
+
+    Shape (wanted, counts and pace).
+    """
     names, prices = [plan.key for plan in plans], [row.tobytes() for row in grid]
     keys = [(names[plan], prices[price], layers) for plan, price, layers in wanted]
-    able = [i for i, (plan, _, _) in enumerate(wanted) if plans[plan].waits]
-    missing = [i for i in able if keys[i] not in _KNOWN]
+    able = {number for number, plan in enumerate(plans) if plan.waits}
+    missing = [i for i, key in enumerate(keys) if key not in _KNOWN and wanted[i][0] in able]
     if len(_KNOWN) + len(missing) > _KEPT:
         _KNOWN.clear()
-        missing = able
-    routes: dict[_Key, dict[tuple[int, int], list[int]]] = {}
-    for i in missing:
-        plan, row, _ = wanted[i]
-        key = plans[plan].graph, plans[plan].further
-        routes.setdefault(key, {}).setdefault((plan, row), []).append(i)
-    firsts = [plans[next(iter(pairs))[0]] for pairs in routes.values()]
+        missing = [i for i, route in enumerate(wanted) if route[0] in able]
+    if missing:
+        for places, rows in _counted(plans, grid, [wanted[i] for i in missing]):
+            _KNOWN.update(zip((keys[missing[i]] for i in places), map(bytes, rows), strict=True))
+    columns = 6 * plans[0].content.shape[1] + 4
+    none = bytes(np.r_[np.zeros(columns - 1), 1.0])
+    return np.frombuffer(b"".join(_KNOWN.get(key, none) for key in keys)).reshape(-1, columns)
+
+
+def _counted(
+    plans: list[_Plan], grid: Floats, routes: list[tuple[int, int, int]]
+) -> Iterator[tuple[list[int], Floats]]:
+    """Play routes: places of some of them, and what `_found` gives of each.
+
+    Plans of one schedule are played together, those of one shape counted together.
+    """
+    keys = [(plan.graph, plan.further) for plan in plans]
+    groups: dict[_Key, dict[tuple[int, int], list[int]]] = {}
+    for i, (plan, row, _) in enumerate(routes):
+        groups.setdefault(keys[plan], {}).setdefault((plan, row), []).append(i)
+    firsts = [plans[next(iter(members))[0]] for members in groups.values()]
     drawn = [name for plan in firsts for name in (plan.graph, *plan.shorter)]
     graphs = dict(zip(drawn, waits(drawn), strict=True))
-    alike = [_Alike.of(plans, grid, list(pairs), graphs) for pairs in routes.values()]
-    for schedule, pairs, paths in zip(alike, routes.values(), _played(alike), strict=True):
-        at = [i for members in pairs.values() for i in members]
-        pair = np.repeat(np.arange(len(pairs)), [len(members) for members in pairs.values()])
-        layers = np.array([wanted[i][2] for i in at])
-        for some in _slices(len(at), schedule.content):
-            per_part = _per_part(schedule, pair[some], paths[:2], layers[some])
-            pace = paths[2][schedule.columns[pair[some]]].tolist()
-            counted = zip(at[some], per_part, pace, strict=True)
-            _KNOWN.update((keys[i], (counts, of_further)) for i, counts, of_further in counted)
-    none = np.zeros(6 * plans[0].content.shape[1] + 3)
-    return [_KNOWN.get(key, (none, 1.0)) for key in keys]
+    costs = iter(_costs_of(plans, grid, [pair for members in groups.values() for pair in members]))
+    alike = [
+        _Alike.of(plan, graphs, members, [next(costs) for _ in members])
+        for plan, members in zip(firsts, groups.values(), strict=True)
+    ]
+    played = _played(alike)
+    shapes: dict[tuple[int, int], list[int]] = {}
+    for i, first in enumerate(firsts):
+        shapes.setdefault((first.pp, first.chunks), []).append(i)
+    for some in shapes.values():
+        yield from _of_shape(plans, routes, [alike[i] for i in some], [played[i] for i in some])
+
+
+def _of_shape(
+    plans: list[_Plan],
+    routes: list[tuple[int, int, int]],
+    alike: list[_Alike],
+    played: list[tuple[NDArray[Any], ...]],
+) -> Iterator[tuple[list[int], Floats]]:
+    """The same of schedules with as many ranks and chunks, of which these paths were found."""
+    plan, sets = alike[0].plan, np.cumsum([0, *(len(paths[0]) for paths in played)])
+    pairs = [pair for schedule in alike for pair in schedule.members]
+    members = [places for schedule in alike for places in schedule.members.values()]
+    content, held = _contents(plans, pairs)
+    pair = np.repeat(np.arange(len(pairs)), [len(places) for places in members])
+    at = [i for places in members for i in places]
+    layers = np.array([routes[i][2] for i in at])
+    column = np.concatenate([x.columns + first for x, first in zip(alike, sets, strict=False)])
+    size = 2 * len(KINDS) * len(plan.content)
+    counts = np.concatenate([paths[0][:, :size] for paths in played])
+    ends = [np.concatenate(x) for x in zip(*(paths[1:] for paths in played), strict=True)]
+    passes, beside = _passes(counts, *ends)
+    for some in _slices(len(at), plan.content):
+        blocks, on_path = content[held[pair[some]]], column[pair[some]]
+        yield at[some], _per_part(plan, blocks, (passes[on_path], beside[on_path]), layers[some])
+
+
+def _contents(plans: list[_Plan], pairs: list[tuple[int, int]]) -> tuple[Floats, NDArray[np.intp]]:
+    """Distinct contents of the plans of some pairs, and which of them each has."""
+    number = np.array([plan for plan, _ in pairs], dtype=np.intp)
+    distinct, held = np.unique(number, return_inverse=True)
+    return np.stack([plans[i].content for i in distinct.tolist()]), held
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -210,10 +257,8 @@ class _Alike:
     graph: Waits
     shorter: list[Waits]
     """With a round less, where its growth matters."""
-    content: Floats
-    """Of every plan."""
-    held: NDArray[np.intp]
-    """Row of `content` of each pair of a plan and its rounded costs."""
+    members: dict[tuple[int, int], list[int]]
+    """Routes of each pair of a plan and its rounded costs."""
     costs: NDArray[np.float32]
     """Distinct costs of every operation and of a hop, shape (operations + 1, sets)."""
     columns: NDArray[np.intp]
@@ -221,34 +266,45 @@ class _Alike:
 
     @staticmethod
     def of(
-        plans: list[_Plan],
-        grid: Floats,
-        pairs: list[tuple[int, int]],
+        plan: _Plan,
         graphs: dict[_Graph, Waits],
+        members: dict[tuple[int, int], list[int]],
+        costs: list[bytes],
     ) -> _Alike:
-        """Those of some pairs of a plan and a row of the grid of costs."""
-        number, row = np.array(pairs, dtype=np.intp).T
-        distinct, held = np.unique(number, return_inverse=True)
-        content = np.stack([plans[i].content for i in distinct.tolist()])
-        plan = plans[pairs[0][0]]
-        sets, columns = dict[bytes, int](), list[int]()
-        for some in _slices(len(pairs), content):
-            rows = _costs(plan, content[held[some]], grid[row[some]])
-            columns += [sets.setdefault(x.tobytes(), len(sets)) for x in rows]
+        """Those of some pairs of a plan and a row of the grid of costs, and what each costs."""
+        sets = dict[bytes, int]()
+        columns = [sets.setdefault(row, len(sets)) for row in costs]
         return _Alike(
             plan=plan,
             graph=graphs[plan.graph],
             shorter=[graphs[name] for name in plan.shorter],
-            content=content,
-            held=held,
+            members=members,
             costs=np.frombuffer(b"".join(sets), dtype=np.float32).reshape(len(sets), -1).T,
             columns=np.array(columns),
         )
 
 
+def _costs_of(plans: list[_Plan], grid: Floats, pairs: list[tuple[int, int]]) -> list[bytes]:
+    """Rounded costs of operations and of a hop of each pair of a plan and a row of the grid."""
+    shapes: dict[tuple[int, int, bool], list[int]] = {}
+    for i, (number, _) in enumerate(pairs):
+        plan = plans[number]
+        shapes.setdefault((plan.pp, plan.chunks, plan.beside), []).append(i)
+    costs = [b""] * len(pairs)
+    for members in shapes.values():
+        content, held = _contents(plans, [pairs[i] for i in members])
+        row = np.array([pairs[i][1] for i in members])
+        plan = plans[pairs[members[0]][0]]
+        for some in _slices(len(members), plan.content):
+            of_each = _costs(plan, by_key(content, held[some]), by_key(grid, row[some]))
+            for i, seconds in zip(members[some], of_each, strict=True):
+                costs[i] = seconds.tobytes()
+    return costs
+
+
 def _slices(count: int, content: Floats) -> Iterator[slice]:
-    """Pieces of so many routes, each of bounded size."""
-    size = max(_CELLS // content[0].size, 1)
+    """Pieces of so many routes of plans that hold as much as one, each of bounded size."""
+    size = max(_CELLS // content.size, 1)
     return (slice(start, start + size) for start in range(0, count, size))
 
 
@@ -282,12 +338,12 @@ def _paths(schedules: Sequence[_Alike]) -> list[tuple[NDArray[Any], ...]]:
     """Operations, sends and pace of schedules at all of their costs."""
     most = max(played.costs.shape[1] for played in schedules)
     operations = max(played.graph.operations for played in schedules)
-    seconds = np.zeros((len(schedules), operations, most), dtype=np.float32)
+    seconds = np.zeros((len(schedules), operations + 1, most), dtype=np.float32)
     hop_s = np.zeros((len(schedules), most), dtype=np.float32)
     for at, played in enumerate(schedules):
-        # the last sets again, to as many as others have
-        costs = played.costs[:, np.minimum(np.arange(most), played.costs.shape[1] - 1)]
-        seconds[at, : played.graph.operations], hop_s[at] = costs[:-1], costs[-1]
+        few, last = played.costs.shape[1], played.costs[:, -1:]
+        for some, costs in ((slice(few), played.costs), (slice(few, most), last)):  # as many sets
+            seconds[at, : played.graph.operations, some], hop_s[at, some] = costs[:-1], costs[-1]
     fewer = [(at, graph) for at, played in enumerate(schedules) for graph in played.shorter]
     graphs = [played.graph for played in schedules]
     counts, sends, span_s = longest_paths(graphs, seconds, hop_s, fewer)
@@ -305,8 +361,9 @@ def _costs(plan: _Plan, content: Floats, costs: Floats) -> NDArray[np.float32]:
     `content` is that of each row. In single precision: they and their sums are multiples of a power
     of two.
     """
-    seconds = _seconds(plan, content, costs)
-    return np.column_stack([*seconds, plan.beside * costs[:, 1]]).astype(np.float32)
+    seconds = [*_seconds(plan, content, costs), plan.beside * costs[:, 1:2]]
+    table = np.concatenate([x.T for x in seconds], dtype=np.float32, casting="same_kind")
+    return np.ascontiguousarray(table.T)
 
 
 def _slowest_s(plan: _Plan, seconds: Floats) -> Floats:
@@ -325,13 +382,15 @@ def _slowest_s(plan: _Plan, seconds: Floats) -> Floats:
 def _seconds(plan: _Plan, content: Floats, costs: Floats) -> list[Floats]:
     """Rounded costs of every operation, each of shape (rows of costs, places)."""
     again, sent, alone = costs.T[:3]
-    forward, backward, weights = np.moveaxis(costs[:, 3:].reshape(len(costs), 1, 3, -1), 2, 0)
+    forward, backward, weights = (x.T[:, None] for x in np.split(costs.T[3:], 3))
     ahead, weight = over_parts(content, forward), over_parts(content, weights)
     behind = over_parts(content, backward)
     if again.any():
         behind = behind + over_parts(_repeated(plan, content, again), forward[..., :-2])
     send_s = 0.0 if plan.beside else sent[:, None]
     kinds = [ahead + send_s, behind + send_s, behind - weight + send_s, weight]
+    if not alone.any():
+        return [*kinds, *kinds]
     longer = content[..., :-2].sum(axis=2) * alone[:, None]
     return [*kinds, *(seconds + longer for seconds in kinds)]
 
@@ -348,26 +407,30 @@ def _repeated(plan: _Plan, content: Floats, again: Floats) -> Floats:
     return np.asarray(blocks)
 
 
+def _passes(counts: NDArray[Any], sends: NDArray[Any], pace: Floats) -> tuple[Floats, Floats]:
+    """What lies on paths, by place: forward, backward, weight, lone forward and lone backward.
+
+    Shape (sets, 5, places); and forward and backward passes, sends and pace of each set.
+    """
+    ways = counts.reshape(len(counts), 2, len(KINDS), -1)
+    every, lone = ways.sum(axis=1), ways[:, 1]
+    back = every[:, BACKWARD] + every[:, BACKWARD_INPUT]
+    weights = every[:, BACKWARD_WEIGHT] - every[:, BACKWARD_INPUT]
+    lone_back = lone[:, BACKWARD] + lone[:, BACKWARD_INPUT]
+    passes = [every[:, FORWARD], back, weights, lone[:, FORWARD], lone_back]
+    ends = np.column_stack([every[:, FORWARD].sum(axis=1), back.sum(axis=1), sends, pace])
+    return np.stack(passes, axis=1).astype(float), ends
+
+
 def _per_part(
-    alike: _Alike,
-    pair: NDArray[np.intp],
-    paths: tuple[NDArray[Any], ...],
-    layers: NDArray[Any],
+    plan: _Plan, content: Floats, paths: tuple[Floats, Floats], layers: NDArray[Any]
 ) -> Floats:
-    """Counts in the order of `Paths.counts` of routes: their pair and what they recompute."""
-    played, sends = (x[alike.columns[pair]] for x in paths)
-    held = alike.content[alike.held[pair]]
-    shape = (len(pair), 2, len(KINDS), held.shape[1])
-    counts = played[:, : prod(shape[1:])].reshape(shape).astype(float)
-    ways, lone = counts.sum(axis=1), counts[:, 1]
-    back = ways[:, BACKWARD] + ways[:, BACKWARD_INPUT]
-    before = (ways[:, FORWARD], back, ways[:, BACKWARD_WEIGHT] - ways[:, BACKWARD_INPUT])
-    after = (lone[:, FORWARD], lone[:, BACKWARD] + lone[:, BACKWARD_INPUT])
-    repeated = _covered(alike.plan, held, layers)
-    every = [*((x, held) for x in before), (back, repeated), *((x, held) for x in after)]
-    columns = [(x[:, None] @ parts)[:, 0] for x, parts in every]
-    ends = [x.sum(axis=1) for x in (ways[:, FORWARD], back)]
-    return np.column_stack([*columns, *ends, sends])
+    """Counts of routes in the order of `Paths.counts`, and pace, from what lies on their paths."""
+    passes, ends = paths
+    held = (passes @ content).reshape(len(content), -1)
+    again = (passes[:, 1:2] @ _covered(plan, content, layers))[:, 0]
+    whole = 3 * content.shape[2]
+    return np.column_stack([held[:, :whole], again, held[:, whole:], ends])
 
 
 def _covered(plan: _Plan, content: Floats, layers: NDArray[Any]) -> Floats:

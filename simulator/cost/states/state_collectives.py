@@ -87,10 +87,9 @@ def tables_s(keys: StateKeys) -> Floats:
     """
     arch, layouts = keys.workload.architecture, keys.layouts
     shared = arch.tied_embeddings or any(kind.predicts_ahead for kind in arch.blocks)
-    table = keys.kinds[0].reduce[:, len(arch.blocks)] * shared
+    table = keys.kinds[0].reduce[:, len(arch.blocks)] * (shared & (layouts.pp > 1))
     pair = Group(size=np.full(len(layouts), 2), local=np.minimum(keys.placement.pp.local, 2))
-    seconds = all_reduce_s(keys.cluster.links_of("pp"), table, pair)
-    return np.where((layouts.pp > 1) & (table > 0), seconds, 0.0)
+    return all_reduce_s(keys.cluster.links_of("pp"), table, pair)
 
 
 # --- of one part: shapes (keys, parts) ------------------------------------------------------------
@@ -200,4 +199,4 @@ def norm_s(cluster: Cluster, recipe: Recipe, layouts: Layouts) -> Floats:
     group = Group(size=world, local=np.gcd(world, cluster.domain))
     calls = 2.0 if recipe.precision == "fp16" else 1.0
     split = (layouts.sharding > 0) | (layouts.tp * layouts.pp > 1)
-    return np.where(split, calls * all_reduce_s(cluster, 4.0, group), 0.0)
+    return calls * all_reduce_s(cluster, np.where(split, 4.0, 0.0), group)

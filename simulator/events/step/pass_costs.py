@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.arrays import Floats
+from simulator.arrays import Floats, by_key
 from simulator.cost.blocks.block_costs import PASS_TERMS
 from simulator.cost.collectives.calls import send_share
 from simulator.cost.memory.offload import activation_copies_s, parameter_copies_s
@@ -159,7 +159,7 @@ def _ways(
         ((b.forward_s, none), (b.backward_s, per_part.traffic_s))
     ):
         terms = pass_terms(
-            [x[rows.block_key][:, None, :] for x in costs],
+            by_key(costs, rows.block_key, 1)[:, :, None, :],
             parts,
             slowdown_s=per_part.slowdown_s[way][:, None, :],
             traffic_s=traffic[:, None, :],
@@ -168,8 +168,8 @@ def _ways(
         )
         for name, seconds in terms.items():
             shown[:, :, way, CAUSE[name]] = seconds.reshape(shape)
-        for i, name in enumerate(HIDDEN[:3]):
-            beside = over_parts(parts, b.hidden_s[way][i][rows.block_key][:, None, :])
+        besides = over_parts(parts, by_key(b.hidden_s[way], rows.block_key, 1)[:, :, None, :])
+        for name, beside in zip(HIDDEN[:3], besides, strict=True):
             hidden[:, :, way, _HIDES[name]] = beside.reshape(shape)
         beside = over_parts(parts, per_part.hidden_s[way][:, None, :])
         hidden[:, :, way, _HIDES["fsdp"]] = beside.reshape(shape)
