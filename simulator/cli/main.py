@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import gc
 import os
 import shlex
 from collections.abc import Iterator, MutableMapping
@@ -49,6 +47,8 @@ def _command(word: str) -> Any:
     made: Any = typer.main.get_command(program)
     for command in (made, *(made.commands.values() if is_group else ())):
         command.context_settings = {**command.context_settings, **_HELP}
+        for parameter in command.params:
+            _pass_over_none(parameter)
     return made
 
 
@@ -86,6 +86,14 @@ class _Command(TyperCommand):
                 typer.echo(f"command line: {option}: no such option; write {fields}", err=True)
                 ctx.exit(2)
         return super().parse_args(ctx, args)
+
+
+def _pass_over_none(parameter: Any) -> None:
+    """Keep what nobody typed from being read: typer would make a schema of every option."""
+    read = parameter.process_value
+    none = () if parameter.multiple or parameter.nargs == -1 else None
+    if not parameter.required and parameter.callback is None:
+        parameter.process_value = lambda ctx, value: none if value is None else read(ctx, value)
 
 
 def _fields_named(option: str) -> list[str]:
@@ -164,17 +172,6 @@ def _plain(text: str) -> str:
     return text.replace("[", "\\[")
 
 
-def _lighten() -> None:
-    """Leave out what a command that soon ends has no need of: a quarter of `predict`.
-
-    Python looks for circles after 700 new objects, and at last through all that there is, which
-    goes with the process; pydantic looks through all packages for plug-ins.
-    """
-    gc.set_threshold(200_000, 20, 20)
-    atexit.register(gc.freeze)
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-
-
 def _keep_profiles() -> None:
     """Take profiles as another command read them, where their files are the same."""
     from simulator import files, profile_cache  # a list of commands starts without pydantic
@@ -186,7 +183,7 @@ class _Program(typer.Typer):
     """The command as a shell starts it."""
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
-        _lighten()
+        os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # sought in all packages
         with sound_streams():
             return super().__call__(*arguments, **options)
 
