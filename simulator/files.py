@@ -27,6 +27,7 @@ from typing import (
     Annotated,
     Any,
     BinaryIO,
+    ClassVar,
     TypeGuard,
     TypeVar,
     dataclass_transform,
@@ -55,7 +56,7 @@ from simulator.plain_files import (
     refuse_long_numbers,
     text_within,
 )
-from simulator.plain_types import NotPlain, read_fields, read_record
+from simulator.plain_types import read_fields, read_record
 from simulator.profile_cache import Base, ProfileCache
 
 if TYPE_CHECKING:
@@ -199,6 +200,7 @@ class Figure(float):
     """
 
     __slots__ = ("date", "grade", "source", "spread")
+    plainly: ClassVar[Callable[[Any], Figure]]
     grade: str
     source: str
     date: str
@@ -216,11 +218,6 @@ class Figure(float):
         self = super().__new__(cls, value)
         self.grade, self.source, self.date, self.spread = grade, source, date, spread
         return self
-
-    @classmethod
-    def plainly(cls, raw: Any) -> Figure:
-        """Take a figure that is one already; else the value or table of one."""
-        return raw if isinstance(raw, cls) else _figure(raw)
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> CoreSchema:
@@ -244,7 +241,9 @@ class Figure(float):
 
 
 def _figure(raw: Any) -> Figure:
-    """Validate a bare number or a table ``{value, grade, source, date, spread}``."""
+    """Take a figure, a bare number or a table ``{value, grade, source, date, spread}``."""
+    if isinstance(raw, Figure):
+        return raw
     table = raw if isinstance(raw, Mapping) else {"value": raw}
     unknown = set(table) - set(_FIGURE_KEYS)
     if unknown:
@@ -269,6 +268,8 @@ def _figure(raw: Any) -> Figure:
         value, grade, str(table.get("source", "user")), str(table.get("date", "")), spread
     )
 
+
+Figure.plainly = staticmethod(_figure)
 
 _frozen = records.dataclass(frozen=True, kw_only=True, slots=True)
 
@@ -315,7 +316,7 @@ def _check_items(raw: Any, place: str) -> None:
 
 def _validated(schema: type[T], raw: Any, where: str, prefix: str) -> T:
     """Fill a record; `raw` is of bounded size."""
-    with suppress(NotPlain):
+    with suppress(ValueError):
         made: T = read_record(schema, raw)
         return made
     from pydantic import ValidationError
@@ -337,7 +338,7 @@ def with_fields(of: T, changes: Any, *, where: str, prefix: str) -> T:
         try:
             made: T = dataclasses.replace(holder, **read_fields(type(of), changes))
             return made
-        except (NotPlain, ValueError):
+        except ValueError:
             known = dataclasses.fields(holder)
             changes = {**{item.name: getattr(of, item.name) for item in known}, **changes}
     return build(type(of), changes, where=where, prefix=prefix)

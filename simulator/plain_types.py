@@ -1,6 +1,6 @@
 """Values of a file that are plainly of the types of a record, read without pydantic.
 
-To import pydantic and to make a schema takes a sixth of a cold `predict`. What is not plainly right
+To import pydantic and to make schemas takes a fifth of a cold `predict`. What is not plainly right
 is left to it: it converts what can be converted, and says what is wrong.
 """
 
@@ -10,32 +10,34 @@ import dataclasses
 import sys
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from inspect import get_annotations
+from math import isfinite
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 
 Reader = Callable[[Any], Any]
-"""Gives a value as a record has it, or raises `NotPlain`."""
+"""Gives a value as a record has it, or raises a ValueError."""
 
 
-class NotPlain(Exception):
+class NotPlain(ValueError):
     """Somebody else shall look at a value."""
 
 
 def read_record(schema: type[Any], raw: Any) -> Any:
-    """Fill a record from a table."""
+    """Fill a record from a table; ValueError where somebody else shall look at it."""
     if type(raw) is not dict:
         raise NotPlain
     values = read_fields(schema, raw)
     try:
         return schema(**values)
-    except (TypeError, ValueError):  # a field is missing, or they do not go together
+    except TypeError:  # a field is missing
         raise NotPlain from None
 
 
 def read_fields(schema: type[Any], raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Read some fields of a record."""
+    """Read some fields of a record; ValueError as above."""
     kind: Any = schema  # mypy takes no class for hashable
     return {name: _reader_of(kind, name)(value) for name, value in raw.items()}
 
@@ -48,12 +50,19 @@ def _reader_of(schema: Any, name: str) -> Reader:
         return _refuse
     hint = item.type
     if isinstance(hint, str):
-        owner = next(kind for kind in schema.__mro__ if name in vars(kind)["__annotations__"])
         try:
-            hint = eval(hint, vars(sys.modules[owner.__module__]))  # our own source text
+            hint = eval(hint, _names_of(schema, name))  # our own source text
         except (NameError, KeyError):
             return _refuse
     return _reader(hint)
+
+
+def _names_of(schema: Any, field: str) -> dict[str, Any]:
+    """What the type of a field is written in: the module of the class that has it."""
+    for kind in schema.__mro__:
+        if field in get_annotations(kind):
+            return vars(sys.modules[kind.__module__])
+    raise NameError(field)
 
 
 def _reader(hint: Any) -> Reader:
@@ -62,7 +71,8 @@ def _reader(hint: Any) -> Reader:
         return _PLAIN[hint]
     origin, inner = get_origin(hint), get_args(hint)
     if origin is None and hasattr(hint, "plainly"):
-        return _of_marker(hint.plainly)
+        read: Reader = hint.plainly
+        return read
     if origin is None and dataclasses.is_dataclass(hint):
         return _record_reader(hint)
     if origin is Annotated:
@@ -70,7 +80,7 @@ def _reader(hint: Any) -> Reader:
     if origin in (Union, UnionType):
         return _one_of([_reader(kind) for kind in inner])
     if origin is Literal and all(type(word) is str for word in inner):
-        return _checked(str, lambda word: word in inner)
+        return _word_reader(inner)
     if origin in _MANY:
         return _MANY[origin](*inner)
     return _refuse
@@ -80,11 +90,11 @@ def _refuse(value: Any) -> Any:
     raise NotPlain
 
 
-def _checked(kind: type[Any], holds: Callable[[Any], bool] = lambda _: True) -> Reader:
-    """What reads values of this very class of which something holds."""
+def _checked(kind: type[Any]) -> Reader:
+    """What reads values of this very class."""
 
     def read(value: Any) -> Any:
-        if type(value) is not kind or not holds(value):
+        if type(value) is not kind:
             raise NotPlain
         return value
 
@@ -97,21 +107,20 @@ def _number(value: Any) -> float:
     return float(value)
 
 
+def _word_reader(words: tuple[str, ...]) -> Reader:
+    """What reads one of some words."""
+
+    def read(value: Any) -> Any:
+        if type(value) is not str or value not in words:
+            raise NotPlain
+        return value
+
+    return read
+
+
 def _record_reader(schema: Any) -> Reader:
     """What reads a table, or lets a record pass."""
     return lambda raw: raw if isinstance(raw, schema) else read_record(schema, raw)
-
-
-def _of_marker(read: Reader) -> Reader:
-    """What reads as a class or a marker says, whose ValueError says what is wrong."""
-
-    def reader(value: Any) -> Any:
-        try:
-            return read(value)
-        except ValueError:
-            raise NotPlain from None
-
-    return reader
 
 
 _HOLDS: dict[type[Any], Callable[[Any, Any], bool]] = {
@@ -127,30 +136,37 @@ _HOLDS: dict[type[Any], Callable[[Any, Any], bool]] = {
 def _annotated(hint: Any) -> Reader:
     """What reads a type with marks; a mark may read in its place, hold a limit, or say a unit."""
     kind, *marks = get_args(hint)
-    readers = [_of_marker(mark.plainly) for mark in marks if hasattr(mark, "plainly")]
+    readers = [mark.plainly for mark in marks if hasattr(mark, "plainly")]
     limits = [(_HOLDS[type(mark)], mark) for mark in marks if type(mark) in _HOLDS]
     if get_origin(kind) in (Union, UnionType) or (readers and limits):
         return _refuse
-    read = readers[-1] if readers else _reader(kind)
+    read: Reader = readers[-1] if readers else _reader(kind)
 
-    def reader(value: Any) -> Any:
+    def limited(value: Any) -> Any:
         made = read(value)
-        if not all(holds(made, limit) for holds, limit in limits):
-            raise NotPlain
+        for holds, limit in limits:
+            if not holds(made, limit):
+                raise NotPlain
         return made
 
-    return reader
+    return limited if limits else read
 
 
 def _one_of(readers: list[Reader]) -> Reader:
     """What reads values that exactly one of some types has."""
+    none = _PLAIN[NoneType]
+    if _refuse in readers:
+        return none if none in readers else _refuse
+    if none in readers:
+        (*others,) = (reader for reader in readers if reader is not none)
+        return _optional(others[0] if len(others) == 1 else _one_of(others))
 
     def read(value: Any) -> Any:
         made = list[Any]()
-        for reader in readers if value is None or _refuse not in readers else ():
+        for reader in readers:
             try:
                 made.append(reader(value))
-            except NotPlain:
+            except ValueError:
                 continue
         if len(made) != 1:
             raise NotPlain
@@ -159,28 +175,60 @@ def _one_of(readers: list[Reader]) -> Reader:
     return read
 
 
+def _optional(read: Reader) -> Reader:
+    """What reads None, which nothing else is, or values of a type."""
+    return lambda value: None if value is None else read(value)
+
+
 def _tuple_reader(*kinds: Any) -> Reader:
     """What reads a list as a tuple."""
     readers = [_reader(kind) for kind in kinds if kind is not ...]
-    alike = kinds[1:] == (...,)
+    size = None if kinds[1:] == (...,) else len(readers)
+    if set(readers) == {_number}:
+        return _numbers_reader(size)
 
     def read(value: Any) -> Any:
-        if type(value) not in (list, tuple) or not (alike or len(value) == len(readers)):
+        if type(value) not in (list, tuple) or size not in (None, len(value)):
             raise NotPlain
-        each = readers * len(value) if alike else readers
-        return tuple(reader(item) for reader, item in zip(each, value, strict=True))
+        of_items = readers if size is not None else readers * len(value)
+        made = list[Any]()
+        for reader, item in zip(of_items, value, strict=True):
+            made.append(reader(item))
+        return tuple(made)
+
+    return read
+
+
+def _numbers_reader(size: int | None) -> Reader:
+    """The same of numbers alone, which curves have by thousands."""
+    numbers = {int, float}
+
+    def read(value: Any) -> Any:
+        if type(value) not in (list, tuple) or size not in (None, len(value)):
+            raise NotPlain
+        try:
+            if set(map(type, value)) <= numbers and all(map(isfinite, value)):
+                return tuple(map(float, value))
+        except OverflowError:
+            pass
+        raise NotPlain
 
     return read
 
 
 def _list_reader(kind: Any) -> Reader:
-    read = _reader(kind)
-    return lambda value: [read(item) for item in _checked(list)(value)]
+    read, read_list = _reader(kind), _PLAIN[list]
+    return lambda value: list(map(read, read_list(value)))
 
 
 def _dict_reader(key: Any, kind: Any) -> Reader:
-    read_key, read = _reader(key), _reader(kind)
-    return lambda value: {read_key(k): read(item) for k, item in _checked(dict)(value).items()}
+    read_key, read, read_dict = _reader(key), _reader(kind), _PLAIN[dict]
+
+    def read_all(value: Any) -> Any:
+        table = read_dict(value)
+        return dict(zip(map(read_key, table), map(read, table.values()), strict=True))
+
+    return read_all
 
 
 _MANY: dict[Any, Callable[..., Reader]] = {
@@ -189,7 +237,7 @@ _MANY: dict[Any, Callable[..., Reader]] = {
     dict: _dict_reader,
 }
 _PLAIN: dict[Any, Reader] = {
-    **{kind: _checked(kind) for kind in (bool, int, str, NoneType)},
+    **{kind: _checked(kind) for kind in (bool, int, str, list, dict, NoneType)},
     float: _number,
     Any: lambda value: value,
 }

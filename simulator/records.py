@@ -147,9 +147,9 @@ class _FirstInit:
 def _fill(owner: type[Any], instance: Any, /, *values: Any, **named: Any) -> None:
     """Do as the compiled `__init__` does, which is asked where there is something wrong."""
     known = dataclasses.fields(owner)
-    given = dict(zip((x.name for x in known if x.init and not x.kw_only), values, strict=False))
-    wrong = len(given) < len(values) or not given.keys().isdisjoint(named)
-    given |= named
+    places = [x.name for x in known if x.init and not x.kw_only] if values else []
+    given = {**dict(zip(places, values, strict=False)), **named}
+    wrong = len(given) < len(values) + len(named)
     for item in known:
         if item.init and item.name in given:
             value = given.pop(item.name)

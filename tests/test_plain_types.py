@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 import simulator
 from simulator.files import Figure, record
-from simulator.plain_types import NotPlain, read_fields, read_record
+from simulator.plain_types import read_fields, read_record
 
 FLAT: tuple[Any, ...] = (
     *(None, True, False, 0, 1, 3, -1, 4096, 10**9, 2**70, 10**400, 0.5, 2.0, 1e301, -0.0),
@@ -91,7 +91,7 @@ def test_every_type_of_a_field_is_read_as_pydantic_reads_it(within: str, least: 
             for value in values_for(hint):
                 try:
                     made = read_fields(kind, {item.name: value})[item.name]
-                except NotPlain:
+                except ValueError:
                     continue
                 read.add(str(hint))
                 theirs: Any = whole.validate_python({"x": value})  # no error, therefore
@@ -137,10 +137,10 @@ def test_tables_in_tables(names: tuple[str, ...]) -> None:
         raw = dict(zip(names, values, strict=True))
         try:
             made = read_record(Outer, raw)
-        except NotPlain:
+        except ValueError:
             continue
         assert same(made, adapter.validate_python(raw))
-    with pytest.raises(NotPlain):
+    with pytest.raises(ValueError):
         read_record(Outer, {"inner": {"rate": 1.0}, "low": 11})
     with pytest.raises(ValidationError):
         adapter.validate_python({"inner": {"rate": 1.0}, "low": 11})
