@@ -22,6 +22,7 @@ from simulator.planner.plan import (
     ranked,
     tight_alternative,
     tight_walked,
+    walk_tight_together,
 )
 from simulator.planner.prediction import predict, refuse_tables
 from simulator.questions.compare.gpu_counts import batch_divides, next_good
@@ -79,7 +80,8 @@ def offers_of(
 ) -> list[Offer]:
     """The same for several sizes, which are searched together where that says the same."""
     placed = [_placed(scenario, name, gpus) for gpus in sizes]
-    search_sizes([x for x in placed if isinstance(x, Scenario)])
+    able = [x for x in placed if isinstance(x, Scenario)]
+    search_sizes(able, asked, tight_too=tight_too)
     label = "" if asked.quote is None else asked.quote.label
     offers = []
     for gpus, on_size in zip(sizes, placed, strict=True):
@@ -102,14 +104,21 @@ def _placed(scenario: Scenario, name: str, gpus: int) -> Scenario | InputError:
         return error
 
 
-def search_sizes(scenarios: Sequence[Scenario]) -> None:
+def search_sizes(scenarios: Sequence[Scenario], asked: Asked, *, tight_too: bool = True) -> None:
     """Search scenarios that differ in the size of their cluster alone, for their offers.
 
     What one of them cannot do is left for its own offer to say.
     """
     single = list(filter(None, map(_of_one_batch, scenarios)))
     if len(single) > 1:
-        search_together(single, keep=_kept(single[0]))
+        cluster, searched = search_together(single, keep=_kept(single[0]))
+        if cluster is not None and tight_too and not single[0].allow_tight:
+            wanted = [(result, _wanted(scenario, asked)) for scenario, result in searched]
+            walk_tight_together(wanted, cluster)
+
+
+def _wanted(scenario: Scenario, asked: Asked) -> Scenario:
+    return replace(scenario, goal=goal_of(scenario, asked))
 
 
 def _of_one_batch(scenario: Scenario) -> Scenario | None:
@@ -243,7 +252,7 @@ def _tight_words(
     """The TIGHT layout that would be the best by the goal if such were allowed."""
     if best.verdict_word() == "TIGHT":
         return None
-    wanted = replace(scenario, goal=goal_of(scenario, asked))
+    wanted = _wanted(scenario, asked)
     tight = tight_walked(searched, wanted).tight
     both = concatenate([best, tight.take(slice(0, FEW_TIGHT))])
     result = priced(both, wanted, price=asked.price_of(scenario))

@@ -278,7 +278,7 @@ def _search(
             except ForeshardError as error:
                 made[point.number] = error
     firsts = [made[points[0].number] for points in searches]
-    search_sizes([x for x in firsts if isinstance(x, Scenario)])
+    search_sizes([x for x in firsts if isinstance(x, Scenario)], asked)
     return [_row(point, made[point.number], asked) for points in searches for point in points]
 
 
