@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
     from simulator.economics.ownership import Cooling, RentOrBuy
     from simulator.events.played import SimulatedStep
-    from simulator.events.simulated_step import Deviation, Jitter, Network
+    from simulator.events.sharing.contended import Network
+    from simulator.events.simulated_step import Deviation, Jitter
     from simulator.planner.mixed_plan import MixedPlan
     from simulator.planner.mixed_prediction import MixedPrediction
     from simulator.planner.plan import Plan

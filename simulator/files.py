@@ -1,7 +1,8 @@
 """Reading TOML, JSON and CSV with limits, and all errors of a file at once.
 
-The only module that imports pydantic. A file is read into frozen dataclasses made with
-:func:`record`; figures in a profile are :class:`Figure`, floats that know where they come from.
+The only module that imports pydantic, once a value is not plainly right. A file is read into frozen
+dataclasses made with :func:`record`; figures in a profile are :class:`Figure`, floats that know
+where they come from.
 """
 
 from __future__ import annotations
@@ -16,16 +17,24 @@ import sys
 import typing
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from functools import lru_cache, partial
 from operator import attrgetter
 from pathlib import Path
 from types import GenericAlias
-from typing import Annotated, Any, BinaryIO, TypeGuard, TypeVar, dataclass_transform
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    BinaryIO,
+    ClassVar,
+    TypeGuard,
+    TypeVar,
+    dataclass_transform,
+)
 
 import tomli
 from annotated_types import Gt, Le
-from pydantic import Strict, TypeAdapter, ValidationError
-from pydantic_core import CoreSchema, core_schema
 
 from simulator import catalogue, records
 from simulator.errors import InputError, brief, brief_text, did_you_mean, nearest, visible
@@ -47,9 +56,24 @@ from simulator.plain_files import (
     refuse_long_numbers,
     text_within,
 )
+from simulator.plain_types import read_fields, read_record
 from simulator.profile_cache import Base, ProfileCache
 
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+    from pydantic_core import CoreSchema
+
 T = TypeVar("T")
+
+
+@records.dataclass(frozen=True, slots=True)
+class Strict:
+    """Marks a number that is taken as typed."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
+        made: Any = {**handler(source), "strict": True}
+        return made
+
 
 Number = Annotated[float, Strict()]
 """A number as typed: no word and no true/false that happens to convert."""
@@ -70,7 +94,15 @@ class Word:
 
     known: tuple[str, ...]
 
+    def plainly(self, value: Any) -> str:
+        """Return it, if it is one of the words."""
+        if not isinstance(value, str) or value not in self.known:
+            raise ValueError(value)
+        return value
+
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
+        from pydantic_core import core_schema
+
         return core_schema.literal_schema(list(self.known))
 
 
@@ -80,15 +112,21 @@ class Words:
 
     known: tuple[str, ...]
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
-        def check(text: str) -> str:
-            for word in text.split("+"):
-                if text and word not in self.known:
-                    allowed = f"must be among {', '.join(self.known)}, joined by +"
-                    raise ValueError(f"{allowed}{did_you_mean(word, self.known)}")
-            return text
+    def plainly(self, value: Any) -> str:
+        """Return it, if each of its words is known."""
+        if not isinstance(value, str):
+            raise ValueError(value)
+        for word in value.split("+"):
+            if value and word not in self.known:
+                allowed = f"must be among {', '.join(self.known)}, joined by +"
+                raise ValueError(f"{allowed}{did_you_mean(word, self.known)}")
+        return value
 
-        return core_schema.no_info_after_validator_function(check, core_schema.str_schema())
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
+        from pydantic_core import core_schema
+
+        text = core_schema.str_schema()
+        return core_schema.no_info_after_validator_function(self.plainly, text)
 
 
 @records.dataclass(frozen=True, slots=True)
@@ -111,7 +149,13 @@ class ReadBy:
 
     read: Callable[[Any], Any]
 
+    def plainly(self, value: Any) -> Any:
+        """Read it."""
+        return self.read(value)
+
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
+        from pydantic_core import core_schema
+
         return core_schema.no_info_plain_validator_function(self.read)
 
 
@@ -156,6 +200,7 @@ class Figure(float):
     """
 
     __slots__ = ("date", "grade", "source", "spread")
+    plainly: ClassVar[Callable[[Any], Figure]]
     grade: str
     source: str
     date: str
@@ -180,6 +225,8 @@ class Figure(float):
 
         Named as pydantic names a class, so that it asks once for all fields of a record.
         """
+        from pydantic_core import core_schema
+
         return core_schema.union_schema(
             [
                 (core_schema.is_instance_schema(cls), _READY),
@@ -194,11 +241,13 @@ class Figure(float):
 
 
 def _figure(raw: Any) -> Figure:
-    """Validate a bare number or a table ``{value, grade, source, date, spread}``."""
+    """Take a figure, a bare number or a table ``{value, grade, source, date, spread}``."""
+    if isinstance(raw, Figure):
+        return raw
     table = raw if isinstance(raw, Mapping) else {"value": raw}
     unknown = set(table) - set(_FIGURE_KEYS)
     if unknown:
-        word = sorted(unknown)[0]
+        word = sorted(map(str, unknown))[0]
         raise ValueError(f"unknown key {word!r}{did_you_mean(word, _FIGURE_KEYS)}")
     value = table.get("value")
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -219,6 +268,8 @@ def _figure(raw: Any) -> Figure:
         value, grade, str(table.get("source", "user")), str(table.get("date", "")), spread
     )
 
+
+Figure.plainly = staticmethod(_figure)
 
 _frozen = records.dataclass(frozen=True, kw_only=True, slots=True)
 
@@ -265,6 +316,11 @@ def _check_items(raw: Any, place: str) -> None:
 
 def _validated(schema: type[T], raw: Any, where: str, prefix: str) -> T:
     """Fill a record; `raw` is of bounded size."""
+    with suppress(ValueError):
+        made: T = read_record(schema, raw)
+        return made
+    from pydantic import ValidationError
+
     try:
         return _adapter(schema).validate_python(raw)  # type: ignore[arg-type]
     except ValidationError as error:
@@ -275,9 +331,24 @@ def _validated(schema: type[T], raw: Any, where: str, prefix: str) -> T:
         raise InputError([*first, *left_out]) from None
 
 
+def with_fields(of: T, changes: Any, *, where: str, prefix: str) -> T:
+    """Put a table of changes in a record, read as :func:`build` reads them; InputError as there."""
+    holder: Any = of
+    if isinstance(changes, Mapping):
+        try:
+            made: T = dataclasses.replace(holder, **read_fields(type(of), changes))
+            return made
+        except ValueError:
+            known = dataclasses.fields(holder)
+            changes = {**{item.name: getattr(of, item.name) for item in known}, **changes}
+    return build(type(of), changes, where=where, prefix=prefix)
+
+
 @lru_cache(maxsize=256)
 def _adapter(schema: Any) -> TypeAdapter[Any]:
     """Kept: it takes two milliseconds to make, and every row of a table of runs needs one."""
+    from pydantic import TypeAdapter
+
     return TypeAdapter(schema)
 
 

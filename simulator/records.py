@@ -2,8 +2,9 @@
 
 `dataclasses.dataclass` compiles a handful of functions for every class when its module is
 imported, five for a frozen one: a fifth of what a cold `predict` took. Here `__init__` alone is
-compiled, at the first instance; the other methods are the same for all records and go by the
-names of the fields. What reads a dataclass (`fields`, pydantic, pickle, `match`) reads a record.
+compiled, once there are some instances; the other methods are the same for all records and go by
+the names of the fields. What reads a dataclass (`fields`, pydantic, pickle, `match`) reads a
+record.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def _record(
     for item in dataclasses.fields(made):
         item.type = types.get(item.name, item.type)
     if "__init__" not in written:
-        made.__init__, made.__signature__ = _FirstInit((made,)), _FIRST_SIGNATURE
+        made.__init__, made.__signature__ = _FirstInit(made), _FIRST_SIGNATURE
     if frozen:
         made.__setattr__ = made.__delattr__ = _refuse
         if slots:
@@ -117,50 +118,90 @@ def _record(
     return made
 
 
-class _FirstInit(tuple[Any]):
-    """Holds a record whose `__init__` it stands for until that is asked for: compiles it then.
+_BEFORE_COMPILED = 6
+"""Instances that are filled field by field: to compile an `__init__` takes as long as twenty."""
 
-    Threads that make the first instance at once each compile one; the last stays.
+
+class _FirstInit:
+    """Stands for the `__init__` of a record: fills its first instances, then compiles one.
+
+    Threads that make an instance at once may each compile one; the last stays.
     """
 
-    __slots__ = ()
+    __slots__ = ("left", "owner")
+
+    def __init__(self, owner: type[Any]) -> None:
+        self.owner, self.left = owner, _BEFORE_COMPILED
 
     def __get__(self, instance: Any, kind: type) -> Callable[..., None]:
-        """Compile it: one assignment a field, then the `__post_init__`."""
-        (owner,) = self
-        names: dict[str, Any] = {"_set": object.__setattr__, "_absent": _Absent()}
-        by_place, by_name, lines = list[str](), list[str](), list[str]()
-        for item in dataclasses.fields(owner):
-            name = value = given = item.name
-            if item.default_factory is not dataclasses.MISSING:
-                names[f"_make_{name}"] = item.default_factory
-                value = f"_make_{name}()"
-                if item.init:
-                    given, value = f"{name}=_absent", f"{value} if {name} is _absent else {name}"
-            elif item.default is not dataclasses.MISSING:
-                names[f"_default_{name}"] = item.default
-                given = f"{name}=_default_{name}"
-                value = name if item.init else f"_default_{name}"
-            if item.init:
-                (by_name if item.kw_only else by_place).append(given)
-            if item.init or value != name:
-                slot = getattr(owner, name, None)
-                if isinstance(slot, MemberDescriptorType):  # half of the time that a name takes
-                    names[f"_put_{name}"] = slot.__set__
-                    lines.append(f"_put_{name}(_self, {value})")
-                else:
-                    lines.append(f"_set(_self, {name!r}, {value})")
-        if hasattr(owner, "__post_init__"):
-            lines.append("_self.__post_init__()")
-        given_words = ", ".join(["_self", *by_place, *(["*", *by_name] if by_name else [])])
-        body = "\n    ".join(lines or ["pass"])
-        exec(f"def __init__({given_words}):\n    {body}", names)  # names of fields alone
-        made: Callable[..., None] = names["__init__"]
-        made.__qualname__ = f"{owner.__qualname__}.__init__"
-        made.__module__ = owner.__module__
-        owner.__init__ = made
+        """Bind it to an instance; what is bound to none is looked at, or called by a subclass."""
+        self.left -= 1
+        if instance is not None and self.left >= 0:
+            return partial(_fill, self.owner, instance)
+        made = _compiled(self.owner)
+        self.owner.__init__ = made
         bound: Callable[..., None] = made.__get__(instance, kind)
         return bound
+
+
+def _fill(owner: type[Any], instance: Any, /, *values: Any, **named: Any) -> None:
+    """Do as the compiled `__init__` does, which is asked where there is something wrong."""
+    known = dataclasses.fields(owner)
+    places = [x.name for x in known if x.init and not x.kw_only] if values else []
+    given = {**dict(zip(places, values, strict=False)), **named}
+    wrong = len(given) < len(values) + len(named)
+    for item in known:
+        if item.init and item.name in given:
+            value = given.pop(item.name)
+        elif item.default_factory is not dataclasses.MISSING:
+            value = item.default_factory()
+        elif item.default is not dataclasses.MISSING:
+            value = item.default
+        elif item.init:
+            wrong = True
+            break
+        else:
+            continue
+        object.__setattr__(instance, item.name, value)
+    if wrong or given:
+        _compiled(owner)(instance, *values, **named)  # which says what
+    elif hasattr(owner, "__post_init__"):
+        instance.__post_init__()
+
+
+def _compiled(owner: type[Any]) -> Any:
+    """Compile an `__init__`: one assignment a field, then the `__post_init__`."""
+    names: dict[str, Any] = {"_set": object.__setattr__, "_absent": _Absent()}
+    by_place, by_name, lines = list[str](), list[str](), list[str]()
+    for item in dataclasses.fields(owner):
+        name = value = given = item.name
+        if item.default_factory is not dataclasses.MISSING:
+            names[f"_make_{name}"] = item.default_factory
+            value = f"_make_{name}()"
+            if item.init:
+                given, value = f"{name}=_absent", f"{value} if {name} is _absent else {name}"
+        elif item.default is not dataclasses.MISSING:
+            names[f"_default_{name}"] = item.default
+            given = f"{name}=_default_{name}"
+            value = name if item.init else f"_default_{name}"
+        if item.init:
+            (by_name if item.kw_only else by_place).append(given)
+        if item.init or value != name:
+            slot = getattr(owner, name, None)
+            if isinstance(slot, MemberDescriptorType):  # half of the time that a name takes
+                names[f"_put_{name}"] = slot.__set__
+                lines.append(f"_put_{name}(_self, {value})")
+            else:
+                lines.append(f"_set(_self, {name!r}, {value})")
+    if hasattr(owner, "__post_init__"):
+        lines.append("_self.__post_init__()")
+    given_words = ", ".join(["_self", *by_place, *(["*", *by_name] if by_name else [])])
+    body = "\n    ".join(lines or ["pass"])
+    exec(f"def __init__({given_words}):\n    {body}", names)  # names of fields alone
+    made: Any = names["__init__"]
+    made.__qualname__ = f"{owner.__qualname__}.__init__"
+    made.__module__ = owner.__module__
+    return made
 
 
 _FIRST_SIGNATURE = _LazySignature()

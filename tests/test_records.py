@@ -110,7 +110,7 @@ def test_written_methods_stay() -> None:
     assert (repr(Named("a")), Named("a") == Named("b"), hash(Named("a"))) == ("a", True, 7)
 
 
-def test_nothing_is_compiled_for_a_class() -> None:
+def test_nothing_is_compiled_for_a_class_or_its_first_instances() -> None:
     """The library compiles five functions for a frozen class, which is what a start waits for."""
     compiled = list[str]()
 
@@ -123,12 +123,63 @@ def test_nothing_is_compiled_for_a_class() -> None:
     sys.addaudithook(heard)
     try:
         class_made = record(frozen=True, slots=True)(type("P", (), body))
+        made = [class_made(x) for x in range(3)]
         before = len(compiled)
-        class_made(1)
-        class_made(2)
+        made += [class_made(x=x) for x in range(3, 40)]
     finally:
         watching = False
     assert (before, len(compiled)) == (0, 1)
+    assert [item.x for item in made] == list(range(40))
+
+
+class Base:
+    """Fields of every kind."""
+
+    x: float
+    words: list[str] = field(default_factory=list)
+    y: float = 2.0
+    last: int = field(default=3, kw_only=True)
+    made: float = field(init=False, default=0.5)
+    total: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "total", self.x + self.y + self.last)
+
+
+CALLS: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+    ((1.0,), {}),
+    ((1.0, ["a"], 4.0), {"last": 5}),
+    ((), {"y": 1.0, "x": 3.0}),
+    ((1.0,), {"words": ["b"]}),
+    ((), {}),
+    ((1.0,), {"x": 2.0}),
+    ((1.0, [], 2.0, 3), {}),
+    ((1.0,), {"z": 2.0}),
+    ((1.0,), {"made": 2.0}),
+    (("1", [], 2.0), {}),
+]
+
+
+@pytest.mark.parametrize(("values", "named"), CALLS)
+def test_first_and_later_instances_are_filled_as_by_the_library(
+    values: tuple[Any, ...], named: dict[str, Any]
+) -> None:
+    def copied() -> type[Any]:
+        return type("Base", (), dict(vars(Base)))
+
+    def said(kind: Any) -> tuple[Any, ...]:
+        try:
+            made = kind(*values, **named)
+        except TypeError as error:
+            return (str(error),)
+        return tuple(getattr(made, item.name) for item in dataclasses.fields(made))
+
+    wanted = said(library(frozen=True)(copied()))
+    kind = record(frozen=True)(copied())
+    assert [said(kind) for _ in range(30)] == [wanted] * 30
+    if len(wanted) > 1:
+        first, second = kind(1.0), kind(1.0)
+        assert first.words is not second.words
 
 
 def test_a_thread_makes_its_first_instance_while_another_compiles() -> None:

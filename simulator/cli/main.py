@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import atexit
-import gc
 import os
 import shlex
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
+from inspect import signature
 from itertools import pairwise
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -37,6 +37,7 @@ def _command(word: str) -> Any:
             name=word, help=registry.GROUPS[word], no_args_is_help=True, add_completion=False
         )
         program.callback()(lambda: None)  # a group, if it were of a single command
+    hints = dict[str, dict[str, Any]]()
     for name in registry.QUESTIONS:
         if name.partition(" ")[0] == word:
             with _single_thread_of_blas():
@@ -45,10 +46,13 @@ def _command(word: str) -> Any:
             last = name.rpartition(" ")[2]
             text = _plain(question.help)
             add = program.command(last, cls=_Command, help=text, epilog=question.epilog)
-            add(question.command())
+            ask = question.command()
+            add(ask)
+            hints[last] = {x.name: x.annotation for x in signature(ask).parameters.values()}
     made: Any = typer.main.get_command(program)
     for command in (made, *(made.commands.values() if is_group else ())):
         command.context_settings = {**command.context_settings, **_HELP}
+        command.hints = hints.get(command.name, {})
     return made
 
 
@@ -72,6 +76,13 @@ def _single_thread_of_blas() -> Iterator[None]:
 class _Command(TyperCommand):
     """One question; what is no option of it and a field of a scenario is told how it is written."""
 
+    hints: Mapping[str, Any]
+    """Types of its parameters, by name."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """List its parameters."""
+        return [_read_plainly(x, self.hints.get(x.name)) for x in super().get_params(ctx)]
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Refuse a field's name as an option, as ``--tp 8``, with the ``--set`` that says it."""
         known = {option for parameter in self.params for option in parameter.opts}
@@ -86,6 +97,48 @@ class _Command(TyperCommand):
                 typer.echo(f"command line: {option}: no such option; write {fields}", err=True)
                 ctx.exit(2)
         return super().parse_args(ctx, args)
+
+
+def _read_plainly(parameter: Any, hint: Any) -> Any:
+    """Read an option without typer where that is plain: it imports pydantic and makes a schema.
+
+    So it is of what nobody typed, of texts, of paths, and of what one of our functions reads; what
+    is wrong with it typer says.
+    """
+    read, then = parameter.process_value, parameter.callback
+    if parameter.required or "process_value" in vars(parameter):
+        return parameter
+    several = parameter.multiple or parameter.nargs == -1
+    kind, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    kind = next((x for x in get_args(kind) if x is not type(None)), kind)
+    kind = (get_args(kind) or (kind,))[0] if several else kind
+    parser = next((mark.parser for mark in marks if getattr(mark, "parser", None)), None)
+
+    def plainly(ctx: Any, value: Any) -> Any:
+        if value is None:
+            none = () if several else None
+            return then(ctx, parameter, none) if then else none
+        texts = value if several else [value]
+        if then or type(texts) not in (list, tuple) or not all(type(x) is str for x in texts):
+            return read(ctx, value)
+        try:
+            made = [(parser or _READERS[kind])(text) for text in texts]
+        except (KeyError, ValueError):
+            return read(ctx, value)
+        return made if several else made[0]
+
+    parameter.process_value = plainly
+    return parameter
+
+
+def _path(text: str) -> Path:
+    """A path that is not there or can be read, as typer wants it."""
+    if os.path.exists(text) and not os.access(text, os.R_OK):
+        raise ValueError(text)
+    return Path(text)
+
+
+_READERS: dict[Any, Callable[[str], Any]] = {str: str, Path: _path}
 
 
 def _fields_named(option: str) -> list[str]:
@@ -121,6 +174,10 @@ class _Group(TyperGroup):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.commands = _Commands()
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """List options of the program itself."""
+        return [_read_plainly(parameter, None) for parameter in super().get_params(ctx)]
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """List commands and their first sentences in plain text: rich takes long to load."""
@@ -164,17 +221,6 @@ def _plain(text: str) -> str:
     return text.replace("[", "\\[")
 
 
-def _lighten() -> None:
-    """Leave out what a command that soon ends has no need of: a quarter of `predict`.
-
-    Python looks for circles after 700 new objects, and at last through all that there is, which
-    goes with the process; pydantic looks through all packages for plug-ins.
-    """
-    gc.set_threshold(200_000, 20, 20)
-    atexit.register(gc.freeze)
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-
-
 def _keep_profiles() -> None:
     """Take profiles as another command read them, where their files are the same."""
     from simulator import files, profile_cache  # a list of commands starts without pydantic
@@ -186,7 +232,7 @@ class _Program(typer.Typer):
     """The command as a shell starts it."""
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
-        _lighten()
+        os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # sought in all packages
         with sound_streams():
             return super().__call__(*arguments, **options)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,14 +16,7 @@ from simulator.errors import InputError, problem
 from simulator.events.deviations.deviations import Deviation, check_deviations, replicas_of
 from simulator.events.deviations.jittered_step import Jitter, jittered_step
 from simulator.events.deviations.servers import gpus_on
-from simulator.events.network.link_loads import LoadTable
 from simulator.events.played import SimulatedStep
-from simulator.events.sharing.byte_time import bytes_of_all, call_seconds
-from simulator.events.sharing.contended import Network, contended, on_links
-from simulator.events.sharing.link_profiles import profiles
-from simulator.events.sharing.neighbour_jobs import Job, links_with_neighbours
-from simulator.events.sharing.phase_rows import destinations
-from simulator.events.sharing.shared_step import shared
 from simulator.events.step.charge import (
     critical_shares,
     hidden,
@@ -50,7 +43,12 @@ from simulator.records import dataclass
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
 
-__all__ = ["Deviation", "Jitter", "Job", "Network"]
+if TYPE_CHECKING:  # links come along where they are shared or worn
+    from simulator.events.network.link_loads import LoadTable
+    from simulator.events.sharing.contended import Contended, Network
+    from simulator.events.sharing.neighbour_jobs import Job
+
+__all__ = ["Deviation", "Jitter"]
 
 _MOST_PASSES = 2**23
 """Of a step that is played; 40 seconds and 2 GB of memory. The largest planned has 10^5."""
@@ -117,14 +115,11 @@ def simulate(
         rule = "must be left out (worn links, contention, jobs beside) with cluster.groups"
         raise InputError(problem("simulate", "network", rule, cluster.name))
     began = time.perf_counter()
-    links_left = ground = None
-    if beside:
-        network = replace(network or Network(), contention=True)
-        ground = links_with_neighbours(cluster, beside, network)
-    if network is not None:
-        check_deviations(deviations, workload, layouts_row)
-        experts = workload.architecture.is_moe
-        links_left = contended(layouts_row, cluster, network, experts=experts, ground=ground)
+    links_left = None
+    if network is not None or beside:
+        from simulator.events.sharing.contended import on_links
+
+        links_left = _links_left(layouts_row, workload, cluster, network, beside, deviations)
         cluster, deviations = on_links(cluster, links_left, deviations)
     replicas = replicas_of(layouts_row, workload, cluster, software, deviations)
     played = play_step(replicas, table=table, began=began)
@@ -146,6 +141,27 @@ def simulate(
         return step
     count, seed = int(layouts_row.micro_batches[0]), 0 if jitter is None else jitter.seed
     return with_loading(step, played_input(supply, count, step.step_time_s, seed))
+
+
+def _links_left(
+    layouts_row: Layouts,
+    workload: Workload,
+    cluster: Cluster,
+    network: Network | None,
+    beside: Sequence[Job],
+    deviations: Sequence[Deviation],
+) -> Contended:
+    """What a layout's groups, and jobs beside it, leave of each other's links."""
+    from simulator.events.sharing.contended import Network, contended
+    from simulator.events.sharing.neighbour_jobs import links_with_neighbours
+
+    network, ground = network or Network(), None
+    if beside:
+        network = replace(network, contention=True)
+        ground = links_with_neighbours(cluster, beside, network)
+    check_deviations(deviations, workload, layouts_row)
+    experts = workload.architecture.is_moe
+    return contended(layouts_row, cluster, network, experts=experts, ground=ground)
 
 
 def _check_size(layouts_row: Layouts) -> None:
@@ -174,6 +190,11 @@ def _shared(
     plain: Played, table: LoadTable, given: Any, deviations: Sequence[Deviation]
 ) -> tuple[Played, Sharing]:
     """Play a step with what its tasks take; `given`: what its replicas were priced from."""
+    from simulator.events.sharing.byte_time import bytes_of_all, call_seconds
+    from simulator.events.sharing.link_profiles import profiles
+    from simulator.events.sharing.phase_rows import destinations
+    from simulator.events.sharing.shared_step import shared
+
     began = time.perf_counter()
     whole, count = call_seconds(plain.replicas), len(plain.replicas)
     calls = bytes_of_all(plain.replicas, whole, table.kinds, given, deviations)

@@ -233,7 +233,7 @@ class Answers:
 
     def sizes(self, question: Question) -> dict[str, Any]:
         """The same run on other numbers of GPUs and on another cluster, drawn and in words."""
-        from simulator.questions.compare.offers import asked_of, offer_of_answer
+        from simulator.questions.compare.offer import asked_of, offer_of_answer
         from simulator.questions.plan.options import other_offers, searched_offers
         from simulator.report.decision import options_words, three_options, verdict_sentence
         from simulator.report.decision_picture import decision_picture, drawn_offers
@@ -271,7 +271,7 @@ class Answers:
 
     def report(self, question: Question) -> bytes:
         """The page of ``foreshard plan``."""
-        from simulator.questions.compare.offers import asked_of, offer_of_answer
+        from simulator.questions.compare.offer import asked_of, offer_of_answer
         from simulator.report.write import write_plan_report
 
         plan = self._found(question)
@@ -298,7 +298,7 @@ class Answers:
 
 def _described(answer: Plan | Prediction) -> dict[str, Any]:
     """The first layout as the page shows it: what predict's document says, and the HBM line."""
-    from simulator.questions.compare.offers import asked_of, offer_of_answer
+    from simulator.questions.compare.offer import asked_of, offer_of_answer
     from simulator.report.decision import verdict_sentence
     from simulator.report.wording import idle_words
 

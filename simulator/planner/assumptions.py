@@ -25,7 +25,6 @@ from simulator.record_cache import for_same_records
 from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.best_layout import BestLayout
-from simulator.search.fastest import explore_scenario
 from simulator.search.with_failures import priced
 from simulator.software.overrides import said_flag, with_overrides
 from simulator.software.profile import Software
@@ -396,6 +395,8 @@ def _searched(answer: BestLayout, other: Alternative) -> Estimate:
     Another software is free in all: what suits one is not what suits the other. So is any choice
     where the answer lists no other layouts.
     """
+    from simulator.search.fastest import explore_scenario  # a prediction starts without
+
     best = {**answer.layout, **other.fields}
     alike = other.scenario.software.name == answer.scenario.software.name
     kept = (*_KEPT, *other.fields) if alike and len(answer.estimate) > 1 else tuple(other.fields)

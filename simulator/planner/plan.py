@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from importlib import import_module
@@ -19,6 +19,7 @@ from simulator.errors import InfeasibleError, InputError, problem
 from simulator.events.played import SimulatedStep
 from simulator.evidence.card import Card
 from simulator.goal import Goal
+from simulator.hardware.cluster import Cluster
 from simulator.layout.keys import distinct_rows
 from simulator.layout.layouts import SHARDINGS
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
@@ -34,7 +35,7 @@ from simulator.search.candidates import candidates
 from simulator.search.certainty import Certainty, by_expectation, certainty
 from simulator.search.explore import KEEP, SearchResult
 from simulator.search.fastest import explore_scenario
-from simulator.search.neighbours import AHEAD, walk
+from simulator.search.neighbours import AHEAD, Order, walk, walk_each
 from simulator.search.outcome import Outcome
 from simulator.search.refusal import contradictions, not_kept
 from simulator.search.with_failures import check_finishes, machine_of, priced
@@ -267,6 +268,24 @@ def tight_walked(searched: SearchResult, scenario: Scenario) -> SearchResult:
     return _with_tight_walk(searched, scenario, every, result) if tempting else searched
 
 
+def walk_tight_together(several: Sequence[tuple[SearchResult, Scenario]], cluster: Cluster) -> None:
+    """Price together what :func:`tight_walked` prices of each of some sizes of a cluster.
+
+    They were searched in one table, on a cluster that stands for all; what is priced is known to
+    each search then.
+    """
+    starts = list[tuple[Estimate, Order, dict[str, Any]]]()
+    for searched, scenario in several:
+        every, result, tempting = _tempting(searched, scenario)
+        if tempting and len(searched.tight):
+            bold = replace(scenario, allow_tight=True)
+            best, _, order, limits = _start(replace(searched, best=every), bold, result)
+            starts.append((best, order, limits))
+    if len(starts) > 1:
+        scenario = several[0][1]
+        walk_each(starts, (scenario.workload, cluster, scenario.software), scenario.pinned)
+
+
 def _tempting(searched: SearchResult, scenario: Scenario) -> tuple[Estimate, Outcome, bool]:
     """All layouts, the TIGHT ones last, their price, and whether a TIGHT one is best if allowed."""
     every = searched.every
@@ -290,31 +309,35 @@ def _walked_from(searched: SearchResult, scenario: Scenario, result: Outcome) ->
 
     The goal is more than the step: layouts up to so much slower may be better by it.
     """
-    order = _by_value(searched.best, result, scenario)[0]
-    best, result = searched.best.take(order), result.take(order)
+    best, result, order, limits = _start(searched, scenario, result)
     searched = replace(searched, best=best)
     setting = scenario.workload, scenario.cluster, scenario.software
-    as_good = scenario.allow_tight or best.verdict[0] == 0  # else any that FITS is better
-    slower = SLOWER[scenario.goal.minimize] if as_good else math.inf
-    value = float(goal_value(best.step_time_s, result, scenario.goal)[0])
-    by_goal = _ByGoal(scenario, value, as_good and bool(meets(result, scenario)[0]))
-    bounds = scenario.goal.minimize == "energy" and by_goal.decides
-    walked = walk(
-        best,
-        setting,
-        scenario.pinned,
-        by_goal.ahead,
-        slower=slower,
-        bound=by_goal if bounds else None,
-        surely=bool(best.verdict[0] == 0) and not scenario.allow_tight,
-        known=searched.rounds,
-    )
+    walked = walk(best, setting, scenario.pinned, order, **limits)
     if walked.better is None:
         return replace(searched, walked=walked.tried)
     better = _worth(walked.better, priced(walked.better, scenario), scenario)
     both = zip(better, _worth(best, result, scenario), strict=True)
     places = np.lexsort([np.concatenate(columns) for columns in both])
     return searched.with_walk(walked, places[: len(best)])
+
+
+def _start(
+    searched: SearchResult, scenario: Scenario, result: Outcome
+) -> tuple[Estimate, Outcome, Order, dict[str, Any]]:
+    """Where a walk by the goal begins, with its price, the order that leads it, and its limits."""
+    places = _by_value(searched.best, result, scenario)[0]
+    best, result = searched.best.take(places), result.take(places)
+    as_good = scenario.allow_tight or best.verdict[0] == 0  # else any that FITS is better
+    value = float(goal_value(best.step_time_s, result, scenario.goal)[0])
+    by_goal = _ByGoal(scenario, value, as_good and bool(meets(result, scenario)[0]))
+    bounds = scenario.goal.minimize == "energy" and by_goal.decides
+    limits = {
+        "slower": SLOWER[scenario.goal.minimize] if as_good else math.inf,
+        "bound": by_goal if bounds else None,
+        "surely": bool(best.verdict[0] == 0) and not scenario.allow_tight,
+        "known": searched.rounds,
+    }
+    return best, result, by_goal.ahead, limits
 
 
 class _ByGoal:

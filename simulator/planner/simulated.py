@@ -11,7 +11,6 @@ import numpy as np
 from simulator.assembly import Source, assemble
 from simulator.errors import InputError
 from simulator.events.played import SimulatedStep
-from simulator.planner.plan import Plan, Refinement, plan, ranked
 from simulator.planner.prediction import Prediction, predict, with_times
 from simulator.scenario import Scenario
 from simulator.search.certainty import certainty
@@ -19,6 +18,7 @@ from simulator.search.with_failures import priced
 
 if TYPE_CHECKING:
     from simulator.events.sharing.neighbour_jobs import Job
+    from simulator.planner.plan import Plan
 
 
 def predict_best(scenario: Scenario) -> Prediction:
@@ -33,6 +33,8 @@ def predict_best(scenario: Scenario) -> Prediction:
     """
     if scenario.pinned:
         return predict(scenario)
+    from simulator.planner.plan import plan  # one layout is played without the search
+
     best, first = plan(scenario), np.array([0])
     made, estimate = best.scenario, best.estimate.take(first)
     return Prediction(
@@ -92,6 +94,8 @@ def refine(plan: Plan, count: int, *, progress: Callable[[int, int], None] | Non
     progress : callable, optional
         Called with (layouts played, layouts to play).
     """
+    from simulator.planner.plan import Refinement, ranked
+
     count = min(count, len(plan.estimate))
     steps = []
     for i in range(count):

@@ -18,7 +18,6 @@ from simulator.record_cache import for_same_records
 from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.defaults import stated_layout
-from simulator.search.fastest import explore_scenario
 from simulator.units import show_bytes, show_seconds, show_signed_percent
 
 
@@ -121,6 +120,8 @@ def variant_of(
 
 def priced_variant(scenario: Scenario, *, change: str, **known: Any) -> Variant:
     """Price a changed scenario with the fastest layout that fits among all."""
+    from simulator.search.fastest import explore_scenario  # a prediction starts without
+
     best = explore_scenario(scenario, scenario.pinned, keep=1, counts=False, near_miss=False).best
     if len(best):
         return variant_of(scenario, best, change=change, **known)

@@ -3,7 +3,7 @@
 The page of a plan and that of a comparison read these; the first sentence of both is made here.
 """
 
-# ruff: noqa: D102 - what an offer has is said by the record, questions/compare/offers.py
+# ruff: noqa: D102 - what an offer has is said by the record, questions/compare/offer.py
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Asked(Protocol):
 
 
 class Offer(Protocol):
-    """A cluster and size with its best layout (``questions/compare/offers.py``)."""
+    """A cluster and size with its best layout (``questions/compare/offer.py``)."""
 
     @property
     def accelerator(self) -> str: ...

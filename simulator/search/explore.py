@@ -768,6 +768,11 @@ def _walked(result: SearchResult, walked: Walk) -> SearchResult:
     return result.with_walk(walked, np.arange(size + keep)[:keep])
 
 
+def cluster_of_sizes(clusters: Sequence[Cluster]) -> Cluster:
+    """The largest of some clusters, which stands for all of these sizes in a table."""
+    return replace(clusters[-1], sizes=tuple(cluster.gpus for cluster in clusters))
+
+
 def explore_sizes(
     workload: Workload,
     clusters: Sequence[Cluster],
@@ -784,7 +789,7 @@ def explore_sizes(
     hangs on these (:func:`simulator.search.fastest.search_together`).
     """
     begun = time.perf_counter()
-    several = replace(clusters[-1], sizes=tuple(cluster.gpus for cluster in clusters))
+    several = cluster_of_sizes(clusters)
     search = _Search((workload, several, software), pinned, keep=max(keep, CLOSE))
     search.sweep(pinned, None)
     every = search.fine()
@@ -804,7 +809,8 @@ def explore_sizes(
         )
         for i in np.flatnonzero(search.fits).tolist()
     }
-    walks = walk_each([(x.best, x.surely) for x in results.values()], search.setting, pinned)
+    starts = [(x.best, by_step, {"surely": x.surely}) for x in results.values()]
+    walks = walk_each(starts, search.setting, pinned)
     for (i, result), walked in zip(results.items(), walks, strict=True):
         results[i] = _expected_first(_walked(result, walked), settings[i], keep)
     return [results.get(i) for i in range(len(clusters))]

@@ -15,7 +15,13 @@ from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.allowed import with_allowed
 from simulator.search.candidates import count
-from simulator.search.explore import TOO_LARGE, SearchResult, explore, explore_sizes
+from simulator.search.explore import (
+    TOO_LARGE,
+    SearchResult,
+    cluster_of_sizes,
+    explore,
+    explore_sizes,
+)
 from simulator.units import show_bytes
 
 KEEP = 64
@@ -98,26 +104,30 @@ def _remember(key: _Key, result: Fastest) -> Fastest:
     return result
 
 
-def search_together(scenarios: Sequence[Scenario], *, keep: int = KEEP) -> None:
+def search_together(
+    scenarios: Sequence[Scenario], *, keep: int = KEEP
+) -> tuple[Cluster | None, list[tuple[Scenario, SearchResult]]]:
     """Search scenarios that differ in the size of their cluster alone: `fastest` knows them then.
 
     In one table where that says the same in less time: where prices take nothing of a cluster that
     hangs on its size, and each table alone is short. Nothing is done otherwise, and of a size of
-    which nothing fits, which `fastest` searches to say why.
+    which nothing fits, which `fastest` searches to say why. Returns the cluster that stands for all
+    sizes, and what was searched on it.
     """
     by_gpus = {x.cluster.gpus: x for x in scenarios if not hopeless(x, x.cluster)}
     rising = [by_gpus[gpus] for gpus in sorted(by_gpus)][:MOST_KNOWN]
     clusters = [scenario.cluster for scenario in rising]
     if len(rising) < 2 or not _alike(clusters, rising[0]):
-        return
+        return None, []
     workload, software, pinned = rising[0].workload, rising[0].software, with_allowed(rising[0])
     if "any" in pinned.values() or count(workload, clusters[-1], software, pinned) > _SHORT:
-        return
+        return None, []
     how: dict[str, Any] = {"keep": keep, "allow_tight": rising[0].allow_tight}
     results = explore_sizes(workload, clusters, software, pinned, **how)
-    for scenario, result in zip(rising, results, strict=True):
-        if result is not None:
-            _remember(_key(scenario, with_allowed(scenario), keep), Fastest(found=result))
+    searched = [(x, y) for x, y in zip(rising, results, strict=True) if y is not None]
+    for scenario, result in searched:
+        _remember(_key(scenario, with_allowed(scenario), keep), Fastest(found=result))
+    return cluster_of_sizes(clusters), searched
 
 
 def _alike(clusters: Sequence[Cluster], scenario: Scenario) -> bool:

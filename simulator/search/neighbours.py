@@ -143,14 +143,20 @@ def walk(
 
 
 def walk_each(
-    several: Sequence[tuple[Estimate, bool]], setting: Setting, pinned: Mapping[str, Any]
+    several: Sequence[tuple[Estimate, Order, Mapping[str, Any]]],
+    setting: Setting,
+    pinned: Mapping[str, Any],
 ) -> list[Walk]:
-    """Walks by the step from several searches at once, whose neighbours are priced together.
+    """Walks from several searches at once, whose neighbours are priced together.
 
-    As :func:`walk` says of each alone; `several` are what a search found and its `surely`.
+    As :func:`walk` says of each alone: `several` are what a search found, the order, and the rest
+    by its name.
     """
-    limits: dict[str, Any] = {"slower": _SLOWER, "bound": None, "known": None}
-    steps = [_steps(best, setting, pinned, by_step, surely=x, **limits) for best, x in several]
+    usual: dict[str, Any] = {"slower": _SLOWER, "surely": False, "bound": None, "known": None}
+    steps = [
+        _steps(best, setting, pinned, order, **{**usual, **limits})
+        for best, order, limits in several
+    ]
     return _walked(steps, setting, pinned)
 
 

@@ -24,6 +24,7 @@ from simulator.files import (
     read_records,
     record,
     table_of,
+    with_fields,
 )
 from simulator.inheritance import merged
 from simulator.software.host_work import HostWork, InputFetch
@@ -238,7 +239,9 @@ def _built(software: Software, document: Mapping[str, Any], where: str) -> dict[
     tables = {name: _over(getattr(software, name), over) for name, over in document.items()}
     try:
         return {
-            name: build(type(getattr(software, name)), table, where=where, prefix=name)
+            name: with_fields(
+                getattr(software, name), _changes(table, document[name]), where=where, prefix=name
+            )
             for name, table in tables.items()
         }
     except InputError:
@@ -331,6 +334,11 @@ def _of_profile(over: Any, software: Software) -> Any:
         return over
     value = _of(software, over["as"])
     return list(value) if isinstance(value, tuple) else value
+
+
+def _changes(table: Any, over: Any) -> Any:
+    """Of a table the fields that a document changes; the table itself where it is none."""
+    return {name: table[name] for name in over} if isinstance(table, Mapping) else table
 
 
 def _over(value: Any, document: Any) -> Any:

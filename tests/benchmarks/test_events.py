@@ -15,7 +15,8 @@ import pytest
 from simulator.events.engine.demands import Demands, demands
 from simulator.events.engine.engine import Times, longest_path, play
 from simulator.events.engine.graph import TaskGraph
-from simulator.events.simulated_step import Jitter, Network, simulate
+from simulator.events.sharing.contended import Network
+from simulator.events.simulated_step import Jitter, simulate
 from simulator.events.step.programs import Program, StepGraph, program, step_graph
 from simulator.hardware.cluster import load_cluster
 from simulator.layout.layouts import Layouts

@@ -19,7 +19,8 @@ from simulator.events.network.flows import joined
 from simulator.events.network.links import degraded
 from simulator.events.network.topology import topology
 from simulator.events.network.transfer import Transfer, transfer
-from simulator.events.simulated_step import Network, simulate
+from simulator.events.sharing.contended import Network
+from simulator.events.simulated_step import simulate
 from simulator.hardware.cluster import load_cluster
 from simulator.layout.layouts import Layouts
 from simulator.software.profile import load_software

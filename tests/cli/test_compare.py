@@ -15,8 +15,8 @@ from simulator.glossary import CAVEATS
 from simulator.hardware.cluster import clusters_meant
 from simulator.questions.compare.answer import Comparison, first_that_holds
 from simulator.questions.compare.command import line
+from simulator.questions.compare.offer import Asked, Offer
 from simulator.questions.compare.offer_sentences import verdict, views
-from simulator.questions.compare.offers import Asked, Offer
 from simulator.report.decision import verdict_sentence
 from simulator.scenario import make_scenario
 

@@ -118,7 +118,10 @@ def test_predict_imports_nothing_heavy(form: list[str]) -> None:
 
 @pytest.mark.parametrize(
     ("words", "slow"),
-    [(["-h"], ("numpy", "pydantic", "rich")), (["predict", *NAMES], ("numpy.char", "numpy.ma"))],
+    [
+        (["-h"], ("numpy", "pydantic", "rich")),
+        (["predict", *NAMES], ("numpy.char", "numpy.ma", "pydantic", "simulator.search.explore")),
+    ],
 )
 def test_a_command_loads_nothing_that_takes_as_long_as_its_answer(
     words: list[str], slow: tuple[str, ...]

@@ -10,7 +10,8 @@ from simulator.errors import InputError
 from simulator.events.deviations.deviations import replicas_of
 from simulator.events.network.topology import port_bytes_per_s
 from simulator.events.sharing.byte_time import COMMUNICATION, byte_time, call_seconds
-from simulator.events.simulated_step import Deviation, Network, simulate
+from simulator.events.sharing.contended import Network
+from simulator.events.simulated_step import Deviation, simulate
 from simulator.files import Figure
 from simulator.hardware.cluster import load_cluster
 from simulator.layout.layouts import Layouts

@@ -13,7 +13,8 @@ from simulator.errors import InputError
 from simulator.events.deviations.deviations import partners, replicas_of
 from simulator.events.network.group_calls import stage_members
 from simulator.events.played import SimulatedStep
-from simulator.events.simulated_step import Deviation, Jitter, Network, simulate
+from simulator.events.sharing.contended import Network
+from simulator.events.simulated_step import Deviation, Jitter, simulate
 from simulator.events.step.pass_costs import CAUSE
 from simulator.events.step.play import Replica
 from simulator.hardware.cluster import load_cluster

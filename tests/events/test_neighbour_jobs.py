@@ -8,8 +8,9 @@ import pytest
 
 from simulator.errors import InputError
 from simulator.events.deviations.deviations import Deviation
+from simulator.events.sharing.contended import Network
 from simulator.events.sharing.neighbour_jobs import Job, alternating
-from simulator.events.simulated_step import Network, simulate
+from simulator.events.simulated_step import simulate
 from simulator.files import Figure
 from simulator.hardware.cluster import load_cluster
 from simulator.layout.layouts import Layouts

@@ -18,7 +18,8 @@ from simulator.cost.estimate import P90
 from simulator.interop.exporting import launch_flags
 from simulator.planner.plan import Plan, alternatives, plan
 from simulator.planner.sensitivity import binding, memory_margin
-from simulator.questions.compare.offers import Asked, offer, offer_of_answer
+from simulator.questions.compare.offer import Asked, offer_of_answer
+from simulator.questions.compare.offers import offer
 from simulator.scenario import Scenario, load_scenario, make_scenario
 from simulator.units import show_signed_percent
 

@@ -17,7 +17,7 @@ from simulator.cli.main import app
 from simulator.economics.planning_factor import Span
 from simulator.interop.launch_files.job_manifests import read_manifest
 from simulator.questions.admit.answer import slurm_seconds, would_be_allowed
-from simulator.questions.compare.offers import Asked, Offer
+from simulator.questions.compare.offer import Asked, Offer
 
 pytestmark = pytest.mark.usefixtures("searched_once")
 RUNNER = CliRunner()

@@ -10,7 +10,7 @@ from simulator.errors import InputError
 from simulator.planner.assumptions import assumptions
 from simulator.planner.plan import plan
 from simulator.questions.compare.answer import Comparison, compare_clusters, default_counts
-from simulator.questions.compare.offers import Asked, Offer
+from simulator.questions.compare.offer import Asked, Offer
 from simulator.scenario import Scenario, make_scenario
 
 PINNED = {"tp": 2, "pp": 1, "cp": 1, "sharding": "zero1", "micro_batch": 1, "recompute": "none"}

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from simulator.questions.compare.answer import Comparison, compare_clusters
-from simulator.questions.compare.offers import Offer
+from simulator.questions.compare.offer import Offer
 from simulator.questions.compare.page import compare_page, compare_picture
 from simulator.scenario import make_scenario
 from simulator.units import show_usd

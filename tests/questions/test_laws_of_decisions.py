@@ -18,7 +18,8 @@ from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.planner.mixed_plan import MixedOption, MixedPlan, in_order
 from simulator.planner.plan import plan
 from simulator.questions.compare.answer import Comparison, compare_clusters
-from simulator.questions.compare.offers import Asked, Offer, offer
+from simulator.questions.compare.offer import Asked, Offer
+from simulator.questions.compare.offers import offer
 from simulator.questions.size import answer as sizing
 from simulator.questions.size.answer import size_run
 from simulator.scenario import Scenario, make_scenario

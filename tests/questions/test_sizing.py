@@ -9,7 +9,8 @@ import pytest
 from simulator.economics.scaling_law import load_law
 from simulator.errors import InputError
 from simulator.questions.compare.gpu_counts import batch_divides
-from simulator.questions.compare.offers import Asked, Offer, offer_of
+from simulator.questions.compare.offer import Asked, Offer
+from simulator.questions.compare.offers import offer_of
 from simulator.questions.size.answer import Sized, size_run
 from simulator.scenario import Scenario, make_scenario
 

@@ -17,7 +17,8 @@ import tomli
 from simulator.errors import InputError
 from simulator.files import Figure, figures, with_figure
 from simulator.questions.compare.answer import offer_row
-from simulator.questions.compare.offers import Asked, offer
+from simulator.questions.compare.offer import Asked
+from simulator.questions.compare.offers import offer
 from simulator.questions.sweep import answer as sweeping
 from simulator.questions.sweep.answer import Grid, read_grid, sweep_grid
 from simulator.scenario import make_scenario

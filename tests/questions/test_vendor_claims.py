@@ -13,7 +13,8 @@ from simulator.events.simulated_step import simulate
 from simulator.hardware.cluster import load_accelerator, weakened
 from simulator.layout.layouts import Layouts
 from simulator.planner.changes import machine_with
-from simulator.questions.compare.offers import Asked, Offer, offer
+from simulator.questions.compare.offer import Asked, Offer
+from simulator.questions.compare.offers import offer
 from simulator.scenario import Scenario, make_scenario
 
 pytestmark = pytest.mark.evidence

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from simulator.economics.planning_factor import Span
-from simulator.questions.compare.offers import Asked, Offer
+from simulator.questions.compare.offer import Asked, Offer
 from simulator.report.canvas import FULL, NARROW, WIDE, canvas, legend
 from simulator.report.decision import Option
 from simulator.report.decision_picture import draw_decision

@@ -12,7 +12,7 @@ from simulator.cost.rank_memory import rank_memory
 from simulator.cost.step import evaluate
 from simulator.cost.terms import MEMORY_MEANING, TERMS
 from simulator.planner.plan import Plan, plan
-from simulator.questions.compare.offers import asked_of, offer_of_answer
+from simulator.questions.compare.offer import asked_of, offer_of_answer
 from simulator.report.comparison import (
     ROLES,
     time_bars,

@@ -14,7 +14,8 @@ from matplotlib.patches import Rectangle
 from simulator.layout.plain_words import plain_layout
 from simulator.planner.plan import Plan, plan
 from simulator.planner.variants import Variant
-from simulator.questions.compare.offers import Offer, asked_of, offer_of, offer_of_answer
+from simulator.questions.compare.offer import Offer, asked_of, offer_of_answer
+from simulator.questions.compare.offers import offer_of
 from simulator.questions.plan.options import offers_beside
 from simulator.report.canvas import png_bytes
 from simulator.report.decision import three_options

@@ -16,7 +16,7 @@ import pytest
 
 from simulator.planner.plan import plan
 from simulator.questions.compare.answer import compare_clusters
-from simulator.questions.compare.offers import asked_of, offer_of_answer
+from simulator.questions.compare.offer import asked_of, offer_of_answer
 from simulator.questions.compare.page import compare_page
 from simulator.questions.plan.options import offers_beside
 from simulator.report.write import write_plan_report

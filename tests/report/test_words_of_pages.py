@@ -12,7 +12,7 @@ import simulator.report
 from simulator.glossary import glossary
 from simulator.planner.plan import plan
 from simulator.questions.compare.answer import Comparison
-from simulator.questions.compare.offers import asked_of
+from simulator.questions.compare.offer import asked_of
 from simulator.questions.compare.page import compare_page
 from simulator.questions.plan.options import offers_beside
 from simulator.report.write import write_plan_report

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.arrays import Ints
-from simulator.events.network.group_calls import stage_members
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import Layouts
 from simulator.records import dataclass
@@ -38,6 +37,8 @@ def gpus_on(layout: Layouts, cluster: Cluster) -> Ints:
 
     Groups are filled by ranks in their order.
     """
+    from simulator.events.network.group_calls import stage_members  # brings the links along
+
     ranks = stage_members(layout)
     if not cluster.kinds:
         return np.full((*ranks.shape[:2], 1), ranks.shape[2])

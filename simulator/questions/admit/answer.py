@@ -24,7 +24,8 @@ from simulator.interop.launch_files.job_manifests import read_manifest
 from simulator.interop.launch_files.merging import import_launch
 from simulator.plain_files import read_text
 from simulator.planner.prediction import Prediction
-from simulator.questions.compare.offers import Asked, Offer, offer_of
+from simulator.questions.compare.offer import Asked, Offer
+from simulator.questions.compare.offers import offer_of
 from simulator.records import dataclass
 from simulator.report.wording import chance_words
 from simulator.scenario import Scenario

@@ -29,14 +29,8 @@ from simulator.planner.plan import front
 from simulator.planner.prediction import refuse_tables
 from simulator.questions.compare.gpu_counts import parse_counts, whole_servers
 from simulator.questions.compare.many_searches import done_in_order
-from simulator.questions.compare.offers import (
-    Asked,
-    Offer,
-    at_price,
-    nearest,
-    offer_assumptions,
-    offers_of,
-)
+from simulator.questions.compare.offer import Asked, Offer, nearest
+from simulator.questions.compare.offers import at_price, offer_assumptions, offers_of
 from simulator.records import dataclass
 from simulator.report.decision import Option, best_offers, three_options
 from simulator.scenario import Scenario

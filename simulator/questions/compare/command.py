@@ -48,7 +48,7 @@ from simulator.units import (
 if TYPE_CHECKING:
     from simulator.economics.planning_factor import Span
     from simulator.questions.compare.answer import Comparison
-    from simulator.questions.compare.offers import Offer
+    from simulator.questions.compare.offer import Offer
     from simulator.scenario import Scenario
 
 

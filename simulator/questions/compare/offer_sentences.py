@@ -10,7 +10,7 @@ from simulator.economics.price import MARK
 from simulator.glossary import CAVEATS, section_title
 from simulator.planner.assumptions import ASSUMED
 from simulator.planner.plan import TRIAL
-from simulator.questions.compare.offers import excesses, nearest
+from simulator.questions.compare.offer import excesses, nearest
 from simulator.report.wording import AT_ASSUMED, IDEAL, chance_words, speed_words
 from simulator.units import (
     show_change,
@@ -27,7 +27,7 @@ from simulator.units import (
 if TYPE_CHECKING:
     from simulator.economics.planning_factor import Span
     from simulator.questions.compare.answer import Comparison
-    from simulator.questions.compare.offers import Asked, Offer
+    from simulator.questions.compare.offer import Asked, Offer
 
 _MOST = 8
 """Lines of one view."""

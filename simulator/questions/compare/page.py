@@ -29,7 +29,7 @@ from simulator.units import show_days, show_usd
 
 if TYPE_CHECKING:
     from simulator.questions.compare.answer import Comparison
-    from simulator.questions.compare.offers import Offer as Row
+    from simulator.questions.compare.offer import Offer as Row
 
 
 def compare_picture(answer: Comparison) -> Callable[..., Any] | None:

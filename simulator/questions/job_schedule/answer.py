@@ -19,7 +19,8 @@ from simulator.files import Number, Unit, Whole, build, read_document, record
 from simulator.frames import DataFrame, frame_of_rows
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.questions.compare.many_searches import done_in_order
-from simulator.questions.compare.offers import Asked, Offer, offer_of, on_cluster
+from simulator.questions.compare.offer import Asked, Offer
+from simulator.questions.compare.offers import offer_of, on_cluster
 from simulator.questions.job_schedule.list_scheduling import (
     Option,
     Queued,

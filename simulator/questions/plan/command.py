@@ -301,7 +301,7 @@ def _write(answer: Plan, folder: Path, parts: dict[str, Any], *, curve: bool) ->
     Other GPUs and sizes are searched beside it for a `curve`, once the verdict is on the screen.
     """
     from simulator.cli.screen import waiting
-    from simulator.questions.compare.offers import asked_of, offer_of_answer
+    from simulator.questions.compare.offer import asked_of, offer_of_answer
     from simulator.questions.plan.options import offers_beside
     from simulator.report.write import write_plan_report
 

@@ -12,7 +12,8 @@ from operator import itemgetter
 from simulator.planner.plan import Plan
 from simulator.questions.compare.answer import default_counts, own_cluster
 from simulator.questions.compare.gpu_counts import whole_servers
-from simulator.questions.compare.offers import Offer, asked_of, offer_of_answer, offers_of
+from simulator.questions.compare.offer import Offer, asked_of, offer_of_answer
+from simulator.questions.compare.offers import offers_of
 from simulator.search.in_threads import one_thread
 from simulator.second_process import run_in_process
 from simulator.software.releases import load_releases

@@ -25,7 +25,7 @@ from simulator.planner.input_verdict import input_verdict
 from simulator.planner.plan import Plan, alternatives
 from simulator.planner.sensitivity import binding, memory_margin, surer_words
 from simulator.planner.variants import Variant
-from simulator.questions.compare.offers import asked_of, offer_of_answer
+from simulator.questions.compare.offer import asked_of, offer_of_answer
 from simulator.questions.plan.screen import (
     OTHERWISE,
     batches_tried,

@@ -34,7 +34,7 @@ from simulator.glossary import CAVEATS, section_title
 from simulator.planner.assumptions import ASSUMED, assumption_lines
 from simulator.planner.input_verdict import READY, input_verdict
 from simulator.planner.prediction import Prediction
-from simulator.questions.compare.offers import asked_of, offer_of_answer
+from simulator.questions.compare.offer import asked_of, offer_of_answer
 from simulator.quoting import option_word
 from simulator.report.decision import verdict_sentence
 from simulator.report.evidence import FIT_RULE, NO_INTERVAL, limits_of

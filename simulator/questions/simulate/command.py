@@ -185,7 +185,8 @@ def ask(
         parse_deviations,
         parse_link_degradation,
     )
-    from simulator.events.simulated_step import Jitter, Network, simulate
+    from simulator.events.sharing.contended import Network
+    from simulator.events.simulated_step import Jitter, simulate
     from simulator.events.step.user_actions import layout_actions, read_actions
     from simulator.questions.simulate.answer import StepAndPrediction
     from simulator.questions.simulate.screen import screen

@@ -25,14 +25,9 @@ from simulator.planner.prediction import refuse_tables
 from simulator.questions.compare.answer import offer_row, own_cluster, own_clusters
 from simulator.questions.compare.gpu_counts import batch_divides, ladder, whole_servers
 from simulator.questions.compare.many_searches import cores, done_in_order
+from simulator.questions.compare.offer import Asked, Offer, nearest
 from simulator.questions.compare.offer_sentences import price_words
-from simulator.questions.compare.offers import (
-    Asked,
-    Offer,
-    nearest,
-    offer_assumptions,
-    offer_of,
-)
+from simulator.questions.compare.offers import offer_assumptions, offer_of
 from simulator.records import dataclass
 from simulator.report.wording import AT_ASSUMED
 from simulator.scenario import Scenario

@@ -25,7 +25,8 @@ from simulator.frames import DataFrame, frame_of_rows
 from simulator.questions.compare.answer import offer_row
 from simulator.questions.compare.gpu_counts import parse_counts
 from simulator.questions.compare.many_searches import cores, done_as_they_come
-from simulator.questions.compare.offers import Asked, Offer, offer, search_sizes
+from simulator.questions.compare.offer import Asked, Offer
+from simulator.questions.compare.offers import offer, search_sizes
 from simulator.records import dataclass
 from simulator.report.wording import AT_ASSUMED
 from simulator.scenario import AFTER_SEARCH, Scenario, make_scenario
@@ -284,7 +285,7 @@ def _search(
             except ForeshardError as error:
                 made[point.number] = error
     firsts = [made[points[0].number] for points in searches]
-    search_sizes([x for x in firsts if isinstance(x, Scenario)])
+    search_sizes([x for x in firsts if isinstance(x, Scenario)], asked)
     return [_row(point, made[point.number], asked) for points in searches for point in points]
 
 

@@ -75,7 +75,7 @@ def ask(
     Exit 0: done, bad points are reported; 1: no point can run; 2: bad input.
     """
     from simulator.questions.compare.many_searches import BACKENDS
-    from simulator.questions.compare.offers import Asked
+    from simulator.questions.compare.offer import Asked
     from simulator.questions.sweep.answer import read_grid, sweep_grid
 
     if backend not in BACKENDS:
