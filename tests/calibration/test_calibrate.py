@@ -500,3 +500,21 @@ def test_attention_that_does_not_fill_the_device_twice_is_left_out(
     assert h200.compute_units == 132
     classes, skipped = accelerator_classes([call], h200)
     assert (len(classes), sum(skipped.values())) == (taken, 1 - taken)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "pairs"), [([2], False), ([4], False), ([4, 8], False), ([2, 8], True)]
+)
+def test_the_rate_of_a_pair_is_asked_of_pairs_beside_others(ranks: list[int], pairs: bool) -> None:
+    """A share of the ring's rate: a ring and two ranks must both have been timed."""
+    cluster = load_cluster("mi300x-8", 8)
+    calls = [
+        Call(
+            place="here", kernel="all_gather", dtype="bf16", direction="forward", library="rccl",
+            shape={"message_bytes": 2.0**26, "ranks": float(n), "nodes": 1.0}, seconds=1e-3,
+        )
+        for n in ranks
+    ]  # fmt: skip
+    ((rings,), skipped) = link_classes(calls, cluster)
+    assert set(rings.priors) == {"bus_bytes_per_s"} | ({"pair_fraction"} if pairs else set())
+    assert not skipped and len(rings.places) == len(ranks)

@@ -88,3 +88,22 @@ def test_the_smallest_row_is_the_smallest_of_all(offload: str) -> None:
         assert found[1] == below[1] == needs.min()
         tried += len(needs)
     assert tried > 500
+
+
+def test_keys_are_opened_in_turn_and_in_pieces_of_so_many_rows() -> None:
+    """Keys of 3 and of 4 rows, at most 7 at a time: a piece ends where a multiple of 7 is reached."""
+    many = [3, 4, 3, 3, 4, 4, 3]
+    keys = Keys(
+        least_s=np.array([7.0, 1.0, 2.0, 5.0, 3.0, 4.0, 6.0]),
+        held_bytes=np.zeros(7),
+        grid=np.array([n - 3 for n in many]),
+        place=np.arange(7),
+        largest=np.ones(7, dtype=bool),
+        degrees=[],
+        layouts=np.array([3, 4]),
+        rows=sum(many),
+    )
+    pieces = [piece.tolist() for piece in keys.batches(keys.least_s, 7)]
+    assert [key for piece in pieces for key in piece] == [1, 2, 4, 5, 3, 6, 0]
+    # rows in that order: 4, 3, 4, 4, 3, 3, 3: sums 4, 7, 11, 15, 18, 21, 24
+    assert pieces == [[1], [2, 4], [5, 3], [6, 0]]
