@@ -91,7 +91,7 @@ def test_the_smallest_row_is_the_smallest_of_all(offload: str) -> None:
 
 
 def test_keys_are_opened_in_turn_and_in_pieces_of_so_many_rows() -> None:
-    """Keys of 3 and of 4 rows, at most 7 at a time: a piece ends where a multiple of 7 is reached."""
+    """Keys of 3 and of 4 rows, 7 at a time: a piece ends where a multiple of 7 is reached."""
     many = [3, 4, 3, 3, 4, 4, 3]
     keys = Keys(
         least_s=np.array([7.0, 1.0, 2.0, 5.0, 3.0, 4.0, 6.0]),
