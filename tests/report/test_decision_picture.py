@@ -42,7 +42,7 @@ def test_times_that_lie_more_than_twelve_times_apart_have_a_log_axis(
 
 
 def test_the_first_and_the_last_size_of_a_gpu_and_the_options_are_named() -> None:
-    """Of four sizes the ends say how many GPUs they are, an option which as well, others nothing."""
+    """Of four sizes the ends say how many GPUs they are, an option which too, others nothing."""
     rows = [an_offer(8 * n, 80.0 / n, 1e3 + 10 * n) for n in (1, 2, 4, 8)]
     axes = drawn(rows, rows[1])
     assert [text.get_text() for text in axes.texts] == ["8", "16 H100", "64"]
