@@ -435,10 +435,11 @@ def test_tools_are_waited_for() -> None:
 
 
 def test_lanes_are_full_and_do_not_overlap() -> None:
-    for made in (step(), step(**APART, rl__staleness=1)):
+    for made, written in ((step(), {0, 1}), (step(**APART, rl__staleness=1), {1, 2})):
         spans = timeline(made)
-        for lane in ("generator", "trainer"):
+        for lane, batches in (("generator", written), ("trainer", {0, 1})):
             row = [span for span in spans if span.lane == lane]
+            assert {span.batch for span in row if span.phase != "waiting"} == batches
             assert row[0].start_s == 0.0
             for a, b in pairwise(row):
                 assert b.start_s == pytest.approx(a.end_s)

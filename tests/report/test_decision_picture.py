@@ -96,3 +96,13 @@ def test_a_limit_beyond_three_times_what_is_drawn_is_written_instead(
     words = [text.get_text() for text in drawn([offer], deadline_days=days).texts]
     assert (f"deadline {days:.0f} days" in words) == there
     assert (f"deadline {days:.0f} days lies beyond" in words) != there
+
+
+def test_names_of_every_other_gpu_stand_below_their_lines_but_for_the_last() -> None:
+    """Lines fall to the right: at their end nothing lies above."""
+    one = [an_offer(8 * n, 80.0 / n, 1e3 + n) for n in (1, 2, 4)]
+    two = [an_offer(8 * n, 120.0 / n, 2e3 + n, "a100-sxm-80") for n in (1, 2, 4)]
+    axes = drawn([*one, *two], *one, *two)
+    above = {text.get_text(): text.xyann[1] > 0 for text in axes.texts}
+    names = [f"{n} {gpu}" for gpu in ("H100", "A100 80") for n in (8, 16, 32)]
+    assert [above[name] for name in names] == [True, True, True, False, False, True]
