@@ -52,8 +52,9 @@ def defaults(room: str) -> Iterator[tuple[str, Any]]:
             if not dataclasses.is_dataclass(thing) or thing.__module__ != found.name:
                 continue
             for field in dataclasses.fields(thing):
-                if type(field.default) in (int, float, Figure) and math.isfinite(field.default):
-                    yield f"{getattr(thing, '__name__', '')}.{field.name}", float(field.default)
+                default: Any = field.default
+                if type(default) in (int, float, Figure) and math.isfinite(default):
+                    yield f"{getattr(thing, '__name__', '')}.{field.name}", float(default)
 
 
 def test_a_default_is_neutral_or_has_a_source() -> None:
