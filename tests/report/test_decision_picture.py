@@ -22,7 +22,7 @@ def an_offer(gpus: int, days: float, usd: float, gpu: str = "h100-sxm", **more: 
     )  # fmt: skip
 
 
-def drawn(offers: list[Offer], *options: Offer, **asked: float) -> Any:
+def drawn(offers: list[Offer], *options: Offer, **asked: Any) -> Any:
     axes = Figure().add_subplot()
     chosen = [Option(roles=("soonest",), offer=o, recommended=False, facts=()) for o in options]
     draw_decision(axes, offers, chosen, Asked(**asked))
