@@ -337,6 +337,23 @@ def test_a_record_that_cannot_be_is_named(
     assert message in said and str(path) in said
 
 
+@pytest.mark.parametrize(
+    ("seconds", "read"), [(1e-12, True), (0.99e-12, False), (1e9, True), (1.01e9, False)]
+)
+def test_times_from_a_picosecond_to_thirty_years_are_read(
+    kernel_document: dict[str, Any], write: Write, seconds: float, read: bool
+) -> None:
+    path = write(kernel_document | {"records": [kernel_document["records"][7]]})
+    assert len(read_measurements(path).calls) == 1
+    record = kernel_document["records"][7] | {"times_s": [seconds]}
+    path = write(kernel_document | {"records": [record]})
+    if read:
+        assert read_measurements(path).calls[0].seconds == seconds
+        return
+    with pytest.raises(InputError, match="times_s: must be positive numbers of seconds"):
+        read_measurements(path)
+
+
 DAMAGED: list[Any] = [
     *(None, True, -1, 0, 1e400, "x", [], {}, [None], {"m": None}, [[1.0]], 1e-300),
     *(10**400, [10**400], {"m": 10**400}, 1e300, {"m": 1e300}),

@@ -3,12 +3,13 @@
 from collections.abc import Callable
 
 import pytest
+import typer
 from rich.text import Text
 
 from simulator.api import predict
 from simulator.cli import screen
 from simulator.cli.decision_options import days_of, usd_of
-from simulator.cli.options import print_json
+from simulator.cli.options import errors_as_exit_codes, print_json
 from simulator.cli.screen import (
     Progress,
     amount,
@@ -119,3 +120,14 @@ def test_the_rule_of_what_fits_stands_beside_the_p90_alone() -> None:
     assert sum(shown[kind] for kind in kinds) == pytest.approx(shown["sum"], abs=0.01 * len(kinds))
     assert shown["P10"] <= shown["sum"] <= shown["P90"] <= shown["usable HBM"] < 80.0
     assert str(shares[-1]) == "100.0 %"
+
+
+@pytest.mark.parametrize(("count", "last"), [(200, "wrong 199"), (201, "and 1 more problems")])
+def test_two_hundred_problems_are_shown(
+    count: int, last: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(typer.Exit) as stopped, errors_as_exit_codes():
+        raise InputError([f"wrong {n}" for n in range(count)])
+    lines = capsys.readouterr().err.splitlines()
+    assert (stopped.value.exit_code, lines[-1]) == (2, last)
+    assert lines[:200] == [f"wrong {n}" for n in range(200)]
