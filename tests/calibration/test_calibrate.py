@@ -535,3 +535,35 @@ def test_the_rate_of_a_pair_is_asked_of_pairs_beside_others(ranks: list[int], pa
     ((rings,), skipped) = link_classes(calls, cluster)
     assert set(rings.priors) == {"bus_bytes_per_s"} | ({"pair_fraction"} if pairs else set())
     assert not skipped and len(rings.places) == len(ranks)
+
+
+@pytest.mark.parametrize("small", ["m", "n", "k"])
+@pytest.mark.parametrize(("size", "taken"), [(1, 1), (0, 0)])
+def test_a_product_with_one_row_is_a_product(small: str, size: int, taken: int) -> None:
+    sizes = {"m": 4096, "n": 4096, "k": 4096, small: size}
+    call = Call(
+        place="here", kernel="gemm", dtype="bf16", direction="forward", library="torch.matmul",
+        shape=sizes, seconds=1e-4,
+    )  # fmt: skip
+    classes, skipped = accelerator_classes([call], load_accelerator("h200-sxm"))
+    assert (len(classes), sum(skipped.values())) == (taken, 1 - taken)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "share"),
+    [("all_reduce", 2 * 7 / 8), ("all_gather", 7 / 8), ("reduce_scatter", 7 / 8),
+     ("all_to_all", 7 / 8), ("send_recv", 1.0)],
+)  # fmt: skip
+def test_bus_bandwidth_is_counted_as_nccl_tests_do(kernel: str, share: float) -> None:
+    """doc/PERFORMANCE.md of nccl-tests: of eight ranks 2 x 7/8 of the bytes, 7/8, or all of them.
+
+    No call takes less than these bytes over the wires: 450 GB/s, twice that where a switch adds.
+    """
+    cluster = load_cluster("dgx-h100", 8)
+    call = Call(
+        place="here", kernel=kernel, dtype="bf16", direction="forward", library="nccl",
+        shape={"message_bytes": 9e8, "ranks": 8.0, "nodes": 1.0}, seconds=1.0,
+    )  # fmt: skip
+    ((found,), _) = link_classes([call], cluster)
+    wires = 900e9 if kernel == "all_reduce" else 450e9
+    assert found.least_s == pytest.approx([share * 9e8 / wires])
