@@ -567,3 +567,21 @@ def test_bus_bandwidth_is_counted_as_nccl_tests_do(kernel: str, share: float) ->
     ((found,), _) = link_classes([call], cluster)
     wires = 900e9 if kernel == "all_reduce" else 450e9
     assert found.least_s == pytest.approx([share * 9e8 / wires])
+
+
+def test_causal_attention_multiplies_half_of_all_pairs() -> None:
+    """2 x 2 FLOPs a pair and channel of S^2 / 2 pairs, at half of the peak.
+
+    So many tokens that the first and last tiles of a head take a hundredth.
+    """
+    sizes = {"batch": 1, "heads_q": 128, "heads_kv": 128, "seq_q": 65536, "seq_kv": 65536}
+    call = Call(
+        place="here", kernel="attention", dtype="bf16", direction="forward",
+        library="torch.sdpa-flash", shape={**sizes, "head_dim": 128, "causal": 1}, seconds=1e-3,
+    )  # fmt: skip
+    h200 = load_accelerator("h200-sxm")
+    ((found,), _) = accelerator_classes([call], h200)
+    flop = 2 * 2 * 128 * 65536**2 / 2 * 128
+    seconds = flop / (0.5 * float(h200.matrix_flop_per_s["bf16"]))
+    assert 1.0 < float(found.predict({"peak_fraction": 0.5}, found.rows)[0]) / seconds < 1.02
+    assert found.least_s == pytest.approx([seconds / 2])
