@@ -179,7 +179,9 @@ def test_all_links_that_a_matrix_shows_are_all_there_are(
         assert float(node.scale_up.bandwidth_bytes_per_s) == pytest.approx(shipped * 5 / 6)
 
 
-@pytest.mark.parametrize(("more", "rest"), [(0, " and 8 pairs more"), (8, "")])
+@pytest.mark.parametrize(
+    ("more", "rest"), [(0, " and 8 pairs more"), (7, " and 1 pair more"), (8, "")]
+)
 def test_pairs_that_no_link_joins_are_named_up_to_four(own: Path, more: int, rest: str) -> None:
     """Sixteen of the 28 pairs of a cube mesh have links, and some more here."""
     apart = [(a, b) for a in range(8) for b in range(a + 1, 8) if (a, b) not in CUBE]
