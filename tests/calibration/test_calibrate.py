@@ -337,6 +337,23 @@ def test_a_record_that_cannot_be_is_named(
     assert message in said and str(path) in said
 
 
+@pytest.mark.parametrize(
+    ("seconds", "read"), [(1e-12, True), (0.99e-12, False), (1e9, True), (1.01e9, False)]
+)
+def test_times_from_a_picosecond_to_thirty_years_are_read(
+    kernel_document: dict[str, Any], write: Write, seconds: float, read: bool
+) -> None:
+    path = write(kernel_document | {"records": [kernel_document["records"][7]]})
+    assert len(read_measurements(path).calls) == 1
+    record = kernel_document["records"][7] | {"times_s": [seconds]}
+    path = write(kernel_document | {"records": [record]})
+    if read:
+        assert read_measurements(path).calls[0].seconds == seconds
+        return
+    with pytest.raises(InputError, match="times_s: must be positive numbers of seconds"):
+        read_measurements(path)
+
+
 DAMAGED: list[Any] = [
     *(None, True, -1, 0, 1e400, "x", [], {}, [None], {"m": None}, [[1.0]], 1e-300),
     *(10**400, [10**400], {"m": 10**400}, 1e300, {"m": 1e300}),
@@ -500,3 +517,71 @@ def test_attention_that_does_not_fill_the_device_twice_is_left_out(
     assert h200.compute_units == 132
     classes, skipped = accelerator_classes([call], h200)
     assert (len(classes), sum(skipped.values())) == (taken, 1 - taken)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "pairs"), [([2], False), ([4], False), ([4, 8], False), ([2, 8], True)]
+)
+def test_the_rate_of_a_pair_is_asked_of_pairs_beside_others(ranks: list[int], pairs: bool) -> None:
+    """A share of the ring's rate: a ring and two ranks must both have been timed."""
+    cluster = load_cluster("mi300x-8", 8)
+    calls = [
+        Call(
+            place="here", kernel="all_gather", dtype="bf16", direction="forward", library="rccl",
+            shape={"message_bytes": 2.0**26, "ranks": float(n), "nodes": 1.0}, seconds=1e-3,
+        )
+        for n in ranks
+    ]  # fmt: skip
+    ((rings,), skipped) = link_classes(calls, cluster)
+    assert set(rings.priors) == {"bus_bytes_per_s"} | ({"pair_fraction"} if pairs else set())
+    assert not skipped and len(rings.places) == len(ranks)
+
+
+@pytest.mark.parametrize("small", ["m", "n", "k"])
+@pytest.mark.parametrize(("size", "taken"), [(1, 1), (0, 0)])
+def test_a_product_with_one_row_is_a_product(small: str, size: int, taken: int) -> None:
+    sizes = {"m": 4096, "n": 4096, "k": 4096, small: size}
+    call = Call(
+        place="here", kernel="gemm", dtype="bf16", direction="forward", library="torch.matmul",
+        shape=sizes, seconds=1e-4,
+    )  # fmt: skip
+    classes, skipped = accelerator_classes([call], load_accelerator("h200-sxm"))
+    assert (len(classes), sum(skipped.values())) == (taken, 1 - taken)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "share"),
+    [("all_reduce", 2 * 7 / 8), ("all_gather", 7 / 8), ("reduce_scatter", 7 / 8),
+     ("all_to_all", 7 / 8), ("send_recv", 1.0)],
+)  # fmt: skip
+def test_bus_bandwidth_is_counted_as_nccl_tests_do(kernel: str, share: float) -> None:
+    """doc/PERFORMANCE.md of nccl-tests: of eight ranks 2 x 7/8 of the bytes, 7/8, or all of them.
+
+    No call takes less than these bytes over the wires: 450 GB/s, twice that where a switch adds.
+    """
+    cluster = load_cluster("dgx-h100", 8)
+    call = Call(
+        place="here", kernel=kernel, dtype="bf16", direction="forward", library="nccl",
+        shape={"message_bytes": 9e8, "ranks": 8.0, "nodes": 1.0}, seconds=1.0,
+    )  # fmt: skip
+    ((found,), _) = link_classes([call], cluster)
+    wires = 900e9 if kernel == "all_reduce" else 450e9
+    assert found.least_s == pytest.approx([share * 9e8 / wires])
+
+
+def test_causal_attention_multiplies_half_of_all_pairs() -> None:
+    """2 x 2 FLOPs a pair and channel of S^2 / 2 pairs, at half of the peak.
+
+    So many tokens that the first and last tiles of a head take a hundredth.
+    """
+    sizes = {"batch": 1, "heads_q": 128, "heads_kv": 128, "seq_q": 65536, "seq_kv": 65536}
+    call = Call(
+        place="here", kernel="attention", dtype="bf16", direction="forward",
+        library="torch.sdpa-flash", shape={**sizes, "head_dim": 128, "causal": 1}, seconds=1e-3,
+    )  # fmt: skip
+    h200 = load_accelerator("h200-sxm")
+    ((found,), _) = accelerator_classes([call], h200)
+    flop = 2 * 2 * 128 * 65536**2 / 2 * 128
+    seconds = flop / (0.5 * float(h200.matrix_flop_per_s["bf16"]))
+    assert 1.0 < float(found.predict({"peak_fraction": 0.5}, found.rows)[0]) / seconds < 1.02
+    assert found.least_s == pytest.approx([seconds / 2])

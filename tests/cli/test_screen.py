@@ -3,13 +3,24 @@
 from collections.abc import Callable
 
 import pytest
+import typer
 from rich.text import Text
 
+from simulator.api import predict
 from simulator.cli import screen
 from simulator.cli.decision_options import days_of, usd_of
-from simulator.cli.options import print_json
-from simulator.cli.screen import Progress, amount, gib, print_screen, seconds_like, waiting
+from simulator.cli.options import errors_as_exit_codes, print_json
+from simulator.cli.screen import (
+    Progress,
+    amount,
+    gib,
+    memory_table,
+    print_screen,
+    seconds_like,
+    waiting,
+)
 from simulator.errors import InputError
+from simulator.report.evidence import FIT_RULE
 
 
 def test_units_of_a_column_follow_the_step_time() -> None:
@@ -92,3 +103,31 @@ def test_documents_are_indented_by_two_blanks(capsys: pytest.CaptureFixture[str]
     print_json({"a": {"b": [1]}})
     said = ["{", '  "a": {', '    "b": [', "      1", "    ]", "  }", "}"]
     assert capsys.readouterr().out.splitlines() == said
+
+
+def test_the_rule_of_what_fits_stands_beside_the_p90_alone() -> None:
+    made = predict(model="llama-3.2-1b", cluster="dgx-h100", gpus=8, global_batch=8, tp=1)
+    estimate = made.estimate
+    table = memory_table(estimate, 0, 80 * 2.0**30, lambda kind: f"all {kind}")
+    names, sizes, shares, meant = (list(column.cells) for column in table.columns)
+    said = dict(zip(map(str, names), map(str, meant), strict=True))
+    assert (said["P10"], said["P90"]) == ("", FIT_RULE)
+    assert said["usable HBM"] == "of 80.00 GiB" and said["sum"].startswith("peak at: ")
+    kinds = [kind for kind, column in estimate.memory_bytes.items() if column[0]]
+    assert list(said) == [*kinds, "sum", "P10", "P90", "usable HBM"]
+    assert all(said[kind] == f"all {kind}" for kind in kinds)
+    shown = dict(zip(map(str, names), map(float, map(str, sizes)), strict=True))
+    assert sum(shown[kind] for kind in kinds) == pytest.approx(shown["sum"], abs=0.01 * len(kinds))
+    assert shown["P10"] <= shown["sum"] <= shown["P90"] <= shown["usable HBM"] < 80.0
+    assert str(shares[-1]) == "100.0 %"
+
+
+@pytest.mark.parametrize(("count", "last"), [(200, "wrong 199"), (201, "and 1 more problems")])
+def test_two_hundred_problems_are_shown(
+    count: int, last: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(typer.Exit) as stopped, errors_as_exit_codes():
+        raise InputError([f"wrong {n}" for n in range(count)])
+    lines = capsys.readouterr().err.splitlines()
+    assert (stopped.value.exit_code, lines[-1]) == (2, last)
+    assert lines[:200] == [f"wrong {n}" for n in range(200)]

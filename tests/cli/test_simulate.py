@@ -12,7 +12,9 @@ from simulator._version import __version__
 from simulator.cli.main import app
 from simulator.cost.memory.peak import MEMORY_KINDS
 from simulator.cost.terms import HIDDEN, TERMS
+from simulator.events.sharing.contended import Contended, Network
 from simulator.events.step.streams import STREAMS
+from simulator.questions.simulate.screen import _network
 
 RUNNER = CliRunner(env={"COLUMNS": "160"})
 NAMES = ["--model", "llama-3.1-8b", "--cluster", "dgx-h100", "--gpus", "16"]
@@ -163,6 +165,25 @@ def test_the_screen_names_what_worn_links_slow() -> None:
     part = RUNNER.invoke(app, arguments).stdout.split("Groups on the links of the cluster")[1]
     assert "bytes over adapters take longer: pp x 4.000" in part
     assert "adapter-up 0.2 100.0 % (pp)" in part
+
+
+def test_every_kind_of_groups_is_slower_or_as_fast_on_the_screen() -> None:
+    lines = _network(
+        Contended(
+            given=Network(),
+            slowdown={"tp": 1.0, "dp": 1.02, "ep": 1.5},
+            slowdown_inside={"tp": 1.04},
+            links={},
+            stages=(),
+            beside={"leaf": 0.25},
+        )
+    )
+    assert lines == [
+        "other jobs leave at least: leaf 25.0 %",
+        "bytes over adapters take longer: dp x 1.020, ep x 1.500",
+        "bytes over adapters take as long as in the analytical model: tp",
+        "bytes over links inside take longer: tp x 1.040",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,13 @@
 """Prices: what is included, what is added, and how the shipped ones compare."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from simulator.economics.price import cost_usd, load_price, load_site
 from simulator.errors import InputError
+from simulator.files import Figure
 
 
 def bill(
@@ -73,3 +76,20 @@ def test_estimates_are_not_shown_as_quotes() -> None:
 def test_an_unknown_price_names_the_nearest() -> None:
     with pytest.raises(InputError, match=r"unknown price 'neocloud-h10' \(did you mean 'neocloud-"):
         load_price("neocloud-h10", where="x.toml", field="price")
+
+
+@pytest.mark.parametrize(
+    ("base", "date", "words"),
+    [
+        ("typed", "", "3.25 USD per GPU-hour, yours"),
+        ("typed", "2026-11-01", "3.25 USD per GPU-hour (on demand, lender, 2026-11-01)"),
+        ("list", "", "3.25 USD per GPU-hour (on demand, lender)"),
+        ("list", "2026-11-01", "3.25 USD per GPU-hour (on demand, lender, 2026-11-01)"),
+    ],
+)
+def test_a_price_is_mine_where_i_typed_it_and_nobody_dated_it(
+    base: str, date: str, words: str
+) -> None:
+    figure = Figure(3.25, "datasheet", "a page", date)
+    stated = {"base": base, "provider": "lender", "term": "on demand", "usd_per_gpu_hour": figure}
+    assert replace(load_price("neocloud-h100"), **stated).words() == words

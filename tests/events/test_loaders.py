@@ -105,6 +105,16 @@ def test_times_that_vary_let_ranks_wait_where_the_mean_would_not(tmp_path: Any) 
     assert found.loading.waiting_p90_s > found.loading.waiting_s
 
 
+def test_without_workers_all_wait_for_the_slowest_of_the_ranks() -> None:
+    """The largest of 8 normal draws is 1.4236 in the mean (Teichroew 1956), of one it is 0."""
+    for ranks, largest, varies in ((1, 0.0, 1.0), (8, 1.4236, 0.3729)):
+        alone = Loaders(workers=0, prefetch=2, batch_s=2.0, spread=0.1, ranks=ranks)
+        waits = play_loaders(alone, 1.0, 20_000)
+        middle = np.log(2.0) - 0.1**2 / 2 + 0.1 * largest
+        assert np.log(waits).mean() == pytest.approx(middle, abs=0.002)
+        assert np.log(waits).var() == pytest.approx(0.1**2 * varies, rel=0.05)
+
+
 # --- the verdict --------------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from simulator.cost.blocks.block_costs import slowest_of
 from simulator.errors import InputError
-from simulator.events.ps_simulation import play_rounds, play_servers
+from simulator.events.ps_simulation import _graph, play_rounds, play_servers
 from simulator.parameter_servers.rounds import (
     SyncRound,
     WorkerGroup,
@@ -133,3 +133,11 @@ def test_a_backup_takes_the_place_of_a_worker_that_is_always_late() -> None:
     waits, drops = (float(synchronous_s(crew.ready_s, one, backups=b)) for b in (0, 1))
     assert waits > 8.0
     assert drops == pytest.approx(4.0 + 15 * 0.25 + 15 * 0.02 + 0.05 + 15 * 0.125)
+
+
+def test_workers_with_fewer_rounds_stop_earlier() -> None:
+    """One of two works on alone after the first of its three rounds."""
+    _, computed = _graph(
+        [4.0, 4.0], a_round(), [3, 1], staleness=None, sums_first=True, spread=0.1, seed=1
+    )
+    assert [len(tasks) for tasks in computed] == [3, 1]

@@ -163,6 +163,15 @@ def test_a_lost_torus_link_sends_bytes_the_other_way_round() -> None:
     assert names(network, 0, 16) == ["torus 0.1", "torus 48.1", "torus 32.1"]
 
 
+def test_both_axes_are_gone_round_where_neither_leads_ahead() -> None:
+    """2 x 4 x 4, chip = 16 x + 4 y + z: from 0 to 5 in y and z; the short axis is a mesh."""
+    lost = dict.fromkeys(("torus 0.2", "torus 1.2", "torus 0.4", "torus 4.4"), 0.0)
+    network = degraded(topology(load_cluster("tpu-v4", 32)), lost)
+    assert network.torus == (2, 4, 4)
+    ways = ["torus 0.3", "torus 12.3", "torus 8.3", "torus 4.5", "torus 7.5", "torus 6.5"]
+    assert names(network, 0, 5) == ways
+
+
 def test_a_lost_adapter_leaves_the_other_rails() -> None:
     network = degraded(topology(load_cluster("dgx-h100", 512)), {"adapter-up 0.3": 0.0})
     way = names(network, 3, 11)

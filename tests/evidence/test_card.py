@@ -12,7 +12,7 @@ import pytest
 
 from simulator import catalogue
 from simulator.cost.uncertainty import traits
-from simulator.evidence.card import GRADES, LARGEST, Card, _never_run, evidence_card
+from simulator.evidence.card import GRADES, Card, _never_run, evidence_card, grade_of
 from simulator.evidence.evidence_runs import (
     COLUMNS,
     WORDS,
@@ -230,8 +230,21 @@ def test_an_unknown_release_was_never_measured_here() -> None:
     assert grades == list(GRADES[:2])
 
 
-def test_grades_follow_the_expected_error() -> None:
-    assert list(LARGEST) == sorted(LARGEST) and len(LARGEST) == len(GRADES) - 1
+@pytest.mark.parametrize(
+    ("expected", "grade"),
+    [(0.0999, 0), (0.1001, 1), (0.1599, 1), (0.1601, 2), (0.2499, 2), (0.2501, 3)],
+)
+def test_grades_follow_the_expected_error(expected: float, grade: int) -> None:
+    """Up to 10, 16 and 25 %, where three runs like the one that is asked for are near."""
+    likened = nearness(asked(), among=runs({}, {}, {}))
+    assert grade_of(likened, expected) == GRADES[grade]
+
+
+@pytest.mark.parametrize(("apart", "near"), [(1.99, True), (2.01, False)])
+def test_three_runs_within_a_distance_of_two_are_evidence(apart: float, near: bool) -> None:
+    likened = nearness(asked(), among=runs({}, {}, {}))
+    likened = replace(likened, distance=np.array([[0.1, 0.1, apart]]))
+    assert grade_of(likened, 0.05) == GRADES[0 if near else 2]
 
 
 def test_borrowed_figures_are_said() -> None:

@@ -461,6 +461,46 @@ def test_a_question_ends_the_older_one_of_its_page_and_no_other(
     assert [found[place] for place in range(len(pages))] == codes
 
 
+def test_a_search_ends_when_its_page_is_closed_and_not_when_its_question_has_come() -> None:
+    stopped, answered, seen = anyio.Event(), list[int](), list[bool]()
+
+    class Run:
+        def begin(self, _path: str, _query: Any) -> tuple[Any, Any]:
+            async def reply() -> Any:
+                await stopped.wait()
+
+            return reply(), stopped.set
+
+    async def asked_and_closed() -> None:
+        closed = anyio.Event()
+        events = iter([{"type": "http.request", "body": b""}, {"type": "http.disconnect"}])
+
+        async def receive() -> Any:
+            event = next(events)
+            if event["type"] == "http.disconnect":
+                await closed.wait()
+            return event
+
+        async def ask() -> None:
+            scope = {"type": "http", "path": "/api/search", "client": ("192.0.2.1", 80)}
+            scope |= {"query_string": b"page=a", "headers": [], "server": ("x", 80)}
+            run: Any = Run()
+            answered.append((await _Searches().answer(Request(scope, receive), run)).status_code)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask)
+            await anyio.sleep(0.02)
+            before = stopped.is_set() or bool(answered)
+            closed.set()
+            with anyio.move_on_after(1.0):
+                await stopped.wait()
+            seen.extend([before, stopped.is_set()])
+            stopped.set()
+
+    anyio.run(asked_and_closed)
+    assert (seen, answered) == ([False, True], [409])
+
+
 @pytest.mark.evidence
 @needs_uvicorn
 def test_a_newer_question_of_a_page_ends_the_older_one() -> None:

@@ -1,5 +1,6 @@
 """Clusters of several kinds of servers: how groups are read and joined, and what is refused."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from simulator import catalogue
 from simulator.cost.pricing import price
 from simulator.errors import InputError
-from simulator.hardware.cluster import load_cluster, weakened
+from simulator.hardware.cluster import load_cluster, load_library, weakened
 from simulator.hardware.cluster_section import load_groups
 from simulator.layout.layouts import Layouts
 from simulator.software.profile import load_software
@@ -105,3 +106,37 @@ def test_there_is_no_one_price_of_a_layout_on_several_kinds() -> None:
     mixed = load(("dgx-h100", 8), ("dgx-a100", 8))
     with pytest.raises(InputError, match="dgx-h100 \\+ dgx-a100: servers of several kinds have no"):
         price(layout, work, mixed, load_software("megatron-core"))
+
+
+@pytest.mark.parametrize(
+    ("cluster", "gpus", "domain"),
+    [
+        ("dgx-h100", 3, 3), ("dgx-h100", 16, 8), ("gb200-nvl72", 72, 72), ("gb200-nvl72", 76, 38),
+        ("gb200-nvl72", 100, 50), ("gb200-nvl72", 128, 64), ("gb200-nvl72", 228, 57),
+        ("gb200-nvl72", 292, 4),
+    ],
+)  # fmt: skip
+def test_a_run_takes_equal_parts_of_domains(cluster: str, gpus: int, domain: int) -> None:
+    """The largest divisor of its GPUs that a server of 8, or a rack of 72, has room for."""
+    assert load_cluster(cluster, gpus).domain == domain
+
+
+def test_ten_million_gpus_are_the_most() -> None:
+    assert load_cluster("dgx-h100", 10_000_000).gpus == 10_000_000
+    with pytest.raises(InputError, match="must be at most 10,000,000, got 10,000,008"):
+        load_cluster("dgx-h100", 10_000_008)
+
+
+def test_nccl_knows_an_algorithm_from_the_release_on_that_brought_it() -> None:
+    """Trees between servers came with 2.4, NVLS with 2.17, its trees with 2.18 (release notes)."""
+    library = load_library("nccl")
+    for word, first, before in (
+        ("tree", "2.4", "2.3"), ("collnet", "2.6", "2.5"), ("nvls", "2.17", "2.16"),
+        ("nvls_tree", "2.18", "2.17"), ("pat", "2.23", "2.22"),
+    ):  # fmt: skip
+        assert word in library.tuning.since, word
+        release = str(library.tuning.since[word])
+        assert release == first or release.startswith(f"{first}.")
+        assert replace(library, running_release=release).has(word)
+        assert not replace(library, running_release=before).has(word)
+        assert not replace(library, running_release=release, turned_off=(word,)).has(word)

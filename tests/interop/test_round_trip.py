@@ -270,6 +270,72 @@ def test_every_framework_that_is_written_is_here() -> None:
     assert written | by_form == {*LAUNCHERS}
 
 
+SWITCHES: dict[str, tuple[tuple[dict[str, Any], str], ...]] = {
+    "megatron-lm small": (
+        ({"tp": 2, "sequence_parallel": True}, "--sequence-parallel"),
+        ({"pp": 2, "vpp": 2}, "--num-layers-per-virtual-pipeline-stage"),
+        ({"cp": 2}, "--cp-comm-type"),
+        ({"recompute": "selective"}, "--recompute-modules"),
+        ({"recompute": "full"}, "--recompute-num-layers"),
+        ({"sharding": "zero3"}, "--use-megatron-fsdp"),
+        ({"optimizer_offload": "cpu"}, "--optimizer-cpu-offload"),
+    ),
+    "megatron-bridge": (
+        ({"tp": 2, "sequence_parallel": True}, "model.sequence_parallel=true"),
+        ({"pp": 2, "vpp": 2}, "model.virtual_pipeline_model_parallel_size=2"),
+        ({"cp": 2}, "model.cp_comm_type="),
+        ({"recompute": "full"}, "model.recompute_num_layers="),
+        ({"optimizer_offload": "cpu"}, "optimizer.optimizer_cpu_offload=true"),
+    ),
+    "torchtitan": (
+        ({"pp": 2, "vpp": 2}, "pipeline_parallel_schedule"),
+        ({"cp": 2}, "context_parallel_rotate_method"),
+        ({"recompute": "selective"}, "selective_ac_option"),
+    ),
+    "deepspeed": (
+        ({"cp": 2}, "sequence_parallel_size"),
+        ({"recompute": "full"}, "--gradient_checkpointing"),
+        ({"sharding": "zero3"}, "stage3_max_live_parameters"),
+        ({"optimizer_offload": "cpu"}, "offload_optimizer"),
+    ),
+    "primus": (
+        ({"pp": 2, "vpp": 2}, "num_layers_per_virtual_pipeline_stage:"),
+        ({"cp": 2}, "cp_comm_type:"),
+        ({"recompute": "full"}, "recompute_method:"),
+    ),
+    "mindspeed": (
+        ({"tp": 2, "sequence_parallel": True}, "--sequence-parallel"),
+        ({"cp": 2}, "--context-parallel-algo"),
+        ({"pp": 2, "vpp": 2}, "--num-layers-per-virtual-pipeline-stage"),
+        ({"recompute": "full"}, "--recompute-granularity"),
+    ),
+    "maxtext": (({"cp": 2}, "context_parallel_strategy"), ({"recompute": "full"}, "=full")),
+    "neuronx": (
+        ({"tp": 2, "sequence_parallel": True}, "sequence_parallel=True"),
+        ({"cp": 2}, "fusions.ring_attention=True"),
+        ({"recompute": "selective"}, "activations_checkpoint_recompute="),
+    ),
+    "gaudi": (({"recompute": "full"}, "--gradient_checkpointing"),),
+}
+"""What turns on, by the trainers' documentation, what a layout has."""
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_a_switch_stands_where_its_layout_has_it_and_nowhere_else(name: str) -> None:
+    form, scenario = CASES[name].form, scenario_of(name)
+    plain: dict[str, Any] = {"tp": 1, "pp": 1, "cp": 1, "recompute": "none"}
+
+    def text(more: dict[str, Any]) -> str:
+        section = {**plain, **more}
+        layout = Layouts.of(**complete(replace(scenario, pinned=section), section)[0])
+        return export(layout, scenario, form) if form else launch_flags(layout, scenario)
+
+    texts = [text({}), *(text(more) for more, _ in SWITCHES[name])]
+    for place, (_, switch) in enumerate(SWITCHES[name], 1):
+        there = [i for i, written in enumerate(texts) if switch in written]
+        assert there == [place], (switch, texts[place])
+
+
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "name",

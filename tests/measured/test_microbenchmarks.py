@@ -122,6 +122,20 @@ def test_a_row_of_another_shape(tmp_path: Path, line: str, rule: str) -> None:
     assert calls.sieve.skipped == {"no formula for attention of one token over a cache": 1, rule: 1}
 
 
+@pytest.mark.parametrize(
+    ("tokens", "why"), [("4", None), ("3", "no formula for less than one token to an expert")]
+)
+def test_an_expert_has_a_token_at_least(tmp_path: Path, tokens: str, why: str | None) -> None:
+    """2 of 8 experts take each token: four tokens are one for every expert."""
+    row = {
+        "kernel": "moe_grouped_ffn", "gpu": "h100_sxm", "dtype": "bfloat16", "time_us": "900",
+        "tokens": tokens, "topk": "2", "experts": "8", "hidden": "1024", "inter": "2048",
+    }  # fmt: skip
+    calls = kernels(tmp_path, row)
+    assert calls.sieve.kept.tolist() == [why is None]
+    assert calls.sieve.skipped == ({} if why is None else {why: 1})
+
+
 # --- faster than the hardware ------------------------------------------------------------
 # 2 x 4096^3 FLOP at 989.4 TFLOP/s take 138.91 us; 3.35 GB at 3.35 TB/s take 1000 us.
 

@@ -1,6 +1,7 @@
 """Rounds of a parameter server by hand, with sizes and rates that all differ."""
 
 import math
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -84,6 +85,23 @@ def test_pieces_of_stages_end_when_a_conveyor_does() -> None:
 def test_workers_of_one_length_are_ready_at_once_and_of_two_by_class() -> None:
     assert crew([4.0], [3]).ready_s == pytest.approx([4.0] * 3)
     assert crew([4.0, 7.0], [2, 1]).ready_s == pytest.approx([4.0, 4.0, 7.0])
+
+
+def test_two_workers_whose_steps_vary_are_ready_on_either_side_of_the_mean() -> None:
+    """Blom's two draws are those of ranks (1 - 3/8) / 2.25 and 1 less that: a mean of 4 s."""
+    draw = NormalDist().inv_cdf(1.0 - 0.625 / 2.25)
+    first, last = (4.0 * math.exp(sign * 0.5 * draw - 0.125) for sign in (-1, 1))
+    assert crew([4.0], [2], spread=0.5).ready_s == pytest.approx([first, last])
+    # of one nobody is the later: it is ready after its mean
+    assert crew([4.0], [1], spread=0.5).ready_s == pytest.approx([4.0])
+
+
+def test_alike_workers_wait_for_servers_as_if_they_waited_for_nobody() -> None:
+    """Without spread nobody is ahead, whatever he may be."""
+    one, even = sync_round(pieces=3), crew([7.0], [9])
+    free = 1 / float(asynchronous_rounds(even, one)[0])
+    for staleness in (1, 2, 50):
+        assert float(stale_synchronous_s(even, staleness, one)) == pytest.approx(free, rel=1e-9)
 
 
 def test_draws_of_blom_and_their_mean() -> None:

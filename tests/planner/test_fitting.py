@@ -10,7 +10,7 @@ import pytest
 
 from simulator.cost.estimate import VERDICTS
 from simulator.files import Figure
-from simulator.planner.fitting import Fitting, fitting
+from simulator.planner.fitting import Fitting, _following, fitting
 from simulator.planner.prediction import Prediction, predict
 from simulator.questions.predict.from_files_screen import _stages
 from simulator.scenario import make_scenario
@@ -221,3 +221,20 @@ def test_stages_that_are_alike_share_a_row_of_the_screen() -> None:
     assert (used[0], p90[0], free[0]) == ("50.00", "55.00", "30.00") and used[-1] == "50.00"
     assert p90[-2] == "" and free[-2] == "7.00"
     assert set(word) == set(VERDICTS[:2])
+
+
+@pytest.mark.parametrize(
+    ("tp", "etp", "after"), [(2, 2, [1, 4]), (2, 1, [1, 1]), (1, 1, [1, 1]), (4, 2, [2, 2])]
+)
+def test_degrees_that_went_together_go_together(tp: int, etp: int, after: list[int]) -> None:
+    """Experts that were cut as far as the rest stay so, over all ranks that share states too."""
+    made = ask("mixtral-8x7b", 32, tp=tp, etp=etp, pp=2, sharding="zero1")
+    row = made.estimate.layouts[0]
+    fields = {name: np.array([value] * 2) for name, value in (("pp", 2), ("cp", 2))}
+    follow = _following(made.scenario, row, {**fields, "tp": np.array([1, 4])})
+    assert follow["etp"].tolist() == after
+    assert follow["dp"].tolist() == [8, 2]  # of 32 GPUs
+    assert follow["shard_group"].tolist() == [16, 4]  # all replicas, as before
+    assert follow["sequence_parallel"].tolist() == [False, True]
+    part = _following(made.scenario, row.replace(shard_group=2), {**fields, "tp": np.array([1, 4])})
+    assert part["shard_group"].tolist() == [2, 2]

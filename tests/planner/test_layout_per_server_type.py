@@ -106,6 +106,14 @@ def test_more_layouts_to_choose_from_are_never_later(paces: list[Pace], batch: i
     assert soonest([[one], [one, *more]], batch) <= soonest([[one], [one]], batch) * (1.0 + 1e-9)
 
 
+@pytest.mark.parametrize("seconds", [1e-4, 0.7, 5_000.0])
+def test_the_soonest_of_two_kinds_by_hand(seconds: float) -> None:
+    """In T one kind does T / a - 3 micro-batches of two, the other T / a / 3 of one, a = T / 30."""
+    one = Pace(begin_s=seconds / 10.0, micro_batch_s=seconds / 30.0, turn=1, unit=2)
+    other = Pace(begin_s=0.0, micro_batch_s=seconds / 10.0, turn=1, unit=1)
+    assert soonest([[one], [other]], 2 * 27 + 10) == pytest.approx(seconds)
+
+
 # --- the legs -------------------------------------------------------------------------------------
 
 

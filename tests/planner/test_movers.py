@@ -1,8 +1,12 @@
 """What moves the money of a plan against predictions of the same layout with that thing changed."""
 
+import math
+from dataclasses import replace
+
 import pytest
 
-from simulator.planner.movers import movers
+from simulator.files import Figure
+from simulator.planner.movers import _price, movers
 from simulator.planner.plan import plan
 from simulator.planner.prediction import predict
 from simulator.scenario import make_scenario
@@ -46,3 +50,20 @@ def test_the_error_of_the_step_moves_days_by_its_share(planned):
     days = float(answer.outcome.days[0])
     assert low == pytest.approx(days * (fast / answer.step_time_s - 1.0))
     assert high == pytest.approx(days * (slow / answer.step_time_s - 1.0))
+
+
+def test_the_price_of_an_hour_moves_the_money_that_hours_cost(planned):
+    """P10 and P90 of a price of which nobody is sure by a fifth: 2.00 USD, 1.55 to 2.58."""
+    answer, _ = planned
+    price = answer.outcome.price
+    rate = Figure(2.0, "assumed", "by hand", spread=0.2)
+    outcome = replace(answer.outcome, price=replace(price, usd_per_gpu_hour=rate))
+    unsure = replace(answer, outcome=outcome)
+    paid = 2.0 * float(outcome.gpu_hours[0])
+    usd = paid + 1_000.0  # electricity and the like, which the price does not move
+    (mover,) = _price(unsure, usd)
+    low, high = (paid * (math.exp(sign * 1.2815516 * 0.2) - 1.0) for sign in (-1, 1))
+    assert mover.usd == pytest.approx((low, high))
+    assert mover.days == (0.0, 0.0)
+    assert mover.change == "1.55 to 2.58 USD (P10 to P90)"
+    assert _price(unsure, None) == _price(answer, usd) == []

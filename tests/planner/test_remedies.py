@@ -8,7 +8,7 @@ import pytest
 
 from simulator.cost.step import evaluate
 from simulator.layout.layouts import Layouts
-from simulator.planner.remedies import _lack, _words, remedies
+from simulator.planner.remedies import _lack, _words, batch_binds, remedies
 from simulator.planner.variants import Variant
 from simulator.scenario import Scenario, make_scenario
 from simulator.search.explore import explore
@@ -90,3 +90,20 @@ def test_a_full_host_is_the_cause_where_the_device_has_room() -> None:
     miss = evaluate(row, of.workload, cluster, of.software)
     assert miss.memory_total_bytes[0] < miss.usable_bytes and not miss.fits[0]
     assert "host memory" in _lack(miss) and "lacks" not in _lack(miss) and "-" not in _lack(miss)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "batch", "said"),
+    [
+        (16, 64, ""), (16, 6, ""), (16, 2, ""),  # a replica a server, or of all that divide
+        (16, 7, "at most 1 replica on 16 GPUs, so that tp x pp x cp is a multiple of 16; 4 or 8"),
+        (64, 36, "at most 4 replicas on 64 GPUs, so that tp x pp x cp is a multiple of 16; 32 or"),
+        (48, 32, "at most 16 replicas on 48 GPUs, so that tp x pp x cp is a multiple of 3; 48"),
+    ],
+)  # fmt: skip
+def test_a_batch_binds_where_too_few_replicas_divide_it(gpus: int, batch: int, said: str) -> None:
+    """The greatest common divisor of GPUs and sequences; a server of 8 for each is no bound."""
+    made = scenario("dgx-h100", gpus, "megatron-core")
+    recipe = replace(made.workload.recipe, global_batch=batch)
+    words = batch_binds(replace(made, workload=replace(made.workload, recipe=recipe)))
+    assert said in words if said else words == ""

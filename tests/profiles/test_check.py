@@ -122,6 +122,15 @@ def test_figures_up_to_a_limit_pass_and_no_others(
     assert f"got {beyond:g}" in problem
 
 
+@pytest.mark.parametrize(("pod", "nearest"), [(5, 32), (33, 32), (50, 64), (100, 96)])
+def test_a_pod_of_whole_leaves_is_named_beside_a_wrong_one(
+    tmp_path: Path, pod: int, nearest: int
+) -> None:
+    """A leaf of dgx-h100 joins 32 servers: their nearest multiple, and one leaf at least."""
+    (problem,) = check(own(tmp_path, "clusters", DGX + f"[fabric]\npod_servers = {pod}\n"))
+    assert problem.endswith(f"of leaf_servers, 32, got {pod} (nearest: {nearest})")
+
+
 def test_all_problems_of_a_file_come_at_once(tmp_path: Path) -> None:
     text = 'base = "h100-sxm"\n[power]\nidle_watt = 800\n[gemm.cublas.bf16]\nlaunch_s = 2\n'
     assert len(check(own(tmp_path, "accelerators", text))) == 2

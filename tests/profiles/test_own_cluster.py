@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from simulator.cli.main import app
 from simulator.hardware.cluster import load_cluster
-from simulator.profiles.own_cluster import shipped_base
+from simulator.profiles.own_cluster import _nvlinks, shipped_base
 
 TOPO = """\tGPU0\tGPU1\tGPU2\tGPU3\tNIC0\tCPU Affinity
 GPU0\t X \tPIX\tSYS\tSYS\tPIX\t0-15
@@ -177,6 +177,31 @@ def test_all_links_that_a_matrix_shows_are_all_there_are(
         assert "no NVLink between GPU0 and GPU5, GPU0 and GPU6" in done.stdout
         shipped = float(load_cluster("aws-p3dn", 8).node.scale_up.bandwidth_bytes_per_s)
         assert float(node.scale_up.bandwidth_bytes_per_s) == pytest.approx(shipped * 5 / 6)
+
+
+@pytest.mark.parametrize(
+    ("more", "rest"), [(0, " and 8 pairs more"), (7, " and 1 pair more"), (8, "")]
+)
+def test_pairs_that_no_link_joins_are_named_up_to_four(own: Path, more: int, rest: str) -> None:
+    """Sixteen of the 28 pairs of a cube mesh have links, and some more here."""
+    apart = [(a, b) for a in range(8) for b in range(a + 1, 8) if (a, b) not in CUBE]
+    words = CUBE | dict.fromkeys(apart[:more], "NV1")
+    (own / "topo.txt").write_text(matrix(joined(words, 8), 4))
+    done = init(own, "box", "--gpu", "v100-sxm2-32", "--topo", str(own / "topo.txt"))
+    named = ", ".join(f"GPU{a} and GPU{b}" for a, b in apart[more : more + 4])
+    assert f"no NVLink between {named}{rest}: they are joined" in done.stdout
+
+
+NVLINKS = {
+    **{"dgx-1p": 4, "dgx-1v": 6, "dgx-2": 6, "dgx-a100": 12, "hgx-a800": 8, "dgx-h100": 18},
+    **{"hgx-h800": 8, "hgx-h200": 18, "dgx-b200": 18, "gb200-nvl72": 18},
+}
+"""NVLinks of a GPU, as NVIDIA's data sheets of P100 to GB200 (and of the A800 and H800) say."""
+
+
+@pytest.mark.parametrize(("cluster", "links"), NVLINKS.items())
+def test_links_of_a_gpu_are_those_of_its_data_sheet(cluster: str, links: int) -> None:
+    assert _nvlinks(load_cluster(cluster, 1).node) == links
 
 
 def test_bridges_between_pairs_are_named(own: Path) -> None:

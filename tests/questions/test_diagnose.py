@@ -14,11 +14,19 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from simulator import api
 from simulator.cli.main import app
 from simulator.interop.logs.readers import Timers
 from simulator.planner.prediction import Prediction, predict
 from simulator.questions.diagnose import answer as answering
-from simulator.questions.diagnose.answer import Seen, course_of, diagnose, read_run, spoken
+from simulator.questions.diagnose.answer import (
+    Seen,
+    _rest,
+    course_of,
+    diagnose,
+    read_run,
+    spoken,
+)
 from simulator.questions.diagnose.causes import Cause, can_have, causes, with_cause
 from simulator.scenario import make_scenario
 from simulator.scoring.memory_reading import memory_of_kind_gib
@@ -499,3 +507,17 @@ def test_the_folder_of_a_tracker_has_steps_and_no_words(tmp_path: Path) -> None:
     document = json.loads(result.stdout)
     assert document["measured_step_s"] == pytest.approx(5.0)
     assert all(cause["words"] == [] for cause in document["causes"])
+
+
+@pytest.mark.parametrize("off", [0.0, 0.06, -0.15])
+def test_readings_of_memory_weigh_as_one_by_students_density(off: float) -> None:
+    """Four degrees of freedom, a spread of 6 %: (1 + z^2 / 4)^(-5/2) of that of none."""
+    given = {"model": "llama-3.2-1b", "gpus": 8, "global_batch": 8, "sequence_length": 2048}
+    prediction = api.predict(**given, cluster="dgx-h100", software="torchtitan", tp=1)
+    kinds = ("allocated", "reserved")
+    gib = {kind: memory_of_kind_gib(prediction.estimate, 0, kind) for kind in kinds}
+    both = {kind: gib[kind] * 2**30 * np.exp(off) for kind in kinds}
+    weight = (1.0 + (off / 0.06) ** 2 / 4.0) ** -2.5
+    for some in (both, {"reserved": both["reserved"]}):
+        seen = Seen(measured_s=prediction.step_time_s, memory_bytes=some)
+        assert _rest(prediction, seen) == pytest.approx(weight, rel=1e-6)

@@ -101,3 +101,42 @@ def test_bins_hold_what_first_fit_decreasing_can_promise() -> None:
         lengths = random.integers(1, 1000, size=200).astype(float)
         least = lengths.sum() / 1000.0
         assert least <= packed_bins(lengths, 1000.0) <= 11 / 9 * np.ceil(least) + 30
+
+
+@pytest.mark.parametrize("samples", [1, 2, 32])
+@pytest.mark.parametrize("between", [0.0, 0.3, 1.0])
+def test_lengths_of_few_and_of_many_answers_a_prompt_spread_as_asked(
+    samples: int, between: float
+) -> None:
+    """Logarithms vary by the spread: a part of the variance between prompts, the rest within."""
+    section = rl(prompts=256, samples=samples, spread=0.4, between_prompts=between)
+    logs = np.log(answer_lengths(section, 10**9))
+    assert logs.shape == (256, samples)
+    parts = normal_quantiles(256).var(), normal_quantiles(samples).var() if samples > 1 else 0.0
+    share = 1.0 if samples == 1 else between
+    expected = 0.4**2 * (share * parts[0] + (1.0 - share) * parts[1])
+    assert logs.var() == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("words", ["", "12 0", "12 -3 40", "inf 5", "nan"])
+def test_a_file_of_lengths_holds_numbers_above_zero(tmp_path: Path, words: str) -> None:
+    (tmp_path / "log").write_text(words)
+    with pytest.raises(InputError, match=r"rl\.answer_file: must hold numbers above 0"):
+        answer_lengths(rl(answer_tokens=None, answer_file=str(tmp_path / "log")), 4000)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_sequences_are_packed_one_by_one_into_the_fullest_bin_that_takes_them(seed: int) -> None:
+    """Best fit of lengths in falling order (Johnson 1974), with a bin in hand for each."""
+    random = np.random.default_rng(seed)
+    size = int(random.integers(20, 200))
+    lengths = random.integers(1, size + 1, random.integers(1, 400)) ** random.choice([1, 1, 0.7])
+    lengths = np.ceil(lengths)
+    bins: list[float] = []
+    for length in sorted(lengths.tolist(), reverse=True):
+        fitting = [place for place, free in enumerate(bins) if free >= length]
+        if not fitting:
+            bins.append(float(size))
+            fitting = [len(bins) - 1]
+        bins[min(fitting, key=lambda place: bins[place])] -= length
+    assert packed_bins(lengths, float(size)) == len(bins)

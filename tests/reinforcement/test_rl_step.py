@@ -92,19 +92,23 @@ def test_mixed_on_policy_all_write_and_the_others_wait_while_some_train() -> Non
     assert {("trainer", "generation"), ("generator", "generation")} <= lanes
 
 
-def test_devices_are_lent_while_they_would_wait() -> None:
+@pytest.mark.parametrize("in_flight", [True, False])
+def test_devices_are_lent_while_they_would_wait(in_flight: bool) -> None:
     """verl, trainer_separate_async.py: all that wait join, if that is worth the two changes.
 
     By hand: alone 200 s, trainer busy 80 s of which 10 are the changes, twice as many devices. In
     40 s the lent ones write what takes the others 80: the step is 120 s.
     """
-    apart, mixed = (step(**QUEUED, rl__mode=mode) for mode in ("apart", "mixed"))
+    asked = {**QUEUED, "rl__in_flight_updates": in_flight}
+    apart, mixed = (step(**asked, rl__mode=mode) for mode in ("apart", "mixed"))
     assert mixed.step_time_s < apart.step_time_s
     ratio, lent = 16 / 8, mixed.lent_s
     busy = mixed.trainer_side_s
     changes = mixed.moved.switch_s + mixed.moved.same_devices_s
     assert busy == pytest.approx(apart.trainer_side_s + changes)
-    alone = mixed.generated.seconds
+    # new weights stop those that write, unless they come while they write
+    alone = mixed.generated.seconds + (0.0 if in_flight else mixed.moved.seconds)
+    assert in_flight or mixed.moved.seconds > 0.0
     assert mixed.step_time_s == pytest.approx((alone + ratio * busy) / (1 + ratio))
     assert lent == pytest.approx(mixed.step_time_s - busy)
     assert lent == pytest.approx((alone - busy) / 3)
@@ -435,10 +439,11 @@ def test_tools_are_waited_for() -> None:
 
 
 def test_lanes_are_full_and_do_not_overlap() -> None:
-    for made in (step(), step(**APART, rl__staleness=1)):
+    for made, written in ((step(), {0, 1}), (step(**APART, rl__staleness=1), {1, 2})):
         spans = timeline(made)
-        for lane in ("generator", "trainer"):
+        for lane, batches in (("generator", written), ("trainer", {0, 1})):
             row = [span for span in spans if span.lane == lane]
+            assert {span.batch for span in row if span.phase != "waiting"} == batches
             assert row[0].start_s == 0.0
             for a, b in pairwise(row):
                 assert b.start_s == pytest.approx(a.end_s)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -237,3 +238,14 @@ def test_lemons_sorted_out_fail_no_more() -> None:
     none = look(read_run({"lemon_strikes": 1, "rate_factor": 0.5}, where="test"), gpus=4096,
                 days=120.0)  # fmt: skip
     assert gone.goodput[0] < none.goodput[0] + 0.005
+
+
+@pytest.mark.parametrize("age_days", [0.0, 0.4, 30.0])
+@pytest.mark.parametrize("shape", [0.5, 0.8, 1.0])
+def test_failures_of_a_fleet_add_up_over_its_age(shape: float, age_days: float) -> None:
+    """The integral of a rate that falls with age, constant on the first day of the fleet."""
+    run = replace(load_reliability(), early_shape=shape, age_s=age_days * DAY)
+    terms = run_terms(run, machine())
+    moments = 20.0 * DAY * (np.arange(200_000) + 0.5) / 200_000
+    whole = 20.0 * DAY * float(terms.ages(moments).mean())
+    assert float(terms.aged_s(20.0 * DAY)) == pytest.approx(whole, rel=1e-5)

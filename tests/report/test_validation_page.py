@@ -11,13 +11,19 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from simulator.evidence.card import Card
 from simulator.measured.rows import MeasuredRun
 from simulator.report.evidence import NOT_MODELLED
 from simulator.report.svg_figure import SvgAxes
-from simulator.report.validation_figures import cumulative_figure, validation_figures
+from simulator.report.validation_figures import (
+    cumulative_figure,
+    ranking_figure,
+    series_figure,
+    validation_figures,
+)
 from simulator.report.validation_numbers import collect_validation
 from simulator.report.validation_page import (
     HOW_TO_READ,
@@ -342,3 +348,30 @@ def test_shares_of_rows_rise_in_steps_at_their_errors(monkeypatch: pytest.Monkey
     assert x == pytest.approx([0, 10, 10, 20, 20, 30, 30])
     assert y == pytest.approx([0, 0, 100 / 3, 100 / 3, 200 / 3, 200 / 3, 100])
     assert drawn["baseline, test"] == ([0.0, 40.0, 40.0], [0.0, 0.0, 100.0])
+
+
+@pytest.mark.parametrize(
+    ("count", "named"), [(1, [0]), (5, [0, 1, 2, 3, 4]), (6, [0, 2, 4]), (9, [0, 2, 4, 6, 8])]
+)
+def test_of_more_than_five_sizes_every_other_is_named(count: int, named: list[int]) -> None:
+    gpus = [8 * 2**i for i in range(count)]
+    rate = np.full(count, 1000.0)
+    series: Any = SimpleNamespace(
+        gpus=gpus, predicted_tokens_per_s_per_gpu=rate, tokens_per_s_per_gpu=rate,
+        predicted_s=rate, measured_s=rate, rows=[row(f"r{n}") for n in gpus],
+    )  # fmt: skip
+    texts = re.findall(r">([\d,]+)</text>", series_figure(series, narrow=False).svg())
+    assert [text for text in texts if text in {f"{n:,}" for n in gpus}] == [
+        f"{gpus[i]:,}" for i in named
+    ]
+
+
+@pytest.mark.parametrize(
+    ("count", "ticks"), [(2, [1, 2]), (5, [1, 2, 3, 4, 5]), (6, [1, 3, 5]), (11, [1, 4, 7, 10])]
+)
+def test_places_of_a_ranking_are_named_at_most_five_times(count: int, ticks: list[int]) -> None:
+    place = {"predicted_s": 2.0, "measured_s": 1.0, "row": 0}
+    places = [SimpleNamespace(predicted_rank=n, measured_rank=n, **place) for n in range(count)]
+    group: Any = SimpleNamespace(places=places)
+    texts = re.findall(r">(\d+)</text>", ranking_figure(group, [row("one")], narrow=False).svg())
+    assert texts == [str(tick) for tick in 2 * ticks]  # of both axes

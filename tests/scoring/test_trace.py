@@ -23,7 +23,13 @@ from simulator.interop.traces.kineto_events import Events
 from simulator.interop.traces.kineto_table import make_trace
 from simulator.scenario import Scenario, make_scenario
 from simulator.scoring.trace import Collective, Spans, Trace, account, measure
-from simulator.scoring.trace_gap import CAUSES, _possible, cause_of, compare_trace
+from simulator.scoring.trace_gap import (
+    CAUSES,
+    _possible,
+    _same_device,
+    cause_of,
+    compare_trace,
+)
 
 US = 1e-6
 TINY = {
@@ -395,3 +401,19 @@ def test_a_step_a_fiftieth_faster_than_the_peak_is_of_another_run() -> None:
     _possible(cast("Any", SimpleNamespace(step_s=least_s * 1.02, trace=trace)), found)
     with pytest.raises(InputError, match=r"trace.json: .* of the peak FLOP rate"):
         _possible(cast("Any", SimpleNamespace(step_s=least_s / 1.02, trace=trace)), found)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("NVIDIA H100 80GB HBM3", "h100-sxm", True),
+        ("NVIDIA H100 80GB HBM3", "h200-sxm", False),
+        ("NVIDIA A100-SXM4-80GB", "h100-sxm-80gb", False),  # a size and a maker are no models
+        ("Tesla V100-SXM2-32GB", "v100-sxm2-32", True),
+        ("AMD Instinct", "mi300x", True),  # it names no model
+    ],
+)
+def test_devices_are_the_same_by_a_word_with_letters_and_digits(
+    one: str, other: str, same: bool
+) -> None:
+    assert _same_device(one, other) is same

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from simulator.cost.step import memory_needs
+from simulator.layout.layouts import Layouts
 from simulator.scenario import Scenario, make_scenario
 from simulator.search.candidates import families
+from simulator.search.explore import _at_their_largest, _may_grow
 from simulator.search.key_bounds import Keys, bounded_keys
 from simulator.search.memory_filter import (
     every_row,
@@ -88,3 +90,33 @@ def test_the_smallest_row_is_the_smallest_of_all(offload: str) -> None:
         assert found[1] == below[1] == needs.min()
         tried += len(needs)
     assert tried > 500
+
+
+def test_keys_are_opened_in_turn_and_in_pieces_of_so_many_rows() -> None:
+    """Keys of 3 and of 4 rows, 7 at a time: a piece ends where a multiple of 7 is reached."""
+    many = [3, 4, 3, 3, 4, 4, 3]
+    keys = Keys(
+        least_s=np.array([7.0, 1.0, 2.0, 5.0, 3.0, 4.0, 6.0]),
+        held_bytes=np.zeros(7),
+        grid=np.array([n - 3 for n in many]),
+        place=np.arange(7),
+        largest=np.ones(7, dtype=bool),
+        degrees=[],
+        layouts=np.array([3, 4]),
+        rows=sum(many),
+    )
+    pieces = [piece.tolist() for piece in keys.batches(keys.least_s, 7)]
+    assert [key for piece in pieces for key in piece] == [1, 2, 4, 5, 3, 6, 0]
+    # rows in that order: 4, 3, 4, 4, 3, 3, 3: sums 4, 7, 11, 15, 18, 21, 24
+    assert pieces == [[1], [2, 4], [5, 3], [6, 0]]
+
+
+def test_larger_micro_batches_are_tried_where_the_largest_comes_near_to_fitting() -> None:
+    """Of tp 2 micro-batches of 1, 2 and 4, of tp 4 of 1 and 8; those of 2 and of 8 come near."""
+    base = Layouts.of(
+        tp=[2, 2, 2, 4, 4], dp=[4, 4, 4, 2, 2], micro_batch=[1, 2, 4, 1, 8], global_batch=64
+    )
+    near = np.array([1, 4])
+    assert _at_their_largest(base, near) == {(4, 1, 1, 2)}
+    assert _may_grow(base, near, np.array([0, 2, 3])).tolist() == [False, True, False]
+    assert _may_grow(base, np.array([2]), np.array([0, 1, 4])).tolist() == [False, False, True]

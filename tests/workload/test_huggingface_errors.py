@@ -71,6 +71,11 @@ def test_a_size_must_be_a_positive_whole_number(field, value, shown):
             "(did you mean 'hidden_size'?)",
         ),
         (
+            "llama-3.1-8b",
+            {"vocab_size": GONE, "vocabsz": 128256},  # 14 of 17 letters, above eight in ten
+            "vocab_size: required field is missing, got 'vocabsz' (did you mean 'vocab_size'?)",
+        ),
+        (
             "gpt2-small",
             {"n_layer": GONE, "num_layer": 12},
             "n_layer: required field is missing, got 'num_layer' (did you mean 'n_layer'?)",

@@ -137,3 +137,66 @@ def test_no_wider_tensor_takes_less(name: str, quantity: str) -> None:
     for size, value in sizes(mixer).items():
         wider = getattr(replace(mixer, **{size: value + 1}), quantity)(LENGTH)
         assert wider >= before, size
+
+
+def delta(count: int, size: int, key: int, value: int) -> int:
+    """Keys by keys, the inverse by values and by keys; queries by keys, those by values.
+
+    Then the state that predicts values, adds to outputs, and is updated (arXiv 2412.06464).
+    """
+    triangles = size * size * (key + value + key + key + value)
+    return count * (triangles + 3 * size * value * key)
+
+
+MULTIPLIED: dict[str, tuple[Any, int, int]] = {
+    # 100 tokens in chunks of 32: four of each head, the last one padded
+    "lightning": (
+        LightningAttention(heads=6, head_dim=16, chunk=32),
+        100,
+        6 * 4 * (2 * 32 * 32 * 16 + 2 * 32 * 16 * 16),
+    ),
+    "lightning of a short sequence": (
+        LightningAttention(heads=6, head_dim=16, chunk=32),
+        20,
+        6 * 1 * (2 * 20 * 20 * 16 + 2 * 20 * 16 * 16),
+    ),
+    "gated delta rule": (
+        GatedDelta(key_heads=2, value_heads=4, key_head_dim=8, value_head_dim=12, chunk=64),
+        100,
+        delta(4 * 2, 64, 8, 12),
+    ),
+    "kimi delta": (MIXERS["kimi delta"], 100, delta(3 * 7, 16, 32, 32)),
+    "matrix memory": (
+        MIXERS["matrix memory"],
+        100,
+        3 * 7 * (16 * 16 * (20 + 28) + 2 * 16 * 28 * 20),
+    ),
+    # of 25 blocks of four tokens a query sees nine at most, or half of them; 100 of the window
+    "compressed": (MIXERS["compressed"], 100, 2 * 3 * 100 * (100 + 9) * 32 + 2 * 100 * 25 * 6),
+    "compressed, few blocks": (
+        MIXERS["compressed"],
+        40,
+        2 * 3 * 40 * (40 + 5) * 32 + 2 * 40 * 10 * 6,
+    ),
+    "compressed, none picked": (
+        replace(MIXERS["compressed"], picked=0, index_heads=0, window=64),
+        104,
+        2 * 3 * 104 * (64 + 13) * 32,
+    ),
+    # scores once for a group; what a chunk leaves; scores by inputs; what the state adds
+    "mamba-2": (
+        Mamba2(heads=6, head_dim=16, state_size=5, groups=2, chunk=32),
+        100,
+        4 * (2 * 32 * 32 * 5 + 6 * (16 * 5 * 32 + 32 * 16 * 32 + 32 * 16 * 5)),
+    ),
+    "short convolution": (MIXERS["short convolution"], 100, 0),
+    "recurrence": (MIXERS["recurrence"], 100, 0),
+}
+"""A mixer, tokens of a sequence, and the products between its projections, of padded chunks."""
+
+
+@pytest.mark.parametrize("name", MULTIPLIED)
+def test_products_by_chunks(name: str) -> None:
+    mixer, length, multiplied = MULTIPLIED[name]
+    products = mixer.products(length)
+    assert sum(x.count * x.m * x.n * x.k for x in products) == multiplied

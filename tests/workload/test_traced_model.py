@@ -1,4 +1,4 @@
-"""Traced models of the zoo without torch: counts, prices, what they refuse."""
+"""Traced models of the zoo: counts, prices, what they refuse; two layers of torch by hand."""
 
 import json
 from pathlib import Path
@@ -13,6 +13,7 @@ from simulator.planner.prediction import Prediction
 from simulator.workload import presets
 from simulator.workload.huggingface import from_hf
 from simulator.workload.recipe import Recipe
+from simulator.workload.torch_module import trace
 from workshop.cases.large_batches import batch_curve, epochs
 
 ZOO = Path(simulator.__file__).parent / "workload" / "zoo"
@@ -101,3 +102,26 @@ def test_the_curve_goes_through_its_points() -> None:
     least, critical = batch_curve((100, 10), (300, 20))
     assert (least, critical) == (5.0, 100.0)
     assert [epochs(batch, least, critical) for batch in (100, 300)] == [10.0, 20.0]
+
+
+def test_two_layers_of_torch_by_hand() -> None:
+    """8 inputs, 16 rectified, 4 outputs, of two bytes: kernels of a pass and what passes in one.
+
+    Back, a layer's bias is a sum over the gradient (one kernel in two passes); the gradient of its
+    weights is written beside that of its outputs. A rectifier reads and writes in both passes.
+    """
+    torch = pytest.importorskip("torch")
+    layers = torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4)
+    found = trace(torch.nn.Sequential(*layers), (torch.zeros(1, 8),))
+    first, rectifier, last = found.layers
+    assert [part.parameters for part in found.layers] == [8 * 16 + 16, 0, 16 * 4 + 4]
+    assert [part.streams[0].calls for part in found.layers] == [0.5, 1.0, 0.5]
+    for part, outputs, inputs in ((first, 16, 8), (last, 4, 16)):
+        (sums,) = part.streams
+        assert (sums.forward_bytes.fixed, sums.forward_bytes.per_sample) == (0.0, 0.0)
+        assert (sums.backward_bytes.fixed, sums.backward_bytes.per_sample) == (2 * outputs,) * 2
+        passing = part.transient_bytes
+        assert (passing.fixed, passing.per_sample) == (2 * outputs * inputs, 2 * outputs)
+    (stream,) = rectifier.streams
+    assert (stream.forward_bytes.per_sample, stream.backward_bytes.per_sample) == (64.0, 96.0)
+    assert rectifier.transient_bytes.per_sample == 2 * 2 * 16  # the output is kept, not passing

@@ -133,7 +133,8 @@ def _seen(asked: OwnCluster, topo: Path | None) -> OwnCluster:
         print_line(f"{topo}: {rule}: {said}")
     if seen.apart:
         said = ", ".join(f"{a} and {b}" for a, b in seen.apart[:4])
-        more = f" and {len(seen.apart) - 4} pairs more" if len(seen.apart) > 4 else ""
+        rest = len(seen.apart) - 4
+        more = f" and {rest} pair{'s' * (rest > 1)} more" if rest > 0 else ""
         rule = "are joined by way of others, as on a DGX-1"
         print_line(f"{topo}: no NVLink between {said}{more}: they {rule}")
     links = "nvlink" if seen.joined > 1 else "pcie" if seen.gpus > 1 else None
