@@ -265,9 +265,9 @@ class Answers:
 
     def launch(self, question: Question) -> str:
         """The command of the best layout."""
-        found = self._found(question)
-        notes = [comment_line(risk) for risk in risks(found)]
-        return "\n".join([launch_flags(found.estimate.layouts, found.scenario), *notes, ""])
+        answer = self._found(question)
+        notes = [comment_line(risk) for risk in risks(answer)]
+        return "\n".join([launch_flags(answer.estimate.layouts, answer.scenario), *notes, ""])
 
     def report(self, question: Question) -> bytes:
         """The page of ``foreshard plan``."""

@@ -37,6 +37,8 @@ _FIELDS = {
     **{name: f"training.{name}" for name in _TRAINING},
 }
 """What a log states and is no field of the layout -> where a scenario has it."""
+_SOFTWARE = "software."
+"""What a log states of the section software begins so."""
 _MEMORY = (*SCORED_MEMORY, "device", "theoretical")
 
 
@@ -70,6 +72,8 @@ class LogComparison:
     """The same of the training."""
     software_from_log: str | None = None
     """The software profile, where the scenario names none and the log's arguments ask for one."""
+    software_fields_from_log: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the section software that the scenario leaves open and the log states."""
 
     @property
     def step_error(self) -> float:
@@ -210,6 +214,7 @@ class LogComparison:
             "layout_from_log": dict(self.from_log),
             "training_from_log": dict(self.training_from_log),
             "software_from_log": self.software_from_log,
+            "software_fields_from_log": dict(self.software_fields_from_log),
             "quantities": plain(self.quantities()),
             **{
                 name: {part: float(column[0]) for part, column in getattr(estimate, name).items()}
@@ -240,9 +245,9 @@ def compare(log: MeasuredLog, scenario: Scenario) -> LogComparison:
         raise InputError(problems)
     layout = _open(log, _LAYOUT - scenario.pinned.keys())
     training = _open(log, _TRAINING - said)
-    software = _software(log, scenario)
+    software, fields_said = _software(log, scenario), _software_fields(log, scenario)
     try:
-        prediction = predict(_followed(scenario, training, software), **layout)
+        prediction = predict(_followed(scenario, training, software, fields_said), **layout)
     except InputError as error:
         raise InputError(_placed(text, log) for text in error.problems) from None
     if problems := _impossible(log, prediction):
@@ -255,6 +260,7 @@ def compare(log: MeasuredLog, scenario: Scenario) -> LogComparison:
         from_log=layout,
         training_from_log=training,
         software_from_log=software,
+        software_fields_from_log=fields_said,
     )
 
 
@@ -270,11 +276,28 @@ def _software(log: MeasuredLog, scenario: Scenario) -> str | None:
     return first_running(log.software, scenario.cluster.accelerator.platform)
 
 
-def _followed(scenario: Scenario, training: Mapping[str, Any], software: str | None) -> Scenario:
+def _software_fields(log: MeasuredLog, scenario: Scenario) -> dict[str, Any]:
+    """What the log states of the section software and the scenario does not."""
+    given = scenario.document.get("software", {})
+    return {
+        name.removeprefix(_SOFTWARE): statement.value
+        for name, statement in log.stated.items()
+        if name.startswith(_SOFTWARE) and name.removeprefix(_SOFTWARE) not in given
+    }
+
+
+def _followed(
+    scenario: Scenario,
+    training: Mapping[str, Any],
+    software: str | None,
+    fields_said: Mapping[str, Any],
+) -> Scenario:
     """The scenario with what the log adds to it."""
-    if not training and software is None:
+    if not training and not fields_said and software is None:
         return scenario
     document = dict(scenario.document)
+    if fields_said:
+        document["software"] = {**document.get("software", {}), **fields_said}
     document["training"] = {**document.get("training", {}), **training}
     if software is not None:
         document["cluster"] = {**document.get("cluster", {}), "software": software}
@@ -287,7 +310,8 @@ def _followed(scenario: Scenario, training: Mapping[str, Any], software: str | N
 def _placed(text: str, log: MeasuredLog) -> str:
     """A problem of a field, with the line of the log that states it."""
     for name, found in log.stated.items():
-        if f": layout.{name}: " in text or f": training.{name}: " in text:
+        places = (name,) if name.startswith(_SOFTWARE) else (f"layout.{name}", f"training.{name}")
+        if any(f": {place}: " in text for place in places):
             return f"{text} ({log.path}: line {found.line}: {found.words})"
     return text
 
@@ -301,13 +325,15 @@ def _contradictions(log: MeasuredLog, scenario: Scenario, said: Set[str]) -> lis
         "gpus": scenario.cluster.gpus,
         "layers": arch.layers,
         "hidden": arch.hidden,
+        **{f"{_SOFTWARE}{key}": x for key, x in scenario.document.get("software", {}).items()},
     }
     if arch.attentions:
         ours["heads"] = arch.attentions[0].heads
     problems = []
     for name, found in log.stated.items():
         if name in ours and not _same(ours[name], found.value):
-            place, value = _FIELDS.get(name, f"layout.{name}"), option_word(found.value)
+            usual = name if name.startswith(_SOFTWARE) else f"layout.{name}"
+            place, value = _FIELDS.get(name, usual), option_word(found.value)
             rule = f"must be {option_word(ours[name])} as {place} of {scenario.where}"
             follow = f" (to follow the log: --set {place}={value})" if "." in place else ""
             problems.append(

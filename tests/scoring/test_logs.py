@@ -382,6 +382,7 @@ def test_document() -> None:
         "layout_from_log",
         "training_from_log",
         "software_from_log",
+        "software_fields_from_log",
         "quantities",
         "terms_s",
         "hidden_s",

@@ -108,6 +108,8 @@ def _arguments(reading: LogReading, listed: list[tuple[int, str, str]]) -> None:
         section, _, name = item.field.partition(".")
         if section in _SECTIONS and not (name == "global_batch" and name in reading.stated):
             reading.state(name, item.value, item.place.line, item.place.key)
+        elif section == "software":
+            reading.state(item.field, item.value, item.place.line, item.place.key)
         elif item.field == "run.shard_instances" and item.value > 1:
             reading.unknown.append(item.place.key)
     for line, key, value in listed:

@@ -296,6 +296,9 @@ def _taken(comparison: LogComparison) -> list[str]:
         lines.append(f"Training fields taken from the log: {values}.")
     if comparison.software_from_log is not None:
         lines.append(f"Software profile after the log: {comparison.software_from_log}.")
+    if comparison.software_fields_from_log:
+        values = _values(comparison.software_fields_from_log)
+        lines.append(f"Software fields taken from the log: {values}.")
     return lines
 
 
