@@ -17,7 +17,6 @@ from simulator.economics.price import MARK
 from simulator.evidence.card import Card
 from simulator.frames import DataFrame, Table
 from simulator.goal import EVEN
-from simulator.layout.layouts import Layouts
 from simulator.scenario import Scenario
 from simulator.search.certainty import Certainty
 from simulator.search.checkpoints import Checkpoint, checkpoints
@@ -72,8 +71,8 @@ class BestLayout(Answer):
 
     @property
     def layout(self) -> dict[str, Any]:
-        """The whole layout as plain numbers and words, as `predict` takes it back."""
-        return layout_fields(self.scenario, self.estimate.layouts)
+        """The whole layout as plain numbers and words."""
+        return self.estimate.layouts.row()
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -194,19 +193,6 @@ class BestLayout(Answer):
         if self.usd is not None:
             words.append(show_usd(self.usd) + MARK * self.outcome.price.assumed)
         return ", ".join(words)
-
-
-def layout_fields(scenario: Scenario, layouts: Layouts, i: int = 0) -> dict[str, Any]:
-    """One layout as `predict` takes it back, field by field.
-
-    ``reshard_after_forward`` is null where it says nothing: no zero3, or a pipeline of software
-    that then keeps parameters whole.
-    """
-    row = layouts.row(i)
-    whole = row["pp"] > 1 and scenario.software.fsdp2.keeps_gathered_with_pipeline
-    if row["sharding"] != "zero3" or whole:
-        row["reshard_after_forward"] = None
-    return row
 
 
 def factor_of(scenario: Scenario) -> PlanningFactor | None:

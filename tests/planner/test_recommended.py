@@ -16,6 +16,7 @@ import simulator
 from simulator.cli.main import app
 from simulator.cost.estimate import P90
 from simulator.interop.exporting import launch_flags
+from simulator.planner.layout_row import layout_fields
 from simulator.planner.plan import Plan, alternatives, plan
 from simulator.planner.sensitivity import binding, memory_margin
 from simulator.questions.compare.offer import Asked, offer_of_answer
@@ -175,7 +176,8 @@ def test_plan_compare_and_launch_name_one_layout() -> None:
     best = plan(scenario)
     assert best.memory_verdict == "FITS"
     row = offer(scenario, Asked())
-    assert (row.layout, row.step_time_s) == (best.layout, best.step_time_s)
+    fields = layout_fields(scenario, best.estimate.layouts)
+    assert (row.layout, row.step_time_s) == (fields, best.step_time_s)
     assert row.memory_verdict == "FITS" and row.memory_p90_bytes is not None
     assert row.memory_p90_bytes <= (row.usable_bytes or 0.0)
     same = offer_of_answer(best, Asked())

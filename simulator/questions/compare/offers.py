@@ -16,6 +16,7 @@ from simulator.errors import InfeasibleError, InputError
 from simulator.hardware.cluster import load_cluster
 from simulator.planner.assumptions import Assumption, assumptions
 from simulator.planner.batch_choices import batches_of, with_critical_batch, with_sizes
+from simulator.planner.layout_row import layout_fields
 from simulator.planner.plan import (
     FEW_TIGHT,
     KEEP_FOR_ENERGY,
@@ -28,7 +29,7 @@ from simulator.planner.prediction import predict, refuse_tables
 from simulator.questions.compare.gpu_counts import batch_divides, next_good
 from simulator.questions.compare.offer import Asked, Offer, filled, goal_of, of_run
 from simulator.scenario import Scenario, make_scenario
-from simulator.search.best_layout import factor_of, layout_fields
+from simulator.search.best_layout import factor_of
 from simulator.search.candidates import widest_tp
 from simulator.search.certainty import certainty, likened_runs
 from simulator.search.defaults import stated_layout
