@@ -459,6 +459,27 @@ def test_an_exported_launch_keeps_its_checkpoints(software: str, mode: str, tmp_
     assert again.scenario.run.checkpoints.mode == mode
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("layout.tp", '"two"'), ("layout.pp", "true"), ("layout.stages", "8"),
+     ("training.global_batch", '"all"'), ("training.sequence_length", "[8192]")],
+)  # fmt: skip
+def test_a_scenario_beside_a_launch_is_refused_by_its_field(
+    field: str, value: str, tmp_path: Path
+) -> None:
+    section, _, key = field.partition(".")
+    sound = {"layout": {"tp": "2", "pp": "2"}, "training": {"global_batch": "64"}}
+    sound[section][key] = value
+    text = "".join(
+        f"[{name}]\n{''.join(f'{k} = {v}{chr(10)}' for k, v in table.items())}"
+        for name, table in sound.items()
+    )
+    path = tmp_path / "run.toml"
+    path.write_text(f'[cluster]\ngpus = 64\n{text}[model]\nname = "llama-3.1-8b"\n')
+    with pytest.raises(InputError, match=rf"run.toml: {field}: must be a ?"):
+        import_launch([path], HERE).predicted()
+
+
 @pytest.mark.parametrize("loss", ["none", "compiled", "transformer_engine"])
 def test_an_exported_launch_keeps_loss_and_padded_vocabulary(loss: str, tmp_path: Path) -> None:
     """Memory shows both: 16,384 logits of 32,000 rows, of which 2 ranks have 16,000 or 20,000."""

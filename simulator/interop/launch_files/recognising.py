@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.errors import InputError, brief_text, did_you_mean
-from simulator.files import json_of, read_records, record, toml_of, yaml_of
+from simulator.files import build, json_of, read_records, record, toml_of, yaml_of
 from simulator.interop.dialects.deepspeed import read_deepspeed
 from simulator.interop.dialects.fsdp2 import is_fsdp2, read_fsdp2
 from simulator.interop.dialects.maxtext import (
@@ -544,11 +544,27 @@ def _of_scenario(found: dict[str, Any], path: str) -> Reading:
                 known = did_you_mean(key, RUN_FIELDS) if section == "run" else ""
                 problems.append(f"{path}: {section}.{key}: unknown field{known}")
                 continue
+            if wrong := _wrong(section, key, value, path):
+                problems += wrong
+                continue
             beside = Path(path).parent / str(value)
             if (section, key) == ("model", "name") and os.path.exists(beside):
                 value = str(beside)
             stated.append(Stated(f"{section}.{key}", value, Place(path, f"{section}.{key}")))
     return Reading(path=path, kind="scenario", stated=tuple(stated), problems=tuple(problems))
+
+
+def _wrong(section: str, key: str, value: Any, path: str) -> list[str]:
+    """What is wrong with a field of layout or training by itself: others are counted from it."""
+    if section not in ("layout", "training"):
+        return []
+    for schema in SCENARIO_SECTIONS[section].schemas:
+        try:
+            build(schema, {key: value}, where=path, prefix=section)
+        except InputError as error:
+            place = f"{path}: {section}.{key}: "
+            return [text for text in error.problems if text.startswith(place)]
+    return []
 
 
 def _of_topology(text: str, path: str) -> Reading:
