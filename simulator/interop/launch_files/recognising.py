@@ -73,6 +73,7 @@ from simulator.interop.shell.shell_words import Script, read_script
 from simulator.plain_files import read_text
 from simulator.quoting import shell_word
 from simulator.sections import SECTIONS as SCENARIO_SECTIONS
+from simulator.spellings import numbers_written_out
 from simulator.workload.huggingface import from_hf
 
 # --- trainers that are known by name and not read ----------------------------------------
@@ -535,7 +536,7 @@ def _of_config(found: dict[str, Any], path: str) -> Reading:
 
 def _of_scenario(found: dict[str, Any], path: str) -> Reading:
     stated, problems = [], []
-    for section, table in found.items():
+    for section, table in numbers_written_out(found).items():
         if not isinstance(table, dict):
             problems.append(f"{path}: {section}: must be a table")
             continue
