@@ -94,7 +94,7 @@ class Word:
 
     known: tuple[str, ...]
 
-    def plainly(self, value: Any) -> str:
+    def read_value(self, value: Any) -> str:
         """Return it, if it is one of the words."""
         if not isinstance(value, str) or value not in self.known:
             raise ValueError(value)
@@ -112,7 +112,7 @@ class Words:
 
     known: tuple[str, ...]
 
-    def plainly(self, value: Any) -> str:
+    def read_value(self, value: Any) -> str:
         """Return it, if each of its words is known."""
         if not isinstance(value, str):
             raise ValueError(value)
@@ -126,7 +126,7 @@ class Words:
         from pydantic_core import core_schema
 
         text = core_schema.str_schema()
-        return core_schema.no_info_after_validator_function(self.plainly, text)
+        return core_schema.no_info_after_validator_function(self.read_value, text)
 
 
 @records.dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class ReadBy:
 
     read: Callable[[Any], Any]
 
-    def plainly(self, value: Any) -> Any:
+    def read_value(self, value: Any) -> Any:
         """Read it."""
         return self.read(value)
 
@@ -200,7 +200,7 @@ class Figure(float):
     """
 
     __slots__ = ("date", "grade", "source", "spread")
-    plainly: ClassVar[Callable[[Any], Figure]]
+    read_value: ClassVar[Callable[[Any], Figure]]
     grade: str
     source: str
     date: str
@@ -269,7 +269,7 @@ def _figure(raw: Any) -> Figure:
     )
 
 
-Figure.plainly = staticmethod(_figure)
+Figure.read_value = staticmethod(_figure)
 
 _frozen = records.dataclass(frozen=True, kw_only=True, slots=True)
 

@@ -70,8 +70,8 @@ def _reader(hint: Any) -> Reader:
     if hint in _PLAIN:
         return _PLAIN[hint]
     origin, inner = get_origin(hint), get_args(hint)
-    if origin is None and hasattr(hint, "plainly"):
-        read: Reader = hint.plainly
+    if origin is None and hasattr(hint, "read_value"):
+        read: Reader = hint.read_value
         return read
     if origin is None and dataclasses.is_dataclass(hint):
         return _record_reader(hint)
@@ -136,7 +136,7 @@ _HOLDS: dict[type[Any], Callable[[Any, Any], bool]] = {
 def _annotated(hint: Any) -> Reader:
     """What reads a type with marks; a mark may read in its place, hold a limit, or say a unit."""
     kind, *marks = get_args(hint)
-    readers = [mark.plainly for mark in marks if hasattr(mark, "plainly")]
+    readers = [mark.read_value for mark in marks if hasattr(mark, "read_value")]
     limits = [(_HOLDS[type(mark)], mark) for mark in marks if type(mark) in _HOLDS]
     if get_origin(kind) in (Union, UnionType) or (readers and limits):
         return _refuse

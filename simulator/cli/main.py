@@ -81,7 +81,7 @@ class _Command(TyperCommand):
 
     def get_params(self, ctx: Any) -> list[Any]:
         """List its parameters."""
-        return [_read_plainly(x, self.hints.get(x.name)) for x in super().get_params(ctx)]
+        return [_with_plain_reader(x, self.hints.get(x.name)) for x in super().get_params(ctx)]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Refuse a field's name as an option, as ``--tp 8``, with the ``--set`` that says it."""
@@ -99,7 +99,7 @@ class _Command(TyperCommand):
         return super().parse_args(ctx, args)
 
 
-def _read_plainly(parameter: Any, hint: Any) -> Any:
+def _with_plain_reader(parameter: Any, hint: Any) -> Any:
     """Read an option without typer where that is plain: it imports pydantic and makes a schema.
 
     So it is of what nobody typed, of texts, of paths, and of what one of our functions reads; what
@@ -114,7 +114,7 @@ def _read_plainly(parameter: Any, hint: Any) -> Any:
     kind = (get_args(kind) or (kind,))[0] if several else kind
     parser = next((mark.parser for mark in marks if getattr(mark, "parser", None)), None)
 
-    def plainly(ctx: Any, value: Any) -> Any:
+    def read_plain(ctx: Any, value: Any) -> Any:
         if value is None:
             none = () if several else None
             return then(ctx, parameter, none) if then else none
@@ -127,7 +127,7 @@ def _read_plainly(parameter: Any, hint: Any) -> Any:
             return read(ctx, value)
         return made if several else made[0]
 
-    parameter.process_value = plainly
+    parameter.process_value = read_plain
     return parameter
 
 
@@ -177,7 +177,7 @@ class _Group(TyperGroup):
 
     def get_params(self, ctx: Any) -> list[Any]:
         """List options of the program itself."""
-        return [_read_plainly(parameter, None) for parameter in super().get_params(ctx)]
+        return [_with_plain_reader(parameter, None) for parameter in super().get_params(ctx)]
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """List commands and their first sentences in plain text: rich takes long to load."""
