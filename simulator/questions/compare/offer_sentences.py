@@ -373,7 +373,7 @@ def caveats_of(answer: Comparison) -> list[str]:
         lines.append(f"Paid for by whole racks: {', '.join(racks)}")
     energy = sum(row.kwh.p50 for row in answer.feasible if row.kwh)
     if energy:
-        lines.append(f"g CO2 per kWh: {_grams(answer)} (--region)")
+        lines.append(f"g CO2 per kWh: {_grams(answer)} (--region or economics.region)")
         lines.append(
             "Ranges are P10 to P90: of cost with uncertainty of time and price, of energy with that"
             " of power."
