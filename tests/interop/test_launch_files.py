@@ -480,6 +480,11 @@ def test_a_scenario_beside_a_launch_is_refused_by_its_field(
         import_launch([path], HERE).predicted()
 
 
+def test_a_switch_that_wants_a_file_and_has_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"--job\.config_file: must be followed by a file"):
+        read(tmp_path, "torchrun -m torchtitan.train --job.config_file --training.steps 10")
+
+
 @pytest.mark.parametrize("loss", ["none", "compiled", "transformer_engine"])
 def test_an_exported_launch_keeps_loss_and_padded_vocabulary(loss: str, tmp_path: Path) -> None:
     """Memory shows both: 16,384 logits of 32,000 rows, of which 2 ranks have 16,000 or 20,000."""

@@ -8,6 +8,7 @@ from simulator.economics.planning_factor import Span
 from simulator.economics.quotes import Quote
 from simulator.errors import InputError
 from simulator.planner.assumptions import assumptions
+from simulator.planner.layout_row import layout_fields
 from simulator.planner.plan import plan
 from simulator.questions.compare.answer import Comparison, compare_clusters, default_counts
 from simulator.questions.compare.offer import Asked, Offer
@@ -39,7 +40,7 @@ def found() -> Comparison:
 def test_every_offer_is_what_plan_finds(found: Comparison) -> None:
     (row,) = [r for r in found.rows if (r.cluster, r.gpus) == ("dgx-a100", 16)]
     best = plan(scenario("dgx-a100"))
-    assert row.layout == best.estimate.layouts.row(0)
+    assert row.layout == layout_fields(best.scenario, best.estimate.layouts)
     assert row.step_time_s == float(best.estimate.step_time_s[0])
     assert row.days is not None and row.usd is not None and row.kwh is not None
     assert row.days.p50 == pytest.approx(float(best.outcome.days[0]))

@@ -48,6 +48,11 @@ def drawn(seed: int) -> dict[str, Any]:
 OWN = {"server_usd": 2e5, "remaining_value_fraction": 0.5, "support_fraction": 0.02}
 
 
+def same(value: Any) -> Any:
+    """A value as another table of layouts gives it: sums of the same terms in another order."""
+    return pytest.approx(value, rel=1e-9) if isinstance(value, float) else value
+
+
 @pytest.mark.parametrize("seed", [1, *(pytest.param(n, marks=pytest.mark.evidence)
                                           for n in range(2, 40))])  # fmt: skip
 def test_every_command_says_the_same_of_a_run(seed: int) -> None:
@@ -68,9 +73,9 @@ def test_every_command_says_the_same_of_a_run(seed: int) -> None:
         **{k: v for k, v in best["layout"].items() if k != "global_batch" and v is not None},
     ).document()["layouts"][0]  # fmt: skip
     for name in SHARED:
-        assert again[name] == best[name], name
-        assert offer[name] == best[name], name
-        assert sized[name] == best[name], name
+        assert again[name] == same(best[name]), name
+        assert offer[name] == same(best[name]), name
+        assert sized[name] == same(best[name]), name
     assert offer["planned_days"] == pytest.approx(best["planned_days"], rel=1e-12)
     for name in WHOLE:
         marks = {mark: best[f"{name}{end}"] for mark, end in (("p10", "_p10"), ("p50", ""))}

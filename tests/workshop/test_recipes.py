@@ -54,7 +54,7 @@ def test_recipes_are_near_our_best_or_terms_say_why() -> None:
         assert found.near or found.why, one.name
         assert found.slower > -0.04, "the search has the published layout, or one as good"
         assert abs(found.gain.expected) <= abs(found.gain.claimed)
-    assert near >= 14
+    assert near >= 13  # 14 before the search kept layouts that are fastest once layers are dealt
 
 
 @pytest.mark.evidence

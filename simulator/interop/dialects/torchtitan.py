@@ -166,7 +166,7 @@ def _degrees(row: dict[str, Any], scenario: Scenario) -> dict[str, Any]:
     if scenario.software.overlap.tensor == "async" and row["tp"] > 1:
         table["enable_async_tensor_parallel"] = True
     table["context_parallel_degree"] = row["cp"]
-    if row["cp"] > 1:
+    if row["cp"] > 1 and row["cp_kind"] in _ROTATIONS:
         table["context_parallel_rotate_method"] = _ROTATIONS[row["cp_kind"]]
     if scenario.workload.architecture.is_moe:
         table["expert_parallel_degree"] = row["ep"]
@@ -224,6 +224,8 @@ def torchtitan_unsaid(row: dict[str, Any], scenario: Scenario) -> dict[str, str]
         unsaid |= {"sharding": reason, "shard_group": reason}
     elif row["shard_group"] % row["cp"]:
         unsaid["shard_group"] = "all context-parallel ranks share states."
+    if row["cp"] > 1 and row["cp_kind"] not in _ROTATIONS:
+        unsaid["cp_kind"] = "torchtitan sends keys and values round, or gathers them."
     if row["tp"] > 1 and not row["sequence_parallel"]:
         unsaid["sequence_parallel"] = "torchtitan's tensor parallelism is sequence parallel."
     if row["reshard_after_forward"] is not True:

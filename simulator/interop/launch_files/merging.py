@@ -192,6 +192,9 @@ class _Merging:
         shared = {"layout.sharding"} & {*self.fields, *self.given}
         named = [(reading, item) for reading in self.readings for item in reading.named]
         for reading, setting in named:
+            if not isinstance(setting.value, str):
+                self.problems.append(f"{setting.place}: must be followed by a file")
+                continue
             if Path(setting.value).name in given:
                 continue
             rule = f"{setting.place}: {setting.value[:120]!r} says more: give it with --from too"
