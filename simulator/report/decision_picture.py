@@ -212,6 +212,8 @@ def _frame(
     width, height = (72.0 * inches[0] - _BESIDE, 72.0 * inches[1] - _BELOW)
     plot = Plot(x=(low, high), y=(foot, top), width=width, height=height, log_x=axes_log(shown))
     marks, labels = list[Box](), list[Label]()
+    if dear is not None:  # first, so that what is past the deadline is shaded as such
+        axes.axhspan(dear / scale, top, color=colour("over budget").light, lw=0, zorder=0)
     if late is not None:
         axes.axvspan(late, high, color=colour("past deadline").light, lw=0, zorder=0)
         axes.axvline(late, color=colour("does not fit").light, ls="--", lw=1.3)
@@ -219,7 +221,6 @@ def _frame(
         marks.append((at - 1.0, at + 1.0, 0.0, height))
         labels.append(_deadline_words(late, plot))
     if dear is not None:
-        axes.axhspan(dear / scale, top, color=colour("over budget").light, lw=0, zorder=0)
         axes.axhline(dear / scale, color=colour("tight").light, ls="--", lw=1.3)
         at = plot.points(low, dear / scale)[1]
         marks.append((0.0, width, at - 1.0, at + 1.0))

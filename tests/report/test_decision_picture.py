@@ -10,9 +10,10 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from simulator.economics.planning_factor import Span
-from simulator.questions.compare.offers import Asked, Offer
+from simulator.questions.compare.offer import Asked, Offer
 from simulator.report.decision import Option
 from simulator.report.decision_picture import draw_decision, drawn_offers
+from simulator.report.palette import colour
 
 
 def an_offer(gpus: int, days: float, usd: float, gpu: str = "h100-sxm", **more: Any) -> Offer:
@@ -99,3 +100,10 @@ def test_a_limit_beyond_three_times_what_is_drawn_is_written_instead(
     words = [text.get_text() for text in drawn([offer], deadline_days=days).texts]
     assert (f"deadline {days:.0f} days" in words) == there
     assert (f"deadline {days:.0f} days lies beyond" in words) != there
+
+
+def test_past_the_deadline_is_shaded_over_what_is_over_the_budget() -> None:
+    """Both shades are opaque: the one drawn last shows where they meet."""
+    axes = drawn([an_offer(8, 50.0, 2e6)], deadline_days=40.0, budget_usd=1e6)
+    shades = [to_hex(patch.get_facecolor()) for patch in axes.patches]
+    assert shades == [colour("over budget").light, colour("past deadline").light]
