@@ -214,17 +214,16 @@ def _frame(
     marks, labels = list[Box](), list[Label]()
     if dear is not None:  # first, so that what is past the deadline is shaded as such
         axes.axhspan(dear / scale, top, color=colour("over budget").light, lw=0, zorder=0)
+        axes.axhline(dear / scale, color=colour("tight").light, ls="--", lw=1.3)
+        at = plot.points(low, dear / scale)[1]
+        marks.append((0.0, width, at - 1.0, at + 1.0))
+        labels.append(_budget_words(dear, dear / scale, plot))
     if late is not None:
         axes.axvspan(late, high, color=colour("past deadline").light, lw=0, zorder=0)
         axes.axvline(late, color=colour("does not fit").light, ls="--", lw=1.3)
         at = plot.points(late, foot)[0]
         marks.append((at - 1.0, at + 1.0, 0.0, height))
-        labels.append(_deadline_words(late, plot))
-    if dear is not None:
-        axes.axhline(dear / scale, color=colour("tight").light, ls="--", lw=1.3)
-        at = plot.points(low, dear / scale)[1]
-        marks.append((0.0, width, at - 1.0, at + 1.0))
-        labels.append(_budget_words(dear, dear / scale, plot))
+        labels.insert(0, _deadline_words(late, plot))
     beyond = [
         f"{what} {words} lies beyond"
         for what, limit, seen, words in (
