@@ -30,9 +30,8 @@ from simulator.planner.plan import Plan, plan, ranked
 from simulator.planner.prediction import Prediction, predict
 from simulator.planner.sensitivity import memory_margin
 from simulator.planner.variants import other_trainings
-from simulator.quoting import comment_line
 from simulator.records import dataclass
-from simulator.report.wording import risks
+from simulator.report.wording import risk_comments
 from simulator.scenario import Scenario
 from simulator.schedules.registry import usual_codes
 from simulator.search.allowed import with_allowed
@@ -266,8 +265,8 @@ class Answers:
     def launch(self, question: Question) -> str:
         """The command of the best layout."""
         answer = self._found(question)
-        notes = [comment_line(risk) for risk in risks(answer)]
-        return "\n".join([launch_flags(answer.estimate.layouts, answer.scenario), *notes, ""])
+        command = launch_flags(answer.estimate.layouts, answer.scenario)
+        return "\n".join([command, *risk_comments(answer), ""])
 
     def report(self, question: Question) -> bytes:
         """The page of ``foreshard plan``."""

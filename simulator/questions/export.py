@@ -121,11 +121,9 @@ def _contents(scenario: Scenario, form: str, *, best: bool, top: int) -> dict[st
         step = simulate(layouts, scenario.workload, scenario.cluster, scenario.software)
         return {f"{name}.et": raw for name, raw in chakra_traces(step).items()}
     from simulator.interop.exporting import export
-    from simulator.quoting import comment_line
-    from simulator.report.wording import risks
+    from simulator.report.wording import risk_comments
 
-    notes = [comment_line(risk) for risk in risks(answer)]
-    return {"": "\n".join([export(layouts, scenario, form), *notes, ""]).encode()}
+    return {"": "\n".join([export(layouts, scenario, form), *risk_comments(answer), ""]).encode()}
 
 
 TABLES = ("csv", "markdown", "parquet")

@@ -15,6 +15,7 @@ from simulator.arrays import Floats
 from simulator.cost.terms import LABELS
 from simulator.economics.price import MARK
 from simulator.goal import Goal, goal_word
+from simulator.quoting import comment_line
 from simulator.scenario import Scenario
 from simulator.search.best_layout import BestLayout
 from simulator.search.outcome import GoalChances, Outcome, spans
@@ -209,8 +210,11 @@ def goal_words(goal: Goal, chances: GoalChances) -> list[str]:
     return words
 
 
-def risks(answer: BestLayout) -> list[str]:
-    """Say what stands against starting the first layout: memory, a goal at risk or missed."""
+def risk_comments(answer: BestLayout) -> list[str]:
+    """What stands against starting the first layout, as comments of a launch file.
+
+    Memory that may not do, a deadline or a budget that is at risk or missed.
+    """
     goal, chances = answer.scenario.goal, answer.goal_chances
     said = [] if answer.memory_verdict == "FITS" else [_memory(answer)]
     for chance, alone in (
@@ -219,7 +223,7 @@ def risks(answer: BestLayout) -> list[str]:
     ):
         if chance is not None and goal_word(chance) != "safe":
             said += [f"{words[0].upper()}{words[1:]}." for words in goal_words(alone, chances)]
-    return said
+    return [comment_line(words) for words in said]
 
 
 def price_words(outcome: Outcome) -> str:

@@ -307,11 +307,15 @@ def _followed(
     return replace(made, assumed=assumed)
 
 
+def _place(name: str) -> str:
+    """Where a scenario has what a log states by a name."""
+    return _FIELDS.get(name, name if name.startswith(_SOFTWARE) else f"layout.{name}")
+
+
 def _placed(text: str, log: MeasuredLog) -> str:
     """A problem of a field, with the line of the log that states it."""
     for name, found in log.stated.items():
-        places = (name,) if name.startswith(_SOFTWARE) else (f"layout.{name}", f"training.{name}")
-        if any(f": {place}: " in text for place in places):
+        if f": {_place(name)}: " in text:
             return f"{text} ({log.path}: line {found.line}: {found.words})"
     return text
 
@@ -332,8 +336,7 @@ def _contradictions(log: MeasuredLog, scenario: Scenario, said: Set[str]) -> lis
     problems = []
     for name, found in log.stated.items():
         if name in ours and not _same(ours[name], found.value):
-            usual = name if name.startswith(_SOFTWARE) else f"layout.{name}"
-            place, value = _FIELDS.get(name, usual), option_word(found.value)
+            place, value = _place(name), option_word(found.value)
             rule = f"must be {option_word(ours[name])} as {place} of {scenario.where}"
             follow = f" (to follow the log: --set {place}={value})" if "." in place else ""
             problems.append(

@@ -34,16 +34,8 @@ NAMES = ["--model", "llama-3.2-1b", "--set", "training.tokens=1e11", *SETS, "--j
 RUN = ["compare", *NAMES, "--clusters", "dgx-h100,mi325x-8", "--gpus", "8..16"]
 
 TOP = [
-    *(
-        "schema",
-        "version",
-        "command",
-        "scenario",
-        "assumed_training",
-        "idle_fields",
-        "workload",
-        "asked",
-    ),
+    *("schema", "version", "command", "scenario", "assumed_training", "idle_fields"),
+    *("workload", "asked"),
     *("rows", "decision", "at_equal_gpus"),
     *("equal_budget_usd", "at_equal_budget", "equal_deadline_days", "at_deadline", "pareto"),
     *("curves", "nearest", "assumptions", "caveats"),
