@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from simulator.interop.dialects.megatron import read_megatron
-from simulator.interop.dialects.settings import Reading, Setting, Settings, idle_in
+from simulator.interop.dialects.settings import Reading, Setting, Settings, with_idle
 from simulator.interop.dialects.training_ways import say_program
 
 _NAMES = {
@@ -50,19 +50,13 @@ def read_megatron_swift(settings: Settings, program: str) -> Reading:
     overlapped = settings.found.get("overlap_grad_reduce")
     is_overlapped = overlapped is not None and str(overlapped.value).lower() == "true"
     reading = read_megatron(settings, flags=False, kind="ms-swift command", program="")
-    idle = idle_in("ms_swift")
-    quiet = {item.place for item in settings.found.values() if idle(item.key) or idle.usual(item)}
     said = {item.field for item in reading.stated}
     for field, value in _USUAL.items():
         if field not in said:
             settings.usually(field, value, _WHY)
-    return replace(
-        reading,
-        software=("megatron-core",) if is_overlapped else ("megatron-core-defaults",),
-        usual=tuple(settings.usual),
-        idle=(*reading.idle, *(place for place in reading.unknown if place in quiet)),
-        unknown=tuple(place for place in reading.unknown if place not in quiet),
-    )
+    software = ("megatron-core",) if is_overlapped else ("megatron-core-defaults",)
+    reading = replace(reading, software=software, usual=tuple(settings.usual))
+    return with_idle(reading, settings.found.values(), "ms_swift")
 
 
 def _model(settings: Settings) -> None:

@@ -20,7 +20,7 @@ from simulator.interop.dialects.settings import (
     Setting,
     Settings,
     as_whole,
-    idle_in,
+    with_idle,
 )
 
 _MARKS = ("model.megatron_amp_O2", "model.mcore_gpt", "model.apex_transformer_log_level")
@@ -117,14 +117,8 @@ def reading_of(settings: list[Setting], path: str) -> Reading:
         return Reading(path=path, kind=kind, problems=(f"{other.place}: {rule}",))
     kept, elsewhere = _in_words_of_core(settings)
     reading = read_megatron(Settings.of(path, kept), flags=False, kind=kind)
-    idle = idle_in("nemo")
-    quiet = {item.place for item in kept if idle(item.key) or idle.usual(item)}
-    return replace(
-        reading,
-        software=("nemo-24.07", *reading.software),
-        idle=(*reading.idle, *elsewhere, *(place for place in reading.unknown if place in quiet)),
-        unknown=tuple(place for place in reading.unknown if place not in quiet),
-    )
+    software, idle = ("nemo-24.07", *reading.software), (*reading.idle, *elsewhere)
+    return with_idle(replace(reading, software=software, idle=idle), kept, "nemo")
 
 
 def _blank(value: Any) -> bool:

@@ -399,6 +399,17 @@ def idle_in(dialect: str) -> IdleKeys:
     return IdleKeys(names, {key: _plain(value) for key, value in values.items()})
 
 
+def with_idle(reading: Reading, settings: Iterable[Setting], dialect: str) -> Reading:
+    """A reading in another dialect's words, whose unknown keys may be idle in its own."""
+    idle = idle_in(dialect)
+    quiet = {item.place for item in settings if idle(item.key) or idle.usual(item)}
+    return replace(
+        reading,
+        idle=(*reading.idle, *(place for place in reading.unknown if place in quiet)),
+        unknown=tuple(place for place in reading.unknown if place not in quiet),
+    )
+
+
 def _plain(value: Any) -> str:
     """A value as one of its spellings: numbers without notation, words in small letters."""
     number = as_whole(value)
