@@ -284,3 +284,47 @@ FACTORY: dict[str, Any] = {
     "fsdp_config": {"version": 1, "activation_checkpointing": False},
     "gradient_checkpointing_kwargs": {"use_reentrant": False}, "quantization_bit": None,
 }  # fmt: skip
+
+NEOX = """\
+# Pythia 6.9B, after configs/pythia/6-9B.yml of EleutherAI/gpt-neox@ea7aefd8
+{
+   "pipe_parallel_size": 1,
+   "model_parallel_size": 2,
+   "num_layers": 32,
+   "hidden_size": 4096,
+   "num_attention_heads": 32,
+   "seq_length": 2048,
+   "max_position_embeddings": 2048,
+   "norm": "layernorm",
+   "pos_emb": "rotary",
+   "rotary_pct": 0.25,
+   "no_weight_tying": true,
+   "gpt_j_residual": true,
+   "output_layer_parallelism": "column",
+   "attention_config": [[["flash"], 32]],
+   "scaled_upper_triang_masked_softmax_fusion": true,
+   "bias_gelu_fusion": true,
+   "optimizer": {"type": "Adam", "params": {"lr": 0.00012, "betas": [0.9, 0.95], "eps": 1.0e-8}},
+   "min_lr": 0.000012,
+   "zero_optimization": {"stage": 1, "overlap_comm": true, "contiguous_gradients": true},
+   "train_micro_batch_size_per_gpu": 8,
+   "gradient_accumulation_steps": 2,
+   "checkpoint_activations": true,
+   "checkpoint_num_layers": 1,
+   "partition_activations": true,
+   "synchronize_each_layer": true,
+   "hidden_dropout": 0,
+   "attention_dropout": 0,
+   "fp16": {"fp16": true, "enabled": true, "loss_scale": 0, "initial_scale_power": 12},
+   "train_iters": 143000,
+   "lr-decay-iters": 143000,
+   "checkpoint_factor": 1000,
+   "extra_save_iters": [0, 1, 2],
+   "tokenizer_type": "HFTokenizer",
+}
+"""
+
+NEOX_PATHS = """\
+{ "data_path": "/data/pile", "vocab_file": "data/20B_tokenizer.json", "save": "checkpoints",
+  "load": "checkpoints", "tensorboard-dir": "logs", "use_wandb": True, "wandb_project": "neox", }
+"""

@@ -18,6 +18,7 @@ import pytest
 from simulator.files import read_toml
 from simulator.interop.dialects import settings as settings_module
 from simulator.interop.dialects.deepspeed import read_deepspeed
+from simulator.interop.dialects.gpt_neox import read_gpt_neox
 from simulator.interop.dialects.maxtext import read_maxtext
 from simulator.interop.dialects.megatron import read_megatron
 from simulator.interop.dialects.settings import Place, Reading, Setting, Settings, idle_in
@@ -35,6 +36,7 @@ READERS: dict[str, Callable[[Settings], Reading]] = {
     "accelerate": read_accelerate,
     "deepspeed": read_deepspeed,
     "maxtext": lambda found: read_maxtext(found, kind="command", whole=False),
+    "gpt_neox": read_gpt_neox,
 }
 SPEAKS = re.compile(
     r"dtype|shard|offload|recompute|activation_checkpoint|gradient_checkpoint|checkpointing|bucket"
@@ -74,7 +76,13 @@ SHOWN = {
     " save_quantized_params_path hf_lora_adapter_path lora_input_adapters_path"
     " zero_optimization.stage3_gather_16bit_weights_on_model_save"
     " zero_optimization.stage3_gather_fp16_weights_on_model_save",
-    "reports": "flops_profiler.recompute_fwd_factor throughput_window_size",
+    "reports": "flops_profiler.recompute_fwd_factor throughput_window_size"
+    " gradient_noise_scale_cpu_offload",
+    "what GPT-NeoX fills in from zero_optimization": "zero_reduce_bucket_size"
+    " zero_allgather_bucket_size",
+    "layers that it refuses": "gmlp_attn_dim rpe_num_buckets",
+    "generation, factors of muP, building kernels": "precompute_model_name recompute mup_attn_temp"
+    " fused_kernels_build_path",
 }
 """Names that speak of it and bear on nothing, by what shows it (tests below)."""
 BY_NAME = {key for words in SHOWN.values() for key in words.split()}
@@ -193,7 +201,7 @@ def test_shown_names_say_where_they_act() -> None:
         "counters of the loss scale, one number each": "fp16|loss",
         "host": "offload_(?:param|optimizer)|grain|aio",
         "saving and loading": "save|load|checkpoint|adapter",
-        "reports": "flops|throughput",
+        "reports": "flops|throughput|noise_scale",
     }
     for reason, pattern in places.items():
         assert all(re.search(pattern, key) for key in SHOWN[reason].split()), reason

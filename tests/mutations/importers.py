@@ -309,6 +309,7 @@ def _from_files() -> Iterator[Importer]:
         ("maxtext.sh", ".sh", "text", (launch_samples.MAXTEXT,)),
         ("neuronx.yaml", ".yaml", "text", (launch_samples.NEURONX_SMALL,)),
         ("torchtune.yaml", ".yaml", "text", (test_torchtune.FULL,)),
+        ("gpt_neox.yaml", ".yaml", "text", (launch_samples.NEOX,)),
         *(
             (name, Path(name).suffix, "text", (text,))
             for name, text in trainer_samples.SAMPLES.items()

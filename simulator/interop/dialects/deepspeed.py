@@ -169,6 +169,16 @@ until then (deepspeed/runtime/fp16/onebit)."""
 
 def read_deepspeed(settings: Settings) -> Reading:
     """State what a configuration says; keys are dotted."""
+    say_engine(settings)
+    return settings.reading(
+        "DeepSpeed configuration",
+        idle_in("deepspeed"),
+        software=("deepspeed", "optimum-habana"),
+    )
+
+
+def say_engine(settings: Settings) -> None:
+    """State what DeepSpeed's own keys say, whatever stands beside them."""
     settings.whole("training.global_batch", "train_batch_size")
     settings.whole("layout.micro_batch", "train_micro_batch_size_per_gpu")
     settings.whole("run.accumulation", "gradient_accumulation_steps")
@@ -192,11 +202,6 @@ def read_deepspeed(settings: Settings) -> Reading:
         rule = f"exchange in a bit is not modelled; read as {plain}, which it is in its warm-up"
         settings.notes.append(f"{named.place}: {named.value}: {rule}: later steps are shorter")
     settings.take("zero_optimization")
-    return settings.reading(
-        "DeepSpeed configuration",
-        idle_in("deepspeed"),
-        software=("deepspeed", "optimum-habana"),
-    )
 
 
 _MOST_ELEMENTS = 10**13

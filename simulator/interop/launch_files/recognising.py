@@ -14,6 +14,7 @@ from typing import Any
 
 from simulator.errors import InputError, brief_text, did_you_mean
 from simulator.files import build, json_of, read_records, record, toml_of, yaml_of
+from simulator.interop.dialects import gpt_neox
 from simulator.interop.dialects.deepspeed import read_deepspeed
 from simulator.interop.dialects.fsdp2 import is_fsdp2, read_fsdp2
 from simulator.interop.dialects.maxtext import (
@@ -62,13 +63,11 @@ from simulator.interop.launch_files.job_manifests import MANIFEST, read_manifest
 from simulator.interop.launch_files.measured_files import read_measured
 from simulator.interop.shell.command_words import (
     Command,
-    batch_directives,
-    read_directives,
     read_launcher,
-    seeds_of,
     settings_of,
     training_command,
 )
+from simulator.interop.shell.job_heads import JOBS, read_heads
 from simulator.interop.shell.shell_words import Script, read_script
 from simulator.plain_files import read_text
 from simulator.quoting import shell_word
@@ -142,8 +141,9 @@ KINDS = (
     "a configuration of NeuronX Distributed Training (YAML)",
     "a recipe of NeMo, Megatron-Bridge or Primus (YAML), or options over one of NeMo 1",
     "a configuration of torchtune (YAML), or tune run with it",
+    "a configuration of GPT-NeoX (YAML, several files together), or deepy.py with it",
     "an MLPerf configuration (shell)",
-    "a job of SLURM",
+    "a job of SLURM, PBS or LSF",
     "a TrainJob, PyTorchJob, Job or Run:ai workload, or a task of SkyPilot (YAML)",
     "nvidia-smi topo -m",
     "a log of nccl-tests or rccl-tests",
@@ -254,11 +254,50 @@ def read_launch_file(
         make = f"foreshard calibrate {shell_word(path)} --base-cluster NAME --out-cluster OWN.toml"
         note = f"{path} measures collectives: {make} makes the cluster to give with --cluster"
         return [Reading(path=str(path), kind="log of nccl-tests", notes=(note,))]
-    content = _by_content(text, str(path), beside)
+    content = _of_neox_files(text, path, beside or {}) or _by_content(text, str(path), beside)
+    if not content and _neox_part(path) is not None:
+        rule = "has paths and logging of a GPT-NeoX configuration alone: give it with the model's"
+        raise InputError(f"{path}: {rule}")
     if not content:
         known = "; ".join((*KINDS, *(f"a {x.table['kind']}" for x in trainers())))
         raise InputError(f"{path}: not recognised as a launch file; these are: {known}")
     return content
+
+
+def _of_neox_files(text: str, path: Path | str, beside: Mapping[str, Path | str]) -> list[Reading]:
+    """A configuration of GPT-NeoX and the files given with it that have nothing but its arguments.
+
+    They may be JSON in the looser form that YAML takes: with ``True`` and a comma too many.
+    """
+    if not str(path).endswith(_NEOX_ENDS) or not _NEOX_MARK.search(text):
+        return []
+    table = yaml_of(text, str(path))
+    if not isinstance(table, dict) or not gpt_neox.is_gpt_neox(map(str, table)):
+        return []
+    settings, reads = _settings(table, str(path)), set[str]()
+    for name, other in beside.items():
+        part = _neox_part(other)
+        if part is not None:
+            settings += _settings(part, str(other))
+            reads.add(name)
+    return [replace(gpt_neox.reading_of(settings, str(path)), reads=frozenset(reads))]
+
+
+def _neox_part(path: Path | str) -> dict[Any, Any] | None:
+    """Another file of a configuration of GPT-NeoX; None where it is any other."""
+    if not str(path).endswith(_NEOX_ENDS):
+        return None
+    try:
+        table = yaml_of(read_text(path, LAUNCH_FILE_LIMIT_BYTES), str(path))
+    except InputError:
+        return None
+    return table if gpt_neox.is_part(table) else None
+
+
+_NEOX_ENDS = (".yml", ".yaml", ".json")
+_NEOX_MARK = re.compile(
+    r"(?:pipe|model)[_-]parallel[_-]size|attention[_-]config|gpt[_-]j[_-]residual|checkpoint[_-]factor"
+)
 
 
 def _by_content(
@@ -285,6 +324,8 @@ def _by_content(
         return _of_documents(text, path)
     return _of_shell(text, path, beside)
 
+
+_PRINTS = ("echo", "printf", "cat")
 
 _NEXT_DOCUMENT = re.compile(r"^---(?:[ \t].*)?$", re.M)
 _MOST_DOCUMENTS = 50
@@ -351,6 +392,8 @@ def _of_json_text(text: str, path: str) -> list[Reading]:
     try:
         return _of_json(json_of(text, path), path, text)
     except InputError as error:
+        if path.endswith((".yaml", ".yml")):  # of YAML, braces may hold what JSON may not
+            return _of_documents(text, path)
         try:
             plain = json_text(text)
             found = json_of(plain, path)
@@ -580,21 +623,21 @@ def _of_topology(text: str, path: str) -> Reading:
 def _of_shell(
     text: str, path: str, beside: Mapping[str, Path | str] | None = None
 ) -> list[Reading]:
-    directives = batch_directives(text, path)
+    shell, seeds = read_heads(text, path)
     read = {name: read_text(at, LAUNCH_FILE_LIMIT_BYTES) for name, at in (beside or {}).items()
-            if name in text or is_named_to_launcher(name, text)}  # fmt: skip
-    script = read_script(text, path, seeds_of(directives), read)
-    shell = []
-    if directives:
-        job = Settings.of(path, directives)
-        read_directives(job)
-        shell.append(job.reading("job of SLURM", idle_in("slurm")))
+            if name in text or is_named_to_launcher(name, text)
+            or gpt_neox.is_named_to_deepy(name, text)}  # fmt: skip
+    script = read_script(text, path, seeds, read)
     command = training_command(script)
-    configured = _of_tune(script, beside or {}) or _of_options(command, script, beside or {})
+    configured = (
+        _of_tune(script, beside or {})
+        or _of_deepy(script, beside or {})
+        or _of_options(command, script, beside or {})
+    )
     shell += configured or _of_command(command, script)
     if reads := frozenset(read) - frozenset(script.beside):
         shell.append(Reading(path=path, kind="script", reads=reads))
-    trains = any(reading.kind not in ("script", "job of SLURM") for reading in shell)
+    trains = any(reading.kind not in ("script", *JOBS) for reading in shell)
     for document in script.documents:
         place = f"{path}: {document.name or f'line {document.line}'}"
         if document.name.endswith((".json", ".toml", ".yaml", ".yml")):
@@ -829,6 +872,33 @@ def _of_tune(script: Script, beside: Mapping[str, Path | str]) -> list[Reading]:
         path = str(beside[Path(str(config.value)).name])
         whole = Settings.of(path, [*stated, *said.values()])
         return [started, read_torchtune(whole, recipe)]
+    return []
+
+
+def _of_deepy(script: Script, beside: Mapping[str, Path | str]) -> list[Reading]:
+    """What GPT-NeoX's launcher starts with the configurations that it names, all of them one."""
+    for words in script.commands:
+        texts = [word.text for word in words]
+        at = next((i for i, text in enumerate(texts) if text.endswith("deepy.py")), None)
+        if at is None or texts[0] in _PRINTS:
+            continue
+        program, files = gpt_neox.files_named(texts[at + 1 :])
+        if way := way_of(program):
+            problem = f"{script.path}: {program} asks for {refusal(way)}"
+            return [Reading(path=script.path, kind="script", problems=(problem,))]
+        place = Place(script.path, "deepy.py", words[at].line)
+        settings, missing = list[Setting](), list[Setting]()
+        for name in files:
+            setting = Setting("deepy.py", name, place)
+            stated = _configuration(setting, script, beside)
+            settings += stated or []
+            missing += [setting] if stated is None else []
+        if missing or not files:
+            rule = ", ".join(str(item.value) for item in missing) or "files that it does not name"
+            rule = f"{place}: what its run does stands in {rule}: give it with --from too"
+            kind = "command of deepy.py"
+            return [Reading(path=script.path, kind=kind, problems=(rule,), named=tuple(missing))]
+        return [gpt_neox.reading_of(settings, script.path)]
     return []
 
 

@@ -41,6 +41,8 @@ CODES: dict[Decision, int] = {"allow": 0, "warn": 3, "refuse": 1}
 _WORST: dict[Decision, int] = {"allow": 0, "warn": 1, "refuse": 2}
 _FILE_BYTES = 2**20
 _TIME = re.compile(r"^#SBATCH\s+(?:--time[=\s]\s*|-t\s*)(\S+)", re.M)
+_PBS_TIME = re.compile(r"^#PBS\s(?:.*[\s,])?(?:-l\s*)?walltime=([^\s,#]+)", re.M)
+_LSF_TIME = re.compile(r"^#BSUB\s(?:.*\s)?-W\s+([^\s/#]+)", re.M)
 _DOUBLINGS = 6
 """Of the job's servers up to which the smallest request is looked for; and as many halvings."""
 
@@ -167,7 +169,7 @@ def admit(
     Parameters
     ----------
     file : path
-        A job of Slurm, Kubernetes, Run:ai or SkyPilot, or any launch file.
+        A job of Slurm, PBS, LSF, Kubernetes, Run:ai or SkyPilot, or any launch file.
     names, overrides
         As in :func:`simulator.interop.launch_files.merging.import_launch`.
     beside : paths
@@ -223,11 +225,15 @@ def time_limit_s(file: Path | str) -> float | None:
     Raises
     ------
     InputError
-        If it is not a time as Slurm writes one.
+        If it is not a time as its scheduler writes one.
     """
     text = read_text(file, _FILE_BYTES)
     if match := _TIME.search(text):
         return slurm_seconds(match[1], f"{file}: #SBATCH --time")
+    if match := _PBS_TIME.search(text):
+        return _clock_s(match[1], 1, f"{file}: #PBS -l walltime")
+    if match := _LSF_TIME.search(text):
+        return _clock_s(match[1], 60, f"{file}: #BSUB -W")
     if re.search(r"^kind:\s*\w", text, re.M):
         document = yaml_of(text, str(file))
         manifest = read_manifest(document, str(file)) if isinstance(document, dict) else None
@@ -257,6 +263,22 @@ def slurm_seconds(text: str, where: str) -> float | None:
     else:
         hours, (minutes, seconds) = 0, [*numbers, 0][:2]
     return float(((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+
+def _clock_s(text: str, last_s: int, where: str) -> float:
+    """Read parts of a clock whose last one counts `last_s` seconds: PBS ends in them, LSF not.
+
+    >>> _clock_s("1:30:00", 1, "x"), _clock_s("5400", 1, "x"), _clock_s("1:30", 60, "x")
+    (5400.0, 5400.0, 5400.0)
+    """
+    parts, most = text.split(":"), 3 if last_s == 1 else 2
+    if not all(re.fullmatch(r"[0-9]{1,9}", part) for part in parts) or len(parts) > most:
+        form = "HH:MM:SS or seconds" if last_s == 1 else "HH:MM or minutes"
+        raise InputError(f"{where}: must be a time as {form}, got {text[:80]!r}")
+    seconds = 0
+    for part in parts:
+        seconds = 60 * seconds + int(part)
+    return float(seconds * last_s)
 
 
 def _unread(imported: Imported) -> list[Reason]:
