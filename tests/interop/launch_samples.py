@@ -328,3 +328,50 @@ NEOX_PATHS = """\
 { "data_path": "/data/pile", "vocab_file": "data/20B_tokenizer.json", "save": "checkpoints",
   "load": "checkpoints", "tensorboard-dir": "logs", "use_wandb": True, "wandb_project": "neox", }
 """
+
+NEMO_2 = """\
+import nemo_run as run
+from nemo.collections import llm
+from nemo.collections.llm.recipes.precision.mixed_precision import bf16_with_fp8_mixed
+
+
+def configure_recipe(nodes: int = 1, gpus_per_node: int = 2):
+    recipe = llm.llama3_8b.pretrain_recipe(
+        dir="/checkpoints", name=f"run_{nodes}", num_nodes=nodes, num_gpus_per_node=gpus_per_node
+    )
+    recipe.trainer.strategy.tensor_model_parallel_size = 2
+    recipe.trainer.strategy.context_parallel_size = 1
+    recipe.trainer.plugins = bf16_with_fp8_mixed()
+    recipe.trainer.max_steps = 1000
+    recipe.data.global_batch_size = 8 * 32
+    recipe.model.config.recompute_granularity = "full"
+    recipe.model.config.recompute_method = "block"
+    recipe.model.config.recompute_num_layers = 4
+    return recipe
+
+
+def local_executor(nodes: int = 1, devices: int = 2) -> run.LocalExecutor:
+    return run.LocalExecutor(ntasks_per_node=devices, launcher="torchrun")
+
+
+if __name__ == "__main__":
+    recipe = configure_recipe(nodes=1, gpus_per_node=8)
+    run.run(recipe, executor=local_executor(devices=recipe.trainer.devices))
+"""
+"""A script of NeMo-Run after the quick start of NeMo 2's documentation."""
+
+HEADS = """\
+#!/bin/bash
+#PBS -l select=2:ncpus=64:ngpus=4:mem=400gb,walltime=24:00:00
+#PBS -l place=scatter:excl
+#PBS -A project
+#BSUB -n 8
+#BSUB -R "span[ptile=4] rusage[mem=4000]"
+#BSUB -gpu "num=4:mode=exclusive_process"
+#BSUB -W 2:00
+python pretrain_gpt.py --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --bf16 \\
+    --num-attention-heads 32 --group-query-attention --num-query-groups 8 --seq-length 8192 \\
+    --max-position-embeddings 8192 --swiglu --normalization RMSNorm --disable-bias-linear \\
+    --untie-embeddings-and-output-weights --position-embedding-type rope --vocab-size 128256 \\
+    --tensor-model-parallel-size 2 --micro-batch-size 1 --global-batch-size 64 --train-iters 9
+"""

@@ -1158,28 +1158,6 @@ def test_experts_are_gathered_unless_the_command_says_how_tokens_reach_them(tmp_
     assert read(tmp_path, {"run.sh": said}).scenario.pinned["dispatcher"] == "alltoall"
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        (
-            "1-3B.yml",
-            '{\n  # parallelism\n  "pipe-parallel-size": 1,\n  "model-parallel-size": 1,\n'
-            '  "num-layers": 24, "hidden-size": 2048,\n  "zero_optimization": {"stage": 1},\n'
-            '  "train_micro_batch_size_per_gpu": 4,\n}\n',
-        ),
-        (
-            "20B.yml",
-            '"pipe_parallel_size": 4\n"model_parallel_size": 2\n"num_layers": 44\n'
-            '"gradient_accumulation_steps": 32\n"train_micro_batch_size_per_gpu": 4\n',
-        ),
-    ],
-)
-def test_deepspeeds_keys_beside_those_of_gpt_neox(tmp_path: Path, name: str, text: str) -> None:
-    """EleutherAI/gpt-neox@ea7aefd8, configs: no configuration of DeepSpeed, nor a Trainer's."""
-    with pytest.raises(InputError, match="a file of GPT-NeoX"):
-        read(tmp_path, {name: text}, model="llama-3-8b", gpus=8)
-
-
 def test_a_vocabulary_that_is_said_beside_a_command_is_the_models(tmp_path: Path) -> None:
     """Viking 7B (LumiOpen): 131,072 tokens behind GPT-2's kind of tokenizer, 7.55B parameters."""
     sizes = (

@@ -310,6 +310,8 @@ def _from_files() -> Iterator[Importer]:
         ("neuronx.yaml", ".yaml", "text", (launch_samples.NEURONX_SMALL,)),
         ("torchtune.yaml", ".yaml", "text", (test_torchtune.FULL,)),
         ("gpt_neox.yaml", ".yaml", "text", (launch_samples.NEOX,)),
+        ("nemo_2.py", ".py", "text", (launch_samples.NEMO_2,)),
+        ("job_heads.sh", ".sh", "text", (launch_samples.HEADS,)),
         *(
             (name, Path(name).suffix, "text", (text,))
             for name, text in trainer_samples.SAMPLES.items()

@@ -14,7 +14,7 @@ from typing import Any
 
 from simulator.errors import InputError, brief_text, did_you_mean
 from simulator.files import build, json_of, read_records, record, toml_of, yaml_of
-from simulator.interop.dialects import gpt_neox
+from simulator.interop.dialects import gpt_neox, nemo_recipes
 from simulator.interop.dialects.deepspeed import read_deepspeed
 from simulator.interop.dialects.fsdp2 import is_fsdp2, read_fsdp2
 from simulator.interop.dialects.maxtext import (
@@ -140,6 +140,7 @@ KINDS = (
     "an accelerate configuration (YAML)",
     "a configuration of NeuronX Distributed Training (YAML)",
     "a recipe of NeMo, Megatron-Bridge or Primus (YAML), or options over one of NeMo 1",
+    "a recipe of NeMo 2 (Python), or nemo llm with one",
     "a configuration of torchtune (YAML), or tune run with it",
     "a configuration of GPT-NeoX (YAML, several files together), or deepy.py with it",
     "an MLPerf configuration (shell)",
@@ -378,6 +379,8 @@ def _of_trainer_table(table: Mapping[Any, Any], path: str) -> list[Reading]:
 
 def _of_python(text: str, path: str, packages: frozenset[str]) -> list[Reading]:
     """A script of a trainer that is set up in Python, and that a table describes."""
+    if nemo_recipes.is_recipe(text):
+        return [nemo_recipes.read_recipe(text, path)]
     if not any(packages.issuperset(wanted[:1]) for x in trainers() for wanted in x.table["claims"]):
         return []
     settings = calls_of(text, path)
@@ -748,6 +751,12 @@ def _of_named_program(command: Command, script: Script) -> list[Reading]:
         if "rlhf_type" not in keys:  # which says more than the program's name
             say_program(options, command.script)
         return [read_trained(described, options)]
+    if command.script.startswith("nemo llm "):
+        task = command.script.removeprefix("nemo llm ")
+        if task not in ("pretrain", "finetune"):
+            problem = f"{path}: {command.script} asks for {refusal('nothing')}"
+            return [Reading(path=path, kind="script", problems=(problem,))]
+        return [nemo_recipes.read_command(settings, path, task)]
     if command.script.partition(" ")[0] == "megatron":
         return _of_megatron_swift(command, script)
     if (foreign := of_another_trainer(path, keys, command.script)) is not None:

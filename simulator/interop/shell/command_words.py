@@ -129,7 +129,9 @@ def _taken_apart(words: list[Word], path: str) -> Command | None:
     entry = next((at for at, pair in pairs if _is_entry(*pair)), None)
     if entry is not None:
         rest = settings_of(words[entry + 2 :], path)
-        return Command(" ".join(names[entry : entry + 2]), settings_of(words[:entry], path), rest)
+        count = 3 if names[entry] == "nemo" else 2
+        named = " ".join(names[entry : entry + count])
+        return Command(named, settings_of(words[:entry], path), rest)
     if not any(name in _STARTERS or _SCRIPT.fullmatch(name) for name in names):
         return None
     starter = next((name for name in names if name in _STARTERS), "")
@@ -146,6 +148,8 @@ def _taken_apart(words: list[Word], path: str) -> Command | None:
 
 
 def _is_entry(name: str, after: str) -> bool:
+    if name == "nemo":
+        return after == "llm"
     return name in _ENTRIES or (name == "megatron" and after in _OF_MEGATRON)
 
 

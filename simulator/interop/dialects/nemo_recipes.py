@@ -1,0 +1,527 @@
+"""Recipes of NeMo 2 in Python, and options of its command, in the words of Megatron-Core.
+
+What a recipe of NVIDIA/NeMo@8cfedd72 (2025-09-20) sets stands in ``nemo_recipes.csv``, sizes of its
+model classes in ``nemo_models.csv`` (``workshop/fits/nemo_recipes.py`` makes both); a script is
+followed by ``python_values.py`` and never run. ``recipe.trainer.strategy.tensor_model_parallel_size
+= 8`` sets a field of what its calls have made, ``nemo llm pretrain --factory llama3_8b
+trainer.num_nodes=2`` the same. The plugin's type of gradients outranks that of ``ddp``
+(nemo/lightning/pytorch/plugins/mixed_precision.py), overlap is what MegatronCommOverlapCallback
+sets (callbacks/megatron_comm_overlap.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from simulator.errors import nearest
+from simulator.files import read_columns
+from simulator.interop.dialects.megatron import read_megatron
+from simulator.interop.dialects.model_names import zoo_model
+from simulator.interop.dialects.python_values import UNKNOWN, Function, Made, Name, Script, made
+from simulator.interop.dialects.settings import Place, Reading, Setting, Settings, with_idle
+from simulator.interop.dialects.training_ways import way_of
+
+KIND = "NeMo 2 recipe"
+_IMPORTED = re.compile(
+    r"^[ \t]*(?:from|import)[ \t]+(?:nemo\.(?:collections|lightning)|nemo_run)\b", re.M
+)
+_FOLDER = Path(__file__).resolve().parent
+SOURCE = "NVIDIA/NeMo@8cfedd72"
+_RECIPE = re.compile(r"(?:^|\.)(\w+)\.(pretrain|finetune)_recipe$")
+_PART = re.compile(r"(?:^|\.)(\w+)\.(model|trainer|pretrain_performance_optimizations)$")
+_FACTORY = re.compile(r"(\w+)(?:\((.*)\))?", re.S)
+_STARTS = ("pretrain", "train", "finetune")
+_RUNS = ("run", "add", "main")
+_LEAVE = ("Config", "Partial", "deepcopy", "copy", "print", "info", "pprint", "append")
+"""Calls that change nothing of a recipe."""
+_PRECISIONS = {
+    "mixed": {},
+    "with_fp8_mixed": {"fp8": "hybrid", "fp8_recipe": "delayed", "fp8_param_gather": True},
+    "with_mxfp8_mixed": {"fp8": "hybrid", "fp8_recipe": "mxfp8", "fp8_param_gather": True},
+    "with_fp8_current_scaling_mixed": {
+        "fp8": "hybrid", "fp8_recipe": "tensorwise", "fp8_param_gather": True,
+    },
+    "with_fp8_subchannel_scaling_mixed": {
+        "fp8": "hybrid", "fp8_recipe": "blockwise", "fp8_param_gather": False,
+    },
+}  # fmt: skip
+"""Factories of recipes/precision/mixed_precision.py, behind bf16_ or fp16_."""
+_DEGREES = {
+    "tensor_parallelism": "tensor_model_parallel_size",
+    "pipeline_parallelism": "pipeline_model_parallel_size",
+    "virtual_pipeline_parallelism": "virtual_pipeline_model_parallel_size",
+    "context_parallelism": "context_parallel_size",
+    "sequence_parallelism": "sequence_parallel",
+    "expert_parallelism": "expert_model_parallel_size",
+}
+"""Arguments of a recipe's ``trainer``, in the words of its strategy."""
+_CALLBACKS: dict[str, dict[str, Any]] = {
+    "DeepEPCallback": {"moe_token_dispatcher_type": "flex", "moe_enable_deepep": True},
+    "MegatronTokenDropCallback": {
+        "moe_token_dispatcher_type": "alltoall", "moe_expert_capacity_factor": 1.0,
+        "moe_pad_expert_input_to_capacity": True,
+    },
+    "MegatronCommOverlapCallback": {"overlap_grad_reduce": True, "overlap_param_gather": True},
+}  # fmt: skip
+"""Callbacks that bear on time or memory, and what each sets where its own arguments do not."""
+_ADAPTERS = {"LoRA": "lora", "DoRA": "dora", "CanonicalLoRA": "canonical_lora"}
+_LORA_RANK = 32  # nemo/collections/llm/peft/lora.py: dim
+_SHAPE = {
+    "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups",
+    "kv_channels", "gated_linear_unit", "normalization", "position_embedding_type",
+    "add_bias_linear", "add_qkv_bias", "share_embeddings_and_output_weights", "qk_layernorm",
+    "num_moe_experts", "moe_router_topk", "moe_ffn_hidden_size",
+    "moe_shared_expert_intermediate_size", "moe_layer_freq", "q_lora_rank", "kv_lora_rank",
+    "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim", "multi_latent_attention",
+    "window_size", "hybrid_override_pattern", "mamba_state_dim", "mamba_num_groups",
+    "mamba_head_dim", "mamba_num_heads", "vocab_size", "make_vocab_size_divisible_by",
+    "activation_func", "squared_relu",
+}  # fmt: skip
+"""Fields of a model's configuration that make it another model than that of its recipe."""
+_ELSEWHERE = re.compile(
+    r"(?:log|resume)(?:\.|$)|^name$|^tokenizer|^data\.(?!seq_length|global_batch_size"
+    r"|micro_batch_size|packed_sequence_specs)|^optim\.lr_scheduler"
+    r"|^trainer\.(?:callbacks|logger|strategy\.ckpt_)|\.(?:fn|forward_step_fn)$"
+)
+"""Places that bear on neither time nor memory, but for those that are taken out before."""
+
+
+@cache
+def _columns(name: str) -> dict[str, dict[str, str]]:
+    columns = read_columns(_FOLDER / name)
+    rows = zip(*columns.values(), strict=True)
+    return {row[0]: {k: v for k, v in zip(columns, row, strict=True) if v} for row in rows}
+
+
+def recipes() -> dict[str, dict[str, str]]:
+    """What each case of each recipe sets: ``llama3_8b pretrain``, ``llama3_8b finetune lora``."""
+    return _columns("nemo_recipes.csv")
+
+
+def models() -> dict[str, dict[str, str]]:
+    """Sizes of each class of a model's configuration: ``Llama3Config8B``."""
+    return _columns("nemo_models.csv")
+
+
+def _names() -> set[str]:
+    return {case.partition(" ")[0] for case in recipes()}
+
+
+def is_recipe(text: str) -> bool:
+    """Whether a script sets up a run of NeMo 2.
+
+    >>> is_recipe("from nemo.collections import llm"), is_recipe("import nemo_text_processing")
+    (True, False)
+    """
+    return _IMPORTED.search(text) is not None
+
+
+def read_recipe(text: str, path: str) -> Reading:
+    """What a script sets up, the first where there are several."""
+    following = _Following(path)
+    script = Script(text, path, following.known)
+    found = _runs_of(script)
+    if found is None and not following.problems:
+        rule = "sets up no run of NeMo that can be followed: no recipe, and no call of llm.train"
+        following.problems.append(f"{path}: {rule}")
+    for name, line in _elsewhere(script):
+        rule = "may change the recipe that it is given, and stands in another file: not followed"
+        following.problems.append(f"{Place(path, name, line)}: {rule}")
+    if found is None or following.problems:
+        problems = tuple(dict.fromkeys(following.problems))
+        return Reading(path=path, kind=KIND, problems=problems)
+    if script.undecided:
+        rule = "branches that nothing in it decides were all read, one after the other"
+        following.notes.append(f"{path}: {rule}")
+    reading = _reading(_settings(found, path, ""), path)
+    return replace(
+        reading,
+        notes=(*reading.notes, *following.notes),
+    )
+
+
+def read_command(settings: Iterable[Setting], path: str, task: str) -> Reading:
+    """Options of ``nemo llm pretrain --factory "llama3_8b(num_nodes=2)" trainer.devices=4``."""
+    following, options = _Following(path), {item.key.lstrip("+~"): item for item in settings}
+    factory = options.pop("factory", None) or options.pop("f", None)
+    base = Made("recipe")
+    if factory is not None:
+        word = _FACTORY.fullmatch(str(factory.value).strip("'\" "))
+        name, inside = (word[1], word[2] or "") if word else (str(factory.value), "")
+        call = Script(f"options = dict({inside})", path, following.known).names["options"]
+        keywords = call if isinstance(call, dict) else {}
+        made_there = following.recipe(name, task, keywords, factory.place.line)
+        base = made_there if isinstance(made_there, Made) else base
+    reading = _reading([*_settings(base, path, ""), *_of_options(options.values())], path)
+    return replace(reading, problems=(*reading.problems, *following.problems))
+
+
+def _of_options(options: Iterable[Setting]) -> Iterator[Setting]:
+    for item in options:
+        if not _ELSEWHERE.search(item.key) and item.key not in ("yes", "y", "e", "executor"):
+            yield replace(item, key=item.key.rpartition(".")[2])
+
+
+class _Following:
+    """What calls of NeMo give to a script that is followed."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.problems: list[str] = []
+        self.notes: list[str] = []
+
+    def known(self, dotted: str, arguments: list[Any], keywords: dict[str, Any], line: int) -> Any:
+        """Value of a call of NeMo or NeMo-Run; None: of another."""
+        first = arguments[0] if arguments else None
+        if dotted.rpartition(".")[2] in ("Config", "Partial") and "run" in dotted:
+            return self._config(first, arguments[1:], keywords, line)
+        if dotted.rpartition(".")[2] in ("deepcopy", "copy") and isinstance(first, Made):
+            return first
+        if word := re.search(r"(?:^|[._])(bf16|fp16)_(\w*mixed)$", dotted):
+            return self._precision(word, line)
+        if dotted.endswith("distributed_fused_adam_with_cosine_annealing"):
+            config = {"optimizer": "adam", "use_distributed_optimizer": True}
+            return made("optim", [], {"config": made("OptimizerConfig", [], config, line)}, line)
+        if word := _RECIPE.search(dotted):
+            return self.recipe(word[1], word[2], keywords, line)
+        if (word := _PART.search(dotted)) and word[1] in _names():
+            return self._part(word[1], word[2], first, keywords, line)
+        if word:
+            self._unknown(word[1], line)
+        return None
+
+    def _config(
+        self, of: Any, arguments: list[Any], keywords: dict[str, Any], line: int
+    ) -> Made | None:
+        if isinstance(of, Made) and of.kind == "class":
+            base = made(str(of.fields.get("base", "")), arguments, keywords, line)
+            own = {k: v for k, v in of.fields.items() if k not in ("name", "base")}
+            base.fields = {**own, **base.fields}
+            base.lines = {**of.lines, **base.lines}
+            return base
+        kind = of.last if isinstance(of, Name) else of.node.name if isinstance(of, Function) else ""
+        return made(kind, arguments, keywords, line)
+
+    def _precision(self, word: re.Match[str], line: int) -> Made | None:
+        name = word[2]
+        if "nanov2_" in word.string:  # whose current scaling is by blocks there
+            name = name.replace("current_scaling", "subchannel_scaling")
+        more = _PRECISIONS.get(name)
+        if more is None:
+            self.problems.append(
+                f"{Place(self.path, word.string, line)}: a precision not read here"
+            )
+            return None
+        fields = {"precision": "bf16-mixed", "grad_reduce_in_fp32": True}
+        if word[1] == "fp16":
+            fields = {"precision": "16-mixed", "grad_reduce_in_fp32": False}
+        return made("MegatronMixedPrecision", [], {**fields, **more}, line)
+
+    def _unknown(self, name: str, line: int) -> None:
+        known = nearest(name, _names()) or f"; {len(_names())} are known"
+        place = Place(self.path, name, line)
+        self.problems.append(f"{place}: no recipe of NeMo ({SOURCE}){known}")
+
+    def recipe(self, name: str, task: str, keywords: dict[str, Any], line: int) -> Made | None:
+        """What a recipe sets, with the arguments that it is given."""
+        if name not in _names():
+            self._unknown(name, line)
+            return None
+        case, kept = f"{name} {task}", dict(keywords)
+        fast = kept.pop("performance_mode", False) is True
+        if task == "finetune":
+            scheme = kept.pop("peft_scheme", "lora")
+            word = str(scheme or "none").lower()
+            if scheme is UNKNOWN or word not in ("lora", "dora", "none"):
+                rule = f"peft_scheme must be lora, dora or none, got {scheme!r}"
+                self.problems.append(f"{Place(self.path, name, line)}: {rule}")
+                return None
+            packed = kept.pop("packed_sequence", None)
+            case += f" {'none' if word == 'none' else 'lora'}"
+            case += " packed" if (fast if packed is None else packed is True) else ""
+        case += " performance" if fast else ""
+        row = recipes().get(case)
+        if row is None:
+            tasks = sorted(key.partition(" ")[2] for key in recipes() if key.split(" ")[0] == name)
+            rule = f"has no case {case.partition(' ')[2]!r}; it has {', '.join(tasks) or 'none'}"
+            self.problems.append(f"{Place(self.path, name, line)}: the recipe {rule}")
+            return None
+        return self._given(self._of_row(row, case), kept, line)
+
+    def _of_row(self, row: dict[str, str], case: str) -> Made:
+        """A case of a recipe as what its calls make."""
+        top = Made("recipe", source=f"NeMo's recipe {case} ({SOURCE})")
+        for key, text in row.items():
+            if key == "case":
+                continue
+            *parents, last = key.split(".")
+            owner = top
+            for name in parents:
+                owner = owner.fields.setdefault(name, Made("", source=top.source))
+            if last == "kind":
+                owner.kind = text
+            elif last == "callbacks":
+                owner.fields[last] = [Made(word, source=top.source) for word in text.split("+")]
+            else:
+                owner.fields[last] = _plain(text)
+        return top
+
+    def _given(self, recipe: Made, keywords: dict[str, Any], line: int) -> Made:
+        trainer = recipe.fields.get("trainer")
+        places = {"num_nodes": "num_nodes", "num_gpus_per_node": "devices"}
+        for name, field in places.items():
+            if name in keywords and isinstance(trainer, Made):
+                trainer.set(field, keywords[name], line)
+        data, length = recipe.fields.get("data"), keywords.get("seq_length")
+        if length is not None and isinstance(data, Made):
+            data.set("seq_length", length, line)
+        return recipe
+
+    def _part(
+        self, name: str, part: str, first: Any, keywords: dict[str, Any], line: int
+    ) -> Made | None:
+        """A recipe's ``model()`` or ``trainer()``, or what its performance mode changes."""
+        plain = recipes().get(f"{name} pretrain") or recipes().get(f"{name} finetune lora")
+        if plain is None:
+            return None
+        recipe = self._of_row(plain, f"{name} pretrain")
+        if part == "pretrain_performance_optimizations":
+            fast = recipes().get(f"{name} pretrain performance", {})
+            if not isinstance(first, Made):
+                return None
+            changed = {k: v for k, v in fast.items() if plain.get(k) != v and k != "case"}
+            _merged(first, self._of_row({"case": "", **changed}, f"{name} pretrain performance"))
+            return first
+        found = recipe.fields.get(part)
+        if part == "trainer" and isinstance(found, Made):
+            strategy = found.fields.get("strategy")
+            for word, value in keywords.items():
+                if isinstance(strategy, Made) and word in _DEGREES:
+                    strategy.set(_DEGREES[word], value, line)
+            steps = {
+                k: v for k, v in keywords.items() if k in ("num_nodes", "max_steps", "callbacks")
+            }
+            if "num_gpus_per_node" in keywords:
+                steps["devices"] = keywords["num_gpus_per_node"]
+            for word, value in steps.items():
+                found.set(word, value, line)
+        return found if isinstance(found, Made) else None
+
+
+def _merged(into: Made, more: Made) -> None:
+    for name, value in more.fields.items():
+        there = into.fields.get(name)
+        if isinstance(there, Made) and isinstance(value, Made):
+            _merged(there, value)
+        elif isinstance(there, list) and isinstance(value, list):
+            kinds = {item.kind for item in there if isinstance(item, Made)}
+            there += [item for item in value if isinstance(item, Made) and item.kind not in kinds]
+        else:
+            into.fields[name] = value
+            into.lines.pop(name, None)
+
+
+def _plain(text: str) -> Any:
+    if text in ("True", "False", "None"):
+        return {"True": True, "False": False, "None": None}[text]
+    return int(text) if re.fullmatch(r"-?\d{1,15}", text) else text
+
+
+def is_run(value: Any) -> bool:
+    """Whether a call made a run: a trainer, and a model or data."""
+    there = isinstance(value, Made) and isinstance(value.fields.get("trainer"), Made)
+    return there and not {"model", "data"}.isdisjoint(value.fields) and not way_of(value.kind)
+
+
+def _elsewhere(script: Script) -> Iterator[tuple[str, int]]:
+    """Functions of other files that are given a recipe, and may change it."""
+    for dotted, arguments, keywords, line in script.calls:
+        last = dotted.rpartition(".")[2]
+        ours = last in (*_RUNS, *_STARTS, *_LEAVE) or _PART.search(dotted) or "dump" in last
+        if not ours and any(map(is_run, (*arguments, *keywords.values()))):
+            yield dotted, line
+
+
+def _runs_of(script: Script) -> Made | None:
+    """What the script runs: what it hands to NeMo-Run, what it calls itself, or what it makes."""
+    handed = list[Made]()
+    for dotted, arguments, keywords, line in script.calls:
+        last = dotted.rpartition(".")[2]
+        if last in _RUNS:
+            factory = keywords.get("default_factory")
+            values = [*arguments, *keywords.values()]
+            if isinstance(factory, Function):
+                values.append(script.guarded(factory))
+            handed += [value for value in values if is_run(value)]
+        elif last in _STARTS and "trainer" in keywords:
+            handed.append(made(last, arguments, keywords, line))
+    if handed:
+        return handed[0]
+    there = [value for value in script.names.values() if is_run(value)]
+    if there:
+        return there[-1]
+    functions = [value for value in script.names.values() if isinstance(value, Function)]
+    made_by = (script.guarded(function) for function in functions)
+    return next((value for value in made_by if is_run(value)), None)
+
+
+# --- in Megatron-Core's words ---------------------------------------------------------------------
+
+
+def _settings(recipe: Made, path: str, prefix: str) -> list[Setting]:
+    """Fields of a recipe under Megatron-Core's names, those that outrank others behind them."""
+    parts = [recipe.fields.get(name) for name in ("data", "optim", "trainer", "log")]
+    data, optim, trainer, log = (part if isinstance(part, Made) else Made("") for part in parts)
+    found = list(_model(recipe.fields.get("model"), path))
+    found += _leaves(data, path, "data")
+    found += _leaves(optim, path, "optim")
+    strategy = trainer.fields.get("strategy")
+    rest = Made("", dict(trainer.fields), dict(trainer.lines), trainer.source)
+    callbacks, plugins = rest.fields.pop("callbacks", None), rest.fields.pop("plugins", None)
+    rest.fields.pop("strategy", None)
+    found += _leaves(rest, path, "trainer")
+    if isinstance(strategy, Made):
+        found += _strategy(strategy, path)
+    elif strategy is not None and strategy is not UNKNOWN:
+        place = _place(trainer, "strategy", path, "trainer.strategy")
+        found.append(Setting("strategy", str(getattr(strategy, "last", strategy)), place))
+    for item in callbacks if isinstance(callbacks, list) else []:
+        if isinstance(item, Made):
+            found += _callback(item, path)
+    for item in plugins if isinstance(plugins, list) else [plugins]:
+        if isinstance(item, Made):
+            found += _leaves(item, path, "trainer.plugins")
+    checkpoints = log.fields.get("ckpt")
+    if isinstance(checkpoints, Made) and "every_n_train_steps" in checkpoints.fields:
+        place = _place(checkpoints, "every_n_train_steps", path, "log.ckpt.every_n_train_steps")
+        found.append(Setting("save_interval", checkpoints.fields["every_n_train_steps"], place))
+    return [*found, *_adapters(recipe, path)]
+
+
+def _place(owner: Made, name: str, path: str, key: str) -> Place:
+    line = owner.lines.get(name, 0)
+    return Place(owner.source if owner.source and not line else path, key, line)
+
+
+def _leaves(owner: Made, path: str, prefix: str) -> Iterator[Setting]:
+    """Fields of what a call made and of what is in it; UNKNOWN as a variable that nobody sets."""
+    for name, value in owner.fields.items():
+        key = f"{prefix}.{name}"
+        if isinstance(value, Made):
+            if name == "packed_sequence_specs":
+                yield Setting("packed", True, _place(owner, name, path, key))
+            else:
+                yield from _leaves(value, path, key)
+            continue
+        if _ELSEWHERE.search(key) or (isinstance(value, list) and any(map(_is_made, value))):
+            continue
+        if not isinstance(value, (Function, dict)):
+            yield Setting(name, _shown(value), _place(owner, name, path, key))
+
+
+def _shown(value: Any) -> Any:
+    """A value as a setting has it: a class by its name, what is not known as a variable."""
+    return "$(...)" if value is UNKNOWN else value.last if isinstance(value, Name) else value
+
+
+def _is_made(value: Any) -> bool:
+    return isinstance(value, (Made, Name, Function))
+
+
+def _strategy(strategy: Made, path: str) -> Iterator[Setting]:
+    fields = dict(strategy.fields)
+    if "ckpt_async_save" in fields:
+        place = _place(strategy, "ckpt_async_save", path, "trainer.strategy.ckpt_async_save")
+        yield Setting("async_save", fields.pop("ckpt_async_save"), place)
+    fully = fields.pop("fsdp", None)
+    if fully in ("megatron", "pytorch"):
+        key = "use_megatron_fsdp" if fully == "megatron" else "use_torch_fsdp2"
+        yield Setting(key, True, _place(strategy, "fsdp", path, "trainer.strategy.fsdp"))
+    if strategy.kind and "Megatron" not in strategy.kind:
+        place = _place(strategy, "kind", path, f"trainer.strategy ({strategy.kind})")
+        yield Setting("strategy", strategy.kind, place)
+    inner = Made(strategy.kind, fields, strategy.lines, strategy.source)
+    yield from _leaves(inner, path, "trainer.strategy")
+
+
+def _callback(item: Made, path: str) -> Iterator[Setting]:
+    key = f"trainer.callbacks.{item.kind}"
+    usual = _CALLBACKS.get(item.kind)
+    if item.kind == "ModelCheckpoint" and "every_n_train_steps" in item.fields:
+        place = _place(item, "every_n_train_steps", path, key)
+        yield Setting("save_interval", item.fields["every_n_train_steps"], place)
+    if usual is None:
+        return
+    said = {k: v for k, v in item.fields.items() if v is not None and not _is_made(v)}
+    for name, value in {**usual, **said}.items():
+        place = _place(item, name, path, f"{key}.{name}")
+        yield Setting(name, _shown(value), place)
+
+
+def _adapters(recipe: Made, path: str) -> Iterator[Setting]:
+    peft = recipe.fields.get("peft")
+    if peft is None:
+        return
+    place = _place(recipe, "peft", path, "peft")
+    kind = peft.kind if isinstance(peft, Made) else str(getattr(peft, "last", peft))
+    yield Setting("peft", _ADAPTERS.get(kind, kind.lower()), place)
+    if isinstance(peft, Made):
+        yield Setting("dim", _shown(peft.fields.get("dim", _LORA_RANK)), place)
+        if (modules := peft.fields.get("target_modules")) is not None:
+            yield Setting("target_modules", _shown(modules), place)
+
+
+def _model(model: Any, path: str) -> Iterator[Setting]:
+    """Sizes of the model: of its class, with what the script changes of them."""
+    if not isinstance(model, Made):
+        return
+    config = model.fields.get("config", model.fields.get("0"))
+    kind = config.kind if isinstance(config, Made) else getattr(config, "last", "")
+    config = config if isinstance(config, Made) else Made(kind)
+    row = models().get(kind, {})
+    source = f"NeMo's {kind} ({SOURCE})"
+    changed = {
+        name: value for name, value in config.fields.items()
+        if name in _SHAPE and str(row.get(name)) != str(value) and value is not None
+    }  # fmt: skip
+    place = Place(path, kind or model.kind, next(iter(config.lines.values()), 0))
+    if "repository" in row and not changed and zoo_model(row["repository"]) is not None:
+        yield Setting("model", row["repository"], replace(place, path=source, line=0))
+    elif row:
+        for name, text in row.items():
+            if name not in ("class", "repository"):
+                yield Setting(name, _plain(text), Place(source, name))
+        if "repository" in row:
+            yield Setting("tokenizer_name_or_path", row["repository"], Place(source, "tokenizer"))
+    elif kind or model.kind:
+        yield Setting("nemo_model", kind or model.kind, replace(place, key=kind or model.kind))
+    for name, value in config.fields.items():
+        if not isinstance(value, (Made, Function, dict)) and name != "seq_length":
+            yield Setting(name, _shown(value), _place(config, name, path, f"model.config.{name}"))
+
+
+def _reading(settings: list[Setting], path: str) -> Reading:
+    found = Settings.of(path, settings)
+    unread = found.found.pop("nemo_model", None)
+    other = found.found.pop("strategy", None)
+    packed = found.found.pop("packed", None)
+    if packed is not None:
+        found.say("training.batching", "packed", packed)
+    if "devices" in found.found and "num_nodes" not in found.found:
+        found.usually("run.nodes", 1, "num_nodes not said: 1 is the Trainer's default")
+    reading = read_megatron(found, flags=False, kind=KIND)
+    problems = list(reading.problems)
+    if unread is not None:
+        known = nearest(str(unread.value), models()) or f"; {len(models())} are known"
+        rule = f"{unread.value!r} is a model of NeMo that is not read{known}"
+        problems.append(f"{unread.place}: {rule}: --model NAME says what is trained")
+    if other is not None:
+        rule = f"{other.value!r} is no MegatronStrategy, the one that is read"
+        problems.append(f"{other.place}: {rule}")
+    reading = replace(reading, software=("nemo-25.04", *reading.software), problems=tuple(problems))
+    return with_idle(reading, found.found.values(), "nemo")

@@ -1,0 +1,590 @@
+"""What a Python script puts together by calls and assignments: worked out from its text, never run.
+
+A call of what is not known makes a :class:`Made` of its keywords, ``recipe.trainer.devices = 4``
+sets a field of one; functions of the script are followed with the arguments that they are given,
+branches by their test where it is known. What cannot be worked out is :data:`UNKNOWN`. Work is
+bounded: a script that loops or calls itself ends as an error of input.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections import ChainMap
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import field
+from typing import Any
+
+from simulator.errors import InputError
+from simulator.records import dataclass
+
+_LARGEST = 2**18
+_MOST_STEPS = 50_000
+_DEEPEST = 32
+_MOST_ITEMS = 4096
+_MOST = 10**18
+
+
+class _Unknown:
+    """The one value that cannot be worked out."""
+
+    def __repr__(self) -> str:
+        return "$(...)"
+
+
+UNKNOWN = _Unknown()
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A thing of another package, by its dotted name."""
+
+    dotted: str
+
+    @property
+    def last(self) -> str:
+        """Its own name."""
+        return self.dotted.rpartition(".")[2]
+
+
+@dataclass
+class Made:
+    """What a call of a class that is not known here makes: its keywords, and what is set later."""
+
+    kind: str
+    fields: dict[str, Any] = field(default_factory=dict)
+    lines: dict[str, int] = field(default_factory=dict)
+    source: str = ""
+    """Where its fields come from, but for those that have a line."""
+
+    def set(self, name: str, value: Any, line: int) -> None:
+        """Set a field."""
+        self.fields[name] = value
+        self.lines[name] = line
+
+
+@dataclass
+class Function:
+    """A function of the script, with arguments that ``partial`` has bound."""
+
+    node: ast.FunctionDef | ast.AsyncFunctionDef
+    names: MutableMapping[str, Any]
+    bound: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class _Partial:
+    """A function of another package with arguments bound."""
+
+    name: Name
+    bound: dict[str, Any]
+
+
+class _Returned(Exception):
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+Known = Callable[[str, list[Any], dict[str, Any], int], Any]
+"""Value of a call by the dotted name, arguments, keywords and line; None: not known there."""
+
+_BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+    ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
+}  # fmt: skip
+_COMPARED: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
+    ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
+    ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
+}  # fmt: skip
+_PLAIN = (int, float, str, bool, type(None))
+_OF_TEXT = ("lower", "upper", "strip", "split", "replace", "startswith", "endswith", "format")
+
+
+class Script:
+    """A script whose statements are followed in order."""
+
+    def __init__(self, text: str, path: str, known: Known, main: bool = True) -> None:
+        """Follow a script; `known` answers for calls of other packages."""
+        if len(text) > _LARGEST:
+            raise InputError(f"{path}: larger than {_LARGEST // 2**10} KiB, got {len(text)}")
+        self.path, self.known = path, known
+        self.names: dict[str, Any] = {"__name__": "__main__" if main else "module"}
+        self.calls: list[tuple[str, list[Any], dict[str, Any], int]] = []
+        """Calls of other packages that were reached, in order."""
+        self.undecided = False
+        """A branch whose test is not known was followed both ways."""
+        self._steps = 0
+        self._depth = 0
+        try:
+            tree = ast.parse(text)
+            self._block(tree.body, self.names)
+        except _Returned:
+            pass
+        except InputError:
+            raise
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise InputError(f"{path}: no Python that can be read: {str(error)[:120]}") from None
+
+    # --- statements -------------------------------------------------------------------------------
+
+    def _step(self, node: ast.AST) -> None:
+        self._steps += 1
+        if self._steps > _MOST_STEPS:
+            line = getattr(node, "lineno", 0)
+            raise InputError(f"{self.path}: line {line}: too much to work out in one script")
+
+    def _block(self, body: list[ast.stmt], names: MutableMapping[str, Any]) -> None:
+        for statement in body:
+            self._step(statement)
+            self._statement(statement, names)
+
+    def _statement(self, node: ast.stmt, names: MutableMapping[str, Any]) -> None:
+        if isinstance(node, ast.Assign):
+            value = self.value(node.value, names)
+            for target in node.targets:
+                self._assign(target, value, names)
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            self._assign(node.target, self.value(node.value, names), names)
+        elif isinstance(node, ast.AugAssign):
+            shown = ast.copy_location(ast.BinOp(node.target, node.op, node.value), node)
+            self._assign(node.target, self.value(shown, names), names)
+        elif isinstance(node, ast.Expr):
+            self.value(node.value, names)
+        elif isinstance(node, ast.Return):
+            raise _Returned(None if node.value is None else self.value(node.value, names))
+        elif isinstance(node, ast.If):
+            self._branch(node, names)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            self._import(node, names)
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            names[node.name] = Function(node, names)
+        elif isinstance(node, ast.ClassDef):
+            names[node.name] = self._class(node, names)
+        elif isinstance(node, (ast.With, ast.AsyncWith)):
+            for item in node.items:
+                value = self.value(item.context_expr, names)
+                if item.optional_vars is not None:
+                    self._assign(item.optional_vars, value, names)
+            self._block(node.body, names)
+        elif isinstance(node, ast.Try):
+            self._block([*node.body, *node.orelse, *node.finalbody], names)
+        elif isinstance(node, (ast.For, ast.While)):
+            self._loop(node, names)
+
+    def _branch(self, node: ast.If, names: MutableMapping[str, Any]) -> None:
+        test = _truth(self.value(node.test, names))
+        if test is not None:
+            self._block(node.body if test else node.orelse, names)
+            return
+        self.undecided = True
+        self._block(node.body, names)
+        self._block(node.orelse, names)
+
+    def _loop(self, node: ast.For | ast.While, names: MutableMapping[str, Any]) -> None:
+        """A body for each of a list that is known, else once with what is not known."""
+        items: Any = self.value(node.iter, names) if isinstance(node, ast.For) else UNKNOWN
+        for item in items if isinstance(items, list) else [UNKNOWN]:
+            if isinstance(node, ast.For):
+                self._assign(node.target, item, names)
+            self._block(node.body, names)
+
+    def _import(self, node: ast.Import | ast.ImportFrom, names: MutableMapping[str, Any]) -> None:
+        for item in node.names:
+            if isinstance(node, ast.ImportFrom):
+                dotted = f"{node.module}.{item.name}" if node.module else item.name
+                names[item.asname or item.name] = Name(dotted)
+            elif item.asname:
+                names[item.asname] = Name(item.name)
+            else:
+                first = item.name.partition(".")[0]
+                names[first] = Name(first)
+
+    def _class(self, node: ast.ClassDef, names: MutableMapping[str, Any]) -> Made:
+        """A class of the script: what its body gives its fields, over those of its bases."""
+        made = Made("class", {"name": node.name})
+        for base in node.bases:
+            above = self.value(base, names)
+            if isinstance(above, Made):
+                made.fields |= {**above.fields, "name": node.name}
+            elif isinstance(above, Name):
+                made.fields["base"] = above.last
+        for item in node.body:
+            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name) and item.value:
+                made.set(item.target.id, self.value(item.value, names), item.lineno)
+        return made
+
+    def _assign(self, target: ast.expr, value: Any, names: MutableMapping[str, Any]) -> None:
+        if isinstance(target, ast.Name):
+            names[target.id] = value
+        elif isinstance(target, ast.Attribute):
+            owner = self._owner(target.value, names)
+            if isinstance(owner, Made):
+                owner.set(target.attr, value, target.lineno)
+        elif isinstance(target, ast.Subscript):
+            owner = self.value(target.value, names)
+            key = self.value(target.slice, names)
+            if isinstance(owner, dict) and isinstance(key, str):
+                owner[key] = value
+            if isinstance(owner, list) and type(key) is int and -len(owner) <= key < len(owner):
+                owner[key] = value
+        elif isinstance(target, (ast.Tuple, ast.List)):
+            alike = isinstance(value, list) and len(value) == len(target.elts)
+            for number, inner in enumerate(target.elts):
+                self._assign(inner, value[number] if alike else UNKNOWN, names)
+
+    def _owner(self, node: ast.expr, names: MutableMapping[str, Any]) -> Any:
+        """What a field is set of; made where it is not there yet: ``recipe.trainer.strategy``."""
+        found = self.value(node, names)
+        if isinstance(found, Made) or not isinstance(node, ast.Attribute):
+            return found
+        above = self._owner(node.value, names)
+        if not isinstance(above, Made):
+            return found
+        inner = Made("")
+        above.set(node.attr, inner, node.lineno)
+        return inner
+
+    # --- expressions ------------------------------------------------------------------------------
+
+    def value(self, node: ast.expr, names: Mapping[str, Any]) -> Any:
+        """The value of an expression."""
+        self._step(node)
+        self._depth += 1
+        try:
+            if self._depth > _DEEPEST * 8:
+                return UNKNOWN
+            return self._value(node, names)
+        finally:
+            self._depth -= 1
+
+    def _value(self, node: ast.expr, names: Mapping[str, Any]) -> Any:
+        if isinstance(node, ast.Constant):
+            return node.value if isinstance(node.value, _PLAIN) else UNKNOWN
+        if isinstance(node, ast.Name):
+            return names.get(node.id, Name(node.id))
+        if isinstance(node, ast.Attribute):
+            return self._field(self.value(node.value, names), node.attr)
+        if isinstance(node, ast.Call):
+            return self._call(node, names)
+        if isinstance(node, (ast.List, ast.Tuple)):
+            return [self.value(item, names) for item in node.elts[:_MOST_ITEMS]]
+        if isinstance(node, ast.Dict):
+            keys = [UNKNOWN if key is None else self.value(key, names) for key in node.keys]
+            values = [self.value(item, names) for item in node.values]
+            pairs = zip(keys, values, strict=True)
+            return {key: item for key, item in pairs if isinstance(key, (str, int))}
+        if isinstance(node, ast.IfExp):
+            test = _truth(self.value(node.test, names))
+            return (
+                UNKNOWN if test is None else self.value(node.body if test else node.orelse, names)
+            )
+        if isinstance(node, ast.JoinedStr):
+            return self._text(node, names)
+        if isinstance(node, ast.Subscript):
+            return _item(self.value(node.value, names), self.value(node.slice, names))
+        return self._worked_out(node, names)
+
+    def _worked_out(self, node: ast.expr, names: Mapping[str, Any]) -> Any:
+        if isinstance(node, ast.BoolOp):
+            return self._either(node, names)
+        if isinstance(node, ast.UnaryOp):
+            inner = self.value(node.operand, names)
+            if isinstance(node.op, ast.Not):
+                test = _truth(inner)
+                return UNKNOWN if test is None else not test
+            plain = isinstance(node.op, ast.USub) and isinstance(inner, (int, float))
+            return -inner if plain else UNKNOWN
+        if isinstance(node, ast.BinOp):
+            left, right = self.value(node.left, names), self.value(node.right, names)
+            return _joined(_BINARY.get(type(node.op)), left, right)
+        if isinstance(node, ast.Compare) and len(node.ops) == 1:
+            left, right = self.value(node.left, names), self.value(node.comparators[0], names)
+            return _compared(_COMPARED[type(node.ops[0])], left, right, node.ops[0])
+        return UNKNOWN
+
+    def _either(self, node: ast.BoolOp, names: Mapping[str, Any]) -> Any:
+        ends, value = isinstance(node.op, ast.Or), UNKNOWN
+        for item in node.values:
+            value = self.value(item, names)
+            test = _truth(value)
+            if test is None or test is ends:
+                return value
+        return value
+
+    def _text(self, node: ast.JoinedStr, names: Mapping[str, Any]) -> Any:
+        parts = list[str]()
+        for part in node.values:
+            inner = part.value if isinstance(part, ast.FormattedValue) else part
+            value = self.value(inner, names)
+            if not isinstance(value, _PLAIN):
+                return UNKNOWN
+            parts.append(str(value))
+        return "".join(parts)[:1000]
+
+    def _field(self, owner: Any, name: str) -> Any:
+        if isinstance(owner, Name):
+            return Name(f"{owner.dotted}.{name}")
+        if isinstance(owner, Made):
+            return owner.fields.get(name, UNKNOWN)
+        return UNKNOWN
+
+    # --- calls ------------------------------------------------------------------------------------
+
+    def _call(self, node: ast.Call, names: Mapping[str, Any]) -> Any:
+        arguments = [self.value(item, names) for item in node.args[:64]]
+        keywords = {word.arg: self.value(word.value, names) for word in node.keywords if word.arg}
+        for word in node.keywords:
+            if word.arg is None and isinstance(more := self.value(word.value, names), dict):
+                keywords |= {key: item for key, item in more.items() if isinstance(key, str)}
+        if isinstance(node.func, ast.Attribute):
+            owner = self.value(node.func.value, names)
+            if not isinstance(owner, Name):
+                done = self._method(owner, node.func.attr, arguments, keywords)
+                if done is not None:
+                    return None if done is _NOTHING else done
+                if isinstance(owner, Made):
+                    dotted = f"{owner.kind}.{node.func.attr}"
+                    self.calls.append((dotted, arguments, keywords, node.lineno))
+            function = self._field(owner, node.func.attr)
+        else:
+            function = self.value(node.func, names)
+        return self.called(function, arguments, keywords, node.lineno)
+
+    def called(
+        self, function: Any, arguments: list[Any], keywords: dict[str, Any], line: int
+    ) -> Any:
+        """What a call of a value gives."""
+        if isinstance(function, Function):
+            return self._followed(function, arguments, keywords)
+        if isinstance(function, _Partial):
+            function, keywords = function.name, {**function.bound, **keywords}
+        if isinstance(function, Made) and function.kind == "class":
+            return _instance(function, arguments, keywords, line)
+        if not isinstance(function, Name):
+            return UNKNOWN
+        if (plain := self._plain(function.dotted, arguments, keywords)) is not None:
+            return None if plain is _NOTHING else plain
+        self.calls.append((function.dotted, arguments, keywords, line))
+        if (known := self.known(function.dotted, arguments, keywords, line)) is not None:
+            return known
+        return made(function.last, arguments, keywords, line)
+
+    def guarded(self, function: Function) -> Any:
+        """What a function of the script gives with its defaults; UNKNOWN where it is too much."""
+        try:
+            return self._followed(function, [], {})
+        except (RecursionError, MemoryError, ValueError, InputError):
+            return UNKNOWN
+
+    def _followed(self, function: Function, arguments: list[Any], keywords: dict[str, Any]) -> Any:
+        self._depth += 8
+        try:
+            if self._depth > _DEEPEST * 8:
+                return UNKNOWN
+            inner = _bound(function, arguments, keywords, self)
+            self._block(function.node.body, inner)
+        except _Returned as returned:
+            return returned.value
+        finally:
+            self._depth -= 8
+        return None
+
+    def _plain(self, dotted: str, arguments: list[Any], keywords: dict[str, Any]) -> Any:
+        """A function of the language or its library; None: of no such name."""
+        last = dotted.rpartition(".")[2]
+        if last == "partial" and arguments:
+            return _with(arguments[0], keywords)
+        if dotted in ("os.environ.get", "os.getenv"):
+            return arguments[1] if len(arguments) > 1 else UNKNOWN
+        if dotted in ("int", "float", "str", "bool", "len") and len(arguments) == 1:
+            return _converted(dotted, arguments[0])
+        if dotted == "dict":
+            return dict(keywords)
+        if dotted in ("list", "tuple"):
+            known = bool(arguments) and isinstance(arguments[0], list)
+            return list(arguments[0]) if known else [] if not arguments else UNKNOWN
+        if dotted in ("hasattr", "getattr", "setattr") and len(arguments) > 1:
+            return _attribute(dotted, arguments)
+        if dotted in ("isinstance", "print", "max", "min", "range", "super"):
+            return UNKNOWN
+        return None
+
+    def _method(self, owner: Any, name: str, arguments: list[Any], keywords: dict[str, Any]) -> Any:
+        """A method of a text, list, table or parser of options; None: of no such."""
+        if isinstance(owner, list) and name in ("append", "extend", "insert"):
+            added = arguments[-1:] if name != "extend" else arguments[:1]
+            more = added[0] if name == "extend" and added and isinstance(added[0], list) else added
+            if len(owner) < _MOST_ITEMS:
+                owner += more
+            return _NOTHING
+        if isinstance(owner, str) and name in _OF_TEXT:
+            return _of_text(owner, name, arguments)
+        if isinstance(owner, dict) and name == "get" and arguments:
+            usual = arguments[1] if len(arguments) > 1 else None
+            key = arguments[0]
+            value = owner.get(key, usual) if isinstance(key, (str, int)) else UNKNOWN
+            return _NOTHING if value is None else value
+        if isinstance(owner, Made) and owner.kind == "ArgumentParser":
+            return _of_parser(owner, name, arguments, keywords)
+        return None
+
+
+_NOTHING = object()
+"""Python's None as the value of a call that is known."""
+
+
+def made(kind: str, arguments: list[Any], keywords: dict[str, Any], line: int) -> Made:
+    """What a call makes of its keywords; arguments without one stand under their number."""
+    result = Made(kind)
+    for number, argument in enumerate(arguments):
+        result.set(str(number), argument, line)
+    for name, value in keywords.items():
+        result.set(name, value, line)
+    return result
+
+
+def _instance(of: Made, arguments: list[Any], keywords: dict[str, Any], line: int) -> Made:
+    """An instance of a class of the script: defaults of its fields, and what it is given."""
+    base = str(of.fields.get("base", of.fields["name"]))
+    result = made(base, arguments, keywords, line)
+    own = {k: v for k, v in of.fields.items() if k not in ("name", "base")}
+    result.fields = {**own, **result.fields}
+    result.lines = {**of.lines, **result.lines}
+    return result
+
+
+def _bound(
+    function: Function, arguments: list[Any], keywords: dict[str, Any], script: Script
+) -> MutableMapping[str, Any]:
+    """Names of a function's body: its arguments, defaults where none is given."""
+    spec = function.node.args
+    parameters = [*spec.posonlyargs, *spec.args]
+    inner: dict[str, Any] = {item.arg: UNKNOWN for item in (*parameters, *spec.kwonlyargs)}
+    for item, usual in zip(parameters[::-1], spec.defaults[::-1], strict=False):
+        inner[item.arg] = script.value(usual, function.names)
+    for item, given in zip(spec.kwonlyargs, spec.kw_defaults, strict=False):
+        if given is not None:
+            inner[item.arg] = script.value(given, function.names)
+    for item, value in zip(parameters, arguments, strict=False):
+        inner[item.arg] = value
+    said = {**function.bound, **keywords}
+    rest = {name: value for name, value in said.items() if name not in inner}
+    inner |= {name: value for name, value in said.items() if name in inner}
+    if spec.kwarg is not None:
+        inner[spec.kwarg.arg] = rest
+    return ChainMap(inner, function.names)
+
+
+def _with(function: Any, keywords: dict[str, Any]) -> Any:
+    if isinstance(function, Function):
+        return Function(function.node, function.names, {**function.bound, **keywords})
+    return _Partial(function, dict(keywords)) if isinstance(function, Name) else UNKNOWN
+
+
+def _truth(value: Any) -> bool | None:
+    """Whether a value counts as true; None: not known."""
+    if value is UNKNOWN or isinstance(value, Name):
+        return None
+    return True if isinstance(value, (Made, Function, _Partial)) else bool(value)
+
+
+def _joined(sign: Callable[[Any, Any], Any] | None, left: Any, right: Any) -> Any:
+    """A sum, difference, product or quotient of numbers, or texts and lists one behind another."""
+    if sign is None:
+        return UNKNOWN
+    if sign is operator.add and isinstance(left, list) and isinstance(right, list):
+        return [*left, *right][:_MOST_ITEMS]
+    if sign is operator.add and isinstance(left, str) and isinstance(right, str):
+        return (left + right)[:1000]
+    numbers = isinstance(left, (int, float)) and isinstance(right, (int, float))
+    if not numbers or abs(left) > _MOST or abs(right) > _MOST:
+        return UNKNOWN
+    try:
+        return sign(left, right)
+    except (ArithmeticError, ValueError):
+        return UNKNOWN
+
+
+def _compared(sign: Callable[[Any, Any], Any], left: Any, right: Any, how: ast.cmpop) -> Any:
+    if left is UNKNOWN or right is UNKNOWN:
+        return UNKNOWN
+    names = isinstance(left, Name) or isinstance(right, Name)
+    nothing = isinstance(how, (ast.Is, ast.IsNot)) and None in (left, right)
+    if names and not nothing and not (isinstance(left, Name) and isinstance(right, Name)):
+        return UNKNOWN
+    try:
+        return bool(sign(left, right))
+    except (TypeError, ValueError):
+        return UNKNOWN
+
+
+def _item(owner: Any, key: Any) -> Any:
+    if isinstance(owner, dict) and isinstance(key, (str, int)):
+        return owner.get(key, UNKNOWN)
+    if isinstance(owner, (list, str)) and type(key) is int and -len(owner) <= key < len(owner):
+        return owner[key]
+    if isinstance(owner, Name) and isinstance(key, str):
+        return Name(f"{owner.dotted}.{key}")  # a table of classes: its last name is the key
+    return UNKNOWN
+
+
+def _converted(kind: str, value: Any) -> Any:
+    if not isinstance(value, (int, float, str, list)):
+        return UNKNOWN
+    try:
+        if kind == "len":
+            return len(value) if isinstance(value, (str, list)) else UNKNOWN
+        if isinstance(value, list) or (isinstance(value, str) and len(value) > 1000):
+            return UNKNOWN
+        return {"int": int, "float": float, "str": str, "bool": bool}[kind](value)
+    except (ValueError, OverflowError):
+        return UNKNOWN
+
+
+def _attribute(how: str, arguments: list[Any]) -> Any:
+    owner, name = arguments[0], arguments[1]
+    if not isinstance(owner, Made) or not isinstance(name, str):
+        return UNKNOWN
+    if how == "hasattr":
+        return name in owner.fields or UNKNOWN
+    if how == "setattr" and len(arguments) > 2:
+        owner.set(name, arguments[2], 0)
+        return _NOTHING
+    usual = arguments[2] if len(arguments) > 2 else UNKNOWN
+    value = owner.fields.get(name, usual)
+    return _NOTHING if value is None else value
+
+
+def _of_text(text: str, name: str, arguments: list[Any]) -> Any:
+    if name in ("lower", "upper", "strip") and not arguments:
+        return {"lower": text.lower, "upper": text.upper, "strip": text.strip}[name]()
+    if not arguments or not all(isinstance(item, str) for item in arguments):
+        return UNKNOWN
+    if name == "split" and arguments[0]:
+        return text.split(arguments[0])[:_MOST_ITEMS]
+    if name in ("startswith", "endswith"):
+        return (
+            text.startswith(arguments[0]) if name == "startswith" else text.endswith(arguments[0])
+        )
+    if name == "replace" and len(arguments) == 2:
+        return text.replace(arguments[0], arguments[1])[:1000]
+    return UNKNOWN
+
+
+def _of_parser(parser: Made, name: str, arguments: list[Any], keywords: dict[str, Any]) -> Any:
+    """Options of a command with their defaults, which hold where it is given none."""
+    if name == "add_argument":
+        words = [word for word in arguments if isinstance(word, str)]
+        longest = next((word for word in words if word.startswith("--")), words[0] if words else "")
+        said = keywords.get("dest")
+        key = said if isinstance(said, str) else longest.lstrip("-").replace("-", "_")
+        usual = False if keywords.get("action") == "store_true" else None
+        parser.fields[key] = keywords.get("default", usual)
+        return _NOTHING
+    if name in ("add_argument_group", "add_mutually_exclusive_group"):
+        return parser
+    if name in ("parse_args", "parse_known_args"):
+        options = Made("options", dict(parser.fields))
+        return options if name == "parse_args" else [options, []]
+    return _NOTHING if name == "set_defaults" else None

@@ -1,0 +1,204 @@
+"""NeMo 2: recipes in Python that are followed and never run, and the options of its command.
+
+What recipes set is asked of the functions of NVIDIA/NeMo@8cfedd72 themselves, read by hand:
+nemo/collections/llm/recipes/llama3_8b.py, llama31_405b.py, mixtral_8x7b.py, finetune_default.py.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from simulator.errors import InputError
+from simulator.interop.dialects.nemo_recipes import models, recipes
+from simulator.interop.dialects.python_values import UNKNOWN, Made, Script
+from simulator.interop.launch_files.imported import Imported
+from simulator.interop.launch_files.merging import import_launch
+from tests.interop.launch_samples import NEMO_2
+
+OWN = """
+from dataclasses import dataclass
+from nemo import lightning as nl
+from nemo.collections import llm
+from megatron.core.distributed import DistributedDataParallelConfig
+
+SEQ = 4 * 1024
+
+@dataclass
+class Mine(llm.Llama3Config8B):
+    num_layers: int = 16
+    vocab_size: int = 128256
+
+def main(devices=8):
+    strategy = nl.MegatronStrategy(
+        tensor_model_parallel_size=2, sequence_parallel=True,
+        ddp=DistributedDataParallelConfig(overlap_grad_reduce=True, grad_reduce_in_fp32=True),
+    )
+    trainer = nl.Trainer(
+        devices=devices, num_nodes=2, max_steps=50, strategy=strategy,
+        plugins=nl.MegatronMixedPrecision(precision="bf16-mixed", grad_reduce_in_fp32=False),
+    )
+    data = llm.MockDataModule(seq_length=SEQ, global_batch_size=64, micro_batch_size=2)
+    model = llm.LlamaModel(Mine(), tokenizer=data.tokenizer)
+    llm.train(model=model, data=data, trainer=trainer, optim=None)
+
+main()
+"""
+
+
+def read(folder: Path, text: str, name: str = "run.py", gpus: int | None = None) -> Imported:
+    (folder / name).write_text(text)
+    given = {"cluster": "dgx-h100"} | ({} if gpus is None else {"gpus": gpus})
+    return import_launch([folder / name], given)
+
+
+def said(found: Imported) -> dict[str, object]:
+    return {item.field: item.value for item in found.origins}
+
+
+def test_a_recipe_is_what_it_sets_and_what_the_script_changes(tmp_path: Path) -> None:
+    found = read(tmp_path, NEMO_2)
+    fields = said(found)
+    assert found.scenario.cluster.gpus == 8
+    assert found.scenario.workload.architecture.name == "llama-3-8b"
+    assert (fields["layout.tp"], fields["layout.cp"], fields["layout.pp"]) == (2, 1, 1)
+    assert (fields["layout.recompute"], fields["layout.recompute_layers"]) == ("full", 4)
+    assert (fields["training.precision"], fields["training.fp8_weights"]) == ("fp8", True)
+    assert (fields["training.global_batch"], fields["training.sequence_length"]) == (256, 8192)
+    assert fields["run.checkpoints.mode"] == "async"
+    assert fields["training.reduce_dtype"] == "fp32"  # of bf16_mixed, which the fp8 one is over
+    sources = {item.field: item.source for item in found.origins}
+    assert sources["layout.tp"].endswith("line 10: trainer.strategy.tensor_model_parallel_size")
+    assert sources["layout.pp"].startswith("NeMo's recipe llama3_8b pretrain (NVIDIA/NeMo@")
+    assert not found.unknown
+
+
+@pytest.mark.parametrize(
+    ("call", "fields"),
+    [
+        ("llama31_405b.pretrain_recipe(num_nodes=64)", {"tp": 8, "pp": 8, "vpp": 2, "cp": 4}),
+        ("mixtral_8x7b.pretrain_recipe()", {"tp": 1, "pp": 4, "vpp": 8, "ep": 8}),
+        ("mixtral_8x7b.pretrain_recipe(performance_mode=True)", {"tp": 8, "pp": 4, "ep": 1}),
+        ("llama31_405b.finetune_recipe(num_nodes=3)", {"tp": 4, "pp": 6, "vpp": 7}),
+        ("llama31_405b.finetune_recipe(num_nodes=14, peft_scheme=None)", {"tp": 8, "pp": 14}),
+        ("llama3_8b.finetune_recipe(peft_scheme='none')", {"tp": 2, "pp": 1}),
+    ],
+)
+def test_degrees_of_recipes(call: str, fields: dict[str, int], tmp_path: Path) -> None:
+    text = f"from nemo.collections import llm\nrecipe = llm.{call}\n"
+    if "405b" in call:  # 126 layers and what counts as one: 128 over 8 x 2, 6 x 7 has 3 and 2 less
+        text += "recipe.trainer.strategy.account_for_embedding_in_pipeline_split = False\n"
+        text += "recipe.trainer.strategy.account_for_loss_in_pipeline_split = False\n"
+        text += "recipe.trainer.strategy.virtual_pipeline_model_parallel_size = None\n"
+        fields = {k: v for k, v in fields.items() if k != "vpp"}
+    gpus = 512 if "num_nodes=64" in call else None
+    found = said(read(tmp_path, text, gpus=gpus))
+    assert {name: found[f"layout.{name}"] for name in fields} == fields
+
+
+def test_adapters_and_packing_of_a_finetuning(tmp_path: Path) -> None:
+    text = (
+        "from functools import partial\nfrom nemo.collections import llm\n"
+        "recipe = partial(llm.llama3_8b.finetune_recipe, num_nodes=1)(packed_sequence=True)\n"
+        "recipe.peft.dim = 16\n"
+    )
+    fields = said(read(tmp_path, text))
+    assert (fields["training.lora_rank"], fields["training.batching"]) == (16, "packed")
+    assert (fields["training.sequence_length"], fields["training.global_batch"]) == (4096, 8)
+    assert fields["layout.sharding"] == "ddp"  # use_distributed_optimizer off with adapters
+
+
+def test_a_script_of_ones_own_calls(tmp_path: Path) -> None:
+    """Half of Llama 3 8B's layers: 2 x 128,256 x 4,096 + 16 layers + a norm."""
+    found = read(tmp_path, OWN)
+    layer = 4096 * (2 * 4096 + 2 * 1024) + 3 * 4096 * 14336 + 2 * 4096
+    assert found.scenario.workload.architecture.parameters == (
+        2 * 128256 * 4096 + 16 * layer + 4096
+    )
+    fields = said(found)
+    assert found.scenario.cluster.gpus == 16
+    assert fields["training.reduce_dtype"] == "bf16"  # the plugin's outranks that of ddp
+    assert (fields["training.sequence_length"], fields["layout.micro_batch"]) == (4096, 2)
+    alone = read(tmp_path, OWN.replace("num_nodes=2, ", ""))
+    assert alone.scenario.cluster.gpus == 8
+    assert any("num_nodes not said: 1" in note for note in alone.notes)
+
+
+def test_the_command_of_nemo(tmp_path: Path) -> None:
+    line = 'nemo llm pretrain -y --factory "llama31_70b(num_nodes=16)" trainer.max_steps=10'
+    found = read(tmp_path, f"{line} trainer.strategy.tensor_model_parallel_size=8\n", "run.sh")
+    assert found.scenario.cluster.gpus == 128
+    assert {k: said(found)[f"layout.{k}"] for k in ("tp", "pp", "vpp", "cp")} == {
+        "tp": 8, "pp": 4, "vpp": 5, "cp": 2,
+    }  # fmt: skip
+    assert found.scenario.workload.architecture.name == "llama-3.1-70b"
+    with pytest.raises(InputError, match="trains nothing"):
+        read(tmp_path, "nemo llm export --path x --target hf\n", "run.sh")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "rule"),
+    [
+        ("llm.llama3_8b.", "llm.llama3_9b.", r"no recipe of NeMo .*did you mean 'llama3_8b'"),
+        ("    return recipe\n", "    return tuned(recipe)\n", "tuned: may change the recipe"),
+        ("nodes=1, gpus", "nodes=N, gpus", r"num_nodes: must be a whole number from 1, got 'N'"),
+        ("size = 2\n", "size = sizes()[0]\n", "stands in a variable"),
+        ("llm.llama3_8b.pre", "llm.t5_220m.pre", "no recipe of NeMo"),
+        ("import nemo_run", "import = nemo_run", "no Python that can be read"),
+        ("= bf16_with_fp8", "= bf16_with_int4", "a precision not read here"),
+    ],
+)
+def test_what_cannot_be_followed_is_refused(
+    before: str, after: str, rule: str, tmp_path: Path
+) -> None:
+    assert before in NEMO_2
+    with pytest.raises(InputError, match=rule):
+        read(tmp_path, NEMO_2.replace(before, after))
+
+
+def test_a_script_that_sets_up_no_run_is_refused(tmp_path: Path) -> None:
+    text = "from nemo.collections import asr\nmodel = asr.models.EncDecCTCModel()\n"
+    with pytest.raises(InputError, match="sets up no run of NeMo"):
+        read(tmp_path, text, gpus=8)
+    with pytest.raises(InputError, match="a file of NeMo's performance scripts"):
+        line = "python -m scripts.performance.llm.pretrain_llama3_8b -tp 2 --micro_batch_size 1\n"
+        read(tmp_path, line, "run.sh", gpus=8)
+
+
+def test_nothing_of_a_script_is_run_and_work_is_bounded() -> None:
+    text = "import os\nos.system('touch ran')\nx = [1]\nwhile True:\n    x = x + x\n"
+    script = Script(text, "x.py", lambda *_: None)
+    assert len(script.names["x"]) == 2  # a body whose end is not known is followed once
+    assert (
+        Script("def f():\n    return f()\nx = f()\n", "x.py", lambda *_: None).names["x"] is UNKNOWN
+    )
+    digits = "y = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]\n"
+    loops = "".join(f"{'  ' * depth}for v{depth} in y:\n" for depth in range(6))
+    for text in (f"{digits}{loops}{'  ' * 6}z = v0 + v1\n", "def f():\n  f()\n  f()\nf()\n"):
+        with pytest.raises(InputError, match="too much to work out"):
+            Script(text, "x.py", lambda *_: None)
+
+
+def test_values_follow_the_language() -> None:
+    """Held against Python's own evaluation of the same text."""
+    text = (
+        "a = 7 // 2 + 3 * 2 - 9 % 4\nb = 'x' if a > 6 else 'y'\nc = [1, 2] + [a]\n"
+        "d = {'k': c[-1]}['k']\ne = f'{a}-{b}'\ng = not (a == 8 and b is not None)\n"
+        "def f(p, q=2, *, r=3):\n    if q in (1, 2):\n        p += r\n    return p * q\n"
+        "h = f(1, r=5)\ni = 'A,B'.lower().split(',')\nj = int('4') + len(c)\nk = None or 0 or 'z'\n"
+    )
+    script, python = Script(text, "x.py", lambda *_: None), dict[str, object]()
+    exec(text, python)
+    assert {key: script.names[key] for key in "abcdeghijk"} == {
+        key: python[key] for key in "abcdeghijk"
+    }
+    other = Script("import x\na = x.y(1, b=2)\na.c.d = 3\ne = a.q\n", "x.py", lambda *_: None)
+    assert isinstance(other.names["a"], Made)
+    assert other.names["a"].fields["b"] == 2
+    assert other.names["a"].fields["c"].fields["d"] == 3
+    assert other.names["e"] is UNKNOWN
+
+
+def test_tables_have_a_model_for_each_recipe() -> None:
+    kinds = {row["model.config.kind"] for row in recipes().values()}
+    assert kinds <= set(models())
+    assert {case.split(" ")[1] for case in recipes()} == {"pretrain", "finetune"}
