@@ -31,10 +31,12 @@ SIZES: dict[str, dict[str, Any]] = {
     "deepseek_v2": {"num_experts_per_tok": 6},
     "dots1": {"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2},
     "hunyuan_v1_dense": {"head_dim": 128},
+    "hunyuan_vl_text": {"head_dim": 128},
     "hunyuan_v1_moe": {"head_dim": 128, "num_experts": 4, "moe_topk": 2},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 3},
     "ministral": {"head_dim": 128},
     "nemotron": {"head_dim": 128, "num_key_value_heads": 8},
+    "qwen3_omni_moe_text": {"num_attention_heads": 32, "num_key_value_heads": 4},
     "reformer": {"is_decoder": True},
 }
 """Sizes without which a class cannot be built."""
@@ -48,6 +50,7 @@ WHOLE_CLASSES = {
     "gemma3": "Gemma3ForConditionalGeneration",
     "gemma4": "Gemma4ForConditionalGeneration",
     "glm4v": "Glm4vForConditionalGeneration",
+    "glm4v_moe": "Glm4vMoeForConditionalGeneration",
     "hubert": "HubertForCTC",
     "internvl": "InternVLForConditionalGeneration",
     "kimi_k25": "Kimi_K25ForConditionalGeneration",
@@ -74,6 +77,23 @@ WHOLE_CLASSES = {
     "whisper": "WhisperForConditionalGeneration",
 }
 """Models of towers or of an encoder and a decoder, by the class that holds all of it."""
+
+TEXT_CLASSES = {
+    "cosmos3_edge_text": "Cosmos3EdgeTextModel",
+    "eurobert": "EuroBertForMaskedLM",
+    "glm4v_moe_text": "Glm4vMoeTextModel",
+    "glm_ocr_text": "GlmOcrTextModel",
+    "granite_docling_text": "GraniteDoclingTextModel",
+    "hunyuan_vl_text": "HunYuanVLTextModel",
+    "hy_v4_vl_text": "HYV4VLTextModel",
+    "mistral4": "Mistral4ForCausalLM",
+    "qwen2_5_vl_text": "Qwen2_5_VLTextModel",
+    "qwen2_vl_text": "Qwen2VLTextModel",
+    "qwen3_omni_moe_text": "Qwen3OmniMoeThinkerTextModel",
+    "qwen3_vl_moe_text": "Qwen3VLMoeTextModel",
+    "qwen3_vl_text": "Qwen3VLTextModel",
+}
+"""Models of text that are parts of others, or encoders, by their own class."""
 
 
 def config_of(family: str, changes: dict[str, Any]) -> Any:
@@ -163,8 +183,8 @@ def main() -> None:
         flop = None if parts else forward_flop(family, changes)
         cases.append({"config": document, "parameters": count, "forward_flop": flop})
         print(family, count, flop, file=sys.stderr, flush=True)
-    for family, name in WHOLE_CLASSES.items():
-        config = config_of(family, {"architectures": [name]})
+    for family, name in {**WHOLE_CLASSES, **TEXT_CLASSES}.items():
+        config = config_of(family, {"architectures": [name], **SIZES.get(family, {})})
         document = {**nested(config, known), "architectures": [name]}
         count = parameters(built(family, config))
         cases.append({"config": document, "parameters": count, "forward_flop": None})

@@ -331,6 +331,53 @@ def test_published_parameters_of_families_with_code_of_their_own(
     assert model.active_parameters / 1e9 == pytest.approx(active, rel=3e-3)
 
 
+LLAMA_7B = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+            "intermediate_size": 11008}  # fmt: skip
+GLM = {"hidden_size": 4096, "num_attention_heads": 32, "multi_query_attention": True,
+       "multi_query_group_num": 2, "kv_channels": 128, "ffn_hidden_size": 13696,
+       "add_qkv_bias": True, "add_bias_linear": False, "rmsnorm": True,
+       "post_layer_norm": True, "seq_length": 8192}  # fmt: skip
+TOKENS = {"baichuan": 64000, "qwen": 151936, "deepseek": 102400, "llada": 126464,
+          "internlm": 103168, "orion": 84608, "chatglm": 65024}  # fmt: skip
+TO_THE_UNIT = [
+    # baichuan-inc/Baichuan-7B and 13B (model cards), the larger one with ALiBi
+    (7_000_559_616, {"model_type": "baichuan", **LLAMA_7B, "max_position_embeddings": 4096}),
+    (13_264_901_120, {"model_type": "baichuan", "hidden_size": 5120, "num_hidden_layers": 40,
+                      "num_attention_heads": 40, "intermediate_size": 13696}),
+    (7_721_324_544, {"model_type": "qwen", **LLAMA_7B, "intermediate_size": 22016}),  # Qwen-7B
+    (6_243_584_000, {"model_type": "chatglm", **GLM, "num_layers": 28}),  # ChatGLM3-6B
+    (9_399_951_360, {"model_type": "chatglm", **GLM, "num_layers": 40,  # GLM-4-9B
+                     "padded_vocab_size": 151552}),
+    (16_375_728_128, {"model_type": "deepseek", "hidden_size": 2048, "num_hidden_layers": 28,
+                      "num_attention_heads": 16, "num_key_value_heads": 16,
+                      "intermediate_size": 10944, "moe_intermediate_size": 1408,
+                      "n_routed_experts": 64, "n_shared_experts": 2, "num_experts_per_tok": 6,
+                      "first_k_dense_replace": 1}),  # deepseek-moe-16b
+    (2_724_880_896, {"model_type": "minicpm", "hidden_size": 2304, "num_hidden_layers": 40,
+                     "num_attention_heads": 36, "num_key_value_heads": 36,
+                     "intermediate_size": 5760, "vocab_size": 122753}),  # MiniCPM-2B
+    (7_615_616_512, {"model_type": "Dream", "hidden_size": 3584, "num_hidden_layers": 28,
+                     "num_attention_heads": 28, "num_key_value_heads": 4,
+                     "intermediate_size": 18944, "vocab_size": 152064}),  # Dream-v0, a Qwen2.5-7B
+    (8_015_581_184, {"model_type": "llada", "d_model": 4096, "n_layers": 32, "n_heads": 32,
+                     "mlp_hidden_size": 12288, "n_kv_heads": 32}),  # LLaDA
+    # by hand: 7B of Llama, biases of four projections, two tables; norms of two vectors
+    (6_738_415_616 + 2 * 71_168 * 4096 + 32 * 4 * 4096, {"model_type": "internlm", **LLAMA_7B}),
+    (2 * 84_608 * 5120 + 40 * (4 * 5120**2 + 3 * 5120 * 15360 + 4 * 5120) + 2 * 5120,
+     {"model_type": "orion", "hidden_size": 5120, "num_hidden_layers": 40,
+      "num_attention_heads": 40, "num_key_value_heads": 40, "intermediate_size": 15360}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("parameters", "config"), TO_THE_UNIT)
+def test_families_with_code_of_their_own_to_the_unit(parameters, config):
+    tokens = TOKENS.get(config["model_type"])
+    model = read(config if tokens is None else {"vocab_size": tokens, **config})
+    assert model.parameters == parameters
+    causal = config["model_type"] not in ("Dream", "llada")
+    assert all(attention.causal is causal for attention in model.attentions)
+
+
 def test_minimax_m1_has_the_sizes_of_text_01():
     assert read({**TEXT_01, "model_type": "minimax_m1"}).parameters == read(TEXT_01).parameters
 
