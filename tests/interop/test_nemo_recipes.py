@@ -123,6 +123,34 @@ def test_a_script_of_ones_own_calls(tmp_path: Path) -> None:
     assert any("num_nodes not said: 1" in note for note in alone.notes)
 
 
+def test_arguments_of_a_recipe_are_its_fields(tmp_path: Path) -> None:
+    """A branch whose test is not known and that returns does not end what is followed."""
+    text = (
+        "import os\nimport nemo_run as nr\nfrom nemo.collections import llm\n"
+        "def main():\n    if not os.path.exists('x'):\n        return False\n"
+        "    recipe = llm.nemotron3_8b.pretrain_recipe(tensor_parallelism=4, num_nodes=2,\n"
+        "        max_steps=9, global_batch_size=64, seq_length=2048, max_lr=1e-4)\n"
+        "    nr.run(recipe)\n    return True\nmain()\n"
+    )
+    (tmp_path / "run.py").write_text(text)
+    given, options = {"cluster": "dgx-h100"}, ["model.vocab_size=256000"]
+    fields = said(import_launch([tmp_path / "run.py"], given, options))
+    assert (fields["layout.tp"], fields["cluster.gpus"]) == (4, 16)
+    assert (fields["training.global_batch"], fields["training.sequence_length"]) == (64, 2048)
+    with pytest.raises(InputError, match="tensor_size: is an argument of a recipe that is not"):
+        read(tmp_path, text.replace("tensor_parallelism", "tensor_size"))
+
+
+def test_the_plugin_overwrites_what_the_model_says_of_eight_bit(tmp_path: Path) -> None:
+    """update_config_with_dtype_overrides: every field of the plugin's is set on the model."""
+    text = NEMO_2.replace("    recipe.trainer.plugins = bf16_with_fp8_mixed()\n", "").replace(
+        "    return recipe\n", '    recipe.model.config.fp8 = "hybrid"\n    return recipe\n'
+    )
+    found = read(tmp_path, text)
+    assert said(found)["training.precision"] == "bf16"
+    assert any("'hybrid' is overwritten by the precision plugin" in note for note in found.notes)
+
+
 def test_the_command_of_nemo(tmp_path: Path) -> None:
     line = 'nemo llm pretrain -y --factory "llama31_70b(num_nodes=16)" trainer.max_steps=10'
     found = read(tmp_path, f"{line} trainer.strategy.tensor_model_parallel_size=8\n", "run.sh")

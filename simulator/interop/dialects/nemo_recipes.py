@@ -60,6 +60,21 @@ _DEGREES = {
     "expert_parallelism": "expert_model_parallel_size",
 }
 """Arguments of a recipe's ``trainer``, in the words of its strategy."""
+_OF_TRAINER = {
+    "num_nodes": "num_nodes", "num_gpus_per_node": "devices", "max_steps": "max_steps",
+    "callbacks": "callbacks", "accumulate_grad_batches": "accumulate_grad_batches",
+}  # fmt: skip
+"""Arguments of a recipe and its trainer, in the words of Lightning's."""
+_NOTHING_OF = (
+    *("dir", "name", "fn", "resume_path", "vocab_file", "tokenizer_model", "tokenizer", "log"),
+    *("limit_test_batches", "limit_val_batches", "log_every_n_steps", "val_check_interval"),
+    *("gradient_clip_val", "warmup_steps", "constant_steps", "min_lr", "max_lr", "save_top_k"),
+    *("pipeline_parallelism_type", "seed", "workers", "checkpoint_path"),
+)
+"""Arguments of recipes that bear on neither time nor memory."""
+_PLUGIN = "MegatronMixedPrecision"
+_OF_PLUGIN = {"fp8": None, "fp8_param_gather": False, "grad_reduce_in_fp32": True}
+"""What the plugin sets of a model and of ddp where nobody tells it otherwise."""
 _CALLBACKS: dict[str, dict[str, Any]] = {
     "DeepEPCallback": {"moe_token_dispatcher_type": "flex", "moe_enable_deepep": True},
     "MegatronTokenDropCallback": {
@@ -220,7 +235,7 @@ class _Following:
         fields = {"precision": "bf16-mixed", "grad_reduce_in_fp32": True}
         if word[1] == "fp16":
             fields = {"precision": "16-mixed", "grad_reduce_in_fp32": False}
-        return made("MegatronMixedPrecision", [], {**fields, **more}, line)
+        return made(_PLUGIN, [], {**fields, **more}, line)
 
     def _unknown(self, name: str, line: int) -> None:
         known = nearest(name, _names()) or f"; {len(_names())} are known"
@@ -272,15 +287,35 @@ class _Following:
         return top
 
     def _given(self, recipe: Made, keywords: dict[str, Any], line: int) -> Made:
-        trainer = recipe.fields.get("trainer")
-        places = {"num_nodes": "num_nodes", "num_gpus_per_node": "devices"}
-        for name, field in places.items():
-            if name in keywords and isinstance(trainer, Made):
-                trainer.set(field, keywords[name], line)
-        data, length = recipe.fields.get("data"), keywords.get("seq_length")
-        if length is not None and isinstance(data, Made):
-            data.set("seq_length", length, line)
+        """A recipe with the arguments that it was called with."""
+        trainer, data = recipe.fields.get("trainer"), recipe.fields.get("data")
+        if not isinstance(trainer, Made):
+            return recipe
+        for name, value in keywords.items():
+            if name in ("seq_length", "global_batch_size", "micro_batch_size"):
+                if isinstance(data, Made) and value is not None:
+                    data.set(name, value, line)
+            elif not self._of_trainer(trainer, name, value, line) and name not in _NOTHING_OF:
+                place = Place(self.path, name, line)
+                rule = "is an argument of a recipe that is not read: set its field of the recipe"
+                self.problems.append(f"{place}: {rule}")
         return recipe
+
+    def _of_trainer(self, trainer: Made, name: str, value: Any, line: int) -> bool:
+        """Take an argument of a trainer; whether it is one."""
+        strategy, field = trainer.fields.get("strategy"), _OF_TRAINER.get(name)
+        if name in _DEGREES and isinstance(strategy, Made):
+            strategy.set(_DEGREES[name], value, line)
+        elif name == "precision" and value in ("bf16-mixed", "16-mixed"):
+            fields = {"precision": value, "grad_reduce_in_fp32": value == "bf16-mixed"}
+            trainer.set("plugins", made(_PLUGIN, [], fields, line), line)
+        elif field is not None:
+            trainer.set(field, value, line)
+        return (
+            name in _DEGREES
+            or field is not None
+            or (name == "precision" and value in ("bf16-mixed", "16-mixed"))
+        )
 
     def _part(
         self, name: str, part: str, first: Any, keywords: dict[str, Any], line: int
@@ -299,17 +334,8 @@ class _Following:
             return first
         found = recipe.fields.get(part)
         if part == "trainer" and isinstance(found, Made):
-            strategy = found.fields.get("strategy")
             for word, value in keywords.items():
-                if isinstance(strategy, Made) and word in _DEGREES:
-                    strategy.set(_DEGREES[word], value, line)
-            steps = {
-                k: v for k, v in keywords.items() if k in ("num_nodes", "max_steps", "callbacks")
-            }
-            if "num_gpus_per_node" in keywords:
-                steps["devices"] = keywords["num_gpus_per_node"]
-            for word, value in steps.items():
-                found.set(word, value, line)
+                self._of_trainer(found, word, value, line)
         return found if isinstance(found, Made) else None
 
 
@@ -395,6 +421,14 @@ def _settings(recipe: Made, path: str, prefix: str) -> list[Setting]:
             found += _callback(item, path)
     for item in plugins if isinstance(plugins, list) else [plugins]:
         if isinstance(item, Made):
+            usual = Made(item.kind, source=item.source)
+            usual.fields = {k: v for k, v in _OF_PLUGIN.items() if k not in item.fields}
+            before = next(
+                (x for x in found if x.key == "fp8" and x.value not in (None, False)), None
+            )
+            if before is not None and "fp8" in usual.fields:
+                found.append(replace(before, key="fp8_of_model"))
+            found += _leaves(usual, path, "trainer.plugins") if item.kind in (_PLUGIN, "") else ()
             found += _leaves(item, path, "trainer.plugins")
     checkpoints = log.fields.get("ckpt")
     if isinstance(checkpoints, Made) and "every_n_train_steps" in checkpoints.fields:
@@ -510,6 +544,10 @@ def _reading(settings: list[Setting], path: str) -> Reading:
     unread = found.found.pop("nemo_model", None)
     other = found.found.pop("strategy", None)
     packed = found.found.pop("packed", None)
+    overwritten = found.found.pop("fp8_of_model", None)
+    if overwritten is not None:
+        rule = "is overwritten by the precision plugin, which has no fp8: set it there"
+        found.notes.append(f"{overwritten.place}: {overwritten.value!r} {rule}")
     if packed is not None:
         found.say("training.batching", "packed", packed)
     if "devices" in found.found and "num_nodes" not in found.found:

@@ -178,8 +178,14 @@ class Script:
             self._block(node.body if test else node.orelse, names)
             return
         self.undecided = True
-        self._block(node.body, names)
-        self._block(node.orelse, names)
+        returned = list[_Returned]()
+        for body in (node.body, node.orelse):
+            try:
+                self._block(body, names)
+            except _Returned as value:
+                returned.append(value)
+        if len(returned) > 1:  # one way alone does not end what is followed
+            raise returned[0]
 
     def _loop(self, node: ast.For | ast.While, names: MutableMapping[str, Any]) -> None:
         """A body for each of a list that is known, else once with what is not known."""
@@ -579,7 +585,8 @@ def _of_parser(parser: Made, name: str, arguments: list[Any], keywords: dict[str
         longest = next((word for word in words if word.startswith("--")), words[0] if words else "")
         said = keywords.get("dest")
         key = said if isinstance(said, str) else longest.lstrip("-").replace("-", "_")
-        usual = False if keywords.get("action") == "store_true" else None
+        usual: Any = False if keywords.get("action") == "store_true" else None
+        usual = UNKNOWN if keywords.get("required") is True else usual
         parser.fields[key] = keywords.get("default", usual)
         return _NOTHING
     if name in ("add_argument_group", "add_mutually_exclusive_group"):
