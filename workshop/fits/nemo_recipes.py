@@ -114,9 +114,9 @@ def _cases(module: Script) -> Iterator[tuple[str, Made]]:
             if fast and not takes:
                 continue
             keywords = {"performance_mode": True} if fast else {}
-            found = module.called(before, [], keywords, 0)
-            if isinstance(found, Made):
-                yield "pretrain" + " performance" * fast, found
+            recipe = module.called(before, [], keywords, 0)
+            if isinstance(recipe, Made):
+                yield "pretrain" + " performance" * fast, recipe
     after = module.names.get("finetune_recipe")
     for scheme, packed, fast in product(("lora", None), (False, True), (False, True)):
         if not isinstance(after, Function):
@@ -132,9 +132,9 @@ def _cases(module: Script) -> Iterator[tuple[str, Made]]:
         if not unsaid <= names:
             continue
         said: dict[str, Any] = {k: v for k, v in wanted.items() if k in names}
-        if isinstance(found := module.called(after, [], said, 0), Made):
+        if isinstance(recipe := module.called(after, [], said, 0), Made):
             words = ["finetune", scheme or "none", *["packed"] * packed, *["performance"] * fast]
-            yield " ".join(words), found
+            yield " ".join(words), recipe
 
 
 def _recipes(checkout: _Checkout) -> dict[str, dict[str, str]]:
@@ -160,16 +160,16 @@ def _classes(checkout: _Checkout) -> dict[str, dict[str, str]]:
                 bodies.setdefault(node.name, node)
 
     def fields(name: str) -> dict[str, str]:
-        node, found = bodies.get(name), dict[str, str]()
+        node, values = bodies.get(name), dict[str, str]()
         if node is None:
             return {}
         for base in reversed(node.bases):
-            found |= fields(ast.unparse(base).rpartition(".")[2])
+            values |= fields(ast.unparse(base).rpartition(".")[2])
         for item in node.body:
             if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name) and item.value:
                 text = ast.unparse(item.value).strip("'\"")
-                found[item.target.id] = text.rpartition(".")[2] if "F." in text else text
-        return found
+                values[item.target.id] = text.rpartition(".")[2] if "F." in text else text
+        return values
 
     rows = {}
     for name in bodies:

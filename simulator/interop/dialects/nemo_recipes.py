@@ -140,20 +140,20 @@ def read_recipe(text: str, path: str) -> Reading:
     """What a script sets up, the first where there are several."""
     following = _Following(path)
     script = Script(text, path, following.known)
-    found = _runs_of(script)
-    if found is None and not following.problems:
+    run = _runs_of(script)
+    if run is None and not following.problems:
         rule = "sets up no run of NeMo that can be followed: no recipe, and no call of llm.train"
         following.problems.append(f"{path}: {rule}")
     for name, line in _elsewhere(script):
         rule = "may change the recipe that it is given, and stands in another file: not followed"
         following.problems.append(f"{Place(path, name, line)}: {rule}")
-    if found is None or following.problems:
+    if run is None or following.problems:
         problems = tuple(dict.fromkeys(following.problems))
         return Reading(path=path, kind=KIND, problems=problems)
     if script.undecided:
         rule = "branches that nothing in it decides were all read, one after the other"
         following.notes.append(f"{path}: {rule}")
-    reading = _reading(_settings(found, path, ""), path)
+    reading = _reading(_settings(run, path, ""), path)
     return replace(
         reading,
         notes=(*reading.notes, *following.notes),
@@ -215,8 +215,8 @@ class _Following:
     ) -> Made | None:
         if isinstance(of, Made) and of.kind == "class":
             base = made(str(of.fields.get("base", "")), arguments, keywords, line)
-            own = {k: v for k, v in of.fields.items() if k not in ("name", "base")}
-            base.fields = {**own, **base.fields}
+            defaults = {k: v for k, v in of.fields.items() if k not in ("name", "base")}
+            base.fields = {**defaults, **base.fields}
             base.lines = {**of.lines, **base.lines}
             return base
         kind = of.last if isinstance(of, Name) else of.node.name if isinstance(of, Function) else ""
@@ -332,11 +332,11 @@ class _Following:
             changed = {k: v for k, v in fast.items() if plain.get(k) != v and k != "case"}
             _merged(first, self._of_row({"case": "", **changed}, f"{name} pretrain performance"))
             return first
-        found = recipe.fields.get(part)
-        if part == "trainer" and isinstance(found, Made):
+        fields = recipe.fields.get(part)
+        if part == "trainer" and isinstance(fields, Made):
             for word, value in keywords.items():
-                self._of_trainer(found, word, value, line)
-        return found if isinstance(found, Made) else None
+                self._of_trainer(fields, word, value, line)
+        return fields if isinstance(fields, Made) else None
 
 
 def _merged(into: Made, more: Made) -> None:
@@ -403,38 +403,40 @@ def _settings(recipe: Made, path: str, prefix: str) -> list[Setting]:
     """Fields of a recipe under Megatron-Core's names, those that outrank others behind them."""
     parts = [recipe.fields.get(name) for name in ("data", "optim", "trainer", "log")]
     data, optim, trainer, log = (part if isinstance(part, Made) else Made("") for part in parts)
-    found = list(_model(recipe.fields.get("model"), path))
-    found += _leaves(data, path, "data")
-    found += _leaves(optim, path, "optim")
+    settings = list(_model(recipe.fields.get("model"), path))
+    settings += _leaves(data, path, "data")
+    settings += _leaves(optim, path, "optim")
     strategy = trainer.fields.get("strategy")
     rest = Made("", dict(trainer.fields), dict(trainer.lines), trainer.source)
     callbacks, plugins = rest.fields.pop("callbacks", None), rest.fields.pop("plugins", None)
     rest.fields.pop("strategy", None)
-    found += _leaves(rest, path, "trainer")
+    settings += _leaves(rest, path, "trainer")
     if isinstance(strategy, Made):
-        found += _strategy(strategy, path)
+        settings += _strategy(strategy, path)
     elif strategy is not None and strategy is not UNKNOWN:
         place = _place(trainer, "strategy", path, "trainer.strategy")
-        found.append(Setting("strategy", str(getattr(strategy, "last", strategy)), place))
+        settings.append(Setting("strategy", str(getattr(strategy, "last", strategy)), place))
     for item in callbacks if isinstance(callbacks, list) else []:
         if isinstance(item, Made):
-            found += _callback(item, path)
+            settings += _callback(item, path)
     for item in plugins if isinstance(plugins, list) else [plugins]:
         if isinstance(item, Made):
             usual = Made(item.kind, source=item.source)
             usual.fields = {k: v for k, v in _OF_PLUGIN.items() if k not in item.fields}
             before = next(
-                (x for x in found if x.key == "fp8" and x.value not in (None, False)), None
+                (x for x in settings if x.key == "fp8" and x.value not in (None, False)), None
             )
             if before is not None and "fp8" in usual.fields:
-                found.append(replace(before, key="fp8_of_model"))
-            found += _leaves(usual, path, "trainer.plugins") if item.kind in (_PLUGIN, "") else ()
-            found += _leaves(item, path, "trainer.plugins")
+                settings.append(replace(before, key="fp8_of_model"))
+            settings += (
+                _leaves(usual, path, "trainer.plugins") if item.kind in (_PLUGIN, "") else ()
+            )
+            settings += _leaves(item, path, "trainer.plugins")
     checkpoints = log.fields.get("ckpt")
     if isinstance(checkpoints, Made) and "every_n_train_steps" in checkpoints.fields:
         place = _place(checkpoints, "every_n_train_steps", path, "log.ckpt.every_n_train_steps")
-        found.append(Setting("save_interval", checkpoints.fields["every_n_train_steps"], place))
-    return [*found, *_adapters(recipe, path)]
+        settings.append(Setting("save_interval", checkpoints.fields["every_n_train_steps"], place))
+    return [*settings, *_adapters(recipe, path)]
 
 
 def _place(owner: Made, name: str, path: str, key: str) -> Place:
@@ -540,19 +542,19 @@ def _model(model: Any, path: str) -> Iterator[Setting]:
 
 
 def _reading(settings: list[Setting], path: str) -> Reading:
-    found = Settings.of(path, settings)
-    unread = found.found.pop("nemo_model", None)
-    other = found.found.pop("strategy", None)
-    packed = found.found.pop("packed", None)
-    overwritten = found.found.pop("fp8_of_model", None)
+    whole = Settings.of(path, settings)
+    unread = whole.found.pop("nemo_model", None)
+    other = whole.found.pop("strategy", None)
+    packed = whole.found.pop("packed", None)
+    overwritten = whole.found.pop("fp8_of_model", None)
     if overwritten is not None:
         rule = "is overwritten by the precision plugin, which has no fp8: set it there"
-        found.notes.append(f"{overwritten.place}: {overwritten.value!r} {rule}")
+        whole.notes.append(f"{overwritten.place}: {overwritten.value!r} {rule}")
     if packed is not None:
-        found.say("training.batching", "packed", packed)
-    if "devices" in found.found and "num_nodes" not in found.found:
-        found.usually("run.nodes", 1, "num_nodes not said: 1 is the Trainer's default")
-    reading = read_megatron(found, flags=False, kind=KIND)
+        whole.say("training.batching", "packed", packed)
+    if "devices" in whole.found and "num_nodes" not in whole.found:
+        whole.usually("run.nodes", 1, "num_nodes not said: 1 is the Trainer's default")
+    reading = read_megatron(whole, flags=False, kind=KIND)
     problems = list(reading.problems)
     if unread is not None:
         known = nearest(str(unread.value), models()) or f"; {len(models())} are known"
@@ -562,4 +564,4 @@ def _reading(settings: list[Setting], path: str) -> Reading:
         rule = f"{other.value!r} is no MegatronStrategy, the one that is read"
         problems.append(f"{other.place}: {rule}")
     reading = replace(reading, software=("nemo-25.04", *reading.software), problems=tuple(problems))
-    return with_idle(reading, found.found.values(), "nemo")
+    return with_idle(reading, whole.found.values(), "nemo")

@@ -241,12 +241,12 @@ class Script:
 
     def _owner(self, node: ast.expr, names: MutableMapping[str, Any]) -> Any:
         """What a field is set of; made where it is not there yet: ``recipe.trainer.strategy``."""
-        found = self.value(node, names)
-        if isinstance(found, Made) or not isinstance(node, ast.Attribute):
-            return found
+        owner = self.value(node, names)
+        if isinstance(owner, Made) or not isinstance(node, ast.Attribute):
+            return owner
         above = self._owner(node.value, names)
         if not isinstance(above, Made):
-            return found
+            return owner
         inner = Made("")
         above.set(node.attr, inner, node.lineno)
         return inner
@@ -454,8 +454,8 @@ def _instance(of: Made, arguments: list[Any], keywords: dict[str, Any], line: in
     """An instance of a class of the script: defaults of its fields, and what it is given."""
     base = str(of.fields.get("base", of.fields["name"]))
     result = made(base, arguments, keywords, line)
-    own = {k: v for k, v in of.fields.items() if k not in ("name", "base")}
-    result.fields = {**own, **result.fields}
+    defaults = {k: v for k, v in of.fields.items() if k not in ("name", "base")}
+    result.fields = {**defaults, **result.fields}
     result.lines = {**of.lines, **result.lines}
     return result
 

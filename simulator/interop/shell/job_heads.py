@@ -42,15 +42,15 @@ _TYPED = re.compile(r"(?:gpu:)?(?:([A-Za-z][\w.-]*):)?(\d{1,9})")
 
 def _of_slurm(text: str, path: str) -> list[Setting]:
     """The ``#SBATCH`` lines of a job."""
-    found = []
+    directives = []
     for number, line in enumerate(text.split("\n"), 1):
         if line.startswith("#SBATCH") and (match := _DIRECTIVE.match(line)):
             long, value, short, other = match.groups()
             name = long.replace("-", "_") if long else _SHORT.get(short, short)
             written = f"#SBATCH --{long}" if long else f"#SBATCH -{short}"
             setting = value or other or True
-            found.append(Setting(name, setting, Place(path, written, number)))
-    return found
+            directives.append(Setting(name, setting, Place(path, written, number)))
+    return directives
 
 
 def _set_by_slurm(directives: Iterable[Setting]) -> dict[str, str]:
@@ -62,8 +62,8 @@ def _set_by_slurm(directives: Iterable[Setting]) -> dict[str, str]:
         "ntasks_per_node": ("SLURM_NTASKS_PER_NODE",),
         "gpus_per_node": ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"),
     }
-    found = {name: given[key] for key, all_ in names.items() if key in given for name in all_}
-    return {name: value for name, value in found.items() if value.isdigit()}
+    values = {name: given[key] for key, all_ in names.items() if key in given for name in all_}
+    return {name: value for name, value in values.items() if value.isdigit()}
 
 
 def _read_slurm(settings: Settings) -> None:
@@ -77,15 +77,15 @@ def _read_slurm(settings: Settings) -> None:
     nodes = settings.whole("run.nodes", "nodes")
     _typed("run.per_node", settings, "gpus_per_node", "gres")
     _typed("cluster.gpus", settings, "gpus")
-    tasks, each = settings.whole("", "ntasks"), settings.whole("", "ntasks_per_node")
+    tasks, per_node = settings.whole("", "ntasks"), settings.whole("", "ntasks_per_node")
     per_task = settings.take("gpus_per_task")
-    if settings.value_of("run.per_node") is None and per_task is None and each and each > 1:
-        settings.say("run.per_node", each, settings.found["ntasks_per_node"])
+    if settings.value_of("run.per_node") is None and per_task is None and per_node and per_node > 1:
+        settings.say("run.per_node", per_node, settings.found["ntasks_per_node"])
     if per_task is None or settings.value_of("run.per_node") is not None:
         return
     match = _TYPED.fullmatch(str(per_task.value))
-    if match and each:
-        settings.say("run.per_node", int(match[2]) * each, per_task)
+    if match and per_node:
+        settings.say("run.per_node", int(match[2]) * per_node, per_task)
     elif match and tasks:
         settings.say("cluster.gpus", int(match[2]) * tasks, per_task)
     elif match and nodes:
@@ -95,12 +95,12 @@ def _read_slurm(settings: Settings) -> None:
 def _typed(name: str, settings: Settings, *keys: str) -> None:
     """``--gres=gpu:h100:8``: a kind of accelerator, which is noted, and a number."""
     setting = settings.take(*keys)
-    found = _TYPED.fullmatch(str(setting.value)) if setting else None
-    if setting is None or found is None:
+    match = _TYPED.fullmatch(str(setting.value)) if setting else None
+    if setting is None or match is None:
         return
-    settings.say(name, int(found[2]), setting)
-    if found[1]:
-        settings.notes.append(f"{setting.place}: asks for accelerators called {found[1]!r}")
+    settings.say(name, int(match[2]), setting)
+    if match[1]:
+        settings.notes.append(f"{setting.place}: asks for accelerators called {match[1]!r}")
 
 
 # --- PBS ------------------------------------------------------------------------------------------
@@ -132,17 +132,17 @@ def _flags(text: str, mark: str, path: str) -> list[Setting]:
 
 def _of_pbs(text: str, path: str) -> list[Setting]:
     """The ``#PBS`` lines of a job; resources of ``-l`` under their own names."""
-    found = list[Setting]()
+    directives = list[Setting]()
     for item in _flags(text, "#PBS", path):
         listed = str(item.value) if item.key == "l" else item.key[1:]
         if item.key[:1] != "l" or not listed:
-            found.append(item)
+            directives.append(item)
             continue
         for resource in listed.split(","):
             name, _, value = resource.strip().partition("=")
             place = Place(path, f"#PBS -l {name[:40]}", item.place.line)
-            found.append(Setting(name, value or True, place))
-    return found
+            directives.append(Setting(name, value or True, place))
+    return directives
 
 
 def _set_by_pbs(directives: Iterable[Setting]) -> dict[str, str]:
@@ -212,13 +212,13 @@ def _read_pbs(settings: Settings) -> None:
 
 def _of_lsf(text: str, path: str) -> list[Setting]:
     """The ``#BSUB`` lines of a job; requirements of several ``-R`` stand together."""
-    found, required = list[Setting](), list[Setting]()
+    directives, required = list[Setting](), list[Setting]()
     for item in _flags(text, "#BSUB", path):
-        (required if item.key == "R" else found).append(item)
+        (required if item.key == "R" else directives).append(item)
     if required:
         said = " ".join(str(item.value) for item in required)
-        found.append(Setting("R", said, required[0].place))
-    return found
+        directives.append(Setting("R", said, required[0].place))
+    return directives
 
 
 def _set_by_lsf(directives: Iterable[Setting]) -> dict[str, str]:
@@ -234,12 +234,12 @@ def _read_lsf(settings: Settings) -> None:
     slots = settings.whole("", "n", most=10**7)
     hosts = settings.whole("run.nodes", "nnodes")
     tiled = re.search(r"span\[\s*ptile\s*=\s*(\d{1,5})", said)
-    each = int(tiled[1]) if tiled else 0
+    tile = int(tiled[1]) if tiled else 0
     if required is not None and hosts is None:
         if re.search(r"span\[\s*hosts\s*=\s*1\b", said):
             hosts = 1
-        elif slots and each and slots % each == 0:
-            hosts = slots // each
+        elif slots and tile and slots % tile == 0:
+            hosts = slots // tile
         if hosts:
             settings.say("run.nodes", hosts, required)
     number = re.search(
