@@ -230,3 +230,29 @@ def test_tables_have_a_model_for_each_recipe() -> None:
     kinds = {row["model.config.kind"] for row in recipes().values()}
     assert kinds <= set(models())
     assert {case.split(" ")[1] for case in recipes()} == {"pretrain", "finetune"}
+
+
+def test_what_megatrons_words_leave_out_is_asked_for(tmp_path: Path) -> None:
+    """Gemma 2 has norms behind its modules, too, and no size of it is in the zoo as 2B."""
+    text = "from nemo.collections import llm\nrecipe = llm.gemma2_2b.finetune_recipe()\n"
+    with pytest.raises(InputError, match=r"Gemma2Config2B, a model of NeMo that is not read"):
+        read(tmp_path, text)
+    given = {"cluster": "dgx-h100", "model": "gemma-2-9b"}
+    assert import_launch([tmp_path / "run.py"], given).scenario.workload.architecture.layers == 42
+
+
+def test_the_tokenizer_and_what_is_set_everywhere(tmp_path: Path) -> None:
+    text = OWN.replace("    vocab_size: int = 128256\n", "").replace(
+        "seq_length=SEQ,", "seq_length=SEQ, tokenizer=AutoTokenizer(pretrained_model_name='x/y'),"
+    )
+    with pytest.raises(InputError, match=r"cannot|not said by these files"):
+        read(tmp_path, text)
+    null = text.replace("AutoTokenizer(pretrained_model_name='x/y')", "Null(vocab_size=50257)")
+    assert read(tmp_path, null).scenario.workload.architecture.vocabulary == 50257
+    lines = (
+        "from nemo.collections import llm\nrecipe = llm.llama3_8b.pretrain_recipe(num_nodes=1)\n"
+        "recipe.broadcast(max_steps=7, tensor_model_parallel_size=4)\n"
+    )
+    found = read(tmp_path, lines)
+    assert said(found)["layout.tp"] == 4
+    assert found.scenario.workload.recipe.steps == 7

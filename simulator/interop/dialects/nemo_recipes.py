@@ -85,6 +85,10 @@ _CALLBACKS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """Callbacks that bear on time or memory, and what each sets where its own arguments do not."""
 _ADAPTERS = {"LoRA": "lora", "DoRA": "dora", "CanonicalLoRA": "canonical_lora"}
+_BEYOND = re.compile(
+    r"Gemma[23]|GPTOSS|Llama4|NemotronSuper|NemotronUltra|Hyena|Bidirectional|Embedding|Reranker"
+)
+"""Models of which Megatron-Core's words leave something out: they are read by the zoo or not."""
 _LORA_RANK = 32  # nemo/collections/llm/peft/lora.py: dim
 _SHAPE = {
     "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups",
@@ -436,7 +440,21 @@ def _settings(recipe: Made, path: str, prefix: str) -> list[Setting]:
     if isinstance(checkpoints, Made) and "every_n_train_steps" in checkpoints.fields:
         place = _place(checkpoints, "every_n_train_steps", path, "log.ckpt.every_n_train_steps")
         settings.append(Setting("save_interval", checkpoints.fields["every_n_train_steps"], place))
+    holders = (data, recipe.fields.get("model"))
+    settings += [x for holder in holders if isinstance(holder, Made) for x in _words(holder, path)]
     return [*settings, *_adapters(recipe, path)]
+
+
+def _words(holder: Made, path: str) -> Iterator[Setting]:
+    """The tokenizer of data or of a model, which says how many tokens there are."""
+    tokenizer = holder.fields.get("tokenizer")
+    if not isinstance(tokenizer, Made):
+        return
+    place = _place(holder, "tokenizer", path, "tokenizer")
+    keys = {"pretrained_model_name": "tokenizer_name_or_path", "model_name": "tokenizer_type"}
+    for name, key in {**keys, "vocab_size": "vocab_size"}.items():
+        if isinstance(value := tokenizer.fields.get(name), (str, int)):
+            yield Setting(key, value, place)
 
 
 def _place(owner: Made, name: str, path: str, key: str) -> Place:
@@ -528,7 +546,7 @@ def _model(model: Any, path: str) -> Iterator[Setting]:
     place = Place(path, kind or model.kind, next(iter(config.lines.values()), 0))
     if "repository" in row and not changed and zoo_model(row["repository"]) is not None:
         yield Setting("model", row["repository"], replace(place, path=source, line=0))
-    elif row:
+    elif row and not _BEYOND.search(kind):
         for name, text in row.items():
             if name not in ("class", "repository"):
                 yield Setting(name, _plain(text), Place(source, name))
@@ -554,12 +572,11 @@ def _reading(settings: list[Setting], path: str) -> Reading:
         whole.say("training.batching", "packed", packed)
     if "devices" in whole.found and "num_nodes" not in whole.found:
         whole.usually("run.nodes", 1, "num_nodes not said: 1 is the Trainer's default")
+    if unread is not None:
+        known = "" if unread.value in models() else nearest(str(unread.value), models())
+        whole.say("run.model", f"{unread.value}, a model of NeMo that is not read{known}", unread)
     reading = read_megatron(whole, flags=False, kind=KIND)
     problems = list(reading.problems)
-    if unread is not None:
-        known = nearest(str(unread.value), models()) or f"; {len(models())} are known"
-        rule = f"{unread.value!r} is a model of NeMo that is not read{known}"
-        problems.append(f"{unread.place}: {rule}: --model NAME says what is trained")
     if other is not None:
         rule = f"{other.value!r} is no MegatronStrategy, the one that is read"
         problems.append(f"{other.place}: {rule}")

@@ -431,6 +431,9 @@ class Script:
             key = arguments[0]
             value = owner.get(key, usual) if isinstance(key, (str, int)) else UNKNOWN
             return _NOTHING if value is None else value
+        if isinstance(owner, Made) and name == "broadcast":
+            _broadcast(owner, keywords, 0)
+            return _NOTHING
         if isinstance(owner, Made) and owner.kind == "ArgumentParser":
             return _of_parser(owner, name, arguments, keywords)
         return None
@@ -438,6 +441,15 @@ class Script:
 
 _NOTHING = object()
 """Python's None as the value of a call that is known."""
+
+
+def _broadcast(into: Made, values: dict[str, Any], depth: int) -> None:
+    """Set fields wherever they are there, as NeMo-Run's method of that name does."""
+    for name, value in into.fields.items():
+        if name in values:
+            into.set(name, values[name], 0)
+        elif isinstance(value, Made) and depth < _DEEPEST:
+            _broadcast(value, values, depth + 1)
 
 
 def made(kind: str, arguments: list[Any], keywords: dict[str, Any], line: int) -> Made:
