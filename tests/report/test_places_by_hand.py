@@ -47,7 +47,7 @@ def label(*at: tuple[float, float], text: str = "aaaa", **more: Any) -> Label:
 
 
 def test_the_place_of_which_least_is_taken() -> None:
-    """A frame of 100 x 100, words of 23.6 x 12.5 points; words count three times, what is outside nine."""
+    """100 x 100 points, words of 23.6 x 12.5: those count thrice, what is outside nine times."""
     plot = Plot(x=(0.0, 100.0), y=(0.0, 100.0), width=100.0, height=100.0)
 
     def where(one: Label, marks: list[Any], *before: Label) -> tuple[float, float]:
@@ -213,7 +213,7 @@ def an_offer(days: float, usd: float, **more: Any) -> Offer:
     ],
 )  # fmt: skip
 def test_what_the_axes_of_a_decision_span(
-    offers: list[tuple[float, float]], asked: dict[str, float], x: Any, y: Any
+    offers: list[tuple[float, float]], asked: dict[str, Any], x: Any, y: Any
 ) -> None:
     _, axes = canvas(WIDE, 4.1, svg=True)
     draw_decision(axes, [an_offer(*one) for one in offers], [], Asked(**asked))
