@@ -7,12 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator import catalogue
+from simulator.calibration.calibrate_machine import calibrate
 from simulator.calibration.classes import accelerator_classes
 from simulator.calibration.least_squares import Prior, fit_and_score, fit_times
 from simulator.calibration.link_classes import link_classes, network_classes
+from simulator.cost.kernels.flash_attention import attention_s
+from simulator.cost.kernels.gemm import device_rates
 from simulator.errors import InputError
 from simulator.hardware.cluster import load_accelerator, load_cluster
-from simulator.measured.measurements import Call
+from simulator.measured.measurements import Call, Measurements
 
 
 def call(kernel: str, shape: dict[str, float], **fields: Any) -> Call:
@@ -25,6 +29,11 @@ def call(kernel: str, shape: dict[str, float], **fields: Any) -> Call:
     }
     return Call(kernel=kernel, shape=shape, **{**given, **fields})
 
+
+CPU = str(next(
+    (catalogue.folder("hardware_profiles") / "local-cpu" / "accelerators").glob("*.toml")
+))  # fmt: skip
+"""This repository's profile of a processor."""
 
 COLLECTIVE = {"message_bytes": 2.0**20, "ranks": 8.0, "nodes": 1.0}
 
@@ -244,3 +253,57 @@ def test_no_parameter_leaves_its_bounds() -> None:
     found = fit_times(narrow, lambda values: line(values, rows(30)), rows(30)["seconds"],
                       prior_weight=1e-9)  # fmt: skip
     assert 1.5 <= found["start"] <= 2.5 and found["start"] == pytest.approx(2.5, rel=1e-3)
+
+
+def document(*calls: Call) -> Measurements:
+    return Measurements(path="m.json", source="a lab", date="2026-11-01", device=None, calls=calls)
+
+
+@pytest.mark.parametrize(("kinds", "said"), [(19, 19), (20, 20), (23, 20)])
+def test_twenty_reasons_are_given_why_nothing_can_be_fitted(kinds: int, said: int) -> None:
+    calls = [call(f"kernel{i}", {}) for i in range(kinds)]
+    with pytest.raises(InputError) as caught:
+        calibrate([document(*calls)], accelerator=load_accelerator("h100-sxm"))
+    assert len(caught.value.problems) == said
+    assert caught.value.problems[0].startswith("m.json: nothing to fit: 1 calls: kernel")
+
+
+def test_classes_are_counted_as_they_are_done() -> None:
+    """Copies and norms of nine sizes each, a fifth of the memory's rate lost."""
+    device = load_accelerator("h100-sxm")
+    rate = 0.8 * float(device.memory.bandwidth_bytes_per_s)
+    calls = [
+        call(kernel, {}, **COLD, moved_bytes=size, seconds=3e-6 + size / rate)
+        for kernel in ("copy", "rms_norm")
+        for size in np.geomspace(2e7, 3e9, 9).tolist()
+    ]
+    told: list[tuple[int, int]] = []
+    found = calibrate([document(*calls)], accelerator=device,
+                      progress=lambda done, of: told.append((done, of)))  # fmt: skip
+    assert told == [(1, 2), (2, 2)]
+    for fitted in found.accelerator:
+        assert fitted.figures["memory_fraction"][1] == pytest.approx(0.8, rel=0.01)
+
+
+@pytest.mark.parametrize(("device", "dtype", "width"), [("cpu", "fp32", 4), ("gpu", "bf16", 2)])
+def test_attention_moves_queries_keys_values_and_results(
+    device: str, dtype: str, width: int
+) -> None:
+    """Two tokens of many sequences: memory binds, which two tensors a head and a key head pass."""
+    base = load_accelerator(CPU if device == "cpu" else "h100-sxm")
+    shape = {**ATTENTION, "batch": 1e6, "seq_q": 2.0, "seq_kv": 2.0, "head_dim": 64.0}
+    ((found,), _) = accelerator_classes(
+        [call("attention", shape, **FLASH, dtype=dtype, note={"in_step": True})], base
+    )
+    kernel = base.attention["sdpa"]
+    queries, keys = (1e6 * heads * 2 * 2 * 64 * width for heads in (32, 8))
+    halves: dict[str, Any] = {"heads": 32e6, "queries": 2.0, "keys": 1.0, "span": 2.0}
+    halves |= {"score_size": 64.0, "value_size": 64.0}
+    rates = device_rates(base, dtype)
+    none, both = (
+        attention_s(rates, kernel, **halves, query_bytes=times * queries, key_bytes=times * keys,
+                    sustained=False)
+        for times in (0.0, 1.0)
+    )  # fmt: skip
+    assert float(both) > float(none)
+    assert found.predict({}, found.rows) == pytest.approx([float(both)], rel=1e-9)

@@ -186,3 +186,19 @@ def test_sizes_of_convolutions(groups: int) -> None:
     assert _convolution(turned, tensor(2, 6, 18, 23)) == {
         "m": 2 * 14 * 17, "n": 6 // groups * 35, "k": 12 // groups, "batch": groups,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("groups", "top", "known"),
+    [(4, 2, (4, 2)), (4, 4, (4, 4)), (4, 5, (4, 4)), (0, 0, (1, 1)), (5, 2, (1, 1))],
+)
+def test_groups_of_experts_and_those_that_a_token_goes_to(
+    groups: int, top: int, known: tuple[int, int]
+) -> None:
+    """Sixteen experts of DeepSeek-V3: no more groups than there are, none where they are uneven."""
+    sizes = {**SIZES, "vocab_size": 100, "n_routed_experts": 16, "num_experts_per_tok": 3,
+             "moe_intermediate_size": 8, "first_k_dense_replace": 0, "n_group": groups,
+             "topk_group": top, "num_key_value_heads": 4}  # fmt: skip
+    (block,) = read("deepseek_v3", sizes).blocks
+    assert isinstance(block.mlp, MoE)
+    assert (block.mlp.groups, block.mlp.top_groups) == known
