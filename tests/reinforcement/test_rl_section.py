@@ -210,6 +210,7 @@ def test_a_replica_in_words() -> None:
 
     assert words() == "tp 1"
     assert words(tp=8, ep=8) == "tp 8, ep 8"
+    assert words(tp=2, ep=2) == "tp 2, ep 2"
     assert words(tp=8, dp_attention=2, max_sequences=1) == "tp 8, dp attention 2, 1 sequences"
     assert words(tp=2, max_sequences=1024) == "tp 2, 1,024 sequences"
 
@@ -228,3 +229,22 @@ def test_whose_words_an_engine_writes(name: str, said: str) -> None:
     found = unserved(presets.load(name))
     assert found.startswith(said)
     assert bool(found) == bool(said)
+
+
+@pytest.mark.parametrize(
+    ("generation", "words"),
+    [
+        ({"tp": 5}, "must divide the 24 accelerators that generate and the 32 attention heads"),
+        ({"tp": 24, "dp_attention": 2},
+         "must divide dp_attention = 2 x the 32 attention heads of llama-3.1-8b, got 24"),
+        ({"tp": 3}, "must divide the 32 attention heads of llama-3.1-8b, got 3"),
+    ],
+)  # fmt: skip
+def test_what_tp_of_an_engine_must_divide(
+    generation: dict[str, Any], words: str, model: Architecture, cluster: Cluster
+) -> None:
+    said = check_with_others(
+        rl=section(generation=generation), model=model, cluster=cluster, where="run.toml",
+        training=Recipe(sequence_length=4096, global_batch=210),
+    )  # fmt: skip
+    assert len(said) == 1 and f"run.toml: rl.generation.tp: {words}" in said[0]
