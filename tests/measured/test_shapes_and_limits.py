@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,8 +19,9 @@ from simulator.measured.collective_calls import CollectiveCalls, read_a2a, read_
 from simulator.measured.kernel_calls import KernelCalls, read_kernels
 from simulator.measured.log import LogReading
 from simulator.measured.microbenchmarks import load_words, read_table
-from simulator.measured.replay import Run, load_tables, replay
+from simulator.measured.replay import Run, _far, load_tables, replay
 from simulator.measured.rows import MeasuredRun
+from simulator.workload import presets
 from simulator.workload.recipe import Recipe
 
 ROWS = {
@@ -306,3 +308,33 @@ def test_whole_numbers_that_do_not_fit_are_no_step(name: str) -> None:
         given: dict[str, Any] = {"step": 3, "rank": 1, "batch": 0, name: value}
         found.add(given.pop("step"), 1.0, line=1, **given)
         assert len(found) == read
+
+
+@pytest.mark.parametrize(("late", "blank", "kept"), [("126", "", False), ("124", "", True),
+                                                     ("126", "size", False)])  # fmt: skip
+def test_a_call_that_takes_a_quarter_longer_than_a_larger_one_is_contradicted(
+    tmp_path: Path, late: str, blank: str, kept: bool
+) -> None:
+    """Of a series that has a row without a time, or without a size, which is refused by itself."""
+    rows = [
+        {**CALL, "message_bytes": "1e6", "time_us": f"{late}000"},
+        {**CALL, "message_bytes": "2e6", "time_us": "100000"},
+        {**CALL, "message_bytes": "" if blank else "4e6", "time_us": "900000" if blank else ""},
+    ]
+    calls = collectives(tmp_path, *rows)
+    assert calls.sieve.kept.tolist() == [kept, True, False]
+
+
+def test_every_sixth_layer_of_gemma_3_sees_all() -> None:
+    """The last of each six, whose heads are twice as wide and whose key heads a quarter as many."""
+    far = next(x.far for x in load_tables().families.values() if x.far is not None)
+    assert (far.every, far.window) == (6, 1024)
+    plain = presets.load("llama-3.1-8b")
+    made = _far(SimpleNamespace(), plain, far)  # type: ignore[arg-type]
+    kinds = [made.blocks[kind].attention for kind in made.layer_kinds]
+    assert len(kinds) == plain.layers == 32
+    for layer, attention in enumerate(kinds, start=1):
+        assert attention is not None
+        whole = layer % 6 == 0
+        known = (attention.window, attention.head_dim, attention.kv_heads)
+        assert known == ((0, 256, 2) if whole else (1024, 128, 8)), layer
