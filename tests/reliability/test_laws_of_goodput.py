@@ -215,3 +215,27 @@ def test_servers_that_turn_slow_take_their_swap_and_slow_all_until_then(quiet: Q
     share = turned * 3600.0 / (1.0 + turned * 3600.0)
     trains = (1.0 - swap) * (1.0 - share + share / 1.3)
     assert found.goodput[0] == pytest.approx(trains, rel=1e-4)
+
+
+@pytest.mark.parametrize("load", [0.05, 0.4, 1.5])
+def test_a_run_with_one_spare_waits_as_a_chain_of_three_states_does(
+    load: float, quiet: Quiet
+) -> None:
+    """None, one or two servers in repair, the run standing still in the last: a, a and m, 2 m.
+
+    Nothing else takes time, so that what is lost is the share of the last state.
+    """
+    repair_s, servers = 5_000.0, 128
+    per_day = load / repair_s * 86_400.0 / servers
+    causes = {"node": {"per_device_day": per_day, "replaced_fraction": 1.0, "repair_s": repair_s}}
+    run = quiet(causes=causes, spares={"hot": 1, "pool": 1}, storage={"write_bytes_per_s": 1e15,
+                "node_write_bytes_per_s": 1e15, "read_bytes_per_s": 1e15,
+                "node_read_bytes_per_s": 1e15}, checkpoints={"interval_s": 0.5})  # fmt: skip
+    given: dict[str, Any] = {
+        "gpus": 1024.0, "node_gpus": 8, "writer_nodes": 128.0, "writer_gpus": 1024.0,
+        "step_s": 0.1, "work_s": 900 * 86_400.0, "checkpoint_bytes": 1.0, "replicas": 4.0,
+    }  # fmt: skip
+    found = outlook(run_terms(run, Machine(**given)))
+    waits = load**2 / 2 / (1.0 + load + load**2 / 2)
+    assert found.phases["replacement"][0] == pytest.approx(waits, rel=0.01)
+    assert found.goodput[0] == pytest.approx(1.0 - waits, rel=1e-3)
