@@ -10,6 +10,7 @@ import pytest
 
 from simulator.explorer.replying import RLQuestion
 from simulator.interop.dialects.fsdp2 import _sharded
+from simulator.interop.rl_scripts import _assume
 from simulator.interop.traces.kineto_events import _DTYPE_BYTES
 from simulator.interop.traces.nsys import _COPY_KINDS
 from simulator.software.releases import parsed
@@ -72,3 +73,24 @@ def test_whether_a_script_gathers_weights_again(sharding: str, again: Any, word:
     assert 'mesh = init_device_mesh("cuda", (3, 4), mesh_dim_names=("replicate", "shard"))' in lines
     alone = _sharded({**row, "dp": 4}, recipe, [])
     assert 'mesh = init_device_mesh("cuda", (4,), mesh_dim_names=("shard",))' in alone
+
+
+@pytest.mark.parametrize(
+    ("rl", "training", "prompts", "batch"),
+    [
+        ({"answers": 7, "samples": 1}, {}, 7, 7), ({"answers": 21, "samples": 3}, {}, 7, 21),
+        ({"answers": 2, "samples": 3}, {}, 1, 3), ({"answers": 9, "samples": 0}, {}, 9, 0),
+        ({"samples": 1}, {"global_batch": 5}, 5, 5), ({"samples": 3}, {"global_batch": 7}, 2, 7),
+        ({"samples": 3}, {"global_batch": 2}, 1, 2),
+        ({"answers": 21, "samples": 3, "prompts": 4}, {}, 4, 12),
+    ],
+)  # fmt: skip
+def test_prompts_of_a_script_that_says_its_answers(
+    rl: dict[str, Any], training: dict[str, Any], prompts: int, batch: int
+) -> None:
+    """Answers, or else the sequences of an update, over samples a prompt; one prompt at least."""
+    document = {"rl": {**rl, "answer_tokens": 9}, "training": {**training}, "model": {"name": "x"}}
+    said = _assume(document, ["rl.answer_tokens=9"])
+    assert document["rl"]["prompts"] == prompts and "answers" not in document["rl"]
+    assert document["training"]["global_batch"] == batch
+    assert ("assumed: one update a step" in said) is (not training)
