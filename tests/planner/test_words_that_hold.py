@@ -10,7 +10,9 @@ from math import gcd
 import pytest
 
 from simulator.planner.movers import Mover, _scaled, _side, _size, _usd_words
+from simulator.planner.prediction import predict
 from simulator.planner.remedies import batch_binds
+from simulator.planner.simulated import predict_played
 from simulator.scenario import Scenario, make_scenario
 
 
@@ -104,3 +106,17 @@ def test_movers_by_their_size() -> None:
     plain = _scaled("x", "y", (-0.75, 0.5), 40.0, None)
     assert plain.usd is None and _size(plain) == 30.0
     assert (_side(-3.0), _side(0.0), _side(4.0)) == ((-3.0, 0.0), (0.0, 0.0), (0.0, 4.0))
+
+
+def test_a_step_is_played_with_the_layout_that_is_stated_unless_one_is_searched() -> None:
+    """`predict` says what the defaults of a scenario without a layout are."""
+    small = make_scenario(
+        {
+            "model": {"name": "llama-3.1-8b"},
+            "training": {"sequence_length": 4096, "global_batch": 64},
+            "cluster": {"name": "dgx-h100", "gpus": 16},
+        }
+    )
+    stated, best = predict_played(small, search=False), predict_played(small)
+    assert stated.estimate.layouts.describe() == predict(small).estimate.layouts.describe()
+    assert best.step_time_s < stated.step_time_s

@@ -8,13 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator.errors import InfeasibleError
+from simulator.reinforcement import trainer
 from simulator.reinforcement.decode_kernels import (
     all_reduce_in_domain_s,
     expert_layer_s,
     reached_experts,
 )
 from simulator.rollouts.lengths import answer_lengths
+from simulator.rollouts.profiles import load_framework
 from simulator.rollouts.rl_section import RL
+from simulator.scenario import Scenario
+from simulator.search.fastest import Fastest
+from tests.reinforcement.scenes import scene
 
 FIGURES: Any = SimpleNamespace(
     expert_launch_s=11e-6, expert_s=0.7e-6, expert_memory_fraction=0.8, expert_peak_fraction=0.4,
@@ -71,3 +77,24 @@ def test_an_all_reduce_takes_the_faster_way(size: float) -> None:
 def test_a_step_has_a_prompt_at_least(kept: float, prompts: int, shape: tuple[int, int]) -> None:
     rl = RL(prompts=prompts, samples=5, answer_tokens=70.0, algorithm="dapo", kept_groups=kept)
     assert answer_lengths(rl, 400).shape == shape
+
+
+@pytest.mark.parametrize(("answers", "batch"), [(64, 16), (72, 32), (128, 32), (132, 64)])
+def test_layouts_of_a_trainer_are_searched_for_a_power_of_two_of_bins(
+    answers: int, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four sequences of 1,024 tokens fill a bin of 4,096: 16, 18, 32 and 33 of them."""
+    asked: list[int] = []
+
+    def search(scenario: Scenario) -> Fastest:
+        asked.append(scenario.workload.recipe.global_batch)
+        return Fastest(found=None, reason="enough is known")
+
+    monkeypatch.setattr(trainer, "fastest", search)
+    scenario = scene(rl__prompts=answers, rl__samples=1, training__global_batch=answers)
+    framework = load_framework("nemo-rl")
+    with pytest.raises(InfeasibleError, match="enough is known"):
+        trainer.best_trainer(
+            scenario, scenario.required(RL), np.full(answers, 1024.0), scenario.cluster, framework
+        )
+    assert asked == [batch]
