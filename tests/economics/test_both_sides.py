@@ -46,7 +46,7 @@ def offers(folder: Path, *rows: dict[str, str]) -> Path:
     [
         ("usd_per_gpu_hour", "0.001", "0"), ("usd_per_gpu_hour", "999999999", "1e9"),
         ("gpus", "1", "0"), ("gpus", "1", "1.5"), ("gpus", "72", "-72"),
-        ("gpus", "1", ""), ("usd_per_gpu_hour", "1", "nan"),
+        ("gpus", "1", ""), ("gpus", "1", "inf"), ("usd_per_gpu_hour", "1", "nan"),
         ("egress_usd_per_gb", "0", "-0.01"), ("egress_usd_per_gb", "", "free"),
         ("storage_usd_per_gb_month", "0", "-0.01"), ("storage_usd_per_gb_month", "2.5", "1e9"),
         ("date", "2026-10-01", "2026-10-32"), ("term", "reserved", "owned"),
