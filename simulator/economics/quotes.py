@@ -223,9 +223,8 @@ def _number(
         value = float(word)
     except ValueError:
         value = float("nan")
-    low = value > 0.0 if least is not None else value >= 0.0
-    whole = name != "gpus" or value == int(value if low else 0)
-    if not (low and value < 1e9 and whole):
+    held = (value > 0.0 if least is not None else value >= 0.0) and value < 1e9
+    if not held or (name == "gpus" and value != int(value)):
         return None, [problem(where, name, rule, word)]
     return (int(value) if name == "gpus" else value), []
 

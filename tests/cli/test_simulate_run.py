@@ -203,7 +203,8 @@ def test_the_python_face_says_what_the_command_says(document: dict[str, object])
     assert repr(found).startswith("SimulatedRun(goodput ") and len(repr(found)) < 90
     table = found.to_frame()
     assert found.goodput + table["lost_share"].sum() == pytest.approx(1.0, rel=1e-9)
-    assert len(found.to_frame("runs")) == 50 and len(found.to_frame("gpus")) == 12
+    assert found.to_frame("runs")["seed"].tolist() == [*range(50)]
+    assert len(found.to_frame("gpus")) == 12
     with pytest.raises(InputError, match="must be one of causes, runs"):
         found.to_frame("cause")  # type: ignore[arg-type]
 

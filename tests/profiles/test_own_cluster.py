@@ -281,3 +281,17 @@ def test_a_gpu_is_taken_by_the_name_that_others_give_it(own: Path, spelled: str,
     done = init(own, "box", "--gpu", spelled, "--topo", str(own / "topo.txt"))
     assert (done.exit_code, done.stderr) == (0, "")
     assert f"After {base}" in done.stdout
+
+
+def test_what_is_there_already_is_written_again_where_it_is_the_same(own: Path) -> None:
+    words = ("lab", "--gpu", "h100-pcie", "--per-server", "4")
+    assert init(own, *words).exit_code == 0
+    again = init(own, *words)
+    assert (again.exit_code, again.stderr) == (0, "")
+    place = own / "own" / "nodes" / "lab.toml"
+    place.write_text(place.read_text() + "# mine\n")
+    refused = init(own, *words)
+    assert refused.exit_code == 2 and "nodes/lab.toml: holds something else already" in (
+        refused.stderr.replace("\n", " ")
+    )
+    assert place.read_text().endswith("# mine\n"), "nobody's own figures are written over"

@@ -173,11 +173,12 @@ def test_recomputed_layers_count_once_more() -> None:
     layers, stages = int(run.fields["layers"]), int(run.fields["pp"])
     full = {"recompute": "full", "recompute_layers": ""}
     some = {"recompute": "full", "recompute_layers": "1"}
-    plain, whole, one = (
+    more = {"recompute": "full", "recompute_layers": str(layers // stages + 1)}
+    plain, whole, one, over = (
         executed_flop(MeasuredRun(where="", fields={**run.fields, **words}))
-        for words in ({}, full, some)
+        for words in ({}, full, some, more)
     )
-    assert whole == pytest.approx(4 / 3 * plain)
+    assert whole == over == pytest.approx(4 / 3 * plain)
     assert one == pytest.approx((1 + stages / layers / 3) * plain)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from simulator.measured.rows import MeasuredRun
 from simulator.scoring.scores import ScoredRow
-from simulator.scoring.series import Series, series
+from simulator.scoring.series import Series, _shard_groups, series
 
 WORDS = {
     "source": "lab", "split": "test", "model": "tiny", "gpu": "H100", "software": "stack-1",
@@ -105,3 +105,16 @@ def test_sharding_over_all_ranks_and_over_groups_are_two_series() -> None:
     # blank stands for all ranks
     blank = [row(n, n) for n in SIZES[:2]]
     assert len(series([*blank, *everywhere[1:]])) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "groups"),
+    [
+        ({"dp": "", "shard_group": "1"}, [None, 1]), ({"dp": "", "shard_group": "2"}, [2]),
+        ({"dp": "", "cp": "2", "shard_group": "2"}, [None, 2]), ({"dp": "3"}, [None, 3]),
+        ({"dp": "3", "cp": "2", "shard_group": "3"}, [3]),
+        ({"dp": "3", "cp": "2", "shard_group": "6"}, [None, 6]),
+    ],
+)  # fmt: skip
+def test_a_degree_that_is_not_said_is_one(fields: dict[str, str], groups: list[int | None]) -> None:
+    assert list(_shard_groups(row(8, 8, **fields))) == groups
