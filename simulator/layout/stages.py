@@ -150,7 +150,7 @@ def stages(
 
 
 def pieces_of(row: Layouts) -> Ints:
-    """Pieces of the model that every rank of one layout holds, shape (pp, chunks); not to change."""
+    """Pieces of the model that every rank of a layout holds, shape (pp, chunks); read only."""
     return held_pieces(int(row.schedule[0]), int(row.pp[0]), int(row.vpp[0] * row.copies[0]))
 
 

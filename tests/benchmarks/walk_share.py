@@ -12,7 +12,6 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 from simulator.errors import ForeshardError
