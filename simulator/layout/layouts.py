@@ -182,8 +182,10 @@ class Layouts:
     def __getitem__(self, rows: int | slice | NDArray[Any]) -> Layouts:
         if isinstance(rows, (int, np.integer)):
             rows = slice(rows, rows + 1) if rows != -1 else slice(-1, None)
-        listed = isinstance(rows, np.ndarray) and rows.dtype != bool
-        size = len(rows if listed else self.tp[rows])
+        if isinstance(rows, np.ndarray) and rows.dtype != bool:
+            size = len(rows)
+        else:
+            size = len(self.tp[rows])
         in_order = size == 1 or (isinstance(rows, slice) and rows.step is None)
         if size == len(self) and in_order:
             return self
