@@ -173,7 +173,7 @@ class Layouts:
         return cls(**columns, splits=splits)
 
     def __post_init__(self) -> None:
-        lengths = {len(column) for column in self.columns().values()}
+        lengths = {*map(len, _values(self))}
         assert len(lengths) == 1, f"columns of unequal length: {lengths}"
 
     def __len__(self) -> int:
@@ -182,7 +182,10 @@ class Layouts:
     def __getitem__(self, rows: int | slice | NDArray[Any]) -> Layouts:
         if isinstance(rows, (int, np.integer)):
             rows = slice(rows, rows + 1) if rows != -1 else slice(-1, None)
-        size = len(self.tp[rows])
+        if isinstance(rows, np.ndarray) and rows.dtype != bool:
+            size = len(rows)
+        else:
+            size = len(self.tp[rows])
         in_order = size == 1 or (isinstance(rows, slice) and rows.step is None)
         if size == len(self) and in_order:
             return self
@@ -194,7 +197,7 @@ class Layouts:
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """Return the columns by name, in the order of definition."""
-        return {name: getattr(self, name) for name in _COLUMNS}
+        return dict(zip(_COLUMNS, _values(self), strict=True))
 
     def replace(self, **given: Any) -> Layouts:
         """Return a copy with some columns replaced (numbers, words or sequences).
@@ -307,6 +310,8 @@ class Layouts:
 
 _COLUMNS = tuple(field.name for field in fields(Layouts) if field.name != "splits")
 """Fields of which every layout has its own value."""
+
+_values = attrgetter(*_COLUMNS)
 
 
 def dealt_words(layers: Sequence[int]) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import chain
 from operator import attrgetter
 from typing import Any
@@ -149,11 +150,16 @@ def stages(
 
 
 def pieces_of(row: Layouts) -> Ints:
-    """Pieces of the model that every rank of one layout holds, shape (pp, chunks)."""
-    pp, chunks = int(row.pp[0]), int(row.vpp[0] * row.copies[0])
+    """Pieces of the model that every rank of a layout holds, shape (pp, chunks); read only."""
+    return held_pieces(int(row.schedule[0]), int(row.pp[0]), int(row.vpp[0] * row.copies[0]))
+
+
+@lru_cache(256)
+def held_pieces(code: int, pp: int, chunks: int) -> Ints:
+    """The same of so many ranks and chunks, by the code of the schedule."""
     rank, chunk = np.divmod(np.arange(pp * chunks), chunks)
-    schedule = SCHEDULES[WORDS[int(row.schedule[0])]]
-    pieces: Ints = schedule.piece(np.full(pp * chunks, pp), rank, chunk)
+    pieces: Ints = SCHEDULES[WORDS[code]].piece(np.full(pp * chunks, pp), rank, chunk)
+    pieces.flags.writeable = False
     return pieces.reshape(pp, chunks)
 
 

@@ -81,12 +81,18 @@ def instant(
             fails = np.where(terms.lossless, trains, exposed)  # no restart heeds a notice
             use = _spares(terms, failures.stopping * fails, down_s, reached)
             shares = Instant(_Cycle(_Stops(failures, use, training), interval_s, copy_interval_s))
-            idle = np.minimum(np.nan_to_num(shares.waiting, nan=0.0), 1.0 - 1e-6)
-            exposed = np.minimum(np.nan_to_num(shares.exposed, nan=0.0) / (1.0 - idle), 1.0)
-            training = np.clip(np.nan_to_num(shares.training, nan=0.0), 1e-6, 1.0)
+            idle = np.minimum(_or_none(shares.waiting), 1.0 - 1e-6)
+            exposed = np.minimum(_or_none(shares.exposed) / (1.0 - idle), 1.0)
+            training = np.clip(_or_none(shares.training), 1e-6, 1.0)
             trains = np.minimum(training / (1.0 - idle), 1.0)
-            down_s = np.nan_to_num(_down_seconds(shares, idle), nan=0.0, posinf=0.0)
+            down_s = _down_seconds(shares, idle)
+            down_s = np.where(np.isfinite(down_s), down_s, 0.0)
         return shares
+
+
+def _or_none(share: Floats) -> Floats:
+    """A share, 0 where it is not known."""
+    return np.where(np.isnan(share), 0.0, share)
 
 
 def goodput_by_interval(terms: RunTerms, copy_interval_s: Floats) -> Callable[[Floats], Floats]:

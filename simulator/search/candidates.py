@@ -222,15 +222,8 @@ def families(
                     yield family if i == 0 else _only(family, choice.matters(family.base))
                 first = last
             return
-    grids, size = list[dict[str, NDArray[Any]]](), 0
-    for grid in _grids(workload, cluster, software, pinned, **ranges):
-        grids.append(grid)
-        size += len(grid["tp"])
-        if most is not None and size >= most:
-            yield _family(grids, workload, software, pinned)
-            grids, size = [], 0
-    if grids:
-        yield _family(grids, workload, software, pinned)
+    for columns in _pieces(workload, cluster, software, pinned, most=most, **ranges):
+        yield _family(columns, workload, software, pinned)
 
 
 def count(
@@ -281,37 +274,47 @@ def _known_grids(
 
     The last of the choices, ``states``, are places among these ways.
     """
-    setting = workload, cluster, software, pinned
     words = tuple(pinned.get(field) for field in _CHOICES)
     every = ("degrees", cluster.gpus, cluster.sizes, wide)
     if every not in memo:
-        memo[every] = list(degrees(*setting, wide))
+        memo[every] = list(degrees(workload, cluster, software, pinned, wide))
     for grid in memo[every]:
         if outer is not None and grid not in outer:
             continue
         if (grid, words, micro) not in memo:
-            if (grid, words) not in memo:
-                memo[grid, words] = _choices(*setting, grid)
-            axes, shared = memo[grid, words]
-            some = {"micro_batch": _within(axes["micro_batch"], micro, pinned)}
-            memo[grid, words, micro] = {**axes, **some}, shared
+            memo[grid, words, micro] = _choices(
+                (workload, cluster, software), pinned, grid, micro, (memo, words)
+            )
         yield grid, *memo[grid, words, micro]
 
 
 def _choices(
-    workload: Workload,
-    cluster: Cluster,
-    software: Software,
+    setting: tuple[Workload, Cluster, Software],
     pinned: Mapping[str, Any],
     grid: Degrees,
+    micro: Range,
+    kept: tuple[Memo, tuple[Any, ...]],
 ) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
-    """Inner choices and ways to share states of some degrees."""
-    tp, pp, cp, dp = grid
-    inner = _inner(workload, cluster, software, pinned, tp=tp, pp=pp, cp=cp, dp=dp)
-    shared = shared_states(software, pinned, tp, pp, cp * dp, cluster.domain)
-    inner["states"] = np.arange(len(shared["sharding"]))
-    axes, shared = ({name: _narrow(x) for name, x in xs.items()} for xs in (inner, shared))
-    return axes, shared
+    """Inner choices and ways to share states of some degrees.
+
+    Each is listed once for a memo and the words of its enumeration, `kept`, by what it hangs on.
+    """
+    (tp, pp, cp, dp), (_, cluster, software), (memo, words) = grid, setting, kept
+    axes = dict[str, NDArray[Any]]()
+    for name, on in _hang_on(grid).items():
+        if (name, on, words) not in memo:
+            memo[name, on, words] = _narrow(_axis(name, setting, pinned, grid))
+        axes[name] = memo[name, on, words]
+    some = "some micro-batches", dp, words, micro
+    if some not in memo:
+        memo[some] = _within(axes["micro_batch"], micro, pinned)
+    states = "states", tp, pp, cp * dp, words
+    if states not in memo:
+        columns = shared_states(software, pinned, tp, pp, cp * dp, cluster.domain)
+        ways = np.arange(len(columns["sharding"]))
+        memo[states] = _narrow(ways), {name: _narrow(x) for name, x in columns.items()}
+    ways, shared = memo[states]
+    return {**axes, "micro_batch": memo[some], "states": ways}, shared
 
 
 def _only(family: Family, rows: NDArray[np.bool_]) -> Family:
@@ -325,13 +328,12 @@ def _only(family: Family, rows: NDArray[np.bool_]) -> Family:
 
 
 def _family(
-    grids: list[dict[str, NDArray[Any]]],
+    columns: dict[str, NDArray[Any]],
     workload: Workload,
     software: Software,
     pinned: Mapping[str, Any],
 ) -> Family:
     """The layouts of some grids."""
-    columns = {name: np.concatenate([grid[name] for grid in grids]) for name in grids[0]}
     number = columns.pop("number")
     free = (
         "dp",
@@ -350,41 +352,72 @@ def _family(
     return Family(base=table, kinds=tuple(kinds), number=number)
 
 
-def _grids(
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Grid:
+    """Some rows of the product of the inner choices of some degrees."""
+
+    degrees: Degrees
+    axes: dict[str, NDArray[Any]]
+    shared: dict[str, NDArray[Any]]
+    rows: Ints
+    first: int
+    """Rows of the grids before."""
+
+
+def _pieces(
     workload: Workload,
     cluster: Cluster,
     software: Software,
     pinned: Mapping[str, Any],
     *,
-    micro: Range,
-    outer: Collection[Degrees] | None,
-    memo: Memo,
-    wide: bool,
+    most: int | None,
     pick: Pick | None,
+    micro: Range,
+    wide: bool,
+    **ranges: Any,
 ) -> Iterator[dict[str, NDArray[Any]]]:
     """One product of the inner choices per (tp, pp, cp); at least one row, be it to blame."""
-    some, first = False, 0
-    ranges: dict[str, Any] = {"micro": micro, "outer": outer, "memo": memo, "wide": wide}
+    grids, size, some, first = list[_Grid](), 0, False, 0
+    ranges |= {"micro": micro, "wide": wide}
     for degree, axes, shared in _known_grids(workload, cluster, software, pinned, **ranges):
         some = True
         shape = [len(axis) for axis in axes.values()]
-        size = prod(shape)
-        rows = np.arange(size) if pick is None or not size else pick(degree, shape, shared)
-        number, first = first + rows, first + size
-        if not len(rows):
-            continue
-        places = np.unravel_index(rows, shape)
-        grid = {name: axes[name][i] for name, i in zip(axes, places, strict=True)}
-        which = grid.pop("states")
-        grid |= {name: values[which] for name, values in shared.items()}
-        grid |= {
-            name: np.full(len(rows), value, dtype=np.int32)
-            for name, value in zip(("tp", "pp", "cp", "dp"), degree, strict=True)
-        }
-        grid["number"] = number
-        yield grid
+        whole = prod(shape)
+        rows = np.arange(whole) if pick is None or not whole else pick(degree, shape, shared)
+        if len(rows):
+            grid = _Grid(degrees=degree, axes=axes, shared=shared, rows=rows, first=first)
+            grids.append(grid)
+        size, first = size + len(rows), first + whole
+        if most is not None and size >= most:
+            yield _columns(grids)
+            grids, size = [], 0
+    if grids:
+        yield _columns(grids)
     if not some and micro[0] == 0 and not wide:
         yield _nearest(cluster, pinned)
+
+
+def _columns(grids: list[_Grid]) -> dict[str, NDArray[Any]]:
+    """Fields of the rows of some grids one after the other, and their numbers."""
+    sizes = [len(grid.rows) for grid in grids]
+    of = np.repeat(np.arange(len(grids)), sizes)
+    rows = np.concatenate([grid.rows for grid in grids])
+    degrees = np.array([grid.degrees for grid in grids], dtype=np.int32).T
+    columns = dict(zip(("tp", "pp", "cp", "dp"), degrees[:, of], strict=True))
+    columns["number"] = np.array([grid.first for grid in grids])[of] + rows
+    for name in reversed(grids[0].axes):
+        axes = [grid.axes[name] for grid in grids]
+        lengths = np.array([len(axis) for axis in axes])
+        at: Any = (np.cumsum(lengths) - lengths)[of]
+        if (lengths > 1).any():
+            rows, place = np.divmod(rows, lengths[of])
+            at += place
+        if name != "states":
+            columns[name] = np.concatenate(axes)[at]
+            continue
+        for field in grids[0].shared:
+            columns[field] = np.concatenate([grid.shared[field] for grid in grids])[at]
+    return columns
 
 
 def _narrow(values: NDArray[Any]) -> NDArray[Any]:
@@ -455,40 +488,54 @@ def _outer(
     ]
 
 
-def _inner(
-    workload: Workload,
-    cluster: Cluster,
-    software: Software,
-    pinned: Mapping[str, Any],
-    *,
-    tp: int,
-    pp: int,
-    cp: int,
-    dp: int,
-) -> dict[str, NDArray[Any]]:
-    """Choices that are independent of one another once tp, pp, cp are fixed."""
-    arch, recipe, can = workload.architecture, workload.recipe, software.supports
-    micro = divisors(max(recipe.global_batch // dp, 1))
-    orders = [order for order in can.rank_orders if pp > 1 and dp > 1] or list(can.rank_orders[:1])
-    axes: dict[str, list[Any]] = {
-        "vpp": chunk_axis(arch, software, pp, pinned.get("schedule")),
-        "micro_batch": micro,
-        "sequence_parallel": _sequence_axis(arch, software, tp),
-        "cp_kind": list(can.cp_kinds[:1]) or [CP_KINDS[0]],
-        "dispatcher": list(can.dispatchers[:1]) or [DISPATCHERS[0]],
-        "cp_a2a": _group_axis(pinned.get("cp_kind"), cp),
-        "rank_order": orders,
-        **_expert_axes(arch, software, tp * cp * dp, tp),
-    }
-    for name in axes:
-        if name in pinned:
-            axes[name] = [pinned[name]]
-    if pieces := len(pinned.get("stages", ())):
-        axes["vpp"] = [max(pieces // pp, 1)]
+def _hang_on(grid: Degrees) -> dict[str, int]:
+    """What each choice hangs on once tp, pp, cp and dp are fixed."""
+    tp, pp, cp, dp = grid
     return {
-        name: np.array(_codes(_CODED[name], v) if name in _CODED else v, dtype=np.int64)
-        for name, v in axes.items()
+        "vpp": pp,
+        "micro_batch": dp,
+        "sequence_parallel": tp,
+        "cp_kind": 0,
+        "dispatcher": 0,
+        "cp_a2a": cp,
+        "rank_order": int(pp > 1 and dp > 1),
+        "ep": tp * cp * dp,
+        "etp": tp,
     }
+
+
+def _axis(
+    name: str,
+    setting: tuple[Workload, Cluster, Software],
+    pinned: Mapping[str, Any],
+    grid: Degrees,
+) -> NDArray[Any]:
+    """Choices of a field, which are independent of one another once tp, pp, cp, dp are fixed."""
+    (tp, pp, cp, dp), (workload, _, software) = grid, setting
+    arch, can, values = workload.architecture, software.supports, list[Any]()
+    pieces = len(pinned.get("stages", ()))
+    if name == "vpp" and pieces:
+        values = [max(pieces // pp, 1)]
+    elif name in pinned:
+        values = [pinned[name]]
+    elif name == "vpp":
+        values = chunk_axis(arch, software, pp, pinned.get("schedule"))
+    elif name == "micro_batch":
+        values = divisors(max(workload.recipe.global_batch // dp, 1))
+    elif name == "sequence_parallel":
+        values = _sequence_axis(arch, software, tp)
+    elif name == "cp_kind":
+        values = list(can.cp_kinds[:1]) or [CP_KINDS[0]]
+    elif name == "dispatcher":
+        values = list(can.dispatchers[:1]) or [DISPATCHERS[0]]
+    elif name == "cp_a2a":
+        values = _group_axis(pinned.get("cp_kind"), cp)
+    elif name == "rank_order":
+        every = list(can.rank_orders)
+        values = every if pp > 1 and dp > 1 and every else every[:1]
+    else:
+        values = _expert_axes(arch, software, tp * cp * dp, tp)[name]
+    return np.array(_codes(_CODED[name], values) if name in _CODED else values, dtype=np.int64)
 
 
 def _group_axis(kind: str | None, cp: int) -> list[int]:

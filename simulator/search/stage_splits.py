@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,7 @@ from simulator.cost.tables import Priced, select
 from simulator.layout.layer_split import split_each
 from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
-from simulator.layout.stages import even_pieces, pieces_of
+from simulator.layout.stages import even_pieces, held_pieces, pieces_of
 from simulator.records import dataclass
 from simulator.software.profile import Software
 from simulator.workload.recipe import Workload
@@ -145,8 +146,8 @@ class RankCosts:
 
     def most_bytes(self, i: int, *, surely: bool) -> float:
         """The P50 of memory with which a rank of a layout fits, `surely`: with which it FITS."""
-        spread = float(np.nan_to_num(self.memory_spread[i]))
-        return self.usable_bytes * math.exp(-P90 * spread * surely)
+        spread = float(self.memory_spread[i])
+        return self.usable_bytes * math.exp(-P90 * spread * (surely and not math.isnan(spread)))
 
     def _balanced(self, rows: Ints, *, surely: bool) -> list[tuple[int, ...] | None]:
         """What `balance_layers` says of some rows, those of as many ranks together."""
@@ -191,7 +192,11 @@ def balance_layers(
 
 def _pieces(layers: Ints, row: Layouts) -> list[int]:
     """Deal the layers of every rank to its chunks; what does not divide goes away from the ends."""
-    held = pieces_of(row)
+    return _dealt_to(pieces_of(row), layers)
+
+
+def _dealt_to(held: Ints, layers: Ints) -> list[int]:
+    """The same of ranks that hold such pieces."""
     pieces = [0] * held.size
     for rank, count in zip(held.tolist(), layers.tolist(), strict=True):
         base, more = divmod(count, len(rank))
@@ -219,12 +224,18 @@ def _by_rank(layouts: Layouts, priced: Priced) -> tuple[Priced, Floats, Floats, 
 
 def _moved(layouts: Layouts, priced: Priced) -> Layouts:
     """Every second rank with a layer more, and the others with one less."""
-    moved, arch = [], priced.workload.architecture
+    arch = priced.workload.architecture
     ahead = len(arch.layer_kinds) - arch.layers
-    for i, pp in enumerate(layouts.pp.tolist()):
-        held = pieces_of(layouts[i])
-        counts = even_pieces(arch.layers, held.size, ahead=ahead)[held].sum(axis=1)
-        more = np.where(np.arange(pp) % 2 == 0, 1, -1)
-        more[-1] *= pp % 2 == 0
-        moved.append(_pieces(counts + more, layouts[i]))
-    return layouts.replace(stages=moved)
+    columns = (layouts.schedule, layouts.pp, layouts.vpp * layouts.copies)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return layouts.replace(stages=[_swayed(*row, arch.layers, ahead) for row in rows])
+
+
+@lru_cache(256)
+def _swayed(code: int, pp: int, chunks: int, layers: int, ahead: int) -> list[int]:
+    """Layers of the pieces of such a layout; `code` is that of its schedule."""
+    held = held_pieces(code, pp, chunks)
+    counts = even_pieces(layers, held.size, ahead=ahead)[held].sum(axis=1)
+    more = np.where(np.arange(pp) % 2 == 0, 1, -1)
+    more[-1] *= pp % 2 == 0
+    return _dealt_to(held, counts + more)
