@@ -35,7 +35,8 @@ class LayoutRow(Encoded):
         *("verdict=memory_verdict", "goodput", "lost", "interruption_every_s", "checkpoint"),
         "days_ideal",
         *("days", "days_p10", "days_p90", "gpu_hours", "usd_per_gpu_hour", "usd", "usd_p10"),
-        *("usd_p90", "kwh", "kwh_p10", "kwh_p90", "price", "planning_factor", "planned_days"),
+        *("usd_p90", "kwh", "kwh_p10", "kwh_p90", "co2_kg", "price", "planning_factor"),
+        "planned_days",
         *("planned_usd", "planned_kwh", "deadline_chance", "budget_chance"),
         *("deadline_chance_without_factor", "budget_chance_without_factor"),
     )
@@ -97,6 +98,8 @@ class LayoutRow(Encoded):
     kwh: float | None
     kwh_p10: float | None
     kwh_p90: float | None
+    co2_kg: float | None
+    """Of the energy, where [economics] or the price's site says the electricity comes from."""
     meets_deadline: bool
     meets_budget: bool
     price: dict[str, Any]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from simulator.arrays import Floats
 from simulator.cost.terms import LABELS
+from simulator.economics.energy import co2_kg
 from simulator.economics.price import MARK
 from simulator.goal import Goal, goal_word
 from simulator.quoting import comment_line
@@ -24,10 +25,12 @@ from simulator.units import (
     HOUR_S,
     show_bytes,
     show_chance,
+    show_co2,
     show_count,
     show_days,
     show_days_span,
     show_kwh,
+    show_kwh_span,
     show_percent,
     show_seconds,
     show_seconds_span,
@@ -142,6 +145,13 @@ def hours_words(outcome: Outcome, gpus: int, i: int = 0) -> str:
     return f"{shown} on {paid:,} GPUs, {' and '.join(beside)}" if beside else shown
 
 
+def energy_words(outcome: Outcome, span: str = "", i: int = 0) -> str:
+    """Energy of a layout at the meter, `span` behind it, and its CO2 with the region taken."""
+    kwh, region = float(outcome.kwh[i]), outcome.site.region
+    carbon = f"{show_co2(float(outcome.co2_kg[i]))} of CO2"
+    return f"{show_kwh(kwh)}{span}, {carbon} ({region}, {1e3 * co2_kg(1.0, region):.0f} g a kWh)"
+
+
 def planned_words(answer: BestLayout, i: int = 0) -> str:
     """What to plan for with what published runs took on top: days, money, energy.
 
@@ -168,7 +178,7 @@ def planned_totals_words(answer: BestLayout, i: int = 0) -> str:
         words += f", {show_usd(middle)}{mark} ({show_usd_span(low, high)})"
     low, middle, high = (float(column[i]) for column in planned.kwh)
     if math.isfinite(middle):
-        words += f", {show_kwh(middle)} ({show_kwh(low)} to {show_kwh(high)})"
+        words += f", {show_kwh(middle)} ({show_kwh_span(low, high)})"
     return words
 
 

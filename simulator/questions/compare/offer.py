@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 from simulator.answers import encoded, plain
 from simulator.cost.step import Estimate
-from simulator.economics.economics_section import Economics
 from simulator.economics.energy import co2_kg
 from simulator.economics.planning_factor import UNKNOWN, PlanningFactor, Span, quantile
 from simulator.economics.price import Price
@@ -306,7 +305,7 @@ def filled(
         days=days,
         usd=usd,
         kwh=kwh,
-        co2_kg=co2_kg(kwh.p50, _region(scenario, result, asked)) if kwh else None,
+        co2_kg=co2_kg(kwh.p50, asked.region or result.site.region) if kwh else None,
         planning_factor=factor,
         planned_days=planned_days,
         planned_usd=planned_usd,
@@ -336,12 +335,6 @@ def of_run(result: Outcome, scenario: Scenario) -> dict[str, Any]:
         "days_ideal": plain(result.days_ideal[0]),
         "ideal": scenario.goal.ideal,
     }
-
-
-def _region(scenario: Scenario, result: Outcome, asked: Asked) -> str:
-    """Where the electricity comes from: as asked, as [economics] says, as the site does."""
-    said = scenario.section(Economics)
-    return asked.region or (said and said.region) or result.site.region
 
 
 def _totals(

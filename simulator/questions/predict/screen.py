@@ -41,6 +41,7 @@ from simulator.report.evidence import FIT_RULE, NO_INTERVAL, limits_of
 from simulator.report.wording import (
     chance_words,
     end_words,
+    energy_words,
     goodput_words,
     hours_words,
     planned_words,
@@ -49,6 +50,7 @@ from simulator.search.outcome import Spans, spans
 from simulator.units import (
     show_count,
     show_days_span,
+    show_kwh_span,
     show_percent,
     show_seconds,
     show_seconds_span,
@@ -152,7 +154,7 @@ def verdict(prediction: Prediction) -> Text:
         text.append(
             f"whole run: {show_days_span(days, *_ends(prediction))}, "
             f"{hours_words(result, prediction.scenario.cluster.gpus)}, "
-            f"{cost}, {float(result.kwh[0]):,.0f} kWh{_kwh_span(prediction)}\n",
+            f"{cost}, {energy_words(result, _kwh_span(prediction))}\n",
             style="not bold",
         )
         if planned := planned_words(prediction):
@@ -194,7 +196,7 @@ def _ends(prediction: Prediction) -> tuple[float, float]:
 def _kwh_span(prediction: Prediction) -> str:
     """P10 to P90 of the energy, with the spread of draws and cooling."""
     low, high = _whole(prediction).kwh
-    return f" ({float(low[0]):,.0f} to {float(high[0]):,.0f})"
+    return f" ({show_kwh_span(float(low[0]), float(high[0]))})"
 
 
 def _usd_span(prediction: Prediction) -> str:

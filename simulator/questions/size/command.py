@@ -69,12 +69,13 @@ def ask(
     Says as well how many tokens both buy, and which model makes most of the same compute.
     Exit 0: done; 1: no size meets what is asked; 2: bad input.
     """
+    from simulator.assembly import left_open
     from simulator.questions.size.answer import size_run
 
     described = SearchOptions(
         model=model,
         cluster=cluster if scenario is None else None,
-        gpus=(gpus or 8) if scenario is None else None,
+        gpus=(gpus or 8) if "gpus" in left_open(scenario) else None,
         software=software,
         tokens=tokens,
         seq=seq,
