@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from simulator.arrays import Floats
 from simulator.cost.terms import LABELS
 from simulator.economics.energy import co2_kg
 from simulator.economics.price import MARK
 from simulator.goal import Goal, goal_word
-from simulator.quoting import comment_line
+from simulator.quoting import comment_line, option_word
 from simulator.scenario import Scenario
 from simulator.search.best_layout import BestLayout
 from simulator.search.outcome import GoalChances, Outcome, spans
@@ -150,6 +150,32 @@ def energy_words(outcome: Outcome, span: str = "", i: int = 0) -> str:
     kwh, region = float(outcome.kwh[i]), outcome.site.region
     carbon = f"{show_co2(float(outcome.co2_kg[i]))} of CO2"
     return f"{show_kwh(kwh)}{span}, {carbon} ({region}, {1e3 * co2_kg(1.0, region):.0f} g a kWh)"
+
+
+def change_words(fields: Mapping[str, tuple[Any, Any]], names: Sequence[str] | None = None) -> str:
+    """What of a layout changes, or of it the fields that are named.
+
+    >>> change_words({"tp": (8, 4), "recompute": ("none", "full"), "recompute_layers": (0, 28)})
+    'tp 8 to 4, recompute none to full of 28 layers'
+    >>> change_words({"recompute_layers": (0, 28)}), change_words({"shard_group": (8, "")})
+    ('recompute layers all to 28', 'shard group 8 to usual')
+    """
+    shown = {
+        name: tuple(option_word(end) or "usual" for end in ends) for name, ends in fields.items()
+    }
+    layers = shown.pop("recompute_layers", None)
+    if layers is not None and "recompute" in shown:
+        pairs = zip(shown["recompute"], layers, strict=True)
+        shown["recompute"] = tuple(
+            f"{kind} of {n} layers" if n != "0" else kind for kind, n in pairs
+        )
+    elif layers is not None:  # of full recomputation, which is of all where no number is said
+        shown["recompute_layers"] = tuple("all" if n == "0" else n for n in layers)
+    return ", ".join(
+        f"{name.replace('_', ' ')} {' to '.join(shown[name])}"
+        for name in shown
+        if names is None or name in names or (name == "recompute" and "recompute_layers" in names)
+    )
 
 
 def planned_words(answer: BestLayout, i: int = 0) -> str:

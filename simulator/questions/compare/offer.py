@@ -20,12 +20,12 @@ from simulator.evidence.card import Card
 from simulator.files import Figure
 from simulator.goal import CONFIDENCE, Goal
 from simulator.planner.answer_evidence import scenario_evidence
-from simulator.planner.layout_row import layout_fields
 from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.best_layout import BestLayout, factor_of
 from simulator.search.certainty import Certainty
 from simulator.search.checkpoints import Checkpoint, checkpoints
+from simulator.search.defaults import layout_fields
 from simulator.search.outcome import GoalChances, Outcome, goal_chances
 from simulator.search.with_failures import never_finishes
 

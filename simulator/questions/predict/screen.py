@@ -40,6 +40,7 @@ from simulator.report.decision import verdict_sentence
 from simulator.report.evidence import FIT_RULE, NO_INTERVAL, limits_of
 from simulator.report.wording import (
     chance_words,
+    change_words,
     end_words,
     energy_words,
     goodput_words,
@@ -257,7 +258,9 @@ def _memos(prediction: Prediction) -> list[str]:
 
 
 def _assumptions(prediction: Prediction) -> list[str]:
-    words = [f"{name} = {option_word(value)}" for name, value in prediction.defaults.items()]
+    words = [
+        f"{name} = {option_word(value) or 'none'}" for name, value in prediction.defaults.items()
+    ]
     lines = [f"layout: {', '.join(words)}"] if words else []
     return lines if prediction.scenario.workload.data else [*lines, f"data: {READY}"]
 
@@ -420,7 +423,9 @@ def _changes(prediction: Prediction, fitting: Fitting) -> Any:
         ]
         if fitting.nearest is not None:
             need = gib(fitting.nearest.memory_total_bytes or 0.0)
-            lines.append(f"Nearest: {_words(fitting.nearest)}, which needs {need} GiB.")
+            lines.append(
+                f"Nearest: {change_words(fitting.nearest.fields)}, which needs {need} GiB."
+            )
         return notes("What would make it fit", lines)
     surely = " with its P90" if fitting.verdict == "TIGHT" else ""
     title = f"cheapest changes that make it fit{surely}"
@@ -435,7 +440,7 @@ def _changes(prediction: Prediction, fitting: Fitting) -> Any:
 
     return table_of(
         fitting.changes,
-        (title, _words),
+        (title, lambda change: change_words(change.fields)),
         ("step time", lambda change: show_seconds(change.step_time_s or 0.0)),
         ("cost", cost),
         ("GiB", lambda change: gib(change.memory_total_bytes or 0.0)),
@@ -443,11 +448,6 @@ def _changes(prediction: Prediction, fitting: Fitting) -> Any:
         ("layout", lambda change: str(change.layout)),
         left=(title, "layout"),
     )
-
-
-def _words(change: Variant) -> str:
-    """``tp 4 -> 8, recompute none -> full``."""
-    return ", ".join(f"{name} {a} -> {b}" for name, (a, b) in change.fields.items())
 
 
 def _number(value: float) -> str:

@@ -185,7 +185,7 @@ def _bought(answer: Sized, compute: Compute) -> list[str]:
         f"{compute.offer.gpus:,} {named} for {show_days(compute.days)}{paid};"
         f" the {compute.binding} is used up",
         f"most tokens for {arch.name}: {show_count(compute.tokens)}"
-        f" ({compute.tokens / arch.active_parameters:.3g} a parameter), loss {compute.loss:.3f}",
+        f" ({show_count(compute.tokens / arch.active_parameters)} a parameter), loss {compute.loss:.3f}",
         f"best model for the same {compute.flop:.3g} FLOPs: {show_count(best.parameters)} dense"
         f" parameters on {show_count(best.tokens)} tokens, loss {best.loss:.3f}",
         f"by {law.name}: loss = {float(law.irreducible_loss):g}"
