@@ -135,9 +135,7 @@ class PlanNumbers:
     planned: str
     """Days and money with what published runs took on top; blank without a length."""
     hours: str
-    """GPU-hours, and which GPUs beside the run's are paid for."""
-    energy: str
-    """At the meter, with its CO2."""
+    """GPU-hours, which GPUs beside the run's are paid for, energy and its CO2."""
     tied: int
     """How many leading layouts cannot be told apart, more than `layouts` perhaps."""
     memory: MemoryReport
@@ -232,8 +230,7 @@ def collect(
         costs=cost_lines(plan.outcome, gpus),
         price=price_words(plan.outcome),
         planned=planned_words(plan),
-        hours=hours_words(plan.outcome, gpus),
-        energy=energy_words(plan.outcome),
+        hours=f"{hours_words(plan.outcome, gpus)}, {energy_words(plan.outcome)}",
         tied=plan.certainty.tied,
         memory=memory_report(plan),
         bars=bars,

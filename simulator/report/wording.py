@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.arrays import Floats
 from simulator.cost.terms import LABELS
-from simulator.economics.energy import co2_kg
 from simulator.economics.price import MARK
 from simulator.goal import Goal, goal_word
 from simulator.quoting import comment_line, option_word
@@ -147,9 +146,8 @@ def hours_words(outcome: Outcome, gpus: int, i: int = 0) -> str:
 
 def energy_words(outcome: Outcome, span: str = "", i: int = 0) -> str:
     """Energy of a layout at the meter, `span` behind it, and its CO2 with the region taken."""
-    kwh, region = float(outcome.kwh[i]), outcome.site.region
-    carbon = f"{show_co2(float(outcome.co2_kg[i]))} of CO2"
-    return f"{show_kwh(kwh)}{span}, {carbon} ({region}, {1e3 * co2_kg(1.0, region):.0f} g a kWh)"
+    carbon = f"{show_co2(float(outcome.co2_kg[i]))} of CO2 ({outcome.site.region})"
+    return f"{show_kwh(float(outcome.kwh[i]))}{span}, {carbon}"
 
 
 def change_words(fields: Mapping[str, tuple[Any, Any]], names: Sequence[str] | None = None) -> str:

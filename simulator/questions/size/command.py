@@ -181,11 +181,12 @@ def _bought(answer: Sized, compute: Compute) -> list[str]:
         mark = MARK * compute.offer.assumed_price
         paid = f", {show_usd(hours)}{mark}"
         paid += f" ({show_usd(sure)} with a chance of {show_percent(chance)})"
+    per_parameter = show_count(compute.tokens / arch.active_parameters)
     return [
         f"{compute.offer.gpus:,} {named} for {show_days(compute.days)}{paid};"
         f" the {compute.binding} is used up",
-        f"most tokens for {arch.name}: {show_count(compute.tokens)}"
-        f" ({show_count(compute.tokens / arch.active_parameters)} a parameter), loss {compute.loss:.3f}",
+        f"most tokens for {arch.name}: {show_count(compute.tokens)} ({per_parameter} a parameter),"
+        f" loss {compute.loss:.3f}",
         f"best model for the same {compute.flop:.3g} FLOPs: {show_count(best.parameters)} dense"
         f" parameters on {show_count(best.tokens)} tokens, loss {best.loss:.3f}",
         f"by {law.name}: loss = {float(law.irreducible_loss):g}"
