@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulator.assembly import SaidSoftware, Source, assemble
+from simulator.assembly import SaidSoftware, Source, assemble, left_open
 from simulator.economics.ownership import Use, load_page
 from simulator.economics.quotes import quotes_on
 from simulator.economics.rent_or_buy_cluster import rent_or_buy_cluster
@@ -329,12 +329,12 @@ def compare(
     wanted = clusters.split(",") if isinstance(clusters, str) else list(clusters or ())
     quotes, wanted = quotes_on(offers, wanted, where="arguments")
     counts = [gpus] if isinstance(gpus, int) else gpus
-    cluster, first = None, None
-    if scenario is None:
+    lacks, first = left_open(scenario), None
+    if lacks:
         text = counts if isinstance(counts, str) or counts is None else ",".join(map(str, counts))
         first = parse_counts(text, where="arguments", field="gpus")[0] if text else None
-        cluster = first_that_holds(wanted, first)
-    made = _scenario(scenario, given, model, cluster, first, software)
+    cluster = first_that_holds(wanted, first) if "cluster" in lacks else None
+    made = _scenario(scenario, given, model, cluster, first if "gpus" in lacks else None, software)
     return compare_clusters(
         made,
         wanted or own_clusters(made),
@@ -391,7 +391,7 @@ def size(
     from simulator.economics.scaling_law import USUAL_LAW
     from simulator.questions.size.answer import size_run
 
-    servers = (gpus or 8) if scenario is None else None
+    servers = (gpus or 8) if "gpus" in left_open(scenario) else None
     return size_run(
         _scenario(scenario, given, model, cluster, servers, software),
         gpus=gpus,

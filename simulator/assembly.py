@@ -111,6 +111,17 @@ def assemble(
     return replace(scenario, assumed=assumed)
 
 
+def left_open(source: Source) -> set[str]:
+    """Which of ``cluster`` and ``gpus`` a scenario does not say, and a question brings itself."""
+    if isinstance(source, Scenario):
+        return set()
+    said = {} if source is None else read_document(Path(source)).get("cluster", {})
+    if not isinstance(said, Mapping):  # refused when the scenario is made
+        return set()
+    fields = {"cluster": ("name", "groups"), "gpus": ("gpus", "groups")}
+    return {name for name, words in fields.items() if said.keys().isdisjoint(words)}
+
+
 def _software(names: Mapping[str, Any]) -> tuple[Mapping[str, Any], dict[str, Any]]:
     """The names, and what is put over the profile where `software` is a mapping of its fields.
 

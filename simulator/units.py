@@ -153,6 +153,16 @@ def show_kwh(kwh: float) -> str:
     return f"{_three(kwh)} kWh"
 
 
+def show_kwh_span(low: float, high: float) -> str:
+    """Format a range of energy, the unit once where both have the same.
+
+    >>> show_kwh_span(154e3, 433e3), show_kwh_span(0.934, 1.25e3)
+    ('154 to 433 MWh', '0.934 kWh to 1.25 MWh')
+    """
+    first, last = show_kwh(low), show_kwh(high)
+    return f"{first.removesuffix(last[-4:])} to {last}"
+
+
 def show_co2(kg: float) -> str:
     """Format what electricity emits: ``2.51 kt``, ``36.0 t``, ``814 kg``."""
     for scale, unit in ((1e6, "kt"), (1e3, "t")):

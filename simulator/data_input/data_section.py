@@ -98,7 +98,8 @@ class DataInput:
     """Loader processes of every rank that loads (torch's num_workers); 0: the training process
     reads by itself and waits. None given: 2, Megatron-LM's default."""
     prefetch: Annotated[Whole, Ge(1), Le(1000), Unit("batches")] = 2
-    """Batches that every worker makes ahead (torch's prefetch_factor)."""
+    """Batches that every worker makes ahead (torch's prefetch_factor); ``foreshard simulate`` plays
+    it."""
     pinned: bool = True
     """Whether batches are copied from page-locked memory, during the compute; false: from pageable
     memory, and the compute waits."""
@@ -212,9 +213,35 @@ def _wrong_copies(data: DataInput, cluster: Any, *, where: str) -> list[str]:
     ]
 
 
+def _idle(data: DataInput, *, where: str) -> dict[str, str]:
+    """Fields on which nothing hangs beside what else is said."""
+    given, kind, reads = data.prepare_s is not None, data.kind, data.store is not None
+    prepared = kind in ("text", "images") and not given
+    without = {
+        f"data.kind is {kind}": (kind != "text", ("tokenizer", "tokenizer_threads")),
+        f"data.kind is {kind}, not images": (kind != "images", ("decoder",)),
+        "data.prepare_s says what a sample takes": (
+            given,
+            ("tokenizer", "tokenizer_threads", "decoder"),
+        ),
+        "no data.store: reading takes no time": (
+            not reads,
+            ("samples_per_file", *(() if kind == "text" and prepared else ("sample_bytes",))),
+        ),
+        "nothing is read or prepared that takes time": (
+            not reads and not prepared and not data.prepare_s,
+            ("workers", "prefetch", "cores", "spread"),
+        ),
+        "data.local_copy is false": (not data.local_copy, ("samples",)),
+        "data.device_bytes is 0": (data.device_bytes == 0.0, ("pinned",)),
+    }
+    return {name: why for why, (idle, names) in without.items() if idle for name in names}
+
+
 DATA = Section(
     name="data",
     schemas=(DataInput,),
     read=Rule(read_data),
+    idle=Rule(_idle, needs=("data",)),
     checks=(Rule(_wrong_copies, needs=("data", "cluster")),),
 )

@@ -107,8 +107,12 @@ def read_economics(raw: Any, cluster: Cluster, *, where: str) -> Economics:
     economics: Economics = build(Economics, tables_given, where=where, prefix="economics")
     if wrong := _wrong(economics, cluster, where):
         raise InputError(wrong)
-    if economics.region is not None:
-        co2_kg(1.0, economics.region, where=where, field="economics.region")
+    for field, region in (
+        ("region", economics.region),
+        ("site.region", economics.site.region if economics.site else None),
+    ):
+        if region is not None:
+            co2_kg(1.0, region, where=where, field=f"economics.{field}")
     return economics
 
 
@@ -199,8 +203,14 @@ class Tariff:
 
     price: Price
     site: Site
-    region: str
-    """Where the electricity comes from."""
+    region: str | None = None
+    """Where [economics] says that the electricity comes from; None: where the site's does."""
+
+    def site_at(self, price: Price) -> Site:
+        """Where accelerators at another price stand."""
+        if price.site == self.price.site:
+            return self.site
+        return _in_region(load_site(price.site), self.region)
 
 
 @for_same_records(64)
@@ -210,7 +220,11 @@ def tariff_of(economics: Economics | None, cluster: Cluster) -> Tariff:
     if economics is None:
         economics = Economics()
     site = economics.site or load_site(price.site)
-    return Tariff(price, site, economics.region or site.region)
+    return Tariff(price, _in_region(site, economics.region), economics.region)
+
+
+def _in_region(site: Site, region: str | None) -> Site:
+    return site if region is None else dataclasses.replace(site, region=region)
 
 
 def _price_of(economics: Economics | None, cluster: Cluster) -> Price:

@@ -7,7 +7,7 @@ while a device computes and the site's `waiting_activity` while it waits or comm
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from simulator.files import Figure, read_profile, record
 from simulator.hardware.cluster import Cluster
 
 _GRAM = 1e-3
+
+_Kwh = TypeVar("_Kwh", float, Floats)
 
 
 def mean_activity(*, step_time_s: Any, busy_s: Any, waiting_activity: float) -> Floats:
@@ -134,7 +136,7 @@ def load_carbon(name: str = "national") -> CarbonTable:
     return read_profile(CarbonTable, catalogue.find("carbon", name))
 
 
-def co2_kg(kwh: float, region: str, *, where: str = "arguments", field: str = "region") -> float:
+def co2_kg(kwh: _Kwh, region: str, *, where: str = "arguments", field: str = "region") -> _Kwh:
     """Return the CO2 equivalent of electricity in kg.
 
     Raises
@@ -152,4 +154,4 @@ def co2_kg(kwh: float, region: str, *, where: str = "arguments", field: str = "r
     table = load_carbon().g_per_kwh
     if region not in table:
         raise InputError(problem(where, field, "unknown region", region, table))
-    return kwh * float(table[region]) * _GRAM
+    return kwh * (float(table[region]) * _GRAM)

@@ -19,6 +19,8 @@ from simulator.cost.step import Estimate, evaluate
 from simulator.errors import InfeasibleError, InputError
 from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
+from simulator.layout.rules.rule import Setting
+from simulator.layout.rules.software_rules import unsaid_change
 from simulator.planner.layout_row import LayoutRow, layout_rows
 from simulator.planner.prediction import Prediction, predict
 from simulator.planner.variants import Variant, variant_of
@@ -113,7 +115,8 @@ def cheapest_changes(now: Prediction, most: int = 3) -> list[FewChanges]:
     for change in steps:
         before = rising[-1].step_time_s if rising else None
         if before is None or (change.step_time_s or 0.0) < (1 - LEAST_GAIN) * before:
-            rising.append(change)
+            alike = [x for x in rising if x.fields.keys() == change.fields.keys()]
+            rising = [*(x for x in rising if x not in alike), change]
     others = [change for change in single[1:] if all(_differ(change, x) for x in rising)]
     chosen = [*rising, *others[: max(most - len(rising), 0)]][:most]
     return sorted(chosen, key=lambda change: (len(change.choices), -change.gain))
@@ -178,10 +181,13 @@ def _best_of(now: Prediction, sets: list[tuple[str, ...]]) -> dict[tuple[str, ..
     """For each set of choices the fastest layout that fits and differs in these alone."""
     scenario = now.scenario
     setting = scenario.workload, scenario.cluster, scenario.software
+    at = Setting(workload=setting[0], cluster=setting[1], software=setting[2])
     tables, owners = [], []
     for number, choices in enumerate(sets):
-        table = candidates(*setting, _kept(now.layout, choices))
-        table = table[reasons(table, *setting) == FEASIBLE]
+        table = candidates(*setting, _kept(now.estimate.layouts.row(), choices))
+        possible = reasons(table, *setting) == FEASIBLE
+        possible &= ~unsaid_change(table, at, now.estimate.layouts)
+        table = table[possible]
         if 0 < len(table) <= _MOST_ROWS:
             tables.append(table)
             owners.append(np.full(len(table), number))
@@ -222,11 +228,11 @@ def _kept(row: dict[str, Any], choices: tuple[str, ...]) -> dict[str, Any]:
 def _variant(
     now: Prediction, choices: tuple[str, ...], estimate: Estimate, row: int
 ) -> FewChanges | None:
-    after = estimate.layouts.row(row)
+    before, after = now.estimate.layouts.row(), estimate.layouts.row(row)
     changed = {
-        name: (now.layout[name], after[name])
+        name: (before[name], after[name])
         for name in _fields()
-        if now.layout[name] != after[name] and not _follows(name, now.layout, after)
+        if before[name] != after[name] and not _follows(name, before, after)
     }
     if not changed:
         return None

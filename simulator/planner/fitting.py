@@ -26,6 +26,8 @@ from simulator.layout.layouts import (
     divisors,
 )
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
+from simulator.layout.rules.rule import Setting
+from simulator.layout.rules.software_rules import unsaid_change
 from simulator.planner.prediction import Prediction
 from simulator.planner.variants import Variant, variant_of
 from simulator.records import dataclass
@@ -265,8 +267,11 @@ def _neighbours(prediction: Prediction) -> tuple[Layouts, NDArray[np.bool_]]:
             fields[name] = values
     repeated = layouts[np.zeros(len(index), dtype=np.intp)]
     table = repeated.replace(**fields, **_following(scenario, layouts, fields))
-    possible = reasons(table, scenario.workload, scenario.cluster, scenario.software) == FEASIBLE
+    workload, cluster, software = scenario.workload, scenario.cluster, scenario.software
+    at = Setting(workload=workload, cluster=cluster, software=software)
+    possible = reasons(table, workload, cluster, software) == FEASIBLE
     possible &= table.world == scenario.cluster.gpus
+    possible &= ~unsaid_change(table, at, layouts)
     return table[np.flatnonzero(possible)], changed[possible]
 
 

@@ -12,12 +12,11 @@ from typing import Any, ClassVar
 from simulator.answers import Encoded, plain
 from simulator.cost.terms import STREAM_OF
 from simulator.economics.planning_factor import PlanningFactor, Span
-from simulator.layout.layouts import Layouts
 from simulator.planner.input_verdict import InputVerdict, input_verdict
 from simulator.records import dataclass
-from simulator.scenario import Scenario
 from simulator.search.best_layout import BestLayout
 from simulator.search.checkpoints import Checkpoint, checkpoints
+from simulator.search.defaults import layout_fields
 from simulator.search.outcome import Outcome, answer_columns, spans
 
 _COMMUNICATION = ("tensor", "context", "expert", "pipeline", "data")
@@ -35,7 +34,8 @@ class LayoutRow(Encoded):
         *("verdict=memory_verdict", "goodput", "lost", "interruption_every_s", "checkpoint"),
         "days_ideal",
         *("days", "days_p10", "days_p90", "gpu_hours", "usd_per_gpu_hour", "usd", "usd_p10"),
-        *("usd_p90", "kwh", "kwh_p10", "kwh_p90", "price", "planning_factor", "planned_days"),
+        *("usd_p90", "kwh", "kwh_p10", "kwh_p90", "co2_kg", "price", "planning_factor"),
+        "planned_days",
         *("planned_usd", "planned_kwh", "deadline_chance", "budget_chance"),
         *("deadline_chance_without_factor", "budget_chance_without_factor"),
     )
@@ -97,6 +97,8 @@ class LayoutRow(Encoded):
     kwh: float | None
     kwh_p10: float | None
     kwh_p90: float | None
+    co2_kg: float | None
+    """Of the energy, where [economics] or the price's site says the electricity comes from."""
     meets_deadline: bool
     meets_budget: bool
     price: dict[str, Any]
@@ -178,19 +180,6 @@ def layout_rows(answer: BestLayout, places: Iterable[int] = (0,)) -> list[Layout
         )
         for i, checkpoint in zip(places, saved, strict=True)
     ]
-
-
-def layout_fields(scenario: Scenario, layouts: Layouts, i: int = 0) -> dict[str, Any]:
-    """One layout as `predict` takes it back, field by field.
-
-    ``reshard_after_forward`` is null where it says nothing: no zero3, or a pipeline of software
-    that then keeps parameters whole.
-    """
-    row = layouts.row(i)
-    whole = row["pp"] > 1 and scenario.software.fsdp2.keeps_gathered_with_pipeline
-    if row["sharding"] != "zero3" or whole:
-        row["reshard_after_forward"] = None
-    return row
 
 
 def _lost(outcome: Outcome, i: int) -> dict[str, Any]:

@@ -40,7 +40,6 @@ from simulator.goal import Goal
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import SHARDINGS, Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
-from simulator.planner.layout_row import layout_fields
 from simulator.planner.mixed_prediction import (
     FullestMemory,
     MixedOutcome,
@@ -54,6 +53,7 @@ from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.allowed import with_allowed
 from simulator.search.best_layout import factor_of
+from simulator.search.defaults import layout_fields
 from simulator.search.fastest import explore_scenario
 from simulator.search.outcome import GoalChances, goal_chances
 from simulator.search.stage_splits import RankCosts, balance_layers

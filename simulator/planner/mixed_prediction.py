@@ -33,12 +33,11 @@ from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
 from simulator.planner.answer_evidence import scenario_evidence
-from simulator.planner.layout_row import layout_fields
 from simulator.planner.prediction import Prediction, predict, with_times
 from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.certainty import Certainty, certainty
-from simulator.search.defaults import complete
+from simulator.search.defaults import complete, layout_fields
 from simulator.search.outcome import Outcome
 from simulator.search.refusal import limits, refusal
 from simulator.search.with_failures import priced

@@ -28,6 +28,7 @@ from simulator.scenario import Scenario
 from simulator.search.certainty import CLOSE, expected_errors
 from simulator.search.explore import TOO_LARGE
 from simulator.search.memory_filter import HEADROOM
+from simulator.search.outcome import COMPUTING
 from simulator.software.profile import Software
 from simulator.units import show_bytes, show_chance, show_change, show_percent, show_usd
 
@@ -259,7 +260,9 @@ def _largest_terms(plan: Plan) -> list[str]:
     shares = {term: float(plan.estimate.terms_s[term.name][0]) / step for term in TERMS}
     first = max(shares, key=lambda term: shares[term])
     sentences = [f"Largest time term: {first.label}, {show_percent(shares[first])} of the step."]
-    waiting = {term: share for term, share in shares.items() if term.stream != "compute" and share}
+    waiting = {
+        term: share for term, share in shares.items() if term.name not in COMPUTING and share
+    }
     if waiting:
         second = max(waiting, key=lambda term: waiting[term])
         share = show_percent(waiting[second])

@@ -13,7 +13,6 @@ from simulator.answers import Answer
 from simulator.arrays import Floats
 from simulator.errors import InputError, problem
 from simulator.frames import DataFrame, choose, frame
-from simulator.planner.layout_row import layout_fields
 from simulator.planner.plan import Plan
 from simulator.planner.prediction import Prediction
 from simulator.planner.simulated import predict_best
@@ -22,6 +21,7 @@ from simulator.reliability.incidents import Incidents, read_incidents, with_rate
 from simulator.reliability.run_outlook import Outlook, outlook
 from simulator.reliability.run_terms import RunTerms, run_terms
 from simulator.scenario import Scenario
+from simulator.search.defaults import layout_fields
 from simulator.search.with_failures import devices_of, machine_of
 from simulator.units import DAY_S, show_percent
 

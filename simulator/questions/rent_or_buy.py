@@ -119,7 +119,8 @@ def screen(answer: RentOrBuy) -> Iterator[RenderableType]:
             cells[2] += f" ({show_usd(sold)})"
         ahead.add_row(tier, *cells)
     running, spent = sum(answer.buying.per_month.values()), float(answer.owned_cash_usd[-1])
-    table.add_row("bought", _usd(running), _usd(spent), _hours(answer, "own"))
+    resale = float(answer.resale_usd[-1])
+    table.add_row("bought, then sold", _usd(running), _usd(spent - resale), _hours(answer, "own"))
     yield table
     yield ""
     yield Text("Buying is ahead of renting", style="bold")
@@ -133,7 +134,6 @@ def screen(answer: RentOrBuy) -> Iterator[RenderableType]:
         yield notes("Discounts", [_less(*item) for item in answer.discounts.items()])
     yield notes("Bought, once", _items(answer.buying.once))
     yield notes("Bought, a month", _items(answer.buying.per_month))
-    resale = float(answer.resale_usd[-1])
     left = f"servers {show_usd(resale)}, taken off the {show_usd(spent)} spent"
     yield notes(f"Sold after {use.months} months (assumed)", [left])
     yield notes(CAVEATS, answer.caveats)

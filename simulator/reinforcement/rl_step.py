@@ -31,7 +31,7 @@ from simulator.reinforcement.refit import Refit, refit
 from simulator.reinforcement.trainer import Trainer, best_trainer, train, with_gpus
 from simulator.rollouts.lengths import answer_lengths, sequence_lengths
 from simulator.rollouts.profiles import Framework, load_framework
-from simulator.rollouts.rl_section import RL, split_gpus
+from simulator.rollouts.rl_section import RL, generating_gpus, split_gpus
 from simulator.scenario import Scenario
 from simulator.units import show_bytes
 from simulator.workload import presets
@@ -346,9 +346,7 @@ def generate(scenario: Scenario, rl: RL, answers: Floats, playing: bool = True) 
 
     With staleness those that only generate: others that are lent are put to it (``lent_s``).
     """
-    gpus = scenario.cluster.gpus
-    if rl.mode == "apart" or rl.lends:
-        gpus = split_gpus(rl, gpus)[1]
+    gpus = generating_gpus(rl, scenario.cluster.gpus)
     cluster = with_gpus(scenario.cluster, gpus)
     replica = Replica.of(rl, scenario.workload.architecture, cluster)
     share = memory_share(rl)

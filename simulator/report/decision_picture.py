@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
+from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 
 from simulator.planner.movers import Mover
@@ -81,6 +83,7 @@ def draw_decision(
     plot, marks, labels = _frame(axes, shown, asked, (scale, ranged), inches)
     ends = list[Label]()
     names = list(dict.fromkeys(o.named for o in shown))
+    letters = _letters(shown)
     chips = list[str]()
     for number, name in enumerate(names):
         row = sorted((o for o in shown if o.named == name), key=lambda o: o.gpus)
@@ -89,13 +92,15 @@ def draw_decision(
         sign = gpu_sign(chip, number)
         dash = _DASHES[chips.count(chip) % len(_DASHES)]
         chips.append(chip)
-        _line(axes, row, (sign, dash), scale, (picked, ranged), name if twice else short_gpu(chip))
+        letter = letters.get(name, "")
+        words = f"{letter}  {name}".strip() if twice else short_gpu(chip)
+        _line(axes, row, (sign, dash), scale, (picked, ranged), words)
         for size, offer in enumerate(row):
             marks.append(_mark(plot, offer, scale, picked))
             if id(offer) in picked:
-                labels.append(_name(offer, sign, scale))
+                labels.append(_name(offer, sign, scale, letter))
             elif size in (0, len(row) - 1):
-                ends.append(_number(offer, sign, scale, ranged))
+                ends.append(_number(offer, sign, scale, ranged, letter))
     for label, place, _ in placed([*labels, *ends], plot, marks):
         style = {"ha": place.ha, "va": place.va, "fontsize": label.size, **label.style}
         axes.annotate(label.text, place.at, place.shift, textcoords="offset points", **style)
@@ -105,6 +110,15 @@ def draw_decision(
 
 _DASHES = ("-", "--", ":")
 """Lines of offers with the same GPU, in turn."""
+
+
+def _letters(shown: Sequence[Offer]) -> dict[str, str]:
+    """A letter for each offer where one GPU has more of them than there are lines; else none."""
+    chips = {o.named: o.accelerator for o in shown}
+    if max(Counter(chips.values()).values(), default=0) <= len(_DASHES):
+        return {}
+    return dict(zip(chips, ascii_lowercase + ascii_uppercase, strict=False))
+
 
 _BESIDE, _BELOW = 62.0, 75.0
 """Points of a picture that its plot leaves to what is written left of it and below."""
@@ -116,8 +130,8 @@ def _mark(plot: Plot, offer: Offer, scale: float, picked: set[int]) -> Box:
     return plot.mark(offer.days.p50, offer.usd.p50 / scale, 10.0 if id(offer) in picked else 6.5)
 
 
-def _name(offer: Offer, sign: Sign, scale: float) -> Label:
-    """Number and GPU of an option, beside its point."""
+def _name(offer: Offer, sign: Sign, scale: float, letter: str) -> Label:
+    """Number and GPU of an option, and its letter, beside its point."""
     assert offer.days is not None and offer.usd is not None
     at = (offer.days.p50, offer.usd.p50 / scale)
     sides = (("left", 7.0), ("right", -7.0), ("center", 0.0))
@@ -128,13 +142,13 @@ def _name(offer: Offer, sign: Sign, scale: float) -> Label:
         for va, up in (("bottom", reach), ("top", -reach))
     ]
     return Label(
-        text=gpu_word(offer), size=10.0, places=places,
+        text=f"{gpu_word(offer)} {letter}".strip(), size=10.0, places=places,
         style={"color": sign.ink.light, "zorder": 5, "bbox": _RIM},
     )  # fmt: skip
 
 
-def _number(offer: Offer, sign: Sign, scale: float, ranged: set[int]) -> Label:
-    """Number of GPUs at the end of a line."""
+def _number(offer: Offer, sign: Sign, scale: float, ranged: set[int], letter: str) -> Label:
+    """Number of GPUs, and the letter of the offer, at the end of a line."""
     assert offer.days is not None and offer.usd is not None
     x, y = offer.days.p50, offer.usd.p50 / scale
     ends = (offer.usd.p90 / scale, offer.usd.p10 / scale) if id(offer) in ranged else (y, y)
@@ -148,7 +162,7 @@ def _number(offer: Offer, sign: Sign, scale: float, ranged: set[int]) -> Label:
         ),
     ]
     return Label(
-        text=f"{offer.gpus:,}", size=9.0, places=places, needed=False,
+        text=f"{offer.gpus:,} {letter}".strip(), size=9.0, places=places, needed=False,
         style={"color": sign.ink.light, "zorder": 5, "bbox": _RIM},
     )  # fmt: skip
 

@@ -30,6 +30,7 @@ from simulator.report.decision import Asked, Offer, Option, three_options
 from simulator.report.report_identity import question
 from simulator.report.wording import (
     assumed_words,
+    energy_words,
     goodput_words,
     hours_words,
     idle_words,
@@ -134,7 +135,7 @@ class PlanNumbers:
     planned: str
     """Days and money with what published runs took on top; blank without a length."""
     hours: str
-    """GPU-hours, and which GPUs beside the run's are paid for."""
+    """GPU-hours, which GPUs beside the run's are paid for, energy and its CO2."""
     tied: int
     """How many leading layouts cannot be told apart, more than `layouts` perhaps."""
     memory: MemoryReport
@@ -229,7 +230,7 @@ def collect(
         costs=cost_lines(plan.outcome, gpus),
         price=price_words(plan.outcome),
         planned=planned_words(plan),
-        hours=hours_words(plan.outcome, gpus),
+        hours=f"{hours_words(plan.outcome, gpus)}, {energy_words(plan.outcome)}",
         tied=plan.certainty.tied,
         memory=memory_report(plan),
         bars=bars,

@@ -52,19 +52,29 @@ TERMINAL: Mapping[str, str] = _TOKENS["terminal"]
 
 _GREY = PALETTE["ideal"]
 
-_SHAPES = ("s", "^", "D", "o", "p", "v")
+_SHAPES = ("h", "<", ">")
+_INKS = (
+    "category 4",
+    "category 7",
+    "category 8",
+    "category 6",
+    "category 9",
+    "category 5",
+    "category 10",
+)
+"""Of GPUs without a token, in turn: shapes that none with one has, colours that none is near."""
 
 
 def gpu_sign(accelerator: str, number: int) -> Sign:
-    """Return how the nth GPU of a picture is drawn; those without a token take categories in turn.
+    """Return how the nth GPU of a picture is drawn; those without a token take others in turn.
 
-    >>> gpu_sign("b200-sxm", 3).shape, gpu_sign("tpu-v5p", 1).ink.light
-    ('^', '#c2500a')
+    >>> gpu_sign("b200-sxm", 3).shape, gpu_sign("tpu-v5p", 1).shape
+    ('^', '<')
     """
     for name, token in _TOKENS["gpus"].items():
         if accelerator.startswith(name):
             return Sign(token["sign"], Colour(token["light"], token["dark"]))
-    return Sign(_SHAPES[number % len(_SHAPES)], CATEGORIES[category(number)])
+    return Sign(_SHAPES[number % len(_SHAPES)], CATEGORIES[_INKS[number % len(_INKS)]])
 
 
 def inks(side: Side) -> dict[str, str]:

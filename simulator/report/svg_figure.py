@@ -28,7 +28,7 @@ _NARROW, _WIDE = frozenset("iljtfrI.,:;|!'()[] "), frozenset("mwMW@%")
 _FONT = "system-ui, 'DejaVu Sans', Helvetica, Arial, sans-serif"
 _DASHES = {"--": "5 3", ":": "1.5 2.5", "-": ""}
 _ANCHOR = {"left": "start", "center": "middle", "right": "end"}
-_SIGNS = "oxs^Dpv"
+_SIGNS = "oxs^Dpv<>h"
 """Shapes of points, as matplotlib names them."""
 
 _CORNERS = {
@@ -36,6 +36,9 @@ _CORNERS = {
     "D": ((0.0, -1.25), (1.25, 0.0), (0.0, 1.25), (-1.25, 0.0)),
     "^": ((0.0, -1.15), (1.1, 0.85), (-1.1, 0.85)),
     "v": ((0.0, 1.15), (1.1, -0.85), (-1.1, -0.85)),
+    "<": ((-1.15, 0.0), (0.85, 1.1), (0.85, -1.1)),
+    ">": ((1.15, 0.0), (-0.85, 1.1), (-0.85, -1.1)),
+    "h": ((0.0, -1.15), (1.0, -0.58), (1.0, 0.58), (0.0, 1.15), (-1.0, 0.58), (-1.0, -0.58)),
     "p": ((0.0, -1.15), (1.1, -0.36), (0.68, 0.93), (-0.68, 0.93), (-1.1, -0.36)),
 }
 """Corners of points that have some, in half sizes."""

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from simulator.arrays import Floats
 from simulator.cost.terms import LABELS
 from simulator.economics.price import MARK
 from simulator.goal import Goal, goal_word
-from simulator.quoting import comment_line
+from simulator.quoting import comment_line, option_word
 from simulator.scenario import Scenario
 from simulator.search.best_layout import BestLayout
 from simulator.search.outcome import GoalChances, Outcome, spans
@@ -24,10 +24,12 @@ from simulator.units import (
     HOUR_S,
     show_bytes,
     show_chance,
+    show_co2,
     show_count,
     show_days,
     show_days_span,
     show_kwh,
+    show_kwh_span,
     show_percent,
     show_seconds,
     show_seconds_span,
@@ -142,6 +144,38 @@ def hours_words(outcome: Outcome, gpus: int, i: int = 0) -> str:
     return f"{shown} on {paid:,} GPUs, {' and '.join(beside)}" if beside else shown
 
 
+def energy_words(outcome: Outcome, span: str = "", i: int = 0) -> str:
+    """Energy of a layout at the meter, `span` behind it, and its CO2 with the region taken."""
+    carbon = f"{show_co2(float(outcome.co2_kg[i]))} of CO2 ({outcome.site.region})"
+    return f"{show_kwh(float(outcome.kwh[i]))}{span}, {carbon}"
+
+
+def change_words(fields: Mapping[str, tuple[Any, Any]], names: Sequence[str] | None = None) -> str:
+    """What of a layout changes, or of it the fields that are named.
+
+    >>> change_words({"tp": (8, 4), "recompute": ("none", "full"), "recompute_layers": (0, 28)})
+    'tp 8 to 4, recompute none to full of 28 layers'
+    >>> change_words({"recompute_layers": (0, 28)}), change_words({"shard_group": (8, "")})
+    ('recompute layers all to 28', 'shard group 8 to usual')
+    """
+    shown = {
+        name: tuple(option_word(end) or "usual" for end in ends) for name, ends in fields.items()
+    }
+    layers = shown.pop("recompute_layers", None)
+    if layers is not None and "recompute" in shown:
+        pairs = zip(shown["recompute"], layers, strict=True)
+        shown["recompute"] = tuple(
+            f"{kind} of {n} layers" if n != "0" else kind for kind, n in pairs
+        )
+    elif layers is not None:  # of full recomputation, which is of all where no number is said
+        shown["recompute_layers"] = tuple("all" if n == "0" else n for n in layers)
+    return ", ".join(
+        f"{name.replace('_', ' ')} {' to '.join(shown[name])}"
+        for name in shown
+        if names is None or name in names or (name == "recompute" and "recompute_layers" in names)
+    )
+
+
 def planned_words(answer: BestLayout, i: int = 0) -> str:
     """What to plan for with what published runs took on top: days, money, energy.
 
@@ -168,7 +202,7 @@ def planned_totals_words(answer: BestLayout, i: int = 0) -> str:
         words += f", {show_usd(middle)}{mark} ({show_usd_span(low, high)})"
     low, middle, high = (float(column[i]) for column in planned.kwh)
     if math.isfinite(middle):
-        words += f", {show_kwh(middle)} ({show_kwh(low)} to {show_kwh(high)})"
+        words += f", {show_kwh(middle)} ({show_kwh_span(low, high)})"
     return words
 
 

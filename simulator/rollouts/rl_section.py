@@ -360,6 +360,11 @@ def split_gpus(rl: RL, gpus: int) -> tuple[int, int]:
     return gpus - alone, alone
 
 
+def generating_gpus(rl: RL, gpus: int) -> int:
+    """Accelerators that a batch is dealt to: of those lent while they would wait, none."""
+    return split_gpus(rl, gpus)[1] if rl.mode == "apart" or rl.lends else gpus
+
+
 def unserved(model: Architecture) -> str:
     """Why an engine's iteration cannot be priced for a model; blank where it can."""
     if model.traced is not None or model.patch_values:
@@ -371,11 +376,39 @@ def unserved(model: Architecture) -> str:
     return ""
 
 
+def _idle(rl: RL, cluster: Cluster, *, where: str) -> dict[str, str]:
+    """Fields on which nothing hangs beside what else is said."""
+    lists = rl.answer_lengths is not None or rl.answer_file is not None
+    without = {
+        "rl.turns is 1": (rl.turns == 1, ("tool_s", "tool_tokens")),
+        "a model judges": (rl.reward == "model", ("reward_s", "reward_workers")),
+        "rl.reward_s is 0": (rl.reward_s == 0.0, ("reward_workers",)),
+        "the teacher scores in place of a reference": (
+            rl.algorithm == "distillation",
+            ("reference_model",),
+        ),
+        "rl.mode is apart": (rl.mode == "apart", ("offload_states",)),
+        "rl.staleness is 0": (rl.staleness == 0, ("in_flight_updates",)),
+        "the lengths of answers are given": (lists, ("spread",)),
+        "every prompt has one answer": (rl.samples == 1, ("generation.prefix_sharing",)),
+        "requests go one by one to several replicas": (
+            rl.asks_one_by_one and generating_gpus(rl, cluster.gpus) >= 2 * rl.generation.tp,
+            ("generation.prefix_sharing",),
+        ),
+        "rl.generation.speculative_tokens is 0": (
+            rl.generation.speculative_tokens == 0,
+            ("generation.acceptance",),
+        ),
+    }
+    return {name: why for why, (idle, names) in without.items() if idle for name in names}
+
+
 RL_SECTION = Section(
     name="rl",
     schemas=(RL,),
     read=Rule(read_rl),
     checks=(Rule(check_with_others, needs=("rl", "model", "training", "cluster")),),
+    idle=Rule(_idle, needs=("rl", "cluster")),
     priced_by="foreshard rl",
     refused="a step of [rl] generates, scores, trains and moves weights: use `foreshard rl`",
 )

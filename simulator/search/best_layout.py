@@ -20,6 +20,7 @@ from simulator.goal import EVEN
 from simulator.scenario import Scenario
 from simulator.search.certainty import Certainty
 from simulator.search.checkpoints import Checkpoint, checkpoints
+from simulator.search.defaults import layout_fields
 from simulator.search.outcome import (
     GoalChances,
     Outcome,
@@ -71,8 +72,8 @@ class BestLayout(Answer):
 
     @property
     def layout(self) -> dict[str, Any]:
-        """The whole layout as plain numbers and words."""
-        return self.estimate.layouts.row()
+        """The whole layout as `predict` takes it back, and as JSON says it."""
+        return layout_fields(self.scenario, self.estimate.layouts)
 
     @property
     def checkpoint(self) -> Checkpoint:

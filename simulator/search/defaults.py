@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from simulator.layout.layouts import data_parallel_degree, divisors
+from simulator.layout.layouts import Layouts, data_parallel_degree, divisors
 from simulator.layout.rules.context_rules import fewest_kv_heads
 from simulator.scenario import Scenario
 from simulator.schedules.registry import SCHEDULES, usual
@@ -96,6 +96,19 @@ def complete(
     default("rank_order", can.rank_orders[0])
     default("stages", [])
     return row, filled
+
+
+def layout_fields(scenario: Scenario, layouts: Layouts, i: int = 0) -> dict[str, Any]:
+    """One layout as `predict` takes it back, field by field.
+
+    ``reshard_after_forward`` is null where it says nothing: no zero3, or a pipeline of software
+    that then keeps parameters whole.
+    """
+    row = layouts.row(i)
+    whole = row["pp"] > 1 and scenario.software.fsdp2.keeps_gathered_with_pipeline
+    if row["sharding"] != "zero3" or whole:
+        row["reshard_after_forward"] = None
+    return row
 
 
 def stated_layout(row: Mapping[str, Any], software: Software) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from simulator.arrays import Floats
 from simulator.cost.step import Estimate
-from simulator.economics.energy import cluster_energy_joule
+from simulator.economics.energy import cluster_energy_joule, co2_kg
 from simulator.economics.money_spread import energy_spread, usd_spread
 from simulator.economics.planning_factor import PlanningFactor, Span
 from simulator.economics.price import Price, Site, cost_usd, load_price, load_site
@@ -66,6 +66,11 @@ class Outcome:
             name: value[rows] for name, value in vars(self).items() if isinstance(value, np.ndarray)
         }
         return replace(self, real=None if self.real is None else self.real.take(rows), **columns)
+
+    @property
+    def co2_kg(self) -> Floats:
+        """CO2 equivalent of the energy, by the site's region."""
+        return co2_kg(self.kwh, self.site.region)
 
     @property
     def run_spread(self) -> Floats:
@@ -216,7 +221,7 @@ def _price_columns(price: Price) -> dict[str, Any]:
 def answer_columns(estimate: Estimate, outcome: Outcome, certainty: Certainty) -> dict[str, Any]:
     """What every layout of an answer costs: columns of its table, values of its rows."""
     shares = ("tokens_per_s_per_gpu", "mfu", "hfu", "goodput")
-    names = (*shares, "days", "days_ideal", "gpu_hours", "usd", "kwh")
+    names = (*shares, "days", "days_ideal", "gpu_hours", "usd", "kwh", "co2_kg")
     return {
         **estimate.costs(),
         "p10_s": certainty.p10_s,

@@ -11,7 +11,7 @@ from simulator.arrays import Floats
 from simulator.cost.states.state_bytes import saved_bytes
 from simulator.cost.step import Estimate
 from simulator.cost.terms import TERMS
-from simulator.economics.price import Price, load_site
+from simulator.economics.price import Price
 from simulator.errors import InfeasibleError, InputError, problem
 from simulator.layout.layouts import SHARDINGS
 from simulator.reliability.goodput import NEVER
@@ -49,9 +49,9 @@ def priced(estimate: Estimate, scenario: Scenario, *, price: Price | None = None
     """Price the real run of every layout of an estimate on the scenario's cluster."""
     recipe, cluster = scenario.workload.recipe, scenario.cluster
     real = None if scenario.goal.ideal else real_run(estimate, scenario)
-    tariff = scenario.tariff
-    site = load_site(price.site) if price and price.site != tariff.price.site else tariff.site
-    return outcome(estimate, recipe, cluster, price=price or tariff.price, site=site, real=real)
+    price = price or scenario.tariff.price
+    site = scenario.tariff.site_at(price)
+    return outcome(estimate, recipe, cluster, price=price, site=site, real=real)
 
 
 def real_run(estimate: Estimate, scenario: Scenario) -> Outlook:

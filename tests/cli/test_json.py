@@ -38,7 +38,7 @@ LAYOUT = [
     "memory_p10_bytes", "memory_p90_bytes", "fits", "verdict", "goodput", "lost",
     "interruption_every_s", "checkpoint", "days_ideal", "days", "days_p10", "days_p90", "gpu_hours",
     "usd_per_gpu_hour", "usd", "usd_p10", "usd_p90", "kwh", "kwh_p10",
-    "kwh_p90", "price", "planning_factor", "planned_days", "planned_usd", "planned_kwh",
+    "kwh_p90", "co2_kg", "price", "planning_factor", "planned_days", "planned_usd", "planned_kwh",
     "deadline_chance", "budget_chance", "deadline_chance_without_factor",
     "budget_chance_without_factor", "evidence",
 ]  # fmt: skip
@@ -127,7 +127,7 @@ def test_without_tokens_or_other_layouts_there_is_null() -> None:
     unknown = {
         *("probability_fastest", "probability_beats_best"),
         *("days_ideal", "days", "days_p10", "days_p90", "gpu_hours"),
-        *("usd", "usd_p10", "usd_p90", "kwh", "kwh_p10", "kwh_p90"),
+        *("usd", "usd_p10", "usd_p90", "kwh", "kwh_p10", "kwh_p90", "co2_kg"),
         *("planning_factor", "planned_days", "planned_usd", "planned_kwh", "input"),
         *("deadline_chance", "budget_chance"),
         *("deadline_chance_without_factor", "budget_chance_without_factor"),

@@ -112,7 +112,7 @@ def test_the_screen_shows_stages_formulas_and_changes() -> None:
         "bytes that every block keeps",
         "blocks 32;",
         "cheapest changes that make it fit",
-        "->",
+        " to ",
         "+",
     ):
         assert words in text, words
@@ -134,4 +134,4 @@ def test_numbers_of_stages_are_whole_on_a_narrow_screen(columns: int) -> None:
 def test_where_nothing_near_fits_the_screen_says_so() -> None:
     text = " ".join(screen(*NEVER).split())
     assert "No change of up to three fields of this layout fits" in text
-    assert "Nearest: tp 1 -> 8" in text
+    assert "Nearest: tp 1 to 8" in text

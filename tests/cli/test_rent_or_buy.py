@@ -1,6 +1,7 @@
 """`foreshard rent-or-buy`: screen, frozen keys of its document, bad input."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,15 @@ def test_screen() -> None:
                   "No source was found for",
                   "support_fraction"):  # fmt: skip
         assert words in text, words
+
+
+def test_total_over_hours_is_the_price_of_an_hour() -> None:
+    """The total of bought servers was without what they sell for, its price of an hour with it."""
+    done = RUNNER.invoke(app, [*RUN, "--months", "24"])
+    row = next(x for x in done.stdout.splitlines() if x.startswith("bought, then sold"))
+    total, unit, hour = re.search(r" ([\d.]+) ([kM]) +([\d.]+) \(", row).groups()
+    usd = float(total) * {"k": 1e3, "M": 1e6}[unit]
+    assert usd / (64 * 24 * 365.25 * 24 / 12) == pytest.approx(float(hour), rel=0.01)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from simulator.cli.main import app
 from simulator.planner.plan import plan
 from simulator.questions.versus.what_if import what_if
 from simulator.scenario import make_scenario
+from simulator.units import show_usd_change
 
 pytestmark = pytest.mark.usefixtures("searched_once")
 RUNNER = CliRunner(env={"COLUMNS": "160"})
@@ -149,7 +150,19 @@ def test_a_larger_batch_has_longer_steps_and_fewer_of_them() -> None:
     assert abs(found["days_change"]) < 0.1 * found["before"]["days"]
     text = " ".join(RUNNER.invoke(app, [*IF, *run]).stdout.split())
     which = "within" if found["run_within_error"] else "beyond"
-    assert re.search(rf"after less before: [^:]*, {which} the error", text)
+    assert re.search(rf"after less before: [^:]*, {which} the error\)", text)
+
+
+def test_another_price_changes_the_money_alone_and_no_error_bears_on_that() -> None:
+    """A discount of 228 k USD was said to be within the error, that of a step of ratio 1."""
+    run = [*IF, "--tokens", "1e11", "--change", "economics.usd_per_gpu_hour=1"]
+    text = " ".join(RUNNER.invoke(app, run).stdout.split())
+    found = json.loads(RUNNER.invoke(app, [*run, "--json"]).stdout)
+    saved = show_usd_change(found["usd_change"])
+    assert found["usd_change"] < 0.0 and found["days_change"] == 0.0
+    assert "step time unchanged, the best layout of each" in text
+    assert f"after less before: time unchanged, {saved}" in text
+    assert "within the error" not in text.partition("Assumed")[0]
 
 
 @pytest.mark.parametrize(

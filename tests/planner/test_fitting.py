@@ -10,6 +10,7 @@ import pytest
 
 from simulator.cost.estimate import VERDICTS
 from simulator.files import Figure
+from simulator.planner.fewest_changes import cheapest_changes
 from simulator.planner.fitting import Fitting, _following, fitting
 from simulator.planner.prediction import Prediction, predict
 from simulator.questions.predict.from_files_screen import _stages
@@ -84,6 +85,18 @@ def test_a_layout_that_recomputes_some_layers_may_recompute_more_of_them() -> No
     assert not asked.fits and predict(asked.scenario, recompute_layers=7).fits
     (more,) = [x for x in fitting(asked).changes if set(x.set) == {"recompute_layers"}]
     assert 1 < more.set["recompute_layers"] <= 7
+
+
+def test_changes_are_what_the_launch_can_say() -> None:
+    """torchtitan's full recomputation is of all layers: 28 of 32 no key of it asks for."""
+    for software, counts in (("torchtitan", {0}), ("megatron-core", {*range(32)})):
+        asked = ask("llama-3.1-8b", 8, software, micro_batch=2, sharding="zero3")
+        changes = fitting(asked).changes
+        assert changes
+        assert {change.set.get("recompute_layers", 0) for change in changes} <= counts
+    found = cheapest_changes(ask("llama-3.1-8b", 8, "torchtitan", micro_batch=4, sharding="zero3"))
+    after = [change.fields.get("recompute_layers", (0, 0))[1] for change in found]
+    assert found and not any(after)
 
 
 def test_where_nothing_near_fits_the_smallest_neighbour_is_named() -> None:

@@ -542,14 +542,14 @@ def with_usable(of: Scenario, usable_bytes: float, **changed: Any) -> Scenario:
 
 def test_a_layout_whose_p90_does_not_fit_does_not_win(free: Plan) -> None:
     """With usable bytes just above the winner's P50 it stands beside one that FITS."""
-    winner, line = free.estimate.layouts.row(0), float(free.estimate.memory_total_bytes[0]) * 1.001
+    winner, line = free.estimate.layouts.row(), float(free.estimate.memory_total_bytes[0]) * 1.001
     found, bold = (plan(with_usable(free.scenario, line, allow_tight=x)) for x in (False, True))
     safe = found.estimate
     assert found.memory_verdict == "FITS" and float(safe.memory_p90_bytes[0]) <= line
     fitting = safe.verdict == 0
     assert fitting[: fitting.sum()].all(), "what FITS stands before what is TIGHT"
     assert safe.step_time_s[0] == safe.step_time_s[fitting].min()
-    assert (bold.layout, bold.memory_verdict) == (winner, "TIGHT")
+    assert (bold.estimate.layouts.row(), bold.memory_verdict) == (winner, "TIGHT")
     place = found.tight_alternative
     assert place is not None and safe.layouts.row(place) == winner
     assert not fitting[found.pareto].sum() < len(found.pareto), "nor does it stand on the front"

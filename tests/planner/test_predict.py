@@ -10,6 +10,7 @@ from simulator.cost.step import evaluate
 from simulator.errors import InputError
 from simulator.layout.layout_section import LayoutSection
 from simulator.layout.layouts import Layouts
+from simulator.planner.layout_row import layout_rows
 from simulator.planner.prediction import Prediction, predict
 from simulator.scenario import Scenario, make_scenario
 from simulator.search.defaults import DEFAULTS
@@ -47,6 +48,14 @@ def test_every_layout_field_has_a_stated_default() -> None:
     assert set(predict(scenario()).defaults) == set(DEFAULTS)
 
 
+def test_a_layout_is_the_same_in_python_as_in_json() -> None:
+    """Python said that parameters are resharded where nothing is sharded, JSON null."""
+    for wanted, said in (({"sharding": "ddp"}, None), ({"sharding": "zero3"}, True)):
+        made = predict(scenario(), **wanted)
+        assert made.layout["reshard_after_forward"] is said
+        assert made.layout == layout_rows(made)[0].layout
+
+
 def test_defaults_of_nothing_given() -> None:
     assert predict(scenario()).layout == {
         "tp": 1,
@@ -63,7 +72,7 @@ def test_defaults_of_nothing_given() -> None:
         "global_batch": 1024,
         "sharding": "zero1",
         "shard_group": 64,
-        "reshard_after_forward": True,
+        "reshard_after_forward": None,
         "sequence_parallel": False,
         "recompute": "none",
         "recompute_layers": 0,

@@ -16,12 +16,12 @@ import simulator
 from simulator.cli.main import app
 from simulator.cost.estimate import P90
 from simulator.interop.exporting import launch_flags
-from simulator.planner.layout_row import layout_fields
 from simulator.planner.plan import Plan, alternatives, plan
 from simulator.planner.sensitivity import binding, memory_margin
 from simulator.questions.compare.offer import Asked, offer_of_answer
 from simulator.questions.compare.offers import offer
 from simulator.scenario import Scenario, load_scenario, make_scenario
+from simulator.search.defaults import layout_fields
 from simulator.units import show_signed_percent
 
 pytestmark = pytest.mark.usefixtures("searched_once")

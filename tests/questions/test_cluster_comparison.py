@@ -8,11 +8,11 @@ from simulator.economics.planning_factor import Span
 from simulator.economics.quotes import Quote
 from simulator.errors import InputError
 from simulator.planner.assumptions import assumptions
-from simulator.planner.layout_row import layout_fields
 from simulator.planner.plan import plan
 from simulator.questions.compare.answer import Comparison, compare_clusters, default_counts
 from simulator.questions.compare.offer import Asked, Offer
 from simulator.scenario import Scenario, make_scenario
+from simulator.search.defaults import layout_fields
 
 PINNED = {"tp": 2, "pp": 1, "cp": 1, "sharding": "zero1", "micro_batch": 1, "recompute": "none"}
 

@@ -20,6 +20,7 @@ from simulator.questions.run_options import unjudged
 from simulator.questions.sites.answer import several_sites
 from simulator.questions.versus.answer import versus
 from simulator.questions.versus.command import whole_runs
+from simulator.reinforcement.rl_step import rl_step
 from simulator.report.evidence import FLOP_CONVENTION
 from simulator.report.numbers import job_line
 from simulator.scenario import load_scenario, make_scenario
@@ -79,6 +80,9 @@ IDLE = {
     "training.optimizer_offload_fraction=0.5": "layout.optimizer_offload is none",
     "run.checkpoints.memory_interval_s=60": "run.checkpoints.mode is async",
     "run.spares.keep_batch=false": "run.spares.when_none is wait",
+    "data.decoder=gpu": "data.kind is tokens, not images",
+    "data.samples=1e6": "data.local_copy is false",
+    "data.workers=8": "nothing is read or prepared that takes time",
 }
 """A field that is given alone, and why nothing hangs on it: the sentences of `foreshard fields`."""
 
@@ -100,9 +104,29 @@ def test_a_field_on_which_nothing_hangs_is_said_to_be_idle(given: str) -> None:
     assert spoken.step_time_s == silent.step_time_s
 
 
+ROLLOUTS = {
+    "rl.tool_s=30": "rl.turns is 1",
+    "rl.reward_workers=2": "rl.reward_s is 0",
+    "rl.in_flight_updates=false": "rl.staleness is 0",
+    "rl.generation.acceptance=0.1": "rl.generation.speculative_tokens is 0",
+}
+"""The same of what `foreshard rl` alone prices."""
+
+
+@pytest.mark.parametrize("given", ROLLOUTS)
+def test_a_field_of_rollouts_on_which_nothing_hangs_is_said_to_be_idle(given: str) -> None:
+    plain = load_scenario(EXAMPLES / "rl-on-policy.toml")
+    named = {"overrides": [given], "where": plain.where}
+    scenario = make_scenario(plain.document, **named)
+    assert scenario.idle == {given.partition("=")[0]: ROLLOUTS[given]}
+    silent, spoken = (rl_step(one) for one in (plain, scenario))
+    assert spoken.step_time_s == silent.step_time_s
+
+
 @pytest.mark.parametrize(
     "given",
     [
+        ["data.kind=text", "data.tokenizer=slow", "data.workers=8"],
         ["economics.basis=on demand", "economics.rent.on_demand_usd_per_gpu_hour=1.8"],
         ["economics.basis=own", "economics.own.server_usd=250e3", "economics.in_use=0.5"],
         ["training.lengths=[4096]", "training.batching=padded"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from itertools import product
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import simulator.report.palette
 from simulator.report.page import environment
 from simulator.report.palette import PAGE, PALETTE, Colour, gpu_sign, inks
+from simulator.report.svg_figure import SvgFigure
 from simulator.report.write import heat_text
 
 TOKENS = tomllib.loads(
@@ -80,6 +82,22 @@ def test_large_marks_can_be_seen(side: str) -> None:
 def test_every_gpu_has_a_sign_of_its_own() -> None:
     signs = [gpu_sign(f"{name}-sxm", 0) for name in TOKENS["gpus"]]
     assert len({sign.shape for sign in signs}) == len({sign.ink.light for sign in signs}) == 6
+
+
+def test_gpus_without_a_token_look_like_no_other() -> None:
+    """Cost against time once drew H200 and MI300X as the same green diamond."""
+    known = {gpu_sign(f"{name}-sxm", 0).shape for name in TOKENS["gpus"]}
+    known_inks = {gpu_sign(f"{name}-sxm", 0).ink.light for name in TOKENS["gpus"]}
+    others = [gpu_sign("mi300x", number) for number in range(21)]
+    assert len({(sign.shape, sign.ink.light) for sign in others}) == len(others)
+    assert known.isdisjoint(sign.shape for sign in others)
+    assert known_inks.isdisjoint(sign.ink.light for sign in others)
+    figure = SvgFigure(3.0, 2.0)
+    axes = figure.subplots()
+    for number, sign in enumerate(others):
+        axes.plot([number], [0.0], sign.shape, color=sign.ink.light)
+    drawn = re.findall(r'<path d="(M[^"]+z)"', figure.svg())
+    assert len(drawn) == len(others)  # each with corners: none falls back to a circle
 
 
 def test_style_sheet_and_pictures_take_the_same_file() -> None:

@@ -368,7 +368,7 @@ def _written(
     is taken out, if what is then read is the change.
     """
     after, readings = change.prediction, imported.readings
-    rows = (now.layout, after.layout)
+    rows = now.estimate.layouts.row(), after.estimate.layouts.row()
     files = rewritten(texts, readings, rows, imported.scenario, after.scenario)
     unsaid = _unsaid(change, {**texts, **files}, options)
     if unsaid:
@@ -397,5 +397,5 @@ def _unsaid(
         except InputError:
             return tuple(change.fields)
     compiled = read.scenario.software.name == change.scenario.software.name
-    said = {**read.layout, COMPILE: compiled}
+    said = {**read.estimate.layouts.row(), COMPILE: compiled}
     return tuple(name for name, (_, after) in change.fields.items() if said[name] != after)

@@ -216,6 +216,14 @@ def unsaid(layouts: Layouts, at: Setting) -> dict[str, Mask]:
     return masks
 
 
+def unsaid_change(layouts: Layouts, at: Setting, before: Layouts) -> Mask:
+    """Layouts with a field that the software's command cannot say, unlike that of one `before`."""
+    wrong = np.full(len(layouts), False)
+    for field, mask in unsaid(layouts, at).items():
+        wrong |= mask & (getattr(layouts, field) != getattr(before, field)[0])
+    return wrong
+
+
 def sayable(layouts: Layouts, at: Setting, pinned: Mapping[str, object]) -> Mask:
     """Layouts that the software's command says whole, but for what somebody pinned.
 

@@ -80,6 +80,7 @@ def ask(
 
     Exit 0: done; 1: nothing can run, or nothing meets deadline and budget; 2: bad input.
     """
+    from simulator.assembly import left_open
     from simulator.economics.quotes import quotes_on
     from simulator.questions.compare.answer import (
         compare_clusters,
@@ -89,11 +90,11 @@ def ask(
     from simulator.questions.compare.gpu_counts import parse_counts
 
     quotes, names = quotes_on(offers, clusters_of(clusters), where="command line")
-    sizes = parse_counts(gpus) if gpus else [None]
+    sizes, lacks = parse_counts(gpus) if gpus else [None], left_open(scenario)
     described = SearchOptions(
         model=model,
-        cluster=first_that_holds(names, sizes[0]) if scenario is None else None,
-        gpus=sizes[0] if scenario is None else None,
+        cluster=first_that_holds(names, sizes[0]) if "cluster" in lacks else None,
+        gpus=sizes[0] if "gpus" in lacks else None,
         software=software,
         tokens=tokens,
         seq=seq,

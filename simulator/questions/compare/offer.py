@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 from simulator.answers import encoded, plain
 from simulator.cost.step import Estimate
-from simulator.economics.economics_section import Economics
 from simulator.economics.energy import co2_kg
 from simulator.economics.planning_factor import UNKNOWN, PlanningFactor, Span, quantile
 from simulator.economics.price import Price
@@ -21,12 +20,12 @@ from simulator.evidence.card import Card
 from simulator.files import Figure
 from simulator.goal import CONFIDENCE, Goal
 from simulator.planner.answer_evidence import scenario_evidence
-from simulator.planner.layout_row import layout_fields
 from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.best_layout import BestLayout, factor_of
 from simulator.search.certainty import Certainty
 from simulator.search.checkpoints import Checkpoint, checkpoints
+from simulator.search.defaults import layout_fields
 from simulator.search.outcome import GoalChances, Outcome, goal_chances
 from simulator.search.with_failures import never_finishes
 
@@ -306,7 +305,7 @@ def filled(
         days=days,
         usd=usd,
         kwh=kwh,
-        co2_kg=co2_kg(kwh.p50, _region(scenario, result, asked)) if kwh else None,
+        co2_kg=co2_kg(kwh.p50, asked.region or result.site.region) if kwh else None,
         planning_factor=factor,
         planned_days=planned_days,
         planned_usd=planned_usd,
@@ -336,12 +335,6 @@ def of_run(result: Outcome, scenario: Scenario) -> dict[str, Any]:
         "days_ideal": plain(result.days_ideal[0]),
         "ideal": scenario.goal.ideal,
     }
-
-
-def _region(scenario: Scenario, result: Outcome, asked: Asked) -> str:
-    """Where the electricity comes from: as asked, as [economics] says, as the site does."""
-    said = scenario.section(Economics)
-    return asked.region or (said and said.region) or result.site.region
 
 
 def _totals(

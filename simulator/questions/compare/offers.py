@@ -16,7 +16,6 @@ from simulator.errors import InfeasibleError, InputError
 from simulator.hardware.cluster import load_cluster
 from simulator.planner.assumptions import Assumption, assumptions
 from simulator.planner.batch_choices import batches_of, with_critical_batch, with_sizes
-from simulator.planner.layout_row import layout_fields
 from simulator.planner.plan import (
     FEW_TIGHT,
     KEEP_FOR_ENERGY,
@@ -32,7 +31,7 @@ from simulator.scenario import Scenario, make_scenario
 from simulator.search.best_layout import factor_of
 from simulator.search.candidates import widest_tp
 from simulator.search.certainty import certainty, likened_runs
-from simulator.search.defaults import stated_layout
+from simulator.search.defaults import layout_fields, stated_layout
 from simulator.search.explore import SearchResult
 from simulator.search.fastest import KEEP, fastest, search_together
 from simulator.search.with_failures import priced

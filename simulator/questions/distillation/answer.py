@@ -16,11 +16,11 @@ from simulator.distillation import (
 )
 from simulator.errors import InfeasibleError, InputError, problem
 from simulator.frames import DataFrame, frame_of_rows
-from simulator.planner.layout_row import layout_fields
 from simulator.planner.prediction import forward_pass_s, frozen, only_forward, refuse_mixed
 from simulator.questions.run_options import unjudged
 from simulator.records import dataclass
 from simulator.scenario import Scenario
+from simulator.search.defaults import layout_fields
 from simulator.search.fastest import fastest
 from simulator.units import DAY_S, HOUR_S, show_seconds
 from simulator.workload import presets

@@ -12,10 +12,10 @@ from simulator.cost.estimate import Estimate, concatenate
 from simulator.errors import InputError, problem
 from simulator.hardware.cluster import Cluster
 from simulator.parameter_servers.server_section import ParameterServer
-from simulator.planner.layout_row import layout_fields
 from simulator.questions.run_options import Piece
 from simulator.records import dataclass
 from simulator.scenario import Scenario
+from simulator.search.defaults import layout_fields
 from simulator.search.fastest import fastest, why_not
 
 

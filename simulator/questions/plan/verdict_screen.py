@@ -36,6 +36,7 @@ from simulator.report.decision import verdict_sentence
 from simulator.report.evidence import ties
 from simulator.report.wording import (
     end_words,
+    energy_words,
     goal_words,
     goodput_words,
     hours_words,
@@ -44,7 +45,6 @@ from simulator.report.wording import (
 from simulator.search.outcome import Spans, spans
 from simulator.units import (
     show_days_span,
-    show_kwh,
     show_number_of_days,
     show_percent,
     show_seconds,
@@ -149,7 +149,7 @@ def _money(plan: Plan, whole: Spans) -> str:
         words = f"{show_usd(cost)}{MARK * result.price.assumed} ({span})"
     price, gpus = result.price, plan.scenario.cluster.gpus
     rate = "" if price.usd_per_gpu_hour is None else f" at {price.words()}"
-    return f"{words}{rate}; {hours_words(result, gpus)}, {show_kwh(float(result.kwh[0]))}"
+    return f"{words}{rate}; {hours_words(result, gpus)}, {energy_words(result)}"
 
 
 def _played(plan: Plan) -> str:

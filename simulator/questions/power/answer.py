@@ -27,6 +27,7 @@ from simulator.hardware.cluster import Cluster
 from simulator.planner.changes import machine_with
 from simulator.planner.prediction import refuse_mixed
 from simulator.records import dataclass
+from simulator.report.wording import AT_ASSUMED
 from simulator.scenario import Scenario
 from simulator.search.best_layout import factor_of
 from simulator.search.certainty import certainty
@@ -45,6 +46,8 @@ UNTIMED = 0.61
 """Exponent where no timing of the device tells: the median of the 28 fitted ones above 0 of the
 shipped profiles. Draw as the cube of the clock (a third) would leave a GB300 at 500 of 1,400 W 63 %
 of its clock; 28 to 39 % were measured (facebookexperimental/triton#2023)."""
+
+_AS_PREDICTED = "Days, energy and USD are as predicted; chances are held to what to plan for:"
 
 _POINTS = 13
 _HALVINGS = 9
@@ -123,9 +126,12 @@ class PowerChoices(Answer):
     def caveats(self) -> tuple[str, ...]:
         """What it leaves out."""
         why = f"no timing of this device tells its exponent: {UNTIMED}, that of others, is taken"
-        exponent = [why] if self.assumed_exponent else []
+        price, factor = self.scenario.tariff.price, factor_of(self.scenario)
         return (
-            *exponent,
+            *([price.words()] if price.usd_per_gpu_hour is not None else []),
+            *([AT_ASSUMED] if price.assumed else []),
+            *([f"{_AS_PREDICTED} {factor.sentence()}"] if factor is not None else []),
+            *([why] if self.assumed_exponent else []),
             "Draws are means over a step; breakers see the busy draw of all at once.",
             "The layout of a size is the fastest at a full clock; servers that do not run are off.",
         )

@@ -18,10 +18,9 @@ from simulator.errors import visible
 from simulator.interop.launch_files.advising import Advice
 from simulator.interop.launch_files.imported import Imported
 from simulator.planner.assumptions import ASSUMED, assumption_lines
-from simulator.planner.fewest_changes import FewChanges
 from simulator.planner.fitting import Fitting
 from simulator.questions.predict.screen import verdict
-from simulator.quoting import option_word
+from simulator.report.wording import change_words
 from simulator.units import show_days, show_percent, show_seconds, show_usd
 
 _MOST_NAMED = 12
@@ -71,20 +70,9 @@ def advice_screen(advice: Advice) -> Iterator[RenderableType]:
     for number, (change, files, unsaid) in enumerate(parts, 1):
         lines = _difference(advice, files)
         if unsaid:
-            lines.append(
-                f"These files do not say all of it; to be set by hand: {_words(change, unsaid)}"
-            )
-        yield notes(f"Change {number}: {_words(change)}", lines)
-
-
-def _words(change: FewChanges, names: tuple[str, ...] | None = None) -> str:
-    """``tp 8 to 4, recompute full to none``; of some of the fields where these are named."""
-    return ", ".join(
-        f"{name.replace('_', ' ')} "
-        + " to ".join(option_word(value) or "usual" for value in (before, after))
-        for name, (before, after) in change.fields.items()
-        if names is None or name in names
-    )
+            by_hand = change_words(change.fields, unsaid)
+            lines.append(f"These files do not say all of it; to be set by hand: {by_hand}")
+        yield notes(f"Change {number}: {change_words(change.fields)}", lines)
 
 
 def _changes(advice: Advice) -> Table:
@@ -97,7 +85,7 @@ def _changes(advice: Advice) -> Table:
         days, usd = float(prediction.outcome.days[0]), float(prediction.outcome.usd[0])
         gain = "" if change is None else _gain(change.gain)
         table.add_row(
-            "as it is" if change is None else _words(change),
+            "as it is" if change is None else change_words(change.fields),
             "" if change is None else str(len(change.choices)),
             show_seconds(prediction.step_time_s) + ("" if prediction.fits else " (OOM)"),
             gain,

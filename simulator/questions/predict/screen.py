@@ -40,7 +40,9 @@ from simulator.report.decision import verdict_sentence
 from simulator.report.evidence import FIT_RULE, NO_INTERVAL, limits_of
 from simulator.report.wording import (
     chance_words,
+    change_words,
     end_words,
+    energy_words,
     goodput_words,
     hours_words,
     planned_words,
@@ -49,6 +51,7 @@ from simulator.search.outcome import Spans, spans
 from simulator.units import (
     show_count,
     show_days_span,
+    show_kwh_span,
     show_percent,
     show_seconds,
     show_seconds_span,
@@ -152,7 +155,7 @@ def verdict(prediction: Prediction) -> Text:
         text.append(
             f"whole run: {show_days_span(days, *_ends(prediction))}, "
             f"{hours_words(result, prediction.scenario.cluster.gpus)}, "
-            f"{cost}, {float(result.kwh[0]):,.0f} kWh{_kwh_span(prediction)}\n",
+            f"{cost}, {energy_words(result, _kwh_span(prediction))}\n",
             style="not bold",
         )
         if planned := planned_words(prediction):
@@ -194,7 +197,7 @@ def _ends(prediction: Prediction) -> tuple[float, float]:
 def _kwh_span(prediction: Prediction) -> str:
     """P10 to P90 of the energy, with the spread of draws and cooling."""
     low, high = _whole(prediction).kwh
-    return f" ({float(low[0]):,.0f} to {float(high[0]):,.0f})"
+    return f" ({show_kwh_span(float(low[0]), float(high[0]))})"
 
 
 def _usd_span(prediction: Prediction) -> str:
@@ -255,7 +258,9 @@ def _memos(prediction: Prediction) -> list[str]:
 
 
 def _assumptions(prediction: Prediction) -> list[str]:
-    words = [f"{name} = {option_word(value)}" for name, value in prediction.defaults.items()]
+    words = [
+        f"{name} = {option_word(value) or 'none'}" for name, value in prediction.defaults.items()
+    ]
     lines = [f"layout: {', '.join(words)}"] if words else []
     return lines if prediction.scenario.workload.data else [*lines, f"data: {READY}"]
 
@@ -418,7 +423,9 @@ def _changes(prediction: Prediction, fitting: Fitting) -> Any:
         ]
         if fitting.nearest is not None:
             need = gib(fitting.nearest.memory_total_bytes or 0.0)
-            lines.append(f"Nearest: {_words(fitting.nearest)}, which needs {need} GiB.")
+            lines.append(
+                f"Nearest: {change_words(fitting.nearest.fields)}, which needs {need} GiB."
+            )
         return notes("What would make it fit", lines)
     surely = " with its P90" if fitting.verdict == "TIGHT" else ""
     title = f"cheapest changes that make it fit{surely}"
@@ -433,7 +440,7 @@ def _changes(prediction: Prediction, fitting: Fitting) -> Any:
 
     return table_of(
         fitting.changes,
-        (title, _words),
+        (title, lambda change: change_words(change.fields)),
         ("step time", lambda change: show_seconds(change.step_time_s or 0.0)),
         ("cost", cost),
         ("GiB", lambda change: gib(change.memory_total_bytes or 0.0)),
@@ -441,11 +448,6 @@ def _changes(prediction: Prediction, fitting: Fitting) -> Any:
         ("layout", lambda change: str(change.layout)),
         left=(title, "layout"),
     )
-
-
-def _words(change: Variant) -> str:
-    """``tp 4 -> 8, recompute none -> full``."""
-    return ", ".join(f"{name} {a} -> {b}" for name, (a, b) in change.fields.items())
 
 
 def _number(value: float) -> str:

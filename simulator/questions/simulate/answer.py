@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 from simulator.answers import Answer
 from simulator.events.played import SimulatedStep
 from simulator.frames import DataFrame
-from simulator.planner.layout_row import layout_fields
 from simulator.planner.mixed_prediction import KindUse, ServerGroups, kinds_used, worst_verdict
 from simulator.planner.prediction import Prediction
 from simulator.records import dataclass
+from simulator.search.defaults import layout_fields
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

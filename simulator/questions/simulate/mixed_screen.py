@@ -27,9 +27,9 @@ from simulator.events.step.timeline import Mixed
 from simulator.glossary import CAVEATS
 from simulator.planner.mixed_plan import MixedPlan
 from simulator.planner.mixed_prediction import KindUse, MixedPrediction, usd_per_step
-from simulator.report.wording import goal_words, planned_words
+from simulator.report.wording import energy_words, goal_words, planned_words
 from simulator.search.best_layout import factor_of
-from simulator.units import show_percent, show_seconds, show_seconds_span, show_usd
+from simulator.units import show_days, show_percent, show_seconds, show_seconds_span, show_usd
 
 _PLACES = 8
 """Simulated ranks whose place is said at most."""
@@ -212,9 +212,9 @@ def _verdict(answer: MixedPrediction) -> Text:
     if answer.days is not None:
         usd = "no price" if answer.usd is None else show_usd(answer.usd)
         usd += " at an assumed price" * outcome.price.assumed
-        kwh = "" if answer.kwh is None else f", {answer.kwh:,.0f} kWh"
+        energy = "" if answer.kwh is None else f", {energy_words(outcome)}"
         text.append(
-            f"whole run: {answer.days:,.1f} days, {usd}{kwh}; goodput"
+            f"whole run: {show_days(answer.days)}, {usd}{energy}; goodput"
             f" {show_percent(float(outcome.goodput[0]))}\n",
             style="not bold",
         )

@@ -69,12 +69,13 @@ def ask(
     Says as well how many tokens both buy, and which model makes most of the same compute.
     Exit 0: done; 1: no size meets what is asked; 2: bad input.
     """
+    from simulator.assembly import left_open
     from simulator.questions.size.answer import size_run
 
     described = SearchOptions(
         model=model,
         cluster=cluster if scenario is None else None,
-        gpus=(gpus or 8) if scenario is None else None,
+        gpus=(gpus or 8) if "gpus" in left_open(scenario) else None,
         software=software,
         tokens=tokens,
         seq=seq,
@@ -180,11 +181,12 @@ def _bought(answer: Sized, compute: Compute) -> list[str]:
         mark = MARK * compute.offer.assumed_price
         paid = f", {show_usd(hours)}{mark}"
         paid += f" ({show_usd(sure)} with a chance of {show_percent(chance)})"
+    per_parameter = show_count(compute.tokens / arch.active_parameters)
     return [
         f"{compute.offer.gpus:,} {named} for {show_days(compute.days)}{paid};"
         f" the {compute.binding} is used up",
-        f"most tokens for {arch.name}: {show_count(compute.tokens)}"
-        f" ({compute.tokens / arch.active_parameters:.3g} a parameter), loss {compute.loss:.3f}",
+        f"most tokens for {arch.name}: {show_count(compute.tokens)} ({per_parameter} a parameter),"
+        f" loss {compute.loss:.3f}",
         f"best model for the same {compute.flop:.3g} FLOPs: {show_count(best.parameters)} dense"
         f" parameters on {show_count(best.tokens)} tokens, loss {best.loss:.3f}",
         f"by {law.name}: loss = {float(law.irreducible_loss):g}"

@@ -14,12 +14,13 @@ from simulator.files import build
 from simulator.frames import DataFrame, Table
 from simulator.layout.layout_section import LayoutSection
 from simulator.planner.assumptions import Assumption, assumptions
-from simulator.planner.layout_row import layout_fields, layout_rows
+from simulator.planner.layout_row import layout_rows
 from simulator.planner.prediction import Prediction, predict, refuse_mixed
 from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.best_layout import factor_of
 from simulator.search.certainty import TIE, Certainty, certainty, changed_total, ratio_span
+from simulator.search.defaults import layout_fields
 from simulator.search.fastest import explore_scenario
 from simulator.search.outcome import Outcome, answer_frame, spans
 from simulator.search.with_failures import priced

@@ -232,7 +232,6 @@ def what_if_screen(answer: WhatIf) -> Iterator[RenderableType]:
 
 def whole_runs(sides: Mapping[str, BestLayout], answer: Versus | WhatIf) -> list[str]:
     """Days and money of both with P10 to P90, what to plan for, and the difference."""
-    from simulator.questions.versus.what_if import error_words
     from simulator.report.wording import goal_words, planned_totals_words
 
     days, usd = answer.days_change, answer.usd_change
@@ -244,21 +243,30 @@ def whole_runs(sides: Mapping[str, BestLayout], answer: Versus | WhatIf) -> list
         goals = goal_words(side.scenario.goal, side.goal_chances)
         lines.append("; ".join([f"{name}: {totals}", planned_totals_words(side), *goals]))
     (first, side), (last, _) = sides.items()
-    words = f"{last} less {first}: {_difference(days, _days_change)}"
+    words = f"{last} less {first}: {_difference('time', days, _days_change)}"
     if usd["p50"] is not None:
-        words += f", {_difference(usd, show_usd_change, mark=side.outcome.price.mark)}"
-    lines.append(f"{words}, {error_words(answer.run_within_error)}")
+        mark = side.outcome.price.mark
+        words += f", {_difference('money', usd, show_usd_change, mark)}"
+    lines.append(words)
     if side.planning_factor is not None:
         lines.append(f"plan for: {side.planning_factor.sentence()}")
     return lines
 
 
 def _difference(
-    span: Mapping[str, float | None], show: Callable[[float], str], mark: str = ""
+    what: str, span: Mapping[str, float | None], show: Callable[[float], str], mark: str = ""
 ) -> str:
-    """A difference with its P10 to P90, marked where a price is assumed."""
-    low, middle, high = (show(value or 0.0) for value in span.values())
-    return f"{middle}{mark} ({low} to {high})"
+    """A difference with its P10 to P90 and whether that holds 0, marked where a price is assumed.
+
+    What no error bears on, such as another price of the same step, has no range.
+    """
+    from simulator.questions.versus.what_if import error_words
+
+    low, middle, high = (value or 0.0 for value in span.values())
+    if low == high:
+        return f"{show(middle)}{mark}" if middle else f"{what} unchanged"
+    sure = error_words(low <= 0.0 <= high)
+    return f"{show(middle)}{mark} ({show(low)} to {show(high)}, {sure})"
 
 
 def _days_change(days: float) -> str:

@@ -115,10 +115,10 @@ class WhatIf(Answer):
     def verdict(self) -> str:
         """What the change does to the step, and whether that is within the error."""
         low, high = self.span
-        changes = ", ".join(map(str, self.changes))
+        factor = f"x {self.ratio:.3f} ({low:.3f} to {high:.3f}, {error_words(self.within_error)})"
+        said = "unchanged" if low == high == 1.0 else factor
         return (
-            f"with {changes}: step time x {self.ratio:.3f} ({low:.3f} to {high:.3f},"
-            f" {error_words(self.within_error)}), the best layout of each"
+            f"with {', '.join(map(str, self.changes))}: step time {said}, the best layout of each"
         )
 
     @property
