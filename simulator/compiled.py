@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 _QUICK = sysconfig.get_platform() == "linux-x86_64"
-"""Whether machine code is there after 1 ms: elsewhere LLVM takes 50, and 45 MiB."""
+"""Whether machine code is there after 1 ms: elsewhere LLVM takes 50, and 50 MiB."""
 
 PLAIN = 1_000 if _QUICK else 20_000
 """Numbers in arrays up to which a `short` function runs as it is: as much plain Python at most as
