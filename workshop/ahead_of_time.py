@@ -181,7 +181,7 @@ def laid_out(code: bytes) -> tuple[bytes, dict[str, Any], dict[str, int]] | None
     texts, symbols = _content(code, sections[table["link"]]), _rows(_content(code, table), _SYMBOL)
     names = [texts[start:].partition(b"\0")[0].decode() for start in symbols["name"].tolist()]
     where = [begins.get(x["section"], -len(image)) + int(x["value"]) for x in symbols]
-    own, outside = list[int](), dict[str, list[int]]()
+    inside, outside = list[int](), dict[str, list[int]]()
     for section in sections[sections["kind"] == _PLACES]:
         for place in _rows(_content(code, section), _PLACE):
             symbol, at = int(place["symbol"]), begins[section["of"]] + int(place["at"])
@@ -191,9 +191,9 @@ def laid_out(code: bytes) -> tuple[bytes, dict[str, Any], dict[str, int]] | None
             if undefined:
                 outside.setdefault(names[symbol], []).append(at)
             else:
-                own.append(at)
+                inside.append(at)
                 image[at : at + 8] = (where[symbol] + added).to_bytes(8, "little")
-    return bytes(image), {"places": own, "outside": outside}, dict(zip(names, where, strict=True))
+    return bytes(image), {"places": inside, "outside": outside}, dict(zip(names, where, strict=True))
 
 
 def _content(code: bytes, section: Any) -> bytes:
