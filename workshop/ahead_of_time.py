@@ -193,7 +193,8 @@ def laid_out(code: bytes) -> tuple[bytes, dict[str, Any], dict[str, int]] | None
             else:
                 inside.append(at)
                 image[at : at + 8] = (where[symbol] + added).to_bytes(8, "little")
-    return bytes(image), {"places": inside, "outside": outside}, dict(zip(names, where, strict=True))
+    places = {"places": inside, "outside": outside}
+    return bytes(image), places, dict(zip(names, where, strict=True))
 
 
 def _content(code: bytes, section: Any) -> bytes:
