@@ -1,17 +1,18 @@
 """Functions that run compiled: ahead of time where that was done, else by numba when first called.
 
 ``python -m workshop.ahead_of_time`` has numba compile them for any processor of this kind and keeps
-the machine code in a file beside this one, which the wheel holds; it is run through LLVM, which
-loads in a tenth of the time of numba. Without the file, with another text of the functions than it
-was made from, or with arrays of other types, numba compiles as it is called, which takes seconds
-once, or another function does the same. Little work runs as Python has it: all of these give the
-same numbers.
+the machine code in a file beside this one, which the wheel holds. On Linux it lies there as it is
+run, but for addresses (2 ms); elsewhere LLVM loads it, in a tenth of the time of numba. Without the
+file, with another text of the functions than it was made from, or with arrays of other types, numba
+compiles as it is called, which takes seconds once, or another function does the same. Little work
+runs as Python has it: all of these give the same numbers.
 """
 
 from __future__ import annotations
 
 import ctypes
 import json
+import mmap
 import sysconfig
 from collections.abc import Callable, Iterable
 from functools import cache, update_wrapper
@@ -22,21 +23,24 @@ from typing import Any
 
 import numpy as np
 
-PLAIN = 20_000
-"""Numbers in arrays up to which a `short` function runs as it is: 0.03 s of plain Python at most,
-which is what it takes to load the machine code."""
+_QUICK = sysconfig.get_platform() == "linux-x86_64"
+"""Whether machine code is there after 1 ms: elsewhere LLVM takes 50, and 50 MiB."""
 
-PLAIN_UNCOMPILED = 3 * PLAIN
+PLAIN = 1_000 if _QUICK else 20_000
+"""Numbers in arrays up to which a `short` function runs as it is: as much plain Python at most as
+it takes to load the machine code, 1 ms or 0.03 s."""
+
+PLAIN_UNCOMPILED = 60_000
 """The same where numba would have to be loaded: 0.1 s, where it takes half a second or more."""
 
-PLAIN_ARRAYS = 3_000_000
+PLAIN_ARRAYS = 100_000 if _QUICK else 3_000_000
 """Numbers, of all its calls together, up to which a function with a twin in arrays runs as that
-twin where no machine code is loaded: 0.03 s for so many, which is what loading takes, and 45 MiB.
-Once it is loaded, machine code takes less however few they are."""
+twin where no machine code is loaded: what so many take is what loading takes. Once it is loaded,
+machine code takes less however few they are."""
 
 PACKAGE = Path(__file__).resolve().parent
 MACHINE_CODE = Path(__file__).with_name(f"compiled-{sysconfig.get_platform()}.bin")
-"""A line of JSON, then an object file."""
+"""A line of JSON, then an object file, or what a linker would make of it."""
 
 _OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False}
 """Of ``njit``. Seeds run on threads. Without reference counts: numba raises and lowers an atomic
@@ -210,17 +214,44 @@ def machine_code() -> dict[str, _Ahead]:
         header = json.loads(line)
         if header["digest"] != digest(header["files"]):
             return {}
-        return loaded(code, header["functions"])
+        load = placed if "places" in header else loaded
+        addresses = load(code, header)
+        taken = header["functions"].items()
+        return {x: _Ahead(addresses[x], takes, gives) for x, (_, takes, gives) in taken}
     except (OSError, ValueError, ImportError, AttributeError, RuntimeError):
         return {}
 
 
-_engines: list[Any] = []
+_owners: list[Any] = []
 """Who owns the memory that machine code lies in."""
 
 
-def loaded(code: bytes, functions: dict[str, list[Any]]) -> dict[str, _Ahead]:
-    """Load an object file; `functions` says symbol, parameters and numbers returned of each."""
+def placed(code: bytes, header: dict[str, Any]) -> dict[str, int]:
+    """Place code that lies as it is run; addresses by function.
+
+    `header` says where each function begins, and where in the code addresses stand: its own, which
+    count from its beginning, and those of functions of C's library, by name.
+    """
+    library = ctypes.CDLL(None)
+    memory = mmap.mmap(-1, len(code), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    memory[:] = code
+    for place in header["places"]:
+        inside = int.from_bytes(code[place : place + 8], "little")
+        memory[place : place + 8] = (start + inside).to_bytes(8, "little")
+    for name, places in header["outside"].items():
+        address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
+        for place in places:
+            memory[place : place + 8] = address.to_bytes(8, "little")
+    rights = mmap.PROT_READ | mmap.PROT_EXEC
+    if library.mprotect(ctypes.c_void_p(start), ctypes.c_size_t(len(code)), rights):
+        raise OSError("memory must not be run")
+    _owners.append(memory)
+    return {name: start + begins for name, (begins, _, _) in header["functions"].items()}
+
+
+def loaded(code: bytes, header: dict[str, Any]) -> dict[str, int]:
+    """Load an object file; `header` says the symbol of each function. Addresses by function."""
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()
@@ -229,8 +260,6 @@ def loaded(code: bytes, functions: dict[str, list[Any]]) -> dict[str, _Ahead]:
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
-    _engines.append(engine)
-    return {
-        name: _Ahead(engine.get_function_address(symbol), takes, gives)
-        for name, (symbol, takes, gives) in functions.items()
-    }
+    _owners.append(engine)
+    symbols = header["functions"].items()
+    return {name: engine.get_function_address(symbol) for name, (symbol, _, _) in symbols}

@@ -2,9 +2,10 @@
 
 Every function that Python calls is called here with a small example, so that numba compiles it for
 the types of its arrays, for any processor of this kind. What comes out is joined to one object
-file beside ``simulator/compiled.py``, which says how it is run. No C compiler and no linker is
-asked for. It holds on a newer Python and without numba; a file of another text of the sources is
-left alone by the simulator.
+file, laid out as it is run where that takes addresses alone (ELF of x86-64), beside
+``simulator/compiled.py``, which says how it is run. No C compiler and no linker is asked for. It
+holds on a newer Python and without numba; a file of another text of the sources is left alone by
+the simulator.
 """
 
 from __future__ import annotations
@@ -37,6 +38,10 @@ def main() -> None:
         code, functions = object_file(calls())
     files = sources(functions)
     header = {"digest": compiled.digest(files), "files": files, "functions": functions}
+    if (laid := laid_out(code)) is not None:
+        code, places, symbols = laid
+        begins = {x: (symbols[symbol], *more) for x, (symbol, *more) in functions.items()}
+        header |= {"functions": begins} | places
     compiled.MACHINE_CODE.write_bytes(json.dumps(header).encode() + b"\n" + code)
     print(f"{compiled.MACHINE_CODE}: {len(functions)} functions, {len(code):,} bytes")
 
@@ -139,6 +144,69 @@ def object_file(noted: Calls) -> tuple[bytes, dict[str, Any]]:
     if lacking := [name for name in outside if not hasattr(library, name)]:
         raise SystemExit(f"numba's code needs {', '.join(lacking)}")
     return machine.emit_object(whole), functions
+
+
+_ELF, _X86_64 = b"\x7fELF\x02\x01", 62
+_HEADER = {"machine": (18, 20), "sections": (40, 48), "count": (60, 62)}
+_SECTION = (
+    "name <u4,kind <u4,flags <u8,address <u8,at <u8,size <u8,link <u4,of <u4,align <u8,each <u8"
+)
+_SYMBOL = "name <u4,kind <u2,section <u2,value <u8,size <u8"
+_PLACE = "at <u8,kind <u4,symbol <u4,added <i8"
+_CONTENT, _SYMBOLS, _PLACES = 1, 2, 4
+_WRITABLE, _IN_MEMORY = 1, 2
+_ADDRESS = 1
+
+
+def laid_out(code: bytes) -> tuple[bytes, dict[str, Any], dict[str, int]] | None:
+    """Lay an object file of x86-64 out as it is run, counted from where it begins.
+
+    The code, where in it addresses stand (its own, and those of functions outside by name), and
+    where its symbols are. None where it is another file, or needs more of a linker than that: data
+    that is written, places for other than 64-bit addresses (System V ABI, AMD64, 4.4).
+    """
+    header = {name: int.from_bytes(code[slice(*at)], "little") for name, at in _HEADER.items()}
+    if not code.startswith(_ELF) or header["machine"] != _X86_64:
+        return None
+    sections = _rows(code[header["sections"] :], _SECTION)[: header["count"]]
+    image, begins = bytearray(), dict[int, int]()
+    for i, part in enumerate(sections):
+        if part["flags"] & _IN_MEMORY and part["size"]:
+            if part["kind"] != _CONTENT or part["flags"] & _WRITABLE:
+                return None
+            image += bytes(-len(image) % int(part["align"]))
+            begins[i] = len(image)
+            image += _content(code, part)
+    (table,) = sections[sections["kind"] == _SYMBOLS]
+    texts, symbols = _content(code, sections[table["link"]]), _rows(_content(code, table), _SYMBOL)
+    names = [texts[start:].partition(b"\0")[0].decode() for start in symbols["name"].tolist()]
+    where = [begins.get(x["section"], -len(image)) + int(x["value"]) for x in symbols]
+    inside, outside = list[int](), dict[str, list[int]]()
+    for section in sections[sections["kind"] == _PLACES]:
+        for place in _rows(_content(code, section), _PLACE):
+            symbol, at = int(place["symbol"]), begins[section["of"]] + int(place["at"])
+            added, undefined = int(place["added"]), symbols[symbol]["section"] == 0
+            if place["kind"] != _ADDRESS or (added if undefined else where[symbol] < 0):
+                return None
+            if undefined:
+                outside.setdefault(names[symbol], []).append(at)
+            else:
+                inside.append(at)
+                image[at : at + 8] = (where[symbol] + added).to_bytes(8, "little")
+    places = {"places": inside, "outside": outside}
+    return bytes(image), places, dict(zip(names, where, strict=True))
+
+
+def _content(code: bytes, section: Any) -> bytes:
+    return code[section["at"] : section["at"] + section["size"]]
+
+
+def _rows(table: bytes, fields: str) -> Any:
+    """Entries of a table of the file, as many as are whole."""
+    import numpy as np
+
+    kind = np.dtype([tuple(field.split()) for field in fields.split(",")])
+    return np.frombuffer(table, kind, len(table) // kind.itemsize)
 
 
 def _numbers(returned: Any) -> int:

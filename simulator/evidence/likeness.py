@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -278,9 +279,9 @@ def _nearness(traits: Traits, without: Sequence[str] | str, runs: EvidenceRuns) 
         addends = _parts(traits.take(first, _TOGETHER), runs, rules)
         distance[first : first + _TOGETHER] = sum(addends.values())
     families = [without] * layouts if isinstance(without, str) else list(without)
-    if any(families):
-        out = np.array(families, dtype=object)[:, None]
-        distance = np.where((runs.words["family"] == out) & (out != ""), np.inf, distance)
+    for row, family in enumerate(families):
+        if family:
+            distance[row, says(runs.words["family"], family)] = np.inf
     error, own, expected = _expected(runs, distance)
     best, of_kind = _best(traits, runs, families)
     borrowed = borrowed_tables(traits.words["device"])
@@ -296,7 +297,15 @@ def borrowed_tables(device: str) -> tuple[tuple[str, str], ...]:
     """Tables of the profile of an accelerator that are another's, and whose."""
     if not catalogue.has("accelerators", device):
         return ()
-    raw = read_toml(catalogue.find("accelerators", device))
+    path = catalogue.find("accelerators", device)
+    stamp = path.stat()
+    return _borrowed_tables(path, (stamp.st_mtime_ns, stamp.st_size))
+
+
+@lru_cache(maxsize=64)
+def _borrowed_tables(path: Path, stamp: tuple[int, int]) -> tuple[tuple[str, str], ...]:
+    """The same of a profile, read once for every state of its file."""
+    raw = read_toml(path)
     lent, base = raw.get("borrowed"), raw.get("base")
     tables = [(str(table), str(lent["of"])) for table in lent["tables"]] if lent else []
     return tuple(tables + ([("all that it does not state", str(base))] if base else []))
@@ -315,7 +324,7 @@ def _best(
     same = same & says(words["precision"], traits.words["precision"])
     fastest = {}
     for family in dict.fromkeys(families):
-        counts = same & (words["family"] != family)
+        counts = same & ~says(words["family"], family)
         of_kind = counts & says(words["kind"], kind)
         if _bounds(runs, of_kind):
             fastest[family] = (_fastest(runs, of_kind), 1.0)

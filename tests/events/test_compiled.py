@@ -1,6 +1,7 @@
 """Functions as Python has them, as numba compiles them and as compiled ahead: the same numbers."""
 
 import copy
+import ctypes
 import json
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from simulator.events.engine.engine import longest_path
 from simulator.events.engine.fair_shares import fair_rates
 from simulator.events.step import programs, unfold
 from simulator.events.step.programs import program, step_graph
+from workshop.ahead_of_time import laid_out
 
 ROOT = Path(__file__).parents[2]
 
@@ -242,5 +244,75 @@ print("numba" in sys.modules, "llvmlite" in sys.modules)
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    large = str(micro_batches > 2)
-    assert done.stdout.split() == [str(3.0 * (micro_batches + 1)), "False", large]
+    by_llvm = str(micro_batches > 2 and b'"places"' not in compiled.MACHINE_CODE.read_bytes())
+    assert done.stdout.split() == [str(3.0 * (micro_batches + 1)), "False", by_llvm]
+
+
+TABLE = """
+@table = {kind} [3 x double] [double 1.0, double 8.0, double 64.0]
+declare double @log(double)
+define i32 @logarithm(ptr %answer, ptr %error, i64 %row) nounwind {{
+  %place = getelementptr [3 x double], ptr @table, i64 0, i64 %row
+  %value = load double, ptr %place
+  %natural = call double @log(double %value)
+  %one = call double @log(double 2.0)
+  %power = fdiv double %natural, %one
+  %rounded = fadd double %power, 0.5
+  %whole = fptosi double %rounded to i64
+  store i64 %whole, ptr %answer
+  ret i32 0
+}}
+"""
+"""Powers of two, from a table in the code and a function of C's library."""
+
+
+def object_of(text: str, model: str) -> bytes:
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    target = llvm.Target.from_triple("x86_64-unknown-linux-gnu")
+    made: bytes = target.create_target_machine(codemodel=model).emit_object(
+        llvm.parse_assembly(text)
+    )
+    return made
+
+
+@pytest.mark.skipif(not compiled._QUICK, reason="an object file of Linux on x86-64")
+def test_code_that_is_laid_out_gives_what_llvm_loads() -> None:
+    code = object_of(TABLE.format(kind="constant"), "large")
+    laid = laid_out(code)
+    assert laid is not None
+    image, places, symbols = laid
+    assert len(places["places"]) >= 1 and list(places["outside"]) == ["log"]
+    begins = {"functions": {"f": (symbols["logarithm"], "i", 1)}, **places}
+    loads = {"functions": {"f": ("logarithm", "i", 1)}}
+    for address in (
+        compiled.placed(image, begins)["f"],
+        compiled.loaded(code, loads)["f"],
+    ):
+        run = compiled._Ahead(address, "i", 1)
+        assert [run([ctypes.c_int64(row)]) for row in range(3)] == [0, 3, 6]
+
+
+@pytest.mark.skipif(not compiled._QUICK, reason="an object file of Linux on x86-64")
+def test_code_that_needs_a_linker_is_left_to_llvm() -> None:
+    assert laid_out(object_of(TABLE.format(kind="global"), "large")) is None  # written
+    assert laid_out(object_of(TABLE.format(kind="constant"), "small")) is None  # near addresses
+    assert laid_out(b"\xcf\xfa\xed\xfe" + bytes(100)) is None  # of another system
+
+
+def test_code_that_may_not_be_run_is_none(
+    ahead: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A function of C's library that is not there; and memory that must not be run."""
+    rates = {"capacity": [10.0, 4.0], "first": [0, 2, 3], "link": [0, 1, 0]}
+    expected = fair_rates(**rates)
+    for library in (object(), type("Library", (), {"mprotect": lambda *_: -1})()):
+        monkeypatch.setattr(compiled.ctypes, "CDLL", lambda _, library=library: library)
+        compiled.machine_code.cache_clear()
+        if b'"places"' in compiled.MACHINE_CODE.read_bytes():
+            assert compiled.machine_code() == {}
+        assert np.array_equal(fair_rates(**rates), expected)
+    monkeypatch.undo()
+    compiled.machine_code.cache_clear()

@@ -8,6 +8,7 @@ import pytest
 
 from simulator import catalogue
 from simulator.errors import InputError
+from simulator.evidence.likeness import borrowed_tables
 from simulator.files import read_profile
 from simulator.hardware.accelerator import Accelerator
 from simulator.profiles import KINDS
@@ -197,6 +198,14 @@ def test_borrowed_tables_are_the_lenders_but_graded_assumed(tmp_path: Path) -> N
     wide = (theirs.peak_fraction.spread**2 + 0.3**2) ** 0.5
     assert ours.peak_fraction.spread == pytest.approx(wide)
     assert ours.launch_s.spread is None  # the lender states none
+
+
+def test_what_is_borrowed_follows_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = own(tmp_path, "accelerators", BORROWED)
+    monkeypatch.setenv("FORESHARD_PROFILES", str(tmp_path))
+    assert {lender for _, lender in borrowed_tables(path.stem)} == {"h100-sxm"}
+    path.write_text(BORROWED.replace('of = "h100-sxm"', 'of = "h200"'))
+    assert {lender for _, lender in borrowed_tables(path.stem)} == {"h200"}
 
 
 @pytest.mark.parametrize(

@@ -331,5 +331,5 @@ def input_s(workload: Workload, cluster: Cluster, software: Software, ranks: Ran
         return seconds
     links, group = cluster.links_of("tp"), ranks.groups.tp
     # `broadcasts_s` counts one broadcast of every rank's share: here one rank sends it all
-    sent = [broadcasts_s(links, share * group.size, group) / group.size for share in sizes.T]
-    return np.asarray(seconds + np.where(sizes > 0, np.stack(sent, axis=1), 0.0))
+    sent = broadcasts_s(links, sizes.T * group.size, group) / group.size
+    return np.asarray(seconds + np.where(sizes > 0, sent.T, 0.0))
