@@ -205,11 +205,13 @@ def plan(
     *,
     keep: int = KEEP,
     exhaustive: bool = False,
+    keep_near: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Plan:
     """Search all layouts of a scenario and rank them by its goal.
 
-    With `exhaustive` every layout that can run is priced in full; the answer is the same.
+    With `exhaustive` every layout that can run is priced in full; the answer is the same. With
+    `keep_near` what comes near to fitting is kept, for the map of degrees of a report.
 
     Raises
     ------
@@ -230,6 +232,7 @@ def plan(
         keep=keep,
         exhaustive=exhaustive,
         walks=False,
+        keep_near=keep_near,
         progress=progress,
     )
     if not len(searched.best):
