@@ -64,7 +64,7 @@ _FULL = 1.3
 
 DRAWS = 4000
 _DRAWN = 64
-"""Draws of all layouts that are added up at once: they stay in a cache, and in one thread of BLAS."""
+"""Draws of all layouts that are added up at once: they stay in a cache, BLAS in one thread."""
 _SOME = 1 << 18
 """Numbers drawn at once, as many times as it takes: tables of about one size share them."""
 SEED = 20261121
