@@ -320,14 +320,14 @@ def _walked_from(several: Sequence[tuple[SearchResult, Scenario, Outcome]]) -> l
     begin = [(best, order, limits) for best, _, order, limits in starts]
     walks = walk_each(begin, setting, first.pinned)
     walked = list[SearchResult]()
-    for (searched, scenario, _), start, found in zip(several, starts, walks, strict=True):
+    for (searched, scenario, _), start, walk in zip(several, starts, walks, strict=True):
         best, result = start[:2]
         places = np.arange(0)
-        if found.better is not None:
-            better = _worth(found.better, priced(found.better, scenario), scenario)
+        if walk.better is not None:
+            better = _worth(walk.better, priced(walk.better, scenario), scenario)
             both = zip(better, _worth(best, result, scenario), strict=True)
             places = np.lexsort([np.concatenate(columns) for columns in both])
-        walked.append(replace(searched, best=best).with_walk(found, places[: len(best)]))
+        walked.append(replace(searched, best=best).with_walk(walk, places[: len(best)]))
     return walked
 
 
