@@ -63,8 +63,8 @@ _FULL = 1.3
 """Predicted memory over the usable beyond which it counts as so much."""
 
 DRAWS = 4000
-_DRAWN = 1024
-"""Draws of all layouts that are in memory at once."""
+_DRAWN = 64
+"""Draws of all layouts that are added up at once: they stay in a cache, BLAS in one thread."""
 _SOME = 1 << 18
 """Numbers drawn at once, as many times as it takes: tables of about one size share them."""
 SEED = 20261121

@@ -32,7 +32,7 @@ P90_T4 = 1.5332062740589438
 NEAR = 2.0
 """Distance up to which a run counts as the evidence of an answer."""
 
-_TOGETHER = 64
+_TOGETHER = 32
 """Layouts whose distances are found together: their addends stay in a processor's cache."""
 
 _FEW = 8

@@ -34,6 +34,7 @@ def plan_over(
     *,
     keep: int = KEEP,
     exhaustive: bool = False,
+    keep_near: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Plan:
     """Plan for each batch and sequence that the scenario leaves open; arguments as in ``plan``.
@@ -51,7 +52,8 @@ def plan_over(
     alone = batches == [scenario.workload.recipe.global_batch]
     scenario = scenario if alone else with_critical_batch(scenario)
     if alone and len(lengths) == 1 and not scenario.choices:
-        return plan(scenario, keep=keep, exhaustive=exhaustive, progress=progress)
+        how: dict[str, Any] = {"exhaustive": exhaustive, "keep_near": keep_near}
+        return plan(scenario, keep=keep, progress=progress, **how)
     best: Plan | None = None
     tried: list[Tried] = []
     failed: InfeasibleError | None = None

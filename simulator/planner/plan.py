@@ -35,7 +35,7 @@ from simulator.search.candidates import candidates
 from simulator.search.certainty import Certainty, by_expectation, certainty
 from simulator.search.explore import KEEP, SearchResult
 from simulator.search.fastest import explore_scenario
-from simulator.search.neighbours import AHEAD, Order, walk, walk_each
+from simulator.search.neighbours import AHEAD, Order, walk_each
 from simulator.search.outcome import Outcome
 from simulator.search.refusal import contradictions, not_kept
 from simulator.search.with_failures import check_finishes, machine_of, priced
@@ -205,11 +205,13 @@ def plan(
     *,
     keep: int = KEEP,
     exhaustive: bool = False,
+    keep_near: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Plan:
     """Search all layouts of a scenario and rank them by its goal.
 
-    With `exhaustive` every layout that can run is priced in full; the answer is the same.
+    With `exhaustive` every layout that can run is priced in full; the answer is the same. With
+    `keep_near` what comes near to fitting is kept, for the map of degrees of a report.
 
     Raises
     ------
@@ -230,6 +232,7 @@ def plan(
         keep=keep,
         exhaustive=exhaustive,
         walks=False,
+        keep_near=keep_near,
         progress=progress,
     )
     if not len(searched.best):
@@ -255,17 +258,24 @@ def plan(
 def _walked(searched: SearchResult, scenario: Scenario) -> SearchResult:
     """A search with what a walk from its best layouts by the goal comes to.
 
-    The same from its TIGHT ones where one of them would be the best if such were allowed.
+    The same from its TIGHT ones where one of them would be the best if such were allowed: both
+    walks go in step, and what they come to is priced together.
     """
     every, result, tempting = _tempting(searched, scenario)
-    walked = _walked_from(searched, scenario, result.take(np.arange(len(searched.best))))
-    return _with_tight_walk(walked, scenario, every, result) if tempting else walked
+    walks = [(searched, scenario, result.take(np.arange(len(searched.best))))]
+    if not tempting:
+        return _walked_from(walks)[0]
+    walks.append((replace(searched, best=every), replace(scenario, allow_tight=True), result))
+    return _with_tight(*_walked_from(walks))
 
 
 def tight_walked(searched: SearchResult, scenario: Scenario) -> SearchResult:
     """The same of the TIGHT ones alone."""
     every, result, tempting = _tempting(searched, scenario)
-    return _with_tight_walk(searched, scenario, every, result) if tempting else searched
+    if not tempting:
+        return searched
+    bold = replace(scenario, allow_tight=True)
+    return _with_tight(searched, *_walked_from([(replace(searched, best=every), bold, result)]))
 
 
 def walk_tight_together(several: Sequence[tuple[SearchResult, Scenario]], cluster: Cluster) -> None:
@@ -294,31 +304,31 @@ def _tempting(searched: SearchResult, scenario: Scenario) -> tuple[Estimate, Out
     return every, result, bool(places[0] >= len(searched.best))
 
 
-def _with_tight_walk(
-    searched: SearchResult, scenario: Scenario, every: Estimate, result: Outcome
-) -> SearchResult:
-    """A search with what a walk from all of `every` comes to that is TIGHT."""
-    bold = replace(scenario, allow_tight=True)
-    tight = _walked_from(replace(searched, best=every), bold, result)
-    rows = np.flatnonzero(tight.best.verdict == VERDICTS.index("TIGHT"))
-    return replace(searched, tight=tight.best.take(rows), walked=searched.walked + tight.walked)
+def _with_tight(searched: SearchResult, bold: SearchResult) -> SearchResult:
+    """A search with what is TIGHT of what it comes to where such layouts are allowed."""
+    rows = np.flatnonzero(bold.best.verdict == VERDICTS.index("TIGHT"))
+    return replace(searched, tight=bold.best.take(rows), walked=searched.walked + bold.walked)
 
 
-def _walked_from(searched: SearchResult, scenario: Scenario, result: Outcome) -> SearchResult:
-    """The same with a walk from its best layouts, whose price is given.
+def _walked_from(several: Sequence[tuple[SearchResult, Scenario, Outcome]]) -> list[SearchResult]:
+    """Searches of a setting with walks in step from their best layouts, whose price is given.
 
     The goal is more than the step: layouts up to so much slower may be better by it.
     """
-    best, result, order, limits = _start(searched, scenario, result)
-    searched = replace(searched, best=best)
-    setting = scenario.workload, scenario.cluster, scenario.software
-    walked = walk(best, setting, scenario.pinned, order, **limits)
-    if walked.better is None:
-        return replace(searched, walked=walked.tried)
-    better = _worth(walked.better, priced(walked.better, scenario), scenario)
-    both = zip(better, _worth(best, result, scenario), strict=True)
-    places = np.lexsort([np.concatenate(columns) for columns in both])
-    return searched.with_walk(walked, places[: len(best)])
+    starts, first = [_start(*x) for x in several], several[0][1]
+    setting = first.workload, first.cluster, first.software
+    begin = [(best, order, limits) for best, _, order, limits in starts]
+    walks = walk_each(begin, setting, first.pinned)
+    walked = list[SearchResult]()
+    for (searched, scenario, _), start, walk in zip(several, starts, walks, strict=True):
+        best, result = start[:2]
+        places = np.arange(0)
+        if walk.better is not None:
+            better = _worth(walk.better, priced(walk.better, scenario), scenario)
+            both = zip(better, _worth(best, result, scenario), strict=True)
+            places = np.lexsort([np.concatenate(columns) for columns in both])
+        walked.append(replace(searched, best=best).with_walk(walk, places[: len(best)]))
+    return walked
 
 
 def _start(

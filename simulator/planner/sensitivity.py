@@ -63,12 +63,12 @@ def sensitivity(plan: Plan) -> list[Variant]:
     The plan's fastest layouts, and for memory its fastest near misses, are what upgrades choose
     from.
     """
-    scenario, reach = plan.scenario, plan.estimate.layouts[_in_reach(plan)]
-    upgrades = []
+    scenario, upgrades = plan.scenario, []
     for name, change, thing, factor in _UPGRADES:
         machine = machine_with((scenario.cluster, scenario.software), (thing, factor))
         changed = replace(scenario, cluster=machine[0], software=machine[1])
-        estimate = evaluate(reach, scenario.workload, *machine)
+        reach = _in_reach(plan, links_alone=thing == "network.latency")
+        estimate = evaluate(plan.estimate.layouts[reach], scenario.workload, *machine)
         same_s = float(estimate.step_time_s[0])
         upgrades.append(_upgrade(plan, changed, estimate, same_s, (name, change)))
     upgrades.append(_with_more_memory(plan))
@@ -91,15 +91,15 @@ def _upgrade(
     )
 
 
-def _in_reach(plan: Plan) -> NDArray[np.intp]:
-    """Layouts that may be the fastest with any one upgrade, the plan's best one first.
+def _in_reach(plan: Plan, *, links_alone: bool) -> NDArray[np.intp]:
+    """Layouts that may be the fastest with an upgrade, the plan's best one first.
 
-    An upgrade takes at most 1 - 1 / BETTER of a step, or half of what links bear on: a layout that
-    is slower than the fastest even then stays slower.
+    An upgrade takes at most 1 - 1 / BETTER of a step, or half of what links bear on where it bears
+    on `links_alone`: a layout that is slower than the fastest even then stays slower.
     """
     step_s = plan.estimate.step_time_s
     compute_s = sum(plan.estimate.terms_s[name] for name in _COMPUTE_TERMS)
-    reach_s = np.minimum(step_s / BETTER, (step_s + compute_s) / 2.0)
+    reach_s = (step_s + compute_s) / 2.0 if links_alone else step_s / BETTER
     able = plan.estimate.able(allow_tight=plan.scenario.allow_tight)
     rows = np.flatnonzero(able & (reach_s <= _fastest_s(plan)))
     return np.concatenate([[0], rows[rows != 0]])

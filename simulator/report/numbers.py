@@ -426,8 +426,8 @@ def degree_map(plan: Plan) -> list[DegreeCell]:
             known[pair] = _cell(pair, estimate, i)
     rest = [pair for pair in pairs if pair not in known]
     setting = scenario.workload, scenario.cluster, scenario.software
-    tight = scenario.allow_tight
-    best = fastest_of_pairs(setting, pinned, rest, allow_tight=tight) if rest else []
+    tight, near = scenario.allow_tight, plan.found.near
+    best = fastest_of_pairs(setting, pinned, rest, near=near, allow_tight=tight) if rest else []
     for pair, cell in zip(rest, best, strict=True):
         known[pair] = _cell(pair, cell, 0) if len(cell) else DegreeCell(tp=pair[0], pp=pair[1])
     return [known[pair] for pair in pairs]

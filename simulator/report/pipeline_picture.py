@@ -96,8 +96,8 @@ def pipeline_picture(
     named: dict[str, str] = {}
     for axes, (start, end) in zip(frames, windows, strict=True):
         plain_axes(axes)
-        for row, rank in enumerate(ranks.tolist()):
-            _row(axes, line, rank, row, (start, end), named=named, numbered=roomy)
+        for row, spans in enumerate(_spans_of(line, ranks)):
+            _row(axes, line, spans, row, (start, end), named=named, numbered=roomy)
         axes.set_xlim(start, end)
         axes.set_ylim(len(ranks), 0)
         axes.set_xlabel("seconds")
@@ -121,9 +121,9 @@ def draw_timeline(axes: Axes, step: SimulatedStep) -> None:
     line, named = step.timeline, dict[str, str]()
     ranks = np.unique(line.rank)[:_ROWS]
     start, end = _windows(line)[0]
-    for row, rank in enumerate(ranks.tolist()):
+    for row, spans in enumerate(_spans_of(line, ranks)):
         numbered = len(ranks) <= _ROOMY
-        _row(axes, line, rank, row, (start, end), named=named, numbered=numbered)
+        _row(axes, line, spans, row, (start, end), named=named, numbered=numbered)
     for word, ink in named.items():
         axes.barh(0.0, 0.0, color=colour(ink).light, label=word)
     axes.set_xlim(start, end)
@@ -143,10 +143,17 @@ def _windows(line: Timeline) -> list[tuple[float, float]]:
     return [(0.0, length), (whole_s - length, whole_s)]
 
 
+def _spans_of(line: Timeline, ranks: NDArray[np.int32]) -> list[NDArray[np.intp]]:
+    """Spans of each of some ranks, in the order of the timeline."""
+    order = np.argsort(line.rank, kind="stable")
+    first, last = (np.searchsorted(line.rank[order], ranks, side) for side in ("left", "right"))
+    return [order[a:b] for a, b in zip(first.tolist(), last.tolist(), strict=True)]
+
+
 def _row(
     axes: Axes | SvgAxes,
     line: Timeline,
-    rank: int,
+    spans: NDArray[np.intp],
     row: int,
     window: tuple[float, float],
     *,
@@ -155,23 +162,21 @@ def _row(
 ) -> None:
     """One rank: its passes, and what its other streams do."""
     start, end = window
-    own = (line.rank == rank) & (line.end_s > start) & (line.start_s < end)
+    shown = spans[(line.end_s[spans] > start) & (line.start_s[spans] < end)]
     edges = np.array([[start], [end]])
     _boxes(axes, edges, row + _PASS[0], _PASS[1], facecolor=colour("grid").light, lw=0, zorder=0)
-    compute = STREAMS.index("compute")
-    for kind in np.unique(line.kind[own]).tolist():
+    kinds, computes = line.kind[shown], line.stream[shown] == STREAMS.index("compute")
+    for kind in np.unique(kinds).tolist():
         ink, word = _INKS[SPAN_KINDS[kind]]
-        for place, rows in (
-            (_PASS, own & (line.kind == kind) & (line.stream == compute)),
-            (_TRAFFIC, own & (line.kind == kind) & (line.stream != compute)),
-        ):
-            if rows.any():
-                spans = np.stack([line.start_s[rows], line.end_s[rows]])
+        for place, of_place in ((_PASS, computes), (_TRAFFIC, ~computes)):
+            some = shown[of_place & (kinds == kind)]
+            if len(some):
+                ends_s = np.stack([line.start_s[some], line.end_s[some]])
                 inks = {"facecolor": colour(ink).light, "edgecolor": "white"}
-                _boxes(axes, spans, row + place[0], place[1], lw=0.3, **inks)
+                _boxes(axes, ends_s, row + place[0], place[1], lw=0.3, **inks)
                 named[word] = ink
     if numbered:
-        _numbers(axes, line, own & (line.stream == compute), row, window)
+        _numbers(axes, line, shown[computes], row, window)
 
 
 def _boxes(
@@ -199,14 +204,14 @@ def _boxes(
 def _numbers(
     axes: Axes | SvgAxes,
     line: Timeline,
-    rows: NDArray[np.bool_],
+    spans: NDArray[np.intp],
     row: int,
     window: tuple[float, float],
 ) -> None:
     """Micro-batch in every pass that has room for it."""
     least = (window[1] - window[0]) / 50.0
-    wide = rows & (line.micro_batch >= 0) & (line.end_s - line.start_s > least)
-    for span in np.flatnonzero(wide).tolist():
+    wide = (line.micro_batch[spans] >= 0) & (line.end_s[spans] - line.start_s[spans] > least)
+    for span in spans[wide].tolist():
         middle = (line.start_s[span] + line.end_s[span]) / 2.0
         if window[0] < middle < window[1]:
             ink = colour(_INKS[SPAN_KINDS[line.kind[span]]][0]).light

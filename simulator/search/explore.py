@@ -113,6 +113,8 @@ class SearchResult:
     """Layouts beside the grid, a step in a field from the best, that were looked at."""
     rounds: dict[bytes, Round] = field(default_factory=dict, repr=False)
     """Of walks by goals, whose neighbours are not priced again for another price or limit."""
+    near: Sequence[tuple[Space, Rows]] = field(default=(), repr=False)
+    """All layouts that come near to fitting, with their bounds, where they were to be kept."""
 
     @cached_property
     def every(self) -> Estimate:
@@ -173,10 +175,11 @@ class _Search:
         keep: int,
         exhaustive: bool = False,
         counts: bool = False,
+        keep_near: bool = False,
         pairs: Sequence[tuple[int, int]] = (),
     ) -> None:
         self.setting, self.pinned = setting, pinned
-        self.exhaustive, self.counts = exhaustive, counts
+        self.exhaustive, self.counts, self.keep_near = exhaustive, counts, keep_near
         self.pairs = {pair: place for place, pair in enumerate(pairs)}
         parts = range(max(len(pairs), len(setting[1].sizes), 1))
         self.sizes = {"fits": keep, "safe": keep, "roomy": keep} | ({"near": 1} if counts else {})
@@ -188,6 +191,7 @@ class _Search:
         }
         self.fits = np.full(len(parts), False)
         self.spaces: list[Space] = []
+        self.near: list[tuple[Space, Rows]] = []
         self.dropped = np.zeros(len(REASONS) + 1, dtype=np.int64)
         self.layouts = self.numbered = self.fitting = self.timed = 0
         self.memo: Memo = {}
@@ -231,7 +235,7 @@ class _Search:
         return {grid for grid, place in places if place is not None and not self.fits[place]}
 
     def part(self, tp: Ints, pp: Ints, cp: Ints, dp: Ints) -> Ints:
-        """Which of the pairs or sizes each row is of; 0 where all are searched as one."""
+        """Which of the pairs or sizes each row is of, -1: none; 0 where all are searched as one."""
         if sizes := self.setting[1].sizes:
             return np.searchsorted(sizes, accelerators(tp, pp, cp, dp))
         if not self.pairs:
@@ -239,7 +243,7 @@ class _Search:
         rows = unique_rows(tp, pp)
         columns = (tp[rows.first].tolist(), pp[rows.first].tolist())
         pairs = zip(*columns, strict=True)
-        return np.array([self.pairs[pair] for pair in pairs], dtype=np.intp)[rows.inverse]
+        return np.array([self.pairs.get(pair, -1) for pair in pairs], dtype=np.intp)[rows.inverse]
 
     def _take_all(
         self,
@@ -334,6 +338,7 @@ class _Search:
         if self.exhaustive or space.family.base.offload_layers.any():
             near = every_row(space)
             self._time_all(space, near, counted=False)
+            self.forget_near()
         elif self.counts:
             near_rows = near_among(space, light_rows(space))
             near, self.fitting = (
@@ -341,10 +346,28 @@ class _Search:
                 self.fitting + near_rows.fitting,
             )
             self._time_all(space, near, counted=True)
+            self.near += [(space, near)] * self.keep_near
         else:
             near = self._time_the_fastest(space, grows=grows)
-        self.spaces = [kept for kept in (*self.spaces, space) if len(self._listed(kept))]
+        self._remember(space)
         return _at_their_largest(space.family.base, near.row)
+
+    def _remember(self, space: Space) -> None:
+        """Keep a space for as long as some list holds a row of it."""
+        self.spaces = [kept for kept in (*self.spaces, space) if len(self._listed(kept))]
+
+    def time_near(self, near: Sequence[tuple[Space, Rows]]) -> None:
+        """Take in what another search of the same saw come near to fitting: of those pairs."""
+        for space, every in near:
+            part = self._part(space, every)
+            self.fits[part[every.fits & (part >= 0)]] = True
+            self._time_all(space, every.take(part >= 0), counted=True)
+            self._remember(space)
+            self.numbered = max(self.numbered, int(space.number[-1]) + 1)
+
+    def forget_near(self) -> None:
+        """Keep nothing for other searches: it would not be all that they look at."""
+        self.keep_near, self.near = False, []
 
     def _time_all(self, space: Space, rows: Rows, *, counted: bool) -> None:
         """Price rows whose lower bounds lie below what the lists hold, those with the least first.
@@ -656,6 +679,7 @@ def explore(
     allow_tight: bool = False,
     walks: bool = True,
     near_miss: bool = True,
+    keep_near: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> SearchResult:
     """Search all layouts and keep the fastest that FIT.
@@ -680,6 +704,8 @@ def explore(
         is faster. Without, the best are those of the grid.
     near_miss : bool
         Where nothing fits, look for the layout that needs least memory.
+    keep_near : bool
+        Keep what comes near to fitting (`near`), for :func:`fastest_of_pairs`.
     progress : callable, optional
         Called with (candidates done, candidates in all) after every piece.
     """
@@ -692,9 +718,11 @@ def explore(
         keep=wide,
         exhaustive=exhaustive,
         counts=counts,
+        keep_near=keep_near,
     )
     untried = search.sweep(pinned, progress)
     if not search.fitting:
+        search.forget_near()
         untried += search.sweep(pinned, progress, wide=True)
     miss = None
     if near_miss and not search.fitting:
@@ -712,6 +740,7 @@ def explore(
         timed=search.timed,
         dropped=_dropped(search, untried, counts=counts),
         nearest_miss=miss,
+        near=search.near,
         seconds=time.perf_counter() - begun,
     )
     if walks and len(result.best):
@@ -821,6 +850,7 @@ def fastest_of_pairs(
     pinned: Mapping[str, Any],
     pairs: Sequence[tuple[int, int]],
     *,
+    near: Sequence[tuple[Space, Rows]] = (),
     allow_tight: bool = False,
 ) -> list[Estimate]:
     """The fastest layout of each of some pairs (tp, pp), without a walk; empty where none fits.
@@ -833,11 +863,16 @@ def fastest_of_pairs(
     ----------
     pinned : mapping
         Layout fields with a fixed value, tp and pp not among them.
+    near : sequence
+        What a search of all pairs kept (`SearchResult.near`), which is not searched again.
     allow_tight : bool
         As in :func:`explore`.
     """
     search = _Search(setting, pinned, keep=MOST_REBALANCED, pairs=pairs)
-    search.sweep(pinned, None)
+    if near:
+        search.time_near(near)
+    else:
+        search.sweep(pinned, None)
     if not search.fits.all():
         search.sweep(pinned, None, wide=True)
     known = search.fine()

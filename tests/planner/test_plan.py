@@ -217,16 +217,19 @@ def alone(request: pytest.FixtureRequest) -> tuple[dict[str, Any], list[Estimate
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("by_keys", [False, True])
+@pytest.mark.parametrize("way", ["by rows", "by keys", "of what was kept"])
 def test_pairs_of_degrees_searched_together_are_those_searched_alone(
-    alone: tuple[dict[str, Any], list[Estimate]], by_keys: bool, monkeypatch: pytest.MonkeyPatch
+    alone: tuple[dict[str, Any], list[Estimate]], way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of 70B on 64 GPUs the pairs of few ranks do not fit."""
     sections, best = alone
-    if by_keys:
+    setting = parts(scenario(**sections))[:3]
+    if way == "by keys":
         monkeypatch.setattr(exploring, "_MANY", 0)
         monkeypatch.setattr(exploring, "_OPENED", 128)
-    together = fastest_of_pairs(parts(scenario(**sections))[:3], {}, PAIRS)
+    near = explore(*setting, keep_near=True, walks=False).near if way == "of what was kept" else ()
+    together = fastest_of_pairs(setting, {}, PAIRS, near=near)
+    assert bool(near) == (way == "of what was kept")
     for one, other in zip(together, best, strict=True):
         assert one.step_time_s.tolist() == pytest.approx(other.step_time_s.tolist(), rel=1e-12)
         assert [one.layouts.row(i) for i in range(len(one))] == [

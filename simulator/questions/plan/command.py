@@ -148,7 +148,8 @@ def ask(
         folder = out or _own_folder(file, described, refine or 0)
         check_out("--out", folder, folder=True)
     keep = max(top or 0, refine or 0, 64)
-    answer = _search(described, keep=keep, exhaustive=exhaustive)
+    how = {"exhaustive": exhaustive, "keep_near": folder is not None}
+    answer = _search(described, keep=keep, **how)
     if refine is not None:
         answer = _refined(answer, refine)
     launch, upgrades = cache(partial(_launch, answer)), cache(partial(_upgrades, answer))
@@ -233,13 +234,13 @@ def _upgrades(answer: Plan) -> list[Variant]:
         return sensitivity(answer)
 
 
-def _search(scenario: Scenario, *, keep: int, exhaustive: bool) -> Plan:
+def _search(scenario: Scenario, *, keep: int, **how: bool) -> Plan:
     from simulator.cli.screen import Progress
     from simulator.planner.batch_choices import plan_over
 
     try:
         with Progress("searching layouts") as progress:
-            return plan_over(scenario, keep=keep, exhaustive=exhaustive, progress=progress)
+            return plan_over(scenario, keep=keep, progress=progress, **how)
     except InfeasibleError as error:
         if wrong := [] if error.can_run else _pinned_wrong(scenario):
             raise InputError(wrong) from None
