@@ -71,7 +71,7 @@ def _by_kind(document: Mapping[str, Any], table: Table, percent: Percent) -> Ite
         " above."
     )
     rows = []
-    for split in _UNSEEN:
+    for split in filter(document["kinds"].__contains__, _UNSEEN):
         kinds = document["kinds"][split]
         cells = [f"{percent(kinds[kind]['mape'])} ({kinds[kind]['n']})" for kind in _KINDS]
         constant = kinds["all"]["constant_efficiency"]["mape"]
