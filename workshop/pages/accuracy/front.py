@@ -42,7 +42,7 @@ _REPRODUCE = """\
 ## How to reproduce it
 
     foreshard validate validation/runs/fresh_test_2.csv          # any table
-    make accuracy                            # both pages and accuracy.json
+    make accuracy                            # these pages
 
 Sources and their trust: `validation/README.md`."""
 
@@ -67,8 +67,7 @@ def _by_kind(document: Mapping[str, Any], table: Table, percent: Percent) -> Ite
     yield (
         "Mean errors of runs that no step time is fitted to (in brackets). *test*: first"
         " tables; *second-test*: newer releases, other vendors; *vendor-test*: printed with"
-        " vendors' recipes, two switches chosen in sight; *own*: one H100 of ours; others as"
-        " above."
+        " vendors' recipes, two switches chosen in sight; *own*: one H100 of ours."
     )
     rows = []
     for split in filter(document["kinds"].__contains__, _UNSEEN):
@@ -142,7 +141,7 @@ def _weak_side(document: Mapping[str, Any], table: Table, percent: Percent) -> I
             ]
         )
         yield (
-            "A GPU whose kernels nobody timed, predicted with the tables of another generation:"
+            "A GPU whose kernels nobody timed, by another generation's tables:"
             f" {percent(everything['mape'])}; worst {worst}."
         )
     yield ("What is not modelled, with its size: end of [design.md](design.md).")
