@@ -229,7 +229,7 @@ def test_what_only_stands_in_is_less_sure_than_the_framework_itself(
     lent = make_scenario(document)
     assert lent.assumed_software is not None and word in lent.assumed_software
     own = load_software(lent.software.name)
-    estimate = predict(lent, tp=1, sharding="zero3").estimate
+    estimate = predict(lent, tp=1, sharding=own.supports.sharding[-1]).estimate
     workload, cluster = scenario.workload, scenario.cluster
     here, there = (
         traits(estimate, workload, cluster, software) for software in (own, lent.software)

@@ -479,6 +479,19 @@ def test_a_file_of_which_most_keys_are_unknown_is_no_recipe(tmp_path: Path) -> N
              "training.global_batch=64")  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("kwargs", "stops"),
+    [({"use_reentrant": True}, "never"), ({"use_reentrant": False}, "16bit"), (None, "16bit")],
+)
+def test_checkpoints_that_are_entered_again_run_to_their_end(
+    tmp_path: Path, kwargs: dict[str, bool] | None, stops: str
+) -> None:
+    """transformers 5.24 modeling_utils.py and torch.utils.checkpoint; nothing said is False."""
+    more = {"gradient_checkpointing_kwargs": kwargs} if kwargs else {}
+    read_in = read(tmp_path, {"training_args.json": {**JSON, **more}}, {"model": "llama-3.1-8b"})
+    assert read_in.scenario.software.kernels.recompute_stops_early == stops
+
+
 # --- LLaMA-Factory -------------------------------------------------------------------------------
 
 FACTORY = {
@@ -501,6 +514,7 @@ def test_llama_factorys_defaults_fill_what_its_file_leaves_out(tmp_path: Path) -
     assert (recipe.lora_rank, recipe.sequence_length) == (8, 2048)
     assert len(recipe.lora_targets) > 6
     assert found.scenario.pinned["recompute"] == "full"
+    assert found.scenario.software.kernels.recompute_stops_early == "never"  # use_reentrant_gc
     for words in (
         "rank of adapters not said",
         "checkpointing of activations not said",

@@ -75,7 +75,8 @@ def full_flop(software: str, *, dropout: bool) -> float:
 
 
 @pytest.mark.parametrize(
-    ("software", "reentrant"), [("torchtitan", False), ("megatron-core", True)]
+    ("software", "reentrant"),
+    [("torchtitan", False), ("plain-ddp", False), ("megatron-core", True)],
 )
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_products_left_out_are_those_that_torch_leaves_out(

@@ -12,7 +12,15 @@ from simulator.scoring.series import series
 from workshop.cases.chances import chances
 from workshop.cases.extrapolation import hidden_end, hidden_runs
 
-_KEPT = ("test", "second-test", "vendor-test", "fresh-test", "fresh-test-2", "third-open")
+_KEPT = (
+    "test",
+    "second-test",
+    "vendor-test",
+    "fresh-test",
+    "fresh-test-2",
+    "third-open",
+    "fourth-open",
+)
 _FEWEST = 10
 _KEYS = ("coverage_80", "interval_width", "interval_score", "constant_interval")
 

@@ -332,10 +332,7 @@ def _switches(settings: Settings, trainer: str) -> None:
         why = "neither bf16 nor fp16 said, which the Trainer takes for fp32"
         settings.usually("training.precision", "fp32", why)
     _say_checkpoints(settings, "activation_checkpointing", "gradient_checkpointing")
-    keywords = ("gradient_checkpointing_kwargs", "gradient_checkpointing_kwargs.use_reentrant")
-    for setting in (settings.found.get(key) for key in (*keywords, "use_reentrant_gc")):
-        if setting is not None and not _OTHER_KEYWORDS.search(str(setting.value)):
-            settings.take(setting.key)
+    _say_reentry(settings)
     mebibytes = settings.whole("", "ddp_bucket_cap_mb")
     if mebibytes:
         at = settings.found["ddp_bucket_cap_mb"]
@@ -347,6 +344,9 @@ def _switches(settings: Settings, trainer: str) -> None:
     if trainer:
         why = f"checkpointing of activations not said: it is on in {trainer} unless turned off"
         settings.usually("layout.recompute", "full", why)
+    if trainer == "LLaMA-Factory" and settings.value_of("layout.recompute") != "none":
+        why = "use_reentrant_gc not said: checkpoints are entered again unless it is false"
+        settings.usually("software.recompute_stops_early", "never", why)
     settings.word("training.optimizer", _OPTIMIZERS, "optim")
     _say_adamw(settings)
     if settings.flag("adafactor"):
@@ -384,7 +384,20 @@ def _say_adamw(settings: Settings) -> None:
 
 
 _OTHER_KEYWORDS = re.compile(r"[A-Za-z_]*(?<!use_reentrant)(?<![Tt]rue)(?<![Ff]alse)[\"']?\s*:")
-"""A keyword of torch's checkpoint beside ``use_reentrant``, which changes no bytes nor FLOPs."""
+"""A keyword of torch's checkpoint beside ``use_reentrant``."""
+_REENTRY = ("gradient_checkpointing_kwargs", "gradient_checkpointing_kwargs.use_reentrant",
+            "use_reentrant_gc")  # fmt: skip
+
+
+def _say_reentry(settings: Settings) -> None:
+    """State where recomputation stops: checkpoints with re-entry run their block to its end."""
+    for setting in (settings.found.get(key) for key in _REENTRY):
+        if setting is not None and not _OTHER_KEYWORDS.search(str(setting.value)):
+            settings.take(setting.key)
+            word = re.search(r"true|false", str(setting.value), re.IGNORECASE)
+            if word is not None:
+                stops = "never" if word[0].lower() == "true" else "16bit"
+                settings.say("software.recompute_stops_early", stops, setting)
 
 
 def _say_checkpoints(settings: Settings, *keys: str) -> None:

@@ -52,6 +52,8 @@ _SPLITS = {
     "third-open": "other trainers, sites and devices; first predicted on 26 November 2026; what"
     " spreads tokens over experts at random was read off two of them, no other figure",
     "third-open-aws": "one site's runs over EFA; no figure is fitted to them",
+    "fourth-open": "what buyers ask: fine-tuning, FSDP, Megatron, one GPU to 5,120; first"
+    " predicted on 28 November 2026; no figure is fitted to them",
 }
 _PEERS = {"calculon": "Calculon", "simumax": "SimuMax"}
 _INTRO = """\
