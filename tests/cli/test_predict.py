@@ -68,7 +68,7 @@ def test_verdict_convention_and_evidence() -> None:
         "days",
         "GPU-hours",
         "USD",
-        "kWh",
+        "MWh",
         "causal attention counted half",
         "Evidence: measured here",  # runs of 1.7 B parameters with Megatron-Bridge on such GPUs
         "Not modelled: ",
