@@ -17,8 +17,9 @@ from simulator.files import build, read_document
 from simulator.goal import Goal, SearchSection
 from simulator.inheritance import merged
 from simulator.layout.layout_section import LayoutSection
-from simulator.scenario import Scenario, make_scenario
+from simulator.scenario import Scenario, make_scenario, overridden
 from simulator.sections import SECTIONS
+from simulator.spellings import numbers_written_out
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe, Workload
 
@@ -31,7 +32,8 @@ DEFAULT_LENGTH = 8192
 """Tokens per sequence without a scenario file; less where the model is defined for less."""
 
 DEFAULT_BATCH = 1024
-"""Sequences per step without a scenario file, rounded up to a multiple of the GPUs."""
+"""Sequences per step without a scenario file, rounded up to a multiple of the GPUs; with [rl] all
+answers of a step."""
 
 KEYWORD_SECTIONS = {
     name: section
@@ -96,7 +98,7 @@ def assemble(
     assumed: dict[str, Any] = {}
     if source is None:
         _complain_of_missing(names, overrides, place)
-        assumed = _assumed(document, overrides)
+        assumed = _assumed(numbers_written_out(overridden(document, overrides)))
         _merge(document, "training", assumed)
     base = None if source is None else Path(source).parent
     architecture = ready.architecture if isinstance(ready, Workload) else None
@@ -215,16 +217,11 @@ def _complain_of_missing(names: Mapping[str, Any], overrides: list[str], where: 
         )
 
 
-def _assumed(document: Mapping[str, Any], overrides: list[str]) -> dict[str, Any]:
+def _assumed(document: Mapping[str, Any]) -> dict[str, Any]:
     """Training fields that are required and were not given."""
     training = document.get("training", {})
-    set_there = {text.partition("=")[0].strip() for text in overrides}
     defaults = {"sequence_length": _length, "global_batch": _batch}
-    return {
-        name: value(document)
-        for name, value in defaults.items()
-        if name not in training and f"training.{name}" not in set_there
-    }
+    return {name: value(document) for name, value in defaults.items() if name not in training}
 
 
 def _length(document: Mapping[str, Any]) -> int:
@@ -236,6 +233,11 @@ def _length(document: Mapping[str, Any]) -> int:
 
 
 def _batch(document: Mapping[str, Any]) -> int:
+    answers = document.get("rl")
+    if isinstance(answers, Mapping):  # one update for all answers of a step
+        prompts, samples = answers.get("prompts"), answers.get("samples", 1)
+        if isinstance(prompts, int) and isinstance(samples, int):
+            return max(1, prompts * samples)
     gpus = document.get("cluster", {}).get("gpus")
     if not isinstance(gpus, int) or gpus < 1:
         return DEFAULT_BATCH

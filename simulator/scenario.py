@@ -103,7 +103,13 @@ class Scenario:
         if (record := self.section(schema)) is not None:
             return record
         name = next(name for name, section in SECTIONS.items() if schema in section.schemas)
-        raise InputError(f"{self.where}: {name}: required section is missing")
+        needs = [
+            f"{name}.{field.name}"
+            for field in fields(schema)  # type: ignore[arg-type]
+            if field.default is field.default_factory is dataclasses.MISSING
+        ]
+        states = f"; it says {', '.join(needs)} at least, in a file or by --set" if needs else ""
+        raise InputError(f"{self.where}: {name}: required section is missing{states}")
 
     def without(self, schema: type) -> Scenario:
         """Return the same without a section."""
@@ -155,10 +161,7 @@ def make_scenario(
     With `several`, batch and sequence may be lists or ranges (``Scenario.choices``). `searched` is
     one that differs in sections of AFTER_SEARCH alone: what the others describe is its own.
     """
-    document = {name: dict(v) if isinstance(v, Mapping) else v for name, v in document.items()}
-    for override in overrides:
-        _override(document, override)
-    document = numbers_written_out(document)
+    document = numbers_written_out(overridden(document, overrides))
     if not document and architecture is None:
         raise InputError(
             f"{where}: must have [model] with a name, [training] with sequence_length and"
@@ -297,6 +300,14 @@ def cluster_options(names: Mapping[str, Any], overrides: Iterable[str]) -> dict[
         if option and type(value := toml_value(words)) is kind:
             every[option] = value
     return every
+
+
+def overridden(document: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    """Return nested tables with ``section.field=value`` overrides applied to them."""
+    changed = {name: dict(v) if isinstance(v, Mapping) else v for name, v in document.items()}
+    for override in overrides:
+        _override(changed, override)
+    return changed
 
 
 def _override(document: dict[str, Any], text: str) -> None:

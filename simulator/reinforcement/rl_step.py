@@ -28,7 +28,14 @@ from simulator.reinforcement.batching import (
 )
 from simulator.reinforcement.decode import Replica
 from simulator.reinforcement.refit import Refit, refit
-from simulator.reinforcement.trainer import Trainer, best_trainer, train, with_gpus
+from simulator.reinforcement.trainer import (
+    Trainer,
+    asleep_bytes,
+    best_trainer,
+    train,
+    training_bytes,
+    with_gpus,
+)
 from simulator.rollouts.lengths import answer_lengths, sequence_lengths
 from simulator.rollouts.profiles import Framework, load_framework
 from simulator.rollouts.rl_section import RL, generating_gpus, split_gpus
@@ -458,10 +465,7 @@ def _memory(step: RLStep, cluster: Cluster) -> dict[str, Side]:
     """
     estimate, replica = step.trainer.estimate, step.generated.replica
     usable = float(cluster.accelerator.memory.usable_bytes)
-    training = {name: float(kind[0]) for name, kind in estimate.memory_bytes.items()}
-    if step.rl.algorithm == "ppo" and not step.rl.scoring_gpus:
-        for name in ("weights", "gradients", "optimizer"):
-            training[name] *= 2.0
+    training = training_bytes(step.trainer, step.rl)
     generation = {
         "engine weights": replica.weight_bytes,
         "cache": replica.cache_bytes(step.generated.memory_share),
@@ -476,7 +480,6 @@ def _memory(step: RLStep, cluster: Cluster) -> dict[str, Side]:
         trainer = {"trainer asleep": stays}
         if not step.rl.offload_states:
             trainer["trainer's states"] = states
-        training["engine asleep"] = float(replica.engine.asleep_bytes)
         generation |= trainer
         phases["refit"] = {
             "weights": training["weights"],
@@ -484,7 +487,7 @@ def _memory(step: RLStep, cluster: Cluster) -> dict[str, Side]:
             "engine weights": replica.weight_bytes,
             "engine workspace": replica.reserve_bytes,
         }
-    asleep = {"engine asleep": float(replica.engine.asleep_bytes)} if shared else {}
+    asleep = asleep_bytes(step.rl)
     for name, kinds in step.trainer.scoring_bytes.items():  # optimizer states wait on the host
         phases[name] = {**kinds, **(asleep if name == "scoring" else trainer)}
     phases |= {name: dict(kinds) for name, kinds in step.trainer.placed_bytes.items()}

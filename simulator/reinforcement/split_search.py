@@ -19,7 +19,7 @@ from simulator.errors import InfeasibleError, InputError
 from simulator.layout.layouts import divisors
 from simulator.records import dataclass
 from simulator.reinforcement.rl_step import RLStep, generate, joined
-from simulator.reinforcement.trainer import Trainer, best_trainer, train, with_gpus
+from simulator.reinforcement.trainer import Trainer, best_trainer, over_bytes, train, with_gpus
 from simulator.rollouts.lengths import answer_lengths, sequence_lengths
 from simulator.rollouts.profiles import load_framework
 from simulator.rollouts.rl_section import RL, Mode, split_gpus
@@ -198,7 +198,7 @@ def _trainer(scenario: Scenario, rl: RL, answers: Floats, gpus: int) -> Trainer 
     if scenario.pinned:
         with suppress(InputError):  # made for another number of accelerators
             pinned = train(scenario, rl, sequences, cluster, framework, scenario.pinned)
-    if pinned is not None and bool(pinned.estimate.fits[0]):
+    if pinned is not None and over_bytes(pinned, rl)[0] <= 0.0:
         return pinned
     try:
         return best_trainer(scenario, rl, sequences, cluster, framework)

@@ -6,7 +6,8 @@ for a sequence, with the lengths inside it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from math import ceil, lcm
 from typing import Any
@@ -19,6 +20,7 @@ from simulator.errors import InfeasibleError, InputError, problem
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
+from simulator.planner.changes import machine_with
 from simulator.planner.prediction import forward_pass_s, frozen, only_forward
 from simulator.records import dataclass
 from simulator.rollouts.lengths import packed_bins
@@ -29,6 +31,7 @@ from simulator.search.defaults import complete
 from simulator.search.fastest import fastest
 from simulator.search.refusal import contradictions, limits, refusal
 from simulator.software.profile import Software
+from simulator.units import P90
 from simulator.workload import presets
 from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import Workload
@@ -332,8 +335,10 @@ def best_trainer(
 ) -> Trainer:
     """The fastest layout that fits for an update on so many accelerators, beside a sleeping engine.
 
-    A search with as many sequences as there would be bins lists layouts; the first of them are
-    priced with the bins that each really has.
+    A search with as many sequences as there would be bins, in the memory that the engine leaves,
+    lists layouts; the first of them are priced with the bins that each really has. Where none fits,
+    a critic's states too, it is searched in less memory by what they lack. A tight one is taken
+    only where no other fits, or the scenario allows it.
 
     Raises
     ------
@@ -346,41 +351,85 @@ def best_trainer(
     workload, bins, _ = packed_workload(scenario.workload, rl, sequences, whole)
     rounded = int(2 ** np.ceil(np.log2(max(bins, 1))))
     recipe = replace(workload.recipe, global_batch=rounded)
-    searched = fastest(replace(alone, workload=replace(workload, recipe=recipe)))
-    if searched.reason:
-        raise InfeasibleError(f"{scenario.where}: {cluster.gpus} accelerators: {searched.reason}")
-    asleep = 0.0
-    if rl.mode != "apart":
-        asleep = float(load_engine(rl.generation.engine).asleep_bytes)
-    trainers = []
-    for index in range(min(len(searched.best), _LISTED)):
-        fields = searched.best.layouts.row(index)
-        pinned = {name: fields[name] for name in _FIELDS if name in fields}
-        try:
-            trainer = train(scenario, rl, sequences, cluster, framework, pinned)
-        except InputError:
-            continue
-        estimate = trainer.estimate
-        fullest = max(
-            float(estimate.memory_total_bytes[0]) + asleep,
-            *(sum(kinds.values()) + asleep for kinds in trainer.scoring_bytes.values()),
-            *(sum(kinds.values()) for kinds in trainer.placed_bytes.values()),
-            0.0,
-        )
-        if fullest <= estimate.usable_bytes:
-            trainers.append(trainer)
-        if len(trainers) == _PRICED:
+    alone = replace(alone, workload=replace(workload, recipe=recipe))
+    usable = float(cluster.accelerator.memory.usable_bytes)
+    less, tight = sum(asleep_bytes(rl).values()), list[Trainer]()
+    why = "no layout fits that has bins of packed sequences in equal rounds"
+    if rl.placed_models:
+        why += f", and on rl.scoring_gpus = {rl.scoring_gpus} for {rl.placed_models} models"
+    for turn in range(_SEARCHES):
+        smaller, _ = machine_with((cluster, scenario.software), ("memory", 1.0 - less / usable))
+        searched = fastest(replace(alone, cluster=smaller))
+        if searched.reason:
+            why = why if turn else searched.reason
             break
-    if not trainers:
-        rule = "no layout fits that has bins of packed sequences in equal rounds"
-        if rl.placed_models:
-            rule += f", and on rl.scoring_gpus = {rl.scoring_gpus} for {rl.placed_models} models"
-        raise InfeasibleError(f"{scenario.where}: {cluster.gpus} accelerators: {rule}")
-    return min(trainers, key=lambda trainer: trainer.update_s)
+        safe, lack = [], usable
+        for trainer in _listed(
+            searched.best.layouts, scenario, rl, (sequences, cluster, framework)
+        ):
+            over, over_p90 = over_bytes(trainer, rl)
+            lack = min(lack, over if scenario.allow_tight else over_p90)
+            if over_p90 <= 0.0 or (over <= 0.0 and scenario.allow_tight):
+                safe.append(trainer)
+            elif over <= 0.0:
+                tight.append(trainer)
+            if len(safe) == _PRICED:
+                break
+        if safe:
+            return min(safe, key=lambda trainer: trainer.update_s)
+        less += max(lack, _LEAST_STEP * usable)
+        if less >= usable:
+            break
+    if tight:
+        return min(tight, key=lambda trainer: trainer.update_s)
+    raise InfeasibleError(f"{scenario.where}: {cluster.gpus} accelerators: {why}")
+
+
+def _listed(
+    layouts: Layouts, scenario: Scenario, rl: RL, on: tuple[Floats, Cluster, Framework]
+) -> Iterator[Trainer]:
+    """Trainers of the layouts of a search that can run with the bins that each has."""
+    for index in range(min(len(layouts), _LISTED)):
+        fields = layouts.row(index)
+        with suppress(InputError):
+            yield train(
+                scenario, rl, *on, {name: fields[name] for name in _FIELDS if name in fields}
+            )
+
+
+def asleep_bytes(rl: RL) -> dict[str, float]:
+    """What an engine that sleeps keeps of a device that the trainer shares with it."""
+    if rl.mode == "apart":
+        return {}
+    return {"engine asleep": float(load_engine(rl.generation.engine).asleep_bytes)}
+
+
+def training_bytes(trainer: Trainer, rl: RL) -> dict[str, float]:
+    """Memory of a device that trains, by kind; a critic beside the policy is of its size."""
+    kinds = {name: float(kind[0]) for name, kind in trainer.estimate.memory_bytes.items()}
+    if rl.algorithm == "ppo" and not rl.scoring_gpus:
+        for name in ("weights", "gradients", "optimizer"):
+            kinds[name] *= 2.0
+    return kinds | asleep_bytes(rl)
+
+
+def over_bytes(trainer: Trainer, rl: RL) -> tuple[float, float]:
+    """By how much a device of the trainer is over its memory at its fullest, P50 and P90."""
+    estimate = trainer.estimate
+    asleep = sum(asleep_bytes(rl).values())
+    scoring = max((sum(kinds.values()) for kinds in trainer.scoring_bytes.values()), default=0.0)
+    placed = max((sum(kinds.values()) for kinds in trainer.placed_bytes.values()), default=0.0)
+    training = sum(training_bytes(trainer, rl).values())
+    p90 = training * float(np.exp(P90 * np.nan_to_num(estimate.memory_spread[0])))
+    others = max(scoring + asleep, placed)
+    return max(training, others) - estimate.usable_bytes, max(p90, others) - estimate.usable_bytes
 
 
 _LISTED, _PRICED = 64, 6
-"""Layouts of a search that are looked at, and that are priced with their bins."""
+"""Layouts of a search that are looked at, and those of them that fit before the best is taken."""
+
+_SEARCHES, _LEAST_STEP = 8, 0.05
+"""Searches in less and less memory, and by what share of it at least."""
 
 _FIELDS = (
     *("tp", "pp", "vpp", "cp", "ep", "etp", "micro_batch", "sharding", "sequence_parallel"),

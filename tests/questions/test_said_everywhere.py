@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import simulator
+from simulator.assembly import assemble
 from simulator.cli.screen import heading, print_screen
 from simulator.goal import Goal
 from simulator.planner.prediction import Prediction
@@ -46,6 +47,17 @@ def prediction() -> Prediction:
 def printed(blocks: Iterator[Any], capsys: pytest.CaptureFixture[str]) -> str:
     print_screen(blocks)
     return " ".join(capsys.readouterr().out.split())
+
+
+def test_a_batch_that_nobody_gave_is_all_answers_of_a_step_of_reinforcement_learning() -> None:
+    """128 prompts with 16 answers each and one update a step: 2,048; without [rl] 1,024."""
+    names = {"model": "llama-3.2-1b", "cluster": "dgx-h100", "gpus": 8}
+    answers = ["rl.prompts=128", "rl.samples=16", "rl.answer_tokens=1k"]
+    assert assemble(None, names, overrides=answers).assumed["global_batch"] == 128 * 16
+    assert assemble(None, names, overrides=answers[::2]).assumed["global_batch"] == 128
+    assert assemble(None, names).assumed["global_batch"] == 1024
+    given = assemble(None, names, overrides=[*answers, "training.global_batch=512"])
+    assert "global_batch" not in given.assumed and given.workload.recipe.global_batch == 512
 
 
 def test_what_nobody_gave_is_said_wherever_the_answer_goes(prediction: Prediction) -> None:

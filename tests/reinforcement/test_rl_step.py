@@ -694,3 +694,28 @@ def test_a_grade_asks_for_runs_and_for_small_errors(
     monkeypatch.setattr(evidence, "seen_steps", lambda: tuple(seen))
     card = step_evidence(asked, rl_step(asked))
     assert (card.grade, card.mean_error) == (grade, pytest.approx(error))
+
+
+def test_a_trainer_that_fits_beside_the_sleeping_engine_goes_before_a_tight_one() -> None:
+    """Qwen3 8B colocated on 32 H100: the fastest layout's P90 is over what the engine leaves."""
+    asked = {"training.sequence_length": 8192, "training.global_batch": 2048}
+    changes = {name.replace(".", "__"): value for name, value in asked.items()}
+    rl = {"rl__prompts": 128, "rl__samples": 16, "rl__answer_tokens": 4096}
+    free = replace(scene(gpus=32, model="qwen3-8b", **changes, **rl), pinned={})
+    step = rl_step(free, playing=False)
+    kinds = step.memory["training"].kinds
+    p90 = step.memory["training"].total_bytes * np.exp(
+        1.2816 * float(step.trainer.estimate.memory_spread[0])
+    )
+    assert step.memory["training"].verdict == "FITS"
+    assert kinds["engine asleep"] > 0.0 and p90 <= step.memory["training"].usable_bytes
+
+
+def test_a_critic_beside_the_policy_has_its_states_before_a_layout_is_said_to_fit() -> None:
+    """PPO trains two models: states twice, of which the search of one knows nothing."""
+    free = replace(scene(gpus=16, rl__algorithm="ppo"), pinned={})
+    step = rl_step(free, playing=False)
+    training, alone = step.memory["training"], step.trainer.estimate.memory_bytes
+    assert training.verdict == "FITS"
+    for name in ("weights", "gradients", "optimizer"):
+        assert training.kinds[name] == pytest.approx(2.0 * float(alone[name][0]))
