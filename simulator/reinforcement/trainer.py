@@ -355,6 +355,8 @@ def best_trainer(
     usable = float(cluster.accelerator.memory.usable_bytes)
     less, tight = sum(asleep_bytes(rl).values()), list[Trainer]()
     why = "no layout fits that has bins of packed sequences in equal rounds"
+    if rl.algorithm == "ppo" and not rl.scoring_gpus:
+        why += ", a critic's states beside the policy's"
     if rl.placed_models:
         why += f", and on rl.scoring_gpus = {rl.scoring_gpus} for {rl.placed_models} models"
     for turn in range(_SEARCHES):

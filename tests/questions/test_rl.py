@@ -772,3 +772,17 @@ def test_eight_bit_training_of_nemo_rl(tmp_path: Path, fp8: str, precision: str)
     text = NEMO.replace(stages, f"{stages}    fp8_cfg: {fp8}\n")
     made, _ = _script(tmp_path, "recipe.yaml", text)
     assert made.workload.recipe.precision == precision
+
+
+def test_a_split_that_does_not_fit_says_so_before_all_other_notes() -> None:
+    """PPO of 8B with states of both models on every device: two times 15 GiB of weights alone."""
+    asked = scene(
+        rl__algorithm="ppo", layout__pp=1, layout__recompute="none", rl__answer_tokens=500
+    )
+    answer = rl(asked, search=False)
+    assert answer.shown is not None and answer.shown.step.verdict == "OOM"
+    side = answer.shown.step.memory["training"]
+    assert answer.caveats[0] == (
+        f"Training does not fit; {side.total_bytes / 2**30:.1f} GiB of 78.6 GiB."
+    )
+    assert answer.document()["caveats"][0] == answer.caveats[0]

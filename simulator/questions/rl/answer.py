@@ -18,7 +18,7 @@ from simulator.planner.prediction import refuse_mixed
 from simulator.records import dataclass
 from simulator.reinforcement.evidence import interval_s, step_evidence
 from simulator.reinforcement.remedies import Remedy, remedies
-from simulator.reinforcement.rl_step import RLStep, rl_step
+from simulator.reinforcement.rl_step import RLStep, Side, rl_step
 from simulator.reinforcement.split_search import By, Tried, best_of, flips, try_splits, update_s
 from simulator.reinforcement.trainer import with_gpus
 from simulator.reliability.run_terms import RunTerms
@@ -26,7 +26,7 @@ from simulator.rollouts.profiles import frameworks_that_mix
 from simulator.rollouts.rl_section import RL, split_gpus
 from simulator.scenario import Scenario
 from simulator.search.with_failures import real_run, terms_of
-from simulator.units import KWH_J, show_percent, show_seconds
+from simulator.units import KWH_J, show_bytes, show_percent, show_seconds
 
 THOUSAND = 1000.0
 """Updates whose money is told."""
@@ -197,6 +197,7 @@ class PricedRL(Answer):
         if shown is None:
             return tuple(said)
         rl, replica, framework = shown.step.rl, shown.step.generated.replica, shown.step.framework
+        said[:0] = _over(shown.step.memory)
         if rl.answer_tokens is not None:
             said.append(
                 "Answers are lognormal, cut at the longest: the cap matters more than the shape."
@@ -299,6 +300,17 @@ def rl_goodput(scenario: Scenario, step: RLStep) -> float:
     estimate = replace(step.trainer.estimate, step_time_s=np.array([update_s(step)]))
     trainer = float(real_run(estimate, alone).goodput[0])
     return trainer * generator_goodput(terms_of(estimate, alone), step)
+
+
+def _over(memory: Mapping[str, Side]) -> list[str]:
+    """Phases whose memory does not fit, or may not."""
+    words = {"OOM": "does not fit", "TIGHT": "may not fit: its P90 is over the limit"}
+    return [
+        f"{name.capitalize()} {words[side.verdict]}; {show_bytes(side.total_bytes)} of"
+        f" {show_bytes(side.usable_bytes)}."
+        for name, side in memory.items()
+        if side.verdict in words
+    ]
 
 
 def generator_goodput(terms: RunTerms, step: RLStep) -> float:

@@ -231,7 +231,8 @@ def _splits(answer: PricedRL) -> list[str]:
         )
         if asked is not None:
             gain = asked.step.step_time_s / step.step_time_s
-            lines.append(f"yours takes {gain:.2f} times as long a step")
+            fits = "yours does not fit, and" if asked.step.verdict == "OOM" else "yours"
+            lines.append(f"{fits} takes {gain:.2f} times as long a step")
     for pair in answer.flips:
         lines.append(
             f"the generator binds with {pair['from']} generating accelerators, the trainer with"
