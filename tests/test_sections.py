@@ -88,7 +88,10 @@ def test_other_commands_refuse_it_where_its_record_says_so(monkeypatch: pytest.M
 
 
 def test_a_section_left_out_is_asked_for_by_its_name() -> None:
-    with pytest.raises(InputError, match=r"scenario: sites: required section is missing; it says sites\.at at least"):
+    with pytest.raises(
+        InputError,
+        match=r"scenario: sites: required section is missing; it says sites\.at at least",
+    ):
         simulator.several_sites(make_scenario(RUN))
 
 

@@ -125,6 +125,18 @@ def machine_with(machine: Machine, *changes: tuple[str, float]) -> Machine:
     return machine
 
 
+SEARCHES, LEAST_STEP = 8, 0.05
+"""How often layouts are searched in less memory for what stands beside the model, and by what share
+of it at least."""
+
+
+def with_less_memory(scenario: Scenario, less_bytes: float) -> Scenario:
+    """Take so many usable bytes of every device away for what stands beside the model."""
+    left = 1.0 - less_bytes / float(scenario.cluster.accelerator.memory.usable_bytes)
+    cluster, _ = machine_with((scenario.cluster, scenario.software), ("memory", left))
+    return replace(scenario, cluster=cluster)
+
+
 def _with_part(
     machine: Machine, part: str, path: str, change: MachineChange, value: float
 ) -> Machine:

@@ -20,7 +20,7 @@ from simulator.errors import InfeasibleError, InputError, problem
 from simulator.hardware.cluster import Cluster
 from simulator.layout.layouts import Layouts
 from simulator.layout.rules.feasibility import FEASIBLE, reasons
-from simulator.planner.changes import machine_with
+from simulator.planner.changes import LEAST_STEP, SEARCHES, with_less_memory
 from simulator.planner.prediction import forward_pass_s, frozen, only_forward
 from simulator.records import dataclass
 from simulator.rollouts.lengths import packed_bins
@@ -359,9 +359,8 @@ def best_trainer(
         why += ", a critic's states beside the policy's"
     if rl.placed_models:
         why += f", and on rl.scoring_gpus = {rl.scoring_gpus} for {rl.placed_models} models"
-    for turn in range(_SEARCHES):
-        smaller, _ = machine_with((cluster, scenario.software), ("memory", 1.0 - less / usable))
-        searched = fastest(replace(alone, cluster=smaller))
+    for turn in range(SEARCHES):
+        searched = fastest(with_less_memory(alone, less))
         if searched.reason:
             why = why if turn else searched.reason
             break
@@ -379,7 +378,7 @@ def best_trainer(
                 break
         if safe:
             return min(safe, key=lambda trainer: trainer.update_s)
-        less += max(lack, _LEAST_STEP * usable)
+        less += max(lack, LEAST_STEP * usable)
         if less >= usable:
             break
     if tight:
@@ -429,9 +428,6 @@ def over_bytes(trainer: Trainer, rl: RL) -> tuple[float, float]:
 
 _LISTED, _PRICED = 64, 6
 """Layouts of a search that are looked at, and those of them that fit before the best is taken."""
-
-_SEARCHES, _LEAST_STEP = 8, 0.05
-"""Searches in less and less memory, and by what share of it at least."""
 
 _FIELDS = (
     *("tp", "pp", "vpp", "cp", "ep", "etp", "micro_batch", "sharding", "sequence_parallel"),

@@ -97,6 +97,9 @@ def test_ahead_of_time() -> None:
 def test_a_teacher_that_leaves_no_room() -> None:
     tight = document()
     tight["cluster"] = {"name": "rtx4090-pcie", "gpus": 8}
+    cut = distil(make_scenario(tight)).beside
+    assert cut is not None and cut.layout["sharding"] == "zero3", "15 GiB over eight cards"
+    tight["layout"]["sharding"] = "zero1"
     found = distil(make_scenario(tight))
     assert found.beside is None and "more memory than usable" in found.reason
 
@@ -138,3 +141,16 @@ def test_what_is_not_modelled_is_told(section: str, field: str, words: str) -> N
 def test_a_section_that_is_not_modelled_is_told() -> None:
     with pytest.raises(InputError, match="deployment: not modelled: deployment is out of scope"):
         make_scenario({**document(), "deployment": {}})
+
+
+@pytest.mark.parametrize("gpus", [8, 16])
+def test_both_fit_with_their_p90_wherever_a_layout_can_hold_them_so(gpus: int) -> None:
+    """Qwen3 8B from Qwen3 32B: 61 GiB of a teacher in 16 bit fill a card where it is not cut."""
+    made = document(teacher="qwen3-32b")
+    made["model"] = {"name": "qwen3-8b"}
+    del made["layout"]
+    made["cluster"]["gpus"] = gpus
+    beside = distil(make_scenario(made)).beside
+    assert beside is not None and beside.verdict == "FITS"
+    assert beside.memory_bytes < beside.memory_p90_bytes <= beside.usable_bytes
+    assert beside.layout["tp"] * beside.layout["pp"] > 1 or beside.layout["sharding"] == "zero3"

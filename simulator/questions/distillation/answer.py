@@ -16,13 +16,14 @@ from simulator.distillation import (
 )
 from simulator.errors import InfeasibleError, InputError, problem
 from simulator.frames import DataFrame, frame_of_rows
+from simulator.planner.changes import LEAST_STEP, SEARCHES, with_less_memory
 from simulator.planner.prediction import forward_pass_s, frozen, only_forward, refuse_mixed
 from simulator.questions.run_options import unjudged
 from simulator.records import dataclass
 from simulator.scenario import Scenario
 from simulator.search.defaults import layout_fields
 from simulator.search.fastest import fastest
-from simulator.units import DAY_S, HOUR_S, show_seconds
+from simulator.units import DAY_S, HOUR_S, P90, show_seconds
 from simulator.workload import presets
 from simulator.workload.architecture import Architecture
 
@@ -30,6 +31,7 @@ _REFERENCE = (
     "The teacher is the model before training: under adapters their base, priced without what turns"
     " 4-bit weights into 16 bit; else a copy of its own."
 )
+_TIGHT = ("Student and teacher may not fit together: their P90 is over the limit.",)
 _ROWS = 24
 """Fastest layouts of the student that are tried with the teacher."""
 
@@ -40,7 +42,7 @@ class Beside:
 
     KEYS: ClassVar[tuple[str, ...]] = (
         *("layout", "step_time_s", "student_s", "teacher_s", "loss_s", "memory_bytes"),
-        "teacher_bytes",
+        *("memory_p90_bytes", "verdict", "teacher_bytes"),
     )
 
     layout: dict[str, Any]
@@ -52,6 +54,8 @@ class Beside:
     """What compares the outputs of both: a divergence and its gradient, or log-probabilities."""
     memory_bytes: float
     """On the worst rank."""
+    memory_p90_bytes: float
+    usable_bytes: float
     teacher_bytes: float
     """Its share that the teacher takes: outputs, and weights where it has its own."""
 
@@ -59,6 +63,13 @@ class Beside:
     def step_time_s(self) -> float:
         """Seconds of a step."""
         return self.student_s + self.teacher_s + self.loss_s
+
+    @property
+    def verdict(self) -> str:
+        """FITS, TIGHT or OOM."""
+        if self.memory_bytes > self.usable_bytes:
+            return "OOM"
+        return "TIGHT" if self.memory_p90_bytes > self.usable_bytes else "FITS"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -75,7 +86,7 @@ class Distilled(Answer):
     section: Distillation
     teacher: Architecture
     beside: Beside | None
-    """The fastest layout that holds both; None where none does."""
+    """The fastest layout that holds both, its P90 too unless none does; None where none fits."""
     reason: str
     """Why none does."""
     alone_s: float
@@ -126,6 +137,7 @@ class Distilled(Answer):
     def caveats(self) -> tuple[str, ...]:
         """What is taken for granted, and what is not in the numbers."""
         return (
+            *(_TIGHT if self.beside is not None and self.beside.verdict == "TIGHT" else ()),
             "The teacher has the student's layout and its weights are kept as the software keeps"
             " frozen ones; nothing of its pass is hidden, so that a step is no longer.",
             *([_REFERENCE] if self.section.teacher is None else []),
@@ -172,11 +184,9 @@ def distil(scenario: Scenario, student: Estimate | None = None) -> Distilled:
     refuse_mixed(scenario)
     teacher = _teacher(scenario, section)
     best = _students(scenario) if student is None else student
-    some = _beside(scenario, teacher, best.take(np.arange(min(len(best), _ROWS))))
-    tried = [one for one in some if one.memory_bytes <= float(best.usable_bytes)]
-    reason = "student and teacher together need more memory than usable"
-    if not some:
-        reason = "the teacher cannot have a layout that the student can"
+    beside, reason = _fastest_beside(
+        scenario, teacher, best, searches=SEARCHES if student is None else 1
+    )
     recipe = scenario.workload.recipe
     stored = None
     if recipe.tokens is not None and section.compares == "outputs":
@@ -187,8 +197,8 @@ def distil(scenario: Scenario, student: Estimate | None = None) -> Distilled:
         scenario=scenario,
         section=section,
         teacher=teacher,
-        beside=min(tried, key=lambda one: one.step_time_s) if tried else None,
-        reason="" if tried else reason,
+        beside=beside,
+        reason=reason,
         alone_s=float(best.step_time_s[0]),
         alone=best.layouts.describe(0),
         stored_bytes=stored,
@@ -219,7 +229,43 @@ def _teacher(scenario: Scenario, section: Distillation) -> Architecture:
     return teacher
 
 
-def _beside(scenario: Scenario, teacher: Architecture, student: Estimate) -> list[Beside]:
+def _fastest_beside(
+    scenario: Scenario, teacher: Architecture, student: Estimate, *, searches: int
+) -> tuple[Beside | None, str]:
+    """The fastest layout that holds both, or why none does.
+
+    One whose P90 fits goes before all others. Where none fits of the student's layouts, others are
+    searched in less memory by what those lack.
+    """
+    tight: list[Beside] = []
+    usable, less, some = float(student.usable_bytes), 0.0, []
+    for _ in range(searches):
+        some = _beside(scenario, teacher, student.take(np.arange(min(len(student), _ROWS))), usable)
+        tight += [beside for beside in some if beside.verdict == "TIGHT"]
+        fitting = [beside for beside in some if beside.verdict == "FITS"]
+        fitting = fitting or (tight if scenario.allow_tight else [])
+        if fitting:
+            return min(fitting, key=_step_time_s), ""
+        lack = min((beside.memory_p90_bytes for beside in some), default=usable) - usable
+        less += max(lack, LEAST_STEP * usable)
+        searched = fastest(with_less_memory(scenario, less)) if some and less < usable else None
+        if searched is None or searched.reason:
+            break
+        student = searched.best
+    if tight:
+        return min(tight, key=_step_time_s), ""
+    if some:
+        return None, "student and teacher together need more memory than usable"
+    return None, "the teacher cannot have a layout that the student can"
+
+
+def _step_time_s(beside: Beside) -> float:
+    return beside.step_time_s
+
+
+def _beside(
+    scenario: Scenario, teacher: Architecture, student: Estimate, usable_bytes: float
+) -> list[Beside]:
     """Put the teacher into those of the student's layouts that it can have."""
     recipe, cluster, software = scenario.workload.recipe, scenario.cluster, scenario.software
     can, teacher_s = forward_pass_s(teacher, student.layouts, scenario.workload, cluster, software)
@@ -238,6 +284,8 @@ def _beside(scenario: Scenario, teacher: Architecture, student: Estimate) -> lis
     loss_s = times * compared(tokens, outputs) / rate
     weights = 0.0 if section.teacher is None and recipe.lora_rank else 1.0
     bytes_ = weights * (kinds["weights"] + kinds["gathered"]) + 4.0 * tokens * outputs
+    memory = student.memory_total_bytes + bytes_
+    p90 = memory * np.exp(P90 * np.nan_to_num(student.memory_spread))
     return [
         Beside(
             layout=layout_fields(scenario, student.layouts, i),
@@ -245,7 +293,9 @@ def _beside(scenario: Scenario, teacher: Architecture, student: Estimate) -> lis
             student_s=float(student.step_time_s[i]),
             teacher_s=float(teacher_s[i]),
             loss_s=float(loss_s[i]),
-            memory_bytes=float(student.memory_total_bytes[i] + bytes_[i]),
+            memory_bytes=float(memory[i]),
+            memory_p90_bytes=float(p90[i]),
+            usable_bytes=usable_bytes,
             teacher_bytes=float(bytes_[i]),
         )
         for i in range(len(student))

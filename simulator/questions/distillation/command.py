@@ -75,8 +75,8 @@ def _beside(answer: Distilled, one: Beside) -> list[str]:
         f"{one.described}: {show_seconds(one.step_time_s)} a step: student"
         f" {show_seconds(one.student_s)}, teacher's forward pass {show_seconds(one.teacher_s)},"
         f" comparing the outputs {show_seconds(one.loss_s)}",
-        f"{show_bytes(one.memory_bytes)} on the worst rank, {show_bytes(one.teacher_bytes)} of it"
-        " the teacher's",
+        f"{one.verdict}: {show_bytes(one.memory_bytes)} of {show_bytes(one.usable_bytes)} usable on"
+        f" the worst rank, {show_bytes(one.teacher_bytes)} of it the teacher's",
     ]
     if answer.days_ideal is not None:
         lines.append(f"{answer.days_ideal:,.1f} days")
