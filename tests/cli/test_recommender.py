@@ -17,9 +17,10 @@ def test_keys_of_the_document_are_frozen() -> None:
     done = RUNNER.invoke(app, ["recommender", EXAMPLE, "--json"])
     assert (done.exit_code, done.stderr) == (0, "")
     found = json.loads(done.stdout)
-    assert list(found)[-15:] == [
+    assert list(found)[-16:] == [
         *("parameters", "step_time_s", "samples_per_s", "terms_s", "hidden_s", "fits"),
-        *("memory_bytes", "tables_bytes", "host_bytes", "usable_bytes", "distinct_rows"),
+        *("verdict", "memory_bytes", "tables_bytes", "host_bytes", "usable_bytes"),
+        "distinct_rows",
         *("hit_fraction", "shards_of_ranks", "tables_by_row", "caveats"),
     ]
     assert found["command"] == "recommender"

@@ -31,6 +31,7 @@ from simulator.cost.operators.matrices import weight_matrices
 from simulator.errors import InputError, problem
 from simulator.frames import DataFrame, frame_of_rows
 from simulator.hardware.cluster import Cluster
+from simulator.planner.changes import with_less_memory
 from simulator.planner.prediction import refuse_mixed
 from simulator.questions.compare.offers import on_cluster
 from simulator.questions.run_options import Piece, Way, ideal_days, unjudged
@@ -271,24 +272,23 @@ def _with_batch(scenario: Scenario, batch: int) -> Scenario:
 
 
 def _site(scenario: Scenario, sites: Sites, place: Place, batch: int) -> SiteStep:
-    """The fastest layout of a site that leaves room for what the exchange keeps."""
+    """The fastest layout of a site that fits beside what the exchange keeps."""
     there = _with_batch(_there(scenario, place), batch)
     cluster = there.cluster
     empty = SiteStep(place=place, batch=batch, accelerator=cluster.accelerator.name)
-    searched = fastest(there)
-    if searched.reason:
-        return replace(empty, reason=searched.reason)
-    best = searched.best
     kept, on_host = _kept_bytes(sites, scenario.workload.architecture.parameters, cluster)
-    room = best.memory_total_bytes + kept <= best.usable_bytes
-    if not room.any():
-        return replace(empty, reason="what the exchange keeps on every GPU leaves no layout room")
-    row = int(np.argmax(room))
+    full = kept >= float(cluster.accelerator.memory.usable_bytes)
+    searched = fastest(there if full else with_less_memory(there, kept))
+    if full or searched.reason:
+        alone = fastest(there).reason
+        reason = alone or "what the exchange keeps on every GPU leaves no layout room"
+        return replace(empty, reason=reason)
+    best = searched.best
     return replace(
         empty,
-        described=best.layouts.describe(row),
-        layout=best.layouts.row(row),
-        step_time_s=float(best.step_time_s[row]),
+        described=best.layouts.describe(0),
+        layout=best.layouts.row(0),
+        step_time_s=float(best.step_time_s[0]),
         own_s=_own_s(there, sites),
         extra_bytes=kept,
         host_bytes=on_host,

@@ -51,7 +51,7 @@ class Recommended(Answer):
     COMMAND: ClassVar[str] = "recommender"
     KEYS: ClassVar[tuple[str, ...]] = (
         *(*SCENARIO, "parameters", "step_time_s", "samples_per_s", "terms_s", "hidden_s", "fits"),
-        *("memory_bytes", "tables_bytes=kept_bytes", "host_bytes"),
+        *("verdict", "memory_bytes", "tables_bytes=kept_bytes", "host_bytes"),
         *("usable_bytes=dense.estimate.usable_bytes", "distinct_rows", "hit_fraction"),
         *("shards_of_ranks", "tables_by_row", "caveats"),
     )
@@ -79,7 +79,8 @@ class Recommended(Answer):
         """All of it in a few words."""
         size = f"{show_count(self.parameters)} parameters on {self.scenario.cluster.gpus:,} GPUs"
         rate = f"{show_count(self.samples_per_s)} samples/s"
-        return f"{size}, {show_seconds(self.step_time_s)}, {rate}{'' if self.fits else ', OOM'}"
+        risk = "" if self.verdict == "FITS" else f", {self.verdict}"
+        return f"{size}, {show_seconds(self.step_time_s)}, {rate}{risk}"
 
     def to_frame(self) -> DataFrame:
         """One row per term of the step, shown and hidden."""
@@ -140,6 +141,14 @@ class Recommended(Answer):
     def fits(self) -> bool:
         """Whether accelerators and hosts hold them."""
         return self.memory_bytes <= self.dense.estimate.usable_bytes
+
+    @property
+    def verdict(self) -> str:
+        """FITS, TIGHT where the P90 of the dense model leaves the tables no room, or OOM."""
+        if not self.fits:
+            return "OOM"
+        p90_bytes = float(self.dense.estimate.memory_p90_bytes[0]) + self.kept_bytes
+        return "TIGHT" if p90_bytes > self.dense.estimate.usable_bytes else "FITS"
 
 
 def recommender(scenario: Scenario) -> Recommended:

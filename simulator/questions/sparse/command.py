@@ -15,7 +15,7 @@ from rich.text import Text
 from simulator.cli.option_groups import ScenarioOptions
 from simulator.cli.options import ScenarioFile, Set
 from simulator.cli.runner import Reply, question
-from simulator.cli.screen import NO_FIT, gib, notes, plain_table
+from simulator.cli.screen import gib, notes, plain_table
 from simulator.glossary import CAVEATS
 from simulator.units import show_bytes, show_count, show_percent, show_seconds
 
@@ -61,12 +61,12 @@ def _dense(answer: Recommended) -> int:
 
 
 def _memory(answer: Recommended) -> Text:
-    verdict = "FITS" if answer.fits else "OOM"
     host = f"; {show_bytes(answer.host_bytes)} of every host" if answer.host_bytes else ""
+    usable = gib(answer.dense.estimate.usable_bytes)
     return Text(
-        f"{verdict}: {gib(answer.memory_bytes)} of {gib(answer.dense.estimate.usable_bytes)} GiB"
+        f"{answer.verdict}: {gib(answer.memory_bytes)} of {usable} GiB"
         f" usable at peak (worst rank), {gib(answer.kept_bytes)} of them tables{host}",
-        style="" if answer.fits else NO_FIT,
+        style="" if answer.verdict == "FITS" else answer.verdict,
     )
 
 
