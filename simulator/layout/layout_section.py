@@ -15,6 +15,7 @@ from simulator.schedules.registry import WORDS
 from simulator.section import Rule, Section, build_section
 from simulator.software.profile import Software
 from simulator.software.supports import CpKind, Dispatcher
+from simulator.workload.architecture import Architecture
 from simulator.workload.recipe import LARGEST
 
 Positive = Annotated[Whole, Gt(0), Le(LARGEST)]
@@ -122,6 +123,16 @@ def _wrong_order(layout: LayoutSection, *, where: str) -> list[str]:
     return [problem(where, "layout.rank_order", rule, layout.rank_order, RANK_ORDERS)]
 
 
+def _idle(layout: LayoutSection, model: Architecture, *, where: str) -> dict[str, str]:
+    """Fields on which nothing hangs beside what else is said."""
+    without = {
+        f"{model.name} has no experts": (not model.is_moe, ("dispatcher",)),
+        "layout.cp is 1": (layout.cp == 1, ("cp_kind",)),
+        "layout.sharding is ddp": (layout.sharding == "ddp", ("shard_group",)),
+    }
+    return {name: why for why, (idle, names) in without.items() if idle for name in names}
+
+
 LAYOUT = Section(
     name="layout",
     schemas=(LayoutSection,),
@@ -131,4 +142,5 @@ LAYOUT = Section(
         Rule(wrong_reshard, needs=("layout", "software")),
         Rule(_wrong_order, needs=("layout",)),
     ),
+    idle=Rule(_idle, needs=("layout", "model")),
 )

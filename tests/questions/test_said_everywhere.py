@@ -92,6 +92,7 @@ IDLE = {
     "training.optimizer_offload_fraction=0.5": "layout.optimizer_offload is none",
     "run.checkpoints.memory_interval_s=60": "run.checkpoints.mode is async",
     "run.spares.keep_batch=false": "run.spares.when_none is wait",
+    "layout.dispatcher=deepep": "llama-3.2-1b has no experts",
     "data.decoder=gpu": "data.kind is tokens, not images",
     "data.samples=1e6": "data.local_copy is false",
     "data.workers=8": "nothing is read or prepared that takes time",
@@ -114,6 +115,27 @@ def test_a_field_on_which_nothing_hangs_is_said_to_be_idle(given: str) -> None:
     silent = simulator.predict(make_scenario(PLAIN), **LAYOUT)
     assert spoken.outcome.usd[0] == silent.outcome.usd[0]
     assert spoken.step_time_s == silent.step_time_s
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (["layout.cp=1", "layout.cp_kind=all_to_all"], {"layout.cp_kind": "layout.cp is 1"}),
+        (
+            ["layout.sharding=ddp", "layout.shard_group=4"],
+            {"layout.shard_group": "layout.sharding is ddp"},
+        ),
+    ],
+)
+def test_a_field_of_a_layout_that_another_one_makes_idle(
+    given: list[str], why: dict[str, str]
+) -> None:
+    scenario = make_scenario(PLAIN, overrides=given)
+    assert scenario.idle == why
+    silent = make_scenario(PLAIN, overrides=given[:1])
+    spoken, plain = (simulator.predict(x) for x in (scenario, silent))
+    assert spoken.step_time_s == plain.step_time_s
+    assert spoken.memory_bytes == plain.memory_bytes
 
 
 ROLLOUTS = {
@@ -144,6 +166,8 @@ def test_a_field_of_rollouts_on_which_nothing_hangs_is_said_to_be_idle(given: st
         ["training.lengths=[4096]", "training.batching=padded"],
         ["run.checkpoints.mode=memory", "run.checkpoints.memory_interval_s=60"],
         ["training.batching=packed", "training.moe_imbalance=1", "economics.in_use=1.0"],
+        ["layout.cp=2", "layout.cp_kind=all_to_all", "layout.sharding=zero3"],
+        ["model.name=mixtral-8x7b", "layout.dispatcher=allgather"],
     ],
 )
 def test_a_field_that_bears_on_the_answer_is_not_called_idle(given: list[str]) -> None:
