@@ -4,6 +4,7 @@ What recipes set is asked of the functions of NVIDIA/NeMo@8cfedd72 themselves, r
 nemo/collections/llm/recipes/llama3_8b.py, llama31_405b.py, mixtral_8x7b.py, finetune_default.py.
 """
 
+import re
 from pathlib import Path
 
 import pytest
@@ -256,3 +257,102 @@ def test_the_tokenizer_and_what_is_set_everywhere(tmp_path: Path) -> None:
     found = read(tmp_path, lines)
     assert said(found)["layout.tp"] == 4
     assert found.scenario.workload.recipe.steps == 7
+
+
+RECIPE = """import nemo_run as run
+from nemo.collections import llm
+recipe = llm.llama3_8b.pretrain_recipe(num_nodes=2, num_gpus_per_node=8)
+LINES
+run.run(recipe)
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "field", "value"),
+    [
+        ("for k, v in {'num_nodes': 4}.items():\n    setattr(recipe.trainer, k, v)", "gpus", 32),
+        ("for n in [1, 2, 4]:\n    recipe.trainer.num_nodes = n\n    if n == 2:\n        break",
+         "gpus", 16),
+        ("for n in [4, 2]:\n    if n == 2:\n        continue\n    recipe.trainer.num_nodes = n",
+         "gpus", 32),
+        ("o = {'a': 1}\no.update(n=8)\nrecipe.trainer.num_nodes = {**o, 'a': 2}['n']", "gpus", 64),
+        ("other = copy.deepcopy(recipe)\nother.trainer.num_nodes = 64", "gpus", 16),
+        ("recipe.trainer.num_nodes = dict({'n': 3}, m=1)['n']", "gpus", 24),
+        (
+            "recipe.trainer.callbacks.append(run.Config(llm.MegatronCommOverlapCallback,"
+            " tp_comm_overlap=True))\nrecipe.trainer.strategy.tensor_model_parallel_size = 2",
+            "software.tp_comm_overlap",
+            True,
+        ),
+        ("recipe.trainer.strategy.me = recipe.trainer.strategy", "gpus", 16),
+        (
+            "p = argparse.ArgumentParser()\np.add_argument('--tp', type=int, default=2)\n"
+            "p.add_argument('--flat', dest='sp', action='store_false')\np.set_defaults(tp=4)\n"
+            "a = p.parse_args()\nrecipe.trainer.strategy.tensor_model_parallel_size = a.tp\n"
+            "recipe.trainer.strategy.sequence_parallel = a.sp",
+            "layout.sequence_parallel",
+            True,
+        ),
+    ],
+)  # fmt: skip
+def test_statements_do_what_python_does(
+    lines: str, field: str, value: object, tmp_path: Path
+) -> None:
+    found = read(tmp_path, RECIPE.replace("LINES", lines))
+    assert (found.scenario.cluster.gpus if field == "gpus" else said(found)[field]) == value
+
+
+@pytest.mark.parametrize(
+    ("lines", "note"),
+    [
+        ("while recipe.trainer.num_nodes < 64:\n    recipe.trainer.num_nodes *= 2", "read once"),
+        ("if torch.cuda.is_available():\n    recipe.data.micro_batch_size = 2", "both ways"),
+        ("if torch.cuda.device_count() == 8:\n    recipe.data.micro_batch_size = 2", "both ways"),
+        ("recipe.trainer.devices = torch.cuda.device_count()", "trainer.devices: .* a variable"),
+        ("match 1:\n    case 1:\n        recipe.trainer.num_nodes = 64", "line 4: a statement"),
+        ("del recipe.trainer.callbacks", "line 4: a statement"),
+        ("recipe.trainer.callbacks = [c for c in x]", "callbacks: cannot be worked out"),
+        ("setattr(recipe.trainer, word(), 8)", "line 4: what is set here is not known"),
+        ("llm.llama3_8b.pretrain_recipe(**mine)", "line 4: what is said here is not known"),
+        ("x = sizes()[0]\nx.y = 2", "line 5: what 'y' is set of is not known"),
+        ("n = int(os.environ.get('NODES', '2'))", "line 4: NODES of the environment"),
+        ("a = argparse.ArgumentParser().parse_args()", "options of the script"),
+        ("run.run(recipe)", "the first of 2 runs"),
+    ],
+)
+def test_what_a_script_leaves_open_is_said(lines: str, note: str, tmp_path: Path) -> None:
+    notes = read(tmp_path, RECIPE.replace("LINES", lines)).notes
+    assert any(re.search(note, text) for text in notes), notes
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "rule"),
+    [
+        ("LINES", "recipe.trainer.strategy = [c for c in x]", "is no MegatronStrategy"),
+        ("llm.llama3_8b.pretrain_recipe(", "mine(", "mine makes the run, and stands in another"),
+        ("LINES", "x = [1]\n" + "x = [x, x]\n" * 60 + "recipe.trainer.num_nodes = x", "not said"),
+        ("LINES", f"a = '{'a' * 9000}'\nb = a.replace('a', a)\nrecipe.trainer.num_nodes = len(b)",
+         "not said"),
+        ("LINES", "p = argparse.ArgumentParser()\np.add_argument('n', type=int)\n"
+         "recipe.trainer.num_nodes = p.parse_args().n", "not said"),
+        ("LINES", "recipe.trainer.num_nodes = 10**10**10", "not said"),
+        ("LINES", "recipe.trainer.num_nodes = f'{2:03d}'", "not said"),
+        ("LINES", "x = run.Config(llm.A)\nfor n in [" + "0, " * 300 + "]:\n    "
+         "x = run.Config(llm.A, a=x)\nrecipe.data.more = x", "more than 200 parts"),
+    ],
+)  # fmt: skip
+def test_what_would_grow_or_is_not_known_is_refused(
+    before: str, after: str, rule: str, tmp_path: Path
+) -> None:
+    text = RECIPE.replace(before, after).replace(
+        "LINES", "recipe.trainer.devices = 8\nrecipe.data.global_batch_size = 8"
+    )
+    with pytest.raises(InputError, match=rule):
+        read(tmp_path, text)
+
+
+def test_parts_that_are_in_several_are_read_once(tmp_path: Path) -> None:
+    """Thirty of these in one another would be a thousand million paths."""
+    nested = "x = run.Config(llm.A)\n" + "x = run.Config(llm.A, a=x, b=x)\n" * 30
+    lines = f"{nested}recipe.data.more = x\nrecipe.broadcast(max_steps=7)"
+    assert read(tmp_path, RECIPE.replace("LINES", lines)).scenario.workload.recipe.steps == 7

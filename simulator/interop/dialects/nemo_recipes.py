@@ -18,11 +18,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from simulator.errors import nearest
+from simulator.errors import InputError, nearest
 from simulator.files import read_columns
 from simulator.interop.dialects.megatron import read_megatron
 from simulator.interop.dialects.model_names import zoo_model
-from simulator.interop.dialects.python_values import UNKNOWN, Function, Made, Name, Script, made
+from simulator.interop.dialects.python_values import (
+    UNKNOWN,
+    Function,
+    Made,
+    Name,
+    Script,
+    copied,
+    made,
+)
 from simulator.interop.dialects.settings import Place, Reading, Setting, Settings, with_idle
 from simulator.interop.dialects.training_ways import way_of
 
@@ -84,6 +92,8 @@ _CALLBACKS: dict[str, dict[str, Any]] = {
     "MegatronCommOverlapCallback": {"overlap_grad_reduce": True, "overlap_param_gather": True},
 }  # fmt: skip
 """Callbacks that bear on time or memory, and what each sets where its own arguments do not."""
+_MOST_NOTES = 8
+_MOST_PARTS = 200
 _ADAPTERS = {"LoRA": "lora", "DoRA": "dora", "CanonicalLoRA": "canonical_lora"}
 _BEYOND = re.compile(
     r"Gemma[23]|GPTOSS|Llama4|NemotronSuper|NemotronUltra|Hyena|Bidirectional|Embedding|Reranker"
@@ -145,23 +155,34 @@ def read_recipe(text: str, path: str) -> Reading:
     following = _Following(path)
     script = Script(text, path, following.known)
     run = _runs_of(script)
+    trainer = Made("") if run is None else run.fields["trainer"]
     if run is None and not following.problems:
         rule = "sets up no run of NeMo that can be followed: no recipe, and no call of llm.train"
         following.problems.append(f"{path}: {rule}")
+    elif run is not None and run.kind[:1].islower() and not (trainer.kind or trainer.source):
+        rule = "makes the run, and stands in another file: not followed"
+        following.problems.append(f"{path}: {run.kind} {rule}")
     for name, line in _elsewhere(script):
         rule = "may change the recipe that it is given, and stands in another file: not followed"
         following.problems.append(f"{Place(path, name, line)}: {rule}")
     if run is None or following.problems:
         problems = tuple(dict.fromkeys(following.problems))
         return Reading(path=path, kind=KIND, problems=problems)
-    if script.undecided:
-        rule = "branches that nothing in it decides were all read, one after the other"
-        following.notes.append(f"{path}: {rule}")
-    reading = _reading(_settings(run, path, ""), path)
-    return replace(
-        reading,
-        notes=(*reading.notes, *following.notes),
-    )
+    reading = _reading(_settings(run, path), path)
+    return replace(reading, notes=(*reading.notes, *_notes(script, run, path)))
+
+
+def _notes(script: Script, run: Made, path: str) -> Iterator[str]:
+    """What is not known of a script, and what it sets that cannot be worked out."""
+    lines = [f"{path}: line {line}: {what}" for line, what in script.notes]
+    yield from lines[:_MOST_NOTES]
+    if len(lines) > _MOST_NOTES:
+        yield f"{path}: {len(lines) - _MOST_NOTES} more lines of these kinds"
+    trainer = run.fields["trainer"]
+    for owner, name in ((run, "optim"), (trainer, "callbacks"), (trainer, "plugins")):
+        if not _is_known(owner.fields.get(name)):
+            place = _place(owner, name, path, name)
+            yield f"{place}: cannot be worked out: what it sets is not counted"
 
 
 def read_command(settings: Iterable[Setting], path: str, task: str) -> Reading:
@@ -176,7 +197,7 @@ def read_command(settings: Iterable[Setting], path: str, task: str) -> Reading:
         keywords = call if isinstance(call, dict) else {}
         made_there = following.recipe(name, task, keywords, factory.place.line)
         base = made_there if isinstance(made_there, Made) else base
-    reading = _reading([*_settings(base, path, ""), *_of_options(options.values())], path)
+    reading = _reading([*_settings(base, path), *_of_options(options.values())], path)
     return replace(reading, problems=(*reading.problems, *following.problems))
 
 
@@ -192,7 +213,6 @@ class _Following:
     def __init__(self, path: str) -> None:
         self.path = path
         self.problems: list[str] = []
-        self.notes: list[str] = []
 
     def known(self, dotted: str, arguments: list[Any], keywords: dict[str, Any], line: int) -> Any:
         """Value of a call of NeMo or NeMo-Run; None: of another."""
@@ -200,7 +220,7 @@ class _Following:
         if dotted.rpartition(".")[2] in ("Config", "Partial") and "run" in dotted:
             return self._config(first, arguments[1:], keywords, line)
         if dotted.rpartition(".")[2] in ("deepcopy", "copy") and isinstance(first, Made):
-            return first
+            return copied(first, {})
         if word := re.search(r"(?:^|[._])(bf16|fp16)_(\w*mixed)$", dotted):
             return self._precision(word, line)
         if dotted.endswith("distributed_fused_adam_with_cosine_annealing"):
@@ -254,10 +274,10 @@ class _Following:
         case, kept = f"{name} {task}", dict(keywords)
         fast = kept.pop("performance_mode", False) is True
         if task == "finetune":
-            scheme = kept.pop("peft_scheme", "lora")
+            scheme = _shown(kept.pop("peft_scheme", "lora"))
             word = str(scheme or "none").lower()
-            if scheme is UNKNOWN or word not in ("lora", "dora", "none"):
-                rule = f"peft_scheme must be lora, dora or none, got {scheme!r}"
+            if word not in ("lora", "dora", "none"):
+                rule = f"peft_scheme must be lora, dora or none, got {scheme}"
                 self.problems.append(f"{Place(self.path, name, line)}: {rule}")
                 return None
             packed = kept.pop("packed_sequence", None)
@@ -288,6 +308,8 @@ class _Following:
                 owner.fields[last] = [Made(word, source=top.source) for word in text.split("+")]
             else:
                 owner.fields[last] = _plain(text)
+        if isinstance(trainer := top.fields.get("trainer"), Made):
+            trainer.fields.setdefault("callbacks", list[Any]())  # others bear on nothing
         return top
 
     def _given(self, recipe: Made, keywords: dict[str, Any], line: int) -> Made:
@@ -379,7 +401,7 @@ def _elsewhere(script: Script) -> Iterator[tuple[str, int]]:
 
 def _runs_of(script: Script) -> Made | None:
     """What the script runs: what it hands to NeMo-Run, what it calls itself, or what it makes."""
-    handed = list[Made]()
+    handed, lines = list[Made](), list[int]()
     for dotted, arguments, keywords, line in script.calls:
         last = dotted.rpartition(".")[2]
         if last in _RUNS:
@@ -388,9 +410,13 @@ def _runs_of(script: Script) -> Made | None:
             if isinstance(factory, Function):
                 values.append(script.guarded(factory))
             handed += [value for value in values if is_run(value)]
+            lines += [line] * (len(handed) - len(lines))
         elif last in _STARTS and "trainer" in keywords:
             handed.append(made(last, arguments, keywords, line))
+            lines.append(line)
     if handed:
+        if len(handed) > 1:
+            script.notes[lines[0], f"the first of {len(handed)} runs is read"] = None
         return handed[0]
     there = [value for value in script.names.values() if is_run(value)]
     if there:
@@ -403,7 +429,7 @@ def _runs_of(script: Script) -> Made | None:
 # --- in Megatron-Core's words ---------------------------------------------------------------------
 
 
-def _settings(recipe: Made, path: str, prefix: str) -> list[Setting]:
+def _settings(recipe: Made, path: str) -> list[Setting]:
     """Fields of a recipe under Megatron-Core's names, those that outrank others behind them."""
     parts = [recipe.fields.get(name) for name in ("data", "optim", "trainer", "log")]
     data, optim, trainer, log = (part if isinstance(part, Made) else Made("") for part in parts)
@@ -417,9 +443,9 @@ def _settings(recipe: Made, path: str, prefix: str) -> list[Setting]:
     settings += _leaves(rest, path, "trainer")
     if isinstance(strategy, Made):
         settings += _strategy(strategy, path)
-    elif strategy is not None and strategy is not UNKNOWN:
+    elif strategy is not None:
         place = _place(trainer, "strategy", path, "trainer.strategy")
-        settings.append(Setting("strategy", str(getattr(strategy, "last", strategy)), place))
+        settings.append(Setting("strategy", str(_shown(strategy)), place))
     for item in callbacks if isinstance(callbacks, list) else []:
         if isinstance(item, Made):
             settings += _callback(item, path)
@@ -462,15 +488,19 @@ def _place(owner: Made, name: str, path: str, key: str) -> Place:
     return Place(owner.source if owner.source and not line else path, key, line)
 
 
-def _leaves(owner: Made, path: str, prefix: str) -> Iterator[Setting]:
+def _leaves(owner: Made, path: str, prefix: str, seen: set[int] | None = None) -> Iterator[Setting]:
     """Fields of what a call made and of what is in it; UNKNOWN as a variable that nobody sets."""
+    seen = set() if seen is None else seen
+    seen.add(id(owner))
+    if len(seen) > _MOST_PARTS:
+        raise InputError(f"{path}: {prefix[:80]}: has more than {_MOST_PARTS} parts")
     for name, value in owner.fields.items():
         key = f"{prefix}.{name}"
-        if isinstance(value, Made):
+        if isinstance(value, Made) and not value.is_answer:
             if name == "packed_sequence_specs":
                 yield Setting("packed", True, _place(owner, name, path, key))
-            else:
-                yield from _leaves(value, path, key)
+            elif id(value) not in seen:
+                yield from _leaves(value, path, key, seen)
             continue
         if _ELSEWHERE.search(key) or (isinstance(value, list) and any(map(_is_made, value))):
             continue
@@ -480,7 +510,14 @@ def _leaves(owner: Made, path: str, prefix: str) -> Iterator[Setting]:
 
 def _shown(value: Any) -> Any:
     """A value as a setting has it: a class by its name, what is not known as a variable."""
-    return "$(...)" if value is UNKNOWN else value.last if isinstance(value, Name) else value
+    if isinstance(value, list):
+        return value if all(isinstance(item, (int, float, str)) for item in value) else "$(...)"
+    return value.last if isinstance(value, Name) else value if _is_known(value) else "$(...)"
+
+
+def _is_known(value: Any) -> bool:
+    items = value if isinstance(value, list) else [value]
+    return not any(x is UNKNOWN or (isinstance(x, Made) and x.is_answer) for x in items)
 
 
 def _is_made(value: Any) -> bool:
@@ -522,7 +559,7 @@ def _adapters(recipe: Made, path: str) -> Iterator[Setting]:
     if peft is None:
         return
     place = _place(recipe, "peft", path, "peft")
-    kind = peft.kind if isinstance(peft, Made) else str(getattr(peft, "last", peft))
+    kind = peft.kind if isinstance(peft, Made) else str(_shown(peft))
     yield Setting("peft", _ADAPTERS.get(kind, kind.lower()), place)
     if isinstance(peft, Made):
         yield Setting("dim", _shown(peft.fields.get("dim", _LORA_RANK)), place)
@@ -541,7 +578,7 @@ def _model(model: Any, path: str) -> Iterator[Setting]:
     source = f"NeMo's {kind} ({SOURCE})"
     changed = {
         name: value for name, value in config.fields.items()
-        if name in _SHAPE and str(row.get(name)) != str(value) and value is not None
+        if name in _SHAPE and str(row.get(name)) != str(_shown(value)) and value is not None
     }  # fmt: skip
     place = Place(path, kind or model.kind, next(iter(config.lines.values()), 0))
     if "repository" in row and not changed and zoo_model(row["repository"]) is not None:

@@ -2,8 +2,9 @@
 
 A call of what is not known makes a :class:`Made` of its keywords, ``recipe.trainer.devices = 4``
 sets a field of one; functions of the script are followed with the arguments that they are given,
-branches by their test where it is known. What cannot be worked out is :data:`UNKNOWN`. Work is
-bounded: a script that loops or calls itself ends as an error of input.
+branches by their test where it is known. What cannot be worked out is :data:`UNKNOWN`, and where
+that decides what is read the script's notes say so. Work is bounded: a script that loops or calls
+itself ends as an error of input.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import ast
 import operator
 from collections import ChainMap
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import field
 from typing import Any
 
@@ -21,7 +22,8 @@ from simulator.records import dataclass
 _LARGEST = 2**18
 _MOST_STEPS = 50_000
 _DEEPEST = 32
-_MOST_ITEMS = 4096
+_MOST_ITEMS = 1024
+_MOST_LETTERS = 1000
 _MOST = 10**18
 
 
@@ -62,6 +64,11 @@ class Made:
         self.fields[name] = value
         self.lines[name] = line
 
+    @property
+    def is_answer(self) -> bool:
+        """Whether it is what a function gives, ``device_count()``: not known here."""
+        return self.kind[:1].islower() and all(name.isdigit() for name in self.fields)
+
 
 @dataclass
 class Function:
@@ -80,9 +87,21 @@ class _Partial:
     bound: dict[str, Any]
 
 
-class _Returned(Exception):
+class _Left(Exception):
+    """A statement that ends what is followed."""
+
+
+class _Returned(_Left):
     def __init__(self, value: Any) -> None:
         self.value = value
+
+
+class _Broken(_Left):
+    pass
+
+
+class _Continued(_Left):
+    pass
 
 
 Known = Callable[[str, list[Any], dict[str, Any], int], Any]
@@ -98,6 +117,11 @@ _COMPARED: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
 }  # fmt: skip
 _PLAIN = (int, float, str, bool, type(None))
+_SWITCHES: dict[Any, bool] = {"store_true": False, "store_false": True}
+_CHANGES = (
+    *("append", "extend", "insert", "pop", "remove", "clear", "update", "setdefault", "broadcast"),
+    *("sort", "reverse", "popitem"),
+)
 _OF_TEXT = ("lower", "upper", "strip", "split", "replace", "startswith", "endswith", "format")
 
 
@@ -112,14 +136,14 @@ class Script:
         self.names: dict[str, Any] = {"__name__": "__main__" if main else "module"}
         self.calls: list[tuple[str, list[Any], dict[str, Any], int]] = []
         """Calls of other packages that were reached, in order."""
-        self.undecided = False
-        """A branch whose test is not known was followed both ways."""
+        self.notes: dict[tuple[int, str], None] = {}
+        """Lines whose bearing is not known here, and what was made of them."""
         self._steps = 0
         self._depth = 0
         try:
             tree = ast.parse(text)
             self._block(tree.body, self.names)
-        except _Returned:
+        except _Left:
             pass
         except InputError:
             raise
@@ -133,6 +157,9 @@ class Script:
         if self._steps > _MOST_STEPS:
             line = getattr(node, "lineno", 0)
             raise InputError(f"{self.path}: line {line}: too much to work out in one script")
+
+    def _note(self, node: ast.AST, what: str) -> None:
+        self.notes[getattr(node, "lineno", 0), what] = None
 
     def _block(self, body: list[ast.stmt], names: MutableMapping[str, Any]) -> None:
         for statement in body:
@@ -171,29 +198,43 @@ class Script:
             self._block([*node.body, *node.orelse, *node.finalbody], names)
         elif isinstance(node, (ast.For, ast.While)):
             self._loop(node, names)
+        elif isinstance(node, ast.Break):
+            raise _Broken
+        elif isinstance(node, ast.Continue):
+            raise _Continued
+        elif isinstance(node, (ast.Match, ast.Delete, ast.AsyncFor, ast.TryStar)):
+            self._note(node, "a statement that is not followed: passed over")
 
     def _branch(self, node: ast.If, names: MutableMapping[str, Any]) -> None:
         test = _truth(self.value(node.test, names))
         if test is not None:
             self._block(node.body if test else node.orelse, names)
             return
-        self.undecided = True
-        returned = list[_Returned]()
+        self._note(node, "what decides here is not known: both ways were read, one after the other")
+        ended = list[_Left]()
         for body in (node.body, node.orelse):
             try:
                 self._block(body, names)
-            except _Returned as value:
-                returned.append(value)
-        if len(returned) > 1:  # one way alone does not end what is followed
-            raise returned[0]
+            except _Left as end:
+                ended.append(end)
+        if len(ended) > 1:  # one way alone does not end what is followed
+            raise ended[0]
 
     def _loop(self, node: ast.For | ast.While, names: MutableMapping[str, Any]) -> None:
         """A body for each of a list that is known, else once with what is not known."""
         items: Any = self.value(node.iter, names) if isinstance(node, ast.For) else UNKNOWN
-        for item in items if isinstance(items, list) else [UNKNOWN]:
+        if not isinstance(items, list):
+            self._note(node, "how often this runs, and on what, is not known: read once")
+        for item in list(items) if isinstance(items, list) else [UNKNOWN]:
             if isinstance(node, ast.For):
                 self._assign(node.target, item, names)
-            self._block(node.body, names)
+            try:
+                self._block(node.body, names)
+            except _Broken:
+                return
+            except _Continued:
+                continue
+        self._block(node.orelse, names)
 
     def _import(self, node: ast.Import | ast.ImportFrom, names: MutableMapping[str, Any]) -> None:
         for item in node.names:
@@ -227,13 +268,18 @@ class Script:
             owner = self._owner(target.value, names)
             if isinstance(owner, Made):
                 owner.set(target.attr, value, target.lineno)
+            elif owner is UNKNOWN:
+                self._note(target, f"what {target.attr!r} is set of is not known: passed over")
         elif isinstance(target, ast.Subscript):
             owner = self.value(target.value, names)
             key = self.value(target.slice, names)
-            if isinstance(owner, dict) and isinstance(key, str):
+            listed = isinstance(owner, list) and type(key) is int
+            if (isinstance(owner, dict) and isinstance(key, (str, int))) or (
+                listed and -len(owner) <= key < len(owner)
+            ):
                 owner[key] = value
-            if isinstance(owner, list) and type(key) is int and -len(owner) <= key < len(owner):
-                owner[key] = value
+            elif not isinstance(owner, Name):
+                self._note(target, "what is set here is not known: passed over")
         elif isinstance(target, (ast.Tuple, ast.List)):
             alike = isinstance(value, list) and len(value) == len(target.elts)
             for number, inner in enumerate(target.elts):
@@ -266,7 +312,7 @@ class Script:
 
     def _value(self, node: ast.expr, names: Mapping[str, Any]) -> Any:
         if isinstance(node, ast.Constant):
-            return node.value if isinstance(node.value, _PLAIN) else UNKNOWN
+            return _bounded(node.value) if isinstance(node.value, _PLAIN) else UNKNOWN
         if isinstance(node, ast.Name):
             return names.get(node.id, Name(node.id))
         if isinstance(node, ast.Attribute):
@@ -274,22 +320,47 @@ class Script:
         if isinstance(node, ast.Call):
             return self._call(node, names)
         if isinstance(node, (ast.List, ast.Tuple)):
-            return [self.value(item, names) for item in node.elts[:_MOST_ITEMS]]
+            return self._items(node.elts, names)
         if isinstance(node, ast.Dict):
-            keys = [UNKNOWN if key is None else self.value(key, names) for key in node.keys]
-            values = [self.value(item, names) for item in node.values]
-            pairs = zip(keys, values, strict=True)
-            return {key: item for key, item in pairs if isinstance(key, (str, int))}
+            return self._table(zip(node.keys, node.values, strict=True), names)
         if isinstance(node, ast.IfExp):
             test = _truth(self.value(node.test, names))
-            return (
-                UNKNOWN if test is None else self.value(node.body if test else node.orelse, names)
-            )
+            chosen = node.body if test else node.orelse
+            return UNKNOWN if test is None else self.value(chosen, names)
         if isinstance(node, ast.JoinedStr):
             return self._text(node, names)
         if isinstance(node, ast.Subscript):
             return _item(self.value(node.value, names), self.value(node.slice, names))
         return self._worked_out(node, names)
+
+    def _items(self, nodes: list[ast.expr], names: Mapping[str, Any]) -> list[Any]:
+        """Values of a list or of arguments, ``*more`` among them."""
+        items = list[Any]()
+        for node in nodes[:_MOST_ITEMS]:
+            value = self.value(node.value if isinstance(node, ast.Starred) else node, names)
+            if not isinstance(node, ast.Starred):
+                items.append(value)
+            elif isinstance(value, list):
+                items += value
+            else:
+                self._note(node, "what * adds here is not known: passed over")
+        return items[:_MOST_ITEMS]
+
+    def _table(
+        self, pairs: Iterable[tuple[ast.expr | None, ast.expr]], names: Mapping[str, Any]
+    ) -> dict[Any, Any]:
+        """Values by their key; without one, those of another table: ``**more``."""
+        table = dict[Any, Any]()
+        for key, item in pairs:
+            value = self.value(item, names)
+            name = None if key is None else self.value(key, names)
+            if isinstance(name, (str, int)):
+                table[name] = value
+            elif key is None and isinstance(value, dict):
+                table |= value
+            else:
+                self._note(item, "what is said here is not known: passed over")
+        return table
 
     def _worked_out(self, node: ast.expr, names: Mapping[str, Any]) -> Any:
         if isinstance(node, ast.BoolOp):
@@ -323,10 +394,11 @@ class Script:
         for part in node.values:
             inner = part.value if isinstance(part, ast.FormattedValue) else part
             value = self.value(inner, names)
-            if not isinstance(value, _PLAIN):
+            plain = isinstance(value, _PLAIN) and getattr(part, "format_spec", None) is None
+            if not plain:
                 return UNKNOWN
             parts.append(str(value))
-        return "".join(parts)[:1000]
+        return _bounded("".join(parts))
 
     def _field(self, owner: Any, name: str) -> Any:
         if isinstance(owner, Name):
@@ -338,15 +410,13 @@ class Script:
     # --- calls ------------------------------------------------------------------------------------
 
     def _call(self, node: ast.Call, names: Mapping[str, Any]) -> Any:
-        arguments = [self.value(item, names) for item in node.args[:64]]
-        keywords = {word.arg: self.value(word.value, names) for word in node.keywords if word.arg}
-        for word in node.keywords:
-            if word.arg is None and isinstance(more := self.value(word.value, names), dict):
-                keywords |= {key: item for key, item in more.items() if isinstance(key, str)}
+        arguments = self._items(node.args, names)
+        pairs = [(ast.Constant(x.arg) if x.arg else None, x.value) for x in node.keywords]
+        keywords = {str(key): value for key, value in self._table(pairs, names).items()}
         if isinstance(node.func, ast.Attribute):
             owner = self.value(node.func.value, names)
             if not isinstance(owner, Name):
-                done = self._method(owner, node.func.attr, arguments, keywords)
+                done = self._method(owner, node, arguments, keywords)
                 if done is not None:
                     return None if done is _NOTHING else done
                 if isinstance(owner, Made):
@@ -369,7 +439,7 @@ class Script:
             return _instance(function, arguments, keywords, line)
         if not isinstance(function, Name):
             return UNKNOWN
-        if (plain := self._plain(function.dotted, arguments, keywords)) is not None:
+        if (plain := self._plain(function.dotted, arguments, keywords, line)) is not None:
             return None if plain is _NOTHING else plain
         self.calls.append((function.dotted, arguments, keywords, line))
         if (known := self.known(function.dotted, arguments, keywords, line)) is not None:
@@ -380,7 +450,7 @@ class Script:
         """What a function of the script gives with its defaults; UNKNOWN where it is too much."""
         try:
             return self._followed(function, [], {})
-        except (RecursionError, MemoryError, ValueError, InputError):
+        except (RecursionError, MemoryError, ValueError, InputError, _Left):
             return UNKNOWN
 
     def _followed(self, function: Function, arguments: list[Any], keywords: dict[str, Any]) -> Any:
@@ -396,60 +466,90 @@ class Script:
             self._depth -= 8
         return None
 
-    def _plain(self, dotted: str, arguments: list[Any], keywords: dict[str, Any]) -> Any:
+    def _plain(self, dotted: str, arguments: list[Any], keywords: dict[str, Any], line: int) -> Any:
         """A function of the language or its library; None: of no such name."""
         last = dotted.rpartition(".")[2]
         if last == "partial" and arguments:
             return _with(arguments[0], keywords)
         if dotted in ("os.environ.get", "os.getenv"):
-            return arguments[1] if len(arguments) > 1 else UNKNOWN
+            name, *usual = arguments or [""]
+            if usual:
+                self.notes[line, f"{name} of the environment is not known: its default is read"] = (
+                    None
+                )
+            return usual[0] if usual else UNKNOWN
         if dotted in ("int", "float", "str", "bool", "len") and len(arguments) == 1:
             return _converted(dotted, arguments[0])
-        if dotted == "dict":
-            return dict(keywords)
+        if dotted == "dict" and all(isinstance(item, dict) for item in arguments):
+            return dict(ChainMap(keywords, *arguments))
         if dotted in ("list", "tuple"):
             known = bool(arguments) and isinstance(arguments[0], list)
             return list(arguments[0]) if known else [] if not arguments else UNKNOWN
         if dotted in ("hasattr", "getattr", "setattr") and len(arguments) > 1:
-            return _attribute(dotted, arguments)
+            value = _attribute(dotted, arguments)
+            if dotted == "setattr" and value is UNKNOWN:
+                self.notes[line, "what is set here is not known: passed over"] = None
+            return value
         if dotted in ("isinstance", "print", "max", "min", "range", "super"):
             return UNKNOWN
         return None
 
-    def _method(self, owner: Any, name: str, arguments: list[Any], keywords: dict[str, Any]) -> Any:
+    def _method(
+        self, owner: Any, node: ast.Call, arguments: list[Any], keywords: dict[str, Any]
+    ) -> Any:
         """A method of a text, list, table or parser of options; None: of no such."""
-        if isinstance(owner, list) and name in ("append", "extend", "insert"):
-            added = arguments[-1:] if name != "extend" else arguments[:1]
-            more = added[0] if name == "extend" and added and isinstance(added[0], list) else added
-            if len(owner) < _MOST_ITEMS:
-                owner += more
-            return _NOTHING
-        if isinstance(owner, str) and name in _OF_TEXT:
-            return _of_text(owner, name, arguments)
-        if isinstance(owner, dict) and name == "get" and arguments:
-            usual = arguments[1] if len(arguments) > 1 else None
-            key = arguments[0]
-            value = owner.get(key, usual) if isinstance(key, (str, int)) else UNKNOWN
-            return _NOTHING if value is None else value
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
         if isinstance(owner, Made) and name == "broadcast":
-            _broadcast(owner, keywords, 0)
+            _broadcast(owner, keywords, set())
             return _NOTHING
         if isinstance(owner, Made) and owner.kind == "ArgumentParser":
+            if name in ("parse_args", "parse_known_args"):
+                self._note(node, "options of the script are at their defaults")
             return _of_parser(owner, name, arguments, keywords)
-        return None
+        if isinstance(owner, str) and name in _OF_TEXT:
+            return _of_text(owner, name, arguments)
+        done = None
+        if isinstance(owner, list):
+            done = _of_list(owner, name, arguments)
+        elif isinstance(owner, dict):
+            done = _of_dict(owner, name, arguments, keywords)
+        if done is None and (owner is UNKNOWN or isinstance(owner, (list, dict))):
+            if name in _CHANGES:
+                self._note(node, f"what {name!r} changes here is not known: passed over")
+            return UNKNOWN
+        return done
 
 
 _NOTHING = object()
 """Python's None as the value of a call that is known."""
 
 
-def _broadcast(into: Made, values: dict[str, Any], depth: int) -> None:
+def _broadcast(into: Made, values: dict[str, Any], seen: set[int]) -> None:
     """Set fields wherever they are there, as NeMo-Run's method of that name does."""
+    seen.add(id(into))
     for name, value in into.fields.items():
         if name in values:
             into.set(name, values[name], 0)
-        elif isinstance(value, Made) and depth < _DEEPEST:
-            _broadcast(value, values, depth + 1)
+        elif isinstance(value, Made) and id(value) not in seen:
+            _broadcast(value, values, seen)
+
+
+def copied(value: Any, seen: dict[int, Any]) -> Any:
+    """A copy of what calls made, with all that is in it; `seen` is what was copied before."""
+    if id(value) in seen or not isinstance(value, (Made, list, dict)):
+        return seen.get(id(value), value)
+    if isinstance(value, list):
+        seen[id(value)] = items = list[Any]()
+        items += [copied(item, seen) for item in value]
+        return items
+    fields = value.fields if isinstance(value, Made) else value
+    inner = dict[Any, Any]()
+    result: Any = inner
+    if isinstance(value, Made):
+        result = Made(value.kind, inner, dict(value.lines), value.source)
+    seen[id(value)] = result
+    inner |= {name: copied(item, seen) for name, item in fields.items()}
+    return result
 
 
 def made(kind: str, arguments: list[Any], keywords: dict[str, Any], line: int) -> Made:
@@ -500,9 +600,19 @@ def _with(function: Any, keywords: dict[str, Any]) -> Any:
     return _Partial(function, dict(keywords)) if isinstance(function, Name) else UNKNOWN
 
 
+def _bounded(value: Any) -> Any:
+    """A number, text or list; UNKNOWN where it is so large that it would grow without end."""
+    if isinstance(value, int):
+        return value if abs(value) <= _MOST else UNKNOWN
+    if isinstance(value, (str, list)):
+        most = _MOST_LETTERS if isinstance(value, str) else _MOST_ITEMS
+        return value if len(value) <= most else UNKNOWN
+    return value
+
+
 def _truth(value: Any) -> bool | None:
     """Whether a value counts as true; None: not known."""
-    if value is UNKNOWN or isinstance(value, Name):
+    if value is UNKNOWN or isinstance(value, Name) or (isinstance(value, Made) and value.is_answer):
         return None
     return True if isinstance(value, (Made, Function, _Partial)) else bool(value)
 
@@ -511,29 +621,30 @@ def _joined(sign: Callable[[Any, Any], Any] | None, left: Any, right: Any) -> An
     """A sum, difference, product or quotient of numbers, or texts and lists one behind another."""
     if sign is None:
         return UNKNOWN
-    if sign is operator.add and isinstance(left, list) and isinstance(right, list):
-        return [*left, *right][:_MOST_ITEMS]
-    if sign is operator.add and isinstance(left, str) and isinstance(right, str):
-        return (left + right)[:1000]
-    numbers = isinstance(left, (int, float)) and isinstance(right, (int, float))
-    if not numbers or abs(left) > _MOST or abs(right) > _MOST:
+    for kind in (list, str):
+        if sign is operator.add and isinstance(left, kind) and isinstance(right, kind):
+            return _bounded(operator.add(left, right))
+    if not isinstance(left, (int, float)) or not isinstance(right, (int, float)):
         return UNKNOWN
     try:
-        return sign(left, right)
-    except (ArithmeticError, ValueError):
+        return _bounded(sign(left, right))
+    except ArithmeticError:
         return UNKNOWN
 
 
 def _compared(sign: Callable[[Any, Any], Any], left: Any, right: Any, how: ast.cmpop) -> Any:
-    if left is UNKNOWN or right is UNKNOWN:
-        return UNKNOWN
-    names = isinstance(left, Name) or isinstance(right, Name)
-    nothing = isinstance(how, (ast.Is, ast.IsNot)) and None in (left, right)
-    if names and not nothing and not (isinstance(left, Name) and isinstance(right, Name)):
-        return UNKNOWN
+    """Whether a comparison holds of plain values, of names, or of anything and nothing."""
+    if isinstance(how, (ast.Is, ast.IsNot)) and None in (left, right):
+        known = not any(
+            x is UNKNOWN or (isinstance(x, Made) and x.is_answer) for x in (left, right)
+        )
+    elif isinstance(how, (ast.In, ast.NotIn)) and isinstance(right, (list, dict)):
+        known = isinstance(left, _PLAIN) and all(isinstance(item, _PLAIN) for item in right)
+    else:
+        known = any(isinstance(left, x) and isinstance(right, x) for x in (_PLAIN, Name))
     try:
-        return bool(sign(left, right))
-    except (TypeError, ValueError):
+        return bool(sign(left, right)) if known else UNKNOWN
+    except TypeError:
         return UNKNOWN
 
 
@@ -553,9 +664,9 @@ def _converted(kind: str, value: Any) -> Any:
     try:
         if kind == "len":
             return len(value) if isinstance(value, (str, list)) else UNKNOWN
-        if isinstance(value, list) or (isinstance(value, str) and len(value) > 1000):
+        if isinstance(value, list):
             return UNKNOWN
-        return {"int": int, "float": float, "str": str, "bool": bool}[kind](value)
+        return _bounded({"int": int, "float": float, "str": str, "bool": bool}[kind](value))
     except (ValueError, OverflowError):
         return UNKNOWN
 
@@ -586,8 +697,43 @@ def _of_text(text: str, name: str, arguments: list[Any]) -> Any:
             text.startswith(arguments[0]) if name == "startswith" else text.endswith(arguments[0])
         )
     if name == "replace" and len(arguments) == 2:
-        return text.replace(arguments[0], arguments[1])[:1000]
+        return _bounded(text.replace(arguments[0], arguments[1]))
     return UNKNOWN
+
+
+def _of_list(items: list[Any], name: str, arguments: list[Any]) -> Any:
+    """What adds to a list; None: another method, or too much."""
+    if name == "extend" and arguments and isinstance(arguments[0], list):
+        more = arguments[0]
+    elif name in ("append", "insert") and arguments:
+        more = arguments[-1:]
+    else:
+        return None
+    if len(items) + len(more) > _MOST_ITEMS:
+        return None
+    at = arguments[0] if name == "insert" else len(items)
+    if type(at) is not int:
+        return None
+    items[at:at] = more
+    return _NOTHING
+
+
+def _of_dict(
+    table: dict[Any, Any], name: str, arguments: list[Any], keywords: dict[str, Any]
+) -> Any:
+    """What reads a table or adds to it; None: another method, or what is not known."""
+    if name == "get" and arguments and isinstance(arguments[0], (str, int)):
+        value = table.get(arguments[0], arguments[1] if len(arguments) > 1 else None)
+        return _NOTHING if value is None else value
+    if name in ("items", "keys", "values"):
+        return {"keys": [*table], "values": [*table.values()]}.get(
+            name, [*map(list, table.items())]
+        )
+    if name == "update" and all(isinstance(item, dict) for item in arguments[:1]):
+        for more in (*arguments[:1], keywords):
+            table.update(more)
+        return _NOTHING
+    return None
 
 
 def _of_parser(parser: Made, name: str, arguments: list[Any], keywords: dict[str, Any]) -> Any:
@@ -595,10 +741,10 @@ def _of_parser(parser: Made, name: str, arguments: list[Any], keywords: dict[str
     if name == "add_argument":
         words = [word for word in arguments if isinstance(word, str)]
         longest = next((word for word in words if word.startswith("--")), words[0] if words else "")
-        said = keywords.get("dest")
+        said, action = keywords.get("dest"), keywords.get("action")
         key = said if isinstance(said, str) else longest.lstrip("-").replace("-", "_")
-        usual: Any = False if keywords.get("action") == "store_true" else None
-        usual = UNKNOWN if keywords.get("required") is True else usual
+        must = keywords.get("required") is True or longest[:1] != "-"
+        usual = _SWITCHES.get(str(action), UNKNOWN if must else None)
         parser.fields[key] = keywords.get("default", usual)
         return _NOTHING
     if name in ("add_argument_group", "add_mutually_exclusive_group"):
@@ -606,4 +752,7 @@ def _of_parser(parser: Made, name: str, arguments: list[Any], keywords: dict[str
     if name in ("parse_args", "parse_known_args"):
         options = Made("options", dict(parser.fields))
         return options if name == "parse_args" else [options, []]
-    return _NOTHING if name == "set_defaults" else None
+    if name == "set_defaults":
+        parser.fields |= keywords
+        return _NOTHING
+    return None

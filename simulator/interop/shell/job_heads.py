@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable
+from dataclasses import replace
 
 from simulator.interop.dialects.settings import Place, Reading, Setting, Settings, idle_in
 
@@ -35,22 +36,47 @@ def read_heads(text: str, path: str) -> tuple[list[Reading], dict[str, str]]:
 
 # --- SLURM ----------------------------------------------------------------------------------------
 
-_DIRECTIVE = re.compile(r"#SBATCH\s+(?:--([\w-]+)(?:[=\s]\s*(\S+))?|-(\w)\s*(\S+)?)")
 _SHORT = {"N": "nodes", "n": "ntasks", "G": "gpus", "c": "cpus_per_task"}
 _TYPED = re.compile(r"(?:gpu:)?(?:([A-Za-z][\w.-]*):)?(\d{1,9})")
 
 
 def _of_slurm(text: str, path: str) -> list[Setting]:
-    """The ``#SBATCH`` lines of a job."""
-    directives = []
+    """The ``#SBATCH`` lines of a job, of which each may have several options.
+
+    sbatch passes over those behind the first command, and those behind ``hetjob`` are of another
+    part of the job: they have names of their own, which nothing here reads. Where a script writes
+    its job and hands it on, all lines stand behind commands.
+    """
+    directives, late = list[Setting](), list[Setting]()
+    behind = ""
     for number, line in enumerate(text.split("\n"), 1):
-        if line.startswith("#SBATCH") and (match := _DIRECTIVE.match(line)):
-            long, value, short, other = match.groups()
-            name = long.replace("-", "_") if long else _SHORT.get(short, short)
-            written = f"#SBATCH --{long}" if long else f"#SBATCH -{short}"
-            setting = value or other or True
-            directives.append(Setting(name, setting, Place(path, written, number)))
-    return directives
+        if not line.startswith("#SBATCH"):
+            behind = behind or ("" if line.strip()[:1] in ("", "#") else " behind a command")
+            continue
+        words = _words(line.removeprefix("#SBATCH"))
+        if words[:1] in (["hetjob"], ["packjob"]):
+            behind = " of another part"
+        for at, word in enumerate(words):
+            if word[:1] != "-":
+                continue
+            long, _, value = word[2:].partition("=") if word[:2] == "--" else ("", "", word[2:])
+            written = f"--{long}" if long else word[:2]
+            name = long.replace("-", "_") or _SHORT.get(word[1:2], word[1:2])
+            following = words[at + 1] if at + 1 < len(words) and words[at + 1][:1] != "-" else ""
+            place = Place(path, f"#SBATCH {written}", number)
+            kept = late if behind else directives
+            kept.append(Setting(name + behind, value or following or True, place))
+    if directives:
+        return directives + late
+    return [replace(item, key=item.key.partition(" ")[0]) for item in late]
+
+
+def _words(line: str) -> list[str]:
+    """Words of a scheduler's line, as a shell has them."""
+    try:
+        return shlex.split(line, comments=True)
+    except ValueError:  # a quote that stays open
+        return line.split()
 
 
 def _set_by_slurm(directives: Iterable[Setting]) -> dict[str, str]:
@@ -95,8 +121,16 @@ def _read_slurm(settings: Settings) -> None:
 def _typed(name: str, settings: Settings, *keys: str) -> None:
     """``--gres=gpu:h100:8``: a kind of accelerator, which is noted, and a number."""
     setting = settings.take(*keys)
-    match = _TYPED.fullmatch(str(setting.value)) if setting else None
-    if setting is None or match is None:
+    if setting is None:
+        return
+    asked = str(setting.value).split(",")
+    if setting.key == "gres":
+        asked = [word for word in asked if word.startswith("gpu")]
+    match = _TYPED.fullmatch(asked[0]) if len(asked) == 1 else None
+    if match is None:
+        if asked and "$" not in str(setting.value):
+            rule = "is no number of accelerators of one kind: not read"
+            settings.notes.append(f"{setting.place}: {str(setting.value)[:80]!r} {rule}")
         return
     settings.say(name, int(match[2]), setting)
     if match[1]:
@@ -114,10 +148,7 @@ def _flags(text: str, mark: str, path: str) -> list[Setting]:
     for number, line in enumerate(text.split("\n"), 1):
         if not line.startswith(f"{mark} "):
             continue
-        try:
-            words = shlex.split(line.removeprefix(mark), comments=True)
-        except ValueError:  # a quote that stays open
-            words = line.removeprefix(mark).split()
+        words = _words(line.removeprefix(mark))
         flag, values = "", list[str]()
         for word in [*words, "-"]:
             if word[:1] != "-":
