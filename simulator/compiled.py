@@ -206,19 +206,24 @@ def digest(files: Iterable[str]) -> str:
     return whole.hexdigest()
 
 
+def digest_of(code: bytes) -> str:
+    """What machine code is, so that none is run of a file that was cut off or damaged."""
+    return sha256(code).hexdigest()
+
+
 @cache
 def machine_code() -> dict[str, _Ahead]:
     """Every function that was compiled ahead, by name; none where that does not fit."""
     try:
         line, _, code = MACHINE_CODE.read_bytes().partition(b"\n")
         header = json.loads(line)
-        if header["digest"] != digest(header["files"]):
+        if header["digest"] != digest(header["files"]) or header["code"] != digest_of(code):
             return {}
         load = placed if "places" in header else loaded
         addresses = load(code, header)
         taken = header["functions"].items()
         return {x: _Ahead(addresses[x], takes, gives) for x, (_, takes, gives) in taken}
-    except (OSError, ValueError, ImportError, AttributeError, RuntimeError):
+    except (OSError, ValueError, KeyError, ImportError, AttributeError, RuntimeError):
         return {}
 
 

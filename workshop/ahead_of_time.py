@@ -42,6 +42,7 @@ def main() -> None:
         code, places, symbols = laid
         begins = {x: (symbols[symbol], *more) for x, (symbol, *more) in functions.items()}
         header |= {"functions": begins} | places
+    header["code"] = compiled.digest_of(code)
     compiled.MACHINE_CODE.write_bytes(json.dumps(header).encode() + b"\n" + code)
     print(f"{compiled.MACHINE_CODE}: {len(functions)} functions, {len(code):,} bytes")
 

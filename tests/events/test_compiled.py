@@ -219,7 +219,9 @@ def test_a_file_that_does_not_fit_is_left_alone(
     expected = fair_rates(**rates)
     header, _, code = compiled.MACHINE_CODE.read_bytes().partition(b"\n")
     old = json.loads(header) | {"digest": "0"}
-    for text in (b"", b"{", json.dumps(old).encode() + b"\n" + code):
+    damaged = code[:-100] + bytes(100)
+    texts = [json.dumps(old).encode() + b"\n" + code, header[:99], header + b"\n" + code[:-999]]
+    for text in (b"", b"{", b"{}", *texts, header + b"\n" + damaged):
         place = tmp_path / "compiled.bin"
         place.write_bytes(text)
         monkeypatch.setattr(compiled, "MACHINE_CODE", place)

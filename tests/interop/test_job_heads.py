@@ -35,6 +35,9 @@ def read(folder: Path, head: str) -> Imported:
         ("#PBS -l select=8:system=polaris\n#PBS -l place=scatter\n#PBS -A me # mine", 64),
         ("#PBS -l nodes=4:ppn=8:gpus=4", 16),
         ("#PBS -l nodes=2:ppn=32", 16),
+        ("#SBATCH -N 4 --gpus-per-node=8 -t 2:00:00 # of them all", 32),
+        ("#SBATCH -N2 --comment 'two -N 9'\n#SBATCH --gres=gpu:4,nvme:1", 8),
+        ("cat > job.sh <<END\n#SBATCH --nodes=3\nEND\nsbatch job.sh", 24),
         ("#PBS -l nodes=node01+node02", 16),
         ("#PBS -l ngpus=16\n#PBS -l ncpus=192", 16),
         ("#BSUB -nnodes 4\n#BSUB -W 2:00", 32),
@@ -48,6 +51,16 @@ def test_gpus_of_a_head(head: str, gpus: int, tmp_path: Path) -> None:
     found = read(tmp_path, head)
     assert found.scenario.cluster.gpus == gpus
     assert not found.unknown
+
+
+def test_lines_of_slurm_that_are_not_of_this_job_are_said(tmp_path: Path) -> None:
+    """sbatch's manual: no line behind the first command; behind ``hetjob`` is another part."""
+    for between in ("cd /work", "#SBATCH hetjob"):
+        found = read(tmp_path, f"#SBATCH --nodes=2\n{between}\n#SBATCH --nodes=16")
+        assert found.scenario.cluster.gpus == 16
+        assert [place.line for place in found.unknown] == [4]
+    found = read(tmp_path, "#SBATCH --nodes=2 --gpus=h100:8,a100:8")
+    assert any("no number of accelerators of one kind" in note for note in found.notes)
 
 
 def test_what_a_head_leaves_open_is_asked_for(tmp_path: Path) -> None:
