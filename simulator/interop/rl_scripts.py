@@ -38,6 +38,9 @@ PROGRAM, RANKS, ALL = "(program)", "num_processes", "(accelerators)"
 """Settings that stand for the script that is started, the ranks that a launcher starts, and the
 accelerators that are named beside the script."""
 
+CONFIGURATION = "config_file"
+"""What a launcher is told of the file that says how states are shared."""
+
 _MOST_TOLD = 40
 """Settings that stay out which are named."""
 
@@ -82,7 +85,8 @@ def settings_of_file(path: Path) -> dict[str, Any]:
         return dict(_of_yaml(path, text, 0))
     command = training_command(read_script(text, str(path)))
     settings = {PROGRAM: command.script.rpartition("/")[2]} if command.script else {}
-    settings |= {item.key: _plain(item.value) for item in command.launcher if item.key == RANKS}
+    told = [item for item in command.launcher if item.key in (RANKS, CONFIGURATION)]
+    settings |= {item.key: _plain(item.value) for item in told}
     for setting in command.settings:
         settings[setting.key.lstrip("-+~").replace("-", "_")] = _plain(setting.value)
     return settings
@@ -213,6 +217,9 @@ def scenario_from_script(
         lines.append(f"not read: {', '.join(told[:_MOST_TOLD])}{more}")
     if len(told) < len(others):
         lines.append(f"{len(others) - len(told)} more bear on neither time nor memory")
+    if CONFIGURATION in given:
+        rule = "the launcher's, is not read: --set layout.sharding=zero3 says how states are shared"
+        lines.append(f"{settings[CONFIGURATION]}, {rule}")
     usual = facts.get("usual", {})
     named = _named(settings, facts)
     for key, cases in facts.get("told", {}).items():
@@ -259,11 +266,15 @@ def _ranks(
     As many as a launcher starts; else the share of all that the dialect states.
     """
     gpus, facts = names.get("gpus"), dialect.get("ranks")
-    if gpus is None or facts is None:
+    if facts is None:
         return {}
     known = {**dialect.get("usual", {}), **settings}
     share = facts["share"].get(str(known.get(facts["by"])), 1.0)
     started = settings.get(RANKS)
+    if gpus is None and share == 1.0 and isinstance(started, int):
+        gpus = started
+    if gpus is None:
+        return {}
     ranks = started if isinstance(started, int) and 0 < started <= gpus else int(gpus * share)
     return {ALL: gpus, WORLD: ranks} | ({WORLD: settings[WORLD]} if WORLD in settings else {})
 

@@ -671,6 +671,21 @@ def test_a_script_of_trl(tmp_path: Path) -> None:
     assert not any(line.startswith("not read") and "beta" in line for line in lines)
 
 
+def test_what_a_launcher_of_trl_is_told(tmp_path: Path) -> None:
+    """8 ranks are 8 GPUs where the engine lies beside them: 4 x 4 x 8 = 128 answers, 16 x 8."""
+    text = (
+        "accelerate launch --config_file zero3.yaml --num_processes 8 trl/scripts/grpo.py"
+        " --model_name_or_path Qwen/Qwen2.5-7B-Instruct --per_device_train_batch_size 4"
+        " --gradient_accumulation_steps 4 --num_generations 8 --use_vllm --vllm_mode colocate\n"
+    )
+    path = tmp_path / "run.sh"
+    path.write_text(text)
+    made, lines = scenario_from_script(path, {"cluster": "dgx-h100"})
+    assert (made.cluster.gpus, made.workload.recipe.global_batch) == (8, 128)
+    assert made.required(RL).prompts == 16
+    assert any(line.startswith("zero3.yaml, the launcher's, is not read") for line in lines)
+
+
 def test_scripts_of_no_known_framework(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not a script or configuration of"):
         _script(tmp_path, "run.sh", "torchrun pretrain_gpt.py --num-layers 2\n")
@@ -756,6 +771,7 @@ def test_what_slimes_trainer_is_told(tmp_path: Path) -> None:
     more = "--colocate --optimizer-cpu-offload --expert-tensor-parallel-size 1 --lr 1e-6"
     made, lines = _script(tmp_path, "run.sh", SLIME.rstrip() + f" {more}\n")
     assert (made.pinned["optimizer_offload"], made.pinned["etp"]) == ("cpu", 1)
+    assert made.pinned["sharding"] == "zero1"  # arguments.py: use_distributed_optimizer = True
     assert "1 more bear on neither time nor memory" in lines
     with pytest.raises(InputError, match="debug_train_only: nothing is generated"):
         _script(tmp_path, "sft.sh", SLIME.rstrip() + " --debug-train-only\n")
